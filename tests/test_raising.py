@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -12,21 +13,26 @@ from tests.test_fates import SOFTMAX
 from tests.test_from_dumps import compile_by_hand, from_dumps
 from tracemap.errors import ModelInvalid
 from tracemap.graph.model import TraceGraph
+from tracemap.graph.ops import Fate
 from tracemap.ir.parsing import MlirParser
-from tracemap.ir.raising import Raised, read_raised
+from tracemap.ir.raising import read_raised
 from tracemap.mapping.dump_reader import DumpReader
 
 BEFORE = """\
 #map = affine_map<(d0, d1) -> (d0, d1)>
 #row = affine_map<(d0, d1) -> (d0)>
 module {
-  util.func public @main(%x: tensor<8x64xf32>, %other: tensor<8x64xf32>) -> tensor<8x64xf32> {
+  util.global private @kept = dense<1.0> : tensor<8x64xf32>
+  util.func public @main(%x: tensor<8x64xf32>, %view: !hal.buffer_view) -> tensor<8x64xf32> {
     %zero = arith.constant 0.0 : f32
-    %empty = tensor.empty() : tensor<8x64xf32> loc("empty")
+    %constant = arith.constant dense<2.0> : tensor<8x64xf32> loc("constant")
+    %global = util.global.load @kept : tensor<8x64xf32> loc("global")
+    %argument = hal.tensor.import %view : !hal.buffer_view -> tensor<8x64xf32> loc("argument")
+    %empty = tensor.empty() : tensor<8x64xf32> loc("in")
     %row = tensor.empty() : tensor<8xf32> loc("row")
     %in = math.exp %x : tensor<8x64xf32> loc("in")
     %p = math.exp %in : tensor<8x64xf32> loc("p")
-    %start = linalg.fill ins(%zero : f32) outs(%row : tensor<8xf32>) -> tensor<8xf32> loc("sum")
+    %start = linalg.fill ins(%zero : f32) outs(%row : tensor<8xf32>) -> tensor<8xf32> loc("elsewhere")
     %sum = linalg.reduce ins(%p : tensor<8x64xf32>) outs(%start : tensor<8xf32>) dimensions = [1]
       (%a: f32, %b: f32) {
         %c = arith.addf %a, %b : f32
@@ -35,6 +41,7 @@ module {
     %q = linalg.generic {indexing_maps = [#map, #row, #map], iterator_types = ["parallel", "parallel"]}
       ins(DIVIDEND, %sum : tensor<8x64xf32>, tensor<8xf32>) outs(%empty : tensor<8x64xf32>) {
       ^bb0(%a: f32, %b: f32, %c: f32):
+        INSIDE
         %d = arith.divf %a, %b : f32
         linalg.yield %d : f32
       } -> tensor<8x64xf32> loc("q")
@@ -44,53 +51,126 @@ module {
 """
 AFTER = """\
 module {
-  util.func public @main(%x: tensor<8x64xf32>, %other: tensor<8x64xf32>) -> tensor<8x64xf32> {
+  util.func public @main(%x: tensor<8x64xf32>) -> tensor<8x64xf32> {
     %empty = tensor.empty() : tensor<8x64xf32>
-    %in = math.exp %x : tensor<8x64xf32> loc("in")
+    %in = math.exp %x : tensor<8x64xf32> loc(MADE_AT)
     %q = linalg.softmax dimension(1) ins(READ : tensor<8x64xf32>) outs(%empty : tensor<8x64xf32>) -> tensor<8x64xf32> loc("q")
+    AGAIN
     util.return %q : tensor<8x64xf32>
   }
 }
 """  # noqa: E501 - the text is MLIR
+ELSEWHERE = "%at = arith.constant 0 : index\n%e = tensor.extract GIVEN[%at, %at] : tensor<8x64xf32>"
+"""An element of another tensor, read in a region."""
 
 
 SHAPE_ALONE = {10: "located", 4: "absorbed", 6: "absorbed", 7: "absorbed", 8: "absorbed"}
 """What the map says of the lines of the softmax where the phases do not tell."""
 
 
-def raised_of(before: str, after: str) -> Raised:
+def names(before: str, after: str) -> set[str]:
+    """The names of the locations of what the softmax at q was made of."""
     parser = MlirParser()
-    (raised,) = read_raised(parser, parser.parse(before), parser.parse(after))
-    return raised
+    found = read_raised(parser, parser.parse(before), parser.parse(after))
+    at_q = [raised.made_of for raised in found if "name='q'" in str(raised.location)]
+    return set(re.findall(r"name='(\w+)'", str(at_q)))
 
 
-def names(raised: Raised) -> set[str]:
-    return set(re.findall(r"name='(\w+)'", str(raised.made_of)))
+def before(dividend: str = "%p", inside: str = "") -> str:
+    return BEFORE.replace("DIVIDEND", dividend).replace("INSIDE", inside)
 
 
-@pytest.mark.parametrize(
-    ("dividend", "read", "made_of"),
-    [
-        ("%p", "%in", {"p", "sum", "q", "empty", "row"}),
-        ("%p", "%x", {"in", "p", "sum", "q", "empty", "row"}),
-        ("%other", "%in", set()),  # another value is needed, so that it is not the whole of what was raised
-        ("%other", "%x", set()),
-        ("%in", "%p", set()),
-    ],
-)
-def test_operations_on_the_way_are_found_and_no_others(dividend: str, read: str, made_of: set[str]) -> None:
-    after = AFTER.replace("READ", "%in" if read == "%p" else read)
-    if read == "%p":
-        after = after.replace('"in"', '"p"')
-    assert names(raised_of(BEFORE.replace("DIVIDEND", dividend), after)) == made_of
+def after(read: str = "%in", made_at: str = "in", again: str = "") -> str:
+    return AFTER.replace("READ", read).replace("MADE_AT", f'"{made_at}"').replace("AGAIN", again)
+
+
+def test_operations_on_the_way_are_found_and_no_others() -> None:
+    """The destination stands where the input is made, and the sum's beginning elsewhere: both are shared."""
+    assert names(before(), after()) == {"p", "sum", "q"}
+    assert names(before(), after("%x")) == {"in", "p", "sum", "q"}
+    assert names(before(inside=ELSEWHERE.replace("GIVEN", "%in")), after()) == {"p", "sum", "q"}
+    assert names(before(inside=ELSEWHERE.replace("GIVEN", "%constant")), after()) == {"p", "sum", "q"}
+
+
+@pytest.mark.parametrize("other", ["%global", "%argument", "%x"])
+def test_where_another_value_is_needed_nothing_is_told(other: str) -> None:
+    assert names(before(dividend=other), after()) == set()
+    assert names(before(inside=ELSEWHERE.replace("GIVEN", other)), after()) == set()
+
+
+def test_what_the_input_is_made_of_is_not_on_the_way() -> None:
+    assert names(before(), after(made_at="p")) == {"sum", "q"}
+    assert names(before(dividend="%in"), after(made_at="p")) == set()
+    assert names(before(), after(made_at="sum")) == set()
+
+
+def test_of_two_at_one_location_nothing_is_told() -> None:
+    destination = "ins(%x : tensor<8x64xf32>) outs(%empty : tensor<8x64xf32>) -> tensor<8x64xf32>"
+    other = f"%r = linalg.softmax dimension(1) {destination}"
+    assert names(before(), after(again=f'{other} loc("r")')) == {"p", "sum", "q"}
+    assert names(before(), after(again=f'{other} loc("q")')) == set()
+
+
+@pytest.mark.parametrize(("length", "told"), [(8, True), (80, False)])
+def test_a_long_way_is_none_of_an_idiom(length: int, told: bool) -> None:
+    powers = ["%p", *(f"%p{number}" for number in range(length))]
+    chain = [f"{new} = math.exp {old} : tensor<8x64xf32>" for old, new in pairwise(powers)]
+    text = before(powers[-1]).replace("    %start =", "\n".join(chain) + "\n    %start =")
+    assert bool(names(text, after())) == told
 
 
 def test_a_phase_before_that_shows_nothing_tells_nothing() -> None:
-    assert raised_of("module {}", AFTER.replace("READ", "%in")).made_of == ()
+    assert names("module {}", after()) == set()
 
 
 def evidence(graph: TraceGraph) -> dict[object, str]:
     return {graph.op_by_id[member.op].line: member.evidence.value for site in graph.sites for member in site.members}
+
+
+TOLD = {10: "located", 4: "fused", 6: "fused", 7: "fused", 8: "fused"}
+"""Where the phases tell what the softmax was raised from."""
+INPUTS = {
+    "argument": "%q = stablehlo.reshape %x : (tensor<8x64xf32>) -> tensor<8x64xf32>",
+    "computed in its shape": "%q = stablehlo.tanh %x : tensor<8x64xf32>",
+    "constant": "%q = stablehlo.constant dense<CONSTANT> : tensor<8x64xf32>",
+    "counted": "%q = stablehlo.iota dim = 1 : tensor<8x64xf32>",
+    "transposed": "%t = stablehlo.reshape %x : (tensor<8x64xf32>) -> tensor<64x8xf32> "
+    "%q = stablehlo.transpose %t, dims = [1, 0] : (tensor<64x8xf32>) -> tensor<8x64xf32>",
+    "joined": "%q = stablehlo.concatenate %x, %x, dim = 1 : (tensor<8x64xf32>, tensor<8x64xf32>) -> tensor<8x128xf32>",
+}
+
+
+@pytest.mark.parametrize("given", INPUTS)
+def test_whatever_the_input_is_the_parts_are_told(given: str, tmp_path: Path) -> None:
+    elements = [[(row * 7 + column * 3) % 11 / 4 for column in range(64)] for row in range(8)]
+    made = INPUTS[given].replace("CONSTANT", str(elements))
+    head, body = SOFTMAX.split("\n", 1)
+    shape = made.rsplit("tensor<", 1)[1].split(">")[0]
+    body = body.replace("%x", "%q").replace("8x64xf32", shape)
+    text = f"{head.replace('-> tensor<8x64xf32>', f'-> tensor<{shape}>')} {made}\n{body}"
+    graph = built_graph(text, tmp_path)
+    known = {line: told for line, told in evidence(graph).items() if line != 1}
+    assert known == TOLD
+    assert {op.fate for op in graph.ops if op.line in TOLD} <= {Fate.DISPATCHED, Fate.LOAD_TIME}
+
+
+def test_a_softmax_of_one_row_has_its_parts(tmp_path: Path) -> None:
+    """Its sums are single numbers, as what they begin with is."""
+    text = SOFTMAX.replace("8x64xf32", "64xf32").replace("tensor<8xf32>", "tensor<f32>")
+    text = text.replace("dimensions = [1]", "dimensions = [0]").replace("dims = [0]", "dims = []")
+    graph = built_graph(text, tmp_path)
+    assert evidence(graph) == TOLD
+    (site,) = graph.sites
+    assert [member.operations for member in site.members if isinstance(member.operations, int)].count(64) == 3
+
+
+def test_an_input_that_is_made_twice_is_one(tmp_path: Path) -> None:
+    """The compiler makes one of the two negations, which the model tells apart."""
+    made = "%q = stablehlo.negate %x : tensor<8x64xf32> %r2 = stablehlo.negate %x : tensor<8x64xf32>"
+    head, body = SOFTMAX.split("\n", 1)
+    body = body.replace("reduce(%x", "reduce(%q").replace("subtract %x", "subtract %r2")
+    graph = built_graph(f"{head} {made}\n{body}", tmp_path)
+    assert {line: told for line, told in evidence(graph).items() if line != 1} == TOLD
 
 
 def test_what_is_needed_elsewhere_too_is_fused_in_the_softmax(tmp_path: Path) -> None:
@@ -99,8 +179,7 @@ def test_what_is_needed_elsewhere_too_is_fused_in_the_softmax(tmp_path: Path) ->
     text = text.replace("return %r : tensor<8x64xf32>", "return %r, %e : tensor<8x64xf32>, tensor<8x64xf32>")
     graph = built_graph(text, tmp_path)
     (site,) = (site for site in graph.sites if "softmax" in site.kernel)
-    known = {graph.op_by_id[member.op].line: member.evidence.value for member in site.members}
-    assert known == {10: "located", 4: "fused", 6: "fused", 7: "fused", 8: "fused"}
+    assert {graph.op_by_id[member.op].line: member.evidence.value for member in site.members} == TOLD
 
 
 def test_dumps_without_tags_tell_it_too(tmp_path: Path) -> None:
@@ -108,7 +187,26 @@ def test_dumps_without_tags_tell_it_too(tmp_path: Path) -> None:
     model.write_text(SOFTMAX)
     compile_by_hand(model, tmp_path)
     graph = from_dumps(tmp_path, tmp_path / "b.tracemap", model)
-    assert evidence(graph) == {10: "located", 4: "fused", 6: "fused", 7: "fused", 8: "fused"}
+    assert evidence(graph) == TOLD
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_two_softmaxes_at_one_location_are_not_mixed_up(swapped: bool, tmp_path: Path) -> None:
+    """Without tags, where two divides share a location, the phases do not tell which parts are whose."""
+    lines = SOFTMAX.splitlines()
+    first = "\n".join(lines[3:10])
+    second = re.sub(r"%([msezr]b?)\b", r"%\1_", first).replace("%x", "%y")
+    bodies = [f'{body} loc("d")' for body in ((second, first) if swapped else (first, second))]
+    model = tmp_path / "softmax.mlir"
+    model.write_text(
+        "func.func @main(%x: tensor<8x64xf32>, %y: tensor<8x64xf32>) -> (tensor<8x64xf32>, tensor<8x64xf32>) {\n"
+        + "\n".join([*lines[1:3], *bodies])
+        + "\n  return %r, %r_ : tensor<8x64xf32>, tensor<8x64xf32>\n}\n"
+    )
+    compile_by_hand(model, tmp_path)
+    graph = from_dumps(tmp_path, tmp_path / "b.tracemap", model)
+    told = {line for line, known in evidence(graph).items() if known == "fused"}
+    assert told == {10, 17}
 
 
 def test_a_phase_that_does_not_parse_leaves_the_shape_of_the_idiom(

@@ -190,6 +190,9 @@ class _Comparison:
             keys.append("beyond locations")
         for key in keys:
             self._result.members.setdefault(key, Score()).add(score)
+        if true and told is Evidence.ABSORBED and op.idiom >= 0:
+            self._result.counts["by shape"] += 1
+            self._differs(op, "raised, and told by its shape alone", f"site{site} {self._truth.sites[site]}")
         if not score.right:
             what = "no member in truth" if told is not None else "member that the map lacks"
             evidence = f" by evidence {told}" if told is not None else ""

@@ -61,6 +61,8 @@ def misses(result: Result) -> list[str]:
         found.append(f"{denied} memberships by location contradict the truth")
     if nobodys:
         found.append(f"{nobodys} dispatches or ops without an owner or a fate")
+    if by_shape := result.counts["by shape"]:
+        found.append(f"{by_shape} parts of what was raised are told by their shape alone, and by no phase")
     return found
 
 

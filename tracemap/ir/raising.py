@@ -16,8 +16,11 @@ from tracemap.locations import Location
 RAISED = frozenset({"linalg.softmax"})
 """Operations that stand for an idiom; their first operand is what the idiom reads."""
 
-_MOST_BETWEEN = 64
-"""How many operations an idiom may have, those that make its destinations included."""
+_DESTINATIONS = frozenset({"tensor.empty", "linalg.fill"})
+"""They hold nothing of their own, so the compiler makes one for all that need its shape, wherever the first stands."""
+_CONSTANT = "arith.constant"
+_MOST_BETWEEN = 32
+"""How many operations an idiom may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,27 +32,31 @@ class Raised:
 
 
 def read_raised(parser: MlirParser, before: Module, after: Module) -> tuple[Raised, ...]:
-    """What raised operations were made of, as far as the phase before shows it.
+    """What raised operations were made of, as far as the phase before shows it; each location once.
+
+    Of several at one location nothing is told: the operations before them could be of any.
 
     Args:
         parser: of both modules.
         before: the phase before any was raised.
         after: the phase in which they stand.
     """
-    found = [operation for _, operation in walk_hosts(after) if operation.name in RAISED]
     # By identity, as parsers hand out one object per distinct location.
-    at: dict[int, list[Operation]] = {id(parser.location(operation)): [] for operation in found}
-    for _, operation in walk_hosts(before) if found else ():
+    found: dict[int, list[Operation]] = {}
+    for _, operation in walk_hosts(after):
+        if operation.name in RAISED:
+            found.setdefault(id(parser.location(operation)), []).append(operation)
+    at: dict[int, list[Operation]] = {place: [] for place, raised in found.items() if len(raised) == 1}
+    for _, operation in walk_hosts(before) if at else ():
         ends = at.get(id(parser.location(operation)))
-        if ends is not None:
+        if ends is not None and operation.name not in _DESTINATIONS and any(map(_is_tensor, operation.results)):
             ends.append(operation)
-    return tuple(_raised(parser, operation, at) for operation in found)
+    return tuple(_raised(parser, found[place][0], ends) for place, ends in at.items())
 
 
-def _raised(parser: MlirParser, operation: Operation, at: dict[int, list[Operation]]) -> Raised:
-    location = parser.location(operation)
-    between = _between(parser, _made_at(parser, operation.operands[0]), at[id(location)])
-    return Raised(location, tuple(dict.fromkeys(map(parser.location, between))))
+def _raised(parser: MlirParser, operation: Operation, ends: list[Operation]) -> Raised:
+    between = _between(parser, _made_at(parser, operation.operands[0]), ends)
+    return Raised(parser.location(operation), tuple(dict.fromkeys(map(parser.location, between))))
 
 
 def _between(parser: MlirParser, start: Location | None, ends: list[Operation]) -> list[Operation]:
@@ -60,14 +67,15 @@ def _between(parser: MlirParser, start: Location | None, ends: list[Operation]) 
     found = list(ends)
     starts: set[Value] = set()
     for operation in found:  # which grows meanwhile
-        for value in _tensors_read(operation):
+        read = [value for value in _tensors_read(operation) if _name_of_maker(value) not in _DESTINATIONS]
+        for value in read:
             maker = _maker(value)
             if maker is None or parser.location(maker) is start:
                 starts.add(value)
-            elif maker not in found:
+            elif maker.name != _CONSTANT and maker not in found:
                 found.append(maker)
-        if len(found) > _MOST_BETWEEN:
-            return []
+        if not read or len(found) > _MOST_BETWEEN:
+            return []  # a value that is made of none is one that the others need
     return found if [_made_at(parser, value) for value in starts] == [start] else []
 
 
@@ -76,13 +84,27 @@ def _tensors_read(operation: Operation) -> Iterator[Value]:
     inside = set(walk(operation))
     for each in inside:
         for value in each.operands:
-            if str(value.type).startswith("tensor<") and _maker(value) not in inside:
+            if _is_tensor(value) and _holder(value) not in inside:
                 yield value
+
+
+def _is_tensor(value: Value) -> bool:
+    return str(value.type).startswith("tensor<")
+
+
+def _holder(value: Value) -> Operation:
+    """The operation that makes a value, or in whose region it is an argument."""
+    return _maker(value) or value.owner.owner.operation
 
 
 def _maker(value: Value) -> Operation | None:
     """The operation that makes a value; None for an argument, which is of a block."""
     return getattr(value.owner, "operation", None)
+
+
+def _name_of_maker(value: Value) -> str:
+    maker = _maker(value)
+    return "" if maker is None else str(maker.name)
 
 
 def _made_at(parser: MlirParser, value: Value) -> Location | None:

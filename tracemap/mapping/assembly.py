@@ -29,7 +29,6 @@ from tracemap.mapping.fates.fates import Commands, Judge, Judgement
 from tracemap.mapping.identity import Identity
 from tracemap.mapping.model.facts import ModelFacts
 from tracemap.mapping.model.kinds import can_be_member, is_global, is_structural
-from tracemap.mapping.sites.absorbed import add_absorbed, works_of_raised
 from tracemap.mapping.sites.amounts import with_amounts_apart
 from tracemap.mapping.sites.beside import Group, add_beside, groups_beside
 from tracemap.mapping.sites.callers import ASYNC_SUFFIX, public_callers
@@ -39,6 +38,7 @@ from tracemap.mapping.sites.inlined import inlined_later, with_inlined
 from tracemap.mapping.sites.moved import give_to_moves
 from tracemap.mapping.sites.owners import Owners
 from tracemap.mapping.sites.products import Misplaced, with_own_products
+from tracemap.mapping.sites.raised import Idioms, add_raised, works_of_raised
 from tracemap.mapping.sites.replaced import add_replaced
 from tracemap.mapping.sites.rotated import rotation_in
 from tracemap.mapping.sites.schedules import MOVES, find_schedules, find_transfers, moves_untold
@@ -75,7 +75,7 @@ class Assembly:
         """
         # In the order in which the compiler writes the dumps: each is read while it makes the next.
         self._facts.work_out()
-        raised = self._raised()
+        idioms = Idioms(self._workers, self._facts, self._raised())
         regions, misplaced = self._regions()
         flow = read_flow(self._parser, self._dumps.module("flow"))
         callers = public_callers(flow)
@@ -84,7 +84,7 @@ class Assembly:
         bodies = [None if body is None or body.brought else body for body in paired]
         flow, bodies = self._with_inlined(flow, bodies)
         flow = self._with_added(flow, bodies)
-        sites, beside, stand_ins = self._sites(flow, bodies, callers, regions, raised)
+        sites, beside, stand_ins = self._sites(flow, bodies, callers, regions, idioms)
         hal = with_kernels(read_hal(self._parser, self._dumps.module("hal")), flow.dispatches)
         placed = place_commands(sites, flow.dispatches, hal, self._movers, callers)
         transfers, transfer_ids = find_transfers(hal, self._movers, callers)
@@ -93,7 +93,7 @@ class Assembly:
         functions = entry_points(flow, self._facts.model)
         # Last, for the texts of the kernels are there when the compiler has ended.
         of_bodies = [misplaced.get(id(body), {}) for body in bodies]
-        kernels = self._kernels(flow, placed.sites, bodies, beside, stand_ins, of_bodies)
+        kernels = self._kernels(flow, placed.sites, bodies, idioms, beside, stand_ins, of_bodies)
         return TraceGraph(
             module=module(),
             functions=functions,
@@ -124,13 +124,14 @@ class Assembly:
         flow: FlowProgram,
         sites: Sequence[Site],
         bodies: Sequence[DispatchRegion | None],
+        idioms: Idioms,
         beside: Sequence[Group],
         stand_ins: Sequence[StandIns],
         misplaced: Sequence[Misplaced],
     ) -> tuple[Kernel, ...]:
         """The kernels with their steps, also of what no location tells."""
         pairs = zip(sites, bodies, strict=True)
-        raised = [works_of_raised(site, body, self._workers, self._facts) for site, body in pairs]
+        raised = [works_of_raised(site, body, idioms, self._facts) for site, body in pairs]
         rotations = [rotation_in(body, self._workers, self._facts) for body in bodies]
         untold = Untold(raised, rotations, beside, stand_ins, misplaced)
         return add_steps(kernels_of(flow, sites), self._phases.kernels(), sites, bodies, untold, self._movers)
@@ -159,7 +160,7 @@ class Assembly:
         bodies: Sequence[DispatchRegion | None],
         callers: Mapping[str, str],
         regions: Sequence[DispatchRegion],
-        raised: Sequence[Raised],
+        idioms: Idioms,
     ) -> tuple[tuple[Site, ...], tuple[Group, ...], tuple[StandIns, ...]]:
         """Sites with all of their members: first those that locations tell, then what was absorbed into these.
 
@@ -182,7 +183,7 @@ class Assembly:
         stand_ins = find_stand_ins(sites, bodies, self._workers, self._facts)
         meant = replace_stand_ins(sites, stand_ins, self._facts)
         moved = give_to_moves(meant, bodies, self._facts)
-        found = add_absorbed(moved, bodies, self._workers, self._facts, raised)
+        found = add_raised(moved, bodies, idioms, self._facts)
         beside = groups_beside(found, bodies, self._workers, self._facts)
         sites = [with_amounts_apart(site) for site in add_beside(found, beside, self._facts)]
         return tuple(sites), beside, stand_ins

@@ -84,7 +84,7 @@ class SoftmaxFinder:
 
     def _working(self, operation: SourceOperation, path: tuple[OpId, ...]) -> frozenset[int]:
         """An op, unless it works on each element with a constant."""
-        inputs = [value for value in operation.operands if not self._makes_destination(value)]
+        inputs = [value for value in operation.operands if not self._is_made_beforehand(value)]
         elementwise = any(self._type(value) == operation.results[0] for value in inputs)
         makers = map(self._origins.maker, self._origins.operands(operation, path))
         with_constant = any(maker is not None and _is_constant(maker) for maker in makers)
@@ -100,8 +100,10 @@ class SoftmaxFinder:
                 return True
         return False
 
-    def _makes_destination(self, value: Definition) -> bool:
-        return not value.argument and is_destination(self._operations[value.maker])
+    def _is_made_beforehand(self, value: Definition) -> bool:
+        """Whether a value is a destination or a constant, such as what the sum of a row begins with."""
+        maker = self._operations[value.maker]
+        return not value.argument and (is_destination(maker) or _is_constant(maker))
 
     def _type(self, value: Definition) -> str:
         """The printed type of a value; empty for arguments."""

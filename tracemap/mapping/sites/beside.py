@@ -20,7 +20,7 @@ from tracemap.ir.types import add, product
 from tracemap.mapping.model.facts import ModelFacts
 from tracemap.mapping.model.origins import Origin
 from tracemap.mapping.sites.owners import Owners
-from tracemap.mapping.sites.paths import absorbed_member, paths_to
+from tracemap.mapping.sites.paths import paths_to, untold_member
 from tracemap.mapping.sites.products import MULTIPLIES
 from tracemap.units import UNKNOWN, Integer, split_by_largest_remainder
 
@@ -130,7 +130,7 @@ def _shared(site: Site, group: Group, facts: ModelFacts) -> Site:
         changed = (add(one, two) for one, two in zip(old, more, strict=True))
         kept.append(structs.replace(member, **dict(zip(("operations", "bytes"), changed, strict=True))))
     added = (
-        absorbed_member(facts.operations[op.number], site, facts, operations=work, traffic=moved, root=False)
+        untold_member(facts.operations[op.number], site, facts, operations=work, traffic=moved, root=False)
         for op, (work, moved) in costs.items()
     )
     return structs.replace(site, members=(*kept, *added))

@@ -22,7 +22,7 @@ from tracemap.mapping.model.facts import ModelFacts
 from tracemap.mapping.model.kinds import only_renames
 from tracemap.mapping.sites.cost import LOAD, STORE
 from tracemap.mapping.sites.evidence import only_moves_elements
-from tracemap.mapping.sites.paths import absorbed_member
+from tracemap.mapping.sites.paths import untold_member
 from tracemap.units import UNKNOWN, Integer
 
 _MOST_STEPS = 32
@@ -101,4 +101,4 @@ def _sole_member(operation: SourceOperation, site: Site, facts: ModelFacts) -> M
     traffic: Integer = 0
     for member in site.members:
         operations, traffic = add(operations, member.operations), add(traffic, member.bytes)
-    return absorbed_member(operation, site, facts, operations=operations, traffic=traffic, root=True)
+    return untold_member(operation, site, facts, operations=operations, traffic=traffic, root=True)

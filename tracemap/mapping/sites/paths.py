@@ -10,10 +10,10 @@ from tracemap.mapping.sites.amounts import assumed, is_assumed
 from tracemap.units import Integer
 
 
-def absorbed_member(
+def untold_member(
     operation: SourceOperation, site: Site, facts: ModelFacts, *, operations: Integer, traffic: Integer, root: bool
 ) -> Membership:
-    """A member of a site that no location names, with what it is estimated to cost there."""
+    """A member of a site that no location in its body names, with what it is estimated to cost there: absorbed."""
     path, *others = paths_to(operation, site, facts)
     member = Membership(OpId.of(operation.index), Evidence.ABSORBED, root, operations, traffic, path, tuple(others))
     return assumed(member) if is_assumed(site) else member

@@ -20,7 +20,7 @@ from tracemap.mapping.model.facts import ModelFacts
 from tracemap.mapping.model.kinds import can_be_member, is_call
 from tracemap.mapping.model.words import word_of_name
 from tracemap.mapping.sites.owners import Owners
-from tracemap.mapping.sites.paths import absorbed_member
+from tracemap.mapping.sites.paths import untold_member
 
 StandIns = Mapping[OpId, OpId]
 """Ops whose locations stand in for others, at a site, and the ops that they stand in for."""
@@ -135,7 +135,7 @@ def _replaced(site: Site, stand_ins: StandIns, facts: ModelFacts) -> Site:
         if member.op not in stand_ins:
             return member
         operation = facts.operations[stand_ins[member.op].number]
-        return absorbed_member(
+        return untold_member(
             operation, site, facts, operations=member.operations, traffic=member.bytes, root=member.root
         )
 

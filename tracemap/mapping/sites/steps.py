@@ -19,10 +19,10 @@ from tracemap.ir.configured import KernelText, LocatedStep
 from tracemap.ir.flow import DispatchRegion
 from tracemap.mapping.model.kinds import work_of
 from tracemap.mapping.model.rotated import Rotation
-from tracemap.mapping.sites.absorbed import Works
 from tracemap.mapping.sites.beside import Group, with_beside
 from tracemap.mapping.sites.owners import Owners
 from tracemap.mapping.sites.products import Misplaced, with_products
+from tracemap.mapping.sites.raised import Works
 from tracemap.mapping.sites.rotated import with_rotations
 from tracemap.mapping.sites.stand_ins import StandIns, without_stand_ins
 from tracemap.units import UNKNOWN

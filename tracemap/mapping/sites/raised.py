@@ -1,0 +1,148 @@
+"""Members that no location in a body tells: ops that the compiler raised into another op.
+
+JAX's softmax (maximum, subtract, exponential, sum, divide) becomes one op that carries the location of the divide
+alone. That op in the body is the evidence; the idiom's shape in the model's def-use graph tells what it stands for.
+Where the phase before it was raised shows the same ops on the way that it replaced, they are fused in it by the
+compiler's own locations; else it is the shape alone that tells, and they are absorbed. Where the shape tells nothing
+(the input is a constant, say), what stands on the way does.
+Where no such op stands in a body, an op that is found nowhere was simplified away, be its uses where they may.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from msgspec import structs
+
+from tracemap.graph.ops import Evidence, OpId
+from tracemap.graph.program import CallPath, Site
+from tracemap.ir.flow import DispatchRegion
+from tracemap.ir.raising import RAISED, Raised
+from tracemap.ir.source import SourceOperation
+from tracemap.ir.types import product, shape_of
+from tracemap.locations import Location
+from tracemap.mapping.model.facts import ModelFacts
+from tracemap.mapping.model.kinds import work_of
+from tracemap.mapping.sites.amounts import elements, is_assumed
+from tracemap.mapping.sites.cost import operations_of_source
+from tracemap.mapping.sites.owners import Owners
+from tracemap.mapping.sites.paths import untold_member
+from tracemap.units import UNKNOWN, Integer
+
+
+class Idioms:
+    """What was raised in the bodies of sites.
+
+    `owners`: of what stands in the bodies; `raised`: what operations were made of, as far as it is known.
+    """
+
+    def __init__(self, owners: Owners, facts: ModelFacts, raised: Sequence[Raised]) -> None:
+        self._owners = owners
+        self._facts = facts
+        self._made_of = {each.location: {op for part in each.made_of for op in owners.of(part)} for each in raised}
+
+    def of(self, site: Site, body: DispatchRegion | None) -> dict[OpId, Parts]:
+        """Of each idiom that was raised in a site the last op, which is a member, and the others."""
+        paths = {member.op: member.path for member in site.members}
+        found: dict[OpId, Parts] = {}
+        for operation in () if body is None else body.body:
+            if operation.name in RAISED:
+                lasts = [op for op in self._owners.of(operation.location) if op in paths and op not in found]
+                found |= {last: self._parts(last, paths[last], operation.location) for last in lasts}
+        return found
+
+    def _parts(self, last: OpId, path: CallPath, location: Location) -> Parts:
+        told = self._made_of.get(location, set()) - {last}
+        shaped = {OpId.of(part) for part in self._facts.softmaxes.parts(last.number, path)}
+        parts = shaped or {op for op in told if op.number not in self._facts.moves}
+        return {op: Evidence.FUSED if op in told else Evidence.ABSORBED for op in sorted(parts, key=_number)}
+
+
+Parts = Mapping[OpId, Evidence]
+"""The ops of an idiom, in order, without the last: how each is known to be one."""
+
+
+def _number(op: OpId) -> int:
+    return op.number
+
+
+def add_raised(
+    sites: Sequence[Site], bodies: Sequence[DispatchRegion | None], idioms: Idioms, facts: ModelFacts
+) -> tuple[Site, ...]:
+    """The sites with the ops that were raised in them, behind the members that locations tell.
+
+    Args:
+        sites: with the members that locations tell.
+        bodies: of the sites, in order.
+        idioms: what was raised.
+        facts: of the model.
+    """
+    pairs = zip(sites, bodies, strict=True)
+    return tuple(_with_parts(site, idioms.of(site, body).values(), facts) for site, body in pairs)
+
+
+Works = Mapping[OpId, Mapping[str, OpId]]
+"""Of the last op of an idiom that was raised: by the name of each work in it (`kinds.work_of`) the op that does it."""
+
+
+def works_of_raised(site: Site, body: DispatchRegion | None, idioms: Idioms, facts: ModelFacts) -> Works:
+    """Which op of the model does which work of what was raised in a site; empty where nothing was.
+
+    The compiler lowers a raised op to all of that work again, and gives it the location of the last op.
+    """
+    return {
+        last: _works([*(part.number for part in parts), last.number], facts)
+        for last, parts in idioms.of(site, body).items()
+        if parts
+    }
+
+
+def _works(indices: Sequence[int], facts: ModelFacts) -> dict[str, OpId]:
+    """By the name of each work the first op that does it, by itself or in a part."""
+    found: dict[str, OpId] = {}
+    for index in indices:
+        parts = facts.parts_of.get(index) or [facts.operations[index]]
+        for part in parts:
+            found.setdefault(work_of(part.name), OpId.of(index))
+    found.pop("", None)
+    return found
+
+
+def _with_parts(site: Site, idioms: Iterable[Parts], facts: ModelFacts) -> Site:
+    """What such members cost is taken from the root's estimate, in which the raised op's work was counted.
+
+    So the sum stays.
+    """
+    members = {member.op for member in site.members}
+    parts = {op: evidence for parts in idioms for op, evidence in parts.items() if op not in members}
+    root = site.root
+    if root is None or not parts:
+        return site
+    left = root.operations
+    added = []
+    for op in sorted(parts, key=_number):
+        operation = facts.operations[op.number]
+        estimate = _estimate(operation, facts, assumed=is_assumed(site))
+        cost: Integer = UNKNOWN
+        if left is not UNKNOWN and estimate is not UNKNOWN:
+            cost = min(estimate, left)
+            left -= cost
+        member = untold_member(operation, site, facts, operations=cost, traffic=0, root=False)
+        added.append(structs.replace(member, evidence=parts[op]))
+    members_before = [structs.replace(each, operations=left) if each.root else each for each in site.members]
+    return structs.replace(site, members=(*members_before, *added))
+
+
+def _estimate(operation: SourceOperation, facts: ModelFacts, *, assumed: bool) -> Integer:
+    """Operations of an op as written: per element of its result, or of its first operand where that has more of them.
+
+    A reduction does its work for each element that it reads. `assumed`: sizes that are not known before are.
+    """
+    count = elements if assumed else product
+    shapes = [count(shape_of(result).extents) for result in operation.results[:1]]
+    if not shapes:
+        return 0
+    read = [count(shape_of(facts.model.type_of(operand)).extents) for operand in operation.operands[:1]]
+    sizes = [size for size in (*shapes, *read) if size is not UNKNOWN]
+    most = max(sizes) if len(sizes) == len(shapes) + len(read) else UNKNOWN
+    return product((most, operations_of_source(operation.name)))
