@@ -182,6 +182,37 @@ def test_what_is_needed_elsewhere_too_is_fused_in_the_softmax(tmp_path: Path) ->
     assert {graph.op_by_id[member.op].line: member.evidence.value for member in site.members} == TOLD
 
 
+LOOP = """\
+func.func @main(%x0: tensor<8x64xf32>) -> tensor<8x64xf32> {
+  %first = stablehlo.constant dense<0> : tensor<i32>
+  %one = stablehlo.constant dense<1> : tensor<i32>
+  %many = stablehlo.constant dense<3> : tensor<i32>
+CONSTANTS
+  %all:2 = stablehlo.while(%k = %first, %x = %x0) : tensor<i32>, tensor<8x64xf32>
+  cond {
+    %more = stablehlo.compare LT, %k, %many : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %more : tensor<i1>
+  } do {
+SOFTMAX
+    %next = stablehlo.add %k, %one : tensor<i32>
+    stablehlo.return %next, %r : tensor<i32>, tensor<8x64xf32>
+  }
+  return %all#1 : tensor<8x64xf32>
+}
+"""
+
+
+def test_a_softmax_of_what_a_loop_carries_costs_what_any_does(tmp_path: Path) -> None:
+    """Nobody tells how large an argument of a region is; its parts are, as each works on as many elements."""
+    lines = SOFTMAX.splitlines()
+    text = LOOP.replace("CONSTANTS", "\n".join(lines[1:3])).replace("SOFTMAX", "\n".join(lines[3:10]))
+    graph, alone = built_graph(text, tmp_path), built_graph(SOFTMAX, tmp_path)
+    (site,) = [site for site in graph.sites if "softmax" in site.kernel]
+    (other,) = alone.sites
+    assert [member.operations for member in site.members] == [member.operations for member in other.members]
+    assert {member.evidence.value for member in site.members} == {"located", "fused"}
+
+
 def test_dumps_without_tags_tell_it_too(tmp_path: Path) -> None:
     model = tmp_path / "softmax.mlir"
     model.write_text(SOFTMAX)

@@ -49,9 +49,14 @@ def read_raised(parser: MlirParser, before: Module, after: Module) -> tuple[Rais
     at: dict[int, list[Operation]] = {place: [] for place, raised in found.items() if len(raised) == 1}
     for _, operation in walk_hosts(before) if at else ():
         ends = at.get(id(parser.location(operation)))
-        if ends is not None and operation.name not in _DESTINATIONS and any(map(_is_tensor, operation.results)):
+        if ends is not None and _computes_tensors(operation):
             ends.append(operation)
     return tuple(_raised(parser, found[place][0], ends) for place, ends in at.items())
+
+
+def _computes_tensors(operation: Operation) -> bool:
+    name = operation.name
+    return name not in _DESTINATIONS and name != _CONSTANT and any(map(_is_tensor, operation.results))
 
 
 def _raised(parser: MlirParser, operation: Operation, ends: list[Operation]) -> Raised:

@@ -43,12 +43,12 @@ class Idioms:
 
     def of(self, site: Site, body: DispatchRegion | None) -> dict[OpId, Parts]:
         """Of each idiom that was raised in a site the last op, which is a member, and the others."""
-        paths = {member.op: member.path for member in site.members}
+        raised = [] if body is None else [operation.location for operation in body.body if operation.name in RAISED]
+        paths = {member.op: member.path for member in site.members} if raised else {}
         found: dict[OpId, Parts] = {}
-        for operation in () if body is None else body.body:
-            if operation.name in RAISED:
-                lasts = [op for op in self._owners.of(operation.location) if op in paths and op not in found]
-                found |= {last: self._parts(last, paths[last], operation.location) for last in lasts}
+        for location in raised:
+            lasts = [op for op in self._owners.of(location) if op in paths and op not in found]
+            found |= {last: self._parts(last, paths[last], location) for last in lasts}
         return found
 
     def _parts(self, last: OpId, path: CallPath, location: Location) -> Parts:
@@ -120,9 +120,10 @@ def _with_parts(site: Site, idioms: Iterable[Parts], facts: ModelFacts) -> Site:
         return site
     left = root.operations
     added = []
-    for op in sorted(parts, key=_number):
-        operation = facts.operations[op.number]
-        estimate = _estimate(operation, facts, assumed=is_assumed(site))
+    operations = {op: facts.operations[op.number] for op in sorted(parts, key=_number)}
+    widest = _widest(operations.values(), facts, assumed=is_assumed(site))
+    for op, operation in operations.items():
+        estimate = product((widest, operations_of_source(operation.name)))
         cost: Integer = UNKNOWN
         if left is not UNKNOWN and estimate is not UNKNOWN:
             cost = min(estimate, left)
@@ -133,16 +134,13 @@ def _with_parts(site: Site, idioms: Iterable[Parts], facts: ModelFacts) -> Site:
     return structs.replace(site, members=(*members_before, *added))
 
 
-def _estimate(operation: SourceOperation, facts: ModelFacts, *, assumed: bool) -> Integer:
-    """Operations of an op as written: per element of its result, or of its first operand where that has more of them.
+def _widest(operations: Iterable[SourceOperation], facts: ModelFacts, *, assumed: bool) -> Integer:
+    """The elements of the largest tensor that the ops of idioms make or read: each works on all of these.
 
-    A reduction does its work for each element that it reads. `assumed`: sizes that are not known before are.
+    `assumed`: sizes that are not known before are. What an argument of a region is like nobody tells.
     """
+    types = {facts.model.type_of(value) for operation in operations for value in operation.operands[:1]}
+    types |= {result for operation in operations for result in operation.results[:1]}
     count = elements if assumed else product
-    shapes = [count(shape_of(result).extents) for result in operation.results[:1]]
-    if not shapes:
-        return 0
-    read = [count(shape_of(facts.model.type_of(operand)).extents) for operand in operation.operands[:1]]
-    sizes = [size for size in (*shapes, *read) if size is not UNKNOWN]
-    most = max(sizes) if len(sizes) == len(shapes) + len(read) else UNKNOWN
-    return product((most, operations_of_source(operation.name)))
+    sizes = [count(shape_of(each).extents) for each in types if each]
+    return UNKNOWN if UNKNOWN in sizes else max((size for size in sizes if size is not UNKNOWN), default=UNKNOWN)
