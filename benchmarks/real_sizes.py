@@ -94,8 +94,12 @@ def _figures(through: Through) -> Iterator[Figure]:
     yield Figure(f"{through.name}, tracemap's own memory", max(each.peak_mib for each in own), "MiB", MOST_OWN_MIB)
     nowhere = max(called.shares[NO_MEMBER] for called in through.functions)
     yield Figure(f"{through.name}, time at no member", 100 * nowhere, "%", 100 * MOST_ELSEWHERE)
-    untold = max(1 - _telling(called.sampled) for called in through.functions)
-    yield Figure(f"{through.name}, sampled, elsewhere", 100 * untold, "%", 100 * MOST_ELSEWHERE)
+    for how, parts in (
+        ("by the rule", [called.shares for called in through.functions]),
+        ("sampled", [called.sampled for called in through.functions]),
+    ):
+        untold = max(1 - _telling(each) for each in parts)
+        yield Figure(f"{through.name}, {how}, elsewhere", 100 * untold, "%", 100 * MOST_ELSEWHERE)
     yield Figure(
         f"{through.name}, bundle / weights", through.bundle_bytes / through.weights_bytes, "x", MOST_OF_WEIGHTS
     )

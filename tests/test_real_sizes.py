@@ -30,7 +30,7 @@ def test_who_reads_narrow_weights_pays_for_them(tmp_path: Path) -> None:
     costs = {names[each["op"]]: (each["evidence"], each["operations"], each["bytes"]) for each in site["members"]}
     assert costs == {
         "stablehlo.dot_general": ("located", 2 * 3 * 96 * 160, 4 * 3 * 96 + 96 * 160 + 4 * 3 * 160),
-        "stablehlo.convert": ("absorbed", 96 * 160, 0),
+        "stablehlo.convert": ("fused", 96 * 160, 0),
     }
 
 

@@ -186,13 +186,13 @@ class _Comparison:
         score = Score(right=true and told is not None, wrong=not true, missing=true and told is None)
         keys = ["all", f"kind {op.kind}", "hard" if op.hard else "easy"]
         keys.append(f"evidence {told or _expected_evidence(op)}")
-        if true and told is not Evidence.LOCATED and (told is not Evidence.FUSED or op.idiom >= 0):
+        if true and told is not Evidence.LOCATED and (told is not Evidence.FUSED or _goes_into_another(op)):
             keys.append("beyond locations")
         for key in keys:
             self._result.members.setdefault(key, Score()).add(score)
-        if true and told is Evidence.ABSORBED and op.idiom >= 0:
+        if true and told is Evidence.ABSORBED and _goes_into_another(op):
             self._result.counts["by shape"] += 1
-            self._differs(op, "raised, and told by its shape alone", f"site{site} {self._truth.sites[site]}")
+            self._differs(op, "told by the model alone, and by no phase", f"site{site} {self._truth.sites[site]}")
         if not score.right:
             what = "no member in truth" if told is not None else "member that the map lacks"
             evidence = f" by evidence {told}" if told is not None else ""
@@ -267,9 +267,12 @@ class _Comparison:
 
 def _expected_evidence(op: Op) -> Evidence:
     """By what a membership that the map lacks should have been known."""
-    if op.idiom >= 0:
-        return Evidence.FUSED
-    return Evidence.ABSORBED if op.kind is Kind.CONVERT else Evidence.LOCATED
+    return Evidence.FUSED if _goes_into_another(op) else Evidence.LOCATED
+
+
+def _goes_into_another(op: Op) -> bool:
+    """Whether no location of a body may name an op, as the compiler makes it a part of another."""
+    return op.idiom >= 0 or op.kind is Kind.CONVERT
 
 
 def all_differences(result: Result) -> Iterator[str]:

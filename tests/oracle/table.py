@@ -62,7 +62,7 @@ def misses(result: Result) -> list[str]:
     if nobodys:
         found.append(f"{nobodys} dispatches or ops without an owner or a fate")
     if by_shape := result.counts["by shape"]:
-        found.append(f"{by_shape} parts of what was raised are told by their shape alone, and by no phase")
+        found.append(f"{by_shape} memberships of what went into another op are told by no phase, only by the model")
     return found
 
 

@@ -13,7 +13,19 @@ from dataclasses import dataclass
 from tracemap.ir.assumed import AssumedShapes
 from tracemap.ir.bodies import BodyOp, has_open_sizes, read_body
 from tracemap.ir.host import CALL, INITIALIZER, called_by_initializers, callee_of, callees, is_public, walk_hosts
-from tracemap.ir.parsing import MlirParser, Module, Operation, nested, string_attribute, symbol_path
+from tracemap.ir.parsing import (
+    MlirParser,
+    Module,
+    Operation,
+    Value,
+    maker_of,
+    nested,
+    operand_parts,
+    string_attribute,
+    symbol_path,
+    walk,
+)
+from tracemap.ir.scalars import is_conversion
 from tracemap.locations import Location
 
 
@@ -21,6 +33,7 @@ from tracemap.locations import Location
 class DispatchRegion:
     """A call site with its body, in the dispatch-creation phase. `function` is empty in initializers.
 
+    `reads`: where something converts numbers, the locations of what makes each argument of the body;
     `assumed`: the body again with sizes that are not known before taken as `ASSUMED_SIZE`, where there are any;
     `added`: the compiler made it in a later phase, for one of the ops that its location names; `brought`: it calls a
     kernel that the model itself brings, and has no body of its own.
@@ -29,6 +42,7 @@ class DispatchRegion:
     function: str
     location: Location
     body: tuple[BodyOp, ...]
+    reads: tuple[tuple[Location, ...], ...] = ()
     assumed: tuple[BodyOp, ...] = ()
     added: bool = False
     brought: bool = False
@@ -102,14 +116,74 @@ class FlowProgram:
 def read_dispatch_creation(parser: MlirParser, module: Module) -> tuple[DispatchRegion, ...]:
     """Call sites of phase 5, in order."""
     found = []
+    makers = _Makers(parser, module)
     for function, operation in walk_hosts(module):
         if operation.name in _DISPATCHES:
             body, brought = read_body(parser, operation), operation.name == "flow.dispatch"
             assumed = (
                 read_body(parser, operation, AssumedShapes(parser, operation).shape) if has_open_sizes(body) else ()
             )
-            found.append(DispatchRegion(function, parser.location(operation), body, assumed, brought=brought))
+            converts = not brought and any(is_conversion(op.name) for op in body)
+            reads = tuple(map(makers.places, _arguments(operation))) if converts else ()
+            found.append(DispatchRegion(function, parser.location(operation), body, reads, assumed, brought=brought))
     return tuple(found)
+
+
+_RESHAPES = frozenset({"flow.tensor.reshape", "tensor.cast", "tensor.collapse_shape", "tensor.expand_shape"})
+
+
+class _Makers:
+    """Where values of the host program are made, behind changes of shape, and of layout at load time."""
+
+    def __init__(self, parser: MlirParser, module: Module) -> None:
+        self._parser = parser
+        initializers = (operation for operation in nested(module.operation) if operation.name == INITIALIZER)
+        stores = [op for initializer in initializers for op in walk(initializer) if op.name == "util.global.store"]
+        self._stored = {_global(store): store.operands[0] for store in stores}
+
+    def places(self, value: Value) -> tuple[Location, ...]:
+        """The locations of what makes a value and hands it on; of a kernel's also of what it stores of this type."""
+        found: list[Operation] = []
+        loaded = set[str]()
+        while (maker := maker_of(value)) is not None:
+            found.append(maker)
+            behind = self._behind(maker, loaded)
+            if behind is None:
+                found += _makers_of_result(maker, value)
+                break
+            value = behind
+        return tuple(map(self._parser.location, found))
+
+    def _behind(self, maker: Operation, loaded: set[str]) -> Value | None:
+        """What an operation hands on; None where it makes something else of it, or of several.
+
+        `loaded`: the globals that were come to so far, each of which is followed once.
+        """
+        if maker.name in _RESHAPES:
+            return maker.operands[0]
+        if maker.name == "util.global.load" and _global(maker) not in loaded:
+            loaded.add(_global(maker))
+            return self._stored.get(_global(maker))
+        arguments = _arguments(maker) if loaded and maker.name == "flow.dispatch.workgroups" else []
+        return arguments[0] if len(arguments) == 1 else None
+
+
+def _makers_of_result(maker: Operation, value: Value) -> list[Operation]:
+    """Of a kernel what may make this result of it; of what is none nothing."""
+    if maker.name != "flow.dispatch.workgroups":
+        return []
+    stored = (op.operands[0] for op in nested(maker) if op.name == "iree_tensor_ext.dispatch.tensor.store")
+    makers = (maker_of(each) for each in stored if each.type == value.type)
+    return [each for each in makers if each is not None]
+
+
+def _global(access: Operation) -> str:
+    return symbol_path(access.attributes["global"])[-1]
+
+
+def _arguments(dispatch: Operation) -> list[Value]:
+    _workload, arguments, *_dimensions = operand_parts(dispatch)
+    return arguments
 
 
 _DISPATCHES = ("flow.dispatch", "flow.dispatch.workgroups")

@@ -220,6 +220,11 @@ def printed_locations(parser: MlirParser, root: Operation, text: str) -> list[Lo
     return [parser.location(operation) for operation in printed] if same else []
 
 
+def maker_of(value: Value) -> Operation | None:
+    """The operation that makes a value; None for an argument, which is of a block."""
+    return getattr(value.owner, "operation", None)
+
+
 def operand_parts(operation: Operation) -> list[list[Value]]:
     """The operands of an operation that says how many of each kind it has, by kind."""
     operands, parts = list(operation.operands), []

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tracemap.ir.host import walk_hosts
-from tracemap.ir.parsing import MlirParser, Module, Operation, Value, walk
+from tracemap.ir.parsing import MlirParser, Module, Operation, Value, maker_of, walk
 from tracemap.locations import Location
 
 RAISED = frozenset({"linalg.softmax"})
@@ -72,9 +72,9 @@ def _between(parser: MlirParser, start: Location | None, ends: list[Operation]) 
     found = list(ends)
     starts: set[Value] = set()
     for operation in found:  # which grows meanwhile
-        read = [value for value in _tensors_read(operation) if _name_of_maker(value) not in _DESTINATIONS]
+        read = [value for value in _tensors_read(operation) if _name_ofmaker_of(value) not in _DESTINATIONS]
         for value in read:
-            maker = _maker(value)
+            maker = maker_of(value)
             if maker is None or parser.location(maker) is start:
                 starts.add(value)
             elif maker.name != _CONSTANT and maker not in found:
@@ -99,19 +99,14 @@ def _is_tensor(value: Value) -> bool:
 
 def _holder(value: Value) -> Operation:
     """The operation that makes a value, or in whose region it is an argument."""
-    return _maker(value) or value.owner.owner.operation
+    return maker_of(value) or value.owner.owner.operation
 
 
-def _maker(value: Value) -> Operation | None:
-    """The operation that makes a value; None for an argument, which is of a block."""
-    return getattr(value.owner, "operation", None)
-
-
-def _name_of_maker(value: Value) -> str:
-    maker = _maker(value)
+def _name_ofmaker_of(value: Value) -> str:
+    maker = maker_of(value)
     return "" if maker is None else str(maker.name)
 
 
 def _made_at(parser: MlirParser, value: Value) -> Location | None:
-    maker = _maker(value)
+    maker = maker_of(value)
     return None if maker is None else parser.location(maker)

@@ -1,4 +1,4 @@
-"""Whole numbers and truth values told by the text of an operation: of constants and switches, and how it compares."""
+"""What operations on single numbers are: the values of constants and switches, how they compare, what only converts."""
 
 from __future__ import annotations
 
@@ -64,3 +64,15 @@ _SWITCH = "scf.index_switch"
 def cases_of(operation: Operation, name: str) -> tuple[int, ...]:
     """The numbers that the arms of a switch are for; none of any other operation."""
     return tuple(operation.attributes["cases"]) if name == _SWITCH else ()
+
+
+_CONVERSIONS = frozenset(
+    """
+    arith.extf arith.extsi arith.extui arith.fptosi arith.fptoui arith.sitofp arith.truncf arith.trunci arith.uitofp
+    """.split()
+)
+
+
+def is_conversion(name: str) -> bool:
+    """Whether an operation on numbers only changes their type."""
+    return name in _CONVERSIONS

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tracemap.graph.ops import OpId
+from tracemap.ir.scalars import is_conversion
 from tracemap.ir.source import SourceModel, SourceOperation
 from tracemap.ir.types import shape_of
 from tracemap.mapping.model.origins import Origins
@@ -18,11 +19,6 @@ _CONVERSIONS = frozenset(
     """
     onnx.Cast onnx.CastLike stablehlo.convert torch.aten.to.dtype torch.aten.to.dtype_layout
     torch.prims.convert_element_type tosa.cast
-    """.split()
-)
-_SCALAR_CONVERSIONS = frozenset(
-    """
-    arith.extf arith.extsi arith.extui arith.fptosi arith.fptoui arith.sitofp arith.truncf arith.trunci arith.uitofp
     """.split()
 )
 
@@ -38,11 +34,6 @@ class Conversion:
     def is_folded_into(self, bits_read: Integer) -> bool:
         """Whether what reads elements of this width does the conversion itself."""
         return bits_read == self.bits_before != self.bits_after
-
-
-def is_scalar_conversion(name: str) -> bool:
-    """Whether an operation on numbers only changes their type."""
-    return name in _SCALAR_CONVERSIONS
 
 
 class Conversions:
@@ -65,10 +56,23 @@ class Conversions:
         maker = self._origins.maker(self._origins.operands(operation, path)[operand])
         return None if maker is None else self._found.get(maker.index)
 
+    def sources(self, op: OpId, operand: int, path: tuple[OpId, ...]) -> frozenset[int]:
+        """What an op reads where it does the conversion of an operand itself, as indices; a function for its arguments.
+
+        What is converted, and moves of it, as the compiler may do those in front of the conversion and behind it first.
+        """
+        behind = self._origins.way(self._model.operations[op.number].operands[operand], path)
+        conversion = self._origins.maker(behind[-1])
+        if conversion is None or not conversion.operands:
+            return frozenset()
+        before = self._origins.way(conversion.operands[0], behind[-1].path)
+        origins = (origin.definition for origin in (*behind[:-1], *before))
+        return frozenset(self._model.operations[definition.maker].owner for definition in origins)
+
 
 def _converts(operation: SourceOperation, parts: Sequence[SourceOperation]) -> bool:
     if operation.name == "linalg.generic":
-        return len(parts) == 2 and is_scalar_conversion(parts[0].name)
+        return len(parts) == 2 and is_conversion(parts[0].name)
     return operation.name in _CONVERSIONS
 
 

@@ -7,12 +7,15 @@ of the body, parts included, votes with its location; only the callee side of ca
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from tracemap.graph.ops import Evidence, OpId
 from tracemap.graph.program import CallPath, Membership
-from tracemap.ir.bodies import BodyOp
+from tracemap.ir.bodies import BodyOp, BodyOperand
 from tracemap.ir.flow import DispatchRegion
-from tracemap.mapping.model.conversions import Conversion, Conversions, is_scalar_conversion
+from tracemap.ir.scalars import is_conversion
+from tracemap.locations import Location
+from tracemap.mapping.model.conversions import Conversion, Conversions
 from tracemap.mapping.model.facts import ModelFacts
 from tracemap.mapping.sites.amounts import assumed
 from tracemap.mapping.sites.cost import CostModel
@@ -30,7 +33,9 @@ def find_members(region: DispatchRegion, owners: Owners, facts: ModelFacts) -> t
         return ()
     paths = _paths(region, owners)
     root_by_location = next((op for op in owners.of(region.location) if op in evidence), None)
-    folded = _folded_conversions(body, owners, facts.conversions, evidence)
+    folds = _folded_conversions(region, owners, facts.conversions, evidence)
+    folded = {index: fold.op for index, fold in folds.items()}
+    evidence |= {fold.op: fold.evidence for fold in folds.values()}
     untold = {**folded, **rotated(body, owners, facts)}
     for index, op in untold.items():
         evidence.setdefault(op, Evidence.ABSORBED)
@@ -48,37 +53,78 @@ def find_members(region: DispatchRegion, owners: Owners, facts: ModelFacts) -> t
     return tuple(map(assumed, found) if is_assumed else found)
 
 
+@dataclass(frozen=True, slots=True)
+class _Fold:
+    """A conversion of the model that another op of it does, and how that is known."""
+
+    op: OpId
+    evidence: Evidence
+
+
 def _folded_conversions(
-    body: Sequence[BodyOp], owners: Owners, conversions: Conversions, evidence: Mapping[OpId, Evidence]
-) -> dict[int, OpId]:
+    region: DispatchRegion, owners: Owners, conversions: Conversions, evidence: Mapping[OpId, Evidence]
+) -> dict[int, _Fold]:
     """Conversions of elements inside of other ops' regions, by index, and the ops of the model that they came from.
 
     A conversion folded into a matrix product is done again in each product that uses it, and no location tells so: the
     operand of the product that is converted in the region is the one that the model converts, and is read as narrow.
+    Where the kernel reads the very value that the model converts, they are fused: locations tell both.
     """
-    found: dict[int, OpId] = {}
-    for op in body:
-        if op.parent >= 0 and op.operands and is_scalar_conversion(op.name):
-            around, operand = body[op.parent], op.operands[0].argument
-            conversion = _converted(op, around, owners, conversions, evidence)
-            if conversion is not None and conversion.is_folded_into(around.operands[operand].shape.element_bits):
-                found[op.index] = conversion.op
-    return found
+    scalar = (op for op in region.body if op.parent >= 0 and op.operands and is_conversion(op.name))
+    folds = ((op.index, _fold(op, region, owners, conversions, evidence)) for op in scalar)
+    return {index: fold for index, fold in folds if fold is not None}
+
+
+def _fold(
+    op: BodyOp,
+    region: DispatchRegion,
+    owners: Owners,
+    conversions: Conversions,
+    evidence: Mapping[OpId, Evidence],
+) -> _Fold | None:
+    """The conversion of the model that an op in the region of another does; None where that is none of the model's."""
+    around, number = region.body[op.parent], op.operands[0].argument
+    converted = _converted(op, around, owners, conversions, evidence)
+    if converted is None:
+        return None
+    reader, conversion = converted
+    operand = around.operands[number]
+    if not conversion.is_folded_into(operand.shape.element_bits):
+        return None
+    read = {index for location in _read_at(region, operand) for index in owners.provenance.of(location)}
+    sources = conversions.sources(reader, number, owners.path(around.location))
+    return _Fold(conversion.op, Evidence.FUSED if sources & read else Evidence.ABSORBED)
 
 
 def _converted(
     op: BodyOp, around: BodyOp, owners: Owners, conversions: Conversions, evidence: Mapping[OpId, Evidence]
-) -> Conversion | None:
-    """The conversion of the model that makes what an op converts in the region of another; None where none does.
+) -> tuple[OpId, Conversion] | None:
+    """The conversion of the model that makes what an op converts in the region of another, and the op that reads it.
 
-    What has an owner of its own is no conversion of somebody else's, and what has evidence is not looked for.
+    None where none does: what has an owner of its own is no conversion of somebody else's, and what has evidence is not
+    looked for.
     """
     candidates = owners.of(around.location)
     if not set(owners.of(op.location)) <= set(candidates):
         return None
     path, operand = owners.path(around.location), op.operands[0].argument
-    made = (conversions.read_by(owner, operand, path) for owner in candidates)
-    return next((each for each in made if each is not None and each.op not in evidence), None)
+    made = ((owner, conversions.read_by(owner, operand, path)) for owner in candidates)
+    return next(((owner, each) for owner, each in made if each is not None and each.op not in evidence), None)
+
+
+_HANDING_ON = frozenset(
+    {"iree_tensor_ext.dispatch.tensor.load", "tensor.cast", "tensor.collapse_shape", "tensor.expand_shape"}
+)
+
+
+def _read_at(region: DispatchRegion, operand: BodyOperand) -> tuple[Location, ...]:
+    """Where the value is made that an operand of an op in a body is, be it in the body or before."""
+    while operand.producer >= 0:
+        producer = region.body[operand.producer]
+        if producer.name not in _HANDING_ON:
+            return (producer.location,)
+        operand = producer.operands[0]
+    return region.reads[operand.argument] if 0 <= operand.argument < len(region.reads) else ()
 
 
 def _paths(region: DispatchRegion, owners: Owners) -> dict[OpId, list[CallPath]]:

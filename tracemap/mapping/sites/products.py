@@ -16,7 +16,7 @@ from tracemap.graph.ops import OpId, in_order
 from tracemap.graph.program import Step
 from tracemap.ir.bodies import BodyOp
 from tracemap.ir.flow import DispatchRegion
-from tracemap.mapping.model.conversions import is_scalar_conversion
+from tracemap.ir.scalars import is_conversion
 from tracemap.mapping.model.facts import ModelFacts
 from tracemap.mapping.model.words import word_of
 from tracemap.mapping.sites.owners import Owners
@@ -82,6 +82,6 @@ def _is_product(op: OpId, facts: ModelFacts) -> bool:
 
 
 def _behind_conversions(producer: int, body: Sequence[BodyOp]) -> BodyOp | None:
-    while producer >= 0 and is_scalar_conversion(body[producer].name):
+    while producer >= 0 and is_conversion(body[producer].name):
         producer = body[producer].operands[0].producer
     return body[producer] if producer >= 0 else None
