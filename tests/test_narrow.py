@@ -1,0 +1,107 @@
+"""Products that convert narrow operands themselves: who converts is told by what the kernel reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.builders import built_graph
+from tracemap.graph.model import TraceGraph
+from tracemap.ir import flow
+from tracemap.ir.flow import read_dispatch_creation
+from tracemap.ir.parsing import MlirParser, Value
+from tracemap.locations import Location, Name
+
+PRODUCT = """\
+func.func @main(%x: tensor<ROWSx96xf32>, %w: tensor<96x160xNARROW>) -> tensor<ROWSx160xf32> {
+  %c = stablehlo.convert %w : (tensor<96x160xNARROW>) -> tensor<96x160xf32>
+  %r = stablehlo.dot_general %x, %c, contracting_dims = [1] x [0] : (tensor<ROWSx96xf32>, tensor<96x160xf32>) -> tensor<ROWSx160xf32>
+  return %r : tensor<ROWSx160xf32>
+}
+"""  # noqa: E501 - the text is MLIR
+KEPT = """\
+util.global private @w = #flow.parameter.named<"model"::"w"> : tensor<96x160xNARROW>
+func.func @main(%x: tensor<ROWSx96xf32>) -> tensor<ROWSx160xf32> {
+  %w = util.global.load @w : tensor<96x160xNARROW>
+"""
+
+
+def text(rows: int, narrow: str, *, kept: bool = False) -> str:
+    lines = PRODUCT.splitlines(keepends=True)
+    whole = KEPT + "".join(lines[1:]) if kept else PRODUCT
+    return whole.replace("ROWS", str(rows)).replace("NARROW", narrow)
+
+
+def converts(graph: TraceGraph) -> set[str]:
+    """How conversions are known to be done in kernels that have a product."""
+    found = set()
+    for site in graph.sites:
+        names = {graph.op_by_id[member.op].name: member.evidence.value for member in site.members}
+        if "stablehlo.dot_general" in names:
+            found.add(names.get("stablehlo.convert", "not there"))
+    return found
+
+
+@pytest.mark.parametrize("narrow", ["i8", "f16", "bf16"])
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("kept", [False, True], ids=["given", "kept"])
+def test_a_product_that_reads_what_is_converted_does_the_conversion(
+    rows: int, narrow: str, kept: bool, tmp_path: Path
+) -> None:
+    """Weights that are kept are laid out anew for a single row, once, when the module is loaded."""
+    assert converts(built_graph(text(rows, narrow, kept=kept), tmp_path)) == {"fused"}
+
+
+def test_what_another_kernel_makes_is_told_by_what_that_stores(tmp_path: Path) -> None:
+    lines = text(3, "f16").splitlines()
+    lines[1] = (
+        "  %n = stablehlo.tanh %w : tensor<96x160xf16> %m = stablehlo.multiply %n, %n : tensor<96x160xf16>\n"
+        + lines[1].replace("%w", "%m")
+    )
+    graph = built_graph("\n".join(lines), tmp_path)
+    assert len(graph.sites) == 2
+    assert converts(graph) == {"fused"}
+
+
+def test_where_nobody_tells_what_is_read_the_model_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def places(_makers: object, _value: Value) -> tuple[Location, ...]:
+        return ()
+
+    monkeypatch.setattr(flow._Makers, "places", places)
+    assert converts(built_graph(text(3, "i8"), tmp_path)) == {"absorbed"}
+
+
+STORED = """\
+module {
+  util.global private mutable @kept : tensor<4xf16>
+  util.initializer {
+    %0 = util.global.load @kept : tensor<4xf16> loc("first")
+    util.global.store %0, @kept : tensor<4xf16>
+    util.return
+  }
+  util.func public @main() -> tensor<4xf32> {
+    %0 = util.global.load @kept : tensor<4xf16> loc("again")
+    %1 = flow.dispatch.workgroups(%0) : (tensor<4xf16>) -> tensor<4xf32> =
+        (%in: !iree_tensor_ext.dispatch.tensor<readonly:tensor<4xf16>>,
+         %out: !iree_tensor_ext.dispatch.tensor<writeonly:tensor<4xf32>>) {
+      %2 = iree_tensor_ext.dispatch.tensor.load %in, offsets = [0], sizes = [4], strides = [1]
+        : !iree_tensor_ext.dispatch.tensor<readonly:tensor<4xf16>> -> tensor<4xf16>
+      %3 = arith.extf %2 : tensor<4xf16> to tensor<4xf32>
+      iree_tensor_ext.dispatch.tensor.store %3, %out, offsets = [0], sizes = [4], strides = [1]
+        : tensor<4xf32> -> !iree_tensor_ext.dispatch.tensor<writeonly:tensor<4xf32>>
+      flow.return
+    }
+    util.return %1 : tensor<4xf32>
+  }
+}
+"""
+
+
+def test_a_global_that_is_made_of_itself_is_followed_once() -> None:
+    parser = MlirParser()
+    (region,) = read_dispatch_creation(parser, parser.parse(STORED))
+    ((again, first),) = region.reads
+    assert isinstance(again, Name)
+    assert isinstance(first, Name)
+    assert (again.name, first.name) == ("again", "first")
