@@ -92,7 +92,7 @@ class Evidence(enum.StrEnum):
     LOCATED = "located"
     """The op's own tag stands alone on an op of the site's body that does work, or that only moves its elements."""
     FUSED = "fused"
-    """The op's tag is one of several on an op of the site's body that does work, or on what that was raised from."""
+    """The op's tag is one of several on an op that does work, or the phases show that such an op does its work."""
     ABSORBED = "absorbed"
     """No location of the site's body names the op: its work is a part of what the body holds, or is done for it."""
 

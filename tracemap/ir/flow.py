@@ -129,7 +129,8 @@ def read_dispatch_creation(parser: MlirParser, module: Module) -> tuple[Dispatch
     return tuple(found)
 
 
-_RESHAPES = frozenset({"flow.tensor.reshape", "tensor.cast", "tensor.collapse_shape", "tensor.expand_shape"})
+RESHAPES = frozenset({"flow.tensor.reshape", "tensor.cast", "tensor.collapse_shape", "tensor.expand_shape"})
+"""Operations that hand their first operand on in another shape."""
 
 
 class _Makers:
@@ -159,7 +160,7 @@ class _Makers:
 
         `loaded`: the globals that were come to so far, each of which is followed once.
         """
-        if maker.name in _RESHAPES:
+        if maker.name in RESHAPES:
             return maker.operands[0]
         if maker.name == "util.global.load" and _global(maker) not in loaded:
             loaded.add(_global(maker))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tracemap.graph.ops import Evidence, OpId
 from tracemap.graph.program import CallPath, Membership
 from tracemap.ir.bodies import BodyOp, BodyOperand
-from tracemap.ir.flow import DispatchRegion
+from tracemap.ir.flow import RESHAPES, DispatchRegion
 from tracemap.ir.scalars import is_conversion
 from tracemap.locations import Location
 from tracemap.mapping.model.conversions import Conversion, Conversions
@@ -112,9 +112,7 @@ def _converted(
     return next(((owner, each) for owner, each in made if each is not None and each.op not in evidence), None)
 
 
-_HANDING_ON = frozenset(
-    {"iree_tensor_ext.dispatch.tensor.load", "tensor.cast", "tensor.collapse_shape", "tensor.expand_shape"}
-)
+_HANDING_ON = RESHAPES | {"iree_tensor_ext.dispatch.tensor.load"}
 
 
 def _read_at(region: DispatchRegion, operand: BodyOperand) -> tuple[Location, ...]:
