@@ -215,6 +215,8 @@ def test_a_raised_softmax_has_its_parts_and_costs_stay_whole(tmp_path: Path) -> 
     evidence = {graph.op_by_id[member.op].line: member.evidence.value for member in site.members}
     assert evidence == {10: "located", 4: "fused", 6: "fused", 7: "fused", 8: "fused"}
     assert sum(member.operations for member in site.members if isinstance(member.operations, int)) == 8 * 64 * 17
+    traffic = {graph.op_by_id[member.op].line: member.bytes for member in site.members}
+    assert traffic == {10: 8 * 64 * 4, 4: 8 * 64 * 2, 6: 8 * 64 * 2, 7: 0, 8: 0}  # two read what is brought in
     assert {at_line(graph, line).fate for line in (4, 6, 7, 8, 10)} == {Fate.DISPATCHED}
     assert {at_line(graph, line).fate for line in (5, 9)} == {Fate.FOLDED}
 

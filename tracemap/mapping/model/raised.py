@@ -30,7 +30,7 @@ class SoftmaxFinder:
         The compiler's own match has room for nothing else: what stands between them and works on each element with a
         constant (JAX's maximum with minus infinity) was simplified away before.
         """
-        inputs = self._inputs(self._operations[last], path)
+        inputs = self.inputs(self._operations[last], path)
         if len(inputs) != 2:
             return frozenset()
         # Names of ops are not looked at, so it is tried both ways which of the two inputs is the sum.
@@ -49,7 +49,7 @@ class SoftmaxFinder:
             if maker is None:
                 break
             found |= self._working(maker, powers.path)
-            inputs = self._inputs(maker, powers.path)
+            inputs = self.inputs(maker, powers.path)
             if len(inputs) == 2:
                 chains = [self._chain(highest, value) for value, highest in permutations(inputs)]
                 return next((chain | found for chain in chains if chain), frozenset())
@@ -63,7 +63,7 @@ class SoftmaxFinder:
         found: set[int] = set()
         for _ in range(_MAX_STEPS):
             maker = self._origins.maker(end)
-            inputs = [] if maker is None else self._inputs(maker, end.path)
+            inputs = [] if maker is None else self.inputs(maker, end.path)
             if maker is None or len(inputs) != 1:
                 break
             found |= self._working(maker, end.path)
@@ -72,7 +72,7 @@ class SoftmaxFinder:
             end = inputs[0]
         return frozenset()
 
-    def _inputs(self, operation: SourceOperation, path: tuple[OpId, ...]) -> list[Origin]:
+    def inputs(self, operation: SourceOperation, path: tuple[OpId, ...]) -> list[Origin]:
         """The different values that an op computes with: no constants, no destinations."""
         return [
             origin for origin in dict.fromkeys(self._origins.operands(operation, path)) if not self._is_given(origin)

@@ -15,7 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import structs
 
 from tracemap.graph.ops import Evidence, OpId
-from tracemap.graph.program import CallPath, Site
+from tracemap.graph.program import CallPath, Membership, Site
+from tracemap.ir.bodies import BodyOp
 from tracemap.ir.flow import DispatchRegion
 from tracemap.ir.raising import RAISED, Raised
 from tracemap.ir.source import SourceOperation
@@ -24,10 +25,10 @@ from tracemap.locations import Location
 from tracemap.mapping.model.facts import ModelFacts
 from tracemap.mapping.model.kinds import work_of
 from tracemap.mapping.sites.amounts import elements, is_assumed
-from tracemap.mapping.sites.cost import operations_of_source
+from tracemap.mapping.sites.cost import LOAD, operations_of_source
 from tracemap.mapping.sites.owners import Owners
 from tracemap.mapping.sites.paths import untold_member
-from tracemap.units import UNKNOWN, Integer
+from tracemap.units import UNKNOWN, Integer, split_by_largest_remainder
 
 
 class Idioms:
@@ -78,7 +79,7 @@ def add_raised(
         facts: of the model.
     """
     pairs = zip(sites, bodies, strict=True)
-    return tuple(_with_parts(site, idioms.of(site, body).values(), facts) for site, body in pairs)
+    return tuple(_with_parts(site, body, idioms.of(site, body), facts) for site, body in pairs)
 
 
 Works = Mapping[OpId, Mapping[str, OpId]]
@@ -108,16 +109,17 @@ def _works(indices: Sequence[int], facts: ModelFacts) -> dict[str, OpId]:
     return found
 
 
-def _with_parts(site: Site, idioms: Iterable[Parts], facts: ModelFacts) -> Site:
-    """What such members cost is taken from the root's estimate, in which the raised op's work was counted.
+def _with_parts(site: Site, body: DispatchRegion | None, idioms: Mapping[OpId, Parts], facts: ModelFacts) -> Site:
+    """What such members cost is taken from the estimates of the root and the last, where the raised op was counted.
 
-    So the sum stays.
+    So the sums stay.
     """
     members = {member.op for member in site.members}
-    parts = {op: evidence for parts in idioms for op, evidence in parts.items() if op not in members}
+    parts = {op: evidence for parts in idioms.values() for op, evidence in parts.items() if op not in members}
     root = site.root
-    if root is None or not parts:
+    if root is None or body is None or not parts:
         return site
+    moved = _bytes_of_readers(site, body, idioms, facts)
     left = root.operations
     added = []
     operations = {op: facts.operations[op.number] for op in sorted(parts, key=_number)}
@@ -128,10 +130,50 @@ def _with_parts(site: Site, idioms: Iterable[Parts], facts: ModelFacts) -> Site:
         if left is not UNKNOWN and estimate is not UNKNOWN:
             cost = min(estimate, left)
             left -= cost
-        member = untold_member(operation, site, facts, operations=cost, traffic=0, root=False)
+        member = untold_member(operation, site, facts, operations=cost, traffic=moved.get(op, 0), root=False)
         added.append(structs.replace(member, evidence=parts[op]))
-    members_before = [structs.replace(each, operations=left) if each.root else each for each in site.members]
-    return structs.replace(site, members=(*members_before, *added))
+    before = [structs.replace(each, operations=left) if each.root else each for each in site.members]
+    before = [structs.replace(each, bytes=moved.get(each.op, each.bytes)) for each in before]
+    return structs.replace(site, members=(*before, *added))
+
+
+def _bytes_of_readers(
+    site: Site, body: DispatchRegion, idioms: Mapping[OpId, Parts], facts: ModelFacts
+) -> dict[OpId, int]:
+    """What an idiom reads is the reading of the parts that use it, in even parts: theirs, and what is left to the last.
+
+    Nothing where that is not known, or where others in the kernel read it, too.
+    """
+    last = next((member for member in site.members if member.op in idioms), None)
+    read = _bytes_read(body.body)
+    if last is None or is_assumed(site) or last.bytes is UNKNOWN or read is UNKNOWN or read > last.bytes:
+        return {}
+    members = {member.op for member in site.members}  # whose bytes are known already
+    readers = [op for op in _readers(last, idioms[last.op], facts) if op not in members]
+    if not readers:
+        return {}
+    shares = split_by_largest_remainder(read, [1] * len(readers))
+    return {last.op: last.bytes - read, **dict(zip(readers, shares, strict=True))}
+
+
+def _bytes_read(body: Sequence[BodyOp]) -> Integer:
+    """What the only raised op of a body reads from memory; unknown where there are several, or others read it, too."""
+    raised = [op for op in body if op.name in RAISED]
+    producer = raised[0].operands[0].producer if len(raised) == 1 else -1
+    users = [op for op in body if any(operand.producer == producer for operand in op.operands)]
+    is_loaded = producer >= 0 and body[producer].name == LOAD
+    return raised[0].operands[0].shape.bytes if is_loaded and users == raised else UNKNOWN
+
+
+def _readers(last: Membership, parts: Parts, facts: ModelFacts) -> list[OpId]:
+    """Of the parts of an idiom those that use what it reads."""
+    inside = {last.op.number, *(part.number for part in parts)}
+
+    def reads(part: OpId) -> bool:
+        inputs = facts.softmaxes.inputs(facts.operations[part.number], last.path)
+        return any(maker is None or maker.index not in inside for maker in map(facts.origins.maker, inputs))
+
+    return [part for part in parts if reads(part)]
 
 
 def _widest(operations: Iterable[SourceOperation], facts: ModelFacts, *, assumed: bool) -> Integer:
