@@ -312,7 +312,10 @@ class Builder:
         """The name of a constant: a scalar, or of a tensor's shape, as one line or as JAX writes it."""
         if self.dialect.scalars_in_line:
             return self._named(self.dialect.number(value, ()), Kind.CONSTANT)
-        if self.random.random() < 0.7:
+        is_whole = self.random.random() < 0.7
+        if self.settings.idiom >= 0:  # it may be written out again, which is to have as many ops
+            is_whole = (extents[0] or 0) % 10 < 7
+        if is_whole:
             return self._named(self.dialect.number(value, extents), Kind.CONSTANT)
         scalar = Tensor(-1, self._named(self.dialect.number(value, ()), Kind.CONSTANT), ())
         return self._named(self.dialect.broadcast(scalar, (), extents, ""), Kind.CONSTANT)
