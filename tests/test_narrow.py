@@ -53,6 +53,54 @@ def test_a_product_that_reads_what_is_converted_does_the_conversion(
     assert converts(built_graph(text(rows, narrow, kept=kept), tmp_path)) == {"fused"}
 
 
+@pytest.mark.parametrize("rows", [1, 3])
+def test_what_is_laid_out_in_tiles_is_what_is_read(rows: int, tmp_path: Path) -> None:
+    tiled = ("--iree-opt-data-tiling", "--iree-opt-level=O2")
+    # Those that only lay operands out are of the product, too, and convert nothing.
+    assert converts(built_graph(text(rows, "i8"), tmp_path, *tiled)) == {"fused", "not there"}
+
+
+TORCH = """\
+func.func @main(%a: !torch.vtensor<[3,96],f32>, %w: !torch.vtensor<[96,160],f16>) -> !torch.vtensor<[3,160],f32> {
+  %int6 = torch.constant.int 6
+  %int1 = torch.constant.int 1
+  %no = torch.constant.bool false
+  %none = torch.constant.none
+  %c = torch.aten.to.dtype %w, %int6, %no, %no, %none : !torch.vtensor<[96,160],f16>, !torch.int, !torch.bool, !torch.bool, !torch.none -> !torch.vtensor<[96,160],f32>
+  %r = torch.aten.mm %a, %c : !torch.vtensor<[3,96],f32>, !torch.vtensor<[96,160],f32> -> !torch.vtensor<[3,160],f32>
+  return %r : !torch.vtensor<[3,160],f32>
+}
+"""  # noqa: E501 - the text is MLIR
+
+
+def test_products_of_torch_do_conversions_too(tmp_path: Path) -> None:
+    (site,) = built_graph(TORCH, tmp_path).sites
+    assert [(member.evidence.value, member.operations) for member in site.members] == [
+        ("located", 2 * 3 * 96 * 160),
+        ("fused", 96 * 160),
+    ]
+
+
+def test_what_a_loop_carries_is_converted_in_it(tmp_path: Path) -> None:
+    """Nobody tells the type of an argument of a region."""
+    body = text(96, "f16").replace("160", "96").replace("%x", "%y").replace("%w", "%v").splitlines()[1:3]
+    lines = [
+        "func.func @main(%x: tensor<96x96xf32>, %w: tensor<96x96xf16>) -> tensor<96x96xf32> {",
+        "%first = stablehlo.constant dense<0> : tensor<i32>",
+        "%one = stablehlo.constant dense<1> : tensor<i32>",
+        "%many = stablehlo.constant dense<3> : tensor<i32>",
+        "%all:3 = stablehlo.while(%k = %first, %y = %x, %v = %w) : tensor<i32>, tensor<96x96xf32>, tensor<96x96xf16>",
+        "cond { %more = stablehlo.compare LT, %k, %many : (tensor<i32>, tensor<i32>) -> tensor<i1>",
+        "stablehlo.return %more : tensor<i1> } do {",
+        *body,
+        "%next = stablehlo.add %k, %one : tensor<i32>",
+        "stablehlo.return %next, %r, %v : tensor<i32>, tensor<96x96xf32>, tensor<96x96xf16> }",
+        "return %all#1 : tensor<96x96xf32>",
+        "}",
+    ]
+    assert converts(built_graph("\n".join(lines), tmp_path)) <= {"fused", "absorbed"}
+
+
 def test_what_another_kernel_makes_is_told_by_what_that_stores(tmp_path: Path) -> None:
     lines = text(3, "f16").splitlines()
     lines[1] = (

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from types import ModuleType
 from typing import Any
 
-__all__ = ["do_without_dialect_modules", "ir"]
+__all__ = ["do_without_dialect_modules", "get_indexing_maps", "ir"]
+
+
+_FOUND = threading.Lock()
+"""Held by who takes a stand-in away."""
 
 
 class _Late(ModuleType):
     """Stands for a module until something of it is used."""
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the module has
-        if sys.modules.get(self.__name__) is self:  # in a thread that imports it just now
-            del sys.modules[self.__name__]
+        with _FOUND:
+            if sys.modules.get(self.__name__) is self:  # in a thread that imports it just now
+                del sys.modules[self.__name__]
         return getattr(importlib.import_module(self.__name__), name)
 
 
@@ -26,16 +32,19 @@ class _Late(ModuleType):
 def _late(name: str) -> Iterator[None]:
     """Let who imports a module meanwhile have it only when something of it is used; nothing where it is there."""
     stand_in = _Late(name)
+    stand_in.__spec__ = importlib.util.find_spec(name)
     late = sys.modules.setdefault(name, stand_in) is stand_in
     try:
         yield
     finally:
-        if late and sys.modules.get(name) is stand_in:
-            del sys.modules[name]  # nobody else is to find it: who imports the real one gets that
+        with _FOUND:
+            if late and sys.modules.get(name) is stand_in:
+                del sys.modules[name]  # nobody else is to find it: who imports the real one gets that
 
 
 with _late("numpy"):  # two thirds of the time that the bindings take; they need it to make constants of arrays
     from iree.compiler import ir
+    from iree.compiler._mlir_libs._mlirDialectsLinalg import get_indexing_maps  # without the module of the dialect
 
 _DIALECTS = """
     affine arith cf chlo complex flow func gpu hal hal_inline hal_loader io_parameters iree_codegen iree_cpu

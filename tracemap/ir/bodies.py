@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from iree.compiler._mlir_libs._mlirDialectsLinalg import get_indexing_maps  # without the module of the dialect
-
-from tracemap.ir.bindings import ir
+from tracemap.ir.bindings import get_indexing_maps, ir
 from tracemap.ir.parsing import Attribute, MlirParser, Operation, Region, Value
 from tracemap.ir.positions import computes_index
 from tracemap.ir.scalars import constant_of

@@ -129,8 +129,12 @@ def read_dispatch_creation(parser: MlirParser, module: Module) -> tuple[Dispatch
     return tuple(found)
 
 
-RESHAPES = frozenset({"flow.tensor.reshape", "tensor.cast", "tensor.collapse_shape", "tensor.expand_shape"})
-"""Operations that hand their first operand on in another shape."""
+RESHAPES = frozenset(
+    {"flow.tensor.encode", "flow.tensor.reshape", "tensor.cast", "tensor.collapse_shape", "tensor.expand_shape"}
+)
+"""Operations that hand their first operand on in another shape or layout."""
+_MOST_STEPS = 16
+"""How far back a value is followed: through a global that is made of another, say."""
 
 
 class _Makers:
@@ -146,7 +150,7 @@ class _Makers:
         """The locations of what makes a value and hands it on; of a kernel's also of what it stores of this type."""
         found: list[Operation] = []
         loaded = set[str]()
-        while (maker := maker_of(value)) is not None:
+        while (maker := maker_of(value)) is not None and len(found) < _MOST_STEPS:
             found.append(maker)
             behind = self._behind(maker, loaded)
             if behind is None:
@@ -170,7 +174,9 @@ class _Makers:
 
 
 def _makers_of_result(maker: Operation, value: Value) -> list[Operation]:
-    """Of a kernel what may make this result of it; of what is none nothing."""
+    """Of a kernel what may make this result, of an import the function whose argument it is; nothing of others."""
+    if maker.name == "hal.tensor.import":
+        return [maker.parent.operation]
     if maker.name != "flow.dispatch.workgroups":
         return []
     stored = (op.operands[0] for op in nested(maker) if op.name == "iree_tensor_ext.dispatch.tensor.store")

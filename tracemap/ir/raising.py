@@ -72,7 +72,7 @@ def _between(parser: MlirParser, start: Location | None, ends: list[Operation]) 
     found = list(ends)
     starts: set[Value] = set()
     for operation in found:  # which grows meanwhile
-        read = [value for value in _tensors_read(operation) if _name_ofmaker_of(value) not in _DESTINATIONS]
+        read = [value for value in _tensors_read(operation) if _name_of_maker(value) not in _DESTINATIONS]
         for value in read:
             maker = maker_of(value)
             if maker is None or parser.location(maker) is start:
@@ -86,8 +86,9 @@ def _between(parser: MlirParser, start: Location | None, ends: list[Operation]) 
 
 def _tensors_read(operation: Operation) -> Iterator[Value]:
     """The tensors that an operation, or what is in its regions, reads of what is made outside of it."""
-    inside = set(walk(operation))
-    for each in inside:
+    within = list(walk(operation))
+    inside = set(within)
+    for each in within:
         for value in each.operands:
             if _is_tensor(value) and _holder(value) not in inside:
                 yield value
@@ -102,7 +103,7 @@ def _holder(value: Value) -> Operation:
     return maker_of(value) or value.owner.owner.operation
 
 
-def _name_ofmaker_of(value: Value) -> str:
+def _name_of_maker(value: Value) -> str:
     maker = maker_of(value)
     return "" if maker is None else str(maker.name)
 

@@ -54,9 +54,10 @@ def add(left: Integer, right: Integer) -> Integer:
 @lru_cache(maxsize=8192)
 def shape_of(type_text: str) -> Shape:
     """The shape of the first tensor, memref, vector or torch tensor in a type's text (dispatch tensors wrap one)."""
-    match, separator = _SHAPED.search(type_text), "x"
+    # Torch's first: what follows its bracket looks like the element of a tensor without extents.
+    match, separator = _TORCH_TENSOR.search(type_text), ","
     if match is None:
-        match, separator = _TORCH_TENSOR.search(type_text), ","
+        match, separator = _SHAPED.search(type_text), "x"
     if match is None:
         return SCALAR
     extents = tuple(UNKNOWN if extent == "?" else int(extent) for extent in match.group(1).split(separator) if extent)

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from tracemap.graph.ops import OpId
 from tracemap.ir.scalars import is_conversion
-from tracemap.ir.source import SourceModel, SourceOperation
+from tracemap.ir.source import Definition, SourceModel, SourceOperation
 from tracemap.ir.types import shape_of
 from tracemap.mapping.model.origins import Origins
-from tracemap.units import Integer
+from tracemap.units import UNKNOWN, Integer
 
 _CONVERSIONS = frozenset(
     """
@@ -32,8 +32,21 @@ class Conversion:
     bits_after: Integer
 
     def is_folded_into(self, bits_read: Integer) -> bool:
-        """Whether what reads elements of this width does the conversion itself."""
-        return bits_read == self.bits_before != self.bits_after
+        """Whether what reads elements of this width does the conversion itself; what a loop carries has no width."""
+        return self.bits_before in (bits_read, UNKNOWN) and bits_read != self.bits_after
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """An operand of an op that a conversion makes.
+
+    `sources`: what the op reads where it does the conversion itself, as indices, functions for their arguments: what is
+    converted, and moves of it, as the compiler may do those in front of the conversion and behind it first.
+    """
+
+    number: int
+    conversion: Conversion
+    sources: frozenset[int]
 
 
 class Conversions:
@@ -48,26 +61,23 @@ class Conversions:
             if op.is_op and op.operands and _converts(op, parts_of.get(op.index, ()))
         }
 
-    def read_by(self, op: OpId, operand: int, path: tuple[OpId, ...]) -> Conversion | None:
-        """What converts an operand of an op, when these calls led to it; None where nothing does."""
-        operation = self._model.operations[op.number]
-        if not self._found or not 0 <= operand < len(operation.operands):
+    def read_by(self, op: OpId, path: tuple[OpId, ...]) -> tuple[Converted, ...]:
+        """The operands of an op that conversions make, when these calls led to it, in order."""
+        if not self._found:
+            return ()
+        operands = self._model.operations[op.number].operands
+        read = (self._converted(number, definition, path) for number, definition in enumerate(operands))
+        return tuple(each for each in read if each is not None)
+
+    def _converted(self, number: int, definition: Definition, path: tuple[OpId, ...]) -> Converted | None:
+        behind = self._origins.way(definition, path)
+        maker = self._origins.maker(behind[-1])
+        if maker is None or maker.index not in self._found:
             return None
-        maker = self._origins.maker(self._origins.operands(operation, path)[operand])
-        return None if maker is None else self._found.get(maker.index)
-
-    def sources(self, op: OpId, operand: int, path: tuple[OpId, ...]) -> frozenset[int]:
-        """What an op reads where it does the conversion of an operand itself, as indices; a function for its arguments.
-
-        What is converted, and moves of it, as the compiler may do those in front of the conversion and behind it first.
-        """
-        behind = self._origins.way(self._model.operations[op.number].operands[operand], path)
-        conversion = self._origins.maker(behind[-1])
-        if conversion is None or not conversion.operands:
-            return frozenset()
-        before = self._origins.way(conversion.operands[0], behind[-1].path)
-        origins = (origin.definition for origin in (*behind[:-1], *before))
-        return frozenset(self._model.operations[definition.maker].owner for definition in origins)
+        before = self._origins.way(maker.operands[0], behind[-1].path)
+        values = (origin.definition for origin in (*behind[:-1], *before))
+        sources = frozenset(self._model.operations[value.maker].owner for value in values)
+        return Converted(number, self._found[maker.index], sources)
 
 
 def _converts(operation: SourceOperation, parts: Sequence[SourceOperation]) -> bool:

@@ -15,7 +15,7 @@ from tracemap.ir.bodies import BodyOp, BodyOperand
 from tracemap.ir.flow import RESHAPES, DispatchRegion
 from tracemap.ir.scalars import is_conversion
 from tracemap.locations import Location
-from tracemap.mapping.model.conversions import Conversion, Conversions
+from tracemap.mapping.model.conversions import Conversions
 from tracemap.mapping.model.facts import ModelFacts
 from tracemap.mapping.sites.amounts import assumed
 from tracemap.mapping.sites.cost import CostModel
@@ -82,34 +82,23 @@ def _fold(
     conversions: Conversions,
     evidence: Mapping[OpId, Evidence],
 ) -> _Fold | None:
-    """The conversion of the model that an op in the region of another does; None where that is none of the model's."""
-    around, number = region.body[op.parent], op.operands[0].argument
-    converted = _converted(op, around, owners, conversions, evidence)
-    if converted is None:
-        return None
-    reader, conversion = converted
-    operand = around.operands[number]
-    if not conversion.is_folded_into(operand.shape.element_bits):
-        return None
-    read = {index for location in _read_at(region, operand) for index in owners.provenance.of(location)}
-    sources = conversions.sources(reader, number, owners.path(around.location))
-    return _Fold(conversion.op, Evidence.FUSED if sources & read else Evidence.ABSORBED)
+    """The conversion of the model that an op in the region of another does; None where that is none of the model's.
 
-
-def _converted(
-    op: BodyOp, around: BodyOp, owners: Owners, conversions: Conversions, evidence: Mapping[OpId, Evidence]
-) -> tuple[OpId, Conversion] | None:
-    """The conversion of the model that makes what an op converts in the region of another, and the op that reads it.
-
-    None where none does: what has an owner of its own is no conversion of somebody else's, and what has evidence is not
-    looked for.
+    What has an owner of its own is no conversion of somebody else's, and what has evidence is not looked for. What the
+    kernel reads tells the operand; else it is that of the same number, which some ops count otherwise.
     """
-    candidates = owners.of(around.location)
-    if not set(owners.of(op.location)) <= set(candidates):
+    around, number = region.body[op.parent], op.operands[0].argument
+    readers, operand = owners.of(around.location), around.operands[number]
+    if not set(owners.of(op.location)) <= set(readers):
         return None
-    path, operand = owners.path(around.location), op.operands[0].argument
-    made = ((owner, conversions.read_by(owner, operand, path)) for owner in candidates)
-    return next(((owner, each) for owner, each in made if each is not None and each.op not in evidence), None)
+    path = owners.path(around.location)
+    made = [each for reader in readers for each in conversions.read_by(reader, path)]
+    bits = operand.shape.element_bits
+    made = [each for each in made if each.conversion.op not in evidence and each.conversion.is_folded_into(bits)]
+    read = {index for location in _read_at(region, operand) for index in owners.provenance.of(location)}
+    told = (_Fold(each.conversion.op, Evidence.FUSED) for each in made if each.sources & read)
+    alike = (_Fold(each.conversion.op, Evidence.ABSORBED) for each in made if each.number == number)
+    return next(told, next(alike, None))
 
 
 _HANDING_ON = RESHAPES | {"iree_tensor_ext.dispatch.tensor.load"}
