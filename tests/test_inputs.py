@@ -18,6 +18,8 @@ from tests.support import SAMPLES, command_line, run_cli
 from tracemap.errors import BundleInvalid, ModelUnreadable, RunInvalid
 from tracemap.graph.bundle import load
 from tracemap.inputs import WRITER_S, check_is_file, given_bytes, stored_bytes
+from tracemap.store.layout import store_at
+from tracemap.store.lineage import keep_map
 
 MLP = SAMPLES / "models" / "hand_mlp.mlir"
 
@@ -67,6 +69,65 @@ def test_a_source_that_is_a_link_to_the_root_stays_out_of_the_page(bundle: Path)
     said = refused("bundle-invalid", "report", bundle, "-o", "page.html", cwd=bundle.parent)
     assert "etc/passwd" in said
     assert not (bundle.parent / "page.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("map.json", ("show", "m.tracemap")),
+        ("map.json", ("attribute", "m.tracemap/runs/run-001-1.csv", "--map", "m.tracemap")),
+        ("module.vmfb", ("show", "m.tracemap")),
+        ("module.vmfb", ("run", "m.tracemap")),
+        ("module.vmfb", ("record", "m.tracemap", "--iterations", "1")),
+        ("compiled.json", ("diff", "m.tracemap", "m.tracemap")),
+        ("remarks.json", ("remarks", "m.tracemap")),
+        ("call.json", ("run", "m.tracemap")),
+        ("runs", ("record", "m.tracemap", "--iterations", "1")),
+        ("runs", ("record", "m.tracemap", "--iterations", "1", "--repeat", "2")),
+        ("runs", ("diff", "m.tracemap", "m.tracemap")),
+        ("runs/run-001-1.csv", ("diff", "m.tracemap", "m.tracemap")),
+        ("runs/run-001-2.csv.json", ("diff", "m.tracemap", "m.tracemap")),
+    ],
+)
+@pytest.mark.parametrize("there", [True, False], ids=["there", "dangling"])
+def test_a_link_out_of_a_bundle_is_refused(
+    name: str, words: tuple[str, ...], there: bool, bundle: Path, recorded: Recorded
+) -> None:
+    """Also one that leads nowhere yet: what is written through it would lie outside."""
+    run, place, outside = recorded("hand_mlp", ".csv"), bundle / name, bundle.parent / "outside"
+    for number in (1, 2):
+        shutil.copy(run, bundle / "runs" / f"run-001-{number}.csv")
+        shutil.copy(f"{run}.json", bundle / "runs" / f"run-001-{number}.csv.json")
+    if place.exists():
+        place.rename(outside if there else bundle.with_name("gone"))
+    elif there:
+        outside.write_text("{}", encoding="utf-8")
+    place.symlink_to(outside)
+    before = sorted(bundle.parent.rglob("*"))
+    said = refused("bundle-invalid", *words, cwd=bundle.parent)
+    assert f"m.tracemap/{name}: is a link that leads out of " in said
+    assert sorted(bundle.parent.rglob("*")) == before
+
+
+def test_a_store_takes_no_map_through_a_link_out_of_a_bundle(bundle: Path) -> None:
+    loaded = load(bundle)
+    (bundle / "map.json").rename(bundle.parent / "map.json")
+    (bundle / "map.json").symlink_to(bundle.parent / "map.json")
+    with pytest.raises(BundleInvalid, match="leads out of"):
+        keep_map(store_at(str(bundle.parent / "store")), loaded)
+
+
+def test_links_within_a_bundle_may_stay(bundle: Path) -> None:
+    """Of whatever kind: to a path below it, to a whole one, and by way of a link to the bundle."""
+    (bundle / "kept").mkdir()
+    link = bundle.with_name("link.tracemap")
+    link.symlink_to(bundle)
+    for name, way in (("map.json", Path("kept")), ("module.vmfb", bundle / "kept"), ("runs", link / "kept")):
+        (bundle / name).rename(bundle / "kept" / name)
+        (bundle / name).symlink_to(way / name)
+    assert run_cli("record", link, "--iterations", "1").returncode == 0
+    assert [path.name for path in (bundle / "kept" / "runs").iterdir()] == ["run-001.parquet"]
+    assert run_cli("diff", link, bundle).returncode == 0
 
 
 def test_a_bundle_may_be_a_link_itself(bundle: Path) -> None:

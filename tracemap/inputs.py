@@ -14,7 +14,7 @@ import stat
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, BinaryIO, Final
 
@@ -56,6 +56,13 @@ def check_is_file(path: Path, kind: type[TracemapError]) -> None:
         mode = path.stat().st_mode
     if not stat.S_ISREG(mode):
         raise kind(f"{path}: is {_what(mode)}, not a file")
+
+
+def check_within(path: Path, folder: Path, kind: type[TracemapError]) -> None:
+    """Raise an error of this kind where a link leads out of a folder, which may be reached by one; all else passes."""
+    with suppress(ValueError):  # a name with a NUL, which whoever opens it refuses
+        if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
+            raise kind(f"{path}: is a link that leads out of {folder}; put what it leads to in its place")
 
 
 def given_bytes(name: str, kind: type[TracemapError]) -> bytes:

@@ -33,7 +33,7 @@ from tracemap.graph.program import Kernel
 from tracemap.graph.references import check_references
 from tracemap.graph.remarks import Remarks, check_named
 from tracemap.graph.stored import READ_VERSIONS, decode
-from tracemap.inputs import check_is_file, stored_bytes
+from tracemap.inputs import check_is_file, check_within, stored_bytes
 from tracemap.units import UNKNOWN
 
 SUFFIX = ".tracemap"
@@ -71,21 +71,27 @@ class Bundle:
     def module_path(self) -> Path:
         """The compiled module.
 
+        Raises:
+            BundleInvalid: it is a link that leads out of the bundle.
+
         Example:
             >>> tracemap.load("model.tracemap").module_path.name
             'module.vmfb'
         """
-        return self.path / MODULE_NAME
+        return inside(self.path, MODULE_NAME)
 
     @property
     def runs_path(self) -> Path:
         """Where runs go that were given no other target.
 
+        Raises:
+            BundleInvalid: it is a link that leads out of the bundle.
+
         Example:
             >>> tracemap.load("model.tracemap").runs_path.name
             'runs'
         """
-        return self.path / RUNS_FOLDER
+        return inside(self.path, RUNS_FOLDER)
 
     def configured(self) -> bytes:
         """The module before code generation, as text or bytecode; its debug lines are lines of the kernels' texts.
@@ -157,11 +163,14 @@ class Bundle:
     def has_remarks(self) -> bool:
         """Whether it was built with the compiler's remarks.
 
+        Raises:
+            BundleInvalid: they are a link that leads out of the bundle.
+
         Example:
             >>> tracemap.load("model.tracemap").has_remarks
             True
         """
-        return (self.path / REMARKS_NAME).exists()
+        return inside(self.path, REMARKS_NAME).exists()
 
     def remarks(self) -> Remarks:
         """What the compiler said of its code.
@@ -191,11 +200,11 @@ class Bundle:
             >>> tracemap.load("model.tracemap").compile_times().elapsed_ns > 0
             True
         """
-        return self._document(COMPILED_NAME, CompileTimes) if (self.path / COMPILED_NAME).exists() else NOT_KEPT
+        return self._document(COMPILED_NAME, CompileTimes) if inside(self.path, COMPILED_NAME).exists() else NOT_KEPT
 
     def _document(self, name: str, kind: type[_D], check: Callable[[_D], None] = lambda _: None) -> _D:
         """What lies beside the map under this name; `check` raises ValueError where it does not fit the map."""
-        file = self.path / name
+        file = inside(self.path, name)
         try:
             found = decode_document(stored_bytes(file, BundleInvalid), kind)
             check(found)
@@ -217,7 +226,7 @@ class Bundle:
             >>> tracemap.load("model.tracemap").kept_call() is None  # a file of MLIR brings no inputs
             True
         """
-        return self._document(CALL_NAME, KeptCall) if (self.path / CALL_NAME).exists() else None
+        return self._document(CALL_NAME, KeptCall) if inside(self.path, CALL_NAME).exists() else None
 
     def kept_file(self, below: str, name: str) -> Path:
         """A file in one of the folders of what it keeps to be called with.
@@ -266,6 +275,16 @@ class Bundle:
         return path
 
 
+def inside(bundle: Path, name: str) -> Path:
+    """What lies in a bundle under one of the names above, which need not be there; the bundle may be a link itself.
+
+    Raises:
+        BundleInvalid: it is a link that leads out of the bundle.
+    """
+    check_within(bundle / name, bundle, BundleInvalid)
+    return bundle / name
+
+
 def is_bundle(path: Path) -> bool:
     """Whether a folder looks like a bundle; a path that no file system takes, as of a damaged header, is none."""
     try:
@@ -278,18 +297,18 @@ def load(path: Path) -> Bundle:
     """Open a bundle.
 
     Raises:
-        BundleInvalid: it is not a bundle, or its map is damaged.
+        BundleInvalid: it is not a bundle, or its map is damaged, or a link leads out of it.
         BundleVersion: it was written in another format version.
     """
-    file = path / MAP_NAME
+    file, module = inside(path, MAP_NAME), inside(path, MODULE_NAME)
     try:
         encoded = stored_bytes(file, BundleInvalid)
     except BundleInvalid as error:
         raise BundleInvalid(
             f"{path}: not a bundle of tracemap ({error}); name one that `tracemap build` made"
         ) from error
-    if (path / MODULE_NAME).exists():
-        check_is_file(path / MODULE_NAME, BundleInvalid)
+    if module.exists():
+        check_is_file(module, BundleInvalid)
     try:
         graph = decode(encoded)
         check_references(graph)

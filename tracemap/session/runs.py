@@ -11,8 +11,8 @@ from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
-from tracemap.errors import BundleMissing, TracemapError, UsageInvalid
-from tracemap.inputs import is_file
+from tracemap.errors import BundleInvalid, BundleMissing, TracemapError, UsageInvalid
+from tracemap.inputs import check_within, is_file
 from tracemap.options.attribute import ALL, Rule, Window
 from tracemap.owned.home import temporary_folder
 from tracemap.toolchain import Progress
@@ -230,19 +230,37 @@ def check_named_once(paths: Sequence[Path]) -> None:
 
 
 def newest_run(bundle: Bundle) -> Path | None:
-    """The run of a bundle that was recorded last; None for a bundle without any."""
-    return max(_runs_of(bundle), key=_order_of, default=None)
+    """The run of a bundle that was recorded last; None for a bundle without any.
+
+    Raises:
+        BundleInvalid: as `newest_runs`.
+    """
+    newest = max(_runs_of(bundle), key=_order_of, default=None)
+    return None if newest is None else _own(bundle, newest)
 
 
 def newest_runs(bundle: Bundle) -> list[Path]:
-    """The run of a bundle that was written last, with all that were made by the same `record --repeat`, in order."""
+    """The run of a bundle that was written last, with all that were made by the same `record --repeat`, in order.
+
+    Raises:
+        BundleInvalid: the bundle's folder of runs, one of them or its header is a link that leads out of the bundle.
+    """
     from tracemap.capture.reserving import recording_of
 
     newest = newest_run(bundle)
-    if newest is None:
-        return []
+    if newest is None or not REPEATED.fullmatch(newest.stem):
+        return [] if newest is None else [newest]
     same = [path for path in _runs_of(bundle) if recording_of(path.name) == recording_of(newest.name)]
-    return sorted(same, key=_order_of) if REPEATED.fullmatch(newest.stem) else [newest]
+    return [_own(bundle, each) for each in sorted(same, key=_order_of)]
+
+
+def _own(bundle: Bundle, run: Path) -> Path:
+    """A run that a bundle stands for, and not its user has named: it lies in the bundle, and so does its header."""
+    from tracemap.measurements.runfile import header_path
+
+    for file in (run, header_path(run)):
+        check_within(file, bundle.path, BundleInvalid)
+    return run
 
 
 def _order_of(path: Path) -> tuple[list[int], str]:

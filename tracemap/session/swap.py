@@ -157,6 +157,7 @@ def _built(bundle: Bundle, swaps: Sequence[Swap], options: SwapOptions, progress
         TracemapError: as `mapping.build.build` does.
     """
     from tracemap.experiments.swapping import swapped_flags
+    from tracemap.graph.bundle import SOURCE_FOLDER, inside
     from tracemap.mapping.build import build
     from tracemap.mapping.request import BuildRequest
 
@@ -168,7 +169,7 @@ def _built(bundle: Bundle, swaps: Sequence[Swap], options: SwapOptions, progress
     of_build = BuildOptions(output=options.output, force=options.force, flags=flags, library=bundle.graph.library)
     name = bundle.graph.sources[0].name
     opaque = frozenset(kernel for each in swaps if each.stage == "object" for kernel in each.kernels)
-    folders = (bundle.path / "source",)
+    folders = (inside(bundle.path, SOURCE_FOLDER),)
     request = BuildRequest(model, name, options.output, of_build, own_folder=folders, opaque_kernels=opaque)
     try:
         return build(replace(request, keeping=keeping_of(bundle)), progress)

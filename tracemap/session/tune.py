@@ -208,7 +208,7 @@ def _in_application(
 def _built(bundle: Bundle, spec: str, kept: _Kept) -> Bundle:
     """The application with a spec; built once."""
     from tracemap.experiments.keeping import flag_parts, keep, key_of
-    from tracemap.graph.bundle import load
+    from tracemap.graph.bundle import inside, load
     from tracemap.graph.kept import CALL_NAME
     from tracemap.mapping.build import build
     from tracemap.mapping.request import BuildRequest
@@ -217,7 +217,7 @@ def _built(bundle: Bundle, spec: str, kept: _Kept) -> Bundle:
     if not model:
         raise UsageInvalid(f"{bundle.path}: does not keep its model (--no-sources); build it again with its text")
     flags = [flag for flag in bundle.graph.module.flags if not flag.startswith((_SPEC_FLAG, _SUBSTITUTE))]
-    called = [bundle.path / CALL_NAME, *kept_of(bundle).inputs]
+    called = [inside(bundle.path, CALL_NAME), *kept_of(bundle).inputs]
     key = key_of(model, spec, kept.makers, *flag_parts(flags), *(file.read_bytes() for file in called if file.exists()))
     folder = kept.work.path / "applications"
     target, file = folder / f"{key}.tracemap", folder / f"{key}.mlir"

@@ -18,7 +18,7 @@ import duckdb
 
 from tracemap.codec import storable
 from tracemap.errors import BundleInvalid, BundleVersion, StoreInvalid, check_limits
-from tracemap.graph.bundle import MAP_NAME, SOURCE_FOLDER, Bundle, load
+from tracemap.graph.bundle import MAP_NAME, SOURCE_FOLDER, Bundle, inside, load
 from tracemap.graph.literals import LITERALS_FOLDER
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.query import scope_text
@@ -151,7 +151,7 @@ def _kept(bundle: Bundle) -> Iterator[Row]:
         BundleInvalid: a file of them lies elsewhere, as a link may name one of this machine.
     """
     sha = bundle.map_sha256
-    yield sha, MAP_NAME, stored_bytes(bundle.path / MAP_NAME, BundleInvalid)
+    yield sha, MAP_NAME, stored_bytes(inside(bundle.path, MAP_NAME), BundleInvalid)
     if not bundle.graph.sources:
         return
     literals = sorted(path.name for path in (bundle.path / LITERALS_FOLDER).glob("*"))
