@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import duckdb
 import pytest
 
 import tracemap
+from tests.conftest import Built, Recorded
 from tests.support import SAMPLES, check_cli, command_line, json_cli, run_cli
 
 PROGRAMS = Path(__file__).with_name("programs")
@@ -79,6 +81,79 @@ def test_no_file_is_written_over_what_is_read_or_written(tmp_path: Path) -> None
         assert said in done.stderr
     assert run.read_bytes() == before
     assert not (tmp_path / "x").exists()
+
+
+@pytest.fixture
+def read(built: Built, recorded: Recorded, tmp_path: Path) -> Path:
+    """A folder with a bundle, a run of it as CSV with its header, one in the bundle, and links to files of both."""
+    shutil.copytree(built("hand_mlp"), tmp_path / "m.tracemap")
+    run = recorded("hand_mlp", ".csv")
+    for place in (tmp_path / "run.csv", tmp_path / "m.tracemap" / "runs" / "run-001.csv"):
+        shutil.copy(run, place)
+        shutil.copy(f"{run}.json", f"{place}.json")
+    (tmp_path / "way.tracemap").symlink_to("m.tracemap")
+    (tmp_path / "map.parquet").symlink_to(tmp_path / "m.tracemap" / "map.json")
+    (tmp_path / "bare.csv").write_text("kernel,duration_ns\nmain_dispatch_0_matmul_24x16x16_f32,5\n", encoding="utf-8")
+    return tmp_path
+
+
+def held(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+MAP, KERNELS = "m.tracemap/map.json", "m.tracemap/kernels/configured.mlir"
+OF_BUNDLE = ("--map", "m.tracemap")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("attribute", "run.csv", *OF_BUNDLE, "--html", MAP),
+        ("attribute", "run.csv", *OF_BUNDLE, "-o", "way.tracemap/kernels/../source/hand_mlp.mlir"),
+        ("attribute", "run.csv", *OF_BUNDLE, "-o", "map.parquet"),
+        ("attribute", "run.csv", *OF_BUNDLE, "-o", "run.csv.json"),
+        ("attribute", "m.tracemap/runs/run-001.csv", "--html", MAP),
+        ("attribute", "m.tracemap/runs/run-001.csv", "-o", "m.tracemap/runs/run-001.csv.json"),
+        ("export", "run.csv", *OF_BUNDLE, "--to", "csv", "-o", "m.tracemap/compiled.json"),
+        ("export", "m.tracemap/runs/run-001.csv", "--to", "csv", "-o", "m.tracemap/compiled.json"),
+        ("export", "run.csv", *OF_BUNDLE, "--to", "csv", "-o", "run.csv.json"),
+        ("report", "m.tracemap", "-o", MAP),
+        ("report", "m.tracemap", "run.csv", "-o", "run.csv"),
+        ("report", "m.tracemap", "run.csv", "-o", "run.csv.json"),
+        ("diff", "m.tracemap", "way.tracemap", "--html", MAP),
+        ("diff", "m.tracemap", "m.tracemap", "-o", "m.tracemap/runs/run-001.csv"),
+        ("diff", "run.csv", "run.csv", "--map-a", "m.tracemap", "-o", "run.csv.json"),
+        ("diff", "bare.csv", "bare.csv", "-o", MAP),
+        ("diff", "--baseline", "m.tracemap", "m.tracemap", "-o", MAP),
+        ("remarks", "m.tracemap", "-o", MAP),
+        ("remarks", "m.tracemap", "-o", "m.tracemap/runs/run-001.csv"),
+        ("bench", "m.tracemap", "--top", "1", "-o", "m.tracemap/module.vmfb"),
+        ("bench", "m.tracemap", "--run", "run.csv", "--top", "1", "-o", "run.csv.json"),
+        ("swap", "m.tracemap", "--dump", "source", "main_dispatch_0_matmul_24x16x16_f32", "-o", KERNELS),
+        ("tune", "m.tracemap", "--top", "1", "-o", KERNELS),
+        ("record", "m.tracemap", "--iterations", "1", "-o", "map.parquet"),
+        ("run", "m.tracemap", f"--output=@{MAP}"),
+        ("run", "m.tracemap", f"--output=+{MAP}"),
+    ],
+    ids=lambda words: f"{words[0]}-{words[-1].rpartition('/')[2]}",
+)
+def test_no_file_is_written_over_bundles_and_headers_that_are_read(words: tuple[str, ...], read: Path) -> None:
+    before = held(read)
+    done = run_cli(*words, "--force", cwd=read)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.endswith("is read by the same command; choose another name [usage-invalid]\n"), done.stderr
+    assert done.stderr.count("\n") == 1
+    assert held(read) == before
+
+
+def test_what_is_not_read_may_be_written_over(read: Path) -> None:
+    """Another run of the bundle, a file beside the header that is none, and one beside a table in Parquet."""
+    run = "m.tracemap/runs/run-002.parquet"
+    for _ in "ab":
+        check_cli("record", "m.tracemap", "--iterations", "1", "-o", run, "--force", cwd=read)
+        check_cli("attribute", run, "--format", "json", "-o", f"{run}.json", "--force", cwd=read)
+        check_cli("attribute", "run.csv", *OF_BUNDLE, "-o", "m.tracemap/runs/notes", "--force", cwd=read)
+        check_cli("attribute", "run.csv", *OF_BUNDLE, "--html", "m.tracemap.html", "--force", cwd=read)
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")  # noqa: PTH110 - a device

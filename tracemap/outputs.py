@@ -107,17 +107,31 @@ def check_files(*targets: Path | None, force: bool, inputs: Sequence[Path] = ())
     wanted = [target for target in targets if target is not None]
     if sum(map(is_standard, wanted)) > 1:
         raise UsageInvalid(f"{STANDARD_OUTPUT}: standard output takes one result only; name a file for the others")
-    taken = {_place_of(path): "is read" for path in inputs if not is_stream(path)}
+    check_unread(wanted, inputs)
+    written: set[str] = set()
     for target in wanted:
-        place = _place_of(target)
-        if not is_stream(target) and place in taken:
-            raise UsageInvalid(f"{target}: {taken[place]} by the same command; choose another name")
-        taken[place] = "is written"
+        place = place_of(target)
+        if not is_stream(target) and place in written:
+            raise UsageInvalid(f"{target}: is written by the same command; choose another name")
+        written.add(place)
     for target in wanted:
         check_file(target, force=force)
 
 
-def _place_of(path: Path) -> str:
+def check_unread(targets: Sequence[Path], inputs: Sequence[Path]) -> None:
+    """Refuse to write over an input, also where one of both is a link to the other.
+
+    Raises:
+        UsageInvalid: a target is to take the place of an input.
+    """
+    read = {place_of(path) for path in inputs if not is_stream(path)}
+    for target in targets:
+        if not is_stream(target) and place_of(target) in read:
+            raise UsageInvalid(f"{target}: is read by the same command; choose another name")
+
+
+def place_of(path: Path) -> str:
+    """Where a path leads to, which need not be there; two that lead to the same place are the same file."""
     try:
         return os.path.realpath(path)
     except ValueError:  # a name with a NUL, which whoever opens it refuses

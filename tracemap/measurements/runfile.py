@@ -82,7 +82,7 @@ def check_target(target: Path, *, force: bool) -> None:
     check_file(target, force=force)
     if _has_header_beside(target):
         header = header_path(target)
-        check_file(header, force=force or (not target.exists() and _is_header(header)))
+        check_file(header, force=force or (not target.exists() and is_header(header)))
 
 
 def _is_utf8(name: str) -> bool:
@@ -97,7 +97,7 @@ def _has_header_beside(target: Path) -> bool:
     return is_csv(target) and not is_stream(target)
 
 
-def _is_header(path: Path) -> bool:
+def is_header(path: Path) -> bool:
     """Whether a file is a run's header; without its table it is what a recording left that was killed just then."""
     try:
         parse_header(stored_bytes(path, RunInvalid), str(path))
@@ -109,6 +109,11 @@ def _is_header(path: Path) -> bool:
 def header_path(table: Path) -> Path:
     """Where the header of a CSV lies."""
     return table.with_name(table.name + ".json")
+
+
+def files_of(target: Path) -> list[Path]:
+    """What is written where a run goes to a target: its table, and the header beside a CSV."""
+    return [target, *([header_path(target)] if _has_header_beside(target) else [])]
 
 
 def write_run(header: RunHeader, events: duckdb.DuckDBPyRelation, target: Path, *, force: bool) -> None:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Final, TextIO
 from tracemap.errors import UsageInvalid
 from tracemap.options.attribute import AttributeOptions
 from tracemap.options.option import declared_options
-from tracemap.outputs import check_files, show_as, write_shown
+from tracemap.outputs import show_as, write_shown
 from tracemap.session.runs import Attributed, excerpts, joined_open
+from tracemap.session.spared import check_spared, check_targets
 from tracemap.toolchain import Progress, no_progress
 
 if TYPE_CHECKING:
@@ -33,10 +34,12 @@ def attribute(
     from tracemap.graph.bundle import load
 
     _check_format(options)
-    check_files(options.output, options.html, force=options.force, inputs=runs)
+    targets = options.output, options.html
     if bundle is None and options.map is not None:
         bundle = load(options.map)
+    check_targets(*targets, force=options.force, runs=runs, bundles=[] if bundle is None else [bundle.path])
     with joined_open(runs, bundle, options, progress, options.window) as (made, opened):
+        check_spared(*targets, bundles=[made.bundle.path])  # one that was named is looked at before any work
         if options.format == "text":
             from tracemap.reports.views.chosen import check_choice
 

@@ -15,12 +15,13 @@ from tracemap.options.attribute import AttributeOptions
 from tracemap.options.bench import BenchOptions
 from tracemap.options.call import CallOptions, call_of
 from tracemap.options.record import RecordOptions
-from tracemap.outputs import check_files, show_as, write_shown
+from tracemap.outputs import show_as, write_shown
 from tracemap.owned.home import temporary_folder
 from tracemap.session.damage import damage_named
 from tracemap.session.extents import extents
 from tracemap.session.programs import asks_for_call, check_call, functions_meant
 from tracemap.session.runs import joined, newest_run
+from tracemap.session.spared import check_targets
 from tracemap.toolchain import Progress, no_progress
 from tracemap.units import UNKNOWN, Integer, Text
 
@@ -53,8 +54,8 @@ def bench(bundle: Bundle, options: BenchOptions, progress: Progress = no_progres
     from tracemap.experiments.outcomes import shared_out
     from tracemap.measurements.model import UNTOLD_HEADER
 
-    check_files(options.output, force=options.force)
     run = options.run or newest_run(bundle)
+    check_targets(options.output, force=options.force, runs=() if run is None else (run,), bundles=[bundle.path])
     if not bundle.graph.kernels:
         return _written(
             Bench(module_sha256=bundle.graph.module.sha256, device=_DEVICE, processes=0, kernels=()), options

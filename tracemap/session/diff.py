@@ -21,6 +21,7 @@ from tracemap.options.attribute import Rule
 from tracemap.options.diff import DiffOptions
 from tracemap.outputs import check_files, is_stream, show_as, write_shown
 from tracemap.session.runs import check_named_once, find_bundle, joined, newest_runs, told_peaks
+from tracemap.session.spared import check_spared
 from tracemap.toolchain import Progress, no_progress
 
 if TYPE_CHECKING:
@@ -109,7 +110,10 @@ def _compared(
     _check_read_once([*before, *chain.from_iterable(others)])
     base = _named(before, options.map_a)
     named = [_named(side, options.map_b) for side in others]
-    peaks = told_peaks([*base.runs, *chain.from_iterable(each.runs for each in named)])
+    runs, known = _all_of(base, *named)
+    targets = (options.output, *pages)
+    check_spared(*targets, runs=runs, bundles=known)
+    peaks = told_peaks(runs)
 
     def joined_side(side: _Named, with_runs: bool, rule: Rule | None) -> _Side:
         return _joined(*side.to_join(with_runs), replace(options, rule=rule), peaks, progress)
@@ -123,6 +127,7 @@ def _compared(
             by_model = options.rule is None and _by_several_rules(sides) and _can_be_read_again(base.runs, other.runs)
             if by_model:
                 sides = first(with_runs, Rule.MODEL), joined_side(other, with_runs, Rule.MODEL)
+            check_spared(*targets, bundles=[side[0].path for side in sides])
             made = _pair(*sides, begun or partial(matched_models, sides[0][0], sides[1][0]), options, progress)
         notes = [_BY_ONE_RULE] if by_model else []
         if bool(base.runs) != bool(other.runs):
@@ -150,6 +155,12 @@ class _Named:
     def to_join(self, with_runs: bool) -> tuple[Bundle | None, Sides]:
         """The bundle and the runs to be joined onto it; runs that are named without it stand for nothing else."""
         return (self.known, self.runs) if with_runs else (self.bundle, [])
+
+
+def _all_of(*sides: _Named) -> tuple[Sides, Sequence[Path]]:
+    """The runs of all sides, and the bundles that are known already."""
+    runs = [run for side in sides for run in side.runs]
+    return runs, [side.known.path for side in sides if side.known is not None]
 
 
 _Side = tuple["Bundle", "Compared"]

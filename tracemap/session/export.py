@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Final
 from tracemap.errors import UsageInvalid
 from tracemap.options.export import ExportOptions
 from tracemap.options.option import declared_options
-from tracemap.outputs import check_files, is_standard, is_stream, replaced, write_text
+from tracemap.outputs import is_standard, is_stream, replaced, write_text
 from tracemap.session.runs import Attributed, joined_open
+from tracemap.session.spared import check_spared, check_targets
 from tracemap.toolchain import Progress, no_progress
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ def _model_explorer(what: Exported) -> str:
 
     graph = collection_json(what.made.bundle.graph, what.data_flow, {})
     beside = {} if is_stream(what.options.output) else what.metric_files
-    check_files(*beside.values(), force=what.options.force, inputs=what.runs)
+    check_targets(*beside.values(), force=what.options.force, runs=what.runs, bundles=[what.made.bundle.path])
     for number, target in beside.items():
         write_text(node_data_json(what.ledger, number), target)
     return graph
@@ -189,10 +190,11 @@ def export(
 
     form = _FORMATS[options.to]
     _check_options(options, form)
-    check_files(options.output, force=options.force, inputs=runs)
     if bundle is None and options.map is not None:
         bundle = load(options.map)
+    check_targets(options.output, force=options.force, runs=runs, bundles=[] if bundle is None else [bundle.path])
     with joined_open(runs, bundle, options, progress, options.window) as (made, opened):
+        check_spared(options.output, bundles=[made.bundle.path])  # one that was named is looked at before any work
         progress("writing")
         content = form.make(Exported(made, runs, opened, options))
     if content is not None:

@@ -11,6 +11,7 @@ from tracemap.options.record import RecordOptions
 from tracemap.owned.home import temporary_folder
 from tracemap.session.damage import damage_named, whole_program
 from tracemap.session.programs import device_of, kept_of
+from tracemap.session.spared import check_spared
 from tracemap.toolchain import Progress, no_progress
 
 if TYPE_CHECKING:
@@ -89,7 +90,9 @@ def _caches(bundle: Bundle, options: RecordOptions, progress: Progress) -> Itera
 def _reserved(bundle: Bundle, options: RecordOptions) -> AbstractContextManager[Reservation]:
     """Where the run goes: the output that was asked for, or the next free number in the bundle."""
     from tracemap.capture.reserving import reserved, reserved_number
+    from tracemap.measurements.runfile import files_of
 
     if options.output is not None:
+        check_spared(*files_of(options.output), bundles=[bundle.path])
         return reserved(options.output, force=options.force, keep=options.keep_profile)
     return reserved_number(bundle.runs_path, keep=options.keep_profile)

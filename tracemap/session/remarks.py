@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, TextIO
 
 from tracemap.errors import UsageInvalid
 from tracemap.options.remarks import RemarksOptions
-from tracemap.outputs import check_files, show_as, write_shown
+from tracemap.outputs import show_as, write_shown
 from tracemap.session.runs import joined, newest_run
+from tracemap.session.spared import check_targets
 from tracemap.toolchain import Progress, no_progress
 
 if TYPE_CHECKING:
@@ -36,9 +37,9 @@ def remarks(bundle: Bundle, run: Path | None, options: RemarksOptions, progress:
     """
     from tracemap.reports.remarks import ranked
 
-    check_files(options.output, force=options.force, inputs=() if run is None else (run,))
-    kept = bundle.remarks()
     path = run or newest_run(bundle)
+    check_targets(options.output, force=options.force, runs=() if path is None else (path,), bundles=[bundle.path])
+    kept = bundle.remarks()
     if path is None:
         if options.metric is not None:
             raise UsageInvalid(f"--metric {options.metric}: there is no run; record one, or leave it out")

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracemap.options.report import ReportOptions
-from tracemap.outputs import check_file
 from tracemap.session.runs import excerpts, joined_open
+from tracemap.session.spared import check_targets
 from tracemap.toolchain import Progress, no_progress
 
 if TYPE_CHECKING:
@@ -22,11 +22,12 @@ def report(bundle: Bundle, runs: Sequence[Path], options: ReportOptions, progres
     Raises:
         TracemapError: as `session.runs.joined_open` and `excerpts` do, where there are runs.
         TargetExists, TargetUnwritable: the page cannot be written.
+        UsageInvalid: it would take the place of what is read.
     """
     from tracemap.reports.costed import CostedMap
     from tracemap.reports.page.render import write_bundle_page
 
-    check_file(options.output, force=options.force)
+    check_targets(options.output, force=options.force, runs=runs, bundles=[bundle.path])
     write = partial(write_bundle_page, bundle, target=options.output, force=options.force, totals=options.totals)
     if not runs:
         progress("writing the page")

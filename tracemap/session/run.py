@@ -13,6 +13,7 @@ from tracemap.options.run import RunOptions
 from tracemap.owned.home import temporary_folder
 from tracemap.session.damage import whole_program
 from tracemap.session.programs import program_of
+from tracemap.session.spared import check_spared
 from tracemap.toolchain import Progress, no_progress
 from tracemap.units import UNKNOWN
 
@@ -75,6 +76,7 @@ def run(
             names = ", ".join(function.name for function in bundle.graph.functions)
             raise FunctionUnknown(f"outputs are those of one function; name it with --function: {names}")
         _check_tolerance(options, every[0][1])
+        check_spared(*(Path(target[1:]) for target in every[0][1].targets if target[1:]), bundles=[bundle.path])
         with whole_program(bundle):
             for call, asked in every:
                 progress(f"calling {call.entry.name}")

@@ -15,11 +15,12 @@ from tracemap.options.build import BuildOptions
 from tracemap.options.call import CallOptions, call_of
 from tracemap.options.record import RecordOptions
 from tracemap.options.swap import SwapOptions
-from tracemap.outputs import check_files, show_as, write_text
+from tracemap.outputs import show_as, write_text
 from tracemap.owned.home import temporary_folder
 from tracemap.session.comparing import compared_with, references
 from tracemap.session.damage import damage_named
 from tracemap.session.programs import asks_for_call, check_call, keeping_of
+from tracemap.session.spared import check_targets
 from tracemap.session.turns import turns
 from tracemap.toolchain import Progress, no_progress
 from tracemap.units import UNKNOWN
@@ -43,7 +44,7 @@ def dump(bundle: Bundle, kernel: str, options: SwapOptions) -> str:
     """
     from tracemap.experiments.swapping import Swapping
 
-    check_files(options.output, force=options.force)
+    check_targets(options.output, force=options.force, bundles=[bundle.path])
     assert options.dump is not None
     with damage_named(bundle), temporary_folder() as folder:
         text = Swapping(bundle).dumped(kernel, options.dump, folder)

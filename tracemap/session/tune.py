@@ -16,11 +16,12 @@ from tracemap.experiments.model import BestConfiguration, KernelTuning, Ranking,
 from tracemap.options.bench import BenchOptions
 from tracemap.options.build import BuildOptions
 from tracemap.options.tune import TuneOptions
-from tracemap.outputs import STANDARD_OUTPUT, check_files, is_stream, show_as, write_text
+from tracemap.outputs import STANDARD_OUTPUT, is_stream, show_as, write_text
 from tracemap.owned.home import temporary_folder
 from tracemap.session.damage import damage_named
 from tracemap.session.extents import extents
 from tracemap.session.programs import asks_for_call, check_call, check_runs_on_cpu, keeping_of, kept_of
+from tracemap.session.spared import check_targets
 from tracemap.toolchain import Progress, no_progress
 
 if TYPE_CHECKING:
@@ -58,7 +59,8 @@ def _tuned_bundle(bundle: Bundle, options: TuneOptions, progress: Progress) -> T
         return _handed_on(bundle, options.write_for_amdsharktuner, options, progress)
     named = Path(f"{bundle.name.removesuffix('.tracemap')}.spec.mlir")
     spec = options.output or named
-    check_files(spec, *([Path(STANDARD_OUTPUT)] if options.format == "json" else []), force=options.force)
+    shown = Path(STANDARD_OUTPUT) if options.format == "json" else None
+    check_targets(spec, shown, force=options.force, bundles=[bundle.path])
     names = chosen_kernels(bundle, _choice(options), progress)
     parser = MlirParser()
     module = parser.parse(bundle.configured())  # operations of the cases live no longer than their module
