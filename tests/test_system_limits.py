@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,8 @@ import pytest
 from tests.conftest import Built, Recorded
 from tests.support import SAMPLES, check_cli
 from tests.test_streams import of_shell
-from tracemap.errors import RunInvalid, SystemLimit, check_limits, limit_reached
+from tracemap.errors import ModelInvalid, RunInvalid, SystemLimit, check_limits, limit_reached
+from tracemap.mapping.compiler.messages import failed
 from tracemap.memory import Group, free_of
 
 
@@ -65,8 +67,22 @@ def test_a_compiler_that_a_limit_has_ended_did_not_crash(tmp_path: Path) -> None
         'ulimit -f 24; "$@"', "build", SAMPLES / "models" / "jax_mlp.mlir", "-o", "m.tracemap", cwd=tmp_path
     )
     assert done.returncode == 2
+    assert done.stderr.startswith("tracemap: error: jax_mlp.mlir: cannot be compiled: iree-compile was ended"), (
+        done.stderr
+    )
     assert "(SIGXFSZ), by a limit of the shell: raise it" in done.stderr
+    assert done.stderr.endswith("[system-limit]\n")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGXFSZ, signal.SIGXCPU])
+def test_a_limit_is_of_no_other_kind_whatever_was_compiled(number: signal.Signals) -> None:
+    error = failed(ModelInvalid, -number, "x.mlir:1:1: warning: odd", "m.mlir: cannot be compiled: ")
+    assert isinstance(error, SystemLimit)
+    assert str(error).startswith(f"m.mlir: cannot be compiled: iree-compile was ended by signal {number.value} ")
+    assert "\n" not in str(error)
+    assert type(failed(ModelInvalid, -signal.SIGSEGV, "")) is ModelInvalid
+    assert type(failed(ModelInvalid, 1, "")) is ModelInvalid
 
 
 def test_too_few_open_files_damage_no_store(built: Built, recorded: Recorded, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from tracemap.experiments.model import RankedKernel, Ranking
 from tracemap.ir.executables import read_executables
 from tracemap.ir.parsing import MlirParser, Module, Operation, string_attribute, walk
 from tracemap.mapping.compiler.compiling import BESIDES, CONFIGURED
-from tracemap.mapping.compiler.messages import failure
+from tracemap.mapping.compiler.messages import failed
 from tracemap.outputs import check_folder_of, check_name, end_of_links
 from tracemap.owned.home import beside, moved_away
 from tracemap.toolchain import find_tool, run_tool
@@ -83,7 +83,7 @@ def dumped(bundle: Bundle, folder: Path) -> Mapping[str, Dumped]:
     flags = [*flags_of(bundle), *dumps, "--iree-codegen-add-tuner-attributes", f"--compile-to={CONFIGURED}"]
     done = run_tool([find_tool("iree-compile"), file, *flags, "-o", folder / "configured.mlir"])
     if done.returncode != 0:
-        raise ToolFailed(f"{bundle.path}: cannot be compiled: {failure(done.returncode, done.stderr)}")
+        raise failed(ToolFailed, done.returncode, done.stderr, f"{bundle.path}: cannot be compiled: ")
     found = {kernel: Dumped(text, "", 0) for kernel, (text, _) in _by_kernel(parser, sources).items()}
     for kernel, (text, roots) in _by_kernel(parser, benchmarks).items():
         if kernel in found:

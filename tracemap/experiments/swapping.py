@@ -19,7 +19,7 @@ from tracemap.ir.executables import Executable, executable_text, executables_of,
 from tracemap.ir.parsing import MlirParser
 from tracemap.machine.images import read_images
 from tracemap.mapping.compiler.compiling import CONFIGURED
-from tracemap.mapping.compiler.messages import failure, not_loaded
+from tracemap.mapping.compiler.messages import failed, not_loaded
 from tracemap.mapping.tagging import Tags, unused_prefix, write_tagged
 from tracemap.toolchain import find_tool, run_tool
 
@@ -137,7 +137,7 @@ class Swapping:
         program = find_tool("iree-compile")
         done = run_tool([program, source, *flags, *begin, stop, "--mlir-print-debuginfo", "-o", target])
         if done.returncode != 0:
-            raise ToolFailed(f"{name}: the stage {stage} cannot be made: {failure(done.returncode, done.stderr)}")
+            raise failed(ToolFailed, done.returncode, done.stderr, f"{name}: the stage {stage} cannot be made: ")
         if lost := not_loaded(done.stderr):
             raise ToolFailed(f"{name}: the stage {stage} cannot be made: {lost}")
         _module, found = read_executables(self._parser, target.read_bytes())

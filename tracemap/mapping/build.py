@@ -14,7 +14,7 @@ from msgspec import structs
 
 from tracemap.codec import Document
 from tracemap.diagnostics import Diagnostic
-from tracemap.errors import ModelInvalid
+from tracemap.errors import ModelInvalid, SystemLimit, TracemapError
 from tracemap.graph import storing
 from tracemap.graph.bundle import COMPILED_NAME, REMARKS_NAME, Bundle
 from tracemap.graph.model import ModuleInfo, TraceGraph
@@ -23,7 +23,7 @@ from tracemap.graph.remarks import Remarks
 from tracemap.ir.nesting import TOO_DEEP
 from tracemap.ir.parsing import MlirParser, string_attribute
 from tracemap.ir.reading import ParsedModel, describe, parse_model
-from tracemap.mapping.compiler.compiling import Compilation, Compiler, compile_flags, compilers_own_message
+from tracemap.mapping.compiler.compiling import Compilation, Compiler, compile_flags, compilers_own_error
 from tracemap.mapping.compiler.messages import warnings_in
 from tracemap.mapping.compiler.remarks import SaidRemark
 from tracemap.mapping.request import BuildRequest
@@ -38,6 +38,7 @@ def build(request: BuildRequest, progress: Progress = no_progress, hear: Progres
 
     Raises:
         ModelInvalid: the compiler does not accept the model; the message is its own.
+        SystemLimit: a limit of the shell has ended it.
         TargetExists, TargetUnwritable: the bundle cannot be written.
         InputInvalid: a file of parameters is missing, or of a kind that IREE does not read.
         UsageInvalid: a compiler flag that takes away what is needed.
@@ -105,7 +106,7 @@ class _Build:
         try:
             return parse_model(self._parser, self._request.model)
         except ModelInvalid as error:
-            raise ModelInvalid(self._own_message(str(error))) from error
+            raise self._refused(error) from error
 
     def _check_module_name(self, name: str) -> None:
         """Refuse a name that the compiler's dumps, which are called after the module, cannot have or hide behind.
@@ -134,8 +135,8 @@ class _Build:
         assembly = Assembly(self._parser, facts, compilation, TagIdentity(tags, facts))
         try:
             graph = assembly.graph(lambda: self._module_info(compilation.module, facts.model.name), kept.sources)
-        except ModelInvalid as error:
-            raise ModelInvalid(self._own_message(str(error))) from error
+        except (ModelInvalid, SystemLimit) as error:
+            raise self._refused(error) from error
         diagnostics = (*request.diagnostics, *graph.diagnostics, *_missing_kernels(compilation))
         kernels = tuple(_without_text(each) if each.name in request.opaque_kernels else each for each in graph.kernels)
         changed = structs.replace(graph, library=request.library, diagnostics=diagnostics, kernels=kernels)
@@ -159,18 +160,21 @@ class _Build:
                 missing.append(Diagnostic("remarks-missing", f"MLIR's remarks are not known: {error}"))
         return structs.replace(placed(said, graph), diagnostics=tuple(missing))
 
-    def _own_message(self, ours: str) -> str:
+    def _refused(self, ours: TracemapError) -> TracemapError:
         """iree-compile's own words about the model as it stands in its file; ours where it has none to say."""
         from tracemap.mapping.texts import safe_name
 
-        if TOO_DEEP in ours:  # the compiler's own words would be those of its crash
-            return f"{self._request.file_name}: cannot be compiled: {ours}"
+        # Of what is too deep the compiler's own words would be those of its crash; a limit is no fault of the model's.
+        if isinstance(ours, SystemLimit) or TOO_DEEP in str(ours):
+            return type(ours)(f"{self._request.file_name}: cannot be compiled: {ours}")
         copy = self._folder / safe_name(self._request.file_name)
         copy.write_bytes(self._request.model)
-        said = compilers_own_message(self._compiler, copy, self._folder / "unused.vmfb")
-        said = said.replace(str(copy), self._request.file_name)
-        message = said or ours.replace("-:", f"{self._request.file_name}:", 1)
-        return f"{self._request.file_name}: cannot be compiled: {message}"
+        own = compilers_own_error(self._compiler, copy, self._folder / "unused.vmfb")
+        if own is None:
+            message = str(ours).replace("-:", f"{self._request.file_name}:", 1)
+        else:
+            message = str(own).replace(str(copy), self._request.file_name)
+        return type(own or ours)(f"{self._request.file_name}: cannot be compiled: {message}")
 
     def _module_info(self, module: Path, name: str) -> ModuleInfo:
         from iree.compiler import version

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from tracemap.errors import UsageInvalid
-from tracemap.mapping.compiler.messages import failure
+from tracemap.mapping.compiler.messages import failed
 from tracemap.owned.home import temporary_folder
 from tracemap.toolchain import find_tool, run_tool
 
@@ -26,7 +26,7 @@ def check_accepted(flags: Sequence[str]) -> None:
         source.write_text("module {}\n", encoding="utf-8")
         done = run_tool([find_tool("iree-compile"), source, *flags, "--compile-to=input", "-o", target])
         if done.returncode < 0:
-            raise UsageInvalid(f"with these flags {failure(done.returncode, done.stderr)}")
+            raise failed(UsageInvalid, done.returncode, done.stderr, "with these flags ")
         if done.returncode != 0:
             said = " ".join(_TRY.sub("", line.removeprefix("iree-compile: ")) for line in done.stderr.splitlines())
             raise UsageInvalid(f"iree-compile does not take the flags: {said[:_MOST] or 'it does not say why'}")

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from tracemap.errors import ModelInvalid, UsageInvalid
+from tracemap.errors import ModelInvalid, TracemapError, UsageInvalid
 from tracemap.graph.compiled import CompileTimes
 from tracemap.graph.ops import PHASES
 from tracemap.ir.configured import KernelText, line_kernels
 from tracemap.ir.parsing import MlirParser
-from tracemap.mapping.compiler.messages import failure, not_loaded
+from tracemap.mapping.compiler.messages import failed, failure, not_loaded
 from tracemap.mapping.compiler.remarks import IN_ORDER, REMARK_FLAGS, SaidRemark, read_remarks
 from tracemap.mapping.compiler.running import Run
 from tracemap.mapping.compiler.targets import DEVICE_FLAGS, TARGETS, check_chip, named
@@ -329,6 +329,7 @@ class Compilation:
 
         Raises:
             ModelInvalid: it failed; the message is its own.
+            SystemLimit: a limit of the shell has ended it.
         """
         self._thread.join()
         if self._trouble is not None:
@@ -336,13 +337,13 @@ class Compilation:
         runs = [run for run in (self._first, self._second, self._dumping) if run is not None]
         for run in runs:
             if run.status != 0:
-                raise ModelInvalid(failure(run.status, run.said))
+                raise failed(ModelInvalid, run.status, run.said)
             if lost := not_loaded(run.said):
                 raise ModelInvalid(lost)
         return "\n".join(dict.fromkeys(run.said for run in runs if run.said))
 
 
-def compilers_own_message(compiler: Compiler, model: Path, output: Path) -> str:
-    """What iree-compile itself says of a model that it does not accept, with line and caret; "" if it accepts it."""
+def compilers_own_error(compiler: Compiler, model: Path, output: Path) -> TracemapError | None:
+    """What iree-compile itself says of a model that it does not accept, with line and caret; None if it accepts it."""
     done = run_tool([compiler.program, model, *compiler.flags_to_run, "-o", output])
-    return "" if done.returncode == 0 else failure(done.returncode, done.stderr)
+    return None if done.returncode == 0 else failed(ModelInvalid, done.returncode, done.stderr)

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from tracemap.errors import SystemLimit, TracemapError
 from tracemap.toolchain import ended_by
 from tracemap.units import plural
 
@@ -24,6 +25,13 @@ _BY_OTHERS: Final = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, si
 _BY_LIMITS: Final = frozenset({signal.SIGXFSZ, signal.SIGXCPU})
 _MOST_DIAGNOSTICS = 3
 """Of a crash: what was said before it need not have anything to do with it."""
+
+
+def failed(kind: type[TracemapError], status: int, said: str, before: str = "") -> TracemapError:
+    """The error to raise where the compiler failed, `before` its sentence: of this kind, unless a limit ended it."""
+    if -status in _BY_LIMITS:
+        return SystemLimit(f"{before}{failure(status, '')}")  # what it said before has nothing to do with it
+    return kind(f"{before}{failure(status, said)}")
 
 
 def failure(status: int, said: str) -> str:

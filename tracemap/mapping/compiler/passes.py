@@ -23,7 +23,7 @@ from tracemap.ir.dump_text import DumpText
 from tracemap.ir.parsing import MlirParser, Module, string_attribute, walk
 from tracemap.ir.reading import parse_model
 from tracemap.mapping.compiler.compiling import Compiler
-from tracemap.mapping.compiler.messages import failure
+from tracemap.mapping.compiler.messages import failed
 from tracemap.mapping.tagging import write_bytecode
 from tracemap.owned.children import end, start
 from tracemap.owned.home import temporary_folder
@@ -148,7 +148,7 @@ def _prints(compiler: Compiler, bytecode: Path, phase: str) -> Iterator[_Print]:
             last = each.text
             yield each
         if process.wait() != 0:
-            raise ModelInvalid(failure(process.returncode, last[-2000:]))
+            raise failed(ModelInvalid, process.returncode, last[-2000:])
     finally:
         end(process)
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from tracemap.errors import ToolFailed
 from tracemap.mapping.compiler.compiling import BESIDES, CONFIGURED, LINKERS
-from tracemap.mapping.compiler.messages import failure
+from tracemap.mapping.compiler.messages import failed
 from tracemap.toolchain import find_tool, run_tool
 
 REPEAT: Final = "--iree-hal-benchmark-dispatch-repeat-count"
@@ -37,5 +37,5 @@ def build_repeated(configured: bytes, flags: Sequence[str], folder: Path, count:
     ours = [f"--compile-from={CONFIGURED}", f"{REPEAT}={count}", "-o", str(target)]
     done = run_tool([find_tool("iree-compile"), source, *own, *ours])
     if done.returncode != 0:
-        raise ToolFailed(f"the kernels cannot be compiled again: {failure(done.returncode, done.stderr)}")
+        raise failed(ToolFailed, done.returncode, done.stderr, "the kernels cannot be compiled again: ")
     return target

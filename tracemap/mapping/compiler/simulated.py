@@ -19,7 +19,7 @@ from tracemap.errors import BundleInvalid, ModelInvalid, ToolFailed, UsageInvali
 from tracemap.ir.bindings import ir
 from tracemap.ir.parsing import BYTECODE_MAGIC, MlirParser, Module, Operation, nested, walk
 from tracemap.mapping.compiler.compiling import BESIDES, CONFIGURED, LINKERS
-from tracemap.mapping.compiler.messages import failure
+from tracemap.mapping.compiler.messages import failed
 from tracemap.toolchain import find_tool, run_tool
 
 _KNOWN_FEATURES = (
@@ -221,8 +221,9 @@ class _Compiler:
         """
         done = run_tool([find_tool("iree-compile"), source, *self.flags, *more, "-o", target])
         if done.returncode != 0:
-            raise ToolFailed(
+            why = (
                 f"the kernels, which were configured for the bundle's target, cannot be compiled for {self.build}, "
                 "which valgrind needs; build the model for it (`-- --iree-llvmcpu-target-cpu=x86-64-v3`) and simulate "
-                f"that: {failure(done.returncode, done.stderr)}"
+                "that: "
             )
+            raise failed(ToolFailed, done.returncode, done.stderr, why)
