@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -113,6 +114,29 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     (folder / "model.mlir").write_text(_MODEL, encoding="utf-8")
     check_cli("build", "model.mlir", cwd=folder)
     return load(folder / "model.tracemap")
+
+
+@pytest.mark.parametrize("command", ["record", "run", "benchmark"])
+def test_an_input_that_no_program_can_be_handed_is_named(command: str, bundle: Bundle, tmp_path: Path) -> None:
+    """Linux takes 32 pages in one argument: more of them it calls a list that is too long, as if all were."""
+    long = f"2x3xf32={' ' * 32 * os.sysconf('SC_PAGE_SIZE')}0.5"
+    (tmp_path / "long.flags").write_text("".join(f"--input={each}\n" for each in (long, *_GOOD[1:])), encoding="utf-8")
+    done = run_cli(command, bundle.path, "--flagfile", tmp_path / "long.flags")
+    assert done.returncode == 2
+    assert done.stderr.startswith("tracemap: error: main: argument input0 (tensor<2x3xf32>) is given as a text of ")
+    assert done.stderr.endswith("name that: @file.npy [input-invalid]\n")
+    assert done.stderr.count("\n") == 1
+
+
+def test_inputs_are_as_long_as_a_program_can_be_handed(bundle: Bundle) -> None:
+    most = 32 * os.sysconf("SC_PAGE_SIZE") - 1
+    start, end = "2x3xf32=", "0.5"
+    spec = f"{start}{' ' * (most - len(f'--input={start}{end}'))}{end}"
+    subprocess.run(["true", f"--input={spec}"], check=True)
+    assert taken_by_us(bundle, 0, spec)
+    with pytest.raises(OSError, match="too long"):
+        subprocess.run(["true", f"--input={spec} "], check=True)
+    assert not taken_by_us(bundle, 0, f"{start} {spec.removeprefix(start)}")
 
 
 def taken_by_us(bundle: Bundle, place: int, spec: str) -> bool:

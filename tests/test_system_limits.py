@@ -19,6 +19,7 @@ from tests.test_streams import of_shell
 from tracemap.errors import ModelInvalid, RunInvalid, SystemLimit, check_limits, limit_reached
 from tracemap.mapping.compiler.messages import failed
 from tracemap.memory import Group, free_of
+from tracemap.owned.children import start
 
 
 @pytest.mark.parametrize(
@@ -83,6 +84,11 @@ def test_a_limit_is_of_no_other_kind_whatever_was_compiled(number: signal.Signal
     assert "\n" not in str(error)
     assert type(failed(ModelInvalid, -signal.SIGSEGV, "")) is ModelInvalid
     assert type(failed(ModelInvalid, 1, "")) is ModelInvalid
+
+
+def test_arguments_that_are_too_many_make_no_program_missing() -> None:
+    with pytest.raises(SystemLimit, match=r"^true cannot be started: its arguments and .* give long values in files"):
+        start(["true", *["x" * 100_000] * 100])
 
 
 def test_too_few_open_files_damage_no_store(built: Built, recorded: Recorded, tmp_path: Path) -> None:

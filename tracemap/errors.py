@@ -226,7 +226,7 @@ class UsageInvalid(TracemapError):
 
 
 class SystemLimit(TracemapError):
-    """The system, or a limit of the shell, gives the command no more memory, threads, open files or room for a file."""
+    """The system, or a limit of the shell, gives no more memory, threads, open files or room for files or arguments."""
 
     remedy = "free what the message names, or raise the limit: `ulimit -a` shows those of the shell"
 

@@ -7,6 +7,7 @@ argument. They are handed to IREE as raw files, which hold every element type th
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Sequence
 from contextlib import suppress
@@ -41,6 +42,8 @@ _RANDOM_BYTES: Final = 8
 _OF_THE_TOOLS: Final = frozenset("@+&*(!")
 """What begins an input that is no text of numbers: files, storage, nothing, other types."""
 _LONGEST_SAID: Final = 60
+_LONGEST_WORD: Final = 32 * os.sysconf("SC_PAGE_SIZE") - 1
+"""Bytes of a single argument of a program, on Linux: 32 pages with the zero behind it (`MAX_ARG_STRLEN`)."""
 _SINGLE_NUMBER = re.compile(r"[-+]?(?:0x[0-9a-fA-F]+|\d++(?:\.\d*+)?(?:[eE][-+]?\d+)?)")
 
 
@@ -60,8 +63,13 @@ def check_spec(entry: Function, argument: Argument, spec: str) -> None:
     """Refuse what cannot be an argument of its type; what only the runtime's tools know (files, `&storage`) they check.
 
     Raises:
-        InputInvalid: it cannot; the message says why, and how one is written.
+        InputInvalid: it cannot, or is too long to be handed to a program; the message says why, and how one is written.
     """
+    if (length := len(os.fsencode(f"--input={spec}"))) > _LONGEST_WORD:
+        raise InputInvalid(
+            f"{entry.name}: argument {argument.name} ({argument.type}) is given as a text of {length:,} bytes, and a "
+            f"program can be handed {_LONGEST_WORD:,} in one; write it to a file of numpy's and name that: @file.npy"
+        )
     declared, spec = parsed(argument.type), spec.strip()
     if declared is None or spec[:1] in _OF_THE_TOOLS:
         return

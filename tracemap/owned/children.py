@@ -6,6 +6,7 @@ files go to this process's folder.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import shlex
@@ -87,7 +88,7 @@ def start(
 
     Raises:
         ToolMissing: it cannot be started.
-        SystemLimit: there is no room for it.
+        SystemLimit: there is no room for it, or for its arguments.
         UsageInvalid: an argument holds a zero byte, as a file of flags or a damaged map may.
     """
     words = [_word(word) for word in arguments]
@@ -119,6 +120,11 @@ def start(
 
 
 def _not_started(program: str, error: OSError) -> TracemapError:
+    if error.errno == errno.E2BIG:
+        return SystemLimit(
+            f"{program} cannot be started: its arguments and the variables of the environment are longer than the "
+            "system takes; give long values in files, such as --input=@file.npy"
+        )
     limit = limit_reached(error)
     if limit:
         return SystemLimit(f"{program} cannot be started: {limit}")
