@@ -16,7 +16,7 @@ import pytest
 from msgspec import structs
 
 from tests.conftest import Built, Recorded
-from tests.support import ROOT, SAMPLES, run_cli
+from tests.support import ROOT, SAMPLES, check_cli, run_cli
 from tracemap.capture.inputs import made_inputs
 from tracemap.codec import encode
 from tracemap.errors import BundleInvalid, InputInvalid
@@ -334,6 +334,30 @@ def test_runs_that_cannot_be_written_are_found_out_before_any_is_recorded(
         said = refused("target-unwritable", *given, "--iterations", "1", cwd=tmp_path)
         assert f"{mlp / 'runs'}: cannot be written (File exists)" in said
     assert everything_in(first / "runs") == runs
+
+
+def test_bundles_that_cannot_be_called_are_found_out_before_any_is_recorded(mlp: Path, tmp_path: Path) -> None:
+    """In either order, with nothing measured or written; the sentence says which of them it is."""
+    shutil.rmtree(mlp / "runs", ignore_errors=True)
+    (tmp_path / "open.mlir").write_text(
+        "func.func @main(%x: tensor<?x64xf32>) -> tensor<?x64xf32> {\n"
+        "  %0 = stablehlo.tanh %x : tensor<?x64xf32>\n  return %0 : tensor<?x64xf32>\n}\n"
+    )
+    check_cli("build", "open.mlir", cwd=tmp_path)
+    for first, second in ((mlp.name, "open.tracemap"), ("open.tracemap", mlp.name)):
+        said = refused("input-invalid", "record", first, "--alternate", second, cwd=tmp_path)
+        assert said.startswith("open.tracemap: main: argument "), said
+        assert "set every `?` with --dim N" in said
+    assert not (mlp / "runs").exists()
+
+
+def test_a_module_that_is_damaged_is_found_out_before_the_other_is_recorded(
+    mlp: Path, built: Built, tmp_path: Path
+) -> None:
+    other = shutil.copytree(built("hand_mlp"), tmp_path / "other.tracemap")
+    _overwrite(other / "module.vmfb")
+    said = refused("bundle-invalid", "record", mlp.name, "--alternate", other.name, cwd=tmp_path)
+    assert said.startswith("other.tracemap/module.vmfb: another module, or damaged: "), said
 
 
 def test_record_into_no_folder(built: Built, tmp_path: Path) -> None:

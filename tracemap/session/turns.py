@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracemap.errors import TargetUnwritable, UsageInvalid
+from tracemap.errors import FunctionUnknown, InputInvalid, TargetUnwritable, UsageInvalid
 from tracemap.options.record import RecordOptions
 from tracemap.toolchain import Progress, no_progress
 
@@ -31,7 +31,7 @@ def record_repeatedly(
     Raises:
         UsageInvalid: the runs are to go elsewhere; a bundle is named twice.
         TargetUnwritable: the runs of a bundle cannot be written, which is found out before anything is recorded.
-        TracemapError: as `session.record.record` does.
+        TracemapError: as `session.record.record` does; what forbids to call one of several is found out before, too.
     """
     from tracemap.session.record import record
 
@@ -40,6 +40,8 @@ def record_repeatedly(
     places = [bundle.path.resolve() for bundle in bundles]
     if len(set(places)) < len(places):
         raise UsageInvalid(f"{bundles[0].path}: is recorded in turn with itself; name another bundle with --alternate")
+    if len(bundles) > 1:  # of a single one it is found out by its first recording
+        _check_callable(bundles, options)
     stems = [_free(bundle.runs_path) for bundle in bundles]
     width = len(str(options.repeat))
     for number, side in turns(options.repeat, len(bundles)):
@@ -47,6 +49,19 @@ def record_repeatedly(
         _names_in(bundles[side].runs_path)  # another recording may have removed it, when that was its only one
         run = stems[side].with_name(f"{stems[side].name}-{number + 1:0{width}}.parquet")
         yield record(bundles[side], replace(options, output=run, repeat=1, alternate=None), progress)
+
+
+def _check_callable(bundles: Sequence[Bundle], options: RecordOptions) -> None:
+    """Refuse bundles that cannot be called as the options say, or whose module is not that of the build."""
+    from tracemap.session.damage import whole_program
+    from tracemap.session.programs import check_call
+
+    for bundle in bundles:
+        try:
+            with whole_program(bundle):
+                check_call(bundle, options)
+        except (FunctionUnknown, InputInvalid, UsageInvalid) as error:
+            raise type(error)(f"{bundle.path}: {error}") from error
 
 
 def _free(folder: Path) -> Path:
