@@ -63,6 +63,57 @@ _REFUSED: Final = {
 """What others begin with that is read only after a tool of theirs has printed it."""
 
 
+_BYTECODE: Final = b"ML\xefR"
+_MLIR: Final = re.compile(
+    r"""
+    (?://[^\n]*\n\s*)*                                      # comments, and then one of:
+    (?: module(?:\s*\{|\s+@|\s+attributes\b)
+      | \w+(?:\.\w+)+(?:\s+(?:private|public|nested|mutable))*\s+@   # func.func @main
+      | "\w+(?:\.\w+)+"\s*(?:<\{[^\n]*)?\(                 # "builtin.module"()
+      | [#!][\w.$-]+\s*=\s*[#!"a-z@<(\[{]                  # #loc = loc(unknown)
+      | \{-\#
+    )
+    """,
+    re.VERBOSE | re.ASCII,
+)
+"""What a text of MLIR begins with."""
+_MODELS: Final = frozenset({".mlir", ".mlirbc", ".onnx"})
+_NOT_OF_TEXTS: Final = re.compile("[\x01-\x08\x0e-\x1a\x1c-\x1f\x7f]")
+_WIDE: Final = (b"\xff\xfe", b"\xfe\xff")
+_STORED: Final = (b"PAR1", b"\x1f\x8b", b"PK\x03\x04", b"\x28\xb5\x2f\xfd", b"\xfd7zX")
+"""Parquet, and what has been compressed, of which `runfile` says what to do."""
+
+
+def _check_no_model(path: Path, *, is_model: bool) -> None:
+    """Refuse a model.
+
+    Raises:
+        RunInvalid: it is one.
+    """
+    if is_model:
+        raise RunInvalid(
+            f"{path}: is a model, not a run; build it first (`tracemap build`), and name its bundle or a run of it"
+        )
+
+
+def _check_content(path: Path, head: bytes, text: str) -> None:
+    """Refuse, of what has no mark and no column of kernels, models by their names, and bytes that are nobody's text.
+
+    Texts of wider characters are told of where tables are read.
+
+    Raises:
+        RunInvalid: it is one of them.
+    """
+    if head.startswith((*_STORED, *_WIDE)) or kernel_name(_names(text)):
+        return
+    _check_no_model(path, is_model=path.suffix.lower() in _MODELS)
+    is_damaged = text.count("\ufffd") > len(text) // 4  # a few may be letters of another encoding
+    if is_damaged or _NOT_OF_TEXTS.search(text) or (b"\0" in head and b"\0" not in head[:4]):
+        raise RunInvalid(
+            f"{path}: is no table: its bytes are no text; name a run, be it CSV, Parquet or what another tool wrote"
+        )
+
+
 def form_of(path: Path) -> Form:
     """What a file is.
 
@@ -71,19 +122,34 @@ def form_of(path: Path) -> Form:
     """
     with opened(path, RunInvalid) as file:
         head = file.read(_HEAD_BYTES)
-    for mark, form in _MARKS.items():
+    for mark, marked in _MARKS.items():
         if head.startswith(mark):
-            return form
+            return marked
     for mark, what in _REFUSED.items():
         if head.startswith(mark):
             raise RunInvalid(f"{path}: {what}")
     text = head.decode("utf-8-sig", errors="replace").lstrip()
-    return _json_form(path, text) if text.startswith(("{", "[")) else _form_of_lines(path, text)
+    _check_no_model(path, is_model=head.startswith(_BYTECODE) or _MLIR.match(text) is not None)
+    is_json = text.startswith(("{", "["))
+    form = _json_form(text) if is_json else _form_of_lines(path, text)
+    if form in (None, Form.TABLE):
+        _check_content(path, head, text)
+    if form is None:
+        raise RunInvalid(
+            f"{path}: is JSON, but none that is read as a run: that of iree-profile (a record in each line, "
+            "--format=ireeperf-jsonl or jsonl) and of Google Benchmark is"
+        )
+    return form
+
+
+def _names(text: str) -> list[str]:
+    """What the columns of a table are called, in small letters."""
+    first = text.partition("\n")[0].rstrip("\r").lower()
+    return [name.strip(' "') for name in re.split("[,;\t]", first)]
 
 
 def _form_of_lines(path: Path, text: str) -> Form:
-    first = text.partition("\n")[0].rstrip("\r").lower()
-    names = [name.strip(' "') for name in re.split("[,;\t]", first)]
+    names = _names(text)
     if names[: len(FIXED)] == list(FIXED) and not kernel_name(names):
         return Form.HOOK_CSV
     # The head of a table may read like a sample: `kernel,level 1 d misses (all)`.
@@ -163,7 +229,8 @@ def _told_by(line: str) -> _Sample:
     return _Sample.WITHOUT_FILE if _BEHIND.search(line, place.end()) else _Sample.NONE
 
 
-def _json_form(path: Path, text: str) -> Form:
+def _json_form(text: str) -> Form | None:
+    """Whose JSON it is; None: nobody's that is read."""
     line = text.partition("\n")[0]
     if _OF_GOOGLE_BENCHMARK.match(text):
         return Form.GOOGLE_BENCHMARK
@@ -171,10 +238,7 @@ def _json_form(path: Path, text: str) -> Form:
         return Form.EXPORT
     if _OF_REPORT.match(line):
         return Form.REPORT
-    raise RunInvalid(
-        f"{path}: is JSON, but none that is read as a run: that of iree-profile (a record in each line, "
-        "--format=ireeperf-jsonl or jsonl) and of Google Benchmark is"
-    )
+    return None
 
 
 _OF_GOOGLE_BENCHMARK: Final = re.compile(r'\{\s*"(context|benchmarks)"\s*:')
