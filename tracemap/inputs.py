@@ -60,7 +60,8 @@ def check_is_file(path: Path, kind: type[TracemapError]) -> None:
 
 def check_within(path: Path, folder: Path, kind: type[TracemapError]) -> None:
     """Raise an error of this kind where a link leads out of a folder, which may be reached by one; all else passes."""
-    with suppress(ValueError):  # a name with a NUL, which whoever opens it refuses
+    # Of a name with a NUL, and in a folder that a build has just put another in the place of, nothing can be opened.
+    with suppress(ValueError, FileNotFoundError):
         if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
             raise kind(f"{path}: is a link that leads out of {folder}; put what it leads to in its place")
 
