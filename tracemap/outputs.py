@@ -98,16 +98,15 @@ def _holds_something(target: Path) -> bool:
     return _kind(target) in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFBLK)
 
 
-def check_files(*targets: Path | None, force: bool, inputs: Sequence[Path] = ()) -> None:
+def check_files(*targets: Path | None, force: bool) -> None:
     """`check_file` of each; None: this one is not wanted.
 
     Raises:
-        UsageInvalid: several are to go to one place, or one is to take the place of an input.
+        UsageInvalid: several are to go to one place.
     """
     wanted = [target for target in targets if target is not None]
     if sum(map(is_standard, wanted)) > 1:
         raise UsageInvalid(f"{STANDARD_OUTPUT}: standard output takes one result only; name a file for the others")
-    check_unread(wanted, inputs)
     written: set[str] = set()
     for target in wanted:
         place = place_of(target)

@@ -19,9 +19,9 @@ from tracemap.errors import TargetUnwritable, TracemapError, UsageInvalid
 from tracemap.inputs import is_file
 from tracemap.options.attribute import Rule
 from tracemap.options.diff import DiffOptions
-from tracemap.outputs import check_files, is_stream, show_as, write_shown
+from tracemap.outputs import is_stream, show_as, write_shown
 from tracemap.session.runs import check_named_once, find_bundle, joined, newest_runs, told_peaks
-from tracemap.session.spared import check_spared
+from tracemap.session.spared import check_spared, check_targets
 from tracemap.toolchain import Progress, no_progress
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def diff(
     if options.baseline is not None:
         raise UsageInvalid(f"--baseline {options.baseline}: two sides are named already; leave the baseline out")
     sides = _paths(before), _paths(after)
-    check_files(options.output, options.html, force=options.force, inputs=(*sides[0], *sides[1]))
+    check_targets(options.output, options.html, force=options.force, runs=(*sides[0], *sides[1]))
     (made,) = _compared(sides[0], [sides[1]], [options.html], options, progress)
     if options.output is not None:
         write_shown(partial(show_diff, made, options), options.output)
@@ -68,7 +68,7 @@ def diffs(base: Path, others: Sequence[Path], options: DiffOptions, progress: Pr
     from tracemap.comparison.model import Comparisons
 
     pages = pages_of(options.html, others)
-    check_files(options.output, *pages, force=options.force, inputs=(base, *others))
+    check_targets(options.output, *pages, force=options.force, runs=(base, *others))
     compared = _compared([base], [[each] for each in others], pages or [None] * len(others), options, progress)
     made = Comparisons(comparisons=tuple(compared))
     if options.output is not None:

@@ -12,7 +12,7 @@ from tracemap.graph.ops import OpId
 from tracemap.ir.scalars import is_conversion
 from tracemap.ir.source import Definition, SourceModel, SourceOperation
 from tracemap.ir.types import shape_of
-from tracemap.mapping.model.origins import Origins
+from tracemap.mapping.model.origins import Origin, Origins
 from tracemap.units import UNKNOWN, Integer
 
 _CONVERSIONS = frozenset(
@@ -70,11 +70,11 @@ class Conversions:
         return tuple(each for each in read if each is not None)
 
     def _converted(self, number: int, definition: Definition, path: tuple[OpId, ...]) -> Converted | None:
-        behind = self._origins.way(definition, path)
+        behind = self._origins.way(Origin(definition, path))
         maker = self._origins.maker(behind[-1])
         if maker is None or maker.index not in self._found:
             return None
-        before = self._origins.way(maker.operands[0], behind[-1].path)
+        before = self._origins.way(Origin(maker.operands[0], behind[-1].path))
         values = (origin.definition for origin in (*behind[:-1], *before))
         sources = frozenset(self._model.operations[value.maker].owner for value in values)
         return Converted(number, self._found[maker.index], sources)

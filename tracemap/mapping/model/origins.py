@@ -41,19 +41,16 @@ class Origins:
         """Where each operand of an op comes from, when these calls led to the op."""
         return [self._behind(Origin(definition, path)) for definition in operation.operands]
 
-    def way(self, definition: Definition, path: tuple[OpId, ...]) -> list[Origin]:
-        """A value and those that it is a move, or an argument, of, to where it comes from; a path as of operands."""
-        return list(self._way(Origin(definition, path)))
-
     def _behind(self, origin: Origin) -> Origin:
-        return next(reversed(self._way(origin)))
+        return self.way(origin)[-1]
 
-    def _way(self, origin: Origin) -> dict[Origin, None]:
+    def way(self, origin: Origin) -> list[Origin]:
+        """A value and those that it is a move, or an argument, of, to where it comes from."""
         seen: dict[Origin, None] = {}
         while origin not in seen:  # a step that leads nowhere gives the same again
             seen[origin] = None
             origin = self._before_argument(origin) if origin.definition.argument else self._before_op(origin)
-        return seen
+        return list(seen)
 
     def _before_op(self, origin: Origin) -> Origin:
         """What an op moves, or what the function that it calls returns."""

@@ -132,8 +132,10 @@ def _with_parts(site: Site, body: DispatchRegion | None, idioms: Mapping[OpId, P
             left -= cost
         member = untold_member(operation, site, facts, operations=cost, traffic=moved.get(op, 0), root=False)
         added.append(structs.replace(member, evidence=parts[op]))
-    before = [structs.replace(each, operations=left) if each.root else each for each in site.members]
-    before = [structs.replace(each, bytes=moved.get(each.op, each.bytes)) for each in before]
+    before = (
+        structs.replace(each, operations=left if each.root else each.operations, bytes=moved.get(each.op, each.bytes))
+        for each in site.members
+    )
     return structs.replace(site, members=(*before, *added))
 
 
