@@ -23,9 +23,11 @@ from tracemap.attribution.result.totals import Totals, totals
 from tracemap.attribution.scan.metrics import IN_MILLIONTHS
 from tracemap.attribution.scan.scan import Scan, is_disturbed, percentiles, scan
 from tracemap.attribution.scan.tables import Tables, open_tables
+from tracemap.attribution.steps.estimates import CodeEstimates
 from tracemap.attribution.weights import best_peaks
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import RunMismatch, UsageInvalid
+from tracemap.graph.estimates import KeptEstimates
 from tracemap.graph.model import TraceGraph
 from tracemap.machine.images import Image
 from tracemap.measurements.circumstances import UNOBSERVED, differing_inputs
@@ -105,8 +107,9 @@ def _modules(graph: TraceGraph, runs: Sequence[Run], *, allow_mismatch: bool) ->
 class Request:
     """What to attribute: a map, its SHA-256, runs of its module, and how to split.
 
-    Without a rule the runs decide: `measured` where enough was seen inside of kernels, else `model`. `images` reads
-    the module's machine code; it is asked only where runs have addresses. `keep_disturbed`: what calls take beyond the
+    Without a rule the runs decide: `measured` where enough was seen inside of kernels, else `code`, and `model` where
+    the module has no machine code. `images` reads that. `kept` has what the bundle keeps of estimates that were made
+    of it, and `keep` takes those to keep. `keep_disturbed`: what calls take beyond the
     fence of calls like them is split over ops as all else. `series`: what ops cost in each invocation is kept, too.
     `memory_mb`: what rows may hold of the memory; 0: what the
     machine can spare. `peaks`: what the rule `model` goes by in place of what the runs tell, so that runs which are
@@ -123,6 +126,8 @@ class Request:
     memory_mb: int = 0
     series: bool = False
     peaks: Peaks | None = None
+    kept: Callable[[], KeptEstimates] = KeptEstimates
+    keep: Callable[[KeptEstimates], object] = bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,14 +177,19 @@ FEW_SAMPLES: Final = 100
 """With fewer samples in all kernels the share of an op that has half of them is not known to within 10 points."""
 
 
-def _rule(wanted: Rule | None, inside: Counter[str]) -> Rule:
-    """The rule that was asked for; else what was seen inside of kernels decides, if it is more than a few samples."""
+def _rule(wanted: Rule | None, inside: Counter[str], images: Callable[[], Sequence[Image]]) -> Rule:
+    """The rule that was asked for; else what was seen inside of kernels decides, if it is more than a few samples.
+
+    Without that it is the machine code, where the module has some.
+    """
     if wanted is Rule.MEASURED and not inside.total():
         raise UsageInvalid(
             "the rule `measured` needs a run that has seen the inside of kernels; record with --sample or --cache-sim"
         )
     decides = _is_counted(inside) or inside[SAMPLES] >= FEW_SAMPLES
-    return wanted or (Rule.MEASURED if decides else Rule.MODEL)
+    if wanted or decides:
+        return wanted or Rule.MEASURED
+    return Rule.CODE if any(image.functions for image in images()) else Rule.MODEL
 
 
 def _seen_inside(seen: Scan) -> Counter[str]:
@@ -201,8 +211,8 @@ def _of_samples(rule: Rule, inside: Counter[str]) -> Iterator[Diagnostic]:
     if 0 < inside[SAMPLES] < FEW_SAMPLES:
         if rule is Rule.MEASURED and _is_counted(inside):
             decides = "kernels' costs are split by simulated instructions"
-        elif rule is Rule.MODEL:
-            decides = "the rule model splits kernels' costs"
+        elif rule in (Rule.CODE, Rule.MODEL):
+            decides = f"the rule {rule.value} splits kernels' costs"
         else:
             decides = f"the rule {rule.value} was asked for"
         lie = f"{plural(inside[SAMPLES], 'sample')} {'lies' if inside[SAMPLES] == 1 else 'lie'} in kernels"
@@ -213,14 +223,17 @@ def _result(request: Request, tables: Tables, of_places: Totals, diagnostics: Se
     """Everything that follows from what the runs have, in whole numbers."""
     graph, seen = request.graph, of_places.scan
     seen_inside = _seen_inside(seen)
-    rule = _rule(request.rule, seen_inside)
+    rule = _rule(request.rule, seen_inside, request.images)
     diagnostics = [*diagnostics, *_of_samples(rule, seen_inside)]
     per_call = percentiles(tables, seen, of_places.pools)
     metrics = (*seen.metrics, *seen.step_metrics)
     names = [metric.name for metric in metrics]
     steps = of_places.steps(graph, request.images)
     header = _added_up([run.header for run in request.runs])
-    inside = bases(graph, rule, steps)
+    estimates = CodeEstimates(graph, request.images, [run.header for run in request.runs], request.kept)
+    inside = bases(graph, rule, steps, estimates, of_places.places.keys())
+    if estimates.made:
+        request.keep(estimates.all_made())
     by = Splitting(rule, request.peaks or header.peaks, header.workers, names, of_places, steps, per_call, inside)
     sites, transfers = site_results(graph, by), transfer_results(graph, by)
     of_works = {**{site.site: site for site in sites}, **{each.transfer: each for each in transfers}}

@@ -24,7 +24,7 @@ class Weights:
 
     `seen`: how much was measured that they rest on; `sampled`: that is subject to chance; `assumed`: they are those of
     sizes that the program does not know before; `equal`: there was nothing to go by, so those of all members are the
-    same.
+    same. `factor`: they are estimates, and the cost of each member may be off by this factor; 1: they are not.
     """
 
     values: tuple[int, ...]
@@ -32,6 +32,7 @@ class Weights:
     sampled: bool = False
     assumed: bool = False
     equal: bool = False
+    factor: float = 1.0
 
     def split(self, total: int) -> list[int]:
         """A total split over members and nobody, exactly; without any weight evenly over members."""
@@ -44,9 +45,18 @@ class Weights:
         """The weights that a total is split by: the same for all members where none has any."""
         return self.values if any(self.values) else (*[1] * (len(self.values) - 1), 0)
 
+    @property
+    def are_uncertain(self) -> bool:
+        """Whether their parts of a total lie in intervals: samples are subject to chance, and estimates may be off."""
+        return self.sampled or self.factor > 1
+
     def intervals(self, total: int) -> list[tuple[int, int]]:
-        """The 95 % intervals of the parts of a total, if these rest on samples."""
-        bounds = [wilson(value, self.seen) for value in self.values]
+        """The intervals of the parts of a total: those of 95 % where samples decide, else what estimates leave open."""
+        whole = sum(self.values)
+        if self.sampled:
+            bounds = [wilson(value, self.seen) for value in self.values]
+        else:
+            bounds = [_within(value, whole, self.factor) for value in self.values]
         return [
             (min(part, math.floor(total * low)), max(part, math.ceil(total * high)))
             for part, (low, high) in zip(self.split(total), bounds, strict=True)
@@ -76,6 +86,16 @@ def wilson(successes: int, trials: int) -> tuple[float, float]:
     return low, (middle + half) / (1 + square) if successes < trials else 1.0
 
 
+def _within(value: int, whole: int, factor: float) -> tuple[float, float]:
+    """Between what a part of a whole is, if it is so many times less or more beside the others.
+
+    >>> _within(1, 2, 3.0)
+    (0.25, 0.75)
+    """
+    rest = whole - value
+    return (value / (value + factor * rest), factor * value / (factor * value + rest)) if whole else (0.0, 1.0)
+
+
 def best_peaks(told: Sequence[Peaks]) -> Peaks:
     """The machine's limits by all that tell them, as what others take only makes a look worse; not empty.
 
@@ -93,7 +113,7 @@ def weights(rule: Rule, site: Site, peaks: Peaks) -> Weights:
             return _of([int(member.root) for member in site.members])
         case Rule.EQUAL:
             return _of([1] * len(site.members))
-        case Rule.MODEL | Rule.MEASURED:  # the latter where nothing was seen of the site
+        case Rule.MODEL | Rule.CODE | Rule.MEASURED:  # the others where they have nothing to go by
             return _roofline(site, peaks)
         case _:
             assert_never(rule)

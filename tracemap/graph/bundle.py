@@ -5,6 +5,7 @@
     source/        the model, and the Python files that its frames name
     kernels/       the final IR of each kernel, one op a line; and all of them, to be compiled again
     compiled.json  how long the compiler took
+    estimates.json what the ops of kernels are estimated to cost, once that was asked
     remarks.json   what the compiler said of its code, where it was asked to
     literals/      what long literals of these texts hold, such as weights, by the names that stand for them there
     runs/          runs that were recorded without another target
@@ -26,6 +27,7 @@ from msgspec.structs import fields
 from tracemap.codec import Document, OtherVersion, decode_document, storable
 from tracemap.errors import BundleInvalid, BundleVersion, check_limits
 from tracemap.graph.compiled import NOT_KEPT, CompileTimes
+from tracemap.graph.estimates import KeptEstimates
 from tracemap.graph.kept import CALL_NAME, KeptCall
 from tracemap.graph.literals import LITERALS_FOLDER, put_back
 from tracemap.graph.model import SourceFile, TraceGraph
@@ -40,6 +42,7 @@ SUFFIX = ".tracemap"
 MAP_NAME = "map.json"
 MODULE_NAME = "module.vmfb"
 COMPILED_NAME = "compiled.json"
+ESTIMATES_NAME = "estimates.json"
 REMARKS_NAME = "remarks.json"
 SOURCE_FOLDER = "source"
 KERNELS_FOLDER = "kernels"
@@ -201,6 +204,18 @@ class Bundle:
             True
         """
         return self._document(COMPILED_NAME, CompileTimes) if inside(self.path, COMPILED_NAME).exists() else NOT_KEPT
+
+    def estimates(self) -> KeptEstimates:
+        """What it keeps of estimates from machine code; nothing where what it has is damaged, or of another version.
+
+        Example:
+            >>> [each.kernel for each in tracemap.load("model.tracemap").estimates().kernels][:0]
+            []
+        """
+        try:
+            return decode_document(stored_bytes(inside(self.path, ESTIMATES_NAME), BundleInvalid), KeptEstimates)
+        except (BundleInvalid, ValueError):
+            return KeptEstimates()
 
     def _document(self, name: str, kind: type[_D], check: Callable[[_D], None] = lambda _: None) -> _D:
         """What lies beside the map under this name; `check` raises ValueError where it does not fit the map."""

@@ -12,7 +12,8 @@ from tracemap.errors import UsageInvalid
 from tracemap.options.option import Options, option
 
 RULE_HELP = (
-    "How a site's cost is split over its ops.  [default: measured where a RUN has 100 samples or counts, else model]"
+    "How a kernel's cost is split over its ops.  [default: measured where a RUN has 100 samples or counts, else code; "
+    "model where a kernel has no machine code]"
 )
 
 LEAST_MEMORY_MB, MOST_MEMORY_MB = 128, 1500
@@ -76,6 +77,8 @@ class Rule(enum.StrEnum):
 
     MEASURED = "measured"
     """By what was seen of their steps: samples of the program counter, or simulated counts."""
+    CODE = "code"
+    """By the machine code: how often each op's instructions run, how long they keep a core busy, and what they load."""
     MODEL = "model"
     """By the roofline time of each membership: the larger of operations over peak and bytes over bandwidth."""
     ROOT = "root"

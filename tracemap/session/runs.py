@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tracemap.attribution.model import Attribution
     from tracemap.attribution.timeline import Excerpt
     from tracemap.graph.bundle import Bundle
+    from tracemap.graph.estimates import KeptEstimates
     from tracemap.graph.model import TraceGraph
     from tracemap.machine.images import Image
     from tracemap.measurements.model import Peaks, Run
@@ -140,7 +141,20 @@ def request_of(
         memory_mb=options.memory,
         series=series,
         peaks=peaks,
+        kept=bundle.estimates,
+        keep=partial(_keep_estimates, bundle),
     )
+
+
+def _keep_estimates(bundle: Bundle, made: KeptEstimates) -> None:
+    """Keep estimates of kernels in the bundle; where that may not be written they are made again the next time."""
+    from tracemap.codec import encode
+    from tracemap.graph.bundle import ESTIMATES_NAME, inside
+    from tracemap.outputs import replaced
+
+    with suppress(OSError, TracemapError):
+        with replaced(inside(bundle.path, ESTIMATES_NAME)) as written:
+            written.write_bytes(encode(made))
 
 
 def told_peaks(runs: Sequence[Path]) -> Peaks | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
@@ -23,6 +23,7 @@ from tracemap.attribution.result.invocations import PerOp
 from tracemap.attribution.result.totals import PlaceTotal, Totals
 from tracemap.attribution.scan.percentiles import Spread
 from tracemap.attribution.steps.counts import StepCounts
+from tracemap.attribution.steps.estimates import CodeEstimates
 from tracemap.attribution.weights import Weights, weights, weights_by_name
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.ops import Op, OpId
@@ -65,10 +66,20 @@ class Splitting:
         }
 
 
-def bases(graph: TraceGraph, rule: Rule, steps: StepCounts) -> dict[str, Weights]:
-    """By site what was seen inside of it; empty where the rule does not go by that."""
-    inside = ((site, steps.basis(site)) for site in graph.sites if site.members and rule is Rule.MEASURED)
-    return {site.id: basis for site, basis in inside if basis is not None}
+def bases(
+    graph: TraceGraph, rule: Rule, steps: StepCounts, estimates: CodeEstimates, ran: Container[str]
+) -> dict[str, Weights]:
+    """By site what was seen inside of it, else what its machine code tells; empty where the rule goes by neither."""
+    if rule not in (Rule.MEASURED, Rule.CODE):
+        return {}
+    found: dict[str, Weights] = {}
+    for site in graph.sites:
+        basis = steps.basis(site) if rule is Rule.MEASURED and site.members else None
+        if basis is None and site.id in ran:
+            basis = estimates.weights(site)
+        if basis is not None:
+            found[site.id] = basis
+    return found
 
 
 def site_results(graph: TraceGraph, by: Splitting) -> tuple[SiteResult, ...]:
@@ -119,7 +130,7 @@ def _split(site: Site, metrics: Mapping[str, SiteCost], by: Splitting) -> _Split
     own = {name: _weights_of(name, site, basis, by) for name in metrics}
     parts = {name: own[name].split(cost.total) for name, cost in metrics.items()}
     of_ops = weights_by_name(tuple((name, own[name].deciding) for name in metrics))
-    sampled = {name: own[name].intervals(cost.total) for name, cost in metrics.items() if own[name].sampled}
+    sampled = {name: own[name].intervals(cost.total) for name, cost in metrics.items() if own[name].are_uncertain}
     shares = _shares([member.op for member in site.members], parts, of_ops, sampled)
     return _Split(shares, {name: shares[-1] for name, shares in parts.items()}, basis.assumed, basis.equal)
 

@@ -1,0 +1,173 @@
+"""Weights of a site's members estimated from machine code: the rule `code`, for kernels in which nothing was measured.
+
+A kernel's estimate is the same for all sites that call it with as many workgroups. It is made once, and kept in the
+bundle where that can be written.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final
+
+from tracemap.attribution.scan.rows import NO_ADDRESS, StepRow
+from tracemap.attribution.steps.code import Lines
+from tracemap.attribution.steps.lines import KernelSteps, Spot, in_loops, kernel_steps, lines_of_ops, of_members
+from tracemap.attribution.weights import Weights
+from tracemap.graph.estimates import KernelEstimate, KeptEstimates
+from tracemap.graph.model import TraceGraph
+from tracemap.graph.program import Kernel, Site
+from tracemap.machine.estimate import Caches, Estimate, estimate
+from tracemap.machine.images import Image
+from tracemap.measurements.model import RunHeader
+from tracemap.units import UNKNOWN, Integer
+
+_CODE: Final = "\0code"
+"""A metric of ours, which no run can have: hundredths of a cycle that instructions are estimated to take."""
+_X86: Final = "EM_X86_64"
+"""The architecture whose whole numbers are followed (`machine.integers`)."""
+
+DEFAULT_CACHES: Final = Caches((32 << 10, 1 << 20, 32 << 20), (32.0, 16.0, 6.0))
+"""Of one core of a present-day server, where nobody measured the machine."""
+
+_FACTOR_OF_CORE, _FACTOR_OF_WAITS, _FACTOR_OF_ASSUMED = 1.5, 2.0, 4.0
+"""By how much an op's part of a kernel may be off, as a factor of what it costs: `docs/accuracy.md` has what is
+measured (`make accuracy`). Of kernels that execute, of those that wait, and of those with loops of unknown length."""
+_MUCH: Final = 0.25
+"""The part of a kernel's time from which waiting counts."""
+
+
+@dataclass
+class CodeEstimates:
+    """Weights of members, by the machine code of their kernels.
+
+    Args:
+        graph: the map.
+        images: the machine code, asked for only where something is to be estimated.
+        headers: of the runs, which tell the sizes of grids that the program computes.
+        kept: what the bundle keeps of earlier estimates.
+    """
+
+    graph: TraceGraph
+    images: Callable[[], Sequence[Image]]
+    headers: Sequence[RunHeader] = ()
+    kept: Callable[[], KeptEstimates] = KeptEstimates
+    caches: Caches = DEFAULT_CACHES
+    made: dict[tuple[str, tuple[int, ...]], KernelEstimate] = field(default_factory=dict)
+    """Those that the bundle does not keep yet."""
+    _steps: dict[str, KernelSteps] = field(default_factory=dict)
+
+    def weights(self, site: Site) -> Weights | None:
+        """The weights of a site's members; None where its kernel has no machine code that can be read."""
+        if len(site.members) < 2:
+            return Weights((1, 0)) if site.members else None
+        found = self._estimate(self.graph.kernel_by_name[site.kernel], self._workgroups(site))
+        if not found.lines:
+            return None
+        steps = self._steps_of(site.kernel)
+        lines = Counter(dict(found.lines))
+        values = of_members(steps, lines, site, steps.shared_lines(frozenset(found.with_code)))
+        if not any(values[:-1]):
+            return None
+        return Weights(tuple(values), sum(values), factor=found.factor)
+
+    def _estimate(self, kernel: Kernel, workgroups: tuple[int, ...]) -> KernelEstimate:
+        key = kernel.name, workgroups
+        found = self._known.get(key) or self.made.get(key)
+        if found is None:
+            found = self.made[key] = self._fresh(kernel, workgroups)
+        return found
+
+    @cached_property
+    def _known(self) -> Mapping[tuple[str, tuple[int, ...]], KernelEstimate]:
+        kept = self.kept()
+        of_module = kept.module_sha256 == self.graph.module.sha256
+        return {(each.kernel, each.workgroups): each for each in (kept.kernels if of_module else ())}
+
+    def all_made(self) -> KeptEstimates:
+        """All estimates, those that were kept first."""
+        kernels = (*self._known.values(), *(self.made[key] for key in sorted(self.made)))
+        return KeptEstimates(module_sha256=self.graph.module.sha256, kernels=kernels)
+
+    def _steps_of(self, kernel: str) -> KernelSteps:
+        if kernel not in self._steps:
+            self._steps[kernel] = kernel_steps(self.graph, self.graph.kernel_by_name[kernel], _Later(self.images))
+        return self._steps[kernel]
+
+    def _fresh(self, kernel: Kernel, workgroups: tuple[int, ...]) -> KernelEstimate:
+        steps = self._steps_of(kernel.name)
+        code = steps.code
+        is_x86 = any(kernel.name in image.function_by_name and image.machine == _X86 for image in self.images())
+        if not code.instructions or not is_x86:
+            return KernelEstimate(kernel.name, workgroups)
+        found = estimate(code.instructions, code.loops, workgroups, self.caches)
+        lines = _lines(steps, found)
+        return KernelEstimate(
+            kernel.name, workgroups, tuple(sorted(lines.items())), tuple(sorted(code.lines)), _factor(found)
+        )
+
+    def _workgroups(self, site: Site) -> tuple[int, ...]:
+        """The size of the grid of a site's calls; of a dimension that the program computes, what a run had."""
+        told = self._grids.get(site.id, (UNKNOWN, UNKNOWN, UNKNOWN))
+        recorded = self._recorded.get(site.kernel, (1, 1, 1))
+        return tuple(
+            recorded[number] if count is UNKNOWN else max(1, count) for number, count in enumerate(told)
+        )
+
+    @cached_property
+    def _grids(self) -> Mapping[str, tuple[Integer, ...]]:
+        return {
+            site: command.workgroups
+            for buffer in self.graph.command_buffers
+            for command in buffer.commands
+            if command.kind == "dispatch" and len(command.workgroups) == 3
+            for site in (command.site, *command.merged)
+            if site is not UNKNOWN
+        }
+
+    @cached_property
+    def _recorded(self) -> Mapping[str, tuple[int, ...]]:
+        return {
+            command.kernel: tuple(max(1, count) for count in command.workgroups)
+            for header in reversed(self.headers)
+            for program in header.programs
+            for command in program
+            if command.kernel is not UNKNOWN and len(command.workgroups) == 3
+        }
+
+
+class _Later(Sequence[Image]):
+    """Images that are read only when they are looked at."""
+
+    def __init__(self, images: Callable[[], Sequence[Image]]) -> None:
+        self._images = images
+
+    def __len__(self) -> int:
+        return len(self._images())
+
+    def __getitem__(self, place):  # type: ignore[no-untyped-def]  # as of any sequence
+        return self._images()[place]
+
+
+def _factor(found: Estimate) -> float:
+    if found.assumed:
+        return _FACTOR_OF_ASSUMED
+    waits = sum(found.chain.values()) + sum(found.memory.values())
+    return _FACTOR_OF_WAITS if waits > _MUCH * (waits + sum(found.core.values())) else _FACTOR_OF_CORE
+
+
+def _lines(steps: KernelSteps, found: Estimate) -> Lines:
+    """An estimate by lines that are of ops; code of none is of those in the loop around it."""
+    line_of = {each.address: each.line for each in steps.code.instructions}
+    rows = [
+        StepRow(0, steps.kernel.name, line_of[address], address, (value,))
+        for address, value in sorted(found.total().items())
+        if value and address != NO_ADDRESS
+    ]
+    by_loop = in_loops(steps, rows, 0, _CODE, {})
+    seen: Counter[Spot] = Counter()
+    for row in rows:
+        seen[steps.spot_of(row, _CODE)] += row.values[0]
+    return lines_of_ops(steps, seen, by_loop, {})

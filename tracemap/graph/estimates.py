@@ -1,0 +1,33 @@
+"""What kernels are estimated to cost from their machine code: what a bundle's `estimates.json` keeps, once it is made.
+
+It lies beside the map, which is the same byte for byte whenever the same model is built.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from tracemap.codec import Count, Document, Positive, Record
+
+
+class KernelEstimate(Record, frozen=True):
+    """What the lines of a kernel's text are estimated to cost in a call of so many workgroups, in hundredths of a cycle.
+
+    `with_code`: the lines that have machine code. `factor`: by how much an op's cost may be off. Without lines its code
+    cannot be estimated.
+    """
+
+    kernel: str
+    workgroups: tuple[Positive, ...]
+    lines: tuple[tuple[Count, Count], ...] = ()
+    with_code: tuple[Count, ...] = ()
+    factor: float = 1.0
+
+
+class KeptEstimates(Document, frozen=True, kw_only=True):
+    """The estimates that were made so far of the module with this SHA-256."""
+
+    schema_version: Literal[1] = 1
+    kind: Literal["estimates"] = "estimates"
+    module_sha256: str = ""
+    kernels: tuple[KernelEstimate, ...] = ()
