@@ -443,7 +443,7 @@ def test_command_line(built: Built, tmp_path: Path) -> None:
     few = addresses_run(bundle, kernel.name, [0] * 5, [line] * 5, tmp_path / "few.parquet")
     text = run_cli("attribute", few, "--map", built("hand_mlp"))
     assert text.stdout.startswith(
-        "note [few-samples]: only 5 samples lie in kernels, too few to decide by: the rule model splits"
+        "note [few-samples]: only 5 samples lie in kernels, too few to decide by: the rule code splits"
     )
     refused = run_cli("attribute", run, "--map", built("hand_mlp"), "--rule", "guess")
     assert refused.returncode == 2

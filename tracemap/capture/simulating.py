@@ -22,7 +22,7 @@ from tracemap.errors import ProgramFailed, UsageInvalid
 from tracemap.machine.images import read_image
 from tracemap.measurements.callgrind import read_callgrind
 from tracemap.measurements.events import EventTable
-from tracemap.measurements.model import CACHE_SIMULATED, STAND_INS, EventKind
+from tracemap.measurements.model import CACHE_SIMULATED, CORE_CYCLES, STAND_INS, EventKind
 from tracemap.measurements.sql import literal, quoted
 from tracemap.owned.home import temporary_folder
 from tracemap.toolchain import Progress, check_tool, find_tool
@@ -206,10 +206,11 @@ def _simulated(
 
 def _rows_sql(steps: SimulatedSteps) -> str:
     """A SELECT of a row per kernel and step; instructions that stand in have a column where there are any."""
-    names = (*EVENTS, STAND_INS) if steps.stand_ins else EVENTS
+    all_names = (*EVENTS, STAND_INS, CORE_CYCLES)
+    names = [name for name in all_names if name != STAND_INS or steps.stand_ins]
     rows = ", ".join(
         f"({literal(EventKind.STEP.value)}, {literal(kernel)}, {line}, false, "
-        f"{', '.join(map(str, values[: len(names)]))})"
+        f"{', '.join(str(value) for name, value in zip(all_names, values, strict=True) if name in names)})"
         for (kernel, line), values in steps.lines.items()
     )
     columns = {"kind": "VARCHAR", "kernel": "VARCHAR", "step": "BIGINT", "warmup": "BOOLEAN"}

@@ -130,9 +130,7 @@ def _latency_of(each: Instruction) -> int:
         return 100
     own = _class_of(each.mnemonic, each.operands[:4])
     moves = each.mnemonic.lstrip("v").startswith(("mov", "ld", "broadcast", "lddqu"))
-    if each.values.loads and moves:
-        return _LOAD if each.values.places else _LOAD
-    return own
+    return 100 if each.values.loads and moves else own
 
 
 @cache

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tracemap.machine.code import OUTSIDE, CodeLoop, Instruction, innermost
@@ -53,7 +53,7 @@ class _Carriers:
     def _taken(self, place: int, behind: frozenset[int]) -> int:
         """The op that first takes what an instruction writes."""
         waiting = self.instructions[place].values.writes
-        for other in self._order(place):
+        for other in self._behind(place):
             values = self.instructions[other].values
             if taken := waiting & (values.reads | values.places):
                 factors, line = self.factors.get(self.instructions[other].address, (frozenset(), 0))
@@ -70,7 +70,7 @@ class _Carriers:
     def _made(self, place: int, behind: frozenset[int]) -> int:
         """The op that has made what an instruction stores."""
         wanted = self.instructions[place].values.reads
-        for other in reversed(self._order(place)):
+        for other in self._before(place):
             instruction = self.instructions[other]
             if wanted & instruction.values.writes:
                 if instruction.line in self.owned:
@@ -78,16 +78,42 @@ class _Carriers:
                 return 0 if other in behind else self._made(other, behind | {other})
         return 0
 
-    def _order(self, place: int) -> list[int]:
-        """The other instructions in the order in which they run behind one: once around its innermost loop."""
+    def _behind(self, place: int) -> Iterator[int]:
+        """The other instructions in the order in which they run behind one.
+
+        Once around its innermost loop, then on from the end of that, once around the next loop, and so on.
+        """
+        low = high = place
+        for inside, goes_around in self._from_inside_out(place):
+            yield from inside[bisect_left(inside, high + 1) :]
+            if goes_around:
+                yield from inside[: bisect_left(inside, low)]
+            low, high = min(low, inside[0]), max(high, inside[-1])
+
+    def _before(self, place: int) -> Iterator[int]:
+        """The same backwards: those that run before one, the last one first."""
+        low = high = place
+        for inside, goes_around in self._from_inside_out(place):
+            yield from reversed(inside[: bisect_left(inside, low)])
+            if goes_around:
+                yield from reversed(inside[bisect_left(inside, high + 1) :])
+            low, high = min(low, inside[0]), max(high, inside[-1])
+
+    def _from_inside_out(self, place: int) -> Iterator[tuple[list[int], bool]]:
+        """The instructions of each loop around one, and whether it goes around; last all of them."""
         loop = innermost(self.loops, self.instructions[place].address)
+        while loop != OUTSIDE:
+            yield self._held_by(loop), True
+            loop = self.loops[loop].parent
+        yield self._held_by(OUTSIDE), False
+
+    def _held_by(self, loop: int) -> list[int]:
+        """The instructions of a loop, with those of loops inside of it; of all code outside of loops."""
         if loop not in self._inside:
             numbers = range(len(self.instructions))
             held = (number for number in numbers if self.loops[loop].holds(self.instructions[number].address))
             self._inside[loop] = list(numbers if loop == OUTSIDE else held)
-        inside = self._inside[loop]
-        at = bisect_left(inside, place)
-        return inside[at + 1 :] if loop == OUTSIDE else [*inside[at + 1 :], *inside[:at]]
+        return self._inside[loop]
 
 
 _LONGEST = 16

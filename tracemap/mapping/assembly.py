@@ -133,7 +133,7 @@ class Assembly:
         pairs = zip(sites, bodies, strict=True)
         raised = [works_of_raised(site, body, idioms, self._facts) for site, body in pairs]
         rotations = [rotation_in(body, self._workers, self._facts) for body in bodies]
-        untold = Untold(raised, rotations, beside, stand_ins, misplaced)
+        untold = Untold(raised, rotations, beside, stand_ins, misplaced, self._facts.conversions.ops)
         return add_steps(kernels_of(flow, sites), self._phases.kernels(), sites, bodies, untold, self._movers)
 
     def _with_inlined(

@@ -267,7 +267,12 @@ LAST_LEVEL_MISSES = ("ILmr", "DLmr", "DLmw")
 """Misses of the last-level cache, in a simulation: instructions, reads and writes. Each fetches a line of memory."""
 STAND_INS = "Ir_stand_in"
 """Those of the simulated instructions that stand in for instructions which the simulated build lacks."""
-STEP_METRICS = (SAMPLES, INSTRUCTIONS, "I1mr", "ILmr", "Dr", "D1mr", "DLmr", "Dw", "D1mw", "DLmw", STAND_INS)
+CORE_CYCLES: Final = "core_cycles"
+"""Of the simulated instructions: for how many cycles they keep a core busy, estimated from each one's own throughput."""
+STEP_METRICS = (
+    *(SAMPLES, INSTRUCTIONS, "I1mr", "ILmr", "Dr", "D1mr", "DLmr", "Dw", "D1mw", "DLmw", STAND_INS),
+    CORE_CYCLES,
+)
 """Metrics that only rows of steps have, in runs with a column `step`; those that cachegrind has too have its names."""
 
 CACHE_SIMULATED: Final = "cache-simulated"

@@ -24,11 +24,15 @@ from tracemap.attribution.weights import Weights
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.program import Kernel, Site
 from tracemap.machine.images import Image
-from tracemap.measurements.model import INSTRUCTIONS, READ_MISSES, SAMPLES, STAND_INS
+from tracemap.measurements.model import CORE_CYCLES, INSTRUCTIONS, READ_MISSES, SAMPLES, STAND_INS
+from tracemap.units import split_by_largest_remainder
 
 _ENOUGH = 100
 """Samples from which a site is judged by its own alone; with fewer, by those of all sites of its kernel, if enough."""
 
+_NEAR_MISS, _FAR_MISS = 300, 1000
+"""Hundredths of a cycle a line of memory takes that lies in the next cache, and one in memory, where many are brought
+one after the other."""
 _BUSY = "\0busy"
 """A metric of ours, which no run can have: for how long the counted instructions keep the core busy."""
 
@@ -102,16 +106,34 @@ class StepCounts:
         return frozenset(kernel for kernel, of in sums.items() if 2 * of[STAND_INS] > of[INSTRUCTIONS])
 
     def _busy(self, steps: KernelSteps, rows: Sequence[StepRow]) -> list[StepRow]:
-        """For how long instructions keep the core busy; what stands in for others does not run on it."""
+        """For how long instructions keep the core busy, and wait for memory beyond that, in hundredths of a cycle."""
+        core = self._core(steps, rows)
+        waits = [self._waits(row) for row in rows]
+        beyond = max(0, sum(waits) - sum(core))
+        stalls = split_by_largest_remainder(beyond, waits) if beyond else [0] * len(rows)
+        return [replace(row, values=(own + stall,)) for row, own, stall in zip(rows, core, stalls, strict=True)]
+
+    def _waits(self, row: StepRow) -> int:
+        """How long it takes to bring in what instructions miss."""
+        counts = dict(zip(self.metrics, row.values, strict=True))
+        found = {name: counts.get(name, 0) for name in ("D1mr", "DLmr", "D1mw", "DLmw")}
+        near = found["D1mr"] + found["D1mw"] - found["DLmr"] - found["DLmw"]
+        return _NEAR_MISS * max(0, near) + _FAR_MISS * (found["DLmr"] + found["DLmw"])
+
+    def _core(self, steps: KernelSteps, rows: Sequence[StepRow]) -> list[int]:
+        """For how long instructions keep the core busy; what stands in for others does not run on it.
+
+        Runs of earlier versions have counts of instructions alone: of a line each is like all of them.
+        """
+        if CORE_CYCLES in self.metrics:
+            cycles = self.metrics.index(CORE_CYCLES)
+            return [100 * row.values[cycles] for row in rows]
         number = self.metrics.index(INSTRUCTIONS)
         counts = [row.values[number] for row in rows]
         if STAND_INS in self.metrics:
             number = self.metrics.index(STAND_INS)
             counts = [max(0, count - row.values[number]) for count, row in zip(counts, rows, strict=True)]
-        return [
-            replace(row, values=(steps.code.busy(row.address, row.step, count),))
-            for count, row in zip(counts, rows, strict=True)
-        ]
+        return [steps.code.busy(row.address, row.step, count) for count, row in zip(counts, rows, strict=True)]
 
     def _bring(
         self, steps: KernelSteps, rows: Sequence[StepRow], number: int, metric: str

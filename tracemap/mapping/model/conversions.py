@@ -61,6 +61,11 @@ class Conversions:
             if op.is_op and op.operands and _converts(op, parts_of.get(op.index, ()))
         }
 
+    @property
+    def ops(self) -> frozenset[OpId]:
+        """The ops that convert."""
+        return frozenset(each.op for each in self._found.values())
+
     def read_by(self, op: OpId, path: tuple[OpId, ...]) -> tuple[Converted, ...]:
         """The operands of an op that conversions make, when these calls led to it, in order."""
         if not self._found:

@@ -7,7 +7,8 @@ place of two bodies is the same step.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from msgspec import structs
@@ -17,6 +18,7 @@ from tracemap.graph.program import Kernel, Site, Step
 from tracemap.ir.bodies import BodyOp
 from tracemap.ir.configured import KernelText, LocatedStep
 from tracemap.ir.flow import DispatchRegion
+from tracemap.ir.scalars import is_conversion
 from tracemap.mapping.model.kinds import work_of
 from tracemap.mapping.model.rotated import Rotation
 from tracemap.mapping.sites.beside import Group, with_beside
@@ -46,7 +48,8 @@ class Untold:
 
     `raised`: which op does which work of what was raised; `rotations`: the rotation by halves, if there is one;
     `beside`: the ops that are computed side by side; `stand_ins`: those whose locations stand in for others;
-    `misplaced`: multiplications that are located elsewhere than their products.
+    `misplaced`: multiplications that are located elsewhere than their products. `conversions`: the model's own ops that
+    only change the type of elements, of all sites.
     """
 
     raised: Sequence[Works]
@@ -54,6 +57,7 @@ class Untold:
     beside: Sequence[Group]
     stand_ins: Sequence[StandIns]
     misplaced: Sequence[Misplaced]
+    conversions: frozenset[OpId]
 
 
 def add_steps(
@@ -90,6 +94,7 @@ def add_steps(
         if any(stand_ins):
             steps = without_stand_ins(steps, stand_ins, {member.op for site in called for member in site.members})
         steps = _with_untold(steps, untold, [ordinals[site] for site in kernel.sites])
+        steps = with_storage(steps, untold.conversions)
         return structs.replace(kernel, steps=steps, text=text.file)
 
     return tuple(with_steps(kernel) for kernel in kernels)
@@ -105,6 +110,36 @@ def _steps(
         Step(step.line, step.op_name, _everywhere(ops, translations), step.parent, step.takes)
         for step, ops in zip(text.steps, own_ops, strict=True)
     )
+
+
+def with_storage(steps: Sequence[Step], conversions: Collection[OpId]) -> tuple[Step, ...]:
+    """Steps in which a conversion between how elements are stored and how they are computed with is of who needs it.
+
+    The compiler stores i1 as bytes, say, and converts in the kernel, at the location of the kernel's root. What comes
+    from an argument is of the ops that take it, what is only stored of those that made it.
+
+    Args:
+        steps: of a kernel, by line.
+        conversions: the ops of the model that convert, whose steps stay theirs.
+    """
+    step_at = {step.line: step for step in steps}
+    takers: dict[int, list[int]] = defaultdict(list)
+    for step in steps:
+        for line in step.takes:
+            takers[line].append(step.line)
+    added = [step for step in steps if is_conversion(step.op_name) and conversions.isdisjoint(step.ops)]
+    for step in reversed(added):
+        users = [line for line in takers[step.line] if step_at[line].op_name != "linalg.yield"]
+        if users and not step.takes:
+            step_at[step.line] = structs.replace(step, ops=_ops_at(step_at, users))
+    for step in added:
+        if all(step_at[line].op_name == "linalg.yield" for line in takers[step.line]) and step.takes:
+            step_at[step.line] = structs.replace(step, ops=_ops_at(step_at, step.takes))
+    return tuple(step_at[step.line] for step in steps)
+
+
+def _ops_at(step_at: Mapping[int, Step], lines: Iterable[int]) -> tuple[OpId, ...]:
+    return in_order({op for line in lines if line in step_at for op in step_at[line].ops})
 
 
 def _with_untold(steps: tuple[Step, ...], untold: Untold, sites: Sequence[int]) -> tuple[Step, ...]:
