@@ -10,6 +10,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from tracemap.machine.code import OUTSIDE, CodeLoop, Instruction, innermost
 from tracemap.machine.contracted import Contracted
@@ -23,7 +24,7 @@ def lines_of_values(code: Contracted, loops: Sequence[CodeLoop]) -> dict[int, in
         loops: those of the function.
     """
     carriers = _Carriers(code.instructions, loops, code.lines.owned, code.factors)
-    lines = ((each.address, carriers.line(place, frozenset())) for place, each in enumerate(code.instructions))
+    lines = ((each.address, carriers.line_of(place)) for place, each in enumerate(code.instructions))
     return {address: line for address, line in lines if line} | dict(code.products)
 
 
@@ -36,38 +37,53 @@ class _Carriers:
     _found: dict[int, int] = field(default_factory=dict)
     _inside: dict[int, list[int]] = field(default_factory=dict)
 
-    def line(self, place: int, behind: frozenset[int]) -> int:
-        """The line of the op whose value an instruction carries, 0 for none; `behind`: those on the way to it."""
+    def line_of(self, place: int) -> int:
+        """The line of the op whose value an instruction carries, 0 for none."""
+        if place not in self._found:
+            self._found[place] = self._line(place, set())
+        return self._found[place]
+
+    def _line(self, place: int, passed: set[int]) -> int:
+        """The same; `passed`: the instructions that were looked at on the ways to it."""
         instruction = self.instructions[place]
         own = instruction.line if instruction.line in self.owned else 0
         if own and not _brings_back(instruction):
             return own
-        if place not in self._found and place not in behind and len(behind) < _LONGEST:
-            values, way = instruction.values, behind | {place}
-            found = self._made(place, way) if values.stores else self._taken(place, way) if _carries(instruction) else 0
-            if not behind:
-                self._found[place] = found or own
-            return found or own
-        return self._found.get(place, own)
+        if place in self._found or place in passed or len(passed) >= _MOST_PASSED:
+            return self._found.get(place, own)
+        passed.add(place)
+        if instruction.values.stores:
+            return self._made(place, passed) or own
+        return (self._taken(place, passed) if _carries(instruction) else 0) or own
 
-    def _taken(self, place: int, behind: frozenset[int]) -> int:
-        """The op that first takes what an instruction writes."""
+    def _taken(self, place: int, passed: set[int]) -> int:
+        """The op that takes what an instruction writes: the first one that is told by those that take it."""
         waiting = self.instructions[place].values.writes
         for other in self._behind(place):
             values = self.instructions[other].values
             if taken := waiting & (values.reads | values.places):
-                factors, line = self.factors.get(self.instructions[other].address, (frozenset(), 0))
-                if taken & factors:
-                    return line
-                # What is put on the stack is of who takes it from there, whatever line the compiler has given to that.
-                later = self._taken(other, behind | {other}) if _puts_away(self.instructions[other]) else 0
-                return later or self.line(other, behind)
-            waiting -= values.writes
+                found = self._taker(other, taken, passed)
+                if found:
+                    return found
+            waiting -= values.writes - values.partly
             if not waiting:
                 break
         return 0
 
-    def _made(self, place: int, behind: frozenset[int]) -> int:
+    def _taker(self, place: int, taken: frozenset[str], passed: set[int]) -> int:
+        """The op that an instruction takes a value for."""
+        instruction = self.instructions[place]
+        factors, line = self.factors.get(instruction.address, (frozenset(), 0))
+        if taken & factors:
+            return line
+        # What is put on the stack is of who takes it from there, whatever line the compiler has given to that.
+        if _puts_away(instruction) and place not in passed:
+            passed.add(place)
+            if later := self._taken(place, passed):
+                return later
+        return self._line(place, passed)
+
+    def _made(self, place: int, passed: set[int]) -> int:
         """The op that has made what an instruction stores."""
         wanted = self.instructions[place].values.reads
         for other in self._before(place):
@@ -75,7 +91,10 @@ class _Carriers:
             if wanted & instruction.values.writes:
                 if instruction.line in self.owned:
                     return instruction.line
-                return 0 if other in behind else self._made(other, behind | {other})
+                if other in passed:
+                    return 0
+                passed.add(other)
+                return self._made(other, passed)
         return 0
 
     def _behind(self, place: int) -> Iterator[int]:
@@ -116,9 +135,8 @@ class _Carriers:
         return self._inside[loop]
 
 
-_LONGEST = 16
+_MOST_PASSED: Final = 64
 """Instructions that hand a value on before an op takes it; longer ways are not looked for."""
-
 
 _MOVES = re.compile(r"v?mov|ld[rp]|ldur|st[rp]|stur")
 

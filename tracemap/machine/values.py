@@ -29,7 +29,8 @@ class Place:
 class Values:
     """Registers by the name of the widest one that they are part of: `eax` is `rax`, `xmm3` and `zmm3` are `v3`.
 
-    A place on the stack that values are put to for want of registers counts as one more register, `[rsp+64]`.
+    The stack counts as more registers, one for each four bytes, `[rsp+64]`: values are put there for want of registers,
+    and vectors are put together there of elements. `partly` are those of `writes` of which the rest stays as it was.
 
     `reads` are those whose values it takes, `places` those that make up addresses in memory, `writes` those that have
     a new value behind it. `near`: what it loads lies beside the code or on the stack, so that nothing waits for it.
@@ -43,6 +44,7 @@ class Values:
     near: bool
     loaded: frozenset[Place]
     """Where it loads from."""
+    partly: frozenset[str]
     step: int
     """What it adds to the register that it writes, where it does nothing else; 0: nothing, or that is not known."""
 
@@ -53,7 +55,8 @@ class Values:
 
 
 NO_VALUES: Final = Values(
-    frozenset(), frozenset(), frozenset(), loads=False, stores=False, near=False, loaded=frozenset(), step=0
+    *(frozenset(), frozenset(), frozenset()), loads=False, stores=False, near=False, loaded=frozenset(),
+    partly=frozenset(), step=0,
 )
 """Of bytes that are no instruction."""
 
@@ -121,6 +124,7 @@ def values_of(decoded: Decoded, machine: str) -> Values:
         stores=stores and not slots,
         near=loads and all(decoded.reg_name(base) in _NEAR for base in bases),
         loaded=frozenset(_place(decoded, each) for each in memory if loads),
+        partly=slots if stores and any(each.mem.index for each in memory) else frozenset(),
         step=_step(decoded),
     )
 
@@ -204,10 +208,17 @@ _COUNTS_ONE: Final = {"inc": 1, "dec": -1}
 
 
 def _slots(decoded: Decoded, memory: Sequence[Decoded]) -> Iterator[str]:
-    """The places on the stack that operands are."""
+    """The places on the stack that operands are; one that is counted to may be any in a vector."""
     for each in memory:
-        if decoded.reg_name(each.mem.base) in _STACK and not each.mem.index:
-            yield f"[{decoded.reg_name(each.mem.base)}{each.mem.disp:+}]"
+        base = decoded.reg_name(each.mem.base)
+        if base in _STACK:
+            size = _WIDEST_BYTES if each.mem.index else max(1, each.size if hasattr(each, "size") else _WORD_BYTES)
+            low = each.mem.disp // _WORD_BYTES * _WORD_BYTES
+            yield from (f"[{base}{place:+}]" for place in range(low, each.mem.disp + size, _WORD_BYTES))
+
+
+_WIDEST_BYTES: Final = 64
+_WORD_BYTES: Final = 4
 
 
 def _named(decoded: Decoded, registers: Sequence[int]) -> frozenset[str]:
