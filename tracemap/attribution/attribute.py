@@ -230,11 +230,12 @@ def _result(request: Request, tables: Tables, of_places: Totals, diagnostics: Se
     names = [metric.name for metric in metrics]
     steps = of_places.steps(graph, request.images)
     header = _added_up([run.header for run in request.runs])
-    estimates = CodeEstimates(graph, request.images, [run.header for run in request.runs], request.kept)
+    peaks = request.peaks or header.peaks
+    estimates = CodeEstimates(graph, request.images, [run.header for run in request.runs], request.kept, peaks)
     inside = bases(graph, rule, steps, estimates, of_places.places.keys())
     if estimates.made:
         request.keep(estimates.all_made())
-    by = Splitting(rule, request.peaks or header.peaks, header.workers, names, of_places, steps, per_call, inside)
+    by = Splitting(rule, peaks, header.workers, names, of_places, steps, per_call, inside)
     sites, transfers = site_results(graph, by), transfer_results(graph, by)
     of_works = {**{site.site: site for site in sites}, **{each.transfer: each for each in transfers}}
     # A call of one function says nothing of how a call of another differs from it.

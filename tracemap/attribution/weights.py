@@ -103,7 +103,8 @@ def best_peaks(told: Sequence[Peaks]) -> Peaks:
     """
     looks = [each for each in told if each.source == "measured"] or told
     operations = max(each.operations_per_second for each in looks)
-    return Peaks(operations, max(each.bytes_per_second for each in looks), looks[0].source)
+    caches = max((each.caches for each in looks), key=lambda each: [cache.bytes_per_second for cache in each])
+    return Peaks(operations, max(each.bytes_per_second for each in looks), looks[0].source, caches)
 
 
 def weights(rule: Rule, site: Site, peaks: Peaks) -> Weights:

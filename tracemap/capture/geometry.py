@@ -98,6 +98,19 @@ def line_bytes(caches: Sequence[Cache]) -> Integer:
     return next((cache.line for cache in caches if cache.name == "LL"), UNKNOWN)
 
 
+def data_cache_sizes(sysfs: Path = SYSFS) -> tuple[int, ...]:
+    """How many bytes each cache holds that data goes through, from the first level on; none where that is not told."""
+    found: dict[int, int] = {}
+    for folder in sorted(sysfs.glob("index*")):
+        try:
+            if _text(folder / "type") in ("Data", "Unified"):
+                found[int(_text(folder / "level"))] = _number(folder / "size")
+        except (OSError, ValueError):
+            continue
+    sizes = [found[level] for level in sorted(found)]
+    return tuple(sizes) if sizes == sorted(set(sizes)) and all(size > 0 for size in sizes) else ()
+
+
 def _given(spec: str) -> Cache:
     match = _SPEC.fullmatch(spec)
     if match is None:

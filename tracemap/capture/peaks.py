@@ -1,4 +1,4 @@
-"""The machine's speed limits: a matrix product, and a copy larger than L2, each the best of many short attempts.
+"""The machine's speed limits: a matrix product, and copies of several sizes, each the best of many short attempts.
 
 Both are those of one core: the products are too small for numpy to share them out over threads, whose waiting for each
 other would be measured. Times are the thread's own, so that what other programs take does not count. They still slow
@@ -10,15 +10,20 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Final
 
-from tracemap.measurements.model import Peaks
+from tracemap.capture.geometry import data_cache_sizes
+from tracemap.measurements.model import CacheSpeed, Peaks
 
 _MATRIX_SIZE: Final = 64
 _PRODUCTS: Final = 10
 _COPY_BYTES: Final = 8 << 20
 _BUDGET_NS: Final = 30_000_000
+_CACHE_BUDGET_NS: Final = 5_000_000
+_MOST_COPIED: Final = 128 << 20
+"""Bytes that a copy reads and writes at most; a cache that holds more is taken to be as fast as what lies behind it."""
 _STEADY: Final = 1.2
 """Looks whose median is this many times as slow as the best say that the machine was busy, and the best is doubtful."""
 
@@ -29,6 +34,7 @@ class PeakMeter:
     def __init__(self) -> None:
         self._products: list[int] = []
         self._copies: list[int] = []
+        self._caches: tuple[CacheSpeed, ...] = ()
 
     def look(self) -> Peaks:
         """Measure for a twentieth of a second; returns the best so far."""
@@ -45,8 +51,10 @@ class PeakMeter:
 
         self._products.append(_fastest_ns(multiply))
         self._copies.append(_fastest_ns(lambda: np.copyto(target, source)))
+        self._caches = self._caches or tuple(_cache_speeds(data_cache_sizes()))
         multiply_s, copy_s = min(self._products) / 1e9 / _PRODUCTS, min(self._copies) / 1e9
-        return Peaks(round(2 * _MATRIX_SIZE**3 / multiply_s), round(2 * _COPY_BYTES / copy_s), "measured")
+        operations, moved = round(2 * _MATRIX_SIZE**3 / multiply_s), round(2 * _COPY_BYTES / copy_s)
+        return Peaks(operations, moved, "measured", self._caches)
 
     @property
     def doubt(self) -> str:
@@ -66,10 +74,22 @@ def measure_peaks() -> Peaks:
     return PeakMeter().look()
 
 
-def _fastest_ns(work: Callable[[], object]) -> int:
+def _cache_speeds(sizes: Sequence[int]) -> Iterator[CacheSpeed]:
+    """How fast data that does not fit into one cache, but into the next, is read, negated and written."""
+    import numpy as np
+
+    for size, following in zip(sizes, (*sizes[1:], _MOST_COPIED), strict=True):
+        moved = min(max(2 * size, min(16 * size, following // 2)), _MOST_COPIED)
+        source = np.ones(moved // 8, np.float32)
+        target = np.zeros_like(source)
+        passed_ns = _fastest_ns(partial(np.negative, source, out=target), _CACHE_BUDGET_NS)
+        yield CacheSpeed(size, max(1, round(2 * source.nbytes * 1e9 / passed_ns)))
+
+
+def _fastest_ns(work: Callable[[], object], budget_ns: int = _BUDGET_NS) -> int:
     work()  # the first one pays for fresh pages
     times: list[int] = []
-    while sum(times) < _BUDGET_NS:
+    while sum(times) < budget_ns:
         begin = time.thread_time_ns()
         work()
         times.append(max(1, time.thread_time_ns() - begin))

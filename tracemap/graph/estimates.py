@@ -25,9 +25,13 @@ class KernelEstimate(Record, frozen=True):
 
 
 class KeptEstimates(Document, frozen=True, kw_only=True):
-    """The estimates that were made so far of the module with this SHA-256."""
+    """The estimates that were made so far of the module with this SHA-256, for a machine with such caches.
+
+    `caches`: how many bytes each holds, and in how many hundredths of a cycle a line comes from behind it.
+    """
 
     schema_version: Literal[1] = 1
     kind: Literal["estimates"] = "estimates"
     module_sha256: str = ""
+    caches: tuple[tuple[Count, Count], ...] = ()
     kernels: tuple[KernelEstimate, ...] = ()

@@ -1,7 +1,8 @@
-"""How long the values of a loop take to come about: what a turn cannot be faster than, as each needs the one before.
+"""How long the values of a loop take to come about, as each needs the one before.
 
 A processor works on many instructions at a time, but a sum that is added to in each turn is a chain: a turn takes at
-least as long as the way from the sum to itself. Latencies are those that uops.info (Abel and Reineke, ASPLOS 2019) has
+least as long as the way from the sum to itself. And only so many instructions are in work at a time: of a long chain
+within a turn only as many turns overlap as fit into that window. Latencies are those that uops.info (Abel and Reineke, ASPLOS 2019) has
 for present-day server cores, put into classes; for AArch64 those of Arm's Software Optimization Guides.
 """
 
@@ -9,10 +10,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Final
+from typing import Final, NamedTuple
 
 from tracemap.machine.code import Instruction
 
@@ -49,68 +50,89 @@ _SETS: Final = re.compile(r"v?p?x?or(p[sd]|[dq])?$|v?pcmpeq|v?psub|v?subp|xor$|s
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """The longest chain through the turns of a loop: hundredths of a cycle a turn, and how much each instruction adds."""
+    """Instructions that wait for each other: hundredths of a cycle altogether, and how much each of them adds."""
 
     hundredths: float = 0
     parts: Mapping[int, float] = field(default_factory=dict)
 
 
 NO_CHAIN: Final = Chain()
+
+
+@dataclass(frozen=True, slots=True)
+class Chains:
+    """The chains of a loop: from one turn to the next (`carried`: what a turn adds), and within one turn (`within`)."""
+
+    carried: Chain = NO_CHAIN
+    within: Chain = NO_CHAIN
+
+
 _TURNS: Final = 6
 _SETTLED: Final = 3
 
 
-@dataclass(frozen=True, slots=True)
-class _Made:
-    """A value: when it is there, what made it, and the value that this waited for last."""
+class _Made(NamedTuple):
+    """A value: when it is there, what made it and in which turn, and the value that this waited for last."""
 
     at: int
     address: int
-    latency: int
     turn: int
     before: _Made | None
 
 
-def chain_of(body: Sequence[Instruction]) -> Chain:
-    """The longest chain through the turns of a loop.
+_NOTHING: Final = _Made(0, 0, 0, None)
+
+
+def chains_of(body: Sequence[Instruction]) -> Chains:
+    """The longest chains of a loop.
 
     Args:
         body: the loop's instructions, without those of loops inside of it, by address.
     """
-    needs = [(each, _needed(each), _latency_of(each)) for each in body]
+    needs = [(each, *_needed(each), _latency_of(each)) for each in body]
     made: dict[str, _Made] = {}
     ends: list[_Made] = []
     for turn in range(_TURNS):
-        for each, (reads, places), latency in needs:
-            last: _Made | None = None
-            for register in reads:
-                value = made.get(register)
-                if value is not None and (last is None or value.at > last.at):
-                    last = value
-            loaded = _LOAD if each.values.loads else 0
-            arrived = last.at if last is not None else 0
-            for register in places:
-                value = made.get(register)
-                if value is not None and value.at + loaded > arrived:
-                    last, arrived = value, value.at + loaded
-            new = _Made(arrived + latency, each.address, latency, turn, last)
+        latest = _NOTHING
+        for each, reads, places, latency in needs:
+            new = _value(each, reads, places, latency, turn, made)
             for register in each.values.writes:
                 made[register] = new
-        ends.append(max(made.values(), key=lambda one: one.at, default=_Made(0, 0, 0, 0, None)))
-    return _longest(ends)
+            if new.at > latest.at:
+                latest = new
+        ends.append(latest)
+        if turn == 1 and ends[1].at == ends[0].at:  # nothing is carried from turn to turn
+            return Chains(within=_parts(ends[0], ends[0].at, 0))
+    carried = (ends[-1].at - ends[_SETTLED - 1].at) / (_TURNS - _SETTLED)
+    return Chains(_parts(ends[-1], carried, _SETTLED), _parts(ends[0], ends[0].at, 0))
 
 
-def _longest(ends: Sequence[_Made]) -> Chain:
-    """What the last turns add to the longest chain."""
-    turns = _TURNS - _SETTLED
-    length = (ends[-1].at - ends[_SETTLED - 1].at) / turns
+def _value(
+    each: Instruction,
+    reads: Collection[str],
+    places: Collection[str],
+    latency: int,
+    turn: int,
+    made: Mapping[str, _Made],
+) -> _Made:
+    last: _Made | None = None
+    arrived = 0
+    for registers, loaded in ((reads, 0), (places, _LOAD if each.values.loads else 0)):
+        for register in registers:
+            value = made.get(register)
+            if value is not None and value.at + loaded > arrived:
+                last, arrived = value, value.at + loaded
+    return _Made(arrived + latency, each.address, turn, last)
+
+
+def _parts(end: _Made, length: float, first_turn: int) -> Chain:
+    """How much each instruction of the way to a value adds to a length, from some turn on."""
     if length <= 0:
         return NO_CHAIN
     parts: Counter[int] = Counter()
-    made: _Made | None = ends[-1]
-    while made is not None and made.before is not None:
-        if made.turn >= _SETTLED:
-            parts[made.address] += made.at - made.before.at
+    made: _Made | None = end
+    while made is not None and made.turn >= first_turn:
+        parts[made.address] += made.at - (made.before.at if made.before is not None else 0)
         made = made.before
     total = parts.total()
     return Chain(length, {address: length * part / total for address, part in sorted(parts.items())}) if total else NO_CHAIN

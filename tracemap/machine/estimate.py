@@ -9,29 +9,31 @@ work overlaps, and what remains is waiting.
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
-from tracemap.machine.chains import chain_of
+from tracemap.machine.chains import Chain, chains_of
 from tracemap.machine.code import OUTSIDE, CodeLoop, Instruction, innermost
 from tracemap.machine.execution import Access, Execution, executed
 from tracemap.machine.integers import Surroundings, Value
-from tracemap.machine.traffic import Turns, brought, streams_of
+from tracemap.machine.traffic import LINE_BYTES, Turns, brought, streams_of
 from tracemap.units import UNKNOWN, Unknown
 
 GRID: Final = (-2, -3, -4)
 """The dimensions of the grid of workgroups, as loops around a kernel."""
 
 
-@dataclass(frozen=True, slots=True)
-class Caches:
-    """How many bytes caches hold, from the first level on, and how many bytes a cycle come from behind each."""
+class Cache(NamedTuple):
+    """How many bytes a cache holds, and in how many hundredths of a cycle a line of memory comes from behind it."""
 
-    sizes: tuple[int, ...]
-    bytes_per_cycle: tuple[float, ...]
+    bytes: int
+    line_hundredths: int
+
+
+Caches = tuple[Cache, ...]
+"""Those of a core, from the first level on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,23 +134,50 @@ def _over_grid(
     return {address: max(0.0, count) for address, count in runs.items()}, grid
 
 
+_IN_WORK: Final = 256
+"""Instructions of a chain that a core has in work at a time: fewer than its window holds, as those that wait fill its
+schedulers first."""
+
+
 def _chains(
     bodies: Mapping[int, Sequence[Instruction]], loops: Sequence[CodeLoop], core: Mapping[int, float], runs: Mapping[int, float]
 ) -> dict[int, float]:
-    """What the turns of innermost loops wait for, beyond what they keep the core busy for."""
-    around = {loop.parent for loop in loops}
-    found: dict[int, float] = {}
-    for number, body in bodies.items():
-        turns = runs.get(loops[number].header, 0.0) if number != OUTSIDE else 0.0
-        if number in around or not turns:
+    """What the turns of loops wait for values, beyond what they keep the core busy for."""
+    found: Counter[int] = Counter()
+    whole = {number: _with_inner(number, bodies, loops) for number in bodies if number != OUTSIDE}
+    for number, body in whole.items():
+        turns = runs.get(loops[number].header, 0.0)
+        if not turns:
             continue
-        chain = chain_of(body)
+        count = sum(runs.get(each.address, 0.0) for each in body) / turns
         busy = sum(core[each.address] for each in body) / turns
-        if chain.hundredths > busy:
-            part = (chain.hundredths - busy) / chain.hundredths * turns
-            for address, hundredths in chain.parts.items():
-                found[address] = hundredths * part
-    return found
+        chains = chains_of(bodies[number])
+        if len(body) == len(bodies[number]):  # what a loop inside of it carries is that loop's
+            _add_beyond(found, chains.carried, busy, turns)
+        part = min(1.0, _IN_WORK / count)
+        within = Chain(
+            chains.within.hundredths * min(1.0, count / _IN_WORK),
+            {address: each * min(1.0, count / _IN_WORK) for address, each in chains.within.parts.items()},
+        )
+        if chains.carried.hundredths <= busy:
+            _add_beyond(found, within, busy * part, turns)
+    return dict(found)
+
+
+def _with_inner(
+    number: int, bodies: Mapping[int, Sequence[Instruction]], loops: Sequence[CodeLoop]
+) -> Sequence[Instruction]:
+    """The instructions of a loop, with those of loops inside of it."""
+    inside = (body for other, body in bodies.items() if number in _loops_around(loops, other))
+    return [each for body in inside for each in body]
+
+
+def _add_beyond(found: Counter[int], chain: Chain, busy: float, turns: float) -> None:
+    """Add what a chain takes in all turns of a loop beyond what keeps the core busy."""
+    if chain.hundredths > busy:
+        part = (chain.hundredths - busy) / chain.hundredths * turns
+        for address, hundredths in chain.parts.items():
+            found[address] += hundredths * part  # type: ignore[assignment]  # parts of hundredths
 
 
 def _waits(
@@ -172,10 +201,10 @@ def _waits(
         accesses[address] = access, (*turns, *grid.get(address, ()))
     streams = streams_of(accesses)
     waits: dict[int, Counter[int]] = defaultdict(Counter)
-    for stream, behind in zip(streams, brought(streams, caches.sizes), strict=True):
-        cycles = _cycles(behind, caches, strided=stream.is_strided)
+    for stream, behind in zip(streams, brought(streams, [cache.bytes for cache in caches]), strict=True):
+        hundredths = _hundredths(behind, caches)
         for address in stream.addresses:
-            waits[loop_of[address]][address] += 100 * cycles / len(stream.addresses)  # type: ignore[assignment]
+            waits[loop_of[address]][address] += hundredths / len(stream.addresses)  # type: ignore[assignment]
     found: dict[int, float] = {}
     for number, waiting in waits.items():
         takes = sum(core[each.address] + chain.get(each.address, 0.0) for each in bodies[number])
@@ -193,14 +222,8 @@ def _loops_around(loops: Sequence[CodeLoop], number: int) -> list[int]:
     return found
 
 
-def _cycles(behind: Sequence[float], caches: Caches, *, strided: bool) -> float:
+def _hundredths(behind: Sequence[float], caches: Caches) -> float:
     """How long it takes to bring what comes from behind each cache, each part at the speed of where it lies."""
-    total = 0.0
-    for (bytes_, rate), nearer in zip(
-        zip(behind, caches.bytes_per_cycle, strict=True), itertools.chain(behind[1:], (0.0,)), strict=True
-    ):
-        total += max(0.0, bytes_ - nearer) / rate
-    return total
-
-
-Called = Callable[[int], int]
+    farther = (*behind[1:], 0.0)
+    parts = zip(caches, behind, farther, strict=True)
+    return sum(max(0.0, here - beyond) / LINE_BYTES * cache.line_hundredths for cache, here, beyond in parts)

@@ -30,15 +30,23 @@ class Turns(NamedTuple):
 class Stream:
     """Accesses that go on together through the same memory, a line or two apart.
 
-    `addresses` are those of the instructions; `around` the loops around them, from inside out, then the grid.
+    `addresses` are those of the instructions; `base` names the memory, "" where that is not known, and `offset` is where
+    it begins there; `around` the loops around them, from inside out, then the grid.
     `touched`: how many bytes of lines one run of each of these touches, after those of a single turn of the innermost;
     `runs`: how often that happens.
     """
 
     addresses: tuple[int, ...]
+    base: str
+    offset: int
     around: tuple[Turns, ...]
     touched: tuple[float, ...]
     runs: tuple[float, ...]
+
+    def depth_beyond(self, cache: int, together: Mapping[int, float]) -> int | None:
+        """The number of the first loop around it whose turns touch more than a cache holds; None: all of it fits."""
+        loops = (place for place, turns in enumerate(self.around) if together[turns.loop] > cache)
+        return next(loops, None)
 
     @property
     def is_strided(self) -> bool:
@@ -91,7 +99,9 @@ def _stream(part: Sequence[tuple[int, Access]], around: tuple[Turns, ...]) -> St
         span, dense = _grown(span, dense, each)
         touched.append(max(dense, touched[-1]))
         runs = [*(one * each.count for one in runs), 1.0]
-    return Stream(tuple(address for address, _ in part), around, tuple(touched), tuple(runs))
+    place = accesses[0].place
+    base = "" if place is UNKNOWN else place.base
+    return Stream(tuple(address for address, _ in part), base, low, around, tuple(touched), tuple(runs))
 
 
 def _lines(access: Access, low: int) -> range:
@@ -114,19 +124,26 @@ def _grown(span: float, dense: float, turns: Turns) -> tuple[float, float]:
 def brought(streams: Sequence[Stream], caches: Sequence[int]) -> list[tuple[float, ...]]:
     """How many bytes each stream brings in from behind each cache.
 
+    What another stream has brought shortly before is there: of those that read the same in one turn of the loop whose
+    turns do not fit, only the first brings it.
+
     Args:
-        streams: of a kernel.
+        streams: of a kernel, in the order of its code.
         caches: how many bytes they hold, from the first level on.
     """
     together: dict[int, float] = defaultdict(float)
     for stream in streams:
         for turns, touched in zip(stream.around, stream.touched[1:], strict=True):
             together[turns.loop] += touched
-    return [tuple(_behind(stream, cache, together) for cache in caches) for stream in streams]
-
-
-def _behind(stream: Stream, cache: int, together: Mapping[int, float]) -> float:
-    for turns, touched, runs in zip(stream.around, stream.touched[1:], stream.runs[1:], strict=True):
-        if together[turns.loop] > cache:
-            return touched * runs
-    return 0.0
+    found = [[0.0] * len(caches) for _ in streams]
+    for level, cache in enumerate(caches):
+        seen: set[object] = set()
+        for place, stream in enumerate(streams):
+            depth = stream.depth_beyond(cache, together)
+            if depth is None:
+                continue
+            same = (stream.base, stream.offset, stream.around[depth:], stream.touched[depth])
+            if not stream.base or same not in seen:
+                found[place][level] = stream.touched[depth + 1] * stream.runs[depth + 1]
+            seen.add(same)
+    return [tuple(each) for each in found]

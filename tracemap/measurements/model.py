@@ -58,12 +58,20 @@ class RecordedBuffer(Record, frozen=True):
     program: Count
 
 
+class CacheSpeed(Record, frozen=True):
+    """How many bytes a cache of a core holds, and how many a second a copy moves whose data lies right behind it."""
+
+    bytes: Positive
+    bytes_per_second: Positive
+
+
 class Peaks(Record, frozen=True):
-    """The machine's speed limits, for the roofline of the rule `model`."""
+    """The machine's speed limits, for the rules `code` and `model`; `caches` from the first level on, none if unknown."""
 
     operations_per_second: Positive
     bytes_per_second: Positive
     source: Literal["measured", "assumed"]
+    caches: tuple[CacheSpeed, ...] = ()
 
 
 class ElapsedParts(Record, frozen=True):

@@ -6,6 +6,7 @@ bundle where that can be written.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,9 +20,10 @@ from tracemap.attribution.weights import Weights
 from tracemap.graph.estimates import KernelEstimate, KeptEstimates
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.program import Kernel, Site
-from tracemap.machine.estimate import Caches, Estimate, estimate
+from tracemap.machine.estimate import Cache, Caches, Estimate, estimate
 from tracemap.machine.images import Image
-from tracemap.measurements.model import RunHeader
+from tracemap.machine.traffic import LINE_BYTES
+from tracemap.measurements.model import ASSUMED_PEAKS, CacheSpeed, Peaks, RunHeader
 from tracemap.units import UNKNOWN, Integer
 
 _CODE: Final = "\0code"
@@ -29,8 +31,10 @@ _CODE: Final = "\0code"
 _X86: Final = "EM_X86_64"
 """The architecture whose whole numbers are followed (`machine.integers`)."""
 
-DEFAULT_CACHES: Final = Caches((32 << 10, 1 << 20, 32 << 20), (32.0, 16.0, 6.0))
+DEFAULT_CACHES: Final[Caches] = (Cache(32 << 10, 200), Cache(1 << 20, 400), Cache(32 << 20, 1000))
 """Of one core of a present-day server, where nobody measured the machine."""
+_CLOCK_HZ: Final = 3_500_000_000
+"""Of a core of a present-day server: how fast it really goes is not told."""
 
 _FACTOR_OF_CORE, _FACTOR_OF_WAITS, _FACTOR_OF_ASSUMED = 1.5, 2.0, 4.0
 """By how much an op's part of a kernel may be off, as a factor of what it costs: `docs/accuracy.md` has what is
@@ -54,7 +58,7 @@ class CodeEstimates:
     images: Callable[[], Sequence[Image]]
     headers: Sequence[RunHeader] = ()
     kept: Callable[[], KeptEstimates] = KeptEstimates
-    caches: Caches = DEFAULT_CACHES
+    peaks: Peaks = ASSUMED_PEAKS
     made: dict[tuple[str, tuple[int, ...]], KernelEstimate] = field(default_factory=dict)
     """Those that the bundle does not keep yet."""
     _steps: dict[str, KernelSteps] = field(default_factory=dict)
@@ -83,13 +87,19 @@ class CodeEstimates:
     @cached_property
     def _known(self) -> Mapping[tuple[str, tuple[int, ...]], KernelEstimate]:
         kept = self.kept()
-        of_module = kept.module_sha256 == self.graph.module.sha256
-        return {(each.kernel, each.workgroups): each for each in (kept.kernels if of_module else ())}
+        holds = kept.module_sha256 == self.graph.module.sha256 and kept.caches == self.caches
+        return {(each.kernel, each.workgroups): each for each in (kept.kernels if holds else ())}
+
+    @cached_property
+    def caches(self) -> Caches:
+        """Those of the machine; how long a line takes is rounded, so that what is kept holds for its next run, too."""
+        found = self.peaks.caches
+        return tuple(Cache(each.bytes, _line_hundredths(each)) for each in found) if found else DEFAULT_CACHES
 
     def all_made(self) -> KeptEstimates:
         """All estimates, those that were kept first."""
         kernels = (*self._known.values(), *(self.made[key] for key in sorted(self.made)))
-        return KeptEstimates(module_sha256=self.graph.module.sha256, kernels=kernels)
+        return KeptEstimates(module_sha256=self.graph.module.sha256, caches=self.caches, kernels=kernels)
 
     def _steps_of(self, kernel: str) -> KernelSteps:
         if kernel not in self._steps:
@@ -136,6 +146,15 @@ class CodeEstimates:
             for command in program
             if command.kernel is not UNKNOWN and len(command.workgroups) == 3
         }
+
+
+def _line_hundredths(cache: CacheSpeed) -> int:
+    """In steps of a fifth more each."""
+    cycles = LINE_BYTES * _CLOCK_HZ / cache.bytes_per_second
+    return max(1, round(100 * _STEP ** round(math.log(cycles, _STEP))))
+
+
+_STEP: Final = 1.2
 
 
 class _Later(Sequence[Image]):
