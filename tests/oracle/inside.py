@@ -11,16 +11,23 @@ fastest of several, as what disturbs a machine makes calls slower, never faster.
 
 from __future__ import annotations
 
+import json
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import click
 import numpy as np
 
+import tests.oracle.drawn_sums  # noqa: F401 - enters its classes
+from tests.documents import DOCS, write_part
+from tests.oracle import judging
+from tests.oracle.drawn import CLASSES, Case, draw
+from tests.oracle.judging import RULES
 from tests.oracle.linalg import (
     COSTLY,
     FUNCTIONS,
@@ -36,6 +43,7 @@ from tests.oracle.linalg import (
     sum_of_squares,
     two_reads,
 )
+from tests.oracle.truths import Truths
 from tests.support import Json, check_cli, json_cli
 
 EQUAL_POINTS = SWAPPED_POINTS = 5.0
@@ -372,9 +380,33 @@ def _row(claim: Claim, verdict: Verdict) -> str:
 
 @click.command()
 @click.option("--seed", default=11, show_default=True, help="Other seeds choose other functions and orders.")
-@click.option("--family", default="", help="Only those whose name has this in it.")
-def main(seed: int, family: str) -> None:
-    """Print the table; status 1 where a claim does not hold."""
+@click.option("--family", default="", help="Only those handwritten kernels whose name has this in it.")
+@click.option(
+    "--handwritten/--no-handwritten", default=None, help="Judge the handwritten kernels.  [default: without --classes]"
+)
+@click.option("--classes", multiple=True, help="Only these classes of drawn kernels, with commas; `none` for none.")
+@click.option("--rules", default=",".join(RULES), show_default=True, help="The rules to judge drawn kernels by.")
+@click.option("--each", default=5, show_default=True, help="Drawn kernels of each class.")
+@click.option("--limit", type=click.IntRange(1), help="The most drawn kernels.")
+@click.option("--truths", type=click.Path(path_type=Path), help="A file that keeps measured truths.")
+@click.option("--cache", type=click.Path(path_type=Path), help="A folder that keeps bundles and runs.")
+@click.option("--jobs", default=1, show_default=True, help="How many are built and recorded at a time.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write all drawn claims there.")
+@click.option("--write-docs", is_flag=True, help="Put the table of drawn kernels into docs/accuracy.md.")
+def main(seed: int, family: str, handwritten: bool | None, classes: tuple[str, ...], **drawn: Any) -> None:  # noqa: ANN401
+    """Print the tables; status 1 where a claim does not hold."""
+    chosen = [name.strip() for each in classes for name in each.split(",")] or list(CLASSES)
+    missed = False
+    if handwritten if handwritten is not None else not classes:
+        missed = _judge_handwritten(seed, family)
+    cases = [draw(kind, seed, number) for number in range(drawn["each"]) for kind in chosen if kind != "none"]
+    if cases:
+        missed |= _judge_drawn(cases[: drawn["limit"]], **drawn)
+    sys.exit(1 if missed else 0)
+
+
+def _judge_handwritten(seed: int, family: str) -> bool:
+    """Whether a claim about a handwritten kernel does not hold."""
     outcomes: list[Outcome] = []
     with tempfile.TemporaryDirectory(prefix="tracemap-inside-") as folder:
         bench = Bench(Path(folder))
@@ -392,7 +424,32 @@ def main(seed: int, family: str) -> None:
     missed = sum(not each.verdict.holds for each in outcomes)
     few = sum(each.verdict.samples < _FEWEST for each in outcomes)
     print(f"\n{len(outcomes)} claims, {missed} missed; {few} rest on less than {_FEWEST} samples")
-    sys.exit(1 if missed else 0)
+    return missed > 0
+
+
+def _judge_drawn(cases: Sequence[Case], **drawn: Any) -> bool:  # noqa: ANN401
+    """Whether a promise about drawn kernels is not kept."""
+    rules = drawn["rules"].split(",")
+    outcome = judging.Outcome([], [], [])
+    with tempfile.TemporaryDirectory(prefix="tracemap-inside-") as folder:
+        truths = Truths(drawn["truths"] or Path(folder, "truths.json"))
+        recorder = judging.Recorder(drawn["cache"] or Path(folder, "bundles"))
+        known = judging.known_truths(cases, truths, outcome, lambda text: print(text, file=sys.stderr, flush=True))
+        judging.judge(known, rules, recorder, outcome, drawn["jobs"])
+    text = judging.table(outcome, rules)
+    print(text, *judging.misses(outcome), sep="\n")
+    print(
+        f"\n{outcome.kernels} kernels, {len(outcome.judged) // len(rules)} claims",
+        *judging.failures(outcome, rules),
+        sep="\n",
+    )
+    print(f"{len(outcome.unfused)} are not one kernel", *outcome.unfused, sep="\n  ")
+    print(f"{len(outcome.unsure)} shares without a sure truth", *outcome.unsure, sep="\n  ")
+    if drawn["json_file"]:
+        drawn["json_file"].write_text(json.dumps(judging.document(outcome), indent=1), encoding="utf-8")
+    if drawn["write_docs"]:
+        write_part(DOCS / "accuracy.md", "inside", text)
+    return bool(judging.failures(outcome, rules))
 
 
 if __name__ == "__main__":
