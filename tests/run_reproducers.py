@@ -114,9 +114,7 @@ def _differences_of_run(calls: Mapping[str, int], shown: Json, attribution: Json
             yield f"line {line}: {called / iterations:g} calls per invocation, should be {wanted}"
 
 
-def differences_inside(
-    wanted: Sequence[tuple[int | list[int], str, float, float]], attribution: Json
-) -> Iterator[str]:
+def differences_inside(wanted: Sequence[tuple[int | list[int], str, float, float]], attribution: Json) -> Iterator[str]:
     """Shares of a metric that the ops of a line, or of several together, have of what all ops have."""
     for asked, metric, least, most in wanted:
         lines = asked if isinstance(asked, list) else [asked]

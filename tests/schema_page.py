@@ -203,7 +203,7 @@ WORDS = {
     "SlowCall.run": "the run's place among the runs, from 1",
     "said": "what is to be said of it",
     "same_model": "whether both were made of the same model",
-    "sampled_low": "the lower end of the interval that samples leave",
+    "likely_low": "the lower end of the interval that samples leave",
     "schema_version": "the version of this document's format",
     "scope": "the names of the scopes that it stands in, outermost first",
     "KeptParameters.scope": "the scope in which the module looks for them",

@@ -129,11 +129,11 @@ def test_the_error_of_sampling_is_an_interval(tmp_path: Path) -> None:
     first = result.ops[0].metrics["cpu_ns"]
     low, high = wilson(150, 200)
     assert 0.68 < low < 0.75 < high < 0.81
-    assert first.sampled_low == int(802 * low)
-    assert first.sampled_high == int(802 * high) + 1
-    assert first.sampled_low < first.attributed < first.sampled_high
+    assert first.likely_low == int(802 * low)
+    assert first.likely_high == int(802 * high) + 1
+    assert first.likely_low < first.attributed < first.likely_high
     alone = result.ops[2].metrics["cpu_ns"]
-    assert (alone.sampled_low, alone.sampled_high) == (UNKNOWN, UNKNOWN)
+    assert (alone.likely_low, alone.likely_high) == (UNKNOWN, UNKNOWN)
 
 
 @pytest.mark.parametrize(("samples", "share"), [(100, 0.5), (100, 0.2), (400, 0.1), (2_000, 0.03), (2_000, 0.7)])
@@ -233,7 +233,7 @@ def test_other_rules_split_samples_too(rule: Rule, tmp_path: Path) -> None:
     result = measured(tmp_path, ("k0", 0, 3, 100), rule=rule)
     expected = {Rule.MODEL: (75, 25), Rule.ROOT: (100, 0), Rule.EQUAL: (50, 50)}[rule]
     assert tuple(shares(result, "samples").values())[:2] == expected
-    assert result.ops[0].metrics["samples"].sampled_low is UNKNOWN
+    assert result.ops[0].metrics["samples"].likely_low is UNKNOWN
 
 
 def test_the_rule_needs_something_measured(tmp_path: Path) -> None:
@@ -357,8 +357,8 @@ def test_whatever_was_seen_it_balances(
         for name, cost in each.metrics.items():
             assert 0 <= cost.low <= cost.attributed <= cost.inclusive <= cost.high <= measured[name]
             assert cost.high == cost.inclusive or each.op in shared
-            if cost.sampled_low is not UNKNOWN and cost.sampled_high is not UNKNOWN:
-                assert cost.sampled_low <= cost.attributed <= cost.sampled_high
+            if cost.likely_low is not UNKNOWN and cost.likely_high is not UNKNOWN:
+                assert cost.likely_low <= cost.attributed <= cost.likely_high
 
 
 def addresses_run(bundle: Bundle, kernel: str, addresses: Sequence[int], lines: Sequence[int], path: Path) -> Path:
@@ -570,11 +570,11 @@ def test_what_was_seen_in_kernels_in_json_and_csv(tmp_path: Path) -> None:
     ]
     table = list(csv.DictReader(io.StringIO(attribution_csv(made, result))))
     costs = {row["op"]: row for row in table if row["metric"] == "cpu_ns" and row["op"]}
-    assert (int(costs["op1"]["sampled_low"]), int(costs["op1"]["sampled_high"])) == (
-        result.ops[0].metrics["cpu_ns"].sampled_low,
-        result.ops[0].metrics["cpu_ns"].sampled_high,
+    assert (int(costs["op1"]["likely_low"]), int(costs["op1"]["likely_high"])) == (
+        result.ops[0].metrics["cpu_ns"].likely_low,
+        result.ops[0].metrics["cpu_ns"].likely_high,
     )
-    assert costs["op3"]["sampled_low"] == ""
+    assert costs["op3"]["likely_low"] == ""
 
 
 def test_kernels_without_steps_go_by_the_model(tmp_path: Path) -> None:

@@ -336,7 +336,7 @@ EXPECTED: Final[Mapping[str, Callable[[Truth], Mapping[str, Cells]]]] = {
     "site": site_rows,
     "name": name_rows,
 }
-OF_SAMPLES: Final = ("sampled_low", "sampled_high", "uncertain")
+OF_SAMPLES: Final = ("likely_low", "likely_high", "uncertain")
 """Columns of runs with samples in kernels, which have tests of their own in `tests/test_attribution_steps.py`."""
 
 # ---- columns

@@ -135,7 +135,7 @@ def test_times_follow_the_samples(model: str, made: Path, samples: Corpus, built
                 continue
             cost = costs[member.op]["cpu_ns"]
             assert abs(cost["attributed"] - time * costs[member.op]["samples"]["attributed"] / seen) <= 1
-            assert 0 <= cost["sampled_low"] <= cost["attributed"] <= cost["sampled_high"] <= time
+            assert 0 <= cost["likely_low"] <= cost["attributed"] <= cost["likely_high"] <= time
             assert cost["low"] == 0
             judged += 1
     assert judged
@@ -149,7 +149,7 @@ def test_the_split_of_a_matmul_and_its_epilogue_is_not_the_models(made: Path, sa
     assert sums["measured"] == sums["model"]
     assert by_rule["measured"]["ops"] != by_rule["model"]["ops"]
     modelled = next(each for each in by_rule["model"]["ops"])
-    assert modelled["metrics"]["cpu_ns"]["sampled_low"] is None
+    assert modelled["metrics"]["cpu_ns"]["likely_low"] is None
 
 
 def test_every_way_to_ask_goes_by_what_was_seen(made: Path, samples: Corpus, built: Built, tmp_path: Path) -> None:

@@ -133,8 +133,8 @@ def test_the_attribution_in_json() -> None:
         "attributed": 150,
         "low": 100,
         "high": 201,
-        "sampled_low": None,
-        "sampled_high": None,
+        "likely_low": None,
+        "likely_high": None,
         "uncertain": False,
         "per_invocation": {"median": 75, "median_low": None, "median_high": None, "p10": 75, "p90": 76, "max": 76},
     }

@@ -139,7 +139,7 @@ def test_what_the_format_does_not_choose_is_refused(
         ({"columns": "op,flops"}, "the table of ops has no column 'flops'; it has: op, line"),
         (
             {"columns": "op,flops"},
-            "cpu_ns (cpu), share (of cpu), page-faults, uncertain, sampled_low (95 % from cpu)",
+            "cpu_ns (cpu), share (of cpu), page-faults, uncertain, likely_low (95 % from cpu)",
         ),
         ({"by": "scope", "sort": "kernel"}, "the table of scopes has no column 'kernel'"),
         ({"filters": ["cpu_ns=3*"]}, "cpu_ns is a column of numbers; rows are filtered by texts: op, line"),
@@ -421,14 +421,14 @@ def test_columns_on_request_and_the_interval_of_samples_are_what_the_json_says(
         )
         write_run(read_run(recorded("hand_mlp")).header, connection.table("run"), run, force=False)
     found = {op["op"]: op["metrics"]["cpu_ns"] for op in json_cli("attribute", run, "--map", bundle)["ops"]}
-    keys = ("sampled_low", "sampled_high", "max", "median_low", "median_high", "samples")
+    keys = ("likely_low", "likely_high", "max", "median_low", "median_high", "samples")
     text = check_cli("attribute", run, "--map", bundle, "--columns", ",".join(("op", *keys)))
     rows = {row["op"]: row for row in printed_table(text, "Ops by cpu_ns, per invocation")}
-    assert sum(cost["sampled_low"] is not None for cost in found.values()) == 2
+    assert sum(cost["likely_low"] is not None for cost in found.values()) == 2
     for op_id, row in rows.items():
         _, *heads = row
         cost = found[op_id]
-        bounds = [None if cost[key] is None else Fraction(cost[key], 3) for key in ("sampled_low", "sampled_high")]
+        bounds = [None if cost[key] is None else Fraction(cost[key], 3) for key in ("likely_low", "likely_high")]
         for heading, value in zip(heads, [*bounds, Fraction(cost["per_invocation"]["max"]), None, None], strict=False):
             # Of three invocations the interval of a median is not known; ops without samples have none either.
             assert (row[heading] == "–") == (value is None), heading

@@ -6,14 +6,15 @@ What comes back from SQL (`scan`) is a few rows per target; the rest is arithmet
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
 from msgspec import structs
 
-from tracemap.attribution.model import NO_SERIES, NO_WORK, Attribution, MetricTotal, OpResult, ResidualRow
+from tracemap.attribution.model import NO_SERIES, NO_WORK, Attribution, MetricTotal, OpResult, ResidualRow, SiteResult
+from tracemap.attribution.result.agreement import Evidence, disagreements
 from tracemap.attribution.result.diagnostics import result_diagnostics
 from tracemap.attribution.result.invocations import series_of, shares_of_invocations
 from tracemap.attribution.result.mismatch import check_something_matches
@@ -23,12 +24,14 @@ from tracemap.attribution.result.totals import Totals, totals
 from tracemap.attribution.scan.metrics import IN_MILLIONTHS
 from tracemap.attribution.scan.scan import Scan, is_disturbed, percentiles, scan
 from tracemap.attribution.scan.tables import Tables, open_tables
+from tracemap.attribution.steps.counts import StepCounts
 from tracemap.attribution.steps.estimates import CodeEstimates
-from tracemap.attribution.weights import best_peaks
+from tracemap.attribution.weights import Weights, best_peaks
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import RunMismatch, UsageInvalid
 from tracemap.graph.estimates import KeptEstimates
 from tracemap.graph.model import TraceGraph
+from tracemap.graph.program import Site
 from tracemap.machine.images import Image
 from tracemap.measurements.circumstances import UNOBSERVED, differing_inputs
 from tracemap.measurements.elapsed import added
@@ -233,14 +236,15 @@ def _result(request: Request, tables: Tables, of_places: Totals, diagnostics: Se
     peaks = request.peaks or header.peaks
     estimates = CodeEstimates(graph, request.images, [run.header for run in request.runs], request.kept, peaks)
     inside = bases(graph, rule, steps, estimates, of_places.places.keys())
-    if estimates.made:
-        request.keep(estimates.all_made())
     by = Splitting(rule, peaks, header.workers, names, of_places, steps, per_call, inside)
     sites, transfers = site_results(graph, by), transfer_results(graph, by)
     of_works = {**{site.site: site for site in sites}, **{each.transfer: each for each in transfers}}
     # A call of one function says nothing of how a call of another differs from it.
     functions = tuple(dict.fromkeys(run.header.function for run in request.runs))
     shares = shares_of_invocations(tables, of_places, of_works) if len(functions) == 1 else {}
+    disagree = tuple(disagreements(_evidence(graph, sites, steps, estimates)))
+    if estimates.made:
+        request.keep(estimates.all_made())
     ops = op_results(graph, of_works, of_places, shares, disturbed=is_disturbed(request.runs))
     residual = residual_rows(graph, of_places, sites, names)
     series = series_of(tables, of_places, of_works) if request.series else NO_SERIES
@@ -252,12 +256,25 @@ def _result(request: Request, tables: Tables, of_places: Totals, diagnostics: Se
         ops=ops,
         sites=sites,
         residual=residual,
-        diagnostics=(*diagnostics, *result_diagnostics(graph, sites, by)),
+        diagnostics=(*diagnostics, *result_diagnostics(graph, sites, by, disagree)),
         transfers=transfers,
         kernels=steps.kernels,
         series=series,
         functions=functions,
+        disagreements=disagree,
     )
+
+
+def _evidence(
+    graph: TraceGraph, sites: Sequence[SiteResult], steps: StepCounts, estimates: CodeEstimates
+) -> Iterator[tuple[Site, Mapping[Evidence, Weights]]]:
+    """What each way tells of the members of sites whose inside was seen."""
+    for result in sites:
+        site = graph.site_by_id[result.site]
+        seen = {Evidence.SAMPLES: steps.sampled(site), Evidence.SIMULATED: steps.simulated(site)}
+        if len(site.members) > 1 and any(each is not None for each in seen.values()):
+            told = {**seen, Evidence.CODE: estimates.weights(site)}
+            yield site, {way: weights for way, weights in told.items() if weights is not None}
 
 
 def _added_up(headers: Sequence[RunHeader]) -> RunHeader:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
+from tracemap.attribution.result.agreement import Disagreement
 from tracemap.codec import Count, Record
 from tracemap.diagnostics import Diagnostic
 from tracemap.graph.ops import OpId
@@ -81,17 +82,18 @@ class OpCost(Record, frozen=True):
     `inclusive`: the whole of every site it is a member of (never added up over ops); `attributed`: its share by the
     rule (adds up); `low`/`high`: what the evidence alone proves. `per_invocation` is the spread of `attributed`.
     Events that could be of several sites were split evenly over these, but all of them are in the `high` of each op.
-    `sampled_low`/`sampled_high`: the 95 % interval of `attributed` as far as samples decide it, taken as if the errors
-    of all sites went the same way; `UNKNOWN` where no samples do. `uncertain`: it spans half of `attributed` or more;
-    or the run was disturbed, and p10 and p90 of its invocations lie half of the median apart, or more.
+    `likely_low`/`likely_high`: between what `attributed` lies by what it rests on, taken as if the errors of all sites
+    went the same way: the 95 % interval where samples decide, and how far estimates from machine code are off where
+    these do; `UNKNOWN` elsewhere. `uncertain`: that spans half of `attributed` or more for samples, all of it or more
+    for estimates; or the run was disturbed, and p10 and p90 of its invocations lie half of the median apart, or more.
     """
 
     inclusive: int
     attributed: int
     low: int
     high: int
-    sampled_low: Integer
-    sampled_high: Integer
+    likely_low: Integer
+    likely_high: Integer
     uncertain: bool
     per_invocation: PerInvocation
 
@@ -114,13 +116,14 @@ class MemberShare(Record, frozen=True):
     """What a site's member got of the site's cost, by metric name.
 
     `weight`: the part of it that this is, before it is rounded to a whole number.
-    `sampled`: the 95 % interval of what samples decide, by metric; no entry where they do not.
+    `likely`: between what it lies, by metric; no entry where nothing tells. `estimated`: that is by estimates.
     """
 
     op: OpId
     attributed: Mapping[str, int]
     weight: Mapping[str, Fraction] = {}
-    sampled: Mapping[str, tuple[int, int]] = {}
+    likely: Mapping[str, tuple[int, int]] = {}
+    estimated: bool = False
 
 
 class SiteCost(Record, frozen=True):
@@ -313,6 +316,8 @@ class Attribution:
     """Those in which anything was seen, in the order of the map."""
     series: Series = NO_SERIES
     """What ops cost in each invocation, where it was asked for, and the run is not too long."""
+    disagreements: tuple[Disagreement, ...] = ()
+    """Kernels that samples, simulated instructions and machine code divide differently."""
     functions: tuple[Text, ...] = ()
     """What the runs called, in their order, each function once; unknown is one of them where a run does not tell."""
 

@@ -135,7 +135,11 @@ def _parts(end: _Made, length: float, first_turn: int) -> Chain:
         parts[made.address] += made.at - (made.before.at if made.before is not None else 0)
         made = made.before
     total = parts.total()
-    return Chain(length, {address: length * part / total for address, part in sorted(parts.items())}) if total else NO_CHAIN
+    return (
+        Chain(length, {address: length * part / total for address, part in sorted(parts.items())})
+        if total
+        else NO_CHAIN
+    )
 
 
 def _needed(each: Instruction) -> tuple[frozenset[str], frozenset[str]]:

@@ -124,11 +124,19 @@ def _over_grid(
         place[dimension] = count - 1
         last = executed(instructions, loops, surroundings(counts, place, constants))
         for address in first.counts.keys() | last.counts.keys():
-            runs[address] = runs.get(address, 0.0) + (last.counts.get(address, 0.0) - first.counts.get(address, 0.0)) * total / count
+            runs[address] = (
+                runs.get(address, 0.0)
+                + (last.counts.get(address, 0.0) - first.counts.get(address, 0.0)) * total / count
+            )
         for address, access in first.accesses.items():
             step: int | Unknown = UNKNOWN
             other = last.accesses.get(address)
-            if other is not None and other.place is not UNKNOWN and access.place is not UNKNOWN and other.place.base == access.place.base:
+            if (
+                other is not None
+                and other.place is not UNKNOWN
+                and access.place is not UNKNOWN
+                and other.place.base == access.place.base
+            ):
                 step = (other.place.offset - access.place.offset) // (count - 1)
             grid[address].append(Turns(GRID[dimension], step, float(count)))
     return {address: max(0.0, count) for address, count in runs.items()}, grid
@@ -140,7 +148,10 @@ schedulers first."""
 
 
 def _chains(
-    bodies: Mapping[int, Sequence[Instruction]], loops: Sequence[CodeLoop], core: Mapping[int, float], runs: Mapping[int, float]
+    bodies: Mapping[int, Sequence[Instruction]],
+    loops: Sequence[CodeLoop],
+    core: Mapping[int, float],
+    runs: Mapping[int, float],
 ) -> dict[int, float]:
     """What the turns of loops wait for values, beyond what they keep the core busy for."""
     found: Counter[int] = Counter()
@@ -194,7 +205,12 @@ def _waits(
     accesses: dict[int, tuple[Access, Sequence[Turns]]] = {}
     loop_of = {each.address: number for number, body in bodies.items() for each in body}
     for address, access in first.accesses.items():
-        if access.place is not UNKNOWN and access.place.base in (_DISPATCH, _WORKGROUP, f"{_DISPATCH}[{_CONSTANTS_AT}]", f"{_DISPATCH}[32]"):
+        if access.place is not UNKNOWN and access.place.base in (
+            _DISPATCH,
+            _WORKGROUP,
+            f"{_DISPATCH}[{_CONSTANTS_AT}]",
+            f"{_DISPATCH}[32]",
+        ):
             continue
         around = _loops_around(loops, loop_of[address])
         turns = [Turns(loop, step, count) for loop, (step, count) in zip(around, access.turns, strict=False)]

@@ -8,15 +8,23 @@ data, both ways are followed, each with half of the weight.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final
 
 from tracemap.machine.code import ALWAYS, OUTSIDE, CodeLoop, Instruction
-from tracemap.machine.integers import Comparison, IntegerStep, Known, Memory, State, Surroundings, integer_step, operands_of
+from tracemap.machine.integers import (
+    Comparison,
+    IntegerStep,
+    Known,
+    Memory,
+    State,
+    Surroundings,
+    integer_step,
+    operands_of,
+)
 from tracemap.units import UNKNOWN, Unknown
 
 ASSUMED_TURNS: Final = 8
@@ -237,7 +245,9 @@ class _Walk:
             half = arrival.weight / 2
             return {block.target: _Arrival(half, state), block.next: _Arrival(half, state.copy())}
         if loop != OUTSIDE:
-            inside = [self._is_in(each, loop) and each != self.loops[loop].header for each in (block.target, block.next)]
+            inside = [
+                self._is_in(each, loop) and each != self.loops[loop].header for each in (block.target, block.next)
+            ]
             self._note_exit(start, compared, block, loop, found)
             del inside
         taken = compared.holds(block.condition)
@@ -300,7 +310,9 @@ class _Walk:
                         if target in self.blocks and not loop.holds(target):
                             exits[target] = _Arrival(1.0, State(back.state.around, dict(back.state.around.registers)))
         total = sum(each.weight for each in exits.values()) or 1.0
-        scaled = {target: _Arrival(each.weight / total, _forgotten(each.state, back.state)) for target, each in exits.items()}
+        scaled = {
+            target: _Arrival(each.weight / total, _forgotten(each.state, back.state)) for target, each in exits.items()
+        }
         return _scaled(found, weight), _weighted(scaled, weight)
 
 
@@ -359,7 +371,9 @@ def _summed(parts: Sequence[_Found], weights: Sequence[float]) -> _Found:
     if len(parts) > 1:
         found.accesses = _stepped(parts[0], parts[1], len(weights), found.accesses)
     else:
-        found.accesses = {address: replace(each, turns=(*each.turns, (0, 1.0))) for address, each in found.accesses.items()}
+        found.accesses = {
+            address: replace(each, turns=(*each.turns, (0, 1.0))) for address, each in found.accesses.items()
+        }
     return found
 
 

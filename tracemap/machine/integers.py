@@ -197,7 +197,9 @@ class State:
 
     def moved(self, other: State, times: int) -> State:
         """What it is after as many more turns of a loop, each of which changes it as from this one to another."""
-        registers = {name: _moved(value, other.registers.get(name, UNKNOWN), times) for name, value in self.registers.items()}
+        registers = {
+            name: _moved(value, other.registers.get(name, UNKNOWN), times) for name, value in self.registers.items()
+        }
         stack = {place: _moved(value, other.stack.get(place, UNKNOWN), times) for place, value in self.stack.items()}
         return State(self.around, registers, stack)
 
@@ -345,7 +347,9 @@ def _mov(state: State, operands: Sequence[Operand], size: int) -> None:
 def _movsx(state: State, operands: Sequence[Operand], size: int) -> None:
     value, source = state.get(operands[1]), operands[1]
     bits = 8 * source.size if isinstance(source, (Register, Memory)) else _BITS
-    state.put(operands[0], Value("", signed(value.offset, bits)) if _is_number(value) and value is not UNKNOWN else UNKNOWN)
+    state.put(
+        operands[0], Value("", signed(value.offset, bits)) if _is_number(value) and value is not UNKNOWN else UNKNOWN
+    )
 
 
 def _lea(state: State, operands: Sequence[Operand], size: int) -> None:
@@ -379,7 +383,11 @@ def _comparison(one: Known, two: Known, size: int) -> Comparison | Unknown:
 def _test(state: State, operands: Sequence[Operand], size: int) -> None:
     one, two = state.get(operands[0]), state.get(operands[1])
     both = one is not UNKNOWN and two is not UNKNOWN and not one.base and not two.base
-    state.compared = Comparison(one.offset & two.offset, 0, 8 * size) if both and one is not UNKNOWN and two is not UNKNOWN else UNKNOWN
+    state.compared = (
+        Comparison(one.offset & two.offset, 0, 8 * size)
+        if both and one is not UNKNOWN and two is not UNKNOWN
+        else UNKNOWN
+    )
 
 
 def _xor(state: State, operands: Sequence[Operand], size: int) -> None:
@@ -610,7 +618,9 @@ class IntegerStep:
             state.put(self.operands[0], state.get(self.operands[0]))
 
 
-_NOT_WHOLE: Final = re.compile(r"(v(?!u?comis|test|ptest|movd|movq|pextr|mov|pmovmsk|extractps|cvtt?[sp][sdh]2u?si)|nop|prefetch)")
+_NOT_WHOLE: Final = re.compile(
+    r"(v(?!u?comis|test|ptest|movd|movq|pextr|mov|pmovmsk|extractps|cvtt?[sp][sdh]2u?si)|nop|prefetch)"
+)
 
 
 def integer_step(mnemonic: str, text: str, writes: frozenset[str]) -> IntegerStep | None:

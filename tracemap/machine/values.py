@@ -55,8 +55,13 @@ class Values:
 
 
 NO_VALUES: Final = Values(
-    *(frozenset(), frozenset(), frozenset()), loads=False, stores=False, near=False, loaded=frozenset(),
-    partly=frozenset(), step=0,
+    *(frozenset(), frozenset(), frozenset()),
+    loads=False,
+    stores=False,
+    near=False,
+    loaded=frozenset(),
+    partly=frozenset(),
+    step=0,
 )
 """Of bytes that are no instruction."""
 

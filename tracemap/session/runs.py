@@ -152,9 +152,8 @@ def _keep_estimates(bundle: Bundle, made: KeptEstimates) -> None:
     from tracemap.graph.bundle import ESTIMATES_NAME, inside
     from tracemap.outputs import replaced
 
-    with suppress(OSError, TracemapError):
-        with replaced(inside(bundle.path, ESTIMATES_NAME)) as written:
-            written.write_bytes(encode(made))
+    with suppress(OSError, TracemapError), replaced(inside(bundle.path, ESTIMATES_NAME)) as written:
+        written.write_bytes(encode(made))
 
 
 def told_peaks(runs: Sequence[Path]) -> Peaks | None:

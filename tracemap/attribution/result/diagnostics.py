@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from tracemap.attribution.join.run import EXECUTE
 from tracemap.attribution.model import ResidualReason, SiteResult
+from tracemap.attribution.result.agreement import Disagreement
 from tracemap.attribution.result.shares import Splitting
 from tracemap.attribution.scan.scan import Scan
 from tracemap.diagnostics import TRANSFERS_UNTIMED, Diagnostic
@@ -20,7 +21,9 @@ _LOST = 0.001
 """The part of a metric that may be lost by rounding without a word."""
 
 
-def result_diagnostics(graph: TraceGraph, sites: Sequence[SiteResult], by: Splitting) -> Iterator[Diagnostic]:
+def result_diagnostics(
+    graph: TraceGraph, sites: Sequence[SiteResult], by: Splitting, disagree: Sequence[Disagreement]
+) -> Iterator[Diagnostic]:
     """Those of the whole result; the runs have some of their own."""
     scan = by.totals.scan
     at_load = sum(site.initializer for site in graph.sites) - sum(
@@ -37,6 +40,8 @@ def result_diagnostics(graph: TraceGraph, sites: Sequence[SiteResult], by: Split
     yield from _of_steps(by)
     if by.rule is Rule.MEASURED:
         yield from _of_rule(sites, by)
+    yield from _of_estimates(sites, by)
+    yield from _of_disagreement(graph, disagree)
     if scan.invocations.count is UNKNOWN and any(number >= 0 for number in scan.by_target):
         text = (
             "the runs do not tell which invocation an event belongs to: how the cost of an op differs from one to the "
@@ -157,7 +162,8 @@ def _of_rule(sites: Sequence[SiteResult], by: Splitting) -> Iterator[Diagnostic]
     """What shares by the rule `measured` mean, and where it had nothing to go by."""
     less = "One op less can save less, as a core does several at once"
     # A sole member has all of its site, whatever was seen.
-    shared = [by.bases[site.site] for site in sites if len(site.shares) > 1 and site.site in by.bases]
+    known = [by.bases[site.site] for site in sites if len(site.shares) > 1 and site.site in by.bases]
+    shared = [basis for basis in known if basis.factor == 1]
     if any(basis.sampled for basis in shared):
         text = (
             "shares of a kernel's ops: samples tell which loop took the time; inside of a loop it is split by how long "
@@ -172,7 +178,6 @@ def _of_rule(sites: Sequence[SiteResult], by: Splitting) -> Iterator[Diagnostic]
             f"long they keep a core busy; waiting for memory is nobody's. {less}"
         )
         yield Diagnostic("shares-are-instructions", text)
-    yield from _of_disagreement(sites, by)
     unseen = [site for site in sites if _was_called(site) and len(site.shares) > 1 and site.site not in by.bases]
     stood_in = sum(by.steps.graph.site_by_id[site.site].kernel in by.steps.stood_in for site in unseen)
     if len(unseen) > stood_in:
@@ -191,23 +196,39 @@ def _was_called(site: SiteResult) -> bool:
     return isinstance(site.calls, int) and site.calls > 0
 
 
-_MODEL_ERROR = 0.15
-"""By how much of a kernel a share may be off that a model of the core gives: what `make accuracy` holds it to."""
+def _of_estimates(sites: Sequence[SiteResult], by: Splitting) -> Iterator[Diagnostic]:
+    """Sites whose members' shares are estimated from machine code, and how far these may be off."""
+    factors = [
+        by.bases[site.site].factor
+        for site in sites
+        if _was_called(site) and len(site.shares) > 1 and site.site in by.bases and by.bases[site.site].factor > 1
+    ]
+    if not factors or by.rule not in (Rule.CODE, Rule.MEASURED):
+        return
+    where = "" if by.rule is Rule.CODE else f"at {plural(len(factors), 'site')} in which nothing was seen, "
+    text = (
+        f"shares of a kernel's ops: {where}estimated from machine code (how often instructions run, how long they keep "
+        f"a core busy, what they load); an op's cost may be off by a factor of {min(factors):g}"
+    )
+    if max(factors) > min(factors):
+        uncertain = sum(factor > min(factors) for factor in factors)
+        text += f", at {plural(uncertain, 'site')} that mostly wait by {max(factors):g}"
+    yield Diagnostic("shares-are-estimates", f"{text}. Record with --sample to measure them")
 
 
-def _of_disagreement(sites: Sequence[SiteResult], by: Splitting) -> Iterator[Diagnostic]:
-    """Sites of which samples say something else than simulated instructions, by more than the errors of both."""
-    site_by_id, found = by.steps.graph.site_by_id, []
-    for result in sites:
-        sampled = by.bases.get(result.site)
-        if result.calls and sampled is not None and sampled.sampled:
-            counted = by.steps.seen_at(site_by_id[result.site], INSTRUCTIONS)
-            if counted is not None and not sampled.agrees(counted, _MODEL_ERROR):
-                found.append(result.site)
+def _of_disagreement(graph: TraceGraph, found: Sequence[Disagreement]) -> Iterator[Diagnostic]:
+    """Kernels that two ways divide differently, by more than their errors."""
     if found:
-        named = ", ".join((*found[:_MOST_NAMED], "…") if len(found) > _MOST_NAMED else found)
+        named = [_told(graph, each) for each in found[:_MOST_NAMED]]
+        more = len(found) - len(named)
+        listed = "; ".join((*named, *([plural(more, "other")] if more else [])))
         text = (
-            f"at {plural(len(found), 'site')} samples and simulated instructions divide a kernel differently, by more "
-            f"than their errors: {named}. Instructions that take long, or wait for memory, are one reason"
+            f"{plural(len(found), 'kernel')} {'is' if len(found) == 1 else 'are'} divided differently by different "
+            f"evidence, by more than its errors: {listed}"
         )
         yield Diagnostic("evidence-disagrees", text)
+
+
+def _told(graph: TraceGraph, each: Disagreement) -> str:
+    shares = ", ".join(f"{percent} % by {way.value}" for way, percent in each.percent.items())
+    return f"{each.kernel}: {each.op} {graph.op_by_id[each.op].name} has {shares}"

@@ -130,8 +130,9 @@ def _split(site: Site, metrics: Mapping[str, SiteCost], by: Splitting) -> _Split
     own = {name: _weights_of(name, site, basis, by) for name in metrics}
     parts = {name: own[name].split(cost.total) for name, cost in metrics.items()}
     of_ops = weights_by_name(tuple((name, own[name].deciding) for name in metrics))
-    sampled = {name: own[name].intervals(cost.total) for name, cost in metrics.items() if own[name].are_uncertain}
-    shares = _shares([member.op for member in site.members], parts, of_ops, sampled)
+    likely = {name: own[name].intervals(cost.total) for name, cost in metrics.items() if own[name].are_uncertain}
+    ops = [member.op for member in site.members]
+    shares = _shares(ops, parts, of_ops, likely, estimated=basis.factor > 1)
     return _Split(shares, {name: shares[-1] for name, shares in parts.items()}, basis.assumed, basis.equal)
 
 
@@ -169,14 +170,16 @@ def _shares(
     ops: Sequence[OpId],
     parts: Mapping[str, Sequence[int]],
     of_ops: Sequence[Mapping[str, Fraction]],
-    sampled: Mapping[str, Sequence[tuple[int, int]]],
+    likely: Mapping[str, Sequence[tuple[int, int]]],
+    *,
+    estimated: bool = False,
 ) -> tuple[MemberShare, ...]:
     """The n-th part of each metric is the n-th op's; parts of nobody come after those of ops."""
     by_op = [dict(zip(parts, amounts, strict=True)) for amounts in zip(*parts.values(), strict=True)]
-    if not sampled:
+    if not likely:
         return tuple(map(MemberShare, ops, by_op, of_ops))
-    bounds = [{name: each[number] for name, each in sampled.items()} for number in range(len(ops))]
-    return tuple(map(MemberShare, ops, by_op, of_ops, bounds))
+    bounds = [{name: each[number] for name, each in likely.items()} for number in range(len(ops))]
+    return tuple(map(MemberShare, ops, by_op, of_ops, bounds, [estimated] * len(ops)))
 
 
 def op_results(
@@ -238,16 +241,16 @@ def _op_cost(
     least, most = _bounds(wholes, [result.metrics[metric].total for result in proven])
     # All events that could be of its places, whatever part these got; what is seen inside of kernels is of none.
     of_events = sum([each.get(metric, 0) for each in events])
-    sampled = [share for _, share in parts if metric in share.sampled]
-    low, high, uncertain = _interval(metric, attributed, sampled) if sampled else (UNKNOWN, UNKNOWN, False)
+    likely = [share for _, share in parts if metric in share.likely]
+    low, high, uncertain = _interval(metric, attributed, likely) if likely else (UNKNOWN, UNKNOWN, False)
     return OpCost(
         inclusive=sum(wholes),
         attributed=attributed,
         low=min(least, of_events) if of_events < 0 else least,
         high=max(most, of_events),
         per_invocation=per_invocation,
-        sampled_low=low,
-        sampled_high=high,
+        likely_low=low,
+        likely_high=high,
         uncertain=uncertain or (disturbed and _is_wide(per_invocation)),
     )
 
@@ -272,10 +275,13 @@ def _is_wide(spread: PerInvocation) -> bool:
     return spread.p90 > spread.p10 and 2 * (spread.p90 - spread.p10) >= spread.median
 
 
-def _interval(metric: str, attributed: int, sampled: Sequence[MemberShare]) -> tuple[int, int, bool]:
-    """What is attributed, moved by as much as the bounds of what samples decided lie from that; and if that is much."""
+def _interval(metric: str, attributed: int, likely: Sequence[MemberShare]) -> tuple[int, int, bool]:
+    """What is attributed, moved by as much as the bounds of what is uncertain lie from that; and if that is much.
+
+    What is estimated is known to be off by half; only more than that is said.
+    """
     below, above = (
-        attributed + sum(share.sampled[metric][bound] - share.attributed[metric] for share in sampled)
-        for bound in (0, 1)
+        attributed + sum(share.likely[metric][bound] - share.attributed[metric] for share in likely) for bound in (0, 1)
     )
-    return below, above, above > below and 2 * (above - below) >= attributed
+    much = 1 if all(share.estimated for share in likely) else 2
+    return below, above, above > below and much * (above - below) >= attributed

@@ -204,16 +204,21 @@ class StepCounts:
         Samples that are few decide where nothing was counted. An instruction counts for as long as it keeps the core
         busy.
         """
-        few = None
-        for metric, enough in ((SAMPLES, _ENOUGH), (_BUSY, 1)):
-            own = self.seen_at(site, metric)
-            if own is not None and own.seen >= enough:
-                return own
-            pooled = self._pooled(site, metric)
-            if pooled is not None and pooled.seen >= enough:
-                return pooled
-            few = few or pooled
-        return few
+        return self.sampled(site) or self.simulated(site) or self._pooled(site, SAMPLES)
+
+    def sampled(self, site: Site) -> Weights | None:
+        """The weights of a site's members by its samples, or those of its kernel; None where these are too few."""
+        return self._enough(site, SAMPLES, _ENOUGH)
+
+    def simulated(self, site: Site) -> Weights | None:
+        """The same by simulated instructions."""
+        return self._enough(site, _BUSY, 1)
+
+    def _enough(self, site: Site, metric: str, enough: int) -> Weights | None:
+        for found in (self.seen_at(site, metric), self._pooled(site, metric)):
+            if found is not None and found.seen >= enough:
+                return found
+        return None
 
     def _pooled(self, site: Site, metric: str) -> Weights | None:
         """What all sites of a kernel have seen, as it is at one of them: they run the same code."""

@@ -17,7 +17,7 @@ from tracemap.attribution.scan.rows import NO_ADDRESS, StepRow
 from tracemap.attribution.steps.code import Lines
 from tracemap.attribution.steps.lines import KernelSteps, Spot, in_loops, kernel_steps, lines_of_ops, of_members
 from tracemap.attribution.weights import Weights
-from tracemap.graph.estimates import KernelEstimate, KeptEstimates
+from tracemap.graph.estimates import KeptEstimates, KernelEstimate
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.program import Kernel, Site
 from tracemap.machine.estimate import Cache, Caches, Estimate, estimate
@@ -122,9 +122,7 @@ class CodeEstimates:
         """The size of the grid of a site's calls; of a dimension that the program computes, what a run had."""
         told = self._grids.get(site.id, (UNKNOWN, UNKNOWN, UNKNOWN))
         recorded = self._recorded.get(site.kernel, (1, 1, 1))
-        return tuple(
-            recorded[number] if count is UNKNOWN else max(1, count) for number, count in enumerate(told)
-        )
+        return tuple(recorded[number] if count is UNKNOWN else max(1, count) for number, count in enumerate(told))
 
     @cached_property
     def _grids(self) -> Mapping[str, tuple[Integer, ...]]:

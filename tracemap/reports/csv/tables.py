@@ -27,7 +27,7 @@ COLUMNS: Final = {
     **dict.fromkeys(("attributed", "inclusive", "low", "high"), int),
     **dict.fromkeys(("per_invocation_median", "per_invocation_median_low", "per_invocation_median_high"), int),
     **dict.fromkeys(("per_invocation_p10", "per_invocation_p90", "per_invocation_max"), int),
-    **dict.fromkeys(("sampled_low", "sampled_high", "uncertain"), int),
+    **dict.fromkeys(("likely_low", "likely_high", "uncertain"), int),
 }
 """The columns of the table of ops, and what is in them."""
 
@@ -56,8 +56,8 @@ def attribution_rows(graph: TraceGraph, attribution: Attribution) -> Iterator[Ce
         about = (op.id, op.name, *place, op.fate.value)
         cells = [without_controls(cell) if isinstance(cell, str) else cell for cell in about]
         for name, cost in result.metrics.items():
-            spread, sampled = astuple(cost.per_invocation), (cost.sampled_low, cost.sampled_high, int(cost.uncertain))
-            figures = (cost.attributed, cost.inclusive, cost.low, cost.high, *spread, *sampled)
+            spread, likely = astuple(cost.per_invocation), (cost.likely_low, cost.likely_high, int(cost.uncertain))
+            figures = (cost.attributed, cost.inclusive, cost.low, cost.high, *spread, *likely)
             yield [*cells, result.calls, without_controls(name), *about_metric[name], *figures]
     # The reason stands for the name and events for calls, so that sums over a column are those of the whole run.
     for row in attribution.residual:

@@ -8,6 +8,7 @@ from typing import Annotated, Final, Literal
 from msgspec import Meta
 
 from tracemap.attribution.model import Attribution, MetricTotal, OpResult, ResidualReason, SiteCost, SlowCall
+from tracemap.attribution.result.agreement import Disagreement
 from tracemap.codec import Count, Document, Record, view
 from tracemap.diagnostics import Diagnostic
 from tracemap.measurements.circumstances import DeviceTime
@@ -15,7 +16,7 @@ from tracemap.measurements.model import ElapsedParts
 from tracemap.options.attribute import Rule
 from tracemap.units import Integer, Text
 
-ATTRIBUTION_VERSION: Final = 4
+ATTRIBUTION_VERSION: Final = 5
 """Version of the JSON.
 
 1: first. 2: metrics say in how many invocations they were measured, and what of it is `work`; ops have
@@ -23,6 +24,7 @@ ATTRIBUTION_VERSION: Final = 4
 3: `duration_ns` counts what submissions and their dispatches have both once; the profiler's own work is a part of the
 elapsed time; the run has `devices` and `functions`; costs of ops tell if samples leave half of them open (`uncertain`).
 4: `calls` are null where a run has samples alone, which tell of none.
+5: `likely_low` and `likely_high` in place of `sampled_low` and `sampled_high`, for estimates too; `disagreements`.
 """
 
 
@@ -73,7 +75,7 @@ class ShownStep(Record, frozen=True):
 class ShownAttribution(Document, frozen=True, kw_only=True):
     """What the ops of a model cost in a run. For each metric: measured = attributed + residual."""
 
-    schema_version: Literal[4] = ATTRIBUTION_VERSION
+    schema_version: Literal[5] = ATTRIBUTION_VERSION
     kind: Literal["attribution"] = "attribution"
     map_sha256: str
     rule: Rule
@@ -84,6 +86,10 @@ class ShownAttribution(Document, frozen=True, kw_only=True):
     residual: tuple[ShownResidual, ...]
     diagnostics: tuple[Diagnostic, ...]
     steps: Annotated[tuple[ShownStep, ...], Meta(description="Samples, or simulated counts, inside of kernels.")]
+    disagreements: Annotated[
+        tuple[Disagreement, ...],
+        Meta(description="Kernels whose ops have other shares by samples, simulated instructions and machine code."),
+    ]
 
 
 def shown_attribution(attribution: Attribution) -> ShownAttribution:

@@ -159,14 +159,14 @@ class Spread(Record, frozen=True, array_like=True):
 
 
 class OpCostRow(Record, frozen=True, array_like=True):
-    """One metric of one op, as in `tracemap.attribution.model.OpCost`; `sampled` is None where no samples decide."""
+    """One metric of one op, as in `tracemap.attribution.model.OpCost`; `likely` is None where nothing tells."""
 
     attributed: int
     inclusive: int
     low: int
     high: int
     per_invocation: Spread | None
-    sampled: tuple[int, int] | None = None
+    likely: tuple[int, int] | None = None
     uncertain: bool = False
 
 

@@ -106,15 +106,15 @@ def _op_cost(cost: OpCost) -> OpCostRow:
         low=cost.low,
         high=cost.high,
         per_invocation=spread(cost.per_invocation),
-        sampled=_sampled(cost),
+        likely=_likely(cost),
         uncertain=cost.uncertain,
     )
 
 
-def _sampled(cost: OpCost) -> tuple[int, int] | None:
-    if isinstance(cost.sampled_low, Unknown) or isinstance(cost.sampled_high, Unknown):
+def _likely(cost: OpCost) -> tuple[int, int] | None:
+    if isinstance(cost.likely_low, Unknown) or isinstance(cost.likely_high, Unknown):
         return None
-    return cost.sampled_low, cost.sampled_high
+    return cost.likely_low, cost.likely_high
 
 
 def site_rows(costed: CostedMap) -> tuple[SiteRow, ...]:

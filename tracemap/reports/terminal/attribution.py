@@ -29,7 +29,7 @@ from tracemap.reports.views.costs import Costs
 from tracemap.reports.views.model import TEXT, Column, Row, View
 from tracemap.reports.views.ops import UNCERTAIN, UNCERTAIN_MARK
 from tracemap.reports.views.places import slowest_calls
-from tracemap.units import UNKNOWN, Integer, Scale, format_ns, plural
+from tracemap.units import UNKNOWN, Scale, format_ns, plural
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -62,7 +62,7 @@ def print_costs(costed: CostedMap, attribution: Attribution, out: TextIO, option
     diagnostics = costed.graph.diagnostics + attribution.diagnostics
     print_diagnostics(to, foremost(diagnostics))
     _print_run(to, costed, attribution, totals=options.totals)
-    _print_view(to, chosen, costs, attribution.run.workers)
+    _print_view(to, chosen, costs, attribution)
     if options.by == "site":
         _print_slowest(to, slowest_calls(costed, [str(row["site"]) for row in chosen.rows]))
     _print_balance(to, attribution, costs)
@@ -93,29 +93,39 @@ def _print_run(to: Console, costed: CostedMap, attribution: Attribution, *, tota
 
 
 def _rule_said(attribution: Attribution) -> str:
-    """Which rule kernels are split over their ops by; that of the model measures nothing inside of them."""
+    """Which rule kernels are split over their ops by; those that measure nothing inside of them estimate."""
     shared = any(site.calls and len(site.shares) > 1 for site in attribution.sites)
-    estimated = attribution.rule is Rule.MODEL and shared
-    return f"rule {attribution.rule.value}{' (ops that share a kernel: estimated)' if estimated else ''}"
+    how = _ESTIMATES.get(attribution.rule, "") if shared else ""
+    return f"rule {attribution.rule.value}{how}"
+
+
+_ESTIMATES = {
+    Rule.CODE: " (ops that share a kernel: estimated from machine code)",
+    Rule.MODEL: " (ops that share a kernel: estimated)",
+}
 
 
 # ---- the table
 
 
 _OPEN_BY_SAMPLES = "samples leave half of the cost or more open (95 % interval); record longer"
+_OPEN_BY_ESTIMATES = (
+    "estimated from machine code, and may be off by a factor of 2 or more; record with --sample to measure"
+)
 _OPEN_BY_WAITS = (
     "half of the cost or more is open: the run was disturbed, and invocations lie far apart (p10 to p90); record on a "
     "quieter machine{}"
 )
 
 
-def _print_view(to: Console, chosen: Chosen, costs: Costs, workers: Integer) -> None:
-    view = chosen.view
+def _print_view(to: Console, chosen: Chosen, costs: Costs, attribution: Attribution) -> None:
+    view, workers = chosen.view, attribution.run.workers
     title = f"{view.noun[:1].upper()}{view.noun[1:]}s by {costs.first.name}, {costs.basis()}"
     _print_columns(to, title, _in_order(chosen), chosen.rows, gap=False, advice="; --columns chooses")
     marked = [row for row in chosen.rows if row.get(UNCERTAIN.key)] if UNCERTAIN in chosen.columns else []
     by_waits = _OPEN_BY_WAITS.format("" if workers == 1 else ", or with --serial")
-    for legend in dict.fromkeys(_OPEN_BY_SAMPLES if "sampled_low" in row else by_waits for row in marked):
+    by_evidence = _OPEN_BY_ESTIMATES if attribution.rule is Rule.CODE else _OPEN_BY_SAMPLES
+    for legend in dict.fromkeys(by_evidence if "likely_low" in row else by_waits for row in marked):
         say(to, f"{UNCERTAIN_MARK} {legend}")
     for count, words, share in (
         (chosen.hidden, f"more {view.noun}", chosen.hidden_share),

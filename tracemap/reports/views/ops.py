@@ -40,8 +40,8 @@ def by_op(costed: CostedMap, costs: Costs) -> View:
         costs.calls(LEAVE_CALLS),
         *costs.columns(),
         UNCERTAIN,
-        costs.of_first("sampled_low", "95 % from", LEAVE_INTERVAL),
-        costs.of_first("sampled_high", "to", LEAVE_INTERVAL),
+        costs.of_first("likely_low", "from", LEAVE_INTERVAL),
+        costs.of_first("likely_high", "to", LEAVE_INTERVAL),
         costs.of_invocations("median", "median", LEAVE_MEDIAN),
         costs.of_invocations("p10", "p10", LEAVE_SPREAD),
         costs.of_invocations("p90", "p90", LEAVE_SPREAD + 1),
@@ -75,7 +75,7 @@ def _about_op(costed: CostedMap, costs: Costs, result: OpResult) -> Row:
         "low": cost.low,
         "high": cost.high,
         **_known(cost.per_invocation),
-        **_sampled(cost),
+        **_likely(cost),
     }
 
 
@@ -84,12 +84,12 @@ def _known(spread: PerInvocation) -> Mapping[str, Cell]:
     return {name: value for name, value in asdict(spread).items() if not isinstance(value, Unknown)}
 
 
-def _sampled(cost: OpCost) -> Mapping[str, Cell]:
+def _likely(cost: OpCost) -> Mapping[str, Cell]:
     """What is open of a cost; nothing where nothing says so."""
     mark = {UNCERTAIN.key: UNCERTAIN_MARK} if cost.uncertain else {}
-    if isinstance(cost.sampled_low, Unknown) or isinstance(cost.sampled_high, Unknown):
+    if isinstance(cost.likely_low, Unknown) or isinstance(cost.likely_high, Unknown):
         return mark
-    return {"sampled_low": cost.sampled_low, "sampled_high": cost.sampled_high, UNCERTAIN.key: "", **mark}
+    return {"likely_low": cost.likely_low, "likely_high": cost.likely_high, UNCERTAIN.key: "", **mark}
 
 
 def by_line(costed: CostedMap, costs: Costs) -> View:

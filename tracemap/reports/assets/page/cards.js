@@ -19,12 +19,13 @@ function opCard(op, selected) {
   if (!cost) return card;
   const rows = [["attributed", cost.attributed], ["inclusive", cost.inclusive], ["at least", cost.low], ["at most", cost.high]];
   card.append(table(...rows.map((row) => costRow(...row))));
-  if (cost.sampled) {
-    const [low, high] = cost.sampled;
-    card.append(make("div", "facts", "95 % interval of the samples: " + costWords(low) + " – " + costWords(high) +
-      (cost.uncertain ? "; it leaves half of the cost or more open: record longer" : "")));
+  if (cost.likely) {
+    const [low, high] = cost.likely;
+    const how = data.rule === "code" ? "estimated from machine code: " : "95 % interval of the samples: ";
+    const remedy = data.rule === "code" ? "; record with --sample to measure" : "; record longer";
+    card.append(make("div", "facts", how + costWords(low) + " – " + costWords(high) + (cost.uncertain ? remedy : "")));
   }
-  if (cost.uncertain && !cost.sampled) {
+  if (cost.uncertain && !cost.likely) {
     card.append(make("div", "facts", "half of the cost or more is open: the run was disturbed, and invocations lie far apart"));
   }
   if (op.calls !== null) card.append(make("div", "facts", callsWords(op.calls)));

@@ -11,7 +11,7 @@ const calls = column("calls", (row) => row.calls, callsCell, true, () => (whole 
 const spreadOver = (one, key) => ["median", "p10", "p90"].map((label, at) =>
   costs(label + "/" + one, (row) => costOf(row)?.[key]?.[at], singleCell, () => chosenMetric().name + " of single " + one + "s"));
 
-const SAMPLED = data.fields.OpCostRow.indexOf("sampled"); // of what is not unpacked yet
+const SAMPLED = data.fields.OpCostRow.indexOf("likely"); // of what is not unpacked yet
 const opColumns = [
   text("op", (op) => op.id, (op) => make("td", "", link(op.id, op.id))),
   text("name", (op) => op.name, (op) => make("td", "mono", op.name)),
@@ -22,8 +22,8 @@ const opColumns = [
     sums("attributed", (op) => costOf(op)?.attributed),
     shares((op) => costOf(op)?.attributed),
     ...(data.ops.some((op) => op.costs.some((cost) => cost[SAMPLED])) ? [
-      sums("95 % from", (op) => costOf(op)?.sampled?.[0]),
-      sums("to", (op) => costOf(op)?.sampled?.[1]),
+      sums("from", (op) => costOf(op)?.likely?.[0]),
+      sums("to", (op) => costOf(op)?.likely?.[1]),
       text("uncertain", (op) => (costOf(op)?.uncertain ? "~" : "")),
     ] : []),
     sums("inclusive", (op) => costOf(op)?.inclusive),
