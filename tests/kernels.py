@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from tests.support import check_cli
@@ -24,7 +25,7 @@ def steps_of(bundle: Path) -> KernelSteps:
     """The only kernel of a bundle."""
     made = load(bundle)
     (kernel,) = made.graph.kernels
-    return kernel_steps(made.graph, kernel, read_images(made.module_path))
+    return kernel_steps(made.graph, kernel, partial(read_images, made.module_path))
 
 
 def in_loops(steps: KernelSteps) -> list[Instruction]:

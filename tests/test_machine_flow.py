@@ -197,7 +197,7 @@ def test_every_instruction_takes_some_time(chain: Chain) -> None:
 
 def test_the_loops_of_the_kernel_are_found_without_the_map(chain: Chain) -> None:
     steps = chain(BASELINE)
-    ((image, function),) = kernel_images(steps.images, steps.kernel.name)
+    ((image, function),) = kernel_images(steps.images(), steps.kernel.name)
     assert steps.code.loops == loops_of(instructions_of(image, function))
 
 
@@ -229,7 +229,7 @@ def bodies_of(model: str, tmp_path: Path, flag: str = BASELINE) -> list[list[Ins
     check_cli("build", file, "-o", bundle, "--force", "--", flag)
     made = load(bundle)
     (kernel,) = made.graph.kernels
-    code = kernel_steps(made.graph, kernel, read_images(made.module_path)).code
+    code = kernel_steps(made.graph, kernel, lambda: read_images(made.module_path)).code
     found: dict[int, list[Instruction]] = defaultdict(list)
     for each in code.instructions:
         found[innermost(code.loops, each.address)].append(each)

@@ -45,7 +45,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def steps_of(bundle: Path) -> KernelSteps:
     graph = load(bundle).graph
     (kernel,) = graph.kernels
-    return kernel_steps(graph, kernel, read_images(load(bundle).module_path))
+    return kernel_steps(graph, kernel, lambda: read_images(load(bundle).module_path))
 
 
 def waiting_in_loop(steps: KernelSteps) -> tuple[int, dict[int, int]]:

@@ -242,7 +242,7 @@ def _result(request: Request, tables: Tables, of_places: Totals, diagnostics: Se
     # A call of one function says nothing of how a call of another differs from it.
     functions = tuple(dict.fromkeys(run.header.function for run in request.runs))
     shares = shares_of_invocations(tables, of_places, of_works) if len(functions) == 1 else {}
-    disagree = tuple(disagreements(_evidence(graph, sites, steps, estimates)))
+    disagree = tuple(disagreements([*_evidence(graph, sites, steps, estimates)]))
     if estimates.made:
         request.keep(estimates.all_made())
     ops = op_results(graph, of_works, of_places, shares, disturbed=is_disturbed(request.runs))

@@ -11,7 +11,7 @@ from tracemap.codec import Count, Document, Positive, Record
 
 
 class KernelEstimate(Record, frozen=True):
-    """What the lines of a kernel's text are estimated to cost in a call of so many workgroups, in hundredths of a cycle.
+    """What the lines of a kernel's text cost in a call of so many workgroups, estimated in hundredths of a cycle.
 
     `with_code`: the lines that have machine code. `factor`: by how much an op's cost may be off. Without lines its code
     cannot be estimated.

@@ -2,8 +2,8 @@
 
 A processor works on many instructions at a time, but a sum that is added to in each turn is a chain: a turn takes at
 least as long as the way from the sum to itself. And only so many instructions are in work at a time: of a long chain
-within a turn only as many turns overlap as fit into that window. Latencies are those that uops.info (Abel and Reineke, ASPLOS 2019) has
-for present-day server cores, put into classes; for AArch64 those of Arm's Software Optimization Guides.
+within a turn only as many turns overlap as fit into that window. Latencies are those that uops.info (Abel and Reineke,
+ASPLOS 2019) has for present-day server cores, put into classes; for AArch64 Arm's Software Optimization Guides.
 """
 
 from __future__ import annotations
@@ -54,6 +54,10 @@ class Chain:
 
     hundredths: float = 0
     parts: Mapping[int, float] = field(default_factory=dict)
+
+    def scaled(self, factor: float) -> Chain:
+        """A part of it."""
+        return Chain(self.hundredths * factor, {address: part * factor for address, part in self.parts.items()})
 
 
 NO_CHAIN: Final = Chain()

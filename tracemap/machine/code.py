@@ -109,7 +109,7 @@ def loops_of(instructions: Sequence[Instruction]) -> tuple[CodeLoop, ...]:
         return ()
     import networkx as nx
 
-    blocks = _blocks(instructions)
+    blocks = basic_blocks(instructions)
     graph = _flow(blocks)
     dominator = nx.immediate_dominators(graph, 0)
     bodies: dict[int, set[int]] = {}
@@ -120,8 +120,8 @@ def loops_of(instructions: Sequence[Instruction]) -> tuple[CodeLoop, ...]:
     return tuple(_loop(head, order, bodies, blocks) for head in order)
 
 
-def _blocks(instructions: Sequence[Instruction]) -> list[Sequence[Instruction]]:
-    """Basic blocks, by address."""
+def basic_blocks(instructions: Sequence[Instruction]) -> list[Sequence[Instruction]]:
+    """The basic blocks of a function, by address; not empty."""
     leaders = {target for each in instructions for target in each.targets}
     starts = [0]
     for place in range(1, len(instructions)):

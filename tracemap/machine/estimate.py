@@ -9,15 +9,17 @@ work overlaps, and what remains is waiting.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final, NamedTuple
 
 from tracemap.machine.chains import Chain, chains_of
 from tracemap.machine.code import OUTSIDE, CodeLoop, Instruction, innermost
 from tracemap.machine.execution import Access, Execution, executed
-from tracemap.machine.integers import Surroundings, Value
+from tracemap.machine.integers import Surroundings, Value, loaded_pointer
 from tracemap.machine.traffic import LINE_BYTES, Turns, brought, streams_of
 from tracemap.units import UNKNOWN, Unknown
 
@@ -60,26 +62,20 @@ class Estimate:
 
 _DISPATCH: Final = "\0dispatch"
 _WORKGROUP: Final = "\0workgroup"
+_ARGUMENTS: Final = {"rdi": Value("\0environment", 0), "rsi": Value(_DISPATCH, 0), "rdx": Value(_WORKGROUP, 0)}
 _COUNTS_AT: Final = (12, 16, 20)
 _IDS_AT: Final = (0, 4, 8)
-_CONSTANTS_AT: Final = 24
-"""Where the state of a dispatch and of a workgroup has them (IREE, runtime/src/iree/hal/local/executable_library.h)."""
-
-
-def surroundings(counts: Sequence[int], ids: Sequence[int], constants: Sequence[int] = ()) -> Surroundings:
-    """What a kernel finds in a workgroup of a grid."""
-    memory = {Value(_DISPATCH, at): count for at, count in zip(_COUNTS_AT, counts, strict=True)}
-    memory |= {Value(_WORKGROUP, at): number for at, number in zip(_IDS_AT, ids, strict=True)}
-    behind = f"{_DISPATCH}[{_CONSTANTS_AT}]"
-    memory |= {Value(behind, 4 * number): value for number, value in enumerate(constants)}
-    registers = {"rdi": Value("\0environment", 0), "rsi": Value(_DISPATCH, 0), "rdx": Value(_WORKGROUP, 0)}
-    return Surroundings(registers, memory)
+_CONSTANTS: Final = loaded_pointer(Value(_DISPATCH, 24))
+_BINDINGS: Final = loaded_pointer(Value(_DISPATCH, 32))
+"""Where a dispatch and a workgroup have them (IREE, runtime/src/iree/hal/local/executable_library.h)."""
+_STATES: Final = frozenset({_DISPATCH, _WORKGROUP, _CONSTANTS, _BINDINGS})
+"""What is no array: always near."""
 
 
 def estimate(
     instructions: Sequence[Instruction],
     loops: Sequence[CodeLoop],
-    counts: Sequence[int],
+    workgroups: Sequence[int],
     caches: Caches,
     constants: Sequence[int] = (),
 ) -> Estimate:
@@ -88,58 +84,148 @@ def estimate(
     Args:
         instructions: of the kernel, by address.
         loops: those of the kernel.
-        counts: of workgroups, in each dimension of the grid.
+        workgroups: how many, in each dimension of the grid.
         caches: of the machine.
-        constants: the numbers that the dispatch is called with.
+        constants: the numbers that the dispatch is called with, as far as they are known.
     """
-    first = executed(instructions, loops, surroundings(counts, (0, 0, 0), constants))
-    runs, grid = _over_grid(first, instructions, loops, counts, constants)
-    bodies: dict[int, list[Instruction]] = defaultdict(list)
-    for each in instructions:
-        bodies[innermost(loops, each.address)].append(each)
-    core = {each.address: runs.get(each.address, 0.0) * each.hundredths for each in instructions}
-    chain = _chains(bodies, loops, core, runs)
-    memory = _waits(bodies, loops, first, grid, runs, core, chain, caches)
-    return Estimate(core, chain, memory, first.assumed)
+    made = _Estimate(instructions, loops, tuple(workgroups), tuple(constants))
+    return Estimate(made.core, made.chain, made.memory(caches), made.first.assumed)
 
 
-def _over_grid(
-    first: Execution,
-    instructions: Sequence[Instruction],
-    loops: Sequence[CodeLoop],
-    counts: Sequence[int],
-    constants: Sequence[int],
-) -> tuple[dict[int, float], dict[int, list[Turns]]]:
-    """How often instructions run in all workgroups, and how far each dimension of the grid moves their places.
+@dataclass(frozen=True)
+class _Estimate:
+    instructions: Sequence[Instruction]
+    loops: Sequence[CodeLoop]
+    workgroups: tuple[int, ...]
+    constants: tuple[int, ...]
 
-    Workgroups are alike but for the last ones of a dimension, which have what is left.
-    """
-    total = counts[0] * counts[1] * counts[2]
-    runs = {address: count * total for address, count in first.counts.items()}
-    grid: dict[int, list[Turns]] = {address: [] for address in first.accesses}
-    for dimension, count in enumerate(counts):
-        if count < 2:
-            continue
-        place = [0, 0, 0]
-        place[dimension] = count - 1
-        last = executed(instructions, loops, surroundings(counts, place, constants))
-        for address in first.counts.keys() | last.counts.keys():
-            runs[address] = (
-                runs.get(address, 0.0)
-                + (last.counts.get(address, 0.0) - first.counts.get(address, 0.0)) * total / count
-            )
-        for address, access in first.accesses.items():
+    @cached_property
+    def first(self) -> Execution:
+        """What the first workgroup does."""
+        return self._executed((0, 0, 0))
+
+    @cached_property
+    def _last(self) -> Mapping[int, Execution]:
+        """What the last workgroup of each dimension does that has several."""
+        found = {}
+        for dimension, count in enumerate(self.workgroups):
+            if count > 1:
+                place = [0, 0, 0]
+                place[dimension] = count - 1
+                found[dimension] = self._executed(place)
+        return found
+
+    def _executed(self, place: Sequence[int]) -> Execution:
+        memory = {Value(_DISPATCH, at): count for at, count in zip(_COUNTS_AT, self.workgroups, strict=True)}
+        memory |= {Value(_WORKGROUP, at): number for at, number in zip(_IDS_AT, place, strict=True)}
+        memory |= {Value(_CONSTANTS, 4 * number): value for number, value in enumerate(self.constants)}
+        return executed(self.instructions, self.loops, Surroundings(_ARGUMENTS, memory))
+
+    @cached_property
+    def _runs(self) -> Mapping[int, float]:
+        """How often instructions run in all workgroups, by address.
+
+        Workgroups are alike but for the last ones of a dimension, which have what is left.
+        """
+        first, total = self.first.counts, math.prod(self.workgroups)
+        found: dict[int, float] = {address: count * total for address, count in first.items()}
+        for dimension, last in self._last.items():
+            part = total / self.workgroups[dimension]
+            for address in first.keys() | last.counts.keys():
+                other = last.counts.get(address, 0.0) - first.get(address, 0.0)
+                found[address] = found.get(address, 0.0) + other * part
+        return {address: max(0.0, count) for address, count in found.items()}
+
+    @cached_property
+    def _loop_of(self) -> Mapping[int, int]:
+        """The innermost loop around each instruction, by address."""
+        return {each.address: innermost(self.loops, each.address) for each in self.instructions}
+
+    @cached_property
+    def _bodies(self) -> Mapping[int, Sequence[Instruction]]:
+        """The instructions of each loop, without those of loops inside of it."""
+        found: dict[int, list[Instruction]] = defaultdict(list)
+        for each in self.instructions:
+            found[self._loop_of[each.address]].append(each)
+        return found
+
+    def _around(self, loop: int) -> Iterator[int]:
+        """A loop and those around it, from inside out."""
+        while loop != OUTSIDE:
+            yield loop
+            loop = self.loops[loop].parent
+
+    # ---- the core
+
+    @cached_property
+    def core(self) -> Mapping[int, float]:
+        """What instructions keep the core busy for."""
+        return {each.address: self._runs.get(each.address, 0.0) * each.hundredths for each in self.instructions}
+
+    @cached_property
+    def chain(self) -> Mapping[int, float]:
+        """What the turns of loops wait for values, beyond what they keep the core busy for."""
+        found: dict[int, float] = defaultdict(float)
+        for loop in self._bodies:
+            if loop != OUTSIDE and self._runs.get(self.loops[loop].header):
+                self._add_chains(found, loop)
+        return found
+
+    def _add_chains(self, found: dict[int, float], loop: int) -> None:
+        own, turns = self._bodies[loop], self._runs[self.loops[loop].header]
+        whole = [each for other, body in self._bodies.items() if loop in self._around(other) for each in body]
+        count = sum(self._runs.get(each.address, 0.0) for each in whole) / turns
+        busy = sum(self.core[each.address] for each in whole) / turns
+        chains = chains_of(own)
+        if (
+            len(whole) == len(own) and chains.carried.hundredths > busy
+        ):  # what a loop inside of it carries is that one's
+            _add_beyond(found, chains.carried, busy, turns)
+            return
+        # As many turns overlap as the core can have in work; of a long turn, a part of it.
+        overlapped = min(1.0, count / _IN_WORK)
+        _add_beyond(found, chains.within.scaled(overlapped), busy * min(1.0, _IN_WORK / count), turns)
+
+    # ---- memory
+
+    def memory(self, caches: Caches) -> Mapping[int, float]:
+        """What loops wait for memory, beyond what they take without it."""
+        streams = streams_of(self._accesses())
+        waits: dict[int, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+        for stream, behind in zip(streams, brought(streams, [cache.bytes for cache in caches]), strict=True):
+            hundredths = _hundredths(behind, caches)
+            for address in stream.addresses:
+                waits[self._loop_of[address]][address] += hundredths / len(stream.addresses)
+        found: dict[int, float] = {}
+        for loop, waiting in waits.items():
+            takes = sum(self.core[each.address] + self.chain.get(each.address, 0.0) for each in self._bodies[loop])
+            total = sum(waiting.values())
+            if total > takes:
+                found.update({address: value * (total - takes) / total for address, value in waiting.items()})
+        return found
+
+    def _accesses(self) -> dict[int, tuple[Access, Sequence[Turns]]]:
+        """The accesses to arrays, each with the loops around it, from inside out, and then the grid."""
+        found: dict[int, tuple[Access, Sequence[Turns]]] = {}
+        for address, access in self.first.accesses.items():
+            if access.place is UNKNOWN or access.place.pointer not in _STATES:
+                loops = zip(self._around(self._loop_of[address]), access.turns, strict=False)
+                turns = [Turns(loop, step, count) for loop, (step, count) in loops]
+                found[address] = access, (*turns, *self._grid(address, access))
+        return found
+
+    def _grid(self, address: int, access: Access) -> Iterator[Turns]:
+        """How each dimension of the grid moves an access."""
+        for dimension, last in self._last.items():
+            count, other = self.workgroups[dimension], last.accesses.get(address, access)
             step: int | Unknown = UNKNOWN
-            other = last.accesses.get(address)
             if (
-                other is not None
-                and other.place is not UNKNOWN
+                other.place is not UNKNOWN
                 and access.place is not UNKNOWN
-                and other.place.base == access.place.base
+                and other.place.pointer == access.place.pointer
             ):
                 step = (other.place.offset - access.place.offset) // (count - 1)
-            grid[address].append(Turns(GRID[dimension], step, float(count)))
-    return {address: max(0.0, count) for address, count in runs.items()}, grid
+            yield Turns(GRID[dimension], step, float(count))
 
 
 _IN_WORK: Final = 256
@@ -147,95 +233,12 @@ _IN_WORK: Final = 256
 schedulers first."""
 
 
-def _chains(
-    bodies: Mapping[int, Sequence[Instruction]],
-    loops: Sequence[CodeLoop],
-    core: Mapping[int, float],
-    runs: Mapping[int, float],
-) -> dict[int, float]:
-    """What the turns of loops wait for values, beyond what they keep the core busy for."""
-    found: Counter[int] = Counter()
-    whole = {number: _with_inner(number, bodies, loops) for number in bodies if number != OUTSIDE}
-    for number, body in whole.items():
-        turns = runs.get(loops[number].header, 0.0)
-        if not turns:
-            continue
-        count = sum(runs.get(each.address, 0.0) for each in body) / turns
-        busy = sum(core[each.address] for each in body) / turns
-        chains = chains_of(bodies[number])
-        if len(body) == len(bodies[number]):  # what a loop inside of it carries is that loop's
-            _add_beyond(found, chains.carried, busy, turns)
-        part = min(1.0, _IN_WORK / count)
-        within = Chain(
-            chains.within.hundredths * min(1.0, count / _IN_WORK),
-            {address: each * min(1.0, count / _IN_WORK) for address, each in chains.within.parts.items()},
-        )
-        if chains.carried.hundredths <= busy:
-            _add_beyond(found, within, busy * part, turns)
-    return dict(found)
-
-
-def _with_inner(
-    number: int, bodies: Mapping[int, Sequence[Instruction]], loops: Sequence[CodeLoop]
-) -> Sequence[Instruction]:
-    """The instructions of a loop, with those of loops inside of it."""
-    inside = (body for other, body in bodies.items() if number in _loops_around(loops, other))
-    return [each for body in inside for each in body]
-
-
-def _add_beyond(found: Counter[int], chain: Chain, busy: float, turns: float) -> None:
+def _add_beyond(found: dict[int, float], chain: Chain, busy: float, turns: float) -> None:
     """Add what a chain takes in all turns of a loop beyond what keeps the core busy."""
     if chain.hundredths > busy:
         part = (chain.hundredths - busy) / chain.hundredths * turns
         for address, hundredths in chain.parts.items():
-            found[address] += hundredths * part  # type: ignore[assignment]  # parts of hundredths
-
-
-def _waits(
-    bodies: Mapping[int, Sequence[Instruction]],
-    loops: Sequence[CodeLoop],
-    first: Execution,
-    grid: Mapping[int, Sequence[Turns]],
-    runs: Mapping[int, float],
-    core: Mapping[int, float],
-    chain: Mapping[int, float],
-    caches: Caches,
-) -> dict[int, float]:
-    """What loops wait for memory, beyond what they take without it."""
-    accesses: dict[int, tuple[Access, Sequence[Turns]]] = {}
-    loop_of = {each.address: number for number, body in bodies.items() for each in body}
-    for address, access in first.accesses.items():
-        if access.place is not UNKNOWN and access.place.base in (
-            _DISPATCH,
-            _WORKGROUP,
-            f"{_DISPATCH}[{_CONSTANTS_AT}]",
-            f"{_DISPATCH}[32]",
-        ):
-            continue
-        around = _loops_around(loops, loop_of[address])
-        turns = [Turns(loop, step, count) for loop, (step, count) in zip(around, access.turns, strict=False)]
-        accesses[address] = access, (*turns, *grid.get(address, ()))
-    streams = streams_of(accesses)
-    waits: dict[int, Counter[int]] = defaultdict(Counter)
-    for stream, behind in zip(streams, brought(streams, [cache.bytes for cache in caches]), strict=True):
-        hundredths = _hundredths(behind, caches)
-        for address in stream.addresses:
-            waits[loop_of[address]][address] += hundredths / len(stream.addresses)  # type: ignore[assignment]
-    found: dict[int, float] = {}
-    for number, waiting in waits.items():
-        takes = sum(core[each.address] + chain.get(each.address, 0.0) for each in bodies[number])
-        total = sum(waiting.values())
-        if total > takes:
-            found.update({address: value * (total - takes) / total for address, value in waiting.items()})
-    return found
-
-
-def _loops_around(loops: Sequence[CodeLoop], number: int) -> list[int]:
-    found = []
-    while number != OUTSIDE:
-        found.append(number)
-        number = loops[number].parent
-    return found
+            found[address] += hundredths * part
 
 
 def _hundredths(behind: Sequence[float], caches: Caches) -> float:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 from tracemap.machine.execution import Access
@@ -23,15 +24,15 @@ class Turns(NamedTuple):
 
     loop: int
     step: int | Unknown
-    count: float
+    turns: float
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
     """Accesses that go on together through the same memory, a line or two apart.
 
-    `addresses` are those of the instructions; `base` names the memory, "" where that is not known, and `offset` is where
-    it begins there; `around` the loops around them, from inside out, then the grid.
+    `addresses` are those of the instructions; `base` names the memory, "" where that is not known; `offset` is where it
+    begins there; `around` the loops around them, from inside out, then the grid.
     `touched`: how many bytes of lines one run of each of these touches, after those of a single turn of the innermost;
     `runs`: how often that happens.
     """
@@ -48,20 +49,12 @@ class Stream:
         loops = (place for place, turns in enumerate(self.around) if together[turns.loop] > cache)
         return next(loops, None)
 
-    @property
-    def is_strided(self) -> bool:
-        """Whether it goes on in steps that no prefetcher follows: from one page to another, or anywhere."""
-        return any(each.step is UNKNOWN or abs(each.step) >= _PAGE for each in self.around[:1] if each.count > 1)
-
-
-_PAGE: Final = 4096
-
 
 def streams_of(accesses: Mapping[int, tuple[Access, Sequence[Turns]]]) -> list[Stream]:
     """The streams of a kernel, from its accesses and what stands around each, by address."""
     groups: dict[object, list[tuple[int, Access]]] = defaultdict(list)
     for address, (access, around) in accesses.items():
-        key = address if access.place is UNKNOWN else (access.place.base, tuple(around))
+        key = address if access.place is UNKNOWN else (access.place.pointer, tuple(around))
         groups[key].append((address, access))
     return [
         _stream(part, tuple(accesses[part[0][0]][1]))
@@ -75,7 +68,7 @@ def _near(members: Sequence[tuple[int, Access]], around: Sequence[Turns]) -> Ite
     step = next((abs(each.step) for each in around if each.step is not UNKNOWN and each.step), 0)
     ordered = sorted(members, key=lambda each: _offset(each[1]))
     part = [ordered[0]]
-    for one, other in zip(ordered, ordered[1:], strict=False):
+    for one, other in pairwise(ordered):
         if _offset(other[1]) - _offset(one[1]) <= max(step, LINE_BYTES):
             part.append(other)
         else:
@@ -98,9 +91,9 @@ def _stream(part: Sequence[tuple[int, Access]], around: tuple[Turns, ...]) -> St
     for each in around:
         span, dense = _grown(span, dense, each)
         touched.append(max(dense, touched[-1]))
-        runs = [*(one * each.count for one in runs), 1.0]
+        runs = [*(one * each.turns for one in runs), 1.0]
     place = accesses[0].place
-    base = "" if place is UNKNOWN else place.base
+    base = "" if place is UNKNOWN else place.pointer
     return Stream(tuple(address for address, _ in part), base, low, around, tuple(touched), tuple(runs))
 
 
@@ -112,12 +105,12 @@ def _lines(access: Access, low: int) -> range:
 def _grown(span: float, dense: float, turns: Turns) -> tuple[float, float]:
     """What is spanned and touched in all turns of a loop, from what it is in one."""
     if turns.step is UNKNOWN:  # anywhere: each turn has lines of its own
-        return max(span, dense * turns.count), max(dense, LINE_BYTES) * turns.count
-    if not turns.step or turns.count <= 1:
+        return max(span, dense * turns.turns), max(dense, LINE_BYTES) * turns.turns
+    if not turns.step or turns.turns <= 1:
         return span, dense
     step = abs(turns.step)
-    moved = step * (turns.count - 1)
-    of_lines = max(dense, LINE_BYTES) * turns.count
+    moved = step * (turns.turns - 1)
+    of_lines = max(dense, LINE_BYTES) * turns.turns
     return span + moved, min(dense + moved, of_lines) if step <= max(span, LINE_BYTES) else of_lines
 
 

@@ -66,7 +66,7 @@ class CacheSpeed(Record, frozen=True):
 
 
 class Peaks(Record, frozen=True):
-    """The machine's speed limits, for the rules `code` and `model`; `caches` from the first level on, none if unknown."""
+    """The machine's speed limits, for the rules `code` and `model`; `caches` from the first level on, where known."""
 
     operations_per_second: Positive
     bytes_per_second: Positive
@@ -276,7 +276,7 @@ LAST_LEVEL_MISSES = ("ILmr", "DLmr", "DLmw")
 STAND_INS = "Ir_stand_in"
 """Those of the simulated instructions that stand in for instructions which the simulated build lacks."""
 CORE_CYCLES: Final = "core_cycles"
-"""Of the simulated instructions: for how many cycles they keep a core busy, estimated from each one's own throughput."""
+"""For how many cycles simulated instructions keep a core busy, estimated from the throughput of each."""
 STEP_METRICS = (
     *(SAMPLES, INSTRUCTIONS, "I1mr", "ILmr", "Dr", "D1mr", "DLmr", "Dw", "D1mw", "DLmw", STAND_INS),
     CORE_CYCLES,

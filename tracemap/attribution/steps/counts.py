@@ -76,7 +76,7 @@ class StepCounts:
             by_kernel[row.kernel].append(row)
         # Machine code is read and taken apart only if something was seen at its addresses, or its instructions count.
         of_code = INSTRUCTIONS in self.metrics or any(row.address != NO_ADDRESS for row in self.rows)
-        images = self.images() if of_code else ()
+        images = self.images if of_code else tuple
         seen = [kernel for kernel in self.graph.kernels if kernel.name in by_kernel]
         self._steps = {kernel.name: kernel_steps(self.graph, kernel, images) for kernel in seen}
         self.kernels = tuple(self._add(kernel, by_kernel[kernel.name]) for kernel in seen)

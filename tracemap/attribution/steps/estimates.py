@@ -103,7 +103,7 @@ class CodeEstimates:
 
     def _steps_of(self, kernel: str) -> KernelSteps:
         if kernel not in self._steps:
-            self._steps[kernel] = kernel_steps(self.graph, self.graph.kernel_by_name[kernel], _Later(self.images))
+            self._steps[kernel] = kernel_steps(self.graph, self.graph.kernel_by_name[kernel], self.images)
         return self._steps[kernel]
 
     def _fresh(self, kernel: Kernel, workgroups: tuple[int, ...]) -> KernelEstimate:
@@ -153,19 +153,6 @@ def _line_hundredths(cache: CacheSpeed) -> int:
 
 
 _STEP: Final = 1.2
-
-
-class _Later(Sequence[Image]):
-    """Images that are read only when they are looked at."""
-
-    def __init__(self, images: Callable[[], Sequence[Image]]) -> None:
-        self._images = images
-
-    def __len__(self) -> int:
-        return len(self._images())
-
-    def __getitem__(self, place):  # type: ignore[no-untyped-def]  # as of any sequence
-        return self._images()[place]
 
 
 def _factor(found: Estimate) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -77,7 +77,7 @@ class KernelSteps:
 
     kernel: Kernel
     frames: Frames
-    images: Sequence[Image]
+    images: Callable[[], Sequence[Image]]
     _loop_of: dict[int, int] = field(default_factory=dict)
 
     @property
@@ -88,7 +88,7 @@ class KernelSteps:
     @cached_property
     def code(self) -> KernelCode:
         """Its machine code; without instructions where that cannot be read."""
-        found = kernel_images(self.images, self.kernel.name)
+        found = kernel_images(self.images(), self.kernel.name)
         try:
             instructions = instructions_of(*found[0]) if found else ()
         except ModuleInvalid:
@@ -201,8 +201,8 @@ _OF_EVEN, _OF_MOST = 4, 10
 found of an even part, and of those at the read that is waited for most."""
 
 
-def kernel_steps(graph: TraceGraph, kernel: Kernel, images: Sequence[Image]) -> KernelSteps:
-    """The steps of a kernel of the map; without images it has no loops."""
+def kernel_steps(graph: TraceGraph, kernel: Kernel, images: Callable[[], Sequence[Image]]) -> KernelSteps:
+    """The steps of a kernel of the map; without images, which are asked for when they are needed, it has no loops."""
     return KernelSteps(kernel, frames_of(graph, kernel), images)
 
 

@@ -8,7 +8,7 @@ place of two bodies is the same step.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from msgspec import structs
@@ -112,7 +112,7 @@ def _steps(
     )
 
 
-def with_storage(steps: Sequence[Step], conversions: Collection[OpId]) -> tuple[Step, ...]:
+def with_storage(steps: Sequence[Step], conversions: frozenset[OpId]) -> tuple[Step, ...]:
     """Steps in which a conversion between how elements are stored and how they are computed with is of who needs it.
 
     The compiler stores i1 as bytes, say, and converts in the kernel, at the location of the kernel's root. What comes
