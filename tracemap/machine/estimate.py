@@ -107,13 +107,12 @@ class _Estimate:
     @cached_property
     def _last(self) -> Mapping[int, Execution]:
         """What the last workgroup of each dimension does that has several."""
-        found = {}
-        for dimension, count in enumerate(self.workgroups):
-            if count > 1:
-                place = [0, 0, 0]
-                place[dimension] = count - 1
-                found[dimension] = self._executed(place)
-        return found
+        several = (dimension for dimension, count in enumerate(self.workgroups) if count > 1)
+        return {dimension: self._along(dimension, self.workgroups[dimension] - 1) for dimension in several}
+
+    def _along(self, dimension: int, number: int) -> Execution:
+        """What the workgroup of this number in a dimension does, the first one in the others."""
+        return self._executed([number * (dimension == other) for other in range(len(self.workgroups))])
 
     def _executed(self, place: Sequence[int]) -> Execution:
         memory = {Value(_DISPATCH, at): count for at, count in zip(_COUNTS_AT, self.workgroups, strict=True)}
@@ -125,16 +124,27 @@ class _Estimate:
     def _runs(self) -> Mapping[int, float]:
         """How often instructions run in all workgroups, by address.
 
-        Workgroups are alike but for the last ones of a dimension, which have what is left.
+        Where the last workgroup of a dimension does as much as the first one, all do. Else some between are looked at.
         """
         first, total = self.first.counts, math.prod(self.workgroups)
         found: dict[int, float] = {address: count * total for address, count in first.items()}
         for dimension, last in self._last.items():
-            part = total / self.workgroups[dimension]
-            for address in first.keys() | last.counts.keys():
-                other = last.counts.get(address, 0.0) - first.get(address, 0.0)
-                found[address] = found.get(address, 0.0) + other * part
+            if last.counts != first:
+                count = self.workgroups[dimension]
+                for weight, other in self._sampled(dimension, last):
+                    for address in first.keys() | other.counts.keys():
+                        change = other.counts.get(address, 0.0) - first.get(address, 0.0)
+                        found[address] = found.get(address, 0.0) + change * weight * total / count
         return {address: max(0.0, count) for address, count in found.items()}
+
+    def _sampled(self, dimension: int, last: Execution) -> Iterator[tuple[float, Execution]]:
+        """Workgroups of a dimension but the first, each with how many it stands for, which it is in the middle of."""
+        count = self.workgroups[dimension]
+        looked_at = min(count - 2, _MOST_SAMPLED)
+        for number in range(looked_at):
+            place = 1 + (2 * number + 1) * (count - 2) // (2 * looked_at)
+            yield (count - 2) / looked_at, self._along(dimension, place)
+        yield 1.0, last
 
     @cached_property
     def _loop_of(self) -> Mapping[int, int]:
@@ -228,6 +238,8 @@ class _Estimate:
             yield Turns(GRID[dimension], step, float(count))
 
 
+_MOST_SAMPLED: Final = 6
+"""Workgroups between the first and the last of a dimension that are looked at."""
 _IN_WORK: Final = 256
 """Instructions of a chain that a core has in work at a time: fewer than its window holds, as those that wait fill its
 schedulers first."""

@@ -13,6 +13,7 @@ from typing import Final
 
 from tracemap.machine.integers import (
     CONDITIONS,
+    LOW_BYTE,
     STACK,
     ZERO,
     Comparison,
@@ -105,7 +106,7 @@ def _put_and_compare(state: State, target: Operand, result: Known, size: int) ->
 
 
 def _comparison(one: Known, two: Known, size: int) -> Comparison | Unknown:
-    if one is UNKNOWN or two is UNKNOWN or one.pointer != two.pointer:
+    if one is UNKNOWN or two is UNKNOWN or one.pointer != two.pointer or one.pointer == LOW_BYTE:
         return UNKNOWN
     return Comparison(one.offset, two.offset, 8 * size)
 

@@ -18,7 +18,10 @@ _K = TypeVar("_K")
 
 
 class Value(NamedTuple):
-    """A number, or one behind a pointer: `pointer` names it, "" for none; `offset` has a sign."""
+    """A number, or one behind a pointer: `pointer` names it, "" for none; `offset` has a sign.
+
+    Of one behind `LOW_BYTE` only the lowest byte is known, which is the offset's.
+    """
 
     pointer: str
     offset: int
@@ -27,6 +30,7 @@ class Value(NamedTuple):
 Known = Value | Unknown
 
 ZERO: Final = Value("", 0)
+LOW_BYTE: Final = "\0low"
 STACK: Final = "\0stack"
 """The pointer that the stack pointer is when the function begins."""
 _CODE: Final = "\0code"
@@ -58,7 +62,12 @@ def unsigned(value: int, bits: int) -> int:
 
 def added(one: Known, other: Known) -> Known:
     """The sum of two values; of two pointers none is known."""
-    if one is UNKNOWN or other is UNKNOWN or (one.pointer and other.pointer):
+    if (
+        one is UNKNOWN
+        or other is UNKNOWN
+        or (one.pointer and other.pointer)
+        or LOW_BYTE in (one.pointer, other.pointer)
+    ):
         return UNKNOWN
     return Value(one.pointer or other.pointer, one.offset + other.offset)
 
@@ -72,7 +81,9 @@ def scaled(value: Known, factor: int) -> Known:
 
 def subtracted(one: Known, other: Known) -> Known:
     """The difference of two values; of two behind the same pointer it is a number."""
-    if one is UNKNOWN or other is UNKNOWN or (other.pointer and one.pointer != other.pointer):
+    if one is UNKNOWN or other is UNKNOWN or LOW_BYTE in (one.pointer, other.pointer):
+        return UNKNOWN
+    if other.pointer and one.pointer != other.pointer:
         return UNKNOWN
     return Value("" if other.pointer else one.pointer, one.offset - other.offset)
 
@@ -139,8 +150,6 @@ class State:
 
     around: Surroundings
     registers: dict[str, Known] = field(default_factory=dict)
-    low_bytes: dict[str, Known] = field(default_factory=dict)
-    """Of registers of which only the lowest byte is known."""
     stack: dict[int, Known] = field(default_factory=dict)
     compared: Comparison | Unknown = UNKNOWN
 
@@ -151,14 +160,13 @@ class State:
 
     def copy(self) -> State:
         """One that may be changed."""
-        return State(self.around, dict(self.registers), dict(self.low_bytes), dict(self.stack), self.compared)
+        return State(self.around, dict(self.registers), dict(self.stack), self.compared)
 
     def merged(self, other: State) -> State:
         """What is the same, whichever of two ways was taken."""
         return State(
             self.around,
             _common(self.registers, other.registers),
-            _common(self.low_bytes, other.low_bytes),
             _common(self.stack, other.stack),
             self.compared if self.compared == other.compared else UNKNOWN,
         )
@@ -168,15 +176,13 @@ class State:
         return State(
             self.around,
             _moved(self.registers, other.registers, times),
-            _common(self.low_bytes, other.low_bytes),
             _moved(self.stack, other.stack, times),
         )
 
     def get(self, operand: Operand) -> Known:
         """The value of an operand."""
         if isinstance(operand, Register):
-            low = self.low_bytes.get(operand.name, UNKNOWN) if operand.size == 1 else UNKNOWN
-            return _part(self.registers.get(operand.name, low), operand.size)
+            return _part(self.registers.get(operand.name, UNKNOWN), operand.size)
         if isinstance(operand, int):
             return number(operand)
         return self._load(operand) if isinstance(operand, Memory) else UNKNOWN
@@ -188,7 +194,7 @@ class State:
         elif isinstance(operand, Memory):
             place = self.address(operand)
             if place is not UNKNOWN and place.pointer == STACK:
-                self.stack[place.offset] = value if operand.size == 8 or is_number(value) else UNKNOWN
+                self.stack[place.offset] = _part(value, operand.size)
 
     def forget(self, *registers: str) -> None:
         """Have registers and what was compared unknown."""
@@ -206,26 +212,21 @@ class State:
     def _write(self, register: Register, value: Known) -> None:
         """Write a register: of four bytes the other four become nothing, of fewer the others stay."""
         name, size = register
-        before = self.registers.get(name, UNKNOWN)
-        self.low_bytes.pop(name, None)
-        if size == 8 or value is UNKNOWN or value.pointer:
-            self.registers[name] = value if size == 8 else UNKNOWN
-        elif size == 4:
-            self.registers[name] = number(unsigned(value.offset, 32))
-        elif size and before is not UNKNOWN and not before.pointer:
+        before, part = self.registers.get(name, UNKNOWN), _part(value, size)
+        if size >= 4 or part is UNKNOWN:
+            self.registers[name] = part
+        elif before is not UNKNOWN and not before.pointer and not part.pointer:
             kept = before.offset & ~((1 << 8 * size) - 1)
-            self.registers[name] = number(kept | unsigned(value.offset, 8 * size))
+            self.registers[name] = number(kept | part.offset)
         else:
-            self.registers.pop(name, None)
-            if size == 1:
-                self.low_bytes[name] = value
+            self.registers[name] = Value(LOW_BYTE, unsigned(part.offset, 8))
 
     def _load(self, operand: Memory) -> Known:
         place = self.address(operand)
         if place is UNKNOWN or not place.pointer:
             return UNKNOWN
         if place.pointer == STACK:
-            return self.stack.get(place.offset, UNKNOWN)
+            return _part(self.stack.get(place.offset, UNKNOWN), operand.size)
         if place in self.around.memory:
             return number(unsigned(self.around.memory[place], 8 * operand.size))
         leads_on = operand.size == 8 and place.pointer.count("[") < _DEEPEST
@@ -251,6 +252,9 @@ def _moved(one: Mapping[_K, Known], other: Mapping[_K, Known], times: int) -> di
 
 
 def _part(value: Known, size: int) -> Known:
-    if value is UNKNOWN or size == 8:
+    """The lowest bytes of a value."""
+    if value is UNKNOWN or size == 8 or (value.pointer == LOW_BYTE and size > 1):
         return value
-    return UNKNOWN if value.pointer or not size else number(unsigned(value.offset, 8 * size))
+    if not size or value.pointer not in ("", LOW_BYTE):
+        return UNKNOWN
+    return number(unsigned(value.offset, 8 * size))
