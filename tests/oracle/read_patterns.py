@@ -74,6 +74,10 @@ def _whole(shape: Shape) -> int:
     return lines_of(shape, "f32")
 
 
+def _of_selected(shape: Shape) -> Mapping[str, int]:
+    return {"x": 2 * _whole(shape) + lines_of(shape, "i1"), "y": _whole(shape)}
+
+
 def _with_other(sketch: Sketch, value: Value) -> Value:
     """The function of another array added."""
     other = sketch.unary("exp", sketch.argument(value.shape), "y")
