@@ -22,7 +22,7 @@ from tests.oracle.timing import Unfused, compiled
 from tests.support import Json
 
 LINE: Final = 64
-SIZES: Final = ((128, 256), (192, 400), (250, 1030))
+SIZES: Final = ((144, 272), (192, 400), (90, 350))
 """Rows and columns of results; the last are no multiples of a vector."""
 
 
