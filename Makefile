@@ -108,7 +108,7 @@ reproducers: $(READY) ## what holds of programs whose truth lies beside them: RE
 
 accuracy: $(READY) ## measure how right the map is on SEEDS=200 generated programs; ACCURACY_FLAGS="--write-docs" keeps the table
 	$(BIN)/python -m tests.oracle --seeds $(SEEDS) $(ACCURACY_FLAGS)
-	$(BIN)/python -m tests.oracle.inside
+	$(BIN)/python -m tests.oracle.inside $(ACCURACY_FLAGS)
 	$(BIN)/python -m tests.oracle.reads
 	$(BIN)/python -m tests.oracle.shares
 	$(BIN)/python -m tests.oracle.busy

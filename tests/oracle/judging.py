@@ -34,6 +34,12 @@ class Rule:
     worst: float = 1.0
 
 
+_FIXED: Final = {
+    "plain": ("--iterations", "30", "--warmup", "5"),
+    "sim": ("--cache-sim", "--iterations", "3", "--warmup", "1"),
+    "reads": ("--cache-sim", "--iterations", "1", "--warmup", "0"),
+}
+"""Runs whose length does not depend on the kernel; reads are counted with caches that hold no array."""
 LEAST_WITHIN: Final = 0.95
 RULES: Final = {
     "default": Rule("plain", (), 0.15, 0.30),
@@ -86,12 +92,16 @@ class Recorder:
 
     def bundle(self, model: Model) -> Path:
         """The bundle of a model."""
-        bundle = self._folder / f"{text_hash(model)}.tracemap"
+        bundle = self.place(model, ".tracemap")
         if not bundle.exists():
             source = bundle.with_suffix(".mlir")
             source.write_text(model.text, encoding="utf-8")
             check_cli("build", source, "-o", bundle)
         return bundle
+
+    def place(self, model: Model, suffix: str) -> Path:
+        """A name for a file of a model."""
+        return self._folder / f"{text_hash(model)}{suffix}"
 
     def _run(self, bundle: Path, model: Model, recording: str) -> Path:
         run = bundle.with_suffix(f".{recording}.parquet")
@@ -101,10 +111,8 @@ class Recorder:
         return run
 
     def _how(self, bundle: Path, model: Model, recording: str) -> tuple[str, ...]:
-        if recording == "sim":
-            return "--cache-sim", "--iterations", "3", "--warmup", "1"
-        if recording == "plain":
-            return "--iterations", "30", "--warmup", "5"
+        if recording in _FIXED:
+            return _FIXED[recording]
         once = json_cli("attribute", self._run(bundle, model, "plain"), "--map", bundle, "--rule", "model")
         call_ns = max(1.0, once["sites"][0]["metrics"]["cpu_ns"]["per_call"]["p10"])
         return (

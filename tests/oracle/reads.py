@@ -2,7 +2,7 @@
 
 Every array is as large as the others and misses as often as its elements are wide, so that what an op reads tells its
 part of the simulated misses: signs and comparisons that nothing is left of, conversions that are part of a load,
-products that sums take in.
+products that sums take in. Then arrays that are read in many orders (`read_patterns.py`), whose misses are counted.
 
 `python -m tests.oracle.reads` prints the pairs that are wrong, and how many there are; `make accuracy` calls it.
 """
@@ -10,15 +10,18 @@ products that sums take in.
 from __future__ import annotations
 
 import itertools
+import json
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import click
 
+from tests.oracle.judging import Recorder
+from tests.oracle.read_patterns import all_counted
 from tests.support import check_cli, json_cli
 
 _SIZE = "256x512"
@@ -111,15 +114,37 @@ def judged(pair: Pair, folder: Path) -> str:
 
 @click.command()
 @click.option("--jobs", default=2, show_default=True, help="How many at a time.")
-@click.option("--only", default="", help="Only pairs whose name has this in it.")
-def main(jobs: int, only: str) -> None:
-    """Print the pairs that are wrong; status 1 where there is one."""
+@click.option("--only", default="", help="Only pairs and patterns whose name has this in it.")
+@click.option("--what", type=click.Choice(["pairs", "patterns", "both"]), default="both", show_default=True)
+@click.option("--cache", type=click.Path(path_type=Path), help="A folder that keeps bundles and runs of patterns.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the misses of patterns there.")
+def main(jobs: int, only: str, what: str, cache: Path | None, json_file: Path | None) -> None:
+    """Print the pairs and patterns that are wrong; status 1 where there is one."""
+    wrong = _wrong_pairs(jobs, only) if what != "patterns" else False
+    if what != "pairs":
+        wrong |= _wrong_patterns(jobs, only, cache, json_file)
+    sys.exit(1 if wrong else 0)
+
+
+def _wrong_patterns(jobs: int, only: str, cache: Path | None, json_file: Path | None) -> bool:
+    with tempfile.TemporaryDirectory(prefix="tracemap-reads-") as folder:
+        found = all_counted(Recorder(cache or Path(folder)), only, jobs)
+    unproven = [f"{each.name}: {each.why}" for each in found if each.why]
+    wrong = [f"{each.name}: {'; '.join(each.wrong)}" for each in found if each.wrong]
+    print(*wrong, f"{len(found)} kernels, {len(wrong)} with misses at another op", sep="\n")
+    print(f"{len(unproven)} prove nothing", *unproven, sep="\n  ")
+    if json_file:
+        json_file.write_text(json.dumps([asdict(each) for each in found], indent=1), encoding="utf-8")
+    return bool(wrong)
+
+
+def _wrong_pairs(jobs: int, only: str) -> bool:
     chosen = [pair for pair in pairs() if only in pair.name]
     with tempfile.TemporaryDirectory(prefix="tracemap-reads-") as folder, ThreadPoolExecutor(jobs) as pool:
         places = [Path(folder, str(number)) for number in range(len(chosen))]
         wrong = list(filter(None, pool.map(judged, chosen, places)))
     print("\n".join([*wrong, f"{len(chosen)} pairs of ops, of {len(wrong)} what they read is at another"]))
-    sys.exit(1 if wrong else 0)
+    return bool(wrong)
 
 
 if __name__ == "__main__":
