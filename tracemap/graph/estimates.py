@@ -13,12 +13,15 @@ from tracemap.codec import Count, Document, Positive, Record
 class KernelEstimate(Record, frozen=True):
     """What the lines of a kernel's text cost in a call of so many workgroups, estimated in hundredths of a cycle.
 
+    `size` stands in for each size that the program computes, as far as there are any.
+
     `with_code`: the lines that have machine code. `factor`: by how much an op's cost may be off. Without lines its code
     cannot be estimated.
     """
 
     kernel: str
     workgroups: tuple[Positive, ...]
+    size: Positive
     lines: tuple[tuple[Count, Count], ...] = ()
     with_code: tuple[Count, ...] = ()
     factor: float = 1.0

@@ -43,13 +43,14 @@ class Estimate:
     """Hundredths of a cycle of all calls of a grid, by the address of instructions.
 
     `core`: executing; `chain`: waiting for values; `memory`: waiting for memory. `assumed`: loops whose number of turns
-    is not known.
+    is not known. `sized`: that of others is by a size that stands in for those of the dispatch.
     """
 
     core: Mapping[int, float]
     chain: Mapping[int, float]
     memory: Mapping[int, float]
     assumed: frozenset[int]
+    sized: bool
 
     def total(self) -> Counter[int]:
         """All of it, in whole numbers."""
@@ -77,7 +78,7 @@ def estimate(
     loops: Sequence[CodeLoop],
     workgroups: Sequence[int],
     caches: Caches,
-    constants: Sequence[int] = (),
+    size: int,
 ) -> Estimate:
     """Estimate what all workgroups of a grid take.
 
@@ -86,10 +87,34 @@ def estimate(
         loops: those of the kernel.
         workgroups: how many, in each dimension of the grid.
         caches: of the machine.
-        constants: the numbers that the dispatch is called with, as far as they are known.
+        size: what stands in for each size that the dispatch is called with, as the program computes it.
     """
-    made = _Estimate(instructions, loops, tuple(workgroups), tuple(constants))
-    return Estimate(made.core, made.chain, made.memory(caches), made.first.assumed)
+    made = _Estimate(instructions, loops, tuple(workgroups), {})
+    constants = _constants(instructions, made.first, size) if made.first.assumed else {}
+    if constants:
+        made = _Estimate(instructions, loops, tuple(workgroups), constants)
+    return Estimate(made.core, made.chain, made.memory(caches), made.first.assumed, sized=bool(constants))
+
+
+def _constants(instructions: Sequence[Instruction], found: Execution, size: int) -> dict[int, int]:
+    """The constants that a kernel reads, by their offset in bytes: a size each, or the upper half of one, which is 0.
+
+    IREE hands numbers of 64 bits over in halves, and the kernel puts the upper one in its place by a shift.
+    """
+    constants: dict[int, int] = {}
+    for place, each in enumerate(instructions):
+        access = found.accesses.get(each.address)
+        if access is not None and access.place is not UNKNOWN and access.place.pointer == _CONSTANTS:
+            constants[access.place.offset] = 0 if _is_upper_half(instructions[place:]) else size
+    return constants
+
+
+def _is_upper_half(code: Sequence[Instruction]) -> bool:
+    """Whether what the first instruction loads is moved up by 32 bits next."""
+    written = code[0].values.writes
+    users = (each for each in code[1:] if not written.isdisjoint(each.values.reads | each.values.writes))
+    user = next(users, None)
+    return user is not None and user.mnemonic in ("shl", "shlx", "sal") and user.operands.endswith(", 0x20")
 
 
 @dataclass(frozen=True)
@@ -97,7 +122,7 @@ class _Estimate:
     instructions: Sequence[Instruction]
     loops: Sequence[CodeLoop]
     workgroups: tuple[int, ...]
-    constants: tuple[int, ...]
+    constants: Mapping[int, int]
 
     @cached_property
     def first(self) -> Execution:
@@ -117,7 +142,7 @@ class _Estimate:
     def _executed(self, place: Sequence[int]) -> Execution:
         memory = {Value(_DISPATCH, at): count for at, count in zip(_COUNTS_AT, self.workgroups, strict=True)}
         memory |= {Value(_WORKGROUP, at): number for at, number in zip(_IDS_AT, place, strict=True)}
-        memory |= {Value(_CONSTANTS, 4 * number): value for number, value in enumerate(self.constants)}
+        memory |= {Value(_CONSTANTS, at): value for at, value in self.constants.items()}
         return executed(self.instructions, self.loops, Surroundings(_ARGUMENTS, memory))
 
     @cached_property

@@ -7,6 +7,7 @@ bundle where that can be written.
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +25,7 @@ from tracemap.machine.estimate import Cache, Caches, Estimate, estimate
 from tracemap.machine.images import Image
 from tracemap.machine.traffic import LINE_BYTES
 from tracemap.measurements.model import ASSUMED_PEAKS, CacheSpeed, Peaks, RunHeader
-from tracemap.units import UNKNOWN, Integer
+from tracemap.units import ASSUMED_SIZE, UNKNOWN, Integer
 
 _CODE: Final = "\0code"
 """A metric of ours, which no run can have: hundredths of a cycle that instructions are estimated to take."""
@@ -43,6 +44,10 @@ _MUCH: Final = 0.25
 """The part of a kernel's time from which waiting counts."""
 
 
+_Key = tuple[str, tuple[int, ...], int]
+"""Of an estimate: its kernel, how many workgroups, and the size that stands in for others."""
+
+
 @dataclass
 class CodeEstimates:
     """Weights of members, by the machine code of their kernels.
@@ -59,7 +64,7 @@ class CodeEstimates:
     headers: Sequence[RunHeader] = ()
     kept: Callable[[], KeptEstimates] = KeptEstimates
     peaks: Peaks = ASSUMED_PEAKS
-    made: dict[tuple[str, tuple[int, ...]], KernelEstimate] = field(default_factory=dict)
+    made: dict[_Key, KernelEstimate] = field(default_factory=dict)
     """Those that the bundle does not keep yet."""
     _steps: dict[str, KernelSteps] = field(default_factory=dict)
 
@@ -78,17 +83,17 @@ class CodeEstimates:
         return Weights(tuple(values), sum(values), factor=found.factor)
 
     def _estimate(self, kernel: Kernel, workgroups: tuple[int, ...]) -> KernelEstimate:
-        key = kernel.name, workgroups
+        key = kernel.name, workgroups, self._size
         found = self._known.get(key) or self.made.get(key)
         if found is None:
             found = self.made[key] = self._fresh(kernel, workgroups)
         return found
 
     @cached_property
-    def _known(self) -> Mapping[tuple[str, tuple[int, ...]], KernelEstimate]:
+    def _known(self) -> Mapping[_Key, KernelEstimate]:
         kept = self.kept()
         holds = kept.module_sha256 == self.graph.module.sha256 and kept.caches == self.caches
-        return {(each.kernel, each.workgroups): each for each in (kept.kernels if holds else ())}
+        return {(each.kernel, each.workgroups, each.size): each for each in (kept.kernels if holds else ())}
 
     @cached_property
     def caches(self) -> Caches:
@@ -111,12 +116,29 @@ class CodeEstimates:
         code = steps.code
         is_x86 = any(kernel.name in image.function_by_name and image.machine == _X86 for image in self.images())
         if not code.instructions or not is_x86:
-            return KernelEstimate(kernel.name, workgroups)
-        found = estimate(code.instructions, code.loops, workgroups, self.caches)
+            return KernelEstimate(kernel.name, workgroups, self._size)
+        found = estimate(code.instructions, code.loops, workgroups, self.caches, self._size)
         lines = _lines(steps, found)
         return KernelEstimate(
-            kernel.name, workgroups, tuple(sorted(lines.items())), tuple(sorted(code.lines)), _factor(found)
+            kernel.name, workgroups, self._size, tuple(sorted(lines.items())), tuple(sorted(code.lines)), _factor(found)
         )
+
+    @cached_property
+    def _size(self) -> int:
+        """What stands in for sizes that the program computes: the largest that an argument of a run had for a `?`.
+
+        Most are products of several, so that it is no less than what is assumed where nothing is known.
+        """
+        functions = {function.name: function for function in self.graph.functions}
+        found = [
+            int(actual)
+            for header in self.headers
+            if header.function in functions
+            for argument, given in zip(functions[str(header.function)].arguments, header.inputs, strict=False)
+            for declared, actual in zip(_extents(argument.type), _extents(given), strict=False)
+            if declared == "?" and actual.isdigit()
+        ]
+        return max(ASSUMED_SIZE, *found)
 
     def _workgroups(self, site: Site) -> tuple[int, ...]:
         """The size of the grid of a site's calls; of a dimension that the program computes, what a run had."""
@@ -155,11 +177,20 @@ def _line_hundredths(cache: CacheSpeed) -> int:
 _STEP: Final = 1.2
 
 
+def _extents(text: str) -> list[str]:
+    """The extents of a tensor's type, or of an input as a run's header tells it; none of a scalar.
+
+    >>> _extents("tensor<?x64xf32>"), _extents("96x64xf32: random")
+    (['?', '64'], ['96', '64'])
+    """
+    return re.findall(r"([?]|\d+)x", text.partition(":")[0].partition("=")[0])
+
+
 def _factor(found: Estimate) -> float:
     if found.assumed:
         return _FACTOR_OF_ASSUMED
     waits = sum(found.chain.values()) + sum(found.memory.values())
-    return _FACTOR_OF_WAITS if waits > _MUCH * (waits + sum(found.core.values())) else _FACTOR_OF_CORE
+    return _FACTOR_OF_WAITS if found.sized or waits > _MUCH * (waits + sum(found.core.values())) else _FACTOR_OF_CORE
 
 
 def _lines(steps: KernelSteps, found: Estimate) -> Lines:
