@@ -20,6 +20,7 @@ from tracemap.capture.simulating import find_valgrind
 from tracemap.errors import ToolMissing
 from tracemap.graph.bundle import Bundle, load
 from tracemap.graph.program import Command
+from tracemap.machine.blocks import blocks_of
 from tracemap.machine.code import Instruction, instructions_of, loops_of
 from tracemap.machine.estimate import Cache, Caches, Estimate, estimate
 from tracemap.machine.execution import ASSUMED_TURNS, Execution, executed
@@ -229,7 +230,7 @@ func.func @main(%x: tensor<?x64xf32>) -> tensor<?x64xf32> {
 def test_a_loop_of_unknown_length_is_assumed_and_a_size_makes_it_known(tmp_path: Path) -> None:
     steps = steps_of(built_model(DYNAMIC, tmp_path, ()))
     code, loops = steps.code.instructions, steps.code.loops
-    alone: Execution = executed(code, loops, NOTHING)
+    alone: Execution = executed(blocks_of(code, loops), NOTHING)
     assert alone.assumed
     assert max(alone.counts.values()) >= ASSUMED_TURNS / 2  # it depends on data whether it begins at all
     small, large = (estimate(code, loops, (1, 1, 1), CACHES, size) for size in (64, 640))

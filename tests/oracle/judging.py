@@ -138,8 +138,12 @@ def _told(result: Json, lines: Sequence[int]) -> Told:
     (site,) = result["sites"]
     total = site["metrics"]["cpu_ns"]["total"] or 1
     ops = [op["metrics"]["cpu_ns"] for op in result["ops"] if op["line"] in lines]
-    share, low, high = (sum(op[key] for op in ops) / total for key in ("attributed", "low", "high"))
-    return Told(share, low, min(1.0, high))
+    # Between what bounds it says that the share lies; of what is told for sure nothing but the share itself.
+    bounds = [
+        (op["attributed"],) * 2 if op["likely_low"] is None else (op["likely_low"], op["likely_high"]) for op in ops
+    ]
+    low, high = (sum(each) / total for each in zip(*bounds, strict=True)) if bounds else (0.0, 0.0)
+    return Told(sum(op["attributed"] for op in ops) / total, low, min(1.0, high))
 
 
 def judged(case: Case, truth: Truth, rule: str, recorder: Recorder) -> Iterator[Judged]:

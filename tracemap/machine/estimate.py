@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, NamedTuple
 
+from tracemap.machine.blocks import Blocks, blocks_of
 from tracemap.machine.chains import Chain, chains_of
-from tracemap.machine.code import OUTSIDE, CodeLoop, Instruction, innermost
+from tracemap.machine.code import OUTSIDE, WINDOW, CodeLoop, Instruction
 from tracemap.machine.execution import Access, Execution, executed
 from tracemap.machine.integers import Surroundings, Value, loaded_pointer
 from tracemap.machine.traffic import LINE_BYTES, Turns, brought, streams_of
@@ -143,7 +144,11 @@ class _Estimate:
         memory = {Value(_DISPATCH, at): count for at, count in zip(_COUNTS_AT, self.workgroups, strict=True)}
         memory |= {Value(_WORKGROUP, at): number for at, number in zip(_IDS_AT, place, strict=True)}
         memory |= {Value(_CONSTANTS, at): value for at, value in self.constants.items()}
-        return executed(self.instructions, self.loops, Surroundings(_ARGUMENTS, memory))
+        return executed(self._blocks, Surroundings(_ARGUMENTS, memory))
+
+    @cached_property
+    def _blocks(self) -> Blocks:
+        return blocks_of(self.instructions, self.loops)
 
     @cached_property
     def _runs(self) -> Mapping[int, float]:
@@ -174,7 +179,8 @@ class _Estimate:
     @cached_property
     def _loop_of(self) -> Mapping[int, int]:
         """The innermost loop around each instruction, by address."""
-        return {each.address: innermost(self.loops, each.address) for each in self.instructions}
+        blocks = self._blocks.by_address.values()
+        return {each.address: block.loop for block in blocks for each in block.instructions}
 
     @cached_property
     def _bodies(self) -> Mapping[int, Sequence[Instruction]]:
@@ -190,12 +196,42 @@ class _Estimate:
             yield loop
             loop = self.loops[loop].parent
 
+    @cached_property
+    def _inside(self) -> Mapping[int, Sequence[int]]:
+        """The loops inside of each, itself too; of the code outside of loops only that."""
+        found: dict[int, list[int]] = defaultdict(list)
+        found[OUTSIDE].append(OUTSIDE)
+        for loop in range(len(self.loops)):
+            for outer in self._around(loop):
+                found[outer].append(loop)
+        return found
+
+    def _in_all(self, values: Mapping[int, float]) -> Mapping[int, float]:
+        """What values by address come to in each loop, those inside of it included."""
+        own = {loop: sum(values.get(each.address, 0.0) for each in body) for loop, body in self._bodies.items()}
+        return {loop: sum(own.get(inner, 0.0) for inner in inside) for loop, inside in self._inside.items()}
+
+    @cached_property
+    def _runs_in(self) -> Mapping[int, float]:
+        """How many instructions run in each loop."""
+        return self._in_all(self._runs)
+
+    def _instructions_a_turn(self, loop: int) -> float:
+        """How many instructions run in a turn of a loop, those of loops inside of it too."""
+        turns = self._runs.get(self.loops[loop].header, 0.0)
+        return self._runs_in[loop] / turns if turns else 0.0
+
     # ---- the core
 
     @cached_property
     def core(self) -> Mapping[int, float]:
         """What instructions keep the core busy for."""
         return {each.address: self._runs.get(each.address, 0.0) * each.hundredths for each in self.instructions}
+
+    @cached_property
+    def _core_in(self) -> Mapping[int, float]:
+        """The same in each loop."""
+        return self._in_all(self.core)
 
     @cached_property
     def chain(self) -> Mapping[int, float]:
@@ -207,14 +243,11 @@ class _Estimate:
         return found
 
     def _add_chains(self, found: dict[int, float], loop: int) -> None:
-        own, turns = self._bodies[loop], self._runs[self.loops[loop].header]
-        whole = [each for other, body in self._bodies.items() if loop in self._around(other) for each in body]
-        count = sum(self._runs.get(each.address, 0.0) for each in whole) / turns
-        busy = sum(self.core[each.address] for each in whole) / turns
-        chains = chains_of(own)
-        if (
-            len(whole) == len(own) and chains.carried.hundredths > busy
-        ):  # what a loop inside of it carries is that one's
+        turns, count = self._runs[self.loops[loop].header], self._instructions_a_turn(loop)
+        busy = self._core_in[loop] / turns
+        chains = chains_of(self._bodies[loop])
+        # What a loop inside of it carries is that one's.
+        if len(self._inside[loop]) == 1 and chains.carried.hundredths > busy:
             _add_beyond(found, chains.carried, busy, turns)
             return
         # As many turns overlap as the core can have in work; of a long turn, a part of it.
@@ -228,16 +261,33 @@ class _Estimate:
         streams = streams_of(self._accesses())
         waits: dict[int, dict[int, float]] = defaultdict(lambda: defaultdict(float))
         for stream, behind in zip(streams, brought(streams, [cache.bytes for cache in caches]), strict=True):
-            hundredths = _hundredths(behind, caches)
+            hundredths = _hundredths(behind, caches) * (_STORED if self._stores(stream.addresses) else _LOADED)
             for address in stream.addresses:
-                waits[self._loop_of[address]][address] += hundredths / len(stream.addresses)
+                waits[self._overlapping(self._loop_of[address])][address] += hundredths / len(stream.addresses)
         found: dict[int, float] = {}
+        chain_in = self._in_all(self.chain)
         for loop, waiting in waits.items():
-            takes = sum(self.core[each.address] + self.chain.get(each.address, 0.0) for each in self._bodies[loop])
-            total = sum(waiting.values())
+            takes, total = self._core_in[loop] + chain_in[loop], sum(waiting.values())
             if total > takes:
                 found.update({address: value * (total - takes) / total for address, value in waiting.items()})
         return found
+
+    def _overlapping(self, loop: int) -> int:
+        """The loop whose turns a loop's waiting overlaps with: one around it, if its turns fit into the window."""
+        while loop != OUTSIDE and self.loops[loop].parent != OUTSIDE:
+            around = self.loops[loop].parent
+            if self._instructions_a_turn(around) > WINDOW:
+                break
+            loop = around
+        return loop
+
+    def _stores(self, addresses: Sequence[int]) -> bool:
+        """Whether any of these instructions stores."""
+        return not self._storing.isdisjoint(addresses)
+
+    @cached_property
+    def _storing(self) -> frozenset[int]:
+        return frozenset(each.address for each in self.instructions if each.values.stores)
 
     def _accesses(self) -> dict[int, tuple[Access, Sequence[Turns]]]:
         """The accesses to arrays, each with the loops around it, from inside out, and then the grid."""
@@ -263,6 +313,8 @@ class _Estimate:
             yield Turns(GRID[dimension], step, float(count))
 
 
+_LOADED, _STORED = 2 / 3, 4 / 3
+"""How long a line takes beside the mean of one that is read and one that is written: the latter is read as well."""
 _MOST_SAMPLED: Final = 6
 """Workgroups between the first and the last of a dimension that are looked at."""
 _IN_WORK: Final = 256

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, NamedTuple
 
-from tracemap.machine.blocks import Block, Blocks, blocks_of
-from tracemap.machine.code import OUTSIDE, CodeLoop, Instruction
+from tracemap.machine.blocks import Block, Blocks
+from tracemap.machine.code import OUTSIDE
 from tracemap.machine.integers import CONDITIONS, Comparison, Known, State, Surroundings
 from tracemap.units import UNKNOWN, Unknown
 
@@ -24,8 +24,7 @@ _MOST_FOLLOWED: Final = 200_000
 """Blocks that are followed at most: of what nests deeper nothing is known."""
 
 
-@dataclass(frozen=True, slots=True)
-class Access:
+class Access(NamedTuple):
     """Where an instruction goes in memory: the first place, and by how many bytes each loop around it moves that.
 
     `turns`: of each loop from inside out, the step in bytes (unknown where it has none) and how many turns it makes.
@@ -37,7 +36,7 @@ class Access:
 
     def within(self, step: int | Unknown, turns: float) -> Access:
         """The same with one more loop around it."""
-        return replace(self, turns=(*self.turns, (step, turns)))
+        return Access(self.place, self.bytes, (*self.turns, (step, turns)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +55,8 @@ class Execution:
 NO_EXECUTION: Final = Execution({}, {}, frozenset())
 
 
-def executed(instructions: Sequence[Instruction], loops: Sequence[CodeLoop], around: Surroundings) -> Execution:
-    """What a call of a function does, with what it finds in registers and memory.
-
-    Args:
-        instructions: of the function, by address.
-        loops: those of the function (`machine.code.loops_of`).
-        around: what it finds.
-    """
-    blocks = blocks_of(instructions, loops)
+def executed(blocks: Blocks, around: Surroundings) -> Execution:
+    """What a call of a function does, with what it finds in registers and memory."""
     if not blocks.by_address:
         return NO_EXECUTION
     walk = _Walk(blocks)
@@ -137,6 +129,8 @@ class _Walk:
     def __init__(self, blocks: Blocks) -> None:
         self.blocks = blocks
         self.assumed: set[int] = set()
+        self.looks_at_places = True
+        """Whether it is noted where loads and stores go: not in the last turn of a loop."""
         self._followed = 0
 
     def region(self, loop: int, arrivals: _Arrivals) -> tuple[_Found, dict[int, _Arrival]]:
@@ -168,7 +162,7 @@ class _Walk:
         block, state = self.blocks.by_address[start], arrival.state.copy()
         found.counts[start] += arrival.weight
         for step in block.steps:
-            if step.memory is not None and step.address not in found.accesses:
+            if step.memory is not None and self.looks_at_places and step.address not in found.accesses:
                 found.accesses[step.address] = Access(state.address(step.memory), step.memory.size)
             if step.numbers is not None:
                 step.numbers.run(state)
@@ -224,7 +218,9 @@ class _Turns:
         count = _count(*self._turns)
         if count is UNKNOWN:
             return None
+        looked, self._walk.looks_at_places = self._walk.looks_at_places, False
         self._turn(self._states[1].moved(self._states[2], count - 2))
+        self._walk.looks_at_places = looked
         return self._of(count) if self.exits else None
 
     def _turn(self, state: State) -> _Arrival | None:

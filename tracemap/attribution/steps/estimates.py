@@ -138,7 +138,7 @@ class CodeEstimates:
             for declared, actual in zip(_extents(argument.type), _extents(given), strict=False)
             if declared == "?" and actual.isdigit()
         ]
-        return max(ASSUMED_SIZE, *found)
+        return max([ASSUMED_SIZE, *found])
 
     def _workgroups(self, site: Site) -> tuple[int, ...]:
         """The size of the grid of a site's calls; of a dimension that the program computes, what a run had."""
