@@ -15,6 +15,7 @@ from tracemap.codec import Document, pretty
 from tracemap.comparison.model import Comparison, Comparisons
 from tracemap.experiments.model import Bench, Swapped, Tune
 from tracemap.graph.compiled import CompileTimes
+from tracemap.graph.estimates import KeptEstimates
 from tracemap.graph.kept import KeptCall
 from tracemap.graph.remarks import Remarks
 from tracemap.graph.stored import StoredMap
@@ -39,6 +40,7 @@ DOCUMENTS: dict[str, tuple[type[Document], str]] = {
     "attribution": (ShownAttribution, "tracemap attribute"),
     "remarks": (Remarks, "tracemap remarks, and remarks.json of a bundle"),
     "compiled": (CompileTimes, "compiled.json of a bundle"),
+    "estimates": (KeptEstimates, "estimates.json of a bundle"),
     "diff": (Comparison, "tracemap diff"),
     "diffs": (Comparisons, "tracemap diff --baseline"),
     "stats": (ShownStats, "tracemap stats"),

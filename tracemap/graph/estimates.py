@@ -10,8 +10,22 @@ from typing import Literal
 from tracemap.codec import Count, Document, Positive, Record
 
 
+class LineEstimate(Record, frozen=True):
+    """What a line of a kernel's text costs in one call, estimated in hundredths of a cycle; line 0: code of no op."""
+
+    line: Count
+    hundredths: Count
+
+
+class CacheLatency(Record, frozen=True):
+    """How many bytes a cache holds, and in how many hundredths of a cycle a line of memory comes from behind it."""
+
+    bytes: Positive
+    line_hundredths: Positive
+
+
 class KernelEstimate(Record, frozen=True):
-    """What the lines of a kernel's text cost in a call of so many workgroups, estimated in hundredths of a cycle.
+    """What a kernel costs in a call with a number of workgroups in each dimension, by line of its text.
 
     `size` stands in for each size that the program computes, as far as there are any.
 
@@ -22,19 +36,16 @@ class KernelEstimate(Record, frozen=True):
     kernel: str
     workgroups: tuple[Positive, ...]
     size: Positive
-    lines: tuple[tuple[Count, Count], ...] = ()
+    lines: tuple[LineEstimate, ...] = ()
     with_code: tuple[Count, ...] = ()
     factor: float = 1.0
 
 
 class KeptEstimates(Document, frozen=True, kw_only=True):
-    """The estimates that were made so far of the module with this SHA-256, for a machine with such caches.
-
-    `caches`: how many bytes each holds, and in how many hundredths of a cycle a line comes from behind it.
-    """
+    """The estimates that were made so far of the module with this SHA-256, for a machine with these caches."""
 
     schema_version: Literal[1] = 1
     kind: Literal["estimates"] = "estimates"
     module_sha256: str = ""
-    caches: tuple[tuple[Count, Count], ...] = ()
+    caches: tuple[CacheLatency, ...] = ()
     kernels: tuple[KernelEstimate, ...] = ()

@@ -72,7 +72,7 @@ def _beyond(one: Weights, other: Weights, member: int, error: float) -> float:
     """By how much two shares differ more than chance and the errors allow."""
     low, high = sorted((_share(one, member), _share(other, member)))
     chance = sum(_chance(weights, member) for weights in (one, other))
-    return high - low - error - chance
+    return round(high - low - error - chance, 9)  # so that shares which are alike, but for the last bit, are alike
 
 
 def _chance(weights: Weights, member: int) -> float:

@@ -18,7 +18,7 @@ from tracemap.attribution.scan.rows import NO_ADDRESS, StepRow
 from tracemap.attribution.steps.code import Lines
 from tracemap.attribution.steps.lines import KernelSteps, Spot, in_loops, kernel_steps, lines_of_ops, of_members
 from tracemap.attribution.weights import Weights
-from tracemap.graph.estimates import KeptEstimates, KernelEstimate
+from tracemap.graph.estimates import CacheLatency, KeptEstimates, KernelEstimate, LineEstimate
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.program import Kernel, Site
 from tracemap.machine.estimate import Cache, Caches, Estimate, estimate
@@ -76,7 +76,7 @@ class CodeEstimates:
         if not found.lines:
             return None
         steps = self._steps_of(site.kernel)
-        lines = Counter(dict(found.lines))
+        lines = Counter({each.line: each.hundredths for each in found.lines})
         values = of_members(steps, lines, site, steps.shared_lines(frozenset(found.with_code)))
         if not any(values[:-1]):
             return None
@@ -92,7 +92,7 @@ class CodeEstimates:
     @cached_property
     def _known(self) -> Mapping[_Key, KernelEstimate]:
         kept = self.kept()
-        holds = kept.module_sha256 == self.graph.module.sha256 and kept.caches == self.caches
+        holds = kept.module_sha256 == self.graph.module.sha256 and kept.caches == self._kept_caches
         return {(each.kernel, each.workgroups, each.size): each for each in (kept.kernels if holds else ())}
 
     @cached_property
@@ -101,10 +101,14 @@ class CodeEstimates:
         found = self.peaks.caches
         return tuple(Cache(each.bytes, _line_hundredths(each)) for each in found) if found else DEFAULT_CACHES
 
+    @property
+    def _kept_caches(self) -> tuple[CacheLatency, ...]:
+        return tuple(CacheLatency(*cache) for cache in self.caches)
+
     def all_made(self) -> KeptEstimates:
         """All estimates, those that were kept first."""
         kernels = (*self._known.values(), *(self.made[key] for key in sorted(self.made)))
-        return KeptEstimates(module_sha256=self.graph.module.sha256, caches=self.caches, kernels=kernels)
+        return KeptEstimates(module_sha256=self.graph.module.sha256, caches=self._kept_caches, kernels=kernels)
 
     def _steps_of(self, kernel: str) -> KernelSteps:
         if kernel not in self._steps:
@@ -120,7 +124,12 @@ class CodeEstimates:
         found = estimate(code.instructions, code.loops, workgroups, self.caches, self._size)
         lines = _lines(steps, found)
         return KernelEstimate(
-            kernel.name, workgroups, self._size, tuple(sorted(lines.items())), tuple(sorted(code.lines)), _factor(found)
+            kernel.name,
+            workgroups,
+            self._size,
+            tuple(LineEstimate(line, value) for line, value in sorted(lines.items())),
+            tuple(sorted(code.lines)),
+            _factor(found),
         )
 
     @cached_property
