@@ -9,6 +9,27 @@
 #include <cpuid.h>
 #endif
 
+/* ---- the process */
+
+static pid_t own_process;
+
+void process_is_new(void) { own_process = (pid_t)system_call(SYS_getpid, 0, 0, 0, 0, 0, 0); }
+
+EARLY bool process_is_own(void) { return own_process == (pid_t)system_call(SYS_getpid, 0, 0, 0, 0, 0, 0); }
+
+/* What a sanitizer's compiler puts into each constructor; calling one again does nothing. */
+extern void __asan_init(void) __attribute__((weak));
+extern void __hwasan_init(void) __attribute__((weak));
+extern void __lsan_init(void) __attribute__((weak));
+extern void __msan_init(void) __attribute__((weak));
+extern void __tsan_init(void) __attribute__((weak));
+
+void sanitizers_begin(void) {
+  void (*const begins[])(void) = {__asan_init, __hwasan_init, __lsan_init, __msan_init, __tsan_init};
+  for (size_t place = 0; place < sizeof begins / sizeof *begins; place++)
+    if (begins[place]) begins[place]();
+}
+
 /* ---- text and files */
 
 static void add_arguments(struct text *text, const char *format, va_list arguments) {
@@ -122,40 +143,57 @@ size_t read_file(const char *path, char *data, size_t size) {
 struct libc libc;
 
 /* By version, since plain dlsym would be our own. */
-#define RESOLVE_OF(name, version) libc.name = (__typeof__(libc.name))(uintptr_t)dlvsym(RTLD_NEXT, #name, version)
-#define RESOLVE(name) RESOLVE_OF(name, DLSYM_VERSION)
+#define LIBC(name, version) (__typeof__(libc.name))(uintptr_t)dlvsym(RTLD_NEXT, #name, version)
+#define NEXT(name) (__typeof__(&(name)))(uintptr_t)ask(RTLD_NEXT, #name)
 
-void libc_resolve(void) {
+EARLY void libc_resolve(void) {
   if (libc.dlsym) return;
 #ifdef TRACEMAP_HOOK_WITHOUT_PRELOAD
-  libc = (struct libc){dlsym, dlclose, mmap, mprotect, munmap, clock_gettime};
+  libc = (struct libc){dlsym, dlclose, mmap, mprotect, munmap, clock_gettime, clock_gettime};
 #else
-  RESOLVE(mmap);
-  RESOLVE(mprotect);
-  RESOLVE(munmap);
-  RESOLVE(dlclose);
-  RESOLVE_OF(clock_gettime, "GLIBC_2.17");
-  RESOLVE(dlsym);
+  __typeof__(libc.dlsym) ask = LIBC(dlsym, DLSYM_VERSION);
+  libc.clock_gettime = LIBC(clock_gettime, "GLIBC_2.17");
+  libc.next_clock_gettime = NEXT(clock_gettime);
+  libc.mmap = NEXT(mmap);
+  libc.mprotect = NEXT(mprotect);
+  libc.munmap = NEXT(munmap);
+  libc.dlclose = NEXT(dlclose);
+  libc.dlsym = ask;
 #endif
 }
 
+EARLY static long with_errno(long result) {
+  if (result >= 0 || result < -4095) return result;
+  errno = (int)-result;
+  return -1;
+}
+
 /* Other libraries may call us before our constructor ran; then the kernel is asked directly. */
-void *real_mmap(void *address, size_t size, int protection, int flags, int file, off_t offset) {
+EARLY void *real_mmap(void *address, size_t size, int protection, int flags, int file, off_t offset) {
   if (libc.mmap) return libc.mmap(address, size, protection, flags, file, offset);
-  return (void *)syscall(SYS_mmap, address, size, protection, flags, file, offset);
+  return (void *)with_errno(system_call(SYS_mmap, (long)address, (long)size, protection, flags, file, offset));
 }
 
-int real_mprotect(void *address, size_t size, int protection) {
+EARLY int real_mprotect(void *address, size_t size, int protection) {
   if (libc.mprotect) return libc.mprotect(address, size, protection);
-  return (int)syscall(SYS_mprotect, address, size, protection);
+  return (int)with_errno(system_call(SYS_mprotect, (long)address, (long)size, protection, 0, 0, 0));
 }
 
-int real_munmap(void *address, size_t size) {
-  return libc.munmap ? libc.munmap(address, size) : (int)syscall(SYS_munmap, address, size);
+EARLY int real_munmap(void *address, size_t size) {
+  if (libc.munmap) return libc.munmap(address, size);
+  return (int)with_errno(system_call(SYS_munmap, (long)address, (long)size, 0, 0, 0, 0));
 }
 
-int real_clock_gettime(clockid_t clock, struct timespec *time) {
-  return libc.clock_gettime ? libc.clock_gettime(clock, time) : (int)syscall(SYS_clock_gettime, clock, time);
+EARLY static int ask_clock(clockid_t clock, struct timespec *time) {
+  return (int)with_errno(system_call(SYS_clock_gettime, clock, (long)time, 0, 0, 0, 0));
+}
+
+EARLY int real_clock_gettime(clockid_t clock, struct timespec *time) {
+  return libc.clock_gettime ? libc.clock_gettime(clock, time) : ask_clock(clock, time);
+}
+
+EARLY int next_clock_gettime(clockid_t clock, struct timespec *time) {
+  return libc.next_clock_gettime ? libc.next_clock_gettime(clock, time) : ask_clock(clock, time);
 }
 
 size_t page_bytes(void) { return (size_t)sysconf(_SC_PAGESIZE); }
