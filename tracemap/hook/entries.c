@@ -25,6 +25,7 @@
 #include <dlfcn.h>
 
 #include "calls.h"
+#include "event_choice.h"
 #include "images.h"
 #include "loading.h"
 #include "lock.h"
@@ -62,11 +63,19 @@ static void after_fork_in_child(void) {
   after_fork_in_parent(); /* here too, every lock is the forking thread's */
 }
 
+/* As IREE's hook is asked by its variables: the names of events are all that such a process does. */
+static void begin_report(void) {
+  if (!settings.report.lists_events) return events_choose();
+  events_list();
+  _exit(0);
+}
+
 __attribute__((constructor)) static void begin(void) {
   process_is_new();
   libc_resolve();
   sanitizers_begin();
   settings_begin();
+  if (settings.report.wanted) begin_report();
   stops_begin();
   pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
