@@ -7,9 +7,8 @@
 #include "system.h"
 
 struct lock {
-  uint32_t state;    /* 0: free, 1: taken, 2: taken, and others wait for it */
-  const void *owner; /* tells threads apart */
-  unsigned depth;    /* how often more the owner has taken it, such as by a fork in a signal's handler */
+  uint32_t holder; /* the number of the thread that has it, 0: none; and a bit that says whether others wait */
+  unsigned depth;  /* how often more that one has taken it, such as by a fork in a signal's handler */
 };
 
 /* Waits for it; a thread that has it already takes it once more. */

@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -198,6 +199,19 @@ EARLY int next_clock_gettime(clockid_t clock, struct timespec *time) {
 
 size_t page_bytes(void) { return (size_t)sysconf(_SC_PAGESIZE); }
 
+/* The kernel reads the set of signals first and then refuses what is to be done with it. */
+static bool byte_is_readable(uintptr_t address) {
+  return system_call(SYS_rt_sigprocmask, -1, (long)(address & ~(uintptr_t)7), 0, 8, 0, 0) != -EFAULT;
+}
+
+bool memory_is_readable(const void *begin, size_t size) {
+  uintptr_t first = (uintptr_t)begin, end = first + size, page = page_bytes();
+  if (end < first) return false;
+  for (uintptr_t address = first; address < end; address = (address / page + 1) * page)
+    if (!byte_is_readable(address)) return false;
+  return true;
+}
+
 void *new_pages(size_t size) {
   void *pages = real_mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   return pages == MAP_FAILED ? NULL : pages;
@@ -273,7 +287,17 @@ static void read_cpus_of(unsigned node, unsigned unused) {
   each_listed(path, set_node, node);
 }
 
+/* A library that makes up times may have given its function as libc's: records are of the kernel's time. */
+static void check_clock(void) {
+  Dl_info clock, known;
+  if (dladdr((void *)(uintptr_t)libc.clock_gettime, &clock) && dladdr((void *)(uintptr_t)sched_getcpu, &known) &&
+      clock.dli_fbase == known.dli_fbase)
+    return;
+  libc.clock_gettime = ask_clock;
+}
+
 void system_begin(void) {
+  check_clock();
   clock_kind = ticks_are_steady() ? CLOCK_TICKS : CLOCK_NS;
   each_listed("/sys/devices/system/node/online", read_cpus_of, 0);
   begun = moment_now();

@@ -134,6 +134,9 @@ int next_clock_gettime(clockid_t clock, struct timespec *time); /* what the prog
 
 size_t page_bytes(void);
 
+/* Whether all of it can be read, asked of the kernel. */
+bool memory_is_readable(const void *begin, size_t size);
+
 /* Memory of our own, zeroed; NULL if there is none. It goes by `real_munmap`. */
 void *new_pages(size_t size);
 
