@@ -28,7 +28,7 @@ static void map_and_unmap(void) {
 }
 
 static void *map_often(void *unused) {
-  for (int round = 0; round < 10000; round++) map_and_unmap();
+  for (int round = 0; round < 40000; round++) map_and_unmap();
   return unused;
 }
 
@@ -42,7 +42,7 @@ static void on_signal(int number) {
 
 static int in_handler(void) {
   pthread_t threads[3];
-  struct itimerval often = {{0, 300}, {0, 300}}, never = {{0, 0}, {0, 0}};
+  struct itimerval often = {{0, 200}, {0, 200}}, never = {{0, 0}, {0, 0}};
   signal(SIGALRM, on_signal);
   setitimer(ITIMER_REAL, &often, NULL);
   for (int thread = 0; thread < 3; thread++) pthread_create(&threads[thread], NULL, map_often, NULL);
@@ -56,7 +56,7 @@ static int in_clones(void) {
   pthread_t threads[3];
   int failed = 0;
   for (int thread = 0; thread < 3; thread++) pthread_create(&threads[thread], NULL, map_often, NULL);
-  for (int child = 0; child < 200 && !failed; child++) {
+  for (int child = 0; child < 1000 && !failed; child++) {
     int status;
     long process = syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL);
     if (!process) {
