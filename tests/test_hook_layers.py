@@ -20,8 +20,8 @@ from tracemap.hook.compiling import FLAGS, FOLDER, find_compiler
 LEVELS: tuple[tuple[str, ...], ...] = (
     ("abi", "layout"),
     ("system",),
-    ("images", "settings", "printing", "event_names", "files"),
-    ("counters", "process", "statistics"),
+    ("images", "settings", "printing", "event_names", "files", "lock"),
+    ("counters", "process", "statistics", "mapping"),
     ("samples", "report", "event_choice", "stops"),
     ("perf_source", "timer_source"),
     ("sampler",),

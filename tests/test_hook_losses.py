@@ -6,6 +6,7 @@ import json
 import os
 import resource
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,8 +16,8 @@ import pytest
 from tests.conftest import Built
 from tests.hook import support
 from tests.support import SAMPLES, command_line, run_cli
-from tests.test_hook_host import host, kernels, library, output  # noqa: F401 - fixtures
-from tracemap.errors import RunEmpty
+from tests.test_hook_host import HERE, compile_c, host, kernels, library, output  # noqa: F401 - fixtures
+from tracemap.errors import RunEmpty, RunInvalid
 from tracemap.measurements.hook.recording import HookRecording, read_recording
 from tracemap.measurements.hook.samples import read_samples
 
@@ -156,6 +157,65 @@ def nothing_of(folder: Path) -> str:
     with pytest.raises(RunEmpty) as caught:
         read_recording(folder)
     return str(caught.value)
+
+
+@pytest.mark.parametrize("size", [0, 100, 40_000, 100_000])
+@pytest.mark.parametrize("settings", [{}, {"every": 2}, {"sample_hz": 997, "sampler": "timer"}], ids=str)
+def test_files_that_another_program_cuts_do_not_end_the_program(
+    size: int, settings: dict[str, object], library: Path, host: Path, kernels: Path, output: Path  # noqa: F811
+) -> None:  # fmt: skip
+    """A write to pages beyond the end of a mapped file raises SIGBUS."""
+    said = called(
+        library, [host, kernels, "cut", "2", "40000", "1", output, str(size)], output, lambda: None, **settings
+    )
+    assert said.count("another program has cut the file of what is loaded") == (size < 600)
+    assert "a thread's calls are not recorded: another program has cut their file" in said
+    if size < 600:  # nothing is left, or calls of kernels whose names are gone
+        with pytest.raises((RunEmpty, RunInvalid), match=r"another program has cut|does not name"):
+            read_recording(output)
+        return
+    recording = read_recording(output)
+    assert recording.call_count > 500
+    assert "another program has cut their file" in told(recording)["threads-lost"]
+
+
+def test_times_whose_file_another_program_cuts_do_not_end_the_program(
+    made: Path, library: Path, tmp_path: Path  # noqa: F811
+) -> None:  # fmt: skip
+    clocks, stops = compile_c(made / "clocks", "-O1", HERE / "clocks.c"), tmp_path / "stops"
+    done = subprocess.run(
+        [str(clocks), "cut", str(stops)],
+        env={**os.environ, "LD_PRELOAD": str(library), "TRACEMAP_HOOK_STOPS": str(stops)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "another program has cut the file" in done.stderr
+    assert stops.stat().st_size == 0
+
+
+@pytest.mark.parametrize("sent", [False, True])
+def test_a_bus_error_of_the_program_ends_it_as_before(
+    sent: bool, library: Path, host: Path, kernels: Path, output: Path  # noqa: F811
+) -> None:  # fmt: skip
+    """By its own write, and by the signal that it sends to itself."""
+    command = [str(host), str(kernels), "raise" if sent else "beyond", "1", "100"]
+    variables = {**os.environ, **support.hooked(library, output)}
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (-signal.SIGBUS, "")
+    assert read_recording(output).call_count == 100
+
+
+def test_a_child_of_a_bare_clone_leaves_its_parents_files_alone(
+    library: Path, host: Path, kernels: Path, output: Path  # noqa: F811
+) -> None:  # fmt: skip
+    """It cut them to its own records when it ended, and the parent's next call was a bus error."""
+    assert not called(library, [host, kernels, "clone", "1", "40000"], output)
+    recording = read_recording(output)
+    assert recording.call_count == 80_000
+    assert not recording.diagnostics
+    assert [process.ended for process in recording.processes] == [True]
 
 
 WITHOUT_FILES = ("--iterations", "1", "--warmup", "0", "--flagfile", support.FLAGFILE)

@@ -134,3 +134,34 @@ def test_clocks_are_read_where_no_lock_may_be_waited_for(
         moments = moments[: np.count_nonzero(moments)]
         assert len(moments) > 300
         assert (np.diff(moments) >= 0).all()
+
+
+@pytest.mark.parametrize("mode", ["handler", "clone", "taken", "moved", "image"])
+def test_memory_that_a_program_reserves_for_itself(mode: str, made: Path, library: Path, output: Path) -> None:
+    """The handler waited for a lock of its own thread; a page that was gone was read."""
+    support.need_compiler()
+    program = compile_c(made / "memory", "-O1", HERE / "memory.c")
+    command = ["timeout", "60", str(program), mode]
+    variables = {**os.environ, **support.hooked(library, output)}
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")
+
+
+STANDING_BEFORE = """#include <time.h>
+int clock_gettime(clockid_t clock, struct timespec *time) {
+  time->tv_sec = clock, time->tv_nsec = 5;
+  return 0;
+}
+"""
+
+
+def test_a_clock_of_another_library_stays_the_programs(
+    library: Path, host: Path, kernels: Path, tmp_path: Path, output: Path
+) -> None:
+    """One that makes up times stands behind the hook: the program sees its times, and the hook's records do not."""
+    (tmp_path / "clock.c").write_text(STANDING_BEFORE, encoding="utf-8")
+    other = compile_c(tmp_path / "clock.so", "-shared", "-fPIC", tmp_path / "clock.c")
+    variables = support.hooked(library, output) | {"LD_PRELOAD": f"{library} {other}"}
+    assert ran([host, kernels, "measure", "1", "100"], variables).stdout == "0.000\n"
+    (process,) = read_recording(output).processes
+    assert process.start[1] > 10**9

@@ -219,9 +219,20 @@ def test_more_events_than_are_counted_at_a_time(library: Path, host: Path, kerne
     assert done.stderr.count(" is left out: ") >= 4
 
 
-def test_events_are_listed_and_the_program_runs_on(library: Path, host: Path, kernels: Path, output: Path) -> None:
-    command = [host, kernels, "threads", "2", "100"]
-    done = report(library, command, LIST_EVENT_TYPES="", OUTPUT_CSV=str(output))
+@pytest.mark.parametrize("way", ["host", "true", "plugin"])
+def test_events_are_listed_and_the_program_ends(
+    way: str, library: Path, host: Path, kernels: Path, made: Path, output: Path
+) -> None:
+    """When it begins, whatever it would do: nothing is loaded, run or printed."""
+    plugin = support.tool_command("iree-run-module", support.module(made, "embedded"), "local-sync")
+    commands: dict[str, list[object]] = {
+        "host": [host, kernels, "printing", "2", "100"],
+        "true": ["sh", "-c", "echo printed; exit 7"],
+        "plugin": [*plugin, f"--executable_plugin={library}"],
+    }
+    preloaded = {} if way == "plugin" else {"LD_PRELOAD": str(library)}
+    variables = {"IREE_HOOK_LIST_EVENT_TYPES": "", "IREE_HOOK_OUTPUT_CSV": str(output)}
+    done = run(commands[way], {**variables, **preloaded})
     assert done.stdout == ""
     assert not list(output.iterdir())
     lines = done.stderr.splitlines()
@@ -331,6 +342,24 @@ def test_values_that_cannot_be_are_said(name: str, value: str, library: Path, ho
     assert f"IREE_HOOK_{name}={value} " in done.stderr
     assert done.stderr.count("\n") == 1
     assert "    16-ile means: " in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("GAMMA", "-1", "IREE_HOOK_GAMMA=-1 is not a number that it can be and was ignored"),
+        ("BUCKET_COUNT", "many", "IREE_HOOK_BUCKET_COUNT=many is not a whole number and was ignored"),
+        ("PERF_EVENT_TYPES", "page-fault", "the event page-fault is left out: there is none of that name"),
+        ("OUTPUT_CSV", "/missing", "IREE_HOOK_OUTPUT_CSV=/missing is no folder"),
+        ("FILTER", "emp*", "IREE_HOOK_FILTER is no variable of IREE's hook and was ignored"),
+    ],
+)
+def test_what_is_wrong_is_said_when_the_program_begins(name: str, value: str, message: str, library: Path) -> None:
+    """Before the program prints anything; it loads no executable."""
+    script = ["sh", "-c", "echo the program >&2; exit 0"]
+    said, own = report(library, script, **{name: value}).stderr.splitlines()
+    assert said.startswith(f"tracemap hook: {message}")
+    assert own == "the program"
 
 
 # ---- sanitizers, another processor

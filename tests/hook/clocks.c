@@ -1,5 +1,5 @@
 /* Reads the CPU time of its process where a lock would never be free again: in the child of a fork that comes while
- * another thread reads it, and in a signal's handler. `clocks fork|handler`; the child and the program end themselves
+ * another thread reads it, and in a signal's handler. `clocks fork|handler`, and `clocks cut FILE`, where its file is cut; the child and the program end themselves
  * after a minute or two.
  */
 #include <pthread.h>
@@ -53,7 +53,16 @@ static int interrupt_often(void) {
   return 0;
 }
 
+/* Another program cuts the file of the times, of which a part is on disk at a time. */
+static int read_while_cut(const char *path) {
+  read_clock();
+  if (truncate(path, 0)) return 3;
+  for (int call = 0; call < 200000; call++) read_clock();
+  return 0;
+}
+
 int main(int count, char **words) {
+  if (count == 3) return read_while_cut(words[2]);
   if (count != 2) return 2;
   return !strcmp(words[1], "fork") ? fork_often() : interrupt_often();
 }

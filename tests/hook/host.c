@@ -2,6 +2,7 @@
  *
  * Usage: host KERNELS.so MODE [THREADS [CALLS [KERNEL [EMBEDDED.so]]]]; what each mode does is said beside it.
  */
+#include <dirent.h>
 #include <dlfcn.h>
 #include <elf.h>
 #include <fcntl.h>
@@ -11,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -279,6 +281,51 @@ static void call_elsewhere(const char *library) {
   in_threads(call_in_thread, (void *)(uintptr_t)loaded);
 }
 
+/* What the program raises itself is counted; what a write has caused is none of the program's. */
+static void own_bus_error(int number, siginfo_t *info, void *context) {
+  (void)number, (void)context;
+  if (info->si_code > 0) _exit(9);
+  own_signals++;
+}
+
+/* A program whose record files another one cuts to so many bytes while it runs; it calls on in the threads that it has, and
+ * in new ones. Prints how often a SIGBUS of its own came to its own handler, which was there before. */
+static void call_while_cut(const struct library *library, const char *folder, off_t size) {
+  char name[4096 + 256];
+  struct sigaction own = {.sa_sigaction = own_bus_error, .sa_flags = SA_SIGINFO};
+  sigaction(SIGBUS, &own, NULL);
+  call_all(library);
+  DIR *listed = opendir(folder);
+  for (struct dirent *entry; (entry = readdir(listed));) {
+    snprintf(name, sizeof name, "%s/%s", folder, entry->d_name);
+    if (entry->d_name[0] != '.' && truncate(name, size)) exit(8);
+  }
+  closedir(listed);
+  call_all(library);
+  in_threads(call_in_thread, (void *)(uintptr_t)library);
+  void *handle;
+  call_all(load(&handle));
+  raise(SIGBUS);
+  printf("%d\n", (int)own_signals);
+}
+
+/* A write beyond the end of a file of the program's own. */
+static void write_beyond(void) {
+  int file = fileno(tmpfile());
+  char *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  page[0] = 1;
+}
+
+/* A child of a bare clone, as sandboxes make them: none of libc's handlers of forks run. It ends as programs do. */
+static void call_around_clone(const struct library *library) {
+  call_all(library);
+  long child = syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL);
+  if (!child) exit(0);
+  int status;
+  if (waitpid((pid_t)child, &status, 0) < 0 || status) exit(4);
+  call_all(library);
+}
+
 static unsigned staying;
 
 /* Threads that go on when the program ends. */
@@ -339,6 +386,10 @@ int main(int count, char **words) {
     printf("printed\n");
     fprintf(stderr, "printed\n");
   } else if (!strcmp(mode, "closing")) call_after_closing(library, words[6]);
+  else if (!strcmp(mode, "cut")) call_while_cut(library, words[6], atoi(words[7]));
+  else if (!strcmp(mode, "raise")) call_all(library), raise(SIGBUS);
+  else if (!strcmp(mode, "beyond")) call_all(library), write_beyond();
+  else if (!strcmp(mode, "clone")) call_around_clone(library);
   else if (!strcmp(mode, "stay")) until_all_stay((void *)(uintptr_t)library);
   else if (!strcmp(mode, "next")) printf("%d\n", dlsym(RTLD_NEXT, "malloc") == dlsym(RTLD_DEFAULT, "malloc"));
   else if (!strcmp(mode, "skip")) {

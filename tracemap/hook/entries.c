@@ -18,27 +18,30 @@
  *   images          reads ELF images in memory                printing        text on its way into a file
  *   event_names     Linux's names of events                   files           the hook's own files, and room for them
  *   stops           when the program stops its own clock
+ *   mapping         those files in memory                     lock            locks, for every place
  *   system          what the hook asks of the compiler, the C library, the kernel and the machine
  *   abi, layout     IREE's interface, the layout of record files
  */
 #include <dlfcn.h>
 
 #include "calls.h"
+#include "event_choice.h"
 #include "images.h"
 #include "loading.h"
+#include "lock.h"
 #include "settings.h"
 #include "stops.h"
 #include "thread.h"
 
 /* ---- the process begins, forks and ends */
 
-static pthread_mutex_t known_lock = PTHREAD_MUTEX_INITIALIZER; /* of the kernels that the runtime's own hook knows */
+static struct lock known_lock; /* of the kernels that the runtime's own hook knows */
 
 /* Locks in the order in which they are taken. */
 static void before_fork(void) {
   threads_lock();
   loading_lock();
-  pthread_mutex_lock(&known_lock);
+  lock_take(&known_lock);
   process_lock();
   samplers_lock();
 }
@@ -46,12 +49,13 @@ static void before_fork(void) {
 static void after_fork_in_parent(void) {
   samplers_unlock();
   process_unlock();
-  pthread_mutex_unlock(&known_lock);
+  lock_release(&known_lock);
   loading_unlock();
   threads_unlock();
 }
 
 static void after_fork_in_child(void) {
+  process_is_new();
   thread_fork_child();
   process_fork_child();
   samplers_fork_child();
@@ -59,14 +63,26 @@ static void after_fork_in_child(void) {
   after_fork_in_parent(); /* here too, every lock is the forking thread's */
 }
 
+/* As IREE's hook is asked by its variables: the names of events are all that such a process does. */
+static void begin_report(void) {
+  if (!settings.report.lists_events) return events_choose();
+  events_list();
+  _exit(0);
+}
+
 __attribute__((constructor)) static void begin(void) {
+  process_is_new();
   libc_resolve();
+  sanitizers_begin();
   settings_begin();
+  if (settings.report.wanted) begin_report();
   stops_begin();
   pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
 
+/* A child of a bare clone has its parent's files, which it must leave alone. */
 __attribute__((destructor)) static void end(void) {
+  if (!process_is_own()) return;
   if (current_thread) thread_end(current_thread);
   threads_report();
   samplers_end();
@@ -78,21 +94,21 @@ __attribute__((destructor)) static void end(void) {
 #ifndef TRACEMAP_HOOK_WITHOUT_PRELOAD /* sanitizers have a mmap of their own, which must stay the first */
 
 /* Tail calls, all of them: `hooked_dlsym` says why. The C library's headers declare these names too. */
-PUBLIC void *mmap(void *address, size_t size, int protection, int flags, int file, off_t offset) {
+EARLY PUBLIC void *mmap(void *address, size_t size, int protection, int flags, int file, off_t offset) {
   return hooked_mmap(address, size, protection, flags, file, offset);
 }
 
-PUBLIC void *mmap64(void *address, size_t size, int protection, int flags, int file, off_t offset) {
+EARLY PUBLIC void *mmap64(void *address, size_t size, int protection, int flags, int file, off_t offset) {
   return hooked_mmap(address, size, protection, flags, file, offset);
 }
 
-PUBLIC int mprotect(void *address, size_t size, int protection) { return hooked_mprotect(address, size, protection); }
-PUBLIC int munmap(void *address, size_t size) { return hooked_munmap(address, size); }
-PUBLIC void *dlsym(void *handle, const char *name) { return hooked_dlsym(handle, name); }
-PUBLIC int dlclose(void *handle) { return hooked_dlclose(handle); }
+EARLY PUBLIC int mprotect(void *address, size_t size, int protection) { return hooked_mprotect(address, size, protection); }
+EARLY PUBLIC int munmap(void *address, size_t size) { return hooked_munmap(address, size); }
+EARLY PUBLIC void *dlsym(void *handle, const char *name) { return hooked_dlsym(handle, name); }
+EARLY PUBLIC int dlclose(void *handle) { return hooked_dlclose(handle); }
 
-PUBLIC int clock_gettime(clockid_t clock, struct timespec *time) {
-  int status = real_clock_gettime(clock, time);
+EARLY PUBLIC int clock_gettime(clockid_t clock, struct timespec *time) {
+  int status = next_clock_gettime(clock, time);
   if (UNLIKELY(clock == CLOCK_PROCESS_CPUTIME_ID)) stops_add();
   return status;
 }
@@ -176,12 +192,12 @@ static uint32_t known_kernel(const struct library *library, size_t ordinal) {
   static struct known table[4096];
   static unsigned count;
   export_function function = library->exports.ptrs[ordinal];
-  pthread_mutex_lock(&known_lock);
+  lock_take(&known_lock);
   unsigned place = 0;
   while (place < count && (table[place].library != library || table[place].function != function)) place++;
   uint32_t kernel = place < count ? table[place].kernel : loading_add_kernel(library, ordinal);
   if (place == count && count < sizeof table / sizeof *table) table[count++] = (struct known){library, function, kernel};
-  pthread_mutex_unlock(&known_lock);
+  lock_release(&known_lock);
   return kernel;
 }
 

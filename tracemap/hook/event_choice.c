@@ -59,9 +59,11 @@ static void choose(struct trial *trial, const char *name) {
 }
 
 void events_choose(void) {
+  if (!settings.report.events[0]) return;
   struct trial trial = {.leader = -1};
   char *rest = settings.report.events, *name;
   while ((name = strtok_r(rest, ",", &rest))) choose(&trial, name);
+  settings.report.events[0] = '\0';
   settings.event_count = trial.count;
   while (trial.count) close(trial.files[--trial.count]);
 }

@@ -4,7 +4,8 @@
 #include "event_names.h"
 #include "settings.h"
 
-/* Called once, in the first call of a thread; makes `settings.events`. What cannot be counted is said and left out. */
+/* When the process begins, or in the first call of a thread; makes `settings.events`, once. What cannot be counted is
+ * said and left out. */
 void events_choose(void);
 
 /* Every name that Linux knows, on the program's standard error, with the reason where it cannot be counted here. */

@@ -12,14 +12,16 @@ struct own_file file_of(int opened) {
   return NO_FILE;
 }
 
-bool file_is_ours(const struct own_file *file) {
+off_t file_size(const struct own_file *file) {
   struct stat about;
   if (file_is_open(file) && !fstat(file->descriptor, &about) && about.st_dev == file->device &&
       about.st_ino == file->inode)
-    return true;
+    return about.st_size;
   errno = EBADF;
-  return false;
+  return -1;
 }
+
+bool file_is_ours(const struct own_file *file) { return file_size(file) >= 0; }
 
 void file_close(struct own_file *file) {
   if (file_is_open(file) && file_is_ours(file)) close(file->descriptor);

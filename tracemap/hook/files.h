@@ -23,6 +23,10 @@ struct own_file file_of(int opened);
 
 /* Whether its descriptor still is that of this file; errno says that it is a bad one where it is not. */
 bool file_is_ours(const struct own_file *file);
+
+/* Its size; -1, with errno, where it is not ours any more. One that is less than what was written says that another
+ * program has cut it. */
+off_t file_size(const struct own_file *file);
 void file_close(struct own_file *file);
 
 /* All that follows says false with errno where it cannot be done, and where the file is not ours any more. */

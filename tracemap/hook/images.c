@@ -79,6 +79,7 @@ static bool read_dynamic(const struct dl_phdr_info *image, struct dynamic *dynam
   if (place == image->dlpi_phnum) return false;
   struct range range = segment_range(image, &image->dlpi_phdr[place]);
   if (!segment_of(image, range) || range.begin % _Alignof(ElfW(Dyn))) return false;
+  if (!memory_is_readable((const void *)range.begin, range.end - range.begin)) return false;
   const ElfW(Dyn) *entry = (const void *)range.begin;
   for (size_t count = (range.end - range.begin) / sizeof *entry; count-- && entry->d_tag != DT_NULL; entry++)
     if (entry->d_tag > 0 && entry->d_tag < DT_NUM) dynamic->values[entry->d_tag] = entry->d_un.d_ptr;
@@ -86,17 +87,18 @@ static bool read_dynamic(const struct dl_phdr_info *image, struct dynamic *dynam
 }
 
 /* ---- embedded executables: every address and size below comes from the file, and is looked at only where it lies in a
- * segment that is loaded */
+ * segment that is loaded, and can be read: other programs' loaders keep images in memory, too, and take parts away */
 
 /* What lies at an address of the image; NULL if it does not lie in one segment, wholly, and where such a thing may. */
 static const void *image_at(const struct dl_phdr_info *image, ElfW(Addr) address, size_t size, size_t alignment) {
   const void *found = (const void *)(image->dlpi_addr + address);
-  return (uintptr_t)found % alignment == 0 && segment_of(image, range_of(found, size)) ? found : NULL;
+  bool fits = (uintptr_t)found % alignment == 0 && segment_of(image, range_of(found, size));
+  return fits && memory_is_readable(found, size) ? found : NULL;
 }
 
 /* Fills in what libdl would say of the image, had it loaded it. */
 static bool read_image(const char *base, size_t size, struct dl_phdr_info *image) {
-  if (size < sizeof(ElfW(Ehdr))) return false;
+  if (size < sizeof(ElfW(Ehdr)) || !memory_is_readable(base, size < FIRST_PAGE ? size : FIRST_PAGE)) return false;
   const ElfW(Ehdr) *elf = (const void *)base;
   if (memcmp(elf->e_ident, ELFMAG, SELFMAG) || elf->e_ident[EI_CLASS] != ELFCLASS64 || elf->e_type != ET_DYN)
     return false;

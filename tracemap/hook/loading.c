@@ -5,6 +5,7 @@
 
 #include "calls.h"
 #include "images.h"
+#include "lock.h"
 #include "process.h"
 #include "settings.h"
 
@@ -87,7 +88,7 @@ uint32_t loading_add_kernel(const struct library *library, size_t ordinal) {
   return kernel;
 }
 
-static void release(uint32_t executable) {
+static COLD void release(uint32_t executable) {
   process_lock();
   for (uint32_t slot = 0; slot < fresh_slot; slot++) {
     if (!slots[slot].target || slots[slot].executable != executable) continue;
@@ -109,19 +110,19 @@ struct opened {
 static struct opened opened[SLOTS]; /* pages that are not written to take no memory */
 static size_t opened_count;
 
-static pthread_mutex_t opened_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct lock opened_lock;
 
 static void look_at_opened(void *handle, const void *function) {
   Dl_info info;
   const struct library *library = library_asked(function);
   if (!library || !dladdr(function, &info)) return;
-  pthread_mutex_lock(&opened_lock);
+  if (!lock_enter(&opened_lock)) return;
   if (opened_count < SLOTS) {
     struct memory memory = {info.dli_fbase, object_size(function, info.dli_fbase)};
     uint32_t executable = patch_table(library, SYSTEM_ELF, memory);
     if (executable != NO_EXECUTABLE) opened[opened_count++] = (struct opened){handle, info.dli_fbase, executable};
   }
-  pthread_mutex_unlock(&opened_lock);
+  lock_release(&opened_lock);
 }
 
 static COLD void *query_symbol(void *handle, const char *name) {
@@ -132,25 +133,32 @@ static COLD void *query_symbol(void *handle, const char *name) {
   return function;
 }
 
+/* By hand: a sanitizer stands before strcmp, and asks for that here before it can be called. */
+EARLY static bool is_query(const char *name) {
+  const char *query = LIBRARY_QUERY;
+  while (name && *query && *name == *query) name++, query++;
+  return name && *name == *query;
+}
+
 /* Every other name is handed on as a tail call: libc looks at the return address to find out who asks. */
-void *hooked_dlsym(void *handle, const char *name) {
+EARLY void *hooked_dlsym(void *handle, const char *name) {
   if (UNLIKELY(!libc.dlsym)) libc_resolve();
-  if (UNLIKELY(name && !strcmp(name, LIBRARY_QUERY))) return query_symbol(handle, name);
+  if (UNLIKELY(is_query(name))) return query_symbol(handle, name);
   return libc.dlsym(handle, name);
 }
 
 /* A handle may be closed more often than once; its executable is gone when libdl has it no more. */
-static void closed(const void *handle) {
-  pthread_mutex_lock(&opened_lock);
+static COLD void closed(const void *handle) {
+  if (!lock_enter(&opened_lock)) return;
   for (size_t place = 0; place < opened_count; place++) {
     if (opened[place].handle != handle || object_is_loaded(opened[place].base)) continue;
     release(opened[place].executable);
     opened[place--] = opened[--opened_count];
   }
-  pthread_mutex_unlock(&opened_lock);
+  lock_release(&opened_lock);
 }
 
-int hooked_dlclose(void *handle) {
+EARLY int hooked_dlclose(void *handle) {
   if (UNLIKELY(!libc.dlclose)) libc_resolve();
   int status = libc.dlclose(handle);
   if (opened_count) closed(handle);
@@ -178,10 +186,10 @@ static unsigned reserved_executables;
  * the start: a page fault here would be counted as one of the kernel that is the first to call munmap. */
 static unsigned reservation_count __attribute__((section(".data")));
 
-static pthread_mutex_t reservations_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct lock reservations_lock;
 
 /* Mostly there are none, and the program's calls pass without a lock. */
-static bool any_reserved(void) { return __atomic_load_n(&reservation_count, __ATOMIC_ACQUIRE); }
+EARLY static bool any_reserved(void) { return __atomic_load_n(&reservation_count, __ATOMIC_ACQUIRE); }
 
 static void forget(struct reservation *reservation) {
   uint32_t executable = reservation->executable;
@@ -212,13 +220,13 @@ static struct reservation *free_reservation(void) {
 }
 
 static void remember(const void *base, size_t size) {
-  pthread_mutex_lock(&reservations_lock);
+  if (!lock_enter(&reservations_lock)) return;
   struct reservation *reservation = free_reservation();
   if (reservation) {
     *reservation = (struct reservation){base, size, false, NO_EXECUTABLE};
     __atomic_add_fetch(&reservation_count, 1, __ATOMIC_RELEASE);
   }
-  pthread_mutex_unlock(&reservations_lock);
+  lock_release(&reservations_lock);
 }
 
 static struct reservation *reservation_of(const char *address) {
@@ -229,7 +237,7 @@ static struct reservation *reservation_of(const char *address) {
   return NULL;
 }
 
-static void look_at_reserved(struct reservation *reservation, const char *code, size_t code_size) {
+static COLD void look_at_reserved(struct reservation *reservation, const char *code, size_t code_size) {
   const struct library *library = embedded_library(reservation->base, reservation->size, code, code_size);
   struct memory memory = {reservation->base, reservation->size};
   if (library) reservation->executable = patch_table(library, EMBEDDED_ELF, memory);
@@ -238,30 +246,30 @@ static void look_at_reserved(struct reservation *reservation, const char *code, 
 
 /* This one and the next leave errno as it is, as the program's calls do that succeed. */
 static void protection_changed(const char *address, size_t size, int protection) {
+  if (!lock_enter(&reservations_lock)) return;
   int error = errno;
-  pthread_mutex_lock(&reservations_lock);
   struct reservation *reservation = reservation_of(address);
   if (reservation) {
     if (address == reservation->base) reservation->readable = protection & PROT_READ;
     if (protection & PROT_EXEC && reservation->readable && reservation->executable == NO_EXECUTABLE)
       look_at_reserved(reservation, address, size);
   }
-  pthread_mutex_unlock(&reservations_lock);
+  lock_release(&reservations_lock);
   errno = error;
 }
 
 static void unmapped(const char *address, size_t size) {
+  if (!lock_enter(&reservations_lock)) return;
   int error = errno;
-  pthread_mutex_lock(&reservations_lock);
   for (unsigned place = 0; place < reservation_end; place++) {
     struct reservation *found = &reservations[place];
     if (found->base && found->base >= address && found->base < address + size) forget(found);
   }
-  pthread_mutex_unlock(&reservations_lock);
+  lock_release(&reservations_lock);
   errno = error;
 }
 
-void *hooked_mmap(void *address, size_t size, int protection, int flags, int file, off_t offset) {
+EARLY void *hooked_mmap(void *address, size_t size, int protection, int flags, int file, off_t offset) {
   void *mapped = real_mmap(address, size, protection, flags, file, offset);
   if (mapped == MAP_FAILED) return mapped;
   if (UNLIKELY(protection == PROT_NONE && !address && (flags & MAP_ANONYMOUS)))
@@ -271,13 +279,13 @@ void *hooked_mmap(void *address, size_t size, int protection, int flags, int fil
   return mapped;
 }
 
-int hooked_mprotect(void *address, size_t size, int protection) {
+EARLY int hooked_mprotect(void *address, size_t size, int protection) {
   int status = real_mprotect(address, size, protection);
   if (UNLIKELY(!status && any_reserved())) protection_changed(address, size, protection);
   return status;
 }
 
-int hooked_munmap(void *address, size_t size) {
+EARLY int hooked_munmap(void *address, size_t size) {
   /* First, since the address may be given to another thread as soon as it is free. */
   if (UNLIKELY(any_reserved())) unmapped(address, size);
   return real_munmap(address, size);
@@ -286,11 +294,11 @@ int hooked_munmap(void *address, size_t size) {
 /* ---- forks */
 
 void loading_lock(void) {
-  pthread_mutex_lock(&opened_lock);
-  pthread_mutex_lock(&reservations_lock);
+  lock_take(&opened_lock);
+  lock_take(&reservations_lock);
 }
 
 void loading_unlock(void) {
-  pthread_mutex_unlock(&reservations_lock);
-  pthread_mutex_unlock(&opened_lock);
+  lock_release(&reservations_lock);
+  lock_release(&opened_lock);
 }

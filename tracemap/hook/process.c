@@ -7,9 +7,10 @@
 #include <sys/resource.h>
 
 #include "layout.h"
+#include "lock.h"
 #include "settings.h"
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct lock lock;
 static struct own_file file = {.descriptor = -1};
 static bool begun, silent; /* silent: nothing can be written, so nothing is hooked */
 static uint32_t executable_count, kernel_count;
@@ -20,8 +21,8 @@ static uint32_t inherited_kernels, inherited_executables;
 static uint64_t forked_ns;
 static char parent_stamp[64];
 
-void process_lock(void) { pthread_mutex_lock(&lock); }
-void process_unlock(void) { pthread_mutex_unlock(&lock); }
+void process_lock(void) { lock_take(&lock); }
+void process_unlock(void) { lock_release(&lock); }
 
 static char line_data[16384];
 static struct text line = TEXT_IN(line_data); /* the file's next; `write_line` ends and empties it */
@@ -46,9 +47,29 @@ static bool has_room(size_t size) {
   return true;
 }
 
+static bool write_process(void);
+
+/* Another program has cut the file: it begins again with the process, and with what is missing. The next line waits. */
+static bool begin_again(void) {
+  static char data[sizeof line_data];
+  size_t size = line.used;
+  memcpy(data, line.data, size);
+  line.used = 0;
+  written = room = 0;
+  say("another program has cut the file of what is loaded: what was loaded before is missing there");
+  bool begun_again = file_resize(&file, 0) && write_process();
+  if (begun_again) process_add_loss("calls", "another program has cut the file of what was loaded");
+  memcpy(line.data, data, size);
+  line.used = size;
+  return begun_again;
+}
+
 /* Whether there still is a file. One that the program has closed is not begun anew: what it told of would be missing. */
 static bool is_there(void) {
-  if (!file_is_open(&file) || file_is_ours(&file)) return file_is_open(&file);
+  if (!file_is_open(&file)) return false;
+  off_t size = file_size(&file);
+  if (size > (off_t)written) return file_resize(&file, (off_t)written); /* what another program has added goes */
+  if (size >= 0) return size == (off_t)written || begin_again();
   silent = true;
   file_close(&file);
   say("the program has closed the file of what is loaded: nothing more of that is recorded");
@@ -60,9 +81,10 @@ static bool is_there(void) {
 static bool write_line(size_t kept) {
   text_add(&line, "}\n");
   line.data[line.used - 1] = '\n';
+  bool ready = is_there();
   size_t size = line.used;
   line.used = 0;
-  if (!is_there() || !has_room(size + kept)) return false;
+  if (!ready || !has_room(size + kept)) return false;
   if (file_append(&file, line.data, size)) {
     written += size;
     return true;

@@ -1,14 +1,15 @@
 #include "sampler.h"
 
+#include "lock.h"
 #include "perf_source.h"
 #include "settings.h"
 #include "timer_source.h"
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct lock lock;
 static struct sampler *samplers; /* of the threads that live */
 
-void samplers_lock(void) { pthread_mutex_lock(&lock); }
-void samplers_unlock(void) { pthread_mutex_unlock(&lock); }
+void samplers_lock(void) { lock_take(&lock); }
+void samplers_unlock(void) { lock_release(&lock); }
 
 /* ---- from the ring to the file */
 

@@ -31,9 +31,19 @@ bool samples_open(struct samples *samples, unsigned thread, const struct text *a
   return file_resize(&samples->file, 0) && false;
 }
 
+/* Whether another program has cut the file, which is said and noted then. */
+static bool is_cut(const struct samples *samples, off_t written) {
+  off_t size = file_size(&samples->file);
+  if (size < 0 || size >= written) return false;
+  errno = 0;
+  process_lose_thread("samples", "another program has cut their file");
+  return true;
+}
+
 static void write_batch(struct samples *samples) {
   uint64_t size = samples->waiting * sizeof *samples->batch;
   uint64_t offset = SAMPLES_DATA_OFFSET + samples->header.count * sizeof *samples->batch;
+  if (!samples->full && is_cut(samples, (off_t)offset)) samples->full = true;
   if (!samples->full &&
       (offset + size > settings.thread_bytes || !file_put(&samples->file, samples->batch, size, offset))) {
     say("a thread's file of samples is full: its further samples are counted, not kept");

@@ -3,6 +3,7 @@
 #include <locale.h>
 #include <math.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 
 struct settings settings;
 
@@ -17,10 +18,6 @@ static void copy(char *target, size_t size, const char *name) {
 }
 
 static char began_in[4096]; /* empty: not known */
-
-void settings_begin(void) {
-  if (!getcwd(began_in, sizeof began_in)) began_in[0] = '\0';
-}
 
 /* Files are made when threads begin and end; a daemon has gone to another folder by then. */
 static void copy_folder(char *target, size_t size, const char *name) {
@@ -157,7 +154,23 @@ static void read_report(struct report_settings *report) {
   report->lists_events = getenv(IREE_PREFIX "LIST_EVENT_TYPES");
 }
 
-void settings_read(void) {
+/* Names that are not known are said as soon as values that cannot be, and so is a folder that is missing. */
+static void check_report(const struct report_settings *report) {
+  static const char known[] = " FILTER_NAME SKIP_START_MS PERF_EVENT_TYPES LIST_EVENT_TYPES OUTPUT_CSV BUCKET_COUNT "
+                              "NO_PROBABILITY_TABLE GAMMA ";
+  for (char **variable = environ; variable && *variable; variable++) {
+    if (strncmp(*variable, IREE_PREFIX, strlen(IREE_PREFIX))) continue;
+    char name[64];
+    int length = (int)strcspn(*variable, "=");
+    snprintf(name, sizeof name, " %.*s ", length - (int)strlen(IREE_PREFIX), *variable + strlen(IREE_PREFIX));
+    if (!strstr(known, name)) say("%.*s is no variable of IREE's hook and was ignored", length, *variable);
+  }
+  struct stat about;
+  if (report->csv[0] && (stat(report->csv, &about) || !S_ISDIR(about.st_mode)))
+    say("%s=%s is no folder: make it, or no calls are written there", IREE_PREFIX "OUTPUT_CSV", report->csv);
+}
+
+static void read_all(void) {
   copy_folder(settings.output, sizeof settings.output - 128, "TRACEMAP_HOOK_OUTPUT");
   copy(settings.filter, sizeof settings.filter, "TRACEMAP_HOOK_FILTER");
   settings.skip_ns = number("TRACEMAP_HOOK_SKIP_MS", 0) * 1000000;
@@ -170,6 +183,18 @@ void settings_read(void) {
   read_events();
   read_report(&settings.report);
   settings.keeps_newest = read_keep() && !settings.report.wanted; /* a report is made of all calls */
+}
+
+void settings_begin(void) {
+  if (!getcwd(began_in, sizeof began_in)) began_in[0] = '\0';
+  if (!ask_for_report() || ask_for_recording()) return;
+  read_all();
+  check_report(&settings.report);
+}
+
+/* A report that the process began with is read already; the program may have come to ask for a recording since. */
+void settings_read(void) {
+  if (!settings.report.wanted || ask_for_recording()) read_all();
 }
 
 /* One [set] of a glob against a character; returns what follows it, NULL (and no answer) if the set is not closed. */

@@ -50,12 +50,14 @@ struct settings {
   struct event_setting events[EVENTS];
 };
 
-/* They do not change after `settings_read`, which is called once, when the first executable is seen; but what a report
- * asks for by its events is looked at in the first call. */
+/* They do not change after the first executable is seen, but for `report.events`, of which event_choice.c makes `events`. */
 extern HIDDEN struct settings settings;
 
-/* Where the process begins: folders without a `/` before them lie below, wherever the program goes. */
+/* When the process begins. Folders without a `/` before them lie below the place where that is, wherever the program goes.
+ * A report is asked for here, so that what is wrong with its variables is said at once. */
 void settings_begin(void);
+
+/* When the first executable is seen. */
 void settings_read(void);
 
 /* Whether the filter lets a kernel of this name through. */

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#include "files.h"
+#include "mapping.h"
 
 #define VARIABLE "TRACEMAP_HOOK_STOPS"
 #define PART_BYTES (1u << 20) /* so much of the file is on disk and in memory at a time */
@@ -15,22 +15,23 @@ static bool wanted;
 static bool busy;
 static struct own_file file = {.descriptor = -1};
 static bool begun;
+static struct file_mapping pages;
 static uint64_t *part; /* NULL: nothing more is written */
 static size_t used;
 static off_t end;
 
 /* Makes the next part of the file, which stays whole if the program is killed. */
 static void next_part(void) {
-  if (part) real_munmap(part, PART_BYTES);
+  bool cut = pages.lost || (file_is_ours(&file) && file_size(&file) < end);
   part = NULL;
   used = 0;
-  if (!file_reserve(&file, end, PART_BYTES)) {
-    say("what the program's clock leaves out is not recorded any more: %s", strerror(errno));
+  if (cut || !file_reserve(&file, end, PART_BYTES)) {
+    say("what the program's clock leaves out is not recorded any more: %s",
+        cut ? "another program has cut the file" : strerror(errno));
     return;
   }
-  void *pages = real_mmap(NULL, PART_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file.descriptor, end);
+  if (file_map(&pages, &file, end, PART_BYTES, MAP_POPULATE, true)) part = (uint64_t *)(void *)pages.pages;
   end += PART_BYTES;
-  if (pages != MAP_FAILED) part = pages;
 }
 
 static COLD void begin(void) {

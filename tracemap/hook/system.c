@@ -2,12 +2,34 @@
 
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
+
+/* ---- the process */
+
+static pid_t own_process;
+
+void process_is_new(void) { own_process = (pid_t)system_call(SYS_getpid, 0, 0, 0, 0, 0, 0); }
+
+EARLY bool process_is_own(void) { return own_process == (pid_t)system_call(SYS_getpid, 0, 0, 0, 0, 0, 0); }
+
+/* What a sanitizer's compiler puts into each constructor; calling one again does nothing. */
+extern void __asan_init(void) __attribute__((weak));
+extern void __hwasan_init(void) __attribute__((weak));
+extern void __lsan_init(void) __attribute__((weak));
+extern void __msan_init(void) __attribute__((weak));
+extern void __tsan_init(void) __attribute__((weak));
+
+void sanitizers_begin(void) {
+  void (*const begins[])(void) = {__asan_init, __hwasan_init, __lsan_init, __msan_init, __tsan_init};
+  for (size_t place = 0; place < sizeof begins / sizeof *begins; place++)
+    if (begins[place]) begins[place]();
+}
 
 /* ---- text and files */
 
@@ -122,43 +144,73 @@ size_t read_file(const char *path, char *data, size_t size) {
 struct libc libc;
 
 /* By version, since plain dlsym would be our own. */
-#define RESOLVE_OF(name, version) libc.name = (__typeof__(libc.name))(uintptr_t)dlvsym(RTLD_NEXT, #name, version)
-#define RESOLVE(name) RESOLVE_OF(name, DLSYM_VERSION)
+#define LIBC(name, version) (__typeof__(libc.name))(uintptr_t)dlvsym(RTLD_NEXT, #name, version)
+#define NEXT(name) (__typeof__(&(name)))(uintptr_t)ask(RTLD_NEXT, #name)
 
-void libc_resolve(void) {
+EARLY void libc_resolve(void) {
   if (libc.dlsym) return;
 #ifdef TRACEMAP_HOOK_WITHOUT_PRELOAD
-  libc = (struct libc){dlsym, dlclose, mmap, mprotect, munmap, clock_gettime};
+  libc = (struct libc){dlsym, dlclose, mmap, mprotect, munmap, clock_gettime, clock_gettime};
 #else
-  RESOLVE(mmap);
-  RESOLVE(mprotect);
-  RESOLVE(munmap);
-  RESOLVE(dlclose);
-  RESOLVE_OF(clock_gettime, "GLIBC_2.17");
-  RESOLVE(dlsym);
+  __typeof__(libc.dlsym) ask = LIBC(dlsym, DLSYM_VERSION);
+  libc.clock_gettime = LIBC(clock_gettime, "GLIBC_2.17");
+  libc.next_clock_gettime = NEXT(clock_gettime);
+  libc.mmap = NEXT(mmap);
+  libc.mprotect = NEXT(mprotect);
+  libc.munmap = NEXT(munmap);
+  libc.dlclose = NEXT(dlclose);
+  libc.dlsym = ask;
 #endif
 }
 
+EARLY static long with_errno(long result) {
+  if (result >= 0 || result < -4095) return result;
+  errno = (int)-result;
+  return -1;
+}
+
 /* Other libraries may call us before our constructor ran; then the kernel is asked directly. */
-void *real_mmap(void *address, size_t size, int protection, int flags, int file, off_t offset) {
+EARLY void *real_mmap(void *address, size_t size, int protection, int flags, int file, off_t offset) {
   if (libc.mmap) return libc.mmap(address, size, protection, flags, file, offset);
-  return (void *)syscall(SYS_mmap, address, size, protection, flags, file, offset);
+  return (void *)with_errno(system_call(SYS_mmap, (long)address, (long)size, protection, flags, file, offset));
 }
 
-int real_mprotect(void *address, size_t size, int protection) {
+EARLY int real_mprotect(void *address, size_t size, int protection) {
   if (libc.mprotect) return libc.mprotect(address, size, protection);
-  return (int)syscall(SYS_mprotect, address, size, protection);
+  return (int)with_errno(system_call(SYS_mprotect, (long)address, (long)size, protection, 0, 0, 0));
 }
 
-int real_munmap(void *address, size_t size) {
-  return libc.munmap ? libc.munmap(address, size) : (int)syscall(SYS_munmap, address, size);
+EARLY int real_munmap(void *address, size_t size) {
+  if (libc.munmap) return libc.munmap(address, size);
+  return (int)with_errno(system_call(SYS_munmap, (long)address, (long)size, 0, 0, 0, 0));
 }
 
-int real_clock_gettime(clockid_t clock, struct timespec *time) {
-  return libc.clock_gettime ? libc.clock_gettime(clock, time) : (int)syscall(SYS_clock_gettime, clock, time);
+EARLY static int ask_clock(clockid_t clock, struct timespec *time) {
+  return (int)with_errno(system_call(SYS_clock_gettime, clock, (long)time, 0, 0, 0, 0));
+}
+
+EARLY int real_clock_gettime(clockid_t clock, struct timespec *time) {
+  return libc.clock_gettime ? libc.clock_gettime(clock, time) : ask_clock(clock, time);
+}
+
+EARLY int next_clock_gettime(clockid_t clock, struct timespec *time) {
+  return libc.next_clock_gettime ? libc.next_clock_gettime(clock, time) : ask_clock(clock, time);
 }
 
 size_t page_bytes(void) { return (size_t)sysconf(_SC_PAGESIZE); }
+
+/* The kernel reads the set of signals first and then refuses what is to be done with it. */
+static bool byte_is_readable(uintptr_t address) {
+  return system_call(SYS_rt_sigprocmask, -1, (long)(address & ~(uintptr_t)7), 0, 8, 0, 0) != -EFAULT;
+}
+
+bool memory_is_readable(const void *begin, size_t size) {
+  uintptr_t first = (uintptr_t)begin, end = first + size, page = page_bytes();
+  if (end < first) return false;
+  for (uintptr_t address = first; address < end; address = (address / page + 1) * page)
+    if (!byte_is_readable(address)) return false;
+  return true;
+}
 
 void *new_pages(size_t size) {
   void *pages = real_mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -235,7 +287,17 @@ static void read_cpus_of(unsigned node, unsigned unused) {
   each_listed(path, set_node, node);
 }
 
+/* A library that makes up times may have given its function as libc's: records are of the kernel's time. */
+static void check_clock(void) {
+  Dl_info clock, known;
+  if (dladdr((void *)(uintptr_t)libc.clock_gettime, &clock) && dladdr((void *)(uintptr_t)sched_getcpu, &known) &&
+      clock.dli_fbase == known.dli_fbase)
+    return;
+  libc.clock_gettime = ask_clock;
+}
+
 void system_begin(void) {
+  check_clock();
   clock_kind = ticks_are_steady() ? CLOCK_TICKS : CLOCK_NS;
   each_listed("/sys/devices/system/node/online", read_cpus_of, 0);
   begun = moment_now();

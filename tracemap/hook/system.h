@@ -29,6 +29,50 @@
 /* For variables of threads: reading one calls nothing of libdl's, which might allocate; signal handlers may read them. */
 #define INITIAL_EXEC __attribute__((tls_model("initial-exec")))
 
+/* For functions that other libraries call before those are set up themselves: a sanitizer asks for the functions that it
+ * stands before. Such a function calls nothing that another library may stand before, which tests/test_hook_sanitizers.py
+ * checks, and is not instrumented where the hook is built with a sanitizer. */
+#if defined(__clang__) && __has_attribute(disable_sanitizer_instrumentation)
+#define EARLY __attribute__((disable_sanitizer_instrumentation, no_sanitize("undefined")))
+#elif defined(__clang__)
+#define EARLY __attribute__((no_sanitize("address", "thread", "undefined")))
+#else
+#define EARLY __attribute__((no_sanitize_address, no_sanitize_thread, no_sanitize_undefined))
+#endif
+
+/* A system call, without the C library; what failed is a negative number of an error. */
+EARLY static inline long system_call(long number, long a, long b, long c, long d, long e, long f) {
+#if defined(__x86_64__)
+  register long fourth __asm__("r10") = d, fifth __asm__("r8") = e, sixth __asm__("r9") = f;
+  __asm__ volatile("syscall"
+                   : "+a"(number)
+                   : "D"(a), "S"(b), "d"(c), "r"(fourth), "r"(fifth), "r"(sixth)
+                   : "rcx", "r11", "memory");
+  return number;
+#elif defined(__aarch64__)
+  register long first __asm__("x0") = a, second __asm__("x1") = b, third __asm__("x2") = c, fourth __asm__("x3") = d;
+  register long fifth __asm__("x4") = e, sixth __asm__("x5") = f, called __asm__("x8") = number;
+  __asm__ volatile("svc 0"
+                   : "+r"(first)
+                   : "r"(second), "r"(third), "r"(fourth), "r"(fifth), "r"(sixth), "r"(called)
+                   : "memory", "cc");
+  return first;
+#else
+#error "tracemap's hook knows x86-64 and AArch64 only"
+#endif
+}
+
+/* ---- the process */
+
+/* When the process begins, and in the child of a fork. */
+void process_is_new(void);
+
+/* False in a child that was made without libc's fork, such as by a bare clone: all that the hook has is its parent's. */
+bool process_is_own(void);
+
+/* Sets up a sanitizer that is loaded, if it is not yet: its functions stand before libc's. */
+void sanitizers_begin(void);
+
 /* ---- text and files */
 
 /* A buffer of fixed size; what does not fit is cut. `data` always ends in a zero, at `used`. */
@@ -64,7 +108,8 @@ int descriptor_aside(int opened);
 /* Reads as much of a file as there is room for, and ends it with a zero; returns its length, 0 if it cannot be read. */
 size_t read_file(const char *path, char *data, size_t size);
 
-/* ---- the C library's own functions, behind those of the hook that stand before them; and memory by the page */
+/* ---- the functions behind those of the hook that stand before them: the C library's, or those of a library that stands
+ * before them too; and memory by the page */
 
 struct libc {
   void *(*dlsym)(void *handle, const char *name);
@@ -73,6 +118,7 @@ struct libc {
   int (*mprotect)(void *address, size_t size, int protection);
   int (*munmap)(void *address, size_t size);
   int (*clock_gettime)(clockid_t clock, struct timespec *time);
+  int (*next_clock_gettime)(clockid_t clock, struct timespec *time); /* perhaps of a library that makes up times */
 };
 
 /* All NULL before `libc_resolve`; `dlsym` is set last. */
@@ -84,8 +130,12 @@ void *real_mmap(void *address, size_t size, int protection, int flags, int file,
 int real_mprotect(void *address, size_t size, int protection);
 int real_munmap(void *address, size_t size);
 int real_clock_gettime(clockid_t clock, struct timespec *time);
+int next_clock_gettime(clockid_t clock, struct timespec *time); /* what the program would call without the hook */
 
 size_t page_bytes(void);
+
+/* Whether all of it can be read, asked of the kernel. */
+bool memory_is_readable(const void *begin, size_t size);
 
 /* Memory of our own, zeroed; NULL if there is none. It goes by `real_munmap`. */
 void *new_pages(size_t size);

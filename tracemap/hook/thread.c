@@ -4,6 +4,7 @@
 #include <sys/prctl.h>
 
 #include "event_choice.h"
+#include "lock.h"
 #include "process.h"
 #include "report.h"
 
@@ -20,13 +21,8 @@ static struct thread broken_thread = {.broken = true};
 
 /* ---- the window */
 
-static void unmap_window(struct thread *thread) {
-  if (thread->window) real_munmap(thread->window, (size_t)(thread->limit - thread->window));
-  thread->window = NULL;
-}
-
 static off_t cursor_offset(const struct thread *thread) {
-  return thread->window_offset + (off_t)(thread->cursor - thread->window);
+  return thread->window_end - (off_t)(thread->limit - thread->cursor);
 }
 
 /* Maps the window that holds the file from `offset` on. A record may straddle pages, never windows. */
@@ -35,15 +31,23 @@ static bool map_window(struct thread *thread, off_t offset) {
   size_t window = WINDOW_BYTES / thread->record_bytes * thread->record_bytes;
   size_t size = (size_t)(offset - first) + window;
   if (!file_reserve(&thread->file, first, (off_t)size)) return false;
-  int file = thread->file.descriptor;
-  char *mapped = real_mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file, first);
-  if (mapped == MAP_FAILED) return false;
-  unmap_window(thread);
-  thread->window = mapped;
-  thread->window_offset = first;
-  thread->cursor = mapped + (offset - first);
+  if (!file_map(&thread->window, &thread->file, first, size, MAP_POPULATE, false)) return false;
+  thread->window_end = first + (off_t)size;
+  thread->cursor = thread->window.pages + (offset - first);
   thread->limit = thread->cursor + window;
   return true;
+}
+
+/* Whether another program has cut the file; says and notes that once. What was written since is not in the file. */
+static bool is_cut(struct thread *thread) {
+  int error = errno;
+  off_t size = file_size(&thread->file);
+  bool cut = thread->page.lost || thread->window.lost || (size >= 0 && size < thread->window_end);
+  errno = 0;
+  if (cut && !thread->cut) process_lose_thread("calls", "another program has cut their file");
+  errno = error;
+  thread->cut |= cut;
+  return thread->cut;
 }
 
 /* Gives the room of the oldest window's records back. They are dropped before they are gone, so that nobody who reads the
@@ -60,26 +64,36 @@ static bool drop_oldest(struct thread *thread) {
 
 /* Whether there may be another window; a file that keeps the newest calls makes room for it. */
 static bool has_room(struct thread *thread, off_t offset) {
-  if (thread->full) return false;
   uint64_t kept = (uint64_t)offset - DATA_OFFSET - thread->header->dropped * thread->record_bytes;
   return kept + WINDOW_BYTES <= settings.thread_bytes || (settings.keeps_newest && drop_oldest(thread));
 }
 
+/* A child of a bare clone writes where its parent does: it records no more. */
+static bool go_on(struct thread *thread) {
+  if (!process_is_own()) {
+    thread->broken = true;
+    return false;
+  }
+  off_t offset = cursor_offset(thread);
+  if (!is_cut(thread) && has_room(thread, offset) && map_window(thread, offset)) {
+    thread_refresh_clock(thread);
+    return true;
+  }
+  if (!thread->cut) say("a thread's file is full: its further calls are counted, not recorded");
+  thread->full = true;
+  return false;
+}
+
 COLD struct record *thread_next_window(struct thread *thread) {
   int error = errno;
-  off_t offset = cursor_offset(thread);
-  if (has_room(thread, offset) && map_window(thread, offset)) {
-    thread_refresh_clock(thread);
-  } else {
-    if (!thread->full) say("a thread's file is full: its further calls are counted, not recorded");
-    thread->full = true;
-    thread->header->lost++;
-  }
+  bool ready = !thread->full && go_on(thread);
+  if (thread->full) thread->header->lost++;
   errno = error;
-  return thread->full ? NULL : (struct record *)(void *)thread->cursor;
+  return ready ? (struct record *)(void *)thread->cursor : NULL;
 }
 
 void thread_refresh_clock(struct thread *thread) {
+  if (UNLIKELY(thread->page.lost || thread->window.lost)) is_cut(thread);
   struct moment now = moment_now();
   thread->header->last_ticks = now.ticks;
   thread->header->last_ns = now.ns;
@@ -115,10 +129,9 @@ static bool write_head(struct thread *thread) {
 static bool open_file(struct thread *thread) {
   thread->file = file_make(thread->number, "calls", DATA_OFFSET);
   if (!file_is_open(&thread->file)) return false;
-  char *page = real_mmap(NULL, DATA_OFFSET, PROT_READ | PROT_WRITE, MAP_SHARED, thread->file.descriptor, 0);
-  if (page == MAP_FAILED) return process_lose_thread("calls", "their file cannot be mapped");
-  thread->page = page;
-  thread->header = (struct header *)(void *)(page + HEADER_OFFSET);
+  if (!file_map(&thread->page, &thread->file, 0, DATA_OFFSET, 0, false))
+    return process_lose_thread("calls", "their file cannot be mapped");
+  thread->header = (struct header *)(void *)(thread->page.pages + HEADER_OFFSET);
   return true;
 }
 
@@ -133,10 +146,9 @@ static bool set_up(struct thread *thread) {
 
 static void release_file(struct thread *thread) {
   counters_close(&thread->counters);
-  unmap_window(thread);
-  if (thread->page) real_munmap(thread->page, DATA_OFFSET);
+  file_unmap(&thread->window);
+  file_unmap(&thread->page);
   file_close(&thread->file);
-  thread->page = NULL;
 }
 
 static void release(struct thread *thread) {
@@ -146,11 +158,11 @@ static void release(struct thread *thread) {
 
 /* ---- reports: of a thread when it ends, or when the program does; once */
 
-static pthread_mutex_t reported_lock = PTHREAD_MUTEX_INITIALIZER; /* held also while a report is printed */
+static struct lock reported_lock; /* held also while a report is printed */
 static struct thread *to_report;
 
-void threads_lock(void) { pthread_mutex_lock(&reported_lock); }
-void threads_unlock(void) { pthread_mutex_unlock(&reported_lock); }
+void threads_lock(void) { lock_take(&reported_lock); }
+void threads_unlock(void) { lock_release(&reported_lock); }
 
 static void report_later(struct thread *thread) {
   prctl(PR_GET_NAME, thread->name, 0, 0, 0);
@@ -182,7 +194,7 @@ void threads_report(void) {
   threads_unlock();
 }
 
-/* The first call finds out which events can be counted. */
+/* What the program itself has asked for since it began; mostly all of this was done then. */
 static void prepare_report(void) {
   if (settings.report.lists_events) events_list();
   settings.record_calls = !settings.report.lists_events;
@@ -200,6 +212,8 @@ static void prepare(void) {
 /* A thread that records nothing where it cannot be set up or shall not. */
 struct thread *thread_open(void) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
+  process_lock(); /* what the thread that loaded the first executable has set is seen from here on */
+  process_unlock();
   pthread_once(&once, prepare);
   struct thread *thread = new_pages(sizeof *thread);
   if (!thread) return &broken_thread;
@@ -228,16 +242,22 @@ struct thread *thread_start(struct thread *thread) {
   return thread;
 }
 
+/* Cuts it to its records. One that was cut already does not grow again: what is missing would look like records. */
+static void end_file(struct thread *thread) {
+  off_t end = cursor_offset(thread), size = file_size(&thread->file);
+  if (is_cut(thread) && size >= 0) end = size < DATA_OFFSET ? 0 : size < end ? size : end;
+  if (!file_resize(&thread->file, end)) say("a thread's file cannot be cut to its records: %s", strerror(errno));
+}
+
 void thread_end(struct thread *thread) {
   current_thread = NULL;
-  if (thread == &broken_thread) return;
+  if (thread == &broken_thread || !process_is_own()) return;
   if (thread->sampler) sampler_end(thread->sampler);
   if (!thread->broken) {
     thread_refresh_clock(thread);
     thread->header->closed = 1;
     if (settings.report.wanted) report_now(thread);
-    if (!file_resize(&thread->file, cursor_offset(thread)))
-      say("a thread's file cannot be cut to its records: %s", strerror(errno));
+    end_file(thread);
   }
   release(thread);
 }

@@ -4,6 +4,7 @@
 #include "counters.h"
 #include "files.h"
 #include "layout.h"
+#include "mapping.h"
 #include "sampler.h"
 
 struct thread {
@@ -19,9 +20,10 @@ struct thread {
   struct counters counters;
   uint64_t skip_until;     /* ticks */
   uint64_t until_next;     /* calls that one-in-N still passes over */
-  char *page;              /* the mapped head of the file */
-  char *window;
-  off_t window_offset;
+  bool cut;                /* by another program; nothing more is recorded, and that was said */
+  struct file_mapping page;   /* the head of the file */
+  struct file_mapping window;
+  off_t window_end;
   struct own_file file;
   unsigned number;
   char name[16];           /* what a report calls it */
