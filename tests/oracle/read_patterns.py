@@ -23,7 +23,7 @@ from tests.support import Json
 
 LINE: Final = 64
 SIZES: Final = ((144, 272), (192, 400), (90, 368))
-"""Rows and columns of results. Rows fill lines: a line in two rows may be read by two workgroups. The last are tails."""
+"""Rows and columns of results; rows fill lines, as two workgroups may read a line of two rows. The last has tails."""
 
 
 @dataclass(frozen=True, slots=True)
