@@ -21,7 +21,8 @@ class Asked:
     """A claim about the share of one part, or of several together.
 
     `copies`: the parts can be written several times. `reads` and `stores`: the op that takes the part's place when it
-    is left out reads the main array, or stores the result, instead of it. `judged`: False for parts that only complete
+    is left out reads the main array, or stores the result, instead of it. `mixed`: what is left without any part does
+    more than load and store, or loads what another pass has loaded before. `judged`: False for parts that only complete
     the sum of all costs.
     """
 
@@ -30,6 +31,7 @@ class Asked:
     reads: bool = False
     stores: bool = False
     judged: bool = True
+    mixed: bool = False
 
     @property
     def name(self) -> str:

@@ -43,7 +43,7 @@ def sum_then_chain(random: Random, dialect: str) -> Case:
         divided = sketch.pair("div", value, sketch.spread(sums, shape, 0), "division")
         return sketch.unary(two, divided, "two")
 
-    asked = Asked(("one",)), Asked(("two",), stores=True)
+    asked = Asked(("one",), reads=True, mixed=True), Asked(("two",), stores=True, mixed=True)
     return Case("sum then chain", f"sum of {one}; division, {two}, {shown(shape)}", dialect, write, asked)
 
 
@@ -90,11 +90,11 @@ def rms_norm(random: Random, dialect: str) -> Case:
         gained = sketch.binary("mul", scaled, "gain", (shape[1],), 1)
         return sketch.unary(after, gained, "after") if after else gained
 
-    asked = [Asked(("squares",), copies=False)]
+    asked = [Asked(("squares",), copies=False, reads=True, mixed=True)]
     if of_mean:
         asked.append(Asked(("mean",)))
     if after:
-        asked.append(Asked(("after",), stores=True))
+        asked.append(Asked(("after",), stores=True, mixed=True))
     name = f"rms norm, {of_mean or 'nothing'} of the mean, {after or 'nothing'} after, {shown(shape)}"
     return Case("rms norm", name, dialect, write, tuple(asked))
 
@@ -118,7 +118,8 @@ def layer_norm(random: Random, dialect: str) -> Case:
         scaled = sketch.pair("mul", again, sketch.spread(root, shape, 0))
         return sketch.unary(after, scaled, "after")
 
-    asked = Asked(("variance", "inner"), copies=False), Asked(("after",), stores=True)
+    first = Asked(("variance", "inner"), copies=False, reads=True, mixed=True)
+    asked = first, Asked(("after",), stores=True, mixed=True)
     return Case("layer norm", f"variance of {inner}, layer norm, {after}, {shown(shape)}", dialect, write, asked)
 
 

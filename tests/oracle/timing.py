@@ -28,7 +28,7 @@ _TURN_NS: Final = 2_500_000
 _TURNS: Final = 24
 _STABLE: Final = 0.01
 """The most by which the last process may lower a time."""
-_PROCESSES: Final = (2, 6)
+_PROCESSES: Final = (3, 6)
 """The least and the most processes."""
 _HALVES: Final = {"f16": 0x3800, "bf16": 0x3F00, "f8E4M3FN": 0x30, "f8E5M2": 0x38}
 """The bits of 0.5."""

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.oracle.drawn import Asked, Case
-from tests.oracle.sketch import Model
+from tests.oracle.sketch import Model, Sketch
 from tests.oracle.timing import best_times
 
 MOST_WIDTH: Final = 0.20
@@ -116,6 +116,8 @@ def _variants(case: Case) -> dict[str, Model]:
     """The models whose times tell the truth, by name."""
     every = dict.fromkeys((part for asked in case.asked for part in asked.parts), 0)
     found = {"all": case.model(), "none": case.model(every)}
+    if any(asked.mixed for asked in case.asked):
+        found["copy"] = _copy(found["all"])
     for asked in case.asked:
         own = dict.fromkeys(asked.parts, 0)
         found[f"without {asked.name}"] = case.model(own)
@@ -123,6 +125,12 @@ def _variants(case: Case) -> dict[str, Model]:
         if asked.copies:
             found[f"repeated {asked.name}"] = case.model(dict.fromkeys(asked.parts, _REPEATED))
     return found
+
+
+def _copy(model: Model) -> Model:
+    """A kernel that only loads the first argument of a model and stores as much."""
+    sketch = Sketch("stablehlo")
+    return sketch.model(sketch.argument(model.arguments[0].shape, model.arguments[0].dtype))
 
 
 def ranges(asked: tuple[Asked, ...], times: dict[str, float]) -> dict[str, Range]:
@@ -133,7 +141,8 @@ def ranges(asked: tuple[Asked, ...], times: dict[str, float]) -> dict[str, Range
         costs = {each.name: _cost(each, estimate, times) for each in asked}
         total = base + sum(costs.values())
         for each in asked:
-            found[each.name] += [(costs[each.name] + part * base) / total for part in _parts_of_base(each)]
+            moved = min(base, times.get("copy", base)) if each.mixed else base
+            found[each.name] += [(costs[each.name] + part * moved) / total for part in _parts_of_base(each)]
     return {
         name: Range(max(0.0, min(shares) - _NOISE), min(1.0, max(shares) + _NOISE)) for name, shares in found.items()
     }
@@ -143,6 +152,8 @@ def _parts_of_base(asked: Asked) -> tuple[float, ...]:
     """The least and the largest part of loading and storing that may count for a part."""
     if asked.reads and asked.stores:
         return (1.0,)
+    if asked.mixed:
+        return 0.0, _ONE_OF_BOTH[1]
     return _ONE_OF_BOTH if asked.reads or asked.stores else (0.0,)
 
 
