@@ -12,10 +12,8 @@ from tracemap.diagnostics import TRANSFERS_UNTIMED, Diagnostic
 from tracemap.graph.model import TraceGraph
 from tracemap.measurements.model import INSTRUCTIONS, SAMPLES, STAND_INS, Clock
 from tracemap.options.attribute import Rule
-from tracemap.units import ASSUMED_SIZE, UNKNOWN, format_count, plural
+from tracemap.units import ASSUMED_SIZE, MOST_LISTED, UNKNOWN, format_count, listed, plural
 
-_MOST_NAMED = 5
-"""Ambiguous targets that a diagnostic names, and places of each."""
 _LOST = 0.001
 """The part of a metric that may be lost by rounding without a word."""
 
@@ -88,10 +86,9 @@ def _of_targets(scan: Scan) -> Iterator[Diagnostic]:
     ]
     if several:
         several.sort(key=lambda each: -each[0])
-        named = [f"{format_count(events)} of {_any_of(target.places)}" for events, target in several[:_MOST_NAMED]]
-        listed = "; ".join((*named, "…") if len(several) > _MOST_NAMED else named)
+        named = [f"{format_count(events)} of {_any_of(target.places)}" for events, target in several]
         events = plural(sum(events for events, _ in several), "event")
-        text = f"{events} could be of several sites and were split evenly over them: {listed}"
+        text = f"{events} could be of several sites and were split evenly over them: {listed(named, '; ')}"
         yield Diagnostic("split-evenly", text)
     if scan.surplus:
         text = "more command buffers were recorded than the map has of their kind: another module has the same"
@@ -103,8 +100,7 @@ def _of_untimed(graph: TraceGraph, scan: Scan) -> Iterator[Diagnostic]:
     if not scan.untimed or EXECUTE not in scan.by_target:
         return
     ops = dict.fromkeys(op for command in scan.untimed for op in command.ops)
-    named = [f"{op} {graph.op_by_id[op].name}" for op in list(ops)[:_MOST_NAMED]]
-    of_ops = f" ({', '.join((*named, '…') if len(ops) > _MOST_NAMED else named)})" if named else ""
+    of_ops = f" ({listed([f'{op} {graph.op_by_id[op].name}' for op in ops])})" if ops else ""
     what = "a copy or fill" if len(scan.untimed) == 1 else f"{len(scan.untimed):,} copies and fills"
     text = (
         f"the runtime does not time {what} within command buffers{of_ops}: what they take is part of "
@@ -119,8 +115,8 @@ def _any_of(places: Sequence[str]) -> str:
     >>> _any_of(["site1", "site2"]), _any_of([f"site{number}" for number in range(1, 9)])
     ('site1 or site2', 'site1 or site2 or site3 or site4 or site5 or 3 others')
     """
-    more = len(places) - _MOST_NAMED
-    return " or ".join((*places[:_MOST_NAMED], *([plural(more, "other")] if more > 0 else [])))
+    more = len(places) - MOST_LISTED
+    return " or ".join((*places[:MOST_LISTED], *([plural(more, "other")] if more > 0 else [])))
 
 
 def _of_values(graph: TraceGraph, scan: Scan) -> Iterator[Diagnostic]:
@@ -205,9 +201,8 @@ def _of_disagreement(sites: Sequence[SiteResult], by: Splitting) -> Iterator[Dia
             if counted is not None and not sampled.agrees(counted, _MODEL_ERROR):
                 found.append(result.site)
     if found:
-        named = ", ".join((*found[:_MOST_NAMED], "…") if len(found) > _MOST_NAMED else found)
         text = (
             f"at {plural(len(found), 'site')} samples and simulated instructions divide a kernel differently, by more "
-            f"than their errors: {named}. Instructions that take long, or wait for memory, are one reason"
+            f"than their errors: {listed(found)}. Instructions that take long, or wait for memory, are one reason"
         )
         yield Diagnostic("evidence-disagrees", text)

@@ -96,6 +96,11 @@ def number_invocations(connection: duckdb.DuckDBPyConnection, known: KnownCalls)
     most = first_integer(connection, _MOST_CHUNKS)
     if isinstance(invocations, int) and not known.timed_flushes and most * known.batch > invocations:
         return UNKNOWN
+    return _number_by_repetition(connection, total, invocations)
+
+
+def _number_by_repetition(connection: duckdb.DuckDBPyConnection, total: int, invocations: Integer) -> Integer:
+    """Number submissions by the number of calls alone, where each does the same as the others."""
     if isinstance(invocations, int) and invocations > 0 and total % invocations == 0:
         block = f"number // {total // invocations}"
         if _repeats(connection, block):
