@@ -23,6 +23,29 @@ from tracemap.units import UNKNOWN
 
 Row = dict[str, Any]
 
+ALTERNATING = """
+util.global private mutable @n = 0 : i32
+func.func @main(%x: tensor<64x64xf32>) -> tensor<64x64xf32> {
+  %c1 = arith.constant 1 : i32
+  %c2 = arith.constant 2 : i32
+  %n = util.global.load @n : i32
+  %m = arith.addi %n, %c1 : i32
+  util.global.store %m, @n : i32
+  %rest = arith.remui %n, %c2 : i32
+  %odd = arith.cmpi eq, %rest, %c1 : i32
+  %t = math.tanh %x : tensor<64x64xf32>
+  %y = scf.if %odd -> (tensor<64x64xf32>) {
+    %o = linalg.matmul ins(%t, %t : tensor<64x64xf32>, tensor<64x64xf32>)
+                       outs(%x : tensor<64x64xf32>) -> tensor<64x64xf32>
+    scf.yield %o : tensor<64x64xf32>
+  } else {
+    scf.yield %t : tensor<64x64xf32>
+  }
+  return %y : tensor<64x64xf32>
+}
+"""
+"""Every second call has a product."""
+
 
 def compiled(folder: Path, model: Path, *flags: str) -> Path:
     """Compile a model as a plain iree-compile does, once."""
@@ -37,6 +60,13 @@ def compiled(folder: Path, model: Path, *flags: str) -> Path:
 def sample(folder: Path, name: str) -> Path:
     """A sample's compiled module."""
     return compiled(folder, SAMPLES / "models" / f"{name}.mlir")
+
+
+def asynchronous_module(folder: Path) -> Path:
+    """The perceptron's function as one that returns before its work is done, and signals a fence."""
+    (folder / "asynchronous").mkdir(exist_ok=True)
+    model = SAMPLES / "models" / "hand_mlp.mlir"
+    return compiled(folder / "asynchronous", model, *PLAIN_FLAGS, "--iree-execution-model=async-external")
 
 
 def entry_points(module: Path, loop_bounds: tuple[str, ...] = ()) -> tuple[Function, ...]:

@@ -16,7 +16,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from tests.recording import compiled, entry_points, events, request, sample
+from tests.recording import ALTERNATING, asynchronous_module, compiled, entry_points, events, request, sample
 from tests.support import ROOT, SAMPLES, has_device
 from tracemap.capture import counting, execution
 from tracemap.capture.benchmark import TIMED_FLUSH_FLAG, Ending, run_benchmark
@@ -174,6 +174,67 @@ def test_local_sync_knows_no_command_index(made: Path, tmp_path: Path) -> None:
     assert [row["call"] for row in dispatches[::4]] == [0, 1, 2, 3]
     assert recorded.header.workers == 1
     assert recorded.header.buffers == ()
+
+
+@pytest.mark.parametrize(
+    ("flags", "batch"),
+    [
+        (("--batch_size=1", "--batch_size=4"), 4),
+        (("--batch_size=3", "--batch_concurrency=2"), 4),
+        (("--batch_concurrency=3",), 3),
+    ],
+)
+def test_batches_of_calls_of_an_asynchronous_function(
+    flags: tuple[str, ...], batch: int, made: Path, tmp_path: Path
+) -> None:
+    """All that is asked for is made in whole batches, in which calls run side by side: each has its own events."""
+    module, run = asynchronous_module(made), tmp_path / "run.parquet"
+    recorded = record(request(module, run, iterations=10, warmup=1, runtime_flags=flags))
+    header = recorded.header
+    assert (header.iterations, header.warmup) == (-(-10 // batch) * batch, batch)
+    check_whole_calls(recorded, 12 + batch)
+    rows = events(run)
+    assert all(row["warmup"] == (row["invocation"] < batch) for row in rows)
+    for call in range(12 + batch):
+        own = [row for row in rows if row["invocation"] == call]
+        assert sorted(row["command_index"] for row in own if row["kind"] == "dispatch") == [0, 2, 4, 6]
+        assert len({row["submission_id"] for row in own if row["kind"] == "execute"}) == 1
+    ended = record(request(module, tmp_path / "ended.parquet", seconds=0.3, launches=1, runtime_flags=flags))
+    assert isinstance(ended.header.iterations, int)
+    assert isinstance(ended.header.warmup, int)
+    assert ended.header.iterations % batch == 0 == ended.header.warmup % batch
+    assert "--batch_" in " ".join(ended.header.command)
+    check_whole_calls(ended, ended.header.iterations + ended.header.warmup)
+
+
+def test_a_synchronous_function_has_no_batches(made: Path, tmp_path: Path) -> None:
+    """The program divides the time of a call by the batch; a call is an invocation all the same."""
+    asked = request(
+        sample(made, "hand_mlp"), tmp_path / "run.parquet", iterations=6, warmup=2, runtime_flags=("--batch_size=4",)
+    )
+    recorded = record(asked)
+    assert (recorded.header.iterations, recorded.header.warmup) == (6, 2)
+    check_whole_calls(recorded, 8)
+    assert "batches-ignored" in slugs(recorded)
+    (tmp_path / "nothing").mkdir()
+    for flag in ("--batch_size=0", "--batch_concurrency=x", "--batch_size"):
+        said = refused(made, tmp_path / "nothing", "hand_mlp", runtime_flags=(flag,))
+        assert "give a whole number of invocations, from 1 to 2,147,483,647" in said
+
+
+def test_calls_that_nothing_tells_apart_all_count(tmp_path: Path) -> None:
+    """Every second one has a product, and the profile is flushed on a timer: no event is said to be of the warm-up."""
+    (tmp_path / "model.mlir").write_text(ALTERNATING)
+    module = compiled(tmp_path, tmp_path / "model.mlir")
+    flags = ("--device_profiling_flush_interval_ms=2",)
+    recorded = record(request(module, tmp_path / "run.csv", iterations=12, warmup=4, runtime_flags=flags))
+    header = recorded.header
+    assert "invocation-unknown" in slugs(recorded)
+    assert (header.iterations, header.warmup) == (16, 0)
+    assert sum(row["kind"] == "dispatch" and "matmul" in row["kernel"] for row in events(recorded.path)) == 8
+    assert isinstance(header.elapsed.explained_ns, int)
+    assert isinstance(header.elapsed_ns, int)
+    assert header.elapsed.explained_ns >= 0.9 * header.elapsed_ns
 
 
 @pytest.mark.skipif(not has_device("vulkan"), reason="no Vulkan device: Debian's mesa-vulkan-drivers has one")

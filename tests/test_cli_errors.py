@@ -619,7 +619,7 @@ def test_an_output_that_differs_is_status_1(built: Built, tmp_path: Path) -> Non
         ("--benchmark_list_tests=true", "--benchmark_list_tests is for tracemap to decide: `show`"),
         ("--benchmark_enable_random_interleaving", "each function is recorded by itself"),
         ("--benchmark_report_aggregates_only", "--benchmark_report_aggregates_only is for tracemap to decide"),
-        ("--batch_concurrency=2", "--batch_concurrency is for tracemap to decide: see --iterations"),
+        ("--batch_concurrency=0", "--batch_concurrency=0: give a whole number of invocations, from 1 to"),
         ("--device_profiling_output=x", "--device_profiling_output is for tracemap to decide"),
         ("--list_devices", "--list_devices: with it iree-benchmark-module prints something"),
         ("--module=other.vmfb", "--module=other.vmfb: the bundle's own module is called"),
@@ -632,7 +632,7 @@ def test_flags_that_the_runtimes_tool_does_not_have_are_refused(flag: str, said:
 
 @pytest.mark.parametrize(
     "flag",
-    ["--benchmark_min_warmup_time=0.001", "--benchmark_dry_run=true", "--benchmark_filter=nothing", "--batch_size=2"],
+    ["--benchmark_min_warmup_time=0.001", "--benchmark_dry_run=true", "--benchmark_filter=nothing"],
 )
 def test_flags_of_a_file_by_which_other_calls_are_made_are_refused(flag: str, mlp: Path) -> None:
     """The run would tell of calls that were not made: of as many as are asked for."""

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.recording import entry_points, events, request, sample
+from tests.recording import asynchronous_module, entry_points, events, request, sample
 from tracemap.capture import execution
 from tracemap.capture.benchmark import BENCHMARK_TOOL, Ending, call_command, counted, profiling_flags, run_benchmark
 from tracemap.capture.record import record
@@ -221,6 +221,18 @@ def test_stops_end_where_the_program_was_killed(tmp_path: Path) -> None:
     assert (found.going_ns.tolist(), found.stopped_ns.tolist()) == ([10, 30], [20, 40])
 
 
+def test_the_clock_of_a_batch_goes_twice(tmp_path: Path) -> None:
+    """For a moment between two batches, and while the calls of one are made."""
+    path = tmp_path / "stops"
+    np.array([10, 11, 20, 30, 40, 41, 50, 60, 70, 71, 0, 0], dtype=np.int64).tofile(path)
+    for begins in ([22, 55], []):
+        found = read_stops(path, np.array(begins, dtype=np.int64), 2, 2)
+        assert found is not None
+        assert (found.going_ns.tolist(), found.stopped_ns.tolist()) == ([20, 50], [30, 60])
+    assert read_stops(path, np.array([22, 45]), 2, 2) is None
+    assert read_stops(path, np.array([22, 55]), 2, 1) is None
+
+
 # ---- real programs
 
 
@@ -253,6 +265,21 @@ def test_nine_tenths_of_a_short_program_are_explained(made: Path, tmp_path: Path
     timed = [row for row in events(recorded.path) if not row["warmup"]]
     assert all((row["submitted_ns"] is None) == (row["kind"] == "dispatch") for row in timed)
     assert all(row["submitted_ns"] <= row["start_ns"] for row in timed if row["kind"] == "execute")
+
+
+@needs_hook
+@pytest.mark.parametrize("batch", [(), ("--batch_size=5", "--batch_concurrency=2")])
+def test_nine_tenths_of_an_asynchronous_function_are_explained(
+    made: Path, tmp_path: Path, batch: tuple[str, ...]
+) -> None:
+    """The program stops its clock before each batch of calls too, while it makes their fences."""
+    module = asynchronous_module(made)
+    recorded = record(request(module, tmp_path / "run.csv", seconds=0.5, launches=1, runtime_flags=batch))
+    header = recorded.header
+    assert header.elapsed.profiler_found_by == BY_STOPS
+    assert isinstance(header.elapsed_ns, int)
+    assert isinstance(header.elapsed.explained_ns, int)
+    assert header.elapsed.explained_ns >= 0.9 * header.elapsed_ns
 
 
 @needs_hook

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import struct
 import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,7 +22,7 @@ import pytest
 from msgspec import structs
 
 from tests.conftest import Built
-from tests.recording import begins_of, events, request, sample
+from tests.recording import ALTERNATING, begins_of, events, request, sample
 from tests.support import SAMPLES, check_cli, run_cli
 from tests.test_capture_record import slugs
 from tracemap.capture import enough, execution
@@ -408,29 +409,6 @@ def test_flushes_on_a_timer_leave_nothing_to_stop_by(made: Path, tmp_path: Path)
     assert "calls-uncountable" in slugs(recorded)
 
 
-ALTERNATING = """
-util.global private mutable @n = 0 : i32
-func.func @main(%x: tensor<64x64xf32>) -> tensor<64x64xf32> {
-  %c1 = arith.constant 1 : i32
-  %c2 = arith.constant 2 : i32
-  %n = util.global.load @n : i32
-  %m = arith.addi %n, %c1 : i32
-  util.global.store %m, @n : i32
-  %rest = arith.remui %n, %c2 : i32
-  %odd = arith.cmpi eq, %rest, %c1 : i32
-  %t = math.tanh %x : tensor<64x64xf32>
-  %y = scf.if %odd -> (tensor<64x64xf32>) {
-    %o = linalg.matmul ins(%t, %t : tensor<64x64xf32>, tensor<64x64xf32>)
-                       outs(%x : tensor<64x64xf32>) -> tensor<64x64xf32>
-    scf.yield %o : tensor<64x64xf32>
-  } else {
-    scf.yield %t : tensor<64x64xf32>
-  }
-  return %y : tensor<64x64xf32>
-}
-"""
-
-
 def test_calls_that_differ_are_not_said_not_to_return(tmp_path: Path) -> None:
     """Every second one has a product: the profile shows each call, but not which submissions are of one."""
     (tmp_path / "model.mlir").write_text(ALTERNATING)
@@ -477,6 +455,34 @@ def test_a_call_is_whole_when_what_executed_is_written_too(made: Path, tmp_path:
         assert profile.whole_calls == executed
         seen.add((len(profile.begins_ns), executed))
     assert seen == {(0, 0), *((calls, calls - 1) for calls in range(1, 6)), *((calls, calls) for calls in range(1, 6))}
+
+
+def _record(kind: str, payload: bytes = b"") -> bytes:
+    """A record of a profile, of which only the type of its content and that content matter."""
+    content = f"application/vnd.iree.hal.profile.{kind}".encode()
+    header = struct.pack("<Q48x3I", 0, 68, len(content), 0)
+    return struct.pack("<Q", len(header) + len(content) + len(payload)) + header[8:] + content + payload
+
+
+@pytest.mark.parametrize("clocks", [(), ("clock-correlations",)])
+def test_a_device_writes_dispatches_of_a_call_before_its_submissions(clocks: tuple[str, ...], tmp_path: Path) -> None:
+    """Those of a call behind the last are not of the last: the program may be ended between two records."""
+    growing = tmp_path / "growing.ireeprof"
+    flush = [*clocks, "dispatch-events", "queue-events", "queue-device-events"]
+    written, ends = struct.pack("<4sH18x", b"IRPF", 1) + _record("session"), []
+    profile = GrowingProfile(growing)
+    for call in range(3):
+        ends.append(len(written))
+        for kind in ("command-buffers", *flush):
+            written += _record(kind, struct.pack("<24xq", 100 + call) if kind == "queue-events" else b"")
+            growing.write_bytes(written)
+            profile.read_on()
+            assert profile.whole_calls == call + (kind == "queue-device-events")
+    assert profile.begins_ns == [100, 101, 102]
+    assert profile.places[1:] == ends[1:]
+    growing.write_bytes(written + _record("clock-correlations") + _record("dispatch-events"))
+    profile.read_on()
+    assert profile.end_of_calls == len(written) < profile.end_of_events
 
 
 def test_a_number_of_calls_leaves_nothing_to_decide(made: Path, tmp_path: Path) -> None:

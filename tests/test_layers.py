@@ -51,7 +51,7 @@ USES: dict[str, frozenset[str]] = {
     "units": frozenset({"errors"}),
     "codec": frozenset({"inert", "units"}),
     "diagnostics": frozenset({"codec"}),
-    "functions": frozenset({"codec", "errors"}),
+    "functions": frozenset({"codec", "errors", "units"}),
     "locations": frozenset({"errors"}),
     "memory": frozenset(),
     "processors": frozenset(),
@@ -147,6 +147,7 @@ INSIDE: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"niceness"}),
         frozenset(
             {
+                "batches",
                 "benchmark",
                 "besides",
                 "counters",

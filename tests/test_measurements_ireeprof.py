@@ -24,7 +24,8 @@ from tracemap.capture.open_run import load_profile, open_run
 from tracemap.diagnostics import foremost
 from tracemap.errors import RunEmpty, RunInvalid, RunVersion
 from tracemap.measurements.ireeprof import records
-from tracemap.measurements.ireeprof.profile import KnownCalls, Profile, read_export
+from tracemap.measurements.ireeprof.calls import KnownCalls
+from tracemap.measurements.ireeprof.profile import Profile, read_export
 from tracemap.measurements.ireeprof.records import whole_records
 from tracemap.measurements.model import UNTOLD_HEADER, Clock
 from tracemap.measurements.runfile import write_run
@@ -358,6 +359,64 @@ def test_events_of_a_device_are_on_its_own_clock(tmp_path: Path) -> None:
         ("dispatch", "l", 2, None, None, 0, 1, 1, 1, None),
     ]
     assert [item.slug for item in profile.diagnostics] == ["times-invalid"]
+
+
+def clocks(*samples: tuple[int, int, int]) -> list[str]:
+    """Records that hold the driver's clock, between two readings of the host's."""
+    return [
+        json.dumps(
+            {
+                "schema_version": 15, "record_type": "clock_correlation", "physical_device_ordinal": 0,
+                "host_cpu_timestamp_ns": driver, "host_time_begin_ns": begin, "host_time_end_ns": end,
+            }
+        )
+        for driver, begin, end in samples
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("samples", "starts", "said"),
+    [
+        ([(3000, 2990, 3005), (5000, 4999, 5010)], (4000, 4010), []),  # the very same clock
+        ([(3000, 990, 1010), (5000, 2995, 3020)], (2002, 2012), []),  # 2,000 to 1,995 ns before it: by the narrower
+        ([(3000, 1000, 1000), (5000, 3100, 3100)], (2050, 2061), []),  # one that goes more slowly
+    ],
+)
+def test_records_of_both_clocks_bring_events_to_the_clock_of_the_host(
+    samples: list[tuple[int, int, int]], starts: tuple[int, int], said: list[str], tmp_path: Path
+) -> None:
+    with duckdb.connect() as connection:
+        profile = read_export(export(tmp_path, *clocks(*samples), *DEVICE), connection, known=KnownCalls(1))
+        assert profile.on_host
+        assert profile.clock is Clock.DEVICE
+        found = profile.events.in_order().project("kind, kernel, submitted_ns, start_ns, duration_ns").fetchall()
+    assert found == [
+        ("execute", None, 1000, starts[0], 90),
+        ("dispatch", "k", None, starts[1], 70),
+        ("dispatch", "l", None, None, None),
+    ]
+    assert [item.slug for item in profile.diagnostics] == [*said, "times-invalid"]
+
+
+def test_an_error_of_the_clocks_that_matters_is_told(tmp_path: Path) -> None:
+    second = [line.replace('"submission_id":1', '"submission_id":2').replace(":1000", ":3000") for line in DEVICE]
+    again = [line.replace('index":1', 'index":4') for line in second]
+    lines = [*clocks((4000, 3000, 5000)), *DEVICE, *again]
+    with duckdb.connect() as connection:
+        profile = read_export(export(tmp_path, *lines), connection, known=KnownCalls(2))
+    (told,) = [item.message for item in profile.diagnostics if item.slug == "clocks-loosely-connected"]
+    assert "to within 1.00 µs only, by 1 record" in told
+
+
+def test_events_behind_the_last_submission_are_left_out(tmp_path: Path) -> None:
+    """A device writes the dispatches of a call first; where its program was ended, no submission follows them."""
+    behind = DEVICE[1].replace('"submission_id":1', '"submission_id":2').replace('index":2', 'index":5')
+    with duckdb.connect() as connection:
+        profile = read_export(export(tmp_path, *DEVICE, behind), connection)
+        assert profile.event_count == 3
+        assert profile.events.in_order().aggregate("count(*), count(invocation)").fetchall() == [(3, 3)]
+    (told,) = [item.message for item in profile.diagnostics if item.slug == "call-incomplete"]
+    assert told.startswith("1 event of a call whose submissions are not in the profile")
 
 
 def test_ticks_that_nothing_brings_to_nanoseconds_are_no_times(tmp_path: Path) -> None:

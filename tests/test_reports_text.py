@@ -119,6 +119,14 @@ def test_attribute_says_what_was_not_measured_and_what_is_odd() -> None:
     assert "note [odd-too]: and [red]this[/red]" in printed
 
 
+def test_of_many_sites_some_are_named_and_the_rest_counted() -> None:
+    map_ = graph([op(0, 1)], [site(0, 0), *(site(number, 0, initializer=True) for number in range(1, 41))])
+    out = io.StringIO()
+    print_attribution(map_, attribution(map_, {"cpu_ns": {"site0": 10}}), out)
+    said = "site1, site2, site3, site4, site5 and 35 others: runs once, at load: not measured"
+    assert said in out.getvalue().splitlines()
+
+
 def test_hidden_ops_are_summed() -> None:
     count = AttributeOptions().top + 3
     map_ = graph([op(i, i + 1) for i in range(count)], [site(i, i) for i in range(count)])

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from tracemap.codec import Record
 from tracemap.errors import FunctionUnknown
+from tracemap.units import listed
 
 
 class Argument(Record, frozen=True):
@@ -23,16 +25,19 @@ class Function(Record, frozen=True):
     arguments: tuple[Argument, ...]
 
 
+_MOST_NAMED: Final = 20
+
+
 def function_named(functions: Sequence[Function], name: str) -> Function:
     """The function of a name; without a name ("") the only one.
 
     Raises:
         FunctionUnknown: there is none of that name, or several and none was named.
     """
-    listed = ", ".join(function.name for function in functions) or "none"
+    there = listed([function.name for function in functions], most=_MOST_NAMED) or "none"
     if not name and len(functions) != 1:
-        raise FunctionUnknown(f"the module has {len(functions)} functions; name one with --function: {listed}")
+        raise FunctionUnknown(f"the module has {len(functions)} functions; name one with --function: {there}")
     found = [function for function in functions if function.name == (name or functions[0].name)]
     if not found:
-        raise FunctionUnknown(f"the module has no function {name!r}; it has: {listed}")
+        raise FunctionUnknown(f"the module has no function {name!r}; it has: {there}")
     return found[0]

@@ -299,3 +299,18 @@ _SHARE: Final = Scale(1, "%", 1)
 def plural(count: int, word: str, words: str = "") -> str:
     """`1 site`, `2 sites`; `words` where adding an s will not do."""
     return f"{format_count(count)} {word if count == 1 else words or word + 's'}"
+
+
+MOST_LISTED: Final = 5
+"""Names in a sentence that lists some of many."""
+
+
+def listed(names: Sequence[str], joined: str = ", ", most: int = MOST_LISTED) -> str:
+    """Names in a sentence; of many the first few, and how many others there are.
+
+    >>> listed(["site1", "site2"]), listed([f"site{number}" for number in range(1, 42)])
+    ('site1, site2', 'site1, site2, site3, site4, site5 and 36 others')
+    """
+    if len(names) <= most:
+        return joined.join(names)
+    return f"{joined.join(names[:most])} and {plural(len(names) - most, 'other')}"

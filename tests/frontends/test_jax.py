@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +16,11 @@ import pytest
 import tracemap
 from tests.frontends.shares import share_on_lines_of
 from tracemap.errors import InputInvalid, UsageInvalid
+from tracemap.frontends.jax import import_program
 from tracemap.graph.query import scope_of
+from tracemap.ir.parsing import MlirParser
+from tracemap.ir.reading import describe, parse_model
+from tracemap.ir.rewriting import own_bytecode
 from tracemap.session.programs import kept_of
 
 jax = pytest.importorskip("jax", reason="JAX is not installed: make frontends")
@@ -103,6 +111,7 @@ def test_what_is_lowered_or_exported_already(tmp_path: Path) -> None:
         np.testing.assert_allclose(tracemap.run(bundle)[0], right, **TOLERANCE)
         frames = {frame.file for op in bundle.graph.ops for frame in op.frames}
         assert programs.__file__ in frames
+        assert [each.name for each in bundle.graph.functions] == ["picture_class"]
     alone = tracemap.build(programs.classify.lower(*arguments), output=tmp_path / "alone.tracemap")
     assert alone.kept_call() is None
     assert len(tracemap.run(alone)) == 1  # with inputs that are made up of the declared types
@@ -153,3 +162,99 @@ def test_arguments_that_do_not_fit(tmp_path: Path) -> None:
     with pytest.raises(UsageInvalid, match=r"jax\.jit"):
         tracemap.build(programs.norm, jnp.ones(3), output=target)
     assert not target.exists()
+
+
+def best_two(x: Any) -> Any:  # noqa: ANN401 - arrays of JAX
+    with jax.named_scope("choose"):
+        return jax.lax.top_k(jnp.tanh(x), 2)
+
+
+def ordered(x: Any) -> Any:  # noqa: ANN401 - arrays of JAX
+    with jax.named_scope("choose"):
+        return jax.lax.approx_max_k(x, 2)
+
+
+@pytest.mark.parametrize("function", [pytest.param(best_two, marks=pytest.mark.quick), ordered])
+def test_operations_of_chlo_with_other_attributes_than_in_iree(function: Any, tmp_path: Path) -> None:  # noqa: ANN401
+    """JAX's bytecode of `chlo.top_k` has one attribute less than IREE reads."""
+    numbers = jnp.linspace(0.1, 0.9, 64).reshape(4, 16)
+    bundle = tracemap.build(jax.jit(function), numbers, output=tmp_path / "a.tracemap")
+    assert [each.name for each in bundle.graph.functions] == [function.__name__]  # no comparator of JAX beside it
+    for output, right in zip(tracemap.run(bundle), function(numbers), strict=True):
+        np.testing.assert_allclose(output, np.asarray(right), **TOLERANCE)
+    members = {bundle.graph.op_by_id[member.op] for site in bundle.graph.sites for member in site.members}
+    assert members
+    assert all(any(frame.file == __file__ for frame in op.frames) for op in members if op.frames)
+    assert "choose" in {"/".join(scope_of(bundle.graph, op, ())) for op in members}
+
+
+def test_locations_are_those_of_the_bytecode_of_jax(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regions of short forms have locations of their own: a comparator of `sort`, a body of `while`."""
+
+    def whole(x: Any) -> Any:  # noqa: ANN401 - arrays of JAX
+        x = jax.lax.while_loop(lambda a: a.sum() < 9, lambda a: a * 2 + 1, x)
+        return jax.lax.sort(x), jax.lax.cumsum(x), jnp.max(x)
+
+    texts: list[str] = []
+
+    def keep(text: str) -> bytes:
+        texts.append(text)
+        return own_bytecode(text)
+
+    monkeypatch.setattr("tracemap.frontends.jax.own_bytecode", keep)
+    jitted = jax.jit(whole)
+    import_program(jitted, (jnp.ones(8),), {})
+    written = io.BytesIO()
+    jitted.trace(jnp.ones(8)).lower(lowering_platforms=("cpu",)).compiler_ir("stablehlo").operation.write_bytecode(
+        written
+    )
+    parser = MlirParser()
+    right, found = (
+        describe(parser, parse_model(parser, data)) for data in (written.getvalue(), own_bytecode(texts[0]))
+    )
+    assert [each.parsed_location for each in found.operations] == [each.parsed_location for each in right.operations]
+    assert len(right.operations) > 20
+
+
+def test_arrays_laid_out_over_a_mesh(tmp_path: Path) -> None:
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("a",))
+    rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("a"))
+    numbers = jax.device_put(jnp.linspace(0.1, 0.9, 64).reshape(4, 16), rows)
+    placed = jax.jit(best_two, in_shardings=rows)
+    for number, program in enumerate((placed, jax.export.export(placed)(numbers))):
+        bundle = tracemap.build(program, numbers, output=tmp_path / f"{number}.tracemap")
+        np.testing.assert_allclose(tracemap.run(bundle)[0], np.asarray(best_two(numbers)[0]), **TOLERANCE)
+
+
+def test_a_function_exported_for_several_platforms_and_sizes(tmp_path: Path) -> None:
+    """For several platforms it takes the index of one as its first input."""
+    numbers = jnp.linspace(0.1, 0.9, 64).reshape(4, 16)
+    sizes = jax.ShapeDtypeStruct(jax.export.symbolic_shape("a, 16"), jnp.float32)
+    for number, program in enumerate(
+        (
+            jax.export.export(jax.jit(best_two), platforms=("cuda", "cpu"))(numbers),
+            jax.export.export(jax.jit(best_two))(sizes),
+        )
+    ):
+        bundle = tracemap.build(program, numbers, output=tmp_path / f"{number}.tracemap")
+        assert [each.name for each in bundle.graph.functions] == ["best_two"]
+        np.testing.assert_allclose(tracemap.run(bundle)[0], np.asarray(best_two(numbers)[0]), **TOLERANCE)
+
+
+SEVERAL_DEVICES = """
+import jax, numpy, tracemap
+P = jax.sharding.PartitionSpec
+mesh = jax.sharding.Mesh(numpy.array(jax.devices()), ("a",))
+function = jax.jit(jax.shard_map(lambda x: x * 2, mesh=mesh, in_specs=P("a"), out_specs=P("a")))
+tracemap.build(function, jax.numpy.ones(4), output="a.tracemap")
+"""
+
+
+def test_a_program_for_several_devices_is_refused(tmp_path: Path) -> None:
+    """In a process of its own: the number of JAX's devices is chosen before its first use."""
+    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    command = (sys.executable, "-c", SEVERAL_DEVICES)
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "ModelInvalid" in done.stderr
+    assert "written for several devices (as by jax.shard_map)" in done.stderr
+    assert not list(tmp_path.iterdir())

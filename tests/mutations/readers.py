@@ -136,7 +136,8 @@ def changed_module(data: bytes, dice: random.Random) -> bytes:
 
 
 def _read_export(folder: Path, dice: random.Random) -> None:
-    from tracemap.measurements.ireeprof.profile import KnownCalls, read_export
+    from tracemap.measurements.ireeprof.calls import KnownCalls
+    from tracemap.measurements.ireeprof.profile import read_export
     from tracemap.measurements.sql import open_database
 
     with open_database() as connection:

@@ -42,7 +42,7 @@ class Call:
     """A function with all that its program is started with; modules are loaded in order, its own last.
 
     `results` are the types of its results, of which the number is known even where they are not declared; `folder` is
-    where its inputs lie.
+    where its inputs lie; `asynchronous`: the function returns before its work is done, and signals a fence.
     """
 
     modules: tuple[Path, ...]
@@ -52,6 +52,7 @@ class Call:
     inputs: tuple[Input, ...]
     flags: tuple[str, ...]
     folder: Path
+    asynchronous: bool = False
 
     @property
     def specs(self) -> list[str]:
@@ -177,7 +178,7 @@ def _made(
 ) -> Call:
     modules = _modules(program.module, flags.modules)
     check_files(flags)
-    entry, results = _entry(program, name)
+    entry, declared = _entry(program, name)
     check_size([entry], options.dim)
     device = flags.device or DEFAULT_DEVICE if program.device is UNKNOWN else str(program.device)
     serial = (SERIAL_FLAG,) if options.serial else ()
@@ -187,7 +188,7 @@ def _made(
         text = f"{folder}: inputs cannot be written ({error}); name a folder that has room by TMPDIR"
         raise TargetUnwritable(text) from error
     rest = (*program.kept.flags(flags.rest), *flags.rest, *serial)
-    return Call(modules, entry, results, device, inputs, rest, folder)
+    return Call(modules, entry, declared.results, device, inputs, rest, folder, declared.asynchronous)
 
 
 def _without_at(module: Path, folder: Path) -> Path:
@@ -227,16 +228,16 @@ def _modules(ours: Path, named: Sequence[str]) -> tuple[Path, ...]:
     return tuple(ours if is_ours else Path(name) for name, is_ours in zip(named, same, strict=True))
 
 
-def _entry(program: Program, name: str) -> tuple[Function, tuple[str, ...]]:
-    """The function to call, its arguments' types as the compiled module declares them, and the types of its results."""
+def _entry(program: Program, name: str) -> tuple[Function, Declared]:
+    """The function to call, with its arguments' types as the compiled module declares them, and what else it does."""
     found = function_named(program.functions, name)
     declared = declared_types(program.module).get(found.name, Declared())
     if len(declared.arguments) != len(found.arguments):
-        return found, declared.results
+        return found, declared
     # The compiler may have changed types (f64 to f32); the runtime takes those that the module declares.
     pairs = zip(found.arguments, declared.arguments, strict=True)
     arguments = tuple(Argument(old.name, kind, old.loop_bound) for old, kind in pairs)
-    return Function(found.name, arguments), declared.results
+    return Function(found.name, arguments), declared
 
 
 def _inputs(

@@ -13,6 +13,8 @@ from tracemap.toolchain import check_tool, find_tool
 _EXPORTS = "Exported Functions:"
 _EXPORT = re.compile(r"^ *\[ *\d+\] (.*)\([^()]*\) -> \(([^()]*)\)$", re.MULTILINE)
 _DECLARATION = re.compile(rf"iree\.abi\.declaration: \w+ func @({STRING}|[^\s(]+)\((.*)$", re.MULTILINE)
+_MODEL = re.compile(r"^ *iree\.abi\.model: *(\S+) *$", re.MULTILINE)
+_ASYNCHRONOUS = "coarse-fences"
 _ARROW = " -> ("
 
 
@@ -21,10 +23,12 @@ class Declared:
     """The types of a function; where it declares none, as torch's do, `arguments` is empty.
 
     Results are then the runtime's own types, which tell scalars (`i32`) from all else (`!vm.ref<?>`).
+    `asynchronous`: it returns before its work is done, and takes a fence to wait for and one to signal.
     """
 
     arguments: tuple[str, ...] = ()
     results: tuple[str, ...] = ()
+    asynchronous: bool = False
 
 
 def declared_types(module: Path) -> dict[str, Declared]:
@@ -34,11 +38,19 @@ def declared_types(module: Path) -> dict[str, Declared]:
     except TracemapError:
         return {}
     exports = text.partition(_EXPORTS)[2]
-    found = {match[1]: Declared(results=_types(match[2] + ")")[0]) for match in _EXPORT.finditer(exports)}
+    found = {}
+    matches = list(_EXPORT.finditer(exports))
+    ends = [*(match.start() for match in matches[1:]), len(exports)][: len(matches)]
+    for match, end in zip(matches, ends, strict=True):
+        model = _MODEL.search(exports, match.end(), end)
+        found[match[1]] = Declared(
+            results=_types(match[2] + ")")[0], asynchronous=model is not None and model[1] == _ASYNCHRONOUS
+        )
     for match in _DECLARATION.finditer(exports):
         arguments, rest = _types(match[2])
         results, _ = _types(rest.removeprefix(_ARROW)) if rest.startswith(_ARROW) else ((), "")
-        found[unescape(match[1]) if match[1][0] == '"' else match[1]] = Declared(arguments, results)
+        name = unescape(match[1]) if match[1][0] == '"' else match[1]
+        found[name] = Declared(arguments, results, found.get(name, Declared()).asynchronous)
     return found
 
 

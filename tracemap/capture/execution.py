@@ -21,7 +21,8 @@ from tracemap.functions import Function
 from tracemap.hook import HookSettings, HookUnavailable, environment, stops_environment
 from tracemap.measurements.elapsed import Stops
 from tracemap.measurements.hook.stops import read_stops
-from tracemap.measurements.ireeprof.profile import KnownCalls, Profile, empty_profile
+from tracemap.measurements.ireeprof.calls import KnownCalls
+from tracemap.measurements.ireeprof.profile import Profile, empty_profile
 from tracemap.owned.home import beside
 from tracemap.toolchain import Progress
 from tracemap.units import UNKNOWN, Integer, Unknown, format_count, plural
@@ -36,7 +37,7 @@ class Execution:
     """A program that was run: how it was called, how it ended, what its profile tells, the folder of its samples.
 
     All of it is of one execution; nothing of another may be added to its events. `calls`: how many were made, warm-up
-    included, where it came to its end or was ended after so many.
+    included, where it came to its end or was ended after so many; `batch`: how many of them the program makes at once.
     """
 
     command: tuple[str, ...]
@@ -53,6 +54,7 @@ class Execution:
     diagnostics: tuple[Diagnostic, ...] = ()
     is_whole: bool = False
     """The program came to its end, and the user pressed Ctrl-C behind it."""
+    batch: int = 1
 
     def failure(self, entry: Function) -> str:
         """What to say of a program that failed."""
@@ -66,11 +68,20 @@ class Execution:
 
     @property
     def times_ns(self) -> npt.NDArray[Any]:
-        """How long each call took, until the next one began; the last one's is not known where none did."""
+        """How long each call took, until the next one began; the last one's is not known where none did.
+
+        Calls of a batch are there once together, with their mean: they overlap.
+        """
         import numpy as np
 
         begins, cut = self.profile.begins_ns, self.watcher.cut
-        return np.diff(begins if cut is None or cut.until_ns is UNKNOWN else np.append(begins, cut.until_ns))
+        times_ns = np.diff(begins if cut is None or cut.until_ns is UNKNOWN else np.append(begins, cut.until_ns))
+        return times_ns if self.batch == 1 else np.rint(times_ns / self.batch).astype(np.int64)
+
+    @property
+    def warmup_batches(self) -> int:
+        """How many of `times_ns` are of warm-up."""
+        return self.warmup // self.batch
 
     @property
     def until_ns(self) -> Integer:
@@ -93,9 +104,9 @@ class _Attempt:
     more: tuple[str, ...] = ()
     is_repeated: bool = False
 
-    def measured(self, cut: Cut | None) -> tuple[int, int]:
+    def measured(self, cut: Cut | None, batch: int) -> tuple[int, int]:
         """How many calls there were, and the warm-up among them, where the program was cut short or not."""
-        return (self.calls, self.warmup) if cut is None else (cut.calls, cut.warmup)
+        return (self.calls, self.warmup) if cut is None else (cut.calls * batch, cut.warmup * batch)
 
     def may_be_repeated(self, ending: Ending) -> bool:
         """Whether another one may do better: the program came to its end, and nobody waits for the prompt."""
@@ -191,7 +202,7 @@ def _until_enough(plan: Plan, launch: Launch, connection: duckdb.DuckDBPyConnect
     if done.ending.failed or (done.profile.event_count and done.profile.invocations is not UNKNOWN):
         return done
     # No call had returned, as where nothing is ever done on a device: what takes so long is not called often.
-    calls = plan.iterations if done.calls else 1
+    calls = plan.iterations if done.calls else plan.batch.calls
     warmup = 0 if plan.options.warmup is UNKNOWN and not done.calls else plan.warmup
     progress(f"running {plan.entry.name}, {calls + warmup} calls")
     os.truncate(launch.profile, 0)
@@ -242,9 +253,10 @@ def _execute(plan: Plan, attempt: _Attempt, connection: duckdb.DuckDBPyConnectio
     ran = _run(plan, attempt, progress)
     ending, cut = ran.ending, ran.watcher.cut
     progress("reading the profile")
-    calls, warmup = attempt.measured(cut)
+    batch = plan.batch.calls
+    calls, warmup = attempt.measured(cut, batch)
     timed_flushes = plan.flushes_on_timer or bool(attempt.more)
-    known = KnownCalls(UNKNOWN if ending.failed or not attempt.calls else calls, warmup, timed_flushes)
+    known = KnownCalls(UNKNOWN if ending.failed or not attempt.calls else calls, warmup, timed_flushes, batch)
     is_repeatable = timed_flushes and attempt.may_be_repeated(ending)
     try:
         profile = _read(attempt, connection, known, must_be_whole=is_repeatable and cut is None)
@@ -253,8 +265,12 @@ def _execute(plan: Plan, attempt: _Attempt, connection: duckdb.DuckDBPyConnectio
             raise
         progress("the profile was damaged as it was written; running again")
         return _execute(plan, attempt.repeated(), connection, progress)
-    stops = read_stops(ran.stops, profile.begins_ns, calls)
-    done = Execution(ran.command, attempt.more, calls, warmup, ending, profile, ran.samples, ran.watcher, stops)
+    if profile.event_count and profile.invocations is UNKNOWN and not ending.failed:
+        warmup = 0  # nothing tells which events are of it: all calls count, and so do they
+    stops = read_stops(ran.stops, profile.begins_ns, calls // batch, plan.batch.pieces)
+    done = Execution(
+        ran.command, attempt.more, calls, warmup, ending, profile, ran.samples, ran.watcher, stops, batch=batch
+    )
     if ending.failed and profile.event_count == 0:
         attempt.path.unlink(missing_ok=True)
         check_profiled(plan.entry.name, ending.said)

@@ -20,7 +20,7 @@ from tracemap.capture.numbers import is_read, number_fault
 from tracemap.errors import InputInvalid, UsageInvalid, start_of
 from tracemap.functions import Argument, Function
 from tracemap.memory import free_memory
-from tracemap.units import Integer, format_bytes, plural
+from tracemap.units import Integer, format_bytes, listed, plural
 
 if TYPE_CHECKING:
     import numpy as np
@@ -223,7 +223,7 @@ def check_size(functions: Sequence[Function], dim: Integer) -> None:
         UsageInvalid: there is none.
     """
     if functions and isinstance(dim, int) and not any(map(takes_size, functions)):
-        names = " or ".join(function.name for function in functions)
+        names = listed([function.name for function in functions], " or ")
         raise UsageInvalid(f"--dim {dim}: no input of {names} has a size that is not known (`?`); leave --dim out")
 
 

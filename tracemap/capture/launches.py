@@ -195,7 +195,9 @@ def outcome(goal: Goal | None, launches: Launches) -> Outcome | None:
         calls=sum(each.calls - each.warmup for each in launches.executions),
         median=median,
         samples=samples,
-        changing=any(still_changing(each.times_ns, each.warmup, goal.precision) for each in launches.executions),
+        changing=any(
+            still_changing(each.times_ns, each.warmup_batches, goal.precision) for each in launches.executions
+        ),
         bytes=sum(cut.bytes for cut in cuts if cut is not None),
         disturbed=disturbed(launches.disturbance) is not None,
         launches=len(cuts),

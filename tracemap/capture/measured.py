@@ -32,7 +32,7 @@ def measured(execution: Execution) -> Measured:
     elapsed_ns, span = _elapsed_ns(execution), _span(execution)
     return Measured(
         _calls(execution),
-        execution.times_ns[execution.warmup :],
+        execution.times_ns[execution.warmup_batches :],
         elapsed_ns,
         _parts(execution, elapsed_ns, span),
         observed(execution.watcher.looks, span.begin_ns, span.end_ns),
@@ -54,25 +54,26 @@ def _clocked(execution: Execution) -> Span | None:
     """
     if execution.until_ns is not UNKNOWN:
         return None
-    calls = len(execution.profile.begins_ns) if execution.profile.event_count else execution.calls
-    if execution.stops is None or not execution.warmup < calls <= len(execution.stops.stopped_ns):
+    warmup = execution.warmup_batches
+    calls = len(execution.profile.begins_ns) or execution.calls // execution.batch
+    if execution.stops is None or not warmup < calls <= len(execution.stops.stopped_ns):
         return None
-    begin, end = execution.stops.going_ns[execution.warmup], execution.stops.stopped_ns[calls - 1]
+    begin, end = execution.stops.going_ns[warmup], execution.stops.stopped_ns[calls - 1]
     return Span(int(begin), int(end))
 
 
 def _parts(execution: Execution, elapsed_ns: Integer, span: Span) -> ElapsedParts:
-    """What the elapsed time went for. Of a device with a clock of its own the rows alone tell, on that clock.
+    """What the elapsed time went for. Of a device whose clock nothing connects the rows alone tell, on that clock.
 
     Where rows were lost nothing tells: their kernels would pass for time of the host.
     """
     profile = execution.profile
     if profile.lost_records:
         return UNKNOWN_PARTS
-    if profile.clock is not Clock.HOST:
+    if profile.clock is not Clock.HOST and not profile.on_host:
         return parts_by_device(profile.events, elapsed_ns)
     if (stops := _stops_alone(execution)) is not None:
-        return of_host_alone(stops, execution.warmup, execution.calls)
+        return of_host_alone(stops, execution.warmup_batches, execution.calls // execution.batch)
     return elapsed_parts(profile.events, elapsed_ns, span, execution.stops)
 
 

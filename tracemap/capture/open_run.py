@@ -24,7 +24,8 @@ from tracemap.measurements.foreign.profile_reports import read_report
 from tracemap.measurements.foreign.recognising import Form, form_of
 from tracemap.measurements.foreign.run import ForeignRun
 from tracemap.measurements.foreign.tracy import Zones, read_tracy
-from tracemap.measurements.ireeprof.profile import NOTHING_KNOWN, KnownCalls, Profile, read_export
+from tracemap.measurements.ireeprof.calls import NOTHING_KNOWN, KnownCalls
+from tracemap.measurements.ireeprof.profile import Profile, read_export
 from tracemap.measurements.ireeprof.records import EXPORT_MEMORY, copy_whole_records
 from tracemap.measurements.model import UNTOLD_HEADER, Run
 from tracemap.measurements.runfile import read_run, write_run

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from tracemap.capture.batches import Batch, batch_of, without_batches
 from tracemap.capture.benchmark import BENCHMARK_TOOL, FLUSH_INTERVAL, HOST_DEVICES, counted, profiling_flags
 from tracemap.capture.calling import Call, Program, make_call
 from tracemap.capture.enough import LEAST_WARMUP, Goal, enough_hz
@@ -67,6 +68,7 @@ class Plan:
     """How often a second each thread is sampled; 0: it is not."""
     niceness: Integer
     """That the program runs at; unknown: at our own."""
+    batch: Batch
 
     @property
     def options(self) -> RecordOptions:
@@ -95,21 +97,26 @@ class Plan:
 
     @property
     def warmup(self) -> int:
-        """How many calls are warm-up where it is said how many are made."""
-        return LEAST_WARMUP if isinstance(self.options.warmup, Unknown) else self.options.warmup
+        """How many calls are warm-up where it is said how many are made: whole batches."""
+        return self.batch.rounded(LEAST_WARMUP if isinstance(self.options.warmup, Unknown) else self.options.warmup)
 
     @property
     def iterations(self) -> int:
-        """How many calls are measured where it is said how many, or cannot be found out."""
-        return FIXED_ITERATIONS if isinstance(self.options.iterations, Unknown) else self.options.iterations
+        """How many calls are measured where it is said how many, or cannot be found out: whole batches."""
+        calls = FIXED_ITERATIONS if isinstance(self.options.iterations, Unknown) else self.options.iterations
+        return self.batch.rounded(calls)
 
     @property
     def goal(self) -> Goal | None:
-        """What is enough; None: calls are counted. Simulated counts are those of one call, however many are timed."""
+        """What is enough, in batches; None: calls are counted.
+
+        Simulated counts are those of one call, however many are timed.
+        """
         options = self.options
         if options.iterations is not UNKNOWN or options.cache_sim or self.flushes_on_timer:
             return None
-        return Goal(options.precision / 100, options.seconds, self.sample_hz, options.warmup, self.launches)
+        warmup = options.warmup if isinstance(options.warmup, Unknown) else self.batch.count(options.warmup)
+        return Goal(options.precision / 100, options.seconds, self.sample_hz, warmup, self.launches)
 
     @property
     def launches(self) -> int:
@@ -128,12 +135,13 @@ class Plan:
 
     def command(self, profile: Path, calls: int, more: Sequence[str] = ()) -> list[str]:
         """The command line that makes so many calls, warm-up included, and writes this profile."""
-        call = replace(self.call, flags=(*self.flags, *more))
+        call = replace(self.call, flags=(*self.flags, *self.batch.flags, *more))
         return call.command(BENCHMARK_TOOL, *counted(calls), *profiling_flags(self.device, profile))
 
     def unprofiled(self, device: str, calls: int) -> list[str]:
         """The program on a device, without the profiler: so many calls, each timed by itself."""
-        return replace(self.call, device=device).command(BENCHMARK_TOOL, *counted(1, repetitions=calls))
+        call = replace(self.call, device=device, flags=(*self.flags, *self.batch.flags))
+        return call.command(BENCHMARK_TOOL, *counted(1, repetitions=calls))
 
     def simulated(self, module: Path, more: Sequence[str]) -> list[str]:
         """One call with another module in place of ours, on one worker and without a profile."""
@@ -155,18 +163,20 @@ def make_plan(request: RecordRequest, profile: Path, folder: Path) -> Plan:
     program = Program(request.module, request.functions, request.device, request.kept)
     call = make_call(program, options, BENCHMARK_TOOL, folder, request.values)
     check_calls_made(call)
+    batch = batch_of(call.flags, asynchronous=call.asynchronous)
+    call = replace(call, flags=without_batches(call.flags))
     if request.caches is not None:
         check_device(call.device)
     hz = options.sample_hz
     if isinstance(hz, Unknown):
         hz = enough_hz(options.seconds)
-    return Plan(request, profile, call, folder, hz, niceness_to_run_at(options.nice))
+    return Plan(request, profile, call, folder, hz, niceness_to_run_at(options.nice), batch)
 
 
 _HOW_OFTEN: Final = "see --iterations, --seconds and --precision"
 _KEPT: Final = "the run goes to -o, and --keep-profile keeps the profile"
 _OTHER_CALLS: Final = {
-    **dict.fromkeys(("--batch_size", "--batch_concurrency", "--benchmark_dry_run"), _HOW_OFTEN),
+    "--benchmark_dry_run": _HOW_OFTEN,
     "--benchmark_min_warmup_time": "see --warmup",
     "--benchmark_filter": "see --function",
     "--benchmark_list_tests": "`show` lists the functions",
@@ -195,9 +205,10 @@ def check_calls_made(call: Call) -> None:
     """Refuse flags, of flag files too, by which other calls are made; ours go before all else that files say.
 
     Raises:
-        UsageInvalid: there is one.
+        UsageInvalid: there is one, or one for batches that names no number.
     """
     check_undecided(call.flags, _OTHER_CALLS)
+    batch_of(call.flags, asynchronous=call.asynchronous)
 
 
 def _asked_besides(options: RecordOptions) -> str:

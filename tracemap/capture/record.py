@@ -133,6 +133,12 @@ def _about(plan: Plan, launches: Launches) -> Iterator[Diagnostic]:
     """What the way in which the program ran says of the run."""
     if launches.last.ending.failed:
         yield Diagnostic("program-killed", launches.failure(plan.entry))
+    if plan.batch.pieces == 1 and plan.batch.said:
+        text = (
+            f"{plan.entry.name} is synchronous, so that {' and '.join(plan.batch.said)} makes no batches of it: an "
+            "invocation is one call of the function, and its time is not divided"
+        )
+        yield Diagnostic("batches-ignored", text)
     if launches.event_count == 0:
         yield Diagnostic("no-events", f"{plan.entry.name} ran without any work on the device")
     of_profiles = (told for each in launches.executions for told in (*each.profile.diagnostics, *each.diagnostics))

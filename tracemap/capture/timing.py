@@ -14,7 +14,7 @@ from tracemap.capture.flags import check_undecided
 from tracemap.errors import ProgramFailed
 from tracemap.functions import Function
 from tracemap.options.benchmark import BenchmarkOptions
-from tracemap.units import NS_OF_UNIT, Unknown
+from tracemap.units import NS_OF_UNIT, Unknown, listed
 
 _PRINTED: Final = "see --format, and send standard output to a file"
 _DECIDED: Final = {
@@ -71,7 +71,7 @@ def timed(calls: Sequence[Call], options: BenchmarkOptions, folder: Path) -> Tim
     call = replace(call, flags=(*_how_often(options), *own))
     ours = [f"--batch_size={options.dispatch_repeat}", f"--benchmark_out={out}", "--benchmark_out_format=json"]
     ending = run_program(call.command(BENCHMARK_TOOL, *ours, "--benchmark_format=console"))
-    names = ", ".join(each.entry.name for each in calls)
+    names = listed([each.entry.name for each in calls])
     ending.check(f"{BENCHMARK_TOOL}, which called {names},")
     report = _report(out)
     rows = _rows(report)

@@ -31,7 +31,7 @@ _SAMPLES_MORE = 1.1
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What is left of a program that was ended: whole calls, of which the first are warm-up.
+    """What is left of a program that was ended: whole calls, or batches of them, of which the first are warm-up.
 
     `why`: None where no call had returned when the time was spent. `until_ns`: when the first call began that is left
     out; unknown where none had, so that the last one's time is not known either. `spent_ns`, `bytes`: of what may be
@@ -136,7 +136,7 @@ class Watcher:
         if calls:
             more = len(begins) > calls
             self.cut = replace(self.cut, until_ns=begins[calls] if more else UNKNOWN)
-            cut_profile(self._path, self._profile.places[calls] if more else self._profile.end_of_events)
+            cut_profile(self._path, self._profile.places[calls] if more else self._profile.end_of_calls)
 
 
 def _has_spoken(pid: int) -> bool:

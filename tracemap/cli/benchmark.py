@@ -11,6 +11,7 @@ from tracemap.cli.options import PATH, options_command
 from tracemap.cli.progress import phases_shown
 from tracemap.cli.streams import tell
 from tracemap.options.benchmark import BenchmarkOptions
+from tracemap.units import listed
 
 
 @options_command("benchmark", BenchmarkOptions)
@@ -42,4 +43,4 @@ def command(bundle: Path, options: BenchmarkOptions) -> None:
         made = benchmark(opened, options, progress)
     show_times(made, options, sys.stdout)
     if left_out := not_called(opened, options, [times.function for times in made.functions]):
-        tell(f"not timed, as it takes inputs: {', '.join(left_out)}; name a function with --function")
+        tell(f"not timed, as it takes inputs: {listed(left_out)}; name a function with --function")

@@ -13,6 +13,7 @@ from tracemap.cli.progress import phases_shown
 from tracemap.cli.streams import tell
 from tracemap.inert import lines_for_terminal
 from tracemap.options.run import RunOptions
+from tracemap.units import listed
 
 if TYPE_CHECKING:
     from tracemap.session.run import Ran
@@ -45,7 +46,7 @@ def command(bundle: Path, options: RunOptions) -> None:
             done.append(ran)
             _show(ran)
     if left_out := not_called(opened, options, [ran.function for ran in done]):
-        tell(f"not called, as it takes inputs: {', '.join(left_out)}; name a function with --function")
+        tell(f"not called, as it takes inputs: {listed(left_out)}; name a function with --function")
     for ran in done:
         check_matches(ran.function, ran.compared)
 

@@ -13,6 +13,7 @@ from tracemap.cli.streams import tell
 from tracemap.errors import UsageInvalid
 from tracemap.options.swap import SwapOptions
 from tracemap.outputs import as_programs_read
+from tracemap.units import listed
 
 
 @options_command("swap", SwapOptions)
@@ -47,7 +48,7 @@ def command(bundle: Path, kernels: tuple[str, ...], options: SwapOptions) -> Non
         made = swap(original, _replacements(kernels), options, progress)
     show_swap(made, options, sys.stdout)
     if options.verify_application and (left_out := not_called(original, options, [f.function for f in made.functions])):
-        tell(f"not called, as it takes inputs: {', '.join(left_out)}; name a function with --function")
+        tell(f"not called, as it takes inputs: {listed(left_out)}; name a function with --function")
     tell(f"bundle: {options.output}")
     if has_failed(made):
         sys.exit(1)

@@ -22,6 +22,7 @@ from tracemap.mapping.compiler.compiling import CONFIGURED
 from tracemap.mapping.compiler.messages import failed, not_loaded
 from tracemap.mapping.tagging import Tags, unused_prefix, write_tagged
 from tracemap.toolchain import find_tool, run_tool
+from tracemap.units import listed
 
 if TYPE_CHECKING:
     from tracemap.graph.bundle import Bundle
@@ -93,7 +94,7 @@ class Swapping:
             raise UsageInvalid(f"{file}: is neither MLIR nor an object: {error}") from error
         new = found.get(original.name)
         if new is None:
-            names = ", ".join(found) or "none"
+            names = listed(list(found)) or "none"
             raise UsageInvalid(f"{file}: holds no executable {original.name} (it holds: {names}); dump one with --dump")
         for export in original.exports:
             if export not in new.exports or export not in new.functions:

@@ -8,7 +8,6 @@ donated ones too.
 from __future__ import annotations
 
 import inspect
-import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
@@ -17,6 +16,7 @@ from tracemap.errors import InputInvalid, ModelInvalid
 from tracemap.frontends.imported import Imported, as_identifier
 from tracemap.frontends.python_texts import OWN_FOLDER, loaded_text
 from tracemap.graph.kept import Keeping
+from tracemap.ir.rewriting import own_bytecode
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,6 +27,9 @@ Inputs = tuple[tuple[str, "np.ndarray[Any, Any]"], ...]
 _PLATFORM: Final = "cpu"
 """What JAX lowers for: operations of all devices, rather than calls of one vendor's library."""
 _MAIN: Final = "main"
+_FUNCTION: Final = "func.func"
+_SHARDINGS: Final = "sdy."
+"""How names of operations and attributes begin that say on which device what lies."""
 _CONSTRAINT: Final = "sdy.sharding_constraint"
 _MESH: Final = "sdy.mesh"
 
@@ -42,7 +45,8 @@ def import_program(program: Any, arguments: Sequence[object], keywords: Mapping[
 
     Raises:
         InputInvalid: arguments are missing or of another structure, or an array was given away to an earlier call.
-        ModelInvalid: the module has inputs that are no arguments.
+        ModelInvalid: the module has inputs that are no arguments, is written for several devices, or IREE does not
+            parse it.
         Exception: whatever JAX or the function itself raises while it is traced.
     """
     _hide_own_frames()
@@ -50,23 +54,34 @@ def import_program(program: Any, arguments: Sequence[object], keywords: Mapping[
         return _exported(program, arguments, keywords)
     about = _About(program)
     lowered = _lowered(program, arguments, keywords)
-    module = _Module(lowered)
+    module = _Module(lowered.compiler_ir("stablehlo"))
     infos = lowered.args_info
     inputs = _inputs(about, lowered.in_tree, infos, arguments, keywords)
     lowering = lowered._lowering
     used = _used(inputs, lowering.compile_args.get("kept_var_idx"), lowering.const_args)
-    module.check_number(used)
-    return Imported(module.name, module.bytecode(), Keeping(module.function, used), loaded_text)
+    return module.imported(used)
 
 
 def _exported(exported: Any, arguments: Sequence[object], keywords: Mapping[str, object]) -> Imported:  # noqa: ANN401 - JAX's
     import jax
+    from jax._src.interpreters.mlir import make_ir_context
+    from jaxlib.mlir.dialects import stablehlo
 
     infos = jax.tree.unflatten(exported.in_tree, exported.in_avals)
     inputs = _inputs(_About(None), exported.in_tree, infos, arguments, keywords)
     used = _used(inputs, exported.module_kept_var_idx, ())
-    name = as_identifier(exported.fun_name)
-    return Imported(name, exported.mlir_module().encode(), Keeping(_MAIN, used), loaded_text)
+    if used and len(exported.platforms) > 1:
+        used = (("platform index", _platform_index(exported.platforms)), *used)
+    with make_ir_context() as context:
+        module = stablehlo.deserialize_portable_artifact(context, exported.mlir_module_serialized)
+    return _Module(module).imported(used)
+
+
+def _platform_index(platforms: Sequence[str]) -> np.ndarray[Any, Any]:
+    """What a function exported for several platforms takes first: the index of the one that it runs on."""
+    import numpy as np
+
+    return np.asarray(platforms.index(_PLATFORM) if _PLATFORM in platforms else 0, dtype=np.int32)
 
 
 def _hide_own_frames() -> None:
@@ -82,20 +97,20 @@ def _lowered(program: Any, arguments: Sequence[object], keywords: Mapping[str, o
 
 
 class _Module:
-    """The module that JAX made, as a copy: its own goes on belonging to it."""
+    """A copy of the module that JAX made, which goes on belonging to it, without what IREE does not know."""
 
-    def __init__(self, lowered: Any) -> None:  # noqa: ANN401 - JAX's
+    def __init__(self, original: Any) -> None:  # noqa: ANN401 - JAX's
         from jax.interpreters import mlir as _  # noqa: F401 - JAX registers its dialects
         from jaxlib.mlir import ir
 
-        made = lowered.compiler_ir("stablehlo")
         self._ir = ir
-        self._module = made.operation.clone()
+        self._module = original.operation.clone()
+        self._leave_out_shardings()
         self._functions = [op for op in self._module.regions[0].blocks[0].operations if "sym_name" in op.attributes]
         self._main = next(op for op in self._functions if op.attributes["sym_name"].value == _MAIN)
-        self._leave_out_shardings()
         self.name = as_identifier(str(self._module.attributes["sym_name"].value).removeprefix("jit_"))
         self.function = self._named()
+        self._make_others_private()
 
     def _named(self) -> str:
         """Call the function as the user does, where nothing else in the module is called so."""
@@ -105,24 +120,52 @@ class _Module:
             self._main.attributes["sym_name"] = self._ir.StringAttr.get(self.name)
         return self.name
 
+    def _make_others_private(self) -> None:
+        """Leave one entry point: JAX has public functions that only its own operations use, as comparators."""
+        with self._module.context:
+            for op in self._functions:
+                if op.operation.name == _FUNCTION and op != self._main:
+                    op.attributes["sym_visibility"] = self._ir.StringAttr.get("private")
+
     def _leave_out_shardings(self) -> None:
-        """Take out what says on which device what lies, where there is one device: IREE does not know the dialect."""
-        for function in self._functions:
-            for op in _walk(function.operation):
-                if op.name == _CONSTRAINT:
-                    op.results[0].replace_all_uses_with(op.operands[0])
-                    op.erase()
-        for op in self._functions:
-            if op.operation.name == _MESH:
-                op.operation.erase()
-        self._functions = [op for op in self._module.regions[0].blocks[0].operations if "sym_name" in op.attributes]
+        """Remove the layout over devices, as there is one device: IREE does not know the dialect."""
+        for op in _walk(self._module):
+            if op.name == _CONSTRAINT:
+                op.results[0].replace_all_uses_with(op.operands[0])
+            if op.name in {_CONSTRAINT, _MESH}:
+                op.erase()
+            elif op.name.startswith(_SHARDINGS):
+                raise ModelInvalid(
+                    "the program is written for several devices (as by jax.shard_map), and IREE compiles it for one: "
+                    "give it a mesh of one device"
+                )
+            else:
+                self._leave_out_attributes(op)
 
-    def bytecode(self) -> bytes:
-        written = io.BytesIO()
-        self._module.write_bytecode(written)
-        return written.getvalue()
+    def _leave_out_attributes(self, op: Any) -> None:  # noqa: ANN401 - MLIR's
+        """Remove attributes of the dialect from an operation, and from a function's arguments and results."""
+        for name in [each for each in op.attributes if each.startswith(_SHARDINGS)]:
+            del op.attributes[name]
+        for name in _OF_VALUES:
+            if name in op.attributes and _SHARDINGS in str(op.attributes[name]):
+                with self._module.context:
+                    op.attributes[name] = self._ir.ArrayAttr.get([self._kept(each) for each in op.attributes[name]])
 
-    def check_number(self, inputs: Inputs) -> None:
+    def _kept(self, attributes: Any) -> Any:  # noqa: ANN401 - MLIR's
+        names = (attributes[place].name for place in range(len(attributes)))
+        return self._ir.DictAttr.get({name: attributes[name] for name in names if not name.startswith(_SHARDINGS)})
+
+    def imported(self, inputs: Inputs) -> Imported:
+        """The model with its inputs.
+
+        Raises:
+            ModelInvalid: IREE does not parse the module, or the inputs are not those that it takes.
+        """
+        self._check_number(inputs)
+        text = self._module.get_asm(print_generic_op_form=True, enable_debug_info=True)
+        return Imported(self.name, own_bytecode(text), Keeping(self.function, inputs), loaded_text)
+
+    def _check_number(self, inputs: Inputs) -> None:
         """Refuse inputs of which there is not one for each argument of the module; none at all may be left out."""
         takes = len(self._main.regions[0].blocks[0].arguments)
         if inputs and len(inputs) != takes:
@@ -130,6 +173,10 @@ class _Module:
                 f"{self.name}: its module takes {takes} inputs, and {len(inputs)} leaves of its arguments are used; "
                 "effects and sizes that are not known have inputs of their own, which cannot be handed in"
             )
+
+
+_OF_VALUES: Final = ("arg_attrs", "res_attrs")
+"""Attributes of a function that hold those of its arguments and results."""
 
 
 def _walk(op: Any) -> Iterator[Any]:  # noqa: ANN401 - MLIR's

@@ -12,6 +12,7 @@ from tracemap.owned.home import temporary_folder
 from tracemap.session.damage import damage_named, whole_program
 from tracemap.session.programs import program_of
 from tracemap.toolchain import Progress, no_progress
+from tracemap.units import listed
 
 if TYPE_CHECKING:
     from tracemap.capture.timing import Timed
@@ -48,7 +49,7 @@ def benchmark(
             with damage_named(bundle):
                 module = build_repeated(bundle.configured(), flags, folder, options.dispatch_repeat)
             calls = [call.with_module(bundle.module_path, module) for call in calls]
-        progress(f"timing {', '.join(call.entry.name for call in calls)}")
+        progress(f"timing {listed([call.entry.name for call in calls])}")
         with whole_program(bundle):
             return timed(calls, options, folder)
 

@@ -15,7 +15,7 @@ from tracemap.session.damage import whole_program
 from tracemap.session.programs import program_of
 from tracemap.session.spared import check_spared
 from tracemap.toolchain import Progress, no_progress
-from tracemap.units import UNKNOWN
+from tracemap.units import UNKNOWN, listed
 
 if TYPE_CHECKING:
     from tracemap.capture.calling import Call
@@ -73,7 +73,7 @@ def run(
         calls = make_calls(program_of(bundle, options), options, RUN_TOOL, folder, values)
         every = [asked_of(call, options) for call in calls]
         if len(calls) > 1 and (arrays or every[0][1].targets or every[0][1].expected):
-            names = ", ".join(function.name for function in bundle.graph.functions)
+            names = listed([function.name for function in bundle.graph.functions])
             raise FunctionUnknown(f"outputs are those of one function; name it with --function: {names}")
         _check_tolerance(options, every[0][1])
         check_spared(*(Path(target[1:]) for target in every[0][1].targets if target[1:]), bundles=[bundle.path])

@@ -16,7 +16,7 @@ from tracemap.inputs import check_within, is_file
 from tracemap.options.attribute import ALL, Rule, Window
 from tracemap.owned.home import temporary_folder
 from tracemap.toolchain import Progress
-from tracemap.units import UNKNOWN
+from tracemap.units import UNKNOWN, listed
 
 if TYPE_CHECKING:
     from tracemap.attribution.attribute import Request
@@ -318,5 +318,5 @@ def find_bundle(run: Run, path: Path) -> Path:
         return bundles[0]
     if not distinct:
         raise BundleMissing(f"{path}: no bundle was named and none lies beside it; name it with {_MAP}")
-    listed = ", ".join(str(folder) for folder in distinct.values())
-    raise BundleMissing(f"{path}: which bundle does it belong to? Name it with {_MAP}; there are: {listed}")
+    there = listed([str(folder) for folder in distinct.values()])
+    raise BundleMissing(f"{path}: which bundle does it belong to? Name it with {_MAP}; there are: {there}")

@@ -23,6 +23,7 @@ from tracemap.session.extents import extents
 from tracemap.session.programs import asks_for_call, check_call, check_runs_on_cpu, keeping_of, kept_of
 from tracemap.session.spared import check_targets
 from tracemap.toolchain import Progress, no_progress
+from tracemap.units import listed
 
 if TYPE_CHECKING:
     from tracemap.experiments.cases import Case
@@ -195,7 +196,7 @@ def _in_application(
     missed = sorted(better - _configured_as(new, kernels))
     before, after = recorded_in_turn(bundle, new, options, options.pairs, options.seconds, progress)
     touched = Touched(better, options.threshold, same_kernels(bundle.module_path, new.module_path))
-    text = f"the spec does not change {', '.join(missed)} when the application is compiled"
+    text = f"the spec does not change {listed(missed)} when the application is compiled"
     return Tune(
         bundle=bundle.name,
         kernels=kernels,

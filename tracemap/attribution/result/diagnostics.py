@@ -13,10 +13,8 @@ from tracemap.diagnostics import TRANSFERS_UNTIMED, Diagnostic
 from tracemap.graph.model import TraceGraph
 from tracemap.measurements.model import INSTRUCTIONS, SAMPLES, STAND_INS, Clock
 from tracemap.options.attribute import Rule
-from tracemap.units import ASSUMED_SIZE, UNKNOWN, format_count, plural
+from tracemap.units import ASSUMED_SIZE, MOST_LISTED, UNKNOWN, format_count, listed, plural
 
-_MOST_NAMED = 5
-"""Ambiguous targets that a diagnostic names, and places of each."""
 _LOST = 0.001
 """The part of a metric that may be lost by rounding without a word."""
 
@@ -93,10 +91,9 @@ def _of_targets(scan: Scan) -> Iterator[Diagnostic]:
     ]
     if several:
         several.sort(key=lambda each: -each[0])
-        named = [f"{format_count(events)} of {_any_of(target.places)}" for events, target in several[:_MOST_NAMED]]
-        listed = "; ".join((*named, "…") if len(several) > _MOST_NAMED else named)
+        named = [f"{format_count(events)} of {_any_of(target.places)}" for events, target in several]
         events = plural(sum(events for events, _ in several), "event")
-        text = f"{events} could be of several sites and were split evenly over them: {listed}"
+        text = f"{events} could be of several sites and were split evenly over them: {listed(named, '; ')}"
         yield Diagnostic("split-evenly", text)
     if scan.surplus:
         text = "more command buffers were recorded than the map has of their kind: another module has the same"
@@ -108,8 +105,7 @@ def _of_untimed(graph: TraceGraph, scan: Scan) -> Iterator[Diagnostic]:
     if not scan.untimed or EXECUTE not in scan.by_target:
         return
     ops = dict.fromkeys(op for command in scan.untimed for op in command.ops)
-    named = [f"{op} {graph.op_by_id[op].name}" for op in list(ops)[:_MOST_NAMED]]
-    of_ops = f" ({', '.join((*named, '…') if len(ops) > _MOST_NAMED else named)})" if named else ""
+    of_ops = f" ({listed([f'{op} {graph.op_by_id[op].name}' for op in ops])})" if ops else ""
     what = "a copy or fill" if len(scan.untimed) == 1 else f"{len(scan.untimed):,} copies and fills"
     text = (
         f"the runtime does not time {what} within command buffers{of_ops}: what they take is part of "
@@ -124,8 +120,8 @@ def _any_of(places: Sequence[str]) -> str:
     >>> _any_of(["site1", "site2"]), _any_of([f"site{number}" for number in range(1, 9)])
     ('site1 or site2', 'site1 or site2 or site3 or site4 or site5 or 3 others')
     """
-    more = len(places) - _MOST_NAMED
-    return " or ".join((*places[:_MOST_NAMED], *([plural(more, "other")] if more > 0 else [])))
+    more = len(places) - MOST_LISTED
+    return " or ".join((*places[:MOST_LISTED], *([plural(more, "other")] if more > 0 else [])))
 
 
 def _of_values(graph: TraceGraph, scan: Scan) -> Iterator[Diagnostic]:
@@ -219,12 +215,9 @@ def _of_estimates(sites: Sequence[SiteResult], by: Splitting) -> Iterator[Diagno
 def _of_disagreement(graph: TraceGraph, found: Sequence[Disagreement]) -> Iterator[Diagnostic]:
     """Kernels that two ways divide differently, by more than their errors."""
     if found:
-        named = [_told(graph, each) for each in found[:_MOST_NAMED]]
-        more = len(found) - len(named)
-        listed = "; ".join((*named, *([plural(more, "other")] if more else [])))
         text = (
             f"{plural(len(found), 'kernel')} {'is' if len(found) == 1 else 'are'} divided differently by different "
-            f"evidence, by more than its errors: {listed}"
+            f"evidence, by more than its errors: {listed([_told(graph, each) for each in found])}"
         )
         yield Diagnostic("evidence-disagrees", text)
 

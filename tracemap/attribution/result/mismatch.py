@@ -11,7 +11,7 @@ from tracemap.errors import RunMismatch
 from tracemap.graph.model import TraceGraph
 from tracemap.measurements.columns import events_sql
 from tracemap.measurements.sql import literal
-from tracemap.units import plural
+from tracemap.units import listed, plural
 
 _NAMED: Final = 3
 _NAMES = """
@@ -41,7 +41,7 @@ def check_something_matches(graph: TraceGraph, tables: Tables, seen: Scan) -> No
         for name, _ in tables.of_run(run).query(_NAMES.format(events=events_sql(run), most=_NAMED))
     ]
     files = ", ".join(run.file_name for run in tables.runs)
-    has = _some([repr(kernel.name) for kernel in graph.kernels]) or "none"
+    has = listed([repr(kernel.name) for kernel in graph.kernels], most=_NAMED) or "none"
     raise RunMismatch(
         f"{files}: {plural(lost, 'row')} and none of a kernel of the map; the rows name {_some(names)}, the map has "
         f"{has}; name the bundle that it was recorded from, or pass --allow-mismatch"

@@ -27,7 +27,7 @@ from tracemap.measurements.hook.process import (
     what_is_lost,
 )
 from tracemap.options.stats import StatsOptions
-from tracemap.units import plural
+from tracemap.units import listed, plural
 
 if TYPE_CHECKING:
     import numpy as np
@@ -256,7 +256,7 @@ def _unended(processes: tuple[HookProcess, ...]) -> Iterator[Diagnostic]:
     for process in processes:
         running = sorted({process.kernels[t.running].name for t in process.threads if t.running in process.kernels})
         if running and not process.ended:
-            text = f"process {process.pid} did not come to its end; it was running {', '.join(running)}"
+            text = f"process {process.pid} did not come to its end; it was running {listed(running)}"
             yield Diagnostic("program-killed", text)
         elif not process.ended:
             quiet.append(process.pid)

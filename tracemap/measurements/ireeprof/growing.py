@@ -1,7 +1,8 @@
 """A profile that its program is still writing: when each call of the entry point began, and where its records do.
 
 iree-benchmark-module flushes the profile once after each call, so each chunk of submissions is a call. What it writes
-goes through a buffer of some 32 KiB: of a call the submissions may be there long before what executed.
+goes through a buffer of some 32 KiB: of a call the submissions may be there long before what executed. Processors write
+the submissions of a flush first; a device with a clock of its own a correlation of clocks, and dispatches.
 Of the format (`IRPF` 1.x) only what is needed for that is known here; what is written is read by `iree-profile`.
 """
 
@@ -17,6 +18,7 @@ from tracemap.measurements.ireeprof.records import FILE_HEADER_BYTES
 _EVENTS = b"-events"
 """How the types of content end that tell of what happened. Of each call they follow what tells of new buffers."""
 _SUBMISSIONS = b"application/vnd.iree.hal.profile.queue-events"
+_CLOCKS = b"application/vnd.iree.hal.profile.clock-correlations"
 _MAJOR_VERSION = 1
 _VERSION = struct.Struct("<4xH")
 _LENGTH = struct.Struct("<Q")
@@ -34,7 +36,7 @@ class GrowingProfile:
         begins_ns: of each call, in order: its first submission, on the host's monotonic clock.
         places: where in the file the events of the call before end, and what tells of this one begins.
         bytes: how much of the file is known: whole records.
-        end_of_events: how much of it is of calls that have returned.
+        end_of_events: how much of it is of calls, returned or not.
     """
 
     def __init__(self, path: Path) -> None:
@@ -45,6 +47,8 @@ class GrowingProfile:
         self._path = path
         self.end_of_events = 0
         self._following: list[int] = []  # of each call, how many records of events came after its submissions
+        self._leading = b""  # the type of the first record of events
+        self._begun: int | None = None  # where the flush begins whose submissions are still to come
 
     @property
     def whole_calls(self) -> int:
@@ -52,6 +56,11 @@ class GrowingProfile:
         calls = len(self.begins_ns)
         expected = self._following[-2] if calls > 1 else 1
         return calls - 1 if calls and self._following[-1] < expected else calls
+
+    @property
+    def end_of_calls(self) -> int:
+        """How much of the file is of calls whose submissions are known, without what a flush has before these."""
+        return self.end_of_events if self._begun is None else self._begun
 
     def read_on(self) -> None:
         """Look at what was written since the last time; a file that is none, or of another version, has no calls."""
@@ -71,13 +80,19 @@ class GrowingProfile:
         before, done = self.bytes, 0
         for place, done in _whole_records(written):
             kind, payload = _content(written, place)
+            is_event = kind.endswith(_EVENTS)
+            if is_event and not self._leading:
+                self._leading = kind
+            if self._begun is None and kind in {_CLOCKS, _SUBMISSIONS, self._leading}:
+                self._begun = self.end_of_events
             if kind == _SUBMISSIONS and payload + _SUBMITTED_NS.size <= done:
                 self.begins_ns.append(_SUBMITTED_NS.unpack_from(written, payload)[0])
-                self.places.append(self.end_of_events)
+                self.places.append(self._begun or 0)
                 self._following.append(0)
-            elif kind.endswith(_EVENTS) and self._following:
+                self._begun = None
+            elif is_event and self._following and self._begun is None:
                 self._following[-1] += 1
-            if kind.endswith(_EVENTS):
+            if is_event:
                 self.end_of_events = before + done
         self.bytes = before + done
         return done > 0

@@ -1,17 +1,25 @@
-"""An exported profile becomes the events of a run, and what is known of how they came about.
-
-IREE itself marks no calls of the entry point, so which call a submission belongs to is found out here, too.
-"""
+"""An exported profile becomes the events of a run, and what is known of how they came about."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import RunInvalid
 from tracemap.measurements.events import EventTable
+from tracemap.measurements.ireeprof.calls import (
+    NOTHING_KNOWN,
+    KnownCalls,
+    Span,
+    begins_of_calls,
+    leave_out_unsubmitted,
+    number_invocations,
+    span_of_calls,
+    unknown_invocations,
+)
+from tracemap.measurements.ireeprof.clocks import CLOCKS, SINCE, connect_clocks
 from tracemap.measurements.ireeprof.records import (
     clock_of_events,
     drop_records,
@@ -26,130 +34,11 @@ from tracemap.measurements.ireeprof.records import (
 )
 from tracemap.measurements.model import Clock, RecordedBuffer, RecordedCommand
 from tracemap.measurements.sql import damage_of, reading_errors
-from tracemap.units import UNKNOWN, Integer, format_count
+from tracemap.units import UNKNOWN, Integer
 
 if TYPE_CHECKING:
     import duckdb
     import numpy.typing as npt
-
-# ---- which call a submission belongs to
-
-
-@dataclass(frozen=True, slots=True)
-class KnownCalls:
-    """What the one who ran the program knows of the calls of the entry point.
-
-    `invocations`: how many there were, warm-up included; `warmup`: how many of the first are warm-up; `timed_flushes`:
-    the profile was also flushed on a timer, so its chunks are not the calls.
-    """
-
-    invocations: Integer = UNKNOWN
-    warmup: int = 0
-    timed_flushes: bool = False
-
-
-NOTHING_KNOWN: Final = KnownCalls()
-"""Of a profile that was made elsewhere."""
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """When things happened, in ns on the host's monotonic clock.
-
-    `first_ns`: the first submission; `measured_ns`: the first one after warm-up; `last_ns`: the last event's end.
-    """
-
-    first_ns: Integer
-    measured_ns: Integer
-    last_ns: Integer
-
-
-_SUBMISSIONS = """
-CREATE OR REPLACE TABLE profile_submissions AS
-SELECT physical_device_ordinal AS device, queue_ordinal AS queue, submission_id, op, operation_count, host_time_ns,
-    command_buffer_id, dense_rank() OVER (ORDER BY source_record_index) - 1 AS chunk,
-    row_number() OVER (ORDER BY rowid) - 1 AS number, CAST(NULL AS BIGINT) AS invocation
-FROM profile_records WHERE record_type = 'queue_event'
-"""
-
-_MOST_CHUNKS = """
-SELECT max(chunks) FROM (SELECT count(DISTINCT chunk) AS chunks FROM profile_submissions GROUP BY device, queue)
-"""
-
-_DIFFERING_BLOCKS = """
-WITH texts AS (SELECT {block} AS block, string_agg(op || operation_count, ' ' ORDER BY number) || ' ' AS text
-               FROM profile_submissions GROUP BY 1),
-     whole AS (SELECT text FROM texts ORDER BY block LIMIT 1)
-SELECT count(*) FROM texts, whole
-WHERE NOT CASE WHEN block = (SELECT max(block) FROM texts) THEN starts_with(whole.text, texts.text)
-          ELSE whole.text = texts.text END
-"""
-
-
-def number_invocations(connection: duckdb.DuckDBPyConnection, known: KnownCalls) -> Integer:
-    """Make `profile_submissions`: every submission with the invocation it belongs to (NULL: cannot be told).
-
-    iree-benchmark-module flushes the profile once after each call, so the chunks of submissions are the invocations,
-    unless flushes on a timer cut them further; then equal repetition tells. Of a queue that was flushed more often than
-    calls are known of, others were made too, and nothing tells which are which.
-
-    Returns:
-        How many invocations could be told apart.
-    """
-    connection.execute(_SUBMISSIONS)
-    chunks = first_integer(connection, "SELECT count(DISTINCT chunk) FROM profile_submissions")
-    total = first_integer(connection, "SELECT count(*) FROM profile_submissions")
-    invocations = known.invocations
-    if total == 0:
-        return invocations
-    are_chunks = chunks == invocations or (invocations is UNKNOWN and _repeats(connection, "chunk"))
-    if are_chunks and not known.timed_flushes:
-        connection.execute("UPDATE profile_submissions SET invocation = chunk")
-        return chunks
-    most = first_integer(connection, _MOST_CHUNKS)
-    if isinstance(invocations, int) and not known.timed_flushes and most > invocations:
-        return UNKNOWN
-    if isinstance(invocations, int) and invocations > 0 and total % invocations == 0:
-        block = f"number // {total // invocations}"
-        if _repeats(connection, block):
-            connection.execute(f"UPDATE profile_submissions SET invocation = {block}")
-            return invocations
-    return UNKNOWN
-
-
-def _repeats(connection: duckdb.DuckDBPyConnection, block: str) -> bool:
-    """Whether all blocks of submissions are the same sequence of operations (the last may be cut short)."""
-    return first_integer(connection, _DIFFERING_BLOCKS.format(block=block)) == 0
-
-
-def unknown_invocations(warmup: int) -> Diagnostic:
-    """A sentence for a profile whose calls cannot be told apart."""
-    text = "the calls of the entry point cannot be told apart in the profile"
-    if warmup:
-        text += f"; the {format_count(warmup)} warm-up calls are therefore not marked and are counted as measured"
-    return Diagnostic("invocation-unknown", text)
-
-
-def span_of_calls(connection: duckdb.DuckDBPyConnection, warmup: int) -> Span:
-    """When the calls began and ended."""
-    first, measured = connection.execute(
-        f"SELECT min(host_time_ns), min(host_time_ns) FILTER (invocation >= {warmup}) FROM profile_submissions"
-    ).fetchall()[0]
-    ((last,),) = connection.execute(
-        "SELECT max(greatest(end_host_time_ns, host_time_ns)) FROM profile_records "
-        "WHERE record_type IN ('host_execution_event', 'queue_event')"
-    ).fetchall()
-    return Span(*(UNKNOWN if value is None else int(value) for value in (first, measured, last)))
-
-
-def begins_of_calls(connection: duckdb.DuckDBPyConnection) -> npt.NDArray[Any]:
-    """When each call of the entry point began: its first submission, in ns on the host's monotonic clock."""
-    query = "SELECT min(host_time_ns) AS ns FROM profile_submissions WHERE invocation IS NOT NULL GROUP BY invocation"
-    found: npt.NDArray[Any] = connection.execute(f"{query} ORDER BY invocation").fetchnumpy()["ns"]
-    return found.astype("int64")
-
-
-# ---- the whole
 
 
 @dataclass(frozen=True)
@@ -157,7 +46,8 @@ class Profile:
     """What a profile tells: the events, the recorded command lists, and what was lost.
 
     `invocations` counts the calls of the entry point that could be told apart, warm-up included; `begins_ns` is when
-    they began.
+    they, or batches of them, began. `on_host`: when events began is told on the host's monotonic clock, whichever clock
+    tells how long they took.
     """
 
     events: EventTable
@@ -169,6 +59,7 @@ class Profile:
     begins_ns: npt.NDArray[Any]
     span: Span
     lost_records: int
+    on_host: bool
     diagnostics: tuple[Diagnostic, ...]
 
 
@@ -212,15 +103,19 @@ def _profile(connection: duckdb.DuckDBPyConnection, table: str, known: KnownCall
     """Read the table `profile_records`."""
     clock, mixed = clock_of_events(connection)
     told_apart = number_invocations(connection, known)
-    load_buffers(connection)
-    events = EventTable(connection, table, _events_sql(clock, known.warmup))
-    programs, buffers = programs_and_buffers(connection)
     lost, lost_diagnostics = losses(connection)
+    incomplete = [] if lost else leave_out_unsubmitted(connection, clock)
+    load_buffers(connection)
+    clocks = connect_clocks(connection, clock)
+    events = EventTable(connection, table, _events_sql(clock, known.warmup, on_host=clocks.is_whole))
+    programs, buffers = programs_and_buffers(connection)
     event_count = events.count
     unknown = [unknown_invocations(known.warmup)] if event_count and told_apart is UNKNOWN else []
     if known.invocations is UNKNOWN and told_apart is not UNKNOWN:
         # The last call of a killed program may have been submitted and never reported.
         told_apart = first_integer(connection, f"SELECT max(invocation) + 1 FROM {table}")
+    begins_ns = begins_of_calls(connection, known.batch)
+    about_times = (*clocks.about(begins_ns), *invalid_times(connection, clock))
     profile = Profile(
         events=events,
         event_count=event_count,
@@ -228,10 +123,11 @@ def _profile(connection: duckdb.DuckDBPyConnection, table: str, known: KnownCall
         buffers=buffers,
         clock=clock,
         invocations=told_apart,
-        begins_ns=begins_of_calls(connection),
+        begins_ns=begins_ns,
         span=span_of_calls(connection, known.warmup),
         lost_records=lost,
-        diagnostics=(*lost_diagnostics, *mixed, *invalid_times(connection, clock), *unknown),
+        on_host=clocks.is_whole,
+        diagnostics=(*lost_diagnostics, *mixed, *incomplete, *about_times, *unknown),
     )
     drop_records(connection)
     return profile
@@ -266,7 +162,7 @@ SELECT row, kind, key AS kernel,
     invocation,
     coalesce(invocation < {warmup}, false) AS warmup,
     {submitted_ns} AS submitted_ns,
-    {start_ns} AS start_ns,
+    {start_ns}{since} AS start_ns,
     CASE WHEN valid THEN duration_ns END AS duration_ns,
     {cpu_ns}
     CAST(NULL AS VARCHAR) AS thread,
@@ -282,18 +178,22 @@ JOIN queues ON queues.device IS NOT DISTINCT FROM physical_device_ordinal
 LEFT JOIN (SELECT DISTINCT ON (device, queue, submission_id) * FROM profile_submissions ORDER BY number) AS s
     ON s.device = physical_device_ordinal AND s.queue = queue_ordinal AND s.submission_id = events.submission_id
 JOIN numbered USING (row)
+{clocks}
 """
 
 # Times over workers exist for tiles only: a row without tiles has no cpu time, which is not the same as 0.
 _CPU_NS = "CASE WHEN kind = 'dispatch' OR tile_duration_sum_ns > 0 THEN tile_duration_sum_ns END AS cpu_ns,"
 
 
-def _events_sql(clock: Clock, warmup: int) -> str:
-    on_host = clock is Clock.HOST
+def _events_sql(clock: Clock, warmup: int, *, on_host: bool) -> str:
+    by_host = clock is Clock.HOST
+    is_brought = on_host and not by_host
     return _EVENTS.format(
         record_types=record_types(clock),
-        start_ns="start_host_time_ns" if on_host else "start_driver_host_cpu_time_ns",
+        start_ns="start_host_time_ns" if by_host else "start_driver_host_cpu_time_ns",
+        since=SINCE if is_brought else "",
+        clocks=CLOCKS if is_brought else "",
         submitted_ns="CASE WHEN kind <> 'dispatch' THEN s.host_time_ns END" if on_host else "CAST(NULL AS BIGINT)",
         warmup=warmup,
-        cpu_ns=_CPU_NS if on_host else "",
+        cpu_ns=_CPU_NS if by_host else "",
     )

@@ -123,6 +123,9 @@ _FIELDS = {
     "workgroup_count": "BIGINT[]",
     "operation_count": "UBIGINT",
     "host_time_ns": "BIGINT",
+    "host_cpu_timestamp_ns": "BIGINT",
+    "host_time_begin_ns": "BIGINT",
+    "host_time_end_ns": "BIGINT",
     "start_host_time_ns": "BIGINT",
     "end_host_time_ns": "BIGINT",
     "start_driver_host_cpu_time_ns": "BIGINT",
@@ -172,7 +175,7 @@ def load_records(jsonl: Path, connection: duckdb.DuckDBPyConnection, named: Path
 
 def drop_records(connection: duckdb.DuckDBPyConnection) -> None:
     """Drop what was made of an export, which takes more room than the events."""
-    for name in ("profile_records", "profile_submissions", "profile_buffers"):
+    for name in ("profile_records", "profile_submissions", "profile_buffers", "profile_clocks"):
         connection.execute(f"DROP TABLE IF EXISTS {name}")
 
 

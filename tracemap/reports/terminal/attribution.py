@@ -29,7 +29,7 @@ from tracemap.reports.views.costs import Costs
 from tracemap.reports.views.model import TEXT, Column, Row, View
 from tracemap.reports.views.ops import UNCERTAIN, UNCERTAIN_MARK
 from tracemap.reports.views.places import slowest_calls
-from tracemap.units import UNKNOWN, Scale, format_ns, plural
+from tracemap.units import UNKNOWN, Scale, format_ns, listed, plural
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -201,7 +201,7 @@ def _print_remarks(to: Console, costed: CostedMap) -> None:
     )
     for remark, sites in of_sites:
         if sites:
-            say(to, f"{', '.join(sites)}: {remark}")
+            say(to, f"{listed(sites)}: {remark}")
 
 
 def _print_balance(to: Console, attribution: Attribution, costs: Costs) -> None:

@@ -1,0 +1,177 @@
+"""Which call of the entry point a submission belongs to, and when the calls were: IREE itself marks none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from tracemap.diagnostics import Diagnostic
+from tracemap.measurements.ireeprof.records import first_integer, record_types
+from tracemap.measurements.model import Clock
+from tracemap.units import UNKNOWN, Integer, format_count, plural
+
+if TYPE_CHECKING:
+    import duckdb
+    import numpy.typing as npt
+
+
+@dataclass(frozen=True, slots=True)
+class KnownCalls:
+    """What the one who ran the program knows of the calls of the entry point.
+
+    `invocations`: how many there were, warm-up included; `warmup`: how many of the first are warm-up; `timed_flushes`:
+    the profile was also flushed on a timer, so its chunks are not the calls; `batch`: how many were made before each
+    other flush, so that a chunk has the submissions of so many, one call after another.
+    """
+
+    invocations: Integer = UNKNOWN
+    warmup: int = 0
+    timed_flushes: bool = False
+    batch: int = 1
+
+
+NOTHING_KNOWN: Final = KnownCalls()
+"""Of a profile that was made elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """When things happened, in ns on the host's monotonic clock.
+
+    `first_ns`: the first submission; `measured_ns`: the first one after warm-up; `last_ns`: the last event's end.
+    """
+
+    first_ns: Integer
+    measured_ns: Integer
+    last_ns: Integer
+
+
+# Records stand in the order in which submissions became ready; the host's clock has the order in which they were made.
+_SUBMISSIONS = """
+CREATE OR REPLACE TABLE profile_submissions AS
+SELECT physical_device_ordinal AS device, queue_ordinal AS queue, submission_id, op, operation_count, host_time_ns,
+    command_buffer_id, dense_rank() OVER (ORDER BY source_record_index) - 1 AS chunk,
+    row_number() OVER (ORDER BY host_time_ns, rowid) - 1 AS number, CAST(NULL AS BIGINT) AS invocation
+FROM profile_records WHERE record_type = 'queue_event'
+"""
+
+_MOST_CHUNKS = """
+SELECT max(chunks) FROM (SELECT count(DISTINCT chunk) AS chunks FROM profile_submissions GROUP BY device, queue)
+"""
+
+_DIFFERING_BLOCKS = """
+WITH texts AS (SELECT {block} AS block,
+                      string_agg(op || operation_count, ' ' ORDER BY device, queue, submission_id) || ' ' AS text
+               FROM profile_submissions GROUP BY 1),
+     whole AS (SELECT text FROM texts ORDER BY block LIMIT 1)
+SELECT count(*) FROM texts, whole
+WHERE NOT CASE WHEN block = (SELECT max(block) FROM texts) THEN starts_with(whole.text, texts.text)
+          ELSE whole.text = texts.text END
+"""
+
+
+def number_invocations(connection: duckdb.DuckDBPyConnection, known: KnownCalls) -> Integer:
+    """Make `profile_submissions`: every submission with the invocation it belongs to (NULL: cannot be told).
+
+    iree-benchmark-module flushes the profile once after each call, so the chunks of submissions are the invocations,
+    unless flushes on a timer cut them further; then equal repetition tells. Of a queue that was flushed more often than
+    calls are known of, others were made too, and nothing tells which are which.
+
+    Returns:
+        How many invocations could be told apart.
+    """
+    connection.execute(_SUBMISSIONS)
+    chunks = first_integer(connection, "SELECT count(DISTINCT chunk) FROM profile_submissions")
+    total = first_integer(connection, "SELECT count(*) FROM profile_submissions")
+    invocations = known.invocations
+    if total == 0:
+        return invocations
+    if not known.timed_flushes and (invocations in (UNKNOWN, chunks * known.batch)):
+        block = _block_of_chunks(connection, known.batch)
+        # The number of calls alone tells that chunks are calls; of calls in a chunk it is their equal repetition.
+        is_told = known.batch == 1 and invocations == chunks
+        if block and (is_told or _repeats(connection, block)):
+            connection.execute(f"UPDATE profile_submissions SET invocation = {block}")
+            return chunks * known.batch
+    most = first_integer(connection, _MOST_CHUNKS)
+    if isinstance(invocations, int) and not known.timed_flushes and most * known.batch > invocations:
+        return UNKNOWN
+    return _number_by_repetition(connection, total, invocations)
+
+
+def _number_by_repetition(connection: duckdb.DuckDBPyConnection, total: int, invocations: Integer) -> Integer:
+    """Number submissions by the number of calls alone, where each does the same as the others."""
+    if isinstance(invocations, int) and invocations > 0 and total % invocations == 0:
+        block = f"number // {total // invocations}"
+        if _repeats(connection, block):
+            connection.execute(f"UPDATE profile_submissions SET invocation = {block}")
+            return invocations
+    return UNKNOWN
+
+
+def _block_of_chunks(connection: duckdb.DuckDBPyConnection, batch: int) -> str:
+    """The invocation of a submission in SQL; "" where chunks have other numbers of submissions than batches."""
+    if batch == 1:
+        return "chunk"
+    fewest, most = connection.execute(
+        "SELECT min(n), max(n) FROM (SELECT count(*) AS n FROM profile_submissions GROUP BY chunk)"
+    ).fetchall()[0]
+    return "" if fewest != most or most % batch else f"number // {most // batch}"
+
+
+def _repeats(connection: duckdb.DuckDBPyConnection, block: str) -> bool:
+    """Whether all blocks of submissions are the same sequence of operations (the last may be cut short)."""
+    return first_integer(connection, _DIFFERING_BLOCKS.format(block=block)) == 0
+
+
+def unknown_invocations(warmup: int) -> Diagnostic:
+    """A sentence for a profile whose calls cannot be told apart."""
+    text = "the calls of the entry point cannot be told apart in the profile"
+    if warmup:
+        text += f"; the {format_count(warmup)} warm-up calls are therefore not marked and are counted as measured"
+    return Diagnostic("invocation-unknown", text)
+
+
+def span_of_calls(connection: duckdb.DuckDBPyConnection, warmup: int) -> Span:
+    """When the calls began and ended."""
+    first, measured = connection.execute(
+        f"SELECT min(host_time_ns), min(host_time_ns) FILTER (invocation >= {warmup}) FROM profile_submissions"
+    ).fetchall()[0]
+    ((last,),) = connection.execute(
+        "SELECT max(greatest(end_host_time_ns, host_time_ns)) FROM profile_records "
+        "WHERE record_type IN ('host_execution_event', 'queue_event')"
+    ).fetchall()
+    return Span(*(UNKNOWN if value is None else int(value) for value in (first, measured, last)))
+
+
+def begins_of_calls(connection: duckdb.DuckDBPyConnection, batch: int) -> npt.NDArray[Any]:
+    """When each call, or batch of calls, began: its first submission, in ns on the host's monotonic clock."""
+    query = (
+        f"SELECT min(host_time_ns) AS ns FROM profile_submissions WHERE invocation IS NOT NULL "
+        f"GROUP BY invocation // {batch} ORDER BY invocation // {batch}"
+    )
+    found: npt.NDArray[Any] = connection.execute(query).fetchnumpy()["ns"]
+    return found.astype("int64")
+
+
+_UNSUBMITTED: Final = """
+FROM profile_records WHERE record_type IN {types} AND submission_id > (
+    SELECT max(submission_id) FROM profile_submissions
+    WHERE device = physical_device_ordinal AND queue = queue_ordinal)
+"""
+
+
+def leave_out_unsubmitted(connection: duckdb.DuckDBPyConnection, clock: Clock) -> list[Diagnostic]:
+    """Remove events behind the last submission that the profile tells of, as where its program was ended.
+
+    A device writes the dispatches of a call before the submissions: those of the last call can be there alone.
+    """
+    if clock is Clock.HOST:
+        return []
+    unsubmitted = _UNSUBMITTED.format(types=record_types(clock))
+    count = first_integer(connection, f"SELECT count(*) {unsubmitted}")
+    if not count:
+        return []
+    connection.execute(f"DELETE {unsubmitted}")
+    text = f"{plural(count, 'event')} of a call whose submissions are not in the profile left out: it was cut there"
+    return [Diagnostic("call-incomplete", text)]
