@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tracemap.codec import Document, storable
 from tracemap.codec import encode as encode_record
-from tracemap.errors import TargetExists, TargetUnwritable
+from tracemap.errors import ModelInvalid, TargetExists, TargetUnwritable
 from tracemap.graph.bundle import (
     CONFIGURED_NAME,
     KERNELS_FOLDER,
@@ -26,6 +26,7 @@ from tracemap.graph.bundle import (
     is_bundle,
 )
 from tracemap.graph.kept import Keeping
+from tracemap.graph.letters import check_letters
 from tracemap.graph.literals import LITERALS_FOLDER, taken_out
 from tracemap.graph.model import SourceFile, TraceGraph
 from tracemap.graph.stored import encode
@@ -56,9 +57,14 @@ def store(target: Path, graph: TraceGraph, files: Files, *, force: bool) -> Bund
     Raises:
         TargetExists: there is something at the target already, and `force` is not set (or it is not a bundle).
         TargetUnwritable: the target's folder cannot be written.
+        ModelInvalid: its ops share more text than a bundle may hold.
     """
     check_target(target, force=force)
     encoded, place = encode(graph), end_of_links(target)
+    try:
+        check_letters(graph, len(encoded))
+    except ValueError as error:
+        raise ModelInvalid(f"{graph.module.name}: {error}; shorten the names and locations in the model") from error
     if place.name in ("", ".."):  # `.`, `..`: what takes its place lies beside it, under a name like its own
         place = place.resolve()
     try:
