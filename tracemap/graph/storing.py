@@ -31,7 +31,7 @@ from tracemap.graph.literals import LITERALS_FOLDER, taken_out
 from tracemap.graph.model import SourceFile, TraceGraph
 from tracemap.graph.stored import encode
 from tracemap.outputs import check_folder_of, check_name, end_of_links, is_standard
-from tracemap.owned.home import beside, moved_away
+from tracemap.owned.home import beside, moved_away, take_place
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +76,15 @@ def store(target: Path, graph: TraceGraph, files: Files, *, force: bool) -> Bund
             for name, document in files.documents.items():
                 (folder / name).write_bytes(encode_record(document))
             files.keeping.store(folder)
+            if not force:
+                take_place(folder, place)
+                return Bundle(target, graph, hashlib.sha256(encoded).hexdigest())
             with moved_away(place) as old:
                 folder.rename(place)
                 if (old / RUNS_FOLDER).is_dir():  # of a bundle that was here: measurements outlive it
                     (old / RUNS_FOLDER).rename(place / RUNS_FOLDER)
+    except FileExistsError as error:
+        raise _taken(target) from error
     except OSError as error:
         raise TargetUnwritable(f"{target}: cannot be written: {error.strerror}") from error
     return Bundle(target, graph, hashlib.sha256(encoded).hexdigest())
@@ -97,12 +102,16 @@ def check_target(target: Path, *, force: bool) -> None:
     check_name(target)
     if os.path.lexists(target):
         if not force:
-            raise TargetExists(f"{target} exists already; pass --force to replace it, or another name with -o")
+            raise _taken(target)
         if not is_bundle(target):
             raise TargetExists(
                 f"{target} exists and is not a bundle of tracemap; remove it, or pass another name with -o"
             )
     check_folder_of(end_of_links(target))
+
+
+def _taken(target: Path) -> TargetExists:
+    return TargetExists(f"{target} exists already; pass --force to replace it, or another name with -o")
 
 
 def _write_texts(folder: Path, graph: TraceGraph, files: Files) -> None:
