@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from tests.builders import MODEL, attribution, graph, op, site
 from tracemap.comparison.comparing import compare
@@ -81,13 +81,17 @@ def text_of(model: str, source: SourceFile) -> str:
 
 
 def page_of(
-    made: Comparison, one: Compared, two: Compared, texts: tuple[str, str] = (BEFORE_TEXT, AFTER_TEXT)
+    made: Comparison,
+    one: Compared,
+    two: Compared,
+    texts: tuple[str, str] = (BEFORE_TEXT, AFTER_TEXT),
+    folders: tuple[str, str] = ("", ""),
 ) -> DiffPage:
     """The data of a page whose kernels have a line each."""
     kernels = KernelSources(lambda kernel: f"func @{kernel.name}\n  return", tuple)
     sides = [
-        PageSide(each, lambda source, text=text: text_of(text, source), kernels)  # type: ignore[misc]
-        for each, text in zip((one, two), texts, strict=True)
+        PageSide(each, lambda source, text=text: text_of(text, source), kernels, PurePath(folder))  # type: ignore[misc]
+        for each, text, folder in zip((one, two), texts, folders, strict=True)
     ]
     return build_diff_page(made, *sides)
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tests.builders import graph, op, site
 from tracemap.attribution.join.alignment import by_creation
 from tracemap.attribution.join.ways import Meanings, meanings_of, merged, narrowed
+from tracemap.attribution.model import MOST_SLOWEST, SlowCall
 from tracemap.attribution.scan import rows as rows_of_runs
 from tracemap.attribution.scan.percentiles import pooled_at_once, pooled_in_steps
 from tracemap.attribution.scan.scan import Scan, percentiles, scan
@@ -185,3 +186,13 @@ def test_what_is_kept_compressed_adds_up_to_the_same(tmp_path: Path, monkeypatch
             found.append((seen.by_target, seen.slowest, seen.invocations, percentiles(tables, seen, pools)))
     assert found[0] == found[1]
     assert sum(each.events for each in found[0][0].values()) == 300_000
+
+
+def test_calls_that_are_all_alike_are_no_outliers(tmp_path: Path) -> None:
+    """A small file has millions of equal rows: each is as slow as the slowest, and none is kept or sorted for it."""
+    table = tmp_path / "r.csv"
+    table.write_text("kernel,invocation,duration_ns\n" + "k0,3,5\n" * 20_000, encoding="utf-8")
+    with scanned(table, graph([op(1, 1)], [site(0, 1, kernel="k0")])) as (tables, seen):
+        assert tables.query("SELECT count(*) FROM outliers") == [(0,)]
+    assert seen.slowest[0] == (SlowCall(1, 3, UNKNOWN, 5, UNKNOWN),) * MOST_SLOWEST
+    assert seen.by_target[0].events == 20_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
@@ -19,6 +20,7 @@ from tracemap.options.diff import DiffOptions
 from tracemap.reports.diff.model import DiffPage
 from tracemap.reports.diff.render import render_diff_page
 from tracemap.reports.diff.sources import GAP, aligned
+from tracemap.units import UNKNOWN, Text
 
 
 @pytest.fixture(scope="module")
@@ -159,3 +161,36 @@ def test_pages_of_real_runs_have_the_code_of_both_kernels(built: Built, recorded
             assert len(kernel[side]["code"]) == kernel[f"code_{side}"]["instructions"] > 10
     with pytest.raises(TargetExists, match="--force"):
         tracemap.diff(*runs, asked)
+
+
+HOSTILE = "\u202eeman\x00\x1b[31m\x9b\u2028\u2069\u061c\u200f\ud800\\u001b"
+INERT = "⟨U+202E⟩eman\ufffd⟨U+001B⟩[31m⟨U+009B⟩⟨U+2028⟩⟨U+2069⟩⟨U+061C⟩⟨U+200F⟩\\ud800\\u001b"
+
+
+def test_hostile_names_are_shown_by_name_in_the_data_of_the_script() -> None:
+    made, one, two = compared()
+    first, *others = made.ops
+    made = structs.replace(made, ops=(structs.replace(first, name=HOSTILE, scope=(HOSTILE,)), *others))
+    text = render_diff_page(page_of(made, one, two))
+    assert INERT in json.dumps(page_data(text), ensure_ascii=False).replace("\\\\", "\\")
+    assert not any(odd in json.dumps(page_data(text), ensure_ascii=False) for odd in "\u202e\u2028\u2069\x9b")
+    assert r"\u0000" not in json.dumps(page_data(text))
+
+
+@pytest.mark.parametrize(
+    ("names", "runs", "title"),
+    [
+        (("a", "b"), (UNKNOWN, UNKNOWN), "a → b"),
+        (("m", "m"), ("r1.csv", "r2.csv"), "m (r1.csv) → m (r2.csv)"),
+        (("m", "m"), (UNKNOWN, UNKNOWN), "main/m → change/m"),
+        (("m", "m"), ("run.csv", "run.csv"), "main/m → change/m"),
+    ],
+)
+def test_the_title_names_what_is_compared(names: Sequence[str], runs: Sequence[Text], title: str) -> None:
+    made, one, two = compared()
+    made = structs.replace(
+        made,
+        before=structs.replace(made.before, bundle=f"{names[0]}.tracemap", run=runs[0]),
+        after=structs.replace(made.after, bundle=f"{names[1]}.tracemap", run=runs[1]),
+    )
+    assert page_of(made, one, two, folders=("/x/main", "/x/change")).title == title

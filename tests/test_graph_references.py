@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,11 +12,12 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from tests.builders import graph, op, site
-from tracemap.errors import BundleInvalid
+from tracemap.errors import BundleInvalid, ModelInvalid
 from tracemap.graph.bundle import load
+from tracemap.graph.letters import check_letters
 from tracemap.graph.model import TraceGraph
-from tracemap.graph.ops import OpId
-from tracemap.graph.program import Command, CommandBuffer, Schedule, Step, Submission, Transfer
+from tracemap.graph.ops import Frame, OpId, Reason
+from tracemap.graph.program import Command, CommandBuffer, Kernel, Schedule, Step, Submission, Transfer
 from tracemap.graph.references import check_references
 from tracemap.graph.stored import decode, encode
 from tracemap.graph.storing import Files, store
@@ -94,6 +96,11 @@ WRONG: dict[str, Callable[[], TraceGraph]] = {
     "names op op99": lambda: with_buffer(commands=(structs.replace(COPY, ops=(OpId.of(99),)),)),
     "names submission 1": lambda: with_submission(next=(1,)),
     "names command buffer 1": lambda: with_submission(buffers=(1,)),
+    "the source text model.mlir is there twice": lambda: structs.replace(example(), sources=example().sources * 2),
+    "the kernel text k.mlir is there twice": lambda: structs.replace(
+        graph([op(1, 1)], [site(0, 1, kernel="k0"), site(1, 1, kernel="k1")]),
+        kernels=(Kernel("k0", ("site0",), text="k.mlir"), Kernel("k1", ("site1",), text="k.mlir")),
+    ),
     "names transfer transfer1": lambda: with_submission(transfer="transfer1"),
 }
 
@@ -121,3 +128,61 @@ def test_whatever_a_model_is_called_its_map_is_read_again(
 ) -> None:
     made = with_op(name=name, function=function, line=line, scope=scope)
     assert decode(encode(made)) == made
+
+
+LONG = "x" * 50_000
+MANY = 500
+
+
+def sharing(**field: object) -> TraceGraph:
+    """A map of ops that share a text."""
+    return graph([structs.replace(op(number, 1), **field) for number in range(MANY)])
+
+
+def called(**field: object) -> TraceGraph:
+    """A map of sites that are all called from one op."""
+    call = structs.replace(op(MANY, 1, name="func.call"), **field)
+    ops = [op(number, 1) for number in range(MANY)]
+    return graph([*ops, call], [site(number, number, kernel="k0", path=[MANY]) for number in range(MANY)])
+
+
+def with_steps_of_one_op() -> TraceGraph:
+    made = graph([op(1, 1, name=LONG)], [site(0, 1, kernel="k0")])
+    steps = tuple(Step(line, "a.b", (OpId.of(1),)) for line in range(1, MANY))
+    return structs.replace(made, kernels=(structs.replace(made.kernels[0], steps=steps),))
+
+
+SHARED: dict[str, Callable[[], TraceGraph]] = {
+    "$.ops.name": lambda: sharing(name=LONG),
+    "$.ops.file": lambda: sharing(file=LONG),
+    "$.ops.scope": lambda: sharing(scope=("a", LONG)),
+    "$.ops.frames": lambda: sharing(frames=(Frame(LONG, 1, 1, "f"),)),
+    "$.ops.reason": lambda: sharing(reason=Reason("host", LONG)),
+    "$.sites.members.path": lambda: called(scope=(LONG,)),
+    "$.kernels.steps.ops": with_steps_of_one_op,
+}
+
+
+@pytest.mark.parametrize("field", SHARED)
+def test_a_text_that_many_records_share_is_bounded(field: str, tmp_path: Path) -> None:
+    made = SHARED[field]()
+    (tmp_path / "m.vmfb").write_bytes(b"")
+    with pytest.raises(ModelInvalid, match=r"model: the texts of `.*shorten the names and locations in the model"):
+        store(tmp_path / "a.tracemap", made, Files(tmp_path / "m.vmfb", {}), force=False)
+    assert not (tmp_path / "a.tracemap").exists()
+    short = graph([op(1, 1)], [])
+    bundle = store(tmp_path / "a.tracemap", short, Files(tmp_path / "m.vmfb", {}), force=False)
+    (bundle.path / "map.json").write_bytes(encode(made))
+    with pytest.raises(BundleInvalid, match=rf"the texts of `{re.escape(field)}`, written out for every record"):
+        load(bundle.path)
+
+
+def test_long_call_stacks_of_a_large_model_are_taken() -> None:
+    frames = tuple(
+        Frame(f"/home/user/project/site-packages/torch/nn/{'m' * 40}.py", n, 1, "forward") for n in range(12)
+    )
+    ops = [op(number, 1) for number in range(5000)]
+    ops = [structs.replace(each, frames=(Frame("m.py", each.id.number, 1, "f"), *frames)) for each in ops]
+    sites = [site(number, *range(6 * number, 6 * number + 6), kernel=f"k{number}") for number in range(800)]
+    made = graph(ops, sites)
+    check_letters(made, len(encode(made)))

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Built, Recorded
+from tests.support import check_cli
 from tests.test_cli_errors import refused
+from tracemap.graph.bundle import load
 
 DIGITS = "1" * 5000
 """More than Python makes a number of."""
@@ -77,3 +79,23 @@ def test_cells_that_python_reads_and_the_database_does_not(
     (tmp_path / "run.csv").write_text(f"{header}\n{cells}\n", encoding="utf-8")
     said = refused("run-invalid", "attribute", "run.csv", "--map", built("hand_mlp"), cwd=tmp_path)
     assert said.startswith(f"run.csv: line 2, column {column}: {cell!r} is {wrong}")
+
+
+def wide_run(path: Path, metrics: int, kernel: str) -> None:
+    names = ",".join(f"m{number}" for number in range(metrics))
+    row = f"{kernel},5,{','.join(map(str, range(metrics)))}\n"
+    path.write_text(f"kernel,duration_ns,{names}\n{row * 5}", encoding="utf-8")
+
+
+def test_many_metrics_fit_where_one_thread_adds_them_up(built: Built, tmp_path: Path) -> None:
+    bundle = built("hand_mlp")
+    wide_run(tmp_path / "run.csv", 300, load(bundle).graph.kernels[0].name)
+    said = check_cli("attribute", "run.csv", "--map", bundle, "--memory", "200", "--format", "csv", cwd=tmp_path)
+    assert ",m299," in said
+
+
+def test_more_metrics_than_fit_into_the_memory_are_refused_at_once(built: Built, tmp_path: Path) -> None:
+    wide_run(tmp_path / "run.csv", 1500, "k")
+    command = ("attribute", "run.csv", "--map", built("hand_mlp"), "--memory", "500")
+    said = refused("usage-invalid", *command, cwd=tmp_path)
+    assert said.startswith("run.csv: 1,501 metrics need 825 MB of memory, and 500 MB are allowed: leave columns out")

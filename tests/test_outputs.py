@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import stat
@@ -14,8 +15,9 @@ import pytest
 from tests.conftest import Built, Recorded
 from tests.support import check_cli, command_line, run_cli
 from tracemap import outputs
-from tracemap.errors import TargetUnwritable, UsageInvalid
+from tracemap.errors import TargetExists, TargetUnwritable, UsageInvalid
 from tracemap.outputs import READER_S, check_file, check_files, write_text
+from tracemap.owned.home import take_place
 
 
 @pytest.fixture
@@ -169,3 +171,66 @@ def test_a_reader_may_come_a_little_later_and_be_slow(
     write_text("x" * 300_000, pipe)
     assert reader.wait(60) == 0
     assert got.read_text(encoding="utf-8") == "x" * 300_000
+
+
+def test_of_commands_at_once_one_writes_and_the_others_are_refused(tmp_path: Path) -> None:
+    """All find the place free before their work; when the work is done, it is free for the first of them only."""
+    target = tmp_path / "costs.txt"
+    check_file(target, force=False)
+    target.write_text("of another command", encoding="utf-8")
+    with pytest.raises(TargetExists, match="exists already; pass --force to replace it"):
+        write_text("ours", target)
+    assert target.read_text(encoding="utf-8") == "of another command"
+    check_file(target, force=True)
+    write_text("by force", target)
+    assert target.read_text(encoding="utf-8") == "by force"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_of_links_what_they_lead_to_is_taken_once(tmp_path: Path) -> None:
+    link, place = tmp_path / "link.txt", tmp_path / "place.txt"
+    link.symlink_to(place)
+    check_file(link, force=False)
+    place.write_text("of another command", encoding="utf-8")
+    with pytest.raises(TargetExists):
+        write_text("ours", link)
+    assert place.read_text(encoding="utf-8") == "of another command"
+
+
+def test_where_files_cannot_be_linked_the_place_is_looked_at_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_links(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "link", no_links)
+    for name, there in (("a.txt", False), ("b.txt", True)):
+        check_file(tmp_path / name, force=False)
+        if there:
+            (tmp_path / name).write_text("of another command", encoding="utf-8")
+            with pytest.raises(TargetExists):
+                write_text("ours", tmp_path / name)
+        else:
+            write_text("ours", tmp_path / name)
+            assert (tmp_path / name).read_text(encoding="utf-8") == "ours"
+
+
+def test_a_folder_is_given_its_name_once(tmp_path: Path) -> None:
+    """A bundle, or a folder for another tuner; what is there is no longer than a moment out of its place otherwise."""
+    for number, name in enumerate(("folder", "file", "free")):
+        made = tmp_path / f"made{number}"
+        made.mkdir()
+        (made / "ours").touch()
+        target = tmp_path / name
+        if name == "folder":
+            target.mkdir()
+            (target / "other").touch()
+        elif name == "file":
+            target.touch()
+        else:
+            take_place(made, target)
+            assert [path.name for path in target.iterdir()] == ["ours"]
+            continue
+        with pytest.raises(FileExistsError):
+            take_place(made, target)
+        assert made.is_dir()

@@ -20,7 +20,7 @@ from tests.test_reports_page import EXECUTES, GRAPH, TEXTS, TOTALS, page_of
 from tracemap.errors import TargetExists, TargetUnwritable
 from tracemap.graph.model import SourceFile
 from tracemap.reports.deflating import LEVEL, deflating
-from tracemap.reports.escaping import for_script
+from tracemap.reports.escaping import as_shown, for_script
 from tracemap.reports.html.blocks import LINES_PER_BLOCK, markup_of_lines
 from tracemap.reports.html.document import write_page
 from tracemap.reports.page.build import build_page
@@ -91,13 +91,13 @@ def test_hostile_text_is_escaped_everywhere(costs: bool) -> None:
     assert "<img" not in text
     assert text.count("</script>") == 5  # the page's own: early, data and rows, charts, main
     data = page_data(text)
-    assert data["ops"][0][data["fields"]["OpRow"].index("name")] == EVIL
+    assert data["ops"][0][data["fields"]["OpRow"].index("name")] == as_shown(EVIL)
 
 
 def test_embedded_data_is_inert_and_means_the_same() -> None:
     text = for_script({"a": EVIL})()
     assert re.fullmatch(r"[A-Za-z0-9+/]+=*", text)
-    assert json.loads(zlib.decompress(base64.b64decode(text))) == {"a": EVIL}
+    assert json.loads(zlib.decompress(base64.b64decode(text))) == {"a": as_shown(EVIL)}
 
 
 def test_what_is_compressed_by_several_processors_is_one_stream(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -17,7 +18,7 @@ from tests.conftest import Built, Recorded
 from tests.support import SAMPLES, check_cli
 from tests.test_streams import of_shell
 from tracemap.errors import ModelInvalid, RunInvalid, SystemLimit, check_limits, limit_reached
-from tracemap.mapping.compiler.messages import failed
+from tracemap.mapping.compiler.messages import failed, failure
 from tracemap.memory import Group, free_of
 from tracemap.owned.children import start
 
@@ -153,3 +154,49 @@ def test_free_memory_of_a_group_is_what_it_does_not_use(tmp_path: Path) -> None:
     assert free_of(group) == 450
     (tmp_path / "max").write_text("max\n")
     assert free_of(group) == sys.maxsize
+
+
+SPINNING = "import tracemap.cli.main as main; main._call = lambda: [None for _ in iter(int, 1)]; "
+"""A command that computes for ever, begun as the program begins."""
+
+
+def test_processor_time_that_is_used_up_is_named(tmp_path: Path) -> None:
+    """`ulimit -t` sets the hard limit too, at which the system kills without a word."""
+    words = (sys.executable, "-c", f"{SPINNING}from tracemap.cli.start import main; main()")
+    done = subprocess.run(
+        ["sh", "-c", 'ulimit -t 2; "$@"', "sh", *words], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("tracemap: error: the limit of processor time is reached; raise it: `ulimit -t`")
+    assert done.stderr.endswith("[system-limit]\n")
+
+
+def test_a_compiler_that_has_used_up_its_time_is_not_short_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "by the limit of processor time: raise it (`ulimit -t`" in failure(-signal.SIGXCPU, "")
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1, 1))
+    assert "the processor time of `ulimit -t` is used up" in failure(-signal.SIGKILL, "")
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY,) * 2)
+    assert "ulimit" not in failure(-signal.SIGKILL, "")
+
+
+def test_a_small_stack_is_made_larger_where_it_may(tmp_path: Path) -> None:
+    """Threads have what the limit was at the start: the program starts again."""
+    words = (
+        sys.executable,
+        "-c",
+        "import resource; from tracemap.cli.shell_limits import check_stack; check_stack(); "
+        "print(resource.getrlimit(resource.RLIMIT_STACK)[0] >> 10)",
+    )
+    for limit, said in (("-S -s 256", "8192\n"), ("-s 1024", "1024\n"), ("-S -s 16384", "16384\n")):
+        shell = ["sh", "-c", f'ulimit {limit}; "$@"', "sh", *words]
+        done = subprocess.run(shell, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout, done.stderr) == (0, said, "")
+
+
+def test_a_stack_that_is_too_small_is_refused_at_the_start(built: Built, tmp_path: Path) -> None:
+    done = of_shell('ulimit -s 256; "$@"', "show", built("hand_mlp"), cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "tracemap: error: the stack may have 256 kB, and 512 kB are needed; raise the limit: `ulimit -s` shows it "
+        "[system-limit]\n"
+    )

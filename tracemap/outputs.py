@@ -90,7 +90,17 @@ def check_file(target: Path, *, force: bool) -> None:
     elif not os.access(target, os.W_OK):
         raise TargetUnwritable(f"{target}: may not be written; choose another place")
     if _holds_something(target) and not force:
-        raise TargetExists(f"{target}: exists already; pass --force to replace it, or choose another name")
+        raise _taken(target)
+    if not is_stream(target):
+        (_found_free.discard if force else _found_free.add)(place_of(target))
+
+
+_found_free: Final[set[str]] = set()
+"""Places that `check_file` found free, and where nothing may be replaced: another command may write there meanwhile."""
+
+
+def _taken(target: Path) -> TargetExists:
+    return TargetExists(f"{target}: exists already; pass --force to replace it, or choose another name")
 
 
 def _holds_something(target: Path) -> bool:
@@ -189,6 +199,7 @@ def replaced(target: Path) -> Iterator[Path]:
 
     Raises:
         TargetUnwritable: the file cannot be written.
+        TargetExists: another program has made it since `check_file` found its place free.
     """
     try:
         if is_stream(target):
@@ -199,11 +210,28 @@ def replaced(target: Path) -> Iterator[Path]:
         place = end_of_links(target)
         with beside(place) as temporary:
             yield temporary
-            temporary.replace(place)
+            _put(temporary, place, target)
     except BrokenPipeError:  # a reader has enough: what that means, whoever started us decides
         raise
     except OSError as error:
         raise TargetUnwritable(f"{target}: cannot be written: {error.strerror or error}") from error
+
+
+def _put(temporary: Path, place: Path, target: Path) -> None:
+    """Give a file its name; of several programs that found the place free, the first one gets it."""
+    free = place_of(place)
+    if free in _found_free:
+        try:
+            os.link(temporary, place, follow_symlinks=False)
+        except FileExistsError as error:
+            raise _taken(target) from error
+        except OSError as error:  # a folder, or a file system without links, where only a moment is left
+            if os.path.lexists(place):
+                raise _taken(target) from error
+            temporary.replace(place)
+        _found_free.discard(free)
+    else:
+        temporary.replace(place)
 
 
 def _write_to(stream: Path, written: Path) -> None:

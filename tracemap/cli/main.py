@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import os
 import re
 import signal
 import sys
@@ -15,6 +16,7 @@ import click
 
 from tracemap.cli.help import WIDEST, HelpContext
 from tracemap.cli.loudness import how_loud
+from tracemap.cli.shell_limits import CPU_LIMIT, is_cpu_limit
 from tracemap.cli.streams import flush_output, give_up_output, open_streams, warn_in_lines
 from tracemap.errors import SystemLimit, TracemapError, UsageInvalid, limit_reached
 from tracemap.inert import for_terminal
@@ -186,7 +188,10 @@ def _end_by(number: int, error: BaseException | None = None) -> None:
 
     hold_signals()
     if not is_answered():
-        _say(str(Ended(number)), [*_notes_of(error), *said_at_the_end()])
+        said, slug = (
+            (f"error: {CPU_LIMIT}", f" [{SystemLimit.slug}]") if is_cpu_limit(number) else (str(Ended(number)), "")
+        )
+        _say(said, [*_notes_of(error), *said_at_the_end()], slug)
     clear_all()
     if error is not None:  # otherwise something may be writing there just now
         with suppress(OSError, ValueError, TracemapError):
@@ -194,6 +199,8 @@ def _end_by(number: int, error: BaseException | None = None) -> None:
     from tracemap.cli.progress import give_back_terminal
 
     give_back_terminal()
+    if is_cpu_limit(number):
+        os._exit(SystemLimit.exit_code)
     die_of(number)
 
 

@@ -14,6 +14,10 @@ def main() -> None:
     # What is ignored stays so (nohup, a shell's `&`); nothing is made yet that would have to be cleared.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from tracemap.cli.shell_limits import check_stack, expect_cpu_limit
+
+    check_stack()
+    expect_cpu_limit()
     from tracemap.cli.main import main as run
 
     try:

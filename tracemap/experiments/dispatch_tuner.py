@@ -21,7 +21,7 @@ from tracemap.ir.parsing import MlirParser, Module, Operation, string_attribute,
 from tracemap.mapping.compiler.compiling import BESIDES, CONFIGURED
 from tracemap.mapping.compiler.messages import failed
 from tracemap.outputs import check_folder_of, check_name, end_of_links
-from tracemap.owned.home import beside, moved_away
+from tracemap.owned.home import beside, moved_away, take_place
 from tracemap.toolchain import find_tool, run_tool
 from tracemap.units import Integer, Unknown, format_ns
 
@@ -156,16 +156,23 @@ def check_folder(target: Path, *, force: bool) -> None:
     check_name(target)
     if os.path.lexists(target):
         if not force:
-            raise TargetExists(f"{target}: exists already; pass --force to replace it, or name another folder")
+            raise _taken(target)
         if not (target / RANKING).is_file():
             raise TargetExists(f"{target}: exists and was not written for amdsharktuner; name another folder")
     check_folder_of(end_of_links(target))
 
 
-def write_folder(target: Path, ranking: Ranking, dumps: Mapping[str, Dumped], flags: Sequence[str]) -> None:
-    """Write the folder, there whole or not at all.
+def _taken(target: Path) -> TargetExists:
+    return TargetExists(f"{target}: exists already; pass --force to replace it, or name another folder")
+
+
+def write_folder(
+    target: Path, ranking: Ranking, dumps: Mapping[str, Dumped], flags: Sequence[str], *, force: bool
+) -> None:
+    """Write the folder, there whole or not at all; with `force` it takes the place of an earlier one.
 
     Raises:
+        TargetExists: another program has made it meanwhile.
         TargetUnwritable: it cannot be written.
     """
     place = end_of_links(target)
@@ -179,8 +186,13 @@ def write_folder(target: Path, ranking: Ranking, dumps: Mapping[str, Dumped], fl
             (made / "README.md").write_text(_readme(ranking), encoding="utf-8")
             (made / "tune.sh").write_text(_LOOP, encoding="utf-8")
             (made / "tune.sh").chmod(0o755)
+            if not force:
+                take_place(made, place)
+                return
             with moved_away(place):
                 made.rename(place)
+    except FileExistsError as error:
+        raise _taken(target) from error
     except OSError as error:
         raise TargetUnwritable(f"{target}: cannot be written: {error.strerror}") from error
 

@@ -29,6 +29,7 @@ from tracemap.errors import BundleInvalid, BundleVersion, check_limits
 from tracemap.graph.compiled import NOT_KEPT, CompileTimes
 from tracemap.graph.estimates import KeptEstimates
 from tracemap.graph.kept import CALL_NAME, KeptCall
+from tracemap.graph.letters import check_letters
 from tracemap.graph.literals import LITERALS_FOLDER, put_back
 from tracemap.graph.model import SourceFile, TraceGraph
 from tracemap.graph.program import Kernel
@@ -327,6 +328,7 @@ def load(path: Path) -> Bundle:
     try:
         graph = decode(encoded)
         check_references(graph)
+        check_letters(graph, len(encoded))
     except OtherVersion as error:
         read = " and ".join(map(str, READ_VERSIONS))
         said = f"is of version {error.version}; this tracemap reads versions {read}"

@@ -68,7 +68,7 @@ class Table(dict[str, Any]):
 
 
 @cache
-def _types(kind: type[Record]) -> Mapping[str, Any]:
+def field_types(kind: type[Record]) -> Mapping[str, Any]:
     """Of a record its fields and their types, in order."""
     hints = get_type_hints(kind, include_extras=True)
     return {name: hints[name] for name in kind.__struct_fields__}
@@ -93,7 +93,7 @@ def _may_repeat(kind: object) -> bool:
 
 
 def _table(kind: type[Record], rows: Sequence[Record]) -> dict[str, object]:
-    return {name: _column(each, list(map(attrgetter(name), rows))) for name, each in _types(kind).items()}
+    return {name: _column(each, list(map(attrgetter(name), rows))) for name, each in field_types(kind).items()}
 
 
 def _column(kind: object, values: Sequence[Any]) -> object:
@@ -138,7 +138,7 @@ class Reader:
         Raises:
             ValueError: it is damaged; the message says where.
         """
-        types = _types(kind)
+        types = field_types(kind)
         if not isinstance(table, dict):
             raise _fault("Expected `object`", where)
         for name in sorted(table.keys() - types.keys()):
@@ -223,7 +223,7 @@ def _fault(what: str, where: str) -> ValueError:
 
 
 def _schema_of_table(kind: type[Record]) -> dict[str, object]:
-    columns = {name: _schema_of_column(each) for name, each in _types(kind).items()}
+    columns = {name: _schema_of_column(each) for name, each in field_types(kind).items()}
     return {"type": "object", "properties": columns, "required": list(columns), "additionalProperties": False}
 
 

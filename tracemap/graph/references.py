@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from typing import Final
 
@@ -30,6 +31,8 @@ def _faults(graph: TraceGraph) -> Iterator[str]:
         ("kernel", [kernel.name for kernel in graph.kernels]),
         ("transfer", [transfer.id for transfer in graph.transfers]),
         ("schedule", [schedule.function for schedule in graph.schedules]),
+        ("the source text", [source.path for source in graph.sources]),
+        ("the kernel text", [kernel.text for kernel in graph.kernels if isinstance(kernel.text, str)]),
     ):
         yield from _repeated(kind, ids)
     yield from _faults_of_ops(graph.ops)
@@ -48,7 +51,8 @@ def _faults(graph: TraceGraph) -> Iterator[str]:
 
 def _repeated(kind: str, ids: Sequence[Hashable]) -> Iterator[str]:
     if len(set(ids)) < len(ids):
-        yield f"{kind} {next(each for each in ids if ids.count(each) > 1)} is there twice"
+        name, _ = Counter(ids).most_common(1)[0]
+        yield f"{kind} {name} is there twice"
 
 
 def _missing(where: str, kind: str, names: Iterable[Hashable], there: Collection[Hashable]) -> Iterator[str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tracemap.codec import Document, storable
 from tracemap.codec import encode as encode_record
-from tracemap.errors import TargetExists, TargetUnwritable
+from tracemap.errors import ModelInvalid, TargetExists, TargetUnwritable
 from tracemap.graph.bundle import (
     CONFIGURED_NAME,
     KERNELS_FOLDER,
@@ -26,11 +26,12 @@ from tracemap.graph.bundle import (
     is_bundle,
 )
 from tracemap.graph.kept import Keeping
+from tracemap.graph.letters import check_letters
 from tracemap.graph.literals import LITERALS_FOLDER, taken_out
 from tracemap.graph.model import SourceFile, TraceGraph
 from tracemap.graph.stored import encode
 from tracemap.outputs import check_folder_of, check_name, end_of_links, is_standard
-from tracemap.owned.home import beside, moved_away
+from tracemap.owned.home import beside, moved_away, take_place
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +57,14 @@ def store(target: Path, graph: TraceGraph, files: Files, *, force: bool) -> Bund
     Raises:
         TargetExists: there is something at the target already, and `force` is not set (or it is not a bundle).
         TargetUnwritable: the target's folder cannot be written.
+        ModelInvalid: its ops share more text than a bundle may hold.
     """
     check_target(target, force=force)
     encoded, place = encode(graph), end_of_links(target)
+    try:
+        check_letters(graph, len(encoded))
+    except ValueError as error:
+        raise ModelInvalid(f"{graph.module.name}: {error}; shorten the names and locations in the model") from error
     if place.name in ("", ".."):  # `.`, `..`: what takes its place lies beside it, under a name like its own
         place = place.resolve()
     try:
@@ -70,10 +76,15 @@ def store(target: Path, graph: TraceGraph, files: Files, *, force: bool) -> Bund
             for name, document in files.documents.items():
                 (folder / name).write_bytes(encode_record(document))
             files.keeping.store(folder)
+            if not force:
+                take_place(folder, place)
+                return Bundle(target, graph, hashlib.sha256(encoded).hexdigest())
             with moved_away(place) as old:
                 folder.rename(place)
                 if (old / RUNS_FOLDER).is_dir():  # of a bundle that was here: measurements outlive it
                     (old / RUNS_FOLDER).rename(place / RUNS_FOLDER)
+    except FileExistsError as error:
+        raise _taken(target) from error
     except OSError as error:
         raise TargetUnwritable(f"{target}: cannot be written: {error.strerror}") from error
     return Bundle(target, graph, hashlib.sha256(encoded).hexdigest())
@@ -91,12 +102,16 @@ def check_target(target: Path, *, force: bool) -> None:
     check_name(target)
     if os.path.lexists(target):
         if not force:
-            raise TargetExists(f"{target} exists already; pass --force to replace it, or another name with -o")
+            raise _taken(target)
         if not is_bundle(target):
             raise TargetExists(
                 f"{target} exists and is not a bundle of tracemap; remove it, or pass another name with -o"
             )
     check_folder_of(end_of_links(target))
+
+
+def _taken(target: Path) -> TargetExists:
+    return TargetExists(f"{target} exists already; pass --force to replace it, or another name with -o")
 
 
 def _write_texts(folder: Path, graph: TraceGraph, files: Files) -> None:

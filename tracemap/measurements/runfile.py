@@ -139,7 +139,8 @@ def write_run(header: RunHeader, events: duckdb.DuckDBPyRelation, target: Path, 
         return
     with copied(events, target, CSV), replaced(header_path(target)) as beside:
         beside.write_text(text, encoding="utf-8")
-        end_of_links(target).unlink(missing_ok=True)  # the header comes first, and never beside an old table
+        if force:
+            end_of_links(target).unlink(missing_ok=True)  # the header comes first, and never beside an old table
 
 
 def with_events(run: Run, header: RunHeader, events: duckdb.DuckDBPyRelation, folder: Path) -> Run:

@@ -258,6 +258,20 @@ def beside(target: Path) -> Iterator[Path]:
             remove(temporary)
 
 
+def take_place(folder: Path, target: Path) -> None:
+    """Give a folder its name, unless something has it already.
+
+    Raises:
+        FileExistsError: something has.
+    """
+    try:
+        folder.rename(target)  # takes the place of an empty folder only
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target)) from error
+        raise
+
+
 def start_of_name(name: str) -> str:
     """As much of a file's name as leaves room for more: one that is as long as may be has temporary names too."""
     return os.fsencode(name)[:_MOST_OF_NAME].decode(errors="ignore")

@@ -116,7 +116,7 @@ def _handed_on(bundle: Bundle, folder: Path, options: TuneOptions, progress: Pro
     ranking = Ranking(run, ranked(kernels, dumps))
     if not any(each.folder for each in ranking.kernels):
         raise UsageInvalid(f"{bundle.path}: nothing to tune: {ranking.kernels[0].obstacle}")
-    write_folder(folder, ranking, dumps, flags_of(bundle))
+    write_folder(folder, ranking, dumps, flags_of(bundle), force=options.force)
     return Tune(bundle=bundle.name, kernels=(), spec=str(folder), pairs=0, application=None, ops=(), handed_on=ranking)
 
 

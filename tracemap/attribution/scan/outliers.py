@@ -1,25 +1,20 @@
-"""The calls that take the longest of their kind: beyond the fence of their group, or among the slowest of their target.
+"""The calls that take longer than the fence of their group.
 
-These are few, so all events are looked at only once for both.
+These are few, so all events are looked at only once for all metrics.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tracemap.attribution.model import MOST_SLOWEST
-from tracemap.attribution.scan.metrics import ranked_by, value_column
+from tracemap.attribution.scan.metrics import value_column
 from tracemap.attribution.scan.rows import Resolved
 
-# `least`: what the slowest calls of a target take at least, whatever their shapes. A `limit` is what a call must be
-# beyond, for whatever reason: all events are compared with one for each metric.
+# All events are compared with a fence for each metric.
 _OUTLIERS = """
-SELECT event.rowid AS row, event.*, groups.shape AS group_shape, {slow} AS slow
-FROM resolved AS event JOIN (
-    SELECT target, shape, {limits} FROM (SELECT *, {least} FROM groups WHERE target >= 0)) AS groups ON {same_group}
-WHERE {conditions}
+SELECT event.*, groups.shape AS group_shape FROM resolved AS event JOIN groups ON {same_group}
+WHERE groups.target >= 0 AND ({conditions})
 """
-_LEAST = "list_sort(flatten(list({largest}) OVER (PARTITION BY target)), 'DESC')[:{most}][-1] AS least"
 
 
 def fence_column(number: int) -> str:
@@ -49,27 +44,12 @@ def worked(number: int) -> str:
 
 
 def find_outliers(resolved: Resolved, fenced: Sequence[int]) -> None:
-    """Make the table `outliers`: events of `resolved` with their number as `row` and the shape of their group.
-
-    `slow` are those that take as long as one of the slowest calls of their target.
+    """Make the table `outliers`: events of `resolved` beyond a fence, with the shape of their group.
 
     Args:
         resolved: all events; the table `groups` has been made of them.
         fenced: the numbers of the metrics that have fences.
     """
-    ranked = ranked_by(resolved.metrics)
-    limits = {number: fence_column(number) for number in fenced}
-    least, slow = "0 AS least", "false"
-    if ranked is not None:
-        least = _LEAST.format(largest=largest_column(ranked), most=MOST_SLOWEST)
-        slow = f"event.{value_column(ranked)} >= groups.least"
-        limits[ranked] = f"least({limits.get(ranked, 'NULL')}, least - 1)"
-    named = (f"{limit} AS limit_{number}" for number, limit in limits.items())
-    query = _OUTLIERS.format(
-        limits=", ".join(("least", *named)),
-        least=least,
-        slow=slow,
-        same_group=resolved.same_group,
-        conditions=" OR ".join(f"event.{value_column(number)} > groups.limit_{number}" for number in limits) or "false",
-    )
+    beyond = (f"event.{value_column(number)} > groups.{fence_column(number)}" for number in fenced)
+    query = _OUTLIERS.format(same_group=resolved.same_group, conditions=" OR ".join(beyond) or "false")
     resolved.tables.make("outliers", query)

@@ -19,6 +19,7 @@ from tracemap.measurements.sql import (
     reading_errors,
     spared_memory,
 )
+from tracemap.processors import usable_processors
 
 if TYPE_CHECKING:
     import duckdb
@@ -30,18 +31,46 @@ Row = tuple[Any, ...]
 _LEAST_BYTES_OF_ROW = {"csv": 90, "parquet": 10}
 """What an event hardly takes less than in a file of each format, with all columns that `record` writes."""
 
+_BYTES_OF_METRIC = 550_000
+"""Memory that the aggregates of one metric take on each thread of the database, however few the rows are."""
+_LEAST_BYTES_OF_METRIC = 500_000
+"""With less, queries fail after a long time."""
+
 
 @contextmanager
 def open_tables(runs: Sequence[Run], memory_mb: int = 0) -> Iterator[Tables]:
-    """Tables for these runs, on a connection that may hold so many megabytes (0: what the machine can spare)."""
+    """Tables for these runs, on a connection that may hold so many megabytes (0: what the machine can spare).
+
+    Raises:
+        UsageInvalid: the runs have more metrics than that memory can hold.
+    """
     memory = memory_mb * 1_000_000 or spared_memory()
+    threads = _threads_for(runs, memory)
     with open_database(memory) as connection:
+        if threads < usable_processors():
+            connection.execute(f"SET threads = {threads}")
         connection.execute("SET preserve_insertion_order = false")
         # The size of a CSV is not known to the optimizer, which then takes all events for the small side of a join and
         # keeps them in memory. Our joins are written in the right order.
         # What a file says of its least values is not to be believed: a check for negative ones would then find none.
         connection.execute("SET disabled_optimizers = 'join_order,build_side_probe_side,statistics_propagation'")
         yield Tables(connection, tuple(runs), memory)
+
+
+def _threads_for(runs: Sequence[Run], memory: int) -> int:
+    """The number of threads whose aggregates the memory holds, at least one.
+
+    Raises:
+        UsageInvalid: it does not hold those of one thread.
+    """
+    widest = max(runs, key=lambda run: len(run.metrics), default=None)
+    metrics = len(widest.metrics) if widest is not None else 0
+    if widest is not None and metrics * _LEAST_BYTES_OF_METRIC > memory:
+        raise UsageInvalid(
+            f"{widest.file}: {metrics:,} metrics need {metrics * _BYTES_OF_METRIC // 1_000_000:,} MB of memory, and "
+            f"{memory // 1_000_000:,} MB are allowed: leave columns out, or allow more with --memory"
+        )
+    return max(1, memory // (max(1, metrics) * _BYTES_OF_METRIC))
 
 
 @dataclass(frozen=True, slots=True)

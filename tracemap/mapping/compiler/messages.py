@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import resource
 import signal
 from collections.abc import Iterable, Iterator
 from typing import Final
@@ -59,8 +60,15 @@ def _without_operations(lines: Iterable[str]) -> Iterator[str]:
 
 def _crash(number: int, said: str) -> str:
     """That the compiler has crashed, or was killed, what can be done, and its last diagnostics."""
-    if number in _BY_LIMITS:
-        why = "by a limit of the shell: raise it (`ulimit -f` shows that of files, `ulimit -t` that of time)"
+    if number == signal.SIGXCPU:
+        why = "by the limit of processor time: raise it (`ulimit -t` shows it in seconds)"
+    elif number in _BY_LIMITS:
+        why = "by a limit of the shell: raise it (`ulimit -f` shows that of files)"
+    elif number == signal.SIGKILL and resource.getrlimit(resource.RLIMIT_CPU)[1] != resource.RLIM_INFINITY:
+        why = (
+            "from outside, as it is where memory is short or the processor time of `ulimit -t` is used up: raise that "
+            "limit, or run it again with more memory or a smaller model"
+        )
     elif number in _BY_OTHERS:
         why = "from outside, as it is where memory is short: run it again, with more memory or a smaller model"
     else:

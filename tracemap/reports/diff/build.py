@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from pathlib import PurePath
 
 from tracemap.comparison.model import ComparedSide, Comparison, Finding, MetricDifference, ways_of
 from tracemap.comparison.sides import Compared
@@ -36,6 +38,8 @@ class PageSide:
     compared: Compared
     source_text: Callable[[SourceFile], str]
     kernels: KernelSources
+    folder: PurePath = field(default_factory=PurePath)
+    """Where the bundle lies, for the title of two that have one name."""
 
 
 def build_diff_page(made: Comparison, before: PageSide, after: PageSide) -> DiffPage:
@@ -45,7 +49,7 @@ def build_diff_page(made: Comparison, before: PageSide, after: PageSide) -> Diff
     rows = Rows(made, before.compared, after.compared, same_models(texts))
     metrics = tuple(_metric(each, made) for each in made.metrics)
     return DiffPage(
-        title=_title(made),
+        title=_title(made, before, after),
         matched=matched_words(made),
         facts=tuple(_facts(before.compared, after.compared)),
         findings=tuple(_finding(rows, each) for each in made.findings),
@@ -67,11 +71,27 @@ def build_diff_page(made: Comparison, before: PageSide, after: PageSide) -> Diff
     )
 
 
-def _title(made: Comparison) -> str:
-    names = [side.bundle.removesuffix(".tracemap") for side in (made.before, made.after)]
-    if names[0] == names[1]:
-        names = [or_dash(side.run) for side in (made.before, made.after)]
+def _title(made: Comparison, before: PageSide, after: PageSide) -> str:
+    """The names of both: of the bundles, or of the runs where these are called the same, or with their folders."""
+    sides = (made.before, made.after)
+    names = [side.bundle.removesuffix(".tracemap") for side in sides]
+    runs = [or_dash(side.run) for side in sides]
+    if names[0] == names[1] and runs[0] != runs[1]:
+        names = [f"{name} ({run})" for name, run in zip(names, runs, strict=True)]
+    elif names[0] == names[1]:
+        names = [f"{folder}{name}" for folder, name in zip(_unlike(before.folder, after.folder), names, strict=True)]
     return " → ".join(names)
+
+
+def _unlike(one: PurePath, other: PurePath) -> tuple[str, str]:
+    """The ends of two folders from the last part on that differs, each with a slash; "" twice where none does."""
+    first, second = one.parts[::-1], other.parts[::-1]
+    count = next((at + 1 for at, (a, b) in enumerate(zip_longest(first, second)) if a != b), 0)
+    return _end_of(first[:count]), _end_of(second[:count])
+
+
+def _end_of(parts: Sequence[str]) -> str:
+    return "".join(f"{part}/" for part in reversed(parts) if part != "/")
 
 
 def _metric(of: MetricDifference, made: Comparison) -> DiffMetric:

@@ -72,7 +72,10 @@ def write_diff_page(
     Raises:
         TargetExists, TargetUnwritable: the page cannot be written.
     """
-    sides = [PageSide(compared, bundle.source_text, kernels_of(bundle)) for bundle, compared in (before, after)]
+    sides = [
+        PageSide(compared, bundle.source_text, kernels_of(bundle), bundle.path.resolve().parent)
+        for bundle, compared in (before, after)
+    ]
     write_page(render_diff_page(build_diff_page(made, *sides)), target, force=force)
 
 

@@ -124,7 +124,12 @@ def print_table(
         to, [[_short(for_terminal(headings[at].text), width)] for at, width in kept.items()], headings, kept, "dim"
     )
     for row in cells:
-        _print_row(to, [_folded(to, row[at], width, headings[at]) for at, width in kept.items()], headings, kept, "")
+        shown = (
+            [row[at] for at in kept]
+            if width is None  # nothing is longer than its column
+            else [_folded(to, row[at], wide, headings[at]) for at, wide in kept.items()]
+        )
+        _print_row(to, shown, headings, kept, "")
     left_out = [headings[at].text for at in natural if at not in kept]
     if left_out:
         say(to, f"(no room for: {', '.join(left_out)}{advice})", "dim")
@@ -143,14 +148,23 @@ def _width(to: Console) -> int | None:
 # ---- what fits
 
 
-def _natural(headings: Sequence[Heading], cells: Sequence[Sequence[Sequence[str]]]) -> dict[int, int]:
-    """The width of each column that shows everything."""
+def _wide(text: str) -> int:
+    """How many columns of a terminal a text takes."""
+    if text.isascii():
+        return len(text)
     from rich.cells import cell_len
 
-    widths = {at: cell_len(for_terminal(heading.text)) for at, heading in enumerate(headings)}
+    return cell_len(text)
+
+
+def _natural(headings: Sequence[Heading], cells: Sequence[Sequence[Sequence[str]]]) -> dict[int, int]:
+    """The width of each column that shows everything."""
+    widths = {at: _wide(for_terminal(heading.text)) for at, heading in enumerate(headings)}
     for row in cells:
         for at, lines in enumerate(row):
-            widths[at] = max(widths[at], *map(cell_len, lines), 0)
+            for line in lines:
+                if (wide := _wide(line)) > widths[at]:
+                    widths[at] = wide
     return widths
 
 
@@ -198,19 +212,21 @@ def _shrunk(widths: dict[int, int], floors: dict[int, int], width: int) -> dict[
 
 def _folded(to: Console, lines: Sequence[str], width: int, heading: Heading) -> list[str]:
     """The lines of a cell, none wider than its column."""
-    from rich.text import Text
-
+    if all(_wide(line) <= width for line in lines):
+        return [line.rstrip() for line in lines] if heading.words else list(lines)
     if not heading.words:
         return [_short(line, width, at_end=heading.at_end) for line in lines]
+    from rich.text import Text
+
     return [part.plain.rstrip() for line in lines for part in Text(line).wrap(to, width)] or [""]
 
 
 def _short(text: str, width: int, *, at_end: bool = False) -> str:
     """A text without what comes before its last part: paths and names differ at their ends, more so at the last."""
-    from rich.cells import cell_len, set_cell_size
-
-    if cell_len(text) <= width:
+    if _wide(text) <= width:
         return text
+    from rich.cells import set_cell_size
+
     head = width - 1 if at_end else (width - 1) // 3
     begin = set_cell_size(text[:width], head)
     return (begin if at_end else begin.rstrip()) + _ELLIPSIS + _end(text, width - 1 - head)
@@ -230,19 +246,27 @@ def _print_row(
     to: Console, cells: Sequence[Sequence[str]], headings: Sequence[Heading], kept: dict[int, int], style: str
 ) -> None:
     """Print the cells of a row, side by side; as many lines as the highest has."""
-    from rich.cells import cell_len
-    from rich.text import Text
-
     for number_ in range(max(map(len, cells), default=0)):
         parts = []
         for lines, (at, width) in zip(cells, kept.items(), strict=True):
             text = lines[number_] if number_ < len(lines) else ""
-            blanks = " " * (width - cell_len(text))
-            parts.append(blanks + text if headings[at].right else text + blanks)
-        row = Text((" " * _GAP).join(parts).rstrip(), style=style)
-        if to.color_system and not style:  # the row of headings has one
-            _colour(row, parts, [headings[at].mlir for at in kept])
-        to.print(row, soft_wrap=True)
+            letters = width if text.isascii() else width + len(text) - _wide(text)
+            parts.append(text.rjust(letters) if headings[at].right else text.ljust(letters))
+        _print_line(to, parts, [headings[at].mlir for at in kept], style)
+
+
+def _print_line(to: Console, parts: Sequence[str], mlir: Sequence[bool], style: str) -> None:
+    """Print a line of a row; without styles at once, as rich takes a hundred times as long."""
+    line = (" " * _GAP).join(parts).rstrip()
+    if not (to.color_system and (style or any(mlir))):
+        to.file.write(line + "\n")
+        return
+    from rich.text import Text
+
+    row = Text(line, style=style)
+    if not style:  # the row of headings has one
+        _colour(row, parts, mlir)
+    to.print(row, soft_wrap=True)
 
 
 def _colour(row: Text, parts: Sequence[str], mlir: Sequence[bool]) -> None:
