@@ -66,7 +66,8 @@ class Judge:
     """Decides the fates of all ops of a model.
 
     `sites_of`: op index -> sites that it is a member of; `host_names`: op index -> names of the flow phase's host
-    operations that came from it; `commands`: what became commands.
+    operations that came from it; `commands`: what became commands; `doubtful`: the ops that may work in sites whose
+    members are not told.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class Judge:
         sites_of: Mapping[int, Sequence[Site]],
         host_names: Mapping[int, frozenset[str]],
         commands: Commands,
+        doubtful: Set[int] = frozenset(),
     ) -> None:
         self._facts = facts
         self._operations = facts.operations
@@ -82,6 +84,7 @@ class Judge:
         self._sites_of = sites_of
         self._host_names = host_names
         self._commands = commands
+        self._doubtful = doubtful
         self._leading = {call.number for sites in sites_of.values() for site in sites for call in site.calls}
         self._repeated = {twin: later for later, twin in facts.twins.items() if later in sites_of}
         """Of ops that others repeat, one of these that is a member of a site."""
@@ -99,6 +102,7 @@ class Judge:
             self._by_evidence(operation)
             or self._by_control(operation)
             or self._by_kind(operation)
+            or self._by_doubt(operation)
             or self._by_reasoning(operation)
             or (Fate.UNKNOWN, reason("not-yet-classified"))
         )
@@ -131,13 +135,17 @@ class Judge:
         """Whether an op is a constant that nothing makes: positions (an iota) may be counted by a kernel of its own."""
         if not is_constant(operation) or self._working_twin(operation) >= 0:
             return False
-        return not (sites and can_be_member(operation))
+        return not ((sites or operation.index in self._doubtful) and can_be_member(operation))
 
     def _is_command(self, operation: SourceOperation, names: frozenset[str]) -> bool:
         """Whether an op is a copy or a fill of its own, and not one that the compiler found nothing to do for."""
-        if names.isdisjoint(_TRANSFERS) or accesses_global(operation):
+        if names.isdisjoint(_TRANSFERS) or accesses_global(operation) or operation.index in self._doubtful:
             return False
         return self._commands.may_move(operation.index)
+
+    def _by_doubt(self, operation: SourceOperation) -> Judgement | None:
+        """What may work in a site whose members are not told: that it is found in no other proves nothing."""
+        return (Fate.UNKNOWN, reason("not-told")) if operation.index in self._doubtful else None
 
     def _by_control(self, operation: SourceOperation) -> Judgement | None:
         """What never runs, and what only leads to other ops."""
@@ -160,6 +168,8 @@ class Judge:
             return self._without_result(operation)
         if is_destination(operation):
             return self._folded(operation, "folded-initial")
+        if operation.index in self._doubtful:
+            return None
         if operation.index in self._dataflow.constant and not self._follows_load(operation):
             return Fate.CONSTANT, reason("computed-at-compile-time")
         if makes_host_values(operation) or self._counts_for_control(operation) or self._counts_on_host(operation):

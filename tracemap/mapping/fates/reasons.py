@@ -32,6 +32,7 @@ REASONS: Mapping[str, str] = {
     "used-by-removed": "removed: only ops that were removed themselves use its result",
     "twin": "removed: same as {where}",
     "is-structure": "gives the program its structure; nothing of it runs",
+    "not-told": "may work in a dispatch whose ops their locations do not tell apart",
     "not-yet-classified": "not classified: neither evidence nor reasoning tells what became of it",
 }
 """The sentence of every reason, by slug."""

@@ -41,7 +41,7 @@ Translation = Mapping[OpId, tuple[OpId, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Untold:
+class UntoldSteps:
     """What no location tells of the sites of a module, for each of these, in order.
 
     `raised`: which op does which work of what was raised; `rotations`: the rotation by halves, if there is one;
@@ -61,7 +61,7 @@ def add_steps(
     texts: Sequence[KernelText],
     sites: Sequence[Site],
     bodies: Sequence[DispatchRegion | None],
-    untold: Untold,
+    untold: UntoldSteps,
     owners: Owners,
 ) -> tuple[Kernel, ...]:
     """The kernels with their steps, as far as they have texts.
@@ -107,7 +107,7 @@ def _steps(
     )
 
 
-def _with_untold(steps: tuple[Step, ...], untold: Untold, sites: Sequence[int]) -> tuple[Step, ...]:
+def _with_untold(steps: tuple[Step, ...], untold: UntoldSteps, sites: Sequence[int]) -> tuple[Step, ...]:
     """The steps of a kernel of these sites, also of what no location tells."""
     works = [untold.raised[site] for site in sites]
     if any(works):
