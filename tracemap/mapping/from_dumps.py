@@ -117,6 +117,6 @@ def _how_far(graph: TraceGraph, facts: ModelFacts, provenance: Provenance) -> Di
     text = (
         f"made from dumps without tags: {alone} of {plural(len(graph.ops), 'op')} have a location of their own; the "
         f"ops of {known} of {plural(len(graph.sites), 'dispatch site')} are known. The others have no members, "
-        "because ops that share a location, or have none, cannot be distinguished: build without --from-dumps to know them"
+        "because ops that share a location, or have none, cannot be distinguished: build without --from-dumps for that"
     )
     return Diagnostic("identity-by-location", text)
