@@ -19,6 +19,7 @@ from tracemap.mapping.model.dataflow import Node
 from tracemap.mapping.model.facts import ModelFacts
 from tracemap.mapping.model.kinds import (
     accesses_global,
+    addresses,
     can_be_member,
     is_branch,
     is_call,
@@ -154,6 +155,8 @@ class Judge:
             return Fate.REMOVED, reason(never)
         if is_call(operation):
             return Fate.HOST, reason("call")
+        if operation.name in CONTROL_FLOW and operation.index in self._facts.in_kernels:
+            return self._in_kernel(operation)
         if operation.name in CONTROL_FLOW or is_branch(operation):
             is_decided = self._facts.unreached.is_decided(operation)
             return (Fate.FOLDED, reason("decided")) if is_decided else (Fate.HOST, reason("control-flow"))
@@ -164,6 +167,8 @@ class Judge:
             return Fate.STRUCTURAL, reason("global-access")
         if operation.index not in self._dataflow.live:
             return Fate.REMOVED, reason("dead")
+        if operation.index in self._facts.in_kernels and (makes_host_values(operation) or addresses(operation)):
+            return self._in_kernel(operation)
         if not operation.results:
             return self._without_result(operation)
         if is_destination(operation):
@@ -175,6 +180,12 @@ class Judge:
         if makes_host_values(operation) or self._counts_for_control(operation) or self._counts_on_host(operation):
             return Fate.HOST, reason("host-work")
         return None
+
+    def _in_kernel(self, operation: SourceOperation) -> Judgement:
+        """What a kernel that the model writes itself does around the work of its ops: nothing of it is on the host."""
+        dispatch = self._facts.in_kernels[operation.index]
+        where = f"{self._operations[dispatch].name} at {self._facts.place(dispatch)}"
+        return Fate.FOLDED, reason("in-kernel", where)
 
     def _counts_on_host(self, operation: SourceOperation) -> bool:
         """Whether an op makes one number, and the host reckons it, such as the place in a table in a loop."""

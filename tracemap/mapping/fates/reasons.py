@@ -20,6 +20,7 @@ REASONS: Mapping[str, str] = {
     "folded-initial": "became the initial value or the destination of the {where}",
     "folded-renaming": "only hands its operand on, to the {where}",
     "passed-through": "only renames or moves elements; nothing is left to run",
+    "in-kernel": "frames the work in the kernel of the {where}: a loop, an address, a read or a write",
     "in-place": "done in place: what makes its operands writes where its result lies, and nothing is copied",
     "simplified": "simplified away into the {where}",
     "simplified-away": "simplified away by the compiler; its uses were folded too",
