@@ -34,6 +34,7 @@ from tracemap.mapping.sites.beside import Group, add_beside, groups_beside
 from tracemap.mapping.sites.callers import ASYNC_SUFFIX, public_callers
 from tracemap.mapping.sites.commands import PlacedSites, place_commands
 from tracemap.mapping.sites.exports import with_kernels
+from tracemap.mapping.sites.idle import without_idle
 from tracemap.mapping.sites.inlined import inlined_later, with_inlined
 from tracemap.mapping.sites.moved import give_to_moves
 from tracemap.mapping.sites.owners import Owners
@@ -177,7 +178,7 @@ class Assembly:
         """Sites with all of their members: first those that locations tell, then what was absorbed into these."""
         untold = find_untold(flow.dispatches, bodies, self._workers, self._facts)
         builder = SiteBuilder(self._workers, self._makers, self._facts, callers, flow.called_by_initializers)
-        sites = untold.cleared(builder.sites(flow.dispatches, bodies))
+        sites = without_idle(untold.cleared(builder.sites(flow.dispatches, bodies)), self._facts)
         ordinals = {id(region): ordinal for ordinal, region in enumerate(regions)}
         empty = {
             place: (body, ordinals[id(body)])
