@@ -167,7 +167,7 @@ class Judge:
             return Fate.STRUCTURAL, reason("global-access")
         if operation.index not in self._dataflow.live:
             return Fate.REMOVED, reason("dead")
-        if operation.index in self._facts.in_kernels and (makes_host_values(operation) or addresses(operation)):
+        if self._frames_kernel(operation):
             return self._in_kernel(operation)
         if not operation.results:
             return self._without_result(operation)
@@ -177,9 +177,16 @@ class Judge:
             return None
         if operation.index in self._dataflow.constant and not self._follows_load(operation):
             return Fate.CONSTANT, reason("computed-at-compile-time")
-        if makes_host_values(operation) or self._counts_for_control(operation) or self._counts_on_host(operation):
-            return Fate.HOST, reason("host-work")
-        return None
+        return (Fate.HOST, reason("host-work")) if self._is_host_work(operation) else None
+
+    def _is_host_work(self, operation: SourceOperation) -> bool:
+        """Whether an op makes what the host works with: sizes, places, and what decides on control."""
+        counts = self._counts_for_control(operation) or self._counts_on_host(operation)
+        return counts or makes_host_values(operation)
+
+    def _frames_kernel(self, operation: SourceOperation) -> bool:
+        in_kernel = operation.index in self._facts.in_kernels
+        return in_kernel and (makes_host_values(operation) or addresses(operation))
 
     def _in_kernel(self, operation: SourceOperation) -> Judgement:
         """What a kernel that the model writes itself does around the work of its ops: nothing of it is on the host."""
