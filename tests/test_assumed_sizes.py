@@ -168,3 +168,88 @@ def test_sizes_that_no_tensor_has_take_no_memory(tmp_path: Path) -> None:
     (member,) = site.members
     assert member.operations is UNKNOWN
     assert isinstance(member.assumed_operations, int)
+
+
+EXPONENTIALS_OF_SIZE_N = """
+    %s = tensor.extract_slice %x[0] [%n] [1] : tensor<64xf32> to tensor<?xf32>
+    %e = tensor.empty(%n) : tensor<?xf32>
+    %r = linalg.generic {
+        indexing_maps = [affine_map<(i)->(i)>, affine_map<(i)->(i)>], iterator_types = ["parallel"]}
+        ins(%s : tensor<?xf32>) outs(%e : tensor<?xf32>) {
+    ^bb0(%p: f32, %o: f32):
+      %t = math.exp %p : f32
+      linalg.yield %t : f32
+    } -> tensor<?xf32>
+"""
+FUNCTION_OF_SIZE_N = """
+  func.func @f(%x: tensor<64xf32>, %q: index, %b: i1) -> tensor<?xf32> {{
+    %c0 = arith.constant 0 : index
+    %c1 = arith.constant 1 : index
+    {size}
+    {body}
+    return %r : tensor<?xf32>
+  }}
+"""
+NEVER_INLINED = "attributes {inlining_policy = #util.inline.never}"
+SIZES = {
+    "global that changes": (
+        "util.global private mutable @g = 0 : index",
+        """%l = util.global.load @g : index
+        %n = arith.muli %l, %c1 : index
+        %w = arith.addi %n, %c1 : index
+        util.global.store %w, @g : index""",
+    ),
+    "wider global": (
+        "util.global public mutable @g = 7 : i64 util.func public @set(%a: i64) "
+        "{ util.global.store %a, @g : i64 util.return }",
+        "%l = util.global.load @g : i64 %n = arith.index_cast %l : i64 to index",
+    ),
+    "address of a global": (
+        "util.global private mutable @g = 7 : index util.func public @set(%a: index) "
+        "{ %p = util.global.address @g : !util.ptr<index> "
+        "util.global.store.indirect %a, %p : index -> !util.ptr<index> util.return }",
+        "%n = util.global.load @g : index",
+    ),
+    "initializer": (
+        "util.global private @g : index util.initializer { %l = util.call @h() : () -> index "
+        f"util.global.store %l, @g : index util.return }} util.func private @h() -> index {NEVER_INLINED} "
+        "{ %c5 = arith.constant 5 : index %o = util.optimization_barrier %c5 : index util.return %o : index }",
+        "%n = util.global.load @g : index",
+    ),
+    "call": (
+        f"util.func private @h(%a: index) -> index {NEVER_INLINED} "
+        "{ %d = arith.muli %a, %a : index util.return %d : index }",
+        "%n = util.call @h(%q) : (index) -> index",
+    ),
+    "extent of a global": (
+        "util.global private mutable @kv : tensor<?xf32> util.func public @set(%a: tensor<?xf32>) "
+        "{ util.global.store %a, @kv : tensor<?xf32> util.return }",
+        "%l = util.global.load @kv : tensor<?xf32> %n = tensor.dim %l, %c0 : tensor<?xf32>",
+    ),
+    "branch": ("", "%n = scf.if %b -> index { scf.yield %q : index } else { scf.yield %c1 : index }"),
+    "selection": ("", "%n = arith.select %b, %q, %c1 : index"),
+    "loop": (
+        "",
+        "%n = scf.for %j = %c0 to %q step %c1 iter_args(%a = %c1) -> index "
+        "{ %d = arith.addi %a, %c1 : index scf.yield %d : index }",
+    ),
+    "argument of a block": (
+        "util.global private mutable @g = 7 : index",
+        "%l = util.global.load @g : index util.global.store %c1, @g : index "
+        "cf.cond_br %b, ^a(%l : index), ^a(%q : index)\n  ^a(%n: index):",
+    ),
+    "element": ("", "%l = tensor.extract %x[%c0] : tensor<64xf32> %w = arith.fptosi %l : f32 to i32 "
+                "%n = arith.index_cast %w : i32 to index"),
+}  # fmt: skip
+"""Where the host program may have a size from, which only a run tells."""
+OPERATIONS_OF_EXP = 10
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_a_size_may_come_from_anywhere(name: str, tmp_path: Path) -> None:
+    globals_, size = SIZES[name]
+    function = FUNCTION_OF_SIZE_N.format(size=size, body=EXPONENTIALS_OF_SIZE_N)
+    (site,) = built_as(f"module {{ {globals_} {function} }}", tmp_path / "sized").sites
+    exponentials = site.members[-1]
+    assert exponentials.operations is UNKNOWN
+    assert exponentials.assumed_operations == 128 * OPERATIONS_OF_EXP

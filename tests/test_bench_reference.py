@@ -9,9 +9,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from tests.support import Json, check_cli, run_cli
+from tests.support import ROOT, Json, check_cli, json_cli, run_cli
+from tracemap.experiments.reference.small_floats import nearest_codes, values_of
 
 FLOATS = {
     "f32": [
@@ -237,7 +239,41 @@ func.func @transformed(%a: tensor<8x64xf32>) -> (tensor<8x33xf32>, tensor<8x33xf
 """
 
 
+def converted(function: str, source: str, target: str, convert: str) -> str:
+    """A function that only converts elements."""
+    return f"""
+func.func @{function}(%x: tensor<64x64x{source}>) -> tensor<64x64x{target}> {{
+  %e = tensor.empty() : tensor<64x64x{target}>
+  %r = linalg.generic {{
+      indexing_maps = [affine_map<(a, b) -> (a, b)>, affine_map<(a, b) -> (a, b)>],
+      iterator_types = ["parallel", "parallel"]}}
+      ins(%x : tensor<64x64x{source}>) outs(%e : tensor<64x64x{target}>) {{
+  ^bb0(%p: {source}, %o: {target}):
+    %c = {convert} %p : {source} to {target}
+    linalg.yield %c : {target}
+  }} -> tensor<64x64x{target}>
+  return %r : tensor<64x64x{target}>
+}}
+"""
+
+
+NARROW = {
+    **{
+        f"read_{element}": converted(f"read_{element}", element, "f32", "arith.extf")
+        for element in ("f8E4M3FN", "f8E5M2", "f8E4M3FNUZ", "f8E5M2FNUZ", "f8E8M0FNU")
+    },
+    **{
+        f"wrote_{element}": converted(f"wrote_{element}", "f32", element, "arith.truncf")
+        for element in ("f8E4M3FN", "f8E4M3FNUZ")
+    },
+    **{f"read_{element}": converted(f"read_{element}", element, "i32", "arith.extsi") for element in ("i2", "i4")},
+    "wrote_i4": converted("wrote_i4", "i32", "i4", "arith.trunci"),
+}
+"""Of elements of less than a byte, or floats of one."""
+
+
 PROGRAMS = {
+    **NARROW,
     **{
         f"{kind}_{element}": elementwise(f"{kind}_{element}", element, names)
         for kind, series in _SERIES.items()
@@ -296,3 +332,36 @@ def test_what_numpy_does_not_compute_is_compared_with_a_plain_compilation(verifi
     (changed,) = json.loads(done.stdout)["kernels"]
     assert (done.returncode, changed["verification"]["status"]) == (1, "FAILED")
     assert "8x64xf32 in binding" in changed["verification"]["reason"]
+
+
+def test_kernels_of_data_tiling_are_verified(tmp_path: Path) -> None:
+    """They unpack the tiles of one product, and pack those of the next."""
+    program = ROOT / "tests" / "programs" / "data_tiled.mlir"
+    flags = ("--iree-opt-data-tiling", "--iree-llvmcpu-enable-ukernels=all")
+    check_cli("build", program, "-o", tmp_path / "m.tracemap", "--", *flags)
+    kernels = json_cli("bench", tmp_path / "m.tracemap", "--repetitions", "1", "--min-time", "0.1")["kernels"]
+    assert len(kernels) == 5
+    for kernel in kernels:
+        assert kernel["verification"]["status"] == "SUCCESS", kernel["verification"]
+        assert kernel["verification"]["reference"] == "numpy"
+
+
+def test_small_floats_have_the_values_of_their_formats() -> None:
+    """The largest number, the least and the NaN of each (OCP OFP8 and MX, tables 1 and 7; LLVM APFloat for FNUZ)."""
+    for element, largest, least, nan in [
+        ("f8E4M3FN", 448.0, 2.0**-9, 0x7F),
+        ("f8E5M2", 57344.0, 2.0**-16, 0x7D),
+        ("f8E4M3FNUZ", 240.0, 2.0**-10, 0x80),
+        ("f8E5M2FNUZ", 57344.0, 2.0**-17, 0x80),
+        ("f8E8M0FNU", 2.0**127, 2.0**-127, 0xFF),
+    ]:
+        values = values_of(element)
+        finite = values[np.isfinite(values)]
+        assert (finite.max(), finite[finite > 0].min()) == (largest, least)
+        assert np.isnan(values[nan])
+        assert np.array_equal(values_of(element)[nearest_codes(finite, element)], finite)
+        with pytest.raises(OverflowError, match=element):
+            nearest_codes([largest * 2], element)
+    ties = nearest_codes([1.0625, 1.1875, -0.0, np.nan], "f8E4M3FN")
+    assert [*values_of("f8E4M3FN")[ties][:2]] == [1.0, 1.25]
+    assert [*ties[2:]] == [0x80, 0x7F]

@@ -13,7 +13,7 @@ import pytest
 
 from tests.builders import built_graph, facts_of
 from tests.conftest import Built
-from tests.support import SAMPLES, Corpus
+from tests.support import ROOT, SAMPLES, Corpus
 from tracemap.graph.bundle import load
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.ops import Fate, Op
@@ -415,3 +415,11 @@ func.func @main(%x: tensor<64x64xf32>, %k: tensor<i32>) -> tensor<64x64xf32> {
 
 def test_what_is_used_in_a_loop_is_folded_into_what_uses_it_there(tmp_path: Path) -> None:
     assert "stablehlo.dot_general at 10:10" in at_line(built_graph(CARRIED_IN, tmp_path), 4).reason.text
+
+
+def test_what_stands_in_a_written_kernel_is_not_on_the_host(tmp_path: Path) -> None:
+    """A loop, loads and stores are the kernel's; the region that counts its workgroups is the host's."""
+    graph = built_graph((ROOT / "tests" / "programs" / "written_kernel.mlir").read_text(encoding="utf-8"), tmp_path)
+    assert not [op.name for op in graph.ops if op.fate is Fate.HOST]
+    framing = {op.name for op in graph.ops if op.reason.slug == "in-kernel"}
+    assert framing == {"scf.for", "iree_tensor_ext.dispatch.tensor.load", "iree_tensor_ext.dispatch.tensor.store"}

@@ -10,16 +10,48 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Built
-from tests.support import PLAIN_FLAGS, ROOT, SAMPLES, check_cli, flow_of_plain_compile, json_cli, made_once, run_cli
+from tests.support import (
+    PLAIN_FLAGS,
+    ROOT,
+    SAMPLES,
+    check_cli,
+    flow_of_plain_compile,
+    json_cli,
+    long_where,
+    made_once,
+    run_cli,
+)
 from tests.test_cli_errors import everything_in, refused
 from tracemap.graph.bundle import load
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.ops import Evidence, Fate
+from tracemap.graph.program import Site
 from tracemap.mapping.compiler.dumps import Dumps
 from tracemap.toolchain import find_tool
 
 FIVE = ["hand_mlp", "hand_repeat6_calls", "jax_gpt2_4l", "torch_bert_tiny", "onnx_mlp_named"]
 MODELS = SAMPLES / "models"
+PROGRAMS = ROOT / "tests" / "programs" / "from_dumps"
+SAMPLED = sorted(path.stem for path in MODELS.glob("*.mlir"))
+LONG = ("jax_gpt2_small_12l", "torch_resnet18_small")
+KNOWN = {
+    "fx_mlp_linalg": 0,
+    "hand_convnet": 8,
+    "hand_loczoo": 11,
+    "hand_mlp_unknown": 0,
+    "jax_gpt2_4l": 23,
+    "jax_gpt2_4l_scan": 6,
+    "jax_gpt2_small_12l": 63,
+    "jax_mlp": 3,
+    "jax_mlp_train": 8,
+    "torch_bert_tiny": 6,
+    "torch_mlp": 0,
+    "torch_resnet18_small": 0,
+    "torch_tinygpt": 0,
+}
+"""At how many sites of a sample locations tell all ops; at all of the others'."""
+WITHOUT_LOCATIONS_IN_INPUT = ("onnx_mlp_named",)
+"""Of the five those whose ops, as they are in the dump of the input phase, share their locations at every site."""
 
 
 def compile_by_hand(model: Path, folder: Path, *flags: str) -> None:
@@ -57,29 +89,47 @@ def memberships(graph: TraceGraph, *kinds: Evidence) -> set[tuple[int, str]]:
 def test_sites_and_kernels_are_those_of_the_compilation(name: str, by_hand: Path, tmp_path: Path) -> None:
     graph = from_dumps(by_hand / name, tmp_path / "b.tracemap", MODELS / f"{name}.mlir")
     assert tuple(site.kernel for site in graph.sites) == flow_of_plain_compile(MODELS / f"{name}.mlir").sites
-    assert all(site.members for site in graph.sites)
-    assert not [op.id for op in graph.ops if op.fate is Fate.UNKNOWN]
     assert (tmp_path / "b.tracemap" / "module.vmfb").read_bytes() == (by_hand / name / "m.vmfb").read_bytes()
     assert (by_hand / name / "m.vmfb").exists()
 
 
-@pytest.mark.parametrize("name", FIVE)
-def test_what_is_told_apart_is_what_tags_say(name: str, by_hand: Path, built: Built, tmp_path: Path) -> None:
-    """Located members are members by the tags, too; of ops that are always told apart no membership is missed."""
-    ours = from_dumps(by_hand / name, tmp_path / "b.tracemap", MODELS / f"{name}.mlir")
-    theirs = load(built(name)).graph
+def differences(ours: TraceGraph, theirs: TraceGraph) -> list[str]:
+    """What a map made from dumps says otherwise than that of a build with tags, and does not call unknown."""
     assert [op.id for op in ours.ops] == [op.id for op in theirs.ops]
-    assert memberships(ours, Evidence.LOCATED) <= memberships(theirs)
-    works = {op.id for op in ours.ops if op.fate is Fate.DISPATCHED}
-    found = memberships(theirs, Evidence.LOCATED) - memberships(ours)
-    assert not {member for member in found if member[1] in works and unique(ours, member[1])}
+    assert [site.kernel for site in ours.sites] == [site.kernel for site in theirs.sites]
+    sites = zip(ours.sites, theirs.sites, strict=True)
+    transfers = zip(ours.transfers, theirs.transfers, strict=True)
+    ops = zip(ours.ops, theirs.ops, strict=True)
+    return [
+        *(f"{site.id}: {found}" for site, other in sites if (found := members_that_differ(site, other))),
+        *(f"{one.id}: {one.ops}" for one, other in transfers if not {*one.ops} <= {*other.ops}),
+        *(f"{op.id}: {op.fate}, not {other.fate}" for op, other in ops if op.fate not in (Fate.UNKNOWN, other.fate)),
+    ]
 
 
-def unique(graph: TraceGraph, op: str) -> bool:
-    """Whether an op stands alone wherever it is a member by its location."""
-    return all(
-        member.evidence is Evidence.LOCATED for site in graph.sites for member in site.members if member.op == op
-    )
+def members_that_differ(ours: Site, theirs: Site) -> set[str]:
+    """The members that only one of two sites has: of one that has members no other is missing, as costs are shared."""
+    found = {member.op for member in ours.members}
+    return found ^ {member.op for member in theirs.members} if found else set()
+
+
+@pytest.mark.parametrize("name", long_where(SAMPLED, lambda _, name: name in LONG))
+def test_what_locations_tell_is_what_tags_say(name: str, built: Built, tmp_path: Path) -> None:
+    compile_by_hand(MODELS / f"{name}.mlir", tmp_path)
+    ours = from_dumps(tmp_path, tmp_path / "b.tracemap", MODELS / f"{name}.mlir")
+    assert differences(ours, load(built(name)).graph) == []
+    assert sum(1 for site in ours.sites if site.members) >= KNOWN.get(name, len(ours.sites))
+
+
+@pytest.mark.parametrize("name", ["callsites", "all_at_one_call", "one_place"])
+def test_called_and_shared_locations(name: str, tmp_path: Path) -> None:
+    """Inlining puts calls around locations that are calls already; several ops have one and the same place."""
+    program = PROGRAMS / f"{name}.mlir"
+    compile_by_hand(program, tmp_path)
+    check_cli("build", program, "-o", tmp_path / "plain.tracemap")
+    ours = from_dumps(tmp_path, tmp_path / "b.tracemap", program)
+    assert differences(ours, load(tmp_path / "plain.tracemap").graph) == []
+    assert bool(ours.sites[0].members) is (name == "callsites")
 
 
 @pytest.mark.parametrize("name", ["hand_mlp", "hand_repeat6_calls"])
@@ -96,21 +146,21 @@ def test_hand_written_models_lose_nothing(name: str, by_hand: Path, built: Built
 def test_input_phase_stands_in_for_the_model(name: str, by_hand: Path, tmp_path: Path) -> None:
     graph = from_dumps(by_hand / name, tmp_path / "b.tracemap")
     assert re.fullmatch(r".*\.1\.input\.mlir", graph.sources[0].name)
-    assert all(site.members for site in graph.sites)
+    assert any(site.members for site in graph.sites) is (name not in WITHOUT_LOCATIONS_IN_INPUT)
     assert json_cli("show", tmp_path / "b.tracemap")["coverage"]["ops"] == len(graph.ops)
 
 
-def test_shared_locations_are_said_and_fused(tmp_path: Path) -> None:
+def test_shared_locations_are_said_and_leave_sites_without_ops(tmp_path: Path) -> None:
     """Two products share line 7: neither is told from the other. The first shares line 3 with its initial value."""
     program = ROOT / "tests" / "programs" / "shared_places.mlir"
     compile_by_hand(program, tmp_path)
     graph = from_dumps(tmp_path, tmp_path / "b.tracemap", program)
     first, second, third = (op.id for op in graph.ops if op.name == "linalg.matmul")
     evidence = [{member.op: member.evidence for member in site.members} for site in graph.sites]
-    assert evidence[0] == {first: Evidence.LOCATED}
-    assert evidence[1:] == [{second: Evidence.FUSED, third: Evidence.FUSED}] * 2
+    assert evidence == [{first: Evidence.LOCATED}, {}, {}]
+    assert {op.id for op in graph.ops if op.fate is Fate.UNKNOWN} == {second, third}
     note = next(note for note in graph.diagnostics if note.slug == "identity-by-location")
-    assert "1 of 3 sites a member that is told apart, 0 no member" in note.message
+    assert "the ops of 1 of 3 dispatch sites are known" in note.message
 
 
 def test_stripped_locations_tell_nothing_and_the_map_says_so(tmp_path: Path) -> None:
@@ -120,7 +170,7 @@ def test_stripped_locations_tell_nothing_and_the_map_says_so(tmp_path: Path) -> 
     assert not memberships(graph)
     slugs = [note.slug for note in graph.diagnostics]
     assert {"identity-by-location", "locations-absent"} <= set(slugs)
-    assert "0 of 16 ops have a location that tells them apart" in graph.diagnostics[0].message
+    assert "0 of 16 ops have a location of their own" in graph.diagnostics[0].message
 
 
 def test_bundle_records_and_attributes(by_hand: Path, tmp_path: Path) -> None:

@@ -175,7 +175,7 @@ INSIDE: dict[str, tuple[frozenset[str], ...]] = {
     ),
     "mapping": (
         frozenset({"tagging", "model", "texts"}),
-        frozenset({"sites", "fates"}),
+        frozenset({"sites", "fates", "model_locations"}),
         frozenset({"compiler", "identity"}),
         frozenset({"dump_reader"}),
         frozenset({"assembly", "remarks", "request"}),

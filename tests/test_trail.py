@@ -7,16 +7,18 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from tests.builders import graph, op, site
+from tests.builders import built_graph, facts_of, graph, op, site
 from tests.conftest import Built, Recorded
 from tests.support import SAMPLES, check_cli, json_cli
 from tracemap.graph.bundle import load
 from tracemap.graph.model import TraceGraph
-from tracemap.graph.ops import OpId
+from tracemap.graph.ops import Evidence, OpId
 from tracemap.graph.query import frames_of, python_frame, scope_of, scope_text, select, users_first
 from tracemap.ir.parsing import MlirParser
 from tracemap.ir.reading import describe, parse_model
 from tracemap.mapping.model.scopes import scopes_of
+from tracemap.mapping.sites.idle import without_idle
+from tracemap.units import UNKNOWN, Integer
 
 
 def called_twice() -> TraceGraph:
@@ -118,3 +120,42 @@ def test_the_user_says_what_a_library_is(tmp_path: Path) -> None:
     model = SAMPLES / "models" / "hand_loczoo.mlir"
     check_cli("build", model, "-o", tmp_path / "a.tracemap", "--library", "*/vendor/*", "--library", "h.py")
     assert load(tmp_path / "a.tracemap").graph.library == ("*/vendor/*", "h.py")
+
+
+PRODUCT_AND_TANH = """
+func.func @f(%x: tensor<8x16xf32>, %w: tensor<16x4xf32>) -> tensor<8x4xf32> {
+  %m = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : (tensor<8x16xf32>, tensor<16x4xf32>) -> tensor<8x4xf32>
+  %b = util.optimization_barrier %m : tensor<8x4xf32>
+  %t = stablehlo.tanh %b : tensor<8x4xf32>
+  %r = stablehlo.transpose %t, dims = [1, 0] : (tensor<8x4xf32>) -> tensor<4x8xf32>
+  %s = stablehlo.exponential %r : tensor<4x8xf32>
+  return %t : tensor<8x4xf32>
+}
+"""  # noqa: E501 - the text is MLIR
+
+
+@pytest.mark.parametrize(
+    ("evidence", "operations", "is_left_out"),
+    [
+        (Evidence.FUSED, 0, True),
+        (Evidence.LOCATED, 0, False),
+        (Evidence.FUSED, 1, False),
+        (Evidence.FUSED, UNKNOWN, False),
+    ],
+)
+def test_an_op_that_a_fused_location_names_and_that_does_nothing_is_no_member(
+    evidence: Evidence, operations: Integer, is_left_out: bool, tmp_path: Path
+) -> None:
+    """A product named in the kernel behind it, be it as the root: what does the most there is the root then."""
+    graph = built_graph(PRODUCT_AND_TANH, tmp_path)
+    product, tanh = graph.sites
+    (works,), (after,) = product.members, tanh.members
+    named = structs.replace(works, evidence=evidence, operations=operations, bytes=0, root=True)
+    sites = [product, structs.replace(tanh, members=(named, structs.replace(after, root=False)))]
+    facts = facts_of(PRODUCT_AND_TANH.encode())
+    found = without_idle(sites, facts)
+    assert found[0] == product
+    assert found[1] == (tanh if is_left_out else sites[1])
+    alone = structs.replace(tanh, members=(named,))
+    assert without_idle([product, alone], facts) == [product, alone]
+    assert without_idle([sites[1]], facts) == [sites[1]]

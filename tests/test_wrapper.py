@@ -216,6 +216,24 @@ def test_script_stops_where_it_did(tmp_path: Path) -> None:
     assert names == ["hand_mlp.tracemap", "hand_mlp.vmfb"]
 
 
+@pytest.mark.parametrize("flag", ["@flags.txt", "--mlir-print-debuginfo=false"])
+def test_flags_of_what_is_printed_do_not_matter(flag: str, tmp_path: Path) -> None:
+    """A file of flags is what stands in it: it is no model, and its flags come in after ours."""
+    words = [*PLAIN_FLAGS, "--mlir-print-debuginfo=false", "-mlir-pretty-debuginfo"]
+    (tmp_path / "flags.txt").write_text(shlex.join(words), encoding="utf-8")
+    done = wrapped(flag, MLP, *(() if flag.startswith("@") else PLAIN_FLAGS), "-o", "out.vmfb", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert all(site.members for site in load(tmp_path / "out.tracemap").graph.sites)
+
+
+def test_a_flag_without_its_value_fails_as_in_the_command(tmp_path: Path) -> None:
+    words = (MLP, *PLAIN_FLAGS, "-o", "out.vmfb", "--iree-llvmcpu-target-cpu-features")
+    ours, theirs = wrapped(*words, cwd=tmp_path), plain(*words, cwd=tmp_path)
+    assert ours.returncode == theirs.returncode != 0
+    assert theirs.stderr.strip() in ours.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 # --- reading commands
 
 

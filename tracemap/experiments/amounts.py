@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from tracemap.experiments.reference.elements import SURPRISES, stored_type
+from tracemap.experiments.reference.elements import SURPRISES, stored_bits
 from tracemap.experiments.reference.kernel import Access, KernelFunction
 from tracemap.experiments.reference.memory import View
 from tracemap.experiments.reference.tensors import LOAD
@@ -44,7 +44,7 @@ def _makes_tensors(results: Sequence[Shape]) -> bool:
 
 
 def _bytes(view: View) -> int:
-    return math.prod(view.extents) * stored_type(view.element).itemsize
+    return -(-math.prod(view.extents) * stored_bits(view.element) // 8)
 
 
 class _Sizes:

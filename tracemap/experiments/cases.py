@@ -9,11 +9,13 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from tracemap.experiments.describing import configuration
 from tracemap.experiments.job import Buffer, Call, Fill
-from tracemap.experiments.reference.elements import EPSILON, SURPRISES, not_computed, stored_type
+from tracemap.experiments.reference.elements import EPSILON, SURPRISES, not_computed
 from tracemap.experiments.reference.kernel import Access, KernelFunction
+from tracemap.experiments.reference.small_floats import SCALE
 from tracemap.experiments.wrapping import function_name
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.program import Site
@@ -26,6 +28,10 @@ from tracemap.units import format_bytes
 
 _CPU = "llvm-cpu"
 _MOST_NUMBER = 1 << 63
+_SCALES: Final = (120.0, 128.0)
+"""Codes of `f8E8M0FNU`, for powers of two from 1/128 to 1."""
+_ANY_BYTE: Final = (-128.0, 128.0)
+"""Of elements of which several lie in a byte."""
 _NARROW_INTEGERS = {"i8": (-128, 128), "i16": (-1000, 1000)}
 _GATHERS = {"tensor.extract", "iree_linalg_ext.gather", "iree_linalg_ext.scatter"}
 _DIVISIONS = {"arith.divsi", "arith.divui", "arith.remsi", "arith.remui", "arith.floordivsi"}
@@ -65,8 +71,12 @@ class Case:
         return Buffer(self.dispatch.bindings[binding].length, begin, end, written, fills)
 
     def _fill(self, access: Access, positive: bool) -> Fill:
-        view = access.view
+        view = access.view.whole_bytes
         low, high = self._range(view.element, positive)
+        if access.view.element == SCALE:
+            view, (low, high) = replace(view, element="i8"), _SCALES
+        elif view.element != access.view.element:
+            low, high = _ANY_BYTE
         return Fill(view.offset, view.extents, view.strides, view.element, low, high)
 
     def _range(self, element: str, positive: bool) -> tuple[float, float]:
@@ -152,7 +162,7 @@ def _case(
     try:
         accesses = function.accesses()
         for access in accesses:
-            stored_type(access.view.element)
+            _ = access.view.whole_bytes
     except SURPRISES as error:
         return replace(case, function=function, obstacle=f"what it reads and writes is not told: {not_computed(error)}")
     if any(access.view.end > dispatch.bindings[access.view.binding].length for access in accesses):

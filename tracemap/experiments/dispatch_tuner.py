@@ -80,8 +80,9 @@ def dumped(bundle: Bundle, folder: Path) -> Mapping[str, Dumped]:
     file, sources, benchmarks = folder / "model.mlir", folder / "sources", folder / "benchmarks"
     file.write_bytes(model)
     dumps = [f"--iree-hal-dump-executable-{name.name}-to={name}" for name in (sources, benchmarks)]
-    flags = [*flags_of(bundle), *dumps, "--iree-codegen-add-tuner-attributes", f"--compile-to={CONFIGURED}"]
-    done = run_tool([find_tool("iree-compile"), file, *flags, "-o", folder / "configured.mlir"])
+    ours = [*dumps, "--iree-codegen-add-tuner-attributes", f"--compile-to={CONFIGURED}"]
+    target = folder / "configured.mlir"
+    done = run_tool([find_tool("iree-compile"), file, *ours, "-o", target, *flags_of(bundle)])
     if done.returncode != 0:
         raise failed(ToolFailed, done.returncode, done.stderr, f"{bundle.path}: cannot be compiled: ")
     found = {kernel: Dumped(text, "", 0) for kernel, (text, _) in _by_kernel(parser, sources).items()}

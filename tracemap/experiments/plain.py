@@ -81,7 +81,7 @@ class Plain:
             if isinstance(answer, Ended):
                 return None
             memories.append(left_behind(call, whole_memory(call), self.folder, answer.call))
-        stored = [access.view for access in case.accesses if access.stored]
+        stored = [access.view.whole_bytes for access in case.accesses if access.stored]
         try:
             expected, actual = memories
             found = judged(case.call(0), expected, actual, stored, NAME, self._precision(case))

@@ -175,7 +175,7 @@ def _configured(trial: Trial, work: Work, folder: Path) -> bytes:
     """
     target = folder / "configured.mlir"
     program, flags = find_tool("iree-compile"), [*trial.flags, *trial.configuration.flags]
-    done = run_tool([program, work.model(trial), *flags, f"--compile-to={CONFIGURED}", "-o", target])
+    done = run_tool([program, work.model(trial), f"--compile-to={CONFIGURED}", "-o", target, *flags])
     if done.returncode != 0:
         raise ToolFailed(failure(done.returncode, done.stderr))
     parser = MlirParser()

@@ -180,7 +180,7 @@ def compile_wrapped(text: str, flags: Sequence[str], folder: Path, name: str = "
     source, target = folder / f"{name}.mlir", folder / f"{name}.vmfb"
     source.write_text(text, encoding="utf-8")
     kept = [flag for flag in flags if not flag.startswith(_NOT_OURS)]
-    done = run_tool([find_tool("iree-compile"), source, *kept, f"--compile-from={CONFIGURED}", "-o", target])
+    done = run_tool([find_tool("iree-compile"), source, f"--compile-from={CONFIGURED}", "-o", target, *kept])
     if done.returncode != 0:
         raise ToolFailed(f"the kernels cannot be compiled alone: {failure(done.returncode, done.stderr)}")
     return target

@@ -36,7 +36,7 @@ class AssumedShapes:
     @cached_property
     def _numbers(self) -> HostValues:
         # Only where a shape asks: the whole host program is gone through for it.
-        return HostValues(self._module, lambda *_: ASSUMED_SIZE, unknown=ASSUMED_SIZE)
+        return HostValues(self._module, lambda *_: ASSUMED_SIZE, unknown=ASSUMED_SIZE, first_values=False)
 
     def shape(self, value: Value) -> Shape:
         """The shape of a value, of which no extent is unknown."""

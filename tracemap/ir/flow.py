@@ -12,7 +12,16 @@ from dataclasses import dataclass
 
 from tracemap.ir.assumed import AssumedShapes
 from tracemap.ir.bodies import BodyOp, has_open_sizes, read_body
-from tracemap.ir.host import CALL, INITIALIZER, called_by_initializers, callee_of, callees, is_public, walk_hosts
+from tracemap.ir.host import (
+    CALL,
+    INITIALIZER,
+    called_by_initializers,
+    callee_of,
+    callees,
+    global_of,
+    is_public,
+    walk_hosts,
+)
 from tracemap.ir.parsing import (
     MlirParser,
     Module,
@@ -117,12 +126,11 @@ def read_dispatch_creation(parser: MlirParser, module: Module) -> tuple[Dispatch
     """Call sites of phase 5, in order."""
     found = []
     makers = _Makers(parser, module)
+    shapes = AssumedShapes(parser, module)
     for function, operation in walk_hosts(module):
         if operation.name in _DISPATCHES:
             body, brought = read_body(parser, operation), operation.name == "flow.dispatch"
-            assumed = (
-                read_body(parser, operation, AssumedShapes(parser, operation).shape) if has_open_sizes(body) else ()
-            )
+            assumed = read_body(parser, operation, shapes.shape) if has_open_sizes(body) else ()
             converts = not brought and any(is_conversion(op.name) for op in body)
             reads = tuple(map(makers.places, _arguments(operation))) if converts else ()
             found.append(DispatchRegion(function, parser.location(operation), body, reads, assumed, brought=brought))
@@ -144,7 +152,7 @@ class _Makers:
         self._parser = parser
         initializers = (operation for operation in nested(module.operation) if operation.name == INITIALIZER)
         stores = [op for initializer in initializers for op in walk(initializer) if op.name == "util.global.store"]
-        self._stored = {_global(store): store.operands[0] for store in stores}
+        self._stored = {global_of(store): store.operands[0] for store in stores}
 
     def places(self, value: Value) -> tuple[Location, ...]:
         """The locations of what makes a value and hands it on; of a kernel's also of what it stores of this type."""
@@ -166,9 +174,9 @@ class _Makers:
         """
         if maker.name in RESHAPES:
             return maker.operands[0]
-        if maker.name == "util.global.load" and _global(maker) not in loaded:
-            loaded.add(_global(maker))
-            return self._stored.get(_global(maker))
+        if maker.name == "util.global.load" and global_of(maker) not in loaded:
+            loaded.add(global_of(maker))
+            return self._stored.get(global_of(maker))
         arguments = _arguments(maker) if loaded and maker.name == "flow.dispatch.workgroups" else []
         return arguments[0] if len(arguments) == 1 else None
 
@@ -182,10 +190,6 @@ def _makers_of_result(maker: Operation, value: Value) -> list[Operation]:
     stored = (op.operands[0] for op in nested(maker) if op.name == "iree_tensor_ext.dispatch.tensor.store")
     makers = (maker_of(each) for each in stored if each.type == value.type)
     return [each for each in makers if each is not None]
-
-
-def _global(access: Operation) -> str:
-    return symbol_path(access.attributes["global"])[-1]
 
 
 def _arguments(dispatch: Operation) -> list[Value]:

@@ -47,6 +47,11 @@ def callee_of(call: Operation) -> str:
     return symbol_path(call.attributes["callee"])[0]
 
 
+def global_of(access: Operation) -> str:
+    """The global that an operation loads, stores into or takes the address of."""
+    return symbol_path(access.attributes["global"])[-1]
+
+
 def is_public(function: Operation) -> bool:
     """Whether a function can be called from outside of the module."""
     return string_attribute(function, "sym_visibility") in ("", "public")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from tracemap.ir.bindings import ir
+from tracemap.ir.host import global_of
 from tracemap.ir.parsing import Module, Operation, Value, nested, operand_parts, string_attribute, symbol_path, walk
 
 Extent = Callable[[str, int, int], int]
@@ -30,6 +31,7 @@ def _unsigned(value: int, bits: int) -> int:
 
 _WIDEST = 64
 """Bits of a number: what is shifted farther is 0, and would take all memory."""
+_HALF = 1 << (_WIDEST - 1)
 
 _BINARY: dict[str, Callable[[int, int], int]] = {
     "arith.addi": lambda a, b: a + b,
@@ -70,16 +72,19 @@ _COMPARE: tuple[Callable[[int, int], bool], ...] = (
 class HostValues:
     """The numbers that values of the host program are, each found once, and those of the bodies of its dispatches.
 
-    `unknown` stands in for a number that nothing tells; truth values are true then.
+    `unknown` stands in for a number that nothing tells; truth values are true then. For one that changes while the
+    program runs, a loop's counter say, its first value stands in, or `unknown` too unless `first_values`.
     """
 
-    def __init__(self, module: Module, extent: Extent, unknown: int = 0) -> None:
+    def __init__(self, module: Module, extent: Extent, unknown: int = 0, *, first_values: bool = True) -> None:
         self._extent = extent
         self._unknown = unknown
+        self._first_values = first_values
         self._known: dict[Value, Number] = {}
         self._calls: dict[str, list[Operation]] = {}
         self._stored: dict[str, list[Value]] = {}
         self._globals: dict[str, Operation] = {}
+        self._addressed: set[str] = set()
         for top in nested(module.operation):
             if top.name == "util.global":
                 self._globals[string_attribute(top, "sym_name")] = top
@@ -87,8 +92,9 @@ class HostValues:
                 if operation.name == "util.call":
                     self._calls.setdefault(symbol_path(operation.attributes["callee"])[0], []).append(operation)
                 elif operation.name == "util.global.store":
-                    name = symbol_path(operation.attributes["global"])[0]
-                    self._stored.setdefault(name, []).append(operation.operands[0])
+                    self._stored.setdefault(global_of(operation), []).append(operation.operands[0])
+                elif operation.name == "util.global.address":
+                    self._addressed.add(global_of(operation))
 
     def of(self, value: Value) -> Number:
         """The number that a value is."""
@@ -105,17 +111,23 @@ class HostValues:
         """The number; None where nothing tells it, be it of a first trip."""
         owner = getattr(value.owner, "operation", value.owner)
         if not hasattr(owner, "name"):  # a block's argument
-            return self._one_of(self._given(owner, value.arg_number), depth)
+            given = self._given(owner, value.arg_number)
+            return self._one_of([self._of(each, depth) for each in given if each != value])
         if owner.name == "arith.constant":
             return _attribute_number(owner.attributes["value"])
         if owner.name == "hal.buffer_view.dim":
             return self._argument_extent(owner)
         if owner.name == "util.global.load":
-            name = symbol_path(owner.attributes["global"])[0]
-            if name in self._stored:
-                return self._one_of(self._stored[name], depth)
-            return _attribute_number(self._globals[name].attributes.get("initial_value"))
+            return self._loaded(global_of(owner), depth)
         return self._computed(owner, value, depth)
+
+    def _loaded(self, name: str, depth: int) -> Number | None:
+        """What a global holds: its initial value, or what is stored in it; by its address anything may be."""
+        holder = self._globals.get(name)
+        initial = None if holder is None else _attribute_number(holder.attributes.get("initial_value"))
+        stored = [self._of(each, depth) for each in self._stored.get(name, ())]
+        found = self._one_of(stored if initial is None else [initial, *stored])
+        return replace(found, told=False) if found and name in self._addressed else found
 
     def _computed(self, owner: Operation, value: Value, depth: int) -> Number | None:
         if owner.name not in _COMPUTED:
@@ -125,7 +137,8 @@ class HostValues:
         if owner.name == "affine.apply":
             return Number(_applied(ir.AffineMapAttr(owner.attributes["map"]).value, numbers), told)
         if owner.name == "arith.select":
-            return inputs[1] if numbers[0] else inputs[2]
+            chosen = inputs[1] if numbers[0] else inputs[2]
+            return Number(chosen.value, told=inputs[0].told and chosen.told)
         if owner.name in _SAME:
             result = numbers[value.result_number]
         elif owner.name == "arith.cmpi":
@@ -136,13 +149,12 @@ class HostValues:
             result = _BINARY[owner.name](*numbers)
         return Number(_cut(result, str(value.type)), told)
 
-    def _one_of(self, candidates: Sequence[Value], depth: int) -> Number | None:
-        """The number that all of these values are; where they differ, the first of them stands in."""
-        found = [self._of(each, depth) for each in candidates]
-        if not found:
+    def _one_of(self, candidates: Sequence[Number]) -> Number | None:
+        """The number that all of these are; where they differ, the first of them stands in, if that is wanted."""
+        same = len({each.value for each in candidates}) == 1
+        if not candidates or not (same or self._first_values):
             return None
-        same = len({each.value for each in found}) == 1
-        return Number(found[0].value, told=same and all(each.told for each in found))
+        return Number(candidates[0].value, told=same and all(each.told for each in candidates))
 
     def _given(self, block: Operation, number: int) -> list[Value]:
         """What a block's argument may be: operands of the branches to the block, or of the calls of its function."""
@@ -213,5 +225,5 @@ def _attribute_number(attribute: object) -> Number | None:
 def _cut(number: int, type_text: str) -> int:
     """A number as its type holds it; the sign of those that are no index is not told, and theirs are not negative."""
     if type_text == "index":
-        return number
+        return _unsigned(number + _HALF, _WIDEST) - _HALF
     return _unsigned(number, int(type_text.removeprefix("i") or 64))

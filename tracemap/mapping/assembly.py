@@ -6,8 +6,8 @@ Early phases are read while the compiler still generates code; nothing here wait
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tracemap.diagnostics import Diagnostic
@@ -34,6 +34,7 @@ from tracemap.mapping.sites.beside import Group, add_beside, groups_beside
 from tracemap.mapping.sites.callers import ASYNC_SUFFIX, public_callers
 from tracemap.mapping.sites.commands import PlacedSites, place_commands
 from tracemap.mapping.sites.exports import with_kernels
+from tracemap.mapping.sites.idle import without_idle
 from tracemap.mapping.sites.inlined import inlined_later, with_inlined
 from tracemap.mapping.sites.moved import give_to_moves
 from tracemap.mapping.sites.owners import Owners
@@ -44,8 +45,21 @@ from tracemap.mapping.sites.rotated import rotation_in
 from tracemap.mapping.sites.schedules import MOVES, find_schedules, find_transfers, moves_untold
 from tracemap.mapping.sites.sites import SiteBuilder, kernels_of, pair_bodies, sites_by_op
 from tracemap.mapping.sites.stand_ins import StandIns, find_stand_ins, replace_stand_ins
-from tracemap.mapping.sites.steps import Untold, add_steps, sites_without_steps
+from tracemap.mapping.sites.steps import UntoldSteps, add_steps, sites_without_steps
+from tracemap.mapping.sites.untold import Untold, find_untold
 from tracemap.units import UNKNOWN, Text, plural
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Sites with their members; of each the ops that are computed side by side, and those whose locations stood in for
+    others; and what locations do not tell.
+    """
+
+    sites: tuple[Site, ...]
+    beside: tuple[Group, ...]
+    stand_ins: tuple[StandIns, ...]
+    untold: Untold
 
 
 class Assembly:
@@ -84,16 +98,16 @@ class Assembly:
         bodies = [None if body is None or body.brought else body for body in paired]
         flow, bodies = self._with_inlined(flow, bodies)
         flow = self._with_added(flow, bodies)
-        sites, beside, stand_ins = self._sites(flow, bodies, callers, regions, idioms)
+        found = self._sites(flow, bodies, callers, regions, idioms)
         hal = with_kernels(read_hal(self._parser, self._dumps.module("hal")), flow.dispatches)
-        placed = place_commands(sites, flow.dispatches, hal, self._movers, callers)
+        placed = place_commands(found.sites, flow.dispatches, hal, self._movers, callers)
         transfers, transfer_ids = find_transfers(hal, self._movers, callers)
         commands = _commands(placed, transfers, has_unknown=moves_untold(hal, self._anyone))
-        ops = self._ops(placed.sites, host_names, commands, sources[0].name)
+        ops = self._ops(placed.sites, host_names, commands, found.untold.doubtful, sources[0].name)
         functions = entry_points(flow, self._facts.model)
         # Last, for the texts of the kernels are there when the compiler has ended.
         of_bodies = [misplaced.get(id(body), {}) for body in bodies]
-        kernels = self._kernels(flow, placed.sites, bodies, idioms, beside, stand_ins, of_bodies)
+        kernels = self._kernels(flow, placed.sites, bodies, idioms, found, of_bodies)
         return TraceGraph(
             module=module(),
             functions=functions,
@@ -125,15 +139,15 @@ class Assembly:
         sites: Sequence[Site],
         bodies: Sequence[DispatchRegion | None],
         idioms: Idioms,
-        beside: Sequence[Group],
-        stand_ins: Sequence[StandIns],
+        found: _Found,
         misplaced: Sequence[Misplaced],
     ) -> tuple[Kernel, ...]:
         """The kernels with their steps, also of what no location tells."""
         pairs = zip(sites, bodies, strict=True)
         raised = [works_of_raised(site, body, idioms, self._facts) for site, body in pairs]
         rotations = [rotation_in(body, self._workers, self._facts) for body in bodies]
-        untold = Untold(raised, rotations, beside, stand_ins, misplaced, self._facts.conversions.ops)
+        conversions = self._facts.conversions.ops
+        untold = UntoldSteps(raised, rotations, found.beside, found.stand_ins, misplaced, conversions)
         return add_steps(kernels_of(flow, sites), self._phases.kernels(), sites, bodies, untold, self._movers)
 
     def _with_inlined(
@@ -161,18 +175,16 @@ class Assembly:
         callers: Mapping[str, str],
         regions: Sequence[DispatchRegion],
         idioms: Idioms,
-    ) -> tuple[tuple[Site, ...], tuple[Group, ...], tuple[StandIns, ...]]:
-        """Sites with all of their members: first those that locations tell, then what was absorbed into these.
-
-        And of each site the ops that are computed side by side, and those whose locations stood in for others.
-        """
+    ) -> _Found:
+        """Sites with all of their members: first those that locations tell, then what was absorbed into these."""
+        untold = find_untold(flow.dispatches, bodies, self._workers, self._facts)
         builder = SiteBuilder(self._workers, self._makers, self._facts, callers, flow.called_by_initializers)
-        sites = list(builder.sites(flow.dispatches, bodies))
+        sites = without_idle(untold.cleared(builder.sites(flow.dispatches, bodies)), self._facts)
         ordinals = {id(region): ordinal for ordinal, region in enumerate(regions)}
         empty = {
             place: (body, ordinals[id(body)])
             for place, (site, body) in enumerate(zip(sites, bodies, strict=True))
-            if body is not None and not site.members and id(body) in ordinals
+            if body is not None and not site.members and id(body) in ordinals and place not in untold.places
         }
         if empty:  # rarely, so that the phase is parsed again rather than kept
             module = self._dumps.module("dispatch-creation")
@@ -185,8 +197,8 @@ class Assembly:
         moved = give_to_moves(meant, bodies, self._facts)
         found = add_raised(moved, bodies, idioms, self._facts)
         beside = groups_beside(found, bodies, self._workers, self._facts)
-        sites = [with_amounts_apart(site) for site in add_beside(found, beside, self._facts)]
-        return tuple(sites), beside, stand_ins
+        sites = untold.cleared([with_amounts_apart(site) for site in add_beside(found, beside, self._facts)])
+        return _Found(tuple(sites), beside, stand_ins, untold)
 
     def _raised(self) -> tuple[Raised, ...]:
         """What operations were raised from; the phases that tell are parsed only where there are any."""
@@ -209,9 +221,14 @@ class Assembly:
         return {index: frozenset(found) for index, found in names.items()}
 
     def _ops(
-        self, sites: Sequence[Site], host_names: Mapping[int, frozenset[str]], commands: Commands, file_name: str
+        self,
+        sites: Sequence[Site],
+        host_names: Mapping[int, frozenset[str]],
+        commands: Commands,
+        doubtful: Set[int],
+        file_name: str,
     ) -> tuple[Op, ...]:
-        judged = Judge(self._facts, sites_by_op(sites), host_names, commands).fates()
+        judged = Judge(self._facts, sites_by_op(sites), host_names, commands, doubtful).fates()
         of_the_module = (op for op in self._facts.ops if op.name != "builtin.module")
         return tuple(self._op(operation, judged[operation.index], file_name) for operation in of_the_module)
 

@@ -23,9 +23,10 @@ from tracemap.graph.remarks import Remarks
 from tracemap.ir.nesting import TOO_DEEP
 from tracemap.ir.parsing import MlirParser, string_attribute
 from tracemap.ir.reading import ParsedModel, describe, parse_model
-from tracemap.mapping.compiler.compiling import Compilation, Compiler, compile_flags, compilers_own_error
+from tracemap.mapping.compiler.compiling import Compilation, Compiler, compilers_own_error
 from tracemap.mapping.compiler.messages import warnings_in
 from tracemap.mapping.compiler.remarks import SaidRemark
+from tracemap.mapping.compiler.user_flags import compile_flags
 from tracemap.mapping.request import BuildRequest
 from tracemap.mapping.tagging import Tags, unused_prefix, write_tagged
 from tracemap.owned.home import temporary_folder

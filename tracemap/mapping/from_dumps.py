@@ -12,7 +12,6 @@ from tracemap.diagnostics import Diagnostic
 from tracemap.errors import DumpsInvalid, ModelInvalid, readable
 from tracemap.graph.bundle import Bundle
 from tracemap.graph.model import ModuleInfo, TraceGraph
-from tracemap.graph.ops import Evidence
 from tracemap.graph.storing import Files, check_target, store
 from tracemap.inputs import check_is_file, stored_bytes
 from tracemap.ir.parsing import MlirParser
@@ -111,14 +110,13 @@ def _differences(graph: TraceGraph, dumps: Dumps, module: bytes) -> Iterator[str
 
 
 def _how_far(graph: TraceGraph, facts: ModelFacts, provenance: Provenance) -> Diagnostic:
-    """How far ops and sites are told apart by their locations alone."""
+    """How far locations alone distinguish ops, and how many sites that leaves without known ops."""
     locations = [facts.operations[op.id.number].parsed_location for op in graph.ops if op.own_location]
     alone = sum(1 for location in locations if len(provenance.of(location)) == 1)
-    located = sum(1 for site in graph.sites if any(m.evidence is Evidence.LOCATED for m in site.members))
-    without = sum(1 for site in graph.sites if not site.members)
+    known = sum(1 for site in graph.sites if site.members)
     text = (
-        f"made from dumps without tags: {alone} of {plural(len(graph.ops), 'op')} have a location that tells them "
-        f"apart, {located} of {plural(len(graph.sites), 'site')} a member that is told apart, {without} no member at "
-        "all; ops that share a location share what is known"
+        f"made from dumps without tags: {alone} of {plural(len(graph.ops), 'op')} have a location of their own; the "
+        f"ops of {known} of {plural(len(graph.sites), 'dispatch site')} are known. The others have no members, "
+        "because ops that share a location, or have none, cannot be distinguished: build without --from-dumps for that"
     )
     return Diagnostic("identity-by-location", text)

@@ -46,6 +46,19 @@ class Provenance(ABC):
     def named_by(self, location: Location) -> Sequence[int]:
         """The operations that a location is the name of; what stands within it is not looked at where there are any."""
 
+    @property
+    def anonymous(self) -> Set[int]:
+        """The ops that compute, and of whose work something has no name by which to tell it."""
+        return frozenset()
+
+    def doubtful(self, location: Location) -> tuple[int, ...]:
+        """The operations of several ops, one of which a location is of, where nothing tells which."""
+        return ()
+
+    def is_untold(self, location: Location) -> bool:
+        """Whether a location says something, and not which op it is of."""
+        return False
+
     def of(self, location: Location) -> tuple[int, ...]:
         """The operations that an operation itself came from (callee sides only), in order, each once."""
         return self._told(location)[2]

@@ -104,7 +104,7 @@ def _trials(kind: str, options: SweepOptions) -> list[Trial]:
     from tracemap.experiments.keeping import makers
     from tracemap.experiments.sweeping import Trial
     from tracemap.mapping.compiler.accepted import check_accepted
-    from tracemap.mapping.compiler.compiling import compile_flags
+    from tracemap.mapping.compiler.user_flags import compile_flags
 
     flags, operations, hows = (
         compile_flags("local", options.flags),

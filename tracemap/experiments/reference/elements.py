@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+from tracemap.experiments.reference.small_floats import SMALL_EPSILON, nearest_codes, values_of
+
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
@@ -40,8 +42,20 @@ def not_computed(error: Exception) -> str:
 
 _STORED: Final = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "uint16", "i1": "uint8"}
 _STORED_INTEGER = re.compile(r"i(8|16|32|64)")
-EPSILON: Final = {"f64": 2.0**-52, "f32": 2.0**-23, "f16": 2.0**-10, "bf16": 2.0**-7}
+EPSILON: Final = {"f64": 2.0**-52, "f32": 2.0**-23, "f16": 2.0**-10, "bf16": 2.0**-7, **SMALL_EPSILON}
 """The distance of 1 to the next larger number, by type (IEEE 754-2019, table 3.5; bfloat16 keeps 8 bits)."""
+
+_PACKED: Final = {"i2": 2, "i4": 4, "f4E2M1FN": 4}
+"""Elements of which several lie in a byte, and their bits; odd widths have a byte each."""
+
+
+def stored_bits(element: str) -> int:
+    """How many bits of memory an element takes.
+
+    Raises:
+        NotEvaluated: that is not known here.
+    """
+    return _PACKED.get(element) or 8 * stored_type(element).itemsize
 
 
 def stored_type(element: str) -> np.dtype[Any]:
@@ -53,7 +67,7 @@ def stored_type(element: str) -> np.dtype[Any]:
     import numpy as np
 
     integer = _STORED_INTEGER.fullmatch(element)
-    name = f"int{integer[1]}" if integer else _STORED.get(element)
+    name = f"int{integer[1]}" if integer else "uint8" if element in SMALL_EPSILON else _STORED.get(element)
     if name is None:
         raise NotEvaluated(f"elements of type {element} have no reference")
     return np.dtype(name)
@@ -74,6 +88,9 @@ def from_memory(stored: npt.NDArray[Any], element: str) -> npt.NDArray[Any]:
     """A copy of elements in memory, to compute with."""
     import numpy as np
 
+    if element in SMALL_EPSILON:
+        small: npt.NDArray[Any] = values_of(element)[stored]
+        return small
     if element == "bf16":
         return (stored.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
     return np.array(stored & 1 if element == "i1" else stored, dtype=computed_type(element))
@@ -83,6 +100,8 @@ def to_memory(values: Array, element: str) -> npt.NDArray[Any]:
     """Elements as they lie in memory, rounded to the nearest."""
     import numpy as np
 
+    if element in SMALL_EPSILON:
+        return _small_codes(values, element)
     if element == "bf16":
         return _bfloat_bits(values)
     with np.errstate(all="ignore"):
@@ -93,10 +112,19 @@ def rounded(values: Array, element: str) -> Array:
     """Floats rounded to a narrower type, still to compute with."""
     import numpy as np
 
+    if element in SMALL_EPSILON:
+        return from_memory(_small_codes(values, element), element)
     if element == "bf16":
         return from_memory(_bfloat_bits(values), element)
     with np.errstate(all="ignore"):
         return np.asarray(values).astype(stored_type(element)).astype(np.float64)
+
+
+def _small_codes(values: Array, element: str) -> npt.NDArray[Any]:
+    try:
+        return nearest_codes(values, element)
+    except OverflowError as error:
+        raise NotEvaluated(f"{error} has no reference") from error
 
 
 def _bfloat_bits(values: Array) -> npt.NDArray[Any]:

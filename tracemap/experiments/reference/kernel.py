@@ -21,6 +21,7 @@ from tracemap.experiments.reference.elements import (
 )
 from tracemap.experiments.reference.extensions import EXTENSIONS
 from tracemap.experiments.reference.memory import Memory, View
+from tracemap.experiments.reference.packing import PACKING
 from tracemap.experiments.reference.scalars import evaluate
 from tracemap.experiments.reference.structured import Reduction, evaluate_structured
 from tracemap.experiments.reference.tensors import ADDRESSES, HANDLERS, OF_ADDRESSES, STORE
@@ -69,6 +70,7 @@ _NOT_APPROXIMATED: Final = {
 """Functions that processors compute exactly, or rounded once."""
 _EXACT: Final = {"arith.constant", "arith.extf", "arith.select"}
 """Operations on floats that round nothing."""
+_SEGMENTS: Final = "operandSegmentSizes"
 _CALL: Final = "func.call"
 _METADATA: Final = "iree_codegen.extract_strided_metadata"
 """What tells of a view where it begins and how it lies."""
@@ -167,14 +169,19 @@ def _access(value: Value, view: View) -> Access:
 
 def _is_output(operation: Operation, number: int) -> bool:
     """Whether a structured operation on memory writes to an operand."""
-    linalg = operation.name.startswith("linalg.") and not operation.results
-    return linalg and number >= int(operation.attributes["operandSegmentSizes"][0])
+    if not operation.name.startswith("linalg.") or operation.results:
+        return False
+    # Of what does not say where its outputs begin, such as an unpacking, the second operand is the output.
+    inputs = int(operation.attributes[_SEGMENTS][0]) if _SEGMENTS in operation.attributes else 1
+    return number >= inputs
 
 
 def _is_overwritten(operation: Operation, number: int) -> bool:
     """Whether it writes to an operand without a look at what is there."""
     if not _is_output(operation, number):
         return False
+    if not len(operation.regions):
+        return operation.name in PACKING
     block = operation.regions[0].blocks[0]
     return not list(block.arguments[number].uses)
 
@@ -203,10 +210,11 @@ class _State:
 
     def step(self, operation: Operation) -> None:
         """Follow one operation."""
-        handle = HANDLERS.get(operation.name) or EXTENSIONS.get(operation.name)
+        name = operation.name
+        handle = HANDLERS.get(name) or PACKING.get(name) or EXTENSIONS.get(name)
         if handle is not None:
             results = handle(self, operation)
-        elif operation.name.startswith("linalg."):
+        elif name.startswith("linalg."):
             results = self._structured(operation)
         else:
             made = evaluate(operation, [self.of(each) for each in operation.operands])
@@ -214,7 +222,9 @@ class _State:
         self._known.update(zip(operation.results, results, strict=True))
 
     def _structured(self, operation: Operation) -> list[Array]:
-        sizes = [int(size) for size in operation.attributes["operandSegmentSizes"]]
+        if _SEGMENTS not in operation.attributes:
+            raise NotEvaluated(f"{operation.name} has no reference")
+        sizes = [int(size) for size in operation.attributes[_SEGMENTS]]
         operands = [self.of(each) for each in operation.operands]
         values = [self.loaded(each) for each in operands]
         results, reductions = evaluate_structured(operation, values[: sizes[0]], values[sizes[0] :], self.of)

@@ -24,7 +24,7 @@ def check_accepted(flags: Sequence[str]) -> None:
     with temporary_folder() as folder:
         source, target = folder / "empty.mlir", folder / "read.mlir"
         source.write_text("module {}\n", encoding="utf-8")
-        done = run_tool([find_tool("iree-compile"), source, *flags, "--compile-to=input", "-o", target])
+        done = run_tool([find_tool("iree-compile"), source, "--compile-to=input", "-o", target, *flags])
         if done.returncode < 0:
             raise failed(UsageInvalid, done.returncode, done.stderr, "with these flags ")
         if done.returncode != 0:

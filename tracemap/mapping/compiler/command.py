@@ -12,6 +12,7 @@ from pathlib import Path
 from tracemap.errors import ToolMissing, UsageInvalid
 from tracemap.inputs import names_file
 from tracemap.mapping.compiler.compiling import Compiler
+from tracemap.mapping.compiler.user_flags import as_read
 from tracemap.toolchain import find_tool
 
 PROGRAM = "iree-compile"
@@ -61,7 +62,7 @@ def read_command(words: Sequence[str]) -> CompileCommand:
     if not Path(name).name.startswith(PROGRAM):
         raise UsageInvalid(f"{name or 'nothing'}: after a leading `--` stands a command of {PROGRAM}")
     arguments = tuple(words[1:])
-    rest, output = _without_output(arguments)
+    rest, output = _without_output(as_read(arguments))
     obstacle = _obstacle(rest)
     inputs = _inputs(rest)
     if len(inputs) != 1:

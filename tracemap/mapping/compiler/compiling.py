@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from tracemap.errors import ModelInvalid, TracemapError, UsageInvalid
+from tracemap.errors import ModelInvalid, TracemapError
 from tracemap.graph.compiled import CompileTimes
 from tracemap.graph.ops import PHASES
 from tracemap.ir.configured import KernelText, line_kernels
@@ -17,7 +17,8 @@ from tracemap.ir.parsing import MlirParser
 from tracemap.mapping.compiler.messages import failed, failure, not_loaded
 from tracemap.mapping.compiler.remarks import IN_ORDER, REMARK_FLAGS, SaidRemark, read_remarks
 from tracemap.mapping.compiler.running import Run
-from tracemap.mapping.compiler.targets import DEVICE_FLAGS, TARGETS, check_chip, named
+from tracemap.mapping.compiler.targets import named
+from tracemap.mapping.compiler.user_flags import LOCATED, no_locations, without_printing
 from tracemap.toolchain import find_tool, run_tool
 from tracemap.units import sum_of
 
@@ -36,28 +37,9 @@ LINKERS = tuple(f"--iree-llvmcpu-{kind}-linker-path" for kind in ("embedded", "s
 _LAST_OF_FIRST = _NUMBER_OF["stream"]
 """What comes after is read from the dumps of the second run."""
 
-_OURS = ("-o", "--dump-compilation-phases-to", "--compile-to", "--compile-from", "--output-format")
 _TUNING_SPEC = "--iree-codegen-tuning-spec-path"
-_LOCATED = "--mlir-print-debuginfo"
-_PRINTING = (_LOCATED, "--mlir-elide-elementsattrs-if-larger=16", "--mlir-elide-resource-strings-if-larger=16")
+_PRINTING = (LOCATED, "--mlir-elide-elementsattrs-if-larger=16", "--mlir-elide-resource-strings-if-larger=16")
 _POLL_S, _LONGEST_POLL_S = 0.005, 0.05
-
-
-def compile_flags(device: str, user_flags: Sequence[str]) -> tuple[str, ...]:
-    """The flags that decide what is compiled: the device's, unless the user's own flags name a target, and the user's.
-
-    Raises:
-        UsageInvalid: a flag of the user's would take away what `build` needs, or one is missing.
-    """
-    for flag in user_flags:
-        if flag.split("=", 1)[0] in _OURS:
-            raise UsageInvalid(f"{flag}: `tracemap build` sets this flag itself; leave it out")
-    flags = [] if named(user_flags, *TARGETS) else list(DEVICE_FLAGS[device])
-    host_code = device == "local" or named(user_flags, *TARGETS)
-    if host_code and not named(user_flags, "--iree-llvmcpu-target-cpu", "--iree-llvmcpu-target-triple"):
-        flags.append("--iree-llvmcpu-target-cpu=host")
-    check_chip((*flags, *user_flags))
-    return (*flags, *user_flags)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +61,7 @@ class Compiler:
     def for_remarks(self) -> Compiler:
         """With remarks, and without the user's flags for what is written besides the module."""
         own = tuple(flag for flag in self.flags if not flag.startswith(BESIDES))
-        return Compiler(self.program, (*own, *self.lacking(*REMARK_FLAGS, IN_ORDER)))
+        return Compiler(self.program, (*self.lacking(*REMARK_FLAGS, IN_ORDER), *own))
 
     def lacking(self, *wanted: str) -> tuple[str, ...]:
         """Those of some flags that are not given already, be it with other values."""
@@ -99,11 +81,12 @@ class Compiler:
         `IREECodegenDialect::getOrLoadTransformLibraryModule`) waits by doing other work, which may want that very lock.
         """
         endangered = named(self.flags, _TUNING_SPEC) and not named(self.flags, IN_ORDER)
-        return (*self.flags, IN_ORDER) if endangered else self.flags
+        return (IN_ORDER, *self.flags) if endangered else self.flags
 
     def with_printing(self) -> tuple[str, ...]:
-        """The flags to run it with, and those that make dumps complete and small, unless they are given already."""
-        return (*self.flags_to_run, *self.lacking(*_PRINTING))
+        """The flags that make dumps complete and small, unless they are given already, and those to run it with."""
+        given = without_printing(self.flags_to_run)
+        return (*(flag for flag in _PRINTING if not named(given, flag.split("=", 1)[0])), *given)
 
 
 class Phases(Protocol):
@@ -178,11 +161,11 @@ class Compilation:
         self._thread.start()
 
     def _with_constants(self) -> Run:
-        more = (*_CONFIGURE, *self._compiler.lacking(_LOCATED, _GENERIC))
+        more = (*_CONFIGURE, *self._compiler.lacking(LOCATED, _GENERIC))
         return self._run(self._bytecode, "configured.mlir", more, dumps=False)
 
     def _dumped(self, compiler: Compiler) -> Run:
-        more = compiler.lacking(_LOCATED)  # so that the ops are known when a dump comes back
+        more = compiler.lacking(LOCATED)  # so that the ops are known when a dump comes back
         return self._run(self._bytecode, "dumped.vmfb", more, dumps=False, compiler=compiler)
 
     def _run(
@@ -203,8 +186,8 @@ class Compilation:
         compiler: Compiler, source: Path, phases: Path, more: Sequence[str], *, dumps: bool
     ) -> list[str | Path]:
         """Of a run; `dumps`: its phases go into a folder, without large constants."""
-        dumping = (*compiler.with_printing(), f"--dump-compilation-phases-to={phases}")
-        return [compiler.program, source, *(dumping if dumps else compiler.flags_to_run), *more]
+        dumping = (f"--dump-compilation-phases-to={phases}", *compiler.with_printing())
+        return [compiler.program, source, *more, *(dumping if dumps else compiler.flags_to_run)]
 
     def __enter__(self) -> Compilation:
         return self
@@ -303,6 +286,7 @@ class Compilation:
 
         Raises:
             ModelInvalid: the compiler failed.
+            UsageInvalid: a flag of the user's keeps it from printing locations.
         """
         number = _NUMBER_OF[phase]
         pause_s = _POLL_S
@@ -316,7 +300,10 @@ class Compilation:
         path = None if run is None else run.dump(number)
         if path is None:
             raise ModelInvalid(f"iree-compile wrote no dump of the phase {phase}; its flags may have cut it short")
-        return path.read_text(encoding="utf-8", errors="replace")
+        text = path.read_text(encoding="utf-8", errors="replace")
+        if "loc(" not in text:
+            raise no_locations(self._compiler.flags)
+        return text
 
     def _is_complete(self, number: int) -> bool:
         """Whether nothing more is written to a phase's dump: the next one has begun, or no run will write any."""
@@ -345,5 +332,5 @@ class Compilation:
 
 def compilers_own_error(compiler: Compiler, model: Path, output: Path) -> TracemapError | None:
     """What iree-compile itself says of a model that it does not accept, with line and caret; None if it accepts it."""
-    done = run_tool([compiler.program, model, *compiler.flags_to_run, "-o", output])
+    done = run_tool([compiler.program, model, "-o", output, *compiler.flags_to_run])
     return None if done.returncode == 0 else failed(ModelInvalid, done.returncode, done.stderr)

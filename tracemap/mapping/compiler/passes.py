@@ -134,11 +134,11 @@ def _prints(compiler: Compiler, bytecode: Path, phase: str) -> Iterator[_Print]:
     arguments: list[str | Path] = [
         compiler.program,
         bytecode,
-        *compiler.flags,
         *_FLAGS,
         f"--compile-to={phase}",
         "-o",
         "/dev/null",
+        *compiler.flags,
     ]
     process = start(arguments, stderr=subprocess.PIPE)
     try:

@@ -41,7 +41,7 @@ def mlir_remarks(compiler: Compiler, tagged: Path, folder: Path) -> list[SaidRem
     numbered, said = write_numbered(MlirParser(), tagged, NUMBERED, folder), folder / "remarks.yaml"
     own = [flag for flag in compiler.flags if not flag.startswith((*BESIDES, "--remarks-")) and flag != IN_ORDER]
     wanted = (IN_ORDER, "--remarks-filter=.*", f"--remarks-output-file={said}", "-o", folder / "numbered.vmfb")
-    done = run_tool([compiler.program, numbered, *own, *wanted])
+    done = run_tool([compiler.program, numbered, *wanted, *own])
     if done.returncode != 0:
         raise ModelInvalid(failure(done.returncode, done.stderr))
     try:

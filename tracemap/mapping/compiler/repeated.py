@@ -35,7 +35,7 @@ def build_repeated(configured: bytes, flags: Sequence[str], folder: Path, count:
     source.write_bytes(configured)
     own = [flag for flag in flags if not flag.startswith((*BESIDES, *LINKERS, REPEAT))]
     ours = [f"--compile-from={CONFIGURED}", f"{REPEAT}={count}", "-o", str(target)]
-    done = run_tool([find_tool("iree-compile"), source, *own, *ours])
+    done = run_tool([find_tool("iree-compile"), source, *ours, *own])
     if done.returncode != 0:
         raise failed(ToolFailed, done.returncode, done.stderr, "the kernels cannot be compiled again: ")
     return target

@@ -18,16 +18,17 @@ class Run:
     """A run that has been started. Several threads may wait for it."""
 
     def __init__(self, arguments: Sequence[str | Path], target: Path, phases: Path) -> None:
+        program, source, *flags = arguments
         self.elapsed_ns: Integer = UNKNOWN
         """How long it ran; unknown until it ended."""
         self.cpu_ns: Integer = UNKNOWN
         """The time of processors that it took, in hundredths of a second; unknown until it ended."""
-        self._program, self._target, self._phases = str(arguments[0]), target, phases
+        self._program, self._target, self._phases = str(program), target, phases
         self._ending = threading.Lock()
         self.stderr = phases.with_name(f"stderr-{target.name}.txt")
         with self.stderr.open("wb") as stderr:
             self._began = time.perf_counter_ns()
-            self._process = start([*arguments, "-o", target], stdout=stderr, stderr=stderr)
+            self._process = start([program, source, "-o", target, *flags], stdout=stderr, stderr=stderr)
 
     def dump(self, number: int) -> Path | None:
         """Where a phase is dumped, once that has begun."""

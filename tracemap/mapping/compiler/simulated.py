@@ -219,7 +219,7 @@ class _Compiler:
         Raises:
             ToolFailed: it does not work.
         """
-        done = run_tool([find_tool("iree-compile"), source, *self.flags, *more, "-o", target])
+        done = run_tool([find_tool("iree-compile"), source, *more, "-o", target, *self.flags])
         if done.returncode != 0:
             why = (
                 f"the kernels, which were configured for the bundle's target, cannot be compiled for {self.build}, "

@@ -19,6 +19,7 @@ from tracemap.mapping.model.dataflow import Node
 from tracemap.mapping.model.facts import ModelFacts
 from tracemap.mapping.model.kinds import (
     accesses_global,
+    addresses,
     can_be_member,
     is_branch,
     is_call,
@@ -66,7 +67,8 @@ class Judge:
     """Decides the fates of all ops of a model.
 
     `sites_of`: op index -> sites that it is a member of; `host_names`: op index -> names of the flow phase's host
-    operations that came from it; `commands`: what became commands.
+    operations that came from it; `commands`: what became commands; `doubtful`: the ops that may work in sites whose
+    members are not told.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class Judge:
         sites_of: Mapping[int, Sequence[Site]],
         host_names: Mapping[int, frozenset[str]],
         commands: Commands,
+        doubtful: Set[int] = frozenset(),
     ) -> None:
         self._facts = facts
         self._operations = facts.operations
@@ -82,6 +85,7 @@ class Judge:
         self._sites_of = sites_of
         self._host_names = host_names
         self._commands = commands
+        self._doubtful = doubtful
         self._leading = {call.number for sites in sites_of.values() for site in sites for call in site.calls}
         self._repeated = {twin: later for later, twin in facts.twins.items() if later in sites_of}
         """Of ops that others repeat, one of these that is a member of a site."""
@@ -99,6 +103,7 @@ class Judge:
             self._by_evidence(operation)
             or self._by_control(operation)
             or self._by_kind(operation)
+            or self._by_doubt(operation)
             or self._by_reasoning(operation)
             or (Fate.UNKNOWN, reason("not-yet-classified"))
         )
@@ -131,13 +136,17 @@ class Judge:
         """Whether an op is a constant that nothing makes: positions (an iota) may be counted by a kernel of its own."""
         if not is_constant(operation) or self._working_twin(operation) >= 0:
             return False
-        return not (sites and can_be_member(operation))
+        return not ((sites or operation.index in self._doubtful) and can_be_member(operation))
 
     def _is_command(self, operation: SourceOperation, names: frozenset[str]) -> bool:
         """Whether an op is a copy or a fill of its own, and not one that the compiler found nothing to do for."""
-        if names.isdisjoint(_TRANSFERS) or accesses_global(operation):
+        if names.isdisjoint(_TRANSFERS) or accesses_global(operation) or operation.index in self._doubtful:
             return False
         return self._commands.may_move(operation.index)
+
+    def _by_doubt(self, operation: SourceOperation) -> Judgement | None:
+        """What may work in a site whose members are not told: that it is found in no other proves nothing."""
+        return (Fate.UNKNOWN, reason("not-told")) if operation.index in self._doubtful else None
 
     def _by_control(self, operation: SourceOperation) -> Judgement | None:
         """What never runs, and what only leads to other ops."""
@@ -146,6 +155,8 @@ class Judge:
             return Fate.REMOVED, reason(never)
         if is_call(operation):
             return Fate.HOST, reason("call")
+        if operation.name in CONTROL_FLOW and operation.index in self._facts.in_kernels:
+            return self._in_kernel(operation)
         if operation.name in CONTROL_FLOW or is_branch(operation):
             is_decided = self._facts.unreached.is_decided(operation)
             return (Fate.FOLDED, reason("decided")) if is_decided else (Fate.HOST, reason("control-flow"))
@@ -156,15 +167,32 @@ class Judge:
             return Fate.STRUCTURAL, reason("global-access")
         if operation.index not in self._dataflow.live:
             return Fate.REMOVED, reason("dead")
+        if self._frames_kernel(operation):
+            return self._in_kernel(operation)
         if not operation.results:
             return self._without_result(operation)
         if is_destination(operation):
             return self._folded(operation, "folded-initial")
+        if operation.index in self._doubtful:
+            return None
         if operation.index in self._dataflow.constant and not self._follows_load(operation):
             return Fate.CONSTANT, reason("computed-at-compile-time")
-        if makes_host_values(operation) or self._counts_for_control(operation) or self._counts_on_host(operation):
-            return Fate.HOST, reason("host-work")
-        return None
+        return (Fate.HOST, reason("host-work")) if self._is_host_work(operation) else None
+
+    def _is_host_work(self, operation: SourceOperation) -> bool:
+        """Whether an op makes what the host works with: sizes, places, and what decides on control."""
+        counts = self._counts_for_control(operation) or self._counts_on_host(operation)
+        return counts or makes_host_values(operation)
+
+    def _frames_kernel(self, operation: SourceOperation) -> bool:
+        in_kernel = operation.index in self._facts.in_kernels
+        return in_kernel and (makes_host_values(operation) or addresses(operation))
+
+    def _in_kernel(self, operation: SourceOperation) -> Judgement:
+        """What a kernel that the model writes itself does around the work of its ops: nothing of it is on the host."""
+        dispatch = self._facts.in_kernels[operation.index]
+        where = f"{self._operations[dispatch].name} at {self._facts.place(dispatch)}"
+        return Fate.FOLDED, reason("in-kernel", where)
 
     def _counts_on_host(self, operation: SourceOperation) -> bool:
         """Whether an op makes one number, and the host reckons it, such as the place in a table in a loop."""

@@ -20,6 +20,7 @@ REASONS: Mapping[str, str] = {
     "folded-initial": "became the initial value or the destination of the {where}",
     "folded-renaming": "only hands its operand on, to the {where}",
     "passed-through": "only renames or moves elements; nothing is left to run",
+    "in-kernel": "frames the work in the kernel of the {where}: a loop, an address, a read or a write",
     "in-place": "done in place: what makes its operands writes where its result lies, and nothing is copied",
     "simplified": "simplified away into the {where}",
     "simplified-away": "simplified away by the compiler; its uses were folded too",
@@ -32,6 +33,7 @@ REASONS: Mapping[str, str] = {
     "used-by-removed": "removed: only ops that were removed themselves use its result",
     "twin": "removed: same as {where}",
     "is-structure": "gives the program its structure; nothing of it runs",
+    "not-told": "may work in a dispatch whose ops their locations do not tell apart",
     "not-yet-classified": "not classified: neither evidence nor reasoning tells what became of it",
 }
 """The sentence of every reason, by slug."""

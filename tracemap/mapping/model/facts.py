@@ -21,6 +21,7 @@ from tracemap.mapping.model.rotated import RotationFinder
 from tracemap.mapping.model.scopes import scopes_of
 from tracemap.mapping.model.twins import find_twins
 from tracemap.mapping.model.unreached import Unreached
+from tracemap.mapping.model.written_kernels import find_in_kernels
 from tracemap.units import UNKNOWN
 
 
@@ -108,6 +109,11 @@ class ModelFacts:
     def conversions(self) -> Conversions:
         """The ops that only change the type of elements."""
         return Conversions(self.model, self.parts_of, self.origins)
+
+    @cached_property
+    def in_kernels(self) -> Mapping[int, int]:
+        """Of each operation in the kernel of a dispatch that the model writes itself, that dispatch."""
+        return find_in_kernels(self.operations)
 
     @cached_property
     def rotations(self) -> RotationFinder:

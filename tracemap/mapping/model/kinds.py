@@ -190,6 +190,11 @@ def chooses(operation: SourceOperation) -> bool:
     return operation.name in _CHOICES and bool(operation.results)
 
 
+def addresses(operation: SourceOperation) -> bool:
+    """Whether an op brings tensors into a kernel or out of it."""
+    return operation.name.startswith("iree_tensor_ext.dispatch.")
+
+
 def computes(operation: SourceOperation) -> bool:
     """Whether an op computes tensors of its own, moves of elements included: no call, no control flow, no number."""
     if not can_be_member(operation) or is_call(operation) or operation.name in CONTROL_FLOW:

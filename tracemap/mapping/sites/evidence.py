@@ -33,12 +33,12 @@ _FRAMING = frozenset(
 
 _INDEXING = ("affine.", "arith.index_cast")
 """What a body does with sizes before it works; in regions the same makes elements of positions."""
-_FILL = "linalg.fill"
-_SHOWS_ITS_WORK = ("linalg.generic", "linalg.map", "linalg.reduce")
+FILL = "linalg.fill"
+SHOWS_ITS_WORK = ("linalg.generic", "linalg.map", "linalg.reduce")
 """Structured ops of which all work stands in their region; of others (products, sorts) the op itself says more."""
 
 
-_MOVING = frozenset({*_SHOWS_ITS_WORK, "linalg.broadcast", "linalg.copy", "linalg.transpose"}) - {"linalg.reduce"}
+_MOVING = frozenset({*SHOWS_ITS_WORK, "linalg.broadcast", "linalg.copy", "linalg.transpose"}) - {"linalg.reduce"}
 """Structured ops that do nothing but move elements where their region, if they have one, holds no work."""
 
 
@@ -63,13 +63,13 @@ def _evidence(region: DispatchRegion, owners: Owners, moves: Set[int]) -> dict[O
     that works does, a fill only where nothing else does, and the site's own location only where nothing in it does.
     """
     body = telling(region.body)
-    framing = [op.location for op in body if op.name != _FILL]
+    framing = [op.location for op in body if op.name != FILL]
     found = _named([op.location for op in working(body, owners)], owners)
     if found:
         alone = _named(framing, owners)
         moved = {op for op, kind in alone.items() if kind is Evidence.LOCATED and op.number in moves}
         return {op: found.get(op, kind) for op, kind in alone.items() if op in found or op in moved}
-    fills = [op.location for op in body if op.name == _FILL]
+    fills = [op.location for op in body if op.name == FILL]
     # The weaker only where the stronger tell nothing: a fill beside other work is a part of that work.
     for locations in (framing, fills, [region.location]):
         found = found or _named(locations, owners)
@@ -79,7 +79,7 @@ def _evidence(region: DispatchRegion, owners: Owners, moves: Set[int]) -> dict[O
 def telling(body: Sequence[BodyOp]) -> list[BodyOp]:
     """The operations whose locations say something, fills last."""
     told = [op for op in body if op.name not in _SILENT]
-    return sorted(told, key=lambda op: op.name == _FILL)
+    return sorted(told, key=lambda op: op.name == FILL)
 
 
 def working(body: Sequence[BodyOp], owners: Owners) -> list[BodyOp]:
@@ -90,7 +90,7 @@ def working(body: Sequence[BodyOp], owners: Owners) -> list[BodyOp]:
     return [
         op
         for op in body
-        if _is_work(op) and (op.name not in _SHOWS_ITS_WORK or op.index not in holding or op.index in untold)
+        if _is_work(op) and (op.name not in SHOWS_ITS_WORK or op.index not in holding or op.index in untold)
     ]
 
 
@@ -103,7 +103,7 @@ def only_moves_elements(body: Sequence[BodyOp]) -> bool:
 def _is_work(op: BodyOp) -> bool:
     if op.parent < 0 and op.name.startswith(_INDEXING):
         return False
-    return op.name != _FILL and op.name not in _FRAMING
+    return op.name != FILL and op.name not in _FRAMING
 
 
 def _named(locations: Sequence[Location], owners: Owners) -> dict[OpId, Evidence]:

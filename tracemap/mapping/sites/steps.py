@@ -43,7 +43,7 @@ Translation = Mapping[OpId, tuple[OpId, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Untold:
+class UntoldSteps:
     """What no location tells of the sites of a module, for each of these, in order.
 
     `raised`: which op does which work of what was raised; `rotations`: the rotation by halves, if there is one;
@@ -65,7 +65,7 @@ def add_steps(
     texts: Sequence[KernelText],
     sites: Sequence[Site],
     bodies: Sequence[DispatchRegion | None],
-    untold: Untold,
+    untold: UntoldSteps,
     owners: Owners,
 ) -> tuple[Kernel, ...]:
     """The kernels with their steps, as far as they have texts.
@@ -142,7 +142,7 @@ def _ops_at(step_at: Mapping[int, Step], lines: Iterable[int]) -> tuple[OpId, ..
     return in_order({op for line in lines if line in step_at for op in step_at[line].ops})
 
 
-def _with_untold(steps: tuple[Step, ...], untold: Untold, sites: Sequence[int]) -> tuple[Step, ...]:
+def _with_untold(steps: tuple[Step, ...], untold: UntoldSteps, sites: Sequence[int]) -> tuple[Step, ...]:
     """The steps of a kernel of these sites, also of what no location tells."""
     works = [untold.raised[site] for site in sites]
     if any(works):
