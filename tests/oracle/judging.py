@@ -96,7 +96,7 @@ class Recorder:
         if not bundle.exists():
             source = bundle.with_suffix(".mlir")
             source.write_text(model.text, encoding="utf-8")
-            check_cli("build", source, "-o", bundle)
+            check_cli("build", source, "-o", bundle, "--force")
         return bundle
 
     def place(self, model: Model, suffix: str) -> Path:
@@ -107,7 +107,7 @@ class Recorder:
         run = bundle.with_suffix(f".{recording}.parquet")
         if not run.exists():
             flags = [f"--input={self._input(each)}" for each in model.arguments]
-            check_cli("record", bundle, "-o", run, "--serial", *self._how(bundle, model, recording), *flags)
+            check_cli("record", bundle, "-o", run, "--force", "--serial", *self._how(bundle, model, recording), *flags)
         return run
 
     def _how(self, bundle: Path, model: Model, recording: str) -> tuple[str, ...]:
