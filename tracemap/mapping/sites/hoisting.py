@@ -2,7 +2,8 @@
 
 A layer norm multiplies each element of a row by the reciprocal root of the row's variance. Fused into one region the
 root stands beside the multiplication, once for each element, as it is written. The compiler moves out of a loop what
-does not change in it, so that the root is taken once for a row.
+does not change in it, so that the root is taken once for a row. Where workgroups share a row out, each of them takes it
+again.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ PASS_THROUGH = frozenset({"tensor.expand_shape", "tensor.collapse_shape", "tenso
 _SAME_EVERYWHERE = frozenset({"arith.constant"})
 _TILE = 8
 """Rows of results that IREE's CPU code generator keeps in registers for x86-64 and AArch64 (KernelDispatch.cpp)."""
+_SHARED_OUT = 64
+"""Elements of a loop that IREE's CPU code generator gives to a workgroup at most (KernelDispatch.cpp)."""
 _INPUTS_OF_CONTRACTION = 2
 
 
@@ -44,7 +47,16 @@ class Hoisting:
         innermost = max((place for place, loop in enumerate(order) if loop in changing), default=-1)
         turned = order[: innermost + 1]
         tiled = self._tiled(around, [loop for loop in turned if loop not in changing])
-        return product(tuple(_tiles(around.loops[loop]) if loop == tiled else around.loops[loop] for loop in turned))
+        own = [_tiles(around.loops[loop], _TILE) if loop == tiled else around.loops[loop] for loop in turned]
+        return product((*own, *(_tiles(around.loops[loop], _SHARED_OUT) for loop in self._shared_out(order, turned))))
+
+    def _shared_out(self, order: Sequence[int], turned: Sequence[int]) -> Sequence[int]:
+        """The loops in whose turns nothing changes, as far as workgroups share them out and compute it again each.
+
+        Where something is reduced in the dispatch, a workgroup has whole rows.
+        """
+        reduces = any(self._reduces(op) for op in self._body)
+        return [] if reduces else order[len(turned) :]
 
     def _tiled(self, around: BodyOp, unchanging: Sequence[int]) -> int:
         """The loop of which the turns that share a tile of a contraction's results compute this once; -1: none."""
@@ -73,11 +85,14 @@ class Hoisting:
         """Whether what makes a tensor in the body adds up more elements than it makes."""
         while producer >= 0 and self._body[producer].name in PASS_THROUGH:
             producer = self._body[producer].operands[0].producer
-        if producer < 0 or not self._body[producer].loops:
+        if producer < 0:
             return False
-        maker = self._body[producer]
-        made = maker.results[0].elements if maker.results else UNKNOWN
-        return made is not UNKNOWN and maker.iterations is not UNKNOWN and maker.iterations > made
+        return self._reduces(self._body[producer])
+
+    @staticmethod
+    def _reduces(op: BodyOp) -> bool:
+        made = op.results[0].elements if op.loops and op.results else UNKNOWN
+        return made is not UNKNOWN and op.iterations is not UNKNOWN and op.iterations > made
 
     def _changing(self, op: BodyOp, around: BodyOp) -> frozenset[int]:
         """The loops in whose turns what an op of a region computes is not always the same."""
@@ -111,5 +126,5 @@ def _inputs(around: BodyOp) -> int:
     return max(0, len(around.operands) - len(around.results))
 
 
-def _tiles(extent: Integer) -> Integer:
-    return UNKNOWN if extent is UNKNOWN else -(-extent // _TILE)
+def _tiles(extent: Integer, tile: int) -> Integer:
+    return UNKNOWN if extent is UNKNOWN else -(-extent // tile)
