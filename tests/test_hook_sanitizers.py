@@ -19,6 +19,7 @@ import pytest
 from tests.hook import support
 from tests.support import SAMPLES, made_once
 from tests.test_hook_host import HERE, kernels, library, output
+from tracemap.hook import environment
 from tracemap.hook.compiling import LIBRARIES, find_compiler
 from tracemap.measurements.hook.recording import read_recording
 
@@ -247,3 +248,12 @@ def test_sanitizers_find_nothing_in_the_preloaded_hook(
     assert "Sanitizer" not in said
     assert "runtime error" not in said
     assert read_recording(output).call_count > 0
+
+
+def test_a_sanitizer_that_is_preloaded_already_stays_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    others = ("/usr/lib/libjemalloc.so.2", "/usr/lib/libasan.so.8", "/opt/libclang_rt.tsan-x86_64.so")
+    monkeypatch.setenv("LD_PRELOAD", " ".join(others))
+    allocator, *sanitizers = others
+    *first, library, last = environment(tmp_path)["LD_PRELOAD"].split()
+    assert (first, last) == (sanitizers, allocator)
+    assert library.endswith("libtracemap_hook.so")

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from tracemap.hook.compiling import FOLDER, LIBRARY_NAME, HookUnavailable, check_platform, find_compiler
 
@@ -143,9 +144,13 @@ def stops_environment(stops: Path, variables: Mapping[str, str] | None = None) -
 
 
 def _preloading(folder: Path, held: Mapping[str, str]) -> str:
-    """What `LD_PRELOAD` holds already, as of another allocator, behind the library."""
+    """What `LD_PRELOAD` holds already, such as another allocator, behind the library; sanitizers must come first."""
     library = _preloadable(folder)
-    return " ".join([library, *(name for name in held.get("LD_PRELOAD", "").split() if name != library)])
+    others = [name for name in held.get("LD_PRELOAD", "").split() if name != library]
+    return " ".join(sorted([library, *others], key=lambda name: _SANITIZER.search(name) is None))
+
+
+_SANITIZER: Final = re.compile(r"lib(clang_rt\.)?\w*san[^/]*$")
 
 
 def attach(output: Path | str, settings: HookSettings = EVERYTHING, *, library: Path | None = None) -> None:
