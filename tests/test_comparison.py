@@ -510,10 +510,10 @@ def test_where_one_side_has_no_counts_both_are_split_by_the_same_rule(fixed: Bui
     made = json_cli(*words)
     assert made["findings"] == []
     assert {op["amounts"]["cpu_ns"]["change"] for op in made["ops"] if "cpu_ns" in op["amounts"]} == {0}
-    (told,) = [each["message"] for each in made["diagnostics"] if each["slug"] == "split-by-model"]
-    assert "kernels of both sides are split over their ops by the rule model" in told
+    (told,) = [each["message"] for each in made["diagnostics"] if each["slug"] == "split-by-code"]
+    assert "kernels of both sides are split over their ops by the rule code" in told
     asked = json_cli(*words, "--rule", "root")
-    assert "split-by-model" not in {each["slug"] for each in asked["diagnostics"]}
+    assert "split-by-code" not in {each["slug"] for each in asked["diagnostics"]}
 
 
 def test_samples_and_simulated_counts_are_not_laid_beside_each_other(fixed: Built, tmp_path: Path) -> None:
@@ -525,7 +525,7 @@ def test_samples_and_simulated_counts_are_not_laid_beside_each_other(fixed: Buil
     bundle = fixed("jax_mlp_train")
     words = ("diff", RUN, sampled, "--map-a", bundle, "--map-b", bundle)
     made = json_cli(*words)
-    assert "split-by-model" in {each["slug"] for each in made["diagnostics"]}
+    assert "split-by-code" in {each["slug"] for each in made["diagnostics"]}
     assert {op["amounts"]["cpu_ns"]["change"] for op in made["ops"] if "cpu_ns" in op["amounts"]} == {0}
     asked = json_cli(*words, "--rule", "measured")
     (told,) = [each["message"] for each in asked["diagnostics"] if each["slug"] == "rules-differ"]

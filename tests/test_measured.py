@@ -171,7 +171,7 @@ def test_the_rule_is_refused_where_nothing_was_seen(built: Built, recorded: Reco
         assert done.returncode == 2
         assert "record with --sample or --cache-sim" in done.stderr
         assert not (tmp_path / "page.html").exists()
-    assert json_cli("attribute", recorded("hand_mlp"), "--map", built("hand_mlp"))["rule"] == "model"
+    assert json_cli("attribute", recorded("hand_mlp"), "--map", built("hand_mlp"))["rule"] == "code"
 
 
 @pytest.mark.parametrize("model", ["hand_attention", "hand_repeat6_calls"])

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import chain, count
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from msgspec import structs
 
@@ -124,12 +124,13 @@ def _compared(
         with_runs = bool(base.runs and other.runs)
         with _begun(base.to_join(with_runs)[0], other.to_join(with_runs)[0]) as begun:
             sides = first(with_runs, options.rule), joined_side(other, with_runs, options.rule)
-            by_model = options.rule is None and _by_several_rules(sides) and _can_be_read_again(base.runs, other.runs)
-            if by_model:
-                sides = first(with_runs, Rule.MODEL), joined_side(other, with_runs, Rule.MODEL)
+            notes: list[Diagnostic] = []
+            if options.rule is None and _by_several_rules(sides) and _can_be_read_again(base.runs, other.runs):
+                rule = _estimating(sides)
+                sides = first(with_runs, rule), joined_side(other, with_runs, rule)
+                notes.append(_by_one_rule(rule))
             check_spared(*targets, bundles=[side[0].path for side in sides])
             made = _pair(*sides, begun or partial(matched_models, sides[0][0], sides[1][0]), options, progress)
-        notes = [_BY_ONE_RULE] if by_model else []
         if bool(base.runs) != bool(other.runs):
             notes.append(_runs_missing(*(sides if other.runs else sides[::-1])))
         made = structs.replace(made, diagnostics=(*made.diagnostics, *notes))
@@ -174,11 +175,19 @@ def _begun(base: Bundle | None, bundle: Bundle | None) -> AbstractContextManager
     return nullcontext() if base is None or bundle is None else matching(base, bundle)
 
 
-_BY_ONE_RULE: Final = Diagnostic(
-    "split-by-model",
-    "not all runs have seen the inside of kernels alike (samples, simulated counts, enough of them): kernels of both "
-    "sides are split over their ops by the rule model, as ops of the same code would differ for that; --rule chooses",
-)
+def _estimating(sides: Sequence[_Side]) -> Rule:
+    """The rule that needs no look inside of kernels, for both sides: by machine code, where both have some."""
+    rules = {made.rule for _, compared in sides for made in compared.attributions}
+    return Rule.MODEL if Rule.MODEL in rules else Rule.CODE
+
+
+def _by_one_rule(rule: Rule) -> Diagnostic:
+    return Diagnostic(
+        f"split-by-{rule.value}",
+        "not all runs have seen the inside of kernels alike (samples, simulated counts, enough of them): kernels of "
+        f"both sides are split over their ops by the rule {rule.value}, as ops of the same code would differ for that; "
+        "--rule chooses",
+    )
 
 
 def _runs_missing(side: _Side, other: _Side) -> Diagnostic:
