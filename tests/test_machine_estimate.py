@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.kernels import built, steps_of
-from tracemap.attribution.result.agreement import Disagreement, Evidence, disagreements
+from tracemap.attribution.model import Basis, Disagreement
+from tracemap.attribution.result.agreement import disagreements
 from tracemap.attribution.steps.lines import KernelSteps
 from tracemap.attribution.weights import Weights
-from tracemap.graph.ops import Evidence as MemberEvidence
-from tracemap.graph.ops import OpId
+from tracemap.graph.ops import Evidence, OpId
 from tracemap.graph.program import Membership, Site, Step
 from tracemap.machine.chains import chains_of
 from tracemap.machine.estimate import Cache, Estimate, estimate
@@ -190,34 +190,34 @@ def test_two_conversions_in_a_row_are_of_the_same_op() -> None:
 
 def site(name: str = "k") -> Site:
     """A site of a kernel with two members."""
-    members = tuple(Membership(OpId.of(op), MemberEvidence.LOCATED, op == 1, 1, 1) for op in (1, 2))
+    members = tuple(Membership(OpId.of(op), Evidence.LOCATED, op == 1, 1, 1) for op in (1, 2))
     return Site("site0", 0, "main", (), name, False, 0, 0, members)
 
 
 def test_two_that_err_alike_do_not_hide_it_from_the_third() -> None:
     ways = {
-        Evidence.SAMPLES: Weights((900, 100, 0), 1000, sampled=True),
-        Evidence.SIMULATED: Weights((90, 10, 0), 100),
-        Evidence.CODE: Weights((20, 80, 0), 100, factor=1.5),
+        Basis.SAMPLES: Weights((900, 100, 0), 1000, sampled=True),
+        Basis.SIMULATED: Weights((90, 10, 0), 100),
+        Basis.CODE: Weights((20, 80, 0), 100, factor=1.5),
     }
     (found,) = disagreements([(site(), ways)])
-    percent = {Evidence.SAMPLES: 90, Evidence.SIMULATED: 90, Evidence.CODE: 20}
+    percent = {Basis.SAMPLES: 90, Basis.SIMULATED: 90, Basis.CODE: 20}
     assert found == Disagreement("k", "site0", OpId.of(1), percent)
 
 
 def test_what_errors_and_chance_allow_is_no_disagreement() -> None:
-    few = {Evidence.SAMPLES: Weights((6, 4, 0), 10, sampled=True), Evidence.CODE: Weights((10, 90, 0), 100, factor=1.5)}
-    near = {Evidence.SIMULATED: Weights((60, 40, 0), 100), Evidence.CODE: Weights((40, 60, 0), 100, factor=1.5)}
+    few = {Basis.SAMPLES: Weights((6, 4, 0), 10, sampled=True), Basis.CODE: Weights((10, 90, 0), 100, factor=1.5)}
+    near = {Basis.SIMULATED: Weights((60, 40, 0), 100), Basis.CODE: Weights((40, 60, 0), 100, factor=1.5)}
     assert list(disagreements([(site(), few), (site("other"), near)])) == []
 
 
 def test_the_kernels_site_that_differs_most_is_named() -> None:
-    def ways(first: int) -> dict[Evidence, Weights]:
+    def ways(first: int) -> dict[Basis, Weights]:
         simulated, code = Weights((first, 100 - first, 0), 100), Weights((100, 0, 0), 100, factor=1.5)
-        return {Evidence.SIMULATED: simulated, Evidence.CODE: code}
+        return {Basis.SIMULATED: simulated, Basis.CODE: code}
 
     (found,) = disagreements([(site(), ways(50)), (site(), ways(10))])
-    assert found.percent[Evidence.SIMULATED] == 10
+    assert found.percent[Basis.SIMULATED] == 10
 
 
 def test_a_bundle_keeps_its_estimates(tmp_path: Path) -> None:

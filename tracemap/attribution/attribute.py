@@ -13,8 +13,17 @@ from typing import Any, Final
 
 from msgspec import structs
 
-from tracemap.attribution.model import NO_SERIES, NO_WORK, Attribution, MetricTotal, OpResult, ResidualRow, SiteResult
-from tracemap.attribution.result.agreement import Evidence, disagreements
+from tracemap.attribution.model import (
+    NO_SERIES,
+    NO_WORK,
+    Attribution,
+    Basis,
+    MetricTotal,
+    OpResult,
+    ResidualRow,
+    SiteResult,
+)
+from tracemap.attribution.result.agreement import disagreements
 from tracemap.attribution.result.diagnostics import result_diagnostics
 from tracemap.attribution.result.invocations import series_of, shares_of_invocations
 from tracemap.attribution.result.mismatch import check_something_matches
@@ -267,13 +276,13 @@ def _result(request: Request, tables: Tables, of_places: Totals, diagnostics: Se
 
 def _evidence(
     graph: TraceGraph, sites: Sequence[SiteResult], steps: StepCounts, estimates: CodeEstimates
-) -> Iterator[tuple[Site, Mapping[Evidence, Weights]]]:
+) -> Iterator[tuple[Site, Mapping[Basis, Weights]]]:
     """What each way tells of the members of sites whose inside was seen."""
     for result in sites:
         site = graph.site_by_id[result.site]
-        seen = {Evidence.SAMPLES: steps.sampled(site), Evidence.SIMULATED: steps.simulated(site)}
+        seen = {Basis.SAMPLES: steps.sampled(site), Basis.SIMULATED: steps.simulated(site)}
         if len(site.members) > 1 and any(each is not None for each in seen.values()):
-            told = {**seen, Evidence.CODE: estimates.weights(site)}
+            told = {**seen, Basis.CODE: estimates.weights(site)}
             yield site, {way: weights for way, weights in told.items() if weights is not None}
 
 

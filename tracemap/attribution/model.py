@@ -1,6 +1,8 @@
 """The result of attribution: metrics per op and per site, plus a residual with reasons; it always balances.
 
 The constructor of `Attribution` raises when attributed + residual is not what was measured, to the last unit.
+
+Long because: all records of a result stand together.
 """
 
 from __future__ import annotations
@@ -11,7 +13,6 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
-from tracemap.attribution.result.agreement import Disagreement
 from tracemap.codec import Count, Record
 from tracemap.diagnostics import Diagnostic
 from tracemap.graph.ops import OpId
@@ -260,6 +261,26 @@ class MetricTotal(Record, frozen=True):
 
 NO_WORK: Final = (ResidualReason.DISTURBANCE,)
 """Residuals that are no part of the whole that shares are of."""
+
+
+class Basis(enum.StrEnum):
+    """What a kernel's division over its ops can rest on."""
+
+    SAMPLES = "samples"
+    SIMULATED = "simulated instructions"
+    CODE = "machine code"
+
+
+class Disagreement(Record, frozen=True):
+    """A kernel that two ways divide differently, by more than their errors: the site and op where they differ most.
+
+    `percent`: the op's share of the kernel by each way.
+    """
+
+    kernel: str
+    site: str
+    op: OpId
+    percent: Mapping[Basis, Count]
 
 
 class BalanceError(AssertionError):

@@ -11,14 +11,14 @@ from tracemap.codec import Count, Document, Positive, Record
 
 
 class LineEstimate(Record, frozen=True):
-    """What a line of a kernel's text costs in one call, estimated in hundredths of a cycle; line 0: code of no op."""
+    """What a line of a kernel's text costs in one call: `hundredths` of a cycle, estimated; line 0: code of no op."""
 
     line: Count
     hundredths: Count
 
 
 class CacheLatency(Record, frozen=True):
-    """How many bytes a cache holds, and in how many hundredths of a cycle a line of memory comes from behind it."""
+    """How fast a cache is: `bytes` that it holds, and `line_hundredths` of a cycle for a line from behind it."""
 
     bytes: Positive
     line_hundredths: Positive
@@ -27,9 +27,8 @@ class CacheLatency(Record, frozen=True):
 class KernelEstimate(Record, frozen=True):
     """What a kernel costs in a call with a number of workgroups in each dimension, by line of its text.
 
-    `size` stands in for each size that the program computes, as far as there are any.
-
-    `with_code`: the lines that have machine code. `factor`: by how much an op's cost may be off. Without lines its code
+    `size` stands in for each size that the program computes, as far as there are any. `lines`: what they cost;
+    `with_code`: the lines that have machine code; `factor`: by how much an op's cost may be off. Without lines its code
     cannot be estimated.
     """
 

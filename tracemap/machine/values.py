@@ -107,11 +107,7 @@ def values_of(decoded: Decoded, machine: str) -> Values:
     """What a decoded instruction does; `machine` is the architecture's name as ELF has it."""
     import capstone
 
-    registers = _registers_of_x86(decoded) if machine == "EM_X86_64" else decoded.regs_access()
-    read, written = (_named(decoded, each) for each in registers)
-    if decoded.mnemonic in _CALLS:
-        given, changed = _CALLS[decoded.mnemonic]
-        read, written = read | given, written | changed
+    read, written = _read_and_written(decoded, machine)
     result = _untold_result(decoded, written)
     if result is not None and result.type == capstone.CS_OP_REG:
         written = _named(decoded, [result.reg])
@@ -132,6 +128,14 @@ def values_of(decoded: Decoded, machine: str) -> Values:
         partly=slots if stores and any(each.mem.index for each in memory) else frozenset(),
         step=_step(decoded),
     )
+
+
+def _read_and_written(decoded: Decoded, machine: str) -> tuple[frozenset[str], frozenset[str]]:
+    """The registers that an instruction reads and writes; of a call those that the called function may."""
+    registers = _registers_of_x86(decoded) if machine == "EM_X86_64" else decoded.regs_access()
+    read, written = (_named(decoded, each) for each in registers)
+    given, changed = _CALLS.get(decoded.mnemonic, (frozenset(), frozenset()))
+    return read | given, written | changed
 
 
 def _registers_of_x86(decoded: Decoded) -> tuple[list[int], list[int]]:

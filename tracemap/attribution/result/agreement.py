@@ -6,41 +6,18 @@ is named: two that err alike cannot hide it from the third.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 
+from tracemap.attribution.model import Basis, Disagreement
 from tracemap.attribution.weights import Weights
-from tracemap.codec import Count, Record
-from tracemap.graph.ops import OpId
 from tracemap.graph.program import Site
 
-
-class Evidence(enum.StrEnum):
-    """What a kernel's division over its ops can rest on."""
-
-    SAMPLES = "samples"
-    SIMULATED = "simulated instructions"
-    CODE = "machine code"
-
-
-class Disagreement(Record, frozen=True):
-    """A kernel that two ways divide differently, by more than their errors: the op of which they differ most.
-
-    `percent`: the op's share of the kernel by each way.
-    """
-
-    kernel: str
-    site: str
-    op: OpId
-    percent: Mapping[Evidence, Count]
-
-
-ERROR_OF: Mapping[Evidence, float] = {Evidence.SAMPLES: 0.15, Evidence.SIMULATED: 0.15, Evidence.CODE: 0.20}
+ERROR_OF: Mapping[Basis, float] = {Basis.SAMPLES: 0.15, Basis.SIMULATED: 0.15, Basis.CODE: 0.20}
 """By how much of a kernel a share may be off: what `make accuracy` holds each way to, for the code and some more."""
 
 
-def disagreements(found: Sequence[tuple[Site, Mapping[Evidence, Weights]]]) -> Iterator[Disagreement]:
+def disagreements(found: Sequence[tuple[Site, Mapping[Basis, Weights]]]) -> Iterator[Disagreement]:
     """The kernels that are divided differently, each once, by the site where the difference is largest.
 
     Args:

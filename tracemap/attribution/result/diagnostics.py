@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tracemap.attribution.join.run import EXECUTE
-from tracemap.attribution.model import ResidualReason, SiteResult
-from tracemap.attribution.result.agreement import Disagreement
+from tracemap.attribution.model import Disagreement, ResidualReason, SiteResult
 from tracemap.attribution.result.shares import Splitting
 from tracemap.attribution.scan.scan import Scan
 from tracemap.diagnostics import TRANSFERS_UNTIMED, Diagnostic

@@ -67,6 +67,8 @@ class CodeEstimates:
     made: dict[_Key, KernelEstimate] = field(default_factory=dict)
     """Those that the bundle does not keep yet."""
     _steps: dict[str, KernelSteps] = field(default_factory=dict)
+    _shared: dict[str, Mapping[int, Sequence[int]]] = field(default_factory=dict)
+    """By kernel: the lines whose work is done on others, by these."""
 
     def weights(self, site: Site) -> Weights | None:
         """The weights of a site's members; None where its kernel has no machine code that can be read."""
@@ -77,10 +79,11 @@ class CodeEstimates:
             return None
         steps = self._steps_of(site.kernel)
         lines = Counter({each.line: each.hundredths for each in found.lines})
-        values = of_members(steps, lines, site, steps.shared_lines(frozenset(found.with_code)))
-        if not any(values[:-1]):
-            return None
-        return Weights(tuple(values), sum(values), factor=found.factor)
+        if site.kernel not in self._shared:
+            self._shared[site.kernel] = steps.shared_lines(frozenset(found.with_code))
+        *values, _ = of_members(steps, lines, site, self._shared[site.kernel])
+        # What is of no op, such as a kernel's first instructions, is there for the sake of all of them.
+        return Weights((*values, 0), sum(values), factor=found.factor) if any(values) else None
 
     def _estimate(self, kernel: Kernel, workgroups: tuple[int, ...]) -> KernelEstimate:
         key = kernel.name, workgroups, self._size

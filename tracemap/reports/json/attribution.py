@@ -7,8 +7,15 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
-from tracemap.attribution.model import Attribution, MetricTotal, OpResult, ResidualReason, SiteCost, SlowCall
-from tracemap.attribution.result.agreement import Disagreement
+from tracemap.attribution.model import (
+    Attribution,
+    Disagreement,
+    MetricTotal,
+    OpResult,
+    ResidualReason,
+    SiteCost,
+    SlowCall,
+)
 from tracemap.codec import Count, Document, Record, view
 from tracemap.diagnostics import Diagnostic
 from tracemap.measurements.circumstances import DeviceTime
