@@ -11,14 +11,20 @@ from tracemap.codec import Count, Document, Positive, Record
 
 
 class LineEstimate(Record, frozen=True):
-    """What a line of a kernel's text costs in one call: `hundredths` of a cycle, estimated; line 0: code of no op."""
+    """What a line of a kernel's text costs in one call; line 0: code of no op.
+
+    `hundredths`: of a cycle, estimated.
+    """
 
     line: Count
     hundredths: Count
 
 
 class CacheLatency(Record, frozen=True):
-    """How fast a cache is: `bytes` that it holds, and `line_hundredths` of a cycle for a line from behind it."""
+    """How fast a cache is.
+
+    `bytes`: how many it holds; `line_hundredths`: how long a line from behind it takes, in hundredths of a cycle.
+    """
 
     bytes: Positive
     line_hundredths: Positive
