@@ -123,13 +123,12 @@ def test_a_cost_is_split_as_that_of_the_program_with_sizes(tmp_path: Path) -> No
         (kernel,) = built_as(text, tmp_path / name).kernels
         run = tmp_path / name / "run.csv"
         run.write_text(f"kernel,cpu_ns\n{kernel.name},1000000\n", encoding="utf-8")
-        result = tracemap.attribute(run, tmp_path / name / "model.tracemap")
+        result = tracemap.attribute(run, tmp_path / name / "model.tracemap", rule="model")
         parts[name] = {op.op: op.metrics["cpu_ns"].attributed for op in result.ops}
-        said = check_cli("attribute", run, "--map", tmp_path / name / "model.tracemap")
+        asked = ("attribute", run, "--map", tmp_path / name / "model.tracemap", "--rule", "model")
+        said = check_cli(*asked)
         assert ("as if each of these were 128" in " ".join(said.split())) is (name == "open")
-        slugs = {
-            each["slug"] for each in json_cli("attribute", run, "--map", run.parent / "model.tracemap")["diagnostics"]
-        }
+        slugs = {each["slug"] for each in json_cli(*asked)["diagnostics"]}
         assert ("assumed-sizes" in slugs) is (name == "open")
         assert "equal-members" not in slugs
     assert parts["open"].keys() == parts["static"].keys()

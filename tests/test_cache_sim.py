@@ -172,7 +172,7 @@ def test_what_is_read_and_written_under_a_mask_is_data(made: Path, valgrind: Pat
 def test_a_strided_read_misses_at_every_row(event: str, simulated: dict[str, Path], bundle: Path) -> None:
     (found,) = misses_by_step(simulated["misses"], load(bundle), event).items()
     (_, name), misses = found
-    assert name == "linalg.generic"
+    assert name == "arith.mulf"  # which takes what is read
     assert misses == pytest.approx(32768, rel=0.05)
 
 
@@ -568,7 +568,9 @@ def test_code_that_a_kernel_calls_counts_where_it_is_called() -> None:
     counts = CallgrindCounts(EVENTS, (99, *zeros), (), {key: (value, *zeros) for key, value in costs.items()}, calls)
     steps = simulated_steps(counts, {"so": image}, {"k": OpLines(frozenset({3, 4}))})
     assert {key: values[0] for key, values in steps.lines.items()} == {("k", 0): 2, ("k", 3): 24, ("k", 4): 31}
-    assert {key: values[-1] for key, values in steps.lines.items()} == {("k", 0): 0, ("k", 3): 19, ("k", 4): 24}
+    assert {key: values[-2] for key, values in steps.lines.items()} == {("k", 0): 0, ("k", 3): 19, ("k", 4): 24}
+    # Nothing is known of this code: an instruction takes half a cycle, and those that stand in take none.
+    assert {key: values[-1] for key, values in steps.lines.items()} == {("k", 0): 1, ("k", 3): 3, ("k", 4): 4}
     assert steps.stand_ins == 24 + 19
     assert steps.program == 99
 

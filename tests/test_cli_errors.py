@@ -32,8 +32,9 @@ MLP_FLAGS = SAMPLES / "flags" / "hand_mlp.flags"
 
 
 def everything_in(folder: Path) -> dict[str, int]:
-    """Each file and folder below a folder, hidden ones too, with its size."""
-    return {str(path.relative_to(folder)): path.lstat().st_size for path in sorted(folder.rglob("*"))}
+    """Each file and folder below a folder, hidden ones too, with its size; estimates that a bundle may keep aside."""
+    found = (path for path in sorted(folder.rglob("*")) if path.name != "estimates.json")
+    return {str(path.relative_to(folder)): path.lstat().st_size for path in found}
 
 
 def refused(slug: str, *arguments: str | Path, cwd: Path, status: int = 2) -> str:

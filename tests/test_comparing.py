@@ -197,6 +197,6 @@ def test_what_is_said_of_a_site_is_said_where_it_was_called(tmp_path: Path) -> N
             "record", "model.tracemap", "--function", function, *more, "--iterations", "5", "-o", f"{function}.csv",
             cwd=tmp_path,
         )  # fmt: skip
-        said[function] = check_cli("attribute", f"{function}.csv", cwd=tmp_path)
+        said[function] = check_cli("attribute", f"{function}.csv", "--rule", "model", cwd=tmp_path)
     assert ASSUMED_SIZES not in " ".join(said["same"].split())
     assert ASSUMED_SIZES in " ".join(said["dynamic"].split())

@@ -98,7 +98,9 @@ def read(built: Built, recorded: Recorded, tmp_path: Path) -> Path:
 
 
 def held(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    """All files but the estimates, which any command that joins runs may keep."""
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name != "estimates.json")
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 MAP, KERNELS = "m.tracemap/map.json", "m.tracemap/kernels/configured.mlir"

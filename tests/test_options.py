@@ -95,7 +95,7 @@ def test_changes_add_to_a_record() -> None:
         (RecordOptions, "inputs", [4], "a text"),
         (RecordOptions, "flagfile", 4, "a path"),
         (BuildOptions, "device", "abacus", "one of local, vulkan, cuda, hip"),
-        (AttributeOptions, "rule", "other", "one of measured, model, root, equal"),
+        (AttributeOptions, "rule", "other", "one of measured, code, model, root, equal"),
         (StatsOptions, "gamma", 0.0, "above 0"),
         (AuditOptions, "fail_under", 100.5, "at most 100"),
         (LowerOptions, "pipelines", None, "a list"),

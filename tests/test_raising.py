@@ -223,7 +223,7 @@ def test_dumps_without_tags_tell_it_too(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("swapped", [False, True])
 def test_two_softmaxes_at_one_location_are_not_mixed_up(swapped: bool, tmp_path: Path) -> None:
-    """Without tags, where two divides share a location, the phases do not tell which parts are whose."""
+    """Without tags, where two divides share a location, the phases do not tell which parts are whose: unknown."""
     lines = SOFTMAX.splitlines()
     first = "\n".join(lines[3:10])
     second = re.sub(r"%([msezr]b?)\b", r"%\1_", first).replace("%x", "%y")
@@ -236,8 +236,7 @@ def test_two_softmaxes_at_one_location_are_not_mixed_up(swapped: bool, tmp_path:
     )
     compile_by_hand(model, tmp_path)
     graph = from_dumps(tmp_path, tmp_path / "b.tracemap", model)
-    told = {line for line, known in evidence(graph).items() if known == "fused"}
-    assert told == {10, 17}
+    assert "fused" not in evidence(graph).values()  # nor is anything else known of what shares a location
 
 
 def test_a_phase_that_does_not_parse_leaves_the_shape_of_the_idiom(

@@ -37,7 +37,7 @@ def looks(recorded: Recorded, tmp_path: Path) -> list[Path]:
 
 
 def costs(built: Built, runs: Sequence[Path]) -> dict[str, Integer]:
-    made = json_cli("attribute", *runs, "--map", built("hand_multifunc"))
+    made = json_cli("attribute", *runs, "--map", built("hand_multifunc"), "--rule", "model")
     return {each["op"]: each["metrics"]["cpu_ns"]["attributed"] for each in made["ops"]}
 
 

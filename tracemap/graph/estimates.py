@@ -33,7 +33,7 @@ class CacheLatency(Record, frozen=True):
 class KernelEstimate(Record, frozen=True):
     """What a kernel costs in a call with a number of workgroups in each dimension, by line of its text.
 
-    `size` stands in for each size that the program computes, as far as there are any. `lines`: what they cost;
+    `size`: what stands in for each size that the program computes, if any. `lines`: what they cost;
     `with_code`: the lines that have machine code; `factor`: by how much an op's cost may be off. Without lines its code
     cannot be estimated.
     """

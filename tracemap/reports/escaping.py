@@ -18,13 +18,14 @@ from tracemap.inert import REORDERING
 from tracemap.reports.deflating import deflating
 
 # A carriage return would be a line end for browsers, and NUL is not allowed in HTML. Other controls, and invisible
-# characters that reorder text, are shown by name: what stands on a line must be what one sees there.
-_ODD = re.compile(f"[\0-\x08\x0b-\x1f\x7f-\x9f{REORDERING}]")
+# characters that reorder text, are shown by name: what stands on a line must be what one sees there. A form feed is a
+# space.
+_ODD = re.compile(f"[\0-\x08\x0b\r-\x1f\x7f-\x9f{REORDERING}]")
 _SHOWN = {"\r": "", "\0": "\ufffd"}
 # The same in JSON, and its other escapes, which are passed over whole: `\\\\u001b` is a backslash and letters.
-_ODD_IN_JSON = re.compile(f"\\\\(?:u00[01][0-9a-f]|[bfr])|[\x7f-\x9f{REORDERING}]")
+_ODD_IN_JSON = re.compile(f"\\\\(?:u00[01][0-9a-f]|[br])|[\x7f-\x9f{REORDERING}]")
 _ESCAPES_OF_JSON = re.compile(rf"\\u00[01][0-9a-f]|\\.|[\x7f-\x9f{REORDERING}]")
-_KEPT_OF_JSON: Final = frozenset((r"\u0009", r"\u000a", r"\n", r"\t", r"\\", r"\"", r"\/", r"\u"))
+_KEPT_OF_JSON: Final = frozenset((r"\u0009", r"\u000a", r"\u000c", r"\f", r"\n", r"\t", r"\\", r"\"", r"\/", r"\u"))
 # A `>` in an element's text means nothing (HTML, 13.2.5.1: data state), and types of MLIR are full of them.
 _MARKUP = {"&": "&amp;", "<": "&lt;"}
 

@@ -33,6 +33,8 @@ _ENOUGH = 100
 _NEAR_MISS, _FAR_MISS = 300, 1000
 """Hundredths of a cycle a line of memory takes that lies in the next cache, and one in memory, where many are brought
 one after the other."""
+_LINES_HELD = (32 << 20) // 64
+"""Of the last cache of a present-day server."""
 _BUSY = "\0busy"
 """A metric of ours, which no run can have: for how long the counted instructions keep the core busy."""
 
@@ -117,8 +119,14 @@ class StepCounts:
         """How long it takes to bring in what instructions miss."""
         counts = dict(zip(self.metrics, row.values, strict=True))
         found = {name: counts.get(name, 0) for name in ("D1mr", "DLmr", "D1mw", "DLmw")}
-        near = found["D1mr"] + found["D1mw"] - found["DLmr"] - found["DLmw"]
-        return _NEAR_MISS * max(0, near) + _FAR_MISS * (found["DLmr"] + found["DLmw"])
+        far = 0 if self._fits else found["DLmr"] + found["DLmw"]
+        return _NEAR_MISS * max(0, found["D1mr"] + found["D1mw"] - far) + _FAR_MISS * far
+
+    @cached_property
+    def _fits(self) -> bool:
+        """Whether the last cache holds all that the simulated call brought in: it is there in the next call."""
+        missed = [place for place, name in enumerate(self.metrics) if name in ("DLmr", "DLmw")]
+        return sum(row.values[place] for row in self.rows for place in missed) <= _LINES_HELD
 
     def _core(self, steps: KernelSteps, rows: Sequence[StepRow]) -> list[int]:
         """For how long instructions keep the core busy; what stands in for others does not run on it.
