@@ -13,7 +13,7 @@ from tests.support import Json, long_where
 from tracemap.hook.compiling import FOLDER, LIBRARY_NAME
 
 NAMES = sorted(path.stem for path in PROGRAMS.glob("*.json"))
-LONG = ("inside_14", "inside_222")
+LONG = ("inside_14", "inside_222", "share_div_chain", "share_strided_slice_reads")
 """Of several whose kernels are looked into those that take the longest."""
 
 
