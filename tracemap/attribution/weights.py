@@ -62,12 +62,6 @@ class Weights:
             for part, (low, high) in zip(self.split(total), bounds, strict=True)
         ]
 
-    def agrees(self, other: Weights, error: float) -> bool:
-        """Whether shares that rest on samples are those of other weights, but for chance and so much of the whole."""
-        bounds = [wilson(value, self.seen) for value in self.values]
-        shares = [value / sum(other.values) for value in other.values]
-        return all(low - error <= share <= high + error for (low, high), share in zip(bounds, shares, strict=True))
-
 
 @lru_cache(maxsize=1024)  # the layers of a model are alike, and so are the weights of their sites
 def weights_by_name(values: tuple[tuple[str, tuple[int, ...]], ...]) -> tuple[Mapping[str, Fraction], ...]:
