@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.support import check_cli
 from tracemap.attribution.steps.lines import KernelSteps, kernel_steps
 from tracemap.graph.bundle import load
-from tracemap.machine.code import OUTSIDE, Instruction, innermost
+from tracemap.machine.code import Instruction
 from tracemap.machine.images import read_images
 
 
@@ -31,4 +31,4 @@ def steps_of(bundle: Path) -> KernelSteps:
 def in_loops(steps: KernelSteps) -> list[Instruction]:
     """The instructions of a kernel that stand in loops."""
     code = steps.code
-    return [each for each in code.instructions if innermost(code.loops, each.address) != OUTSIDE]
+    return [each for each in code.instructions if each.address in code.loop_at]

@@ -30,7 +30,7 @@ from tracemap.graph.frames import Frames
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.ops import OpId
 from tracemap.graph.program import Kernel, Step
-from tracemap.machine.code import OUTSIDE, CodeLoop, innermost, instructions_of, loops_of
+from tracemap.machine.code import CodeLoop, instructions_of, loops_of
 from tracemap.machine.images import read_images
 from tracemap.measurements.model import UNTOLD_HEADER
 from tracemap.measurements.runfile import read_run
@@ -405,7 +405,7 @@ def test_code_of_no_op_goes_to_the_loop_around(built: Built, tmp_path: Path) -> 
     request = Request(bundle.graph, bundle.map_sha256, [read_run(run)], Rule.MEASURED, images=lambda: (image,))
     result = attribute(request)
     owned = {step.line for step in kernel.steps if step.ops}
-    outside = [i for i in code if i.line not in owned and innermost(loops, i.address) == OUTSIDE]
+    outside = [i for i in code if i.line not in owned and not any(loop.holds(i.address) for loop in loops)]
     lost = residual(result, "samples").get(ResidualReason.KERNEL_OVERHEAD, 0)
     # Some of the code outside brings ops what they take in.
     assert 0 < lost <= len(outside) < len(code) // 20

@@ -23,7 +23,7 @@ from tracemap.attribution.scan.rows import StepRow
 from tracemap.attribution.steps.lines import NO_METRIC, KernelSteps, Spot, kernel_steps, lines_of_ops
 from tracemap.attribution.steps.lines import in_loops as in_loops_of
 from tracemap.graph.bundle import load
-from tracemap.machine.code import OUTSIDE, WINDOW, Instruction, innermost, instructions_of, loops_of
+from tracemap.machine.code import OUTSIDE, WINDOW, Instruction, instructions_of, loops_of
 from tracemap.machine.images import kernel_images, read_images
 from tracemap.machine.memory import brought_by, waits_of
 from tracemap.measurements.model import SAMPLES
@@ -232,7 +232,7 @@ def bodies_of(model: str, tmp_path: Path, flag: str = BASELINE) -> list[list[Ins
     code = kernel_steps(made.graph, kernel, lambda: read_images(made.module_path)).code
     found: dict[int, list[Instruction]] = defaultdict(list)
     for each in code.instructions:
-        found[innermost(code.loops, each.address)].append(each)
+        found[code.loop_at.get(each.address, OUTSIDE)].append(each)
     return [body for loop, body in found.items() if loop != OUTSIDE]
 
 

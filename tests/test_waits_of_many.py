@@ -12,7 +12,6 @@ from tests.support import Json, check_cli, json_cli
 from tests.test_machine_flow import BASELINE
 from tracemap.attribution.steps.lines import KernelSteps, kernel_steps
 from tracemap.graph.bundle import load
-from tracemap.machine.code import innermost
 from tracemap.machine.images import read_images
 
 _ARRAYS = 26
@@ -50,7 +49,7 @@ def steps_of(bundle: Path) -> KernelSteps:
 
 def waiting_in_loop(steps: KernelSteps) -> tuple[int, dict[int, int]]:
     """The loop that reads the most, and where each line that reads there is found waiting."""
-    loop_of = {address: innermost(steps.code.loops, address) for address in steps.code.waits}
+    loop_of = {address: steps.code.loop_at[address] for address in steps.code.waits}
     lines = {(loop_of[address], line) for address, line in steps.code.waits.items()}
     ((loop, _),) = Counter(loop for loop, _ in lines).most_common(1)
     return loop, {line: address for address, line in steps.code.waits.items() if loop_of[address] == loop}

@@ -171,7 +171,7 @@ def _read_array(folder: Path, _dice: random.Random) -> None:
 def _read_module(folder: Path, _dice: random.Random) -> None:
     import numpy as np
 
-    from tracemap.machine.code import innermost, instructions_of, loops_of
+    from tracemap.machine.code import instructions_of, loops_by_address, loops_of
     from tracemap.machine.images import kernel_images, read_images
     from tracemap.machine.linked import linked_functions, spots_at
     from tracemap.machine.symbols import NOWHERE
@@ -181,9 +181,7 @@ def _read_module(folder: Path, _dice: random.Random) -> None:
         for function in image.functions:
             assert kernel_images(images, function.name)
             instructions = instructions_of(image, function)
-            loops = loops_of(instructions)
-            for instruction in instructions[:50]:
-                innermost(loops, instruction.address)
+            loops_by_address(instructions, loops_of(instructions))
         middles = [(function.low + function.high) // 2 for function in linked_functions(image)]
         spots_at(image, np.array([NOWHERE, 0, 1 << 40, *middles], dtype=np.int64))
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from tracemap.machine.code import ALWAYS, OUTSIDE, CodeLoop, Instruction, basic_blocks
+from tracemap.machine.code import ALWAYS, OUTSIDE, CodeLoop, Instruction, basic_blocks, loops_by_address
 from tracemap.machine.integer_steps import IntegerStep, integer_step
 from tracemap.machine.operands import Memory, operands_of
 
@@ -105,13 +105,9 @@ def blocks_of(instructions: Sequence[Instruction], loops: Sequence[CodeLoop]) ->
         instructions: of the function, by address.
         loops: those of the function.
     """
-    sizes = [sum(high - low for low, high in loop.ranges) for loop in loops]
-
-    def innermost(address: int) -> int:
-        around = [place for place, loop in enumerate(loops) if loop.holds(address)]
-        return min(around, key=lambda place: sizes[place], default=OUTSIDE)
-
-    found = [_block(body, following, innermost(body[0].address)) for body, following in _bodies(instructions)]
+    loop_at = loops_by_address(instructions, loops)
+    bodies = _bodies(instructions)
+    found = [_block(body, following, loop_at.get(body[0].address, OUTSIDE)) for body, following in bodies]
     return Blocks({block.address: block for block in found}, loops)
 
 

@@ -6,10 +6,12 @@ are those that the code generator left, whatever it unrolled, fused or peeled.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from functools import cache
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tracemap.machine.decoding import decoded
 from tracemap.machine.images import CodeFunction, Image
@@ -72,31 +74,73 @@ def instructions_of(image: Image, function: CodeFunction) -> tuple[Instruction, 
 
     found = list(decoded(image, function))
     lines = image.lines_at(np.array([each.address for each in found], dtype=np.int64)).tolist()
-    return tuple(_instruction(each, line, function, image.machine) for each, line in zip(found, lines, strict=True))
+    known = _known(image.machine)
+    return tuple(
+        _instruction(each, line, function, image.machine, known) for each, line in zip(found, lines, strict=True)
+    )
 
 
-def _instruction(decoded: Decoded, line: int, function: CodeFunction, machine: str) -> Instruction:
-    import capstone
+@cache
+def _known(_machine: str) -> dict[bytes, _Encoding]:
+    """By the bytes of instructions of an architecture: kernels have many in common."""
+    return {}
 
-    known = decoded.id != 0  # bytes that are no instruction have no groups
-    is_jump = known and decoded.group(capstone.CS_GRP_JUMP)
-    ends = known and (decoded.group(capstone.CS_GRP_RET) or decoded.group(capstone.CS_GRP_INT))
-    # Where a jump leads to, as far as it says so itself: its last operand, if that is a number.
-    told = [int(last.imm) for last in decoded.operands[-1:] if last.type == capstone.CS_OP_IMM] if is_jump else []
-    values = values_of(decoded, machine) if known else NO_VALUES
+
+_MOST_KNOWN: Final = 1 << 16
+
+
+class _Encoding(NamedTuple):
+    """What instructions of the same bytes have in common."""
+
+    values: Values
+    hundredths: int
+    is_jump: bool
+    falls_through: bool
+
+
+def _instruction(
+    decoded: Decoded, line: int, function: CodeFunction, machine: str, known: dict[bytes, _Encoding]
+) -> Instruction:
+    code = bytes(decoded.bytes)
+    if code not in known:
+        if len(known) >= _MOST_KNOWN:
+            known.clear()
+        known[code] = _encoding(decoded, machine)
+    found = known[code]
     return Instruction(
         address=decoded.address,
         size=decoded.size,
         mnemonic=decoded.mnemonic,
         operands=decoded.op_str,
         line=line,
-        targets=tuple(target for target in told if function.low <= target < function.high),
-        falls_through=not ends and not (is_jump and decoded.mnemonic in ALWAYS),
-        hundredths=hundredths_of_cycle(
-            machine, decoded.mnemonic, decoded.op_str, loads=values.loads, stores=values.stores
-        ),
-        values=values,
+        targets=_targets(decoded, function) if found.is_jump else (),
+        falls_through=found.falls_through,
+        hundredths=found.hundredths,
+        values=found.values,
     )
+
+
+def _encoding(decoded: Decoded, machine: str) -> _Encoding:
+    import capstone
+
+    groups = decoded.groups if decoded.id else ()  # bytes that are no instruction have none
+    is_jump = capstone.CS_GRP_JUMP in groups
+    ends = capstone.CS_GRP_RET in groups or capstone.CS_GRP_INT in groups
+    values = values_of(decoded, machine) if decoded.id else NO_VALUES
+    return _Encoding(
+        values,
+        hundredths_of_cycle(machine, decoded.mnemonic, decoded.op_str, loads=values.loads, stores=values.stores),
+        is_jump,
+        falls_through=not ends and not (is_jump and decoded.mnemonic in ALWAYS),
+    )
+
+
+def _targets(decoded: Decoded, function: CodeFunction) -> tuple[int, ...]:
+    """Where a jump leads to, as far as it says so itself: its last operand, if that is a number."""
+    import capstone
+
+    told = [int(last.imm) for last in decoded.operands[-1:] if last.type == capstone.CS_OP_IMM]
+    return tuple(target for target in told if function.low <= target < function.high)
 
 
 ALWAYS = ("jmp", "b", "br")
@@ -192,7 +236,17 @@ def _ranges(blocks: Sequence[Sequence[Instruction]]) -> Iterator[tuple[int, int]
     yield low, high
 
 
-def innermost(loops: Sequence[CodeLoop], address: int) -> int:
-    """The number of the innermost loop around an instruction, `OUTSIDE` where there is none."""
-    around = [number for number, loop in enumerate(loops) if loop.holds(address)]
-    return min(around, key=lambda number: sum(high - low for low, high in loops[number].ranges), default=OUTSIDE)
+def loops_by_address(instructions: Sequence[Instruction], loops: Sequence[CodeLoop]) -> dict[int, int]:
+    """The number of the innermost loop around each instruction, by address; no entry where there is none.
+
+    Args:
+        instructions: of a function, by address.
+        loops: those of the function.
+    """
+    addresses = [each.address for each in instructions]
+    found: dict[int, int] = {}
+    sizes = [sum(high - low for low, high in loop.ranges) for loop in loops]
+    for number in sorted(range(len(loops)), key=lambda number: -sizes[number]):  # inner ones last
+        for low, high in loops[number].ranges:
+            found.update(dict.fromkeys(addresses[bisect_left(addresses, low) : bisect_left(addresses, high)], number))
+    return found

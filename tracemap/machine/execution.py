@@ -259,7 +259,8 @@ class _Turns:
             found.counts[start] = sum(seen) + _between(seen, count)
         for turn in self._turns:
             for address, access in turn.accesses.items():
-                found.accesses.setdefault(address, access.within(_step(first, second, address), count))
+                if address not in found.accesses:
+                    found.accesses[address] = access.within(_step(first, second, address), count)
         return found
 
 

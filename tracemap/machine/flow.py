@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from tracemap.machine.code import OUTSIDE, CodeLoop, Instruction, innermost
+from tracemap.machine.code import OUTSIDE, CodeLoop, Instruction, loops_by_address
 from tracemap.machine.contracted import Contracted
 
 
@@ -23,7 +23,8 @@ def lines_of_values(code: Contracted, loops: Sequence[CodeLoop]) -> dict[int, in
         code: of a function; an instruction of a line that is of an op carries this op's value.
         loops: those of the function.
     """
-    carriers = _Carriers(code.instructions, loops, code.lines.owned, code.factors)
+    loop_at = loops_by_address(code.instructions, loops)
+    carriers = _Carriers(code.instructions, loops, loop_at, code.lines.owned, code.factors)
     lines = ((each.address, carriers.line_of(place)) for place, each in enumerate(code.instructions))
     return {address: line for address, line in lines if line} | dict(code.products)
 
@@ -32,6 +33,7 @@ def lines_of_values(code: Contracted, loops: Sequence[CodeLoop]) -> dict[int, in
 class _Carriers:
     instructions: Sequence[Instruction]
     loops: Sequence[CodeLoop]
+    loop_at: Mapping[int, int]
     owned: frozenset[int]
     factors: Mapping[int, tuple[frozenset[str], int]]
     _found: dict[int, int] = field(default_factory=dict)
@@ -120,7 +122,7 @@ class _Carriers:
 
     def _from_inside_out(self, place: int) -> Iterator[tuple[list[int], bool]]:
         """The instructions of each loop around one, and whether it goes around; last all of them."""
-        loop = innermost(self.loops, self.instructions[place].address)
+        loop = self.loop_at.get(self.instructions[place].address, OUTSIDE)
         while loop != OUTSIDE:
             yield self._held_by(loop), True
             loop = self.loops[loop].parent

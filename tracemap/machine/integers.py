@@ -203,11 +203,15 @@ class State:
 
     def address(self, operand: Memory) -> Known:
         """Where an operand in memory is."""
-        if operand.base == "rip":
-            return Value(_CODE, operand.offset)
-        base = self.registers.get(operand.base, UNKNOWN) if operand.base else ZERO
-        index = self.registers.get(operand.counter, UNKNOWN) if operand.counter else ZERO
-        return added(added(base, scaled(index, operand.scale)), number(operand.offset))
+        base, counter, scale, offset, _ = operand
+        if base == "rip":
+            return Value(_CODE, offset)
+        place = self.registers.get(base, UNKNOWN) if base else ZERO
+        if counter:
+            place = added(place, scaled(self.registers.get(counter, UNKNOWN), scale))
+        if place is UNKNOWN or place.pointer == LOW_BYTE:
+            return UNKNOWN
+        return Value(place.pointer, place.offset + offset)
 
     def _write(self, register: Register, value: Known) -> None:
         """Write a register: of four bytes the other four become nothing, of fewer the others stay."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -110,21 +111,21 @@ def values_of(decoded: Decoded, machine: str) -> Values:
     read, written = _read_and_written(decoded, machine)
     result = _untold_result(decoded, written)
     if result is not None and result.type == capstone.CS_OP_REG:
-        written = _named(decoded, [result.reg])
+        written = _named(decoded, [result.reg], machine)
         read -= written
     memory = [each for each in decoded.operands if each.type == capstone.CS_OP_MEM]
     bases = [each.mem.base for each in memory]
-    places = _named(decoded, [*bases, *(each.mem.index for each in memory)])
+    places = _named(decoded, [*bases, *(each.mem.index for each in memory)], machine)
     loads, stores = (False, False) if _NO_ACCESS.match(decoded.mnemonic) else _accesses(decoded, memory, result)
     slots = frozenset(_slots(decoded, memory))
     return Values(
-        reads=(read - places) | (_data(decoded) & read & places) | (slots if loads else frozenset()),
+        reads=(read - places) | (_data(decoded, machine) & read & places) | (slots if loads else frozenset()),
         places=places,
         writes=written | (slots if stores else frozenset()),
         loads=loads,
         stores=stores and not slots,
         near=loads and all(decoded.reg_name(base) in _NEAR for base in bases),
-        loaded=frozenset(_place(decoded, each) for each in memory if loads),
+        loaded=frozenset(_place(decoded, each, machine) for each in memory if loads),
         partly=slots if stores and any(each.mem.index for each in memory) else frozenset(),
         step=_step(decoded),
     )
@@ -133,7 +134,7 @@ def values_of(decoded: Decoded, machine: str) -> Values:
 def _read_and_written(decoded: Decoded, machine: str) -> tuple[frozenset[str], frozenset[str]]:
     """The registers that an instruction reads and writes; of a call those that the called function may."""
     registers = _registers_of_x86(decoded) if machine == "EM_X86_64" else decoded.regs_access()
-    read, written = (_named(decoded, each) for each in registers)
+    read, written = (_named(decoded, each, machine) for each in registers)
     given, changed = _CALLS.get(decoded.mnemonic, (frozenset(), frozenset()))
     return read | given, written | changed
 
@@ -186,14 +187,15 @@ def _accesses(decoded: Decoded, memory: Sequence[Decoded], result: Decoded | Non
     return any(each.access & capstone.CS_AC_READ or not each.access for each in others), bool(writes)
 
 
+_WIDTH: Final = re.compile(r"([xyz])mm")
 _LANES = {"x": 4, "y": 8, "z": 16}
 
 
-def _place(decoded: Decoded, operand: Decoded) -> Place:
+def _place(decoded: Decoded, operand: Decoded, machine: str) -> Place:
     memory = operand.mem
-    base, index = (widest(decoded.reg_name(register) or "") for register in (memory.base, memory.index))
-    width = re.search(r"([xyz])mm", decoded.op_str)
-    lanes = _LANES[width[1]] if width and "gather" in decoded.mnemonic else 1
+    base, index = (_name(decoded, register, machine) for register in (memory.base, memory.index))
+    width = _WIDTH.search(decoded.op_str) if "gather" in decoded.mnemonic else None
+    lanes = _LANES[width[1]] if width else 1
     return Place(base, index, getattr(memory, "scale", 1), memory.disp, lanes)  # on AArch64 an index is shifted
 
 
@@ -230,13 +232,25 @@ _WIDEST_BYTES: Final = 64
 _WORD_BYTES: Final = 4
 
 
-def _named(decoded: Decoded, registers: Sequence[int]) -> frozenset[str]:
-    return frozenset(map(widest, {decoded.reg_name(each) or "" for each in registers} - _NO_VALUES))
+def _named(decoded: Decoded, registers: Iterable[int], machine: str) -> frozenset[str]:
+    return frozenset([_name(decoded, each, machine) for each in registers]) - _NO_VALUES
 
 
-def _data(decoded: Decoded) -> frozenset[str]:
+def _name(decoded: Decoded, register: int, machine: str) -> str:
+    """The name of the widest register that one is part of. The library is asked once, as that takes long."""
+    known = _NAMES[machine]
+    if register not in known:
+        known[register] = widest(decoded.reg_name(register) or "")
+    return known[register]
+
+
+_NAMES: Final[defaultdict[str, dict[int, str]]] = defaultdict(dict)
+"""By architecture, and by the library's number of a register."""
+
+
+def _data(decoded: Decoded, machine: str) -> frozenset[str]:
     """Registers that are taken as values, even if an address is made of them too, as in `add rax, [rax]`."""
     import capstone
 
     operands = (each for each in decoded.operands if each.type == capstone.CS_OP_REG)
-    return _named(decoded, [each.reg for each in operands if each.access & capstone.CS_AC_READ])
+    return _named(decoded, [each.reg for each in operands if each.access & capstone.CS_AC_READ], machine)

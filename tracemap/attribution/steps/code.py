@@ -16,7 +16,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Final
 
-from tracemap.machine.code import OUTSIDE, WINDOW, CodeLoop, Instruction, innermost, loops_of
+from tracemap.machine.code import OUTSIDE, WINDOW, CodeLoop, Instruction, loops_by_address, loops_of
 from tracemap.machine.contracted import Contracted
 from tracemap.machine.flow import lines_of_values
 from tracemap.machine.memory import Waits, brought_by, waits_of
@@ -42,6 +42,11 @@ class KernelCode:
     def loops(self) -> tuple[CodeLoop, ...]:
         """Its loops."""
         return loops_of(self.instructions)
+
+    @cached_property
+    def loop_at(self) -> dict[int, int]:
+        """The number of the innermost loop around an instruction, by address; no entry where there is none."""
+        return loops_by_address(self.instructions, self.loops)
 
     @cached_property
     def line_at(self) -> dict[int, int]:
@@ -80,7 +85,7 @@ class KernelCode:
         """The instructions of each loop that stand in no loop inside of it; those outside of all loops."""
         found: dict[int, list[Instruction]] = defaultdict(list)
         for each in self.instructions:
-            found[innermost(self.loops, each.address)].append(each)
+            found[self.loop_at.get(each.address, OUTSIDE)].append(each)
         return found
 
     @cached_property

@@ -14,7 +14,7 @@ from tracemap.errors import ModuleInvalid
 from tracemap.graph.frames import NOBODY, Frames, frames_of
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.program import Kernel, Site
-from tracemap.machine.code import OUTSIDE, innermost, instructions_of
+from tracemap.machine.code import OUTSIDE, instructions_of
 from tracemap.machine.images import Image, kernel_images
 from tracemap.machine.lines import taken_in
 from tracemap.machine.unplaced import code_of_ops
@@ -112,7 +112,7 @@ class KernelSteps:
         """The innermost loop around an address that has code of ops, `OUTSIDE` where there is none."""
         if address not in self._loop_of:
             loops = self.code.loops
-            number = innermost(loops, address)
+            number = self.code.loop_at.get(address, OUTSIDE)
             while number != OUTSIDE and self.owned.isdisjoint(loops[number].lines):
                 number = loops[number].parent
             self._loop_of[address] = number
@@ -130,7 +130,7 @@ class KernelSteps:
         if row.address == NO_ADDRESS:
             return Spot(row.step, own, OUTSIDE if own else UNKNOWN_LOOP)
         if metric == SAMPLES:
-            loop, reads = innermost(self.code.loops, row.address), self.code.behind.get(row.address, ())
+            loop, reads = self.code.loop_at.get(row.address, OUTSIDE), self.code.behind.get(row.address, ())
             pool, waits = self.code.pool_of(row.address), row.address in self.code.waits
             if waits or pool != NO_POOL:
                 return Spot(row.step, NOBODY, loop, pool, waits, reads)
@@ -154,7 +154,7 @@ class KernelSteps:
         missed: Lines = Counter()
         for row in rows:
             if row.address != NO_ADDRESS and row.values[samples]:
-                loop = innermost(self.code.loops, row.address)
+                loop = self.code.loop_at.get(row.address, OUTSIDE)
                 around[loop] += row.values[samples]
                 if row.address in self.code.waits:
                     found[loop][self.code.waits[row.address]] += row.values[samples]
