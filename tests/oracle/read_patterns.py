@@ -47,7 +47,9 @@ def patterns() -> list[Pattern]:
         _beside("in order", lambda sketch, shape: sketch.argument(shape), _whole),
         _beside("by columns", _by_columns, lambda shape: _whole(shape[::-1])),
         *(_strided(axis, step) for axis in (1, 0) for step in (2, 3, 4)),
+        *(_sliced(f"every 2. row, {step}. column", (0, 0), (2, step)) for step in (2, 3)),
         *(_block(axis) for axis in (1, 0)),
+        _sliced("a block in the middle", (32, 64), (1, 1)),
         *(_converted(dtype) for dtype in ("i8", "i1", "i4", "bf16", "f16", "i32", "f8E5M2")),
         *(_broadcast(axis) for axis in (1, 0)),
         *(_reversed(axis) for axis in (1, 0)),
@@ -102,30 +104,28 @@ def _by_columns(sketch: Sketch, shape: Shape) -> Value:
 
 
 def _strided(axis: int, step: int) -> Pattern:
-    steps = (step, 1) if axis == 0 else (1, step)
-
-    def whole(shape: Shape) -> Shape:
-        return shape[0] * steps[0], shape[1] * steps[1]
-
-    return _beside(
-        f"every {step}. {('row', 'column')[axis]}",
-        lambda sketch, shape: sketch.slice(sketch.argument(whole(shape)), (0, 0), shape, steps, "x"),
-        lambda shape: lines_of(whole(shape), "f32", slice(None, None, steps[0]), slice(None, None, steps[1])),
-    )
+    return _sliced(f"every {step}. {('row', 'column')[axis]}", (0, 0), (step, 1) if axis == 0 else (1, step))
 
 
 def _block(axis: int) -> Pattern:
-    start = (64, 0) if axis == 0 else (0, 64)
+    return _sliced(f"a block of {('rows', 'columns')[axis]}", (64, 0) if axis == 0 else (0, 64), (1, 1))
+
+
+def _sliced(name: str, start: Shape, steps: Shape) -> Pattern:
+    """Rows and columns from a start on, in steps, of an array that goes on behind them for as much."""
 
     def whole(shape: Shape) -> Shape:
-        return shape[0] + 2 * start[0], shape[1] + 2 * start[1]
+        return shape[0] * steps[0] + 2 * start[0], shape[1] * steps[1] + 2 * start[1]
+
+    def places(shape: Shape) -> tuple[slice, ...]:
+        return tuple(
+            slice(first, first + count * step, step) for first, count, step in zip(start, shape, steps, strict=True)
+        )
 
     return _beside(
-        f"a block of {('rows', 'columns')[axis]}",
-        lambda sketch, shape: sketch.slice(sketch.argument(whole(shape)), start, shape, (1, 1), "x"),
-        lambda shape: lines_of(
-            whole(shape), "f32", slice(start[0], start[0] + shape[0]), slice(start[1], start[1] + shape[1])
-        ),
+        name,
+        lambda sketch, shape: sketch.slice(sketch.argument(whole(shape)), start, shape, steps, "x"),
+        lambda shape: lines_of(whole(shape), "f32", *places(shape)),
     )
 
 
