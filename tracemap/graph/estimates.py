@@ -47,10 +47,14 @@ class KernelEstimate(Record, frozen=True):
 
 
 class KeptEstimates(Document, frozen=True, kw_only=True):
-    """The estimates that were made so far of the module with this SHA-256, for a machine with these caches."""
+    """The estimates that were made so far of the module with this SHA-256, for a machine with these caches.
+
+    `method`: the version of the way to estimate; what another one has made is not used.
+    """
 
     schema_version: Literal[1] = 1
     kind: Literal["estimates"] = "estimates"
+    method: Count = 0
     module_sha256: str = ""
     caches: tuple[CacheLatency, ...] = ()
     kernels: tuple[KernelEstimate, ...] = ()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
 
 Decoded = Any
 """A `capstone.CsInsn`; the library has no type hints."""
@@ -104,136 +104,174 @@ def widest(register: str) -> str:
     return register
 
 
+class _Operand(NamedTuple):
+    """An operand, taken out of the library's record at once: each look into that takes long.
+
+    `register`, `base` and `counter` are names of the widest registers, "" for none. `access`: what is done with it, 0
+    where the library does not say. `size`: of what is in memory, in bytes.
+    """
+
+    kind: int
+    access: int
+    register: str = ""
+    base: str = ""
+    counter: str = ""
+    scale: int = 1
+    offset: int = 0
+    size: int = 0
+    number: int = 0
+
+
+_REGISTER, _NUMBER, _MEMORY = 1, 2, 3
+"""Kinds of operands (Capstone, CS_OP_REG, CS_OP_IMM, CS_OP_MEM)."""
+_READ, _WRITTEN = 1, 2
+"""Ways to access one (CS_AC_READ, CS_AC_WRITE)."""
+
+
 def values_of(decoded: Decoded, machine: str) -> Values:
     """What a decoded instruction does; `machine` is the architecture's name as ELF has it."""
-    import capstone
-
-    read, written = _read_and_written(decoded, machine)
-    result = _untold_result(decoded, written)
-    if result is not None and result.type == capstone.CS_OP_REG:
-        written = _named(decoded, [result.reg], machine)
+    operands = _operands_of_x86(decoded) if machine == _X86 else _operands_of_others(decoded, machine)
+    read, written = _read_and_written(decoded, operands, machine)
+    result = _untold_result(decoded.mnemonic, operands, written)
+    if result is not None and result.register:
+        written = frozenset({result.register}) - _NO_VALUES
         read -= written
-    memory = [each for each in decoded.operands if each.type == capstone.CS_OP_MEM]
-    bases = [each.mem.base for each in memory]
-    places = _named(decoded, [*bases, *(each.mem.index for each in memory)], machine)
-    loads, stores = (False, False) if _NO_ACCESS.match(decoded.mnemonic) else _accesses(decoded, memory, result)
-    slots = frozenset(_slots(decoded, memory))
+    found = replace(NO_VALUES, reads=read, writes=written, step=_step(decoded.mnemonic, operands))
+    in_memory = any(each.kind == _MEMORY for each in operands)
+    return _values_in_memory(decoded, operands, result, found) if in_memory else found
+
+
+def _values_in_memory(
+    decoded: Decoded, operands: Sequence[_Operand], result: _Operand | None, registers: Values
+) -> Values:
+    """The same of an instruction with an operand in memory, from what it does to registers."""
+    memory = [each for each in operands if each.kind == _MEMORY]
+    places = frozenset([name for each in memory for name in (each.base, each.counter)]) - _NO_VALUES
+    is_access = not _NO_ACCESS.match(decoded.mnemonic)
+    loads, stores = _accesses(decoded.mnemonic, memory, result) if is_access else (False, False)
+    slots = frozenset(_slots(memory))
+    # Registers that are taken as values, even if an address is made of them too, as in `add rax, [rax]`.
+    data = frozenset([each.register for each in operands if each.access & _READ]) & registers.reads & places
     return Values(
-        reads=(read - places) | (_data(decoded, machine) & read & places) | (slots if loads else frozenset()),
+        reads=(registers.reads - places) | data | (slots if loads else frozenset()),
         places=places,
-        writes=written | (slots if stores else frozenset()),
+        writes=registers.writes | (slots if stores else frozenset()),
         loads=loads,
         stores=stores and not slots,
-        near=loads and all(decoded.reg_name(base) in _NEAR for base in bases),
-        loaded=frozenset(_place(decoded, each, machine) for each in memory if loads),
-        partly=slots if stores and any(each.mem.index for each in memory) else frozenset(),
-        step=_step(decoded),
+        near=loads and all(each.base in _NEAR for each in memory),
+        loaded=frozenset(_place(decoded, each) for each in memory if loads),
+        partly=slots if stores and any(each.counter for each in memory) else frozenset(),
+        step=registers.step,
     )
 
 
-def _read_and_written(decoded: Decoded, machine: str) -> tuple[frozenset[str], frozenset[str]]:
-    """The registers that an instruction reads and writes; of a call those that the called function may."""
-    registers = _registers_of_x86(decoded) if machine == "EM_X86_64" else decoded.regs_access()
-    read, written = (_named(decoded, each, machine) for each in registers)
-    given, changed = _CALLS.get(decoded.mnemonic, (frozenset(), frozenset()))
-    return read | given, written | changed
+_X86: Final = "EM_X86_64"
 
 
-def _registers_of_x86(decoded: Decoded) -> tuple[list[int], list[int]]:
-    """The registers that are read, and those that are written; operands of which that is not told are made to say so.
+def _operands_of_x86(decoded: Decoded) -> list[_Operand]:
+    """The operands, without what the library says of those behind the first of which it does not say it.
 
     The library (Capstone 5.0.9, X86Mapping.c: X86_get_op_access) tells it of the first operands, then there is a 0,
-    and whatever stood in memory for those behind it. What it says of registers itself is made of that too.
+    and whatever stood in memory for those behind it.
     """
-    import capstone
-
-    read, written = list(decoded.regs_read), list(decoded.regs_write)
+    found = []
     is_told = True
-    for place, each in enumerate(decoded.operands):
+    for each in decoded.operands:
         is_told = is_told and each.access != 0
-        if not is_told:
-            each.access = 0
-        if each.type == capstone.CS_OP_MEM:
-            read += [each.mem.segment, each.mem.base, each.mem.index]
-        elif each.type == capstone.CS_OP_REG:
-            if each.access & capstone.CS_AC_READ or (place and not is_told):  # what is no result is taken
-                read.append(each.reg)
-            if each.access & capstone.CS_AC_WRITE:
-                written.append(each.reg)
-    return read, written
+        found.append(_operand(decoded, each, each.access if is_told else 0, _X86))
+    return found
 
 
-def _untold_result(decoded: Decoded, written: frozenset[str]) -> Decoded | None:
+def _operands_of_others(decoded: Decoded, machine: str) -> list[_Operand]:
+    return [_operand(decoded, each, each.access, machine) for each in decoded.operands]
+
+
+def _operand(decoded: Decoded, operand: Decoded, access: int, machine: str) -> _Operand:
+    kind: int = operand.type
+    if kind == _REGISTER:
+        return _Operand(kind, access, _name(decoded, operand.reg, machine))
+    if kind == _MEMORY:
+        memory = operand.mem
+        base, counter = _name(decoded, memory.base, machine), _name(decoded, memory.index, machine)
+        size = operand.size if machine == _X86 else _WORD_BYTES
+        scale = memory.scale if machine == _X86 else 1  # on AArch64 an index is shifted
+        return _Operand(kind, access, "", base, counter, scale, memory.disp, size)
+    return _Operand(kind, access, number=operand.imm if kind == _NUMBER else 0)
+
+
+def _read_and_written(
+    decoded: Decoded, operands: Sequence[_Operand], machine: str
+) -> tuple[frozenset[str], frozenset[str]]:
+    """The registers that an instruction reads and writes; of a call those that the called function may."""
+    implied = (decoded.regs_read, decoded.regs_write) if machine == _X86 else decoded.regs_access()
+    read, written = ([_name(decoded, each, machine) for each in registers] for registers in implied)
+    for place, each in enumerate(operands if machine == _X86 else ()):
+        if each.kind == _MEMORY:
+            read += (each.base, each.counter)
+        elif each.kind == _REGISTER:
+            if each.access & _READ or (place and not each.access):  # what is no result is taken
+                read.append(each.register)
+            if each.access & _WRITTEN:
+                written.append(each.register)
+    given, changed = _CALLS.get(decoded.mnemonic, (frozenset(), frozenset()))
+    return (frozenset(read) - _NO_VALUES) | given, (frozenset(written) - _NO_VALUES) | changed
+
+
+def _untold_result(mnemonic: str, operands: Sequence[_Operand], written: frozenset[str]) -> _Operand | None:
     """The first operand, where it is the result and the library does not say so.
 
     It does not of some instructions of AVX-512, and takes what some moves write to memory for what they read.
     """
-    import capstone
-
-    first = next(iter(decoded.operands), None)
-    if first is None or written or _NO_RESULT.match(decoded.mnemonic):
+    if not operands or written or _NO_RESULT.match(mnemonic):
         return None
-    return first if not first.access or (first.type == capstone.CS_OP_MEM and _MOVE.match(decoded.mnemonic)) else None
+    first = operands[0]
+    return first if not first.access or (first.kind == _MEMORY and _MOVE.match(mnemonic)) else None
 
 
-def _accesses(decoded: Decoded, memory: Sequence[Decoded], result: Decoded | None) -> tuple[bool, bool]:
-    """Whether an instruction loads, and whether it stores."""
-    import capstone
-
-    if _OF_AARCH64.match(decoded.mnemonic):  # where an address is counted on, the library says that memory is written
-        return bool(memory) and decoded.mnemonic[0] == "l", bool(memory) and decoded.mnemonic[0] == "s"
-    others = [each for each in memory if each is not result]
-    writes = [each for each in memory if each is result or each.access & capstone.CS_AC_WRITE]
-    return any(each.access & capstone.CS_AC_READ or not each.access for each in others), bool(writes)
+def _accesses(mnemonic: str, memory: Sequence[_Operand], result: _Operand | None) -> tuple[bool, bool]:
+    """Whether an instruction that has operands in memory loads, and whether it stores."""
+    if _OF_AARCH64.match(mnemonic):  # where an address is counted on, the library says that memory is written
+        return mnemonic[0] == "l", mnemonic[0] == "s"
+    loads = any(each.access & _READ or not each.access for each in memory if each is not result)
+    return loads, any(each is result or each.access & _WRITTEN for each in memory)
 
 
 _WIDTH: Final = re.compile(r"([xyz])mm")
 _LANES = {"x": 4, "y": 8, "z": 16}
 
 
-def _place(decoded: Decoded, operand: Decoded, machine: str) -> Place:
-    memory = operand.mem
-    base, index = (_name(decoded, register, machine) for register in (memory.base, memory.index))
+def _place(decoded: Decoded, operand: _Operand) -> Place:
     width = _WIDTH.search(decoded.op_str) if "gather" in decoded.mnemonic else None
     lanes = _LANES[width[1]] if width else 1
-    return Place(base, index, getattr(memory, "scale", 1), memory.disp, lanes)  # on AArch64 an index is shifted
+    return Place(operand.base, operand.counter, operand.scale, operand.offset, lanes)
 
 
-def _step(decoded: Decoded) -> int:
+def _step(mnemonic: str, operands: Sequence[_Operand]) -> int:
     """The constant that an instruction counts a register on by, 0 where it does not."""
-    import capstone
-
-    if decoded.mnemonic in _COUNTS_ONE:
-        return _COUNTS_ONE[decoded.mnemonic]
-    if decoded.mnemonic not in _COUNTS:
+    if mnemonic in _COUNTS_ONE:
+        return _COUNTS_ONE[mnemonic]
+    if mnemonic not in _COUNTS:
         return 0
-    first, *others, last = decoded.operands
-    same = all(other.type == capstone.CS_OP_REG and other.reg == first.reg for other in others)
-    if first.type != capstone.CS_OP_REG or last.type != capstone.CS_OP_IMM or not same:
-        return 0
-    return _COUNTS[decoded.mnemonic] * int(last.imm)
+    first, *others, last = operands
+    same = first.register and all(other.register == first.register for other in others)
+    return _COUNTS[mnemonic] * last.number if same and last.kind == _NUMBER else 0
 
 
 _COUNTS: Final = {"add": 1, "sub": -1}
 _COUNTS_ONE: Final = {"inc": 1, "dec": -1}
 
 
-def _slots(decoded: Decoded, memory: Sequence[Decoded]) -> Iterator[str]:
+def _slots(memory: Sequence[_Operand]) -> Iterator[str]:
     """The places on the stack that operands are; one that is counted to may be any in a vector."""
     for each in memory:
-        base = decoded.reg_name(each.mem.base)
-        if base in _STACK:
-            size = _WIDEST_BYTES if each.mem.index else max(1, each.size if hasattr(each, "size") else _WORD_BYTES)
-            low = each.mem.disp // _WORD_BYTES * _WORD_BYTES
-            yield from (f"[{base}{place:+}]" for place in range(low, each.mem.disp + size, _WORD_BYTES))
+        if each.base in _STACK:
+            size = _WIDEST_BYTES if each.counter else max(1, each.size)
+            low = each.offset // _WORD_BYTES * _WORD_BYTES
+            yield from (f"[{each.base}{place:+}]" for place in range(low, each.offset + size, _WORD_BYTES))
 
 
 _WIDEST_BYTES: Final = 64
 _WORD_BYTES: Final = 4
-
-
-def _named(decoded: Decoded, registers: Iterable[int], machine: str) -> frozenset[str]:
-    return frozenset([_name(decoded, each, machine) for each in registers]) - _NO_VALUES
 
 
 def _name(decoded: Decoded, register: int, machine: str) -> str:
@@ -246,11 +284,3 @@ def _name(decoded: Decoded, register: int, machine: str) -> str:
 
 _NAMES: Final[defaultdict[str, dict[int, str]]] = defaultdict(dict)
 """By architecture, and by the library's number of a register."""
-
-
-def _data(decoded: Decoded, machine: str) -> frozenset[str]:
-    """Registers that are taken as values, even if an address is made of them too, as in `add rax, [rax]`."""
-    import capstone
-
-    operands = (each for each in decoded.operands if each.type == capstone.CS_OP_REG)
-    return _named(decoded, [each.reg for each in operands if each.access & capstone.CS_AC_READ], machine)

@@ -54,6 +54,17 @@ class KernelCode:
         return lines_of_values(self.contracted, self.loops)
 
     @cached_property
+    def loops_of_ops(self) -> frozenset[int]:
+        """The loops in which anything is of an op, be it a value that is carried."""
+        found: set[int] = set()
+        for address in self.line_at:
+            loop = self.loop_at.get(address, OUTSIDE)
+            while loop != OUTSIDE and loop not in found:
+                found.add(loop)
+                loop = self.loops[loop].parent
+        return frozenset(found)
+
+    @cached_property
     def _hundredths(self) -> tuple[dict[int, int], dict[int, Fraction]]:
         """For how long instructions keep the core busy, by address, and what those of a line do on average.
 

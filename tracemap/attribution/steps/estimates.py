@@ -29,6 +29,8 @@ from tracemap.units import ASSUMED_SIZE, UNKNOWN, Integer
 
 _CODE: Final = "\0code"
 """A metric of ours, which no run can have: hundredths of a cycle that instructions are estimated to take."""
+_METHOD: Final = 2
+"""The version of all that estimates hang on: counted on with each change to what they come to."""
 _X86: Final = "EM_X86_64"
 """The architecture whose whole numbers are followed (`machine.integers`)."""
 
@@ -95,7 +97,8 @@ class CodeEstimates:
     @cached_property
     def _known(self) -> Mapping[_Key, KernelEstimate]:
         kept = self.kept()
-        holds = kept.module_sha256 == self.graph.module.sha256 and kept.caches == self._kept_caches
+        made_for = kept.module_sha256, kept.caches, kept.method
+        holds = made_for == (self.graph.module.sha256, self._kept_caches, _METHOD)
         return {(each.kernel, each.workgroups, each.size): each for each in (kept.kernels if holds else ())}
 
     @cached_property
@@ -111,7 +114,9 @@ class CodeEstimates:
     def all_made(self) -> KeptEstimates:
         """All estimates, those that were kept first."""
         kernels = (*self._known.values(), *(self.made[key] for key in sorted(self.made)))
-        return KeptEstimates(module_sha256=self.graph.module.sha256, caches=self._kept_caches, kernels=kernels)
+        return KeptEstimates(
+            method=_METHOD, module_sha256=self.graph.module.sha256, caches=self._kept_caches, kernels=kernels
+        )
 
     def _steps_of(self, kernel: str) -> KernelSteps:
         if kernel not in self._steps:

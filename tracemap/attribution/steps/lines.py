@@ -113,7 +113,7 @@ class KernelSteps:
         if address not in self._loop_of:
             loops = self.code.loops
             number = self.code.loop_at.get(address, OUTSIDE)
-            while number != OUTSIDE and self.owned.isdisjoint(loops[number].lines):
+            while number != OUTSIDE and number not in self.code.loops_of_ops:
                 number = loops[number].parent
             self._loop_of[address] = number
         return self._loop_of[address]
