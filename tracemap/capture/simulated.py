@@ -9,11 +9,11 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
-from typing import Final
+from typing import Final, NamedTuple
 
 from tracemap.capture.guarded import set_right
 from tracemap.errors import ModuleInvalid, RunInvalid
-from tracemap.machine.code import instructions_of, loops_of
+from tracemap.machine.code import OUTSIDE, around, instructions_of, loops_by_address, loops_of
 from tracemap.machine.contracted import Contracted
 from tracemap.machine.flow import lines_of_values
 from tracemap.machine.images import CodeFunction, Image
@@ -22,6 +22,7 @@ from tracemap.machine.symbols import function_symbols
 from tracemap.machine.unplaced import code_of_ops
 from tracemap.measurements.callgrind import CallgrindCounts
 from tracemap.measurements.model import CORE_CYCLES, SAMPLES, STAND_INS, STEP_METRICS
+from tracemap.units import split_by_largest_remainder
 
 LinesOf = Mapping[str, OpLines]
 """The lines of a kernel's text that are of ops, by the kernel's name."""
@@ -82,11 +83,11 @@ def simulated_steps(
     order = [_index_of(counts.events, event) for event in EVENTS]
     picked = itemgetter(*order)
     counts = set_right(counts, images, lines_of)
-    at, busy_at = _kernel_lines(counts, images, lines_of)
+    at = _spots(counts, images, lines_of)
     # What a kernel calls that is no kernel is counted where it is called; a kernel's own code counts by itself.
     called = [call for call in counts.calls if (call.target_object, call.target) not in at]
     costs = [
-        (key, (*picked(values), 0, values[order[0]] * busy_at.get(key, _BUSY_OF_ANY)))
+        (at[key], (*picked(values), 0, values[order[0]] * at[key].hundredths))
         for key, values in counts.costs.items()
         if key in at
     ]
@@ -94,13 +95,31 @@ def simulated_steps(
     for call in called:
         stands_in = 0 if (call.target_object, call.target) in own else call.costs[order[0]]
         cycles = (call.costs[order[0]] - stands_in) * _BUSY_OF_ANY
-        costs.append(((call.object, call.address), (*picked(call.costs), stands_in, cycles)))
-    found: dict[tuple[str, int], Counter[int]] = defaultdict(Counter)
-    for key, values in costs:
-        if key in at:
-            found[at[key]].update(dict(enumerate(values)))
+        if (call.object, call.address) in at:
+            costs.append((at[call.object, call.address], (*picked(call.costs), stands_in, cycles)))
+    found = _by_line(costs)
     lines = {key: _whole(tuple(found[key][number] for number in range(len(EVENTS) + 2))) for key in sorted(found)}
     return SimulatedSteps(lines, counts.totals[order[0]], counts.caches)
+
+
+def _by_line(costs: Sequence[tuple[_Spot, tuple[int, ...]]]) -> dict[tuple[str, int], Counter[int]]:
+    """Costs by kernel and line: what code of no op costs is of the ops in the loop around it, as they cost there."""
+    found: dict[tuple[str, int], Counter[int]] = defaultdict(Counter)
+    in_loops: dict[_LoopKey, Counter[int]] = defaultdict(Counter)
+    for spot, values in costs:
+        if spot.is_owned:
+            found[spot.kernel, spot.line].update(dict(enumerate(values)))
+            for loop in spot.loops:
+                in_loops[loop][spot.line] += values[-1]
+    for spot, values in costs:
+        if not spot.is_owned:
+            seen = next((in_loops[loop] for loop in spot.loops if loop in in_loops), Counter({spot.line: 1}))
+            lines = sorted(seen)
+            for number, value in enumerate(values):
+                parts = split_by_largest_remainder(value, [seen[line] for line in lines])
+                for line, part in zip(lines, parts, strict=True):
+                    found[spot.kernel, line][number] += part
+    return found
 
 
 _BUSY_OF_ANY: Final = 50
@@ -122,12 +141,26 @@ def _index_of(events: Sequence[str], event: str) -> int:
     return events.index(event)
 
 
-def _kernel_lines(
-    counts: CallgrindCounts, images: Mapping[str, Image], lines_of: LinesOf
-) -> tuple[dict[tuple[str, int], tuple[str, int]], dict[tuple[str, int], int]]:
-    """Of all instructions that are of kernels the kernel and line, and the hundredths of a cycle that one takes.
+_LoopKey = tuple[str, str, int]
+"""Object, kernel, and the number of a loop of it."""
 
-    Both are by object and address.
+
+class _Spot(NamedTuple):
+    """An instruction of a kernel: its line, and for how long it keeps the core busy; whether the line is of an op.
+
+    `loops`: those around it, from inside out.
+    """
+
+    kernel: str
+    line: int
+    is_owned: bool
+    hundredths: int
+    loops: tuple[_LoopKey, ...]
+
+
+def _spots(counts: CallgrindCounts, images: Mapping[str, Image], lines_of: LinesOf) -> dict[tuple[str, int], _Spot]:
+    """The instructions of kernels that ran, by object and address.
+
     A load is on the line that takes what it loads, a store on the line that made what it stores, as far as they tell.
     """
     import numpy as np
@@ -136,24 +169,39 @@ def _kernel_lines(
     for owner, address in (*counts.costs, *((call.target_object, call.target) for call in counts.calls)):
         if owner in seen:
             seen[owner].add(address)
-    found: dict[tuple[str, int], tuple[str, int]] = {}
-    busy: dict[tuple[str, int], int] = {}
+    found: dict[tuple[str, int], _Spot] = {}
     for name, image in images.items():
         addresses = np.array(sorted(seen[name]), dtype=np.int64)
         functions = image.functions_at(addresses).tolist()
         kernels = [image.functions[number] for number in sorted(set(functions) - {-1})]
-        carried: dict[int, int] = {}
+        told: dict[int, _Spot] = {}
         for each in kernels:
-            code = _code(image, each, lines_of)
-            carried |= lines_of_values(code, loops_of(code.instructions))
-            busy |= {(name, one.address): one.hundredths for one in code.instructions}
+            told |= _spots_of_kernel(name, image, each, lines_of)
         for address, number, line in zip(
             addresses.tolist(), functions, image.lines_at(addresses).tolist(), strict=True
         ):
             kernel = image.functions[number].name if number >= 0 else ""
             if kernel in lines_of:
-                found[name, address] = kernel, carried.get(address, line)
-    return found, busy
+                other = _Spot(kernel, line, line in lines_of[kernel].owned, _BUSY_OF_ANY, ())
+                found[name, address] = told.get(address, other)
+    return found
+
+
+def _spots_of_kernel(name: str, image: Image, function: CodeFunction, lines_of: LinesOf) -> dict[int, _Spot]:
+    """All instructions of a kernel, by address; none where they cannot be read."""
+    code = _code(image, function, lines_of)
+    loops = loops_of(code.instructions)
+    carried, loop_at = lines_of_values(code, loops), loops_by_address(code.instructions, loops)
+    return {
+        each.address: _Spot(
+            function.name,
+            carried.get(each.address, each.line),
+            each.address in carried,
+            each.hundredths,
+            tuple((name, function.name, loop) for loop in around(loops, loop_at.get(each.address, OUTSIDE))),
+        )
+        for each in code.instructions
+    }
 
 
 def _code(image: Image, function: CodeFunction, lines_of: LinesOf) -> Contracted:

@@ -250,3 +250,10 @@ def loops_by_address(instructions: Sequence[Instruction], loops: Sequence[CodeLo
         for low, high in loops[number].ranges:
             found.update(dict.fromkeys(addresses[bisect_left(addresses, low) : bisect_left(addresses, high)], number))
     return found
+
+
+def around(loops: Sequence[CodeLoop], loop: int) -> Iterator[int]:
+    """A loop and those that it stands in, from inside out; none outside of loops."""
+    while loop != OUTSIDE:
+        yield loop
+        loop = loops[loop].parent

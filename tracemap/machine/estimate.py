@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from tracemap.machine.blocks import Blocks, blocks_of
 from tracemap.machine.chains import Chain, chains_of
-from tracemap.machine.code import OUTSIDE, WINDOW, CodeLoop, Instruction
+from tracemap.machine.code import OUTSIDE, WINDOW, CodeLoop, Instruction, around
 from tracemap.machine.execution import Access, Execution, executed
 from tracemap.machine.integers import Surroundings, Value, loaded_pointer
 from tracemap.machine.traffic import LINE_BYTES, Turns, brought, streams_of
@@ -190,19 +190,13 @@ class _Estimate:
             found[self._loop_of[each.address]].append(each)
         return found
 
-    def _around(self, loop: int) -> Iterator[int]:
-        """A loop and those around it, from inside out."""
-        while loop != OUTSIDE:
-            yield loop
-            loop = self.loops[loop].parent
-
     @cached_property
     def _inside(self) -> Mapping[int, Sequence[int]]:
         """The loops inside of each, itself too; of the code outside of loops only that."""
         found: dict[int, list[int]] = defaultdict(list)
         found[OUTSIDE].append(OUTSIDE)
         for loop in range(len(self.loops)):
-            for outer in self._around(loop):
+            for outer in around(self.loops, loop):
                 found[outer].append(loop)
         return found
 
@@ -275,10 +269,10 @@ class _Estimate:
     def _overlapping(self, loop: int) -> int:
         """The loop whose turns a loop's waiting overlaps with: one around it, if its turns fit into the window."""
         while loop != OUTSIDE and self.loops[loop].parent != OUTSIDE:
-            around = self.loops[loop].parent
-            if self._instructions_a_turn(around) > WINDOW:
+            outer = self.loops[loop].parent
+            if self._instructions_a_turn(outer) > WINDOW:
                 break
-            loop = around
+            loop = outer
         return loop
 
     def _stores(self, addresses: Sequence[int]) -> bool:
@@ -294,7 +288,7 @@ class _Estimate:
         found: dict[int, tuple[Access, Sequence[Turns]]] = {}
         for address, access in self.first.accesses.items():
             if access.place is UNKNOWN or access.place.pointer not in _STATES:
-                loops = zip(self._around(self._loop_of[address]), access.turns, strict=False)
+                loops = zip(around(self.loops, self._loop_of[address]), access.turns, strict=False)
                 turns = [Turns(loop, step, count) for loop, (step, count) in loops]
                 found[address] = access, (*turns, *self._grid(address, access))
         return found

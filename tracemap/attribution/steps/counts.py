@@ -24,8 +24,9 @@ from tracemap.attribution.weights import Weights
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.program import Kernel, Site
 from tracemap.machine.images import Image
+from tracemap.machine.traffic import LINE_BYTES
 from tracemap.measurements.model import CORE_CYCLES, INSTRUCTIONS, READ_MISSES, SAMPLES, STAND_INS
-from tracemap.units import split_by_largest_remainder
+from tracemap.units import UNKNOWN, split_by_largest_remainder
 
 _ENOUGH = 100
 """Samples from which a site is judged by its own alone; with fewer, by those of all sites of its kernel, if enough."""
@@ -33,8 +34,8 @@ _ENOUGH = 100
 _NEAR_MISS, _FAR_MISS = 300, 1000
 """Hundredths of a cycle a line of memory takes that lies in the next cache, and one in memory, where many are brought
 one after the other."""
-_LINES_HELD = (32 << 20) // 64
-"""Of the last cache of a present-day server."""
+_LAST_CACHE = 32 << 20
+"""Bytes of the last cache of a present-day server."""
 _BUSY = "\0busy"
 """A metric of ours, which no run can have: for how long the counted instructions keep the core busy."""
 
@@ -110,23 +111,36 @@ class StepCounts:
     def _busy(self, steps: KernelSteps, rows: Sequence[StepRow]) -> list[StepRow]:
         """For how long instructions keep the core busy, and wait for memory beyond that, in hundredths of a cycle."""
         core = self._core(steps, rows)
-        waits = [self._waits(row) for row in rows]
+        waits = [self._waits(row, is_larger=steps.kernel.name in self._larger) for row in rows]
         beyond = max(0, sum(waits) - sum(core))
         stalls = split_by_largest_remainder(beyond, waits) if beyond else [0] * len(rows)
         return [replace(row, values=(own + stall,)) for row, own, stall in zip(rows, core, stalls, strict=True)]
 
-    def _waits(self, row: StepRow) -> int:
-        """How long it takes to bring in what instructions miss."""
+    def _waits(self, row: StepRow, *, is_larger: bool) -> int:
+        """How long it takes to bring in what instructions miss; `is_larger`: than the last cache, by its kernel alone.
+
+        One call is simulated: what of its arrays is in the last cache then is what was written last before, but
+        between calls of a kernel that brings in more than that none stays there.
+        """
         counts = dict(zip(self.metrics, row.values, strict=True))
         found = {name: counts.get(name, 0) for name in ("D1mr", "DLmr", "D1mw", "DLmw")}
-        far = 0 if self._fits else found["DLmr"] + found["DLmw"]
-        return _NEAR_MISS * max(0, found["D1mr"] + found["D1mw"] - far) + _FAR_MISS * far
+        missed = found["D1mr"] + found["D1mw"]
+        far = missed if is_larger else 0 if self._fits else found["DLmr"] + found["DLmw"]
+        return _NEAR_MISS * max(0, missed - far) + _FAR_MISS * far
+
+    @cached_property
+    def _larger(self) -> frozenset[str]:
+        """The kernels whose arrays are larger than the last cache, at any site."""
+        moved = ((site, [member.bytes for member in site.members]) for site in self.graph.sites)
+        return frozenset(
+            site.kernel for site, each in moved if sum(some for some in each if some is not UNKNOWN) > _LAST_CACHE
+        )
 
     @cached_property
     def _fits(self) -> bool:
         """Whether the last cache holds all that the simulated call brought in: it is there in the next call."""
         missed = [place for place, name in enumerate(self.metrics) if name in ("DLmr", "DLmw")]
-        return sum(row.values[place] for row in self.rows for place in missed) <= _LINES_HELD
+        return sum(row.values[place] for row in self.rows for place in missed) <= _LAST_CACHE // LINE_BYTES
 
     def _core(self, steps: KernelSteps, rows: Sequence[StepRow]) -> list[int]:
         """For how long instructions keep the core busy; what stands in for others does not run on it.

@@ -278,8 +278,8 @@ def _shared(steps: KernelSteps, loop: int, value: int, by_loop: Mapping[int, Lin
         if steps.is_inside(inner, loop):
             seen.update(inside)
     if not seen.total():  # nothing was seen of any of them: by the number of their instructions
-        counts = steps.code.loops[loop].lines
-        seen = Counter({line: count for line, count in counts.items() if line in steps.owned})
+        carried = steps.code.line_at.items()
+        seen = Counter(line for address, line in carried if steps.is_inside(steps.loop_of(address), loop))
     return _split(value, seen)
 
 
