@@ -128,7 +128,7 @@ class _Estimate:
     @cached_property
     def first(self) -> Execution:
         """What the first workgroup does."""
-        return self._executed((0, 0, 0))
+        return self._executed((0, 0, 0), with_turns=True)
 
     @cached_property
     def _last(self) -> Mapping[int, Execution]:
@@ -140,11 +140,11 @@ class _Estimate:
         """What the workgroup of this number in a dimension does, the first one in the others."""
         return self._executed([number * (dimension == other) for other in range(len(self.workgroups))])
 
-    def _executed(self, place: Sequence[int]) -> Execution:
+    def _executed(self, place: Sequence[int], *, with_turns: bool = False) -> Execution:
         memory = {Value(_DISPATCH, at): count for at, count in zip(_COUNTS_AT, self.workgroups, strict=True)}
         memory |= {Value(_WORKGROUP, at): number for at, number in zip(_IDS_AT, place, strict=True)}
         memory |= {Value(_CONSTANTS, at): value for at, value in self.constants.items()}
-        return executed(self._blocks, Surroundings(_ARGUMENTS, memory))
+        return executed(self._blocks, Surroundings(_ARGUMENTS, memory), with_turns=with_turns)
 
     @cached_property
     def _blocks(self) -> Blocks:

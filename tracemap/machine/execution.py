@@ -55,11 +55,17 @@ class Execution:
 NO_EXECUTION: Final = Execution({}, {}, frozenset())
 
 
-def executed(blocks: Blocks, around: Surroundings) -> Execution:
-    """What a call of a function does, with what it finds in registers and memory."""
+def executed(blocks: Blocks, around: Surroundings, *, with_turns: bool = True) -> Execution:
+    """What a call of a function does, with what it finds in registers and memory.
+
+    Args:
+        blocks: of the function.
+        around: what it finds.
+        with_turns: tell by how much loops move accesses; else only where these begin, which takes less time.
+    """
     if not blocks.by_address:
         return NO_EXECUTION
-    walk = _Walk(blocks)
+    walk = _Walk(blocks, with_turns)
     try:
         found = walk.region(OUTSIDE, {blocks.entry: _Arrival(1.0, State.at_entry(around))})[0]
     except _TooMuch:
@@ -67,7 +73,7 @@ def executed(blocks: Blocks, around: Surroundings) -> Execution:
     counts = {
         each.address: count for start, count in found.counts.items() for each in blocks.by_address[start].instructions
     }
-    return Execution(counts, found.accesses, frozenset(walk.assumed))
+    return Execution(counts, found.accesses if with_turns else walk.begins, frozenset(walk.assumed))
 
 
 class _TooMuch(Exception):
@@ -126,9 +132,12 @@ class _Found:
 class _Walk:
     """Follows the code of a function, region by region: all of it, or the body of a loop."""
 
-    def __init__(self, blocks: Blocks) -> None:
+    def __init__(self, blocks: Blocks, with_turns: bool) -> None:
         self.blocks = blocks
         self.assumed: set[int] = set()
+        self.begins: dict[int, Access] = {}
+        """Where loads and stores go first, if that is all that is asked."""
+        self._with_turns = with_turns
         self.looks_at_places = True
         """Whether it is noted where loads and stores go: not in the last turn of a loop."""
         self._followed = 0
@@ -161,9 +170,10 @@ class _Walk:
             raise _TooMuch
         block, state = self.blocks.by_address[start], arrival.state.copy()
         found.counts[start] += arrival.weight
+        accesses = found.accesses if self._with_turns else self.begins
         for step in block.steps:
-            if step.memory is not None and self.looks_at_places and step.address not in found.accesses:
-                found.accesses[step.address] = Access(state.address(step.memory), step.memory.size)
+            if step.memory is not None and self.looks_at_places and step.address not in accesses:
+                accesses[step.address] = Access(state.address(step.memory), step.memory.size)
             if step.numbers is not None:
                 step.numbers.run(state)
         if not block.condition:
