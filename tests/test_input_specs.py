@@ -234,3 +234,11 @@ def test_advice_keeps_the_truth_that_is_meant(written: str, advised: str) -> Non
     entry = Function("f", (Argument("c", "tensor<i1>", loop_bound=False),))
     with pytest.raises(InputInvalid, match=rf"write it as --input={advised}$"):
         check_spec(entry, entry.arguments[0], written)
+
+
+@pytest.mark.parametrize("element", ["i4", "si4", "ui2"])
+def test_advice_for_parts_of_bytes_can_be_followed(element: str) -> None:
+    entry = Function("f", (Argument("c", f"tensor<8x{element}>", loop_bound=False),))
+    with pytest.raises(InputInvalid, match=rf"write it as --input=8x{element}=11$"):
+        check_spec(entry, entry.arguments[0], f"8x{element}=1")
+    check_spec(entry, entry.arguments[0], f"8x{element}=11")

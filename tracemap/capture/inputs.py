@@ -259,7 +259,8 @@ def _example_of(shaped: Shaped, meant: str = "") -> str:
     if shaped.sizes is not None:
         kind, _, given = meant.partition("=")
         fits = kind.endswith("i1") and shaped.element == "i1" and given in ("0", "1")
-        return f"{_written(shaped)}={given if fits else value}"
+        of_a_byte = shaped.element != "i1" and len(_zero(shaped.element)) > 1
+        return f"{_written(shaped)}={given if fits else '11' if of_a_byte else value}"
     with suppress(ValueError):
         value = float(meant) if shaped.element in HALVES else value
     return passed_number(value, shaped.element)
