@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from tests.kernels import built, steps_of
+from tests.support import Json, check_cli, json_cli
 from tracemap.attribution.model import Basis, Disagreement
 from tracemap.attribution.result.agreement import disagreements
 from tracemap.attribution.steps.lines import KernelSteps
 from tracemap.attribution.weights import Weights
+from tracemap.graph.bundle import load
 from tracemap.graph.ops import Evidence, OpId
 from tracemap.graph.program import Membership, Site, Step
 from tracemap.machine.chains import chains_of
@@ -41,13 +43,13 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], KernelSt
 
 def estimated(steps: KernelSteps, caches: Sequence[Cache] = NEAR) -> Estimate:
     """What the first workgroup takes."""
-    return estimate(steps.code.instructions, steps.code.loops, (1, 1, 1), tuple(caches), 128)
+    return estimate(steps.code.instructions, steps.code.loops, (1, 1, 1), tuple(caches))
 
 
 def by_line(steps: KernelSteps, values: Estimate) -> dict[int, float]:
     """What the lines of ops take, of what these have together."""
     found: dict[int, float] = {}
-    for address, hundredths in values.total().items():
+    for address, (hundredths, _, _) in values.total().items():
         line = steps.code.line_at.get(address, 0)
         if line:
             found[line] = found.get(line, 0.0) + hundredths
@@ -221,9 +223,6 @@ def test_the_kernels_site_that_differs_most_is_named() -> None:
 
 
 def test_a_bundle_keeps_its_estimates(tmp_path: Path) -> None:
-    from tests.support import check_cli, json_cli
-    from tracemap.graph.bundle import load
-
     bundle, run = built(CHAIN, tmp_path, ()), tmp_path / "run.parquet"
     check_cli("record", bundle, "-o", run, "--serial", "--iterations", "3")
     first = json_cli("attribute", run, "--map", bundle)
@@ -234,3 +233,91 @@ def test_a_bundle_keeps_its_estimates(tmp_path: Path) -> None:
     (bundle / "estimates.json").write_text("{", encoding="utf-8")
     assert json_cli("attribute", run, "--map", bundle) == first
     assert load(bundle).estimates() == kept
+
+
+PRODUCT = """
+func.func @main(%x: tensor<?x?xf32>, %y: tensor<?x?xf32>) -> tensor<?x?xf32> {
+  %a = stablehlo.dot_general %x, %y, contracting_dims = [1] x [0] : (tensor<?x?xf32>, tensor<?x?xf32>) -> tensor<?x?xf32>
+  %b = stablehlo.tanh %a : tensor<?x?xf32>
+  %c = stablehlo.sine %b : tensor<?x?xf32>
+  return %c : tensor<?x?xf32>
+}
+"""  # noqa: E501 - the text is MLIR
+
+
+def test_each_size_is_the_arguments_own(tmp_path: Path) -> None:
+    bundle = built(PRODUCT, tmp_path, ())
+    narrow = costs(bundle, tmp_path, "512x4xf32=1", "4x512xf32=1")
+    wide = costs(bundle, tmp_path, "32x1024xf32=1", "1024x32xf32=1")
+    # Of 1024 multiplications an element, and of four: a function takes some twenty.
+    assert share(wide, 3) > 0.8
+    assert share(narrow, 3) < 0.75
+    assert not any(cost["uncertain"] for cost in narrow.values())
+
+
+LOOPS = """
+#m = affine_map<(d0) -> (d0)>
+func.func @main(%a: tensor<4096xf32>, %k: tensor<4096xi32>) -> tensor<4096xf32> {{
+  %e = tensor.empty() : tensor<4096xf32>
+  %z = arith.constant 0 : i32
+  %c0 = arith.constant 0 : index
+  %c1 = arith.constant 1 : index
+  %c100 = arith.constant 100 : index
+  %f = arith.constant 0.999 : f32
+  %0 = linalg.generic {{indexing_maps=[#m,#m,#m], iterator_types=["parallel"]}} ins(%a,%k : tensor<4096xf32>,tensor<4096xi32>) outs(%e : tensor<4096xf32>) {{
+  ^bb0(%x: f32, %i: i32, %o: f32):
+    {}
+    linalg.yield %q : f32 }} -> tensor<4096xf32>
+  %1 = linalg.generic {{indexing_maps=[#m,#m], iterator_types=["parallel"]}} ins(%0 : tensor<4096xf32>) outs(%e : tensor<4096xf32>) {{
+  ^bb0(%x: f32, %o: f32):
+    %r = scf.for %ii = %c0 to %c100 step %c1 iter_args(%y = %x) -> f32 {{
+      %y1 = arith.mulf %y, %f : f32
+      %y2 = math.sqrt %y1 : f32
+      scf.yield %y2 : f32
+    }}
+    linalg.yield %r : f32 }} -> tensor<4096xf32>
+  return %1 : tensor<4096xf32>
+}}
+"""  # noqa: E501 - the text is MLIR
+TURNS = """scf.for %ii = %c0 to {} step %c1 iter_args(%y = %x) -> f32 {{
+      %y1 = arith.mulf %y, %f : f32
+      %y2 = math.sqrt %y1 : f32
+      scf.yield %y2 : f32
+    }}"""
+BRANCH = f"""%p = arith.cmpi sgt, %i, %z : i32
+    %q = scf.if %p -> f32 {{
+      %r = {TURNS.format("%c100")}
+      scf.yield %r : f32
+    }} else {{ scf.yield %x : f32 }}"""
+LOOP = f"""%n = arith.index_cast %i : i32 to index
+    %q = {TURNS.format("%n")}"""
+
+
+READING = 0.02
+"""What an op takes of both that computes nothing."""
+
+
+@pytest.mark.parametrize(("body", "taken"), [(BRANCH, 1), (LOOP, 100)], ids=["branch", "loop"])
+def test_an_interval_holds_whatever_the_data_decides(body: str, taken: int, tmp_path: Path) -> None:
+    """Both ops have the same loop; the data decides whether one of them runs it 100 times, or not at all."""
+    bundle = built(LOOPS.format(body), tmp_path, ())
+    for data, truth in ((0, 0.0), (taken, 0.5)):
+        first, second = costs(bundle, tmp_path, "4096xf32=1", f"4096xi32={data}").values()
+        whole = first["attributed"] + second["attributed"]
+        assert first["uncertain"]
+        for cost, part in ((first, truth), (second, 1 - truth)):
+            assert cost["likely_low"] <= (part + READING) * whole
+            assert cost["likely_high"] >= (part - READING) * whole
+
+
+def costs(bundle: Path, folder: Path, *inputs: str) -> dict[int, Json]:
+    """What the ops of a plain run cost by the default rule, by line."""
+    run = folder / "run.parquet"
+    given = [word for spec in inputs for word in ("--input", spec)]
+    check_cli("record", bundle, "-o", run, "--serial", "--iterations", "3", "--force", *given)
+    return {op["line"]: op["metrics"]["cpu_ns"] for op in json_cli("attribute", run, "--map", bundle)["ops"]}
+
+
+def share(costs: dict[int, Json], line: int) -> float:
+    """The part that a line has of all."""
+    return float(costs[line]["attributed"] / sum(cost["attributed"] for cost in costs.values()))

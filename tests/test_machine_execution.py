@@ -33,7 +33,6 @@ from tracemap.measurements.callgrind import read_callgrind
 from tracemap.toolchain import find_tool
 from tracemap.units import UNKNOWN
 
-SIZE = 128
 CACHES: Caches = (Cache(1 << 60, 1),)
 OF_DATA = {"main_dispatch_5_elementwise_32x10_f32": 0.02}
 """Kernels with a branch that depends on data: by which part of all counts they may be off."""
@@ -173,8 +172,7 @@ def grid(command: Command) -> tuple[int, ...]:
 
 def runs_of(code: Sequence[Instruction], workgroups: Sequence[int]) -> dict[int, int]:
     """How often instructions run in all workgroups: what they are estimated to take, a cycle each."""
-    cycles: Estimate = estimate([replace_cost(each) for each in code], loops_of(code), workgroups, CACHES, SIZE)
-    assert not cycles.assumed
+    cycles: Estimate = estimate([replace_cost(each) for each in code], loops_of(code), workgroups, CACHES)
     return {address: round(hundredths / 100) for address, hundredths in cycles.core.items()}
 
 
@@ -233,7 +231,8 @@ def test_a_loop_of_unknown_length_is_assumed_and_a_size_makes_it_known(tmp_path:
     alone: Execution = executed(blocks_of(code, loops), NOTHING)
     assert alone.assumed
     assert max(alone.counts.values()) >= ASSUMED_TURNS / 2  # it depends on data whether it begins at all
-    small, large = (estimate(code, loops, (1, 1, 1), CACHES, size) for size in (64, 640))
-    assert not small.assumed
-    assert small.sized
+    assert estimate(code, loops, (1, 1, 1), CACHES).doubts
+    small, large = (estimate(code, loops, (1, 1, 1), CACHES, (size, 0)) for size in (64, 640))
+    assert small.reads_constants
+    assert not small.doubts
     assert sum(large.core.values()) > 5 * sum(small.core.values())

@@ -34,7 +34,7 @@ from tracemap.attribution.scan.metrics import IN_MILLIONTHS
 from tracemap.attribution.scan.scan import Scan, is_disturbed, percentiles, scan
 from tracemap.attribution.scan.tables import Tables, open_tables
 from tracemap.attribution.steps.counts import StepCounts
-from tracemap.attribution.steps.estimates import CodeEstimates
+from tracemap.attribution.steps.estimates import CodeEstimates, Numbers
 from tracemap.attribution.weights import Weights, best_peaks
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import RunMismatch, UsageInvalid
@@ -121,7 +121,8 @@ class Request:
 
     Without a rule the runs decide: `measured` where enough was seen inside of kernels, else `code`, and `model` where
     the module has no machine code. `images` reads that. `kept` has what the bundle keeps of estimates that were made
-    of it, and `keep` takes those to keep. `keep_disturbed`: what calls take beyond the
+    of it, and `keep` takes those to keep; `numbers` are those that kernels are called with, asked for where the program
+    computes sizes. `keep_disturbed`: what calls take beyond the
     fence of calls like them is split over ops as all else. `series`: what ops cost in each invocation is kept, too.
     `memory_mb`: what rows may hold of the memory; 0: what the
     machine can spare. `peaks`: what the rule `model` goes by in place of what the runs tell, so that runs which are
@@ -140,6 +141,7 @@ class Request:
     peaks: Peaks | None = None
     kept: Callable[[], KeptEstimates] = KeptEstimates
     keep: Callable[[KeptEstimates], object] = bool
+    numbers: Callable[[], Numbers] = dict
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +245,8 @@ def _result(request: Request, tables: Tables, of_places: Totals, diagnostics: Se
     steps = of_places.steps(graph, request.images)
     header = _added_up([run.header for run in request.runs])
     peaks = request.peaks or header.peaks
-    estimates = CodeEstimates(graph, request.images, [run.header for run in request.runs], request.kept, peaks)
+    headers = [run.header for run in request.runs]
+    estimates = CodeEstimates(graph, request.images, headers, request.kept, peaks, request.numbers)
     inside = bases(graph, rule, steps, estimates, of_places.places.keys())
     by = Splitting(rule, peaks, header.workers, names, of_places, steps, per_call, inside)
     sites, transfers = site_results(graph, by), transfer_results(graph, by)

@@ -25,6 +25,8 @@ class Weights:
     `seen`: how much was measured that they rest on; `sampled`: that is subject to chance; `assumed`: they are those of
     sizes that the program does not know before; `equal`: there was nothing to go by, so those of all members are the
     same. `factor`: they are estimates, and the cost of each member may be off by this factor; 1: they are not.
+    `bounds`: the least and the most that the estimate of each may be, as data decides how often its code runs; none
+    where it does not.
     """
 
     values: tuple[int, ...]
@@ -33,6 +35,7 @@ class Weights:
     assumed: bool = False
     equal: bool = False
     factor: float = 1.0
+    bounds: tuple[tuple[int, int], ...] = ()
 
     def split(self, total: int) -> list[int]:
         """A total split over members and nobody, exactly; without any weight evenly over members."""
@@ -52,14 +55,18 @@ class Weights:
 
     def intervals(self, total: int) -> list[tuple[int, int]]:
         """The intervals of the parts of a total: those of 95 % where samples decide, else what estimates leave open."""
-        whole = sum(self.values)
-        if self.sampled:
-            bounds = [wilson(value, self.seen) for value in self.values]
-        else:
-            bounds = [_within(value, whole, self.factor) for value in self.values]
+        bounds = [wilson(value, self.seen) for value in self.values] if self.sampled else self._estimated()
         return [
             (min(part, math.floor(total * low)), max(part, math.ceil(total * high)))
             for part, (low, high) in zip(self.split(total), bounds, strict=True)
+        ]
+
+    def _estimated(self) -> list[tuple[float, float]]:
+        """The least and the most that parts of a whole may be: others are the most then, or the least."""
+        bounds = self.bounds or [(value, value) for value in self.values]
+        least, most = (sum(bound[number] for bound in bounds) for number in (0, 1))
+        return [
+            (_part(low, most - high, 1 / self.factor), _part(high, least - low, self.factor)) for low, high in bounds
         ]
 
 
@@ -80,14 +87,13 @@ def wilson(successes: int, trials: int) -> tuple[float, float]:
     return low, (middle + half) / (1 + square) if successes < trials else 1.0
 
 
-def _within(value: int, whole: int, factor: float) -> tuple[float, float]:
-    """Between what a part of a whole is, if it is so many times less or more beside the others.
+def _part(value: int, rest: int, factor: float) -> float:
+    """What part of a whole a value is, if it is so many times as much; the rest is as it is.
 
-    >>> _within(1, 2, 3.0)
-    (0.25, 0.75)
+    >>> _part(1, 1, 3.0), _part(1, 1, 1 / 3)
+    (0.75, 0.25)
     """
-    rest = whole - value
-    return (value / (value + factor * rest), factor * value / (factor * value + rest)) if whole else (0.0, 1.0)
+    return factor * value / (factor * value + rest) if value else 0.0
 
 
 def best_peaks(told: Sequence[Peaks]) -> Peaks:

@@ -107,7 +107,7 @@ def find_cases(graph: TraceGraph, module: Module, dispatches: Sequence[Dispatch]
         module: its configured module, parsed.
         dispatches: those of the module, in order.
     """
-    return dispatched(module, dispatches, _sites_of(graph, dispatches))
+    return dispatched(module, dispatches, sites_of_dispatches(graph, dispatches))
 
 
 def dispatched(module: Module, dispatches: Sequence[Dispatch], sites_of: Mapping[int, tuple[Site, ...]]) -> list[Case]:
@@ -134,7 +134,7 @@ def _functions(module: Module) -> Mapping[tuple[str, str], Operation]:
     return found
 
 
-def _sites_of(graph: TraceGraph, dispatches: Sequence[Dispatch]) -> Mapping[int, tuple[Site, ...]]:
+def sites_of_dispatches(graph: TraceGraph, dispatches: Sequence[Dispatch]) -> Mapping[int, tuple[Site, ...]]:
     """Of each dispatch the sites: its place among the dispatches is that of its command among the commands."""
     commands = [
         command for buffer in graph.command_buffers for command in buffer.commands if command.kind == "dispatch"

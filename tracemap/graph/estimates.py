@@ -13,11 +13,13 @@ from tracemap.codec import Count, Document, Positive, Record
 class LineEstimate(Record, frozen=True):
     """What a line of a kernel's text costs in one call; line 0: code of no op.
 
-    `hundredths`: of a cycle, estimated.
+    `hundredths`: of a cycle, estimated; `least` and `most`: what they may be, as how often code runs depends on data.
     """
 
     line: Count
     hundredths: Count
+    least: Count
+    most: Count
 
 
 class CacheLatency(Record, frozen=True):
@@ -33,14 +35,16 @@ class CacheLatency(Record, frozen=True):
 class KernelEstimate(Record, frozen=True):
     """What a kernel costs in a call with a number of workgroups in each dimension, by line of its text.
 
-    `size`: what stands in for each size that the program computes, if any. `lines`: what they cost;
-    `with_code`: the lines that have machine code; `factor`: by how much an op's cost may be off. Without lines its code
-    cannot be estimated.
+    `site` and `sizes`: of a kernel whose sizes the program computes, where it is called, and the sizes of the
+    program's arguments that are not in their types, in order; of others empty. `lines`: what they cost; `with_code`:
+    the lines that have machine code; `factor`: by how much an op's cost may be off. Without lines its code cannot be
+    estimated.
     """
 
     kernel: str
     workgroups: tuple[Positive, ...]
-    size: Positive
+    site: str = ""
+    sizes: tuple[Count, ...] = ()
     lines: tuple[LineEstimate, ...] = ()
     with_code: tuple[Count, ...] = ()
     factor: float = 1.0

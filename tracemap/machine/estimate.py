@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 from tracemap.machine.blocks import Blocks, blocks_of
 from tracemap.machine.chains import Chain, chains_of
 from tracemap.machine.code import OUTSIDE, WINDOW, CodeLoop, Instruction, around
-from tracemap.machine.execution import Access, Execution, executed
+from tracemap.machine.execution import CERTAIN, Access, Doubt, Execution, executed
 from tracemap.machine.integers import Surroundings, Value, loaded_pointer
 from tracemap.machine.traffic import LINE_BYTES, Turns, brought, streams_of
 from tracemap.units import UNKNOWN, Unknown
@@ -43,23 +43,26 @@ Caches = tuple[Cache, ...]
 class Estimate:
     """Hundredths of a cycle of all calls of a grid, by the address of instructions.
 
-    `core`: executing; `chain`: waiting for values; `memory`: waiting for memory. `assumed`: loops whose number of turns
-    is not known. `sized`: that of others is by a size that stands in for those of the dispatch.
+    `core`: executing; `chain`: waiting for values; `memory`: waiting for memory. `doubts`: of those that run more or
+    less often as the data will have it. `reads_constants`: the kernel is called with numbers.
     """
 
     core: Mapping[int, float]
     chain: Mapping[int, float]
     memory: Mapping[int, float]
-    assumed: frozenset[int]
-    sized: bool
+    doubts: Mapping[int, Doubt]
+    reads_constants: bool
 
-    def total(self) -> Counter[int]:
-        """All of it, in whole numbers."""
+    def total(self) -> Mapping[int, tuple[int, int, int]]:
+        """All of it, in whole numbers: as it is taken to be, and the least and the most that it may be."""
         found: Counter[int] = Counter()
         for part in (self.core, self.chain, self.memory):
             for address, value in part.items():
                 found[address] += round(value)
-        return found
+        doubts = ((address, value, self.doubts.get(address, CERTAIN)) for address, value in found.items())
+        return {
+            address: (value, round(value * doubt.least), round(value * doubt.most)) for address, value, doubt in doubts
+        }
 
 
 _DISPATCH: Final = "\0dispatch"
@@ -79,7 +82,7 @@ def estimate(
     loops: Sequence[CodeLoop],
     workgroups: Sequence[int],
     caches: Caches,
-    size: int,
+    constants: Sequence[int] = (),
 ) -> Estimate:
     """Estimate what all workgroups of a grid take.
 
@@ -88,34 +91,17 @@ def estimate(
         loops: those of the kernel.
         workgroups: how many, in each dimension of the grid.
         caches: of the machine.
-        size: what stands in for each size that the dispatch is called with, as the program computes it.
+        constants: the numbers of 32 bits that the kernel is called with, as far as they are known.
     """
-    made = _Estimate(instructions, loops, tuple(workgroups), {})
-    constants = _constants(instructions, made.first, size) if made.first.assumed else {}
-    if constants:
-        made = _Estimate(instructions, loops, tuple(workgroups), constants)
-    return Estimate(made.core, made.chain, made.memory(caches), made.first.assumed, sized=bool(constants))
+    numbers = {_CONSTANT_BYTES * place: number for place, number in enumerate(constants)}
+    made = _Estimate(instructions, loops, tuple(workgroups), numbers)
+    reads = any(
+        access.place is not UNKNOWN and access.place.pointer == _CONSTANTS for access in made.first.accesses.values()
+    )
+    return Estimate(made.core, made.chain, made.memory(caches), made.first.doubts, reads_constants=reads)
 
 
-def _constants(instructions: Sequence[Instruction], found: Execution, size: int) -> dict[int, int]:
-    """The constants that a kernel reads, by their offset in bytes: a size each, or the upper half of one, which is 0.
-
-    IREE hands numbers of 64 bits over in halves, and the kernel puts the upper one in its place by a shift.
-    """
-    constants: dict[int, int] = {}
-    for place, each in enumerate(instructions):
-        access = found.accesses.get(each.address)
-        if access is not None and access.place is not UNKNOWN and access.place.pointer == _CONSTANTS:
-            constants[access.place.offset] = 0 if _is_upper_half(instructions[place:]) else size
-    return constants
-
-
-def _is_upper_half(code: Sequence[Instruction]) -> bool:
-    """Whether what the first instruction loads is moved up by 32 bits next."""
-    written = code[0].values.writes
-    users = (each for each in code[1:] if not written.isdisjoint(each.values.reads | each.values.writes))
-    user = next(users, None)
-    return user is not None and user.mnemonic in ("shl", "shlx", "sal") and user.operands.endswith(", 0x20")
+_CONSTANT_BYTES: Final = 4
 
 
 @dataclass(frozen=True)
@@ -244,6 +230,13 @@ class _Estimate:
         if len(self._inside[loop]) == 1 and chains.carried.hundredths > busy:
             _add_beyond(found, chains.carried, busy, turns)
             return
+        own = sum(self._runs.get(each.address, 0.0) for each in self._bodies[loop]) / turns
+        if len(self._inside[loop]) > 1 and own < count:
+            # While its own code waits, as much of the loops inside of it is done as the core can have in work with it.
+            own_busy = sum(self.core.get(each.address, 0.0) for each in self._bodies[loop]) / turns
+            beside = (busy - own_busy) * min(1.0, max(0.0, _IN_WORK - own) / (count - own))
+            _add_beyond(found, chains.within, own_busy + beside, turns)
+            return
         # As many turns overlap as the core can have in work; of a long turn, a part of it.
         overlapped = min(1.0, count / _IN_WORK)
         _add_beyond(found, chains.within.scaled(overlapped), busy * min(1.0, _IN_WORK / count), turns)
@@ -311,7 +304,7 @@ _LOADED, _STORED = 2 / 3, 4 / 3
 """How long a line takes beside the mean of one that is read and one that is written: the latter is read as well."""
 _MOST_SAMPLED: Final = 6
 """Workgroups between the first and the last of a dimension that are looked at."""
-_IN_WORK: Final = 256
+_IN_WORK: Final = 160
 """Instructions of a chain that a core has in work at a time: fewer than its window holds, as those that wait fill its
 schedulers first."""
 

@@ -3,7 +3,7 @@
 A kernel's control flow counts whole numbers that are known: sizes are in the code, places in the grid of workgroups are
 given. So its code is followed as the processor would, with whole numbers alone (`machine.integers`). Of a loop the
 first two turns and the last are followed; the turns between are taken to go on as these do. Where a branch depends on
-data, both ways are followed, each with half of the weight.
+data, both ways are followed, each with half of the weight; either may be the one that is always taken.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from tracemap.machine.code import OUTSIDE
 from tracemap.machine.integers import CONDITIONS, Comparison, Known, State, Surroundings
 from tracemap.units import UNKNOWN, Unknown
 
+_ALL: Final = 1 - 1e-9
 ASSUMED_TURNS: Final = 8
 """Turns of a loop whose end depends on what is not known."""
 _MOST_FOLLOWED: Final = 200_000
@@ -39,20 +40,38 @@ class Access(NamedTuple):
         return Access(self.place, self.bytes, (*self.turns, (step, turns)))
 
 
+class Doubt(NamedTuple):
+    """How much less or more often something may run than it is taken to, as factors."""
+
+    least: float
+    most: float
+
+    def times(self, other: Doubt) -> Doubt:
+        """Both together."""
+        return Doubt(self.least * other.least, self.most * other.most)
+
+
+CERTAIN: Final = Doubt(1.0, 1.0)
+_ASSUMED: Final = Doubt(0.0, 1e6)
+"""Of the turns of a loop whose end depends on what is not known."""
+
+
 @dataclass(frozen=True, slots=True)
 class Execution:
     """What a call of a function does.
 
     `counts`: how often each instruction runs, by address; `accesses`: where loads and stores go, by address;
-    `assumed`: loops, by the address of their header, whose number of turns is not known.
+    `assumed`: loops, by the address of their header, whose number of turns is not known; `doubts`: of instructions
+    whose count depends on data, by address.
     """
 
     counts: Mapping[int, float]
     accesses: Mapping[int, Access]
     assumed: frozenset[int]
+    doubts: Mapping[int, Doubt]
 
 
-NO_EXECUTION: Final = Execution({}, {}, frozenset())
+NO_EXECUTION: Final = Execution({}, {}, frozenset(), {})
 
 
 def executed(blocks: Blocks, around: Surroundings, *, with_turns: bool = True) -> Execution:
@@ -73,7 +92,10 @@ def executed(blocks: Blocks, around: Surroundings, *, with_turns: bool = True) -
     counts = {
         each.address: count for start, count in found.counts.items() for each in blocks.by_address[start].instructions
     }
-    return Execution(counts, found.accesses if with_turns else walk.begins, frozenset(walk.assumed))
+    doubts = {
+        each.address: doubt for start, doubt in found.doubts.items() for each in blocks.by_address[start].instructions
+    }
+    return Execution(counts, found.accesses if with_turns else walk.begins, frozenset(walk.assumed), doubts)
 
 
 class _TooMuch(Exception):
@@ -86,16 +108,23 @@ class _Arrival:
 
     weight: float
     state: State
+    doubt: Doubt = CERTAIN
 
     def joined(self, other: _Arrival | None) -> _Arrival:
         """Both, with what is the same in their states."""
         if other is None:
             return self
-        return _Arrival(self.weight + other.weight, self.state.merged(other.state))
+        weight, state = self.weight + other.weight, self.state.merged(other.state)
+        if self.doubt == other.doubt:
+            return _Arrival(weight, state, self.doubt)
+        pairs = zip(self.doubt, other.doubt, strict=True)
+        return _Arrival(
+            weight, state, Doubt(*((self.weight * one + other.weight * two) / weight for one, two in pairs))
+        )
 
-    def scaled(self, factor: float) -> _Arrival:
-        """So many times as often."""
-        return _Arrival(self.weight * factor, self.state)
+    def scaled(self, factor: float, doubt: Doubt) -> _Arrival:
+        """So many times as often, with more doubt."""
+        return _Arrival(self.weight * factor, self.state, self.doubt.times(doubt))
 
 
 _Arrivals = Mapping[int, _Arrival]
@@ -118,15 +147,28 @@ class _Found:
     counts: dict[int, float] = field(default_factory=lambda: defaultdict(float))
     accesses: dict[int, Access] = field(default_factory=dict)
     exits: dict[int, _Exit] = field(default_factory=dict)
+    doubts: dict[int, Doubt] = field(default_factory=dict)
+    """Of blocks whose count depends on data."""
 
     def add(self, other: _Found) -> None:
         for start, count in other.counts.items():
             self.counts[start] += count
+        self.add_doubts(other.doubts)
         for address, access in other.accesses.items():
             self.accesses.setdefault(address, access)
 
-    def scaled(self, factor: float) -> _Found:
-        return replace(self, counts=defaultdict(float, {start: count * factor for start, count in self.counts.items()}))
+    def add_doubts(self, doubts: Mapping[int, Doubt]) -> None:
+        for start, doubt in doubts.items():
+            known = self.doubts.get(start, doubt)
+            self.doubts[start] = Doubt(min(known.least, doubt.least), max(known.most, doubt.most))
+
+    def scaled(self, factor: float, doubt: Doubt = CERTAIN) -> _Found:
+        """So many times as often, with more doubt."""
+        counts = defaultdict(float, {start: count * factor for start, count in self.counts.items()})
+        doubts = self.doubts
+        if doubt != CERTAIN:
+            doubts = {start: doubts.get(start, CERTAIN).times(doubt) for start in counts}
+        return replace(self, counts=counts, doubts=doubts)
 
 
 class _Walk:
@@ -148,10 +190,12 @@ class _Walk:
         Of a loop that is one turn: coming back to the header leaves it.
         """
         found, leaving, waiting = _Found(), dict[int, _Arrival](), dict(arrivals)
-        header = self.blocks.header(loop)
+        header, total = self.blocks.header(loop), sum(each.weight for each in arrivals.values())
         while waiting:
             start = min(waiting, key=self.blocks.order)
             arrival = waiting.pop(start)
+            if not waiting and arrival.weight >= total * _ALL:  # whatever branches were taken, all of them lead here
+                arrival = replace(arrival, doubt=CERTAIN)
             inner = self.blocks.child(start, loop)
             if inner == loop:
                 edges = self._follow(start, arrival, found, loop)
@@ -170,6 +214,8 @@ class _Walk:
             raise _TooMuch
         block, state = self.blocks.by_address[start], arrival.state.copy()
         found.counts[start] += arrival.weight
+        if arrival.doubt != CERTAIN:
+            found.add_doubts({start: arrival.doubt})
         accesses = found.accesses if self._with_turns else self.begins
         for step in block.steps:
             if step.memory is not None and self.looks_at_places and step.address not in accesses:
@@ -177,13 +223,14 @@ class _Walk:
             if step.numbers is not None:
                 step.numbers.run(state)
         if not block.condition:
-            return {target: _Arrival(arrival.weight, state) for target in block.targets}
+            return {target: _Arrival(arrival.weight, state, arrival.doubt) for target in block.targets}
         compared = state.compared
         if compared is UNKNOWN or block.condition not in CONDITIONS:
-            return {target: _Arrival(arrival.weight / 2, state.copy()) for target in block.targets}
+            doubt = Doubt(0.0, 2 * arrival.doubt.most)
+            return {target: _Arrival(arrival.weight / 2, state.copy(), doubt) for target in block.targets}
         self._note_exit(block, compared, loop, found)
         taken = compared.holds(block.condition)
-        return {block.targets[0 if taken else -1]: _Arrival(arrival.weight, state)}
+        return {block.targets[0 if taken else -1]: _Arrival(arrival.weight, state, arrival.doubt)}
 
     def _note_exit(self, block: Block, compared: Comparison, loop: int, found: _Found) -> None:
         jumps_in, goes_on_in = (self.blocks.is_in(target, loop) for target in (block.targets[0], block.targets[-1]))
@@ -201,8 +248,9 @@ class _Walk:
             found = turns.some()
             turns.add_untaken_exits(self.blocks)
         total = sum(each.weight for each in turns.exits.values()) or 1.0
-        exits = {target: each.scaled(arrival.weight / total) for target, each in turns.exits.items()}
-        return found.scaled(arrival.weight), exits
+        factor = arrival.weight / total
+        exits = {target: each.scaled(factor, arrival.doubt) for target, each in turns.exits.items()}
+        return found.scaled(arrival.weight, arrival.doubt), exits
 
 
 class _Turns:
@@ -246,7 +294,7 @@ class _Turns:
     def some(self) -> _Found:
         """What happens in as many turns as are assumed, all like the last one that was followed."""
         last = self._turns[-1]
-        found = last.scaled(ASSUMED_TURNS)
+        found = last.scaled(ASSUMED_TURNS, _ASSUMED)
         found.accesses = {address: access.within(UNKNOWN, ASSUMED_TURNS) for address, access in last.accesses.items()}
         return found
 
@@ -268,6 +316,7 @@ class _Turns:
             seen = [turn.counts.get(start, 0.0) for turn in self._turns]
             found.counts[start] = sum(seen) + _between(seen, count)
         for turn in self._turns:
+            found.add_doubts(turn.doubts)
             for address, access in turn.accesses.items():
                 if address not in found.accesses:
                     found.accesses[address] = access.within(_step(first, second, address), count)

@@ -76,7 +76,7 @@ def integer_step(mnemonic: str, text: str, writes: frozenset[str]) -> IntegerSte
 
 
 _KEEPS_FLAGS: Final = re.compile(
-    r"(v(?!u?comis|test|ptest)|k(?!or|test)|mov|lea|nop|prefetch|push|pop|not$|cdq|cqo|\w+x$|j|ret|endbr|xchg|cmov|set)"
+    r"(v(?!u?comis|testp|ptest$)|k(?!ortest|test)|mov|lea|nop|prefetch|push|pop|not$|cdq|cqo|\w+x$|j|ret|endbr|xchg|cmov|set)"
 )
 
 
@@ -142,6 +142,26 @@ def _sub(state: State, operands: Operands, size: int) -> None:
     one, two = (ZERO, ZERO) if same else (state.get(operands[0]), state.get(operands[1]))
     state.put(operands[0], subtracted(one, two))
     state.compared = _comparison(one, two, size)
+
+
+def _with_carry(compute: Callable[[Known, Known], Known]) -> Effect:
+    """Adds or subtracts one more where what was compared or subtracted last has borrowed."""
+
+    def run(state: State, operands: Operands, _: int) -> None:
+        compared = state.compared
+        carry = UNKNOWN if compared is UNKNOWN else number(int(compared.holds("b")))
+        cancels = compute is subtracted and operands[0] == operands[1]
+        one, two = (ZERO, ZERO) if cancels else (state.get(each) for each in operands)
+        state.put(operands[0], compute(compute(one, two), carry))
+        state.compared = UNKNOWN
+
+    return run
+
+
+def _neg(state: State, operands: Operands, size: int) -> None:
+    value = state.get(operands[0])
+    state.put(operands[0], subtracted(ZERO, value))
+    state.compared = _comparison(ZERO, value, size)
 
 
 def _cmp(state: State, operands: Operands, size: int) -> None:
@@ -282,6 +302,8 @@ _EFFECTS: Final[Mapping[str, Effect]] = {
     "lea": _lea,
     "add": _add,
     "sub": _sub,
+    "sbb": _with_carry(subtracted),
+    "adc": _with_carry(added),
     "cmp": _cmp,
     "test": _test,
     "xor": _xor,
@@ -290,7 +312,7 @@ _EFFECTS: Final[Mapping[str, Effect]] = {
     "or": _or,
     "inc": _unary(lambda value: added(value, number(1))),
     "dec": _unary(lambda value: added(value, number(-1))),
-    "neg": _unary(lambda value: subtracted(ZERO, value)),
+    "neg": _neg,
     "not": _not,
     "imul": _imul,
     "mul": _mul,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from tracemap.errors import TracemapError
 from tracemap.options.call import CallOptions, FunctionOptions, call_of
 from tracemap.session.programs import asks_for_call, functions_meant, program_of
 from tracemap.units import UNKNOWN, Text
@@ -14,8 +16,10 @@ if TYPE_CHECKING:
     from tracemap.capture.sizes import Sizes
     from tracemap.graph.bundle import Bundle
     from tracemap.ir.numbers import Extent
+    from tracemap.measurements.model import Run
 
 _MADE_UP = 64
+"""The extent of a dimension that nothing tells."""
 _ASYNCHRONOUS = "$async"
 """How IREE calls the body of a function that has fences besides."""
 
@@ -52,6 +56,30 @@ def extents(bundle: Bundle, options: FunctionOptions, function: Text = UNKNOWN, 
         return _known(given, argument, dimension, otherwise) if same else otherwise
 
     return extent
+
+
+def numbers_of_kernels(bundle: Bundle, runs: Sequence[Run]) -> dict[str, tuple[int, ...]]:
+    """The numbers that kernels were called with in the first of some runs, by site.
+
+    Sites are left out at which only the run itself tells one of them, such as the counter of a loop; all are where the
+    bundle does not tell.
+    """
+    from tracemap.experiments.cases import sites_of_dispatches
+    from tracemap.ir.dispatches import read_dispatches
+    from tracemap.ir.parsing import MlirParser
+
+    header = runs[0].header
+    with suppress(TracemapError):
+        extent = extents(bundle, FunctionOptions(), header.function, header.inputs)
+        dispatches = read_dispatches(MlirParser().parse(bundle.configured()), extent)
+        sites = sites_of_dispatches(bundle.graph, dispatches)
+        return {
+            site.id: dispatch.constants
+            for number, dispatch in enumerate(dispatches)
+            for site in sites.get(number, ())
+            if not dispatch.stood_in
+        }
+    return {}
 
 
 def _known(given: Sequence[Sizes], argument: int, dimension: int, otherwise: int) -> int:

@@ -129,6 +129,7 @@ def request_of(
 ) -> Request:
     """What is asked of attribution: opened runs onto a bundle, whose machine code `images` reads."""
     from tracemap.attribution.attribute import Request
+    from tracemap.session.extents import numbers_of_kernels
 
     return Request(
         bundle.graph,
@@ -143,6 +144,7 @@ def request_of(
         peaks=peaks,
         kept=bundle.estimates,
         keep=partial(_keep_estimates, bundle),
+        numbers=partial(numbers_of_kernels, bundle, opened),
     )
 
 

@@ -170,7 +170,7 @@ def _of_rule(sites: Sequence[SiteResult], by: Splitting) -> Iterator[Diagnostic]
         where = "without samples" if counted == len(shared) else f"at {plural(counted, 'site')} of few samples"
         text = (
             f"shares of a kernel's ops: {where}, time is split by the simulated instructions of each op, by how "
-            f"long they keep a core busy; waiting for memory is nobody's. {less}"
+            f"long they keep a core busy, and by what simulated misses take beyond that. {less}"
         )
         yield Diagnostic("shares-are-instructions", text)
     unseen = [site for site in sites if _was_called(site) and len(site.shares) > 1 and site.site not in by.bases]
@@ -193,11 +193,10 @@ def _was_called(site: SiteResult) -> bool:
 
 def _of_estimates(sites: Sequence[SiteResult], by: Splitting) -> Iterator[Diagnostic]:
     """Sites whose members' shares are estimated from machine code, and how far these may be off."""
-    factors = [
-        by.bases[site.site].factor
-        for site in sites
-        if _was_called(site) and len(site.shares) > 1 and site.site in by.bases and by.bases[site.site].factor > 1
+    known = [
+        by.bases[site.site] for site in sites if _was_called(site) and len(site.shares) > 1 and site.site in by.bases
     ]
+    factors = [basis.factor for basis in known if basis.factor > 1]
     if not factors or by.rule not in (Rule.CODE, Rule.MEASURED):
         return
     where = "" if by.rule is Rule.CODE else f"at {plural(len(factors), 'site')} in which nothing was seen, "
@@ -208,6 +207,10 @@ def _of_estimates(sites: Sequence[SiteResult], by: Splitting) -> Iterator[Diagno
     if max(factors) > min(factors):
         uncertain = sum(factor > min(factors) for factor in factors)
         text += f", at {plural(uncertain, 'site')} that mostly wait by {max(factors):g}"
+    if open_ends := sum(bool(basis.bounds) for basis in known):
+        text += (
+            f"; at {plural(open_ends, 'site')} the data decides how often code runs, and intervals hold all that it may"
+        )
     yield Diagnostic("shares-are-estimates", f"{text}. Record with --sample to measure them")
 
 

@@ -20,16 +20,16 @@ from tracemap.attribution.steps.lines import KernelSteps, Spot, in_loops, kernel
 from tracemap.attribution.weights import Weights
 from tracemap.graph.estimates import CacheLatency, KeptEstimates, KernelEstimate, LineEstimate
 from tracemap.graph.model import TraceGraph
-from tracemap.graph.program import Kernel, Site
+from tracemap.graph.program import Site
 from tracemap.machine.estimate import Cache, Caches, Estimate, estimate
 from tracemap.machine.images import Image
 from tracemap.machine.traffic import LINE_BYTES
 from tracemap.measurements.model import ASSUMED_PEAKS, CacheSpeed, Peaks, RunHeader
-from tracemap.units import ASSUMED_SIZE, UNKNOWN, Integer
+from tracemap.units import UNKNOWN, Integer
 
 _CODE: Final = "\0code"
 """A metric of ours, which no run can have: hundredths of a cycle that instructions are estimated to take."""
-_METHOD: Final = 2
+_METHOD: Final = 3
 """The version of all that estimates hang on: counted on with each change to what they come to."""
 _X86: Final = "EM_X86_64"
 """The architecture whose whole numbers are followed (`machine.integers`)."""
@@ -39,15 +39,18 @@ DEFAULT_CACHES: Final[Caches] = (Cache(32 << 10, 200), Cache(1 << 20, 400), Cach
 _CLOCK_HZ: Final = 3_500_000_000
 """Of a core of a present-day server: how fast it really goes is not told."""
 
-_FACTOR_OF_CORE, _FACTOR_OF_WAITS, _FACTOR_OF_ASSUMED = 1.5, 2.0, 4.0
+_FACTOR_OF_CORE, _FACTOR_OF_WAITS = 1.5, 2.0
 """By how much an op's part of a kernel may be off, as a factor of what it costs: `docs/accuracy.md` has what is
-measured (`make accuracy`). Of kernels that execute, of those that wait, and of those with loops of unknown length."""
+measured (`make accuracy`). Of kernels that execute, and of those that wait."""
 _MUCH: Final = 0.25
 """The part of a kernel's time from which waiting counts."""
 
 
-_Key = tuple[str, tuple[int, ...], int]
-"""Of an estimate: its kernel, how many workgroups, and the size that stands in for others."""
+_Key = tuple[str, tuple[int, ...], str, tuple[int, ...]]
+"""Of an estimate: its kernel, how many workgroups; site and sizes where the program computes sizes."""
+
+Numbers = Mapping[str, Sequence[int]]
+"""By site the numbers of 32 bits that its kernel is called with; no entry where only a run tells one of them."""
 
 
 @dataclass
@@ -59,6 +62,8 @@ class CodeEstimates:
         images: the machine code, asked for only where something is to be estimated.
         headers: of the runs, which tell the sizes of grids that the program computes.
         kept: what the bundle keeps of earlier estimates.
+        peaks: of the machine.
+        numbers: what kernels are called with, asked for only where the program computes sizes.
     """
 
     graph: TraceGraph
@@ -66,6 +71,7 @@ class CodeEstimates:
     headers: Sequence[RunHeader] = ()
     kept: Callable[[], KeptEstimates] = KeptEstimates
     peaks: Peaks = ASSUMED_PEAKS
+    numbers: Callable[[], Numbers] = dict
     made: dict[_Key, KernelEstimate] = field(default_factory=dict)
     """Those that the bundle does not keep yet."""
     _steps: dict[str, KernelSteps] = field(default_factory=dict)
@@ -76,30 +82,46 @@ class CodeEstimates:
         """The weights of a site's members; None where its kernel has no machine code that can be read."""
         if len(site.members) < 2:
             return Weights((1, 0)) if site.members else None
-        found = self._estimate(self.graph.kernel_by_name[site.kernel], self._workgroups(site))
+        found = self._estimate(site)
         if not found.lines:
             return None
         steps = self._steps_of(site.kernel)
-        lines = Counter({each.line: each.hundredths for each in found.lines})
         if site.kernel not in self._shared:
             self._shared[site.kernel] = steps.shared_lines(frozenset(found.with_code))
-        *values, _ = of_members(steps, lines, site, self._shared[site.kernel])
+        lines, least, most = (
+            Counter({each.line: bound for each in found.lines if (bound := getattr(each, name))})
+            for name in ("hundredths", "least", "most")
+        )
         # What is of no op, such as a kernel's first instructions, is there for the sake of all of them.
-        return Weights((*values, 0), sum(values), factor=found.factor) if any(values) else None
+        *values, _ = of_members(steps, lines, site, self._shared[site.kernel])
+        if not any(values):
+            return None
+        bounds = [of_members(steps, each, site, self._shared[site.kernel])[:-1] for each in (least, most)]
+        pairs = tuple(zip(*bounds, strict=True))
+        same = all(low == value == high for value, (low, high) in zip(values, pairs, strict=True))
+        return Weights((*values, 0), sum(values), factor=found.factor, bounds=() if same else (*pairs, (0, 0)))
 
-    def _estimate(self, kernel: Kernel, workgroups: tuple[int, ...]) -> KernelEstimate:
-        key = kernel.name, workgroups, self._size
+    def _estimate(self, site: Site) -> KernelEstimate:
+        workgroups = self._workgroups(site)
+        is_dynamic = any(member.bytes is UNKNOWN for member in site.members)
+        key = site.kernel, workgroups, site.id if is_dynamic else "", self._sizes if is_dynamic else ()
         found = self._known.get(key) or self.made.get(key)
         if found is None:
-            found = self.made[key] = self._fresh(kernel, workgroups)
+            numbers = self._numbers.get(site.id, ()) if is_dynamic else ()
+            found = self.made[key] = self._fresh(key, numbers)
         return found
+
+    @cached_property
+    def _numbers(self) -> Numbers:
+        return self.numbers()
 
     @cached_property
     def _known(self) -> Mapping[_Key, KernelEstimate]:
         kept = self.kept()
         made_for = kept.module_sha256, kept.caches, kept.method
         holds = made_for == (self.graph.module.sha256, self._kept_caches, _METHOD)
-        return {(each.kernel, each.workgroups, each.size): each for each in (kept.kernels if holds else ())}
+        kernels = kept.kernels if holds else ()
+        return {(each.kernel, each.workgroups, each.site, each.sizes): each for each in kernels}
 
     @cached_property
     def caches(self) -> Caches:
@@ -123,39 +145,35 @@ class CodeEstimates:
             self._steps[kernel] = kernel_steps(self.graph, self.graph.kernel_by_name[kernel], self.images)
         return self._steps[kernel]
 
-    def _fresh(self, kernel: Kernel, workgroups: tuple[int, ...]) -> KernelEstimate:
-        steps = self._steps_of(kernel.name)
+    def _fresh(self, key: _Key, numbers: Sequence[int]) -> KernelEstimate:
+        kernel, workgroups, *_ = key
+        steps = self._steps_of(kernel)
         code = steps.code
-        is_x86 = any(kernel.name in image.function_by_name and image.machine == _X86 for image in self.images())
+        is_x86 = any(kernel in image.function_by_name and image.machine == _X86 for image in self.images())
         if not code.instructions or not is_x86:
-            return KernelEstimate(kernel.name, workgroups, self._size)
-        found = estimate(code.instructions, code.loops, workgroups, self.caches, self._size)
-        lines = _lines(steps, found)
-        return KernelEstimate(
-            kernel.name,
-            workgroups,
-            self._size,
-            tuple(LineEstimate(line, value) for line, value in sorted(lines.items())),
-            tuple(sorted(code.lines)),
-            _factor(found),
-        )
+            return KernelEstimate(*key)
+        found = estimate(code.instructions, code.loops, workgroups, self.caches, numbers)
+        mean, least, most = _lines(steps, found)
+        lines = tuple(LineEstimate(line, mean[line], least[line], most[line]) for line in sorted(mean))
+        return KernelEstimate(*key, lines, tuple(sorted(code.lines)), _factor(found))
 
     @cached_property
-    def _size(self) -> int:
-        """What stands in for sizes that the program computes: the largest that an argument of a run had for a `?`.
-
-        Most are products of several, so that it is no less than what is assumed where nothing is known.
-        """
+    def _sizes(self) -> tuple[int, ...]:
+        """The sizes that arguments of the first run had for each `?`, in order; 0 where it does not tell."""
         functions = {function.name: function for function in self.graph.functions}
-        found = [
-            int(actual)
-            for header in self.headers
-            if header.function in functions
-            for argument, given in zip(functions[str(header.function)].arguments, header.inputs, strict=False)
-            for declared, actual in zip(_extents(argument.type), _extents(given), strict=False)
-            if declared == "?" and actual.isdigit()
-        ]
-        return max([ASSUMED_SIZE, *found])
+        return next(
+            (
+                tuple(
+                    int(actual) if actual.isdigit() else 0
+                    for argument, given in zip(functions[header.function].arguments, header.inputs, strict=False)
+                    for declared, actual in zip(_extents(argument.type), _extents(given), strict=False)
+                    if declared == "?"
+                )
+                for header in self.headers
+                if header.function in functions
+            ),
+            (),
+        )
 
     def _workgroups(self, site: Site) -> tuple[int, ...]:
         """The size of the grid of a site's calls; of a dimension that the program computes, what a run had."""
@@ -204,22 +222,27 @@ def _extents(text: str) -> list[str]:
 
 
 def _factor(found: Estimate) -> float:
-    if found.assumed:
-        return _FACTOR_OF_ASSUMED
     waits = sum(found.chain.values()) + sum(found.memory.values())
-    return _FACTOR_OF_WAITS if found.sized or waits > _MUCH * (waits + sum(found.core.values())) else _FACTOR_OF_CORE
+    return _FACTOR_OF_WAITS if waits > _MUCH * (waits + sum(found.core.values())) else _FACTOR_OF_CORE
 
 
-def _lines(steps: KernelSteps, found: Estimate) -> Lines:
-    """An estimate by lines that are of ops; code of none is of those in the loop around it."""
+def _lines(steps: KernelSteps, found: Estimate) -> tuple[Lines, ...]:
+    """An estimate by lines that are of ops, then its least, then its most; code of none is of those in its loop."""
     line_of = {each.address: each.line for each in steps.code.instructions}
     rows = [
-        StepRow(0, steps.kernel.name, line_of[address], address, (value,))
-        for address, value in sorted(found.total().items())
-        if value and address != NO_ADDRESS
+        StepRow(0, steps.kernel.name, line_of[address], address, values)
+        for address, values in sorted(found.total().items())
+        if values[0] and address != NO_ADDRESS
     ]
-    by_loop = in_loops(steps, rows, 0, _CODE, {})
-    seen: Counter[Spot] = Counter()
-    for row in rows:
-        seen[steps.spot_of(row, _CODE)] += row.values[0]
-    return lines_of_ops(steps, seen, by_loop, {})
+    spots = [steps.spot_of(row, _CODE) for row in rows]
+    bounds = range(_BOUNDS if found.doubts else 1)
+    lines = []
+    for bound in bounds:
+        seen: Counter[Spot] = Counter()
+        for row, spot in zip(rows, spots, strict=True):
+            seen[spot] += row.values[bound]
+        lines.append(lines_of_ops(steps, seen, in_loops(steps, rows, bound, _CODE, {}), {}))
+    return tuple(lines) if found.doubts else (*lines, *lines, *lines)
+
+
+_BOUNDS: Final = 3
