@@ -17,8 +17,6 @@ compiler's remarks, of runs of it (`run.parquet`, `again.parquet`), of a store `
 `night=1`, one with `night=2`, and of `edited.mlir`, the configuration of its first kernel as `tracemap swap --dump`
 writes it. All functions raise kinds of `tracemap.errors.TracemapError`, and TypeError for an option that does not
 exist.
-
-Long because: it has a function for each command, and all of them are to be found in one place.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """The result of attribution: metrics per op and per site, plus a residual with reasons; it always balances.
 
 The constructor of `Attribution` raises when attributed + residual is not what was measured, to the last unit.
-
-Long because: all records of a result stand together.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 The table stays in its file (Parquet or CSV) and is read by the SQL engine, never row by row in Python. One row is one
 event; the columns are listed in `COLUMNS`, every further numeric column is a metric. The header lies in Parquet's
 key-value metadata, beside a CSV in `run.csv.json`.
-
-Long because: all records of a header stand together.
 """
 
 from __future__ import annotations
