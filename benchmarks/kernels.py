@@ -9,12 +9,10 @@ from pathlib import Path
 from benchmarks.measure import Figure, print_title, run, targeted, tracemap
 from tests.support import SAMPLES
 from tracemap.experiments.cases import Case, find_cases
-from tracemap.experiments.job import Job
-from tracemap.experiments.running import Ended, run_job
+from tracemap.experiments.jobs import Ended, Job, run_job
 from tracemap.experiments.wrapping import compile_wrapped, wrapped
 from tracemap.graph.bundle import Bundle, load
-from tracemap.ir.dispatches import read_dispatches
-from tracemap.ir.executables import executables_of
+from tracemap.ir.executables import executables_of, read_dispatches
 from tracemap.ir.parsing import MlirParser
 from tracemap.machine.images import read_images
 from tracemap.toolchain import check_tool, find_tool

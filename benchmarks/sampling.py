@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarks.measure import Figure, alternating, print_row, print_title, targeted
 from tests.recording import sample
 from tests.support import SAMPLES
-from tracemap.capture.enough import enough_hz
+from tracemap.capture.stopping_rule import enough_hz
 from tracemap.hook import HookSettings, settings_environment
 from tracemap.hook.compiling import compile_library
 from tracemap.measurements.hook.samples import read_samples

@@ -12,19 +12,30 @@ from msgspec import structs
 from tracemap.attribution.attribute import Request, attribute
 from tracemap.attribution.model import Attribution
 from tracemap.diagnostics import Diagnostic
-from tracemap.graph.model import ModuleInfo, SourceFile, TraceGraph
-from tracemap.graph.ops import Evidence, Fate, Frame, Op, OpId, Part, Reason
-from tracemap.graph.program import Kernel, Membership, Site
+from tracemap.graph.model import (
+    Evidence,
+    Fate,
+    Frame,
+    Kernel,
+    Membership,
+    ModuleInfo,
+    Op,
+    OpId,
+    Part,
+    Reason,
+    Site,
+    SourceFile,
+    TraceGraph,
+)
 from tracemap.ir.parsing import MlirParser
 from tracemap.ir.reading import describe, parse_model
-from tracemap.mapping.build import build
+from tracemap.mapping.build import BuildRequest, build
 from tracemap.mapping.model.facts import ModelFacts
-from tracemap.mapping.request import BuildRequest
 from tracemap.measurements.model import UNTOLD_HEADER
 from tracemap.measurements.runfile import read_run, write_run
 from tracemap.measurements.sql import quoted
-from tracemap.options.attribute import Rule
-from tracemap.options.build import BuildOptions
+from tracemap.options.compile import BuildOptions
+from tracemap.options.results import Rule
 from tracemap.units import UNKNOWN, Integer, Text
 
 MODEL = SourceFile(name="model.mlir", path="model.mlir", language="mlir")

@@ -17,8 +17,7 @@ from typing import Final
 
 from tests.support import SAMPLES, run_cli
 from tracemap.graph.bundle import load
-from tracemap.graph.model import TraceGraph
-from tracemap.graph.ops import Fate
+from tracemap.graph.model import Fate, TraceGraph
 from tracemap.units import plural
 
 MODELS: Final = ("hand_attention", "hand_convnet", "hand_mlp", "jax_cnn", "jax_gpt2_4l", "torch_resnet18_small")

@@ -9,11 +9,9 @@ from tests.builders import MODEL, attribution, graph, op, site
 from tracemap.comparison.comparing import compare
 from tracemap.comparison.model import Comparison, How, Match, RemarkDifference
 from tracemap.comparison.sides import Compared
-from tracemap.graph.model import SourceFile, TraceGraph
-from tracemap.graph.ops import Fate, OpId
-from tracemap.reports.diff.build import PageSide, build_diff_page
+from tracemap.graph.model import Fate, OpId, SourceFile, TraceGraph
 from tracemap.reports.diff.model import DiffPage
-from tracemap.reports.diff.render import render_diff_page
+from tracemap.reports.diff.render import PageSide, build_diff_page, render_diff_page
 from tracemap.reports.html.document import write_page
 from tracemap.reports.page.kernels_tab import KernelSources
 

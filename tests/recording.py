@@ -11,13 +11,13 @@ from typing import Any
 import duckdb
 
 from tests.support import PLAIN_FLAGS, SAMPLES, made_once
-from tracemap.capture.declared import declared_types
+from tracemap.capture.calling import declared_types
 from tracemap.capture.plan import RecordRequest
 from tracemap.functions import Argument, Function
 from tracemap.measurements.columns import events_sql
 from tracemap.measurements.model import COLUMNS
 from tracemap.measurements.runfile import read_run
-from tracemap.options.record import RecordOptions
+from tracemap.options.measure import RecordOptions
 from tracemap.toolchain import find_tool
 from tracemap.units import UNKNOWN
 

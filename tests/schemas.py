@@ -14,20 +14,12 @@ from tests.support import ROOT
 from tracemap.codec import Document, pretty
 from tracemap.comparison.model import Comparison, Comparisons
 from tracemap.experiments.model import Bench, Swapped, Tune
-from tracemap.graph.compiled import CompileTimes
-from tracemap.graph.estimates import KeptEstimates
-from tracemap.graph.kept import KeptCall
-from tracemap.graph.remarks import Remarks
-from tracemap.graph.stored import StoredMap
+from tracemap.graph.documents import CompileTimes, KeptCall, KeptEstimates, Remarks
+from tracemap.graph.map_json import StoredMap
 from tracemap.measurements.model import RunHeader
-from tracemap.reports.json.attribution import ShownAttribution
-from tracemap.reports.json.audit import ShownAudit
-from tracemap.reports.json.lowering import ShownLowering
-from tracemap.reports.json.show import ShownMap
-from tracemap.reports.json.stats import ShownStats
+from tracemap.reports.json_documents import ShownAttribution, ShownAudit, ShownLowering, ShownMap, ShownStats
 from tracemap.session.doctor import Findings
-from tracemap.store.changed import FleetComparison, FleetTrends
-from tracemap.store.model import FleetAdded, FleetCalls, FleetCosts, FleetRuns
+from tracemap.store.model import FleetAdded, FleetCalls, FleetComparison, FleetCosts, FleetRuns, FleetTrends
 
 FOLDER = ROOT / "tracemap" / "schemas"
 DOCUMENTS: dict[str, tuple[type[Document], str]] = {

@@ -22,8 +22,7 @@ from tests.test_cli_record import alive, waited_for
 from tests.test_from_dumps import by_hand  # noqa: F401 (a fixture)
 from tracemap.errors import ModelInvalid
 from tracemap.forked import Forked
-from tracemap.ir.apart import check_parses_apart
-from tracemap.ir.parsing import MlirParser
+from tracemap.ir.parsing import MlirParser, check_parses_apart
 
 
 def children() -> set[str]:

@@ -17,8 +17,8 @@ from tracemap.codec import pretty
 from tracemap.errors import BundleInvalid, FunctionUnknown, InputInvalid, ModelUnreadable, TargetExists, UsageInvalid
 from tracemap.hook.compiling import FOLDER, LIBRARY_NAME
 from tracemap.measurements.runfile import read_run
-from tracemap.options.record import RecordOptions
-from tracemap.reports.json.attribution import shown_attribution
+from tracemap.options.measure import RecordOptions
+from tracemap.reports.json_documents import shown_attribution
 from tracemap.toolchain import find_tool
 
 MLP = SAMPLES / "models" / "hand_mlp.mlir"

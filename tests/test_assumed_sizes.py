@@ -10,8 +10,7 @@ import pytest
 import tracemap
 from tests.support import check_cli, json_cli
 from tracemap.graph.bundle import load
-from tracemap.graph.model import TraceGraph
-from tracemap.graph.ops import OpId
+from tracemap.graph.model import OpId, TraceGraph
 from tracemap.units import UNKNOWN, Integer
 
 ELEMENTWISE = """

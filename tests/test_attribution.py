@@ -16,14 +16,13 @@ from tests.builders import graph, op, site
 from tests.conftest import Built, Recorded
 from tests.support import check_cli, json_cli
 from tracemap.attribution.attribute import Request, attribute
-from tracemap.attribution.join.run import Join
+from tracemap.attribution.join.targets import Join
 from tracemap.attribution.model import UNKNOWN_PER_INVOCATION, Attribution, BalanceError, PerCall, ResidualReason
 from tracemap.errors import RunInvalid, RunMismatch, UsageInvalid
-from tracemap.graph.model import TraceGraph
-from tracemap.graph.program import Command, CommandBuffer
+from tracemap.graph.model import Command, CommandBuffer, TraceGraph
 from tracemap.measurements.model import UNTIMED, UNTOLD_HEADER, Invocation, RecordedBuffer, RecordedCommand, RunHeader
 from tracemap.measurements.runfile import read_run, write_run
-from tracemap.options.attribute import Rule
+from tracemap.options.results import Rule
 from tracemap.units import UNKNOWN, Integer, Text
 
 SHA = "ab" * 32

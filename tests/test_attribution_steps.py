@@ -26,17 +26,15 @@ from tracemap.attribution.weights import Weights, wilson
 from tracemap.diagnostics import foremost
 from tracemap.errors import RunInvalid, UsageInvalid
 from tracemap.graph.bundle import Bundle, load
-from tracemap.graph.frames import Frames
-from tracemap.graph.model import TraceGraph
-from tracemap.graph.ops import OpId
-from tracemap.graph.program import Kernel, Step
+from tracemap.graph.model import Kernel, OpId, Step, TraceGraph
+from tracemap.graph.query import Frames
 from tracemap.machine.code import CodeLoop, instructions_of, loops_of
 from tracemap.machine.images import read_images
 from tracemap.measurements.model import UNTOLD_HEADER
 from tracemap.measurements.runfile import read_run
-from tracemap.options.attribute import Rule
-from tracemap.reports.csv.tables import attribution_csv
-from tracemap.reports.json.attribution import shown_attribution
+from tracemap.options.results import Rule
+from tracemap.reports.csv_tables import attribution_csv
+from tracemap.reports.json_documents import shown_attribution
 from tracemap.reports.terminal.attribution import print_attribution
 from tracemap.units import UNKNOWN, split_by_largest_remainder
 

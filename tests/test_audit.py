@@ -20,13 +20,13 @@ from tests.support import PLAIN_FLAGS, ROOT, SAMPLES, Json, check_cli, json_cli,
 from tests.test_cli_errors import refused
 from tracemap.graph.audit import Spot, audit, lost_in
 from tracemap.graph.bundle import load
-from tracemap.graph.ops import PHASES, SOURCE, Op, OpId
-from tracemap.ir.dump_text import DumpText
+from tracemap.graph.model import PHASES, SOURCE, Op, OpId
+from tracemap.ir.dumps import DumpText
 from tracemap.ir.parsing import MlirParser, walk
 from tracemap.ir.reading import parse_model
 from tracemap.locations import is_informative, parse_location
 from tracemap.mapping.compiler.passes import Watch, split_prints
-from tracemap.mapping.fates.survival import Survival
+from tracemap.mapping.outcomes import Survival
 from tracemap.mapping.tagging import Tags, write_tagged
 from tracemap.reports.terminal.audit import print_audit
 from tracemap.toolchain import find_tool

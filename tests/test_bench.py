@@ -17,15 +17,14 @@ from msgspec import structs
 import tracemap
 from tests.conftest import Built, Recorded
 from tests.support import Json, check_cli, json_cli, run_cli
-from tracemap.experiments.amounts import amounts
+from tracemap.experiments.bench import Outcome, spread_of, together
 from tracemap.experiments.cases import find_cases
-from tracemap.experiments.job import Answer, Call, Job, Timed
+from tracemap.experiments.descriptions import amounts
+from tracemap.experiments.jobs import Answer, Call, Ended, Job, Timed, run_job
 from tracemap.experiments.model import Status, Verification
-from tracemap.experiments.outcomes import Outcome, spread_of, together
-from tracemap.experiments.running import Ended, run_job
 from tracemap.experiments.wrapping import compile_wrapped, wrapped
 from tracemap.graph.bundle import Bundle, load
-from tracemap.ir.dispatches import read_dispatches
+from tracemap.ir.executables import read_dispatches
 from tracemap.ir.parsing import MlirParser
 from tracemap.units import UNKNOWN
 

@@ -8,15 +8,15 @@ import io
 import numpy as np
 import pytest
 
+from tracemap.experiments.cases import used_bytes, whole_memory
 from tracemap.experiments.explaining import Alone, Application, Recorded, SiteCalls, explained, typical_ratio
-from tracemap.experiments.filling import used_bytes, whole_memory
-from tracemap.experiments.job import CANARY, Buffer, Call, Fill
+from tracemap.experiments.jobs import CANARY, Buffer, Call, Fill
 from tracemap.experiments.model import Bench, InApplication, KernelBench, Status, Verification
 from tracemap.experiments.reference.elements import from_memory, to_memory
 from tracemap.experiments.reference.kernel import Precision
 from tracemap.experiments.reference.memory import View
 from tracemap.experiments.verifying import first_difference, judged, tolerance
-from tracemap.reports.csv.bench import bench_csv
+from tracemap.reports.csv_tables import bench_csv
 from tracemap.units import UNKNOWN
 
 LENGTH = 4 * 6 + 8

@@ -19,7 +19,7 @@ from tests.recording import events, request
 from tests.support import check_cli, json_cli, run_cli
 from tracemap.capture.record import record
 from tracemap.graph.bundle import load
-from tracemap.mapping.compiler.repeated import build_repeated
+from tracemap.mapping.compiler.simulated import build_repeated
 
 DECODE = ("--flagfile", "flags/hand_multifunc.decode.flags")
 COMPARE = Path("/usr/share/benchmark/compare.py")

@@ -15,7 +15,7 @@ def run_python(text: str) -> None:
 def test_numpy_is_imported_only_where_the_bindings_use_it() -> None:
     run_python("""
 import sys
-from tracemap.ir.bindings import ir
+from tracemap.ir.parsing import ir
 assert "numpy" not in sys.modules
 with ir.Context() as context:
     built = ir.AttrBuilder.get("F64ElementsAttr")([1.5, 2.5], context)
@@ -28,7 +28,7 @@ assert numpy.__file__ and list(numpy.asarray(built)) == [1.5, 2.5]
 def test_numpy_that_is_there_is_left_alone() -> None:
     run_python("""
 import sys, numpy
-from tracemap.ir.bindings import ir
+from tracemap.ir.parsing import ir
 from iree.compiler import ir as same
 assert sys.modules["numpy"] is numpy and same is ir and same.np is numpy
 """)

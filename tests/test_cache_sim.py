@@ -23,17 +23,15 @@ from tests.conftest import Built
 from tests.recording import Row, events
 from tests.support import ROOT, check_cli, command_line, interruptible, json_cli, made_once, run_cli, runs_of
 from tests.test_cli_record import alive, children_of, waited_for
-from tracemap.capture import simulating
+from tracemap.capture import cache_simulation as simulating
 from tracemap.capture.benchmark import run_benchmark
-from tracemap.capture.geometry import Cache, geometry
-from tracemap.capture.guarded import guarded_apart
-from tracemap.capture.simulated import EVENTS, simulated_steps
-from tracemap.capture.simulating import Valgrind
+from tracemap.capture.cache_simulation import EVENTS, Valgrind, guarded_apart, simulated_steps
+from tracemap.capture.machine import Cache, geometry
 from tracemap.errors import BundleInvalid, RunInvalid, UsageInvalid
 from tracemap.graph.bundle import Bundle, load
 from tracemap.machine.code import Instruction, instructions_of
+from tracemap.machine.debug_lines import OpLines
 from tracemap.machine.images import CodeFunction, Image, read_images
-from tracemap.machine.lines import OpLines
 from tracemap.machine.values import NO_VALUES
 from tracemap.mapping.compiler.simulated import build_simulated
 from tracemap.measurements.callgrind import CallCost, CallgrindCounts, read_callgrind

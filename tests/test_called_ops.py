@@ -18,7 +18,7 @@ from tests.tables import printed_table
 from tracemap.graph.bundle import load
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.query import select
-from tracemap.reports.costed import CostedMap
+from tracemap.reports.cost_lookup import CostedMap
 
 MODEL = "jax_gpt2_4l"
 """`jnp.var` and `jnp.where` are functions of its own, whose ops have bare names."""

@@ -24,7 +24,7 @@ from tracemap.attribution.model import Attribution, SiteResult, SlowCall
 from tracemap.graph.model import TraceGraph
 from tracemap.measurements.model import UNTOLD_HEADER
 from tracemap.measurements.runfile import read_run, write_run
-from tracemap.options.attribute import Rule
+from tracemap.options.results import Rule
 from tracemap.units import UNKNOWN, Integer
 
 COLUMNS = ("site", "invocation", "start_ns", "duration_ns", "cpu_ns", "workgroups_x", "workgroups_y", "workgroups_z")

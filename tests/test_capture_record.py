@@ -20,7 +20,7 @@ from tests.recording import ALTERNATING, asynchronous_module, compiled, entry_po
 from tests.support import ROOT, SAMPLES, has_device
 from tracemap.capture import counting, execution
 from tracemap.capture.benchmark import TIMED_FLUSH_FLAG, Ending, run_benchmark
-from tracemap.capture.peaks import PeakMeter, measure_peaks
+from tracemap.capture.machine import PeakMeter, measure_peaks
 from tracemap.capture.record import Recorded, record
 from tracemap.codec import pretty
 from tracemap.errors import (

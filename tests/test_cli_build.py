@@ -16,8 +16,7 @@ from tests.test_cli_errors import refused
 from tests.test_cli_record import DEADLINE_S, waited_for
 from tracemap.errors import ModelInvalid, UsageInvalid
 from tracemap.graph.bundle import load
-from tracemap.mapping.compiler.accepted import check_accepted
-from tracemap.mapping.compiler.compiling import Compiler
+from tracemap.mapping.compiler.compiling import Compiler, check_accepted
 
 MODEL = SAMPLES / "models" / "jax_gpt2_small_12l.mlir"
 

@@ -23,7 +23,7 @@ from tracemap.errors import BundleInvalid, InputInvalid
 from tracemap.functions import Argument, Function
 from tracemap.graph.bundle import load
 from tracemap.measurements.model import UNTOLD_HEADER
-from tracemap.options.record import RecordOptions
+from tracemap.options.measure import RecordOptions
 from tracemap.session.record import record
 from tracemap.toolchain import find_tool
 

@@ -19,8 +19,8 @@ from tests.conftest import Built
 from tests.disks import disk_of
 from tests.recording import events
 from tests.support import SAMPLES, check_cli, interruptible, json_cli, run_cli
-from tracemap.capture.enough import enough_hz
 from tracemap.capture.open_run import open_run
+from tracemap.capture.stopping_rule import enough_hz
 from tracemap.graph.bundle import load
 from tracemap.hook.compiling import FOLDER, LIBRARY_NAME
 from tracemap.measurements.ireeprof.records import whole_records

@@ -10,7 +10,7 @@ import pytest
 from tests.support import check_cli
 from tests.test_bench import first_kernel
 from tracemap.experiments import runner
-from tracemap.experiments.job import Call, Job, written_path
+from tracemap.experiments.jobs import Call, Job, written_path
 from tracemap.graph.bundle import load
 
 _IN_PLACE = """

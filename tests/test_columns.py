@@ -28,8 +28,8 @@ from tracemap.diagnostics import Diagnostic
 from tracemap.graph.model import SourceFile, TraceGraph
 from tracemap.measurements.model import CACHE_SIMULATED, UNTOLD_HEADER
 from tracemap.measurements.runfile import read_run, write_run
-from tracemap.options.attribute import AttributeOptions, Rule
-from tracemap.reports.costed import CostedMap
+from tracemap.options.results import AttributeOptions, Rule
+from tracemap.reports.cost_lookup import CostedMap
 from tracemap.reports.views.chosen import VIEWS, costs_of
 from tracemap.reports.views.model import TEXT, Cell, Column, View
 

@@ -25,17 +25,25 @@ from tests.schemas import validator
 from tests.support import SAMPLES, check_cli, json_cli, run_cli
 from tests.terminals import RUN
 from tracemap.comparison.costs import scaled_to
-from tracemap.comparison.findings import NO_DRIFT, STEADY, Measured, beyond, findings, machine_of
-from tracemap.comparison.intervals import Spread, ratio_between, student
+from tracemap.comparison.findings import (
+    NO_DRIFT,
+    STEADY,
+    Measured,
+    Spread,
+    beyond,
+    findings,
+    machine_of,
+    ratio_between,
+    student,
+)
 from tracemap.comparison.matching import match_flows
 from tracemap.comparison.model import BASIS, Amount, Comparison, How, KernelCode, Match, Unbalanced
 from tracemap.errors import UsageInvalid
 from tracemap.graph.bundle import Bundle, load
 from tracemap.mapping.model.flow import Flows
-from tracemap.measurements.order import median_ranks
+from tracemap.measurements.medians import median_ranks
 from tracemap.reports.terminal.diff import finding_text
-from tracemap.session.diff import pages_of
-from tracemap.session.matching import matched_models
+from tracemap.session.diff import matched_models, pages_of
 from tracemap.units import UNKNOWN
 
 # ---- which op is which
@@ -231,10 +239,10 @@ def test_another_processor_matches_models_the_same(
         assert os.getpid() != this
         return matched_models(one, two)
 
-    monkeypatch.setattr("tracemap.session.matching._WORTH_A_PROCESS", 0)
+    monkeypatch.setattr("tracemap.session.diff._WORTH_A_PROCESS", 0)
     monkeypatch.setattr("tracemap.forked.usable_processors", lambda: 2)
     with monkeypatch.context() as told_there:
-        told_there.setattr("tracemap.session.matching.matched_models", only_there)
+        told_there.setattr("tracemap.session.diff.matched_models", only_there)
         assert [tracemap.diff(*pair) for pair in pairs] == here
     with pytest.raises(UsageInvalid, match=r"bare\.tracemap: does not keep its model"):
         tracemap.diff(built("hand_mlp"), bare)

@@ -17,9 +17,8 @@ from tests.checks import check_attribution, count_of_run
 from tests.devices import BACKENDS, MODELS, Comparison, built, compare, defects
 from tests.support import ROOT, SAMPLES, Corpus, Json, check_cli, has_device, json_cli, made_once, run_cli
 from tracemap.graph.bundle import load
-from tracemap.graph.model import TraceGraph
-from tracemap.graph.ops import Fate
-from tracemap.mapping.compiler.targets import targets_of
+from tracemap.graph.model import Fate, TraceGraph
+from tracemap.mapping.compiler.flags import targets_of
 from tracemap.session.programs import device_of
 from tracemap.units import UNKNOWN, Text
 

@@ -16,10 +16,10 @@ from tests.diffs import AFTER_TEXT, BEFORE_TEXT, REMARK, compared, page_of
 from tests.support import SAMPLES, check_cli, page_data
 from tracemap.errors import TargetExists
 from tracemap.graph.bundle import load
-from tracemap.options.diff import DiffOptions
+from tracemap.options.results import DiffOptions
 from tracemap.reports.diff.model import DiffPage
 from tracemap.reports.diff.render import render_diff_page
-from tracemap.reports.diff.sources import GAP, aligned
+from tracemap.reports.diff.rows import GAP, aligned
 from tracemap.units import UNKNOWN, Text
 
 

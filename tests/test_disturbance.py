@@ -19,14 +19,14 @@ from tests.conftest import Built, Recorded
 from tests.support import check_cli
 from tracemap.attribution.attribute import Request, attribute
 from tracemap.attribution.model import Attribution, ResidualReason
-from tracemap.attribution.scan import ordered, tables
+from tracemap.attribution.scan import connection as tables
+from tracemap.attribution.scan import sums as ordered
 from tracemap.diagnostics import DISTURBED, Diagnostic
 from tracemap.errors import UsageInvalid
-from tracemap.graph.model import TraceGraph
-from tracemap.graph.program import Command, CommandBuffer
+from tracemap.graph.model import Command, CommandBuffer, TraceGraph
 from tracemap.measurements.model import UNTOLD_HEADER, RecordedBuffer, RecordedCommand
 from tracemap.measurements.runfile import read_run, write_run
-from tracemap.options.attribute import Rule
+from tracemap.options.results import Rule
 from tracemap.units import UNKNOWN
 
 Call = tuple[str, int, int, int]

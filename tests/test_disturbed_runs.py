@@ -13,10 +13,10 @@ from msgspec import structs
 
 from tests.oracle.busy import spinning
 from tests.recording import request, sample
-from tracemap.capture import disturbance
-from tracemap.capture.disturbance import disturbed, look, observed, unseen
+from tracemap.capture import noise as disturbance
+from tracemap.capture.noise import disturbed, look, observed, unseen
 from tracemap.capture.record import record
-from tracemap.measurements.circumstances import UNOBSERVED, Disturbance
+from tracemap.measurements.model import UNOBSERVED, Disturbance
 from tracemap.units import UNKNOWN, Integer, format_ns
 
 # Says what it has done, sleeps, touches memory and spins in two threads, and says it again; lives until told to end.

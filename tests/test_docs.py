@@ -16,7 +16,7 @@ from tests.documents import BLOCK, DOCUMENTS
 from tests.support import ROOT, check_cli, command_line
 from tracemap.attribution.model import ResidualReason
 from tracemap.cli.main import COMMANDS
-from tracemap.graph.ops import Evidence, Fate
+from tracemap.graph.model import Evidence, Fate
 from tracemap.measurements.model import COLUMNS, STEP_METRICS
 
 TEXT_OF = {path.relative_to(ROOT): path.read_text(encoding="utf-8") for path in DOCUMENTS}

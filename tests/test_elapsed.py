@@ -24,7 +24,7 @@ from tracemap.hook.compiling import FOLDER, LIBRARY_NAME
 from tracemap.measurements import elapsed
 from tracemap.measurements.elapsed import Span, Stops, added, elapsed_parts, of_host_alone
 from tracemap.measurements.events import EventTable
-from tracemap.measurements.hook.stops import read_stops
+from tracemap.measurements.hook.samples import read_stops
 from tracemap.measurements.model import BY_STOPS, UNKNOWN_PARTS, ElapsedParts
 from tracemap.measurements.sql import fitting, open_database
 from tracemap.units import UNKNOWN

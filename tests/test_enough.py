@@ -25,8 +25,10 @@ from tests.conftest import Built
 from tests.recording import ALTERNATING, begins_of, events, request, sample
 from tests.support import SAMPLES, check_cli, run_cli
 from tests.test_capture_record import slugs
-from tracemap.capture import enough, execution
-from tracemap.capture.enough import (
+from tracemap.capture import execution
+from tracemap.capture import stopping_rule as enough
+from tracemap.capture.record import Recorded, record
+from tracemap.capture.stopping_rule import (
     Goal,
     Outcome,
     State,
@@ -37,7 +39,6 @@ from tracemap.capture.enough import (
     steady_from,
     still_changing,
 )
-from tracemap.capture.record import Recorded, record
 from tracemap.errors import UsageInvalid
 from tracemap.hook.compiling import FOLDER, LIBRARY_NAME
 from tracemap.measurements.ireeprof.growing import GrowingProfile

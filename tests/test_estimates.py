@@ -9,9 +9,7 @@ import pytest
 from tests.builders import built_graph
 from tests.kernels import built, in_loops, steps_of
 from tracemap.graph.bundle import load
-from tracemap.graph.model import TraceGraph
-from tracemap.graph.ops import Fate
-from tracemap.graph.program import Membership
+from tracemap.graph.model import Fate, Membership, TraceGraph
 from tracemap.units import UNKNOWN
 
 NARROW = """\

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tracemap.capture.expected import Tolerance, compared
-from tracemap.capture.sizes import sizes_of
+from tracemap.capture.input_shapes import sizes_of
 from tracemap.errors import InputInvalid
 
 

@@ -34,9 +34,9 @@ from tests.test_cli_errors import refused
 from tests.test_inert import hostile, steering
 from tracemap.attribution.model import Attribution, BalanceError, ResidualReason
 from tracemap.errors import TargetExists, ToolMissing, UsageInvalid
-from tracemap.options.export import ExportOptions
 from tracemap.options.option import declared_options
-from tracemap.reports.csv.tables import attribution_csv
+from tracemap.options.results import ExportOptions
+from tracemap.reports.csv_tables import attribution_csv
 from tracemap.reports.exports import pprof as pprof_format
 from tracemap.reports.exports.callgrind import callgrind, event_names
 from tracemap.reports.exports.charges import Ledger, ledger_of

@@ -24,9 +24,7 @@ from tracemap.attribution.model import ResidualReason
 from tracemap.errors import TargetExists
 from tracemap.graph.query import scopes_of
 from tracemap.reports.exports.charges import ledger_of
-from tracemap.reports.exports.dot import dot, quoted
-from tracemap.reports.exports.graphml import graphml
-from tracemap.reports.exports.network import network_of
+from tracemap.reports.exports.network import dot, graphml, network_of, quoted
 
 __all__ = ["exported"]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tracemap.ir.flow import FlowDispatch
 from tracemap.ir.hal import HalBuffer, HalCommand, HalProgram
 from tracemap.locations import FileRange
-from tracemap.mapping.sites.exports import kernels_of_exports, with_kernels
+from tracemap.mapping.sites.sites import kernels_of_exports, with_kernels
 from tracemap.units import UNKNOWN, Text
 
 

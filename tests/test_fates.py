@@ -15,9 +15,8 @@ from tests.builders import built_graph, facts_of
 from tests.conftest import Built
 from tests.support import ROOT, SAMPLES, Corpus
 from tracemap.graph.bundle import load
-from tracemap.graph.model import TraceGraph
-from tracemap.graph.ops import Fate, Op
-from tracemap.mapping.fates.reasons import INFERRED, REASONS
+from tracemap.graph.model import Fate, Op, TraceGraph
+from tracemap.mapping.outcomes import INFERRED, REASONS
 from tracemap.units import UNKNOWN
 
 GOLD = Path(__file__).parent / "gold" / "fates"

@@ -21,8 +21,7 @@ from tests.hook import support
 from tests.support import ROOT, SAMPLES, Json, check_cli, json_cli, made_once, run_cli
 from tests.tables import printed_table
 from tracemap.graph.bundle import load
-from tracemap.machine.images import read_images
-from tracemap.machine.symbols import addresses_at
+from tracemap.machine.images import addresses_at, read_images
 from tracemap.toolchain import find_tool
 from tracemap.units import UNKNOWN
 

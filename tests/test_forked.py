@@ -23,11 +23,11 @@ from tests.test_apart import children
 from tests.test_cli_record import alive, waited_for
 from tracemap.forked import Unlocked, elsewhere, end_all, forked
 from tracemap.graph.bundle import load
-from tracemap.options.report import ReportOptions
-from tracemap.reports.costed import CostedMap
+from tracemap.options.results import ReportOptions
+from tracemap.reports.cost_lookup import CostedMap
 from tracemap.reports.page import render
-from tracemap.reports.page.build import page_rows
 from tracemap.reports.page.model import PageRows
+from tracemap.reports.page.render import page_rows
 from tracemap.reports.page.table_tabs import Texts
 from tracemap.session.report import report
 

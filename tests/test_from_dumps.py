@@ -23,10 +23,8 @@ from tests.support import (
 )
 from tests.test_cli_errors import everything_in, refused
 from tracemap.graph.bundle import load
-from tracemap.graph.model import TraceGraph
-from tracemap.graph.ops import Evidence, Fate
-from tracemap.graph.program import Site
-from tracemap.mapping.compiler.dumps import Dumps
+from tracemap.graph.model import Evidence, Fate, Site, TraceGraph
+from tracemap.mapping.from_dumps import Dumps
 from tracemap.toolchain import find_tool
 
 FIVE = ["hand_mlp", "hand_repeat6_calls", "jax_gpt2_4l", "torch_bert_tiny", "onnx_mlp_named"]

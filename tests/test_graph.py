@@ -14,11 +14,10 @@ from tests.schemas import validator
 from tracemap.codec import decode_document
 from tracemap.codec import encode as encode_record
 from tracemap.errors import BundleInvalid, BundleVersion, QueryInvalid, TargetExists, TargetUnwritable
-from tracemap.graph.bundle import Bundle, load
+from tracemap.graph.bundle import Bundle, Files, load, store
+from tracemap.graph.map_json import decode, encode
 from tracemap.graph.model import SourceFile, TraceGraph
 from tracemap.graph.query import links, same_file, select
-from tracemap.graph.stored import decode, encode
-from tracemap.graph.storing import Files, store
 from tracemap.units import UNKNOWN
 
 

@@ -11,10 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.builders import graph, op, site
-from tracemap.graph.columns import Reader
-from tracemap.graph.ops import Op
-from tracemap.graph.program import Membership, Site
-from tracemap.graph.stored import OpTable, decode, encode
+from tracemap.graph.map_json import OpTable, Reader, decode, encode
+from tracemap.graph.model import Membership, Op, Site
 from tracemap.units import UNKNOWN
 
 MANY = 1000

@@ -13,14 +13,23 @@ from msgspec import structs
 
 from tests.builders import graph, op, site
 from tracemap.errors import BundleInvalid, ModelInvalid
-from tracemap.graph.bundle import load
-from tracemap.graph.letters import check_letters
-from tracemap.graph.model import TraceGraph
-from tracemap.graph.ops import Frame, OpId, Reason
-from tracemap.graph.program import Command, CommandBuffer, Kernel, Schedule, Step, Submission, Transfer
+from tracemap.graph.bundle import Files, load, store
+from tracemap.graph.map_json import decode, encode
+from tracemap.graph.model import (
+    Command,
+    CommandBuffer,
+    Frame,
+    Kernel,
+    OpId,
+    Reason,
+    Schedule,
+    Step,
+    Submission,
+    TraceGraph,
+    Transfer,
+)
 from tracemap.graph.references import check_references
-from tracemap.graph.stored import decode, encode
-from tracemap.graph.storing import Files, store
+from tracemap.graph.texts import check_letters
 from tracemap.units import UNKNOWN
 
 DISPATCH = Command("dispatch", "k0", "site0", (1, 1, UNKNOWN), merged=("site1",))

@@ -19,11 +19,9 @@ from pygments.lexers.python import PythonLexer
 from pygments.token import Comment, Error, Keyword, Name, Number, String
 
 from tests.support import ROOT, SAMPLES
-from tracemap.reports.escaping import as_shown
-from tracemap.reports.highlight.colours import colour_of, colours_of_mlir, colours_of_python, rules_of_mlir
-from tracemap.reports.highlight.mlir import MlirLexer
+from tracemap.reports.escaping import as_shown, lines_of
+from tracemap.reports.highlight import MlirLexer, colour_of, colours_of_mlir, colours_of_python, rules_of_mlir
 from tracemap.reports.html.document import asset
-from tracemap.reports.labels import lines_of
 
 MODELS = sorted((SAMPLES / "models").glob("*.mlir"))
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracemap.measurements.histograms import MOST_BINS, Histogram, histogram
-from tracemap.reports.calls.plots import BASE, WIDTH, plot
+from tracemap.reports.calls_page import BASE, WIDTH, plot
 
 REALS = st.floats(width=32, allow_nan=False, allow_infinity=False)
 COUNTS = st.integers(0, 2**24)

@@ -18,7 +18,7 @@ from tracemap.measurements.hook.calls import CALL_COLUMNS, EVENT_COLUMN, load_ca
 from tracemap.measurements.hook.recording import HookRecording, read_recording
 from tracemap.measurements.hook.stats import read_calls
 from tracemap.measurements.runfile import read_run
-from tracemap.options.stats import StatsOptions
+from tracemap.options.measure import StatsOptions
 
 KERNEL = "mlp_dispatch_1_matmul_32x128x256_f32"
 EVENTS = ("page-faults", "minor-faults")

@@ -30,16 +30,15 @@ from tracemap.errors import RunEmpty, RunInvalid, RunVersion, TracemapError
 from tracemap.hook import HookSettings, settings_environment
 from tracemap.hook.compiling import sources
 from tracemap.machine.images import read_images
-from tracemap.measurements.hook.growing import GrowingSamples
-from tracemap.measurements.hook.head import read_head
 from tracemap.measurements.hook.process import (
     STILL_LOADED,
     HookExecutable,
     known_executables,
+    read_head,
     read_processes,
 )
 from tracemap.measurements.hook.recording import duration_ns, read_recording, start_ns
-from tracemap.measurements.hook.samples import OUTSIDE, SAMPLES_FILE, HookSamples, read_samples, resolve
+from tracemap.measurements.hook.samples import OUTSIDE, SAMPLES_FILE, GrowingSamples, HookSamples, read_samples, resolve
 from tracemap.toolchain import find_tool
 from tracemap.units import UNKNOWN
 

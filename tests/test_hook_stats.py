@@ -15,7 +15,7 @@ from tests.schemas import validator
 from tests.support import ROOT, check_cli, command_line, run_cli
 from tracemap.errors import QueryInvalid, RunInvalid, UsageInvalid
 from tracemap.measurements.hook.stats import ThreadCalls, read_calls, thread_stats
-from tracemap.options.stats import StatsOptions
+from tracemap.options.measure import StatsOptions
 
 GOLD = ROOT / "tests" / "gold" / "stats"
 

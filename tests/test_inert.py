@@ -21,11 +21,11 @@ from tests.conftest import Built, Recorded
 from tests.support import check_cli, command_line, json_cli
 from tracemap.codec import pretty
 from tracemap.graph.bundle import load
-from tracemap.graph.stored import encode
-from tracemap.inert import csv_line, for_terminal, inert_cell, lines_for_terminal, plain_cell, without_controls
+from tracemap.graph.map_json import encode
 from tracemap.measurements.columns import events_sql
 from tracemap.measurements.model import UNTOLD_HEADER
 from tracemap.measurements.runfile import read_run, write_run
+from tracemap.sanitize import csv_line, for_terminal, inert_cell, lines_for_terminal, plain_cell, without_controls
 
 HOSTILE = "=cmd|'/c calc'!A0\x1b]0;title\x07\x9b31m\u202e"
 STEERING = frozenset(map(chr, (*range(9), *range(11, 32), *range(0x7F, 0xA0), *range(0x202A, 0x202F))))

@@ -8,9 +8,8 @@ import pytest
 
 from tests.support import SAMPLES
 from tracemap.errors import ModelInvalid
-from tracemap.ir.blanking import blank_locations
 from tracemap.ir.parsing import MlirParser
-from tracemap.ir.reading import describe, location_attributes, parse_model
+from tracemap.ir.reading import blank_locations, describe, location_attributes, parse_model
 from tracemap.ir.source import SourceModel, SourceOperation
 from tracemap.locations import UnknownLocation
 from tracemap.mapping.tagging import Tags, tag_operations

@@ -15,13 +15,12 @@ import pytest
 
 import tracemap
 from tests.support import check_cli, run_cli
-from tracemap.capture.kept import Kept
+from tracemap.capture.saved_inputs import Kept
 from tracemap.errors import BundleInvalid, BundleVersion, InputInvalid
 from tracemap.graph.bundle import Bundle
-from tracemap.graph.kept import Keeping
-from tracemap.mapping.build import build
-from tracemap.mapping.request import BuildRequest
-from tracemap.options.build import BuildOptions
+from tracemap.graph.documents import Keeping
+from tracemap.mapping.build import BuildRequest, build
+from tracemap.options.compile import BuildOptions
 from tracemap.session.programs import keeping_of
 from tracemap.session.tune import _built, _Kept
 

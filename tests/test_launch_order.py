@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from tests.builders import graph, op
-from tracemap.attribution.join.launches import ordered
+from tracemap.attribution.join.schedule_nfa import ordered
 from tracemap.functions import Function
-from tracemap.graph.model import TraceGraph
-from tracemap.graph.program import Command, CommandBuffer, Kernel, Schedule, Submission
+from tracemap.graph.model import Command, CommandBuffer, Kernel, Schedule, Submission, TraceGraph
 from tracemap.units import UNKNOWN
 
 KERNELS = ("a", "b")
@@ -169,7 +168,7 @@ def test_names_of_code_are_those_that_ptx_can_have() -> None:
 
 def test_what_is_too_much_is_not_looked_at() -> None:
     """Thousands of equal sites, and a run that does not begin with the first: any may be any."""
-    from tracemap.attribution.join.entries import OrderUntold
+    from tracemap.attribution.join.schedule_nfa import OrderUntold
 
     many = [*"a" * 6000, "c"]
     assert ordered(straight(many), many).whole

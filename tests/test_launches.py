@@ -19,17 +19,16 @@ from tests.recording import begins_of, events, request, sample
 from tests.support import SAMPLES, check_cli, json_cli
 from tracemap.capture import execution
 from tracemap.capture.benchmark import Ending, run_benchmark
-from tracemap.capture.disturbance import together
-from tracemap.capture.enough import ENOUGH_SAMPLES, MOST_BYTES, Goal, State, Why
 from tracemap.capture.launches import _why
+from tracemap.capture.noise import together
 from tracemap.capture.open_run import load_profile
 from tracemap.capture.record import Recorded, record
+from tracemap.capture.stopping_rule import ENOUGH_SAMPLES, MOST_BYTES, Goal, State, Why
 from tracemap.errors import ProgramFailed, UsageInvalid
-from tracemap.measurements.circumstances import UNOBSERVED
 from tracemap.measurements.ireeprof import records
-from tracemap.measurements.ireeprof.joining import join_profiles
-from tracemap.measurements.ireeprof.profile import Profile
+from tracemap.measurements.ireeprof.profile import Profile, join_profiles
 from tracemap.measurements.medians import Median
+from tracemap.measurements.model import UNOBSERVED
 from tracemap.measurements.runfile import read_run
 from tracemap.measurements.sql import open_database
 from tracemap.units import UNKNOWN

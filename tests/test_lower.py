@@ -23,11 +23,11 @@ from tests.test_cli_errors import refused
 from tests.test_reports_json import objects
 from tracemap.errors import ModelInvalid, PipelineInvalid
 from tracemap.graph.lowering import LOOPS, Loop, Lowering, Stage
-from tracemap.graph.ops import Evidence, OpId
+from tracemap.graph.model import Evidence, OpId
 from tracemap.ir.parsing import MlirParser, Module
-from tracemap.mapping.lowering.pipelines import lower
-from tracemap.reports.json.lowering import shown_lowering
-from tracemap.reports.lowering.page import build_lowering_page, render_lowering_page
+from tracemap.mapping.lowering import lower
+from tracemap.reports.json_documents import shown_lowering
+from tracemap.reports.lowering_page import build_lowering_page, render_lowering_page
 from tracemap.toolchain import find_tool
 from tracemap.units import UNKNOWN
 

@@ -10,12 +10,11 @@ import pytest
 from tests.kernels import built, steps_of
 from tests.support import Json, check_cli, json_cli
 from tracemap.attribution.model import Basis, Disagreement
-from tracemap.attribution.result.agreement import disagreements
+from tracemap.attribution.result.diagnostics import disagreements
 from tracemap.attribution.steps.lines import KernelSteps
 from tracemap.attribution.weights import Weights
 from tracemap.graph.bundle import load
-from tracemap.graph.ops import Evidence, OpId
-from tracemap.graph.program import Membership, Site, Step
+from tracemap.graph.model import Evidence, Membership, OpId, Site, Step
 from tracemap.machine.chains import chains_of
 from tracemap.machine.estimate import Cache, Estimate, estimate
 from tracemap.machine.execution import Access

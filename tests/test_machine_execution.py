@@ -16,18 +16,27 @@ from tests.conftest import Built
 from tests.kernels import built as built_model
 from tests.kernels import steps_of
 from tests.support import ROOT, SAMPLES, long_where
-from tracemap.capture.simulating import find_valgrind
+from tracemap.capture.cache_simulation import find_valgrind
 from tracemap.errors import ToolMissing
 from tracemap.graph.bundle import Bundle, load
-from tracemap.graph.program import Command
-from tracemap.machine.blocks import blocks_of
+from tracemap.graph.model import Command
 from tracemap.machine.code import Instruction, instructions_of, loops_of
 from tracemap.machine.estimate import Cache, Caches, Estimate, estimate
-from tracemap.machine.execution import ASSUMED_TURNS, Execution, executed
+from tracemap.machine.execution import ASSUMED_TURNS, Execution, blocks_of, executed
 from tracemap.machine.images import Image, kernel_images, read_image
 from tracemap.machine.integer_steps import integer_step
-from tracemap.machine.integers import LOW_BYTE, Comparison, State, Surroundings, Value, number, signed
-from tracemap.machine.operands import Memory, Register, operands_of
+from tracemap.machine.integers import (
+    LOW_BYTE,
+    Comparison,
+    Memory,
+    Register,
+    State,
+    Surroundings,
+    Value,
+    number,
+    operands_of,
+    signed,
+)
 from tracemap.mapping.compiler.simulated import build_simulated
 from tracemap.measurements.callgrind import read_callgrind
 from tracemap.toolchain import find_tool

@@ -20,7 +20,7 @@ from tracemap.graph.bundle import load
 from tracemap.hook.compiling import FOLDER, LIBRARY_NAME
 from tracemap.machine.code import instructions_of, loops_of
 from tracemap.machine.images import kernel_images, read_images
-from tracemap.options.attribute import Rule
+from tracemap.options.results import Rule
 
 Json = dict[str, Any]
 SAMPLED = {

@@ -17,11 +17,11 @@ from tracemap.codec import pretty
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import RunEmpty, RunInvalid, RunVersion, TargetExists, TargetUnwritable
 from tracemap.measurements.badcells import explain_bad_cell
-from tracemap.measurements.circumstances import UNOBSERVED
 from tracemap.measurements.columns import MOST_COLUMNS, events_sql
-from tracemap.measurements.foreign.recognising import Form, form_of
+from tracemap.measurements.foreign.formats import Form, form_of
 from tracemap.measurements.model import (
     COLUMNS,
+    UNOBSERVED,
     UNTOLD_HEADER,
     Clock,
     Invocation,

@@ -8,7 +8,7 @@ from tests.builders import site
 from tracemap.ir.flow import Around, FlowDispatch
 from tracemap.ir.hal import HalCommand
 from tracemap.locations import FileRange
-from tracemap.mapping.sites.commands import CommandJoin
+from tracemap.mapping.sites.sites import CommandJoin
 
 KERNEL = "main$async_dispatch_0"
 

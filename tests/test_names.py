@@ -13,7 +13,7 @@ from tests.support import SAMPLES, run_cli
 from tests.test_cli_errors import refused
 from tracemap.errors import TracemapError, UsageInvalid
 from tracemap.inputs import is_file
-from tracemap.options.record import RecordOptions
+from tracemap.options.measure import RecordOptions
 from tracemap.outputs import check_file, replaced
 from tracemap.reports.html.document import environment
 

@@ -15,7 +15,7 @@ from tests.support import SAMPLES
 from tests.test_cli_errors import refused
 from tracemap.errors import ModelInvalid
 from tracemap.graph.bundle import CONFIGURED_NAME, KERNELS_FOLDER
-from tracemap.ir.nesting import MOST_BRACES, MOST_BRACKETS, nesting_fault, printed_fault
+from tracemap.ir.checks import MOST_BRACES, MOST_BRACKETS, nesting_fault, printed_fault
 from tracemap.ir.parsing import MlirParser
 from tracemap.ir.reading import describe, parse_model
 

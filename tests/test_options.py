@@ -14,15 +14,11 @@ import tracemap.options
 from tests.test_docs import command
 from tracemap.cli.main import COMMANDS
 from tracemap.errors import UsageInvalid
-from tracemap.graph.ops import OpId
-from tracemap.options.attribute import AttributeOptions, Rule
-from tracemap.options.audit import AuditOptions
-from tracemap.options.build import BuildOptions
-from tracemap.options.lower import LowerOptions
+from tracemap.graph.model import OpId
+from tracemap.options.compile import AuditOptions, BuildOptions, LowerOptions
+from tracemap.options.measure import RecordOptions, StatsOptions
 from tracemap.options.option import DeclaredOption, Options, chosen, declared_options
-from tracemap.options.record import RecordOptions
-from tracemap.options.report import ReportOptions
-from tracemap.options.stats import StatsOptions
+from tracemap.options.results import AttributeOptions, ReportOptions, Rule
 from tracemap.units import UNKNOWN
 
 

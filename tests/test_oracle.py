@@ -14,9 +14,7 @@ from tests.oracle.kernels import CompilerRejects, compile_plainly
 from tests.oracle.program import Program
 from tests.oracle.table import contradicted, misses, table
 from tests.oracle.truth import Truth, find_truth
-from tracemap.graph.model import TraceGraph
-from tracemap.graph.ops import Evidence, Fate, Reason
-from tracemap.graph.program import Membership
+from tracemap.graph.model import Evidence, Fate, Membership, Reason, TraceGraph
 
 SEEDS = (12, 17, 18, 25, 44, 48, 49)
 """Between them: both dialects, equal layers, calls, loops, branches, conversions, repeated and leaking softmaxes,

@@ -13,8 +13,7 @@ from tests.oracle.kernels import CompilerRejects
 from tests.oracle.marked import MarkedProgram, compare_marks, kernel_texts, map_of, measure_marked, number_sign
 from tests.oracle.mixed import marked, text_of
 from tests.oracle.table import misses
-from tracemap.graph.model import TraceGraph
-from tracemap.graph.ops import Fate, Reason
+from tracemap.graph.model import Fate, Reason, TraceGraph
 
 SEEDS = (7001, 7003, 7005, 7007, 7009, 7011)
 """One of each family."""

@@ -18,15 +18,13 @@ import pytest
 from tests.hook import support
 from tests.support import ROOT, check_cli, json_cli, made_once
 from tracemap.graph.bundle import load
-from tracemap.graph.model import TraceGraph
-from tracemap.graph.ops import Fate
+from tracemap.graph.model import Fate, TraceGraph
 from tracemap.hook.compiling import find_compiler
 from tracemap.ir.flow import DispatchRegion, FlowDispatch, FlowProgram, HostCall, HostFunction
 from tracemap.locations import CallSite, FileRange
-from tracemap.machine.images import NO_LINE, Image, read_images
+from tracemap.machine.images import NO_LINE, NOWHERE, Image, read_images
 from tracemap.machine.linked import linked_functions, spots_at
-from tracemap.machine.symbols import NOWHERE
-from tracemap.mapping.sites.inlined import inlined_later, with_inlined
+from tracemap.mapping.sites.calls import inlined_later, with_inlined
 from tracemap.units import UNKNOWN
 
 OWN = ROOT / "tests" / "programs" / "own"

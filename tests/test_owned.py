@@ -18,7 +18,7 @@ from tracemap.errors import TargetUnwritable
 from tracemap.ir.parsing import MlirParser
 from tracemap.ir.reading import parse_model
 from tracemap.mapping.compiler.compiling import Compilation, Compiler
-from tracemap.mapping.compiler.user_flags import compile_flags
+from tracemap.mapping.compiler.flags import compile_flags
 from tracemap.mapping.tagging import Tags, unused_prefix, write_tagged
 from tracemap.owned import home
 from tracemap.owned.children import end, start

@@ -16,7 +16,7 @@ import pytest
 from tests.conftest import Built
 from tests.support import Corpus, json_cli, run_cli
 from tracemap.graph.bundle import Bundle, load
-from tracemap.graph.program import Kernel
+from tracemap.graph.model import Kernel
 from tracemap.hook.compiling import FOLDER, LIBRARY_NAME
 
 _STORE = re.compile(r"store_to_buffer .* : tensor<([0-9x]+)x(f32|i32)>")

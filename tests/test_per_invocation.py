@@ -22,12 +22,13 @@ from tests.recording import Row, events
 from tests.support import Json, json_cli
 from tracemap.attribution.attribute import Request, attribute
 from tracemap.attribution.model import UNKNOWN_PER_INVOCATION, Attribution
-from tracemap.attribution.scan import ordered, weighted
+from tracemap.attribution.scan import sums as ordered
+from tracemap.attribution.scan import weighted
 from tracemap.graph.model import TraceGraph
+from tracemap.measurements.medians import FEWEST, median_ranks
 from tracemap.measurements.model import UNTOLD_HEADER
-from tracemap.measurements.order import FEWEST, median_ranks
 from tracemap.measurements.runfile import read_run, write_run
-from tracemap.options.attribute import Rule
+from tracemap.options.results import Rule
 from tracemap.units import UNKNOWN
 
 Call = tuple[str, int, int]

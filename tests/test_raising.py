@@ -12,11 +12,10 @@ from tests.builders import built_graph
 from tests.test_fates import SOFTMAX
 from tests.test_from_dumps import compile_by_hand, from_dumps
 from tracemap.errors import ModelInvalid
-from tracemap.graph.model import TraceGraph
-from tracemap.graph.ops import Fate
+from tracemap.graph.model import Fate, TraceGraph
 from tracemap.ir.parsing import MlirParser
 from tracemap.ir.raising import read_raised
-from tracemap.mapping.dump_reader import DumpReader
+from tracemap.mapping.assembly import DumpReader
 
 BEFORE = """\
 #map = affine_map<(d0, d1) -> (d0, d1)>

@@ -23,7 +23,7 @@ from tests.support import ROOT, SAMPLES, Corpus, check_cli, json_cli, made_once,
 from tracemap.codec import encode
 from tracemap.errors import BundleInvalid, BundleVersion, UsageInvalid
 from tracemap.graph.bundle import REMARKS_NAME, load
-from tracemap.graph.remarks import FIGURES, Remark
+from tracemap.graph.documents import FIGURES, Remark
 from tracemap.mapping.compiler.remarks import SaidRemark, read_mlir_remarks, read_remarks
 from tracemap.reports.page.kernels_tab import kernel_pages, kernels_of
 from tracemap.toolchain import find_tool, run_tool

@@ -19,12 +19,10 @@ from tests.support import ROOT, page_data
 from tests.test_reports_page import EXECUTES, GRAPH, TEXTS, TOTALS, page_of
 from tracemap.errors import TargetExists, TargetUnwritable
 from tracemap.graph.model import SourceFile
-from tracemap.reports.deflating import LEVEL, deflating
 from tracemap.reports.escaping import as_shown, for_script
-from tracemap.reports.html.blocks import LINES_PER_BLOCK, markup_of_lines
-from tracemap.reports.html.document import write_page
-from tracemap.reports.page.build import build_page
-from tracemap.reports.page.render import bar_width, render_page
+from tracemap.reports.html.document import LINES_PER_BLOCK, markup_of_lines, write_page
+from tracemap.reports.page.render import bar_width, build_page, render_page
+from tracemap.reports.parallel_zlib import LEVEL, deflating
 
 EVIL = "</script><img src=x onerror=alert(1)>\u2028&amp;\"'"
 
@@ -107,7 +105,7 @@ def test_what_is_compressed_by_several_processors_is_one_stream(monkeypatch: pyt
     made = deflating(data)()
     assert zlib.decompress(made) == data
     assert len(made) < 1.001 * len(zlib.compress(data, LEVEL))
-    monkeypatch.setattr("tracemap.reports.deflating.usable_processors", lambda: 1)
+    monkeypatch.setattr("tracemap.reports.parallel_zlib.usable_processors", lambda: 1)
     assert deflating(data)() == made
     assert deflating(data[: 1 << 20])() == zlib.compress(data[: 1 << 20], LEVEL)
     for size in ((1 << 20) + 1, 2 << 20):

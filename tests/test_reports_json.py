@@ -14,12 +14,10 @@ from tests.schemas import printed, stored_schema, validator
 from tests.test_reports_page import EXECUTES, GRAPH, TOTALS
 from tracemap.attribution.model import ResidualReason
 from tracemap.codec import pretty
-from tracemap.graph.ops import Evidence, Fate, OpId
-from tracemap.graph.program import Kernel, Step
+from tracemap.graph.model import Evidence, Fate, Kernel, OpId, Step
 from tracemap.measurements.model import ElapsedParts
-from tracemap.options.attribute import Rule
-from tracemap.reports.json.attribution import shown_attribution
-from tracemap.reports.json.show import shown_map
+from tracemap.options.results import Rule
+from tracemap.reports.json_documents import shown_attribution, shown_map
 from tracemap.units import UNKNOWN
 
 Json = dict[str, Any]

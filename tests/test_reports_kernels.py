@@ -14,11 +14,10 @@ from tracemap.graph.bundle import Bundle, load
 from tracemap.machine.code import instructions_of
 from tracemap.machine.images import read_images
 from tracemap.measurements.runfile import read_run
-from tracemap.options.attribute import Rule
+from tracemap.options.results import Rule
 from tracemap.reports.page import kernels_tab
-from tracemap.reports.page.build import build_page
 from tracemap.reports.page.kernels_tab import KernelSources, kernel_pages, kernels_of
-from tracemap.reports.page.render import render_page
+from tracemap.reports.page.render import build_page, render_page
 
 EVIL = "</script><script>alert(1)</script><!--"
 

@@ -10,12 +10,10 @@ from msgspec import structs
 from tests.builders import MODEL, attribution, graph, op, site
 from tracemap.attribution.model import Attribution
 from tracemap.diagnostics import Diagnostic
-from tracemap.graph.model import SourceFile, TraceGraph
-from tracemap.graph.ops import Fate
-from tracemap.reports.costed import AT_LOAD, NO_MEMBERS, explained_of_elapsed
-from tracemap.reports.page.build import build_page
+from tracemap.graph.model import Fate, SourceFile, TraceGraph
+from tracemap.reports.cost_lookup import AT_LOAD, NO_MEMBERS, explained_of_elapsed
 from tracemap.reports.page.model import Page, SourceLine, Spread, amount_text
-from tracemap.reports.page.render import render_page
+from tracemap.reports.page.render import build_page, render_page
 from tracemap.units import UNKNOWN
 
 PYTHON = SourceFile("net.py", "python/0-net.py", "python")

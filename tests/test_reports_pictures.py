@@ -15,12 +15,11 @@ from tests.released import embedded_libraries
 from tests.support import ROOT
 from tests.test_reports_page import EXECUTES, GRAPH, TOTALS, page_of
 from tracemap.attribution.model import ResidualReason
-from tracemap.graph.model import TraceGraph
-from tracemap.graph.ops import OpId
+from tracemap.graph.model import OpId, TraceGraph
 from tracemap.measurements.model import Peaks
 from tracemap.reports.html.document import asset
-from tracemap.reports.page.families import families_of, family_of_name
-from tracemap.reports.page.pictures import Tree
+from tracemap.reports.page.model import Tree
+from tracemap.reports.page.overview_tab import families_of, family_of_name
 from tracemap.units import UNKNOWN
 
 COSTS = attribution(GRAPH, TOTALS, executes=EXECUTES)

@@ -14,8 +14,8 @@ from tests.test_hook_stats import calls_file
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import TargetExists, UsageInvalid
 from tracemap.measurements.hook.stats import CallSet, ThreadCalls, read_calls, thread_stats
-from tracemap.options.stats import StatsOptions
-from tracemap.reports.calls.page import StatsPage, build_stats_page, render_stats_page
+from tracemap.options.measure import StatsOptions
+from tracemap.reports.calls_page import StatsPage, build_stats_page, render_stats_page
 
 EVIL = "</script><img src=x onerror=alert(1)>\u2028&amp;\"'"
 

@@ -12,7 +12,7 @@ from tests.tables import all_of_terminal, printed_table
 from tests.test_reports_page import EXECUTES, GRAPH, TOTALS
 from tracemap.diagnostics import Diagnostic
 from tracemap.graph.query import Selection, everything
-from tracemap.options.attribute import AttributeOptions
+from tracemap.options.results import AttributeOptions
 from tracemap.reports.terminal.attribution import print_attribution
 from tracemap.reports.terminal.show import print_map
 

@@ -16,8 +16,8 @@ from tracemap.attribution.attribute import Request, attribute
 from tracemap.attribution.model import Attribution
 from tracemap.graph.bundle import Bundle, load
 from tracemap.measurements.runfile import read_run
-from tracemap.options.attribute import AttributeOptions
-from tracemap.reports.page.build import build_page
+from tracemap.options.results import AttributeOptions
+from tracemap.reports.page.render import build_page
 from tracemap.reports.terminal.attribution import print_attribution
 
 PROGRAM = ROOT / "tests" / "programs" / "transfers.mlir"

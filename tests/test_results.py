@@ -15,12 +15,12 @@ from tests.conftest import Built, Recorded
 from tests.support import run_cli
 from tracemap.comparison import model
 from tracemap.errors import QueryInvalid, TargetExists, ToolMissing
-from tracemap.graph.ops import Frame, Op
+from tracemap.graph.model import Frame, Op
 from tracemap.graph.query import frames_of, scope_of
 from tracemap.measurements.model import UNTOLD_HEADER
 from tracemap.measurements.runfile import write_run
 from tracemap.results.attribution import Attribution
-from tracemap.results.pictures import bar, table
+from tracemap.results.display import bar, table
 from tracemap.results.run import Run
 from tracemap.units import UNKNOWN
 

@@ -11,7 +11,7 @@ from tests.conftest import Built
 from tests.schemas import validator
 from tests.support import check_cli, json_cli, run_cli
 from tracemap.graph.bundle import load
-from tracemap.graph.program import Kernel
+from tracemap.graph.model import Kernel
 from tracemap.machine.images import read_images
 from tracemap.reports.kernels import view_kernel
 

@@ -12,7 +12,7 @@ from tests.conftest import Built, Recorded
 from tests.support import Corpus, check_cli
 from tests.tables import amount, printed_table
 from tracemap import attribute, load
-from tracemap.reports.page.build import build_page
+from tracemap.reports.page.render import build_page
 
 TITLES = {"python": "Python line"}
 RUNS = ("jax_gpt2_4l", "hand_multifunc.roundtrip", "onnx_tinygpt", "hand_repeat6_calls")

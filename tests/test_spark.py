@@ -27,12 +27,11 @@ from tests.support import Json, check_cli, command_line, interruptible, run_cli
 from tracemap.codec import encode
 from tracemap.errors import UsageInvalid
 from tracemap.measurements.sql import literal, open_database, quoted, rows_of
-from tracemap.store.costs import Question, fleet_costs
+from tracemap.store.costs import MOST_EXACT, Question, fleet_calls, fleet_costs
 from tracemap.store.engine import DuckEngine, Engine
 from tracemap.store.headers import read_headers
 from tracemap.store.layout import store_at
 from tracemap.store.lineage import Names, read_names
-from tracemap.store.percentiles import MOST_EXACT, fleet_calls
 from tracemap.toolchain import no_progress
 
 MISSING: Final = (

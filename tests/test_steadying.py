@@ -13,10 +13,10 @@ import pytest
 from tests.builders import attribution, graph, op, site
 from tests.conftest import Built, Recorded
 from tracemap.attribution.model import Attribution, Series
-from tracemap.comparison.steadying import MOST_UNCHANGED, Unchanged, steady, steady_spreads
+from tracemap.comparison.drift_correction import MOST_UNCHANGED, Unchanged, steady, steady_spreads
 from tracemap.graph.bundle import load
-from tracemap.graph.ops import OpId
-from tracemap.options.attribute import AttributeOptions
+from tracemap.graph.model import OpId
+from tracemap.options.results import AttributeOptions
 from tracemap.session.runs import joined
 from tracemap.toolchain import no_progress
 from tracemap.units import UNKNOWN

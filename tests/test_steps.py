@@ -16,13 +16,12 @@ from tests.conftest import Built
 from tests.support import PLAIN_FLAGS, SAMPLES, check_cli, long_where, runs_of
 from tracemap.errors import BundleInvalid, ModuleInvalid
 from tracemap.graph.bundle import Bundle, load
-from tracemap.graph.ops import Evidence
-from tracemap.ir.configured import KernelNames
+from tracemap.graph.model import Evidence
+from tracemap.ir.executables import KernelNames
 from tracemap.machine.code import OUTSIDE, Instruction, instructions_of, loops_by_address, loops_of
 from tracemap.machine.images import NO_LINE, CodeFunction, Image, read_image, read_images
-from tracemap.mapping.build import build
+from tracemap.mapping.build import BuildRequest, build
 from tracemap.mapping.compiler.compiling import Compiler
-from tracemap.mapping.request import BuildRequest
 from tracemap.toolchain import find_tool
 from tracemap.units import UNKNOWN
 

@@ -26,12 +26,11 @@ from tracemap.measurements.runfile import read_run, write_run
 from tracemap.measurements.sql import rows_of
 from tracemap.options.store import StoreAddOptions, StoreSitesOptions
 from tracemap.session.store_add import store_add
+from tracemap.store.costs import fleet_calls
 from tracemap.store.engine import duck_engine
-from tracemap.store.headers import read_headers
+from tracemap.store.headers import read_headers, sizes_of
 from tracemap.store.layout import store_at
 from tracemap.store.lineage import Names
-from tracemap.store.percentiles import fleet_calls
-from tracemap.store.selection import sizes_of
 from tracemap.toolchain import no_progress
 
 MODEL = "hand_mlp"

@@ -17,9 +17,9 @@ from tracemap.graph.bundle import load
 from tracemap.measurements.sql import rows_of
 from tracemap.options.store import StoreCompareOptions, StoreQueryOptions, StoreSitesOptions, StoreTrendOptions
 from tracemap.session.store import store_compare, store_query, store_sites, store_trend
+from tracemap.store.folder import STORE_KEY
 from tracemap.store.layout import ops_name
 from tracemap.store.model import Looked
-from tracemap.store.places import STORE_KEY
 
 MODELS = ("hand_mlp", "hand_oneline")
 CALLS = (20, 21)

@@ -17,13 +17,11 @@ from tests.conftest import Built, Recorded
 from tests.support import ROOT, check_cli
 from tracemap.measurements.sql import open_database
 from tracemap.store.asking import Over, fleet_comparison, fleet_trends
-from tracemap.store.costs import Question, fleet_costs
+from tracemap.store.costs import Question, fleet_calls, fleet_costs
 from tracemap.store.engine import DuckEngine
 from tracemap.store.headers import Headers, read_headers
-from tracemap.store.layout import store_at
+from tracemap.store.layout import Row, store_at
 from tracemap.store.lineage import read_names
-from tracemap.store.percentiles import fleet_calls
-from tracemap.store.tables import Row
 from tracemap.toolchain import no_progress
 
 ROOM: Final = ROOT / "tracemap" / "store"

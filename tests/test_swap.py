@@ -14,7 +14,7 @@ import pytest
 
 from tests.conftest import Built
 from tests.support import PLAIN_FLAGS, Json, check_cli, json_cli, long_where, run_cli
-from tracemap.experiments.changing import Costs, Touched, changes
+from tracemap.experiments.paired_changes import Costs, Touched, changes
 from tracemap.graph.bundle import load
 from tracemap.mapping.compiler.remarks import IN_ORDER
 from tracemap.toolchain import find_tool

@@ -16,7 +16,7 @@ import pytest
 
 from tests.support import check_cli, interruptible, run_cli
 from tracemap.errors import UsageInvalid
-from tracemap.experiments.configuring import read_configuration
+from tracemap.experiments.configurations import read_configuration
 from tracemap.experiments.operations import KINDS, sizes_of, swept
 from tracemap.session.sweep import COLUMNS
 

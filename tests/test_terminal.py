@@ -30,7 +30,7 @@ from tests.test_hook_stats import calls_file
 from tracemap.graph.audit import audit
 from tracemap.graph.bundle import load
 from tracemap.graph.query import everything
-from tracemap.options.attribute import AttributeOptions, Rule
+from tracemap.options.results import AttributeOptions, Rule
 from tracemap.reports.kernels import view_kernel
 from tracemap.reports.terminal.audit import print_audit
 from tracemap.reports.terminal.show import print_kernel, print_map

@@ -61,19 +61,17 @@ from tracemap.experiments.model import (
     Tune,
     Verification,
 )
-from tracemap.graph.ops import OpId
+from tracemap.graph.model import OpId
 from tracemap.hook.compiling import FOLDER, LIBRARY_NAME
 from tracemap.measurements.runfile import header_path
-from tracemap.options.diff import DiffOptions
-from tracemap.reports.terminal.bench import print_bench
+from tracemap.options.results import DiffOptions
 from tracemap.reports.terminal.diff import print_diff
-from tracemap.reports.terminal.fleet_changes import print_comparison, print_trends
-from tracemap.reports.terminal.swap import print_swap
-from tracemap.reports.terminal.tune import print_tune
+from tracemap.reports.terminal.fleet import print_comparison, print_trends
+from tracemap.reports.terminal.kernels import print_bench, print_swap, print_tune
 from tracemap.reports.views.chosen import VIEWS
 from tracemap.session.doctor import Ability, Findings, State
 from tracemap.store.asking import ALL_OPS
-from tracemap.store.changed import (
+from tracemap.store.model import (
     FleetChange,
     FleetComparison,
     FleetDifference,
@@ -82,9 +80,9 @@ from tracemap.store.changed import (
     FleetPoint,
     FleetTrend,
     FleetTrends,
+    Looked,
     ModelDifferences,
 )
-from tracemap.store.model import Looked
 from tracemap.units import UNKNOWN
 
 Masks = tuple[tuple[re.Pattern[str], str], ...]

@@ -17,17 +17,15 @@ from tests.support import check_cli
 from tests.test_export import rows_of
 from tests.timelines import events, layers, page_of_run, written
 from tracemap.attribution.attribute import Request, attribute
-from tracemap.attribution.lengths import BINS_OF_OCTAVE
+from tracemap.attribution.call_statistics import BINS_OF_OCTAVE, LEAST_CALLS, QUANTILES
 from tracemap.attribution.timeline import Span, excerpt
-from tracemap.attribution.together import LEAST_CALLS, QUANTILES
 from tracemap.graph.query import scope_of
 from tracemap.measurements.runfile import read_run
-from tracemap.options.attribute import Rule
-from tracemap.reports.costed import CostedMap
-from tracemap.reports.page.build import build_page
-from tracemap.reports.page.families import families_of
-from tracemap.reports.page.pictures import Timeline
-from tracemap.reports.page.render import render_page
+from tracemap.options.results import Rule
+from tracemap.reports.cost_lookup import CostedMap
+from tracemap.reports.page.model import Timeline
+from tracemap.reports.page.overview_tab import families_of
+from tracemap.reports.page.render import build_page, render_page
 from tracemap.reports.page.timeline_tab import lengths_of, timeline_of
 from tracemap.reports.tracks import tracks_of
 from tracemap.session.runs import excerpts
@@ -203,7 +201,7 @@ def test_what_was_measured_of_a_sites_calls_goes_together(tmp_path: Path) -> Non
 
 
 def test_of_many_calls_every_so_many_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tracemap.attribution.together.MOST_CALLS", 100)
+    monkeypatch.setattr("tracemap.attribution.call_statistics.MOST_CALLS", 100)
     table = tmp_path / "run.csv"
     calls = [f"kernel3,{call},{call},{call}" for call in range(350)]
     table.write_text("\n".join(["kernel,invocation,duration_ns,misses", *calls]) + "\n")

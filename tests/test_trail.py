@@ -11,13 +11,12 @@ from tests.builders import built_graph, facts_of, graph, op, site
 from tests.conftest import Built, Recorded
 from tests.support import SAMPLES, check_cli, json_cli
 from tracemap.graph.bundle import load
-from tracemap.graph.model import TraceGraph
-from tracemap.graph.ops import Evidence, OpId
+from tracemap.graph.model import Evidence, OpId, TraceGraph
 from tracemap.graph.query import frames_of, python_frame, scope_of, scope_text, select, users_first
 from tracemap.ir.parsing import MlirParser
 from tracemap.ir.reading import describe, parse_model
 from tracemap.mapping.model.scopes import scopes_of
-from tracemap.mapping.sites.idle import without_idle
+from tracemap.mapping.sites.members import without_idle
 from tracemap.units import UNKNOWN, Integer
 
 

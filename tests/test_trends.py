@@ -15,7 +15,9 @@ import pytest
 from tests.oracle import sides
 from tests.oracle.fleets import Maker
 from tests.oracle.nights import Case, Tally, table, tallied
-from tracemap.store.chances import (
+from tracemap.store.changepoints import Design
+from tracemap.store.hosts import outliers
+from tracemap.store.p_values import (
     digamma,
     holm,
     inverse_trigamma,
@@ -25,12 +27,10 @@ from tracemap.store.chances import (
     tail,
     trigamma,
 )
-from tracemap.store.changepoints import Design
-from tracemap.store.hosts import outliers
-from tracemap.store.moderation import moderated
-from tracemap.store.nightlies import compared
 from tracemap.store.series import EVERY, Floats, Observations, median_of, tabled
+from tracemap.store.set_comparison import compared
 from tracemap.store.trends import changes
+from tracemap.store.variance_shrinkage import moderated
 from tracemap.units import UNKNOWN
 
 OPS, HOSTS, NIGHTS = 8, 6, 40

@@ -15,13 +15,13 @@ import pytest
 import tracemap
 from tests.support import PLAIN_FLAGS, SAMPLES, Json, check_cli, interruptible, json_cli, run_cli
 from tracemap.errors import ToolFailed
-from tracemap.experiments import bench, running, tuning, wrapping
-from tracemap.experiments.candidates import PIPELINES, Candidate, candidates_of, other_pipelines
-from tracemap.experiments.configuring import levels_of, written
-from tracemap.experiments.keeping import flag_parts, key_of, makers
+from tracemap.experiments import bench, tuning, wrapping
+from tracemap.experiments import jobs as running
+from tracemap.experiments.configurations import PIPELINES, Candidate, candidates_of, levels_of, other_pipelines, written
+from tracemap.experiments.jobs import Ended
 from tracemap.experiments.model import Tune
-from tracemap.experiments.running import Ended
 from tracemap.experiments.tuning import interval_of
+from tracemap.experiments.work_cache import flag_parts, key_of, makers
 from tracemap.mapping import build
 from tracemap.mapping.compiler.remarks import IN_ORDER
 from tracemap.toolchain import find_tool

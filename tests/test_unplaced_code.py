@@ -17,9 +17,7 @@ from tests.kernels import built, in_loops, steps_of
 from tests.support import check_cli, json_cli
 from tracemap.attribution.steps.lines import KernelSteps
 from tracemap.machine.code import Instruction
-from tracemap.machine.contracted import Contracted
-from tracemap.machine.lines import LineOp, OpLines
-from tracemap.machine.unplaced import placed
+from tracemap.machine.debug_lines import Contracted, LineOp, OpLines, placed
 from tracemap.machine.values import NO_VALUES
 
 BASELINE = ("--iree-llvmcpu-target-cpu=x86-64-v3",)

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.builders import built_graph
-from tracemap.graph.model import TraceGraph
-from tracemap.graph.ops import Fate, Op
+from tracemap.graph.model import Fate, Op, TraceGraph
 
 PRODUCT = """\
     %t = stablehlo.transpose %x, dims = [1, 0] : (tensor<8x8xf32>) -> tensor<8x8xf32>

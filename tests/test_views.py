@@ -24,9 +24,9 @@ from tests.support import check_cli, json_cli, run_cli
 from tests.tables import amount, printed_table
 from tests.terminals import GOLD, RUN, printed
 from tracemap.errors import UsageInvalid
-from tracemap.graph.ops import Frame
+from tracemap.graph.model import Frame
 from tracemap.measurements.runfile import read_run, write_run
-from tracemap.options.attribute import AttributeOptions
+from tracemap.options.results import AttributeOptions
 from tracemap.reports.terminal.attribution import print_attribution
 from tracemap.reports.views.chosen import VIEWS
 from tracemap.reports.views.model import Cell, LaterRow

@@ -19,7 +19,7 @@ from tracemap.errors import UsageInvalid
 from tracemap.measurements.model import INSTRUCTIONS, SAMPLES, STEP_METRICS
 from tracemap.measurements.runfile import read_run
 from tracemap.measurements.window import cut
-from tracemap.options.attribute import ALL, Window
+from tracemap.options.results import ALL, Window
 from tracemap.units import UNKNOWN
 
 Event = tuple[int | None, int, int, bool]

@@ -35,19 +35,12 @@ if TYPE_CHECKING:
     from tracemap.capture.timing import FunctionTimes
     from tracemap.experiments.model import Swapped, Tune
     from tracemap.graph.bundle import Bundle as StoredBundle
+    from tracemap.graph.documents import Remarks
     from tracemap.graph.lowering import Lowering
-    from tracemap.graph.remarks import Remarks
-    from tracemap.options.attribute import AttributeOptions
-    from tracemap.options.bench import BenchOptions
-    from tracemap.options.benchmark import BenchmarkOptions
-    from tracemap.options.build import BuildOptions
-    from tracemap.options.diff import DiffOptions
-    from tracemap.options.export import ExportOptions
-    from tracemap.options.lower import LowerOptions
-    from tracemap.options.record import RecordOptions
-    from tracemap.options.remarks import RemarksOptions
-    from tracemap.options.report import ReportOptions
-    from tracemap.options.run import RunOptions
+    from tracemap.options.compile import BuildOptions, LowerOptions, RemarksOptions
+    from tracemap.options.kernels import BenchOptions, SwapOptions, SweepOptions, TuneOptions
+    from tracemap.options.measure import BenchmarkOptions, RecordOptions, RunOptions
+    from tracemap.options.results import AttributeOptions, DiffOptions, ExportOptions, ReportOptions
     from tracemap.options.store import (
         StoreAddOptions,
         StoreCompareOptions,
@@ -56,17 +49,12 @@ if TYPE_CHECKING:
         StoreSitesOptions,
         StoreTrendOptions,
     )
-    from tracemap.options.swap import SwapOptions
-    from tracemap.options.sweep import SweepOptions
-    from tracemap.options.tune import TuneOptions
     from tracemap.results.attribution import Attribution
-    from tracemap.results.bench import Bench
     from tracemap.results.bundle import Bundle
-    from tracemap.results.comparison import Comparison
+    from tracemap.results.comparison import Bench, Comparison
     from tracemap.results.recording import Recording
     from tracemap.results.run import Run as RunResult
-    from tracemap.store.changed import FleetComparison, FleetTrends
-    from tracemap.store.model import FleetAdded, FleetCalls, FleetCosts, FleetRuns
+    from tracemap.store.model import FleetAdded, FleetCalls, FleetComparison, FleetCosts, FleetRuns, FleetTrends
 
     Run = str | Path | Recorded
     Runs = Run | Sequence[Run]
@@ -136,7 +124,7 @@ def build(model: Any, *arguments: Any, **named: Any) -> Bundle:
         >>> len(bundle.graph.ops), [function.name for function in bundle.graph.functions]
         (10, ['main'])
     """
-    from tracemap.options.build import BuildOptions
+    from tracemap.options.compile import BuildOptions
     from tracemap.options.option import chosen
     from tracemap.results.bundle import Bundle
     from tracemap.session.build import build as build_model
@@ -169,7 +157,7 @@ def load(path: str | Path) -> Bundle:
         ['main_dispatch_0_matmul_24x16x16_f32', 'main_dispatch_1_matmul_24x16x16_f32']
     """
     from tracemap.graph import bundle
-    from tracemap.options.handed import path_of
+    from tracemap.options.option import path_of
     from tracemap.results.bundle import Bundle
 
     return Bundle.of(bundle.load(path_of("path", path)))
@@ -190,7 +178,7 @@ def lower(
         changes: options by name, such as `html="loops.html"`.
 
     Raises:
-        tracemap.errors.TracemapError: as `tracemap.session.lower.lower` does.
+        tracemap.errors.TracemapError: as `tracemap.session.build.lower` does.
         TypeError: there is no such option, or there are no pipelines.
 
     Example:
@@ -198,9 +186,9 @@ def lower(
         >>> [stage.pipeline for stage in lowering.stages]
         ['', 'builtin.module(func.func(cse))']
     """
-    from tracemap.options.lower import LowerOptions
+    from tracemap.options.compile import LowerOptions
     from tracemap.options.option import chosen
-    from tracemap.session.lower import lower as lower_model
+    from tracemap.session.build import lower as lower_model
 
     return lower_model(_model(model), chosen(LowerOptions, options, changes, pipelines=pipelines))
 
@@ -234,8 +222,8 @@ def record(
         >>> run.header.iterations, len(run.header.inputs)
         (5, 2)
     """
+    from tracemap.options.measure import RecordOptions
     from tracemap.options.option import chosen
-    from tracemap.options.record import RecordOptions
     from tracemap.results.bundle import Bundle
     from tracemap.results.run import Run
     from tracemap.session.record import record as record_bundle
@@ -270,7 +258,7 @@ def recording(bundle: StoredBundle | str | Path, output: str | Path | None = Non
         >>> recorded.executions == len(bundle.graph.sites)
         True
     """
-    from tracemap.options.handed import path_of
+    from tracemap.options.option import path_of
     from tracemap.results.bundle import Bundle
     from tracemap.results.recording import Recording
 
@@ -305,8 +293,8 @@ def run(
         ((24, 16), 'float32')
     """
     from tracemap.capture.expected import check_matches
+    from tracemap.options.measure import RunOptions
     from tracemap.options.option import chosen
-    from tracemap.options.run import RunOptions
     from tracemap.session.run import run as run_bundle
 
     texts, values = _texts_and_values(inputs)
@@ -331,7 +319,7 @@ def benchmark(
         changes: options by name, such as `repetitions=5, dispatch_repeat=16`.
 
     Raises:
-        tracemap.errors.TracemapError: as `tracemap.session.benchmark.benchmark` does.
+        tracemap.errors.TracemapError: as `tracemap.session.run.benchmark` does.
         TypeError: there is no such option.
 
     Example:
@@ -339,9 +327,9 @@ def benchmark(
         >>> times.function, times.calls, min(times.wall_ns) > 0
         ('main', (10, 10), True)
     """
-    from tracemap.options.benchmark import BenchmarkOptions
+    from tracemap.options.measure import BenchmarkOptions
     from tracemap.options.option import chosen
-    from tracemap.session.benchmark import benchmark as benchmark_bundle
+    from tracemap.session.run import benchmark as benchmark_bundle
 
     texts, values = _texts_and_values(inputs)
     asked = chosen(BenchmarkOptions, options, changes, inputs=texts)
@@ -375,8 +363,8 @@ def attribute(
         >>> cpu.attributed + cpu.residual == cpu.measured
         True
     """
-    from tracemap.options.attribute import AttributeOptions
     from tracemap.options.option import chosen
+    from tracemap.options.results import AttributeOptions
     from tracemap.results.attribution import Attribution
     from tracemap.results.bundle import Bundle
     from tracemap.session.attribute import attribute as attribute_runs
@@ -410,8 +398,8 @@ def remarks(
         >>> found.metric, {remark.kind for remark in found.remarks} <= {"missed", "passed", "analysis", "failure"}
         ('cpu_ns', True)
     """
+    from tracemap.options.compile import RemarksOptions
     from tracemap.options.option import chosen
-    from tracemap.options.remarks import RemarksOptions
     from tracemap.session.remarks import remarks as remarks_of
 
     path = None if run is None else _paths([run])[0]
@@ -442,8 +430,8 @@ def diff(
         >>> made.matched_percent, made.op("op5").how
         (100.0, 'identity')
     """
-    from tracemap.options.diff import DiffOptions
     from tracemap.options.option import chosen
+    from tracemap.options.results import DiffOptions
     from tracemap.results.comparison import Comparison
     from tracemap.session.diff import diff as diff_paths
 
@@ -471,7 +459,7 @@ def export(
         changes: options by name, such as `callers="python"`.
 
     Raises:
-        tracemap.errors.TracemapError: as `tracemap.session.export.export` does.
+        tracemap.errors.TracemapError: as `tracemap.session.report.export` does.
         TypeError: there is no such option.
 
     Example:
@@ -479,11 +467,11 @@ def export(
         >>> len(result.sites)
         4
     """
-    from tracemap.options.export import ExportOptions
     from tracemap.options.option import chosen
+    from tracemap.options.results import ExportOptions
     from tracemap.results.attribution import Attribution
     from tracemap.results.bundle import Bundle
-    from tracemap.session.export import export as export_runs
+    from tracemap.session.report import export as export_runs
 
     asked = chosen(ExportOptions, options, changes, to=to, output=output)
     paths = _paths(runs)
@@ -508,9 +496,9 @@ def bench(bundle: StoredBundle | str | Path, options: BenchOptions | None = None
         >>> [(kernel.operation, kernel.verification.status.value) for kernel in made.kernels]
         [('matmul_24x16x16_f32', 'SUCCESS')]
     """
-    from tracemap.options.bench import BenchOptions
+    from tracemap.options.kernels import BenchOptions
     from tracemap.options.option import chosen
-    from tracemap.results.bench import Bench
+    from tracemap.results.comparison import Bench
     from tracemap.session.bench import bench as bench_bundle
 
     return Bench.of(bench_bundle(_opened(bundle), chosen(BenchOptions, options, changes)))
@@ -541,9 +529,8 @@ def swap(
         >>> [(kernel.kernel, kernel.verification.status.value) for kernel in swapped.kernels]
         [('main_dispatch_0_matmul_24x16x16_f32', 'SUCCESS')]
     """
-    from tracemap.options.handed import files_of
-    from tracemap.options.option import chosen
-    from tracemap.options.swap import SwapOptions
+    from tracemap.options.kernels import SwapOptions
+    from tracemap.options.option import chosen, files_of
     from tracemap.session.swap import swap as swap_kernels
 
     asked = chosen(SwapOptions, options, changes, output=output)
@@ -567,8 +554,8 @@ def tune(bundle: StoredBundle | str | Path, options: TuneOptions | None = None, 
         >>> [kernel.kernel for kernel in tuned.kernels]
         ['main_dispatch_0_matmul_24x16x16_f32']
     """
+    from tracemap.options.kernels import TuneOptions
     from tracemap.options.option import chosen
-    from tracemap.options.tune import TuneOptions
     from tracemap.session.tune import tune as tune_kernels
 
     return tune_kernels(_opened(bundle), chosen(TuneOptions, options, changes))
@@ -594,9 +581,8 @@ def sweep(operation: str, options: SweepOptions | None = None, **changes: object
         >>> table.splitlines()[1].split(",")[:3]
         ['matmul_16x16x16_f32', 'IREE Codegen', 'matmul']
     """
-    from tracemap.options.handed import text_of
-    from tracemap.options.option import chosen
-    from tracemap.options.sweep import SweepOptions
+    from tracemap.options.kernels import SweepOptions
+    from tracemap.options.option import chosen, text_of
     from tracemap.session.sweep import sweep as sweep_operation
 
     return sweep_operation(text_of("operation", operation), chosen(SweepOptions, options, changes)).table
@@ -626,7 +612,7 @@ def report(
         >>> tracemap.report("model.tracemap", "page.html", "run.parquet")
     """
     from tracemap.options.option import chosen
-    from tracemap.options.report import ReportOptions
+    from tracemap.options.results import ReportOptions
     from tracemap.session.report import report as report_bundle
 
     asked = chosen(ReportOptions, options, changes, output=output)
@@ -802,14 +788,14 @@ def store_compare(
 
 def load_ipython_extension(shell: Any) -> None:  # noqa: ANN401 - IPython's shell, which need not be there
     """Add the magic `%%tracemap BUNDLE` to a notebook: `%load_ext tracemap` calls this."""
-    from tracemap.results.magic import add_magic
+    from tracemap.results.recording import add_magic
 
     add_magic(shell)
 
 
 def _texts_and_values(inputs: Sequence[object] | None) -> tuple[Sequence[object] | None, Sequence[object]]:
     """Texts are an option like any other; what else Python has goes beside options, which hold what can be typed."""
-    from tracemap.options.handed import items_of
+    from tracemap.options.option import items_of
 
     values = None if inputs is None else items_of("inputs", inputs)
     return (values, ()) if values is None or all(isinstance(value, str) for value in values) else (None, values)
@@ -817,7 +803,7 @@ def _texts_and_values(inputs: Sequence[object] | None) -> tuple[Sequence[object]
 
 def _model(model: str | Path | bytes) -> str | bytes:
     """A path as text, or the content of a model as bytes."""
-    from tracemap.options.handed import path_of
+    from tracemap.options.option import path_of
 
     if isinstance(model, str) and ("\n" in model or ("{" in model and not os.path.exists(model))):  # noqa: PTH110 - Path.exists raises OSError for names that are too long
         return model.encode()
@@ -826,14 +812,14 @@ def _model(model: str | Path | bytes) -> str | bytes:
 
 def _opened(bundle: StoredBundle | str | Path) -> StoredBundle:
     from tracemap.graph.bundle import Bundle as StoredBundle
-    from tracemap.options.handed import path_of
+    from tracemap.options.option import path_of
 
     return bundle if isinstance(bundle, StoredBundle) else load(path_of("bundle", bundle, "a bundle or its path"))
 
 
 def _paths(runs: Runs | StoredBundle) -> list[Path]:
     """The paths of one run or bundle, or of several."""
-    from tracemap.options.handed import path_of
+    from tracemap.options.option import path_of
 
     several = runs if isinstance(runs, Sequence) and not isinstance(runs, (str, bytes)) else [runs]
     return [path_of("a run", getattr(run, "path", run), "a run, a bundle or its path") for run in several]

@@ -15,7 +15,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec.structs import fields
 
-from tracemap.inert import json_without_controls
+from tracemap.sanitize import json_without_controls
 from tracemap.units import INTEGER_LIMIT
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=INTEGER_LIMIT)]

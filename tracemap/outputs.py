@@ -20,8 +20,8 @@ from typing import Final, TextIO
 
 from tracemap.codec import pretty
 from tracemap.errors import TargetExists, TargetUnwritable, UsageInvalid
-from tracemap.inert import lines_for_terminal
 from tracemap.owned.home import beside, temporary_folder
+from tracemap.sanitize import lines_for_terminal
 
 STANDARD_OUTPUT: Final = "-"
 READER_S: Final = 5

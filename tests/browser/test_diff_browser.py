@@ -18,7 +18,7 @@ from tests.support import check_cli
 from tracemap.comparison.comparing import compare, identical
 from tracemap.comparison.model import Finding
 from tracemap.graph.model import SourceFile
-from tracemap.reports.diff.build import PageSide, build_diff_page
+from tracemap.reports.diff.render import PageSide, build_diff_page
 from tracemap.reports.page.kernels_tab import KernelSources
 
 FOUND = Finding("slower", "op3", "op4", "a.third", 5, "cpu_ns", 50_000, 75_000, 1.5, 1.4, 1.6)

@@ -17,14 +17,12 @@ from tests.browser.test_reports_browser import go, prefer
 from tests.builders import graph, op
 from tests.support import SAMPLES
 from tracemap.graph.model import SourceFile
-from tracemap.mapping.lowering.pipelines import lower
-from tracemap.reports.highlight.colours import Coloured, coloured_lines, rules_of_mlir
-from tracemap.reports.highlight.mlir import MlirLexer
+from tracemap.mapping.lowering import lower
+from tracemap.reports.escaping import lines_of
+from tracemap.reports.highlight import Coloured, MlirLexer, coloured_lines, rules_of_mlir
 from tracemap.reports.html.document import asset, write_page
-from tracemap.reports.labels import lines_of
-from tracemap.reports.lowering.page import render_lowering_page
-from tracemap.reports.page.build import build_page
-from tracemap.reports.page.render import render_page
+from tracemap.reports.lowering_page import render_lowering_page
+from tracemap.reports.page.render import build_page, render_page
 
 MODELS = sorted((SAMPLES / "models").glob("*.mlir"))
 SCRIPT = f"const data = {{ lexer: {json.dumps(rules_of_mlir())} }};" + asset("shared/highlight.js")

@@ -19,12 +19,11 @@ from tracemap.graph.bundle import load
 from tracemap.machine.code import instructions_of
 from tracemap.machine.images import read_images
 from tracemap.measurements.runfile import read_run
-from tracemap.options.attribute import Rule
+from tracemap.options.results import Rule
 from tracemap.reports.html.document import write_page
-from tracemap.reports.page.build import build_page
 from tracemap.reports.page.kernels_tab import kernels_of
 from tracemap.reports.page.model import KernelPage, LoopRow
-from tracemap.reports.page.render import render_page
+from tracemap.reports.page.render import build_page, render_page
 
 LINES = 10_000
 HOSTILE = "26 spills\n<img src=x onerror=document.title='hit'></script><script>document.title='hit'</script>"

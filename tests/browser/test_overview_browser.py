@@ -19,8 +19,7 @@ from tests.conftest import Built, Recorded
 from tests.support import check_cli
 from tests.test_reports_page import EXECUTES, GRAPH, TOTALS, page_of
 from tracemap.reports.html.document import write_page
-from tracemap.reports.page.build import build_page
-from tracemap.reports.page.render import render_page
+from tracemap.reports.page.render import build_page, render_page
 
 
 @pytest.fixture(scope="module")

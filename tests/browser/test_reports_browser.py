@@ -17,8 +17,7 @@ from tests.test_attribution_steps import measured, stepped
 from tests.test_reports_page import EXECUTES, GRAPH, TOTALS, page_of
 from tracemap.graph.model import SourceFile
 from tracemap.reports.html.document import write_page
-from tracemap.reports.page.build import build_page
-from tracemap.reports.page.render import render_page
+from tracemap.reports.page.render import build_page, render_page
 
 
 @pytest.fixture(scope="module")

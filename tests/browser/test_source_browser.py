@@ -13,8 +13,7 @@ from tests.browser.test_reports_browser import find, go, ids, press, texts
 from tests.builders import attribution, graph, op, site
 from tracemap.reports.html.document import write_page
 from tracemap.reports.page import source_tabs
-from tracemap.reports.page.build import build_page
-from tracemap.reports.page.render import render_page
+from tracemap.reports.page.render import build_page, render_page
 
 LINES = 1200
 HOT = {300: 7, 301: 1, 330: 2, 900: 90}

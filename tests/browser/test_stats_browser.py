@@ -19,7 +19,7 @@ from tests.hook import support
 from tests.support import check_cli
 from tests.test_reports_stats import EVIL, hostile, page_of
 from tracemap.capture.counters.choosing import events_to_count
-from tracemap.reports.calls.page import render_stats_page
+from tracemap.reports.calls_page import render_stats_page
 from tracemap.reports.html.document import write_page
 
 EVENTS = ("page-faults", "minor-faults")

@@ -18,9 +18,9 @@ from tests.frontends.shares import share_on_lines_of
 from tracemap.errors import InputInvalid, UsageInvalid
 from tracemap.frontends.jax import import_program
 from tracemap.graph.query import scope_of
+from tracemap.ir.executables import own_bytecode
 from tracemap.ir.parsing import MlirParser
 from tracemap.ir.reading import describe, parse_model
-from tracemap.ir.rewriting import own_bytecode
 from tracemap.session.programs import kept_of
 
 jax = pytest.importorskip("jax", reason="JAX is not installed: make frontends")

@@ -12,7 +12,7 @@ import numpy as np
 
 from tests.hook import support
 from tests.support import PLAIN_FLAGS, ROOT, SAMPLES, check_cli
-from tracemap.graph.kept import Keeping
+from tracemap.graph.documents import Keeping
 from tracemap.hook.compiling import HookUnavailable, find_compiler
 from tracemap.toolchain import find_tool
 

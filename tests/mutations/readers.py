@@ -110,8 +110,7 @@ def _read_run(name: str, folder: Path, dice: random.Random) -> None:
 
 def _read_cells(path: Path, kernel: str = "") -> None:
     """What a run says of itself, and all that was measured, as numbers."""
-    from tracemap.attribution.scan.metrics import value_of
-    from tracemap.attribution.scan.tables import Tables
+    from tracemap.attribution.scan.connection import Tables, value_of
     from tracemap.measurements.columns import events_sql
     from tracemap.measurements.sql import asked_database
     from tracemap.session.runs import opened_runs
@@ -163,7 +162,7 @@ def _read_expected(folder: Path, dice: random.Random) -> None:
 
 
 def _read_array(folder: Path, _dice: random.Random) -> None:
-    from tracemap.capture.sizes import sizes_of
+    from tracemap.capture.input_shapes import sizes_of
 
     assert len(list(sizes_of([f"@{folder / inputs.EXPECTED}"]))) == 1
 
@@ -172,9 +171,8 @@ def _read_module(folder: Path, _dice: random.Random) -> None:
     import numpy as np
 
     from tracemap.machine.code import instructions_of, loops_by_address, loops_of
-    from tracemap.machine.images import kernel_images, read_images
+    from tracemap.machine.images import NOWHERE, kernel_images, read_images
     from tracemap.machine.linked import linked_functions, spots_at
-    from tracemap.machine.symbols import NOWHERE
 
     images = read_images(folder / inputs.SMALL_MODULE)
     for image in images:
@@ -239,7 +237,7 @@ def _read_counts(folder: Path, dice: random.Random) -> None:
 def _read_model(name: str, folder: Path, _dice: random.Random) -> None:
     """A model, and what is found out about it before anything is compiled."""
     from tests.builders import facts_of
-    from tracemap.session.models import read_model
+    from tracemap.session.build import read_model
 
     data, _ = read_model(str(folder / name))
     facts = facts_of(data)
@@ -303,21 +301,21 @@ def _read_benchmark(folder: Path, _dice: random.Random) -> None:
 def _read_stops(folder: Path, _dice: random.Random) -> None:
     import numpy as np
 
-    from tracemap.measurements.hook.stops import read_stops
+    from tracemap.measurements.hook.samples import read_stops
 
     for begins in ((), range(150, 1250, 200)):
         read_stops(folder / inputs.STOPS, np.array(begins, dtype=np.int64), 5)
 
 
 def _colour(folder: Path, dice: random.Random) -> None:
-    from tracemap.reports.highlight.mlir import MlirLexer
+    from tracemap.reports.highlight import MlirLexer
 
     text = dice.choice(sorted((folder / inputs.BUNDLE / "kernels").iterdir())).read_text("utf-8", errors="replace")
     assert "".join(value for _, value in MlirLexer(stripnl=False, ensurenl=False).get_tokens(text)) is not None
 
 
 def _read_kept(folder: Path, _dice: random.Random) -> None:
-    from tracemap.capture.kept import kept_inputs
+    from tracemap.capture.saved_inputs import kept_inputs
     from tracemap.functions import Argument, Function
     from tracemap.graph.bundle import load
     from tracemap.session.programs import kept_of
@@ -370,7 +368,7 @@ def _add_to_store(folder: Path, dice: random.Random) -> None:
 def _match_with_store(root: Path, bundle: Path, model: str) -> None:
     """What `store add` does before it writes a run: that is attributed as ever, whatever the store has."""
     from tracemap.graph.bundle import load
-    from tracemap.measurements.circumstances import UNKNOWN_MACHINE
+    from tracemap.measurements.model import UNKNOWN_MACHINE
     from tracemap.session.store_add import keep_bundle
     from tracemap.store.adding import Said
     from tracemap.store.layout import store_at

@@ -21,11 +21,9 @@ from tests.oracle.compare import Difference, Result, Score
 from tests.oracle.kernels import CompilerRejects
 from tests.support import PLAIN_FLAGS
 from tracemap.errors import ModelInvalid
-from tracemap.graph.model import TraceGraph
-from tracemap.graph.ops import Evidence, Fate, Op
-from tracemap.mapping.build import build
-from tracemap.mapping.request import BuildRequest
-from tracemap.options.build import BuildOptions
+from tracemap.graph.model import Evidence, Fate, Op, TraceGraph
+from tracemap.mapping.build import BuildRequest, build
+from tracemap.options.compile import BuildOptions
 from tracemap.toolchain import find_tool
 from tracemap.units import UNKNOWN
 

@@ -23,8 +23,8 @@ from tests.oracle.fleets import FIRST_NIGHT, HOSTS, Maker
 from tests.oracle.nights import FIRST_SEED
 from tracemap.store.findings import NightChange, OutlierHost
 from tracemap.store.hosts import LEAST_HOSTS, outliers
-from tracemap.store.nightlies import compared
 from tracemap.store.series import EVERY, Observations
+from tracemap.store.set_comparison import compared
 
 NIGHTS: Final = 60
 _MIDDLE: Final = FIRST_NIGHT + NIGHTS // 2

@@ -23,29 +23,32 @@ from tracemap.attribution.model import (
     ResidualRow,
     SiteResult,
 )
-from tracemap.attribution.result.agreement import disagreements
-from tracemap.attribution.result.diagnostics import result_diagnostics
-from tracemap.attribution.result.invocations import series_of, shares_of_invocations
-from tracemap.attribution.result.mismatch import check_something_matches
+from tracemap.attribution.result.diagnostics import check_something_matches, disagreements, result_diagnostics
 from tracemap.attribution.result.residual import residual_rows
-from tracemap.attribution.result.shares import Splitting, bases, op_results, site_results, transfer_results
-from tracemap.attribution.result.totals import Totals, totals
-from tracemap.attribution.scan.metrics import IN_MILLIONTHS
+from tracemap.attribution.result.shares import (
+    Splitting,
+    Totals,
+    bases,
+    op_results,
+    series_of,
+    shares_of_invocations,
+    site_results,
+    totals,
+    transfer_results,
+)
+from tracemap.attribution.scan.connection import IN_MILLIONTHS, Tables, open_tables
 from tracemap.attribution.scan.scan import Scan, is_disturbed, percentiles, scan
-from tracemap.attribution.scan.tables import Tables, open_tables
 from tracemap.attribution.steps.counts import StepCounts
 from tracemap.attribution.steps.estimates import CodeEstimates, Numbers
 from tracemap.attribution.weights import Weights, best_peaks
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import RunMismatch, UsageInvalid
-from tracemap.graph.estimates import KeptEstimates
-from tracemap.graph.model import TraceGraph
-from tracemap.graph.program import Site
+from tracemap.graph.documents import KeptEstimates
+from tracemap.graph.model import Site, TraceGraph
 from tracemap.machine.images import Image
-from tracemap.measurements.circumstances import UNOBSERVED, differing_inputs
 from tracemap.measurements.elapsed import added
-from tracemap.measurements.model import SAMPLES, UNTIMED, Metric, Peaks, Run, RunHeader
-from tracemap.options.attribute import Rule
+from tracemap.measurements.model import SAMPLES, UNOBSERVED, UNTIMED, Metric, Peaks, Run, RunHeader, differing_inputs
+from tracemap.options.results import Rule
 from tracemap.units import UNKNOWN, Integer, Text, plural, sum_of
 
 

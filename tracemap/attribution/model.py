@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 from tracemap.codec import Count, Record
 from tracemap.diagnostics import Diagnostic
-from tracemap.graph.ops import OpId
+from tracemap.graph.model import OpId
 from tracemap.measurements.model import SAMPLES, RunHeader
-from tracemap.options.attribute import Rule
+from tracemap.options.results import Rule
 from tracemap.units import UNKNOWN, Integer, Text, plural
 
 if TYPE_CHECKING:

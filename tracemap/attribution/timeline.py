@@ -9,13 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tracemap.attribution.join.run import TRANSFER, UNMATCHED, Join, Targets
-from tracemap.attribution.lengths import Lengths, lengths
-from tracemap.attribution.scan.lookups import Lookup, Source, lookups
+from tracemap.attribution.call_statistics import Lengths, Together, lengths, together
+from tracemap.attribution.join.targets import TRANSFER, UNMATCHED, Join, Targets
+from tracemap.attribution.scan.connection import Row, open_tables
+from tracemap.attribution.scan.lookups import Lookup, Source, lookups, submission_lookups
 from tracemap.attribution.scan.rows import first_of, joined
-from tracemap.attribution.scan.submissions import submission_lookups
-from tracemap.attribution.scan.tables import Row, open_tables
-from tracemap.attribution.together import Together, together
 from tracemap.errors import UsageInvalid
 from tracemap.graph.model import TraceGraph
 from tracemap.measurements.model import Run

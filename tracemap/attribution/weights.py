@@ -9,9 +9,9 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import assert_never
 
-from tracemap.graph.program import Site
+from tracemap.graph.model import Site
 from tracemap.measurements.model import Peaks
-from tracemap.options.attribute import Rule
+from tracemap.options.results import Rule
 from tracemap.units import UNKNOWN, Integer, split_by_largest_remainder
 
 _Z = 1.959963984540054

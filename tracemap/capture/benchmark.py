@@ -19,9 +19,8 @@ from typing import IO, Final
 
 from tracemap.capture.niceness import first_to_run, leashed
 from tracemap.errors import ProgramFailed, ToolTooOld, UsageInvalid
-from tracemap.owned.children import Child, end, ended_within, path_word, start
+from tracemap.owned.children import Child, end, ended_within, path_word, pausing_with_us, start
 from tracemap.owned.ending import Ended, answer, interruptible, undisturbed
-from tracemap.owned.pausing import pausing_with_us
 from tracemap.toolchain import check_tool, find_tool, run_tool
 from tracemap.units import NS_OF_UNIT, UNKNOWN, Integer
 

@@ -1,27 +1,101 @@
-"""How a function of a module is called by IREE's tools: flags sorted out, the function found, inputs made.
-
-What measures a program, what only runs it, and what only times it begin here.
-"""
+"""How IREE's tools call a function of a module: signature, flags, inputs."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tracemap.capture.benchmark import SERIAL_FLAG, call_command, check_flags
-from tracemap.capture.declared import Declared, declared_types
 from tracemap.capture.flags import RuntimeFlags, check_calls, check_files, read_flags, sorted_out, with_flag_files
 from tracemap.capture.inputs import Input, array_inputs, check_size, given_inputs, made_inputs
-from tracemap.capture.kept import NOTHING_KEPT, Kept, kept_inputs
-from tracemap.errors import BundleInvalid, TargetUnwritable, UsageInvalid
+from tracemap.capture.saved_inputs import NOTHING_KEPT, Kept, kept_inputs
+from tracemap.errors import BundleInvalid, TargetUnwritable, TracemapError, UsageInvalid
 from tracemap.functions import Argument, Function, function_named
 from tracemap.inputs import stored_bytes
-from tracemap.options.call import CallOptions, FunctionOptions
+from tracemap.locations import STRING, unescape
+from tracemap.options.measure import CallOptions, FunctionOptions
+from tracemap.toolchain import check_tool, find_tool
 from tracemap.units import UNKNOWN, Text
+
+# ---- declared
+#
+# What a compiled module says of the functions that it exports: the types of arguments and results.
+
+
+_EXPORTS = "Exported Functions:"
+_EXPORT = re.compile(r"^ *\[ *\d+\] (.*)\([^()]*\) -> \(([^()]*)\)$", re.MULTILINE)
+_DECLARATION = re.compile(rf"iree\.abi\.declaration: \w+ func @({STRING}|[^\s(]+)\((.*)$", re.MULTILINE)
+_MODEL = re.compile(r"^ *iree\.abi\.model: *(\S+) *$", re.MULTILINE)
+_ASYNCHRONOUS = "coarse-fences"
+_ARROW = " -> ("
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """The types of a function; where it declares none, as torch's do, `arguments` is empty.
+
+    Results are then the runtime's own types, which tell scalars (`i32`) from all else (`!vm.ref<?>`).
+    `asynchronous`: it returns before its work is done, and takes a fence to wait for and one to signal.
+    """
+
+    arguments: tuple[str, ...] = ()
+    results: tuple[str, ...] = ()
+    asynchronous: bool = False
+
+
+def declared_types(module: Path) -> dict[str, Declared]:
+    """What a module says of each function; nothing at all where the module cannot be read."""
+    try:
+        text = check_tool([find_tool("iree-dump-module"), "--output=metadata", module])
+    except TracemapError:
+        return {}
+    exports = text.partition(_EXPORTS)[2]
+    found = {}
+    matches = list(_EXPORT.finditer(exports))
+    ends = [*(match.start() for match in matches[1:]), len(exports)][: len(matches)]
+    for match, end in zip(matches, ends, strict=True):
+        model = _MODEL.search(exports, match.end(), end)
+        found[match[1]] = Declared(
+            results=_types(match[2] + ")")[0], asynchronous=model is not None and model[1] == _ASYNCHRONOUS
+        )
+    for match in _DECLARATION.finditer(exports):
+        arguments, rest = _types(match[2])
+        results, _ = _types(rest.removeprefix(_ARROW)) if rest.startswith(_ARROW) else ((), "")
+        name = unescape(match[1]) if match[1][0] == '"' else match[1]
+        found[name] = Declared(arguments, results, found.get(name, Declared()).asynchronous)
+    return found
+
+
+def _types(text: str) -> tuple[tuple[str, ...], str]:
+    """The types in `%input0: tensor<4xf32>, i32) -> (…`, up to the parenthesis that closes the list, and the rest."""
+    types, depth, begin = [], 0, 0
+    for index, letter in enumerate(text):
+        if depth == 0 and letter in ",)":
+            types.append(text[begin:index])
+            begin = index + 1
+            if letter == ")":
+                break
+        depth += (letter in "<([{") - (letter in ">)]}" and text[index - 1] != "-")
+    return tuple(_type(item) for item in types if item.strip()), text[begin:]
+
+
+def _type(item: str) -> str:
+    """The type in `%input0: tensor<4xf32> {iree.identifier = "x"}`, or in `i32`."""
+    name, colon, kind = item.partition(":")
+    return (kind if colon and name.lstrip().startswith("%") else item).partition(" {")[0].strip()
+
+
+# ---- calling
+#
+# How a function of a module is called by IREE's tools: flags sorted out, the function found, inputs made.
+#
+# What measures a program, what only runs it, and what only times it begin here.
+
 
 DEFAULT_DEVICE = "local-task"
 

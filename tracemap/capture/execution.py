@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tracemap.capture.benchmark import TIMED_FLUSH_FLAG, Ending, count_workers, run_benchmark
-from tracemap.capture.enough import ENOUGH_SAMPLES, Goal
+from tracemap.capture.noise import WATCH_S, Cut, Watcher
 from tracemap.capture.open_run import load_profile
 from tracemap.capture.plan import Plan
-from tracemap.capture.watching import WATCH_S, Cut, Watcher
+from tracemap.capture.stopping_rule import ENOUGH_SAMPLES, Goal
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import DeviceUnprofiled, ProgramFailed, RunEmpty, RunInvalid
 from tracemap.functions import Function
 from tracemap.hook import HookSettings, HookUnavailable, environment, stops_environment
 from tracemap.measurements.elapsed import Stops
-from tracemap.measurements.hook.stops import read_stops
+from tracemap.measurements.hook.samples import read_stops
 from tracemap.measurements.ireeprof.calls import KnownCalls
 from tracemap.measurements.ireeprof.profile import Profile, empty_profile
 from tracemap.owned.home import beside

@@ -12,13 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from tracemap.capture.arrays import refused_as
 from tracemap.capture.calling import Call
-from tracemap.capture.elements import SPEC, number_type, written_type
+from tracemap.capture.elements import SPEC, number_type, refused_as, written_type
 from tracemap.capture.flags import check_undecided
 from tracemap.errors import OutputsDiffer, UsageInvalid
 from tracemap.inputs import given_bytes
-from tracemap.options.run import RunOptions
+from tracemap.options.measure import RunOptions
 from tracemap.units import UNKNOWN, Unknown, format_count
 
 if TYPE_CHECKING:

@@ -15,8 +15,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tracemap.capture.elements import HALVES, INTEGER, REAL, SPEC, Shaped, dtype_of, number_type, parsed, passed_number
-from tracemap.capture.numbers import is_read, number_fault
+from tracemap.capture.elements import (
+    HALVES,
+    INTEGER,
+    REAL,
+    SPEC,
+    Shaped,
+    dtype_of,
+    is_read,
+    number_fault,
+    number_type,
+    parsed,
+    passed_number,
+)
 from tracemap.errors import InputInvalid, UsageInvalid, start_of
 from tracemap.functions import Argument, Function
 from tracemap.memory import free_memory

@@ -13,20 +13,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from tracemap.capture.disturbance import disturbed, together
-from tracemap.capture.enough import ENOUGH_SAMPLES, MOST_BYTES, Goal, Outcome, Why, still_changing
+from tracemap.capture.call_times import Measured, measured
 from tracemap.capture.execution import Execution, Launch, timed_execution
-from tracemap.capture.measured import Measured, measured
+from tracemap.capture.noise import disturbed, together
 from tracemap.capture.plan import Plan
 from tracemap.capture.sampling import samples_in_kernels
+from tracemap.capture.stopping_rule import ENOUGH_SAMPLES, MOST_BYTES, Goal, Outcome, Why, still_changing
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import ProgramFailed, RunEmpty, RunInvalid
 from tracemap.functions import Function
-from tracemap.measurements.circumstances import Disturbance
 from tracemap.measurements.elapsed import added
-from tracemap.measurements.ireeprof.joining import Joined, join_profiles
+from tracemap.measurements.ireeprof.profile import Joined, join_profiles
 from tracemap.measurements.medians import Median, median_of
-from tracemap.measurements.model import ElapsedParts
+from tracemap.measurements.model import Disturbance, ElapsedParts
 from tracemap.owned.ending import answer, asked_by
 from tracemap.toolchain import Progress
 from tracemap.units import UNKNOWN, Integer, plural, sum_of

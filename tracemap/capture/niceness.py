@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from tracemap.errors import UsageInvalid
-from tracemap.options.record import LEAST_NICENESS
+from tracemap.options.measure import LEAST_NICENESS
 from tracemap.owned.children import end, start
 from tracemap.units import UNKNOWN, Integer
 

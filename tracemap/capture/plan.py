@@ -7,20 +7,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from tracemap.capture.batches import Batch, batch_of, without_batches
 from tracemap.capture.benchmark import BENCHMARK_TOOL, FLUSH_INTERVAL, HOST_DEVICES, counted, profiling_flags
+from tracemap.capture.cache_simulation import SIMULATED_DEVICE, CacheSimulation, check_device
 from tracemap.capture.calling import Call, Program, make_call
-from tracemap.capture.enough import LEAST_WARMUP, Goal, enough_hz
-from tracemap.capture.flags import check_undecided
+from tracemap.capture.flags import Batch, batch_of, check_undecided, without_batches
 from tracemap.capture.inputs import Input
-from tracemap.capture.kept import NOTHING_KEPT, Kept
 from tracemap.capture.niceness import niceness_to_run_at
 from tracemap.capture.reserving import Reservation
-from tracemap.capture.simulating import SIMULATED_DEVICE, CacheSimulation, check_device
+from tracemap.capture.saved_inputs import NOTHING_KEPT, Kept
+from tracemap.capture.stopping_rule import LEAST_WARMUP, Goal, enough_hz
 from tracemap.errors import UsageInvalid
 from tracemap.functions import Function
-from tracemap.options.call import CallOptions
-from tracemap.options.record import RecordOptions
+from tracemap.options.measure import CallOptions, RecordOptions
 from tracemap.outputs import is_stream
 from tracemap.units import UNKNOWN, Integer, Text, Unknown
 

@@ -11,34 +11,30 @@ from msgspec import structs
 
 from tracemap._version import __version__
 from tracemap.capture.benchmark import check_profiles, count_workers
-from tracemap.capture.besides import Besides
-from tracemap.capture.comparing import compared, devices_to_time
+from tracemap.capture.cache_simulation import CacheSimulation, add_caches
 from tracemap.capture.counters.choosing import events_to_count, in_passes
 from tracemap.capture.counters.events import Event
 from tracemap.capture.counting import add_counts, check_hook
-from tracemap.capture.disturbance import disturbed, unseen
-from tracemap.capture.enough import Outcome
 from tracemap.capture.execution import Execution
-from tracemap.capture.geometry import geometry, line_bytes
 from tracemap.capture.launches import Launches, launched, outcome
-from tracemap.capture.machine import this_machine
+from tracemap.capture.machine import geometry, line_bytes, measure_peaks, this_machine
 from tracemap.capture.niceness import own_niceness
-from tracemap.capture.peaks import measure_peaks
+from tracemap.capture.noise import disturbed, unseen
+from tracemap.capture.optional_measurements import Besides, compared, devices_to_time
 from tracemap.capture.plan import Plan, RecordRequest, make_plan
 from tracemap.capture.reserving import reserved
 from tracemap.capture.sampling import add_samples
-from tracemap.capture.simulating import CacheSimulation, add_caches
+from tracemap.capture.stopping_rule import Outcome
 from tracemap.diagnostics import PAUSED, Diagnostic
 from tracemap.errors import ProgramFailed
-from tracemap.measurements.circumstances import DeviceTime, nice_words
 from tracemap.measurements.events import EventTable
 from tracemap.measurements.ireeprof.records import EXPORT_MEMORY
-from tracemap.measurements.model import Invocation, RunHeader
+from tracemap.measurements.model import DeviceTime, Invocation, RunHeader, nice_words
 from tracemap.measurements.runfile import write_run
 from tracemap.measurements.sql import fitting, open_database, spared_memory
+from tracemap.owned.children import paused_ns
 from tracemap.owned.ending import answer, asked_by, putting_off
 from tracemap.owned.home import temporary_folder
-from tracemap.owned.pausing import paused_ns
 from tracemap.toolchain import Progress, no_progress
 from tracemap.units import UNKNOWN, Integer, Text, format_ns
 

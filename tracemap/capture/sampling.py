@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import RunEmpty
-from tracemap.machine.images import Image, read_images
+from tracemap.machine.images import NOWHERE, Image, read_images
 from tracemap.machine.linked import spots_at
-from tracemap.machine.symbols import NOWHERE
 from tracemap.measurements.events import EventTable
 from tracemap.measurements.hook.samples import HookSamples, SampledExecutable, read_samples
 from tracemap.measurements.model import COLUMNS, SAMPLES

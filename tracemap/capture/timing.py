@@ -13,7 +13,7 @@ from tracemap.capture.calling import Call
 from tracemap.capture.flags import check_undecided
 from tracemap.errors import ProgramFailed
 from tracemap.functions import Function
-from tracemap.options.benchmark import BenchmarkOptions
+from tracemap.options.measure import BenchmarkOptions
 from tracemap.units import NS_OF_UNIT, Unknown, listed
 
 _PRINTED: Final = "see --format, and send standard output to a file"

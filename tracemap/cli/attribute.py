@@ -8,9 +8,8 @@ from pathlib import Path
 import click
 
 from tracemap.cli.options import PATH, options_command
-from tracemap.cli.progress import phases_shown
-from tracemap.cli.streams import tell
-from tracemap.options.attribute import AttributeOptions
+from tracemap.cli.streams import phases_shown, tell
+from tracemap.options.results import AttributeOptions
 from tracemap.outputs import is_standard
 
 

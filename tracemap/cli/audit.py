@@ -9,10 +9,9 @@ from pathlib import Path
 import click
 
 from tracemap.cli.options import PATH, options_command
-from tracemap.cli.progress import phases_shown
-from tracemap.cli.streams import tell
+from tracemap.cli.streams import phases_shown, tell
 from tracemap.errors import AuditFailed, QueryInvalid
-from tracemap.options.audit import AuditOptions
+from tracemap.options.compile import AuditOptions
 from tracemap.units import UNKNOWN
 
 
@@ -33,9 +32,9 @@ def command(bundle: Path, options: AuditOptions) -> None:
     from tracemap.graph.audit import audit
     from tracemap.graph.bundle import load
     from tracemap.outputs import show_as
-    from tracemap.reports.json.audit import shown_audit
+    from tracemap.reports.json_documents import shown_audit
     from tracemap.reports.terminal.audit import print_audit
-    from tracemap.session.damage import damage_named
+    from tracemap.session.runs import damage_named
 
     opened = load(bundle)
     graph = opened.graph

@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 
 from tracemap.cli.options import PATH, options_command
-from tracemap.cli.progress import phases_shown
-from tracemap.options.bench import BenchOptions
+from tracemap.cli.streams import phases_shown
+from tracemap.options.kernels import BenchOptions
 
 
 @options_command("bench", BenchOptions)

@@ -8,9 +8,8 @@ from pathlib import Path
 import click
 
 from tracemap.cli.options import PATH, options_command
-from tracemap.cli.progress import phases_shown
-from tracemap.cli.streams import tell
-from tracemap.options.benchmark import BenchmarkOptions
+from tracemap.cli.streams import phases_shown, tell
+from tracemap.options.measure import BenchmarkOptions
 from tracemap.units import listed
 
 
@@ -35,8 +34,8 @@ def command(bundle: Path, options: BenchmarkOptions) -> None:
       tracemap benchmark model.tracemap --time-unit us -- --device=local-sync
     """
     from tracemap.graph.bundle import load
-    from tracemap.session.benchmark import benchmark, show_times
     from tracemap.session.programs import not_called
+    from tracemap.session.run import benchmark, show_times
 
     opened = load(bundle)
     with phases_shown("benchmark") as progress:

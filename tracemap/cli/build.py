@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING
 import click
 
 from tracemap.cli.options import NAME, options_command
-from tracemap.cli.progress import phases_shown
-from tracemap.cli.streams import put, tell
-from tracemap.cli.warnings import warn
+from tracemap.cli.streams import phases_shown, put, tell, warn
 from tracemap.errors import UsageInvalid
-from tracemap.options.build import BuildOptions
+from tracemap.options.compile import BuildOptions
 
 if TYPE_CHECKING:
     from tracemap.graph.bundle import Bundle

@@ -10,10 +10,9 @@ from pathlib import Path
 import click
 
 from tracemap.cli.options import PATH, options_command
-from tracemap.cli.progress import phases_shown
-from tracemap.cli.streams import tell, warn_of
+from tracemap.cli.streams import phases_shown, tell, warn_of
 from tracemap.errors import UsageInvalid
-from tracemap.options.diff import DiffOptions
+from tracemap.options.results import DiffOptions
 
 
 @options_command("diff", DiffOptions)

@@ -10,7 +10,7 @@ import click
 
 from tracemap.cli.options import options_command
 from tracemap.cli.streams import warn_of
-from tracemap.options.doctor import DoctorOptions
+from tracemap.options.measure import DoctorOptions
 
 if TYPE_CHECKING:
     from tracemap.session.doctor import Findings

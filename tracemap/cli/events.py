@@ -11,7 +11,7 @@ import click
 
 from tracemap.cli.options import options_command
 from tracemap.cli.streams import tell
-from tracemap.options.events import EventsOptions
+from tracemap.options.measure import EventsOptions
 
 if TYPE_CHECKING:
     from tracemap.capture.counters.choosing import Availability

@@ -7,9 +7,8 @@ from pathlib import Path
 import click
 
 from tracemap.cli.options import PATH, options_command
-from tracemap.cli.progress import phases_shown
-from tracemap.cli.streams import tell
-from tracemap.options.export import ExportOptions
+from tracemap.cli.streams import phases_shown, tell
+from tracemap.options.results import ExportOptions
 from tracemap.outputs import is_standard
 
 
@@ -27,7 +26,7 @@ def command(runs: tuple[Path, ...], options: ExportOptions) -> None:
       tracemap export run.csv --to speedscope --callers python -o run.json
       tracemap export run.csv --to perfetto --invocation 17 -o run.pftrace
     """
-    from tracemap.session.export import export
+    from tracemap.session.report import export
 
     with phases_shown("export") as progress:
         export(runs, None, options, progress)

@@ -12,7 +12,7 @@ from tracemap.cli.help import HelpContext
 from tracemap.cli.options import options_command
 from tracemap.cli.streams import put
 from tracemap.errors import TargetUnwritable, ToolMissing, UsageInvalid
-from tracemap.options.hook import HookEnvOptions
+from tracemap.options.measure import HookEnvOptions
 
 
 class _Group(click.Group):

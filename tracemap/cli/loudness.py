@@ -16,7 +16,7 @@ def how_loud() -> list[click.Option]:
 
     def verbose(_context: click.Context, _option: click.Parameter, wanted: bool) -> None:
         if wanted:
-            from tracemap.cli.progress import be_verbose
+            from tracemap.cli.streams import be_verbose
 
             be_verbose()
 

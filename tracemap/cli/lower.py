@@ -7,9 +7,8 @@ import sys
 import click
 
 from tracemap.cli.options import NAME, options_command
-from tracemap.cli.progress import phases_shown
-from tracemap.cli.streams import tell
-from tracemap.options.lower import LowerOptions
+from tracemap.cli.streams import phases_shown, tell
+from tracemap.options.compile import LowerOptions
 from tracemap.outputs import is_standard
 
 
@@ -31,7 +30,7 @@ def command(model: str, options: LowerOptions) -> None:
         --pipeline 'builtin.module(func.func(convert-linalg-to-affine-loops))' \\
         --pipeline 'builtin.module(func.func(affine-loop-fusion))'
     """
-    from tracemap.session.lower import lower, show_lowering
+    from tracemap.session.build import lower, show_lowering
 
     with phases_shown("lower") as progress:
         lowering = lower(model, options, progress)

@@ -19,8 +19,8 @@ from tracemap.cli.loudness import how_loud
 from tracemap.cli.shell_limits import CPU_LIMIT, is_cpu_limit
 from tracemap.cli.streams import flush_output, give_up_output, open_streams, warn_in_lines
 from tracemap.errors import SystemLimit, TracemapError, UsageInvalid, limit_reached
-from tracemap.inert import for_terminal
 from tracemap.owned.ending import Ended, asked_by, die_of, end_on_signals, hold_signals, is_answered, said_at_the_end
+from tracemap.sanitize import for_terminal
 
 _NAME = "tracemap"
 _LONG_VALUE = re.compile("'([^']{60})[^']{100,}'")
@@ -196,7 +196,7 @@ def _end_by(number: int, error: BaseException | None = None) -> None:
     if error is not None:  # otherwise something may be writing there just now
         with suppress(OSError, ValueError, TracemapError):
             sys.stdout.flush()
-    from tracemap.cli.progress import give_back_terminal
+    from tracemap.cli.streams import give_back_terminal
 
     give_back_terminal()
     if is_cpu_limit(number):

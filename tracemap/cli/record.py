@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from tracemap.cli.options import PATH, options_command
-from tracemap.cli.progress import phases_shown
-from tracemap.cli.streams import put, tell
-from tracemap.cli.warnings import warn
-from tracemap.options.record import RecordOptions
+from tracemap.cli.streams import phases_shown, put, tell, warn
+from tracemap.options.measure import RecordOptions
 from tracemap.outputs import is_standard
 
 if TYPE_CHECKING:
@@ -40,8 +38,7 @@ def command(bundle: Path, options: RecordOptions) -> None:
       tracemap record model.tracemap --flagfile d.flags -- --device=local-sync
     """
     from tracemap.graph.bundle import load
-    from tracemap.session.record import record
-    from tracemap.session.turns import record_repeatedly
+    from tracemap.session.record import record, record_repeatedly
 
     opened = load(bundle)
     if options.repeat > 1 or options.alternate is not None:

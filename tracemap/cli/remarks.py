@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 
 from tracemap.cli.options import PATH, options_command
-from tracemap.cli.progress import phases_shown
-from tracemap.options.remarks import RemarksOptions
+from tracemap.cli.streams import phases_shown
+from tracemap.options.compile import RemarksOptions
 
 
 @options_command("remarks", RemarksOptions)

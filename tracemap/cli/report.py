@@ -7,9 +7,8 @@ from pathlib import Path
 import click
 
 from tracemap.cli.options import PATH, options_command
-from tracemap.cli.progress import phases_shown
-from tracemap.cli.streams import tell
-from tracemap.options.report import ReportOptions
+from tracemap.cli.streams import phases_shown, tell
+from tracemap.options.results import ReportOptions
 from tracemap.outputs import is_standard
 
 

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 import click
 
 from tracemap.cli.options import PATH, options_command
-from tracemap.cli.progress import phases_shown
-from tracemap.cli.streams import tell
-from tracemap.inert import lines_for_terminal
-from tracemap.options.run import RunOptions
+from tracemap.cli.streams import phases_shown, tell
+from tracemap.options.measure import RunOptions
+from tracemap.sanitize import lines_for_terminal
 from tracemap.units import listed
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, TextIO
 import click
 
 from tracemap.cli.options import NAME, PATH, options_command
-from tracemap.options.show import ShowOptions
+from tracemap.options.compile import ShowOptions
 
 if TYPE_CHECKING:
     from tracemap.graph.bundle import Bundle
-    from tracemap.graph.remarks import Remark
+    from tracemap.graph.documents import Remark
     from tracemap.reports.kernels import KernelView
 
 
@@ -38,7 +38,7 @@ def command(bundle: Path, what: str | None, options: ShowOptions) -> None:
     from tracemap.graph.bundle import load
     from tracemap.graph.query import everything, select
     from tracemap.outputs import show_as
-    from tracemap.reports.json.show import shown_map
+    from tracemap.reports.json_documents import shown_map
     from tracemap.reports.terminal.remarks import print_some_remarks
     from tracemap.reports.terminal.show import print_kernel, print_map
 
@@ -63,8 +63,8 @@ def command(bundle: Path, what: str | None, options: ShowOptions) -> None:
 
 def _remarks(bundle: Bundle, what: str) -> tuple[Remark, ...]:
     """What the compiler remarked on what is asked for itself, not on what is connected to it."""
+    from tracemap.graph.documents import remarks_at
     from tracemap.graph.query import named
-    from tracemap.graph.remarks import remarks_at
     from tracemap.reports.remarks import in_order
 
     found = bundle.remarks()

@@ -10,9 +10,8 @@ from pathlib import Path
 import click
 
 from tracemap.cli.options import PATH, options_command
-from tracemap.cli.streams import tell
-from tracemap.cli.warnings import warn
-from tracemap.options.stats import StatsOptions
+from tracemap.cli.streams import tell, warn
+from tracemap.options.measure import StatsOptions
 from tracemap.outputs import is_standard
 from tracemap.units import plural
 

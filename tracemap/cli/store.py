@@ -9,8 +9,7 @@ import click
 
 from tracemap.cli.help import HelpContext
 from tracemap.cli.options import PATH, options_command
-from tracemap.cli.progress import phases_shown
-from tracemap.cli.streams import tell
+from tracemap.cli.streams import phases_shown, tell
 from tracemap.options.store import (
     StoreAddOptions,
     StoreCompareOptions,
@@ -71,8 +70,7 @@ def list_(options: StoreListOptions) -> None:
       tracemap store list --store nightly --where 'date>=2026-11-01'
       tracemap store list --store nightly --format csv
     """
-    from tracemap.session.store import store_list
-    from tracemap.session.store_shown import show_list
+    from tracemap.session.store import show_list, store_list
 
     found = store_list(options)
     if options.output is None:
@@ -92,8 +90,7 @@ def query(options: StoreQueryOptions) -> None:
       tracemap store query --store nightly --group-by cpu_model,compiler
       tracemap store query --store nightly --where host=ci-7 --calls --format csv
     """
-    from tracemap.session.store import store_query
-    from tracemap.session.store_shown import show_costs
+    from tracemap.session.store import show_costs, store_query
 
     with phases_shown("store query") as progress:
         found = store_query(options, progress)
@@ -113,8 +110,7 @@ def sites(options: StoreSitesOptions) -> None:
     Example:
       tracemap store sites --store nightly --group-by cpu_model
     """
-    from tracemap.session.store import store_sites
-    from tracemap.session.store_shown import show_sites
+    from tracemap.session.store import show_sites, store_sites
 
     with phases_shown("store sites") as progress:
         found = store_sites(options, progress)
@@ -134,8 +130,7 @@ def trend(options: StoreTrendOptions) -> None:
       tracemap store trend --store nightly
       tracemap store trend --store nightly --over compiler --html week.html
     """
-    from tracemap.session.store import store_trend
-    from tracemap.session.store_shown import show_trends
+    from tracemap.session.store import show_trends, store_trend
 
     with phases_shown("store trend") as progress:
         found = store_trend(options, progress)
@@ -156,8 +151,7 @@ def compare(options: StoreCompareOptions) -> None:
       tracemap store compare --store nightly \\
         --before date=2026-11-01 --after date=2026-11-02
     """
-    from tracemap.session.store import store_compare
-    from tracemap.session.store_shown import show_comparison
+    from tracemap.session.store import show_comparison, store_compare
 
     with phases_shown("store compare") as progress:
         found = store_compare(options, progress)

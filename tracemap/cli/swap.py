@@ -8,10 +8,9 @@ from pathlib import Path
 import click
 
 from tracemap.cli.options import PATH, options_command
-from tracemap.cli.progress import phases_shown
-from tracemap.cli.streams import tell
+from tracemap.cli.streams import phases_shown, tell
 from tracemap.errors import UsageInvalid
-from tracemap.options.swap import SwapOptions
+from tracemap.options.kernels import SwapOptions
 from tracemap.outputs import as_programs_read
 from tracemap.units import listed
 

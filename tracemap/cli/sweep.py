@@ -7,11 +7,10 @@ import sys
 import click
 
 from tracemap.cli.options import options_command
-from tracemap.cli.progress import phases_shown
-from tracemap.cli.warnings import warn
+from tracemap.cli.streams import phases_shown, warn
 from tracemap.diagnostics import Diagnostic
 from tracemap.experiments.operations import KINDS
-from tracemap.options.sweep import SweepOptions
+from tracemap.options.kernels import SweepOptions
 from tracemap.outputs import as_programs_read
 
 

@@ -8,9 +8,8 @@ from pathlib import Path
 import click
 
 from tracemap.cli.options import PATH, options_command
-from tracemap.cli.progress import phases_shown
-from tracemap.cli.warnings import warn
-from tracemap.options.tune import TuneOptions
+from tracemap.cli.streams import phases_shown, warn
+from tracemap.options.kernels import TuneOptions
 from tracemap.outputs import is_standard
 
 

@@ -14,21 +14,19 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracemap.cli.progress import phases_shown
-from tracemap.cli.streams import is_quiet, warn_in_lines
-from tracemap.cli.warnings import warn
+from tracemap.cli.streams import is_quiet, phases_shown, warn, warn_in_lines
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import ModelInvalid, ModelUnreadable, TargetUnwritable
 from tracemap.inputs import given_bytes
-from tracemap.options.build import BuildOptions
+from tracemap.options.compile import BuildOptions
 from tracemap.outputs import replaced
 from tracemap.owned.children import end, start
-from tracemap.session.models import own_folder
+from tracemap.session.build import own_folder
 
 if TYPE_CHECKING:
     from tracemap.graph.bundle import Bundle
+    from tracemap.mapping.build import BuildRequest
     from tracemap.mapping.compiler.command import CompileCommand
-    from tracemap.mapping.request import BuildRequest
 
 
 def run_wrapped(options: BuildOptions) -> Bundle | None:
@@ -40,8 +38,8 @@ def run_wrapped(options: BuildOptions) -> Bundle | None:
         SystemExit: the command fails; with its status.
         TracemapError: the command succeeds, but its trail cannot be read.
     """
+    from tracemap.mapping.build import BuildRequest
     from tracemap.mapping.compiler.command import read_command
-    from tracemap.mapping.request import BuildRequest
 
     command = read_command(options.flags)
     target, obstacle = _target(command, options.output)

@@ -10,8 +10,9 @@ from typing import Final
 
 from msgspec import structs
 
-from tracemap.comparison.changes import kernel_differences, regrouped, settings_differ
+from tracemap.comparison.changes import kernel_differences, regrouped, remark_differences, settings_differ
 from tracemap.comparison.costs import Costs, amount, are_per_invocation, common_metrics, costs
+from tracemap.comparison.drift_correction import steady_spreads
 from tracemap.comparison.findings import STEADY, Machine, Measured, findings, machine_of, told
 from tracemap.comparison.model import (
     BASIS,
@@ -25,11 +26,9 @@ from tracemap.comparison.model import (
     ResidualDifference,
     total,
 )
-from tracemap.comparison.remarks import remark_differences
 from tracemap.comparison.sides import UNTOLD, Compared
-from tracemap.comparison.steadying import steady_spreads
 from tracemap.diagnostics import Diagnostic
-from tracemap.graph.ops import Op, OpId
+from tracemap.graph.model import Op, OpId
 from tracemap.graph.query import scope_text, stack_of
 from tracemap.measurements.model import TIME_METRICS
 from tracemap.units import UNKNOWN, Text, Unknown

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tracemap.attribution.model import Attribution
-from tracemap.attribution.scan.metrics import IN_MILLIONTHS, MILLIONTHS
+from tracemap.attribution.scan.connection import IN_MILLIONTHS, MILLIONTHS
 from tracemap.comparison.model import BASIS, Amount
 from tracemap.units import UNKNOWN, Integer, Unknown, rounded, sum_of
 

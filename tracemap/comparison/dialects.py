@@ -14,10 +14,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Final
 
-from tracemap.comparison.anchors import Side
-from tracemap.comparison.neighbours import Pairs
-from tracemap.comparison.ordering import gaps
-from tracemap.graph.flow import OWN_TEXT, Flow, FlowNode
+from tracemap.comparison.neighbourhoods import Pairs, Side, gaps
+from tracemap.graph.documents import OWN_TEXT, Flow, FlowNode
 from tracemap.locations import CallSite, FileRange, Fused, Location, is_informative
 
 _LIKE, _SHAPE, _SCOPE = 2, 4, 1

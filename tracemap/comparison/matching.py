@@ -5,13 +5,23 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Final
 
-from tracemap.comparison.anchors import RINGS, Numbers, Side, alone_in_both, downwards, ringed, upwards
 from tracemap.comparison.dialects import approximate, are_of_other_dialects
 from tracemap.comparison.model import How, Match
-from tracemap.comparison.neighbours import Pairs, along, spread
-from tracemap.comparison.ordering import in_order
-from tracemap.graph.flow import Flow
-from tracemap.graph.ops import OpId
+from tracemap.comparison.neighbourhoods import (
+    RINGS,
+    Numbers,
+    Pairs,
+    Side,
+    alone_in_both,
+    along,
+    downwards,
+    in_order,
+    ringed,
+    spread,
+    upwards,
+)
+from tracemap.graph.documents import Flow
+from tracemap.graph.model import OpId
 from tracemap.units import Unknown
 
 _ROUNDS: Final = 4

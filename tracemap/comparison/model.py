@@ -14,7 +14,7 @@ from msgspec import Meta, field
 
 from tracemap.codec import Count, Document, Positive, Record
 from tracemap.diagnostics import Diagnostic
-from tracemap.graph.ops import OpId
+from tracemap.graph.model import OpId
 from tracemap.units import UNKNOWN, Integer, Text
 
 COMPARISON_VERSION: Final = 3

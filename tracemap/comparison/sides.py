@@ -9,17 +9,13 @@ from typing import Final
 
 from tracemap.attribution.model import Attribution
 from tracemap.comparison.costs import invocations_of
-from tracemap.comparison.findings import spread_of
-from tracemap.comparison.intervals import Spread
+from tracemap.comparison.findings import Spread, spread_of
 from tracemap.comparison.model import ComparedSide, KernelCode
 from tracemap.errors import ModuleInvalid
-from tracemap.graph.compiled import NOT_KEPT, CompileTimes
-from tracemap.graph.model import TraceGraph
-from tracemap.graph.ops import OpId
-from tracemap.graph.remarks import Remarks
-from tracemap.machine.figures import figures_of
+from tracemap.graph.documents import NOT_KEPT, CompileTimes, Remarks
+from tracemap.graph.model import OpId, TraceGraph
+from tracemap.machine.figures import figures_of, placeless
 from tracemap.machine.images import Image, kernel_images
-from tracemap.machine.sameness import placeless
 from tracemap.units import UNKNOWN, Text, Unknown, sum_of
 
 _LOST: Final = 0.01

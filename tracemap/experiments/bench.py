@@ -1,4 +1,4 @@
-"""Kernels of a bundle, each alone: verified, timed with warm and with cold caches, compared with the application."""
+"""`bench`: kernels of a bundle alone, verified and timed."""
 
 from __future__ import annotations
 
@@ -8,33 +8,80 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tracemap.experiments.amounts import amounts
-from tracemap.experiments.cases import Case, find_cases
-from tracemap.experiments.describing import arguments, operation_name
+from msgspec import structs
+
+from tracemap.experiments.cases import Case, find_cases, left_behind, whole_memory
+from tracemap.experiments.descriptions import amounts, arguments, operation_name
 from tracemap.experiments.explaining import Alone, Application, Recorded, alike, explained, typical_ratio
-from tracemap.experiments.filling import left_behind, whole_memory
-from tracemap.experiments.job import Answer, Call, Job, written_path
+from tracemap.experiments.jobs import Answer, Call, Ended, Job, Timed, run_job, written_path
 from tracemap.experiments.model import InApplication, KernelBench, Spread, Status, Verification
-from tracemap.experiments.outcomes import NOT_RUN, Outcome, shared_out, spread_of, together
-from tracemap.experiments.plain import Plain
 from tracemap.experiments.reference.elements import OWN_CODE, SURPRISES, UNDEFINED, not_computed
-from tracemap.experiments.running import Ended, run_job
-from tracemap.experiments.verifying import NOT_FINITE, changed, judged
+from tracemap.experiments.verifying import NOT_FINITE, Plain, changed, judged
 from tracemap.experiments.wrapping import compile_wrapped, wrapped
-from tracemap.ir.dispatches import read_dispatches
+from tracemap.ir.attributes import add
+from tracemap.ir.executables import read_dispatches
 from tracemap.ir.parsing import MlirParser, Module
-from tracemap.ir.types import add
-from tracemap.machine.sameness import same_code
+from tracemap.machine.figures import same_code
+from tracemap.measurements.medians import quartiles
 from tracemap.memory import free_memory
 from tracemap.owned.home import temporary_folder
 from tracemap.toolchain import Progress
-from tracemap.units import UNKNOWN, Integer, Unknown, format_bytes
+from tracemap.units import UNKNOWN, Integer, Unknown, format_bytes, split_by_largest_remainder
 
 if TYPE_CHECKING:
     from tracemap.graph.bundle import Bundle
     from tracemap.ir.numbers import Extent
     from tracemap.measurements.model import Peaks
-    from tracemap.options.bench import BenchOptions
+    from tracemap.options.kernels import BenchOptions
+
+
+# ---- outcomes
+#
+# What became of kernels that were run alone, in one process or in several that share the repetitions.
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a case that was run; `ended`: how it ended before its time, "" where it did not."""
+
+    answer: Answer
+    verification: Verification
+    ended: str
+
+
+NOT_RUN: Final = Answer(0, 0.0, Timed(0, 0, ()), Timed(0, 0, ()))
+
+
+def shared_out(options: BenchOptions) -> list[int]:
+    """How often each process times a batch."""
+    processes = min(options.processes, options.repetitions)
+    return split_by_largest_remainder(options.repetitions, [1] * processes)
+
+
+def together(one: Outcome, other: Outcome) -> Outcome:
+    """What two processes found of a case; one that ended before its time says what became of it."""
+    if other.ended:
+        return replace(one, verification=other.verification, ended=other.ended)
+    warm, cold = (
+        structs.replace(first, call_ns=(*first.call_ns, *second.call_ns))
+        for first, second in ((one.answer.warm, other.answer.warm), (one.answer.cold, other.answer.cold))
+    )
+    return replace(one, answer=structs.replace(one.answer, warm=warm, cold=cold))
+
+
+def spread_of(timed: Timed) -> Spread | None:
+    """The times of a call over all batches; None where there are none."""
+    if not timed.call_ns:
+        return None
+    times = timed.call_ns
+    q1, median, q3 = quartiles(times)
+    return Spread(round(median, 3), round(q1, 3), round(q3, 3), len(times), timed.batch, timed.copies)
+
+
+# ---- bench
+#
+# Kernels of a bundle, each alone: verified, timed with warm and with cold caches, compared with the application.
+
 
 _DEVICE: Final = "local-sync"
 _NUMPY: Final = "numpy"

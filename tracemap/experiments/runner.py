@@ -16,8 +16,8 @@ import iree.runtime as iree_runtime
 import numpy as np
 
 from tracemap.codec import decode, encode
-from tracemap.experiments.filling import copied, used_bytes
-from tracemap.experiments.job import CANARY, EXECUTE, GUARD_BYTES, Answer, Buffer, Call, Job, Place, Timed, read_path
+from tracemap.experiments.cases import copied, used_bytes
+from tracemap.experiments.jobs import CANARY, EXECUTE, GUARD_BYTES, Answer, Buffer, Call, Job, Place, Timed, read_path
 
 _MOST_BATCH = 1 << 22
 _MOST_RECORDED = 1 << 10

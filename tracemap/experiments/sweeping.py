@@ -16,25 +16,23 @@ from tracemap.codec import Count, Record
 from tracemap.errors import ModelInvalid, ToolFailed
 from tracemap.experiments.bench import verified
 from tracemap.experiments.cases import Case, dispatched
-from tracemap.experiments.configuring import Configuration, apply
-from tracemap.experiments.job import Job, written_path
-from tracemap.experiments.keeping import WorkFolder, flag_parts, keep, keep_record, kept_record, key_of, was_killed
+from tracemap.experiments.configurations import Configuration, apply
+from tracemap.experiments.jobs import Ended, Job, run_job, written_path
 from tracemap.experiments.model import Status
 from tracemap.experiments.operations import SweptOperation
-from tracemap.experiments.running import Ended, run_job
+from tracemap.experiments.work_cache import WorkFolder, flag_parts, keep, keep_record, kept_record, key_of, was_killed
 from tracemap.experiments.wrapping import compile_wrapped, wrapped
-from tracemap.ir.dispatches import read_dispatches
-from tracemap.ir.executables import executables_of
+from tracemap.ir.executables import executables_of, read_dispatches
 from tracemap.ir.parsing import MlirParser
 from tracemap.mapping.compiler.compiling import CONFIGURED
 from tracemap.mapping.compiler.messages import failure
-from tracemap.measurements.order import quartiles
+from tracemap.measurements.medians import quartiles
 from tracemap.owned.home import temporary_folder
 from tracemap.processors import usable_processors
 from tracemap.toolchain import find_tool, run_tool
 
 if TYPE_CHECKING:
-    from tracemap.options.sweep import SweepOptions
+    from tracemap.options.kernels import SweepOptions
 
 _DEVICE: Final = "local-sync"
 _LIMIT_S: Final = 60.0

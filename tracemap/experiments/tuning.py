@@ -1,15 +1,9 @@
-"""The best configuration of a kernel that is right, of many that are tried.
-
-Each candidate is compiled, verified and timed next to the default: both in the same process, batch by batch in turn,
-so that what changes on the machine changes both. The worse half is given up after each round, until one is left; it is
-then measured again, by itself, so that the choice among many does not flatter it. A gain is claimed only where the
-interval of the ratio says so. What was compiled, verified and found is kept: a search that was ended goes on where it
-was.
-"""
+"""`tune`: the best verified configuration of a kernel, and tuning specs."""
 
 from __future__ import annotations
 
 import math
+import re
 import statistics
 import time
 from collections.abc import Sequence
@@ -22,20 +16,124 @@ from msgspec import structs
 from tracemap.codec import Count, Record
 from tracemap.errors import ModelInvalid, ToolFailed
 from tracemap.experiments.bench import verified
-from tracemap.experiments.candidates import Candidate, candidates_of, other_pipelines
 from tracemap.experiments.cases import Case
-from tracemap.experiments.configuring import levels_of, pipeline_of, with_pipeline, written
-from tracemap.experiments.job import Call, Job, written_path
-from tracemap.experiments.keeping import WorkFolder, flag_parts, keep, keep_record, kept_record, key_of, was_killed
+from tracemap.experiments.configurations import (
+    Candidate,
+    candidates_of,
+    levels_of,
+    other_pipelines,
+    pipeline_of,
+    with_pipeline,
+    written,
+)
+from tracemap.experiments.jobs import Call, Ended, Job, run_job, written_path
 from tracemap.experiments.model import Ratio, Status, Verification
-from tracemap.experiments.running import Ended, run_job
-from tracemap.experiments.specs import root_of
+from tracemap.experiments.work_cache import WorkFolder, flag_parts, keep, keep_record, kept_record, key_of, was_killed
 from tracemap.experiments.wrapping import compile_wrapped, wrapped
 from tracemap.ir.executables import executables_of
-from tracemap.ir.parsing import MlirParser, Module, Operation
-from tracemap.measurements.order import FEWEST, median_ranks
+from tracemap.ir.parsing import MlirParser, Module, Operation, walk
+from tracemap.measurements.medians import FEWEST, median_ranks
 from tracemap.toolchain import Progress
 from tracemap.units import UNKNOWN
+
+# ---- specs
+#
+# Tuning specs: what tells a plain `iree-compile` to configure an operation as was found to be best.
+#
+# A spec is a library in the transform dialect. It matches an operation with the very types of its operands, and sets
+# its configuration before the compiler chooses one (`--iree-codegen-tuning-spec-path`; IREE: docs, reference, tuning).
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """A configured operation of a kernel, and the configuration that it is to have, as MLIR prints it."""
+
+    operation: Operation
+    lowering_config: str
+    translation_info: str
+
+
+def root_of(function: Operation) -> Operation | None:
+    """The operation of a configured kernel that decides how the others are tiled; None where none does."""
+    found = [each for each in walk(function) if "distribution" in str(each.attributes.get("lowering_config", ""))]
+    return found[-1] if found else None
+
+
+def spec_text(tuned: Sequence[Tuned]) -> str:
+    """The text of a spec that configures these operations, wherever they stand."""
+    matchers = [_matcher(number, each) for number, each in enumerate(tuned)]
+    pairs = ", ".join(f"@match_{number} -> @apply" for number in range(len(tuned)))
+    return "\n".join(
+        [
+            "module attributes {transform.with_named_sequence, iree_codegen.tuning_spec_with_default_entrypoint} {",
+            "  transform.named_sequence @apply(%op: !transform.any_op {transform.readonly}, "
+            "%config: !transform.any_param {transform.readonly}) {",
+            '    transform.annotate %op "compilation_info" = %config : !transform.any_op, !transform.any_param',
+            "    transform.yield",
+            "  }",
+            *matchers,
+            "  transform.named_sequence @__kernel_config(%variant: !transform.any_op {transform.consumed}) "
+            "-> !transform.any_op attributes {iree_codegen.tuning_spec_entrypoint} {",
+            f"    %result = transform.foreach_match in %variant {pairs} : (!transform.any_op) -> !transform.any_op",
+            "    transform.yield %result : !transform.any_op",
+            "  }",
+            "}",
+            "",
+        ]
+    )
+
+
+def _matcher(number: int, tuned: Tuned) -> str:
+    operation = tuned.operation
+    operands = [f"%a{at}" for at in range(len(operation.operands))]
+    arguments = ", ".join(f"{name}: {value.type}" for name, value in zip(operands, operation.operands, strict=True))
+    return "\n".join(
+        [
+            f"  transform.named_sequence @match_{number}(%op: !transform.any_op {{transform.readonly}}) "
+            "-> (!transform.any_op, !transform.any_param) {",
+            "    %ins, %outs = transform.iree.match.cast_compatible_dag_from_root %op {",
+            f"    ^bb0({arguments}):",
+            _body(operation, operands),
+            "    } : (!transform.any_op) -> (!transform.any_value, !transform.any_value)",
+            "    %config = transform.param.constant #iree_codegen.compilation_info<"
+            f"lowering_config = {tuned.lowering_config}, "
+            f"translation_info = {tuned.translation_info}> -> !transform.any_param",
+            "    transform.yield %op, %config : !transform.any_op, !transform.any_param",
+            "  }",
+        ]
+    )
+
+
+_OPERANDS = re.compile(r'("[\w.]+")\(([^)]*)\)')
+
+
+def _body(operation: Operation, operands: Sequence[str]) -> str:
+    """The operation as it stands before it is configured, in generic form, with other names for its operands."""
+    configuration = operation.attributes["lowering_config"]
+    del operation.attributes["lowering_config"]
+    text: str = operation.get_asm(print_generic_op_form=True, use_local_scope=True)
+    operation.attributes["lowering_config"] = configuration
+    return _OPERANDS.sub(lambda found: f"{found[1]}({', '.join(operands)})", text, count=1)
+
+
+def stands_alone(operation: Operation) -> bool:
+    """Whether the body of an operation takes nothing from outside but its operands: only then a spec can match it."""
+    inside = set(walk(operation))
+    taken = [value for inner in inside if inner != operation.operation for value in inner.operands]
+    owners = [getattr(value.owner, "operation", value.owner) for value in taken]
+    return all(not hasattr(owner, "name") or owner in inside for owner in owners)
+
+
+# ---- tuning
+#
+# The best configuration of a kernel that is right, of many that are tried.
+#
+# Each candidate is compiled, verified and timed next to the default: both in the same process, batch by batch in turn,
+# so that what changes on the machine changes both. The worse half is given up after each round, until one is left; it
+# is then measured again, by itself, so that the choice among many does not flatter it. A gain is claimed only where
+# the interval of the ratio says so. What was compiled, verified and found is kept: a search that was ended goes on
+# where it was.
+
 
 _DEVICE: Final = "local-sync"
 _FIRST_ROUND: Final = 3

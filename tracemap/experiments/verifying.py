@@ -1,40 +1,51 @@
-"""Whether a kernel computed what its reference says: every byte that it may have changed is looked at.
-
-Floats agree within a tolerance that follows from the types, the rest agrees exactly; what the kernel should not write
-must be as it was. A float agrees where it differs by at most
-
-    T (|reference| + the reference's root mean square over the tensor),  T = m eps + 4 eps_sum sqrt(n)
-
-where the mean leaves out masks: a -3e38 in some places would else excuse every error in the others;
-with eps the distance of 1 to the next number of the coarsest type that is computed with, eps_sum that of the sums, and
-n the length of the longest sum: rounding errors of n terms grow as sqrt(n) (Higham, Accuracy and Stability of Numerical
-Algorithms, 2nd ed., section 2.6). m is 8, and 64 where there are functions that code generation approximates: MLIR's
-polynomials for tanh are 16 units of the last place off (seen with IREE 3.13 on AVX2).
-
-T is for the worst of many elements. Roundings have no direction and are mostly smaller: over a tensor of some size, the
-root mean square of the differences, each in parts of what T is multiplied with, is at most T / 8. This finds what is
-a little wrong everywhere, as with a constant that is off by three percent in bf16, whose T is 6 %.
-
-Long sums in narrow types have a T for which a wrong kernel agrees as well: it is 4 for a million numbers that are
-summed up in f16. Where numbers half as large as the reference would agree, the kernel is not said to be verified.
-"""
+"""Verification of kernels against a reference, or the kernel compiled without tiles."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tracemap.experiments.job import Call, Place
+from tracemap.errors import ModelInvalid, ToolFailed
+from tracemap.experiments.cases import Case, left_behind, whole_memory
+from tracemap.experiments.configurations import with_pipeline
+from tracemap.experiments.jobs import Call, Ended, Job, Place, run_job, written_path
 from tracemap.experiments.model import Status, Verification
-from tracemap.experiments.reference.elements import EPSILON, from_memory, stored_type
+from tracemap.experiments.reference.elements import EPSILON, SURPRISES, from_memory, stored_type
 from tracemap.experiments.reference.kernel import Precision
 from tracemap.experiments.reference.memory import Memory, View
+from tracemap.experiments.wrapping import compile_wrapped, wrapped
+from tracemap.ir.parsing import MlirParser, walk
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
+
+
+# ---- verifying
+#
+# Whether a kernel computed what its reference says: every byte that it may have changed is looked at.
+#
+# Floats agree within a tolerance that follows from the types, the rest agrees exactly; what the kernel should not
+# write must be as it was. A float agrees where it differs by at most
+#
+# T (|reference| + the reference's root mean square over the tensor), T = m eps + 4 eps_sum sqrt(n)
+#
+# where the mean leaves out masks: a -3e38 in some places would else excuse every error in the others; with eps the
+# distance of 1 to the next number of the coarsest type that is computed with, eps_sum that of the sums, and n the
+# length of the longest sum: rounding errors of n terms grow as sqrt(n) (Higham, Accuracy and Stability of Numerical
+# Algorithms, 2nd ed., section 2.6). m is 8, and 64 where there are functions that code generation approximates: MLIR's
+# polynomials for tanh are 16 units of the last place off (seen with IREE 3.13 on AVX2).
+#
+# T is for the worst of many elements. Roundings have no direction and are mostly smaller: over a tensor of some size,
+# the root mean square of the differences, each in parts of what T is multiplied with, is at most T / 8. This finds
+# what is a little wrong everywhere, as with a constant that is off by three percent in bf16, whose T is 6 %.
+#
+# Long sums in narrow types have a T for which a wrong kernel agrees as well: it is 4 for a million numbers that are
+# summed up in f16. Where numbers half as large as the reference would agree, the kernel is not said to be verified.
+
 
 _ROUNDINGS: Final = 8
 _APPROXIMATED_ROUNDINGS: Final = 64
@@ -207,3 +218,83 @@ def is_too_rough(memory: Memory, stored: Sequence[View], allowed: float) -> bool
         if np.any(parts) and np.all(parts <= allowed) and _everywhere(parts, allowed, view) is None:
             return True
     return False
+
+
+# ---- plain
+#
+# A second reference, for kernels that numpy has none for: the same kernel compiled without tiles and vectors.
+#
+# It shares the compiler's lowering of single operations with what it judges, and none of what chooses, tiles, fuses
+# and vectorises loops.
+
+
+NAME: Final = "iree-compile without tiles and vectors"
+_PIPELINE: Final = "Default"
+_TILES: Final = ("lowering_config", "compilation_info")
+_DEVICE: Final = "local-sync"
+
+
+@dataclass(frozen=True)
+class Plain:
+    """Kernels to compare with themselves, compiled plainly.
+
+    `configured`: the bundle's kernels before code generation; `module`: what is judged, `numbers` the cases that have
+    no other reference, by their number there.
+    """
+
+    configured: bytes
+    flags: tuple[str, ...]
+    module: Path
+    cases: Sequence[Case]
+    folder: Path
+    limit_s: float
+
+    def verified(self, numbers: Sequence[int]) -> Mapping[int, Verification]:
+        """What comes out, of those that can be compiled plainly and come to their end."""
+        found: dict[int, Verification] = {}
+        for number in numbers:
+            # One by one: a kernel that cannot be compiled so takes no other's reference away.
+            module = self._compiled(number)
+            verification = None if module is None else self._compared(number, module)
+            if verification is not None:
+                found[number] = verification
+        return found
+
+    def _compiled(self, number: int) -> Path | None:
+        parser = MlirParser()
+        module = parser.parse(self.configured)
+        try:
+            for operation in walk(module.operation):
+                for name in _TILES:
+                    if name in operation.attributes:
+                        del operation.attributes[name]
+            with_pipeline(module.operation, _PIPELINE, parser)
+            text = wrapped(module, [self.cases[number].dispatch])
+            return compile_wrapped(text, self.flags, self.folder, f"plain-{number}")
+        except (ModelInvalid, ToolFailed):
+            return None
+
+    def _compared(self, number: int, module: Path) -> Verification | None:
+        """Both on the same data; None where one of them does not come to its end."""
+        case = self.cases[number]
+        memories = []
+        for path, call in ((module, case.call(0)), (self.module, case.call(number))):
+            job = Job((written_path(path),), _DEVICE, (call,), written_path(self.folder), 0, 1, 0)
+            (answer,) = run_job(job, self.folder, self.limit_s, lambda _: None)
+            if isinstance(answer, Ended):
+                return None
+            memories.append(left_behind(call, whole_memory(call), self.folder, answer.call))
+        stored = [access.view.whole_bytes for access in case.accesses if access.stored]
+        try:
+            expected, actual = memories
+            found = judged(case.call(0), expected, actual, stored, NAME, self._precision(case))
+        except SURPRISES:
+            return None
+        return None if found.reason == NOT_FINITE else found
+
+    def _precision(self, case: Case) -> Precision:
+        """How exact floats can be where it is not known how many go into a sum: as many as a binding has, at most."""
+        epsilons = [EPSILON[access.view.element] for access in case.accesses if access.view.element in EPSILON]
+        longest = max((math.prod(access.view.extents) for access in case.accesses), default=1)
+        coarsest = max(epsilons, default=0.0)
+        return Precision(coarsest, coarsest * math.sqrt(longest), approximated=True)

@@ -12,12 +12,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tracemap.errors import BundleInvalid, ToolFailed
-from tracemap.experiments.job import EXECUTE
-from tracemap.ir.dispatches import Dispatch
+from tracemap.experiments.jobs import EXECUTE
+from tracemap.ir.executables import Dispatch
 from tracemap.ir.parsing import Module, Operation, nested, string_attribute
 from tracemap.mapping.compiler.compiling import BESIDES, CONFIGURED
 from tracemap.mapping.compiler.messages import failure
-from tracemap.mapping.compiler.repeated import REPEAT
+from tracemap.mapping.compiler.simulated import REPEAT
 from tracemap.toolchain import find_tool, run_tool
 
 _NOT_OURS = (

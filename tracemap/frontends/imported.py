@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tracemap.diagnostics import Diagnostic
-from tracemap.graph.kept import Keeping
+from tracemap.graph.documents import Keeping
 from tracemap.mapping.texts import no_text
 
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 from tracemap.errors import InputInvalid, ModelInvalid
 from tracemap.frontends.imported import Imported, as_identifier
 from tracemap.frontends.python_texts import OWN_FOLDER, loaded_text
-from tracemap.graph.kept import Keeping
-from tracemap.ir.rewriting import own_bytecode
+from tracemap.graph.documents import Keeping
+from tracemap.ir.executables import own_bytecode
 
 if TYPE_CHECKING:
     import numpy as np

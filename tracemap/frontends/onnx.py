@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import InputInvalid, ModelInvalid, ModelUnreadable, ToolMissing, check_limits
 from tracemap.frontends.imported import Imported, as_identifier
-from tracemap.graph.kept import Keeping
+from tracemap.graph.documents import Keeping
 from tracemap.inputs import check_is_file
-from tracemap.ir.onnx import import_graph
+from tracemap.ir.frameworks import import_graph
 from tracemap.toolchain import is_installed
 
 if TYPE_CHECKING:

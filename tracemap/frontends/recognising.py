@@ -9,7 +9,7 @@ from typing import Final
 from tracemap.errors import UsageInvalid
 from tracemap.frontends.imported import Imported
 from tracemap.inputs import names_file
-from tracemap.ir.foreign import why_no_model
+from tracemap.ir.checks import why_no_model
 
 
 def import_file(path: Path, folder: Path) -> Imported | None:

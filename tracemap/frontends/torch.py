@@ -18,9 +18,9 @@ from tracemap.errors import InputInvalid, ModelInvalid, ModelUnreadable, ToolMis
 from tracemap.frontends.imported import Imported, as_identifier
 from tracemap.frontends.python_texts import loaded_text
 from tracemap.frontends.torch_nodes import as_importable
-from tracemap.graph.kept import Keeping
+from tracemap.graph.documents import Keeping
 from tracemap.inputs import check_is_file
-from tracemap.ir.torch import set_locations
+from tracemap.ir.frameworks import set_locations
 from tracemap.toolchain import is_installed
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from tracemap.ir.torch import Frame, Node, place_of
+from tracemap.ir.frameworks import Frame, Node, place_of
 
 _STACK_TRACE: Final = "stack_trace"
 _VALUE: Final = "val"

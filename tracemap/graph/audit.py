@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tracemap.codec import Count, Record
-from tracemap.graph.model import TraceGraph
-from tracemap.graph.ops import PHASES, SOURCE, Op, OpId
+from tracemap.graph.model import PHASES, SOURCE, Op, OpId, TraceGraph
 from tracemap.units import UNKNOWN
 
 

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import TypeVar
 
 from tracemap.codec import Count, Positive, Record
-from tracemap.graph.ops import Evidence, OpId, Reason
+from tracemap.graph.model import Evidence, OpId, Reason
 from tracemap.units import UNKNOWN, Integer, Text, Unknown
 
 _Place = TypeVar("_Place")

@@ -6,9 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from typing import Final
 
-from tracemap.graph.model import TraceGraph
-from tracemap.graph.ops import PHASES, SOURCE, Op
-from tracemap.graph.program import Command, Kernel, Schedule, Site
+from tracemap.graph.model import PHASES, SOURCE, Command, Kernel, Op, Schedule, Site, TraceGraph
 from tracemap.units import UNKNOWN
 
 

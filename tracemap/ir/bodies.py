@@ -1,17 +1,117 @@
-"""What stands in the body of a dispatch: its operations, what feeds them, and how often each runs."""
+"""Bodies of dispatches: operations, what feeds them, and how often they run."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tracemap.ir.bindings import get_indexing_maps, ir
-from tracemap.ir.parsing import Attribute, MlirParser, Operation, Region, Value
-from tracemap.ir.positions import computes_index
-from tracemap.ir.scalars import constant_of
-from tracemap.ir.types import Shape, add, product, shape_of
+from tracemap.ir.attributes import Shape, add, constant_of, product, shape_of
+from tracemap.ir.parsing import (
+    Attribute,
+    MlirParser,
+    Operation,
+    Region,
+    Value,
+    get_indexing_maps,
+    ir,
+    is_scalar_like,
+    own_name,
+)
 from tracemap.locations import Location
 from tracemap.units import UNKNOWN, Integer
+
+# ---- positions
+#
+# Work on positions: the operations that say which element is meant, and those that they say it for.
+#
+# Where the compiler makes one loop of several dimensions, or reads backwards, a kernel's region divides and counts
+# before it reads. Such operations carry the location of whatever the region was made for; what they cost is of the
+# operation that needs the position.
+
+
+_INDEX = "index"
+_STRUCTURED = ("linalg.", "iree_linalg_ext.")
+_MOST_USES = 64
+"""How many operations behind a position are looked at."""
+
+
+def computes_index(parser: MlirParser, operation: Operation) -> bool:
+    """Whether all results of an operation are indices, and it has any."""
+    results = operation.results
+    return len(results) > 0 and all(parser.text_of(result.type) == _INDEX for result in results)
+
+
+def served(parser: MlirParser, operation: Operation) -> tuple[Operation, ...]:
+    """The operations that a position is worked out for, behind further work on positions; else the operation itself.
+
+    Only in the regions of structured operations: elsewhere positions are of tiles, loops and sizes.
+    """
+    if not computes_index(parser, operation) or not operation.parent.name.startswith(_STRUCTURED):
+        return (operation,)
+    working = [operation]
+    found: dict[Operation, None] = {}
+    for position in working:  # which grows meanwhile
+        for result in position.results:
+            for use in result.uses:
+                user = use.owner.operation
+                if not computes_index(parser, user):
+                    found[user] = None
+                elif user not in working and len(working) < _MOST_USES:
+                    working.append(user)
+    return tuple(found) or (operation,)
+
+
+# ---- looping
+#
+# Which arguments decide how often a loop runs: followed from the value to bounds and conditions.
+
+
+_BOUNDS_OF = {"scf.for": slice(0, 3), "scf.parallel": slice(0, None), "scf.forall": slice(0, None)}
+"""Of counted loops the operands that are bounds or steps."""
+_CONDITIONS = frozenset({"scf.condition", "torch.prim.Loop.condition"})
+_COUNTED_FIRST = frozenset({"onnx.Loop", "torch.prim.Loop"})
+"""Loops whose first operand is how often they run at most."""
+
+
+def bounds_loop(value: Value) -> bool:
+    """Whether a value is one number that reaches the bounds of a counted loop or the condition of a while loop."""
+    return is_scalar_like(value) and _reaches_loop(value)
+
+
+def _reaches_loop(value: Value) -> bool:
+    seen: set[object] = set()  # a loop's values flow back to where they came from
+    left = [value]  # no recursion: a chain of numbers may be as long as the program
+    while left:
+        current = left.pop()
+        if current in seen:
+            continue
+        seen.add(current)
+        for use in current.uses:
+            decides, follow = _use_of_number(use.owner.operation, use.operand_number)
+            if decides:
+                return True
+            left += follow
+    return False
+
+
+def _use_of_number(user: Operation, number: int) -> tuple[bool, list[Value]]:
+    """Whether an operation runs a loop as often as this operand says; and the numbers that come of the operand."""
+    if user.name in _BOUNDS_OF:
+        return number in range(len(user.operands))[_BOUNDS_OF[user.name]], []
+    if user.name in ("scf.while", "stablehlo.while"):
+        return False, [user.regions[0].blocks[0].arguments[number]]
+    if user.name in _CONDITIONS or own_name(user, user.name) in _COUNTED_FIRST:
+        return number == 0, []
+    if user.name == "torch.operator_terminator":
+        return number == 0 and own_name(user.parent.operation, user.parent.operation.name) == "onnx.Loop", []
+    if user.name == "stablehlo.return" and user.parent.operation.name == "stablehlo.while":
+        return bool(user.block == user.parent.operation.regions[0].blocks[0]), []
+    return False, [result for result in user.results if is_scalar_like(result)]
+
+
+# ---- bodies
+#
+# What stands in the body of a dispatch: its operations, what feeds them, and how often each runs.
 
 
 @dataclass(frozen=True, slots=True)

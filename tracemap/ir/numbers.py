@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from tracemap.ir.bindings import ir
 from tracemap.ir.host import global_of
-from tracemap.ir.parsing import Module, Operation, Value, nested, operand_parts, string_attribute, symbol_path, walk
+from tracemap.ir.parsing import Module, Operation, Value, ir, nested, operand_parts, string_attribute, symbol_path, walk
 
 Extent = Callable[[str, int, int], int]
 """The extent of an argument: of which public function, which argument, which dimension."""

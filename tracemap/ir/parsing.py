@@ -1,23 +1,158 @@
-"""The door to `iree.compiler.ir`: contexts, parsing, walking, and locations parsed once each.
-
-Everything that the bindings hand out stays inside `tracemap.ir` and `tracemap.mapping`; typed records leave it.
-"""
+"""Parsing with `iree.compiler.ir`: bindings, contexts, walking, and locations."""
 
 from __future__ import annotations
 
 import hashlib
+import importlib.util
+import math
 import os
 import re
+import resource
+import signal
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from contextlib import contextmanager
+from functools import cache
+from types import ModuleType
+from typing import Any, Final
 
 from tracemap.errors import LocationInvalid, ModelInvalid
-from tracemap.ir.apart import check_parses_apart
-from tracemap.ir.bindings import do_without_dialect_modules, ir
-from tracemap.ir.nesting import MOST_BRACES, TOO_DEEP, nesting_fault, printed_fault
+from tracemap.forked import forked
+from tracemap.ir.checks import MOST_BRACES, TOO_DEEP, nesting_fault, printed_fault
 from tracemap.locations import STRING, UNKNOWN_LOCATION, Location, read_location, unescape
+
+# ---- bindings
+#
+# The compiler's bindings, without what they import for those who build modules: that takes longer than reading one.
+
+
+__all__ = ["do_without_dialect_modules", "get_indexing_maps", "ir"]
+
+
+_FOUND = threading.Lock()
+"""Held by who takes a stand-in away."""
+
+
+class _Late(ModuleType):
+    """Stands for a module until something of it is used."""
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the module has
+        with _FOUND:
+            if sys.modules.get(self.__name__) is self:  # in a thread that imports it just now
+                del sys.modules[self.__name__]
+        return getattr(importlib.import_module(self.__name__), name)
+
+
+@contextmanager
+def _late(name: str) -> Iterator[None]:
+    """Let who imports a module meanwhile have it only when something of it is used; nothing where it is there."""
+    stand_in = _Late(name)
+    stand_in.__spec__ = importlib.util.find_spec(name)
+    late = sys.modules.setdefault(name, stand_in) is stand_in
+    try:
+        yield
+    finally:
+        with _FOUND:
+            if late and sys.modules.get(name) is stand_in:
+                del sys.modules[name]  # nobody else is to find it: who imports the real one gets that
+
+
+with _late("numpy"):  # two thirds of the time that the bindings take; they need it to make constants of arrays
+    from iree.compiler import ir
+    from iree.compiler._mlir_libs._mlirDialectsLinalg import get_indexing_maps  # without the module of the dialect
+
+_DIALECTS = """
+    affine arith cf chlo complex flow func gpu hal hal_inline hal_loader io_parameters iree_codegen iree_cpu
+    iree_encoding iree_gpu iree_linalg_ext iree_tensor_ext iree_vector_ext linalg llvm math memref mhlo
+    ml_program scf shape stablehlo stream tensor torch torch_c tosa util vector vm
+    """.split()
+
+
+@cache
+def do_without_dialect_modules() -> None:
+    """Tell the bindings once that they have the modules of these dialects.
+
+    Of every operation and attribute that they hand out they import the Python module of its dialect, which has a class
+    for each of its operations. No such class is used here, and to import those of `linalg` takes as long as to read a
+    small model. Where there is no module they look for it each time: most of the time of walking a large model.
+    """
+    bindings = importlib.import_module("iree.compiler._mlir_libs._mlir")
+    for dialect in _DIALECTS:
+        name = f"iree.compiler.dialects.{dialect}"
+        if name not in sys.modules:
+            sys.modules[name] = ModuleType(name)  # nobody else is to find it: who imports the real one gets that
+            try:
+                bindings.globals._check_dialect_module_loaded(dialect)
+            finally:
+                del sys.modules[name]
+
+
+# ---- apart
+#
+# Whether the parser survives a text: tried in a process of its own.
+#
+# Parsers and verifiers are written for texts that are right. On some that were edited or cut they use what is not
+# theirs: the count region of `flow.dispatch.workgroups`, for one, compares its results with as many types as it should
+# have (`zip_equal`, compiler/src/iree/compiler/Dialect/Flow/IR/FlowOps.cpp); where the text of a `linalg.generic`
+# fails behind its region, that is freed before what around it still points there (`GenericOp::parse`,
+# mlir/lib/Dialect/Linalg/IR/LinalgOps.cpp). That crashes, or spoils the heap, so that something else crashes later, or
+# never ends, and no exception tells of it. So a text from somebody else is parsed in a forked process first, and here
+# only where it was parsed well there.
+
+
+_WELL: Final = b"+"
+
+
+def check_parses_apart(parse: Callable[[], object], most_s: float) -> None:
+    """Try a parse in a process of its own.
+
+    Args:
+        parse: the parse; it must do without threads that exist already, which the other process does not have.
+        most_s: how long it may take.
+
+    Raises:
+        ModelInvalid: the text does not parse, with the parser's message; or the parser crashes, or does not end.
+    """
+
+    def tried() -> bytes:
+        _limit_cpu_time(math.ceil(most_s))
+        try:
+            parse()
+        except ModelInvalid as error:
+            return str(error).encode(errors="surrogatepass")
+        return _WELL
+
+    with forked(tried) as child:
+        try:
+            told = child.told(most_s)
+        except TimeoutError as error:
+            raise ModelInvalid("the parser of IREE's compiler does not come to an end on it") from error
+        status = child.end()
+    if told != _WELL:
+        raise ModelInvalid(told.decode(errors="replace") or _without_a_word(status))
+
+
+def _limit_cpu_time(most_s: int) -> None:
+    """Whoever is to end a parse that does not end may itself be ended before."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    if soft == resource.RLIM_INFINITY or most_s < soft:
+        resource.setrlimit(resource.RLIMIT_CPU, (most_s, hard))
+
+
+def _without_a_word(status: int) -> str:
+    number = os.waitstatus_to_exitcode(status)
+    how = signal.Signals(-number).name if number < 0 else f"status {number}"
+    return f"the parser of IREE's compiler crashes on it ({how})"
+
+
+# ---- parsing
+#
+# The door to `iree.compiler.ir`: contexts, parsing, walking, and locations parsed once each.
+#
+# Everything that the bindings hand out stays inside `tracemap.ir` and `tracemap.mapping`; typed records leave it.
+
 
 Operation = Any
 """An `iree.compiler.ir.Operation`; the bindings' stubs do not pass strict checking."""

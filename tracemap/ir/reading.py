@@ -1,20 +1,16 @@
-"""Reads a model: bytes are parsed, then its operations become records (`tracemap.ir.source`).
-
-Positions are found apart from locations: a text that carries explicit `loc(…)` is blanked of them, parsed again and
-walked in parallel, so that every op has the line and column of its name whatever its location says.
-"""
+"""Reading of models: bytes are parsed, and operations become records."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, TypedDict
 
 from tracemap.errors import ModelInvalid
-from tracemap.ir.bindings import ir
-from tracemap.ir.blanking import blank_locations
-from tracemap.ir.looping import bounds_loop
+from tracemap.ir.attributes import cases_of, constant_of, direction_of, splat_of
+from tracemap.ir.bodies import bounds_loop
 from tracemap.ir.parsing import (
     BYTECODE_MAGIC,
     Attribute,
@@ -23,25 +19,78 @@ from tracemap.ir.parsing import (
     Operation,
     Region,
     Value,
+    ir,
     own_name,
     printed_locations,
     string_attribute,
     walk,
 )
-from tracemap.ir.scalars import cases_of, constant_of, direction_of, splat_of
-from tracemap.ir.signatures import Signatures
 from tracemap.ir.source import (
     BRANCHES,
     CONTROL_FLOW,
     FUNCTIONS,
     TEXT_FILE,
     Definition,
+    Signatures,
     SourceArgument,
     SourceModel,
     SourceOperation,
 )
-from tracemap.locations import FileRange, Location
+from tracemap.locations import STRING, FileRange, Location
 from tracemap.units import UNKNOWN, Integer, Text
+
+# ---- blanking
+#
+# A model's text without its locations, every other character in its place.
+
+
+# What matters when looking for `loc(`: strings and comments, in which it means nothing, and blobs at the end.
+_LOC = re.compile(r'"(?:[^"\\\n]++|\\.)*+"|//[^\n]*|(?<![\w.$#@%!-])loc\s*\(')
+_INSIDE_LOC = re.compile(STRING + r"|[()]", re.DOTALL)
+
+
+def blank_locations(text: str) -> str:
+    """The text with every trailing `loc(…)` replaced by spaces, so that all other characters keep their place.
+
+    Locations that are values of something (`#loc = loc(…)`, `{attribute = loc(…)}`) stay: they give no operation its
+    position, and without them the text would not parse.
+    """
+    if "loc" not in text:
+        return text
+    pieces: list[str] = []
+    done = 0
+    position = 0
+    while (match := _LOC.search(text, position)) is not None:
+        position = match.end()
+        if not match.group().startswith("loc") or _is_value(text, match.start()):
+            continue
+        position = _closing(text, match.end())
+        pieces += [text[done : match.start()], re.sub(r"[^\n]", " ", text[match.start() : position])]
+        done = position
+    return "".join([*pieces, text[done:]])
+
+
+def _is_value(text: str, position: int) -> bool:
+    while position > 0 and text[position - 1].isspace():
+        position -= 1
+    return position > 0 and text[position - 1] in "=,[<"
+
+
+def _closing(text: str, position: int) -> int:
+    """The position after the parenthesis that closes the one just before `position`."""
+    depth = 1
+    while depth and (match := _INSIDE_LOC.search(text, position)) is not None:
+        depth += (match.group() == "(") - (match.group() == ")")
+        position = match.end()
+    return position if depth == 0 else len(text)
+
+
+# ---- reading
+#
+# Reads a model: bytes are parsed, then its operations become records (`tracemap.ir.source`).
+#
+# Positions are found apart from locations: a text that carries explicit `loc(…)` is blanked of them, parsed again and
+# walked in parallel, so that every op has the line and column of its name whatever its location says.
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, NamedTuple
 
-from tracemap.machine.blocks import Blocks, blocks_of
 from tracemap.machine.chains import Chain, chains_of
 from tracemap.machine.code import OUTSIDE, WINDOW, CodeLoop, Instruction, around
-from tracemap.machine.execution import CERTAIN, Access, Doubt, Execution, executed
+from tracemap.machine.execution import CERTAIN, Access, Blocks, Doubt, Execution, blocks_of, executed
 from tracemap.machine.integers import Surroundings, Value, loaded_pointer
 from tracemap.machine.traffic import LINE_BYTES, Turns, brought, streams_of
 from tracemap.units import UNKNOWN, Unknown

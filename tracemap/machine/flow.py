@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tracemap.machine.code import OUTSIDE, CodeLoop, Instruction, loops_by_address
-from tracemap.machine.contracted import Contracted
+from tracemap.machine.debug_lines import Contracted
 
 
 def lines_of_values(code: Contracted, loops: Sequence[CodeLoop]) -> dict[int, int]:

@@ -13,22 +13,26 @@ from typing import Final
 
 from tracemap.machine.integers import (
     CONDITIONS,
+    GENERAL,
     LOW_BYTE,
     STACK,
     ZERO,
     Comparison,
     Known,
+    Memory,
+    Operand,
+    Register,
     State,
     Value,
     added,
     is_number,
     number,
+    operands_of,
     scaled,
     signed,
     subtracted,
     unsigned,
 )
-from tracemap.machine.operands import GENERAL, Memory, Operand, Register, operands_of
 from tracemap.units import UNKNOWN, Unknown
 
 Operands = Sequence[Operand]

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 
 from tracemap.errors import ModuleInvalid
 from tracemap.machine.decoding import decoded_texts
-from tracemap.machine.images import NO_LINE, CodeFunction, Image
-from tracemap.machine.symbols import NOWHERE, function_symbols, stub_targets
+from tracemap.machine.images import NO_LINE, NOWHERE, CodeFunction, Image, function_symbols, stub_targets
 
 if TYPE_CHECKING:
     import numpy as np

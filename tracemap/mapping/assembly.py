@@ -1,53 +1,112 @@
-"""Phase dumps -> trace graph: what `build` and `from_dumps` have in common.
-
-Early phases are read while the compiler still generates code; nothing here waits for more than it is about to read.
-"""
+"""Assembly of the trace graph from phase dumps, as they are read."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import ModelInvalid
 from tracemap.functions import Argument, Function
-from tracemap.graph.model import ModuleInfo, SourceFile, TraceGraph
-from tracemap.graph.ops import Frame, Op, OpId, Part
-from tracemap.graph.program import Kernel, Site, Transfer
+from tracemap.graph.model import (
+    SOURCE,
+    Frame,
+    Kernel,
+    ModuleInfo,
+    Op,
+    OpId,
+    Part,
+    Site,
+    SourceFile,
+    TraceGraph,
+    Transfer,
+)
 from tracemap.ir.flow import DispatchRegion, FlowProgram, read_dispatch_creation, read_flow, read_served
-from tracemap.ir.hal import read_hal
-from tracemap.ir.parsing import MlirParser
+from tracemap.ir.hal import added_kernels, functions_of, read_added, read_hal
+from tracemap.ir.parsing import MlirParser, Module
 from tracemap.ir.raising import RAISED, Raised, read_raised
 from tracemap.ir.source import SourceModel, SourceOperation
-from tracemap.ir.stream import added_kernels, functions_of, read_added
 from tracemap.locations import MOST_NESTED, CodeFrame, frames
 from tracemap.mapping.compiler.compiling import Phases
-from tracemap.mapping.dump_reader import DumpReader
-from tracemap.mapping.fates.fates import Commands, Judge, Judgement
 from tracemap.mapping.identity import Identity
 from tracemap.mapping.model.facts import ModelFacts
 from tracemap.mapping.model.kinds import can_be_member, is_global, is_structural
-from tracemap.mapping.sites.amounts import with_amounts_apart
-from tracemap.mapping.sites.beside import Group, add_beside, groups_beside
-from tracemap.mapping.sites.callers import ASYNC_SUFFIX, public_callers
-from tracemap.mapping.sites.commands import PlacedSites, place_commands
-from tracemap.mapping.sites.exports import with_kernels
-from tracemap.mapping.sites.idle import without_idle
-from tracemap.mapping.sites.inlined import inlined_later, with_inlined
-from tracemap.mapping.sites.moved import give_to_moves
+from tracemap.mapping.outcomes import Commands, Judge, Judgement, Survival
+from tracemap.mapping.sites.calls import ASYNC_SUFFIX, inlined_later, public_callers, with_inlined
+from tracemap.mapping.sites.cost import Misplaced, with_own_products
+from tracemap.mapping.sites.horizontal_fusion import Group, add_beside, groups_beside
+from tracemap.mapping.sites.members import rotation_in, with_amounts_apart, without_idle
 from tracemap.mapping.sites.owners import Owners
-from tracemap.mapping.sites.products import Misplaced, with_own_products
 from tracemap.mapping.sites.raised import Idioms, add_raised, works_of_raised
-from tracemap.mapping.sites.replaced import add_replaced
-from tracemap.mapping.sites.rotated import rotation_in
+from tracemap.mapping.sites.relabelled import StandIns, add_replaced, find_stand_ins, give_to_moves, replace_stand_ins
 from tracemap.mapping.sites.schedules import MOVES, find_schedules, find_transfers, moves_untold
-from tracemap.mapping.sites.sites import SiteBuilder, kernels_of, pair_bodies, sites_by_op
-from tracemap.mapping.sites.stand_ins import StandIns, find_stand_ins, replace_stand_ins
+from tracemap.mapping.sites.sites import (
+    PlacedSites,
+    SiteBuilder,
+    kernels_of,
+    pair_bodies,
+    place_commands,
+    sites_by_op,
+    with_kernels,
+)
 from tracemap.mapping.sites.steps import UntoldSteps, add_steps, sites_without_steps
-from tracemap.mapping.sites.untold import Untold, find_untold
+from tracemap.mapping.sites.unknown_members import Untold, find_untold
 from tracemap.units import UNKNOWN, Text, plural
+
+# ---- dump reader
+#
+# The dumps of a compilation's phases, read as they come, and how far each op is still located in them.
+
+
+class DumpReader:
+    """Reads the dumps of phases, and notes which ops each still locates."""
+
+    def __init__(self, parser: MlirParser, phases: Phases, identity: Identity) -> None:
+        self._parser = parser
+        self._phases = phases
+        self._identity = identity
+        self._noted: set[str] = set()
+        self.survival = Survival()
+
+    def text(self, phase: str) -> str:
+        """The dump of a phase, as soon as it is there; "" where the compilation left it out."""
+        if not self._phases.has(phase):
+            return ""
+        text = self._phases.wait_for(phase)
+        if phase not in self._noted:
+            self._noted.add(phase)
+            with _naming(phase):
+                self.survival.add(phase, self._identity.located(text))
+        return text
+
+    def is_gone_early(self, index: int) -> bool:
+        """Whether an op is located in no phase from preprocessing on, as far as they were read."""
+        return self.survival.last_phase(index) in (SOURCE, "input", "abi")
+
+    def module(self, phase: str) -> Module:
+        """The dump of a phase, parsed."""
+        text = self.text(phase)
+        with _naming(phase):
+            return self._parser.parse(text, printed=self._phases.is_own)
+
+
+@contextmanager
+def _naming(phase: str) -> Iterator[None]:
+    """Name the phase where its dump does not parse."""
+    try:
+        yield
+    except ModelInvalid as error:
+        raise ModelInvalid(f"the dump of the phase {phase} does not parse: {str(error).removeprefix('-:')}") from error
+
+
+# ---- assembly
+#
+# Phase dumps -> trace graph: what `build` and `from_dumps` have in common.
+#
+# Early phases are read while the compiler still generates code; nothing here waits for more than it is about to read.
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,10 @@
-"""Model -> trace graph -> bundle: one compilation gives everything.
-
-The compiler runs in a process of its own; while it generates code, the model and the early phases are read here.
-"""
+"""`build`: model to trace graph to bundle, by one compilation."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -14,24 +12,95 @@ from msgspec import structs
 
 from tracemap.codec import Document
 from tracemap.diagnostics import Diagnostic
-from tracemap.errors import ModelInvalid, SystemLimit, TracemapError
-from tracemap.graph import storing
+from tracemap.errors import InputInvalid, ModelInvalid, SystemLimit, TracemapError
+from tracemap.graph import bundle as storing
 from tracemap.graph.bundle import COMPILED_NAME, REMARKS_NAME, Bundle
-from tracemap.graph.model import ModuleInfo, TraceGraph
-from tracemap.graph.program import Kernel
-from tracemap.graph.remarks import Remarks
-from tracemap.ir.nesting import TOO_DEEP
+from tracemap.graph.documents import Keeping, Remarks
+from tracemap.graph.model import LIBRARY, Kernel, ModuleInfo, TraceGraph
+from tracemap.inputs import check_is_file
+from tracemap.ir.checks import TOO_DEEP
 from tracemap.ir.parsing import MlirParser, string_attribute
 from tracemap.ir.reading import ParsedModel, describe, parse_model
 from tracemap.mapping.compiler.compiling import Compilation, Compiler, compilers_own_error
+from tracemap.mapping.compiler.flags import compile_flags
 from tracemap.mapping.compiler.messages import warnings_in
 from tracemap.mapping.compiler.remarks import SaidRemark
-from tracemap.mapping.compiler.user_flags import compile_flags
-from tracemap.mapping.request import BuildRequest
 from tracemap.mapping.tagging import Tags, unused_prefix, write_tagged
+from tracemap.mapping.texts import no_text
+from tracemap.options.compile import BuildOptions
 from tracemap.owned.home import temporary_folder
 from tracemap.toolchain import Progress, no_progress
 from tracemap.units import UNKNOWN, plural
+
+# ---- request
+#
+# What a bundle is made of: a model, where the bundle goes, and the options.
+
+
+_ARCHIVES: Final = (".irpa", ".safetensors", ".gguf")
+"""Endings of files of parameters, by which IREE's runtime tells them apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class BuildRequest:
+    """What to build: a model's bytes (of a compilation made elsewhere there may be none) and its name (shown, kept)."""
+
+    model: bytes
+    file_name: str
+    target: Path
+    options: BuildOptions = field(default_factory=BuildOptions)
+    own_folder: tuple[Path, ...] = ()
+    """The folder below which Python files are looked for last; none for a model without one."""
+    compiler: Compiler | None = None
+    """The program and all its flags, as somebody else gives them; None: they are made of the options."""
+    name_for_compiler: str = ""
+    """What the compiler would call the model (it names libraries so); "": its file name."""
+
+    opaque_kernels: frozenset[str] = frozenset()
+    """Names of kernels whose machine code is not made from their IR: they have no text and no steps."""
+
+    text_of: Callable[[str], str | None] = no_text
+    """The text of a Python file that frames name, where whoever hands in the model knows it; else it is looked for."""
+    keeping: Keeping = field(default_factory=Keeping)
+    """What the module is called with, where that is handed in with the model."""
+    diagnostics: tuple[Diagnostic, ...] = ()
+    """What is to be said of how the model was made."""
+
+    @property
+    def kept(self) -> Keeping:
+        """What the bundle keeps to be called with: what was handed in, and what the options name."""
+        named = self.options.parameter_files
+        scopes = {scope for scope, _ in named}
+        others = (each for each in self.keeping.references if each[0] not in scopes)
+        return replace(self.keeping, references=(*others, *named))
+
+    def check_parameters(self) -> None:
+        """Refuse files of parameters that could not be handed to the module.
+
+        Raises:
+            InputInvalid: one cannot be read, or is of a kind that IREE does not read.
+        """
+        for _, path in self.options.parameter_files:
+            check_is_file(path, InputInvalid)
+            if path.suffix not in _ARCHIVES:
+                raise InputInvalid(f"--parameters: {path} is none of the kinds that IREE reads: {', '.join(_ARCHIVES)}")
+
+    @property
+    def source_roots(self) -> tuple[Path, ...]:
+        """Where Python files of frames may lie, the options' folders first."""
+        return (*self.options.source_roots, *self.own_folder)
+
+    @property
+    def library(self) -> tuple[str, ...]:
+        """Patterns of files whose frames are not the user's own."""
+        return self.options.library or LIBRARY
+
+
+# ---- build
+#
+# Model -> trace graph -> bundle: one compilation gives everything.
+#
+# The compiler runs in a process of its own; while it generates code, the model and the early phases are read here.
 
 
 def build(request: BuildRequest, progress: Progress = no_progress, hear: Progress = no_progress) -> Bundle:

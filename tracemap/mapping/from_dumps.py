@@ -1,7 +1,8 @@
-"""Phase dumps and module of a compilation made elsewhere -> bundle: no tags, so the map says how far identity goes."""
+"""`build --from-dumps`: phase dumps and module of another compilation to a bundle."""
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,22 +11,99 @@ from msgspec import structs
 
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import DumpsInvalid, ModelInvalid, readable
-from tracemap.graph.bundle import Bundle
-from tracemap.graph.model import ModuleInfo, TraceGraph
-from tracemap.graph.storing import Files, check_target, store
+from tracemap.graph.bundle import Bundle, Files, check_target, store
+from tracemap.graph.model import PHASES, ModuleInfo, TraceGraph
 from tracemap.inputs import check_is_file, stored_bytes
+from tracemap.ir.executables import KernelText
 from tracemap.ir.parsing import MlirParser
 from tracemap.ir.reading import ParsedModel, describe, parse_model
 from tracemap.mapping.assembly import Assembly, module_info
-from tracemap.mapping.compiler.dumps import LAST, Dumps
+from tracemap.mapping.build import BuildRequest
 from tracemap.mapping.identity import LocationIdentity
 from tracemap.mapping.model.facts import ModelFacts
-from tracemap.mapping.request import BuildRequest
 from tracemap.mapping.tagging import Provenance
 from tracemap.mapping.texts import keep_texts
 from tracemap.owned.home import temporary_folder
 from tracemap.toolchain import Progress, no_progress
 from tracemap.units import plural
+
+# ---- dumps
+#
+# Phase dumps of a compilation made elsewhere: which files of a folder they are.
+
+
+NEEDED = ("dispatch-creation", "flow", "hal")
+"""Phases without which there are no members, no sites, or no commands."""
+
+LAST = "vm"
+"""The phase behind which the module is written; no op is followed so far."""
+# Of the data that the last phase holds only executables say of what kind they are.
+_EXECUTABLE = re.compile(rb'^\s*vm\.rodata [^"\n]*mime_type = "[^"\n]*"> dense<"0x([0-9A-Fa-f]+)">', re.MULTILINE)
+
+
+class Dumps:
+    """The dumps in a folder: the phases of one compilation that has ended.
+
+    Raises:
+        DumpsInvalid: a phase that is needed is missing, or there are several dumps of one.
+    """
+
+    is_own = False
+
+    def __init__(self, folder: Path, *, model_given: bool) -> None:
+        self._files: dict[str, Path] = {}
+        for phase in (*PHASES, LAST):
+            found = sorted(folder.glob(f"*.{phase}.mlir"))
+            if len(found) > 1:
+                raise DumpsInvalid(
+                    f"{folder}: several dumps of the phase {phase} ({found[0].name}, {found[1].name}); "
+                    "keep those of one compilation in a folder of their own"
+                )
+            if found:
+                self._files[phase] = found[0]
+        for phase in NEEDED if model_given else ("input", *NEEDED):
+            if phase not in self._files:
+                raise DumpsInvalid(
+                    f"{folder}: no dump of the phase {phase} (*.{phase}.mlir); "
+                    "compile with --dump-compilation-phases-to and --mlir-print-debuginfo"
+                )
+
+    def has(self, phase: str) -> bool:
+        """Whether the folder has a dump of a phase."""
+        return phase in self._files
+
+    def file(self, phase: str) -> Path:
+        """Where the dump of a phase lies."""
+        return self._files[phase]
+
+    def wait_for(self, phase: str) -> str:
+        """The text of a phase's dump.
+
+        Raises:
+            DumpsInvalid: it cannot be read, or it was printed without locations.
+        """
+        text = stored_bytes(self._files[phase], DumpsInvalid).decode(errors="replace")
+        if "loc(" not in text:
+            raise DumpsInvalid(f"{self._files[phase]}: no locations in it; compile with --mlir-print-debuginfo")
+        return text
+
+    def executables(self) -> Iterator[bytes]:
+        """The executables in the dump of the last phase, as the module has them; none where there is no such dump."""
+        if self.has(LAST):
+            text = stored_bytes(self._files[LAST], DumpsInvalid)
+            for found in _EXECUTABLE.finditer(text):
+                # A digit that is missing makes other bytes, which are in no module.
+                yield bytes.fromhex(found[1][: len(found[1]) // 2 * 2].decode("ascii"))
+
+    def kernels(self) -> tuple[KernelText, ...]:
+        """The machine code's debug lines are not ours."""
+        return ()
+
+
+# ---- from dumps
+#
+# Phase dumps and module of a compilation made elsewhere -> bundle: no tags, so the map says how far identity goes.
+
 
 _UNKNOWN_COMPILER = "unknown"
 

@@ -7,10 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tracemap.graph.bundle import KERNELS_FOLDER
-from tracemap.graph.model import TraceGraph
-from tracemap.graph.ops import OpId, in_order
-from tracemap.graph.program import Kernel
-from tracemap.graph.remarks import Remark, Remarks
+from tracemap.graph.documents import Remark, Remarks
+from tracemap.graph.model import Kernel, OpId, TraceGraph, in_order
 from tracemap.mapping.compiler.remarks import NUMBERED, Origin, SaidRemark
 from tracemap.units import UNKNOWN, Integer
 

@@ -12,8 +12,7 @@ from collections.abc import Iterable, Sequence, Set
 from pathlib import Path
 from typing import Final
 
-from tracemap.ir.bindings import ir
-from tracemap.ir.parsing import MlirParser, Module, walk
+from tracemap.ir.parsing import MlirParser, Module, ir, walk
 from tracemap.ir.source import TEXT_FILE
 from tracemap.locations import CallSite, FileRange, Fused, Location, Name, parse_location
 

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Final
 
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import RunInvalid
-from tracemap.inert import IS_PREFIXED
 from tracemap.measurements.model import COLUMNS, TIME_METRICS, Clock, Metric, Run
 from tracemap.measurements.sql import literal, quoted, table_of
+from tracemap.sanitize import IS_PREFIXED
 from tracemap.units import NS_OF_UNIT
 
 if TYPE_CHECKING:

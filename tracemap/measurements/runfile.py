@@ -19,7 +19,6 @@ from msgspec import structs
 from tracemap.codec import pretty
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import RunEmpty, RunInvalid, TargetUnwritable, TracemapError, check_limits, start_of
-from tracemap.inert import for_terminal, plain_cell
 from tracemap.inputs import opened, stored_bytes
 from tracemap.measurements.columns import (
     calls_of_workgroups,
@@ -47,6 +46,7 @@ from tracemap.measurements.sql import (
     table_of,
 )
 from tracemap.outputs import check_file, check_table_name, end_of_links, is_csv, is_stream, replaced
+from tracemap.sanitize import for_terminal, plain_cell
 
 if TYPE_CHECKING:
     import duckdb

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tracemap.errors import TargetUnwritable, UsageInvalid, check_limits
 from tracemap.forked import Unlocked
-from tracemap.inert import IS_FORMULA, inert_cell
 from tracemap.memory import free_memory
-from tracemap.options.attribute import LEAST_MEMORY_MB, MOST_MEMORY_MB
+from tracemap.options.results import LEAST_MEMORY_MB, MOST_MEMORY_MB
 from tracemap.outputs import replaced
 from tracemap.owned.home import temporary_folder
+from tracemap.sanitize import IS_FORMULA, inert_cell
 
 if TYPE_CHECKING:
     import duckdb

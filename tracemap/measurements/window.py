@@ -20,7 +20,7 @@ from tracemap.measurements.columns import columns_of, events_sql
 from tracemap.measurements.model import SAMPLES, UNKNOWN_PARTS, UNTIMED, Run
 from tracemap.measurements.runfile import read_run, write_run
 from tracemap.measurements.sql import open_database, quoted, reading_errors
-from tracemap.options.attribute import ALL, Window
+from tracemap.options.results import ALL, Window
 from tracemap.units import INTEGER_LIMIT, UNKNOWN, format_ns, plural
 
 if TYPE_CHECKING:

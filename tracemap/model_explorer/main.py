@@ -10,7 +10,7 @@ from model_explorer import Adapter, AdapterMetadata, ModelExplorerGraphs, graph_
 from tracemap.errors import ToolMissing, UsageInvalid
 from tracemap.graph.bundle import Bundle, load
 from tracemap.reports.exports.model_explorer import collection
-from tracemap.session.dataflow import data_flow_of
+from tracemap.session.diff import data_flow_of
 
 
 class TracemapAdapter(Adapter):  # type: ignore[misc]  # Model Explorer has no types

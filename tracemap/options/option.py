@@ -1,8 +1,4 @@
-"""How an option is declared: beside the field that holds it, with the words of its help and the values it takes.
-
-The fields are the only list of a command's options. `tracemap.cli.options` makes the command line of them, the Python
-API takes them by name, and the requests of the rooms below hold them whole.
-"""
+"""Declaration of options: next to their fields, with their help."""
 
 from __future__ import annotations
 
@@ -17,10 +13,105 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from tracemap.errors import UsageInvalid
-from tracemap.options.address import taken_address
-from tracemap.options.handed import not_taken, path_of
+from tracemap.errors import UsageInvalid, start_of
 from tracemap.units import Integer, Unknown
+
+# ---- address
+#
+# Options that take a folder or the address of a bucket: a text, as paths would swallow one of an address's slashes.
+
+
+_ADDRESS: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_SWALLOWED: Final = re.compile(r"[A-Za-z0-9]{2,}:/(?!/)")
+
+
+def is_address(text: str) -> bool:
+    """Whether a text begins as an address does: SCHEME://."""
+    return _ADDRESS.match(text) is not None
+
+
+def taken_address(name: str, value: str | os.PathLike[str]) -> str:
+    """An address as it was given; else the path.
+
+    Raises:
+        UsageInvalid: an address was made a path, which is a folder called `s3:`; or nothing is named.
+    """
+    text = os.fspath(value)
+    if not text:  # as a path it would be the working folder, which nobody has named
+        raise UsageInvalid(f"{name} is empty; name a folder, or the address of a bucket")
+    if is_address(text):
+        return text
+    if not isinstance(value, str) and _SWALLOWED.match(text):
+        raise UsageInvalid(f"{name} is {text!r}, an address made a path; hand it in as a text")
+    return str(Path(text))
+
+
+# ---- handed
+#
+# What is handed in from Python beside options: of the type that is asked for, or refused in one sentence.
+
+
+_LONGEST_SAID = 60
+
+
+def not_taken(name: str, value: object, wanted: str) -> UsageInvalid:
+    """What is said of a value that is not what is asked for."""
+    return UsageInvalid(f"{name} is {start_of(repr(value), _LONGEST_SAID)}; it must be {wanted}")
+
+
+def text_of(name: str, value: object) -> str:
+    """A text.
+
+    Raises:
+        UsageInvalid: it is none.
+    """
+    if not isinstance(value, str):
+        raise not_taken(name, value, "a text")
+    return value
+
+
+def path_of(name: str, value: object, wanted: str = "a path") -> Path:
+    """A path, as a text or as one of Python's.
+
+    Raises:
+        UsageInvalid: it is none, or has a NUL, which no file's name has.
+    """
+    if not isinstance(value, (str, os.PathLike)) or not isinstance(os.fspath(value), str):
+        raise not_taken(name, value, wanted)
+    if "\0" in os.fspath(value):
+        raise not_taken(name, value, f"{wanted}, in which there is no NUL")
+    return Path(value)
+
+
+def items_of(name: str, value: object) -> list[object]:
+    """The items of a series, which a text is not.
+
+    Raises:
+        UsageInvalid: it is none.
+    """
+    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+        raise not_taken(name, value, "a list")
+    return list(value)
+
+
+def files_of(name: str, value: object) -> dict[str, Path]:
+    """Files by names.
+
+    Raises:
+        UsageInvalid: it is none such.
+    """
+    if not isinstance(value, Mapping):
+        raise not_taken(name, value, "a dictionary of names and files")
+    return {text_of(f"a name in {name}", key): path_of(f"a file in {name}", file) for key, file in value.items()}
+
+
+# ---- option
+#
+# How an option is declared: beside the field that holds it, with the words of its help and the values it takes.
+#
+# The fields are the only list of a command's options. `tracemap.cli.options` makes the command line of them, the
+# Python API takes them by name, and the requests of the rooms below hold them whole.
+
 
 T = TypeVar("T")
 BEHIND_DASHES: Final = "--"
@@ -219,3 +310,12 @@ def split_names(text: str) -> list[str]:
     whole = r"(?:[^,/]|/[^/]*/(?=[:ukhpG]*\s*(?:,|$))|/)+"
     names = (found.group().strip() for found in re.finditer(whole, text))
     return [name for name in names if name]
+
+
+# ---- tolerance
+#
+# How far outputs may be off: the words of options that several commands have.
+
+
+ABSOLUTE: Final = "How far floats may be from what is expected.  [default: 1e-4; f16 1e-3, bf16 and narrower 1e-2]"
+RELATIVE: Final = "How far beyond that, by the size of what is expected.  [default: 1e-5]"

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from tracemap.options.attribute import DISPATCH_HELP, KEEP_DISTURBED_HELP, RULE_HELP, Rule, memory_option
 from tracemap.options.option import Options, option, required
+from tracemap.options.results import DISPATCH_HELP, KEEP_DISTURBED_HELP, RULE_HELP, Rule, memory_option
 
 _STORE_HELP: Final = "The store: a folder, or a bucket: s3://BUCKET/PREFIX."
 _STORE_VARIABLE: Final = "TRACEMAP_STORE"

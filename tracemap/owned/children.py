@@ -1,8 +1,4 @@
-"""The programs that this process starts: noted, and ended with it.
-
-A program gets a group of its own, which is ended as a whole, unless it is to share the terminal's Ctrl-C. Its temporary
-files go to this process's folder.
-"""
+"""Child processes: noted, paused, and ended with this one."""
 
 from __future__ import annotations
 
@@ -14,16 +10,73 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 from typing import IO, ClassVar
 
 from tracemap.errors import SystemLimit, ToolMissing, TracemapError, UsageInvalid, limit_reached
 from tracemap.forked import end_all
 from tracemap.owned import home
 from tracemap.owned.ending import Ended, undisturbed
-from tracemap.owned.ledger import child_note
+from tracemap.owned.home import child_note
+
+# ---- pausing
+#
+# Programs that pause while we do, and for how long that was.
+
+
+class _Pauses:
+    """Those of this process."""
+
+    ns = 0
+
+
+def paused_ns() -> int:
+    """How long this process was paused by Ctrl-Z while it ran programs."""
+    return _Pauses.ns
+
+
+@contextmanager
+def pausing_with_us(pid: int) -> Iterator[None]:
+    """Ctrl-Z in a terminal, which reaches no other session, pauses that program too: nobody would watch it.
+
+    Where somebody else has decided what Ctrl-Z does, or in a thread, nothing is changed.
+    """
+    is_ours = threading.current_thread() is threading.main_thread()
+    if not is_ours or signal.getsignal(signal.SIGTSTP) is not signal.SIG_DFL:
+        yield
+        return
+
+    def pause(number: int, _: FrameType | None) -> None:
+        _send(pid, signal.SIGSTOP)
+        begun_ns = time.monotonic_ns()
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)  # here it pauses, until it is told to go on
+        signal.signal(number, pause)
+        _Pauses.ns += time.monotonic_ns() - begun_ns
+        _send(pid, signal.SIGCONT)
+
+    signal.signal(signal.SIGTSTP, pause)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+
+
+def _send(pid: int, number: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+# ---- children
+#
+# The programs that this process starts: noted, and ended with it.
+#
+# A program gets a group of its own, which is ended as a whole, unless it is to share the terminal's Ctrl-C. Its
+# temporary files go to this process's folder.
+
 
 Stream = int | IO[bytes] | None
 

@@ -7,13 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tracemap.errors import ModuleInvalid
-from tracemap.graph.model import TraceGraph
-from tracemap.graph.ops import OpId, in_order
-from tracemap.graph.program import Kernel
+from tracemap.graph.model import Kernel, OpId, TraceGraph, in_order
 from tracemap.machine.code import OUTSIDE, CodeLoop, Instruction, loops_of
 from tracemap.machine.figures import outline_of
 from tracemap.machine.images import Image, kernel_images
-from tracemap.reports.labels import lines_of, op_line
+from tracemap.reports.escaping import lines_of, op_line
 
 
 @dataclass(frozen=True, slots=True)

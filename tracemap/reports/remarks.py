@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from msgspec import structs
 
 from tracemap.attribution.model import MetricTotal
-from tracemap.graph.remarks import FIGURES, Remark, Remarks
-from tracemap.reports.costed import CostedMap
+from tracemap.graph.documents import FIGURES, Remark, Remarks
+from tracemap.reports.cost_lookup import CostedMap
 from tracemap.units import Text
 
 _FIRST = ("regalloc", "loop-vectorize", "slp-vectorizer", "loop-unroll")

@@ -10,11 +10,10 @@ from typing import Final
 
 from tracemap.attribution.model import Attribution, MemberShare
 from tracemap.attribution.timeline import Span
-from tracemap.graph.model import TraceGraph
-from tracemap.graph.ops import Op, OpId
+from tracemap.graph.model import Op, OpId, TraceGraph
 from tracemap.graph.query import scope_of, scope_text
-from tracemap.inert import without_controls
-from tracemap.reports.costed import DEFAULT_METRIC
+from tracemap.reports.cost_lookup import DEFAULT_METRIC
+from tracemap.sanitize import without_controls
 from tracemap.units import Unknown
 
 _TRACK_OF: Final = {

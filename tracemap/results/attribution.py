@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING
 from tracemap.attribution import model
 from tracemap.errors import QueryInvalid
 from tracemap.graph.query import named, python_frame, same_file
-from tracemap.options.handed import text_of
+from tracemap.options.option import text_of
 from tracemap.results.bundle import Bundle
-from tracemap.results.pictures import bar, heading, table
-from tracemap.results.showing import shown
-from tracemap.results.tables import AsTable, Columns, Value, known
+from tracemap.results.display import AsTable, Columns, Value, bar, heading, known, shown, table
 from tracemap.units import UNKNOWN, format_ns, format_share
 
 if TYPE_CHECKING:
-    from tracemap.reports.costed import CostedMap, Reached
+    from tracemap.reports.cost_lookup import CostedMap, Reached
 
 _TOP = 10
 
@@ -135,7 +133,7 @@ class Attribution(model.Attribution, AsTable):
             >>> tracemap.attribute("run.parquet", "model.tracemap").show("page.html", browser=False).name
             'page.html'
         """
-        from tracemap.options.report import ReportOptions
+        from tracemap.options.results import ReportOptions
         from tracemap.session.report import report
 
         bundle, paths, rule = self._opened(), self.paths, self.rule
@@ -147,7 +145,7 @@ class Attribution(model.Attribution, AsTable):
         return self.bundle
 
     def _costed(self) -> CostedMap:
-        from tracemap.reports.costed import CostedMap
+        from tracemap.reports.cost_lookup import CostedMap
 
         return CostedMap(self._opened().graph, self)
 
@@ -183,8 +181,8 @@ class Attribution(model.Attribution, AsTable):
         return columns
 
     def _repr_html_(self) -> str:
-        from tracemap.reports.basis import shown_amount
-        from tracemap.reports.costed import default_metric
+        from tracemap.reports.advice import shown_amount
+        from tracemap.reports.cost_lookup import default_metric
 
         costed = self._costed()
         metric = self.metrics[default_metric(self.metrics)]
@@ -201,7 +199,7 @@ class Attribution(model.Attribution, AsTable):
         return heading(said) + bar(ranked, metric.attributed) + self._top(costed, metric)
 
     def _top(self, costed: CostedMap, metric: model.MetricTotal) -> str:
-        from tracemap.reports.basis import shown_amount
+        from tracemap.reports.advice import shown_amount
 
         dearest = sorted(self.ops, key=lambda result: -result.metrics[metric.name].attributed)[:_TOP]
         rows = []

@@ -6,12 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tracemap.graph import bundle as stored
-from tracemap.graph.ops import Op
+from tracemap.graph.model import Op
 from tracemap.graph.query import named, ops_in_scope, python_frame, scope_text
-from tracemap.options.handed import text_of
-from tracemap.results.pictures import bar, heading, table
-from tracemap.results.showing import shown
-from tracemap.results.tables import AsTable, Columns, known
+from tracemap.options.option import text_of
+from tracemap.results.display import AsTable, Columns, bar, heading, known, shown, table
 from tracemap.units import format_bytes, plural
 
 _TOP = 10
@@ -75,7 +73,7 @@ class Bundle(stored.Bundle, AsTable):
             >>> tracemap.load("model.tracemap").show("page.html", browser=False).name
             'page.html'
         """
-        from tracemap.options.report import ReportOptions
+        from tracemap.options.results import ReportOptions
         from tracemap.session.report import report
 
         return shown(lambda file: report(self, [], ReportOptions(output=file)), output, browser=browser)

@@ -1,4 +1,4 @@
-"""A comparison to go on with: ops before and after as a table, what is found in notebooks, and the page."""
+"""Comparisons and benches in Python and notebooks."""
 
 from __future__ import annotations
 
@@ -8,19 +8,82 @@ from pathlib import Path
 
 from msgspec import structs
 
-from tracemap.comparison import model
+from tracemap.comparison import model as compared
 from tracemap.errors import QueryInvalid
-from tracemap.options.diff import DiffOptions
-from tracemap.options.handed import text_of
-from tracemap.results.pictures import heading, table
-from tracemap.results.showing import shown
-from tracemap.results.tables import AsTable, Columns, Value, known
-from tracemap.units import format_ns
+from tracemap.experiments import model
+from tracemap.options.option import text_of
+from tracemap.options.results import DiffOptions
+from tracemap.results.display import AsTable, Columns, Value, heading, known, shown, table
+from tracemap.units import format_ns, plural
+
+# ---- bench
+#
+# Kernels run alone, to go on with: as a table and in notebooks.
+
 
 _TOP = 10
 
 
-class Comparison(model.Comparison, AsTable, frozen=True):
+class Bench(model.Bench, AsTable, frozen=True):
+    """What `tracemap.bench` returns.
+
+    Example:
+        >>> made = tracemap.bench("model.tracemap", kernel=["*_2_*"], repetitions=3, min_time=1, no_verify=True)
+        >>> [(kernel.sites, kernel.time_ns.median > 0) for kernel in made.kernels]
+        [(('site2', 'site3'), True)]
+    """
+
+    @classmethod
+    def of(cls, made: model.Bench) -> Bench:
+        """A bench with ways to show it."""
+        return cls(**{name: getattr(made, name) for name in made.__struct_fields__ if name in _FIELDS})
+
+    def _columns(self) -> Columns:
+        """A row for each kernel and kind of work; times are medians of a call."""
+        every = self.kernels
+        times = [(each.time_ns, each.cold_ns) for each in every]
+        return {
+            "kernel": [each.kernel for each in every],
+            "operation": [each.operation for each in every],
+            "sites": [" ".join(each.sites) for each in every],
+            "verified": [each.verification.status.value for each in every],
+            "time_ns": [None if warm is None else warm.median for warm, _ in times],
+            "cold_ns": [None if cold is None else cold.median for _, cold in times],
+            "operations": [known(each.operations) for each in every],
+            "bytes": [known(each.bytes) for each in every],
+            "operations_per_s": [each.operations_per_s for each in every],
+            "bytes_per_s": [each.bytes_per_s for each in every],
+            "attainable_share": [each.attainable_share for each in every],
+        }
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (
+                each.kernel,
+                each.operation,
+                each.verification.status.value,
+                "" if each.time_ns is None else format_ns(round(each.time_ns.median)),
+                "" if each.attainable_share is None else f"{100 * each.attainable_share:.0f} %",
+            )
+            for each in self.kernels[:_TOP]
+        ]
+        return heading(f"{plural(len(self.kernels), 'kernel')} alone, device {self.device}") + table(
+            ("kernel", "operation", "verified", "a call", "of attainable"), rows, 3
+        )
+
+
+_FIELDS = {each.name for each in structs.fields(model.Bench)}
+
+
+# ---- comparison
+#
+# A comparison to go on with: ops before and after as a table, what is found in notebooks, and the page.
+
+
+_MOST_CHANGES = 10
+
+
+class Comparison(compared.Comparison, AsTable, frozen=True):
     """What `tracemap.diff` returns; `paths`, those of either side, and `options`: of what it was made.
 
     Example:
@@ -34,13 +97,13 @@ class Comparison(model.Comparison, AsTable, frozen=True):
 
     @classmethod
     def of(
-        cls, made: model.Comparison, before: Sequence[Path], after: Sequence[Path], options: DiffOptions
+        cls, made: compared.Comparison, before: Sequence[Path], after: Sequence[Path], options: DiffOptions
     ) -> Comparison:
         """A comparison with what it is of."""
-        fields = {name: getattr(made, name) for name in made.__struct_fields__ if name in _FIELDS}
+        fields = {name: getattr(made, name) for name in made.__struct_fields__ if name in _COMPARISON_FIELDS}
         return cls(**fields, paths=(before, after), options=options)
 
-    def op(self, what: str) -> model.OpDifference:
+    def op(self, what: str) -> compared.OpDifference:
         """An op by its id after, `op12`, or by that before where there is no such op after.
 
         Raises:
@@ -92,7 +155,7 @@ class Comparison(model.Comparison, AsTable, frozen=True):
         matched = f"{self.matched_percent:.1f} % of ops are matched"
         if not self.findings:
             return heading(f"{names}: no finding beyond {self.threshold_percent:g} %; {matched}")
-        rows = [_row(each) for each in self.findings[:_TOP]]
+        rows = [_row(each) for each in self.findings[:_MOST_CHANGES]]
         more = len(self.findings) - len(rows)
         said = heading(f"{names}: {len(self.findings)} findings; {matched}")
         headings = ("what", "op", "name", "line", "times", "before", "after")
@@ -105,7 +168,7 @@ def _write(paths: tuple[Sequence[Path], Sequence[Path]], asked: DiffOptions) -> 
     diff(*paths, asked)
 
 
-def _row(each: model.Finding) -> tuple[str, ...]:
+def _row(each: compared.Finding) -> tuple[str, ...]:
     ids = " → ".join(dict.fromkeys(str(known(side)) for side in (each.before, each.after) if known(side)))
     medians = ["" if known(time) is None else format_ns(time) for time in (each.median_before, each.median_after)]
     line = known(each.line)
@@ -119,5 +182,5 @@ def _row(each: model.Finding) -> tuple[str, ...]:
     )
 
 
-_FIELDS = {each.name for each in structs.fields(model.Comparison)}
+_COMPARISON_FIELDS = {each.name for each in structs.fields(compared.Comparison)}
 """What `Comparison` has besides what it is of."""

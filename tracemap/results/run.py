@@ -7,8 +7,7 @@ from pathlib import Path
 
 from tracemap.capture.record import Recorded
 from tracemap.results.bundle import Bundle
-from tracemap.results.pictures import heading, table
-from tracemap.results.tables import AsTable, Columns
+from tracemap.results.display import AsTable, Columns, heading, table
 from tracemap.units import Integer, format_count, format_ns
 
 
@@ -63,8 +62,8 @@ class Run(Recorded, AsTable):
             'page.html'
         """
         from tracemap.graph.bundle import load
-        from tracemap.options.report import ReportOptions
-        from tracemap.results.showing import shown
+        from tracemap.options.results import ReportOptions
+        from tracemap.results.display import shown
         from tracemap.session.report import report
 
         bundle = self.bundle or load(Path(str(self.header.bundle)))

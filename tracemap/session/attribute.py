@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO
 
 from tracemap.errors import UsageInvalid
-from tracemap.options.attribute import AttributeOptions
 from tracemap.options.option import declared_options
+from tracemap.options.results import AttributeOptions
 from tracemap.outputs import show_as, write_shown
+from tracemap.session.overwrite_guard import check_spared, check_targets
 from tracemap.session.runs import Attributed, excerpts, joined_open
-from tracemap.session.spared import check_spared, check_targets
 from tracemap.toolchain import Progress, no_progress
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def show_attribution(made: Attributed, options: AttributeOptions, out: TextIO) -
 
     def text(stream: TextIO) -> None:
         if options.format == "csv":
-            from tracemap.reports.csv.tables import attribution_csv
+            from tracemap.reports.csv_tables import attribution_csv
 
             stream.write(attribution_csv(graph, result))
         else:
@@ -86,7 +86,7 @@ def show_attribution(made: Attributed, options: AttributeOptions, out: TextIO) -
             print_costs(made.costed, result, stream, options)
 
     def value() -> object:
-        from tracemap.reports.json.attribution import shown_attribution
+        from tracemap.reports.json_documents import shown_attribution
 
         return shown_attribution(result)
 

@@ -11,17 +11,14 @@ from typing import TYPE_CHECKING, Any, TextIO
 from tracemap.diagnostics import DISTURBED, Diagnostic, tells
 from tracemap.errors import QueryInvalid, TracemapError, UsageInvalid
 from tracemap.experiments.model import Bench, KernelBench, Status
-from tracemap.options.attribute import AttributeOptions
-from tracemap.options.bench import BenchOptions
-from tracemap.options.call import CallOptions, call_of
-from tracemap.options.record import RecordOptions
+from tracemap.options.kernels import BenchOptions
+from tracemap.options.measure import CallOptions, RecordOptions, call_of
+from tracemap.options.results import AttributeOptions
 from tracemap.outputs import show_as, write_shown
 from tracemap.owned.home import temporary_folder
-from tracemap.session.damage import damage_named
-from tracemap.session.extents import extents
-from tracemap.session.programs import asks_for_call, check_call, functions_meant
-from tracemap.session.runs import joined, newest_run
-from tracemap.session.spared import check_targets
+from tracemap.session.overwrite_guard import check_targets
+from tracemap.session.programs import asks_for_call, check_call, extents, functions_meant
+from tracemap.session.runs import damage_named, joined, newest_run
 from tracemap.toolchain import Progress, no_progress
 from tracemap.units import UNKNOWN, Integer, Text
 
@@ -48,10 +45,9 @@ def bench(bundle: Bundle, options: BenchOptions, progress: Progress = no_progres
         UsageInvalid: the dearest kernels are asked for, and there is no run.
         TargetExists, TargetUnwritable: the output cannot be written.
     """
-    from tracemap.capture.peaks import PeakMeter
-    from tracemap.experiments.bench import BenchRequest
+    from tracemap.capture.machine import PeakMeter
+    from tracemap.experiments.bench import BenchRequest, shared_out
     from tracemap.experiments.bench import bench as run_kernels
-    from tracemap.experiments.outcomes import shared_out
     from tracemap.measurements.model import UNTOLD_HEADER
 
     run = options.run or newest_run(bundle)
@@ -181,7 +177,7 @@ def bench_kernels(
     Raises:
         TracemapError: as `experiments.bench.bench` does.
     """
-    from tracemap.capture.peaks import PeakMeter
+    from tracemap.capture.machine import PeakMeter
     from tracemap.experiments.bench import BenchRequest, bench
 
     extent, look = extents(bundle, options), PeakMeter().look
@@ -200,17 +196,17 @@ def show_bench(made: Bench, options: BenchOptions, out: TextIO) -> None:
 
     def text(stream: TextIO) -> None:
         if options.format == "csv":
-            from tracemap.reports.csv.bench import bench_csv
+            from tracemap.reports.csv_tables import bench_csv
 
             stream.write(bench_csv(made))
         else:
-            from tracemap.reports.terminal.bench import print_bench
+            from tracemap.reports.terminal.kernels import print_bench
 
             print_bench(made, stream)
 
     def value() -> object:
         if options.format == "google-benchmark":
-            from tracemap.reports.json.google_benchmark import google_benchmark
+            from tracemap.reports.json_documents import google_benchmark
 
             return google_benchmark(made)
         return made
@@ -286,7 +282,7 @@ def _total_of_kernels(graph: TraceGraph, costs: Attribution, metric: str) -> dic
 
 def _cache_bytes() -> int:
     """The size of the last-level cache."""
-    from tracemap.capture.geometry import geometry
+    from tracemap.capture.machine import geometry
 
     sizes: Sequence[int] = [cache.size for cache in geometry(()).caches if cache.name == "LL"]
     return sizes[0] if sizes else _COMPARED

@@ -1,35 +1,220 @@
-"""Two runs or bundles compared by the ops of their models."""
+"""`diff`: two runs or bundles compared."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import chain, count
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Final, TextIO
 
 from msgspec import structs
 
 from tracemap.attribution.model import split_by
+from tracemap.codec import Record, decode, encode
+from tracemap.comparison.model import Match
 from tracemap.diagnostics import Diagnostic
-from tracemap.errors import TargetUnwritable, TracemapError, UsageInvalid
+from tracemap.errors import ProgramFailed, TargetUnwritable, ToolMissing, TracemapError, UsageInvalid
+from tracemap.experiments.model import ComparedFunction, ComparedOutput
+from tracemap.forked import elsewhere
 from tracemap.inputs import is_file
-from tracemap.options.attribute import Rule
-from tracemap.options.diff import DiffOptions
+from tracemap.options.kernels import SwapOptions
+from tracemap.options.measure import RunOptions, call_of
+from tracemap.options.results import DiffOptions, Rule
 from tracemap.outputs import is_stream, show_as, write_shown
-from tracemap.session.runs import check_named_once, find_bundle, joined, newest_runs, told_peaks
-from tracemap.session.spared import check_spared, check_targets
+from tracemap.session.overwrite_guard import check_spared, check_targets
+from tracemap.session.programs import program_of
+from tracemap.session.runs import (
+    check_named_once,
+    damage_named,
+    find_bundle,
+    joined,
+    newest_runs,
+    told_peaks,
+    whole_program,
+)
 from tracemap.toolchain import Progress, no_progress
 
 if TYPE_CHECKING:
     from tracemap.attribution.model import Attribution
-    from tracemap.comparison.model import Comparison, Comparisons, Match
+    from tracemap.capture.calling import Call
+    from tracemap.capture.expected import Tolerance
+    from tracemap.capture.outputs import Array
+    from tracemap.comparison.model import Comparison, Comparisons
     from tracemap.comparison.sides import Compared
     from tracemap.graph.bundle import Bundle
+    from tracemap.mapping.model.facts import Edge
     from tracemap.measurements.model import Peaks
+
+
+# ---- dataflow
+#
+# Data flow between the ops of a bundle: its model is parsed for it, as the map does not keep it.
+
+
+_OR_WITHOUT = "or leave edges of data flow out with --no-data-flow"
+
+
+def data_flow_of(bundle: Bundle) -> tuple[Edge, ...]:
+    """The edges between ops of the bundle's map.
+
+    Raises:
+        ToolMissing: the compiler, which parses models, is not installed.
+        UsageInvalid: the bundle does not keep its model.
+        ModelInvalid: the installed compiler does not parse it.
+        BundleInvalid: it cannot be read.
+    """
+    model = bundle.model()
+    if not model:
+        raise UsageInvalid(f"{bundle.path}: does not keep its model; build it without --no-sources, {_OR_WITHOUT}")
+    try:
+        from tracemap.mapping.model.facts import data_flow
+    except ImportError as error:
+        raise ToolMissing(
+            f"the model is parsed by IREE's compiler, which is not installed: pip install iree-base-compiler, "
+            f"{_OR_WITHOUT}"
+        ) from error
+    known = bundle.graph.op_by_id
+    with damage_named(bundle):
+        edges = data_flow(model)
+    return tuple(edge for edge in edges if edge[0] in known and edge[1] in known)
+
+
+# ---- matching
+#
+# Which op of one bundle's model is which of another's; by another processor, where there is something else to do.
+
+
+_WORTH_A_PROCESS: Final = 5_000
+"""Ops of both models: of fewer they are matched in less time than another process begins in."""
+
+
+class _Matched(Record, frozen=True):
+    """What the other process tells."""
+
+    same_model: bool
+    matches: tuple[Match, ...]
+
+
+def matched_models(one: Bundle, two: Bundle) -> Sequence[Match] | None:
+    """Which op of one bundle's model is which of another's; None: it is the same model.
+
+    Raises:
+        UsageInvalid: a bundle does not keep its model.
+        ToolMissing: models differ, and the compiler, which parses them, is not installed.
+    """
+    from tracemap.comparison.matching import match_flows
+
+    models = [bundle.model() for bundle in (one, two)]
+    if one.map_sha256 == two.map_sha256 or (models[0] and models[0] == models[1]):
+        return None
+    for bundle, model in zip((one, two), models, strict=True):
+        if not model:
+            raise UsageInvalid(f"{bundle.path}: does not keep its model, by which ops are matched; build it with it")
+    try:
+        from tracemap.mapping.model.flow import Flows
+    except ImportError as error:
+        raise ToolMissing(
+            "models that differ are parsed by IREE's compiler, which is not installed: pip install iree-base-compiler"
+        ) from error
+    flows = Flows()
+    with damage_named(one, two):
+        files = one.graph.sources[0].name, two.graph.sources[0].name
+        matches = match_flows(flows.of(models[0]), flows.of(models[1]), files)
+    known = one.graph.op_by_id, two.graph.op_by_id
+    return [match for match in matches if match.before in known[0] and match.after in known[1]]
+
+
+@contextmanager
+def matching(one: Bundle, two: Bundle) -> Iterator[Callable[[], Sequence[Match] | None]]:
+    """Begin `matched_models`; what is yielded waits for it, and raises what it raises."""
+
+    def work() -> bytes:
+        matches = matched_models(one, two)
+        return encode(_Matched(matches is None, tuple(matches or ())))
+
+    ops = len(one.graph.ops) + len(two.graph.ops)
+    with elsewhere(work, worth_it=ops >= _WORTH_A_PROCESS and one.map_sha256 != two.map_sha256) as told:
+
+        def wait() -> Sequence[Match] | None:
+            found = decode(told(), _Matched)
+            return None if found.same_model else found.matches
+
+        yield wait
+
+
+# ---- comparing
+#
+# Two bundles of one model called with the same inputs: whether their outputs agree.
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A call of a function of the original, and what came of it."""
+
+    call: Call
+    tolerance: Tolerance
+    outputs: list[Array]
+
+
+def references(bundle: Bundle, options: SwapOptions, folder: Path, progress: Progress) -> list[Reference]:
+    """Call the functions of the original: the one that is asked for, or all without inputs.
+
+    Args:
+        bundle: the original.
+        options: the function, its inputs, and within what the outputs are to agree.
+        folder: for inputs and outputs; it is needed as long as the references are.
+        progress: told what is done.
+
+    Raises:
+        TracemapError: as `session.run.run` does.
+    """
+    from tracemap.capture.calling import make_calls
+    from tracemap.capture.expected import asked_of
+    from tracemap.capture.outputs import RUN_TOOL, called_for_arrays
+
+    run_options = _run_options(options)
+    found = []
+    calls = make_calls(program_of(bundle, options), run_options, RUN_TOOL, folder)
+    with whole_program(bundle):
+        for made in calls:
+            call, asked = asked_of(made, run_options)
+            progress(f"calling {call.entry.name} of the original")
+            found.append(Reference(call, asked.tolerance, called_for_arrays(call, folder)))
+    return found
+
+
+def compared_with(
+    bundle: Bundle, new: Bundle, found: list[Reference], folder: Path, progress: Progress
+) -> Iterator[ComparedFunction]:
+    """Call the same functions of the new bundle, and compare."""
+    from tracemap.capture.expected import compared
+    from tracemap.capture.outputs import called_for_arrays
+
+    for each in found:
+        progress(f"calling {each.call.entry.name} of the new bundle")
+        said = tuple(given.said for given in each.call.inputs)
+        try:
+            outputs = called_for_arrays(each.call.with_module(bundle.module_path, new.module_path), folder)
+        except ProgramFailed as error:
+            yield ComparedFunction(each.call.entry.name, said, (), str(error))
+            continue
+        about = compared(outputs, each.outputs, each.tolerance)
+        shown = tuple(ComparedOutput(one.place, one.type, one.said, one.matches) for one in about)
+        yield ComparedFunction(each.call.entry.name, said, shown, "")
+
+
+def _run_options(options: SwapOptions) -> RunOptions:
+    return RunOptions(atol=options.atol, rtol=options.rtol, exact=options.exact, **call_of(options))
+
+
+# ---- diff
+#
+# Two runs or bundles compared by the ops of their models.
+
 
 Sides = Sequence[Path]
 """A bundle, or runs of one."""
@@ -105,8 +290,6 @@ def _compared(
     before: Sides, others: Sequence[Sides], pages: Sequence[Path | None], options: DiffOptions, progress: Progress
 ) -> Iterator[Comparison]:
     """Each of several compared with the first, whose runs are read once for each rule."""
-    from tracemap.session.matching import matched_models
-
     _check_read_once([*before, *chain.from_iterable(others)])
     base = _named(before, options.map_a)
     named = [_named(side, options.map_b) for side in others]
@@ -170,8 +353,6 @@ _Matching = Callable[[], "Sequence[Match] | None"]
 
 def _begun(base: Bundle | None, bundle: Bundle | None) -> AbstractContextManager[_Matching | None]:
     """Which op is which, begun where both bundles are known already."""
-    from tracemap.session.matching import matching
-
     return nullcontext() if base is None or bundle is None else matching(base, bundle)
 
 
@@ -293,7 +474,7 @@ def show_diff(made: Comparison, options: DiffOptions, out: TextIO) -> None:
 
     def text(stream: TextIO) -> None:
         if options.format == "csv":
-            from tracemap.reports.csv.diff import diff_csv
+            from tracemap.reports.csv_tables import diff_csv
 
             stream.write(diff_csv(made))
         else:

@@ -223,7 +223,7 @@ def _priority() -> Ability:
 
 def _simulation() -> Ability:
     def found() -> tuple[str, str]:
-        from tracemap.capture.simulating import find_valgrind
+        from tracemap.capture.cache_simulation import find_valgrind
 
         valgrind = find_valgrind()
         remedy = "kernels are compiled without fused multiply-adds for it; 3.24 and newer run them as they are"

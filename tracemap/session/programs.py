@@ -1,22 +1,32 @@
-"""A bundle's module as what is called: its functions, the device that it was compiled for."""
+"""A bundle's module as a program: its functions, device, and the sizes that its kernels are called with."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracemap.errors import UsageInvalid
+from tracemap.errors import TracemapError, UsageInvalid
+from tracemap.options.measure import CallOptions, FunctionOptions, call_of
 from tracemap.owned.home import temporary_folder
 from tracemap.units import UNKNOWN, Text
 
 if TYPE_CHECKING:
     from tracemap.capture.calling import Program
-    from tracemap.capture.kept import Kept
+    from tracemap.capture.input_shapes import Sizes
+    from tracemap.capture.saved_inputs import Kept
     from tracemap.functions import Function
     from tracemap.graph.bundle import Bundle
-    from tracemap.graph.kept import Keeping
-    from tracemap.options.call import CallOptions, FunctionOptions
+    from tracemap.graph.documents import Keeping
+    from tracemap.ir.numbers import Extent
+    from tracemap.measurements.model import Run
+
+
+# ---- programs
+#
+# A bundle's module as what is called: its functions, the device that it was compiled for.
+
 
 _DEVICES = {"vulkan": "vulkan", "vulkan-spirv": "vulkan", "cuda": "cuda", "hip": "hip", "rocm": "hip"}
 """The runtime's drivers of what a module is compiled for, be it named as a device or as a backend."""
@@ -37,8 +47,8 @@ def kept_of(bundle: Bundle) -> Kept:
     Raises:
         BundleInvalid, BundleVersion: it is damaged, or was written in another format version.
     """
-    from tracemap.capture.kept import NOTHING_KEPT, Kept
-    from tracemap.graph.kept import INPUTS_FOLDER, PARAMETERS_FOLDER
+    from tracemap.capture.saved_inputs import NOTHING_KEPT, Kept
+    from tracemap.graph.documents import INPUTS_FOLDER, PARAMETERS_FOLDER
 
     call = bundle.kept_call()
     if call is None:
@@ -57,8 +67,8 @@ def keeping_of(bundle: Bundle) -> Keeping:
     Raises:
         BundleInvalid, BundleVersion, InputInvalid: it is damaged, or was written in another format version.
     """
-    from tracemap.capture.kept import loaded_array
-    from tracemap.graph.kept import Keeping
+    from tracemap.capture.saved_inputs import loaded_array
+    from tracemap.graph.documents import Keeping
 
     kept, call = kept_of(bundle), bundle.kept_call()
     inputs = tuple((name, loaded_array(file)) for name, file in zip(kept.names, kept.inputs, strict=True))
@@ -116,7 +126,7 @@ def device_of(bundle: Bundle, runtime_flags: Sequence[str]) -> Text:
     """The device that the module was compiled for; unknown where the user says it, or it runs on the host."""
     if any(flag.startswith("--device=") for flag in runtime_flags):
         return UNKNOWN
-    from tracemap.mapping.compiler.targets import targets_of
+    from tracemap.mapping.compiler.flags import targets_of
 
     found = {_DEVICES.get(target, UNKNOWN) for target in targets_of(bundle.graph.module.flags)}
     return found.pop() if len(found) == 1 else UNKNOWN
@@ -125,3 +135,77 @@ def device_of(bundle: Bundle, runtime_flags: Sequence[str]) -> Text:
 def functions_meant(bundle: Bundle, name: Text) -> list[Function]:
     """The functions of a bundle that are meant: that of the name, all where none is named."""
     return [function for function in bundle.graph.functions if name in (UNKNOWN, function.name)]
+
+
+# ---- extents
+#
+# How large what the kernels of a bundle are given is, where the program's arguments decide it.
+
+
+_MADE_UP = 64
+"""The extent of a dimension that nothing tells."""
+_ASYNCHRONOUS = "$async"
+"""How IREE calls the body of a function that has fences besides."""
+
+
+def extents(bundle: Bundle, options: FunctionOptions, function: Text = UNKNOWN, said: Sequence[str] = ()) -> Extent:
+    """The extents of arguments: those of the inputs that options give, else `--dim`, else those of a run.
+
+    Args:
+        bundle: whose functions they are of.
+        options: what was asked for.
+        function: that of the run.
+        said: what the run says of its inputs; none where there is no run.
+
+    Raises:
+        FunctionUnknown, InputInvalid, UsageInvalid: as `capture.sizes.called_sizes` does.
+        UsageInvalid: there is a size for every `?`, and no `?`.
+    """
+    from tracemap.capture.benchmark import BENCHMARK_TOOL
+    from tracemap.capture.input_shapes import called_sizes, said_sizes
+    from tracemap.capture.inputs import check_size
+
+    check_size(functions_meant(bundle, options.function), options.dim)
+    called, given = str(function), said_sizes(said)
+    otherwise = options.dim if isinstance(options.dim, int) else _MADE_UP
+    if isinstance(options.dim, int) or options.function not in (UNKNOWN, function):
+        given = ()
+    if asks_for_call(options):
+        program = program_of(bundle, CallOptions(**call_of(options)))
+        of_call, specs = called_sizes(program, options, BENCHMARK_TOOL)
+        called, given = (of_call, specs) if specs else (called, given)
+
+    def extent(name: str, argument: int, dimension: int) -> int:
+        same = name.removesuffix(_ASYNCHRONOUS) == called
+        return _known(given, argument, dimension, otherwise) if same else otherwise
+
+    return extent
+
+
+def numbers_of_kernels(bundle: Bundle, runs: Sequence[Run]) -> dict[str, tuple[int, ...]]:
+    """The numbers that kernels were called with in the first of some runs, by site.
+
+    Sites are left out at which only the run itself tells one of them, such as the counter of a loop; all are where the
+    bundle does not tell.
+    """
+    from tracemap.experiments.cases import sites_of_dispatches
+    from tracemap.ir.executables import read_dispatches
+    from tracemap.ir.parsing import MlirParser
+
+    header = runs[0].header
+    with suppress(TracemapError):
+        extent = extents(bundle, FunctionOptions(), header.function, header.inputs)
+        dispatches = read_dispatches(MlirParser().parse(bundle.configured()), extent)
+        sites = sites_of_dispatches(bundle.graph, dispatches)
+        return {
+            site.id: dispatch.constants
+            for number, dispatch in enumerate(dispatches)
+            for site in sites.get(number, ())
+            if not dispatch.stood_in
+        }
+    return {}
+
+
+def _known(given: Sequence[Sizes], argument: int, dimension: int, otherwise: int) -> int:
+    sizes = given[argument] if argument < len(given) else UNKNOWN
+    return sizes[dimension] if isinstance(sizes, tuple) and dimension < len(sizes) else otherwise

@@ -7,17 +7,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from tracemap.errors import UsageInvalid
-from tracemap.options.remarks import RemarksOptions
+from tracemap.options.compile import RemarksOptions
 from tracemap.outputs import show_as, write_shown
+from tracemap.session.overwrite_guard import check_targets
 from tracemap.session.runs import joined, newest_run
-from tracemap.session.spared import check_targets
 from tracemap.toolchain import Progress, no_progress
 
 if TYPE_CHECKING:
     from tracemap.attribution.model import MetricTotal
     from tracemap.graph.bundle import Bundle
-    from tracemap.graph.remarks import Remarks
-    from tracemap.reports.costed import CostedMap
+    from tracemap.graph.documents import Remarks
+    from tracemap.reports.cost_lookup import CostedMap
 
 
 def remarks(bundle: Bundle, run: Path | None, options: RemarksOptions, progress: Progress = no_progress) -> Remarks:
@@ -61,7 +61,7 @@ def _in_order(kept: Remarks) -> Remarks:
 
 
 def _metric(costed: CostedMap, wanted: str | None) -> MetricTotal:
-    from tracemap.reports.costed import default_metric
+    from tracemap.reports.cost_lookup import default_metric
 
     there = [metric.name for metric in costed.metrics]
     if wanted is not None and wanted not in there:

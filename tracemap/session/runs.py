@@ -1,33 +1,269 @@
-"""Runs opened, their bundle found, and joined with it."""
+"""Opening of runs and of the bundle they belong to."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from tracemap.errors import BundleInvalid, BundleMissing, TracemapError, UsageInvalid
-from tracemap.inputs import check_within, is_file
-from tracemap.options.attribute import ALL, Rule, Window
+from msgspec import structs
+
+from tracemap.diagnostics import Diagnostic
+from tracemap.errors import (
+    BundleInvalid,
+    BundleMissing,
+    ModelInvalid,
+    ProgramFailed,
+    ToolFailed,
+    TracemapError,
+    UsageInvalid,
+)
+from tracemap.inputs import check_within, is_file, opened
+from tracemap.measurements.columns import LAUNCH
+from tracemap.measurements.runfile import with_events
+from tracemap.measurements.sql import fill, open_database, table_of
+from tracemap.memory import free_memory
+from tracemap.options.results import ALL, Rule, Window
 from tracemap.owned.home import temporary_folder
 from tracemap.toolchain import Progress
 from tracemap.units import UNKNOWN, listed
 
 if TYPE_CHECKING:
+    import duckdb
+    import numpy.typing as npt
+
     from tracemap.attribution.attribute import Request
+    from tracemap.attribution.join.schedule_nfa import Order
     from tracemap.attribution.model import Attribution
     from tracemap.attribution.timeline import Excerpt
     from tracemap.graph.bundle import Bundle
-    from tracemap.graph.estimates import KeptEstimates
+    from tracemap.graph.documents import KeptEstimates
     from tracemap.graph.model import TraceGraph
     from tracemap.machine.images import Image
-    from tracemap.measurements.model import Peaks, Run
-    from tracemap.reports.costed import CostedMap
+    from tracemap.measurements.model import Peaks, Run, RunHeader
+    from tracemap.reports.cost_lookup import CostedMap
+
+
+# ---- damage
+#
+# Modules that a bundle keeps and that are damaged or others: called so, by the file's name.
+
+
+_CHUNK = 1 << 20
+
+
+@contextmanager
+def damage_named(*bundles: Bundle) -> Iterator[None]:
+    """Where a module cannot be read or compiled, look whether that is for a file of a bundle that is damaged.
+
+    Only then: to read all of them takes as long as what is done with them.
+
+    Raises:
+        BundleInvalid: it is.
+    """
+    try:
+        yield
+    except (ModelInvalid, ToolFailed) as error:
+        for bundle in bundles:
+            _check_modules(bundle, error)
+        raise
+
+
+@contextmanager
+def whole_program(bundle: Bundle) -> Iterator[Callable[[], None]]:
+    """Work with a bundle's compiled module, which has to be what the build wrote: what another one does is not its.
+
+    Yields what looks whether it still is, for those who keep what they saw; at the end that is looked at anyway.
+
+    Raises:
+        BundleInvalid: it is another, or damaged, or was changed or replaced meanwhile.
+    """
+    _check_program(bundle)
+    begun = _state_of(bundle)
+
+    def check() -> None:
+        if _state_of(bundle) != begun:
+            raise BundleInvalid(f"{bundle.module_path}: was changed or replaced while it ran; do it again")
+
+    try:
+        yield check
+    except ProgramFailed as error:
+        if not (error.interrupted or error.keeps_run):
+            _check_size(bundle, error)
+            check()
+        raise
+    check()
+
+
+def _state_of(bundle: Bundle) -> tuple[int, ...]:
+    """What changes where a file is replaced or written to; nothing where it is not there."""
+    try:
+        about = bundle.module_path.stat()
+    except OSError:
+        return ()
+    return about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns
+
+
+def _check_program(bundle: Bundle) -> None:
+    path = bundle.module_path
+    if not path.exists():
+        raise BundleInvalid(f"{path}: is not there; build the bundle again")
+    with opened(path, BundleInvalid) as file:
+        if os.fstat(file.fileno()).st_size > free_memory():  # it may run, and to look through it may take for ever
+            return
+        found = hashlib.sha256()
+        while chunk := file.read(_CHUNK):
+            found.update(chunk)
+    if found.hexdigest() != bundle.graph.module.sha256:
+        raise BundleInvalid(
+            f"{path}: another module, or damaged: its bytes are not those that the build wrote; build the bundle again"
+        )
+
+
+def _check_size(bundle: Bundle, cause: Exception) -> None:
+    path = bundle.module_path
+    if path.exists() and path.stat().st_size > free_memory():
+        raise BundleInvalid(f"{path}: is larger than the free memory; build the bundle again") from cause
+
+
+def _check_modules(bundle: Bundle, cause: Exception) -> None:
+    from tracemap.graph.bundle import CONFIGURED_NAME, KERNELS_FOLDER, SOURCE_FOLDER
+    from tracemap.ir.parsing import MlirParser
+    from tracemap.ir.reading import parse_model
+
+    def configured() -> bytes:
+        return bundle.configured() if bundle.graph.kernels else b""
+
+    sources = [source.path for source in bundle.graph.sources[:1]]
+    kept = [(f"{KERNELS_FOLDER}/{CONFIGURED_NAME}", configured)]
+    kept += [(f"{SOURCE_FOLDER}/{name}", bundle.model) for name in sources]
+    for name, read in kept:
+        try:
+            data = read()
+            if data:
+                parse_model(MlirParser(), data)
+        except ModelInvalid as damage:
+            said = str(damage).removeprefix("-:")
+            raise BundleInvalid(f"{bundle.path / name}: damaged ({said}); build the bundle again") from cause
+        except BundleInvalid:
+            continue  # it is not kept
+
+
+# ---- launched
+#
+# Runs that tell the order in which kernels were launched, and not from where: their rows get their sites.
+
+
+_UNTOLD: Final = -1
+"""Stands in a table for a number of a call that is not known."""
+_KERNELS: Final = f"SELECT kernel FROM {{rows}} WHERE {LAUNCH} IS NOT NULL ORDER BY {LAUNCH}"
+_SITED: Final = f"""
+SELECT event.* EXCLUDE ({LAUNCH}), kind_of.site, nullif(launch.invocation, {_UNTOLD}) AS invocation,
+    coalesce(kind_of.loading, event.start_ns < {{loaded_ns}}, false) AS warmup
+FROM {{rows}} AS event LEFT JOIN launches AS launch ON launch.number = event.{LAUNCH}
+    LEFT JOIN launch_kinds AS kind_of ON kind_of.number = launch.kind
+ORDER BY event.start_ns, event.{LAUNCH}
+"""
+_UNSITED: Final = f"SELECT * EXCLUDE ({LAUNCH}) FROM {{rows}} ORDER BY start_ns, {LAUNCH}"
+
+
+def with_sites(run: Run, graph: TraceGraph, folder: Path) -> Run:
+    """A run whose dispatches have the sites that their order leaves for them; itself, if it tells no order.
+
+    Args:
+        run: the run.
+        graph: the map of the program that ran.
+        folder: where the table is put; it is made, and must stay as long as the run.
+    """
+    if not run.tells_order:
+        return run
+    from tracemap.attribution.join.schedule_nfa import OrderUntold, ordered
+
+    rows = table_of("read_parquet", run.table)
+    with open_database() as connection:
+        kernels = connection.execute(_KERNELS.format(rows=rows)).fetchnumpy()["kernel"].tolist()
+        try:
+            order = ordered(graph, kernels)
+        except OrderUntold as why:
+            text = f"{why}: which site of a shared kernel a launch was of is not known"
+            return with_events(
+                run, _saying(run.header, "launches-astray", text), connection.sql(_UNSITED.format(rows=rows)), folder
+            )
+        names = ["|".join(kind.sites) for kind in order.kinds]  # what the column of sites has for each
+        _fill(connection, order, names)
+        sited = connection.sql(_SITED.format(rows=rows, loaded_ns=_loaded_ns(connection, rows, order)))
+        found = with_events(run, _header(run.header, order), sited, folder)
+    choices = {name: kind.sites for name, kind in zip(names, order.kinds, strict=True) if len(kind.sites) > 1}
+    return replace(found, site_choices=tuple(choices.items()))
+
+
+def _fill(connection: duckdb.DuckDBPyConnection, order: Order, names: Sequence[str]) -> None:
+    """Make the tables of what launches were."""
+    import numpy as np
+
+    kinds = [(number, name or None, order.kinds[number].loading) for number, name in enumerate(names)]
+    fill(connection, "launch_kinds", {"number": "BIGINT", "site": "VARCHAR", "loading": "BOOLEAN"}, kinds)
+    invocations = [_UNTOLD if each is None else each for each in order.invocations()]
+    numbers = np.arange(len(invocations))
+    columns = {"number": numbers, "kind": np.array(order.numbers), "invocation": np.array(invocations)}
+    connection.register("launches", columns)
+
+
+_STARTS: Final = f"SELECT start_ns FROM {{rows}} WHERE {LAUNCH} IS NOT NULL ORDER BY {LAUNCH}"
+_TRANSFERS: Final = f"SELECT start_ns FROM {{rows}} WHERE {LAUNCH} IS NULL AND start_ns IS NOT NULL ORDER BY start_ns"
+
+
+def _loaded_ns(connection: duckdb.DuckDBPyConnection, rows: str, order: Order) -> int:
+    """When the first call began: copies and fills before, as of parameters, are of the program's loading.
+
+    A call may begin with some of its own: no more than any other call has between the last launch before it and its
+    first. Of one call alone nothing tells, and none is taken for its own but those behind what runs at load.
+    """
+    import numpy as np
+
+    starts = connection.execute(_STARTS.format(rows=rows)).fetchnumpy()["start_ns"]
+    transfers = connection.execute(_TRANSFERS.format(rows=rows)).fetchnumpy()["start_ns"]
+    if not len(transfers):
+        return 0
+    begins = [] if order.begun is None else np.flatnonzero(np.diff(order.begun, prepend=0)).tolist()
+    if not order.whole or not begins:
+        return _since_loading(order, starts)
+    before = np.searchsorted(transfers, starts)
+    own = min((int(before[begin] - before[begin - 1]) for begin in begins[1:]), default=0)
+    first = int(before[begins[0]])
+    return int(transfers[first - own]) if 0 < own <= first else int(starts[begins[0]])
+
+
+def _since_loading(order: Order, starts: npt.NDArray[Any]) -> int:
+    """When the last launch before all calls began; before everything where there is none."""
+    loading = [kind.loading for kind in order.kinds]
+    loaded = [place for place, number in enumerate(order.numbers) if loading[number]]
+    return int(starts[loaded[-1]]) if loaded else -(2**62)
+
+
+def _saying(header: RunHeader, slug: str, text: str) -> RunHeader:
+    return structs.replace(header, diagnostics=(*header.diagnostics, Diagnostic(slug, text)))
+
+
+def _header(header: RunHeader, order: Order) -> RunHeader:
+    """The header, with what was found."""
+    text = "which site a kernel was launched from is inferred from the order of the launches"
+    if not order.whole:
+        text += "; they do not begin with a call or do not end with one, so they are taken for a part of the run's"
+    if order.filtered:
+        text += "; kernels of which there is no launch at all are taken for left out"
+    return structs.replace(_saying(header, "sites-by-order", text), iterations=order.calls)
+
+
+# ---- runs
+#
+# Runs opened, their bundle found, and joined with it.
 
 
 @dataclass(frozen=True)
@@ -40,7 +276,7 @@ class Attributed:
     @cached_property
     def costed(self) -> CostedMap:
         """Both, as reports look things up in them: what one report has found, the next one need not look for."""
-        from tracemap.reports.costed import CostedMap
+        from tracemap.reports.cost_lookup import CostedMap
 
         return CostedMap(self.bundle.graph, self.attribution)
 
@@ -129,7 +365,7 @@ def request_of(
 ) -> Request:
     """What is asked of attribution: opened runs onto a bundle, whose machine code `images` reads."""
     from tracemap.attribution.attribute import Request
-    from tracemap.session.extents import numbers_of_kernels
+    from tracemap.session.programs import numbers_of_kernels
 
     return Request(
         bundle.graph,
@@ -220,8 +456,7 @@ def placed_runs(opened: Sequence[Run], graph: TraceGraph, images: Callable[[], S
     Raises:
         ModuleInvalid: that cannot be read.
     """
-    from tracemap.capture.placing import placed
-    from tracemap.session.launched import with_sites
+    from tracemap.capture.open_run import placed
 
     with temporary_folder() as folder:
         yield [

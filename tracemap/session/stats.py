@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from tracemap.errors import UsageInvalid
-from tracemap.options.stats import StatsOptions
+from tracemap.options.measure import StatsOptions
 from tracemap.outputs import check_files, show_as, write_text
 from tracemap.units import UNKNOWN, Integer
 
@@ -45,7 +45,7 @@ def stats(run: Path, options: StatsOptions) -> CallStatistics:
     files = {} if options.csv is None else _csv_files(found.threads, options.csv)
     check_files(*files, force=options.force)
     if options.html is not None:
-        from tracemap.reports.calls.page import build_stats_page, render_stats_page
+        from tracemap.reports.calls_page import build_stats_page, render_stats_page
         from tracemap.reports.html.document import write_page
 
         page = build_stats_page(found, threads, run.resolve().name, options)
@@ -57,7 +57,7 @@ def stats(run: Path, options: StatsOptions) -> CallStatistics:
 
         written = write_calls(read_recording(run), options.calls, options)
     for target, calls in files.items():
-        from tracemap.reports.csv.tables import calls_csv
+        from tracemap.reports.csv_tables import calls_csv
 
         write_text(calls_csv(calls), target)
     return CallStatistics(found, tuple(threads), written)
@@ -65,7 +65,7 @@ def stats(run: Path, options: StatsOptions) -> CallStatistics:
 
 def show_stats(made: CallStatistics, options: StatsOptions, out: TextIO) -> None:
     """Write statistics to a stream, in the format of the options."""
-    from tracemap.reports.json.stats import shown_stats
+    from tracemap.reports.json_documents import shown_stats
     from tracemap.reports.terminal.stats import stats_text
 
     def text(stream: TextIO) -> None:

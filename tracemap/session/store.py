@@ -1,11 +1,11 @@
-"""Questions about the runs of a store."""
+"""`store`: questions about many runs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TextIO, TypeVar
 
 from tracemap.errors import StoreInvalid, UsageInvalid
 from tracemap.options.store import (
@@ -16,18 +16,105 @@ from tracemap.options.store import (
     StoreSitesOptions,
     StoreTrendOptions,
 )
-from tracemap.outputs import check_files, write_shown
-from tracemap.session.store_shown import show_comparison, show_costs, show_list, show_sites, show_trends
+from tracemap.outputs import check_files, show_as, write_shown
 from tracemap.toolchain import Progress, no_progress
 
 if TYPE_CHECKING:
-    from tracemap.store.changed import FleetComparison, FleetTrends
     from tracemap.store.engine import Engine
+    from tracemap.store.folder import Place
     from tracemap.store.headers import Headers
-    from tracemap.store.model import FleetCalls, FleetCosts, FleetRuns
-    from tracemap.store.places import Place
+    from tracemap.store.model import FleetCalls, FleetComparison, FleetCosts, FleetRuns, FleetTrends
+
+
+# ---- store shown
+#
+# Answers about a store written to a stream, in the format that was asked for; what the others need is not imported.
+
 
 _T = TypeVar("_T")
+_Shown = tuple[Callable[[_T], str], Callable[[_T, TextIO], object]]
+"""What makes a table of CSV of an answer, and what prints it."""
+
+
+def show_list(found: FleetRuns, options: StoreListOptions, out: TextIO) -> None:
+    """Write the runs of a store, in the format of the options."""
+
+    def load() -> _Shown[FleetRuns]:
+        from tracemap.reports import csv_tables as tables
+        from tracemap.reports.terminal import fleet as texts
+
+        return tables.runs_csv, texts.print_runs
+
+    _show(found, options.format, out, load)
+
+
+def show_costs(found: FleetCosts, options: StoreQueryOptions, out: TextIO) -> None:
+    """Write what ops cost over runs, in the format of the options."""
+
+    def load() -> _Shown[FleetCosts]:
+        from tracemap.reports import csv_tables as tables
+        from tracemap.reports.terminal import fleet as texts
+
+        return tables.costs_csv, partial(texts.print_costs, options=options)
+
+    _show(found, options.format, out, load)
+
+
+def show_sites(found: FleetCalls, options: StoreSitesOptions, out: TextIO) -> None:
+    """Write percentiles of calls, in the format of the options."""
+
+    def load() -> _Shown[FleetCalls]:
+        from tracemap.reports import csv_tables as tables
+        from tracemap.reports.terminal import fleet as texts
+
+        return tables.sites_csv, partial(texts.print_sites, top=options.top)
+
+    _show(found, options.format, out, load)
+
+
+def show_trends(found: FleetTrends, options: StoreTrendOptions, out: TextIO) -> None:
+    """Write what changed in a fleet, in the format of the options."""
+
+    def load() -> _Shown[FleetTrends]:
+        from tracemap.reports import csv_tables as tables
+        from tracemap.reports.terminal import fleet as texts
+
+        return tables.trends_csv, texts.print_trends
+
+    _show(found, options.format, out, load)
+
+
+def show_comparison(found: FleetComparison, options: StoreCompareOptions, out: TextIO) -> None:
+    """Write what differs between two sets of runs, in the format of the options."""
+
+    def load() -> _Shown[FleetComparison]:
+        from tracemap.reports import csv_tables as tables
+        from tracemap.reports.terminal import fleet as texts
+
+        return tables.comparison_csv, texts.print_comparison
+
+    _show(found, options.format, out, load)
+
+
+def _show(found: _T, form: str, out: TextIO, load: Callable[[], _Shown[_T]]) -> None:
+    """Write an answer as JSON, which needs nothing of what is loaded; as a table of CSV; or as what is printed."""
+
+    def text(stream: TextIO) -> None:
+        table, printed = load()
+        if form == "csv":
+            stream.write(table(found))
+        else:
+            printed(found, stream)
+
+    show_as(form, out, text, lambda: found)
+
+
+# ---- store
+#
+# Questions about the runs of a store.
+
+
+_AnswerT = TypeVar("_AnswerT")
 
 
 def asked(options: AskOptions) -> Headers:
@@ -37,9 +124,8 @@ def asked(options: AskOptions) -> Headers:
         StoreInvalid: there is no store, or a file that is none of its tables.
         UsageInvalid: a condition is none, or no run is as it says.
     """
-    from tracemap.store.headers import read_headers
+    from tracemap.store.headers import conditions, read_headers
     from tracemap.store.layout import store_at
-    from tracemap.store.selection import conditions
 
     wanted = conditions(options.where)
     headers = read_headers(store_at(options.store), skip_bad=options.skip_bad)
@@ -59,9 +145,9 @@ def store_query(options: StoreQueryOptions, progress: Progress = no_progress) ->
         ToolMissing: Spark is not installed.
     """
     from tracemap.store.costs import Question, fleet_costs
+    from tracemap.store.headers import check_column
     from tracemap.store.layout import ASIDE, CALLS, COSTS, OPS, TARGETS
     from tracemap.store.lineage import read_names
-    from tracemap.store.selection import check_column
 
     check_files(options.output, force=options.force)
     for column in options.group_by:
@@ -87,10 +173,10 @@ def store_sites(options: StoreSitesOptions, progress: Progress = no_progress) ->
         StoreInvalid, UsageInvalid, ToolMissing: as `store_query` does.
         TargetExists, TargetUnwritable: the output cannot be written.
     """
+    from tracemap.store.costs import fleet_calls
+    from tracemap.store.headers import check_column
     from tracemap.store.layout import CALLS, TARGETS
     from tracemap.store.lineage import Names
-    from tracemap.store.percentiles import fleet_calls
-    from tracemap.store.selection import check_column
 
     check_files(options.output, force=options.force)
     for column in options.group_by:
@@ -131,7 +217,7 @@ def store_trend(options: StoreTrendOptions, progress: Progress = no_progress) ->
 
         found = _answer(options, (OPS, COSTS, SPREADS), ask, headers)
     if options.html is not None:
-        from tracemap.reports.fleet.render import write_trends_page
+        from tracemap.reports.fleet_page import write_trends_page
 
         write_trends_page(found, options.html, force=options.force)
     if options.output is not None:
@@ -174,7 +260,7 @@ def _side(headers: Headers, name: str, texts: Sequence[str]) -> Headers:
     Raises:
         UsageInvalid: a condition is none, or no run is as it says.
     """
-    from tracemap.store.selection import conditions
+    from tracemap.store.headers import conditions
 
     side = headers.chosen(conditions(texts))
     if not side.rows:
@@ -182,7 +268,7 @@ def _side(headers: Headers, name: str, texts: Sequence[str]) -> Headers:
     return side
 
 
-def _answer(options: AskOptions, tables: Sequence[str], ask: Callable[..., _T], *sides: Headers) -> _T:
+def _answer(options: AskOptions, tables: Sequence[str], ask: Callable[..., _AnswerT], *sides: Headers) -> _AnswerT:
     """The answer to a question that reads some tables of one set of runs or more; asked again without runs whose files
     cannot be read whole.
 
@@ -213,7 +299,7 @@ def store_list(options: StoreListOptions) -> FleetRuns:
         StoreInvalid, UsageInvalid: as `store_query` does.
         TargetExists, TargetUnwritable: the output cannot be written.
     """
-    from tracemap.store.listing import fleet_runs
+    from tracemap.store.grouping import fleet_runs
 
     check_files(options.output, force=options.force)
     found = fleet_runs(asked(options))

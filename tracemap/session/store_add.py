@@ -23,8 +23,7 @@ from tracemap.units import UNKNOWN, Unknown
 if TYPE_CHECKING:
     from tracemap.attribution.attribute import Request
     from tracemap.graph.bundle import Bundle
-    from tracemap.measurements.circumstances import Machine
-    from tracemap.measurements.model import Run
+    from tracemap.measurements.model import Machine, Run
     from tracemap.store.adding import Added, Said
     from tracemap.store.headers import Header
     from tracemap.store.layout import Listing, Store
@@ -127,7 +126,7 @@ def _keys(store: Store, bundle: Bundle, model: str) -> Keys:
         StoreInvalid: what is kept of the newest map of the model is lost or damaged. Without it ops would get keys that
             say that they are others, or none before them.
     """
-    from tracemap.session.matching import matched_models
+    from tracemap.session.diff import matched_models
     from tracemap.store.headers import check_readable
     from tracemap.store.layout import MAPS, OPS, ops_name
     from tracemap.store.lineage import SAME, first_keys, kept_bundle, read_ops
@@ -197,7 +196,7 @@ def _recorded_ns(text: str | None) -> int | None:
     """A time as it is typed, which is UTC where it does not say otherwise."""
     if text is None:
         return None
-    from tracemap.measurements.circumstances import recorded_at
+    from tracemap.measurements.model import recorded_at
 
     try:
         told = datetime.fromisoformat(text)

@@ -9,25 +9,23 @@ from typing import TYPE_CHECKING, TextIO
 
 from tracemap.errors import ModelInvalid, ToolFailed, UsageInvalid
 from tracemap.experiments.model import KernelBench, KernelChange, Replacement, Status, Swapped
-from tracemap.options.attribute import AttributeOptions
-from tracemap.options.bench import BenchOptions
-from tracemap.options.build import BuildOptions
-from tracemap.options.call import CallOptions, call_of
-from tracemap.options.record import RecordOptions
-from tracemap.options.swap import SwapOptions
+from tracemap.options.compile import BuildOptions
+from tracemap.options.kernels import BenchOptions, SwapOptions
+from tracemap.options.measure import CallOptions, RecordOptions, call_of
+from tracemap.options.results import AttributeOptions
 from tracemap.outputs import show_as, write_text
 from tracemap.owned.home import temporary_folder
-from tracemap.session.comparing import compared_with, references
-from tracemap.session.damage import damage_named
+from tracemap.session.diff import compared_with, references
+from tracemap.session.overwrite_guard import check_targets
 from tracemap.session.programs import asks_for_call, check_call, keeping_of
-from tracemap.session.spared import check_targets
-from tracemap.session.turns import turns
+from tracemap.session.record import turns
+from tracemap.session.runs import damage_named
 from tracemap.toolchain import Progress, no_progress
 from tracemap.units import UNKNOWN
 
 if TYPE_CHECKING:
     from tracemap.attribution.model import Attribution
-    from tracemap.experiments.changing import Costs
+    from tracemap.experiments.paired_changes import Costs
     from tracemap.experiments.swapping import Stage, Swap, Swapping
     from tracemap.graph.bundle import Bundle
     from tracemap.measurements.model import Peaks
@@ -74,7 +72,7 @@ def swap(
 
 
 def _swapped(bundle: Bundle, replacements: Mapping[str, Path], options: SwapOptions, progress: Progress) -> Swapped:
-    from tracemap.experiments.changing import Touched, changes, same_kernels, whole_of
+    from tracemap.experiments.paired_changes import Touched, changes, same_kernels, whole_of
     from tracemap.experiments.swapping import Swapping
 
     if options.output is None:
@@ -126,7 +124,7 @@ def has_failed(made: Swapped) -> bool:
 
 def show_swap(made: Swapped, options: SwapOptions, out: TextIO) -> None:
     """Write what was found to a stream, in the format of the options."""
-    from tracemap.reports.terminal.swap import print_swap
+    from tracemap.reports.terminal.kernels import print_swap
 
     show_as(options.format, out, lambda stream: print_swap(made, stream), lambda: made)
 
@@ -159,8 +157,7 @@ def _built(bundle: Bundle, swaps: Sequence[Swap], options: SwapOptions, progress
     """
     from tracemap.experiments.swapping import swapped_flags
     from tracemap.graph.bundle import SOURCE_FOLDER, inside
-    from tracemap.mapping.build import build
-    from tracemap.mapping.request import BuildRequest
+    from tracemap.mapping.build import BuildRequest, build
 
     model = bundle.model()
     if not model:

@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tracemap.errors import TargetExists, UsageInvalid
-from tracemap.inert import csv_line, plain_cell
-from tracemap.options.sweep import SweepOptions
+from tracemap.options.kernels import SweepOptions
 from tracemap.outputs import check_files, is_stream, write_text
 from tracemap.owned.home import temporary_folder
+from tracemap.sanitize import csv_line, plain_cell
 from tracemap.toolchain import Progress, no_progress
 from tracemap.units import plural
 
 if TYPE_CHECKING:
-    from tracemap.experiments.configuring import Configuration
+    from tracemap.experiments.configurations import Configuration
     from tracemap.experiments.operations import SweptOperation
     from tracemap.experiments.sweeping import Trial, TrialResult, Work
 
@@ -101,10 +101,10 @@ def _rows_before(options: SweepOptions) -> list[dict[str, str]]:
 
 
 def _trials(kind: str, options: SweepOptions) -> list[Trial]:
-    from tracemap.experiments.keeping import makers
     from tracemap.experiments.sweeping import Trial
-    from tracemap.mapping.compiler.accepted import check_accepted
-    from tracemap.mapping.compiler.user_flags import compile_flags
+    from tracemap.experiments.work_cache import makers
+    from tracemap.mapping.compiler.compiling import check_accepted
+    from tracemap.mapping.compiler.flags import compile_flags
 
     flags, operations, hows = (
         compile_flags("local", options.flags),
@@ -159,7 +159,7 @@ def _tags(options: SweepOptions) -> dict[str, str]:
 
 
 def _configurations(options: SweepOptions) -> list[Configuration]:
-    from tracemap.experiments.configuring import DEFAULT, read_configuration
+    from tracemap.experiments.configurations import DEFAULT, read_configuration
 
     specs = sorted(options.configs_from.glob("*.mlir")) if options.configs_from is not None else []
     if options.configs_from is not None and not specs:

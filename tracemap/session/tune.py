@@ -13,22 +13,20 @@ from msgspec import structs
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import BundleInvalid, BundleVersion, UsageInvalid
 from tracemap.experiments.model import BestConfiguration, KernelTuning, Ranking, Tune
-from tracemap.options.bench import BenchOptions
-from tracemap.options.build import BuildOptions
-from tracemap.options.tune import TuneOptions
+from tracemap.options.compile import BuildOptions
+from tracemap.options.kernels import BenchOptions, TuneOptions
 from tracemap.outputs import STANDARD_OUTPUT, is_stream, show_as, write_text
 from tracemap.owned.home import temporary_folder
-from tracemap.session.damage import damage_named
-from tracemap.session.extents import extents
-from tracemap.session.programs import asks_for_call, check_call, check_runs_on_cpu, keeping_of, kept_of
-from tracemap.session.spared import check_targets
+from tracemap.session.overwrite_guard import check_targets
+from tracemap.session.programs import asks_for_call, check_call, check_runs_on_cpu, extents, keeping_of, kept_of
+from tracemap.session.runs import damage_named
 from tracemap.toolchain import Progress, no_progress
 from tracemap.units import listed
 
 if TYPE_CHECKING:
     from tracemap.experiments.cases import Case
-    from tracemap.experiments.keeping import WorkFolder
     from tracemap.experiments.tuning import Outcome
+    from tracemap.experiments.work_cache import WorkFolder
     from tracemap.graph.bundle import Bundle
 
 _SPEC_FLAG: Final = "--iree-codegen-tuning-spec-path="
@@ -49,8 +47,7 @@ def tune(bundle: Bundle, options: TuneOptions, progress: Progress = no_progress)
 
 def _tuned_bundle(bundle: Bundle, options: TuneOptions, progress: Progress) -> Tune:
     from tracemap.experiments.cases import find_cases
-    from tracemap.ir.dispatches import read_dispatches
-    from tracemap.ir.executables import backends_of
+    from tracemap.ir.executables import backends_of, read_dispatches
     from tracemap.ir.parsing import MlirParser
     from tracemap.session.bench import check_top, chosen_kernels
 
@@ -122,7 +119,7 @@ def _handed_on(bundle: Bundle, folder: Path, options: TuneOptions, progress: Pro
 
 def show_tune(made: Tune, options: TuneOptions, out: TextIO) -> None:
     """Write what was found to a stream, in the format of the options."""
-    from tracemap.reports.terminal.tune import print_tune
+    from tracemap.reports.terminal.kernels import print_tune
 
     show_as(options.format, out, lambda stream: print_tune(made, stream), lambda: made)
 
@@ -136,7 +133,7 @@ class _Kept:
 
     @classmethod
     def prepared(cls, folder: Path) -> _Kept:
-        from tracemap.experiments.keeping import WorkFolder, makers
+        from tracemap.experiments.work_cache import WorkFolder, makers
 
         made_by = makers()  # before anything is made: there may be no compiler
         work = WorkFolder(folder)
@@ -157,8 +154,8 @@ def _tuned(case: Case, bundle: Bundle, options: TuneOptions, kept: _Kept, progre
 
 def _results(outcomes: Sequence[tuple[Case, Outcome]]) -> tuple[tuple[KernelTuning, ...], str]:
     """What was found, and the text of the spec; "" where nothing is better, or nothing can be matched."""
-    from tracemap.experiments.configuring import information
-    from tracemap.experiments.specs import Tuned, root_of, spec_text, stands_alone
+    from tracemap.experiments.configurations import information
+    from tracemap.experiments.tuning import Tuned, root_of, spec_text, stands_alone
 
     kernels, tuned = [], []
     for case, outcome in outcomes:
@@ -187,7 +184,7 @@ def _in_application(
     progress: Progress,
 ) -> Tune:
     """Build the application with a spec, of which this is the text, and record both in turn."""
-    from tracemap.experiments.changing import Touched, changes, same_kernels, whole_of
+    from tracemap.experiments.paired_changes import Touched, changes, same_kernels, whole_of
     from tracemap.session.swap import recorded_in_turn
 
     better = {each.kernel for each in kernels if each.best is not None and not each.obstacle}
@@ -210,11 +207,10 @@ def _in_application(
 
 def _built(bundle: Bundle, spec: str, kept: _Kept) -> Bundle:
     """The application with a spec; built once."""
-    from tracemap.experiments.keeping import flag_parts, keep, key_of
+    from tracemap.experiments.work_cache import flag_parts, keep, key_of
     from tracemap.graph.bundle import inside, load
-    from tracemap.graph.kept import CALL_NAME
-    from tracemap.mapping.build import build
-    from tracemap.mapping.request import BuildRequest
+    from tracemap.graph.documents import CALL_NAME
+    from tracemap.mapping.build import BuildRequest, build
 
     model = bundle.model()
     if not model:
@@ -233,8 +229,8 @@ def _built(bundle: Bundle, spec: str, kept: _Kept) -> Bundle:
 
 def _configured_as(new: Bundle, kernels: Sequence[KernelTuning]) -> set[str]:
     """The kernels that have the configuration that was found best."""
-    from tracemap.experiments.configuring import levels_of, pipeline_of
-    from tracemap.experiments.specs import root_of
+    from tracemap.experiments.configurations import levels_of, pipeline_of
+    from tracemap.experiments.tuning import root_of
     from tracemap.ir.executables import executables_of
     from tracemap.ir.parsing import MlirParser
 

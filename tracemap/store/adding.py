@@ -14,17 +14,32 @@ from pathlib import Path
 from typing import Final
 
 from tracemap.attribution.attribute import Joined
-from tracemap.attribution.join.run import EXECUTE, MEMORY, OUTSIDE_KERNELS, TRANSFER, UNMATCHED
+from tracemap.attribution.join.targets import EXECUTE, MEMORY, OUTSIDE_KERNELS, TRANSFER, UNMATCHED
 from tracemap.attribution.model import MetricTotal, PlaceResult, ResidualReason
-from tracemap.attribution.scan.metrics import IN_MILLIONTHS, value_column
+from tracemap.attribution.scan.connection import IN_MILLIONTHS, value_column
 from tracemap.codec import encode
 from tracemap.errors import RunInvalid
 from tracemap.graph.model import TraceGraph
-from tracemap.measurements.circumstances import Machine
-from tracemap.measurements.model import RunHeader
+from tracemap.measurements.model import Machine, RunHeader
 from tracemap.measurements.sql import quoted
-from tracemap.store.layout import ASIDE, CALLS, COSTS, OF_RUNS, RUNS, SPREADS, TARGETS, Store, run_name, run_number
-from tracemap.store.tables import COLUMNS, NO_METRICS, Row, known, write_query, write_rows
+from tracemap.store.layout import (
+    ASIDE,
+    CALLS,
+    COLUMNS,
+    COSTS,
+    NO_METRICS,
+    OF_RUNS,
+    RUNS,
+    SPREADS,
+    TARGETS,
+    Row,
+    Store,
+    known,
+    run_name,
+    run_number,
+    write_query,
+    write_rows,
+)
 from tracemap.units import INTEGER_LIMIT, UNKNOWN, Integer, Text
 
 REASON_OF: Final = {

@@ -15,7 +15,14 @@ import numpy as np
 from tracemap.codec import view
 from tracemap.errors import StoreInvalid, UsageInvalid
 from tracemap.measurements.model import calls_counted
-from tracemap.store.changed import (
+from tracemap.store.engine import Engine, text_literal
+from tracemap.store.findings import Change, NightChange, OutlierHost
+from tracemap.store.grouping import grouped_by_call, looked, register
+from tracemap.store.headers import INPUTS, Header, Headers
+from tracemap.store.hosts import outliers
+from tracemap.store.layout import COSTS, SPREADS, told
+from tracemap.store.lineage import Names
+from tracemap.store.model import (
     FleetChange,
     FleetComparison,
     FleetDifference,
@@ -27,17 +34,8 @@ from tracemap.store.changed import (
     FleetTrends,
     ModelDifferences,
 )
-from tracemap.store.engine import Engine, text_literal
-from tracemap.store.findings import Change, NightChange, OutlierHost
-from tracemap.store.grouping import grouped_by_call, looked, register
-from tracemap.store.headers import Header, Headers
-from tracemap.store.hosts import outliers
-from tracemap.store.layout import COSTS, SPREADS
-from tracemap.store.lineage import Names
-from tracemap.store.nightlies import compared
-from tracemap.store.selection import INPUTS
 from tracemap.store.series import Floats, Integers
-from tracemap.store.tables import told
+from tracemap.store.set_comparison import compared
 from tracemap.store.trends import EVERY, Observations, changes
 from tracemap.units import UNKNOWN, Text, Unknown
 

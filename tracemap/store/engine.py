@@ -25,9 +25,8 @@ from tracemap.measurements.sql import (
     spared_memory,
     table_of,
 )
-from tracemap.store.layout import CALLS
-from tracemap.store.places import Place
-from tracemap.store.tables import AMOUNT, COLUMNS, Row
+from tracemap.store.folder import Place
+from tracemap.store.layout import AMOUNT, CALLS, COLUMNS, Row
 from tracemap.toolchain import Progress
 
 if TYPE_CHECKING:

@@ -1,17 +1,22 @@
-"""The runs that a question is about, in groups: told to the engine that answers, and to those who read the answer."""
+"""Groups of runs, and lists of them."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from tracemap.store.engine import Engine
-from tracemap.store.headers import Header, Headers
+from tracemap.store.headers import INPUTS, Header, Headers, cell_of
+from tracemap.store.layout import told
 from tracemap.store.lineage import Names
-from tracemap.store.model import Looked, SkippedFile
-from tracemap.store.selection import INPUTS, cell_of
+from tracemap.store.model import FleetRun, FleetRuns, Looked, SkippedFile
 from tracemap.units import UNKNOWN, Text, in_parts
+
+# ---- grouping
+#
+# The runs that a question is about, in groups: told to the engine that answers, and to those who read the answer.
+
 
 _AHEAD_NS: Final = 60_000_000_000
 """By so much a clock may be ahead of another and still be right."""
@@ -68,3 +73,19 @@ def register(engine: Engine, headers: Headers, names: Names, groups: Sequence[Se
     engine.fill("chosen", {"number": "BIGINT", "grouping": "INTEGER", "map": "INTEGER"}, rows)
     keyed = [(maps[model, sha], op, key) for (model, sha, op), key in names.keys.items() if (model, sha) in maps]
     engine.fill("keyed", {"map": "INTEGER", "op": "VARCHAR", "op_key": "INTEGER"}, keyed)
+
+
+# ---- listing
+#
+# The runs of a store, one by one.
+
+
+def fleet_runs(headers: Headers) -> FleetRuns:
+    """What the headers of runs tell."""
+    return FleetRuns(runs=tuple(map(_run, headers.rows)), looked=looked(headers))
+
+
+def _run(row: Header) -> FleetRun:
+    cells: dict[str, Any] = {name: told(row[name]) for name in FleetRun.__struct_fields__}
+    cells |= {"disturbance_ns": int(row["disturbance_ns"] or 0), "tags": row["tags"] or {}}
+    return FleetRun(**cells)

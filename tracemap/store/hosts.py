@@ -18,10 +18,10 @@ from typing import Final
 
 import numpy as np
 
-from tracemap.store.chances import holm, normal_of_student, tail
 from tracemap.store.findings import OutlierHost
-from tracemap.store.moderation import moderated
+from tracemap.store.p_values import holm, normal_of_student, tail
 from tracemap.store.series import EVERY, LEAST_SCALE, Floats, Integers, Observations, median_of, tabled
+from tracemap.store.variance_shrinkage import moderated
 
 LEAST_Z: Final = 3.5
 LEAST_RATIO: Final = 1.05

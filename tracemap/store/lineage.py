@@ -1,9 +1,4 @@
-"""Which op of one compilation is which of another: each op of a stored map has a key that its likes share.
-
-The first map of a model gives its ops their keys. A later one is matched with the map before it, as `tracemap diff`
-does: what is matched inherits the key, what is new gets one of its own. What the matching needs of a bundle is kept
-beside the keys, so that any later map can be matched wherever it is added.
-"""
+"""Ops that are the same from one compilation to the next."""
 
 from __future__ import annotations
 
@@ -19,15 +14,14 @@ import duckdb
 from tracemap.codec import storable
 from tracemap.errors import BundleInvalid, BundleVersion, StoreInvalid, check_limits
 from tracemap.graph.bundle import MAP_NAME, SOURCE_FOLDER, Bundle, inside, load
-from tracemap.graph.literals import LITERALS_FOLDER
 from tracemap.graph.model import TraceGraph
 from tracemap.graph.query import scope_text
+from tracemap.graph.texts import LITERALS_FOLDER
 from tracemap.inputs import stored_bytes
 from tracemap.measurements.sql import damage_of, reading_errors, table_of
 from tracemap.owned.home import temporary_folder
 from tracemap.store.headers import reader
-from tracemap.store.layout import MAPS, OPS, Listing, Store, ops_name
-from tracemap.store.tables import ALWAYS, COLUMNS, Row, known, told, write_rows
+from tracemap.store.layout import ALWAYS, COLUMNS, MAPS, OPS, Listing, Row, Store, known, ops_name, told, write_rows
 
 FIRST, SAME, ALIKE, UNMATCHED = "first", "same", "alike", "new"
 """How an op got its key: of the first map of its model; of the same model's text; where a text is not kept, of ops that

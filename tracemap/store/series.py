@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from tracemap.store.chances import MAD_TO_SIGMA
+from tracemap.store.p_values import MAD_TO_SIGMA
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]

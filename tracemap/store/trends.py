@@ -21,13 +21,11 @@ from typing import Final
 
 import numpy as np
 
-from tracemap.store.chances import holm
-from tracemap.store.changepoints import Step, fit
-from tracemap.store.findings import Change, Trends
-from tracemap.store.locating import Located
-from tracemap.store.merging import merged
+from tracemap.store.changepoints import Located, Step, fit
+from tracemap.store.findings import Change, Trends, merged
+from tracemap.store.p_values import holm
 from tracemap.store.series import EVERY, Observations, Table, median_of, panels, tabled
-from tracemap.store.stretches import Steps, Stretch, first_steps, steps_of
+from tracemap.store.step_detection import Steps, Stretch, first_steps, steps_of
 from tracemap.units import UNKNOWN, Unknown
 
 LEAST_RATIO: Final = 1.02

@@ -11,7 +11,7 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 
-from tracemap.graph.program import Schedule, Submission
+from tracemap.graph.model import Schedule, Submission
 from tracemap.units import UNKNOWN
 
 Meaning = int | str

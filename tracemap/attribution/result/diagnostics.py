@@ -1,18 +1,130 @@
-"""What a reader must know before trusting the figures."""
+"""Warnings about a result: disagreeing evidence, runs that do not match the map, and uncertain figures."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
+from typing import Final
 
-from tracemap.attribution.join.run import EXECUTE
-from tracemap.attribution.model import Disagreement, ResidualReason, SiteResult
+from tracemap.attribution.join.targets import EXECUTE, UNMATCHED
+from tracemap.attribution.model import Basis, Disagreement, ResidualReason, SiteResult
 from tracemap.attribution.result.shares import Splitting
+from tracemap.attribution.scan.connection import Tables
 from tracemap.attribution.scan.scan import Scan
+from tracemap.attribution.weights import Weights
 from tracemap.diagnostics import TRANSFERS_UNTIMED, Diagnostic
-from tracemap.graph.model import TraceGraph
+from tracemap.errors import RunMismatch
+from tracemap.graph.model import Site, TraceGraph
+from tracemap.measurements.columns import events_sql
 from tracemap.measurements.model import INSTRUCTIONS, SAMPLES, STAND_INS, Clock
-from tracemap.options.attribute import Rule
+from tracemap.measurements.sql import literal
+from tracemap.options.results import Rule
 from tracemap.units import ASSUMED_SIZE, MOST_LISTED, UNKNOWN, format_count, listed, plural
+
+# ---- agreement
+#
+# Whether the ways of dividing a kernel over its ops say the same: samples, simulated instructions, machine code.
+#
+# Each can be wrong where the others are right. So they are compared pairwise, and a difference beyond the errors of
+# both is named: two that err alike cannot hide it from the third.
+
+
+ERROR_OF: Mapping[Basis, float] = {Basis.SAMPLES: 0.15, Basis.SIMULATED: 0.15, Basis.CODE: 0.20}
+"""By how much of a kernel a share may be off: what `make accuracy` holds each way to, for the code and some more."""
+
+
+def disagreements(found: Sequence[tuple[Site, Mapping[Basis, Weights]]]) -> Iterator[Disagreement]:
+    """The kernels that are divided differently, each once, by the site where the difference is largest.
+
+    Args:
+        found: the sites, with the weights of their members by each way that tells any.
+    """
+    worst: dict[str, tuple[float, Disagreement]] = {}
+    for site, ways in found:
+        for one, other in combinations(ways, 2):
+            beyond, member = max(
+                (_beyond(ways[one], ways[other], place, ERROR_OF[one] + ERROR_OF[other]), -place)
+                for place in range(len(site.members))
+            )
+            if beyond > 0 and beyond > worst.get(site.kernel, (0.0,))[0]:
+                shares = {way: _share(weights, -member) for way, weights in ways.items()}
+                percent = {way: round(100 * share) for way, share in shares.items()}
+                told = Disagreement(site.kernel, site.id, site.members[-member].op, percent)
+                worst[site.kernel] = beyond, told
+    for kernel in sorted(worst):
+        yield worst[kernel][1]
+
+
+def _share(weights: Weights, member: int) -> float:
+    """A member's part of what is of ops."""
+    whole = sum(weights.values[:-1])
+    return weights.values[member] / whole if whole else 0.0
+
+
+def _beyond(one: Weights, other: Weights, member: int, error: float) -> float:
+    """By how much two shares differ more than chance and the errors allow."""
+    low, high = sorted((_share(one, member), _share(other, member)))
+    chance = sum(_chance(weights, member) for weights in (one, other))
+    return round(high - low - error - chance, 9)  # so that shares which are alike, but for the last bit, are alike
+
+
+def _chance(weights: Weights, member: int) -> float:
+    """Half of the 95 % interval of a share that samples tell."""
+    if not weights.sampled or not sum(weights.values):
+        return 0.0
+    low, high = weights.intervals(1_000_000)[member]
+    return (high - low) / 2_000_000
+
+
+# ---- mismatch
+#
+# Runs of which nothing matches the map: what they have, and what the map has instead.
+
+
+_NAMED: Final = 3
+_NAMES = """
+SELECT kernel, count(*) FROM ({events}) WHERE kind NOT IN ('execute', 'alloca', 'dealloca') GROUP BY kernel
+ORDER BY count(*) DESC, kernel NULLS LAST LIMIT {most}
+"""
+_KNOWN = "SELECT kernel FROM ({events}) WHERE kernel IN ({known}) LIMIT 1"
+
+
+def check_something_matches(graph: TraceGraph, tables: Tables, seen: Scan) -> None:
+    """Refuse runs with events of kernels of which none is the map's.
+
+    Raises:
+        RunMismatch: it is so.
+    """
+    lost = seen.by_target[UNMATCHED].events if UNMATCHED in seen.by_target else 0
+    lost += sum(row.target == UNMATCHED for row in seen.step_rows)
+    found = any(number >= 0 and events.events for number, events in seen.by_target.items())
+    if not lost or found or any(row.target >= 0 for row in seen.step_rows):
+        return
+    known = ", ".join(literal(kernel.name) for kernel in graph.kernels) or "NULL"
+    if any(tables.of_run(run).query(_KNOWN.format(events=events_sql(run), known=known)) for run in tables.runs):
+        return  # the map's kernels, in places where it has none
+    names = [
+        "no kernel" if name is None else repr(name)
+        for run in tables.runs
+        for name, _ in tables.of_run(run).query(_NAMES.format(events=events_sql(run), most=_NAMED))
+    ]
+    files = ", ".join(run.file_name for run in tables.runs)
+    has = listed([repr(kernel.name) for kernel in graph.kernels], most=_NAMED) or "none"
+    raise RunMismatch(
+        f"{files}: {plural(lost, 'row')} and none of a kernel of the map; the rows name {_some(names)}, the map has "
+        f"{has}; name the bundle that it was recorded from, or pass --allow-mismatch"
+    )
+
+
+def _some(names: list[str]) -> str:
+    shown = ", ".join(names[:_NAMED])
+    return f"{shown}, …" if len(names) > _NAMED else shown
+
+
+# ---- diagnostics
+#
+# What a reader must know before trusting the figures.
+
 
 _LOST = 0.001
 """The part of a metric that may be lost by rounding without a word."""

@@ -6,9 +6,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 
-from tracemap.attribution.join.run import EXECUTE, MEMORY, OUTSIDE_KERNELS, TRANSFER, UNMATCHED
+from tracemap.attribution.join.targets import EXECUTE, MEMORY, OUTSIDE_KERNELS, TRANSFER, UNMATCHED
 from tracemap.attribution.model import ResidualReason, ResidualRow, SiteResult
-from tracemap.attribution.result.totals import Totals
+from tracemap.attribution.result.shares import Totals
 from tracemap.attribution.scan.scan import Scan
 from tracemap.graph.model import TraceGraph
 from tracemap.units import UNKNOWN, Integer, sum_of

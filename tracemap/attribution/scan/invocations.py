@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tracemap.attribution.model import PerInvocation
-from tracemap.attribution.scan.tables import Tables
-from tracemap.measurements.order import FEWEST, median_ranks
+from tracemap.attribution.scan.connection import Tables
+from tracemap.measurements.medians import FEWEST, median_ranks
 from tracemap.units import UNKNOWN, Integer
 
 if TYPE_CHECKING:

@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tracemap.attribution.join.run import EXECUTE, MEMORY, OUTSIDE_KERNELS, TRANSFER, UNMATCHED, Target
-from tracemap.attribution.scan.lookups import Lookup, Source
-from tracemap.attribution.scan.metrics import rounded_metrics, value_column, value_of
-from tracemap.attribution.scan.shapes import SHAPE, TOLD_BY_TILES
-from tracemap.attribution.scan.tables import Tables
+from tracemap.attribution.join.targets import EXECUTE, MEMORY, OUTSIDE_KERNELS, TRANSFER, UNMATCHED, Target
+from tracemap.attribution.scan.connection import Tables, rounded_metrics, value_column, value_of
+from tracemap.attribution.scan.lookups import SHAPE, TOLD_BY_TILES, Lookup, Source
 from tracemap.errors import RunInvalid
 from tracemap.graph.model import TraceGraph
 from tracemap.measurements.events import covered_sql

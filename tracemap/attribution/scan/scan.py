@@ -7,12 +7,12 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tracemap.attribution.join.run import EXECUTE, Join, Target, Targets
+from tracemap.attribution.join.targets import EXECUTE, Join, Target, Targets
 from tracemap.attribution.model import SlowCall
+from tracemap.attribution.scan.connection import Tables, common_metrics, step_metrics
 from tracemap.attribution.scan.invocations import Invocations, invocations
-from tracemap.attribution.scan.lookups import Source, lookups
-from tracemap.attribution.scan.metrics import common_metrics, step_metrics
-from tracemap.attribution.scan.percentiles import Spread, pooled
+from tracemap.attribution.scan.lookups import Source, lookups, submission_lookups
+from tracemap.attribution.scan.outliers import slowest_calls
 from tracemap.attribution.scan.rows import (
     START,
     Resolved,
@@ -23,13 +23,9 @@ from tracemap.attribution.scan.rows import (
     shapes_of,
     step_rows,
 )
-from tracemap.attribution.scan.slowest import slowest_calls
-from tracemap.attribution.scan.submissions import submission_lookups
-from tracemap.attribution.scan.sums import Fenced, TargetSum, sums_by_target
-from tracemap.attribution.scan.tables import Tables
+from tracemap.attribution.scan.sums import Fenced, Spread, TargetSum, pooled, sums_by_target
 from tracemap.diagnostics import DISTURBED, MEANS_ONLY, tells
-from tracemap.graph.model import TraceGraph
-from tracemap.graph.program import Command
+from tracemap.graph.model import Command, TraceGraph
 from tracemap.measurements.model import Metric, Run
 from tracemap.units import UNKNOWN, Integer, sum_of
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
+from tracemap.attribution.scan.connection import Tables
 from tracemap.attribution.scan.invocations import PlaceOf, place_of
 from tracemap.attribution.scan.outliers import worked
 from tracemap.attribution.scan.scan import Scan
-from tracemap.attribution.scan.tables import Tables
 from tracemap.measurements.model import TIME_METRICS
 from tracemap.units import UNKNOWN
 

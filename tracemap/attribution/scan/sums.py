@@ -1,26 +1,224 @@
-"""The events of each target: how many, per metric their sum, the percentiles of the single values, and what disturbed.
-
-They are first grouped by target and shape, in the table `groups`: fences are of groups.
-"""
+"""Sums and percentiles of the events of each target."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tracemap.attribution.model import MOST_SLOWEST, PerCall, PerInvocation
-from tracemap.attribution.scan.fences import FENCE_FRACTIONS, FEWEST, disturbed, fence_of, lower_fences
-from tracemap.attribution.scan.invocations import Invocations
-from tracemap.attribution.scan.metrics import ranked_by, value_column
-from tracemap.attribution.scan.ordered import ordered_values
-from tracemap.attribution.scan.outliers import fence_column, find_outliers, largest_column
-from tracemap.attribution.scan.percentiles import Spread, pooled
-from tracemap.attribution.scan.rows import Resolved
-from tracemap.attribution.scan.seldom import seldom_called
-from tracemap.attribution.scan.shapes import tiles_of
-from tracemap.attribution.scan.waited import lower_to_fastest
+from tracemap.attribution.scan.connection import Tables, ranked_by, value_column
+from tracemap.attribution.scan.invocations import Invocations, spread
+from tracemap.attribution.scan.lookups import tiles_of
+from tracemap.attribution.scan.outliers import (
+    FENCE_FRACTIONS,
+    FEWEST,
+    disturbed,
+    fence_column,
+    fence_of,
+    find_outliers,
+    largest_column,
+    lower_fences,
+    lower_to_fastest,
+)
+from tracemap.attribution.scan.rows import BYTES_OF_VALUE, Resolved
 from tracemap.measurements.model import TIME_METRICS, Metric
 from tracemap.units import UNKNOWN, Integer
+
+# ---- ordered
+#
+# The values of each group in order, at given fractions of its calls: the aggregate for them, or tables to be joined.
+#
+# The aggregate keeps all values in memory. Of so many events that it could not, values are counted first: DuckDB
+# spills groups to disk, but no lists.
+
+
+_KEPT = 0.15
+"""The part of the memory that values may take while they are kept to be put in order."""
+
+_AT_ONCE = ", quantile_disc({value}, [{fractions}]) AS ordered_{number}"
+# Rank k of n is the least k with k/n >= p, as the aggregate has it; products of decimals are exact.
+_COUNTED = """
+WITH counted AS (SELECT target{shape}, {value} AS value, count(*) AS n FROM resolved
+                 WHERE target >= 0 AND {value} IS NOT NULL GROUP BY ALL),
+     ranked AS (SELECT *, sum(n) OVER (PARTITION BY target{shape} ORDER BY value) AS upto,
+                       CAST(sum(n) OVER (PARTITION BY target{shape}) AS DECIMAL(20, 0)) AS total FROM counted)
+SELECT target{shape}, [{ordered}] AS ordered_{number} FROM ranked GROUP BY ALL
+"""
+_FIRST_FROM = "min(value) FILTER (upto >= greatest(ceil(total * {fraction}), 1))"
+
+
+@dataclass(frozen=True, slots=True)
+class Ordered:
+    """What gives the columns `ordered_0`, `ordered_1` … of the metrics: `columns` of a group-by, or `joins` with it."""
+
+    columns: str
+    joins: str
+
+
+def ordered_values(resolved: Resolved, fractions: Sequence[float]) -> Ordered:
+    """The values of each target and shape at these fractions, which lie between 0 and 1."""
+    numbers = range(len(resolved.metrics))
+    listed = list(map(str, fractions))
+    if resolved.rows * len(numbers) * BYTES_OF_VALUE <= _KEPT * resolved.tables.memory_bytes:
+        column = (
+            _AT_ONCE.format(value=value_column(number), fractions=", ".join(listed), number=number)
+            for number in numbers
+        )
+        return Ordered("".join(column), "")
+    shape = ", shape" if resolved.has_shapes else ""
+    ordered = ", ".join(_FIRST_FROM.format(fraction=fraction) for fraction in listed)
+    for number in numbers:
+        query = _COUNTED.format(shape=shape, value=value_column(number), ordered=ordered, number=number)
+        resolved.tables.make(f"ordered_{number}", query)
+    return Ordered("", "".join(f" LEFT JOIN ordered_{number} USING (target{shape})" for number in numbers))
+
+
+# ---- percentiles
+#
+# Percentiles of the single values of events.
+#
+# They are of one target or of several together (a *pool*). Those of a pool are found in two steps, so that only the
+# values near a percentile are ever sorted.
+
+
+# Roots are rounded correctly, so that larger values never have smaller buckets; one is about a hundredth wide.
+_BUCKET = "CAST(sign({0}) * floor(sqrt(sqrt(abs(CAST({0} AS DOUBLE)))) * 16) AS BIGINT)"
+
+# First counts by bucket, which tell the bucket of each percentile and its rank there; then only values of these buckets
+# are looked at one by one. Rank k of n is the least k with k/n >= p.
+_POOLED = """
+WITH member AS (SELECT DISTINCT target FROM pools),
+     counted AS MATERIALIZED (SELECT target, {bucket} AS bucket, count(*) AS n FROM resolved SEMI JOIN member
+                              USING (target) WHERE {value} IS NOT NULL GROUP BY ALL),
+     pooled AS (SELECT pool, bucket, sum(n) AS n FROM counted JOIN pools USING (target) GROUP BY ALL),
+     ranked AS (SELECT pool, bucket, n, sum(n) OVER (PARTITION BY pool ORDER BY bucket) AS upto,
+                       sum(n) OVER (PARTITION BY pool) AS total FROM pooled),
+     wanted AS MATERIALIZED (
+        SELECT pool, tenths, bucket, (total * tenths + 9) // 10 - (upto - n) AS place
+        FROM ranked, (VALUES (1), (5), (9)) AS percentile(tenths)
+        WHERE (total * tenths + 9) // 10 > upto - n AND (total * tenths + 9) // 10 <= upto),
+     needed AS (SELECT DISTINCT target, bucket FROM wanted JOIN pools USING (pool)),
+     value AS (SELECT target, {bucket} AS bucket, {value} AS value, count(*) AS n
+               FROM resolved SEMI JOIN needed ON resolved.target = needed.target AND {bucket} = needed.bucket
+               GROUP BY ALL),
+     placed AS (SELECT pool, tenths, value, place, sum(sum(n)) OVER (PARTITION BY pool, tenths ORDER BY value) AS upto
+                FROM value JOIN pools USING (target) JOIN wanted USING (pool, bucket)
+                GROUP BY pool, tenths, value, place)
+SELECT pool, [min(value) FILTER (tenths = 1), min(value) FILTER (tenths = 5), min(value) FILTER (tenths = 9)]
+FROM placed WHERE upto >= place GROUP BY pool ORDER BY pool
+"""
+
+Spread = Mapping[str, PerCall]
+"""Percentiles by metric name; no entry where no event has a value."""
+
+
+def quantiles(value: str) -> str:
+    """The aggregate of a column that `per_call` takes."""
+    return f"quantile_disc({value}, [0.1, 0.5, 0.9])"
+
+
+def per_call(names: Sequence[str], lists: Sequence[Sequence[int] | None]) -> Spread:
+    """The percentiles of each metric from its list in SQL."""
+    return {
+        name: PerCall(median=values[1], p10=values[0], p90=values[2])
+        for name, values in zip(names, lists, strict=True)
+        if values is not None and values[0] is not None
+    }
+
+
+def pooled(
+    tables: Tables, names: Sequence[str], pools: Sequence[frozenset[int]], events_of: Mapping[int, int]
+) -> dict[frozenset[int], Spread]:
+    """The percentiles of the events in `resolved` of several targets together.
+
+    Args:
+        tables: the connection.
+        names: the metrics, in the order of their columns.
+        pools: sets of numbers of targets.
+        events_of: how many events each target has.
+    """
+    if not pools:
+        return {}
+    rows = [(pool, target) for pool, targets in enumerate(pools) for target in sorted(targets)]
+    tables.fill("pools", "pool INTEGER, target INTEGER", rows)
+    values = sum(events_of.get(target, 0) for _, target in rows)
+    # All values of each pool at once are as good as long as that is not more than there are altogether.
+    find = pooled_at_once if values <= sum(events_of.values()) else pooled_in_steps
+    found = dict(find(tables, names))
+    return {targets: found.get(pool, {}) for pool, targets in enumerate(pools)}
+
+
+def pooled_at_once(tables: Tables, names: Sequence[str]) -> dict[int, Spread]:
+    """For few pools: all values of each. By the number of the pool in the table `pools`."""
+    columns = ", ".join(("pool", *(quantiles(value_column(number)) for number in range(len(names)))))
+    rows = tables.query(f"SELECT {columns} FROM resolved JOIN pools USING (target) GROUP BY pool")
+    return {pool: per_call(names, lists) for pool, *lists in rows}
+
+
+def pooled_in_steps(tables: Tables, names: Sequence[str]) -> dict[int, Spread]:
+    """For pools that share many targets: only the values that lie near a percentile."""
+    found: dict[int, dict[str, PerCall]] = {}
+    for number, name in enumerate(names):
+        value = value_column(number)
+        for pool, values in tables.query(_POOLED.format(value=value, bucket=_BUCKET.format(value))):
+            found.setdefault(pool, {}).update(per_call([name], [values]))
+    return dict(found)
+
+
+# ---- seldom
+#
+# What targets are like over all invocations that have at most one event in each, and none in some.
+#
+# So it is with a branch, or with one entry point of several. A sum is then an event's value without what disturbed it,
+# or nothing: values are counted, and nothing as often as an invocation has no event.
+
+
+# What is cut off beyond a fence keeps the order of values, and is cut off at the end.
+_IN_ORDER = """
+WITH counted AS (SELECT target, coalesce({value}, 0) AS value, count(*) AS n
+                 FROM resolved SEMI JOIN seldom USING (target) GROUP BY ALL
+                 UNION ALL SELECT target, 0, {count} - events FROM groups SEMI JOIN seldom USING (target)
+                 WHERE events < {count}),
+     ranked AS (SELECT target, value, sum(sum(n)) OVER (PARTITION BY target ORDER BY value) AS upto
+                FROM counted GROUP BY target, value)
+SELECT target, any_value({fence}), {values} FROM ranked JOIN groups USING (target) GROUP BY target ORDER BY target
+"""
+_RANKED = "min(value) FILTER (upto >= {rank})"
+
+
+def seldom_called(
+    resolved: Resolved, targets: Sequence[int], of_all: Invocations
+) -> Mapping[int, Mapping[str, PerInvocation]]:
+    """By target and metric name, what it has in an invocation.
+
+    Args:
+        resolved: all events; the table `groups` has been made of them, with fences.
+        targets: those whose events are of one shape, and all of different invocations.
+        of_all: the invocations, whose number is known.
+    """
+    if not targets:
+        return {}
+    found: dict[int, dict[str, PerInvocation]] = defaultdict(dict)
+    resolved.tables.fill("seldom", "target INTEGER", [(target,) for target in targets])
+    for number, metric in enumerate(resolved.metrics):
+        query = _IN_ORDER.format(
+            value=value_column(number),
+            fence=fence_column(number),
+            count=of_all.count,
+            values=", ".join(_RANKED.format(rank=rank) for rank in of_all.ranks),
+        )
+        for target, fence, *values in resolved.tables.query(query):
+            found[target][metric.name] = spread(value if fence is None else min(value, fence) for value in values)
+    return found
+
+
+# ---- sums
+#
+# The events of each target: how many, per metric their sum, the percentiles of the single values, and what disturbed.
+#
+# They are first grouped by target and shape, in the table `groups`: fences are of groups.
+
 
 # By target and shape. What is of no target has no shape, and nobody asks for its percentiles.
 _GROUPS = """

@@ -15,11 +15,10 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from tracemap.attribution.model import PerInvocation
+from tracemap.attribution.scan.connection import Row, Tables, value_column
 from tracemap.attribution.scan.invocations import PlaceOf, place_of, spread
-from tracemap.attribution.scan.metrics import value_column
 from tracemap.attribution.scan.outliers import fence_column, largest_column
 from tracemap.attribution.scan.scan import Scan
-from tracemap.attribution.scan.tables import Row, Tables
 from tracemap.units import INTEGER_LIMIT, UNKNOWN
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from functools import cached_property
 
 from tracemap.attribution.model import KernelResult
 from tracemap.attribution.scan.rows import NO_ADDRESS, StepRow
-from tracemap.attribution.steps.code import Lines
 from tracemap.attribution.steps.lines import (
     NO_METRIC,
     KernelSteps,
+    Lines,
     Spot,
     in_loops,
     kernel_steps,
@@ -21,8 +21,7 @@ from tracemap.attribution.steps.lines import (
     spread_evenly,
 )
 from tracemap.attribution.weights import Weights
-from tracemap.graph.model import TraceGraph
-from tracemap.graph.program import Kernel, Site
+from tracemap.graph.model import Kernel, Site, TraceGraph
 from tracemap.machine.images import Image
 from tracemap.machine.traffic import LINE_BYTES
 from tracemap.measurements.model import CORE_CYCLES, INSTRUCTIONS, READ_MISSES, SAMPLES, STAND_INS

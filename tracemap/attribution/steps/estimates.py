@@ -15,12 +15,10 @@ from functools import cached_property
 from typing import Final
 
 from tracemap.attribution.scan.rows import NO_ADDRESS, StepRow
-from tracemap.attribution.steps.code import Lines
-from tracemap.attribution.steps.lines import KernelSteps, Spot, in_loops, kernel_steps, lines_of_ops, of_members
+from tracemap.attribution.steps.lines import KernelSteps, Lines, Spot, in_loops, kernel_steps, lines_of_ops, of_members
 from tracemap.attribution.weights import Weights
-from tracemap.graph.estimates import CacheLatency, KeptEstimates, KernelEstimate, LineEstimate
-from tracemap.graph.model import TraceGraph
-from tracemap.graph.program import Site
+from tracemap.graph.documents import CacheLatency, KeptEstimates, KernelEstimate, LineEstimate
+from tracemap.graph.model import Site, TraceGraph
 from tracemap.machine.estimate import Cache, Caches, Estimate, estimate
 from tracemap.machine.images import Image
 from tracemap.machine.traffic import LINE_BYTES

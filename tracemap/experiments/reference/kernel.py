@@ -11,22 +11,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from tracemap.experiments.reference.elements import (
-    EPSILON,
-    OWN_CODE,
-    Array,
-    NotEvaluated,
-    from_memory,
-    to_memory,
-)
+from tracemap.experiments.reference.elements import EPSILON, OWN_CODE, Array, NotEvaluated, from_memory, to_memory
 from tracemap.experiments.reference.extensions import EXTENSIONS
 from tracemap.experiments.reference.memory import Memory, View
-from tracemap.experiments.reference.packing import PACKING
 from tracemap.experiments.reference.scalars import evaluate
 from tracemap.experiments.reference.structured import Reduction, evaluate_structured
-from tracemap.experiments.reference.tensors import ADDRESSES, HANDLERS, OF_ADDRESSES, STORE
+from tracemap.experiments.reference.tensors import ADDRESSES, HANDLERS, OF_ADDRESSES, PACKING, STORE
+from tracemap.ir.attributes import Blobs
 from tracemap.ir.parsing import Operation, Value, nested, symbol_path, walk
-from tracemap.ir.resources import Blobs
 
 if TYPE_CHECKING:
     import numpy.typing as npt

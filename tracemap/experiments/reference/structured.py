@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
-from tracemap.experiments.reference.blocks import Outer, evaluate_block, operand_maps
 from tracemap.experiments.reference.elements import Array, NotEvaluated
-from tracemap.ir.affine import Linear
+from tracemap.experiments.reference.scalars import Outer, evaluate_block, operand_maps
+from tracemap.ir.attributes import Linear
 from tracemap.ir.parsing import Operation, Value
 
 if TYPE_CHECKING:

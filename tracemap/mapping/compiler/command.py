@@ -12,7 +12,7 @@ from pathlib import Path
 from tracemap.errors import ToolMissing, UsageInvalid
 from tracemap.inputs import names_file
 from tracemap.mapping.compiler.compiling import Compiler
-from tracemap.mapping.compiler.user_flags import as_read
+from tracemap.mapping.compiler.flags import as_read
 from tracemap.toolchain import find_tool
 
 PROGRAM = "iree-compile"

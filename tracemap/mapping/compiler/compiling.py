@@ -1,26 +1,141 @@
-"""Runs iree-compile on a tagged model, and hands out each phase dump as soon as it is complete."""
+"""Runs of iree-compile on a tagged model, and the phase dumps that they write."""
 
 from __future__ import annotations
 
+import os
+import re
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from tracemap.errors import ModelInvalid, TracemapError
-from tracemap.graph.compiled import CompileTimes
-from tracemap.graph.ops import PHASES
-from tracemap.ir.configured import KernelText, line_kernels
+from tracemap.errors import ModelInvalid, ToolFailed, TracemapError, UsageInvalid
+from tracemap.graph.documents import CompileTimes
+from tracemap.graph.model import PHASES
+from tracemap.ir.executables import KernelText, line_kernels
 from tracemap.ir.parsing import MlirParser
+from tracemap.mapping.compiler.flags import LOCATED, named, no_locations, without_printing
 from tracemap.mapping.compiler.messages import failed, failure, not_loaded
 from tracemap.mapping.compiler.remarks import IN_ORDER, REMARK_FLAGS, SaidRemark, read_remarks
-from tracemap.mapping.compiler.running import Run
-from tracemap.mapping.compiler.targets import named
-from tracemap.mapping.compiler.user_flags import LOCATED, no_locations, without_printing
+from tracemap.owned.children import end, start
+from tracemap.owned.home import temporary_folder
 from tracemap.toolchain import find_tool, run_tool
-from tracemap.units import sum_of
+from tracemap.units import UNKNOWN, Integer, sum_of
+
+# ---- running
+#
+# One run of iree-compile: its dumps, what it prints, and how long it takes.
+
+
+class Run:
+    """A run that has been started. Several threads may wait for it."""
+
+    def __init__(self, arguments: Sequence[str | Path], target: Path, phases: Path) -> None:
+        program, source, *flags = arguments
+        self.elapsed_ns: Integer = UNKNOWN
+        """How long it ran; unknown until it ended."""
+        self.cpu_ns: Integer = UNKNOWN
+        """The time of processors that it took, in hundredths of a second; unknown until it ended."""
+        self._program, self._target, self._phases = str(program), target, phases
+        self._ending = threading.Lock()
+        self.stderr = phases.with_name(f"stderr-{target.name}.txt")
+        with self.stderr.open("wb") as stderr:
+            self._began = time.perf_counter_ns()
+            self._process = start([program, source, "-o", target, *flags], stdout=stderr, stderr=stderr)
+
+    def dump(self, number: int) -> Path | None:
+        """Where a phase is dumped, once that has begun."""
+        return next(iter(sorted(self._phases.glob(f"*.{number}.*.mlir"))), None)
+
+    @property
+    def said(self) -> str:
+        """What the compiler has printed."""
+        return self.stderr.read_text(encoding="utf-8", errors="replace").strip()
+
+    def poll(self) -> int | None:
+        """Its exit status, None as long as it runs."""
+        with self._ending:
+            if self._process.returncode is None and self._has_ended(os.WNOHANG):
+                self.elapsed_ns = time.perf_counter_ns() - self._began
+                self.cpu_ns = _cpu_ns(self._process.pid)
+            return self._process.poll()
+
+    def wait(self) -> int:
+        """Its exit status, once it has ended.
+
+        Raises:
+            ToolFailed: it ended well, and there is nothing of what it was to write.
+        """
+        self._has_ended(0)
+        if self.status == 0 and not self._target.exists():
+            raise ToolFailed(
+                f"{self._program} ended with status 0 and wrote no output; look whether it is iree-compile, or a "
+                "script that passes on all its arguments"
+            )
+        return self.status
+
+    @property
+    def status(self) -> int:
+        """The exit status of a run that has ended."""
+        return self._process.wait() if (found := self.poll()) is None else found
+
+    def _has_ended(self, how: int) -> bool:
+        """Whether it has ended; what is left of it stays for whoever reads how long it took."""
+        with suppress(ChildProcessError):  # another thread has seen its end
+            return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT | how) is not None
+        return True
+
+    def end(self) -> None:
+        """Kill it where it still runs."""
+        end(self._process)
+
+
+def _cpu_ns(pid: int) -> Integer:
+    """The time of processors that an ended process took, from what the kernel keeps of it (proc(5), `stat`)."""
+    try:
+        behind_name = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        ticks = int(behind_name[11]) + int(behind_name[12])
+        return ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return UNKNOWN
+
+
+# ---- accepted
+#
+# Whether iree-compile takes flags at all: asked once, before many compilations would fail of them.
+
+
+_TRY = re.compile(r"\s*Try: '.*'")
+_MOST = 400
+
+
+def check_accepted(flags: Sequence[str]) -> None:
+    """Refuse flags that iree-compile does not know, whose values it does not take, or that only print something.
+
+    Raises:
+        UsageInvalid: there are such; the message has the compiler's own words.
+        ToolMissing: there is no compiler.
+    """
+    with temporary_folder() as folder:
+        source, target = folder / "empty.mlir", folder / "read.mlir"
+        source.write_text("module {}\n", encoding="utf-8")
+        done = run_tool([find_tool("iree-compile"), source, "--compile-to=input", "-o", target, *flags])
+        if done.returncode < 0:
+            raise failed(UsageInvalid, done.returncode, done.stderr, "with these flags ")
+        if done.returncode != 0:
+            said = " ".join(_TRY.sub("", line.removeprefix("iree-compile: ")) for line in done.stderr.splitlines())
+            raise UsageInvalid(f"iree-compile does not take the flags: {said[:_MOST] or 'it does not say why'}")
+        if not target.is_file():
+            raise UsageInvalid("with these flags iree-compile prints something and compiles nothing; leave them out")
+
+
+# ---- compiling
+#
+# Runs iree-compile on a tagged model, and hands out each phase dump as soon as it is complete.
+
 
 _NUMBER_OF = dict(zip(PHASES, (1, 2, 3, 4, 5, 6, 7, 11), strict=True))
 """The numbers of the phases in the names of their dumps; what lies between stream and hal is not read."""

@@ -17,11 +17,10 @@ from tracemap.diagnostics import tells
 from tracemap.errors import ModelInvalid, UsageInvalid
 from tracemap.graph.audit import Spot, lost_in
 from tracemap.graph.bundle import Bundle
-from tracemap.graph.ops import PHASES, Op
-from tracemap.ir.blanking import blank_locations
-from tracemap.ir.dump_text import DumpText
+from tracemap.graph.model import PHASES, Op
+from tracemap.ir.dumps import DumpText
 from tracemap.ir.parsing import MlirParser, Module, string_attribute, walk
-from tracemap.ir.reading import parse_model
+from tracemap.ir.reading import blank_locations, parse_model
 from tracemap.mapping.compiler.compiling import Compiler
 from tracemap.mapping.compiler.messages import failed
 from tracemap.mapping.tagging import write_bytecode
@@ -107,7 +106,7 @@ def find_spots(bundle: Bundle, ops: Sequence[Op], progress: Progress = no_progre
 
 def _tagged(bundle: Bundle) -> Module:
     """The model of a bundle, named, with nothing but tags for locations."""
-    from tracemap.ir.bindings import ir
+    from tracemap.ir.parsing import ir
 
     graph = bundle.graph
     model = bundle.model()

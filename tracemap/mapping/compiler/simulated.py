@@ -1,10 +1,4 @@
-"""A bundle's kernels compiled once more, in machine code that valgrind can run.
-
-The module as it was before code generation is compiled again from there, so that kernels, tiles and steps are those of
-the bundle. Only the target is another one: no instructions beyond AVX2 (valgrind knows no AVX-512), fused
-multiply-adds only where valgrind runs them at a bearable speed, generated code in place of microkernels, and shared
-objects that the system's loader loads, so that a simulator tells them apart.
-"""
+"""A bundle's kernels compiled again: for valgrind, or with every dispatch repeated."""
 
 from __future__ import annotations
 
@@ -14,13 +8,57 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from tracemap.errors import BundleInvalid, ModelInvalid, ToolFailed, UsageInvalid
-from tracemap.ir.bindings import ir
-from tracemap.ir.parsing import BYTECODE_MAGIC, MlirParser, Module, Operation, nested, walk
+from tracemap.ir.parsing import BYTECODE_MAGIC, MlirParser, Module, Operation, ir, nested, walk
 from tracemap.mapping.compiler.compiling import BESIDES, CONFIGURED, LINKERS
 from tracemap.mapping.compiler.messages import failed
 from tracemap.toolchain import find_tool, run_tool
+
+# ---- repeated
+#
+# A bundle's module compiled once more with every dispatch repeated, so that what surrounds kernels weighs less.
+#
+# The module as it was before code generation is compiled again from there, with the flags of the bundle: kernels are
+# the bundle's own. Behind each dispatch of a command buffer stand its repetitions, with barriers between them.
+
+
+REPEAT: Final = "--iree-hal-benchmark-dispatch-repeat-count"
+
+
+def build_repeated(configured: bytes, flags: Sequence[str], folder: Path, count: int) -> Path:
+    """Compile a bundle's kernels with each dispatch repeated; returns the module.
+
+    Args:
+        configured: `Bundle.configured()`.
+        flags: those that the bundle was compiled with, of which those that dump files or name a linker are left out.
+        folder: where the module is put, and what is needed on the way.
+        count: how often each dispatch runs in a call.
+
+    Raises:
+        ToolFailed: they cannot be compiled; the message is the compiler's.
+        ToolMissing: there is no compiler.
+    """
+    source, target = folder / "configured.mlir", folder / "repeated.vmfb"
+    source.write_bytes(configured)
+    own = [flag for flag in flags if not flag.startswith((*BESIDES, *LINKERS, REPEAT))]
+    ours = [f"--compile-from={CONFIGURED}", f"{REPEAT}={count}", "-o", str(target)]
+    done = run_tool([find_tool("iree-compile"), source, *ours, *own])
+    if done.returncode != 0:
+        raise failed(ToolFailed, done.returncode, done.stderr, "the kernels cannot be compiled again: ")
+    return target
+
+
+# ---- simulated
+#
+# A bundle's kernels compiled once more, in machine code that valgrind can run.
+#
+# The module as it was before code generation is compiled again from there, so that kernels, tiles and steps are those
+# of the bundle. Only the target is another one: no instructions beyond AVX2 (valgrind knows no AVX-512), fused
+# multiply-adds only where valgrind runs them at a bearable speed, generated code in place of microkernels, and shared
+# objects that the system's loader loads, so that a simulator tells them apart.
+
 
 _KNOWN_FEATURES = (
     *("64bit", "cmov", "crc32", "cx16", "cx8", "fxsr", "mmx", "sahf", "x87"),

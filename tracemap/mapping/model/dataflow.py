@@ -12,10 +12,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import cached_property
 
 from tracemap.ir.source import CONTROL_FLOW, FUNCTIONS, Definition, SourceModel, SourceOperation
-from tracemap.mapping.model.calls import Calls
+from tracemap.mapping.model.calls import Calls, unused_outside
+from tracemap.mapping.model.constant_propagation import Unreached
 from tracemap.mapping.model.kinds import HANDS_BACK, is_call, is_constant_like, is_held_back, loads_global
-from tracemap.mapping.model.unreached import Unreached
-from tracemap.mapping.model.unused import unused_outside
 
 Node = int | tuple[int, int]
 """An op's index, or (function's index, number) of an argument."""

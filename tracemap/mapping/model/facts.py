@@ -1,28 +1,56 @@
-"""All that is known of the input model by itself: each fact found once, when asked for.
-
-Whoever decides about ops (sites, fates, lowering) asks here; nobody else walks the model for such answers.
-"""
+"""Facts about the input model, each computed once when asked for."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from typing import Final
 
-from tracemap.graph.ops import OpId
+from tracemap.graph.model import OpId
+from tracemap.ir.parsing import MlirParser
+from tracemap.ir.reading import describe, parse_model
 from tracemap.ir.source import SourceModel, SourceOperation
 from tracemap.locations import is_informative
 from tracemap.mapping.model.calls import Calls
-from tracemap.mapping.model.conversions import Conversions
-from tracemap.mapping.model.dataflow import Dataflow
+from tracemap.mapping.model.constant_propagation import Unreached
+from tracemap.mapping.model.dataflow import Dataflow, Node
+from tracemap.mapping.model.idioms import RotationFinder, SoftmaxFinder
 from tracemap.mapping.model.kinds import is_call, only_moves
-from tracemap.mapping.model.origins import Origins
-from tracemap.mapping.model.raised import SoftmaxFinder
-from tracemap.mapping.model.rotated import RotationFinder
+from tracemap.mapping.model.origins import Conversions, Origins
 from tracemap.mapping.model.scopes import scopes_of
-from tracemap.mapping.model.twins import find_twins
-from tracemap.mapping.model.unreached import Unreached
-from tracemap.mapping.model.written_kernels import find_in_kernels
+from tracemap.mapping.model.value_numbering import find_twins
 from tracemap.units import UNKNOWN
+
+# ---- written kernels
+#
+# Dispatches that a model writes itself: which of its ops stand in their kernels, and not on the host.
+
+
+_DISPATCHES: Final = ("flow.dispatch.region", "flow.dispatch.workgroups")
+_END: Final = "flow.return"
+"""Ends the kernel; the region behind it counts workgroups, on the host."""
+
+
+def find_in_kernels(operations: Sequence[SourceOperation]) -> dict[int, int]:
+    """By the indices of operations that stand in a dispatch's kernel the index of the dispatch."""
+    found: dict[int, int] = {}
+    ended: set[int] = set()
+    for operation in operations:
+        parent = operation.parent
+        if parent in found:
+            found[operation.index] = found[parent]
+        elif parent >= 0 and operations[parent].name in _DISPATCHES and parent not in ended:
+            found[operation.index] = parent
+            if operation.name == _END:
+                ended.add(parent)
+    return found
+
+
+# ---- facts
+#
+# All that is known of the input model by itself: each fact found once, when asked for.
+#
+# Whoever decides about ops (sites, fates, lowering) asks here; nobody else walks the model for such answers.
 
 
 class ModelFacts:
@@ -124,3 +152,41 @@ class ModelFacts:
     def softmaxes(self) -> SoftmaxFinder:
         """What a softmax is made of."""
         return SoftmaxFinder(self.model, self.origins)
+
+
+# ---- edges
+#
+# Data flow of a model as edges between its ops, for reports that draw it.
+
+
+Edge = tuple[OpId, OpId]
+"""An op, and an op that uses one of its results."""
+
+
+def data_flow(model: bytes) -> tuple[Edge, ...]:
+    """The edges of a model (text or bytecode), each once, in the order of the model.
+
+    What is handed to a function flows on to the ops that use its argument.
+
+    Raises:
+        ModelInvalid: it does not parse.
+    """
+    parser = MlirParser()
+    facts = ModelFacts(describe(parser, parse_model(parser, model)))
+    pairs = ((op.index, user) for op in facts.ops for user in _ops_using(facts.dataflow, op.index))
+    return tuple((OpId.of(maker), OpId.of(user)) for maker, user in pairs if maker != user)
+
+
+def _ops_using(flow: Dataflow, index: int) -> list[int]:
+    """The ops that use an op's results, be it as an argument of a function."""
+    seen: set[Node] = set()
+    found: set[int] = set()
+    waiting = list(flow.using(index))
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, int):
+            found.add(node)
+        elif node not in seen:
+            seen.add(node)
+            waiting += flow.using(node)
+    return sorted(found)

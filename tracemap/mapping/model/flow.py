@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator
 from typing import Final
 
-from tracemap.graph.flow import Flow, FlowNode
-from tracemap.graph.ops import OpId
+from tracemap.graph.documents import Flow, FlowNode
+from tracemap.graph.model import OpId
+from tracemap.ir.attributes import shape_of
 from tracemap.ir.parsing import MlirParser, Operation
 from tracemap.ir.reading import describe_bare
 from tracemap.ir.source import FUNCTIONS, Definition, SourceModel, SourceOperation
-from tracemap.ir.types import shape_of
 from tracemap.mapping.model.calls import Calls
-from tracemap.mapping.model.kinds import HANDS_BACK, is_call, is_return
+from tracemap.mapping.model.kinds import HANDS_BACK, is_call, is_return, word_of
 from tracemap.mapping.model.scopes import scopes_of
-from tracemap.mapping.model.words import word_of
 from tracemap.units import UNKNOWN, Integer
 
 _Numbering = Callable[[Hashable], int]

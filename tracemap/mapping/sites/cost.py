@@ -1,18 +1,230 @@
-"""What a membership is estimated to cost: scalar operations and bytes of memory traffic, from the site's body ops.
-
-Operations: a structured op runs its region once per iteration, and each arithmetic op of the region counts for the
-model op that it came from. Bytes: what a dispatch loads counts for the ops that use it, what it stores for the op that
-made it; values that stay inside the dispatch cost no traffic. Both add up over the members of a site.
-"""
+"""Estimated cost of an op in a site: operations and bytes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import replace
 
-from tracemap.ir.bodies import ATTENTION, GATHER, SCATTER, BodyOp
-from tracemap.ir.types import Shape, add, product
-from tracemap.mapping.sites.hoisting import PASS_THROUGH, Hoisting
+from msgspec import structs
+
+from tracemap.graph.model import OpId, Step, in_order
+from tracemap.ir.attributes import Shape, add, is_conversion, product
+from tracemap.ir.bodies import ATTENTION, GATHER, NO_DIMENSION, SCATTER, BodyOp
+from tracemap.ir.flow import DispatchRegion
+from tracemap.mapping.model.facts import ModelFacts
+from tracemap.mapping.model.kinds import word_of
+from tracemap.mapping.sites.owners import Owners
 from tracemap.units import UNKNOWN, Integer, split_by_largest_remainder
+
+# ---- hoisting
+#
+# How often an op of a structured op's region runs: not in the turns of loops inside of which it stays the same.
+#
+# A layer norm multiplies each element of a row by the reciprocal root of the row's variance. Fused into one region the
+# root stands beside the multiplication, once for each element, as it is written. The compiler moves out of a loop what
+# does not change in it, so that the root is taken once for a row. Where workgroups share a row out, each of them takes
+# it again.
+
+
+PASS_THROUGH = frozenset({"tensor.expand_shape", "tensor.collapse_shape", "tensor.cast", "tensor.extract_slice"})
+"""Body ops that only hand tensors on."""
+
+_SAME_EVERYWHERE = frozenset({"arith.constant"})
+_TILE = 8
+"""Rows of results that IREE's CPU code generator keeps in registers for x86-64 and AArch64 (KernelDispatch.cpp)."""
+_SHARED_OUT = 64
+"""Elements of a loop that IREE's CPU code generator gives to a workgroup at most (KernelDispatch.cpp)."""
+_INPUTS_OF_CONTRACTION = 2
+
+
+class Hoisting:
+    """Tells of the ops of one body how often they run."""
+
+    def __init__(self, body: Sequence[BodyOp]) -> None:
+        self._body = body
+        self._holding = {op.parent for op in body}
+        self._changes: dict[int, frozenset[int]] = {}
+
+    def turns(self, op: BodyOp) -> Integer:
+        """How often an op of a region runs when the op around it runs once.
+
+        The loops are run from the outside to the inside, and what stays the same in the innermost of them stands
+        before these. What changes in an inner loop alone runs in all turns of those around it.
+        """
+        around = self._body[op.parent]
+        if not around.loops:
+            return around.iterations
+        order = self._order(around)
+        changing = self._changing(op, around)
+        innermost = max((place for place, loop in enumerate(order) if loop in changing), default=-1)
+        turned = order[: innermost + 1]
+        tiled = self._tiled(around, [loop for loop in turned if loop not in changing])
+        own = [_tiles(around.loops[loop], _TILE) if loop == tiled else around.loops[loop] for loop in turned]
+        return product((*own, *(_tiles(around.loops[loop], _SHARED_OUT) for loop in self._shared_out(order, turned))))
+
+    def _shared_out(self, order: Sequence[int], turned: Sequence[int]) -> Sequence[int]:
+        """The loops in whose turns nothing changes, as far as workgroups share them out and compute it again each.
+
+        Where something is reduced in the dispatch, a workgroup has whole rows.
+        """
+        reduces = any(self._reduces(op) for op in self._body)
+        return [] if reduces else order[len(turned) :]
+
+    def _tiled(self, around: BodyOp, unchanging: Sequence[int]) -> int:
+        """The loop of which the turns that share a tile of a contraction's results compute this once; -1: none."""
+        inputs = _inputs(around)
+        used_again = all(len(set(loops)) < len(around.loops) for loops in around.positions[:inputs])
+        if inputs < _INPUTS_OF_CONTRACTION or not used_again or not around.positions[inputs:]:
+            return -1
+        of_results = set(around.positions[inputs])
+        return max((loop for loop in unchanging if loop in of_results), default=-1)
+
+    def _order(self, around: BodyOp) -> list[int]:
+        """The loops from the outermost to the innermost.
+
+        What is reduced in the same dispatch is there for each of its elements, and so the loops over these are the
+        outer ones of all that uses it.
+        """
+        outer = {
+            loop
+            for operand, loops in zip(around.operands, around.positions, strict=False)
+            if self._is_reduced(operand.producer)
+            for loop in loops
+        }
+        return sorted(range(len(around.loops)), key=lambda loop: (loop not in outer, loop))
+
+    def _is_reduced(self, producer: int) -> bool:
+        """Whether what makes a tensor in the body adds up more elements than it makes."""
+        while producer >= 0 and self._body[producer].name in PASS_THROUGH:
+            producer = self._body[producer].operands[0].producer
+        if producer < 0:
+            return False
+        return self._reduces(self._body[producer])
+
+    @staticmethod
+    def _reduces(op: BodyOp) -> bool:
+        made = op.results[0].elements if op.loops and op.results else UNKNOWN
+        return made is not UNKNOWN and op.iterations is not UNKNOWN and op.iterations > made
+
+    def _changing(self, op: BodyOp, around: BodyOp) -> frozenset[int]:
+        """The loops in whose turns what an op of a region computes is not always the same."""
+        if op.index not in self._changes:
+            self._changes[op.index] = self._work_out(op, around)
+        return self._changes[op.index]
+
+    def _work_out(self, op: BodyOp, around: BodyOp) -> frozenset[int]:
+        every = frozenset(range(len(around.loops)))
+        if op.parent != around.index or op.index in self._holding or not (op.operands or op.name in _SAME_EVERYWHERE):
+            return every
+        found: set[int] = set()
+        for operand in op.operands:
+            if operand.producer >= 0:
+                maker = self._body[operand.producer]
+                # What is made before the structured op is the same in all of its turns.
+                found |= self._changing(maker, around) if maker.parent >= 0 else set()
+            else:
+                found |= self._changing_argument(operand.argument, around)
+        return frozenset(found)
+
+    def _changing_argument(self, number: int, around: BodyOp) -> frozenset[int]:
+        """The loops in whose turns a region is handed other elements; all where it is handed its own result on."""
+        read = around.positions[: _inputs(around)]
+        loops = read[number] if 0 <= number < len(read) else (NO_DIMENSION,)
+        return frozenset(range(len(around.loops)) if NO_DIMENSION in loops else loops)
+
+
+def _inputs(around: BodyOp) -> int:
+    """How many operands of a structured op are read; behind them stands what its results are made in."""
+    return max(0, len(around.operands) - len(around.results))
+
+
+def _tiles(extent: Integer, tile: int) -> Integer:
+    return UNKNOWN if extent is UNKNOWN else -(-extent // tile)
+
+
+# ---- products
+#
+# Multiplications of products that carry the location of an operand, as the compiler's lowering gives it to them.
+#
+# A `stablehlo.dot_general` of a row with a matrix for each of a batch, as one step of decoding has it, becomes an
+# operation that multiplies and adds up in its region. There the addition is located at the product, and the
+# multiplication at whatever makes the first operand, which has a kernel of its own. What a product adds up it
+# multiplied.
+
+
+_ADDS = frozenset({"arith.addf", "arith.addi"})
+MULTIPLIES = frozenset({"arith.mulf", "arith.muli"})
+_SUMS_OF_PRODUCTS = frozenset({"product", "convolve"})
+
+Misplaced = Mapping[OpId, OpId]
+"""Ops at which multiplications of a site are located, and the products that they belong to."""
+
+
+def with_own_products(region: DispatchRegion, owners: Owners, facts: ModelFacts) -> tuple[DispatchRegion, Misplaced]:
+    """A site's body in which each multiplication of a product has the product's location, and where they had been."""
+    pairs = list(_misplaced(region.body, owners, facts))
+    if not pairs:
+        return region, {}
+    places = {multiply.index: add.location for multiply, add in pairs}
+    body = (replace(op, location=places.get(op.index, op.location)) for op in region.body)
+    found = {op: owners.of(add.location)[0] for multiply, add in pairs for op in owners.of(multiply.location)}
+    return replace(region, body=tuple(body)), found
+
+
+def with_products(steps: Sequence[Step], misplaced: Sequence[Misplaced]) -> tuple[Step, ...]:
+    """The steps of a kernel, of which multiplications inside of products are of these. `misplaced`: at its sites."""
+    others = {op for at_site in misplaced for op in at_site}
+    products = {op for at_site in misplaced for op in at_site.values()}
+    around = {step.line: products & {*step.ops} for step in steps}
+
+    def placed(step: Step) -> Step:
+        inside = set() if step.parent is UNKNOWN else around.get(step.parent, set())
+        if step.op_name not in MULTIPLIES or not inside or not others & {*step.ops}:
+            return step
+        return structs.replace(step, ops=in_order(({*step.ops} - others) | inside))
+
+    return tuple(map(placed, steps))
+
+
+def _misplaced(body: Sequence[BodyOp], owners: Owners, facts: ModelFacts) -> Iterator[tuple[BodyOp, BodyOp]]:
+    """The multiplications that are located elsewhere, each with the addition of the product that it is for."""
+    for op in body:
+        if op.name not in _ADDS or op.parent < 0 or not _adds_up(op, body[op.parent]):
+            continue
+        own = owners.of(op.location)
+        if len(own) != 1 or not _is_product(own[0], facts):
+            continue
+        for operand in op.operands:
+            multiply = _behind_conversions(operand.producer, body)
+            if multiply is not None and multiply.name in MULTIPLIES and owners.of(multiply.location) not in ((), own):
+                yield multiply, op
+
+
+def _adds_up(op: BodyOp, around: BodyOp) -> bool:
+    """Whether an addition adds to what its region hands from one turn to the next: arguments behind all inputs."""
+    first = len(around.operands) - len(around.results)
+    return any(operand.argument >= first for operand in op.operands)
+
+
+def _is_product(op: OpId, facts: ModelFacts) -> bool:
+    word = word_of(facts.operations[op.number], facts.parts_of.get(op.number, ()))
+    return word in _SUMS_OF_PRODUCTS
+
+
+def _behind_conversions(producer: int, body: Sequence[BodyOp]) -> BodyOp | None:
+    while producer >= 0 and is_conversion(body[producer].name):
+        producer = body[producer].operands[0].producer
+    return body[producer] if producer >= 0 else None
+
+
+# ---- cost
+#
+# What a membership is estimated to cost: scalar operations and bytes of memory traffic, from the site's body ops.
+#
+# Operations: a structured op runs its region once per iteration, and each arithmetic op of the region counts for the
+# model op that it came from. Bytes: what a dispatch loads counts for the ops that use it, what it stores for the op
+# that made it; values that stay inside the dispatch cost no traffic. Both add up over the members of a site.
+
 
 _SOURCE_NAMES = {
     "cosine": "math.cos",
@@ -30,7 +242,7 @@ _SOURCE_NAMES = {
 }
 """Frontends' names for what MLIR's math and arith dialects call otherwise."""
 
-Owners = Callable[[BodyOp], tuple[str, ...]]
+OwnersOf = Callable[[BodyOp], tuple[str, ...]]
 """The model ops that a body op came from; never empty."""
 
 LOAD = "iree_tensor_ext.dispatch.tensor.load"
@@ -113,7 +325,7 @@ class CostModel:
     themselves while they read: what is brought in is read by those, as narrow as it is.
     """
 
-    def __init__(self, body: Sequence[BodyOp], owners: Owners, folded: Container[int] = ()) -> None:
+    def __init__(self, body: Sequence[BodyOp], owners: OwnersOf, folded: Container[int] = ()) -> None:
         self._body = body
         self._owners = owners
         self._folded = folded

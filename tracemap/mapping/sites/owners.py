@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tracemap.graph.ops import OpId
-from tracemap.graph.program import CallPath
+from tracemap.graph.model import CallPath, OpId
 from tracemap.ir.source import SourceOperation
 from tracemap.locations import Location
 from tracemap.mapping.model.facts import ModelFacts

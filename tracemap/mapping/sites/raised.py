@@ -1,12 +1,4 @@
-"""Members that no location in a body tells: ops that the compiler raised into another op.
-
-JAX's softmax (maximum, subtract, exponential, sum, divide) becomes one op that carries the location of the divide
-alone. That op in the body is the evidence; the idiom's shape in the model's def-use graph tells what it stands for.
-Where the phase before it was raised shows the same ops on the way that it replaced, they are fused in it by the
-compiler's own locations; else it is the shape alone that tells, and they are absorbed. Where the shape tells nothing
-(the input is a constant, say), what stands on the way does.
-Where no such op stands in a body, an op that is found nowhere was simplified away, be its uses where they may.
-"""
+"""Ops in a site that the compiler raised into others, so that no location names them."""
 
 from __future__ import annotations
 
@@ -14,21 +6,61 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import structs
 
-from tracemap.graph.ops import Evidence, OpId
-from tracemap.graph.program import CallPath, Membership, Site
+from tracemap.graph.model import CallPath, Evidence, Membership, OpId, Site
+from tracemap.ir.attributes import product, shape_of
 from tracemap.ir.bodies import BodyOp
 from tracemap.ir.flow import DispatchRegion
 from tracemap.ir.raising import RAISED, Raised
 from tracemap.ir.source import SourceOperation
-from tracemap.ir.types import product, shape_of
 from tracemap.locations import Location
 from tracemap.mapping.model.facts import ModelFacts
 from tracemap.mapping.model.kinds import work_of
-from tracemap.mapping.sites.amounts import elements, is_assumed
 from tracemap.mapping.sites.cost import LOAD, operations_of_source
+from tracemap.mapping.sites.members import assumed, elements, is_assumed
 from tracemap.mapping.sites.owners import Owners
-from tracemap.mapping.sites.paths import untold_member
 from tracemap.units import UNKNOWN, Integer, split_by_largest_remainder
+
+# ---- paths
+#
+# The calls that lead to ops which no location places.
+
+
+def untold_member(
+    operation: SourceOperation, site: Site, facts: ModelFacts, *, operations: Integer, traffic: Integer, root: bool
+) -> Membership:
+    """A member of a site that no location in its body names, with what it is estimated to cost there: absorbed."""
+    path, *others = paths_to(operation, site, facts)
+    member = Membership(OpId.of(operation.index), Evidence.ABSORBED, root, operations, traffic, path, tuple(others))
+    return assumed(member) if is_assumed(site) else member
+
+
+def paths_to(operation: SourceOperation, site: Site, facts: ModelFacts) -> tuple[CallPath, ...]:
+    """The calls that lead to an op in a site, one way or several.
+
+    They are those of a member of the same function in the site, else the only chain of calls that there is.
+    """
+    for member in site.members:
+        if facts.operations[member.op.number].function == operation.function:
+            return member.paths
+    chain: list[OpId] = []
+    while isinstance(operation.function, str) and len(facts.calls.of(operation.function)) == 1:
+        operation = facts.calls.of(operation.function)[0]
+        if OpId.of(operation.index) in chain:
+            break
+        chain.append(OpId.of(operation.index))
+    return (tuple(reversed(chain)),)
+
+
+# ---- raised
+#
+# Members that no location in a body tells: ops that the compiler raised into another op.
+#
+# JAX's softmax (maximum, subtract, exponential, sum, divide) becomes one op that carries the location of the divide
+# alone. That op in the body is the evidence; the idiom's shape in the model's def-use graph tells what it stands for.
+# Where the phase before it was raised shows the same ops on the way that it replaced, they are fused in it by the
+# compiler's own locations; else it is the shape alone that tells, and they are absorbed. Where the shape tells nothing
+# (the input is a constant, say), what stands on the way does. Where no such op stands in a body, an op that is found
+# nowhere was simplified away, be its uses where they may.
 
 
 class Idioms:

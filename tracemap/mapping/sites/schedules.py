@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tracemap.graph.program import Schedule, Submission, Transfer
+from tracemap.graph.model import Schedule, Submission, Transfer
 from tracemap.ir.hal import HalProgram
 from tracemap.ir.queues import ENTRY, EXIT, HalFunction, HalPoint
 from tracemap.mapping.sites.owners import Owners

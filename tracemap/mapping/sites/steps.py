@@ -13,20 +13,19 @@ from dataclasses import dataclass
 
 from msgspec import structs
 
-from tracemap.graph.ops import OpId, in_order
-from tracemap.graph.program import Kernel, Site, Step
+from tracemap.graph.model import Kernel, OpId, Site, Step, in_order
+from tracemap.ir.attributes import is_conversion
 from tracemap.ir.bodies import BodyOp
-from tracemap.ir.configured import KernelText, LocatedStep
+from tracemap.ir.executables import KernelText, LocatedStep
 from tracemap.ir.flow import DispatchRegion
-from tracemap.ir.scalars import is_conversion
+from tracemap.mapping.model.idioms import Rotation
 from tracemap.mapping.model.kinds import work_of
-from tracemap.mapping.model.rotated import Rotation
-from tracemap.mapping.sites.beside import Group, with_beside
+from tracemap.mapping.sites.cost import Misplaced, with_products
+from tracemap.mapping.sites.horizontal_fusion import Group, with_beside
+from tracemap.mapping.sites.members import with_rotations
 from tracemap.mapping.sites.owners import Owners
-from tracemap.mapping.sites.products import Misplaced, with_products
 from tracemap.mapping.sites.raised import Works
-from tracemap.mapping.sites.rotated import with_rotations
-from tracemap.mapping.sites.stand_ins import StandIns, without_stand_ins
+from tracemap.mapping.sites.relabelled import StandIns, without_stand_ins
 from tracemap.units import UNKNOWN
 
 _NO_EVIDENCE = frozenset(

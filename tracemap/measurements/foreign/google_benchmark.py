@@ -19,10 +19,8 @@ from msgspec import structs
 from tracemap.codec import decode
 from tracemap.errors import RunInvalid
 from tracemap.inputs import opened
-from tracemap.measurements.circumstances import Machine, recorded_at
-from tracemap.measurements.foreign.run import ForeignRun
-from tracemap.measurements.foreign.totals import Total, fill_totals, means_only, rows_of_totals
-from tracemap.measurements.model import UNTOLD_HEADER, RunHeader
+from tracemap.measurements.foreign.rows import ForeignRun, Total, fill_totals, means_only, rows_of_totals
+from tracemap.measurements.model import UNTOLD_HEADER, Machine, RunHeader, recorded_at
 from tracemap.units import INTEGER_LIMIT, NS_OF_UNIT, UNKNOWN, Integer
 
 if TYPE_CHECKING:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from tracemap.errors import RunEmpty, RunInvalid, UsageInvalid, check_limits
-from tracemap.inert import plain_cell
 from tracemap.measurements.badcells import explain_bad_cell
 from tracemap.measurements.columns import (
     calls_of_workgroups,
@@ -24,9 +23,10 @@ from tracemap.measurements.columns import (
     file_columns,
     metrics_of,
 )
-from tracemap.measurements.foreign.run import ForeignRun
+from tracemap.measurements.foreign.rows import ForeignRun
 from tracemap.measurements.model import COLUMNS, STEP_METRICS, UNTOLD_HEADER, Clock, Run
 from tracemap.measurements.sql import literal, quoted, reading_errors
+from tracemap.sanitize import plain_cell
 
 if TYPE_CHECKING:
     import duckdb

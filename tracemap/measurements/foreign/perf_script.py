@@ -17,8 +17,7 @@ from msgspec import structs
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import RunEmpty, RunInvalid
 from tracemap.measurements.columns import CODE_OFFSET
-from tracemap.measurements.foreign.lines import load_lines, not_understood
-from tracemap.measurements.foreign.run import ForeignRun
+from tracemap.measurements.foreign.rows import ForeignRun, load_lines, not_understood
 from tracemap.measurements.model import SAMPLES, UNTOLD_HEADER
 from tracemap.measurements.sql import literal
 from tracemap.units import format_count, format_share, plural

@@ -14,8 +14,7 @@ from msgspec import structs
 
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import RunEmpty, RunInvalid
-from tracemap.measurements.foreign.run import ForeignRun
-from tracemap.measurements.foreign.totals import means_only, rows_of_totals, select_totals
+from tracemap.measurements.foreign.rows import ForeignRun, means_only, rows_of_totals, select_totals
 from tracemap.measurements.model import UNTOLD_HEADER, Clock
 from tracemap.measurements.sql import damage_of, literal, reading_errors, table_of
 from tracemap.units import plural

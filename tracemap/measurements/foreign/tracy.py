@@ -17,9 +17,14 @@ from msgspec import structs
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import RunInvalid
 from tracemap.measurements.columns import calls_of_workgroups
-from tracemap.measurements.foreign.lines import load_lines, not_understood
-from tracemap.measurements.foreign.run import ForeignRun
-from tracemap.measurements.foreign.totals import means_only, rows_of_totals, select_totals
+from tracemap.measurements.foreign.rows import (
+    ForeignRun,
+    load_lines,
+    means_only,
+    not_understood,
+    rows_of_totals,
+    select_totals,
+)
 from tracemap.measurements.model import UNTOLD_HEADER, Clock
 from tracemap.measurements.sql import literal
 from tracemap.units import format_count, plural

@@ -20,7 +20,7 @@ from tracemap.measurements.hook.recording import (
     start_ns,
 )
 from tracemap.measurements.sql import CSV, copy_to, literal, open_database, quoted
-from tracemap.options.stats import StatsOptions
+from tracemap.options.measure import StatsOptions
 from tracemap.outputs import check_file, check_table_name, is_csv
 
 if TYPE_CHECKING:

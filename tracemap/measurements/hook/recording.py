@@ -15,18 +15,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import QueryInvalid, RunInvalid
-from tracemap.measurements.hook.head import FileHead, FileKind, read_head, read_records
 from tracemap.measurements.hook.process import (
+    FileHead,
+    FileKind,
     HookKernel,
     ProcessFile,
     count,
     known_kernels,
     nothing_recorded,
     read_again,
+    read_head,
     read_processes,
+    read_records,
     what_is_lost,
 )
-from tracemap.options.stats import StatsOptions
+from tracemap.options.measure import StatsOptions
 from tracemap.units import listed, plural
 
 if TYPE_CHECKING:

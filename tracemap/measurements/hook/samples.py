@@ -1,8 +1,4 @@
-"""Samples of the program counter, as the hook wrote them, and where in which executable they lie.
-
-Each sampled thread leaves `hook-STAMP-N.samples` beside its process's file. All samples of a thread are there, also
-those outside of executables; a sample belongs to the executable that lay at its address at its time.
-"""
+"""Samples of the program counter, as the hook writes them."""
 
 from __future__ import annotations
 
@@ -13,8 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import RunInvalid
-from tracemap.measurements.hook.head import FileHead, FileKind, read_head, read_records
+from tracemap.measurements.elapsed import Stops
 from tracemap.measurements.hook.process import (
+    FileHead,
+    FileKind,
     HookExecutable,
     HookKernel,
     ProcessFile,
@@ -23,7 +21,9 @@ from tracemap.measurements.hook.process import (
     known_kernels,
     nothing_recorded,
     read_again,
+    read_head,
     read_processes,
+    read_records,
     what_is_lost,
 )
 from tracemap.units import plural
@@ -31,6 +31,52 @@ from tracemap.units import plural
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
+
+
+# ---- stops
+#
+# When the program stopped its clock, as the hook saw it.
+#
+# iree-benchmark-module stops its clock after each call of the function, writes the profile, and lets the clock go on.
+# Of an asynchronous function it calls a batch, and stops the clock before that too, while it makes the fences: its
+# clock goes for a moment more between two batches. Each time it reads the CPU time of its process, which the hook
+# notes. The file has the moments in order, the first of them when the clock began to go, and ends in zeros.
+
+
+def read_stops(path: Path, begins_ns: npt.NDArray[Any], calls: int, pieces: int = 1) -> Stops | None:
+    """The stops of a program; None where there are none, or they are not what they should be.
+
+    Args:
+        path: the hook's file; it need not be there.
+        begins_ns: when each call, or batch of calls, began: each must lie in a piece of its own in which the clock
+            went. None begins where nothing is done on a device.
+        calls: how many there were, which must then be the pieces, but for the last, in which nothing is called.
+        pieces: for each of them, in which the clock goes: 2 for an asynchronous function, which is called in the last.
+    """
+    import numpy as np
+
+    if not path.is_file():
+        return None
+    with path.open("rb") as file:
+        moments = np.fromfile(file, dtype=np.int64)
+    moments = moments[: np.count_nonzero(moments)]
+    places = np.searchsorted(moments, begins_ns, side="right")
+    apart = 2 * pieces
+    in_turn = bool(np.all(np.diff(moments) >= 0) and np.all(places % 2 == 1) and np.all(np.diff(places) == apart))
+    if not in_turn or (not len(begins_ns) and len(moments) != apart * calls + 2):
+        return None
+    first = int(places[0]) - 1 if len(places) else apart - 2  # what is before it was not recorded
+    going, stopped = moments[first::apart], moments[first + 1 :: apart]
+    return Stops(going[: len(stopped)], stopped)
+
+
+# ---- samples
+#
+# Samples of the program counter, as the hook wrote them, and where in which executable they lie.
+#
+# Each sampled thread leaves `hook-STAMP-N.samples` beside its process's file. All samples of a thread are there, also
+# those outside of executables; a sample belongs to the executable that lay at its address at its time.
+
 
 OUTSIDE: Final = -1
 """The executable of a sample that lies in none."""
@@ -239,3 +285,64 @@ def _diagnostics(threads: Sequence[SampledThread]) -> Iterator[Diagnostic]:
     if throttled:
         text = f"the system stopped sampling {plural(throttled, 'time')} for a while: it was asked for too many samples"
         yield Diagnostic("samples-throttled", text)
+
+
+# ---- growing
+#
+# The samples of a program that still runs, counted while the hook writes them: each of them is read once.
+
+
+class GrowingSamples:
+    """Counts the samples in executables that the hook has written into a folder by now."""
+
+    def __init__(self, folder: Path) -> None:
+        """Nothing needs to be there yet."""
+        self.read = 0
+        """How many samples were read so far, in executables and outside."""
+        self._folder = folder
+        self._heads: dict[Path, FileHead] = {}
+        self._read_of: dict[Path, int] = {}
+        self._times_ns: list[npt.NDArray[Any]] = []
+        self._since_ns = self._count = 0
+
+    def inside_since(self, begin_ns: int) -> int:
+        """How many samples were taken in executables since a time. One that is asked for again costs what is new.
+
+        Raises:
+            RunEmpty: the hook has written nothing yet.
+            RunInvalid: its files are made at this moment, or damaged.
+        """
+        new = self._read_on()
+        if begin_ns != self._since_ns:
+            self._since_ns, self._count, new = begin_ns, 0, self._times_ns
+        self._count += sum(int((times >= begin_ns).sum()) for times in new)
+        return self._count
+
+    def _read_on(self) -> list[npt.NDArray[Any]]:
+        """When the samples were taken, in executables, that were not read before."""
+        files = read_processes(self._folder)
+        found = []
+        for process in files.values():
+            known = list(known_executables(process, files).values())
+            for path in process.thread_files("samples"):
+                times = self._new_of(path, known)
+                found.append(times)
+        self._times_ns += found
+        return found
+
+    def _new_of(self, path: Path, known: Sequence[HookExecutable]) -> npt.NDArray[Any]:
+        import numpy as np
+
+        head = self._heads.get(path) or read_head(path, SAMPLES_FILE)
+        if head is None:
+            return np.zeros(0, dtype=np.uint64)
+        self._heads[path] = head
+        done = self._read_of.get(path, 0)
+        records = read_records(path, head, skip=done)
+        written = int(np.argmin(whole)) if not (whole := records["time_ns"] != 0).all() else len(records)
+        self._read_of[path] = done + written
+        self.read += written
+        taken = records[:written]
+        executable, _ = resolve(taken["ip"], taken["time_ns"], known)
+        times: npt.NDArray[Any] = taken["time_ns"][executable != OUTSIDE]
+        return times

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import QueryInvalid, RunEmpty, RunInvalid, UsageInvalid
-from tracemap.inert import plain_cell
 from tracemap.inputs import check_is_file, copy_given, is_file, said_of
 from tracemap.measurements.columns import check_width, csv_rows
 from tracemap.measurements.hook.recording import (
@@ -26,8 +25,9 @@ from tracemap.measurements.hook.recording import (
     start_ns,
 )
 from tracemap.measurements.sql import asked_database, damage_of, quoted, table_of
-from tracemap.options.stats import StatsOptions
+from tracemap.options.measure import StatsOptions
 from tracemap.owned.home import temporary_folder
+from tracemap.sanitize import plain_cell
 
 if TYPE_CHECKING:
     import numpy as np

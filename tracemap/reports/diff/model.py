@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from tracemap.codec import Record
 from tracemap.comparison.model import Finding, KernelCode, MetricDifference
 from tracemap.diagnostics import Diagnostic
-from tracemap.reports.highlight.colours import Coloured
+from tracemap.reports.highlight import Coloured
 from tracemap.reports.page.model import KernelPage, LineLink, Shown
 
 BeforeAfter = tuple[int, int]

@@ -14,12 +14,12 @@ from itertools import pairwise
 from typing import Final
 
 from tracemap._version import __version__
-from tracemap.graph.program import Kernel
-from tracemap.inert import without_controls
-from tracemap.options.export import SelfCost
-from tracemap.reports.basis import counted_in
+from tracemap.graph.model import Kernel
+from tracemap.options.results import SelfCost
+from tracemap.reports.advice import counted_in
 from tracemap.reports.exports.charges import Charge, Ledger, Place
 from tracemap.reports.exports.pprof import comments, known_line
+from tracemap.sanitize import without_controls
 from tracemap.units import UNKNOWN, Text, Unknown
 
 _NO_FILE: Final = "???"

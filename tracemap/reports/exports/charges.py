@@ -1,23 +1,47 @@
-"""Who is charged with what: each op in each site or transfer with its share, and each residual with its reason.
-
-All formats are made of these. A ledger that does not add up to what was measured is refused by its constructor.
-"""
+"""Costs by op and call stack, for all stack-based exports."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 
 from tracemap.attribution.model import Attribution, BalanceError, MetricTotal, ResidualReason, SiteResult
-from tracemap.errors import UsageInvalid
-from tracemap.graph.model import TraceGraph
-from tracemap.graph.ops import Frame, Op, OpId
+from tracemap.errors import ToolMissing, UsageInvalid
+from tracemap.graph.model import Frame, Op, OpId, TraceGraph
 from tracemap.graph.query import frames_of, scope_of, users_own
-from tracemap.inert import without_controls
-from tracemap.options.export import Callers
-from tracemap.reports.costed import parts_of
+from tracemap.options.results import Callers
+from tracemap.reports.cost_lookup import parts_of
+from tracemap.sanitize import without_controls
 from tracemap.units import INTEGER_LIMIT, UNKNOWN, Integer, Text, Unknown
+
+# ---- extras
+#
+# Libraries that only one format needs: extras of the package, imported where they are used.
+
+
+@contextmanager
+def from_extra(form: str) -> Iterator[None]:
+    """Around imports of what a format's extra installs; the extra is called as the format.
+
+    Raises:
+        ToolMissing: it is not installed.
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise ToolMissing(
+            f"{form} needs a package that is not installed ({error.name}): pip install tracemap[{form}]"
+        ) from error
+
+
+# ---- charges
+#
+# Who is charged with what: each op in each site or transfer with its share, and each residual with its reason.
+#
+# All formats are made of these. A ledger that does not add up to what was measured is refused by its constructor.
+
 
 NANOSECONDS = "ns"
 

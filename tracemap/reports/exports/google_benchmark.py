@@ -10,11 +10,11 @@ from collections import defaultdict
 from typing import Any
 
 from tracemap.codec import pretty
-from tracemap.inert import without_controls
-from tracemap.reports.basis import basis, known_invocations
+from tracemap.reports.advice import basis, known_invocations
+from tracemap.reports.escaping import file_line
 from tracemap.reports.exports.charges import Charge, Ledger, added
-from tracemap.reports.json.google_benchmark import benchmark, document
-from tracemap.reports.labels import file_line
+from tracemap.reports.json_documents import benchmark, document
+from tracemap.sanitize import without_controls
 from tracemap.units import Unknown
 
 _REAL, _CPU = "duration_ns", "cpu_ns"

@@ -12,13 +12,12 @@ from typing import Any, Final
 
 from tracemap.attribution.model import ResidualReason
 from tracemap.codec import pretty
-from tracemap.graph.model import TraceGraph
-from tracemap.graph.ops import Op
+from tracemap.graph.model import Op, TraceGraph
 from tracemap.graph.query import scopes_of
-from tracemap.inert import without_controls
-from tracemap.reports.basis import counted_in
+from tracemap.reports.advice import counted_in
 from tracemap.reports.exports.charges import Ledger, residual_name
 from tracemap.reports.exports.network import about_op
+from tracemap.sanitize import without_controls
 from tracemap.units import Unknown
 
 _RESIDUAL: Final = "(residual)"

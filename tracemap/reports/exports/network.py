@@ -1,23 +1,30 @@
-"""The map with its costs as a graph of networkx: ops, sites, transfers, kernels and residuals, and what links them.
-
-Costs stand, under the metrics' names, on ops and residuals, whose sums are what was measured; and again on the edges
-from ops to the sites that they work in, and from sites to their kernels, as what flows there.
-"""
+"""The map with its costs as a graph: networkx, Graphviz and GraphML."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+import io
+import re
+from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import TYPE_CHECKING, Final
 
-from tracemap.graph.model import TraceGraph
-from tracemap.graph.ops import Op
+from tracemap.graph.model import Op, TraceGraph
 from tracemap.graph.query import python_frame, scope_text
-from tracemap.inert import without_controls
+from tracemap.reports.advice import shown_amount
 from tracemap.reports.exports.charges import Charge, Ledger, op_label
+from tracemap.sanitize import without_controls
 from tracemap.units import UNKNOWN, Unknown
 
 if TYPE_CHECKING:
     import networkx
+
+
+# ---- network
+#
+# The map with its costs as a graph of networkx: ops, sites, transfers, kernels and residuals, and what links them.
+#
+# Costs stand, under the metrics' names, on ops and residuals, whose sums are what was measured; and again on the edges
+# from ops to the sites that they work in, and from sites to their kernels, as what flows there.
+
 
 Attributes = dict[str, str | int]
 MEMBERSHIP: Final = "membership"
@@ -117,3 +124,93 @@ def about_op(graph: TraceGraph, op: Op) -> Attributes:
         for key, value in zip(_OF_OPS, known, strict=True)
         if not isinstance(value, Unknown)
     }
+
+
+# ---- dot
+#
+# The graph of a map and its costs in the language of Graphviz.
+#
+# Written here: the libraries that write it leave quoting to their callers, and quoting is most of it.
+
+
+_SHAPES: Final = {"op": "box", "site": "ellipse", "transfer": "ellipse", "kernel": "component", "residual": "note"}
+_STYLES: Final = {MEMBERSHIP: "solid", CALL: "bold", DATA_FLOW: "dotted"}
+
+
+def dot(network: networkx.DiGraph[str], ledger: Ledger) -> str:
+    """The document: nodes and edges with all their attributes, and what they look like."""
+    return "".join(f"{line}\n" for line in _lines(network, ledger))
+
+
+def _lines(network: networkx.DiGraph[str], ledger: Ledger) -> Iterator[str]:
+    yield f"digraph {quoted(without_controls(ledger.graph.module.name))} {{"
+    yield '  node [fontname="monospace"];'
+    names = _names_here(ledger)
+    for node, attributes in network.nodes.data():
+        look = {"label": _label(attributes, ledger), "shape": _SHAPES[str(attributes["kind"])]}
+        yield f"  {quoted(str(node))} [{_listed({**attributes, **look}, names)}];"
+    for tail, head, attributes in network.edges.data():
+        look = {"style": _STYLES[attributes["kind"]]}
+        yield f"  {quoted(tail)} -> {quoted(head)} [{_listed({**attributes, **look}, names)}];"
+    yield "}"
+
+
+def _names_here(ledger: Ledger) -> dict[str, str]:
+    """What metrics are called here, by their names in the network: in a name that Graphviz acts on there is no space.
+
+    It would draw a node as wide as the metric `width` is large.
+    """
+    plain = told_apart(without_controls(metric.name) for metric in ledger.metrics)
+    return {name: f"metric {here}" for name, here in zip(metric_names(ledger), plain, strict=True)}
+
+
+def _label(attributes: Mapping[str, str | int], ledger: Ledger) -> str:
+    """What is read in a node: what it is, and its cost in the first metric."""
+    metric = ledger.metrics[0]
+    cost = attributes.get(metric_names(ledger)[0])
+    shown = [str(attributes["label"])]
+    if isinstance(cost, int) and cost:
+        shown.append(f"{without_controls(metric.name)} {shown_amount(cost, metric)}")
+    return "\n".join(shown)
+
+
+def _listed(attributes: Attributes, names: Mapping[str, str]) -> str:
+    return ", ".join(f"{quoted(names.get(name, name))}={quoted(str(value))}" for name, value in attributes.items())
+
+
+def quoted(text: str) -> str:
+    r"""A text in quotes; a line end is written as `\n`, and a backslash of the text stays one.
+
+    >>> print(quoted('a "b" \\N'))
+    "a \"b\" \\N"
+    """
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
+
+
+# ---- graphml
+#
+# The graph of a map and its costs as GraphML, which Gephi, yEd and networkx read.
+
+
+_NOT_OF_XML: Final = re.compile("[\ud800-\udfff\ufffe\uffff]")
+
+
+def graphml(network: networkx.DiGraph[str]) -> bytes:
+    """The document; networkx writes it with the standard library's XML, whatever else is installed."""
+    from networkx.readwrite.graphml import write_graphml_xml
+
+    of_all = (*(of for _, of in network.nodes.data()), *(of for *_, of in network.edges.data()))
+    names = list(dict.fromkeys(name for attributes in of_all for name in attributes))
+    written = dict(zip(names, told_apart(map(_of_xml, names)), strict=True))
+    for attributes in of_all:
+        clean = {written[name]: _of_xml(of) if isinstance(of, str) else of for name, of in attributes.items()}
+        attributes.clear()
+        attributes.update(clean)
+    out = io.BytesIO()
+    write_graphml_xml(network, out, prettyprint=True, named_key_ids=False)
+    return out.getvalue()
+
+
+def _of_xml(text: str) -> str:
+    """The text with a sign in the place of what XML does not have."""
+    return _NOT_OF_XML.sub("\ufffd", text)

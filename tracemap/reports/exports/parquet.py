@@ -9,7 +9,7 @@ from tracemap.attribution.model import Attribution
 from tracemap.errors import UsageInvalid
 from tracemap.graph.model import TraceGraph
 from tracemap.measurements.sql import copy_to, open_database, quoted
-from tracemap.reports.csv.tables import COLUMNS, attribution_rows
+from tracemap.reports.csv_tables import TABLE_COLUMNS, attribution_rows
 from tracemap.units import INTEGER_LIMIT, Unknown
 
 _TYPES: Final = {str: "VARCHAR", int: "BIGINT"}
@@ -22,15 +22,15 @@ def write_parquet(graph: TraceGraph, attribution: Attribution, target: Path) -> 
         UsageInvalid: a number has more than 64 bits.
         TargetUnwritable: the file cannot be written.
     """
-    columns: list[list[str | int | None]] = [[] for _ in COLUMNS]
+    columns: list[list[str | int | None]] = [[] for _ in TABLE_COLUMNS]
     for row in attribution_rows(graph, attribution):
         for column, cell in zip(columns, row, strict=True):
             if isinstance(cell, int) and abs(cell) > INTEGER_LIMIT:
                 raise UsageInvalid(f"{cell} has more than the 64 bits of a number in Parquet; write csv")
             column.append(None if isinstance(cell, Unknown) else cell)
-    types = [_TYPES[kind] for kind in COLUMNS.values()]
+    types = [_TYPES[kind] for kind in TABLE_COLUMNS.values()]
     lists = ", ".join(
-        f"unnest(CAST(? AS {kind}[])) AS {quoted(name)}" for name, kind in zip(COLUMNS, types, strict=True)
+        f"unnest(CAST(? AS {kind}[])) AS {quoted(name)}" for name, kind in zip(TABLE_COLUMNS, types, strict=True)
     )
     with open_database() as connection:
         # One thread writes the rows in their order, and so the same bytes each time.

@@ -12,10 +12,9 @@ from typing import Any, Final
 from tracemap.attribution.model import Attribution
 from tracemap.attribution.timeline import Span
 from tracemap.graph.model import TraceGraph
-from tracemap.inert import without_controls
-from tracemap.reports.exports.charges import inert, op_label
-from tracemap.reports.exports.extras import from_extra
+from tracemap.reports.exports.charges import from_extra, inert, op_label
 from tracemap.reports.tracks import OpShare, Shares, Track, span_name, tracks_of
+from tracemap.sanitize import without_controls
 from tracemap.units import Unknown
 
 _SEQUENCE: Final = 1

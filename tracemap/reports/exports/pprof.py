@@ -13,11 +13,10 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final
 
-from tracemap.inert import without_controls
-from tracemap.reports.basis import basis
-from tracemap.reports.exports.charges import NANOSECONDS, Charge, Ledger, Place
-from tracemap.reports.exports.extras import from_extra
-from tracemap.reports.labels import file_line
+from tracemap.reports.advice import basis
+from tracemap.reports.escaping import file_line
+from tracemap.reports.exports.charges import NANOSECONDS, Charge, Ledger, Place, from_extra
+from tracemap.sanitize import without_controls
 from tracemap.units import Integer, Unknown
 
 _FORM: Final = "pprof"

@@ -1,24 +1,106 @@
-"""Puts a page together: one HTML file that neither loads nor sends anything. The same page gives the same bytes.
-
-Everything that its template inserts is escaped.
-"""
+"""HTML documents: one file each, with blocks of long text, and colours."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from tracemap.codec import Record
-from tracemap.inert import without_controls
 from tracemap.outputs import check_file, write_text
+from tracemap.reports.escaping import for_markup
+from tracemap.sanitize import without_controls
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+
+
+# ---- blocks
+#
+# Long texts in blocks of lines: browsers lay out only the blocks that are in view, if they know the sizes of all.
+#
+# A line is an element with its plain text, so that the browser finds it and links lead to it, with scripts and without
+# (a page's script makes those of very long texts: `assets/page/texts.js`). What else it shows, colours too, the script
+# adds to blocks that are near the view (`assets/shared/blocks.js`).
+
+
+LINES_PER_BLOCK = 100
+
+Line = TypeVar("Line")
+
+
+def in_blocks(lines: Sequence[Line]) -> list[Sequence[Line]]:
+    """The lines, `LINES_PER_BLOCK` at a time."""
+    return [lines[start : start + LINES_PER_BLOCK] for start in range(0, len(lines), LINES_PER_BLOCK)]
+
+
+def block_sizes(texts: Mapping[str, tuple[int, int]]) -> str:
+    """Style rules for the sizes of texts and their blocks, as style attributes are against the policy.
+
+    Args:
+        texts: the id of each text's element -> columns of its widest line, number of its lines.
+    """
+    widths = [f"#{anchor} .code {{ --columns: {columns} }}\n" for anchor, (columns, _) in texts.items()]
+    lengths = sorted({len(block) for _, count in texts.values() for block in in_blocks(range(count))})
+    return "".join(widths + [f".n{length} {{ --lines: {length} }}\n" for length in lengths])
+
+
+def markup_of_lines(lines: Sequence[str | None], anchor: str) -> str:
+    """The elements of a text's lines: those of the text `F0` have the ids `F0L1`, `F0L2` and so on; None is a gap."""
+    return "".join(_markup(lines, anchor))
+
+
+def _markup(lines: Sequence[str | None], anchor: str) -> Iterator[str]:
+    number = 0
+    for block in in_blocks(lines):
+        yield f'<div class="chunk n{len(block)}">\n'
+        # Escaping takes no time to speak of, but by the line it would.
+        there = iter(for_markup("\n".join(line for line in block if line is not None)).split("\n"))
+        for line in block:
+            if line is None:
+                yield '<div class="l gap"></div>\n'
+                continue
+            number += 1
+            text = next(there)
+            yield f'<div class="l" id="{anchor}L{number}"><code>{text}</code></div>\n'
+        yield "</div>\n"
+
+
+# ---- shades
+#
+# Probabilities as shades and correlations as tints, which text and pages have alike.
+
+
+SHADES: Final = (
+    *("  ", "_ ", "__", "▁_", "▁▁", "▂▁", "▂▂", "▃▂", "▃▃"),
+    *("▄▃", "▄▄", "▅▄", "▅▅", "▆▅", "▆▆", "▇▆", "▇▇", "█▇", "██"),
+)
+"""From probability 0 to 1."""
+TINTS: Final = 10
+"""From correlation 0 to 1, or to -1."""
+
+
+def shade_level(probability: float, gamma: float) -> int:
+    """Which of `SHADES` a probability has."""
+    return min(len(SHADES) - 1, math.floor(math.pow(probability, gamma) * len(SHADES)))
+
+
+def tints() -> str:
+    """The strength of each shade and tint, in percent, as rules: style attributes are against the pages' policy."""
+    shades = [f".q{level} {{ --p: {round(100 * level / (len(SHADES) - 1))}% }}\n" for level in range(len(SHADES))]
+    return "".join(shades + [f".r{level} {{ --p: {6 * level}% }}\n" for level in range(TINTS + 1)])
+
+
+# ---- document
+#
+# Puts a page together: one HTML file that neither loads nor sends anything. The same page gives the same bytes.
+#
+# Everything that its template inserts is escaped.
 
 
 def content_policy(style: str, *scripts: str) -> str:

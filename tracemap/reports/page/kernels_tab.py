@@ -13,12 +13,11 @@ from msgspec import structs
 
 from tracemap.attribution.model import Attribution, KernelResult
 from tracemap.graph.bundle import Bundle
-from tracemap.graph.model import TraceGraph
-from tracemap.graph.program import Kernel
-from tracemap.graph.remarks import FIGURES, Remark
+from tracemap.graph.documents import FIGURES, Remark
+from tracemap.graph.model import Kernel, TraceGraph
 from tracemap.machine.images import Image, read_images
+from tracemap.reports.escaping import or_dash
 from tracemap.reports.kernels import view_kernel
-from tracemap.reports.labels import or_dash
 from tracemap.reports.page.model import KernelPage, LoopRow
 from tracemap.reports.remarks import in_order
 from tracemap.units import Text

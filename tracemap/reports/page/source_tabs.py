@@ -11,11 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from tracemap.graph.model import SourceFile
-from tracemap.graph.ops import Fate, Frame, OpId
-from tracemap.reports.costed import NOTHING, CostedMap, added, heat
-from tracemap.reports.highlight.colours import colours_of_python
-from tracemap.reports.labels import short_name
+from tracemap.graph.model import Fate, Frame, OpId, SourceFile
+from tracemap.reports.cost_lookup import NOTHING, CostedMap, added, heat
+from tracemap.reports.escaping import short_name
+from tracemap.reports.highlight import colours_of_python
 from tracemap.reports.page.model import HEAT_LEVELS, LineCost, SourceLine, SourcePage, SourceRows
 from tracemap.units import UNKNOWN, Unknown, sum_of
 

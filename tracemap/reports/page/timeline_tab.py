@@ -10,14 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from tracemap.attribution.lengths import NO_TIME
+from tracemap.attribution.call_statistics import NO_TIME
 from tracemap.attribution.timeline import Excerpt, Span
-from tracemap.graph.ops import OpId
-from tracemap.graph.program import Site
-from tracemap.reports.costed import CostedMap
+from tracemap.graph.model import OpId, Site
+from tracemap.reports.cost_lookup import CostedMap
 from tracemap.reports.escaping import as_shown
-from tracemap.reports.page.families import Family
-from tracemap.reports.page.pictures import CallLengths, Timeline, TimelineCall, TimelineItem, TimelineTrack
+from tracemap.reports.page.model import CallLengths, Timeline, TimelineCall, TimelineItem, TimelineTrack
+from tracemap.reports.page.overview_tab import Family
 from tracemap.reports.tracks import Track, span_name, tracks_of
 from tracemap.units import Integer, format_count, plural
 

@@ -13,13 +13,11 @@ from operator import add
 from typing import Final
 
 from tracemap.attribution.model import RESIDUAL_TEXTS, ResidualReason
-from tracemap.graph.ops import OpId
-from tracemap.reports.costed import NOTHING, CostedMap, Reached
-from tracemap.reports.escaping import as_shown
-from tracemap.reports.labels import file_line, short_name
-from tracemap.reports.page.families import Family
-from tracemap.reports.page.model import amounts
-from tracemap.reports.page.pictures import Tree, TreeNode
+from tracemap.graph.model import OpId
+from tracemap.reports.cost_lookup import NOTHING, CostedMap, Reached
+from tracemap.reports.escaping import as_shown, file_line, short_name
+from tracemap.reports.page.model import Tree, TreeNode, amounts
+from tracemap.reports.page.overview_tab import Family
 from tracemap.reports.page.source_tabs import kept_frames
 from tracemap.units import Unknown, plural
 

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, TextIO
 from tracemap.attribution.model import RESIDUAL_TEXTS, Attribution
 from tracemap.diagnostics import foremost, others
 from tracemap.graph.model import TraceGraph
-from tracemap.options.attribute import AttributeOptions, Rule
-from tracemap.reports.advice import advice, devices_compared
-from tracemap.reports.basis import counted_in, elapsed_said, invocations_said
-from tracemap.reports.costed import (
+from tracemap.options.results import AttributeOptions, Rule
+from tracemap.reports.advice import advice, counted_in, devices_compared, elapsed_said, invocations_said
+from tracemap.reports.cost_lookup import (
     ASSUMED_SIZES,
     AT_LOAD,
     EQUAL_MEMBERS,
@@ -22,13 +21,12 @@ from tracemap.reports.costed import (
     called_functions,
     explained_of_elapsed,
 )
-from tracemap.reports.labels import or_dash
+from tracemap.reports.escaping import or_dash
 from tracemap.reports.terminal.tables import Heading, console, print_diagnostics, print_table, say
 from tracemap.reports.views.chosen import Chosen, chosen_view, costs_of
 from tracemap.reports.views.costs import Costs
 from tracemap.reports.views.model import TEXT, Column, Row, View
-from tracemap.reports.views.ops import UNCERTAIN, UNCERTAIN_MARK
-from tracemap.reports.views.places import slowest_calls
+from tracemap.reports.views.ops import UNCERTAIN, UNCERTAIN_MARK, slowest_calls
 from tracemap.units import UNKNOWN, Scale, format_ns, listed, plural
 
 if TYPE_CHECKING:

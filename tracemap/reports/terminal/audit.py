@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, TextIO
 
 from tracemap.graph.audit import Audit, Loss, Spot
-from tracemap.graph.model import TraceGraph
-from tracemap.graph.ops import SOURCE, Op
-from tracemap.reports.labels import line_and_column, or_question_mark
+from tracemap.graph.model import SOURCE, Op, TraceGraph
+from tracemap.reports.escaping import line_and_column, or_question_mark
 from tracemap.reports.terminal.tables import Heading, console, number, print_table, say
 from tracemap.units import format_share, plural
 

@@ -18,9 +18,9 @@ from tracemap.comparison.model import (
     RemarkDifference,
     ways_of,
 )
-from tracemap.options.diff import DiffOptions
-from tracemap.reports.basis import scaled_unit
-from tracemap.reports.labels import or_dash, or_question_mark
+from tracemap.options.results import DiffOptions
+from tracemap.reports.advice import scaled_unit
+from tracemap.reports.escaping import or_dash, or_question_mark
 from tracemap.reports.terminal.tables import Heading, console, number, print_diagnostics, print_table, say
 from tracemap.units import Integer, Unknown, format_mean, format_ns, format_share, plural
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, TextIO
 
 from tracemap.graph.lowering import Link, Loop, Lowering, SourceOp, Stage
-from tracemap.graph.ops import Evidence
-from tracemap.reports.labels import line_and_column, or_question_mark
-from tracemap.reports.lowering.words import heading, whereabouts
+from tracemap.graph.model import Evidence
+from tracemap.reports.escaping import line_and_column, or_question_mark
+from tracemap.reports.lowering_page import heading, whereabouts
 from tracemap.reports.terminal.tables import Heading, console, print_table, say
 from tracemap.units import plural
 

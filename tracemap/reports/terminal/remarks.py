@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, TextIO
 
+from tracemap.graph.documents import FIGURES, Remark, Remarks
 from tracemap.graph.model import TraceGraph
-from tracemap.graph.remarks import FIGURES, Remark, Remarks
-from tracemap.options.remarks import RemarksOptions
-from tracemap.reports.labels import op_line, or_dash
+from tracemap.options.compile import RemarksOptions
+from tracemap.reports.escaping import op_line, or_dash
 from tracemap.reports.terminal.tables import Heading, console, number, print_diagnostics, print_table, say
 from tracemap.units import Unknown, plural
 

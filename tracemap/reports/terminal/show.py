@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, TextIO
 
-from tracemap.graph.model import TraceGraph
-from tracemap.graph.ops import Fate, Op
-from tracemap.graph.program import Site
+from tracemap.graph.model import Fate, Op, Site, TraceGraph
 from tracemap.graph.query import Selection, python_frame, scope_text
+from tracemap.reports.escaping import file_line, op_line, or_dash, root_and_line
 from tracemap.reports.kernels import KernelView, loop_tree, ops_at_site, ops_text
-from tracemap.reports.labels import file_line, op_line, or_dash, root_and_line
 from tracemap.reports.terminal.tables import Heading, console, number, print_diagnostics, print_table, say
 from tracemap.units import format_bytes, format_count, plural
 

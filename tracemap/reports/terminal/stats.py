@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from tracemap.measurements.hook.stats import DURATION, PairStats, ThreadStats
 from tracemap.reports.escaping import for_hook_text
-from tracemap.reports.html.shades import SHADES, shade_level
+from tracemap.reports.html.document import SHADES, shade_level
 
 _LABELS = {DURATION: "duration_ms"}
 """IREE's hook writes ms where it means us. The text keeps that, JSON and CSV have the right unit."""

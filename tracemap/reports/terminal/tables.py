@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO
 
 from tracemap.diagnostics import Diagnostic
-from tracemap.inert import for_terminal
+from tracemap.sanitize import for_terminal
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -271,7 +271,7 @@ def _print_line(to: Console, parts: Sequence[str], mlir: Sequence[bool], style: 
 
 def _colour(row: Text, parts: Sequence[str], mlir: Sequence[bool]) -> None:
     """Colours the cells of a row that are MLIR."""
-    from tracemap.reports.highlight.colours import colours_of_mlir
+    from tracemap.reports.highlight import colours_of_mlir
 
     offset = 0
     for part, is_mlir in zip(parts, mlir, strict=True):

@@ -10,12 +10,11 @@ from fractions import Fraction
 
 from tracemap.attribution.model import Attribution
 from tracemap.errors import UsageInvalid
-from tracemap.options.attribute import AttributeOptions
-from tracemap.reports.costed import CostedMap
+from tracemap.options.results import AttributeOptions
+from tracemap.reports.cost_lookup import CostedMap
 from tracemap.reports.views.costs import SHARE, Costs, shown_metrics
 from tracemap.reports.views.model import TEXT, Cell, Column, Row, View
-from tracemap.reports.views.ops import by_line, by_name, by_op
-from tracemap.reports.views.places import by_kernel, by_site
+from tracemap.reports.views.ops import by_kernel, by_line, by_name, by_op, by_site
 from tracemap.reports.views.python import by_caller, by_python, by_scope
 from tracemap.units import in_parts
 

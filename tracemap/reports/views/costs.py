@@ -11,8 +11,8 @@ from typing import Final
 from tracemap.attribution.model import MetricTotal
 from tracemap.errors import UsageInvalid
 from tracemap.measurements.model import INSTRUCTIONS, LAST_LEVEL_MISSES, READ_MISSES, SAMPLES, STEP_METRICS, RunHeader
-from tracemap.reports.basis import basis, divisor, known_invocations, shown_unit
-from tracemap.reports.costed import default_metric
+from tracemap.reports.advice import basis, divisor, known_invocations, shown_unit
+from tracemap.reports.cost_lookup import default_metric
 from tracemap.reports.views.model import NEVER, PERCENT, Cell, Column
 from tracemap.units import Integer, Unknown
 

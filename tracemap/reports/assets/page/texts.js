@@ -1,4 +1,4 @@
-// The lines of a long text do not stand in the markup: they are made here, as reports/html/blocks.py makes those of others.
+// The lines of a long text do not stand in the markup: they are made here, as reports/html/document.py makes those of others.
 function makeLines(code, anchor, lines) {
   const plain = make("div", "l", make("code"));
   for (let first = 0; first < lines.length; first += data.lines_per_block) {

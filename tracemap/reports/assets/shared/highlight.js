@@ -1,7 +1,7 @@
 // Colours of source text, line by line. Ranges of the text get them, not elements: it stays whole, so that the browser's
 // own search marks what it finds there.
 
-// Tokens of MLIR, by the patterns and colours of the lexer in reports/highlight/mlir.py. Each token begins where the last
+// Tokens of MLIR, by the patterns and colours of the lexer in reports/highlight.py. Each token begins where the last
 // one ended: the first pattern that fits is taken, the last one takes any character.
 const LEXER = new RegExp(data.lexer.map(([pattern]) => "(" + pattern + ")").join("|"), "gsu");
 

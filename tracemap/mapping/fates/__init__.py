@@ -1,1 +1,0 @@
-"""What became of each op, and how far the compiler's output still locates it."""

@@ -1,1 +1,0 @@
-"""Statistics of recorded calls as text, JSON, CSV and page."""

@@ -1,1 +1,0 @@
-"""Tables for spreadsheets and scripts."""

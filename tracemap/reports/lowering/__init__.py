@@ -1,1 +1,0 @@
-"""Loops of pass pipelines as text, JSON and page."""
