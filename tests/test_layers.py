@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Collection, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 import networkx as nx
@@ -200,6 +201,11 @@ def modules() -> list[Path]:
     return sorted(PACKAGE.rglob("*.py"))
 
 
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def room_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
@@ -255,7 +261,7 @@ def arrows_upwards(inner: nx.DiGraph[str], levels: Sequence[Collection[str]]) ->
 
 def imported_names(path: Path) -> Iterator[tuple[int, str]]:
     """Line and absolute dotted name of everything that a module imports, wherever the import stands."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -316,32 +322,43 @@ def test_table_has_no_cycle() -> None:
         seen.add(room)
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_imports_only_downwards(path: Path) -> None:
+def test_imports_only_downwards() -> None:
+    assert [wrong for path in modules() for wrong in imports_upwards(path)] == []
+
+
+def imports_upwards(path: Path) -> Iterator[str]:
+    """The imports of a module that its room must not have."""
     room = room_of(path)
     allowed = (USES | ENTRANCES).get(room, frozenset()) | {room, FREE_FOR_ALL}
-    wrong = []
     for line, name in imported_names(path):
         parts = name.split(".")
         if parts[0] == "tracemap" and len(parts) > 1 and parts[1] not in allowed:
-            wrong.append(f"line {line}: {name}")
-    assert not wrong, f"{path.relative_to(ROOT)} imports upwards: {wrong}"
+            yield f"{path.relative_to(ROOT)}:{line}: {name}"
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_nothing_imports_the_package_root(path: Path) -> None:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    for node in ast.walk(tree):
+def test_nothing_imports_the_package_root() -> None:
+    assert [f"{path.relative_to(ROOT)}:{line}" for path in modules() for line in imports_of_root(path)] == []
+
+
+def imports_of_root(path: Path) -> Iterator[int]:
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
-            assert "tracemap" not in [alias.name for alias in node.names], f"line {node.lineno}"
+            names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            assert _absolute(path, node) != "tracemap", f"line {node.lineno}"
+            names = [_absolute(path, node)]
+        else:
+            continue
+        if "tracemap" in names:
+            yield node.lineno
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_only_ir_and_mapping_import_the_compiler(path: Path) -> None:
-    names = {name for _, name in imported_names(path) if name.startswith("iree.compiler") or name == "iree"}
-    assert not names or room_of(path) in COMPILER_ROOMS
+def test_only_ir_and_mapping_import_the_compiler() -> None:
+    rooms = {room_of(path) for path in modules() if any(is_compiler(name) for _, name in imported_names(path))}
+    assert rooms <= COMPILER_ROOMS
+
+
+def is_compiler(name: str) -> bool:
+    return name.startswith("iree.compiler") or name == "iree"
 
 
 def test_only_the_command_line_prints_or_exits() -> None:
@@ -355,7 +372,7 @@ def test_only_the_command_line_prints_or_exits() -> None:
 
 def lines_that_print_or_exit(path: Path) -> Iterator[int]:
     """Lines of a module that do so; what it does only when started as a program of its own is not looked at."""
-    statements = ast.parse(path.read_text(encoding="utf-8")).body
+    statements = tree_of(path).body
     imported = [node for node in statements if not (isinstance(node, ast.If) and "__main__" in ast.unparse(node.test))]
     for node in (inner for statement in imported for inner in ast.walk(statement)):
         if isinstance(node, ast.Call) and ast.unparse(node.func) in {"print", "sys.exit", "exit", "click.echo"}:
