@@ -21,6 +21,7 @@ FRONTENDS_MORE ?= 'skl2onnx>=1.19,<2'
 
 VENV := .venv
 BIN := $(VENV)/bin
+PACKAGE := $(VENV)/.package
 READY := $(VENV)/.ready
 DEMO := demo
 DIST := dist
@@ -39,23 +40,30 @@ help: ## print this list
 
 venv: $(READY) ## set up the virtual environment .venv (again only when pyproject.toml changed)
 
-$(READY): pyproject.toml setup.py $(wildcard tracemap/hook/*.[ch])
+$(PACKAGE): pyproject.toml setup.py $(wildcard tracemap/hook/*.[ch]) # the package alone, without what tests need
 	@test -n "$(PYTHON)" || { echo "tracemap needs Python 3.11 or newer; name one: make PYTHON=/path/to/python3.12" >&2; exit 1; }
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
 		echo "$(PYTHON) cannot make virtual environments; install its venv package (Debian: apt-get install python3-venv)" >&2; exit 1; }
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --editable .
 	@# As an installation that is not editable has them; else commands compile them anew where none may be written.
 	$(BIN)/python -m compileall -q tracemap
 	@touch $@
 
-demo: $(if $(filter $(BIN)/%,$(TRACEMAP)),$(READY)) ## build, record and attribute the JAX GPT-2 of samples/, print the table and where the page is
+$(READY): $(PACKAGE)
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@
+
+demo: $(if $(filter $(BIN)/%,$(TRACEMAP)),$(PACKAGE)) ## build, record and attribute the JAX GPT-2 of samples/, print the table and where the page is
 	@rm -rf $(DEMO) && mkdir -p $(DEMO)
 	cd samples && $(abspath $(TRACEMAP)) build models/$(MODEL).mlir --source-root sources -o ../$(DEMO)/$(MODEL).tracemap
 	cd samples && $(abspath $(TRACEMAP)) record ../$(DEMO)/$(MODEL).tracemap --flagfile flags/$(MODEL).flags -o ../$(DEMO)/run.csv
 	$(TRACEMAP) attribute $(DEMO)/run.csv --columns op,line,python,name,scope,cpu_ns,share,duration_ns,median \
 		--html $(DEMO)/page.html > $(DEMO)/table.txt
 	@cat $(DEMO)/table.txt
-	@echo "The annotated page: $(CURDIR)/$(DEMO)/page.html"
+	@echo
+	@sed -n '2{s/, median.*//;s/^elapsed/GPT-2 with four layers took/;p;}' $(DEMO)/table.txt
+	@awk '/^op[0-9]/ { print "Most expensive: " $$3 ", " $$4 " in " $$5 ", " $$7 " % of the time in kernels"; exit }' $(DEMO)/table.txt
+	@echo "Annotated page: $(CURDIR)/$(DEMO)/page.html"
 
 test: $(READY) browser vulkan ## run the tests that every change is tried with
 	$(BIN)/python -m pytest -m "not long" $(PYTEST_FLAGS)
