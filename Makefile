@@ -32,7 +32,7 @@ MODEL := jax_gpt2_4l
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test thorough browser vulkan lint format docs schemas assets gallery bench sizes corpus reproducers accuracy mutations fuzz knocks compat frontends frontendsenv spark sparkenv dist release clean
+.PHONY: help venv demo test quick thorough browser vulkan lint format docs schemas assets gallery bench sizes corpus reproducers accuracy mutations fuzz knocks compat frontends frontendsenv spark sparkenv dist release clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
@@ -67,6 +67,9 @@ demo: $(if $(filter $(BIN)/%,$(TRACEMAP)),$(PACKAGE)) ## build, record and attri
 
 test: $(READY) browser vulkan ## run the tests that every change is tried with
 	$(BIN)/python -m pytest -m "not long" $(PYTEST_FLAGS)
+
+quick: $(READY) ## run in a minute what needs no compiled model: units and records
+	$(BIN)/python -m pytest -q -n 2 $$(grep -l 'pytest.mark.quick' tests/test_*.py)
 
 thorough: $(READY) browser vulkan ## run the others, which take long
 	$(BIN)/python -m pytest -m long $(PYTEST_FLAGS)

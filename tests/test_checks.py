@@ -12,6 +12,8 @@ import pytest
 from tests.checks import check_attribution, check_bounds, check_links, check_map, check_page
 from tests.support import Flow, Json
 
+pytestmark = pytest.mark.quick
+
 FLOW = Flow(("main_dispatch_0", "main_dispatch_0"))
 
 

@@ -13,6 +13,8 @@ from tests.schemas import DOCUMENTS, FOLDER, schema, schema_text
 from tracemap.codec import Count, Document, OtherVersion, Record, decode, decode_document, encode, pretty, view
 from tracemap.units import INTEGER_LIMIT, UNKNOWN, Integer, Text
 
+pytestmark = pytest.mark.quick
+
 
 class Part(Record, frozen=True):
     """A part."""

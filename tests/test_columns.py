@@ -33,6 +33,8 @@ from tracemap.reports.cost_lookup import CostedMap
 from tracemap.reports.views.chosen import VIEWS, costs_of
 from tracemap.reports.views.model import TEXT, Cell, Column, View
 
+pytestmark = pytest.mark.quick
+
 INVOCATIONS: Final = 40
 WORKERS: Final = 2
 LINE, SIMULATED_LINE = 128, 64

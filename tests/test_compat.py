@@ -9,6 +9,8 @@ import pytest
 
 from tests.compat.__main__ import tried
 
+pytestmark = pytest.mark.quick
+
 
 @pytest.mark.long
 def test_the_installed_release_can_do_what_the_matrix_tries() -> None:

@@ -9,6 +9,8 @@ import pytest
 from tests.documents import is_current
 from tracemap.errors import TracemapError
 
+pytestmark = pytest.mark.quick
+
 KINDS = TracemapError.__subclasses__()
 """All kinds of error, in the order in which they are declared."""
 

@@ -11,6 +11,8 @@ from tracemap.capture.expected import Tolerance, compared
 from tracemap.capture.input_shapes import sizes_of
 from tracemap.errors import InputInvalid
 
+pytestmark = pytest.mark.quick
+
 
 @pytest.mark.parametrize("expected", [np.inf, -np.inf])
 def test_only_infinity_is_as_expected_where_it_is_expected(expected: float) -> None:

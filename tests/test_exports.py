@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
+
 from tracemap.ir.flow import FlowDispatch
 from tracemap.ir.hal import HalBuffer, HalCommand, HalProgram
 from tracemap.locations import FileRange
 from tracemap.mapping.sites.sites import kernels_of_exports, with_kernels
 from tracemap.units import UNKNOWN, Text
+
+pytestmark = pytest.mark.quick
 
 
 def line(number: int) -> FileRange:

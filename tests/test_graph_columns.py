@@ -15,6 +15,8 @@ from tracemap.graph.map_json import OpTable, Reader, decode, encode
 from tracemap.graph.model import Membership, Op, Site
 from tracemap.units import UNKNOWN
 
+pytestmark = pytest.mark.quick
+
 MANY = 1000
 PLENTY = Reader.of(b" " * 10**6)
 

@@ -32,6 +32,8 @@ from tracemap.graph.references import check_references
 from tracemap.graph.texts import check_letters
 from tracemap.units import UNKNOWN
 
+pytestmark = pytest.mark.quick
+
 DISPATCH = Command("dispatch", "k0", "site0", (1, 1, UNKNOWN), merged=("site1",))
 COPY = Command("copy", UNKNOWN, UNKNOWN, ops=(OpId.of(2),))
 

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from tracemap.measurements.histograms import MOST_BINS, Histogram, histogram
 from tracemap.reports.calls_page import BASE, WIDTH, plot
 
+pytestmark = pytest.mark.quick
+
 REALS = st.floats(width=32, allow_nan=False, allow_infinity=False)
 COUNTS = st.integers(0, 2**24)
 DURATIONS = st.floats(2**-10, 2**20, width=32)

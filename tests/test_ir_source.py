@@ -15,6 +15,8 @@ from tracemap.locations import UnknownLocation
 from tracemap.mapping.tagging import Tags, tag_operations
 from tracemap.units import UNKNOWN
 
+pytestmark = pytest.mark.quick
+
 MODELS = sorted((SAMPLES / "models").glob("*.mlir"))
 
 

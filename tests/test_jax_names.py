@@ -8,6 +8,8 @@ from tracemap.ir.parsing import MlirParser
 from tracemap.ir.reading import describe, parse_model
 from tracemap.mapping.model.scopes import scopes_of
 
+pytestmark = pytest.mark.quick
+
 MODEL = """module {{
   func.func @f(%x: tensor<4xf32>) -> tensor<4xf32> {{
     %0 = stablehlo.tanh %x : tensor<4xf32> loc("{path}/tanh")

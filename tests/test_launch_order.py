@@ -16,6 +16,8 @@ from tracemap.functions import Function
 from tracemap.graph.model import Command, CommandBuffer, Kernel, Schedule, Submission, TraceGraph
 from tracemap.units import UNKNOWN
 
+pytestmark = pytest.mark.quick
+
 KERNELS = ("a", "b")
 
 

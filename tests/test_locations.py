@@ -25,6 +25,8 @@ from tracemap.locations import (
 )
 from tracemap.mapping.tagging import Tags
 
+pytestmark = pytest.mark.quick
+
 FILE = FileRange("src/with space/mod el.py", 42, 7, 42, 7)
 
 

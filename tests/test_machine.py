@@ -11,6 +11,8 @@ from tests.recording import sample
 from tracemap.errors import ModuleInvalid
 from tracemap.machine.images import read_image, read_images
 
+pytestmark = pytest.mark.quick
+
 # Offsets in the header of an ELF file of 64 bits (System V ABI, chapter 4).
 SECTIONS_OFFSET, SECTION_WIDTH, SECTION_COUNT = 40, 58, 60
 SEGMENT_COUNT = 56

@@ -9,6 +9,8 @@ import pytest
 
 from tracemap.measurements.events import EventTable
 
+pytestmark = pytest.mark.quick
+
 COLUMNS = "row, kind, kernel, submission_id, command_index, start_ns, duration_ns, covered_ns"
 # Two submissions as workers report them: not in the order of the work, and one dispatch without times.
 EVENTS = (

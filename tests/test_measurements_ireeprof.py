@@ -33,6 +33,8 @@ from tracemap.measurements.sql import open_database, spared_memory
 from tracemap.toolchain import check_tool, find_tool
 from tracemap.units import UNKNOWN, Integer
 
+pytestmark = pytest.mark.quick
+
 LOOP = ("64x64xf32=0.01", "64x64xf32=0.01")
 MLP = ("32x784xf32=0.1", "784x256xf32=0.1", "256xf32=0.1", "256x128xf32=0.1", "128xf32=0.1", "128x10xf32=0.1",
        "10xf32=0.1")  # fmt: skip

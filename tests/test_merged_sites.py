@@ -10,6 +10,8 @@ from tracemap.ir.hal import HalCommand
 from tracemap.locations import FileRange
 from tracemap.mapping.sites.sites import CommandJoin
 
+pytestmark = pytest.mark.quick
+
 KERNEL = "main$async_dispatch_0"
 
 

@@ -12,6 +12,8 @@ from tracemap.ir.source import CONTROL_FLOW
 from tracemap.mapping.model.dataflow import Dataflow, Node
 from tracemap.mapping.model.facts import ModelFacts
 
+pytestmark = pytest.mark.quick
+
 BRANCHING = """\
 func.func @main(%x: tensor<8x8xf32>, %n: tensor<i32>, %p: tensor<i1>) -> tensor<8x8xf32> {
   %zero = stablehlo.constant dense<0> : tensor<i32>

@@ -21,6 +21,8 @@ from tracemap.options.option import DeclaredOption, Options, chosen, declared_op
 from tracemap.options.results import AttributeOptions, ReportOptions, Rule
 from tracemap.units import UNKNOWN
 
+pytestmark = pytest.mark.quick
+
 
 def kinds() -> list[type[Options]]:
     """Every record of options that a command takes, by its name; bases of such are left out."""

@@ -16,6 +16,8 @@ from tests.oracle.table import contradicted, misses, table
 from tests.oracle.truth import Truth, find_truth
 from tracemap.graph.model import Evidence, Fate, Membership, Reason, TraceGraph
 
+pytestmark = pytest.mark.quick
+
 SEEDS = (12, 17, 18, 25, 44, 48, 49)
 """Between them: both dialects, equal layers, calls, loops, branches, conversions, repeated and leaking softmaxes,
 dynamic shapes, twins, what is computed at compile time."""

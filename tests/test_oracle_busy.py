@@ -18,6 +18,8 @@ from tests.oracle.busy import (
     judge,
 )
 
+pytestmark = pytest.mark.quick
+
 GROUPS: dict[Group, list[str]] = {("g", str(number)): [f"a{number}", f"b{number}"] for number in range(7)}
 
 

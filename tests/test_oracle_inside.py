@@ -14,6 +14,8 @@ from tests.oracle.read_patterns import SIZES, lines_of, patterns
 from tests.oracle.sketch import Model, Sketch
 from tests.oracle.truths import Range, ranges, text_hash
 
+pytestmark = pytest.mark.quick
+
 
 def cases() -> list[Case]:
     return [draw(kind, 3, number) for kind in CLASSES for number in (0, 1)]

@@ -15,6 +15,8 @@ from tests.oracle.mixed import marked, text_of
 from tests.oracle.table import misses
 from tracemap.graph.model import Fate, Reason, TraceGraph
 
+pytestmark = pytest.mark.quick
+
 SEEDS = (7001, 7003, 7005, 7007, 7009, 7011)
 """One of each family."""
 

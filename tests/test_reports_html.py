@@ -24,6 +24,8 @@ from tracemap.reports.html.document import LINES_PER_BLOCK, markup_of_lines, wri
 from tracemap.reports.page.render import bar_width, build_page, render_page
 from tracemap.reports.parallel_zlib import LEVEL, deflating
 
+pytestmark = pytest.mark.quick
+
 EVIL = "</script><img src=x onerror=alert(1)>\u2028&amp;\"'"
 
 

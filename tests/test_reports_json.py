@@ -20,6 +20,8 @@ from tracemap.options.results import Rule
 from tracemap.reports.json_documents import shown_attribution, shown_map
 from tracemap.units import UNKNOWN
 
+pytestmark = pytest.mark.quick
+
 Json = dict[str, Any]
 
 

@@ -16,6 +16,8 @@ from tracemap.reports.page.model import Page, SourceLine, Spread, amount_text
 from tracemap.reports.page.render import build_page, render_page
 from tracemap.units import UNKNOWN
 
+pytestmark = pytest.mark.quick
+
 PYTHON = SourceFile("net.py", "python/0-net.py", "python")
 TEXTS = {"model.mlir": "\n".join(f"line {number}" for number in range(1, 13)), "net.py": "a\nb\nc\nd\n"}
 

@@ -22,6 +22,8 @@ from tracemap.reports.page.model import Tree
 from tracemap.reports.page.overview_tab import families_of, family_of_name
 from tracemap.units import UNKNOWN
 
+pytestmark = pytest.mark.quick
+
 COSTS = attribution(GRAPH, TOTALS, executes=EXECUTES)
 
 

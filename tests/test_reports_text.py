@@ -7,6 +7,8 @@ import os
 import pty
 import re
 
+import pytest
+
 from tests.builders import attribution, graph, op, site
 from tests.tables import all_of_terminal, printed_table
 from tests.test_reports_page import EXECUTES, GRAPH, TOTALS
@@ -15,6 +17,8 @@ from tracemap.graph.query import Selection, everything
 from tracemap.options.results import AttributeOptions
 from tracemap.reports.terminal.attribution import print_attribution
 from tracemap.reports.terminal.show import print_map
+
+pytestmark = pytest.mark.quick
 
 LONG = "main$async_dispatch_7_" + "matmul_like_" * 30 + "f32"
 

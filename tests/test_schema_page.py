@@ -5,9 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+import pytest
+
 from tests.documents import DOCS, is_current
 from tests.schema_page import WORDS, Schema, meaning, schema_page, type_of
 from tests.schemas import DOCUMENTS, stored_schema
+
+pytestmark = pytest.mark.quick
 
 
 def fields() -> Iterator[tuple[str, str, str]]:

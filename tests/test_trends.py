@@ -33,6 +33,8 @@ from tracemap.store.trends import changes
 from tracemap.store.variance_shrinkage import moderated
 from tracemap.units import UNKNOWN
 
+pytestmark = pytest.mark.quick
+
 OPS, HOSTS, NIGHTS = 8, 6, 40
 MODELS = np.array([0, 0, 0, 1, 1, 1])
 

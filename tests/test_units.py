@@ -20,6 +20,8 @@ from tracemap.units import (
     split_by_largest_remainder,
 )
 
+pytestmark = pytest.mark.quick
+
 WEIGHTS = st.lists(st.integers(min_value=0, max_value=10**18), min_size=1, max_size=40)
 TOTALS = st.integers(min_value=-(10**18), max_value=10**18)
 

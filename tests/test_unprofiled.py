@@ -7,6 +7,8 @@ import pytest
 from tracemap.capture.execution import check_profiled
 from tracemap.errors import DeviceUnprofiled
 
+pytestmark = pytest.mark.quick
+
 ON_AN_H100 = (
     "c/runtime/src/iree/hal/drivers/cuda/cuda_device.c:1214: UNIMPLEMENTED; "
     "CUDA HAL-native profiling is not implemented"
