@@ -18,9 +18,9 @@ from tracemap.outputs import is_standard
 def command(runs: tuple[Path, ...], options: AttributeOptions) -> None:
     """Show what each op costs: join each RUN onto its bundle, and split the cost of fused kernels over their ops.
 
-    A RUN is a file from `tracemap record` (Parquet or CSV), your own CSV with a kernel and a duration column, or the
-    output of another tool (an .ireeprof or its export, Google Benchmark's JSON, …); `-` reads it from standard input.
-    Several runs of one module are added up.
+    A RUN is a file from `tracemap record` (Parquet or CSV), or your own CSV with a kernel and a duration column. It may
+    also come from another tool: an .ireeprof or its export, Google Benchmark's JSON, and others. `-` reads it from
+    standard input. Several runs of one module are added up.
 
     \b
     Example:

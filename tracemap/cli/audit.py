@@ -20,8 +20,8 @@ from tracemap.units import UNKNOWN
 def command(bundle: Path, options: AuditOptions) -> None:
     """Show how many ops of BUNDLE each compiler phase still locates, and the outcome of the others.
 
-    An op counts as located as long as the phase's output contains its location, on the op or on a part of it. The first
-    phase without the location is the one that lost it, so no op is counted twice.
+    An op counts as located if the phase's output contains its location, on the op or on a part of it. The first phase
+    without the location is the one that lost it, so no op is counted twice.
 
     \b
     Example:

@@ -122,9 +122,9 @@ def sites(options: StoreSitesOptions) -> None:
 def trend(options: StoreTrendOptions) -> None:
     """Show which ops became slower or faster, since which night, and on which processors.
 
-    Changes that all ops of a run have in common are removed first, so a slow night of a machine does not count as a
-    change of an op. Only statistically significant changes are listed, corrected for the number of series examined.
-    The output also lists hosts that differ from others with the same processor.
+    Changes that all ops of a run have in common are removed first. A slow night of a machine is therefore not reported
+    as a change of its ops. Only statistically significant changes are listed, corrected for the number of series
+    examined. The output also lists hosts that differ from others with the same processor.
 
     \b
     Example:

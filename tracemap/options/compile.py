@@ -94,8 +94,8 @@ class AuditOptions(Options):
     format: Literal["text", "json"] = option("text", "Tables, or JSON that lists every op.")
     fail_under: float | Unknown = option(
         UNKNOWN,
-        "Exit with status 1 if fewer than this percentage of ops have a location of their own in the model, and list "
-        "the others.",
+        "Exit with status 1 if fewer ops than this percentage have a location of their own in the model. Lists the "
+        "others.",
         metavar="PERCENT",
         at_least=0,
         at_most=100,
