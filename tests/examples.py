@@ -26,9 +26,8 @@ from tracemap.hook.compiling import FOLDER, LIBRARY_NAME
 
 RESULTS = {
     "attribution": ("Attribution", "Cost"),
-    "bench": ("Bench",),
     "bundle": ("Bundle",),
-    "comparison": ("Comparison",),
+    "comparison": ("Bench", "Comparison"),
     "recording": ("Recording",),
     "run": ("Run",),
 }

@@ -1,8 +1,8 @@
 """tracemap: which of my operations, on which line of my model, costs this time and these cache misses?
 
-The Python API: a function per command, which does what the command does and returns what the command would print.
-Each takes the command's options, as a record (`tracemap.options`) or by the names of its fields; paths and choices may
-be given as text, a model as its file, its MLIR text or its bytes, inputs as arrays. Example:
+The Python API has one function per command. The function returns the data that the command prints. Options are keyword
+arguments: `--source-root X` becomes `source_roots=[X]`. A record from `tracemap.options` with the same names works too.
+Paths and choices may be strings; a model may be a file, MLIR text or bytes; inputs may be arrays. Example:
 
     import tracemap
 
@@ -12,11 +12,14 @@ be given as text, a model as its file, its MLIR text or its bytes, inputs as arr
     for op in result.ops:
         print(op.name, op.line, op.metrics["cpu_ns"].attributed)
 
-The examples of single functions are of such a `model.mlir` as well, of its bundle `model.tracemap`, which keeps the
-compiler's remarks, of runs of it (`run.parquet`, `again.parquet`), of a store `nightly` that has both, one with the tag
-`night=1`, one with `night=2`, and of `edited.mlir`, the configuration of its first kernel as `tracemap swap --dump`
-writes it. All functions raise kinds of `tracemap.errors.TracemapError`, and TypeError for an option that does not
-exist.
+The examples of the functions use these files:
+
+- `model.mlir`, and its bundle `model.tracemap`, built with the compiler's remarks;
+- two runs of the bundle, `run.parquet` and `again.parquet`;
+- a store `nightly` with both runs, tagged `night=1` and `night=2`;
+- `edited.mlir`, the configuration of the first kernel, written by `tracemap swap --dump`.
+
+All functions raise subclasses of `tracemap.errors.TracemapError`, and TypeError for an option that does not exist.
 """
 
 from __future__ import annotations
@@ -102,22 +105,25 @@ def build(
     **changes: object,
 ) -> Bundle: ...
 def build(model: Any, *arguments: Any, **named: Any) -> Bundle:
-    """Compile a model or a program, or read the dumps of a compilation made elsewhere, and write its bundle.
+    """Compile a model or a program, or import the dumps of a compilation made elsewhere, and write the bundle.
 
     Args:
-        model: a file of MLIR text or bytecode; or the content of one, as bytes or as text with a line break or, where
-            no file has that name, a brace; "" with `from_dumps`, where the dumps hold the model. A file of ONNX, or one
-            that `torch.export.save` wrote (`.pt2`). Or a program: `jax.jit(f)`, what is lowered or exported of one, an
-            `onnx.ModelProto`, or a module of torch.
-        arguments: of a model the bundle and the options, as the parameters of these names; of a program what it is
-            called with, which is kept in the bundle for `record` and the like.
-        named: `keywords`: what a program is called with by name; `output`: the bundle, by default named as the model's
-            file or the program, in the working folder; `options`: what `tracemap build` can be asked; and options by
-            name, such as `device="vulkan"`.
+        model: one of these:
+
+            - a file of MLIR text or bytecode, a file of ONNX, or one that `torch.export.save` wrote (`.pt2`);
+            - the content of an MLIR file, as bytes or as a string. A string is content if it has a line break, or if it
+              has a brace and no file has that name;
+            - "" with `from_dumps`, if the dumps contain the model;
+            - a program: `jax.jit(f)`, its lowered or exported form, an `onnx.ModelProto`, or a module of torch.
+        arguments: for a model, `output` and `options` by position. For a program, its arguments, which the bundle keeps
+            as inputs for `record` and other functions.
+        named: `keywords`: keyword arguments of a program. `output`: the bundle; by default in the working folder, with
+            the name of the model's file or of the program. `options`: options of `tracemap build`. All others: options
+            by name, such as `device="vulkan"`.
 
     Raises:
-        tracemap.errors.TracemapError: as `tracemap.session.build.build` does.
-        TypeError: there is no such option.
+        tracemap.errors.TracemapError: see `tracemap.session.build.build`.
+        TypeError: an option does not exist.
 
     Example:
         >>> bundle = tracemap.build("model.mlir", "new.tracemap")
@@ -135,21 +141,21 @@ def build(model: Any, *arguments: Any, **named: Any) -> Bundle:
         asked = chosen(BuildOptions, named.pop("options", None), named)
         return Bundle.of(build_program(model, arguments, keywords, asked))
     if len(arguments) > len(_OF_A_MODEL) or keywords:
-        raise TypeError("a model takes its bundle and options alone; what it is called with is for `record`")
+        raise TypeError("a model takes only a bundle and options; pass its inputs to `record`")
     named = {**dict(zip(_OF_A_MODEL, arguments, strict=False)), **named}
     return Bundle.of(build_model(_model(model), chosen(BuildOptions, named.pop("options", None), named)))
 
 
 _OF_A_MODEL = ("output", "options")
-"""What stands behind a model that is no program."""
+"""Positional parameters after a model that is not a program."""
 
 
 def load(path: str | Path) -> Bundle:
     """Open a bundle.
 
     Raises:
-        tracemap.errors.BundleInvalid: it is not a bundle, or damaged.
-        tracemap.errors.BundleVersion: it is of another format version.
+        tracemap.errors.BundleInvalid: the path is not a bundle, or the bundle is damaged.
+        tracemap.errors.BundleVersion: the bundle has an unsupported format version.
 
     Example:
         >>> bundle = tracemap.load("model.tracemap")
@@ -172,14 +178,14 @@ def lower(
     """Run pass pipelines over a model and link its ops to the outermost loops of each stage.
 
     Args:
-        model: a file or MLIR as `build` takes it.
-        pipelines: as iree-opt takes them, `builtin.module(…)`; each goes on from the result of the one before.
-        options: what `tracemap lower` can be asked; None: its defaults.
+        model: a file, MLIR text or bytes, as for `build`.
+        pipelines: pass pipelines in iree-opt's syntax, `builtin.module(…)`; the next one continues from the result.
+        options: options of `tracemap lower`; None: the defaults.
         changes: options by name, such as `html="loops.html"`.
 
     Raises:
-        tracemap.errors.TracemapError: as `tracemap.session.build.lower` does.
-        TypeError: there is no such option, or there are no pipelines.
+        tracemap.errors.TracemapError: see `tracemap.session.build.lower`.
+        TypeError: an option does not exist, or no pipelines are given.
 
     Example:
         >>> lowering = tracemap.lower("model.mlir", ["builtin.module(func.func(cse))"])
@@ -201,19 +207,19 @@ def record(
     inputs: Sequence[object] | None = None,
     **changes: object,
 ) -> RunResult:
-    """Run a bundle's module and write a run; `.path` of the result is the run.
+    """Run a bundle's module and write a run. The result's `.path` is the run's file.
 
     Args:
-        bundle: what `build` or `load` returned, or its path.
-        output: the run; None: the next free number in the bundle.
-        options: what `tracemap record` can be asked; None: its defaults.
-        inputs: one per argument: texts as the command takes them, numbers, arrays (of numpy, or what it can read);
-            None: those of the options.
+        bundle: result of `build` or `load`, or its path.
+        output: the run's file; None: the next free number in the bundle.
+        options: options of `tracemap record`; None: the defaults.
+        inputs: one per argument: strings in the command's syntax, numbers, or arrays (numpy's, or anything that numpy
+            can read). None: the inputs in the options.
         changes: options by name, such as `iterations=50, sample_hz=251`.
 
     Raises:
-        tracemap.errors.TracemapError: as `tracemap.session.record.record` does.
-        TypeError: there is no such option.
+        tracemap.errors.TracemapError: see `tracemap.session.record.record`.
+        TypeError: an option does not exist.
 
     Example:
         >>> import numpy as np
@@ -235,17 +241,17 @@ def record(
 
 
 def recording(bundle: StoredBundle | str | Path, output: str | Path | None = None) -> Recording:
-    """Record what this program itself calls of a bundle's module by `iree.runtime`, in a `with` block.
+    """Record the calls of this process to a bundle's module through `iree.runtime`, in a `with` block.
 
-    Load the module in the block, or behind the first one: what was loaded earlier is not seen.
+    Load the module inside the block, or after the first such block: modules loaded earlier are not recorded.
 
     Args:
-        bundle: what `build` or `load` returned, or its path; its module is the one that the program calls.
-        output: the run, Parquet or CSV; None: one that goes with the process.
+        bundle: result of `build` or `load`, or its path. The program must call this bundle's module.
+        output: the run's file, Parquet or CSV; None: a temporary one that is deleted when the process ends.
 
     Raises:
-        tracemap.errors.RunEmpty: no kernel of the bundle was called in the block.
-        tracemap.errors.ToolMissing: there is no hook, or no `iree.runtime` to attach it to.
+        tracemap.errors.RunEmpty: the block called no kernel of the bundle.
+        tracemap.errors.ToolMissing: the hook or `iree.runtime` is not installed.
         tracemap.errors.TargetExists, tracemap.errors.TargetUnwritable: the run cannot be written.
 
     Example:
@@ -272,18 +278,18 @@ def run(
     inputs: Sequence[object] | None = None,
     **changes: object,
 ) -> tuple[Array, ...]:
-    """Call a function of a bundle's module once; returns its outputs as arrays of numpy, scalars without dimensions.
+    """Run a function of a bundle's module once, and return its outputs as numpy arrays (scalars have no dimensions).
 
     Args:
-        bundle: what `build` or `load` returned, or its path.
-        options: what `tracemap run` can be asked; None: its defaults.
-        inputs: as `record` takes them.
+        bundle: result of `build` or `load`, or its path.
+        options: options of `tracemap run`; None: the defaults.
+        inputs: as for `record`.
         changes: options by name, such as `function="decode", expected_outputs=["@y.npy"]`.
 
     Raises:
-        tracemap.errors.OutputsDiffer: an output is not as expected.
-        tracemap.errors.TracemapError: as `tracemap.session.run.run` does.
-        TypeError: there is no such option.
+        tracemap.errors.OutputsDiffer: an output differs from the expected one.
+        tracemap.errors.TracemapError: see `tracemap.session.run.run`.
+        TypeError: an option does not exist.
 
     Example:
         >>> import numpy as np
@@ -310,17 +316,19 @@ def benchmark(
     inputs: Sequence[object] | None = None,
     **changes: object,
 ) -> tuple[FunctionTimes, ...]:
-    """Time calls of a function, or where none of several is named of all that take no inputs, without any profiling.
+    """Time invocations of a function without profiling.
+
+    If the module has several functions and none is named, all functions without inputs are timed.
 
     Args:
-        bundle: what `build` or `load` returned, or its path.
-        options: what `tracemap benchmark` can be asked; None: its defaults.
-        inputs: as `record` takes them.
+        bundle: result of `build` or `load`, or its path.
+        options: options of `tracemap benchmark`; None: the defaults.
+        inputs: as for `record`.
         changes: options by name, such as `repetitions=5, dispatch_repeat=16`.
 
     Raises:
-        tracemap.errors.TracemapError: as `tracemap.session.run.benchmark` does.
-        TypeError: there is no such option.
+        tracemap.errors.TracemapError: see `tracemap.session.run.benchmark`.
+        TypeError: an option does not exist.
 
     Example:
         >>> (times,) = tracemap.benchmark("model.tracemap", repetitions=2, iterations=10)
@@ -342,18 +350,18 @@ def attribute(
     options: AttributeOptions | None = None,
     **changes: object,
 ) -> Attribution:
-    """Join runs onto their bundle: which op costs what.
+    """Compute what each op costs: join runs onto their bundle.
 
     Args:
-        runs: tables, as `record` writes them or of others, or `.ireeprof` files; several are added up. Also what
-            `record` returned.
-        bundle: what `build` or `load` returned, or its path; None: it is found from the first run.
-        options: what `tracemap attribute` can be asked; None: its defaults.
+        runs: one or more results of `record`, or paths: runs of `record`, tables of other tools, `.ireeprof` files.
+            Several runs are added up.
+        bundle: result of `build` or `load`, or its path; None: the bundle is found from the first run.
+        options: options of `tracemap attribute`; None: the defaults.
         changes: options by name, such as `rule="equal", html="page.html"`.
 
     Raises:
-        tracemap.errors.TracemapError: as `tracemap.session.attribute.attribute` does.
-        TypeError: there is no such option.
+        tracemap.errors.TracemapError: see `tracemap.session.attribute.attribute`.
+        TypeError: an option does not exist.
 
     Example:
         >>> result = tracemap.attribute("run.parquet", "model.tracemap", html="page.html")
@@ -381,17 +389,17 @@ def remarks(
     options: RemarksOptions | None = None,
     **changes: object,
 ) -> Remarks:
-    """What the compiler said of the code of each op, the dearest first.
+    """Return the compiler's remarks on the code of each op, the most expensive op first.
 
     Args:
-        bundle: what `build` or `load` returned, or its path; it was built with `remarks=True`.
-        run: what `record` returned, or the path of a run; None: the newest one of the bundle, if there is any.
-        options: what `tracemap remarks` can be asked; None: its defaults.
+        bundle: result of `build(…, remarks=True)`, or its path.
+        run: result of `record`, or the path of a run; None: the newest run in the bundle, if it has one.
+        options: options of `tracemap remarks`; None: the defaults.
         changes: options by name, such as `metric="duration_ns"`.
 
     Raises:
-        tracemap.errors.TracemapError: as `tracemap.session.remarks.remarks` does.
-        TypeError: there is no such option.
+        tracemap.errors.TracemapError: see `tracemap.session.remarks.remarks`.
+        TypeError: an option does not exist.
 
     Example:
         >>> found = tracemap.remarks("model.tracemap", "run.parquet")
@@ -412,18 +420,18 @@ def diff(
     options: DiffOptions | None = None,
     **changes: object,
 ) -> Comparison:
-    """Compare two runs or bundles: which op is which, and what each costs more or less than before.
+    """Compare two runs or bundles: match their ops, and compare what the ops cost.
 
     Args:
-        a: what `build`, `load` or `record` returned, or the path of a bundle or run, or several runs of one bundle; a
-            bundle stands for its newest run, or for those of its newest `record --repeat`.
+        a: result of `build`, `load` or `record`, the path of a bundle or run, or several runs of one bundle. A bundle
+            stands for its newest run, or for all runs of its newest `record --repeat`.
         b: the same, after the change.
-        options: what `tracemap diff` can be asked; None: its defaults.
+        options: options of `tracemap diff`; None: the defaults.
         changes: options by name, such as `threshold=5, html="diff.html"`.
 
     Raises:
-        tracemap.errors.TracemapError: as `tracemap.session.diff.diff` does.
-        TypeError: there is no such option.
+        tracemap.errors.TracemapError: see `tracemap.session.diff.diff`.
+        TypeError: an option does not exist.
 
     Example:
         >>> made = tracemap.diff("run.parquet", "again.parquet", map_a="model.tracemap", map_b="model.tracemap")
@@ -448,19 +456,19 @@ def export(
     options: ExportOptions | None = None,
     **changes: object,
 ) -> Attribution:
-    """Write what `attribute` finds out in a format that other tools open; returns the attribution.
+    """Write the costs of `attribute` in a format that other tools open, and return the attribution.
 
     Args:
-        runs: as `attribute` takes them.
+        runs: as for `attribute`.
         to: the format, such as `pprof`.
-        output: the file.
-        bundle: as `attribute` takes it.
-        options: what `tracemap export` can be asked; None: its defaults.
+        output: the file to write.
+        bundle: as for `attribute`.
+        options: options of `tracemap export`; None: the defaults.
         changes: options by name, such as `callers="python"`.
 
     Raises:
-        tracemap.errors.TracemapError: as `tracemap.session.report.export` does.
-        TypeError: there is no such option.
+        tracemap.errors.TracemapError: see `tracemap.session.report.export`.
+        TypeError: an option does not exist.
 
     Example:
         >>> result = tracemap.export("run.parquet", "speedscope", "run.speedscope.json", "model.tracemap")
@@ -480,16 +488,16 @@ def export(
 
 
 def bench(bundle: StoredBundle | str | Path, options: BenchOptions | None = None, **changes: object) -> Bench:
-    """Run the kernels of a bundle alone: how long each takes, and whether it computes what it should.
+    """Run the kernels of a bundle alone: time per call, and whether the results are correct.
 
     Args:
-        bundle: what `build` or `load` returned, or its path.
-        options: what `tracemap bench` can be asked; None: its defaults.
+        bundle: result of `build` or `load`, or its path.
+        options: options of `tracemap bench`; None: the defaults.
         changes: options by name, such as `top=5, cold=True`.
 
     Raises:
-        tracemap.errors.TracemapError: as `tracemap.session.bench.bench` does.
-        TypeError: there is no such option.
+        tracemap.errors.TracemapError: see `tracemap.session.bench.bench`.
+        TypeError: an option does not exist.
 
     Example:
         >>> made = tracemap.bench("model.tracemap", kernel=["*_0_*"], repetitions=3, min_time=1)
@@ -511,18 +519,18 @@ def swap(
     options: SwapOptions | None = None,
     **changes: object,
 ) -> Swapped:
-    """Build a bundle with kernels replaced by edited ones, and say what that changes.
+    """Build a bundle with kernels replaced by edited ones, and report what changes.
 
     Args:
-        bundle: the original: what `build` or `load` returned, or its path.
-        kernels: names of kernels or of their executables, and the files that take their place.
+        bundle: the original: result of `build` or `load`, or its path.
+        kernels: names of kernels or of their executables, mapped to the files that replace them.
         output: the new bundle.
-        options: what `tracemap swap` can be asked; None: its defaults.
+        options: options of `tracemap swap`; None: the defaults.
         changes: options by name, such as `pairs=0`.
 
     Raises:
-        tracemap.errors.TracemapError: as `tracemap.session.swap.swap` does.
-        TypeError: there is no such option.
+        tracemap.errors.TracemapError: see `tracemap.session.swap.swap`.
+        TypeError: an option does not exist.
 
     Example:
         >>> swapped = tracemap.swap("model.tracemap", {"main_dispatch_0": "edited.mlir"}, "new.tracemap", pairs=0)
@@ -538,16 +546,16 @@ def swap(
 
 
 def tune(bundle: StoredBundle | str | Path, options: TuneOptions | None = None, **changes: object) -> Tune:
-    """Look for better configurations of kernels, write them as a tuning spec, and say what that gains.
+    """Search for better configurations of kernels, write them as a tuning spec, and report the gain.
 
     Args:
-        bundle: what `build` or `load` returned, or its path.
-        options: what `tracemap tune` can be asked; None: its defaults, but one of `op`, `kernel` and `top` is needed.
+        bundle: result of `build` or `load`, or its path.
+        options: options of `tracemap tune`; None: the defaults. One of `op`, `kernel` and `top` is required.
         changes: options by name, such as `top=1, output="model.spec.mlir"`.
 
     Raises:
-        tracemap.errors.TracemapError: as `tracemap.session.tune.tune` does.
-        TypeError: there is no such option.
+        tracemap.errors.TracemapError: see `tracemap.session.tune.tune`.
+        TypeError: an option does not exist.
 
     Example:
         >>> tuned = tracemap.tune("model.tracemap", op=["op2"], candidates=1, pairs=0, time_limit=1)
@@ -562,19 +570,19 @@ def tune(bundle: StoredBundle | str | Path, options: TuneOptions | None = None, 
 
 
 def sweep(operation: str, options: SweepOptions | None = None, **changes: object) -> str:
-    """Generate an operation in many sizes, compile each with many configurations, verify and time them.
+    """Generate an operation in many sizes, compile each size with many configurations, then verify and time them.
 
     Args:
-        operation: its kind, such as `matmul`.
-        options: what `tracemap sweep` can be asked; None: its defaults.
+        operation: the kind of operation, such as `matmul`.
+        options: options of `tracemap sweep`; None: the defaults.
         changes: options by name, such as `size=("M=64,128",), output="matmuls.csv"`.
 
     Returns:
         The table, as CSV.
 
     Raises:
-        tracemap.errors.TracemapError: as `tracemap.session.sweep.sweep` does.
-        TypeError: there is no such option.
+        tracemap.errors.TracemapError: see `tracemap.session.sweep.sweep`.
+        TypeError: an option does not exist.
 
     Example:
         >>> table = tracemap.sweep("matmul", size=["M=16", "N=16", "K=16"], repetitions=1, min_time=1)
@@ -595,18 +603,18 @@ def report(
     options: ReportOptions | None = None,
     **changes: object,
 ) -> None:
-    """Write the annotated page of a bundle, with the costs of its runs or, without any, of the map alone.
+    """Write the annotated page of a bundle, with the costs of its runs if any are given.
 
     Args:
-        bundle: what `build` or `load` returned, or its path.
-        output: the page; None: that of the options.
-        runs: as `attribute` takes them.
-        options: what `tracemap report` can be asked; None: its defaults.
+        bundle: result of `build` or `load`, or its path.
+        output: the page; None: the one in the options.
+        runs: as for `attribute`.
+        options: options of `tracemap report`; None: the defaults.
         changes: options by name, such as `rule="equal"`.
 
     Raises:
-        tracemap.errors.TracemapError: as `tracemap.session.report.report` does.
-        TypeError: there is no such option, or no output is named.
+        tracemap.errors.TracemapError: see `tracemap.session.report.report`.
+        TypeError: an option does not exist, or no output is given.
 
     Example:
         >>> tracemap.report("model.tracemap", "page.html", "run.parquet")
@@ -626,18 +634,18 @@ def store_add(
     options: StoreAddOptions | None = None,
     **changes: object,
 ) -> FleetAdded:
-    """Put runs into a store, each joined with its bundle; the store is made with the first one.
+    """Add runs to a store, joined with their bundles. The first run creates the store.
 
     Args:
-        runs: as `attribute` takes them.
-        store: its folder, or a bucket's address as a text.
-        bundle: what `build` or `load` returned, or its path; None: each run's own is found.
-        options: what `tracemap store add` can be asked; None: its defaults.
+        runs: as for `attribute`.
+        store: the store's folder, or a bucket's address as a string.
+        bundle: result of `build` or `load`, or its path; None: the bundle of each run is found.
+        options: options of `tracemap store add`; None: the defaults.
         changes: options by name, such as `tag=["branch=main"]`.
 
     Raises:
-        tracemap.errors.TracemapError: as `tracemap.session.store_add.store_add` does.
-        TypeError: there is no such option.
+        tracemap.errors.TracemapError: see `tracemap.session.store_add.store_add`.
+        TypeError: an option does not exist.
 
     Example:
         >>> made = tracemap.store_add(["run.parquet", "again.parquet"], "new", "model.tracemap", tag=["branch=main"])
@@ -655,16 +663,16 @@ def store_add(
 
 
 def store_list(store: str | Path, options: StoreListOptions | None = None, **changes: object) -> FleetRuns:
-    """The runs of a store, with what their headers tell.
+    """List the runs of a store, with the data of their headers.
 
     Args:
-        store: its folder, or a bucket's address as a text.
-        options: what `tracemap store list` can be asked; None: its defaults.
+        store: the store's folder, or a bucket's address as a string.
+        options: options of `tracemap store list`; None: the defaults.
         changes: options by name, such as `where=["host=ci-*"]`.
 
     Raises:
-        tracemap.errors.TracemapError: as `tracemap.session.store.store_list` does.
-        TypeError: there is no such option.
+        tracemap.errors.TracemapError: see `tracemap.session.store.store_list`.
+        TypeError: an option does not exist.
 
     Example:
         >>> found = tracemap.store_list("nightly", where=["tag.night=2"])
@@ -679,16 +687,16 @@ def store_list(store: str | Path, options: StoreListOptions | None = None, **cha
 
 
 def store_query(store: str | Path, options: StoreQueryOptions | None = None, **changes: object) -> FleetCosts:
-    """What ops cost over runs of a store: of each model, and of each value of the columns to group by.
+    """Return what ops cost over the runs of a store, per model and per value of the columns to group by.
 
     Args:
-        store: its folder, or a bucket's address as a text.
-        options: what `tracemap store query` can be asked; None: its defaults.
+        store: the store's folder, or a bucket's address as a string.
+        options: options of `tracemap store query`; None: the defaults.
         changes: options by name, such as `group_by=["cpu_model"]`.
 
     Raises:
-        tracemap.errors.TracemapError: as `tracemap.session.store.store_query` does.
-        TypeError: there is no such option.
+        tracemap.errors.TracemapError: see `tracemap.session.store.store_query`.
+        TypeError: an option does not exist.
 
     Example:
         >>> found = tracemap.store_query("nightly", group_by=["tag.night"], metric=["cpu_ns"])
@@ -706,16 +714,16 @@ def store_query(store: str | Path, options: StoreQueryOptions | None = None, **c
 
 
 def store_sites(store: str | Path, options: StoreSitesOptions | None = None, **changes: object) -> FleetCalls:
-    """How long single calls of each site take over runs of a store: percentiles.
+    """Return percentiles of the call times of each dispatch site, over the runs of a store.
 
     Args:
-        store: its folder, or a bucket's address as a text.
-        options: what `tracemap store sites` can be asked; None: its defaults.
+        store: the store's folder, or a bucket's address as a string.
+        options: options of `tracemap store sites`; None: the defaults.
         changes: options by name, such as `group_by=["cpu_model"]`.
 
     Raises:
-        tracemap.errors.TracemapError: as `tracemap.session.store.store_sites` does.
-        TypeError: there is no such option.
+        tracemap.errors.TracemapError: see `tracemap.session.store.store_sites`.
+        TypeError: an option does not exist.
 
     Example:
         >>> (group,) = tracemap.store_sites("nightly").groups
@@ -730,16 +738,16 @@ def store_sites(store: str | Path, options: StoreSitesOptions | None = None, **c
 
 
 def store_trend(store: str | Path, options: StoreTrendOptions | None = None, **changes: object) -> FleetTrends:
-    """Which ops became slower or faster over the runs of a store, since which night; hosts unlike others.
+    """Find ops that became slower or faster over the runs of a store, since which night; and hosts unlike the others.
 
     Args:
-        store: its folder, or a bucket's address as a text.
-        options: what `tracemap store trend` can be asked; None: its defaults.
+        store: the store's folder, or a bucket's address as a string.
+        options: options of `tracemap store trend`; None: the defaults.
         changes: options by name, such as `over="compiler", html="trend.html"`.
 
     Raises:
-        tracemap.errors.TracemapError: as `tracemap.session.store.store_trend` does.
-        TypeError: there is no such option.
+        tracemap.errors.TracemapError: see `tracemap.session.store.store_trend`.
+        TypeError: an option does not exist.
 
     Example:
         >>> found = tracemap.store_trend("nightly")
@@ -760,18 +768,18 @@ def store_compare(
     options: StoreCompareOptions | None = None,
     **changes: object,
 ) -> FleetComparison:
-    """Which ops cost more or less in some runs of a store than in others, on which processors.
+    """Find ops that cost more or less in some runs of a store than in others, and on which processors.
 
     Args:
-        store: its folder, or a bucket's address as a text.
-        before: conditions that hold of the runs of the one side, such as `["date=2026-11-01"]`.
-        after: the same, of the other side.
-        options: what `tracemap store compare` can be asked; None: its defaults.
+        store: the store's folder, or a bucket's address as a string.
+        before: conditions for the runs before the change, such as `["date=2026-11-01"]`.
+        after: conditions for the runs after the change.
+        options: options of `tracemap store compare`; None: the defaults.
         changes: options by name, such as `threshold=5`.
 
     Raises:
-        tracemap.errors.TracemapError: as `tracemap.session.store.store_compare` does.
-        TypeError: there is no such option.
+        tracemap.errors.TracemapError: see `tracemap.session.store.store_compare`.
+        TypeError: an option does not exist.
 
     Example:
         >>> found = tracemap.store_compare("nightly", ["tag.night=1"], ["tag.night=2"])
@@ -787,14 +795,14 @@ def store_compare(
 
 
 def load_ipython_extension(shell: Any) -> None:  # noqa: ANN401 - IPython's shell, which need not be there
-    """Add the magic `%%tracemap BUNDLE` to a notebook: `%load_ext tracemap` calls this."""
+    """Add the magic `%%tracemap BUNDLE` to a notebook; `%load_ext tracemap` calls this function."""
     from tracemap.results.recording import add_magic
 
     add_magic(shell)
 
 
 def _texts_and_values(inputs: Sequence[object] | None) -> tuple[Sequence[object] | None, Sequence[object]]:
-    """Texts are an option like any other; what else Python has goes beside options, which hold what can be typed."""
+    """Split inputs: strings become an option; arrays and numbers, which cannot be typed, are passed separately."""
     from tracemap.options.option import items_of
 
     values = None if inputs is None else items_of("inputs", inputs)
@@ -802,7 +810,7 @@ def _texts_and_values(inputs: Sequence[object] | None) -> tuple[Sequence[object]
 
 
 def _model(model: str | Path | bytes) -> str | bytes:
-    """A path as text, or the content of a model as bytes."""
+    """Path of a model as a string, or content of a model as bytes."""
     from tracemap.options.option import path_of
 
     if isinstance(model, str) and ("\n" in model or ("{" in model and not os.path.exists(model))):  # noqa: PTH110 - Path.exists raises OSError for names that are too long
@@ -818,7 +826,7 @@ def _opened(bundle: StoredBundle | str | Path) -> StoredBundle:
 
 
 def _paths(runs: Runs | StoredBundle) -> list[Path]:
-    """The paths of one run or bundle, or of several."""
+    """Paths of one or several runs or bundles."""
     from tracemap.options.option import path_of
 
     several = runs if isinstance(runs, Sequence) and not isinstance(runs, (str, bytes)) else [runs]

@@ -1,4 +1,4 @@
-"""`tracemap attribute`: which op costs what."""
+"""`tracemap attribute`: the cost of each op."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tracemap.outputs import is_standard
 @options_command("attribute", AttributeOptions)
 @click.argument("runs", metavar="RUN...", nargs=-1, required=True, type=PATH)
 def command(runs: tuple[Path, ...], options: AttributeOptions) -> None:
-    """Say which op costs what: join each RUN onto its bundle and split the cost of fused kernels over their ops.
+    """Show what each op costs: join each RUN onto its bundle, and split the cost of fused kernels over their ops.
 
-    A RUN is what `tracemap record` wrote (Parquet or CSV), a CSV of your own with a kernel and a duration column, or
-    what another tool measured (an .ireeprof, its export, Google Benchmark's JSON, …); `-` reads it from standard input.
-    Several runs of one module are added up.
+    A RUN is a file from `tracemap record` (Parquet or CSV), or your own CSV with a kernel and a duration column. It may
+    also come from another tool: an .ireeprof or its export, Google Benchmark's JSON, and others. `-` reads it from
+    standard input. Several runs of one module are added up.
 
     \b
     Example:

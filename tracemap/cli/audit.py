@@ -18,10 +18,10 @@ from tracemap.units import UNKNOWN
 @options_command("audit", AuditOptions)
 @click.argument("bundle", metavar="BUNDLE", type=PATH)
 def command(bundle: Path, options: AuditOptions) -> None:
-    """Say of each phase of the compiler how many ops of BUNDLE it still locates, and what became of those it lost.
+    """Show how many ops of BUNDLE each compiler phase still locates, and the outcome of the others.
 
-    An op is located after a phase as long as something in the phase's output, the op or a part of it, carries its
-    location. Each op is lost at most once: in the first phase without it.
+    An op counts as located if the phase's output contains its location, on the op or on a part of it. The first phase
+    without the location is the one that lost it, so no op is counted twice.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""`tracemap bench`: how long each kernel takes alone, and whether it is right."""
+"""`tracemap bench`: time each kernel alone, and verify its results."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tracemap.options.kernels import BenchOptions
 @options_command("bench", BenchOptions)
 @click.argument("bundle", metavar="BUNDLE", type=PATH)
 def command(bundle: Path, options: BenchOptions) -> None:
-    """Run each kernel of BUNDLE alone: how long a call takes or could take, and whether it computes what it should.
+    """Run each kernel of BUNDLE alone: time per call, best possible time, and whether the results are correct.
 
-    Kernels get the sizes that the application gives them, and made-up data. What they compute is compared with numpy's
-    results for the same kernel before code generation. Beside the time alone stands the time in the application, of the
-    newest run of the bundle. Ends with status 1 where a kernel is wrong.
+    Kernels run with the sizes of the application and made-up data. numpy computes the expected results from the IR
+    before code generation. The table shows the time alone next to the time in the application, which comes from the
+    newest run of BUNDLE. The exit status is 1 if a kernel fails or its results are wrong.
 
     \b
     Example:

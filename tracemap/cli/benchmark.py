@@ -1,4 +1,4 @@
-"""`tracemap benchmark`: time a bundle's functions, for the number alone."""
+"""`tracemap benchmark`: time a bundle's functions without profiling."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tracemap.units import listed
 @options_command("benchmark", BenchmarkOptions)
 @click.argument("bundle", type=PATH)
 def command(bundle: Path, options: BenchmarkOptions) -> None:
-    """Time calls of a function of BUNDLE by iree-benchmark-module, without any profiling.
+    """Time invocations of a function of BUNDLE with iree-benchmark-module, without profiling.
 
-    Where it has several functions and none is named, all that take no inputs are timed. What stands after -- goes to
-    iree-benchmark-module. The JSON is Google Benchmark's own, which its compare.py reads.
+    If BUNDLE has several functions and --function names none, all functions without inputs are timed. Flags after -- go
+    to iree-benchmark-module. The JSON is Google Benchmark's own format, which its compare.py reads.
 
-    --dispatch-repeat N compiles the kernels again, from where they were configured and with the flags of the bundle,
-    such that each dispatch runs N times in a call (--iree-hal-benchmark-dispatch-repeat-count), and divides times by N:
-    they are closer to those of kernels alone. Outputs of such calls mean nothing.
+    --dispatch-repeat N runs each dispatch N times per invocation (--iree-hal-benchmark-dispatch-repeat-count) and
+    divides the times by N. These times are closer to those of the kernels alone. To do so, tracemap compiles the
+    configured kernels again, with the bundle's flags. Outputs of such invocations are meaningless.
 
     \b
     Example:

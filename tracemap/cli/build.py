@@ -1,4 +1,4 @@
-"""`tracemap build`: compile a model and keep the trail."""
+"""`tracemap build`: compile a model into a bundle."""
 
 from __future__ import annotations
 
@@ -19,16 +19,18 @@ if TYPE_CHECKING:
 @click.argument("model", required=False, type=NAME)
 @click.pass_context
 def command(context: click.Context, model: str | None, options: BuildOptions) -> None:
-    """Compile MODEL (MLIR text or bytecode, `-`: standard input) and keep the trail from its ops to sites and kernels.
+    """Compile MODEL into a bundle that traces its ops to dispatches and kernels.
 
-    Any dialect that iree-compile takes; its flags go after `--`. A model of ONNX (MODEL.onnx) or a program that
-    torch.export.save wrote (MODEL.pt2) is imported first.
+    MODEL is MLIR text or bytecode in any dialect that iree-compile accepts; `-` reads it from standard input. Models of
+    ONNX (MODEL.onnx) and programs saved by torch.export.save (MODEL.pt2) are imported first. Flags for iree-compile go
+    after `--`.
 
-    Where a build system calls iree-compile, put `tracemap build --` before the command: it does what it did, and the
-    bundle lies beside its output.
+    In a build system, put `tracemap build --` before the iree-compile command. The command does the same as before, and
+    tracemap writes the bundle next to its output.
 
-    With --from-dumps nothing is compiled: the dumps of a compilation made elsewhere, with --mlir-print-debuginfo and
-    --dump-compilation-phases-to=DIR, are read, and the map says how far ops are told apart by their own locations.
+    --from-dumps reads the dumps of a compilation made elsewhere, and compiles nothing. That compilation must use
+    --mlir-print-debuginfo and --dump-compilation-phases-to=DIR. The map says how well the ops' own locations
+    distinguish them.
 
     \b
     Example:

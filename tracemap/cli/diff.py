@@ -1,4 +1,4 @@
-"""`tracemap diff`: what a change did, op by op."""
+"""`tracemap diff`: effects of a change, op by op."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tracemap.options.results import DiffOptions
 @options_command("diff", DiffOptions)
 @click.argument("sides", metavar="A [vs] B", type=PATH, nargs=-1, required=True)
 def command(sides: tuple[Path, ...], options: DiffOptions) -> None:
-    """Say what a change did: which ops cost more or less in B than in A, which are fused with others, which are new.
+    """Compare A and B: which ops cost more or less in B, which are fused differently, and which are new.
 
-    A and B are runs or bundles; a bundle stands for its newest run, or for those of its newest record --repeat, and
-    where one has none the maps alone are compared. Several runs on a side, with the word vs between the sides, tell
-    what differs from run to run. Ops are matched by what they compute, whatever they are called and wherever they
-    stand. With --fail-over ends with status 1 where something costs more.
+    A and B are runs or bundles. A bundle stands for its newest run, or for all runs of its newest `record --repeat`. If
+    a bundle has no run, only the maps are compared. To account for variation between runs, give several runs per side,
+    with the word `vs` between the sides. Ops are matched by what they compute, regardless of their names and positions.
+    With --fail-over, the exit status is 1 if something costs more.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""`tracemap doctor`: what works on this machine."""
+"""`tracemap doctor`: check what works on this machine."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 @options_command("doctor", DoctorOptions)
 def command(options: DoctorOptions) -> None:
-    """Say what works on this machine, and what to install or allow for the rest.
+    """Check what works on this machine, and say what to install or allow for the rest.
 
-    Each thing that tracemap builds on is tried: compiler, runtime, devices, profiles, the hook, events of the
-    processor, valgrind, a browser, packages of single formats, the folder of temporary files. The status is 1 where
-    nothing can be built or recorded.
+    `doctor` tries everything that tracemap builds on: compiler, runtime, devices, profiles, the hook, events of the
+    processor, valgrind, a browser, packages for single formats, and the folder of temporary files. The exit status is 1
+    if something is missing without which tracemap cannot build or record.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""`tracemap events`: what this machine can count."""
+"""`tracemap events`: events that this machine can count."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ _READ = {"ring": "no system call", "rdpmc": "no system call", "group": "a system
 @options_command("events", EventsOptions)
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 def command(names: tuple[str, ...], options: EventsOptions) -> None:
-    """List the events that can be counted here, by opening each; for the others, say why not and what helps.
+    """List the events that this machine can count. For other events, say why not and what helps.
 
     NAME is an event's Linux name, rHEX (a raw number), or PMU/terms/ as the kernel describes them below
-    /sys/bus/event_source/devices. Without a name all that have one are tried.
+    /sys/bus/event_source/devices. Without NAME, all events that have a name are listed. tracemap opens every event to
+    find out whether it works.
 
     \b
     Example:

@@ -15,9 +15,10 @@ from tracemap.outputs import is_standard
 @options_command("export", ExportOptions)
 @click.argument("runs", metavar="RUN...", nargs=-1, required=True, type=PATH)
 def command(runs: tuple[Path, ...], options: ExportOptions) -> None:
-    """Write what `tracemap attribute` finds out of each RUN in a format that other tools open.
+    """Write the costs that `tracemap attribute` finds in each RUN in a format that other tools open.
 
-    Sums are those of `attribute`, to the unit; a cost without an op stands under `(residual)` and its reason.
+    Sums are equal to those of `attribute`, to the unit. A cost that belongs to no op appears under `(residual)`, with
+    the reason.
 
     \b
     Example:

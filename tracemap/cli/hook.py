@@ -25,10 +25,10 @@ class _Command(click.Command):
 
 @click.group(name="hook", cls=_Group)
 def command() -> None:
-    """Record every call of a workgroup in a program of your own, on the stock runtime.
+    """Record every workgroup call in a program of your own, on the stock runtime.
 
-    `path` prints the library: preload it, or load it as a plugin of IREE (--executable_plugin=). `env` prints the
-    variables that preload it and say what to record. Inside Python, call tracemap.hook.attach(FOLDER) instead.
+    `path` prints the library, to preload or to load as a plugin of IREE (--executable_plugin=). `env` prints the
+    variables that preload it and select what to record. In Python, call tracemap.hook.attach(FOLDER) instead.
 
     \b
     Example:
@@ -62,9 +62,9 @@ def _library() -> Path:
 
 @options_command("env", HookEnvOptions)
 def env(options: HookEnvOptions) -> None:
-    """Print the variables under which a program is recorded, as words for `env` or, with --export, for a shell.
+    """Print environment variables to record a program: words for `env` or, with --export, lines for a shell.
 
-    The variables of IREE's own hook stand for options that are not given: IREE_HOOK_FILTER_NAME, _SKIP_START_MS and
+    These environment variables of IREE's own hook set defaults: IREE_HOOK_FILTER_NAME, _SKIP_START_MS and
     _PERF_EVENT_TYPES.
 
     \b
@@ -98,5 +98,5 @@ def env(options: HookEnvOptions) -> None:
         put(f"{name}={value}")  # empty ones too: the shell may have others from before
 
 
-env.short_help = "Print the variables under which a program is recorded."
+env.short_help = "Print environment variables to record a program."
 command.add_command(env)

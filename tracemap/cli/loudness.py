@@ -1,4 +1,4 @@
-"""The options by which every command is told how much to say; `tracemap --help` imports no more than this for them."""
+"""Options -q and -v of all commands; a module of its own, so that `tracemap --help` imports little."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tracemap.cli.streams import be_quiet
 
 
 def how_loud() -> list[click.Option]:
-    """The options of all commands: how much is said on standard error."""
+    """Options for the verbosity of standard error."""
 
     def quiet(_context: click.Context, _option: click.Parameter, wanted: bool) -> None:
         if wanted:
@@ -21,8 +21,8 @@ def how_loud() -> list[click.Option]:
             be_verbose()
 
     made = (
-        ("-q", "--quiet", quiet, "Say nothing on standard error but warnings and errors."),
-        ("-v", "--verbose", verbose, "Say how long each phase takes, and which programs are started."),
+        ("-q", "--quiet", quiet, "Print only warnings and errors on standard error."),
+        ("-v", "--verbose", verbose, "Print how long each phase takes and which programs are started."),
     )
     return [
         click.Option([short, long], is_flag=True, expose_value=False, callback=callback, help=text)

@@ -1,4 +1,4 @@
-"""`tracemap lower`: the loops that pass pipelines make of a model, and the ops that work in them."""
+"""`tracemap lower`: loops that pass pipelines generate from a model, linked to its ops."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from tracemap.outputs import is_standard
 @options_command("lower", LowerOptions)
 @click.argument("model", metavar="MODEL", type=NAME)
 def command(model: str, options: LowerOptions) -> None:
-    """Run pass pipelines over MODEL (MLIR text or bytecode, `-`: standard input) and link its ops to the loops made.
+    """Run pass pipelines over MODEL and link its ops to the resulting loops.
 
-    Files of ONNX and torch are imported first, as `tracemap build` does.
+    MODEL is MLIR text or bytecode; `-` reads it from standard input. Files of ONNX and torch are imported first, as in
+    `tracemap build`.
 
-    Of each resulting function the outermost loops (affine.for, scf.for, scf.forall, scf.parallel …) are linked to the
-    ops that work in them: a fused loop to several, an op that was split to several loops. Pipelines run one after the
-    other, and every stage is kept, so that an op can be followed from stage to stage.
+    tracemap links the outermost loops of each resulting function (affine.for, scf.for, scf.forall, scf.parallel …) to
+    the ops that they compute. A fused loop has several ops, and a split op has several loops. Pipelines run one after
+    the other. Every stage is kept, so you can follow an op from stage to stage.
 
     \b
     Example:

@@ -24,31 +24,31 @@ from tracemap.sanitize import for_terminal
 
 _NAME = "tracemap"
 _LONG_VALUE = re.compile("'([^']{60})[^']{100,}'")
-"""What click says back of what was given, of any length."""
+"""A long value that click's message repeats."""
 
-# Name -> one line of help, in the order of the work. The line stands here so that `tracemap --help` imports no command.
+# Name -> one line of help, in workflow order. The lines are here so that `tracemap --help` imports no command.
 COMMANDS = {
-    "build": "Compile MODEL and keep the trail from its ops to sites and kernels, as a bundle.",
-    "show": "Print the map of a bundle: all of it, or one line, op, site, kernel or scope.",
-    "audit": "Say where each op went, and which phase of the compiler lost its location.",
-    "lower": "Run pass pipelines over MODEL and say which ops work in which of the loops they make.",
-    "run": "Call a bundle's functions and print, write or compare their outputs.",
-    "benchmark": "Time a bundle's functions, as IREE's own benchmark does.",
+    "build": "Compile MODEL into a bundle that traces its ops to dispatches and kernels.",
+    "show": "Print the map of a bundle: all of it, or one line, op, dispatch, kernel or scope.",
+    "audit": "Show where each op went, and which compiler phase lost its location.",
+    "lower": "Run pass pipelines over MODEL and link its ops to the resulting loops.",
+    "run": "Run a bundle's functions, and print, write or compare their outputs.",
+    "benchmark": "Time a bundle's functions with IREE's own benchmark, without profiling.",
     "record": "Run a bundle's module under the profiler and write a run.",
-    "attribute": "Say which op costs what: join a run onto its bundle.",
-    "remarks": "Say what the compiler remarked on the code of each op, the dearest first.",
-    "diff": "Say what a change did: which ops cost more or less, and are fused otherwise.",
+    "attribute": "Show what each op costs: join a run onto its bundle.",
+    "remarks": "Show the compiler's remarks on the code of each op, the most expensive op first.",
+    "diff": "Compare two runs or bundles op by op: changes of cost and of fusion.",
     "export": "Write costs in the formats of other tools: pprof, callgrind, speedscope and others.",
-    "bench": "Run each kernel alone: how long it takes, and whether it computes what it should.",
-    "swap": "Replace kernels by edited ones, and say what that changes.",
-    "tune": "Look for better tiles and vector sizes of kernels, and write them as a tuning spec.",
-    "sweep": "Compile, verify and time generated operations over sizes, types and configurations.",
-    "doctor": "Say what works on this machine, and what to install or allow for the rest.",
-    "events": "List what can be counted on this machine: page faults, cache misses, cycles.",
-    "stats": "Print statistics of recorded calls, per thread, as IREE's own hook does.",
-    "hook": "Print what to preload to record calls in programs of your own.",
+    "bench": "Run each kernel alone: how long it takes, and whether its results are correct.",
+    "swap": "Replace kernels with edited ones, and report what changes.",
+    "tune": "Search for better tile and vector sizes for kernels, and write a tuning spec.",
+    "sweep": "Generate operations in many sizes, types and configurations; verify and time them.",
+    "doctor": "Check what works on this machine, and what to install or allow for the rest.",
+    "events": "List events that this machine can count: page faults, cache misses, cycles.",
+    "stats": "Print statistics of recorded kernel calls, per thread, as IREE's own hook does.",
+    "hook": "Print what to preload, to record kernel calls in programs of your own.",
     "report": "Write the annotated page of a bundle and its runs.",
-    "store": "Keep runs of many machines and nights in one place, and ask about all of them.",
+    "store": "Keep runs from many machines and nights in one store, and query all of them.",
 }
 
 
@@ -90,7 +90,7 @@ def _print_version(context: click.Context, _option: click.Parameter, wanted: boo
     expose_value=False,
     is_eager=True,
     callback=_print_version,
-    help="Show the version, and those of IREE's packages, and exit.",
+    help="Show the versions of tracemap and of IREE's packages, and exit.",
 )
 def group() -> None:
     """Which of my operations, on which line of my model, costs this time and these cache misses?

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 @options_command("record", RecordOptions)
 @click.argument("bundle", type=PATH)
 def command(bundle: Path, options: RecordOptions) -> None:
-    """Run the module of BUNDLE under IREE's profiler until it was measured enough, and write a run.
+    """Run the module of BUNDLE under IREE's profiler until the result is precise enough, and write a run.
 
-    It is called until its calls are steady, and from there on until their median is known to within --precision, or,
-    with --sample, 2,000 samples lie in kernels; no longer than --seconds. --iterations N makes exactly N calls.
-    Inputs that are not given are made up from the declared types: zeros for integers, small random floats.
-    What stands after -- goes to iree-benchmark-module. The path of the run is printed.
+    `record` first warms up until invocation times are steady. It then measures until the median is within --precision
+    or, with --sample, until kernels have 2,000 samples. It stops after --seconds in any case. --iterations N measures
+    exactly N invocations instead. Inputs that are not given are made up from the declared types: zeros for integers,
+    small random numbers for floats. Flags after -- go to iree-benchmark-module. The path of the run is printed.
 
     \b
     Example:

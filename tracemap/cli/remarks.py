@@ -1,4 +1,4 @@
-"""`tracemap remarks`: what the compiler said of the code of each op."""
+"""`tracemap remarks`: the compiler's remarks on the code of each op."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tracemap.options.compile import RemarksOptions
 @click.argument("bundle", metavar="BUNDLE", type=PATH)
 @click.argument("run", metavar="[RUN]", required=False, default=None, type=PATH)
 def command(bundle: Path, run: Path | None, options: RemarksOptions) -> None:
-    """Say what LLVM remarked on the code of BUNDLE: what it spilled, and did not vectorise, hoist or unroll, and why.
+    """Show LLVM's remarks on the code of BUNDLE: what it spilled or did not vectorise, hoist or unroll, and why.
 
-    BUNDLE is one that `tracemap build --remarks` made. Each remark stands at the line of the kernel that it names, with
-    the ops of that step; those of the dearest ops in RUN come first, by default in the newest run of BUNDLE.
+    BUNDLE must come from `tracemap build --remarks`. Each remark is shown at the line of kernel IR that it names, with
+    the ops of that line. Remarks on the most expensive ops of RUN come first. The default RUN is the newest in BUNDLE.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""`tracemap report`: the annotated page of a bundle, with the costs of its runs or of the map alone."""
+"""`tracemap report`: the annotated page of a bundle, with or without the costs of its runs."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tracemap.outputs import is_standard
 @click.argument("bundle", metavar="BUNDLE", type=PATH)
 @click.argument("runs", metavar="[RUN]...", nargs=-1, type=PATH)
 def command(bundle: Path, runs: tuple[Path, ...], options: ReportOptions) -> None:
-    """Write the annotated page of BUNDLE: one HTML file with coverage, sources, ops and sites.
+    """Write the annotated page of BUNDLE: one HTML file with coverage, sources, ops and dispatch sites.
 
-    With RUNs the page carries their costs on the lines of the model and of its Python files; without, it shows where
-    each op went. The page needs no network and no other file.
+    With RUNs, the page shows their costs on the lines of the model and of its Python files. Without RUNs, it shows
+    where each op went. The page needs no network and no other file.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""`tracemap run`: call a bundle's functions, for their outputs alone."""
+"""`tracemap run`: run a bundle's functions for their outputs."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 @options_command("run", RunOptions)
 @click.argument("bundle", type=PATH)
 def command(bundle: Path, options: RunOptions) -> None:
-    """Call a function of BUNDLE once, without any profiling, and print its outputs, write them, or compare them.
+    """Run a function of BUNDLE once, without profiling, and print, write or compare its outputs.
 
-    Where it has several functions and none is named, all that take no inputs are called. Outputs are printed and
-    written by iree-run-module, to which goes what stands after --. What is expected is compared within its tolerances;
-    the first output that differs is named with its first element that does, and the status is 1.
+    If BUNDLE has several functions and --function names none, all functions without inputs are run. iree-run-module
+    prints and writes the outputs; flags after -- go to it. Expected outputs are compared within tolerances. If an
+    output differs, the message names it and its first different element, and the exit status is 1.
 
     \b
     Example:

@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 @click.argument("bundle", metavar="BUNDLE", type=PATH)
 @click.argument("what", metavar="[WHAT]", required=False, type=NAME)
 def command(bundle: Path, what: str | None, options: ShowOptions) -> None:
-    """Print the map of BUNDLE: ops, sites, kernels and what links them.
+    """Print the map of BUNDLE: ops, dispatch sites, kernels and the links between them.
 
-    WHAT narrows it to a place (FILE:LINE), an op (op12), a site (site3), a kernel's name, or a scope and all below it,
-    each with what is connected to it; of a kernel also its final IR and the loops of its machine code, with their ops.
+    WHAT selects a source line (FILE:LINE), an op (op12), a dispatch site (site3), a kernel by its name, or a scope with
+    everything below it. The output includes everything that is linked to it. For a kernel, it also includes the final
+    IR and the loops of the machine code, with their ops.
 
     \b
     Example:

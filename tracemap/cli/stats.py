@@ -1,4 +1,4 @@
-"""`tracemap stats`: the statistics of IREE's own hook, over calls of ours or of IREE's."""
+"""`tracemap stats`: the statistics of IREE's own hook, for calls recorded by tracemap's hook or by IREE's."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _NO_TABLE = "IREE_HOOK_NO_PROBABILITY_TABLE"
 @options_command("stats", StatsOptions)
 @click.argument("run", metavar="RUN", type=PATH)
 def command(run: Path, options: StatsOptions) -> None:
-    """Print statistics of the calls in RUN, per thread: means, quantiles, correlations, conditional probabilities.
+    """Print statistics of the calls in RUN per thread: means, quantiles, correlations, conditional probabilities.
 
-    RUN is a folder in which the hook left its records (see tracemap hook), a CSV file of IREE's own hook, or a folder
-    of such files. The variables IREE_HOOK_FILTER_NAME, _SKIP_START_MS, _PERF_EVENT_TYPES, _BUCKET_COUNT,
-    _NO_PROBABILITY_TABLE, _GAMMA and _OUTPUT_CSV are honoured. As in IREE's hook the text calls microseconds
-    duration_ms.
+    RUN is a folder with records of the hook (see `tracemap hook`), a CSV file of IREE's own hook, or a folder of such
+    files. These environment variables of IREE's hook set defaults: IREE_HOOK_FILTER_NAME, _SKIP_START_MS,
+    _PERF_EVENT_TYPES, _BUCKET_COUNT, _NO_PROBABILITY_TABLE, _GAMMA and _OUTPUT_CSV. As in IREE's hook, the text labels
+    microseconds as duration_ms.
 
     \b
     Example:

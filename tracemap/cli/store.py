@@ -1,4 +1,4 @@
-"""`tracemap store`: many runs in one place, and questions about all of them."""
+"""`tracemap store`: many runs in one place, and queries over all of them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _Store(click.Group):
 
 @click.group("store", cls=_Store)
 def command() -> None:
-    """Keep runs of many machines and nights in one folder, and ask what ops cost over all of them.
+    """Keep runs from many machines and nights in one store, and query what ops cost over all of them.
 
     \b
     Example:
@@ -44,10 +44,10 @@ def command() -> None:
 @options_command("add", StoreAddOptions)
 @click.argument("runs", metavar="RUN...", type=PATH, nargs=-1, required=True)
 def add(runs: tuple[Path, ...], options: StoreAddOptions) -> None:
-    """Put runs into a store, each joined with its bundle; the store is made with the first one.
+    """Add runs to a store, joined with their bundles. The first run creates the store.
 
-    Any file that tracemap attribute reads can be added. Files are only added, never changed: many machines may do so at
-    once, and a run that is there already is not added again.
+    You can add any file that `tracemap attribute` reads. Files of a store never change, so many machines can add runs
+    at once. A run that the store already has is not added again.
 
     \b
     Example:
@@ -63,7 +63,7 @@ def add(runs: tuple[Path, ...], options: StoreAddOptions) -> None:
 
 @options_command("list", StoreListOptions)
 def list_(options: StoreListOptions) -> None:
-    """List the runs of a store, with what their headers tell.
+    """List the runs of a store, with the data of their headers.
 
     \b
     Example:
@@ -79,10 +79,10 @@ def list_(options: StoreListOptions) -> None:
 
 @options_command("query", StoreQueryOptions)
 def query(options: StoreQueryOptions) -> None:
-    """Say what ops cost over runs of a store: of each model, and of each value of the columns to group by.
+    """Show what ops cost over the runs of a store, per model and per value of the --group-by columns.
 
-    What runs came to when they were added is summed up. With --calls all single calls are added up anew, which takes
-    longer and ends in the same numbers.
+    The command adds up the sums that were stored with each run. --calls adds up all single calls instead, which takes
+    longer and gives the same numbers.
 
     \b
     Example:
@@ -102,9 +102,9 @@ def query(options: StoreQueryOptions) -> None:
 
 @options_command("sites", StoreSitesOptions)
 def sites(options: StoreSitesOptions) -> None:
-    """Say how long single calls of each site take over runs of a store: percentiles, exact up to 20 million calls.
+    """Show percentiles of the call times of each dispatch site, over the runs of a store.
 
-    With more calls they are known to within 0.5 %, which the answer says.
+    Percentiles are exact up to 20 million calls. With more calls, they are accurate to 0.5 %, and the output says so.
 
     \b
     Example:
@@ -120,10 +120,11 @@ def sites(options: StoreSitesOptions) -> None:
 
 @options_command("trend", StoreTrendOptions)
 def trend(options: StoreTrendOptions) -> None:
-    """Say which ops became slower or faster, since which night, on which processors; and which hosts are unlike others.
+    """Show which ops became slower or faster, since which night, and on which processors.
 
-    What all ops of a run have in common is taken out first: a slow night of a machine is no op's. Changes are named
-    that chance does not explain, corrected for all that was looked at.
+    Changes that all ops of a run have in common are removed first. A slow night of a machine is therefore not reported
+    as a change of its ops. Only statistically significant changes are listed, corrected for the number of series
+    examined. The output also lists hosts that differ from others with the same processor.
 
     \b
     Example:
@@ -142,9 +143,9 @@ def trend(options: StoreTrendOptions) -> None:
 
 @options_command("compare", StoreCompareOptions)
 def compare(options: StoreCompareOptions) -> None:
-    """Say which ops cost more or less in some runs than in others, on which processors: of two nights, for one.
+    """Show which ops cost more or less in some runs than in others, for example in two nights.
 
-    Each host is compared with itself.
+    The output names the processors. Each host is compared with itself.
 
     \b
     Example:
@@ -160,12 +161,12 @@ def compare(options: StoreCompareOptions) -> None:
 
 
 _LINES = {
-    add: "Put runs into a store, each joined with its bundle.",
-    list_: "List the runs of a store, with what their headers tell.",
-    query: "Say what ops cost over runs of a store.",
-    sites: "Say how long single calls of each site take.",
-    trend: "Say which ops became slower or faster, and since when.",
-    compare: "Say which ops cost more in some runs than in others.",
+    add: "Add runs to a store, joined with their bundles.",
+    list_: "List the runs of a store.",
+    query: "Show what ops cost over the runs of a store.",
+    sites: "Show percentiles of the call times of each dispatch site.",
+    trend: "Show which ops became slower or faster, and since when.",
+    compare: "Show which ops cost more in some runs than in others.",
 }
 for _each, _line in _LINES.items():
     _each.short_help = _line

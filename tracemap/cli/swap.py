@@ -1,4 +1,4 @@
-"""`tracemap swap`: kernels replaced by edited ones."""
+"""`tracemap swap`: replace kernels with edited ones."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tracemap.units import listed
 @click.argument("bundle", metavar="BUNDLE", type=PATH)
 @click.argument("kernels", metavar="[KERNEL=FILE]...", nargs=-1)
 def command(bundle: Path, kernels: tuple[str, ...], options: SwapOptions) -> None:
-    """Replace kernels of BUNDLE by what lies in FILE, and say what that changes.
+    """Replace kernels of BUNDLE with the contents of FILE, and report what changes.
 
-    A FILE is what --dump wrote, edited: a kernel's source, its configuration (tiles, vectors, pipeline), or an object.
-    The new bundle is verified against the original, kernel by kernel, and both are recorded in turn: the ops are named
-    whose cost changed. Ends with status 1 where a kernel computes something else.
+    A FILE is an edited file from --dump: a kernel's source, its configuration (tiles, vectors, pipeline), or an object.
+    tracemap verifies each replaced kernel of the new bundle against the original. It then records both bundles in
+    alternation, and lists the ops whose cost changed. The exit status is 1 if a kernel computes different results.
 
     \b
     Example:

@@ -17,13 +17,13 @@ from tracemap.outputs import as_programs_read
 @options_command("sweep", SweepOptions)
 @click.argument("operation", metavar="OPERATION", type=click.Choice(list(KINDS)))
 def command(operation: str, options: SweepOptions) -> None:
-    """Generate an OPERATION in many sizes, compile each with many configurations, verify and time them.
+    """Generate an OPERATION in many sizes, compile each size with many configurations, then verify and time them.
 
     OPERATION is matmul (M, N, K), batch_matmul (B, M, N, K), splitk_matmul (M, N, K in P parts), conv2d_nhwc or
-    conv2d_nchw (N, H, W, C, F, R, S, stride D), or depthwise_conv2d_nhwc. Products of f16 and bf16 are summed up in
-    f32, those of i8 in i32. The table has a row for each operation and configuration, of each operation the fastest
-    first. What was done is kept beside the table: the same command goes on after an end of any kind. Ends with status 1
-    where a result is wrong, or nothing could be compiled.
+    conv2d_nchw (N, H, W, C, F, R, S, stride D), or depthwise_conv2d_nhwc. Products of f16 and bf16 are accumulated in
+    f32, products of i8 in i32. The table has one row per operation and configuration; the fastest configuration of an
+    operation comes first. Results are stored next to the table, so the same command resumes after an interruption. The
+    exit status is 1 if a result is wrong or nothing compiles.
 
     \b
     Example:

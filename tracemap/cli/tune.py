@@ -16,11 +16,11 @@ from tracemap.outputs import is_standard
 @options_command("tune", TuneOptions)
 @click.argument("bundle", metavar="BUNDLE", type=PATH)
 def command(bundle: Path, options: TuneOptions) -> None:
-    """Look for better tiles and vector sizes for kernels of BUNDLE, and write what was found as a tuning spec.
+    """Search for better tile and vector sizes for kernels of BUNDLE, and write them as a tuning spec.
 
-    Candidates are verified, and timed next to the compiler's own configuration. The spec is what a plain iree-compile
-    takes (--iree-codegen-tuning-spec-path). Then the application is built with it, and both are recorded in turn. No
-    gain is claimed that is inside the noise.
+    Candidates are verified, and timed next to the compiler's own configuration. A plain iree-compile accepts the spec
+    (--iree-codegen-tuning-spec-path). tracemap then builds the application with the spec, and records it with and
+    without the spec in alternation. Gains within the noise are not reported.
 
     \b
     Example:

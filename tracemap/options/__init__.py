@@ -1,1 +1,1 @@
-"""What each command can be asked: one file per command; its help, the Python API and the requests are made of it."""
+"""Options of the commands: help, command line, Python API and internal requests are all derived from these records."""

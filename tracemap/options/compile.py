@@ -12,94 +12,97 @@ from tracemap.units import UNKNOWN, Unknown
 
 # ---- build
 #
-# What `tracemap build` can be asked.
+# Options of `tracemap build`.
 
 
 @dataclass(frozen=True, slots=True)
 class BuildOptions(Options):
-    """How to compile a model, or read a compilation made elsewhere, and what its bundle holds."""
+    """Options of `build`: how to compile or import a model, and what its bundle contains."""
 
-    output: Path | None = option(None, "The bundle.  [default: MODEL's name, with .tracemap]", "-o", "--output")
+    output: Path | None = option(None, "Bundle to write.  [default: MODEL's name with .tracemap]", "-o", "--output")
     device: Literal["local", "vulkan", "cuda", "hip"] = option(
-        "local", "What to compile for, unless the flags after -- name a target."
+        "local", "Target to compile for, unless the flags after -- name one."
     )
     source_roots: tuple[Path, ...] = option(
         (),
-        "A folder below which Python files of frames are looked for, before MODEL's own.  [repeatable]",
+        "Folder to search for the Python files in the model's locations, before MODEL's own folder.  [repeatable]",
         "--source-root",
         path="folder",
     )
-    no_sources: bool = option(False, "Keep no source text in the bundle.")
+    no_sources: bool = option(False, "Leave source texts out of the bundle.")
     remarks: bool = option(
-        False, "Keep the compiler's remarks too: what it spilled or did not vectorise, and why. Compiles twice."
+        False, "Also keep the compiler's remarks: what it spilled or did not vectorise, and why. Compiles twice."
     )
-    force: bool = option(False, "Replace a bundle that exists.")
+    force: bool = option(False, "Overwrite an existing bundle.")
     from_dumps: Path | None = option(
         None,
         "Read the phase dumps of a compilation made elsewhere from this folder, instead of compiling.",
         path="folder",
     )
-    module: Path | None = option(None, "With --from-dumps: the module that the compilation made.", path="file")
+    module: Path | None = option(None, "With --from-dumps: the module that this compilation produced.", path="file")
     library: tuple[str, ...] = option(
         (),
-        "Files (as a shell's pattern) whose frames come after the user's own.  [repeatable; default: site-packages …]",
+        "Shell pattern of library files; their frames come after the user's own.  [repeatable; default: "
+        "site-packages …]",
         metavar="PATTERN",
     )
     parameters: tuple[str, ...] = option(
         (),
-        "A file of parameters that calls hand to the module (.irpa, .safetensors, .gguf), and their scope. The bundle "
-        "refers to it, and copies nothing.  [repeatable]",
+        "Parameter file (.irpa, .safetensors, .gguf) that the module needs at run time, and its scope. "
+        "The bundle refers to the file and does not copy it.  [repeatable]",
         metavar="[SCOPE=]FILE",
     )
     flags: tuple[str, ...] = option((), "Flags for iree-compile.", BEHIND_DASHES, metavar="[-- IREE-COMPILE FLAGS]")
 
     @property
     def parameter_files(self) -> tuple[tuple[str, Path], ...]:
-        """The files of parameters with their scopes, "" for none; a scope ends at the first `=`, as IREE reads it."""
+        """Parameter files with their scopes, "" for none; a scope ends at the first `=`, as in IREE."""
         split = (text.partition("=") for text in self.parameters)
         return tuple((scope, Path(path)) if equals else ("", Path(scope)) for scope, equals, path in split)
 
 
 # ---- lower
 #
-# What `tracemap lower` can be asked.
+# Options of `tracemap lower`.
 
 
 @dataclass(frozen=True, slots=True)
 class LowerOptions(Options):
-    """Which pass pipelines to run over a model, and where the result goes."""
+    """Options of `lower`: pass pipelines to run over a model, and outputs."""
 
     pipelines: tuple[str, ...] = required(
-        "A pass pipeline as iree-opt takes it, builtin.module(…); the next one goes on from its result.  [repeatable]",
+        "Pass pipeline in iree-opt's syntax, builtin.module(…). Each pipeline continues from the result "
+        "of the one before.  [repeatable]",
         "--pipeline",
         metavar="PIPELINE",
     )
-    format: Literal["text", "json"] = option("text", "What to print.")
-    output: Path | None = option(None, "Write there instead of standard output.", "-o", "--output")
-    html: Path | None = option(None, "Write the page of stages too.", metavar="PAGE")
-    force: bool = option(False, "Replace outputs that exist.")
+    format: Literal["text", "json"] = option("text", "Output format.")
+    output: Path | None = option(None, "Write to this file instead of standard output.", "-o", "--output")
+    html: Path | None = option(None, "Also write an HTML page of all stages.", metavar="PAGE")
+    force: bool = option(False, "Overwrite existing outputs.")
 
 
 # ---- audit
 #
-# What `tracemap audit` can be asked.
+# Options of `tracemap audit`.
 
 
 @dataclass(frozen=True, slots=True)
 class AuditOptions(Options):
-    """How to print what became of ops, what to find out besides, and when to fail."""
+    """Options of `audit`: output format, ops to examine further, and the limit for failure."""
 
-    format: Literal["text", "json"] = option("text", "Tables, or JSON that names every op.")
+    format: Literal["text", "json"] = option("text", "Tables, or JSON that lists every op.")
     fail_under: float | Unknown = option(
         UNKNOWN,
-        "End with status 1, and a list, where fewer ops than this have a location of their own in the model.",
+        "Exit with status 1 if fewer ops than this percentage have a location of their own in the model. Lists the "
+        "others.",
         metavar="PERCENT",
         at_least=0,
         at_most=100,
     )
     ops: tuple[str, ...] = option(
         (),
-        "Compile again, printing IR around passes, and name the pass that lost this op.  [repeatable]",
+        "Find the pass that lost this op's location. Compiles again and prints the IR around passes.  [repeatable]",
         "--pass",
         metavar="OP",
     )
@@ -107,35 +110,37 @@ class AuditOptions(Options):
 
 # ---- show
 #
-# What `tracemap show` can be asked.
+# Options of `tracemap show`.
 
 
 @dataclass(frozen=True, slots=True)
 class ShowOptions(Options):
-    """How to print a map."""
+    """Options of `show`: output format and details of the map."""
 
-    format: Literal["text", "json"] = option("text", "What to print.")
-    remarks: bool = option(False, "What the compiler remarked, too, where the bundle was built with --remarks.")
-    assembly: bool = option(False, "With a kernel: its instructions too.")
+    format: Literal["text", "json"] = option("text", "Output format.")
+    remarks: bool = option(
+        False, "Also print the compiler's remarks. Requires a bundle from `tracemap build --remarks`."
+    )
+    assembly: bool = option(False, "Also print the instructions of the kernel that WHAT names.")
 
 
 # ---- remarks
 #
-# What `tracemap remarks` can be asked.
+# Options of `tracemap remarks`.
 
 
 @dataclass(frozen=True, slots=True)
 class RemarksOptions(Options):
-    """Which remarks to print, by which cost they are ranked, and where they go."""
+    """Options of `remarks`: which remarks to print, how to rank them, and where to write them."""
 
-    metric: str | None = option(None, "The metric to rank by.  [default: time]", metavar="NAME")
-    top: int = option(40, "Rows of the text's table; 0: all.", metavar="N", at_least=0)
-    figures: bool = option(False, "List what only counts, too: instructions, bytes of the stack.")
+    metric: str | None = option(None, "Metric to rank by.  [default: time]", metavar="NAME")
+    top: int = option(40, "Rows of the text table; 0: all.", metavar="N", at_least=0)
+    figures: bool = option(False, "Also list remarks that only report numbers: instruction counts, stack bytes.")
     rule: Rule | None = option(None, RULE_HELP)
     keep_disturbed: bool = option(False, KEEP_DISTURBED_HELP)
-    allow_mismatch: bool = option(False, "Join a run of another module all the same; the result says so.")
+    allow_mismatch: bool = option(False, "Accept a run recorded from a different build; the result carries a warning.")
     dispatch: str = option("", DISPATCH_HELP, metavar="KERNEL")
     format: Literal["text", "json"] = option("text", "A table, or JSON with all remarks.")
-    output: Path | None = option(None, "Write there instead of standard output.", "-o", "--output")
+    output: Path | None = option(None, "Write to this file instead of standard output.", "-o", "--output")
     memory: int = memory_option()
-    force: bool = option(False, "Replace the output if it exists.")
+    force: bool = option(False, "Overwrite an existing output.")

@@ -11,135 +11,136 @@ from tracemap.units import UNKNOWN, Integer, Text, Unknown
 
 # ---- call
 #
-# What every command can be asked that calls a function of a bundle's module.
+# Options of every command that runs a function of a bundle's module.
 
 
 MOST_CALLS: Final = 1_000_000_000
-"""Calls of a microsecond take a quarter of an hour; of more than an int32 holds, IREE's benchmark makes one."""
+"""A billion calls of 1 µs take a quarter of an hour. IREE's benchmark makes a single call if N exceeds an int32."""
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionOptions(Options):
-    """Which function is called, and with what: the base of the records of commands that call one."""
+    """Options of all commands that run a function: the function and its inputs."""
 
-    function: Text = option(UNKNOWN, "The entry point to call.  [default: the only one]", metavar="F")
+    function: Text = option(UNKNOWN, "Function to run.  [default: the only one]", metavar="F")
     inputs: tuple[str, ...] = option(
         (),
-        "An input as IREE writes it (4x4xf32=0.5, 7, @x.npy), one per argument.  [default: made up]",
+        "Input in IREE's syntax (4x4xf32=0.5, 7, @x.npy), one per argument.  [default: made up]",
         "--input",
         metavar="SPEC",
     )
-    dim: Integer = option(UNKNOWN, "The size of every `?` in made-up inputs.", metavar="N", at_least=0)
-    flagfile: Path | None = option(None, "A flag file of IREE: function, inputs, parameters.", metavar="F")
+    dim: Integer = option(UNKNOWN, "Size of every `?` in made-up inputs.", metavar="N", at_least=0)
+    flagfile: Path | None = option(None, "IREE flag file: function, inputs, parameters.", metavar="F")
     runtime_flags: tuple[str, ...] = option(
-        (), "Flags for the program of IREE that is started.", BEHIND_DASHES, metavar="[-- RUNTIME FLAGS]"
+        (), "Flags for the IREE program that tracemap starts.", BEHIND_DASHES, metavar="[-- RUNTIME FLAGS]"
     )
 
 
 @dataclass(frozen=True, slots=True)
 class CallOptions(FunctionOptions):
-    """Which function is called, with what, and on how many workers."""
+    """Options of all commands that run a function: the function, its inputs, and the workers."""
 
-    serial: bool = option(False, "One worker instead of all cores.")
+    serial: bool = option(False, "Use one worker instead of all cores.")
 
 
 def call_of(options: FunctionOptions) -> dict[str, Any]:
-    """By their names, what options say of the call: for the options of another command that makes the same one."""
+    """The fields that describe the invocation, by name, to copy into the options of another command."""
     known = {field.name for field in fields(CallOptions)}
     return {field.name: getattr(options, field.name) for field in fields(options) if field.name in known}
 
 
 # ---- record
 #
-# What `tracemap record` can be asked.
+# Options of `tracemap record`.
 
 
 MOST_HZ: Final = 20_000
 LEAST_NICENESS: Final = -20
-"""Ahead of all others that are not of real time (man 7 sched)."""
+"""Ahead of all other programs except real-time ones (man 7 sched)."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordOptions(CallOptions):
-    """How to run a bundle's module, and what to measure of it."""
+    """Options of `record`: how to run a bundle's module, and what to measure."""
 
     output: Path | None = option(
         None,
-        "The run to write: Parquet, or CSV if it ends in .csv.  [default: BUNDLE/runs/run-NNN.parquet]",
+        "Run to write: Parquet, or CSV if the name ends in .csv.  [default: BUNDLE/runs/run-NNN.parquet]",
         "-o",
         "--output",
     )
     iterations: Integer = option(
         UNKNOWN,
-        "Measured calls, exactly.  [default: until their median is known]",
+        "Measure exactly N invocations.  [default: as many as --precision needs]",
         metavar="N",
         at_least=1,
         at_most=MOST_CALLS,
     )
     precision: float = option(
         2.0,
-        "Measure until the 95 % interval of the median call is within so much of it, in percent.",
+        "Measure until the 95 % confidence interval of the median invocation is within this percentage of the median.",
         metavar="PERCENT",
         above=0,
         at_most=100,
     )
-    seconds: float = option(5.0, "Measure no longer than this.", metavar="S", above=0, at_most=86_400)
+    seconds: float = option(5.0, "Time limit for measuring.", metavar="S", above=0, at_most=86_400)
     launches: int = option(
         10,
-        "Share --seconds out over so many launches, as where a process has its data in memory makes kernels slower or "
-        "faster; fewer where starting takes long, and one alone beside --iterations, --sample, --counters, "
-        "--cache-sim, --keep-profile.",
+        "Processes to split --seconds over, since memory layout differs between processes. Fewer if "
+        "starting takes long; 1 with --iterations, --sample, --counters, --cache-sim or --keep-profile.",
         metavar="N",
         at_least=1,
         at_most=100,
     )
     nice: Integer = option(
         UNKNOWN,
-        "Run the program at this niceness.  [default: -20, ahead of others, where the system allows it]",
+        "Niceness of the program.  [default: -20, ahead of other programs, if the system allows it]",
         metavar="N",
         at_least=LEAST_NICENESS,
         at_most=19,
     )
     warmup: Integer = option(
         UNKNOWN,
-        "Calls before the measured ones, which are marked and left out of reports.  "
-        "[default: until they are steady; 3 with --iterations]",
+        "Invocations before the measured ones; reports leave them out.  [default: until times are steady;"
+        " 3 with --iterations]",
         metavar="N",
         at_least=0,
         at_most=MOST_CALLS,
     )
     repeat: int = option(
         1,
-        "Record so often, each in a process of its own, as runs/run-NNN-I.parquet: what tracemap diff compares.",
+        "Number of recordings, in separate processes, written as runs/run-NNN-I.parquet for `tracemap "
+        "diff` to compare.",
         metavar="N",
         at_least=1,
         at_most=1000,
     )
     alternate: Path | None = option(
-        None, "Record this bundle as well, in turn with BUNDLE, with the same options.", metavar="OTHER"
+        None, "Also record this bundle, in alternation with BUNDLE and with the same options.", metavar="OTHER"
     )
     compare_devices: tuple[str, ...] = option(
         (),
-        "Time the same calls on these devices and on the run's own, without the profiler: local-sync,local-task.",
+        "Also time the invocations on these devices and on the run's own device, without the profiler: "
+        "local-sync,local-task.",
         metavar="A,B",
         split=True,
     )
     counters: tuple[str, ...] = option(
         (),
-        "Events to count in further executions, such as page-faults,cache-misses; see tracemap events.",
+        "Events to count in additional executions, such as page-faults,cache-misses; see `tracemap events`.",
         metavar="A,B",
         split=True,
     )
     counters_per_pass: int = option(
         0,
-        "Count so many events in an execution.  [default: as many as the processor counts at a time]",
+        "Events to count per execution.  [default: as many as the processor counts at a time]",
         metavar="N",
         at_least=1,
     )
     sample_hz: Integer = option(
         0,
-        "Sample the program counter so often per second and thread, for time per op in kernels.  "
-        "[without HZ: as often as 2,000 samples in --seconds ask for]",
+        "Sample the program counter HZ times per second and thread, to measure the time of ops inside "
+        "kernels.  [without HZ: the rate for 2,000 samples within --seconds]",
         "--sample",
         metavar="HZ",
         at_least=1,
@@ -147,194 +148,196 @@ class RecordOptions(CallOptions):
         bare=UNKNOWN,
     )
     cache_sim: bool = option(
-        False, "Simulate one call under valgrind, for instructions and cache misses by step of the kernels."
+        False, "Simulate one invocation under valgrind, to count instructions and cache misses per line of kernel IR."
     )
     cache_geometry: tuple[str, ...] = option(
         (),
-        "A cache to simulate, I1, D1 or LL: D1=32768,8,64.  [default: this machine's]",
+        "Cache to simulate, I1, D1 or LL: D1=32768,8,64.  [repeatable; default: this machine's]",
         metavar="CACHE=BYTES,WAYS,LINE",
     )
-    keep_profile: bool = option(False, "Keep IREE's own profile beside the run, as RUN.ireeprof, for iree-profile.")
-    force: bool = option(False, "Replace the output if it exists.")
+    keep_profile: bool = option(False, "Keep IREE's own profile next to the run, as RUN.ireeprof, for iree-profile.")
+    force: bool = option(False, "Overwrite an existing output.")
 
 
 # ---- run
 #
-# What `tracemap run` can be asked.
+# Options of `tracemap run`.
 
 
 @dataclass(frozen=True, slots=True)
 class RunOptions(CallOptions):
-    """Which function to call, and what becomes of its outputs."""
+    """Options of `run`: the function to run, and how to use its outputs."""
 
     outputs: tuple[str, ...] = option(
         (),
-        "Where an output goes, one per output: - (printed), @x.npy, @x.bin, +x.npy (appended), or nothing.  "
-        "[default: printed]",
+        "Destination of an output, one per output: - (print), @x.npy, @x.bin, +x.npy (append), or empty "
+        "(discard).  [default: print]",
         "--output",
         metavar="SPEC",
     )
     expected_outputs: tuple[str, ...] = option(
         (),
-        "An output as it should be, written as an input is, or (ignored); one per output. If one differs, the status "
-        "is 1.",
+        "Expected output in the syntax of --input, or (ignored), one per output. The exit status is 1 if "
+        "an output differs.",
         "--expected-output",
         metavar="SPEC",
     )
     atol: float | Unknown = option(UNKNOWN, ABSOLUTE, metavar="X", at_least=0)
     rtol: float | Unknown = option(UNKNOWN, RELATIVE, metavar="X", at_least=0)
-    exact: bool = option(False, "Outputs must be what is expected to the last bit.")
-    force: bool = option(False, "Replace files that exist.")
+    exact: bool = option(False, "Require outputs that equal the expected ones to the last bit.")
+    force: bool = option(False, "Overwrite existing files.")
 
 
 # ---- benchmark
 #
-# What `tracemap benchmark` can be asked.
+# Options of `tracemap benchmark`.
 
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkOptions(CallOptions):
-    """Which functions to time, how often, and how it is told."""
+    """Options of `benchmark`: the functions to time, how long, and the output."""
 
-    repetitions: int = option(
-        1, "Time the calls so often, each time anew.", metavar="N", at_least=1, at_most=MOST_CALLS
-    )
-    min_time: float = option(0.5, "Make calls for at least so many seconds.", metavar="S", above=0, at_most=86_400)
+    repetitions: int = option(1, "Number of independent measurements.", metavar="N", at_least=1, at_most=MOST_CALLS)
+    min_time: float = option(0.5, "Minimum duration of a measurement.", metavar="S", above=0, at_most=86_400)
     iterations: Integer = option(
         UNKNOWN,
-        "Make so many calls, exactly.  [default: as --min-time asks for]",
+        "Exact number of invocations per measurement.  [default: as many as --min-time needs]",
         metavar="N",
         at_least=1,
         at_most=MOST_CALLS,
     )
     dispatch_repeat: int = option(
         1,
-        "Run each kernel so often in a call, and divide the time by it, so that what surrounds kernels counts less: "
-        "the module is compiled again for it.",
+        "Run each kernel N times per invocation and divide the time by N, so that runtime overhead counts"
+        " less. Compiles the module again.",
         metavar="N",
         at_least=1,
         at_most=100_000,
     )
-    time_unit: Literal["ms", "us", "ns"] = option("ms", "The unit of times in the table and in JSON.")
-    format: Literal["text", "json"] = option("text", "The table of Google Benchmark, or its JSON.")
+    time_unit: Literal["ms", "us", "ns"] = option("ms", "Unit of times in the table and in JSON.")
+    format: Literal["text", "json"] = option("text", "Google Benchmark's table, or its JSON.")
 
 
 # ---- stats
 #
-# What `tracemap stats` can be asked.
+# Options of `tracemap stats`.
 
 
 @dataclass(frozen=True, slots=True)
 class StatsOptions(Options):
-    """Which of the recorded calls to look at, what to tell of them, and where it goes."""
+    """Options of `stats`: the recorded calls to include, and the output."""
 
     kernel: str = option(
         "", "Only calls of this kernel.  [default: all]", metavar="NAME", variable="IREE_HOOK_FILTER_NAME"
     )
     skip_ms: int = option(
         0,
-        "Leave out each thread's first milliseconds, from its first call.",
+        "Skip the first milliseconds of each thread, counted from its first call.",
         metavar="MS",
         at_least=0,
         variable="IREE_HOOK_SKIP_START_MS",
     )
     counters: tuple[str, ...] = option(
         (),
-        "Only these events, in this order.  [default: all that were counted]",
+        "Only these events, in this order.  [default: all counted events]",
         metavar="A,B",
         variable="IREE_HOOK_PERF_EVENT_TYPES",
         split=True,
     )
     buckets: int = option(
-        16, "How many quantiles.", metavar="N", at_least=1, at_most=1024, variable="IREE_HOOK_BUCKET_COUNT"
+        16, "Number of quantiles.", metavar="N", at_least=1, at_most=1024, variable="IREE_HOOK_BUCKET_COUNT"
     )
     no_table: bool = option(False, "Leave out the tables of conditional probabilities.")
     gamma: float = option(
-        0.5, "Shades show probability to this power.", metavar="G", above=0, variable="IREE_HOOK_GAMMA"
+        0.5,
+        "Exponent that maps probabilities to shades in the tables.",
+        metavar="G",
+        above=0,
+        variable="IREE_HOOK_GAMMA",
     )
     csv: Path | None = option(
         None,
-        "Also write the calls into this folder, a CSV file per thread, as IREE's hook does.",
+        "Also write the calls into this folder, one CSV file per thread, as IREE's hook does.",
         variable="IREE_HOOK_OUTPUT_CSV",
     )
     calls: Path | None = option(
         None,
-        "Also write the calls as a table, one row per call of a workgroup: Parquet, or CSV if it ends in .csv.",
+        "Also write the calls as a table with one row per workgroup call: Parquet, or CSV if the name ends in .csv.",
         metavar="FILE",
     )
     html: Path | None = option(None, "Also write a page with histograms, correlations and heat maps.", metavar="PAGE")
-    force: bool = option(False, "Replace files that exist.")
-    format: Literal["text", "json"] = option("text", "The text of IREE's hook, or JSON.")
+    force: bool = option(False, "Overwrite existing files.")
+    format: Literal["text", "json"] = option("text", "The text format of IREE's hook, or JSON.")
 
 
 # ---- hook
 #
-# What `tracemap hook env` can be asked.
+# Options of `tracemap hook env`.
 
 
 _MOST_CALLS: Final = 1_000_000_000_000_000
-"""The hook ignores a number that it cannot hold, and records all calls then."""
+"""The hook ignores a larger number, and then records all calls."""
 
 
 @dataclass(frozen=True, slots=True)
 class HookEnvOptions(Options):
-    """Which calls a program of somebody's own records, and where to."""
+    """Options of `hook env`: the calls to record in another program, and the folder for them."""
 
     output: Path = required(
-        "The folder for the record files; it must exist. Each process adds files of its own.", "-o", "--output"
+        "Folder for the record files; it must exist. Each process adds its own files.", "-o", "--output"
     )
     filter: str = option(
-        "", "Only kernels whose name fits.  [default: all]", metavar="GLOB", variable="IREE_HOOK_FILTER_NAME"
+        "", "Only kernels whose name matches.  [default: all]", metavar="GLOB", variable="IREE_HOOK_FILTER_NAME"
     )
     skip_ms: int = option(
         0,
-        "Pass over each thread's first milliseconds, from its first call.",
+        "Skip the first milliseconds of each thread, counted from its first call.",
         metavar="MS",
         at_least=0,
         at_most=1_000_000_000,
         variable="IREE_HOOK_SKIP_START_MS",
     )
     calls: int = option(
-        0, "Record so many calls in all.  [default: no limit]", metavar="N", at_least=0, at_most=_MOST_CALLS
+        0, "Maximum number of calls to record.  [default: no limit]", metavar="N", at_least=0, at_most=_MOST_CALLS
     )
-    every: int = option(1, "Record one call in so many.", metavar="N", at_least=1, at_most=_MOST_CALLS)
+    every: int = option(1, "Record only one call in N.", metavar="N", at_least=1, at_most=_MOST_CALLS)
     thread_mb: int = option(
-        1024, "Megabytes that the calls of each thread take at most.", metavar="MB", at_least=2, at_most=1_000_000
+        1024, "Maximum size of each thread's calls, in megabytes.", metavar="MB", at_least=2, at_most=1_000_000
     )
     keep: Literal["oldest", "newest"] = option(
         "oldest",
-        "Which calls to keep where there are more: the first ones, or the newest, as of a server that runs on.",
+        "Calls to keep when --thread-mb is full: the oldest, or the newest (for a server that keeps running).",
     )
     counters: tuple[str, ...] = option(
         (),
-        "Events to count around each call; see tracemap events.",
+        "Events to count around each call; see `tracemap events`.",
         metavar="A,B",
         variable="IREE_HOOK_PERF_EVENT_TYPES",
         split=True,
     )
-    export: bool = option(False, "Print lines for a shell to source, not words for env.")
+    export: bool = option(False, "Print lines for a shell to source, instead of words for env.")
 
 
 # ---- events
 #
-# What `tracemap events` can be asked.
+# Options of `tracemap events`.
 
 
 @dataclass(frozen=True, slots=True)
 class EventsOptions(Options):
-    """Which events to list, and how."""
+    """Options of `events`: events to list, and the output."""
 
-    all: bool = option(False, "Also the raw events of AMD's Zen 4, where this is one.")
-    format: Literal["text", "json"] = option("text", "A table, or JSON with what the hook is told of each event.")
+    all: bool = option(False, "On AMD's Zen 4: also list its raw events.")
+    format: Literal["text", "json"] = option("text", "A table, or JSON with the hook's setting for each event.")
 
 
 # ---- doctor
 #
-# What `tracemap doctor` can be asked.
+# Options of `tracemap doctor`.
 
 
 @dataclass(frozen=True, slots=True)
 class DoctorOptions(Options):
-    """How findings are printed."""
+    """Options of `doctor`: the output format."""
 
     format: Literal["text", "json"] = option("text", "A table, or JSON.")

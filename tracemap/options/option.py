@@ -18,7 +18,7 @@ from tracemap.units import Integer, Unknown
 
 # ---- address
 #
-# Options that take a folder or the address of a bucket: a text, as paths would swallow one of an address's slashes.
+# Options that take a folder or a bucket address. They are strings, since a Path would drop one of an address's slashes.
 
 
 _ADDRESS: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
@@ -26,15 +26,15 @@ _SWALLOWED: Final = re.compile(r"[A-Za-z0-9]{2,}:/(?!/)")
 
 
 def is_address(text: str) -> bool:
-    """Whether a text begins as an address does: SCHEME://."""
+    """Whether a text starts like an address: SCHEME://."""
     return _ADDRESS.match(text) is not None
 
 
 def taken_address(name: str, value: str | os.PathLike[str]) -> str:
-    """An address as it was given; else the path.
+    """Return an address unchanged, and anything else as a path.
 
     Raises:
-        UsageInvalid: an address was made a path, which is a folder called `s3:`; or nothing is named.
+        UsageInvalid: an address was passed as a Path, which turns it into a folder named `s3:`; or the value is empty.
     """
     text = os.fspath(value)
     if not text:  # as a path it would be the working folder, which nobody has named
@@ -48,14 +48,14 @@ def taken_address(name: str, value: str | os.PathLike[str]) -> str:
 
 # ---- handed
 #
-# What is handed in from Python beside options: of the type that is asked for, or refused in one sentence.
+# Checks of other arguments of the Python API: a value of the expected type, or an error of one sentence.
 
 
 _LONGEST_SAID = 60
 
 
 def not_taken(name: str, value: object, wanted: str) -> UsageInvalid:
-    """What is said of a value that is not what is asked for."""
+    """The error for a value of the wrong type or outside its limits."""
     return UsageInvalid(f"{name} is {start_of(repr(value), _LONGEST_SAID)}; it must be {wanted}")
 
 
@@ -74,7 +74,7 @@ def path_of(name: str, value: object, wanted: str = "a path") -> Path:
     """A path, as a text or as one of Python's.
 
     Raises:
-        UsageInvalid: it is none, or has a NUL, which no file's name has.
+        UsageInvalid: it is no path, or contains a NUL, which no file name does.
     """
     if not isinstance(value, (str, os.PathLike)) or not isinstance(os.fspath(value), str):
         raise not_taken(name, value, wanted)
@@ -107,63 +107,63 @@ def files_of(name: str, value: object) -> dict[str, Path]:
 
 # ---- option
 #
-# How an option is declared: beside the field that holds it, with the words of its help and the values it takes.
+# Declaration of an option: next to its field, with its help text and the values that it accepts.
 #
-# The fields are the only list of a command's options. `tracemap.cli.options` makes the command line of them, the
-# Python API takes them by name, and the requests of the rooms below hold them whole.
+# The fields are the only list of a command's options. `tracemap.cli.options` derives the command line from them, the
+# Python API accepts them by name, and requests to other rooms contain the whole record.
 
 
 T = TypeVar("T")
 BEHIND_DASHES: Final = "--"
-"""The name of the option that takes all that stands behind the first `--`."""
+"""Name of the option that takes everything after the first `--`."""
 _KEY = "option"
 _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", Path: "a path"}
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """What an option is, besides the name, type and default of its field.
+    """Properties of an option besides the name, type and default of its field.
 
-    The limits hold for every value but the default, which may stand outside of them (0: no samples).
+    The limits apply to every value except the default, which may lie outside of them (0: no samples).
     """
 
     help: str
     names: tuple[str, ...] = ()
-    """As they are typed; none: two dashes and the name of the field."""
+    """Names on the command line; default: two dashes and the field's name."""
     metavar: str = ""
     at_least: float | None = None
     above: float | None = None
     at_most: float | None = None
     variable: str = ""
-    """The environment variable that stands for it where it is not given."""
+    """Environment variable that replaces the option if it is not given."""
     bare: Integer | None = None
-    """What it is where its name is typed without a value; None: the value must be there."""
+    """Value if the option is given without one; None: the value is required."""
     path: Literal["any", "file", "folder", "address"] = "any"
-    """Whether the command line takes any path, or only an existing file or folder; or a text that may be an address."""
+    """Path that the command line accepts: any, an existing file or folder, or a text that may be an address."""
     split: bool = False
-    """Whether its names come in one word, with commas between them."""
+    """Whether the value is a comma-separated list."""
 
 
 def option(default: T, text: str, *names: str, **about: Any) -> T:  # noqa: ANN401 - the fields of `Option`, which checks them
-    """A field of a record of options, with its default; `about` goes to `Option`."""
+    """An optional field of an options record; `about` goes to `Option`."""
     made: T = field(default=default, metadata={_KEY: Option(text, names, **about)})
     return made
 
 
 def required(text: str, *names: str, **about: Any) -> Any:  # noqa: ANN401 - the same; and it is whatever its field says
-    """A field of a record of options that must be given; `about` goes to `Option`."""
+    """A required field of an options record; `about` goes to `Option`."""
     return field(metadata={_KEY: Option(text, names, **about)})
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Base of the records of options: what was taken is of the fields' types and within their limits.
+    """Base class of options records; checks every value against its field's type and limits.
 
-    Values are taken as the command line takes them: a path or a choice may be a text, a list any series, and `None`
-    stands for an option that was not given.
+    Values may have the forms of the command line: a path or a choice may be a string, a list any iterable, and `None`
+    means that the option was not given.
 
     Raises:
-        UsageInvalid: a value that an option does not take.
+        UsageInvalid: an option does not accept its value.
     """
 
     def __post_init__(self) -> None:
@@ -178,11 +178,11 @@ AnyOptions = TypeVar("AnyOptions", bound=Options)
 def chosen(
     kind: type[AnyOptions], options: AnyOptions | None, changes: Mapping[str, object], **named: object
 ) -> AnyOptions:
-    """Options (None: the defaults) with changes by name, and with those of `named` that are not None.
+    """Merge options (None: the defaults) with changes by name, and with the values in `named` that are not None.
 
     Raises:
-        TypeError: there is no such option, or one that is required is missing.
-        UsageInvalid: a value that an option does not take.
+        TypeError: an option does not exist, or a required one is missing.
+        UsageInvalid: an option does not accept its value.
     """
     known = [declared.name for declared in declared_options(kind)]
     for name in changes:
@@ -198,32 +198,32 @@ def chosen(
 
 @dataclass(frozen=True, slots=True)
 class DeclaredOption:
-    """An option with what its field says: `item` is the type of its value or, of `many` values, of each."""
+    """An option with its field's declaration. `item` is the type of its value, or of the elements if `many`."""
 
     name: str
     item: type
     many: bool
     choices: tuple[str, ...]
-    """The only values, as they are typed; none: any."""
+    """Accepted values; empty: any value."""
     default: object
-    """`MISSING` of `dataclasses` where the option is required."""
+    """`dataclasses.MISSING` if the option is required."""
     option: Option
 
     @property
     def names(self) -> tuple[str, ...]:
-        """As they are typed."""
+        """Names on the command line."""
         return self.option.names or ("--" + self.name.replace("_", "-"),)
 
     @property
     def required(self) -> bool:
-        """Whether it must be given."""
+        """Whether the option is required."""
         return self.default is MISSING
 
     def taken(self, value: object) -> object:
-        """What the field holds for a value that was given.
+        """Convert a given value to the field's value.
 
         Raises:
-            UsageInvalid: the option does not take it.
+            UsageInvalid: the option does not accept it.
         """
         if not self.required and (value is None or (type(value) is type(self.default) and value == self.default)):
             return self.default
@@ -253,13 +253,13 @@ class DeclaredOption:
         return value
 
     def _path_taken(self) -> Callable[[str | os.PathLike[str]], object] | None:
-        """What makes a path or an address of a text; None: it is neither."""
+        """Converter from text to path or address; None if the option is neither."""
         if self.option.path == "address":
             return partial(taken_address, self.name)
         return Path if self.item is Path else None
 
     def _limits(self) -> list[tuple[str, float, Callable[[Any, Any], bool]]]:
-        """What a value must be: the words for it, the limit, and the comparison that holds (of no number: nothing)."""
+        """Limits of a value: wording, limit and comparison; empty for options that are not numbers."""
         option = self.option
         limits = [
             ("at least", option.at_least, operator.ge),
@@ -273,7 +273,7 @@ class DeclaredOption:
 
 
 def declared_options(kind: type[Options]) -> tuple[DeclaredOption, ...]:
-    """The options of a record, in the order of its fields; its types are read once."""
+    """Options of a record, in the order of its fields (cached)."""
     if kind not in _DECLARED:
         types = get_type_hints(kind)
         _DECLARED[kind] = tuple(_declared(made, types[made.name]) for made in fields(kind))
@@ -298,9 +298,9 @@ def _declared(made: Field[Any], hint: Any) -> DeclaredOption:  # noqa: ANN401 - 
 
 
 def split_names(text: str) -> list[str]:
-    """The names of a list such as `page-faults,cpu/event=0x3c,umask=0/`: commas between slashes part terms, not names.
+    """Split a list such as `page-faults,cpu/event=0x3c,umask=0/`: commas between slashes separate terms, not names.
 
-    The second slash ends a name, but for modifiers; where there is none, as in ratios, a slash is a letter like others.
+    The second slash ends a name, except for modifiers. Without a second slash, as in ratios, a slash has no meaning.
 
     >>> split_names("page-faults,cpu/event=0x3c,umask=0/,r1a8")
     ['page-faults', 'cpu/event=0x3c,umask=0/', 'r1a8']
@@ -314,8 +314,10 @@ def split_names(text: str) -> list[str]:
 
 # ---- tolerance
 #
-# How far outputs may be off: the words of options that several commands have.
+# Tolerances for outputs: help texts that several commands share.
 
 
-ABSOLUTE: Final = "How far floats may be from what is expected.  [default: 1e-4; f16 1e-3, bf16 and narrower 1e-2]"
-RELATIVE: Final = "How far beyond that, by the size of what is expected.  [default: 1e-5]"
+ABSOLUTE: Final = "Absolute tolerance for floats.  [default: 1e-4; f16 1e-3, bf16 and narrower 1e-2]"
+RELATIVE: Final = (
+    "Relative tolerance for floats, as a fraction of the expected value, in addition to --atol.  [default: 1e-5]"
+)

@@ -14,40 +14,40 @@ from tracemap.units import UNKNOWN, Unknown
 
 # ---- attribute
 #
-# What `tracemap attribute` can be asked.
+# Options of `tracemap attribute`.
 
 
 RULE_HELP = (
-    "How a kernel's cost is split over its ops.  [default: measured where a RUN has 100 samples or counts, else code; "
-    "model where a kernel has no machine code]"
+    "How to split a kernel's cost over its ops.  [default: measured if the runs have simulated counts or "
+    "at least 100 samples, else code; model if a kernel has no machine code]"
 )
 
 LEAST_MEMORY_MB, MOST_MEMORY_MB = 128, 1500
-"""With less, sorting and grouping end for want of memory instead of spilling; more is taken only if asked for."""
+"""Below the minimum, sorting and grouping run out of memory instead of spilling. The maximum is only a default."""
 _LARGEST_MEMORY_MB = 1_000_000_000
-"""More than any machine has; in bytes it fits into 64 bits by far."""
+"""More than any machine has; its number of bytes still fits into 64 bits."""
 _MEMORY_HELP = (
-    "Megabytes of memory for the rows of runs; the rest goes to disk.  "
-    f"[default: half of what is free, at most {MOST_MEMORY_MB}]"
+    "Megabytes of memory for the rows of runs; the rest spills to disk.  "
+    f"[default: half of the free memory, at most {MOST_MEMORY_MB}]"
 )
 
 
 def memory_option() -> int:
-    """The option of all that read runs: how much memory their rows may take, 0: as much as is good."""
+    """Memory limit option of all commands that read runs; 0: the default limit."""
     return option(
         0, _MEMORY_HELP, metavar="MB", at_least=LEAST_MEMORY_MB, at_most=_LARGEST_MEMORY_MB, variable="TRACEMAP_MEMORY"
     )
 
 
-FROM_HELP = "Only calls that began so many seconds after the first one of the run, or later.  [default: all]"
-TO_HELP = "Only calls that began before so many seconds after it.  [default: all]"
-KEEP_DISTURBED_HELP = "Split what calls take beyond the fence of calls like them over ops, too."
-DISPATCH_HELP = "The kernel that the calls of a CSV file of IREE's hook are of, which names none."
+FROM_HELP = "Only invocations that began at least S seconds after the first measured one.  [default: all]"
+TO_HELP = "Only invocations that began less than S seconds after the first measured one.  [default: all]"
+KEEP_DISTURBED_HELP = "Attribute outlier time to ops as well."
+DISPATCH_HELP = "Kernel that a CSV file of IREE's hook was recorded for; the file names none."
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """From when to when, in seconds since the first measured call of a run began; the end is not part of it."""
+    """Time window in seconds since the first measured invocation of a run began; the end is exclusive."""
 
     begin_s: float = 0.0
     end_s: float = math.inf
@@ -57,16 +57,16 @@ class Window:
             raise UsageInvalid(f"a window {self} has nothing in it; it must end behind where it begins")
 
     def __str__(self) -> str:
-        """As it is said to a reader."""
+        """The window in words."""
         return f"from {self.begin_s:g} s" + (f" to {self.end_s:g} s" if math.isfinite(self.end_s) else "")
 
 
 ALL: Final = Window()
-"""Nothing is left out."""
+"""The whole run."""
 
 
 class Windowed:
-    """What options have that name a window of runs; they declare `begin` and `end` in their own places."""
+    """Mixin for options with a time window; subclasses declare `begin` and `end`."""
 
     __slots__ = ()
     begin: float
@@ -74,68 +74,69 @@ class Windowed:
 
     @property
     def window(self) -> Window:
-        """The calls that are looked at."""
+        """Time window of the invocations to include."""
         return Window(self.begin, self.end)
 
 
 class Rule(enum.StrEnum):
-    """How a site's cost is split over its members."""
+    """How to split a dispatch's cost over its ops."""
 
     MEASURED = "measured"
-    """By what was seen of their steps: samples of the program counter, or simulated counts."""
+    """By samples of the program counter, or by simulated counts, per line of kernel IR."""
     CODE = "code"
-    """By the machine code: how often each op's instructions run, how long they keep a core busy, and what they load."""
+    """By the machine code: how often an op's instructions run, how long they occupy a core, and how much they load."""
     MODEL = "model"
-    """By the roofline time of each membership: the larger of operations over peak and bytes over bandwidth."""
+    """By each op's roofline time in the dispatch: the larger of operations over peak and bytes over bandwidth."""
     ROOT = "root"
-    """All to the root."""
+    """All to the root op."""
     EQUAL = "equal"
-    """The same to each member."""
+    """Equal parts for all ops in the dispatch."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttributeOptions(Options, Windowed):
-    """How to join runs onto their bundle, and where the result goes."""
+    """Options of `attribute`: how to join runs onto their bundle, and outputs."""
 
-    map: Path | None = option(None, "The runs' bundle.", metavar="BUNDLE")
+    map: Path | None = option(None, "Bundle of the runs.  [default: found from the first RUN]", metavar="BUNDLE")
     rule: Rule | None = option(None, RULE_HELP)
     keep_disturbed: bool = option(False, KEEP_DISTURBED_HELP)
     begin: float = option(0.0, FROM_HELP, "--from", metavar="S", at_least=0)
     end: float = option(math.inf, TO_HELP, "--to", "--until", metavar="S", above=0)
-    format: Literal["text", "json", "csv"] = option("text", "What to print.")
-    output: Path | None = option(None, "Write there instead of standard output.", "-o", "--output")
-    html: Path | None = option(None, "Write the annotated page too.", metavar="PAGE")
-    allow_mismatch: bool = option(False, "Join a run of another module all the same; the report says so.")
+    format: Literal["text", "json", "csv"] = option("text", "Output format.")
+    output: Path | None = option(None, "Write to this file instead of standard output.", "-o", "--output")
+    html: Path | None = option(None, "Also write the annotated page.", metavar="PAGE")
+    allow_mismatch: bool = option(False, "Accept a run recorded from a different build; the report carries a warning.")
     dispatch: str = option("", DISPATCH_HELP, metavar="KERNEL")
     by: Literal["op", "line", "python", "caller", "scope", "kernel", "site", "name"] = option(
-        "op", "What a row of the text's table is; a caller is the innermost Python line outside of shared helpers."
+        "op", "Rows of the text table; caller: the innermost Python line outside shared helpers."
     )
     metrics: tuple[str, ...] = option(
         (),
-        "Metrics of the text, the first to rank by.  [default: time, and up to three others]",
+        "Metrics of the text table; the first one ranks the rows.  [default: time and up to three others]",
         "--metric",
         metavar="A,B…",
         split=True,
     )
-    totals: bool = option(False, "Sums over all invocations in text and page, not the mean of one.")
-    top: int = option(20, "Rows of the text's table; 0: all.", metavar="N", at_least=0)
-    sort: str | None = option(None, "The column to sort the text's rows by.  [default: cost]", metavar="COLUMN")
+    totals: bool = option(False, "Show sums over all invocations in text and page, instead of means per invocation.")
+    top: int = option(20, "Rows of the text table; 0: all.", metavar="N", at_least=0)
+    sort: str | None = option(None, "Column to sort the text table by.  [default: cost]", metavar="COLUMN")
     columns: tuple[str, ...] = option(
-        (), "Columns of the text's table, in this order.  [default: those that fit]", metavar="A,B…", split=True
+        (), "Columns of the text table, in this order.  [default: those that fit]", metavar="A,B…", split=True
     )
     filters: tuple[str, ...] = option(
         (),
-        "Only rows with a text that matches, such as `*dot*` or `scope=h0/*`; give it again for rows that match both.",
+        "Only rows with a text that matches, such as `*dot*` or `scope=h0/*`. If repeated, rows must "
+        "match all patterns.",
         "--filter",
         metavar="[COLUMN=]PATTERN",
     )
     memory: int = memory_option()
-    force: bool = option(False, "Replace outputs that exist.")
+    force: bool = option(False, "Overwrite existing outputs.")
 
 
 # ---- export
 #
-# What `tracemap export` can be asked.
+# Options of `tracemap export`.
 
 
 Format = Literal[
@@ -156,92 +157,95 @@ SelfCost = Literal["ops", "kernels"]
 
 @dataclass(frozen=True, slots=True)
 class ExportOptions(Options, Windowed):
-    """Which format to write, what of the costs, and how runs are joined for it."""
+    """Options of `export`: the format, its details, and how to join runs onto their bundle."""
 
     to: Format = required(f"The format: {', '.join(get_args(Format))}.", metavar="FORMAT")
-    output: Path = required("The file; `-` prints formats that are text.", "-o", "--output", metavar="FILE")
-    map: Path | None = option(None, "The runs' bundle.", metavar="BUNDLE")
+    output: Path = required("File to write; `-` prints formats that are text.", "-o", "--output", metavar="FILE")
+    map: Path | None = option(None, "Bundle of the runs.  [default: found from the first RUN]", metavar="BUNDLE")
     rule: Rule | None = option(None, RULE_HELP)
     keep_disturbed: bool = option(False, KEEP_DISTURBED_HELP)
     begin: float = option(0.0, FROM_HELP, "--from", metavar="S", at_least=0)
     end: float = option(math.inf, TO_HELP, "--until", metavar="S", above=0)
-    allow_mismatch: bool = option(False, "Join a run of another module all the same.")
+    allow_mismatch: bool = option(False, "Accept a run recorded from a different build.")
     dispatch: str = option("", DISPATCH_HELP, metavar="KERNEL")
     metrics: tuple[str, ...] = option(
         (), "Metrics, in this order.  [default: all, times first]", "--metric", metavar="A,B…", split=True
     )
-    callers: Callers = option(
-        "scope", "What leads to an op in stacks: its scopes, or the lines of Python that made it."
-    )
+    callers: Callers = option("scope", "Frames above an op in stacks: its scopes, or the Python lines that created it.")
     self_cost: SelfCost = option(
-        "ops", "Of callgrind, which lines have the cost: those of the model or of its kernels."
+        "ops", "For callgrind: charge costs to the lines of the model (ops) or of its kernels (kernels)."
     )
     invocations: tuple[int, ...] = option(
         (),
-        "Of timelines, the call to draw, warm-up counted; give it again for several.  [default: a median one]",
+        "For timelines: number of the invocation to draw, warm-up included.  [repeatable; default: a median one]",
         "--invocation",
         metavar="N",
         at_least=0,
     )
-    all_invocations: bool = option(False, "Of timelines, draw all measured calls.")
-    no_data_flow: bool = option(False, "Of graphs, leave out which op uses whose result; nothing is parsed then.")
+    all_invocations: bool = option(False, "For timelines: draw all measured invocations.")
+    no_data_flow: bool = option(
+        False, "For graphs: leave out the data flow between ops, so that no model has to be parsed."
+    )
     memory: int = memory_option()
-    force: bool = option(False, "Replace outputs that exist.")
+    force: bool = option(False, "Overwrite existing outputs.")
 
 
 # ---- report
 #
-# What `tracemap report` can be asked.
+# Options of `tracemap report`.
 
 
 @dataclass(frozen=True, slots=True)
 class ReportOptions(Options, Windowed):
-    """Where the annotated page goes, and how runs are joined for it."""
+    """Options of `report`: the page to write, and how to join runs onto their bundle."""
 
-    output: Path = required("The page.", "-o", "--output", metavar="PAGE.html")
+    output: Path = required("Page to write.", "-o", "--output", metavar="PAGE.html")
     rule: Rule | None = option(None, RULE_HELP)
     keep_disturbed: bool = option(False, KEEP_DISTURBED_HELP)
     begin: float = option(0.0, FROM_HELP, "--from", metavar="S", at_least=0)
     end: float = option(math.inf, TO_HELP, "--to", "--until", metavar="S", above=0)
-    allow_mismatch: bool = option(False, "Join a run of another module all the same; the page says so.")
+    allow_mismatch: bool = option(False, "Accept a run recorded from a different build; the page carries a warning.")
     dispatch: str = option("", DISPATCH_HELP, metavar="KERNEL")
-    totals: bool = option(False, "Begin with sums over all invocations, not the mean of one.")
+    totals: bool = option(False, "Start with sums over all invocations, instead of means per invocation.")
     memory: int = memory_option()
-    force: bool = option(False, "Replace PAGE.html if it exists.")
+    force: bool = option(False, "Overwrite an existing PAGE.html.")
 
 
 # ---- diff
 #
-# What `tracemap diff` can be asked.
+# Options of `tracemap diff`.
 
 
 @dataclass(frozen=True, slots=True)
 class DiffOptions(Options):
-    """How to compare two runs or bundles, and where the result goes."""
+    """Options of `diff`: how to compare two runs or bundles, and outputs."""
 
     baseline: Path | None = option(
-        None, "Compare each of the others with this bundle or run; as text, JSON, or a page for each.", metavar="BASE"
+        None,
+        "Compare every argument with this bundle or run. Writes text, JSON, or one page per argument.",
+        metavar="BASE",
     )
-    map_a: Path | None = option(None, "The bundle of A.", metavar="BUNDLE")
-    map_b: Path | None = option(None, "The bundle of B.", metavar="BUNDLE")
+    map_a: Path | None = option(None, "Bundle of A.", metavar="BUNDLE")
+    map_b: Path | None = option(None, "Bundle of B.", metavar="BUNDLE")
     threshold: float = option(
-        3.0, "Name what changed by more than this, beyond chance, in percent.", metavar="PERCENT", at_least=0
+        3.0, "Report statistically significant changes above this percentage.", metavar="PERCENT", at_least=0
     )
     fail_over: float | Unknown = option(
         UNKNOWN,
-        "End with status 1 where something costs more by over this, beyond chance; it is named, whatever --threshold.",
+        "Exit with status 1 if a cost grew significantly by more than this percentage. Such costs are "
+        "listed regardless of --threshold.",
         metavar="PERCENT",
         at_least=0,
     )
-    by: Literal["op", "scope", "line"] = option("op", "What a row of the text's table is.")
-    metric: str | None = option(None, "The metric of the text's table.  [default: time]", metavar="NAME")
-    top: int = option(20, "Rows of the text's tables; 0: all.", metavar="N", at_least=0)
+    by: Literal["op", "scope", "line"] = option("op", "Rows of the text table.")
+    metric: str | None = option(None, "Metric of the text table.  [default: time]", metavar="NAME")
+    top: int = option(20, "Rows of the text tables; 0: all.", metavar="N", at_least=0)
     rule: Rule | None = option(None, RULE_HELP)
     keep_disturbed: bool = option(False, KEEP_DISTURBED_HELP)
-    allow_mismatch: bool = option(False, "Join a run of another module all the same; the result says so.")
+    allow_mismatch: bool = option(False, "Accept a run recorded from a different build; the result carries a warning.")
     dispatch: str = option("", DISPATCH_HELP, metavar="KERNEL")
-    format: Literal["text", "json", "csv"] = option("text", "What to print.")
-    html: Path | None = option(None, "Write a page too: both sources side by side.", metavar="PAGE")
-    output: Path | None = option(None, "Write there instead of standard output.", "-o", "--output")
+    format: Literal["text", "json", "csv"] = option("text", "Output format.")
+    html: Path | None = option(None, "Also write a page with both sources side by side.", metavar="PAGE")
+    output: Path | None = option(None, "Write to this file instead of standard output.", "-o", "--output")
     memory: int = memory_option()
-    force: bool = option(False, "Replace the output if it exists.")
+    force: bool = option(False, "Overwrite an existing output.")
