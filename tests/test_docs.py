@@ -103,7 +103,7 @@ def test_every_word_of_the_reports_is_in_the_documents(words: type[Evidence | Fa
 
 
 def test_readme_is_short() -> None:
-    assert README.count("\n") <= 200
+    assert README.count("\n") <= 150
 
 
 def test_readme_leads_to_every_document() -> None:
