@@ -18,6 +18,7 @@ from tracemap.attribution.model import ResidualReason
 from tracemap.cli.main import COMMANDS
 from tracemap.graph.model import Evidence, Fate
 from tracemap.measurements.model import COLUMNS, STEP_METRICS
+from tracemap.options.results import Rule
 
 TEXT_OF = {path.relative_to(ROOT): path.read_text(encoding="utf-8") for path in DOCUMENTS}
 README, EVERYTHING = TEXT_OF[Path("README.md")], "\n".join(TEXT_OF.values())
@@ -102,8 +103,14 @@ def test_every_word_of_the_reports_is_in_the_documents(words: type[Evidence | Fa
     assert not missing
 
 
+@pytest.mark.parametrize("words", [Evidence, Fate, Rule], ids=lambda words: str(words.__name__))
+def test_the_glossary_explains_every_value(words: type[Evidence | Fate | Rule]) -> None:
+    glossary = TEXT_OF[Path("docs/glossary.md")]
+    assert [word.value for word in words if f"`{word.value}`" not in glossary] == []
+
+
 def test_readme_is_short() -> None:
-    assert README.count("\n") <= 200
+    assert README.count("\n") <= 150
 
 
 def test_readme_leads_to_every_document() -> None:
