@@ -38,7 +38,7 @@ assert sys.modules["numpy"] is numpy and same is ir and same.np is numpy
 def test_who_imports_numpy_while_the_bindings_are_imported_gets_it(use: str) -> None:
     run_python(f"""
 import sys
-from tracemap.ir import bindings
+from tracemap.ir import parsing as bindings
 with bindings._late("numpy"):
     import numpy
     assert type(numpy) is bindings._Late
