@@ -40,18 +40,25 @@ help: ## print this list
 
 venv: $(READY) ## set up the virtual environment .venv (again only when pyproject.toml changed)
 
-$(PACKAGE): pyproject.toml setup.py $(wildcard tracemap/hook/*.[ch]) # the package alone, without what tests need
+SOURCES := pyproject.toml setup.py $(wildcard tracemap/hook/*.[ch])
+
+# Install the package, with the extras that are named or none.
+define install
 	@test -n "$(PYTHON)" || { echo "tracemap needs Python 3.11 or newer; name one: make PYTHON=/path/to/python3.12" >&2; exit 1; }
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
 		echo "$(PYTHON) cannot make virtual environments; install its venv package (Debian: apt-get install python3-venv)" >&2; exit 1; }
-	$(BIN)/python -m pip install --quiet --editable .
+	$(BIN)/python -m pip install --quiet --editable '.$(1)'
 	@# As an installation that is not editable has them; else commands compile them anew where none may be written.
 	$(BIN)/python -m compileall -q tracemap
+endef
+
+$(PACKAGE): $(SOURCES) # the package alone, without what tests need
+	$(call install,)
 	@touch $@
 
-$(READY): $(PACKAGE)
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
-	@touch $@
+$(READY): $(SOURCES)
+	$(call install,[dev])
+	@touch $(PACKAGE) $@
 
 demo: $(if $(filter $(BIN)/%,$(TRACEMAP)),$(PACKAGE)) ## build, record and attribute the JAX GPT-2 of samples/, print the table and where the page is
 	@rm -rf $(DEMO) && mkdir -p $(DEMO)
