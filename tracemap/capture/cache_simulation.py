@@ -17,7 +17,7 @@ from tracemap.capture.benchmark import run_benchmark
 from tracemap.capture.machine import Geometry
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import ModuleInvalid, ProgramFailed, RunInvalid, UsageInvalid
-from tracemap.machine.code import OUTSIDE, Instruction, around, instructions_of, loops_by_address, loops_of
+from tracemap.machine.code import OUTSIDE, Instruction, instructions_of, loops_around, loops_by_address, loops_of
 from tracemap.machine.debug_lines import NO_LINES, Contracted, OpLines, code_of_ops
 from tracemap.machine.flow import lines_of_values
 from tracemap.machine.images import CodeFunction, Image, function_symbols, read_image
@@ -302,7 +302,7 @@ def _spots_of_kernel(name: str, image: Image, function: CodeFunction, lines_of: 
             carried.get(each.address, each.line),
             each.address in carried,
             each.hundredths,
-            tuple((name, function.name, loop) for loop in around(loops, loop_at.get(each.address, OUTSIDE))),
+            tuple((name, function.name, loop) for loop in loops_around(loops, loop_at.get(each.address, OUTSIDE))),
         )
         for each in code.instructions
     }
@@ -310,10 +310,7 @@ def _spots_of_kernel(name: str, image: Image, function: CodeFunction, lines_of: 
 
 def _code(image: Image, function: CodeFunction, lines_of: LinesOf) -> Contracted:
     """The code of a kernel; without instructions where it cannot be read."""
-    try:
-        instructions = instructions_of(image, function) if function.name in lines_of else ()
-    except ModuleInvalid:
-        instructions = ()
+    instructions = _instructions(image, function) if function.name in lines_of else ()
     return code_of_ops(instructions, lines_of.get(function.name, NO_LINES))
 
 

@@ -252,7 +252,7 @@ def loops_by_address(instructions: Sequence[Instruction], loops: Sequence[CodeLo
     return found
 
 
-def around(loops: Sequence[CodeLoop], loop: int) -> Iterator[int]:
+def loops_around(loops: Sequence[CodeLoop], loop: int) -> Iterator[int]:
     """A loop and those that it stands in, from inside out; none outside of loops."""
     while loop != OUTSIDE:
         yield loop

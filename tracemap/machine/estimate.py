@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import Final, NamedTuple
 
 from tracemap.machine.chains import Chain, chains_of
-from tracemap.machine.code import OUTSIDE, WINDOW, CodeLoop, Instruction, around
+from tracemap.machine.code import OUTSIDE, WINDOW, CodeLoop, Instruction, loops_around
 from tracemap.machine.execution import CERTAIN, Access, Blocks, Doubt, Execution, blocks_of, executed
 from tracemap.machine.integers import Surroundings, Value, loaded_pointer
 from tracemap.machine.traffic import LINE_BYTES, Turns, brought, streams_of
@@ -43,14 +43,13 @@ class Estimate:
     """Hundredths of a cycle of all calls of a grid, by the address of instructions.
 
     `core`: executing; `chain`: waiting for values; `memory`: waiting for memory. `doubts`: of those that run more or
-    less often as the data will have it. `reads_constants`: the kernel is called with numbers.
+    less often as the data will have it.
     """
 
     core: Mapping[int, float]
     chain: Mapping[int, float]
     memory: Mapping[int, float]
     doubts: Mapping[int, Doubt]
-    reads_constants: bool
 
     def total(self) -> Mapping[int, tuple[int, int, int]]:
         """All of it, in whole numbers: as it is taken to be, and the least and the most that it may be."""
@@ -94,10 +93,7 @@ def estimate(
     """
     numbers = {_CONSTANT_BYTES * place: number for place, number in enumerate(constants)}
     made = _Estimate(instructions, loops, tuple(workgroups), numbers)
-    reads = any(
-        access.place is not UNKNOWN and access.place.pointer == _CONSTANTS for access in made.first.accesses.values()
-    )
-    return Estimate(made.core, made.chain, made.memory(caches), made.first.doubts, reads_constants=reads)
+    return Estimate(made.core, made.chain, made.memory(caches), made.first.doubts)
 
 
 _CONSTANT_BYTES: Final = 4
@@ -181,7 +177,7 @@ class _Estimate:
         found: dict[int, list[int]] = defaultdict(list)
         found[OUTSIDE].append(OUTSIDE)
         for loop in range(len(self.loops)):
-            for outer in around(self.loops, loop):
+            for outer in loops_around(self.loops, loop):
                 found[outer].append(loop)
         return found
 
@@ -280,7 +276,7 @@ class _Estimate:
         found: dict[int, tuple[Access, Sequence[Turns]]] = {}
         for address, access in self.first.accesses.items():
             if access.place is UNKNOWN or access.place.pointer not in _STATES:
-                loops = zip(around(self.loops, self._loop_of[address]), access.turns, strict=False)
+                loops = zip(loops_around(self.loops, self._loop_of[address]), access.turns, strict=False)
                 turns = [Turns(loop, step, count) for loop, (step, count) in loops]
                 found[address] = access, (*turns, *self._grid(address, access))
         return found

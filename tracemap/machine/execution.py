@@ -186,7 +186,7 @@ class Doubt(NamedTuple):
 
 
 CERTAIN: Final = Doubt(1.0, 1.0)
-_ASSUMED: Final = Doubt(0.0, 1e6)
+ASSUMED: Final = Doubt(0.0, 1e6)
 """Of the turns of a loop whose end depends on what is not known."""
 
 
@@ -194,18 +194,16 @@ _ASSUMED: Final = Doubt(0.0, 1e6)
 class Execution:
     """What a call of a function does.
 
-    `counts`: how often each instruction runs, by address; `accesses`: where loads and stores go, by address;
-    `assumed`: loops, by the address of their header, whose number of turns is not known; `doubts`: of instructions
-    whose count depends on data, by address.
+    `counts`: how often each instruction runs, by address; `accesses`: where loads and stores go, by address; `doubts`:
+    of instructions whose count depends on data, by address.
     """
 
     counts: Mapping[int, float]
     accesses: Mapping[int, Access]
-    assumed: frozenset[int]
     doubts: Mapping[int, Doubt]
 
 
-NO_EXECUTION: Final = Execution({}, {}, frozenset(), {})
+NO_EXECUTION: Final = Execution({}, {}, {})
 
 
 def executed(blocks: Blocks, around: Surroundings, *, with_turns: bool = True) -> Execution:
@@ -229,7 +227,7 @@ def executed(blocks: Blocks, around: Surroundings, *, with_turns: bool = True) -
     doubts = {
         each.address: doubt for start, doubt in found.doubts.items() for each in blocks.by_address[start].instructions
     }
-    return Execution(counts, found.accesses if with_turns else walk.begins, frozenset(walk.assumed), doubts)
+    return Execution(counts, found.accesses if with_turns else walk.begins, doubts)
 
 
 class _TooMuch(Exception):
@@ -310,7 +308,6 @@ class _Walk:
 
     def __init__(self, blocks: Blocks, with_turns: bool) -> None:
         self.blocks = blocks
-        self.assumed: set[int] = set()
         self.begins: dict[int, Access] = {}
         """Where loads and stores go first, if that is all that is asked."""
         self._with_turns = with_turns
@@ -378,7 +375,6 @@ class _Walk:
         turns = _Turns(self, loop, entry, arrival.state)
         found = turns.all()
         if found is None:
-            self.assumed.add(self.blocks.header(loop))
             found = turns.some()
             turns.add_untaken_exits(self.blocks)
         total = sum(each.weight for each in turns.exits.values()) or 1.0
@@ -428,7 +424,7 @@ class _Turns:
     def some(self) -> _Found:
         """What happens in as many turns as are assumed, all like the last one that was followed."""
         last = self._turns[-1]
-        found = last.scaled(ASSUMED_TURNS, _ASSUMED)
+        found = last.scaled(ASSUMED_TURNS, ASSUMED)
         found.accesses = {address: access.within(UNKNOWN, ASSUMED_TURNS) for address, access in last.accesses.items()}
         return found
 

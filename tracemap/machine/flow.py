@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from tracemap.machine.code import OUTSIDE, CodeLoop, Instruction, loops_by_address
+from tracemap.machine.code import OUTSIDE, CodeLoop, Instruction, loops_around, loops_by_address
 from tracemap.machine.debug_lines import Contracted
 
 
@@ -122,10 +122,8 @@ class _Carriers:
 
     def _from_inside_out(self, place: int) -> Iterator[tuple[list[int], bool]]:
         """The instructions of each loop around one, and whether it goes around; last all of them."""
-        loop = self.loop_at.get(self.instructions[place].address, OUTSIDE)
-        while loop != OUTSIDE:
+        for loop in loops_around(self.loops, self.loop_at.get(self.instructions[place].address, OUTSIDE)):
             yield self._held_by(loop), True
-            loop = self.loops[loop].parent
         yield self._held_by(OUTSIDE), False
 
     def _held_by(self, loop: int) -> list[int]:

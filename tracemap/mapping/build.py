@@ -13,8 +13,7 @@ from msgspec import structs
 from tracemap.codec import Document
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import InputInvalid, ModelInvalid, SystemLimit, TracemapError
-from tracemap.graph import bundle as storing
-from tracemap.graph.bundle import COMPILED_NAME, REMARKS_NAME, Bundle
+from tracemap.graph.bundle import COMPILED_NAME, REMARKS_NAME, Bundle, Files, check_target, store
 from tracemap.graph.documents import Keeping, Remarks
 from tracemap.graph.model import LIBRARY, Kernel, ModuleInfo, TraceGraph
 from tracemap.inputs import check_is_file
@@ -116,7 +115,7 @@ def build(request: BuildRequest, progress: Progress = no_progress, hear: Progres
     """
     options = request.options
     compiler = request.compiler or Compiler.installed(compile_flags(options.device, options.flags))
-    storing.check_target(request.target, force=options.force)
+    check_target(request.target, force=options.force)
     request.check_parameters()
     with temporary_folder() as folder:
         return _Build(request, compiler, folder, progress, hear).run()
@@ -170,7 +169,7 @@ class _Build:
             if remarks:
                 documents[REMARKS_NAME] = self._remarks(compilation, bytecode, graph)
             files = _files(compilation, texts, self._request, documents)
-            return storing.store(self._request.target, graph, files, force=self._request.options.force)
+            return store(self._request.target, graph, files, force=self._request.options.force)
 
     def _parsed(self) -> ParsedModel:
         try:
@@ -266,11 +265,11 @@ def _without_text(kernel: Kernel) -> Kernel:
 
 def _files(
     compilation: Compilation, sources: Mapping[str, str], request: BuildRequest, documents: Mapping[str, Document]
-) -> storing.Files:
+) -> Files:
     texts = compilation.kernels()
     kernels = {kernel.file: kernel.text for kernel in texts if kernel.kernel not in request.opaque_kernels}
     configured = (compilation.configured,) if texts else ()
-    return storing.Files(compilation.module, sources, kernels, configured, documents, request.kept)
+    return Files(compilation.module, sources, kernels, configured, documents, request.kept)
 
 
 _LONGEST_NAME: Final = 200

@@ -125,7 +125,7 @@ def _figures(name: str, unit: str, amount: Amount) -> list[int | str]:
 def _cell(value: Integer | Text) -> int | str:
     if isinstance(value, Unknown):
         return ""
-    return value if isinstance(value, int) else without_controls(value)
+    return without_controls(value) if isinstance(value, str) else value
 
 
 # ---- fleet
@@ -142,14 +142,14 @@ def runs_csv(found: FleetRuns) -> str:
     lines = [csv_line(names)]
     for run in found.runs:
         tags = " ".join(f"{name}={value}" for name, value in sorted(run.tags.items()))
-        lines.append(csv_line([_run_cell(tags if name == "tags" else getattr(run, name)) for name in names]))
+        lines.append(csv_line([_cell(tags if name == "tags" else getattr(run, name)) for name in names]))
     return "".join(lines)
 
 
 def costs_csv(found: FleetCosts) -> str:
     """The costs, with a header line: rows without an op have the reason in the column `name`, as `attribute` has it."""
     columns = ("model", *found.group_by, *_OF_COSTS)
-    rows = (csv_line([_run_cell(cell) for cell in row]) for group in found.groups for row in _cost_rows(group))
+    rows = (csv_line([_cell(cell) for cell in row]) for group in found.groups for row in _cost_rows(group))
     return "".join([csv_line(columns), *rows])
 
 
@@ -170,8 +170,8 @@ def sites_csv(found: FleetCalls) -> str:
     names = SiteCalls.__struct_fields__
     lines = [csv_line(("model", *found.group_by, "map", "runs", "metric", *names))]
     for group in found.groups:
-        about = [_run_cell(each) for each in (group.model, *group.group.values(), group.map, group.runs, found.metric)]
-        lines += [csv_line([*about, *(_run_cell(getattr(site, name)) for name in names)]) for site in group.sites]
+        about = [_cell(each) for each in (group.model, *group.group.values(), group.map, group.runs, found.metric)]
+        lines += [csv_line([*about, *(_cell(getattr(site, name)) for name in names)]) for site in group.sites]
     return "".join(lines)
 
 
@@ -186,9 +186,7 @@ def trends_csv(found: FleetTrends) -> str:
     for model in found.models:
         for each in model.changes:
             figures = (_figure(getattr(each, name)) for name in names)
-            lines.append(
-                csv_line([model.model, _run_cell(model.function), _run_cell(model.inputs), *figures, *_op(each.op)])
-            )
+            lines.append(csv_line([model.model, _cell(model.function), _cell(model.inputs), *figures, *_op(each.op)]))
     return "".join(lines)
 
 
@@ -199,24 +197,16 @@ def comparison_csv(found: FleetComparison) -> str:
     for model in found.models:
         for each in model.differences:
             figures = (_figure(getattr(each, name)) for name in names)
-            lines.append(
-                csv_line([model.model, _run_cell(model.function), _run_cell(model.inputs), *figures, *_op(each.op)])
-            )
+            lines.append(csv_line([model.model, _cell(model.function), _cell(model.inputs), *figures, *_op(each.op)]))
     return "".join(lines)
 
 
 def _op(op: FleetName) -> list[int | str]:
-    return [_run_cell(getattr(op, name)) for name in _OF_OP]
+    return [_cell(getattr(op, name)) for name in _OF_OP]
 
 
 def _figure(value: Integer | Text | float) -> int | str:
-    return f"{value:.6g}" if isinstance(value, float) else _run_cell(value)
-
-
-def _run_cell(value: Integer | Text) -> int | str:
-    if isinstance(value, Unknown):
-        return ""
-    return without_controls(value) if isinstance(value, str) else value
+    return f"{value:.6g}" if isinstance(value, float) else _cell(value)
 
 
 # ---- tables

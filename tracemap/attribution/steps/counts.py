@@ -9,6 +9,7 @@ from functools import cached_property
 
 from tracemap.attribution.model import KernelResult
 from tracemap.attribution.scan.rows import NO_ADDRESS, StepRow
+from tracemap.attribution.steps.estimates import DEFAULT_CACHES
 from tracemap.attribution.steps.lines import (
     NO_METRIC,
     KernelSteps,
@@ -33,7 +34,7 @@ _ENOUGH = 100
 _NEAR_MISS, _FAR_MISS = 300, 1000
 """Hundredths of a cycle a line of memory takes that lies in the next cache, and one in memory, where many are brought
 one after the other."""
-_LAST_CACHE = 32 << 20
+_LAST_CACHE = DEFAULT_CACHES[-1].bytes
 """Bytes of the last cache of a present-day server."""
 _BUSY = "\0busy"
 """A metric of ours, which no run can have: for how long the counted instructions keep the core busy."""

@@ -86,18 +86,17 @@ class CodeEstimates:
         steps = self._steps_of(site.kernel)
         if site.kernel not in self._shared:
             self._shared[site.kernel] = steps.shared_lines(frozenset(found.with_code))
-        lines, least, most = (
-            Counter({each.line: bound for each in found.lines if (bound := getattr(each, name))})
-            for name in ("hundredths", "least", "most")
-        )
+        shared = self._shared[site.kernel]
         # What is of no op, such as a kernel's first instructions, is there for the sake of all of them.
-        *values, _ = of_members(steps, lines, site, self._shared[site.kernel])
+        *values, _ = of_members(steps, Counter({each.line: each.hundredths for each in found.lines}), site, shared)
         if not any(values):
             return None
-        bounds = [of_members(steps, each, site, self._shared[site.kernel])[:-1] for each in (least, most)]
-        pairs = tuple(zip(*bounds, strict=True))
-        same = all(low == value == high for value, (low, high) in zip(values, pairs, strict=True))
-        return Weights((*values, 0), sum(values), factor=found.factor, bounds=() if same else (*pairs, (0, 0)))
+        bounds: tuple[tuple[int, int], ...] = ()
+        if any(each.least != each.hundredths or each.most != each.hundredths for each in found.lines):
+            least = of_members(steps, Counter({each.line: each.least for each in found.lines}), site, shared)
+            most = of_members(steps, Counter({each.line: each.most for each in found.lines}), site, shared)
+            bounds = (*zip(least[:-1], most[:-1], strict=True), (0, 0))
+        return Weights((*values, 0), sum(values), factor=found.factor, bounds=bounds)
 
     def _estimate(self, site: Site) -> KernelEstimate:
         workgroups = self._workgroups(site)
@@ -224,7 +223,7 @@ def _factor(found: Estimate) -> float:
     return _FACTOR_OF_WAITS if waits > _MUCH * (waits + sum(found.core.values())) else _FACTOR_OF_CORE
 
 
-def _lines(steps: KernelSteps, found: Estimate) -> tuple[Lines, ...]:
+def _lines(steps: KernelSteps, found: Estimate) -> tuple[Lines, Lines, Lines]:
     """An estimate by lines that are of ops, then its least, then its most; code of none is of those in its loop."""
     line_of = {each.address: each.line for each in steps.code.instructions}
     rows = [
@@ -233,14 +232,12 @@ def _lines(steps: KernelSteps, found: Estimate) -> tuple[Lines, ...]:
         if values[0] and address != NO_ADDRESS
     ]
     spots = [steps.spot_of(row, _CODE) for row in rows]
-    bounds = range(_BOUNDS if found.doubts else 1)
-    lines = []
-    for bound in bounds:
+
+    def of_bound(number: int) -> Lines:
         seen: Counter[Spot] = Counter()
         for row, spot in zip(rows, spots, strict=True):
-            seen[spot] += row.values[bound]
-        lines.append(lines_of_ops(steps, seen, in_loops(steps, rows, bound, _CODE, {}), {}))
-    return tuple(lines) if found.doubts else (*lines, *lines, *lines)
+            seen[spot] += row.values[number]
+        return lines_of_ops(steps, seen, in_loops(steps, rows, number, _CODE, {}), {})
 
-
-_BOUNDS: Final = 3
+    mean = of_bound(0)
+    return (mean, of_bound(1), of_bound(2)) if found.doubts else (mean, mean, mean)

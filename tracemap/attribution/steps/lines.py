@@ -13,7 +13,16 @@ from tracemap.attribution.scan.rows import NO_ADDRESS, StepRow
 from tracemap.errors import ModuleInvalid
 from tracemap.graph.model import Kernel, Site, TraceGraph
 from tracemap.graph.query import NOBODY, Frames, kernel_frames
-from tracemap.machine.code import OUTSIDE, WINDOW, CodeLoop, Instruction, instructions_of, loops_by_address, loops_of
+from tracemap.machine.code import (
+    OUTSIDE,
+    WINDOW,
+    CodeLoop,
+    Instruction,
+    instructions_of,
+    loops_around,
+    loops_by_address,
+    loops_of,
+)
 from tracemap.machine.debug_lines import Contracted, code_of_ops, taken_in
 from tracemap.machine.flow import lines_of_values
 from tracemap.machine.images import Image, kernel_images
@@ -70,10 +79,7 @@ class KernelCode:
         """The loops in which anything is of an op, be it a value that is carried."""
         found: set[int] = set()
         for address in self.line_at:
-            loop = self.loop_at.get(address, OUTSIDE)
-            while loop != OUTSIDE and loop not in found:
-                found.add(loop)
-                loop = self.loops[loop].parent
+            found.update(loops_around(self.loops, self.loop_at.get(address, OUTSIDE)))
         return frozenset(found)
 
     @cached_property
@@ -285,18 +291,13 @@ class KernelSteps:
     def loop_of(self, address: int) -> int:
         """The innermost loop around an address that has code of ops, `OUTSIDE` where there is none."""
         if address not in self._loop_of:
-            loops = self.code.loops
-            number = self.code.loop_at.get(address, OUTSIDE)
-            while number != OUTSIDE and number not in self.code.loops_of_ops:
-                number = loops[number].parent
-            self._loop_of[address] = number
+            loops = loops_around(self.code.loops, self.code.loop_at.get(address, OUTSIDE))
+            self._loop_of[address] = next((loop for loop in loops if loop in self.code.loops_of_ops), OUTSIDE)
         return self._loop_of[address]
 
     def is_inside(self, loop: int, outer: int) -> bool:
         """Whether a loop is another, or stands in it."""
-        while loop not in (outer, OUTSIDE):
-            loop = self.code.loops[loop].parent
-        return loop == outer
+        return outer in (OUTSIDE, *loops_around(self.code.loops, loop))
 
     def spot_of(self, row: StepRow, metric: str) -> Spot:
         """Where a row is, as far as it decides whose a metric's value is."""
