@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import pytest
 
+from tests.fork_server import fork_server
 from tracemap.machine.images import CodeFunction, Image
 from tracemap.toolchain import find_tool
 
@@ -67,9 +68,7 @@ def interruptible(*arguments: str | Path) -> list[str]:
 
 def run_cli(*arguments: str | Path, cwd: Path = SAMPLES, stdin: bytes = b"") -> subprocess.CompletedProcess[str]:
     """Run the real command line; the caller looks at status and output."""
-    done = subprocess.run(command_line(*arguments), cwd=cwd, input=stdin, capture_output=True, check=False)
-    out, err = done.stdout.decode(), done.stderr.decode()
-    return subprocess.CompletedProcess(done.args, done.returncode, out, err)
+    return fork_server().run(list(map(str, arguments)), cwd, stdin)
 
 
 def check_cli(*arguments: str | Path, cwd: Path = SAMPLES) -> str:
