@@ -28,6 +28,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-gold", action="store_true", help="write the golden files anew")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark all cases of a test `long` but those that its mark `few(count)` keeps, evenly spaced from first to last."""
+    cases_of: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("few") is not None:
+            cases_of.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for cases in cases_of.values():
+        mark = cases[0].get_closest_marker("few")
+        assert mark is not None
+        (count,) = mark.args
+        kept = {round(number * (len(cases) - 1) / max(count - 1, 1)) for number in range(count)}
+        for number, case in enumerate(cases):
+            if number not in kept:
+                case.add_marker(pytest.mark.long)
+
+
 @pytest.fixture(scope="session")
 def made(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
     """The folder of what tests share; parallel workers have the same."""
