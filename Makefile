@@ -88,11 +88,12 @@ browser: # the page's tests run in a real Chromium; where it can be neither foun
 vulkan: # the tests of Vulkan run on whatever device there is, else on Mesa's on the processor; without one they skip
 	@sh tests/lavapipe.sh
 
-lint: $(READY) ## check style, types and spelling
+lint: $(READY) ## check style, types, spelling and wording
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/codespell
+	$(BIN)/python -m tests.words
 
 format: $(READY) ## mend what ruff can mend
 	$(BIN)/ruff check --fix .
