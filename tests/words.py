@@ -242,7 +242,7 @@ def prose_of_document(source: str) -> str:
 _TABLE_ROW_OR_HEADING = re.compile(r"^\s*(?:\||#+ )")
 _LIST_ITEM = re.compile(r"^\s*(?:[-*+]|\d+\.) ")
 _ABBREVIATION = re.compile(r"\b(?:e\.g|i\.e|etc|vs|cf|pp?|[A-Z])\.$")
-_SENTENCE_END = re.compile(r"[.!?][)\]”\"*]*(?=\s+[^a-z\s])")
+_SENTENCE_END = re.compile(r"[.!?][)\]”\"*]*(?=\s)")
 
 
 def sentences_of_document(source: str) -> list[tuple[int, str]]:
