@@ -125,7 +125,7 @@ TERMS = (
     _text(r"(?:do|does|did|doing) work in|works? in \S+ (?:dispatch(?:es)?|sites?)", "runs in"),
     _text(r"called so", "named X"),
     _text(
-        r"calls? of (?:the|its|their|a|an|this|that|each|one) (?:\w+'s )?(?:function|model|program|entry point)",
+        r"calls? of (?:(?:the|its|their|this|that) (?:\w+'s )?function|\w+ (?:\w+'s )?(?:model|program|entry point))",
         "invocation of a function",
     ),
     _text(r"invocations? of (?:the|its|an?|this|that|each|one|single) (?:kernel|dispatch|site)", "call of a kernel"),
@@ -143,6 +143,7 @@ EXEMPTIONS = (
     _exempt(r"attainable_\w+", "keys of JSON", NAMES),
     _exempt(r"(?:dispatch|call) sites?|site[-\s]packages", "terms of the field", TEXTS),
     _exempt(r"(?:leaves?|leaving|left)(?: \w+){0,2} behind(?! (?:it|them|the|an?)\b)", "a verb, not a place", TEXTS),
+    _exempt(r"residual (?:network|connection|block|add)s?", "a structure of models", TEXTS),
     _exempt(r"(?:memory|hal) fences?|hal\.fence", "an instruction of processors, and a type of IREE", TEXTS),
 )
 
