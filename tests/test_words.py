@@ -24,35 +24,36 @@ def _short(finding: Finding) -> str:
     return said[1].split(",")[0] if said else finding.reason.partition(" ")[0]
 
 
-@pytest.mark.parametrize(
-    ("text", "instead"),
-    [
-        ("The dearest ops come first.", "most expensive"),
-        ("It is near what is attainable.", "% of roofline"),
-        ("Two ops are told apart by shape.", "distinguished"),
-        ("tell the calls of a kernel apart", "distinguished"),
-        ("Calls beyond their fences count.", "outlier threshold"),
-        ("The run was disturbed.", "outliers (preemption"),
-        ("It is residual cost.", "unattributed"),
-        ("A dispatch with three members.", "op in the dispatch"),
-        ("Ops with another fate.", "outcome"),
-        ("Its sites ran twice.", "dispatch site"),
-        ("The table stands behind it.", "after"),
-        ("The file lies beside the run.", "next to"),
-        ("An op's share is open by 5 %.", "uncertain by N %"),
-        ("This is what it went for.", "where the time goes"),
-        ("This map has no lost ops.", "an op whose location is lost"),
-        ("This is a run of another\nmodule.", "recorded from a different build"),
-        ("Repeat it so many times.", "a number"),
-        ("This op does work in op3.", "runs in"),
-        ("No op is called so.", "named X"),
-        ("Each call of the function counts.", "invocation of a function"),
-        ("Each invocation of a kernel counts.", "call of a kernel"),
-        ("A fleet of hosts.", "store"),
-        ("The steps of a kernel.", "line of kernel IR"),
-        ("the number of the op", "index"),
-    ],
-)
+PLANTED = [
+    ("The dearest ops come first.", "most expensive"),
+    ("It is near what is attainable.", "% of roofline"),
+    ("Two ops are told apart by shape.", "distinguished"),
+    ("tell the calls of a kernel apart", "distinguished"),
+    ("Calls beyond their fences count.", "outlier threshold"),
+    ("The run was disturbed.", "outliers (preemption"),
+    ("It is residual cost.", "unattributed"),
+    ("A dispatch with three members.", "op in the dispatch"),
+    ("Ops with another fate.", "outcome"),
+    ("Its sites ran twice.", "dispatch site"),
+    ("The table stands behind it.", "after"),
+    ("The file lies beside the run.", "next to"),
+    ("An op's share is open by 5 %.", "uncertain by N %"),
+    ("This is what it went for.", "where the time goes"),
+    ("This map has no lost ops.", "an op whose location is lost"),
+    ("This is a run of another\nmodule.", "recorded from a different build"),
+    ("Repeat it so many times.", "a number"),
+    ("This op does work in op3.", "runs in"),
+    ("No op is called so.", "named X"),
+    ("Each call of the function counts.", "invocation of a function"),
+    ("Each invocation of a kernel counts.", "call of a kernel"),
+    ("A fleet of hosts.", "store"),
+    ("The steps of a kernel.", "line of kernel IR"),
+    ("the number of the op", "index"),
+]
+"""A text for each term, and the beginning of what to say instead."""
+
+
+@pytest.mark.parametrize(("text", "instead"), PLANTED)
 def test_every_term_is_found(text: str, instead: str) -> None:
     expected = {instead}
     assert {reason for _, reason in found("docs/x.md", text)} == expected
@@ -64,9 +65,8 @@ def test_every_term_is_found(text: str, instead: str) -> None:
 
 
 def test_each_term_has_a_planted_fault() -> None:
-    planted = next(mark for mark in test_every_term_is_found.pytestmark if mark.name == "parametrize").args[1]
     for term in words.TERMS:
-        assert any(term.pattern.search(text) for text, _ in planted), term
+        assert any(term.pattern.search(text) for text, _ in PLANTED), term
 
 
 @pytest.mark.parametrize(
