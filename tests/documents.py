@@ -29,7 +29,7 @@ DEMO_TABLE = ROOT / "demo" / "table.txt"
 def error_sections() -> str:
     """Return a section with cause and remedy for each kind of error; its anchor is the slug in messages."""
     return "\n".join(
-        f"## {kind.slug}\n\n{kind.__doc__}\n\nWhat helps: {kind.remedy}.\n" for kind in TracemapError.__subclasses__()
+        f"## {kind.slug}\n\n{kind.__doc__}\n\nRemedy: {kind.remedy}.\n" for kind in TracemapError.__subclasses__()
     )
 
 
