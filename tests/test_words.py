@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from tests import words
 from tests.words import Finding, findings_of_file, findings_of_project, sentences_of_document
@@ -77,7 +77,9 @@ def test_each_term_has_a_planted_fault() -> None:
         "The process leaves nothing behind. Measured before the run.",
         "The number of the ops, and the number of a call's events.",
         "Remember the nightly job, the steps of the recipe and the open file.",
-        "A memory fence orders loads.",
+        "A memory fence orders loads; hal.fence is a type.",
+        "Pass --by site or --keep-disturbed to store sites.",
+        "Export as (residual) host.",
     ],
 )
 def test_clean_texts_pass(text: str) -> None:
@@ -178,16 +180,28 @@ def test_long_sentences_are_found() -> None:
     assert found("tracemap/x.py", f"# {fits}") == []
 
 
-def test_command_prints_findings_and_ends_with_status_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_comments_of_settings_are_found_at_their_lines() -> None:
+    source = "test: ready # browser\n\tpytest ## run what stands behind it\nname = 'a#members' # each site\n"
+    assert found("Makefile", source) == [(2, "after"), (3, "dispatch site")]
+    assert found("a.toml", source) == found("a.sh", source) == found("Makefile", source)
+
+
+def test_command_prints_findings_and_ends_with_status_1(tmp_path: Path) -> None:
+    def run(*arguments: str) -> Result:
+        return CliRunner().invoke(words.main, ["--root", str(tmp_path), *arguments])
+
     (tmp_path / "docs").mkdir()
     (tmp_path / "tracemap").mkdir()
     (tmp_path / "docs" / "a.md").write_text("Plain words.\n", encoding="utf-8")
     (tmp_path / "tracemap" / "b.py").write_text("# plain words\n", encoding="utf-8")
-    monkeypatch.setattr(words, "findings_of_project", lambda: findings_of_project(tmp_path))
-    assert CliRunner().invoke(words.main).exit_code == 0
+    assert (run().exit_code, run().output) == (0, "")
     (tmp_path / "tracemap" / "b.py").write_text("\n# it lies behind that\n", encoding="utf-8")
-    result = CliRunner().invoke(words.main)
+    result = run()
     assert result.exit_code == 1
     assert "tracemap/b.py:2: say “after” in this comment: it lies behind that\n" in result.output
     assert "1 findings: tracemap 1" in result.output
-    assert CliRunner().invoke(words.main, ["docs/"]).exit_code == 0
+    assert run("docs/").exit_code == 0
+
+
+def test_the_documents_are_clean() -> None:
+    assert findings_of_project(words.ROOT, ("docs/", "README.md", "CONTRIBUTING.md", "SECURITY.md", "samples/")) == []

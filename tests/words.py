@@ -6,8 +6,8 @@ Three checks:
 - A docstring begins with a noun phrase or an imperative, not with a clause (`OPENINGS`).
 - Sentences of documents are short: at most 35 words, 18 on average.
 
-Code is no text: code blocks, `code spans`, SQL and string literals without a space are not checked. `EXEMPTIONS` has
-all exceptions, with reasons.
+Code is not checked: code blocks, `code spans`, SQL, MLIR and string literals without a space. `EXEMPTIONS` has all
+exceptions, with reasons.
 """
 
 from __future__ import annotations
@@ -87,11 +87,11 @@ class Finding:
 
 
 def _text_and_name(pattern: str, instead: str) -> Term:
-    return Term(_regex(pattern), instead, in_names=True)
+    return Term(_regex(rf"\b(?:{pattern})\b"), instead, in_names=True)
 
 
 def _text(pattern: str, instead: str) -> Term:
-    return Term(_regex(pattern), instead, in_names=False)
+    return Term(_regex(rf"\b(?:{pattern})\b"), instead, in_names=False)
 
 
 def _exempt(pattern: str, reason: str, kinds: frozenset[Kind]) -> Exemption:
@@ -99,8 +99,8 @@ def _exempt(pattern: str, reason: str, kinds: frozenset[Kind]) -> Exemption:
 
 
 def _regex(pattern: str) -> re.Pattern[str]:
-    """Compile the pattern of a phrase: a blank in it stands for any white space, also a line end."""
-    return re.compile(rf"\b(?:{pattern})\b".replace(" ", r"\s+"), re.IGNORECASE)
+    """Compile a pattern in which a blank stands for any white space, also a line end."""
+    return re.compile(pattern.replace(" ", r"\s+"), re.IGNORECASE)
 
 
 _THING = r"(?:op|dispatch|site|kernel|line|run|call|invocation|event|buffer|command|target|argument|input|output)"
@@ -136,15 +136,21 @@ TERMS = (
     ),
     _text(rf"numbers? of (?:the|its|an?|this|that|each) {_THING}(?!['\w])", "index"),
 )
-"""The left column of the project's list of words, and its right one; texts of the last column of `docs/glossary.md`."""
+"""Terms that only this project used, and the field's terms; see `docs/glossary.md`. `before` is fine for time, and is not
+checked."""
 
 EXEMPTIONS = (
     _exempt(r"\w*(?:residual|disturb)\w*", "keys, columns and slugs, and names in code after them", NAMES),
-    _exempt(r"attainable_\w+", "keys of JSON", NAMES),
-    _exempt(r"(?:dispatch|call) sites?|site[-\s]packages", "terms of the field", TEXTS),
-    _exempt(r"(?:leaves?|leaving|left)(?: \w+){0,2} behind(?! (?:it|them|the|an?)\b)", "a verb, not a place", TEXTS),
-    _exempt(r"residual (?:network|connection|block|add)s?", "a structure of models", TEXTS),
-    _exempt(r"(?:memory|hal) fences?|hal\.fence", "an instruction of processors, and a type of IREE", TEXTS),
+    _exempt(r"\battainable_\w+", "keys of JSON", NAMES),
+    _exempt(r"--[a-z][\w-]*(?: site\b)?|\bstore sites\b", "options with their values, and commands", TEXTS),
+    _exempt(r"\(residual\)", "names in exported files, which other tools keep", TEXTS),
+    _exempt(r"\bfate fate-", "classes of style sheets", TEXTS),
+    _exempt(r"\b(?:dispatch|call) sites?\b|\bsite[-\s]packages\b", "terms of the field", TEXTS),
+    _exempt(
+        r"\b(?:leav(?:es?|ing)|left)(?: \w+){0,2} behind\b(?! (?:it|them|the|an?)\b)", "a verb, not a place", TEXTS
+    ),
+    _exempt(r"\bresidual (?:network|connection|block|add)s?\b", "a structure of models", TEXTS),
+    _exempt(r"\b(?:memory|hal) fences?\b|\bhal\.fence\b", "an instruction of processors, and a type of IREE", TEXTS),
 )
 
 OPENINGS = re.compile(r"(?:What|Of|By|Whose|Where what|How much|Whether)\b")
@@ -279,7 +285,10 @@ def passages_of_document(file: str, source: str) -> Iterator[Passage]:
 
 # Python
 
-_SQL = re.compile(r"\b(?:SELECT|FROM|WHERE|GROUP BY|ORDER BY|JOIN|CREATE|WITH|CAST|CASE|AS|OVER|USING|COPY|LIMIT)\b")
+_PROGRAM = re.compile(
+    r"\b(?:SELECT|FROM|WHERE|GROUP BY|ORDER BY|JOIN|CREATE|CAST|CASE|AS|OVER|COPY|VARCHAR|BIGINT|INTEGER|DOUBLE)\b|%\w+ = "
+)
+"""Marks of SQL and of MLIR in string literals."""
 
 
 def passages_of_python(file: str, source: str) -> Iterator[Passage]:
@@ -315,8 +324,8 @@ def _shown_part(part: ast.expr) -> str:
 
 
 def _message(file: str, line: int, text: str) -> Iterator[Passage]:
-    """Return a literal as one line, unless it is code."""
-    if " " in text.strip() and not _SQL.search(text):
+    """Return a literal as one line, unless it is a program."""
+    if " " in text.strip() and not _PROGRAM.search(text):
         yield Passage(file, line, Kind.MESSAGE, " ".join(text.split()))
 
 
@@ -404,6 +413,17 @@ def _shown_attributes(tag: re.Match[str]) -> str:
     return " " + shown + "\n" * (tag[0].count("\n") - shown.count("\n"))
 
 
+# Settings and shell scripts
+
+_HASH_COMMENT = re.compile(r"(?:^|\s)#+ (.*)$", re.MULTILINE)
+
+
+def passages_of_settings(file: str, source: str) -> Iterator[Passage]:
+    """Return the comments of a Makefile, a TOML file or a shell script, the help of `make` included."""
+    for match in _HASH_COMMENT.finditer(source):
+        yield Passage(file, source.count("\n", 0, match.start(1)) + 1, Kind.COMMENT, match[1])
+
+
 # The project
 
 READERS = {
@@ -414,11 +434,17 @@ READERS = {
     ".js": passages_of_code,
     ".css": passages_of_code,
     ".j2": passages_of_template,
+    ".toml": passages_of_settings,
+    ".sh": passages_of_settings,
+    "": passages_of_settings,
 }
+"""The reader of each file name suffix; `Makefile` and `.ci/run` have none."""
 
 _OTHERS = (
-    *("README.md", "CONTRIBUTING.md", "samples/README.md", "docs/conf.py"),
-    *("tests/documents.py", "tests/schema_page.py"),
+    *("README.md", "CONTRIBUTING.md", "SECURITY.md", "samples/README.md", "samples/nightly/README.md"),
+    *("tests/browser/README.md", "docs/conf.py", "tests/documents.py", "tests/schema_page.py"),
+    *("Makefile", "pyproject.toml", ".ci/run", "samples/nightly/nightly.sh", "samples/nightly/report.sh"),
+    *("tests/browser/setup.sh", "tests/lavapipe.sh"),
 )
 """Files outside `docs` and `tracemap`; the modules of `tests` write parts of documents."""
 
@@ -427,7 +453,8 @@ def files_of_project(root: Path) -> list[Path]:
     """Return the files whose texts are checked, in order."""
     files = [root / name for name in _OTHERS if (root / name).exists()]
     files += (root / "docs").glob("*.md")
-    files += (path for path in (root / "tracemap").rglob("*") if path.suffix in READERS and "vendor" not in path.parts)
+    package = (path for path in (root / "tracemap").rglob("*.*") if path.suffix in READERS)
+    files += (path for path in package if "vendor" not in path.parts)
     return sorted(files)
 
 
@@ -441,11 +468,13 @@ def findings_of_file(file: str, source: str) -> Iterator[Finding]:
         yield from findings_of_sentences(file, source)
 
 
-def findings_of_project(root: Path = ROOT) -> list[Finding]:
-    """Find all faults of wording in the project, in the order of files and lines."""
+def findings_of_project(root: Path, only: tuple[str, ...] = ()) -> list[Finding]:
+    """Find all faults of wording in the project, or in files whose path begins with one of `only`, in order."""
     findings: set[Finding] = set()
     for path in files_of_project(root):
-        findings.update(findings_of_file(path.relative_to(root).as_posix(), path.read_text(encoding="utf-8")))
+        file = path.relative_to(root).as_posix()
+        if not only or file.startswith(only):
+            findings.update(findings_of_file(file, path.read_text(encoding="utf-8")))
     return sorted(findings)
 
 
@@ -457,9 +486,10 @@ def count_by_folder(findings: Iterable[Finding]) -> str:
 
 @click.command(help=__doc__)
 @click.argument("only", nargs=-1)
-def main(only: tuple[str, ...]) -> None:
-    """Print findings, those in files below `only` if given, and end with status 1 if there are any."""
-    findings = [finding for finding in findings_of_project() if not only or finding.file.startswith(only)]
+@click.option("--root", type=click.Path(path_type=Path, exists=True), default=ROOT, hidden=True)
+def main(only: tuple[str, ...], root: Path) -> None:
+    """Print the findings, and end with status 1 if there are any."""
+    findings = findings_of_project(root, only)
     for finding in findings:
         click.echo(finding)
     if findings:
