@@ -199,7 +199,7 @@ def test_command_prints_findings_and_ends_with_status_1(tmp_path: Path) -> None:
     result = run()
     assert result.exit_code == 1
     assert "tracemap/b.py:2: say “after” in this comment: it lies behind that\n" in result.output
-    assert "1 findings: tracemap 1" in result.output
+    assert "1 finding: tracemap 1" in result.output
     assert run("docs/").exit_code == 0
 
 

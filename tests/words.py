@@ -24,6 +24,8 @@ from pathlib import Path, PurePath
 
 import click
 
+from tracemap.units import plural
+
 ROOT = Path(__file__).resolve().parents[1]
 
 LONGEST_SENTENCE = 35
@@ -136,7 +138,7 @@ TERMS = (
     ),
     _text(rf"numbers? of (?:the|its|an?|this|that|each) {_THING}(?!['\w])", "index"),
 )
-"""Terms that only this project used, and the field's terms; see `docs/glossary.md`. `before` is fine for time, and is not
+"""Terms that only this project used, and the field's terms; see `docs/glossary.md`. `before` is fine for time and not
 checked."""
 
 EXEMPTIONS = (
@@ -146,9 +148,7 @@ EXEMPTIONS = (
     _exempt(r"\(residual\)", "names in exported files, which other tools keep", TEXTS),
     _exempt(r"\bfate fate-", "classes of style sheets", TEXTS),
     _exempt(r"\b(?:dispatch|call) sites?\b|\bsite[-\s]packages\b", "terms of the field", TEXTS),
-    _exempt(
-        r"\b(?:leav(?:es?|ing)|left)(?: \w+){0,2} behind\b(?! (?:it|them|the|an?)\b)", "a verb, not a place", TEXTS
-    ),
+    _exempt(r"\b(?:leav(?:es?|ing)|left)(?: \w+){0,2} behind\b(?! (?:it|them|the|an?)\b)", "a verb", TEXTS),
     _exempt(r"\bresidual (?:network|connection|block|add)s?\b", "a structure of models", TEXTS),
     _exempt(r"\b(?:memory|hal) fences?\b|\bhal\.fence\b", "an instruction of processors, and a type of IREE", TEXTS),
 )
@@ -286,7 +286,7 @@ def passages_of_document(file: str, source: str) -> Iterator[Passage]:
 # Python
 
 _PROGRAM = re.compile(
-    r"\b(?:SELECT|FROM|WHERE|GROUP BY|ORDER BY|JOIN|CREATE|CAST|CASE|AS|OVER|COPY|VARCHAR|BIGINT|INTEGER|DOUBLE)\b|%\w+ = "
+    r"\b(?:SELECT|FROM|WHERE|GROUP BY|ORDER BY|JOIN|CREATE|CAST|CASE|AS|OVER|COPY|VARCHAR|BIGINT|INTEGER)\b|%\w+ = "
 )
 """Marks of SQL and of MLIR in string literals."""
 
@@ -493,7 +493,7 @@ def main(only: tuple[str, ...], root: Path) -> None:
     for finding in findings:
         click.echo(finding)
     if findings:
-        click.echo(f"{len(findings)} findings: {count_by_folder(findings)}", err=True)
+        click.echo(f"{plural(len(findings), 'finding')}: {count_by_folder(findings)}", err=True)
         sys.exit(1)
 
 
