@@ -87,6 +87,13 @@ def test_clean_texts_pass(text: str) -> None:
     assert found("tracemap/x.py", f'"""{text}"""\n') == []
 
 
+@pytest.mark.parametrize("opening", ["What", "Of", "By", "Whose", "Where what", "How much", "Whether"])
+def test_openings_of_docstrings_are_found(opening: str) -> None:
+    assert found("tracemap/x.py", f'x = 1\n"""{opening} it is."""\n') == [(2, "begin")]
+    assert found("tracemap/x.py", f'x = 1\n"""Say {opening} it is."""\n# {opening} it is\n') == []
+    assert found("tracemap/x.py", 'x = 1\n"""Offset in bytes. Where a run begins. Bytes."""\n') == []
+
+
 PYTHON = '''"""Readable modules.
 
 They have no fence.
