@@ -76,6 +76,7 @@ def test_each_term_has_a_planted_fault() -> None:
         "A dispatch site launches a kernel; a call\nsite is in `site-packages` or site-packages.",
         "The process leaves nothing behind. Measured before the run.",
         "The number of the ops, and the number of a call's events.",
+        "Files never change, so many machines may add. It reads a number of an input.",
         "Remember the nightly job, the steps of the recipe and the open file.",
         "A memory fence orders loads; hal.fence is a type.",
         "Pass --by site or --keep-disturbed to store sites.",
@@ -92,6 +93,15 @@ def test_openings_of_docstrings_are_found(opening: str) -> None:
     assert found("tracemap/x.py", f'x = 1\n"""{opening} it is."""\n') == [(2, "begin")]
     assert found("tracemap/x.py", f'x = 1\n"""Say {opening} it is."""\n# {opening} it is\n') == []
     assert found("tracemap/x.py", 'x = 1\n"""Offset in bytes. Where a run begins. Bytes."""\n') == []
+
+
+def test_exemptions_hold_where_they_apply() -> None:
+    """Names of arguments, and terms of a field in the files of that field."""
+    source = '"""Split.\n\n    Args:\n        members: their fates.\n        site: its dispatch.\n    """\n'
+    assert found("tracemap/x.py", source) == [(4, "outcome")]
+    assert found("tracemap/store/x.py", "# clipped residuals\n") == []
+    assert found("tracemap/capture/x.py", "# clipped residuals\n") == [(1, "unattributed")]
+    assert found("tracemap/x.py", "dearest = dearest_ops = 1\n") == [(1, "most expensive")]
 
 
 PYTHON = '''"""Readable modules.

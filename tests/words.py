@@ -43,6 +43,7 @@ class Kind(StrEnum):
 
 
 NAMES = frozenset({Kind.NAME})
+DOCSTRINGS = frozenset({Kind.DOCSTRING})
 TEXTS = frozenset(Kind) - NAMES
 
 
@@ -57,15 +58,6 @@ class Term:
 
 
 @dataclass(frozen=True)
-class Exemption:
-    """A phrase or a name that may stay although it contains a term."""
-
-    pattern: re.Pattern[str]
-    reason: str
-    kinds: frozenset[Kind]
-
-
-@dataclass(frozen=True)
 class Passage:
     """A text or a name in a file; `line` is that of its first character."""
 
@@ -73,6 +65,20 @@ class Passage:
     line: int
     kind: Kind
     text: str
+
+
+@dataclass(frozen=True)
+class Exemption:
+    """A phrase or a name that may stay although it contains a term."""
+
+    pattern: re.Pattern[str]
+    reason: str
+    kinds: frozenset[Kind]
+    files: tuple[str, ...]
+    """Beginnings of the paths of files in which it holds; none: all files."""
+
+    def holds_for(self, passage: Passage) -> bool:
+        return passage.kind in self.kinds and (not self.files or passage.file.startswith(self.files))
 
 
 @dataclass(frozen=True, order=True)
@@ -96,13 +102,13 @@ def _text(pattern: str, instead: str) -> Term:
     return Term(_regex(rf"\b(?:{pattern})\b"), instead, in_names=False)
 
 
-def _exempt(pattern: str, reason: str, kinds: frozenset[Kind]) -> Exemption:
-    return Exemption(_regex(pattern), reason, kinds)
+def _exempt(pattern: str, reason: str, kinds: frozenset[Kind], *files: str) -> Exemption:
+    return Exemption(_regex(pattern), reason, kinds, files)
 
 
 def _regex(pattern: str) -> re.Pattern[str]:
     """Compile a pattern in which a blank stands for any white space, also a line end."""
-    return re.compile(pattern.replace(" ", r"\s+"), re.IGNORECASE)
+    return re.compile(pattern.replace(" ", r"\s+"), re.IGNORECASE | re.MULTILINE)
 
 
 _THING = r"(?:op|dispatch|site|kernel|line|run|call|invocation|event|buffer|command|target|argument|input|output)"
@@ -123,7 +129,7 @@ TERMS = (
     _text(r"what (?:it|they|that|this|(?:the )?\w+) (?:goes|go|went) for", "where the time goes"),
     _text(r"lost ops?|ops? (?:that )?(?:is|are|was|were|got) lost", "an op whose location is lost"),
     _text(r"of another module", "recorded from a different build"),
-    _text(r"so (?:often|much|many)", "a number, or the option's name"),
+    _text(r"(?<!,\s)so (?:often|much|many)", "a number, or the option's name"),
     _text(r"(?:do|does|did|doing) work in|works? in \S+ (?:dispatch(?:es)?|sites?)", "runs in"),
     _text(r"called so", "named X"),
     _text(
@@ -136,21 +142,27 @@ TERMS = (
         r"steps? of (?:(?:the|its|their|a|an|this|that|each|one|single|all) )?kernels?|kernel(?:'s|s'|s)? steps?",
         "line of kernel IR, instruction",
     ),
-    _text(rf"numbers? of (?:the|its|an?|this|that|each) {_THING}(?!['\w])", "index"),
+    _text(rf"(?<!\ba\s)numbers? of (?:the|its|an?|this|that|each) {_THING}(?!['\w])", "index"),
 )
 """Terms that only this project used, and the field's terms; see `docs/glossary.md`. `before` is fine for time and not
 checked."""
 
 EXEMPTIONS = (
     _exempt(r"\w*(?:residual|disturb)\w*", "keys, columns and slugs, and names in code after them", NAMES),
-    _exempt(r"\battainable_\w+", "keys of JSON", NAMES),
+    _exempt(r"\battainable_\w+|^dearest$", "keys of JSON", NAMES),
+    _exempt(r"^\s{4,}[*\w]+:(?= )", "names of arguments and attributes", DOCSTRINGS),
     _exempt(r"--[a-z][\w-]*(?: site\b)?|\bstore sites\b", "options with their values, and commands", TEXTS),
     _exempt(r"\(residual\)", "names in exported files, which other tools keep", TEXTS),
     _exempt(r"\bfate fate-", "classes of style sheets", TEXTS),
     _exempt(r"\b(?:dispatch|call) sites?\b|\bsite[-\s]packages\b", "terms of the field", TEXTS),
     _exempt(r"\b(?:leav(?:es?|ing)|left)(?: \w+){0,2} behind\b(?! (?:it|them|the|an?)\b)", "a verb", TEXTS),
     _exempt(r"\bresidual (?:network|connection|block|add)s?\b", "a structure of models", TEXTS),
-    _exempt(r"\b(?:memory|hal) fences?\b|\bhal\.fence\b", "an instruction of processors, and a type of IREE", TEXTS),
+    _exempt(r"\b(?:memory|hal) fences?\b|\bhal\.fence\b", "instructions, and a type of IREE", TEXTS),
+    _exempt(r"\bfences?\b", "IREE's type", TEXTS, "tracemap/capture/calling.py", "tracemap/session/programs.py"),
+    _exempt(r"\bresiduals?\b", "differences from a statistical model", TEXTS, "tracemap/store/"),
+    _exempt(
+        r"\bcalls? of (?:the|its|their) function", "call ops of the model", TEXTS, "tracemap/mapping/", "tracemap/ir/"
+    ),
 )
 
 OPENINGS = re.compile(r"(?:What|Of|By|Whose|Where what|How much|Whether)\b")
@@ -168,7 +180,7 @@ def findings_of_terms(passage: Passage) -> Iterator[Finding]:
     elif _ANY_TERM.search(passage.text):
         text = blank_code_spans(passage.text)
         for exemption in EXEMPTIONS:
-            if passage.kind in exemption.kinds:
+            if exemption.holds_for(passage):
                 text = exemption.pattern.sub(_blank, text)
         for term in TERMS:
             for match in term.pattern.finditer(text):
