@@ -1,6 +1,6 @@
-# Needs make and Python 3.11 or newer; everything else goes into a virtual environment of its own.
-# `make` prints the targets. Set PYTHON to choose the interpreter, CORPUS to choose the folder of `make corpus`, of
-# `make accuracy` and of `make bench`, PYTEST_FLAGS to choose what `make test` runs (e.g. PYTEST_FLAGS="-k units").
+# Needs make and Python 3.11 or newer; everything else goes into the virtual environment .venv. `make` prints the targets.
+# Variables: PYTHON for the interpreter, CORPUS for the folder of `make corpus`, `make accuracy` and `make bench`,
+# PYTEST_FLAGS to select tests of `make test` (e.g. PYTEST_FLAGS="-k units").
 
 PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$name && break; done)
@@ -25,7 +25,7 @@ PACKAGE := $(VENV)/.package
 READY := $(VENV)/.ready
 DEMO := demo
 DIST := dist
-# The program that `make demo` runs: one that is installed elsewhere may be named.
+# The program that `make demo` runs; set it to use another installation.
 TRACEMAP ?= $(BIN)/tracemap
 MODEL := jax_gpt2_4l
 
@@ -38,17 +38,17 @@ help: ## print this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
 		printf '  make %-11s %s\n' "$$name" "$$text"; done
 
-venv: $(READY) ## set up the virtual environment .venv (again only when pyproject.toml changed)
+venv: $(READY) ## set up the virtual environment .venv; repeated only if pyproject.toml changed
 
 SOURCES := pyproject.toml setup.py $(wildcard tracemap/hook/*.[ch])
 
-# Install the package, with the extras that are named or none.
+# Install the package with the extras in the argument.
 define install
 	@test -n "$(PYTHON)" || { echo "tracemap needs Python 3.11 or newer; name one: make PYTHON=/path/to/python3.12" >&2; exit 1; }
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
 		echo "$(PYTHON) cannot make virtual environments; install its venv package (Debian: apt-get install python3-venv)" >&2; exit 1; }
 	$(BIN)/python -m pip install --quiet --editable '.$(1)'
-	@# As an installation that is not editable has them; else commands compile them anew where none may be written.
+	@# A regular installation has compiled modules. Without them, commands compile them each time if they cannot write.
 	$(BIN)/python -m compileall -q tracemap
 endef
 
@@ -60,7 +60,7 @@ $(READY): $(SOURCES)
 	$(call install,[dev])
 	@touch $(PACKAGE) $@
 
-demo: $(if $(filter $(BIN)/%,$(TRACEMAP)),$(PACKAGE)) ## build, record and attribute the JAX GPT-2 of samples/, print the table and where the page is
+demo: $(if $(filter $(BIN)/%,$(TRACEMAP)),$(PACKAGE)) ## build, record and attribute the JAX GPT-2 of samples/, print the table and the path of the page
 	@rm -rf $(DEMO) && mkdir -p $(DEMO)
 	cd samples && $(abspath $(TRACEMAP)) build models/$(MODEL).mlir --source-root sources -o ../$(DEMO)/$(MODEL).tracemap
 	cd samples && $(abspath $(TRACEMAP)) record ../$(DEMO)/$(MODEL).tracemap --flagfile flags/$(MODEL).flags -o ../$(DEMO)/run.csv
@@ -72,59 +72,60 @@ demo: $(if $(filter $(BIN)/%,$(TRACEMAP)),$(PACKAGE)) ## build, record and attri
 	@awk '/^op[0-9]/ { print "Most expensive: " $$3 ", " $$4 " in " $$5 ", " $$7 " % of the time in kernels"; exit }' $(DEMO)/table.txt
 	@echo "Annotated page: $(CURDIR)/$(DEMO)/page.html"
 
-test: $(READY) browser vulkan ## run the tests that every change is tried with
+test: $(READY) browser vulkan ## run the tests that every change must pass
 	$(BIN)/python -m pytest -m "not long" $(PYTEST_FLAGS)
 
-quick: $(READY) ## run in a minute what needs no compiled model: units and records
+quick: $(READY) ## run the tests without a compiled model, in a minute
 	$(BIN)/python -m pytest -q -n 2 $$(grep -l 'pytest.mark.quick' tests/test_*.py)
 
-thorough: $(READY) browser vulkan ## run the others, which take long
+thorough: $(READY) browser vulkan ## run the other, longer tests
 	$(BIN)/python -m pytest -m long $(PYTEST_FLAGS)
 	$(BIN)/python -m pytest -m "hypothesis and not long" --hypothesis-profile=thorough $(PYTEST_FLAGS) || [ $$? = 5 ] # 5: none is chosen
 
-browser: # the page's tests run in a real Chromium; where it can be neither found nor installed they skip and say so
+browser: # install Chromium for the tests of the page; without it they are skipped and say so
 	@sh tests/browser/setup.sh
 
-vulkan: # the tests of Vulkan run on whatever device there is, else on Mesa's on the processor; without one they skip
+vulkan: # install Mesa's CPU driver for the tests of Vulkan if there is no device; without one they are skipped
 	@sh tests/lavapipe.sh
 
-lint: $(READY) ## check style, types and spelling
+lint: $(READY) ## check style, types, spelling and wording
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/codespell
+	$(BIN)/python -m tests.words
 
-format: $(READY) ## mend what ruff can mend
+format: $(READY) ## fix the findings that ruff can fix
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: $(READY) ## write the documentation as pages and as a manual page into build/docs
+docs: $(READY) ## render the documentation as HTML and as a manual page into build/docs
 	$(BIN)/sphinx-build -q -E -W -b html docs build/docs/html
 	$(BIN)/sphinx-build -q -E -W -b man docs build/docs/man
 
-schemas: $(READY) ## write the JSON Schemas anew from the types of what is stored and printed, and the page of them
+schemas: $(READY) ## regenerate the JSON Schemas and the generated parts of the documents
 	$(BIN)/python -m tests.schemas
 	$(BIN)/python -m tests.documents
 
-assets: ## make the script that pages draw with anew from its locked libraries (needs npm)
+assets: ## rebuild the charts script of the pages from its locked libraries (needs npm)
 	cd tools/charts && npm ci --no-audit --no-fund && node build.mjs
 
-gallery: $(READY) browser ## take the screenshots of the documentation anew, from the samples
+gallery: $(READY) browser ## retake the screenshots of the documentation, from the samples
 	$(BIN)/python -m tests.browser.gallery
 
-bench: $(READY) ## measure tracemap itself: tables of medians, quartiles, ratios, and of elapsed time below CORPUS
+bench: $(READY) ## benchmark tracemap itself, and the parts of the elapsed time of the models below CORPUS
 	CORPUS=$(CORPUS) $(BIN)/python -m benchmarks
 
-sizes: $(READY) ## GPT-2, BERT, ResNet-50 and a Llama with real sizes and random weights through every command: some GB, many minutes
+sizes: $(READY) ## run every command on GPT-2, BERT, ResNet-50 and a Llama of real size (some GB, many minutes)
 	$(BIN)/python -m benchmarks real_sizes
 
-corpus: $(READY) ## build, record, attribute and page every model and flag file below CORPUS (default: samples)
+corpus: $(READY) ## build, record, attribute and report every model and flag file below CORPUS (default: samples)
 	$(BIN)/python -m tests.run_corpus $(CORPUS)
 
-reproducers: $(READY) ## what holds of programs whose truth lies beside them: REPRODUCERS=FOLDER
+reproducers: $(READY) ## check small programs with known truth: REPRODUCERS=FOLDER
 	$(BIN)/python -m tests.run_reproducers $(REPRODUCERS)
 
-accuracy: $(READY) ## measure how right the map is on SEEDS=200 generated programs; ACCURACY_FLAGS="--write-docs" keeps the table
+accuracy: $(READY) ## measure the accuracy of the map on SEEDS=200 generated programs; ACCURACY_FLAGS="--write-docs" updates the table
 	$(BIN)/python -m tests.oracle --seeds $(SEEDS) $(ACCURACY_FLAGS)
 	$(BIN)/python -m tests.oracle.inside $(ACCURACY_FLAGS)
 	$(BIN)/python -m tests.oracle.reads
@@ -137,22 +138,22 @@ accuracy: $(READY) ## measure how right the map is on SEEDS=200 generated progra
 	$(BIN)/python -m tests.oracle.nights $(ACCURACY_FLAGS)
 	$(BIN)/python -m tests.oracle.sides $(ACCURACY_FLAGS)
 
-mutations: $(READY) ## damage each kind of file that is read MUTATIONS=10000 times; MUTATION_FLAGS="--reader map --seed 2"
+mutations: $(READY) ## damage each kind of input file MUTATIONS=10000 times; MUTATION_FLAGS="--reader map --seed 2"
 	$(BIN)/python -m tests.mutations --count $(MUTATIONS) $(MUTATION_FLAGS)
 
-fuzz: $(READY) ## the same, guided by the code that is reached, and the hook's C under sanitizers: FUZZ=100000 cases of each
+fuzz: $(READY) ## the same, guided by coverage, and the hook's C under sanitizers: FUZZ=100000 cases of each
 	$(BIN)/python -m pip install --quiet --editable '.[dev,fuzz]'
 	$(BIN)/python -m tests.hook.fuzz --count $(FUZZ)
 	$(BIN)/python -m tests.mutations --guided --count $(FUZZ) $(MUTATION_FLAGS)
 
-knocks: $(READY) ## kill each command KNOCKS=20 times by each signal, and record eight runs at once, KNOCKS times
+knocks: $(READY) ## kill each command KNOCKS=20 times with each signal, and record eight runs at once, KNOCKS times
 	$(BIN)/python -m tests.kills --count $(KNOCKS)
 	$(BIN)/python -m tests.parallel --rounds $(KNOCKS)
 
-compat: $(READY) ## what works with which release of IREE: RELEASES=3.11.0,3.12.0,3.13.0, in environments below .compat
+compat: $(READY) ## test with releases of IREE, in environments below .compat: RELEASES=3.11.0,3.12.0,3.13.0
 	$(BIN)/python -m tests.compat --releases $(RELEASES)
 
-# An environment of its own in the folder $(1), over .venv: what is there is not installed twice.
+# Create a virtual environment in the folder $(1) that also sees the packages of .venv.
 define over_venv
 	@test -x $(1)/bin/pip || $(BIN)/python -m venv $(1) || { rm -rf $(1); exit 1; }
 	@$(1)/bin/python -c 'import pathlib, sysconfig, sys; \
@@ -160,31 +161,31 @@ define over_venv
 		"$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
 endef
 
-frontendsenv: $(READY) # an environment of its own for frameworks
+frontendsenv: $(READY) # a separate environment for frameworks
 	$(call over_venv,.frontends)
 	.frontends/bin/python -m pip install --quiet --editable '.[$(FRONTENDS)]' $(FRONTENDS_MORE)
 
-frontends: frontendsenv ## programs of JAX and ONNX, notebooks and tables; FRONTENDS=jax,onnx,pandas,notebook,torch for torch too
+frontends: frontendsenv ## test programs of JAX and ONNX, notebooks and tables; with torch: FRONTENDS=jax,onnx,pandas,notebook,torch
 	PATH="$(abspath $(BIN)):$$PATH" .frontends/bin/python -m pytest tests/frontends tests/test_documents_run.py \
 		tests/test_examples.py $(FRONTENDS_FLAGS)
 
-sparkenv: $(READY) # an environment of its own for Apache Spark, which takes half a gigabyte
+sparkenv: $(READY) # a separate environment for Apache Spark (half a gigabyte)
 	$(call over_venv,.sparkenv)
 	.sparkenv/bin/python -m pip install --quiet --editable '.[spark]'
 
-spark: sparkenv ## the same answers by DuckDB and by Apache Spark, on a cluster too whose workers are killed; needs Java 17
+spark: sparkenv ## compare answers of DuckDB and Apache Spark, also on a cluster with killed workers (needs Java 17)
 	PATH="$(abspath $(BIN)):$$PATH" .sparkenv/bin/python -m pytest tests/test_spark.py tests/test_spark_cluster.py $(SPARK_FLAGS)
 
-dist: $(READY) ## the source archive and the wheel in dist/, the same bytes for the same commit
+dist: $(READY) ## build the source archive and the wheel in dist/, with the same bytes for the same commit
 	$(BIN)/python -m pip install --quiet --editable '.[dev,release]'
 	rm -rf $(DIST)
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct 2>/dev/null || echo 0) $(BIN)/python -m build --outdir $(DIST) . > /dev/null
 	@ls $(DIST)
 
-release: dist ## try the wheel where there is no C compiler, run the demo with it, list what it brings along, add checksums
+release: dist ## test the wheel without a C compiler, run the demo with it, list the included packages, add checksums
 	$(BIN)/python -m tests.released $(DIST)/*.whl --sbom $(DIST)/tracemap.cdx.json
 	cd $(DIST) && sha256sum * > SHA256SUMS && cat SHA256SUMS
 
-clean: ## remove what these targets made, the virtual environment too
+clean: ## remove all results of these targets, and the virtual environment
 	rm -rf $(VENV) $(DEMO) $(DIST) tracemap.egg-info build .mypy_cache .ruff_cache .pytest_cache .hypothesis tests/actual .compat .frontends .sparkenv
 	find tracemap tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -108,8 +108,8 @@ def _figures(through: Through) -> Iterator[Figure]:
 def _document(through: Sequence[Through]) -> Iterator[str]:
     """The table of `docs/accuracy.md`: a row for each function."""
     yield (
-        "| network, function | ops | sites | weights MB | bundle MB | page MB | build CPU s | MiB | record CPU s | "
-        "MiB | runtime MiB | attribute, page CPU s | MiB | located or fused, rule | samples |"
+        "| network, function | ops | dispatches | weights MB | bundle MB | page MB | build CPU s | MiB | record CPU s "
+        "| MiB | runtime MiB | attribute, page CPU s | MiB | located or fused, rule | samples |"
     )
     yield "|---" + "|--:" * 14 + "|"
     for each in through:

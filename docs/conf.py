@@ -1,4 +1,4 @@
-"""How Sphinx makes the documentation: `make docs` writes build/docs/html and the manual page build/docs/man."""
+"""Sphinx configuration: `make docs` writes build/docs/html and the manual page build/docs/man."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ exclude_patterns = ["gallery"]
 nitpicky = True
 default_role = "code"
 
-autodoc_typehints = "none"  # what an argument may be is said in words
-nitpick_ignore_regex = [("py:.*", ".*")]  # names in docstrings are not all of this documentation
+autodoc_typehints = "none"  # the docstrings describe the arguments
+nitpick_ignore_regex = [("py:.*", ".*")]  # docstrings also name things outside this documentation
 
 myst_heading_anchors = 3
 myst_enable_extensions = ["attrs_inline"]
@@ -29,26 +29,26 @@ html_title = "tracemap"
 html_copy_source = False
 html_show_sphinx = False
 
-man_pages = [("commands", "tracemap", "which op of a model costs what", author, 1)]
+man_pages = [("commands", "tracemap", "the cost of each op of a model", author, 1)]
 
 
 def examples_as_code(_app: Sphinx, _context: click.Context, lines: list[str]) -> None:
-    """Show the examples in a command's help as they are typed: sphinx-click makes line blocks of them."""
-    told = "\n".join(lines).replace("| Example:", "Example:\n\n.. code-block:: shell\n").splitlines()
-    lines[:] = [f"   {line.removeprefix('|').strip()}" if line.startswith("|") else as_text(line) for line in told]
+    """Show the examples of a command's help as code blocks; sphinx-click makes line blocks of them."""
+    text = "\n".join(lines).replace("| Example:", "Example:\n\n.. code-block:: shell\n").splitlines()
+    lines[:] = [f"   {line.removeprefix('|').strip()}" if line.startswith("|") else as_text(line) for line in text]
 
 
 def options_as_text(_app: Sphinx, _context: click.Context, lines: list[str]) -> None:
-    """What options say is no markup."""
+    """Escape markup in help texts of options."""
     lines[:] = [line if line.lstrip().startswith("..") else as_text(line) for line in lines]
 
 
 def as_text(line: str) -> str:
-    """A line of help, in which a star is a star."""
+    """Escape the stars in a line of help."""
     return line.replace("*", r"\*")
 
 
 def setup(app: Sphinx) -> None:
-    """Called by Sphinx."""
+    """Register the hooks; Sphinx calls this."""
     app.connect("sphinx-click-process-description", examples_as_code)
     app.connect("sphinx-click-process-options", options_as_text)

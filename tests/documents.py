@@ -1,8 +1,8 @@
-"""The parts of the documents that are made from the code: `python -m tests.documents` writes them anew.
+"""Generated parts of the documents: `python -m tests.documents` writes them.
 
-The sections of errors, the tables of residual reasons, columns of calls and JSON come from the package, the loops from
-`tracemap lower`, the worked example from `demo/table.txt`, which `make demo` leaves. Each part stands between two
-comments that name it.
+The sections of errors and the tables of unattributed time, columns of calls and JSON come from the package. The loops
+come from `tracemap lower`, the worked example from `demo/table.txt` of `make demo`. Each part is between two comments
+with its name.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from tracemap.measurements.hook.calls import CALL_COLUMNS, EVENT_COLUMN
 README = ROOT / "README.md"
 DOCS = ROOT / "docs"
 DOCUMENTS = (README, *sorted(DOCS.glob("*.md")))
-"""All that is written for users."""
+"""All documents for users."""
 BLOCK = re.compile(r"^```(\S*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-"""The language of a block of code, and its text; what Sphinx is told has a language in braces."""
+"""Language and text of a code block; directives of Sphinx have a language in braces."""
 DEMO_TABLE = ROOT / "demo" / "table.txt"
 
 
 def error_sections() -> str:
-    """A section for each kind of error, whose anchor is what stands in brackets behind a message: cause and remedy."""
+    """Return a section with cause and remedy for each kind of error; its anchor is the slug in messages."""
     return "\n".join(
-        f"## {kind.slug}\n\n{kind.__doc__}\n\nWhat helps: {kind.remedy}.\n" for kind in TracemapError.__subclasses__()
+        f"## {kind.slug}\n\n{kind.__doc__}\n\nRemedy: {kind.remedy}.\n" for kind in TracemapError.__subclasses__()
     )
 
 
 def residual_table() -> str:
-    """Each reason for a cost without an op."""
+    """Return the table of reasons for unattributed time."""
     rows = [f"| `{reason.value}` | {text} |" for reason, text in RESIDUAL_TEXTS.items()]
     return "\n".join(["| reason | what it is |", "|---|---|", *rows])
 
 
 def call_table() -> str:
-    """Each column of the table of recorded calls."""
+    """Return the table of columns of recorded calls."""
     rows = [
         f"| {f'`{column.name}`' if column in CALL_COLUMNS else column.name} | {_PLAIN_TYPES[column.type]} "
         f"| {column.unit or '–'} | {column.meaning} |"
@@ -59,7 +59,7 @@ LOWERED = (
 
 
 def lower_example() -> str:
-    """What the command of the documents' example of `tracemap lower` prints."""
+    """Return the output of the documents' example of `tracemap lower`."""
     lines = (line.rstrip() for line in check_cli("lower", *LOWERED, cwd=ROOT).splitlines())
     return "```text\n" + "\n".join(lines) + "\n```"
 
@@ -71,25 +71,25 @@ PARTS: dict[str, tuple[Path, Callable[[], str]]] = {
     "schemas": (DOCS / "schemas.md", schema_page),
     "lower": (DOCS / "compiler.md", lower_example),
 }
-"""By the name of a part the document that it stands in, and what makes it."""
+"""Document and generator of each part, by name."""
 
 
 def is_current(name: str) -> bool:
-    """Whether a part says what the code would write."""
+    """Return whether a part equals the generated text."""
     document, make = PARTS[name]
-    found = _part(name).search(document.read_text(encoding="utf-8"))
-    return found is not None and found[1] == make()
+    match = _part(name).search(document.read_text(encoding="utf-8"))
+    return match is not None and match[1] == make()
 
 
 def write_part(document: Path, name: str, content: str) -> None:
-    """Put a part between its comments.
+    """Replace the text between the comments of a part.
 
     Raises:
         AssertionError: the document has no such part.
     """
     old = document.read_text(encoding="utf-8")
-    new, found = _part(name).subn(lambda _: f"<!-- {name} -->\n{content}\n<!-- /{name} -->", old)
-    assert found == 1, f"{document.name} has no part {name!r}"
+    new, count = _part(name).subn(lambda _: f"<!-- {name} -->\n{content}\n<!-- /{name} -->", old)
+    assert count == 1, f"{document.name} has no part {name!r}"
     document.write_text(new, encoding="utf-8")
 
 
@@ -98,14 +98,14 @@ def _part(name: str) -> re.Pattern[str]:
 
 
 def demo_excerpt(table: str, ops: int = 10) -> str:
-    """Of the demo's table: what it says of the run, the most expensive ops, and the balance."""
+    """Shorten the demo's table to its title, the most expensive ops, and the balance."""
     about, costly, *_, balance = re.split(r"\n\s*\n", table.strip())
     lines = [*about.splitlines(), "", *costly.splitlines()[: ops + 2], "…", "", *balance.splitlines()]
     return "\n".join(line.rstrip() for line in lines)
 
 
 def main() -> None:
-    """Write the parts anew; the worked example only where `make demo` has left its table."""
+    """Write all parts; the worked example only if `make demo` has left its table."""
     for name, (document, make) in PARTS.items():
         write_part(document, name, make())
     if DEMO_TABLE.exists():

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs a Vulkan device on the processor where there is no driver at all: Debian's Mesa (as root, with apt). Ends well also
-# where that is not possible: the tests of Vulkan then skip and say so.
+# Install Debian's Mesa, a Vulkan device on the CPU, if there is no driver (as root, with apt). If that is impossible, end
+# with status 0; the tests of Vulkan are then skipped and say so.
 set -u
 ls /usr/share/vulkan/icd.d/*.json /etc/vulkan/icd.d/*.json >/dev/null 2>&1 && exit 0
 [ -n "${VK_DRIVER_FILES:-}${VK_ICD_FILENAMES:-}" ] && exit 0

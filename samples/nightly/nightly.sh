@@ -1,10 +1,10 @@
 #!/bin/sh
-# What a nightly job runs on each machine: record MODEL and put the runs into the team's store.
+# The nightly job of each machine: record MODEL and add the runs to the team's store.
 #
-#   nightly.sh MODEL.mlir STORE [WHAT TO TAG THE RUNS WITH …]
+#   nightly.sh MODEL.mlir STORE [TAG=VALUE …]
 #
-# MODEL.flags beside the model, if it is there, has its inputs. The bundle is built anew each night: what the night's
-# compiler makes of the model is what is measured. STORE is a folder that all machines see; files are only added to it.
+# MODEL.flags next to the model, if it exists, has its inputs. The bundle is built every night, with that night's
+# compiler. STORE is a folder that all machines see; files are only added to it.
 set -eu
 model=$1 store=$2
 shift 2

@@ -1,16 +1,16 @@
 #!/bin/sh
-# What one machine runs in the morning: a page of what changed, and what tonight differs by from the nights before.
+# The morning job of one machine: a page of changes, and a comparison of tonight with the previous nights.
 #
 #   report.sh STORE PAGE.html [DATE]
 #
-# Ends with status 1 where an op became slower tonight. On the first night there is nothing to compare with, which it
-# says, and ends with 0.
+# Ends with status 1 if an op became slower tonight. On the first night there is nothing to compare; the script says so
+# and ends with 0.
 set -eu
 store=$1 page=$2 tonight=${3:-$(date -u +%F)}
 tracemap store trend --store "$store" --html "$page" --force --skip-bad
 runs=$(tracemap store list --store "$store" --skip-bad --format json)
 first=$(printf '%s\n' "$runs" | sed -n 's/^   "date": "\(.*\)",$/\1/p' | sort | head -n 1)
-# Dates are in the order of their letters.
+# Dates sort as texts.
 if [ "$first" = "$(printf '%s\n%s\n' "$first" "$tonight" | sort | tail -n 1)" ]; then
   echo "no run is from before $tonight: nothing to compare with yet"
   exit 0

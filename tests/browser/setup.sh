@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs what the tests of the page need where it is missing: Debian's Chromium and its driver (as root, with apt), and
-# axe-core (with npm). Ends well also where that is not possible: the tests then skip and say so.
+# Install the needs of the page tests if they are missing: Debian's Chromium and its driver (as root, with apt), and
+# axe-core (with npm). If that is impossible, end with status 0; the tests are then skipped and say so.
 set -u
 here=$(dirname "$0")
 

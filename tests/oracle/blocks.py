@@ -114,7 +114,7 @@ class Wide(Writer):
         else:
             value = self.op(f"stablehlo.maximum {value}, {value} : {kind}")
         self.gone("neutral")
-        self.put(value, "behind neutral")
+        self.put(value, "after neutral op")
 
     def neutral_whole(self) -> None:
         """The same for whole numbers."""
@@ -126,7 +126,7 @@ class Wide(Writer):
         else:
             value = self.op(f"stablehlo.{word} {value}, {self.constant(words[word], kind)} : {kind}")
         self.gone("neutral")
-        self.results.append((self.marked(value, kind, "behind neutral"), kind))
+        self.results.append((self.marked(value, kind, "after neutral op"), kind))
 
     def maximum_twice(self) -> None:
         """A reduction over a single element, and a maximum with minus infinity of another."""
@@ -138,7 +138,7 @@ class Wide(Writer):
         wide = self.op(f"stablehlo.broadcast_in_dim {lowest}, dims = [] : (tensor<f32>) -> {vector}")
         same = self.op(f"stablehlo.maximum {wide}, {highest} : {vector}")
         self.gone("neutral")
-        self.results.append((self.marked(same, vector, "behind neutral"), vector))
+        self.results.append((self.marked(same, vector, "after neutral op"), vector))
 
     def merged(self) -> None:
         """Two ops that the compiler makes one of, which has both of their places."""

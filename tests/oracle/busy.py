@@ -214,8 +214,13 @@ def measure(recordings: int, folder: Path) -> Found:
 
 def table(judged: Found) -> str:
     """The judgements as a table of Markdown."""
-    heads = ["same five groups lead", "in the order that quiet ones agree on", "in all of it", "equal ops apart: quiet"]
-    rows = [f"| recordings | costs | {' | '.join(heads)} | busy | shares change by: quiet | busy |", "|---" * 9 + "|"]
+    heads = [
+        "same five groups lead",
+        "in the order that all quiet ones agree on",
+        "in the full order",
+        "spread of equal ops: quiet",
+    ]
+    rows = [f"| recordings | costs | {' | '.join(heads)} | busy | change of shares: quiet | busy |", "|---" * 9 + "|"]
     for (kind, costs), each in judged.items():
         leading = f"{each.same_leaders} of {each.recordings} | {each.same_order} | {each.same_places}"
         told = (each.apart_quiet, each.apart_busy, each.change_quiet, each.change)

@@ -103,10 +103,10 @@ def cases(folder: Path) -> Iterator[Case]:
     other = _built(folder, "other", chains([STEPS] * KERNELS, "subf"))
     more = _built(folder, "more", chains([MORE_STEPS, *[STEPS] * (KERNELS - 1)]))
     nothing: Judge = lambda made: not made.findings  # noqa: E731 - beside the others of its kind
-    yield Case("other code that takes as long", plain, other, None, 5, nothing)
+    yield Case("different code, equal time", plain, other, None, 5, nothing)
     slowed = first_is(lambda found: found.line == 3)
-    yield Case("5 % more in a fifth, one recording of each", plain, more, None, 1, slowed)
-    yield Case("5 % more in a fifth, five in turn", plain, more, None, 5, slowed)
+    yield Case("5 % slower in a fifth, one recording each", plain, more, None, 1, slowed)
+    yield Case("5 % slower in a fifth, five in turn", plain, more, None, 5, slowed)
 
 
 def _done_twice(folder: Path) -> Case:
@@ -128,7 +128,7 @@ def _done_twice(folder: Path) -> Case:
     after.write_text(text[: place.start()] + "\n".join(lines) + "\n" + text[place.end() :], encoding="utf-8")
     bundles = _sample(folder, name), _built(folder, "twice", after)
     right = first_is(lambda found: isinstance(found.line, int) and first <= found.line < first + len(lines))
-    return Case("an op is done twice (JAX)", *bundles, _flags(name), PAIRS, right)
+    return Case("an op runs twice (JAX)", *bundles, _flags(name), PAIRS, right)
 
 
 def _swapped(folder: Path, name: str, stage: str, pattern: str, new: str, of_kernel: str) -> Case:
@@ -196,7 +196,7 @@ def _flags(name: str) -> Path:
 
 def table(tallies: Mapping[str, Tally]) -> str:
     """The tallies as a table of Markdown."""
-    rows = ["| what was done | right | ratio of the first finding, median |", "|---|--:|--:|"]
+    rows = ["| change | right | ratio of the first finding, median |", "|---|--:|--:|"]
     for name, each in tallies.items():
         ratio = f"{statistics.median(each.ratios):.3f}" if each.ratios else "none"
         rows.append(f"| {name} | {each.right} of {each.tries} | {ratio} |")

@@ -114,7 +114,7 @@ class Frontend(Writer):
         """Times one."""
         same = self.scaled(self.take(), self.shape, 1.0)
         self.gone("neutral")
-        self.put(same, "behind neutral")
+        self.put(same, "after neutral op")
 
     def masked(self) -> None:
         """A product, a mask on it, a softmax; and the product itself once more."""

@@ -368,7 +368,7 @@ def _of_products() -> Iterator[Claim]:
 
 def table(outcomes: Sequence[Outcome]) -> str:
     """The outcomes as a table of Markdown."""
-    rows = ["| family | kernel | should be | is | samples | |", "|---|---|---|---|--:|---|"]
+    rows = ["| family | kernel | expected | share | samples | |", "|---|---|---|---|--:|---|"]
     rows += [_row(each.claim, each.verdict) for each in outcomes]
     return "\n".join(rows)
 

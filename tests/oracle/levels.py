@@ -37,7 +37,7 @@ WAYS: Final = {
     "located": "linalg with locations",
     "scoped": "linalg with scopes alone",
     "blind": "linalg without either",
-    "torch and ONNX": "torch and ONNX, what they have",
+    "torch and ONNX": "torch and ONNX, with their names",
 }
 JAX: Final = ("jax_mlp", "jax_gpt2_4l")
 _PLACE = re.compile(r'"(?:-|[^"]*model\.mlir)":(\d+):(\d+)')
@@ -211,7 +211,7 @@ def torch_and_onnx() -> Score:
 
 def table(totals: Mapping[str, Score]) -> str:
     """The scores as a table of Markdown."""
-    rows = ["| what is told | right | wrong | to be found | precision | recall |", "|---|--:|--:|--:|--:|--:|"]
+    rows = ["| information | right | wrong | expected | precision | recall |", "|---|--:|--:|--:|--:|--:|"]
     for way, made in totals.items():
         figures = f"{made.right} | {made.wrong} | {made.there} | {made.precision:.4f} | {made.recall:.4f}"
         rows.append(f"| {WAYS[way]} | {figures} |")

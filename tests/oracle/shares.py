@@ -161,7 +161,7 @@ def _share_of(costs: Json, op: str) -> float:
 def table(outcomes: Sequence[Outcome]) -> str:
     """The outcomes as a table of Markdown."""
     rows = [
-        "| kernel | takes | its op, done twice, is said to cost more by | it takes longer by | error | samples |",
+        "| kernel | time | predicted increase if its op runs twice | measured increase | error | samples |",
         "|---|---|---|---|---|---|",
     ]
     for each in outcomes:

@@ -99,8 +99,8 @@ CASES: Final[Sequence[Case]] = (
     Sides("five nights and five, 4 % slower", 5, 1.04),
     Sides("five nights and five, 10 % slower", 5, 1.1, least=19),
     Hosts("hosts, nothing", 1.0, least=19),
-    Hosts("a host slower by a half", 1.5),
-    Hosts("a host slower by a half in an op", 1.5, single=True),
+    Hosts("a host slower by half", 1.5),
+    Hosts("a host slower by half in an op", 1.5, single=True),
 )
 
 
@@ -135,7 +135,7 @@ def tallied(case: Case, seeds: Sequence[int]) -> Tally:
 
 def table(tallies: Sequence[tuple[Case, Tally]]) -> str:
     """The tallies as a table of Markdown."""
-    rows = ["| planted | named | nothing else | both |", "|---|--:|--:|--:|"]
+    rows = ["| planted change | found | nothing else | both |", "|---|--:|--:|--:|"]
     for case, each in tallies:
         named = f"{each.named} of {each.seeds}" if case.ratio != 1 else "–"
         rows.append(f"| {case.name} | {named} | {each.quiet} of {each.seeds} | {each.right} of {each.seeds} |")

@@ -33,13 +33,13 @@ TARGETS = (
     Target("fates", "all", "precision", 0.99),
 )
 _ROWS = {
-    "all": "**all memberships**",
+    "all": "**all pairs**",
     "hard": "of hard ops: idioms, shared, in functions, equal layers",
     "easy": "of the other ops",
     "evidence located": "by evidence: located",
     "evidence fused": "by evidence: fused",
     "evidence absorbed": "by evidence: absorbed",
-    "beyond locations": "told by no location of a body",
+    "beyond locations": "without a location in the body",
 }
 
 
@@ -74,11 +74,11 @@ def table(result: Result, seeds: str) -> str:
     rows += [(f"kind: {key.removeprefix('kind ')}", key) for key in kinds]
     members = [_member_row(name, key, result.members[key]) for name, key in rows]
     fates = [_fate_row(name, score) for name, score in sorted(result.fates.items()) if not name.startswith("class ")]
-    head = ["| memberships (op, site) | right | wrong | missing | precision | recall |", "|---|--:|--:|--:|--:|--:|"]
-    fate_head = ["| fates | right | wrong | precision |", "|---|--:|--:|--:|"]
+    head = ["| pairs (op, dispatch) | right | wrong | missing | precision | recall |", "|---|--:|--:|--:|--:|--:|"]
+    fate_head = ["| outcomes | right | wrong | precision |", "|---|--:|--:|--:|"]
     classes = [_class_row(key, result) for key in sorted(result.counts) if key.startswith("class ")]
     class_head = [
-        "| class of marked ops | ops | right | wrong | missing | fates right | wrong |",
+        "| class of marked ops | ops | right | wrong | missing | outcomes right | wrong |",
         "|---|--:|--:|--:|--:|--:|--:|",
     ]
     shown = [_about(result, seeds), "", *head, *members, "", *fate_head, *fates]
@@ -88,11 +88,11 @@ def table(result: Result, seeds: str) -> str:
 def _about(result: Result, seeds: str) -> str:
     counts = result.counts
     return (
-        f"{counts['programs']} programs ({seeds}), {counts['sites']:,} sites; {counts['ops']:,} ops that compute, of "
-        f"them {counts['hard ops']:,} hard ({counts['hard ops'] / max(1, counts['ops']):.0%}).\n"
-        f"{contradicted(result)} memberships that a location tells are contradicted; "
-        f"{counts['without owner']} dispatches have no owner; "
-        f"{counts['undecided']:,} memberships of the map could not be decided and are left out."
+        f"{counts['programs']} programs ({seeds}), {counts['sites']:,} dispatches; {counts['ops']:,} ops that compute, "
+        f"of them {counts['hard ops']:,} hard ({counts['hard ops'] / max(1, counts['ops']):.0%}).\n"
+        f"{contradicted(result)} pairs found by location are wrong; "
+        f"{counts['without owner']} dispatches have no op; "
+        f"{counts['undecided']:,} pairs of the map could not be decided and are left out."
     )
 
 
@@ -111,7 +111,7 @@ def _class_row(key: str, result: Result) -> str:
 
 
 def _fate_row(name: str, score: Score) -> str:
-    shown = "**all fates**" if name == "all" else f"`{name}`"
+    shown = "**all outcomes**" if name == "all" else f"`{name}`"
     precision = _with_target(score.precision, _target("fates", name, "precision"))
     return f"| {shown} | {score.right:,} | {score.wrong:,} | {precision} |"
 
