@@ -168,7 +168,7 @@ def test_what_is_not_there_is_said(what: str) -> None:
 def test_a_line_inside_of_an_op_leads_to_it() -> None:
     """Operations of a region are no ops of the map."""
     _, last = max((op.line, op.id) for op in example().ops if op.file == "model.mlir" and isinstance(op.line, int))
-    with pytest.raises(QueryInvalid, match=rf"no op of the map begins on this line; the last .* is {last} \("):
+    with pytest.raises(QueryInvalid, match=rf"no op of the map begins on this line; the nearest .* is {last} \("):
         select(example(), "model.mlir:99")
 
 
