@@ -257,7 +257,7 @@ def nested_calls(depth: int) -> str:
 
 @pytest.mark.parametrize(("depth", "twins"), [(100, 1), (500, 0)])
 def test_calls_may_be_nested_deeper_than_twins_are_looked_for(depth: int, twins: int) -> None:
-    assert len(facts_of(nested_calls(depth).encode()).twins) == twins
+    assert len(facts_of(nested_calls(depth).encode()).duplicates) == twins
 
 
 def test_reasons_are_sentences_and_inferred_ones_are_known() -> None:

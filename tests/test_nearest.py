@@ -56,9 +56,9 @@ def found_alone(flow: Dataflow, facts: ModelFacts, start: int, wanted: Set[int],
     while level:
         seen |= level
         if downwards:
-            level = {user for node in level for user in flow.using(node)} - seen
+            level = {user for node in level for user in flow.unordered_users(node)} - seen
         else:
-            level = {maker for node in level for maker in flow.making(node)} - seen
+            level = {maker for node in level for maker in flow.unordered_makers(node)} - seen
         hits = [node for node in level if isinstance(node, int) and node in wanted]
         if hits:
             return min(hits)

@@ -148,7 +148,7 @@ class Assembly:
         """
         # In the order of the compiler's dumps, so that each is read while the compiler makes the next.
         # In the order in which the compiler writes the dumps: each is read while it makes the next.
-        self._facts.work_out()
+        self._facts.precompute()
         idioms = Idioms(self._workers, self._facts, self._raised())
         regions, misplaced = self._regions()
         flow = read_flow(self._parser, self._dumps.module("flow"))

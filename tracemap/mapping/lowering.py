@@ -139,13 +139,13 @@ class Losses:
             op = OpId.of(operation.index)
             slug = "" if op in located_ops else self._slug(operation, located_ops)
             if slug:
-                where = self._facts.place(self._facts.twins[operation.index]) if slug == "twin" else ""
+                where = self._facts.place(self._facts.duplicates[operation.index]) if slug == "twin" else ""
                 reasons[op] = reason(slug, where)
         return reasons
 
     def _slug(self, operation: SourceOperation, located_ops: Collection[OpId]) -> str:
         index = operation.index
-        twin = self._facts.twins.get(index, -1)
+        twin = self._facts.duplicates.get(index, -1)
         if operation.results and twin >= 0 and OpId.of(twin) in located_ops and not _reads_memory(operation):
             return "twin"
         if index not in self._facts.dataflow.live:
@@ -240,9 +240,7 @@ class StageReader:
 
     def _inlined(self, root: StageOp) -> frozenset[OpId]:
         """The calls on the caller sides of locations: the callee's body replaced them."""
-        derivations = (
-            derivation for operation in root.walk() for derivation in self._provenance.ways(operation.location)
-        )
+        op_paths = (op_path for operation in root.walk() for op_path in self._provenance.op_paths(operation.location))
         callers = {call for _, path in op_paths for call in path}
         return frozenset(OpId.of(index) for index in callers & self._facts.call_ops & self._followed)
 

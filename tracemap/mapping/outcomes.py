@@ -11,8 +11,8 @@ from tracemap.ir.source import CONTROL_FLOW, SourceOperation
 from tracemap.mapping.model.dataflow import Node
 from tracemap.mapping.model.facts import ModelFacts
 from tracemap.mapping.model.kinds import (
+    accesses_dispatch_tensors,
     accesses_global,
-    addresses,
     can_be_member,
     is_branch,
     is_call,
@@ -20,7 +20,7 @@ from tracemap.mapping.model.kinds import (
     is_destination,
     is_structural,
     makes_host_values,
-    makes_numbers,
+    makes_scalars,
     only_renames,
     overwrites,
 )
@@ -172,7 +172,7 @@ class Judge:
         self._commands = commands
         self._doubtful = doubtful
         self._leading = {call.number for sites in sites_of.values() for site in sites for call in site.calls}
-        self._repeated = {twin: later for later, twin in facts.twins.items() if later in sites_of}
+        self._repeated = {twin: later for later, twin in facts.duplicates.items() if later in sites_of}
         """The duplicated op -> a later duplicate of it that is in a site."""
         self._judgements: dict[int, Judgement] = {}
 
@@ -243,7 +243,7 @@ class Judge:
         if operation.name in CONTROL_FLOW and operation.index in self._facts.in_kernels:
             return self._in_kernel(operation)
         if operation.name in CONTROL_FLOW or is_branch(operation):
-            is_decided = self._facts.unreached.is_decided(operation)
+            is_decided = self._facts.reachability.is_decided(operation)
             return (Fate.FOLDED, reason("decided")) if is_decided else (Fate.HOST, reason("control-flow"))
         return None
 
@@ -271,17 +271,17 @@ class Judge:
 
     def _frames_kernel(self, operation: SourceOperation) -> bool:
         in_kernel = operation.index in self._facts.in_kernels
-        return in_kernel and (makes_host_values(operation) or addresses(operation))
+        return in_kernel and (makes_host_values(operation) or accesses_dispatch_tensors(operation))
 
     def _in_kernel(self, operation: SourceOperation) -> Judgement:
-        """Loops, addresses, reads and writes in a kernel that the model itself writes; none of them is on the host."""
+        """Loops, addressing, reads and writes in a kernel that the model itself writes; none of them is on the host."""
         dispatch = self._facts.in_kernels[operation.index]
         where = f"{self._operations[dispatch].name} at {self._facts.place(dispatch)}"
         return Fate.FOLDED, reason("in-kernel", where)
 
     def _counts_on_host(self, operation: SourceOperation) -> bool:
         """Whether an op makes a scalar on the host, such as an index into a table in a loop."""
-        if not makes_numbers(operation) or operation.index in self._facts.moves:
+        if not makes_scalars(operation) or operation.index in self._facts.moves:
             return False
         names = self._host_names.get(operation.index, frozenset()) - _HOST_CONSTANTS
         return any(name.startswith("arith.") for name in names)
@@ -298,7 +298,7 @@ class Judge:
         moves, flow = self._facts.moves, self._dataflow
         if operation.index not in moves:
             return False
-        ops = (operation.index, *flow.behind(operation.index, moves.__contains__, _MOST_MOVES))
+        ops = (operation.index, *flow.upstream(operation.index, moves.__contains__, _MOST_MOVES))
         return any(maker in self._sites_of for move in ops for maker in flow.makers(move))
 
     def _never_runs(self, operation: SourceOperation) -> str:
@@ -306,7 +306,7 @@ class Judge:
         function = operation.function
         if function in self._facts.model.private and not self._facts.calls.of(str(function)):
             return "dead-function"
-        return "" if self._leads(operation) or self._facts.unreached.runs(operation) else "never-runs"
+        return "" if self._leads(operation) or self._facts.reachability.runs(operation) else "never-runs"
 
     def _leads(self, operation: SourceOperation) -> bool:
         """Whether an op is a call that leads to a site, so that it is not dead."""
@@ -315,7 +315,7 @@ class Judge:
     def _counts_for_control(self, operation: SourceOperation) -> bool:
         """Whether an op only makes scalars for loops and branches: their counters and conditions."""
         # Unused ops are no evidence about control flow.
-        is_used = bool(self._dataflow.using(operation.index))
+        is_used = bool(self._dataflow.unordered_users(operation.index))
         return is_used and self._only_counts(operation) and operation.index not in self._for_others
 
     @cached_property
@@ -325,17 +325,17 @@ class Judge:
         One backward walk from all such uses; a forward walk from each op would be quadratic in the length of chains.
         """
         makers: set[Node] = set()
-        others = [op for op in self._operations if not (makes_numbers(op) or self._decides(op))]
+        others = [op for op in self._operations if not (makes_scalars(op) or self._decides(op))]
         worklist = [*(op.index for op in others), *self._dataflow.arguments]
         while worklist:
-            for maker in self._dataflow.making(worklist.pop()):
+            for maker in self._dataflow.unordered_makers(worklist.pop()):
                 if maker not in makers and isinstance(maker, int) and self._only_counts(self._operations[maker]):
                     makers.add(maker)
                     worklist.append(maker)
         return makers
 
     def _only_counts(self, operation: SourceOperation) -> bool:
-        return makes_numbers(operation) and not self._decides(operation)
+        return makes_scalars(operation) and not self._decides(operation)
 
     def _decides(self, operation: SourceOperation) -> bool:
         """Whether an op is a loop or a branch, or passes values to one."""
@@ -361,7 +361,7 @@ class Judge:
 
     def _same(self, operation: SourceOperation) -> int:
         """The op that the compiler kept instead of an identical one; -1 if there is none."""
-        twin = self._facts.twins.get(operation.index, -1)
+        twin = self._facts.duplicates.get(operation.index, -1)
         # A move whose duplicate runs nowhere is folded like it: nothing was kept instead.
         if operation.index in self._facts.moves:
             return self._working_twin(operation)
@@ -370,7 +370,7 @@ class Judge:
 
     def _working_twin(self, operation: SourceOperation) -> int:
         """The earlier op that an op duplicates, if a site contains it; otherwise -1."""
-        twin = self._facts.twins.get(operation.index, -1)
+        twin = self._facts.duplicates.get(operation.index, -1)
         return twin if twin in self._sites_of else -1
 
     def _folded(self, operation: SourceOperation, slug: str) -> Judgement:

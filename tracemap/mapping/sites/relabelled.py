@@ -77,7 +77,7 @@ def _moves_around(operation: SourceOperation, elements: Integer, facts: ModelFac
     def makes_as_many(index: int) -> bool:
         return any(shape_of(result).elements == elements for result in facts.operations[index].results)
 
-    for along in (facts.dataflow.behind, facts.dataflow.ahead):
+    for along in (facts.dataflow.upstream, facts.dataflow.downstream):
         for index in along(operation.index, makes_as_many, _MOST_STEPS):
             found = facts.operations[index]
             if index in facts.moves and _rearranges(found, facts):
@@ -151,7 +151,7 @@ def add_replaced(
                 group.add(maker)
             return found
 
-        parts = [*facts.dataflow.behind(last.op.number, is_part, _MOST)]
+        parts = [*facts.dataflow.upstream(last.op.number, is_part, _MOST)]
         plain = structs.replace(last, evidence=Evidence.ABSORBED, root=False, operations=UNKNOWN, bytes=UNKNOWN)
         more = (structs.replace(plain, op=OpId.of(part)) for part in parts)
         return structs.replace(site, members=(last, *more))
@@ -263,7 +263,7 @@ def _meant(stand_in: int, users: Set[int], placed: Set[int], facts: ModelFacts) 
             *flow.makers(user),
             *(
                 each
-                for move in flow.behind(user, facts.moves.__contains__, _MOST_RELABELLED_STEPS)
+                for move in flow.upstream(user, facts.moves.__contains__, _MOST_RELABELLED_STEPS)
                 for each in flow.makers(move)
             ),
         )
@@ -277,7 +277,12 @@ def _meant(stand_in: int, users: Set[int], placed: Set[int], facts: ModelFacts) 
 def _can_have_lost_its_place(index: int, facts: ModelFacts) -> bool:
     """Whether an op does work that the compiler neither found done already nor did itself."""
     operation = facts.operations[index]
-    if not can_be_member(operation) or is_call(operation) or index in facts.twins or index not in facts.dataflow.live:
+    if (
+        not can_be_member(operation)
+        or is_call(operation)
+        or index in facts.duplicates
+        or index not in facts.dataflow.live
+    ):
         return False
     return not operation.operands or index not in facts.dataflow.constant
 

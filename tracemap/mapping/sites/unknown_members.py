@@ -14,7 +14,7 @@ from tracemap.ir.bodies import BodyOp
 from tracemap.ir.flow import DispatchRegion, FlowDispatch
 from tracemap.locations import CallSite, Location, is_informative
 from tracemap.mapping.model.facts import ModelFacts
-from tracemap.mapping.model.kinds import HANDS_BACK, computes
+from tracemap.mapping.model.kinds import REGION_TERMINATORS, computes
 from tracemap.mapping.sites.members import FILL, SHOWS_ITS_WORK, telling, working
 from tracemap.mapping.sites.owners import Owners
 
@@ -101,7 +101,7 @@ class _Finder:
             return False
         owners = self._owners.of(around.location)
         own = sum(self._unlocated[owner.number] for owner in owners) if len(owners) == 1 else 0
-        inside = [each for each in body if each.parent == op.parent and not each.name.endswith(HANDS_BACK)]
+        inside = [each for each in body if each.parent == op.parent and not each.name.endswith(REGION_TERMINATORS)]
         unknown = [each for each in inside if not is_informative(_innermost(each.location))]
         return not anonymous <= {owner.number for owner in owners} and len(unknown) > own
 
@@ -112,7 +112,7 @@ class _Finder:
         return Counter(
             part.owner
             for part in parts
-            if part.index not in self._facts.with_location and not part.name.endswith(HANDS_BACK)
+            if part.index not in self._facts.with_location and not part.name.endswith(REGION_TERMINATORS)
         )
 
 
