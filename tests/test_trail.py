@@ -16,7 +16,7 @@ from tracemap.graph.query import frames_of, python_frame, scope_of, scope_text, 
 from tracemap.ir.parsing import MlirParser
 from tracemap.ir.reading import describe, parse_model
 from tracemap.mapping.model.scopes import scopes_of
-from tracemap.mapping.sites.members import without_idle
+from tracemap.mapping.sites.members import drop_idle_members
 from tracemap.units import UNKNOWN, Integer
 
 
@@ -152,9 +152,9 @@ def test_an_op_that_a_fused_location_names_and_that_does_nothing_is_no_member(
     named = structs.replace(works, evidence=evidence, operations=operations, bytes=0, root=True)
     sites = [product, structs.replace(tanh, members=(named, structs.replace(after, root=False)))]
     facts = facts_of(PRODUCT_AND_TANH.encode())
-    found = without_idle(sites, facts)
+    found = drop_idle_members(sites, facts)
     assert found[0] == product
     assert found[1] == (tanh if is_left_out else sites[1])
     alone = structs.replace(tanh, members=(named,))
-    assert without_idle([product, alone], facts) == [product, alone]
-    assert without_idle([sites[1]], facts) == [sites[1]]
+    assert drop_idle_members([product, alone], facts) == [product, alone]
+    assert drop_idle_members([sites[1]], facts) == [sites[1]]

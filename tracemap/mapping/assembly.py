@@ -36,13 +36,19 @@ from tracemap.mapping.model.facts import ModelFacts
 from tracemap.mapping.model.kinds import can_be_member, is_global, is_structural
 from tracemap.mapping.outcomes import Commands, Judge, Judgement, Survival
 from tracemap.mapping.sites.calls import ASYNC_SUFFIX, inlined_later, public_callers, with_inlined
-from tracemap.mapping.sites.cost import Misplaced, with_own_products
-from tracemap.mapping.sites.horizontal_fusion import Group, add_beside, groups_beside
-from tracemap.mapping.sites.members import rotation_in, with_amounts_apart, without_idle
+from tracemap.mapping.sites.cost import Misplaced, relocate_products
+from tracemap.mapping.sites.horizontal_fusion import Group, add_horizontal_members, find_horizontal_groups
+from tracemap.mapping.sites.members import drop_idle_members, find_rotation, separate_assumed_costs
 from tracemap.mapping.sites.owners import Owners
-from tracemap.mapping.sites.raised import Idioms, add_raised, works_of_raised
-from tracemap.mapping.sites.relabelled import StandIns, add_replaced, find_stand_ins, give_to_moves, replace_stand_ins
-from tracemap.mapping.sites.schedules import MOVES, find_schedules, find_transfers, moves_untold
+from tracemap.mapping.sites.raised import Idioms, add_raised, raised_ops_by_work
+from tracemap.mapping.sites.relabelled import (
+    StandIns,
+    add_replaced_ops,
+    assign_to_moves,
+    find_stand_ins,
+    restore_relabelled,
+)
+from tracemap.mapping.sites.schedules import MOVES, find_schedules, find_transfers, has_unknown_moves
 from tracemap.mapping.sites.sites import (
     PlacedSites,
     SiteBuilder,
@@ -52,8 +58,8 @@ from tracemap.mapping.sites.sites import (
     sites_by_op,
     with_kernels,
 )
-from tracemap.mapping.sites.steps import UntoldSteps, add_steps, sites_without_steps
-from tracemap.mapping.sites.unknown_members import Untold, find_untold
+from tracemap.mapping.sites.steps import UnlocatedSteps, add_steps, sites_without_steps
+from tracemap.mapping.sites.unknown_members import UnknownMembers, find_unknown_members
 from tracemap.units import UNKNOWN, Text, plural
 
 # ---- dump reader
@@ -116,9 +122,9 @@ class _SiteMembers:
     """
 
     sites: tuple[Site, ...]
-    beside: tuple[Group, ...]
+    horizontal_groups: tuple[Group, ...]
     stand_ins: tuple[StandIns, ...]
-    untold: Untold
+    unknown_members: UnknownMembers
 
 
 class Assembly:
@@ -162,8 +168,8 @@ class Assembly:
         hal = with_kernels(read_hal(self._parser, self._dumps.module("hal")), flow.dispatches)
         placed = place_commands(found.sites, flow.dispatches, hal, self._movers, callers)
         transfers, transfer_ids = find_transfers(hal, self._movers, callers)
-        commands = _commands(placed, transfers, has_unknown=moves_untold(hal, self._all))
-        ops = self._ops(placed.sites, host_names, commands, found.untold.doubtful, sources[0].name)
+        commands = _commands(placed, transfers, has_unknown=has_unknown_moves(hal, self._all))
+        ops = self._ops(placed.sites, host_names, commands, found.unknown_members.doubtful, sources[0].name)
         functions = entry_points(flow, self._facts.model)
         # Last, since the texts of the kernels exist only when the compiler has ended.
         misplaced_by_body = [misplaced.get(id(body), {}) for body in bodies]
@@ -190,7 +196,7 @@ class Assembly:
     def _regions(self) -> tuple[list[DispatchRegion], Mapping[int, Misplaced]]:
         """The bodies of the dispatch-creation phase, and by the id() of each the operations with a wrong location."""
         regions = read_dispatch_creation(self._parser, self._dumps.module("dispatch-creation"))
-        corrected = [with_own_products(region, self._workers, self._facts) for region in regions]
+        corrected = [relocate_products(region, self._workers, self._facts) for region in regions]
         return [region for region, _ in corrected], {id(region): misplaced for region, misplaced in corrected}
 
     def _kernels(
@@ -204,11 +210,11 @@ class Assembly:
     ) -> tuple[Kernel, ...]:
         """The kernels with their steps, including steps without locations."""
         pairs = zip(sites, bodies, strict=True)
-        raised = [works_of_raised(site, body, idioms, self._facts) for site, body in pairs]
-        rotations = [rotation_in(body, self._workers, self._facts) for body in bodies]
+        raised = [raised_ops_by_work(site, body, idioms, self._facts) for site, body in pairs]
+        rotations = [find_rotation(body, self._workers, self._facts) for body in bodies]
         conversions = self._facts.conversions.ops
-        untold = UntoldSteps(raised, rotations, found.beside, found.stand_ins, misplaced, conversions)
-        return add_steps(kernels_of(flow, sites), self._phases.kernels(), sites, bodies, untold, self._movers)
+        unlocated = UnlocatedSteps(raised, rotations, found.horizontal_groups, found.stand_ins, misplaced, conversions)
+        return add_steps(kernels_of(flow, sites), self._phases.kernels(), sites, bodies, unlocated, self._movers)
 
     def _with_inlined(
         self, flow: FlowProgram, bodies: list[DispatchRegion | None]
@@ -237,28 +243,33 @@ class Assembly:
         idioms: Idioms,
     ) -> _SiteMembers:
         """The sites with all their ops: first those with locations, then those absorbed into the same dispatch."""
-        untold = find_untold(flow.dispatches, bodies, self._workers, self._facts)
+        unknown_members = find_unknown_members(flow.dispatches, bodies, self._workers, self._facts)
         builder = SiteBuilder(self._workers, self._makers, self._facts, callers, flow.called_by_initializers)
-        sites = without_idle(untold.cleared(builder.sites(flow.dispatches, bodies)), self._facts)
+        sites = drop_idle_members(unknown_members.cleared(builder.sites(flow.dispatches, bodies)), self._facts)
         ordinals = {id(region): ordinal for ordinal, region in enumerate(regions)}
         empty = {
             index: (body, ordinals[id(body)])
             for index, (site, body) in enumerate(zip(sites, bodies, strict=True))
-            if body is not None and not site.members and id(body) in ordinals and index not in untold.places
+            if body is not None and not site.members and id(body) in ordinals and index not in unknown_members.sites
         }
         if empty:  # rare, so the phase is parsed again instead of kept
             module = self._dumps.module("dispatch-creation")
             served = read_served(self._parser, module, (ordinal for _, ordinal in empty.values()))
             for index, (body, ordinal) in empty.items():
-                sites[index] = builder.with_served(sites[index], body, served[ordinal])
-        sites = add_replaced(sites, bodies, self._facts, self._dumps.is_gone_early)
+                sites[index] = builder.with_user_op(sites[index], body, served[ordinal])
+        sites = add_replaced_ops(sites, bodies, self._facts, self._dumps.is_gone_early)
         stand_ins = find_stand_ins(sites, bodies, self._workers, self._facts)
-        restored = replace_stand_ins(sites, stand_ins, self._facts)
-        attributed = give_to_moves(restored, bodies, self._facts)
+        restored = restore_relabelled(sites, stand_ins, self._facts)
+        attributed = assign_to_moves(restored, bodies, self._facts)
         with_raised = add_raised(attributed, bodies, idioms, self._facts)
-        beside = groups_beside(with_raised, bodies, self._workers, self._facts)
-        sites = untold.cleared([with_amounts_apart(site) for site in add_beside(with_raised, beside, self._facts)])
-        return _SiteMembers(tuple(sites), beside, stand_ins, untold)
+        horizontal_groups = find_horizontal_groups(with_raised, bodies, self._workers, self._facts)
+        sites = unknown_members.cleared(
+            [
+                separate_assumed_costs(site)
+                for site in add_horizontal_members(with_raised, horizontal_groups, self._facts)
+            ]
+        )
+        return _SiteMembers(tuple(sites), horizontal_groups, stand_ins, unknown_members)
 
     def _raised(self) -> tuple[Raised, ...]:
         """The operations that the compiler raised; the phases are parsed only if there are any."""

@@ -64,7 +64,7 @@ class LocationsOfModel(Provenance):
         groups = [group for group in self._groups(location) if self._is_of_several(group)]
         return tuple(dict.fromkeys(index for group in groups for index, _ in group))
 
-    def is_untold(self, location: Location) -> bool:
+    def is_ambiguous(self, location: Location) -> bool:
         """Whether a location is meaningful, but stands for several ops or for none."""
         groups = self._groups(location)
         return any(not group or self._is_of_several(group) for group in groups)

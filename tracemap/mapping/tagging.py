@@ -54,7 +54,7 @@ class Provenance(ABC):
         """The operations that a location may stand for, if it is shared by several ops."""
         return ()
 
-    def is_untold(self, location: Location) -> bool:
+    def is_ambiguous(self, location: Location) -> bool:
         """Whether a location is meaningful, but does not identify one op."""
         return False
 

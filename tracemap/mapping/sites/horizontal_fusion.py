@@ -15,14 +15,14 @@ from tracemap.mapping.model.facts import ModelFacts
 from tracemap.mapping.model.origins import Origin
 from tracemap.mapping.sites.cost import MULTIPLIES
 from tracemap.mapping.sites.owners import Owners
-from tracemap.mapping.sites.raised import paths_to, untold_member
+from tracemap.mapping.sites.raised import paths_to, unlocated_member
 from tracemap.units import UNKNOWN, Integer, split_by_largest_remainder
 
 Group = tuple[OpId, ...]
 """Ops of the model that one operation computes: the op in its location, then the others, in the model's order."""
 
 
-def groups_beside(
+def find_horizontal_groups(
     sites: Sequence[Site], bodies: Sequence[DispatchRegion | None], owners: Owners, facts: ModelFacts
 ) -> tuple[Group, ...]:
     """For each site the ops that are computed side by side; empty if there are none."""
@@ -34,13 +34,13 @@ def groups_beside(
     return tuple(() if body is None else _group(site, body.body, owners, facts, costs) for site, body in pairs)
 
 
-def add_beside(sites: Sequence[Site], groups: Sequence[Group], facts: ModelFacts) -> tuple[Site, ...]:
+def add_horizontal_members(sites: Sequence[Site], groups: Sequence[Group], facts: ModelFacts) -> tuple[Site, ...]:
     """Add all ops of such a group to its site, with equal costs."""
     pairs = zip(sites, groups, strict=True)
     return tuple(_with_group(site, group, facts) if group else site for site, group in pairs)
 
 
-def with_beside(steps: Sequence[Step], groups: Sequence[Group]) -> tuple[Step, ...]:
+def assign_horizontal_steps(steps: Sequence[Step], groups: Sequence[Group]) -> tuple[Step, ...]:
     """Assign the steps of a group's first op to all ops of the group. `groups`: those of the kernel's sites."""
     group_of = {group[0]: group for group in groups if group}
 
@@ -126,7 +126,7 @@ def _with_group(site: Site, group: Group, facts: ModelFacts) -> Site:
         amounts = (add(left, right) for left, right in zip(previous, share, strict=True))
         members.append(structs.replace(member, **dict(zip(("operations", "bytes"), amounts, strict=True))))
     new_members = (
-        untold_member(facts.operations[op.number], site, facts, operations=work, traffic=bytes_moved, root=False)
+        unlocated_member(facts.operations[op.number], site, facts, operations=work, traffic=bytes_moved, root=False)
         for op, (work, bytes_moved) in costs.items()
     )
     return structs.replace(site, members=(*members, *new_members))

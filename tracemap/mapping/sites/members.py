@@ -28,7 +28,7 @@ from tracemap.units import ASSUMED_SIZE, UNKNOWN, Integer
 # and compared like all others. In the map they have fields of their own, and the usual costs are unknown.
 
 
-def assumed(member: Membership) -> Membership:
+def with_assumed_costs(member: Membership) -> Membership:
     """A membership with its costs in the fields for assumed sizes."""
     return structs.replace(member, assumed_operations=member.operations, assumed_bytes=member.bytes)
 
@@ -43,11 +43,13 @@ def elements(extents: Iterable[Integer]) -> Integer:
     return product(tuple([ASSUMED_SIZE if extent is UNKNOWN else extent for extent in extents]))
 
 
-def with_amounts_apart(site: Site) -> Site:
+def separate_assumed_costs(site: Site) -> Site:
     """Move costs for assumed sizes to their own fields, once all ops of the site are known."""
     if not is_assumed(site):
         return site
-    members = tuple(structs.replace(assumed(member), operations=UNKNOWN, bytes=UNKNOWN) for member in site.members)
+    members = tuple(
+        structs.replace(with_assumed_costs(member), operations=UNKNOWN, bytes=UNKNOWN) for member in site.members
+    )
     return structs.replace(site, members=members)
 
 
@@ -59,7 +61,7 @@ def with_amounts_apart(site: Site) -> Site:
 # location as its only evidence, and without operations and bytes in the site, does not belong to it.
 
 
-def without_idle(sites: Sequence[Site], facts: ModelFacts) -> list[Site]:
+def drop_idle_members(sites: Sequence[Site], facts: ModelFacts) -> list[Site]:
     """Drop ops without work in a site if they work elsewhere. Ops that only move elements stay."""
     working = {member.op for site in sites for member in site.members if not _does_nothing(member)}
 
@@ -97,8 +99,8 @@ def _amount_key(member: Membership) -> tuple[bool, int, int]:
 #
 # The evidence in a site's body: ops that locations name, alone or with others, and the kind of the located operation.
 #
-# An operation that does work (arithmetic in a region, a product, a sort) was made for the op in its location. Others
-# frame work (loads, stores, reshapes, or a structured operation with located work in its region) also get the
+# An operation that does work (arithmetic in a region, a product, a sort) was made for the op in its location. Framing
+# operations (loads, stores, reshapes, or a structured operation with located work in its region) also get the
 # locations of ops that were folded into their shape or indexing. For example, a reshape that moves past a
 # `linalg.generic` leaves it the location of the op on the other side, which has a kernel of its own.
 
@@ -121,11 +123,11 @@ _FRAMING = frozenset(
 _INDEXING = ("affine.", "arith.index_cast")
 """Prefixes of operations on sizes at the start of a body; inside regions they compute elements from positions."""
 FILL = "linalg.fill"
-SHOWS_ITS_WORK = ("linalg.generic", "linalg.map", "linalg.reduce")
+REGION_OPS = ("linalg.generic", "linalg.map", "linalg.reduce")
 """Structured ops whose work is all in their region; for others (products, sorts) the op itself is better evidence."""
 
 
-_MOVING = frozenset({*SHOWS_ITS_WORK, "linalg.broadcast", "linalg.copy", "linalg.transpose"}) - {"linalg.reduce"}
+_MOVING = frozenset({*REGION_OPS, "linalg.broadcast", "linalg.copy", "linalg.transpose"}) - {"linalg.reduce"}
 """Structured ops that only move elements if their region, if any, contains no work."""
 
 
@@ -149,9 +151,9 @@ def _evidence(region: DispatchRegion, owners: Owners, moves: Set[int]) -> dict[O
     whose only location is theirs suffices. For other ops, framing operations count only if no working operation has a
     location, fills only if nothing else has, and the site's own location only if nothing in the body has.
     """
-    body = telling(region.body)
+    body = informative_operations(region.body)
     framing = [op.location for op in body if op.name != FILL]
-    evidence = _evidence_of([op.location for op in working(body, owners)], owners)
+    evidence = _evidence_of([op.location for op in working_operations(body, owners)], owners)
     if evidence:
         framing_evidence = _evidence_of(framing, owners)
         moving_ops = {op for op, kind in framing_evidence.items() if kind is Evidence.LOCATED and op.number in moves}
@@ -165,22 +167,22 @@ def _evidence(region: DispatchRegion, owners: Owners, moves: Set[int]) -> dict[O
     return evidence
 
 
-def telling(body: Sequence[BodyOp]) -> list[BodyOp]:
+def informative_operations(body: Sequence[BodyOp]) -> list[BodyOp]:
     """The operations whose locations can be evidence, fills last."""
     informative = [op for op in body if op.name not in _SILENT]
     return sorted(informative, key=lambda op: op.name == FILL)
 
 
-def working(body: Sequence[BodyOp], owners: Owners) -> list[BodyOp]:
+def working_operations(body: Sequence[BodyOp], owners: Owners) -> list[BodyOp]:
     """The operations of a body that do work."""
-    body = telling(body)
+    body = informative_operations(body)
     parents_of_unlocated = {op.parent for op in body if _is_work(op) and not owners.of(op.location)}
     parents_of_work = {op.parent for op in body if _is_work(op)}
     return [
         op
         for op in body
         if _is_work(op)
-        and (op.name not in SHOWS_ITS_WORK or op.index not in parents_of_work or op.index in parents_of_unlocated)
+        and (op.name not in REGION_OPS or op.index not in parents_of_work or op.index in parents_of_unlocated)
     ]
 
 
@@ -221,7 +223,7 @@ _READ = "tensor.extract"
 _SHARED_OPS = frozenset({"arith.constant", "linalg.index", "linalg.yield"})
 
 
-def rotated(body: Sequence[BodyOp], owners: Owners, facts: ModelFacts) -> Mapping[int, OpId]:
+def rotation_operations(body: Sequence[BodyOp], owners: Owners, facts: ModelFacts) -> Mapping[int, OpId]:
     """The indices of body operations that rotate halves, with the model's op for each."""
     op_of_index: dict[int, OpId] = {}
     for parent, rotation in _rotations(body, owners, facts):
@@ -231,12 +233,12 @@ def rotated(body: Sequence[BodyOp], owners: Owners, facts: ModelFacts) -> Mappin
     return op_of_index
 
 
-def rotation_in(region: DispatchRegion | None, owners: Owners, facts: ModelFacts) -> Rotation | None:
+def find_rotation(region: DispatchRegion | None, owners: Owners, facts: ModelFacts) -> Rotation | None:
     """The first rotation in a site's body; None if there is none."""
     return None if region is None else next((rotation for _, rotation in _rotations(region.body, owners, facts)), None)
 
 
-def with_rotations(steps: Sequence[Step], rotations: Sequence[Rotation]) -> tuple[Step, ...]:
+def assign_rotation_steps(steps: Sequence[Step], rotations: Sequence[Rotation]) -> tuple[Step, ...]:
     """Assign the unlocated steps in regions of a kernel that rotates halves to the ops of the rotation.
 
     `rotations`: those at the kernel's sites, at least one.
@@ -288,7 +290,7 @@ def find_members(region: DispatchRegion, owners: Owners, facts: ModelFacts) -> t
     conversion_folds = _folded_conversions(region, owners, facts.conversions, evidence)
     converted_by = {index: fold.op for index, fold in conversion_folds.items()}
     evidence |= {fold.op: fold.evidence for fold in conversion_folds.values()}
-    unlocated_ops = {**converted_by, **rotated(body, owners, facts)}
+    unlocated_ops = {**converted_by, **rotation_operations(body, owners, facts)}
     for index, op in unlocated_ops.items():
         evidence.setdefault(op, Evidence.ABSORBED)
         paths.setdefault(op, [owners.path(body[body[index].parent].location)])
@@ -302,7 +304,7 @@ def find_members(region: DispatchRegion, owners: Owners, facts: ModelFacts) -> t
         for op, kind in evidence.items()
         for path, *others in [paths[op]]
     )
-    return tuple(map(assumed, memberships) if is_assumed else memberships)
+    return tuple(map(with_assumed_costs, memberships) if is_assumed else memberships)
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,11 +382,11 @@ def _paths(region: DispatchRegion, owners: Owners) -> dict[OpId, list[CallPath]]
     working operations has only the first path.
     """
     found_paths: dict[OpId, dict[CallPath, None]] = {}
-    for op in working(region.body, owners):
+    for op in working_operations(region.body, owners):
         for owner, path in owners.op_paths(op.location):
             found_paths.setdefault(owner, {})[path] = None
     paths = {owner: list(op_path_list) for owner, op_path_list in found_paths.items()}
-    for location in [*(op.location for op in telling(region.body)), region.location]:
+    for location in [*(op.location for op in informative_operations(region.body)), region.location]:
         for owner, path in owners.op_paths(location):
             paths.setdefault(owner, [path])
     return paths

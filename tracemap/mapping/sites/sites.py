@@ -331,7 +331,7 @@ class SiteBuilder:
         pairs = zip(dispatches, bodies, strict=True)
         return tuple(self._site(ordinal, dispatch, region) for ordinal, (dispatch, region) in enumerate(pairs))
 
-    def with_served(self, site: Site, region: DispatchRegion, users: Sequence[Location]) -> Site:
+    def with_user_op(self, site: Site, region: DispatchRegion, users: Sequence[Location]) -> Site:
         """A site whose own locations name no op, with the op that the compiler made it for.
 
         `users`: the locations of the users of its results, nearest first. For example, a kernel that reorders the
