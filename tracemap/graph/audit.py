@@ -75,7 +75,7 @@ def lost_in(op: Op) -> str:
 
 
 def audit(graph: TraceGraph, spots: Sequence[Spot] = ()) -> Audit:
-    """Count the located and the lost ops of a map after each phase."""
+    """Count the ops of a map with and without a location after each phase."""
     losses = [Loss(op, lost_in(op)) for op in graph.ops if lost_in(op)]
     losses.sort(key=lambda loss: PHASES.index(loss.phase))
     unknown = sum(1 for op in graph.ops if op.last_phase is UNKNOWN)

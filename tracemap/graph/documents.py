@@ -53,7 +53,8 @@ NOT_KEPT: Final = CompileTimes()
 class LineEstimate(Record, frozen=True):
     """The estimated cost of a line of a kernel's text in one call; line 0 is code of no op.
 
-    `hundredths`: hundredths of a cycle; `least` and `most`: the bounds, since execution counts depend on data.
+    `hundredths`: hundredths of a cycle; `least`: its lower bound; `most`: its upper bound. They differ if execution
+    counts depend on data.
     """
 
     line: Count
@@ -75,9 +76,9 @@ class CacheLatency(Record, frozen=True):
 class KernelEstimate(Record, frozen=True):
     """The cost of a kernel in a call with a number of workgroups in each dimension, by line of its text.
 
-    `site` and `sizes`: the dispatch and the dynamic sizes of the program's arguments, in order, if the kernel's sizes
-    depend on them; otherwise empty. `lines`: their costs; `with_code`: the lines that have machine code; `factor`: the
-    factor by which an op's cost may be off. Without lines, the code cannot be estimated.
+    `site`: the dispatch site if the kernel's sizes depend on the program's arguments, otherwise ""; `sizes`: the
+    dynamic sizes of these arguments, in order; `lines`: the costs of lines; `with_code`: the lines that have machine
+    code; `factor`: the factor by which an op's cost may be off. Without lines, the code cannot be estimated.
     """
 
     kernel: str
@@ -250,8 +251,8 @@ FIGURES: Final = frozenset({"asm-printer", "prolog-epilog", "size-info", "stack-
 class Remark(Record, frozen=True):
     """A remark of a compiler pass; equal remarks for a line are one, said `count` times.
 
-    `line` is the line of the kernel's text; `ops` are the ops of its step. If the step belongs to no op, they are all
-    ops of the kernel's dispatches: the remark is about the kernel itself or the stores of its results. `pass`, `name`
+    `line` is the line of the kernel's text; `ops` are the ops of this line, or all ops of the kernel's dispatches if
+    the line has none, since the remark is then about the kernel itself or the stores of its results. `pass`, `name`
     and `kind` (`passed`, `missed` or `analysis`) are LLVM's, unknown if the remark's text does not say.
     `cost_share`: the share of a run's cost that these ops have in this kernel, null without a run.
     """
@@ -270,7 +271,7 @@ class Remark(Record, frozen=True):
 class Remarks(Document, frozen=True, kw_only=True):
     """All remarks of a compilation; `elsewhere` counts those without a line of a kernel.
 
-    `run` and `metric`: the run and the metric of `cost_share`.
+    `run`: the run of `cost_share`; `metric`: its metric.
     """
 
     schema_version: Literal[1] = 1

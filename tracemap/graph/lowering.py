@@ -50,7 +50,7 @@ class Link(Record, frozen=True):
 class Loop(Record, frozen=True):
     """A loop of a stage. `id` is `loop2` for outermost loops, in text order, and `loop2.0` for the first loop inside.
 
-    `line`, `last_line`: its first line and the line of its last operation in the stage's text; `operations`: how many
+    `line`: its first line in the stage's text; `last_line`: the line of its last operation; `operations`: how many
     operations that can be evidence it contains, including inner loops; `untraced`: how many of them carry no op's tag.
     """
 

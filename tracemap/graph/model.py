@@ -18,7 +18,7 @@ from tracemap.units import UNKNOWN, Integer, Text, plural
 
 # ---- ops
 #
-# The ops of a model as the user wrote it, each with its outcome.
+# The ops of a model as the user wrote it, with their outcomes.
 #
 # Ids are opaque texts, `op<N>`. Lines and columns are 1-based.
 
@@ -194,7 +194,7 @@ class Membership(Record, frozen=True):
 
     @property
     def paths(self) -> tuple[CallPath, ...]:
-        """All call paths to the op in this dispatch; each does the same work, since the function is the same."""
+        """All call paths to the op in this dispatch; all do the same work, since the function is the same."""
         return (self.path, *self.other_paths)
 
 

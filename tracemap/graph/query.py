@@ -284,10 +284,10 @@ _CALLED_BY_NONE: Final[tuple[CallPath, ...]] = ((),)
 
 def scope_of(graph: TraceGraph, op: Op, path: Sequence[str]) -> tuple[str, ...]:
     """The scopes of the calls, outermost first, then the op's own; a scope that repeats the outer ones counts once."""
-    joined: tuple[str, ...] = ()
+    full_scope: tuple[str, ...] = ()
     for call in path:
-        joined = _inside(joined, graph.op_by_id[call].scope)
-    return _inside(joined, op.scope)
+        full_scope = _inside(full_scope, graph.op_by_id[call].scope)
+    return _inside(full_scope, op.scope)
 
 
 def scopes_of(graph: TraceGraph, op: Op) -> tuple[tuple[str, ...], ...]:

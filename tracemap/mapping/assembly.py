@@ -153,7 +153,6 @@ class Assembly:
             ModelInvalid: the compiler failed, or a required phase cannot be read.
         """
         # In the order of the compiler's dumps, so that each is read while the compiler makes the next.
-        # In the order in which the compiler writes the dumps: each is read while it makes the next.
         self._facts.precompute()
         idioms = Idioms(self._workers, self._facts, self._raised())
         regions, misplaced = self._regions()
@@ -164,16 +163,16 @@ class Assembly:
         bodies = [None if body is None or body.brought else body for body in paired]
         flow, bodies = self._with_inlined(flow, bodies)
         flow = self._with_added(flow, bodies)
-        found = self._sites(flow, bodies, callers, regions, idioms)
+        site_members = self._sites(flow, bodies, callers, regions, idioms)
         hal = with_kernels(read_hal(self._parser, self._dumps.module("hal")), flow.dispatches)
-        placed = place_commands(found.sites, flow.dispatches, hal, self._movers, callers)
+        placed = place_commands(site_members.sites, flow.dispatches, hal, self._movers, callers)
         transfers, transfer_ids = find_transfers(hal, self._movers, callers)
         commands = _commands(placed, transfers, has_unknown=has_unknown_moves(hal, self._all))
-        ops = self._ops(placed.sites, host_names, commands, found.unknown_members.doubtful, sources[0].name)
+        ops = self._ops(placed.sites, host_names, commands, site_members.unknown_members.doubtful, sources[0].name)
         functions = entry_points(flow, self._facts.model)
         # Last, since the texts of the kernels exist only when the compiler has ended.
         misplaced_by_body = [misplaced.get(id(body), {}) for body in bodies]
-        kernels = self._kernels(flow, placed.sites, bodies, idioms, found, misplaced_by_body)
+        kernels = self._kernels(flow, placed.sites, bodies, idioms, site_members, misplaced_by_body)
         return TraceGraph(
             module=module(),
             functions=functions,
@@ -205,7 +204,7 @@ class Assembly:
         sites: Sequence[Site],
         bodies: Sequence[DispatchRegion | None],
         idioms: Idioms,
-        found: _SiteMembers,
+        site_members: _SiteMembers,
         misplaced: Sequence[Misplaced],
     ) -> tuple[Kernel, ...]:
         """The kernels with their steps, including steps without locations."""
@@ -213,7 +212,9 @@ class Assembly:
         raised = [raised_ops_by_work(site, body, idioms, self._facts) for site, body in pairs]
         rotations = [find_rotation(body, self._workers, self._facts) for body in bodies]
         conversions = self._facts.conversions.ops
-        unlocated = UnlocatedSteps(raised, rotations, found.horizontal_groups, found.stand_ins, misplaced, conversions)
+        unlocated = UnlocatedSteps(
+            raised, rotations, site_members.horizontal_groups, site_members.stand_ins, misplaced, conversions
+        )
         return add_steps(kernels_of(flow, sites), self._phases.kernels(), sites, bodies, unlocated, self._movers)
 
     def _with_inlined(

@@ -200,10 +200,12 @@ class _Build:
         request = self._request
         facts = ModelFacts(describe(self._parser, parsed))
         keep = not request.options.no_sources
-        kept = keep_texts(facts.model, request.file_name, request.source_roots, keep=keep, text_of=request.text_of)
+        model_texts = keep_texts(
+            facts.model, request.file_name, request.source_roots, keep=keep, text_of=request.text_of
+        )
         assembly = Assembly(self._parser, facts, compilation, TagIdentity(tags, facts))
         try:
-            graph = assembly.graph(lambda: self._module_info(compilation.module, facts.model.name), kept.sources)
+            graph = assembly.graph(lambda: self._module_info(compilation.module, facts.model.name), model_texts.sources)
         except (ModelInvalid, SystemLimit) as error:
             raise self._rejection(error) from error
         diagnostics = (*request.diagnostics, *graph.diagnostics, *_missing_kernels(compilation))
@@ -211,7 +213,7 @@ class _Build:
             _without_text(kernel) if kernel.name in request.opaque_kernels else kernel for kernel in graph.kernels
         )
         finished = structs.replace(graph, library=request.library, diagnostics=diagnostics, kernels=kernels)
-        return finished, kept.texts
+        return finished, model_texts.texts
 
     def _remarks(self, compilation: Compilation, tagged: Path, graph: TraceGraph) -> Remarks:
         """The remarks of LLVM and MLIR; the bundle is complete without them."""

@@ -134,10 +134,10 @@ def build_from_dumps(
     name = request.file_name or dumps.file("input").name
     facts = ModelFacts(describe(parser, _parsed(parser, data, name)))
     identity = LocationIdentity(parser, facts, name)
-    kept = keep_texts(facts.model, name, request.source_roots, keep=not request.options.no_sources)
+    texts = keep_texts(facts.model, name, request.source_roots, keep=not request.options.no_sources)
     info = _module_info(module, facts.model.name)
     try:
-        graph = Assembly(parser, facts, dumps, identity).graph(lambda: info, kept.sources)
+        graph = Assembly(parser, facts, dumps, identity).graph(lambda: info, texts.sources)
     except ModelInvalid as error:
         raise DumpsInvalid(f"{dumps_folder}: {error}") from error
     _check_module(graph, dumps, module)
@@ -147,7 +147,7 @@ def build_from_dumps(
     with temporary_folder() as folder:
         copy = folder / "module.vmfb"
         shutil.copyfile(module, copy)
-        return store(request.target, graph, Files(copy, kept.texts, keeping=request.kept), force=request.options.force)
+        return store(request.target, graph, Files(copy, texts.texts, keeping=request.kept), force=request.options.force)
 
 
 def _parsed(parser: MlirParser, data: bytes, name: str) -> ParsedModel:

@@ -353,7 +353,7 @@ class Compilation:
         Raises:
             ModelInvalid: the compiler failed in the run with constants.
         """
-        # Only here it shows that the compiler made large constants for a model that seemed to have none.
+        # The compiler may have made large constants for a model that seemed to have none, which shows only now.
         bytecode = (self._folder / "configured.mlirbc").read_bytes()
         if self._constants_run is None and _CONSTANT in bytecode:
             self._constants_run = self._with_constants()

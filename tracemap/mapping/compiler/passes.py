@@ -274,7 +274,7 @@ def _indent(line: str) -> int:
 
 
 def _excerpt_without(dump: DumpText, index: int, after: DumpText) -> str:
-    """The lines of a later text around the nearest neighbour of a lost operation that is still there."""
+    """The lines of a later text around the nearest neighbour of a removed operation that is still there."""
     lines = dump.text.splitlines()
     later = after.text.splitlines()
     line_of: dict[int, int] = {}

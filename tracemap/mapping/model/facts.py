@@ -1,4 +1,4 @@
-"""Facts about the input model, each computed once on demand."""
+"""Facts about the input model, computed once and on demand."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def find_in_kernels(operations: Sequence[SourceOperation]) -> dict[int, int]:
 
 # ---- facts
 #
-# Facts about the input model, each computed once on demand.
+# Facts about the input model, computed once and on demand.
 #
 # All code that decides about ops (sites, outcomes, lowering) takes such facts from here and never walks the model.
 
