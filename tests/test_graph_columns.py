@@ -43,7 +43,7 @@ def test_records_come_back_as_they_were(ops: list[Op]) -> None:
     assert PLENTY.rows(Op, stored, "$.ops") == tuple(ops)
 
 
-def test_values_that_repeat_stand_once() -> None:
+def test_repeated_values_are_stored_once() -> None:
     made = graph([op(number, number + 1, scope=["h0", "attn"]) for number in range(MANY)], [])
     table = json.loads(encode(made))["ops"]
     assert table["name"] == {"values": ["linalg.generic"], "at": [0] * MANY}
@@ -109,7 +109,7 @@ def _set(*path: str | int) -> Callable[[dict[str, Any], object], None]:
         (("initializer", 0), 0, r"- at `\$\.sites\.initializer\[0\]`"),
     ],
 )
-def test_what_is_damaged_is_refused_with_its_place(path: tuple[str | int, ...], value: object, said: str) -> None:
+def test_damaged_tables_are_rejected_with_the_json_path(path: tuple[str | int, ...], value: object, said: str) -> None:
     table = example()
     assert PLENTY.rows(Site, table, "$.sites")
     _set(*path)(table, value)
@@ -126,7 +126,7 @@ def test_columns_may_be_missing_where_a_record_has_a_default() -> None:
         PLENTY.rows(Membership, table, "$")
 
 
-def test_what_stands_once_is_not_named_without_end() -> None:
+def test_repetition_of_stored_lists_is_bounded() -> None:
     made = encode(graph([op(number, 1, scope=["h0"] * 16) for number in range(MANY)], []))
     stored = json.loads(made)
     stored["ops"]["scope"]["values"] = {"lengths": [10**5], "items": ["h0"] * 10**5}

@@ -116,7 +116,7 @@ WRONG: dict[str, Callable[[], TraceGraph]] = {
 }
 
 
-def test_a_consistent_map_is_taken() -> None:
+def test_a_consistent_map_is_accepted() -> None:
     check_references(example())
 
 
@@ -134,7 +134,7 @@ COUNTS = st.integers(1, 2**63 - 1)
 
 @settings(max_examples=50)
 @given(name=TEXTS, function=TEXTS | st.just(UNKNOWN), line=COUNTS | st.just(UNKNOWN), scope=st.lists(TEXTS).map(tuple))
-def test_whatever_a_model_is_called_its_map_is_read_again(
+def test_maps_of_models_with_any_name_survive_the_round_trip(
     name: str, function: str, line: int, scope: tuple[str, ...]
 ) -> None:
     made = with_op(name=name, function=function, line=line, scope=scope)
@@ -188,7 +188,7 @@ def test_a_text_that_many_records_share_is_bounded(field: str, tmp_path: Path) -
         load(bundle.path)
 
 
-def test_long_call_stacks_of_a_large_model_are_taken() -> None:
+def test_long_call_stacks_of_a_large_model_are_accepted() -> None:
     frames = tuple(Frame(f"/project/site-packages/torch/nn/{'m' * 40}.py", n, 1, "forward") for n in range(12))
     ops = [op(number, 1) for number in range(5000)]
     ops = [structs.replace(each, frames=(Frame("m.py", each.id.number, 1, "f"), *frames)) for each in ops]

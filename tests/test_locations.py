@@ -68,7 +68,7 @@ def test_every_form_is_read(text: str, expected: Location) -> None:
     "text",
     ["", "loc()", 'loc("a":x:1)', 'loc(callsite("a" "b"))', 'loc("a") "b"', "loc(fused<[)", "loc(" * 3000 + ")" * 3000],
 )
-def test_what_is_no_location_is_refused(text: str) -> None:
+def test_invalid_locations_are_rejected(text: str) -> None:
     with pytest.raises(LocationInvalid):
         parse_location(text)
 
@@ -100,7 +100,7 @@ def depth_of(location: Location | None) -> int:
     ],
     ids=["calls", "fused-inside", "fused", "names"],
 )
-def test_what_is_nested_without_end_is_cut(begin: str, inner: str, end: str, inside: int) -> None:
+def test_deeply_nested_locations_are_truncated(begin: str, inner: str, end: str, inside: int) -> None:
     for depth, cut in ((MOST_NESTED - inside, False), (MOST_NESTED + 1, True), (20_000, True)):
         location, is_cut = read_location(begin * depth + inner + end * depth)
         assert is_cut is cut
