@@ -252,8 +252,8 @@ class Remark(Record, frozen=True):
     """A remark of a compiler pass; equal remarks for a line are one, said `count` times.
 
     `line` is the line of the kernel's text; `ops` are the ops of this line, or all ops of the kernel's dispatches if
-    the line has none, since the remark is then about the kernel itself or the stores of its results. `pass`, `name`
-    and `kind` (`passed`, `missed` or `analysis`) are LLVM's, unknown if the remark's text does not say.
+    the line has none. (Such a remark is about the kernel itself or the stores of its results.) `pass`, `name` and
+    `kind` (`passed`, `missed` or `analysis`) are LLVM's, unknown if the remark's text does not say.
     `cost_share`: the share of a run's cost that these ops have in this kernel, null without a run.
     """
 

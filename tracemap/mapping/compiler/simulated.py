@@ -55,9 +55,12 @@ def build_repeated(configured: bytes, flags: Sequence[str], folder: Path, count:
 # The bundle's kernels in machine code that valgrind can run.
 #
 # Compilation continues from the module before code generation, so kernels, tiles and lines of kernel IR are the
-# bundle's own. Only the target differs: no instructions beyond AVX2 (valgrind has no AVX-512), fused multiply-adds only
-# if valgrind runs them at a bearable speed, generated code instead of microkernels, and shared objects for the system's
-# loader, so that a simulator can distinguish them.
+# bundle's own. Only the target differs:
+#
+# * no instructions beyond AVX2, since valgrind has no AVX-512;
+# * fused multiply-adds only if valgrind runs them at a bearable speed;
+# * generated code instead of microkernels;
+# * shared objects for the system's loader, so that a simulator can distinguish them.
 
 
 _KNOWN_FEATURES = (

@@ -1,8 +1,8 @@
 """Def-use graph of the model's ops, through calls and control flow.
 
 Nodes are the indices of ops; parts stand for their op. Edges lead from an op to the users of its results. Arguments of
-functions are nodes of their own, so a value passed to a call flows to its uses in the callee, and the callee's result
-flows to the uses of the call. Operations with regions (loops, branches) stand for all values that enter or leave their
+functions are nodes of their own, so a value passed to a call flows to its uses in the callee. The callee's result flows
+to the uses of the call. Operations with regions (loops, branches) stand for all values that enter or leave their
 regions. Ops that never run use nothing, nor do terminators whose value nobody uses.
 """
 

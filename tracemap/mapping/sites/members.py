@@ -149,7 +149,7 @@ def _evidence(region: DispatchRegion, owners: Owners, moves: Set[int]) -> dict[O
 
     `moves`: the indices of the ops that only move elements. They have no working operation, so a framing operation
     whose only location is theirs suffices. For other ops, framing operations count only if no working operation has a
-    location, fills only if nothing else has, and the site's own location only if nothing in the body has.
+    location. Fills count only if nothing else has one, the site's own location only if nothing in the body has one.
     """
     body = informative_operations(region.body)
     framing = [op.location for op in body if op.name != FILL]
