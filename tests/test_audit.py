@@ -104,7 +104,7 @@ def test_chains_of_locations_may_be_long_and_share_their_parts() -> None:
         ('fused<"meta">[unknown, "n"(unknown)]', True),
     ],
 )
-def test_what_a_location_says(location: str, says: bool) -> None:
+def test_meaning_of_locations(location: str, says: bool) -> None:
     assert is_informative(parse_location(location)) is says
 
 
@@ -122,7 +122,7 @@ def test_survival_is_the_last_phase_in_any_order() -> None:
     "model",
     ["hand_mlp", "hand_repeat6_calls", "jax_gpt2_4l", pytest.param("torch_bert_tiny", marks=pytest.mark.long)],
 )
-def test_each_op_is_lost_at_most_once_and_the_counts_add_up(model: str, built: Built) -> None:
+def test_each_op_loses_its_location_at_most_once_and_the_counts_add_up(model: str, built: Built) -> None:
     report = json_cli("audit", built(model))
     validator("audit").validate(report)
     lost = Counter(loss["op"] for loss in report["losses"])
@@ -180,7 +180,7 @@ def test_text_tells_where_an_op_was_lost_on_a_line_of_its_own() -> None:
     assert shown[start - 1 :] == ["", shown[start], "  before", "    here", "      it was"]
 
 
-def test_ops_that_nobody_followed_are_counted_not_lost() -> None:
+def test_ops_outside_of_dumps_are_counted_and_not_lost() -> None:
     ops = [builders.op(1, 1), builders.op(2, 2), builders.op(3, 3)]
     followed = [with_phase(ops[0], "flow"), with_phase(ops[1], SOURCE)]
     found = audit(builders.graph([*followed, ops[2]]))
@@ -305,7 +305,7 @@ def test_op_that_is_never_lost_has_no_spot(built: Built) -> None:
 
 
 @pytest.mark.parametrize("written", ["{}: {}", "{} ({})", "{}: {}{{a=(b c)}} ('m' operation)"])
-def test_modules_made_to_evaluate_constants_are_not_looked_at(written: str) -> None:
+def test_modules_for_constant_evaluation_are_ignored(written: str) -> None:
     """The compiler compiles constants in a module of its own; that its passes lose an op there means nothing."""
     whole = 'module @m {\n  util.func public @f() {\n    %0 = a.op loc("tm.op.1")\n  } loc("x")\n} loc("x")\n'
     inner = 'module {\n  util.func public @jit_eval() {\n    %0 = a.op loc("tm.op.1")\n  } loc("x")\n} loc("x")\n'

@@ -93,7 +93,7 @@ def test_build_shows_the_compilers_own_message(tmp_path: Path) -> None:
 def test_build_says_that_nothing_can_be_called(text: str, tmp_path: Path) -> None:
     (tmp_path / "empty.mlir").write_text(text, encoding="utf-8")
     said = refused("model-invalid", "build", "empty.mlir", cwd=tmp_path)
-    assert "no function of the model can be called from outside; make one public." in said
+    assert "the model has no public function; make one public so that it can be called." in said
 
 
 def test_build_says_in_a_sentence_that_the_compiler_has_crashed(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_build_says_in_a_sentence_that_the_compiler_has_crashed(tmp_path: Path) 
     done = run_cli("build", "zero.mlir", cwd=tmp_path)
     said = done.stderr.rstrip("\n")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "zero.mlir: cannot be compiled: iree-compile was ended by signal 8 (SIGFPE), a crash of its own: " in said
+    assert "zero.mlir: cannot be compiled: iree-compile was ended by signal 8 (SIGFPE), so it crashed; " in said
     assert said.count("\n") <= 3
     assert "Stack dump" not in said
     assert "/tmp" not in said

@@ -81,7 +81,7 @@ def test_unknown_is_null_and_every_key_is_written() -> None:
         ("", "not JSON"),
     ],
 )
-def test_what_is_damaged_is_refused_with_its_place(text: str, said: str) -> None:
+def test_damaged_documents_are_rejected_with_the_json_path(text: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         decode(text.encode(), Part)
 

@@ -51,7 +51,7 @@ def test_executables_number_for_themselves() -> None:
     assert named(commands, ("a", 10)) == {("one", 0): "a", ("other", 0): "a"}
 
 
-def test_what_is_at_no_known_location_stays_unknown() -> None:
+def test_commands_at_unknown_locations_have_no_kernel() -> None:
     assert named([command(0, 99), command(1, 10)], ("a", 10)) == {("exe", 1): "a"}
 
 

@@ -120,7 +120,7 @@ func.func @main(%a: tensor<128xf32>) -> tensor<128xf32> {
 """  # noqa: E501 - the text is MLIR
 
 
-def test_calls_of_a_kernel_that_the_model_brings_are_of_the_ops_that_call_it(tmp_path: Path) -> None:
+def test_calls_of_the_models_own_kernel_belong_to_the_calling_ops(tmp_path: Path) -> None:
     graph = built_graph(OWN_KERNEL, tmp_path)
     assert at_line(graph, 1).fate == Fate.STRUCTURAL
     calls = [at_line(graph, line).id for line in (18, 19, 20)]
@@ -182,7 +182,7 @@ func.func @main(%a: tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>) {
 """
 
 
-def test_what_depends_on_a_global_that_nobody_changes_is_computed_at_compile_time(tmp_path: Path) -> None:
+def test_users_of_a_constant_global_are_computed_at_compile_time(tmp_path: Path) -> None:
     graph = built_graph(GLOBALS, tmp_path)
     assert (at_line(graph, 5).fate, at_line(graph, 5).reason.slug) == (Fate.CONSTANT, "computed-at-compile-time")
     assert at_line(graph, 7).fate == Fate.DISPATCHED
@@ -220,7 +220,7 @@ def test_a_raised_softmax_has_its_parts_and_costs_stay_whole(tmp_path: Path) -> 
     assert {at_line(graph, line).fate for line in (5, 9)} == {Fate.FOLDED}
 
 
-def test_twins_across_calls_are_found(built: Built) -> None:
+def test_duplicates_across_calls_are_found(built: Built) -> None:
     """JAX's layer norm takes the mean twice: in the model, and in the variance that it calls."""
     ops = load(built("jax_gpt2_4l")).graph.ops
     twins = [op for op in ops if op.reason.slug == "twin" and op.name == "stablehlo.subtract"]
@@ -240,7 +240,7 @@ func.func @main() -> (tensor<64x64xf32>, tensor<8x64xf32>) {
 """
 
 
-def test_what_is_moved_of_what_a_kernel_makes_is_not_computed_at_compile_time(tmp_path: Path) -> None:
+def test_moves_of_kernel_results_are_not_computed_at_compile_time(tmp_path: Path) -> None:
     graph = built_graph(MOVED_TWICE, tmp_path, "--iree-opt-const-expr-hoisting=false")
     assert at_line(graph, 3).fate is Fate.DISPATCHED
     assert [at_line(graph, line).fate for line in (4, 5, 6)] == [Fate.FOLDED, Fate.TRANSFER, Fate.FOLDED]
@@ -257,10 +257,10 @@ def nested_calls(depth: int) -> str:
 
 @pytest.mark.parametrize(("depth", "twins"), [(100, 1), (500, 0)])
 def test_calls_may_be_nested_deeper_than_twins_are_looked_for(depth: int, twins: int) -> None:
-    assert len(facts_of(nested_calls(depth).encode()).twins) == twins
+    assert len(facts_of(nested_calls(depth).encode()).duplicates) == twins
 
 
-def test_reasons_are_sentences_and_inferred_ones_are_known() -> None:
+def test_reasons_are_sentences_and_inferred_reasons_exist() -> None:
     assert set(REASONS) >= INFERRED
     assert all(text and not text.endswith(".") for text in REASONS.values())
 
@@ -289,7 +289,7 @@ func.func @main(%x: tensor<12x64xf32>) -> tensor<1x64xf32> {
 """
 
 
-def test_what_the_host_counts_for_a_place_is_host_work(tmp_path: Path) -> None:
+def test_index_computation_on_the_host_is_host_work(tmp_path: Path) -> None:
     """IREE makes one subtraction of the two, on the host, at the place of the second."""
     graph = built_graph(BACKWARDS, tmp_path)
     assert at_line(graph, 12).fate == Fate.HOST
@@ -358,7 +358,7 @@ func.func @main(%kv: tensor<64x128xf32>, %n: tensor<i32>, %row: tensor<1x128xf32
 
 
 @pytest.mark.parametrize("bound", ["%n", "%c8"])
-def test_what_a_loop_is_bounded_by_does_not_decide_what_is_done_in_place(bound: str, tmp_path: Path) -> None:
+def test_loop_bounds_do_not_decide_in_place_outcomes(bound: str, tmp_path: Path) -> None:
     """The host copies a bound that is an input; that copy is of the function, and says nothing of other ops."""
     graph = built_graph(UNTIL.replace("LT, %i, %n", f"LT, %i, {bound}"), tmp_path)
     copies = [each for buffer in graph.command_buffers for each in buffer.commands if each.kind == "copy"]
@@ -387,7 +387,7 @@ func.func @main(%x: tensor<64x64xf32>, %y: tensor<64x64xf32>, %k: tensor<i32>) -
 """  # noqa: E501 - the text is MLIR
 
 
-def test_what_a_loop_carries_is_folded_into_what_it_is_made_of(tmp_path: Path) -> None:
+def test_loop_carried_values_are_folded_into_their_producer(tmp_path: Path) -> None:
     """The product comes first among those that use what the loop carries, but it uses the other value."""
     graph = built_graph(TWO_CARRIED, tmp_path)
     assert at_line(graph, 11).reason.text == "folded into the indexing or layout of the stablehlo.tanh at 10:10"
@@ -412,11 +412,11 @@ func.func @main(%x: tensor<64x64xf32>, %k: tensor<i32>) -> tensor<64x64xf32> {
 """  # noqa: E501 - the text is MLIR
 
 
-def test_what_is_used_in_a_loop_is_folded_into_what_uses_it_there(tmp_path: Path) -> None:
+def test_values_used_in_a_loop_are_folded_into_their_user_there(tmp_path: Path) -> None:
     assert "stablehlo.dot_general at 10:10" in at_line(built_graph(CARRIED_IN, tmp_path), 4).reason.text
 
 
-def test_what_stands_in_a_written_kernel_is_not_on_the_host(tmp_path: Path) -> None:
+def test_ops_in_the_models_own_kernel_are_not_on_the_host(tmp_path: Path) -> None:
     """A loop, loads and stores are the kernel's; the region that counts its workgroups is the host's."""
     graph = built_graph((ROOT / "tests" / "programs" / "written_kernel.mlir").read_text(encoding="utf-8"), tmp_path)
     assert not [op.name for op in graph.ops if op.fate is Fate.HOST]

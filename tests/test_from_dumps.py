@@ -112,7 +112,7 @@ def members_that_differ(ours: Site, theirs: Site) -> set[str]:
 
 
 @pytest.mark.parametrize("name", long_where(SAMPLED, lambda _, name: name in LONG))
-def test_what_locations_tell_is_what_tags_say(name: str, built: Built, tmp_path: Path) -> None:
+def test_ops_by_location_are_those_by_tag(name: str, built: Built, tmp_path: Path) -> None:
     compile_by_hand(MODELS / f"{name}.mlir", tmp_path)
     ours = from_dumps(tmp_path, tmp_path / "b.tracemap", MODELS / f"{name}.mlir")
     assert differences(ours, load(built(name)).graph) == []
@@ -148,7 +148,7 @@ def test_input_phase_stands_in_for_the_model(name: str, by_hand: Path, tmp_path:
     assert json_cli("show", tmp_path / "b.tracemap")["coverage"]["ops"] == len(graph.ops)
 
 
-def test_shared_locations_are_said_and_leave_sites_without_ops(tmp_path: Path) -> None:
+def test_shared_locations_are_reported_and_leave_sites_without_ops(tmp_path: Path) -> None:
     """Two products share line 7: neither is told from the other. The first shares line 3 with its initial value."""
     program = ROOT / "tests" / "programs" / "shared_places.mlir"
     compile_by_hand(program, tmp_path)
@@ -161,7 +161,7 @@ def test_shared_locations_are_said_and_leave_sites_without_ops(tmp_path: Path) -
     assert "the ops of 1 of 3 dispatch sites are known" in note.message
 
 
-def test_stripped_locations_tell_nothing_and_the_map_says_so(tmp_path: Path) -> None:
+def test_stripped_locations_identify_no_ops_and_the_map_says_so(tmp_path: Path) -> None:
     model = MODELS / "hand_mlp_unknown.mlir"
     compile_by_hand(model, tmp_path)
     graph = from_dumps(tmp_path, tmp_path / "b.tracemap", model)

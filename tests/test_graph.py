@@ -67,7 +67,7 @@ def test_a_stored_bundle_opens_as_it_was(tmp_path: Path) -> None:
     assert opened.source_text(SourceFile("gone.py", "gone.py", "python")) == ""
 
 
-def test_nothing_is_replaced_unasked_and_nothing_half_written(tmp_path: Path) -> None:
+def test_a_bundle_is_never_replaced_without_force_nor_written_in_part(tmp_path: Path) -> None:
     target = tmp_path / "a.tracemap"
     stored(tmp_path, target)
     with pytest.raises(TargetExists, match="--force"):
@@ -89,7 +89,7 @@ def test_force_replaces_bundles_only(tmp_path: Path) -> None:
         stored(tmp_path, tmp_path / "no" / "such" / "a.tracemap")
 
 
-def test_maps_of_other_versions_and_damaged_ones_are_refused(tmp_path: Path) -> None:
+def test_maps_of_other_versions_and_damaged_maps_are_rejected(tmp_path: Path) -> None:
     bundle = stored(tmp_path, tmp_path / "a.tracemap")
     data = json.loads(encode(example()))
     for spoilt, error in [
@@ -125,7 +125,7 @@ def test_texts_that_no_file_can_hold_are_refused(name: str, tmp_path: Path) -> N
         bundle.source_text(SourceFile("x", name, "mlir"))
 
 
-def test_files_whose_names_are_no_unicode_are_kept(tmp_path: Path) -> None:
+def test_files_with_names_outside_of_unicode_are_kept(tmp_path: Path) -> None:
     """Such a name has half surrogate pairs, which neither JSON nor a file system of other rules can hold."""
     name = b"caf\xe9.mlir".decode(errors="surrogateescape")
     source = SourceFile(name, name, "mlir")
@@ -160,7 +160,7 @@ def test_selections(what: str, ops: list[str], sites: list[str], kernels: list[s
 
 
 @pytest.mark.parametrize("what", ["op99", "other.mlir:99", "nothing", "h0/at", ":3", "", "/"])
-def test_what_is_not_there_is_said(what: str) -> None:
+def test_an_unknown_name_is_an_error(what: str) -> None:
     with pytest.raises(QueryInvalid, match="FILE:LINE"):
         select(example(), what)
 
@@ -168,7 +168,7 @@ def test_what_is_not_there_is_said(what: str) -> None:
 def test_a_line_inside_of_an_op_leads_to_it() -> None:
     """Operations of a region are no ops of the map."""
     _, last = max((op.line, op.id) for op in example().ops if op.file == "model.mlir" and isinstance(op.line, int))
-    with pytest.raises(QueryInvalid, match=rf"no op of the map begins on this line; the last .* is {last} \("):
+    with pytest.raises(QueryInvalid, match=rf"no op of the map begins on this line; the nearest .* is {last} \("):
         select(example(), "model.mlir:99")
 
 

@@ -43,7 +43,7 @@ def test_records_come_back_as_they_were(ops: list[Op]) -> None:
     assert PLENTY.rows(Op, stored, "$.ops") == tuple(ops)
 
 
-def test_values_that_repeat_stand_once() -> None:
+def test_repeated_values_are_stored_once() -> None:
     made = graph([op(number, number + 1, scope=["h0", "attn"]) for number in range(MANY)], [])
     table = json.loads(encode(made))["ops"]
     assert table["name"] == {"values": ["linalg.generic"], "at": [0] * MANY}
@@ -83,10 +83,10 @@ def _set(*path: str | int) -> Callable[[dict[str, Any], object], None]:
     [
         (("members",), [], r"Expected `object` - at `\$\.sites\.members`"),
         (("members", "items"), [], r"Expected `object` - at `\$\.sites\.members\.items`"),
-        (("members", "lengths"), [1, 2], r"as many items as the lengths say - at `\$\.sites\.members`"),
+        (("members", "lengths"), [1, 2], r"as many items as the lengths add up to - at `\$\.sites\.members`"),
         (("members", "lengths"), [1, -1], r"- at `\$\.sites\.members\.lengths\[1\]`"),
-        (("members", "more"), [], r"`lengths` and one field more - at `\$\.sites\.members`"),
-        (("members", "items", "op"), [1], r"columns of one length - at `\$\.sites\.members\.items`"),
+        (("members", "more"), [], r"`lengths` and one other field - at `\$\.sites\.members`"),
+        (("members", "items", "op"), [1], r"columns of equal length - at `\$\.sites\.members\.items`"),
         (("members", "items", "op", 1), "op2", r"- at `\$\.sites\.members\.items\.op\[1\]`"),
         (("members", "items", "op", 1), 10**18, r"- at `\$\.sites\.members\.items\.op\[1\]`"),
         (("members", "items", "more"), [1, 2], r"unknown field `more` - at `\$\.sites\.members\.items`"),
@@ -98,7 +98,7 @@ def _set(*path: str | int) -> Callable[[dict[str, Any], object], None]:
         (
             ("members", "items", "evidence", "at", 1),
             1,
-            r"places of values - at `\$\.sites\.members\.items\.evidence\.at`",
+            r"indices of values - at `\$\.sites\.members\.items\.evidence\.at`",
         ),
         (("members", "items", "evidence", "at", 1), -1, r"- at `\$\.sites\.members\.items\.evidence\.at\[1\]`"),
         (("ordinal", 0), 1.0, r"- at `\$\.sites\.ordinal\[0\]`"),
@@ -109,7 +109,7 @@ def _set(*path: str | int) -> Callable[[dict[str, Any], object], None]:
         (("initializer", 0), 0, r"- at `\$\.sites\.initializer\[0\]`"),
     ],
 )
-def test_what_is_damaged_is_refused_with_its_place(path: tuple[str | int, ...], value: object, said: str) -> None:
+def test_damaged_tables_are_rejected_with_the_json_path(path: tuple[str | int, ...], value: object, said: str) -> None:
     table = example()
     assert PLENTY.rows(Site, table, "$.sites")
     _set(*path)(table, value)
@@ -126,9 +126,9 @@ def test_columns_may_be_missing_where_a_record_has_a_default() -> None:
         PLENTY.rows(Membership, table, "$")
 
 
-def test_what_stands_once_is_not_named_without_end() -> None:
+def test_repetition_of_stored_lists_is_bounded() -> None:
     made = encode(graph([op(number, 1, scope=["h0"] * 16) for number in range(MANY)], []))
     stored = json.loads(made)
     stored["ops"]["scope"]["values"] = {"lengths": [10**5], "items": ["h0"] * 10**5}
-    with pytest.raises(ValueError, match=r"not much longer than the map - at `\$\.ops\.scope`"):
+    with pytest.raises(ValueError, match=r"shorter lists for a map of this size - at `\$\.ops\.scope`"):
         decode(json.dumps(stored).encode())

@@ -88,17 +88,17 @@ def with_submission(**changes: object) -> TraceGraph:
 
 
 WRONG: dict[str, Callable[[], TraceGraph]] = {
-    "op op2 is there twice": lambda: with_op(id=OpId.of(2)),
+    "op op2 occurs twice": lambda: with_op(id=OpId.of(2)),
     "op1 names the phase lunch": lambda: with_op(last_phase="lunch"),
-    "op1 stands at 0:5": lambda: with_op(line=0),
-    "site site1 is there twice": lambda: with_site(id="site1"),
+    "op1 is at 0:5": lambda: with_op(line=0),
+    "site site1 occurs twice": lambda: with_site(id="site1"),
     "site0 names kernel k9": lambda: with_site(kernel="k9"),
     "site0 names op op9": lambda: with_member(op=OpId.of(9)),
-    "site0: op op2 is there twice": lambda: with_member(op=OpId.of(2)),
+    "site0: op op2 occurs twice": lambda: with_member(op=OpId.of(2)),
     "site0 names op op8": lambda: with_member(path=(OpId.of(8),)),
     "site0 names op op7": lambda: with_site(path=(OpId.of(7),)),
     "the sites of k0 is": lambda: with_kernel(sites=("site0",)),
-    "k0: step at line 3 is there twice": lambda: with_kernel(steps=(Step(3, "a.b", ()), Step(3, "a.b", ()))),
+    "k0: step at line 3 occurs twice": lambda: with_kernel(steps=(Step(3, "a.b", ()), Step(3, "a.b", ()))),
     "k0 names op op6": lambda: with_kernel(steps=(Step(3, "a.b", (OpId.of(6),)),)),
     "k0: step 3 names line 9": lambda: with_kernel(steps=(Step(3, "a.b", (), parent=9),)),
     "the ordinal of command buffer 0 is 1": lambda: with_buffer(ordinal=1),
@@ -107,8 +107,8 @@ WRONG: dict[str, Callable[[], TraceGraph]] = {
     "names op op99": lambda: with_buffer(commands=(structs.replace(COPY, ops=(OpId.of(99),)),)),
     "names submission 1": lambda: with_submission(next=(1,)),
     "names command buffer 1": lambda: with_submission(buffers=(1,)),
-    "the source text model.mlir is there twice": lambda: structs.replace(example(), sources=example().sources * 2),
-    "the kernel text k.mlir is there twice": lambda: structs.replace(
+    "the source text model.mlir occurs twice": lambda: structs.replace(example(), sources=example().sources * 2),
+    "the kernel text k.mlir occurs twice": lambda: structs.replace(
         graph([op(1, 1)], [site(0, 1, kernel="k0"), site(1, 1, kernel="k1")]),
         kernels=(Kernel("k0", ("site0",), text="k.mlir"), Kernel("k1", ("site1",), text="k.mlir")),
     ),
@@ -116,7 +116,7 @@ WRONG: dict[str, Callable[[], TraceGraph]] = {
 }
 
 
-def test_a_consistent_map_is_taken() -> None:
+def test_a_consistent_map_is_accepted() -> None:
     check_references(example())
 
 
@@ -134,7 +134,7 @@ COUNTS = st.integers(1, 2**63 - 1)
 
 @settings(max_examples=50)
 @given(name=TEXTS, function=TEXTS | st.just(UNKNOWN), line=COUNTS | st.just(UNKNOWN), scope=st.lists(TEXTS).map(tuple))
-def test_whatever_a_model_is_called_its_map_is_read_again(
+def test_maps_of_models_with_any_name_survive_the_round_trip(
     name: str, function: str, line: int, scope: tuple[str, ...]
 ) -> None:
     made = with_op(name=name, function=function, line=line, scope=scope)
@@ -184,11 +184,11 @@ def test_a_text_that_many_records_share_is_bounded(field: str, tmp_path: Path) -
     short = graph([op(1, 1)], [])
     bundle = store(tmp_path / "a.tracemap", short, Files(tmp_path / "m.vmfb", {}), force=False)
     (bundle.path / "map.json").write_bytes(encode(made))
-    with pytest.raises(BundleInvalid, match=rf"the texts of `{re.escape(field)}`, written out for every record"):
+    with pytest.raises(BundleInvalid, match=rf"the texts of `{re.escape(field)}`, repeated for every record"):
         load(bundle.path)
 
 
-def test_long_call_stacks_of_a_large_model_are_taken() -> None:
+def test_long_call_stacks_of_a_large_model_are_accepted() -> None:
     frames = tuple(Frame(f"/project/site-packages/torch/nn/{'m' * 40}.py", n, 1, "forward") for n in range(12))
     ops = [op(number, 1) for number in range(5000)]
     ops = [structs.replace(each, frames=(Frame("m.py", each.id.number, 1, "f"), *frames)) for each in ops]

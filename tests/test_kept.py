@@ -186,7 +186,7 @@ def test_parameters_that_are_named_take_the_place_of_those_of_the_program(kept: 
 def test_parameters_that_cannot_be_read_are_refused_before_anything_is_built(tmp_path: Path) -> None:
     (tmp_path / "scale.mlir").write_text(SCALE)
     (tmp_path / "w.bin").write_bytes(b"")
-    for named, said in (("model=none.irpa", "none.irpa"), ("w.bin", "none of the kinds that IREE reads")):
+    for named, said in (("model=none.irpa", "none.irpa"), ("w.bin", "IREE does not read")):
         done = run_cli("build", "scale.mlir", "--parameters", named, cwd=tmp_path)
         assert said in done.stderr
         assert done.stderr.endswith("[input-invalid]\n")

@@ -42,14 +42,14 @@ PARTS = st.sampled_from(
 
 
 @given(st.lists(PARTS).map("".join), st.dictionaries(st.integers(1, 9), st.integers(1, 3000)))
-def test_what_is_put_back_is_what_was_there(text: str, last_columns: dict[int, int]) -> None:
+def test_restored_texts_equal_the_originals(text: str, last_columns: dict[int, int]) -> None:
     shown, contents = taken_out(text, last_columns)
     assert shown.count("\n") == text.count("\n")
     assert len(shown) <= len(text)
     assert put_back(shown, dict(contents).__getitem__) == text
 
 
-def test_ops_keep_their_places() -> None:
+def test_ops_keep_their_positions() -> None:
     """A literal before an op on its line would move that op."""
     literal = '"0x' + "00" * LONGEST + '"'
     text = f"%0 = a {literal}\n%1 = a {literal} %2 = b\n"
@@ -85,7 +85,7 @@ def weighted(tmp_path: Path, *, resource: bool) -> Path:
 
 
 @pytest.mark.parametrize("resource", [False, True])
-def test_weights_are_kept_once_and_not_shown(tmp_path: Path, *, resource: bool) -> None:
+def test_weights_are_stored_once_and_not_shown(tmp_path: Path, *, resource: bool) -> None:
     model, target, page = weighted(tmp_path, resource=resource), tmp_path / "w.tracemap", tmp_path / "page.html"
     check_cli("build", model, "-o", target)
     bundle = load(target)

@@ -68,7 +68,7 @@ def test_every_form_is_read(text: str, expected: Location) -> None:
     "text",
     ["", "loc()", 'loc("a":x:1)', 'loc(callsite("a" "b"))', 'loc("a") "b"', "loc(fused<[)", "loc(" * 3000 + ")" * 3000],
 )
-def test_what_is_no_location_is_refused(text: str) -> None:
+def test_invalid_locations_are_rejected(text: str) -> None:
     with pytest.raises(LocationInvalid):
         parse_location(text)
 
@@ -100,7 +100,7 @@ def depth_of(location: Location | None) -> int:
     ],
     ids=["calls", "fused-inside", "fused", "names"],
 )
-def test_what_is_nested_without_end_is_cut(begin: str, inner: str, end: str, inside: int) -> None:
+def test_deeply_nested_locations_are_truncated(begin: str, inner: str, end: str, inside: int) -> None:
     for depth, cut in ((MOST_NESTED - inside, False), (MOST_NESTED + 1, True), (20_000, True)):
         location, is_cut = read_location(begin * depth + inner + end * depth)
         assert is_cut is cut
@@ -206,9 +206,9 @@ class TestTags:
             'loc(callsite(callsite(fused["x", "tm.op.9"] at fused["y", "tm.op.4"]) at fused["z", "tm.op.2"]))'
         )
         assert tags.of(location) == (9,)
-        assert tags.ways(location) == ((9, (2, 4)),)
+        assert tags.op_paths(location) == ((9, (2, 4)),)
         chain = parse_location('loc(callsite("tm.op.9" at callsite("tm.op.4" at "tm.op.2")))')
-        assert tags.ways(chain) == ((9, (2, 4)),)
+        assert tags.op_paths(chain) == ((9, (2, 4)),)
 
     def test_calls_side_by_side_are_several_ways(self) -> None:
         tags = Tags("tm.op.", {2, 4, 6})
@@ -216,18 +216,18 @@ class TestTags:
             'loc(fused[callsite("tm.op.9" at "tm.op.2"), callsite("tm.op.9" at "tm.op.4"), "tm.op.1"])'
         )
         assert tags.of(beside) == (9, 1)
-        assert tags.ways(beside) == ((9, (2,)), (9, (4,)), (1, ()))
+        assert tags.op_paths(beside) == ((9, (2,)), (9, (4,)), (1, ()))
         around = parse_location('loc(callsite(fused[callsite("tm.op.9" at "tm.op.2"), "tm.op.8"] at "tm.op.6"))')
-        assert tags.ways(around) == ((9, (6, 2)), (8, (6,)))
+        assert tags.op_paths(around) == ((9, (6, 2)), (8, (6,)))
         callers = parse_location('loc(callsite("tm.op.9" at fused["tm.op.2", "tm.op.4", "tm.op.7"]))')
-        assert tags.ways(callers) == ((9, (2,)), (9, (4,)))
+        assert tags.op_paths(callers) == ((9, (2,)), (9, (4,)))
 
     def test_ways_through_many_such_calls_are_not_all_gone(self) -> None:
         """Each call doubles them: forty would be more than anybody can hold."""
         text = '"tm.op.9"'
         for _ in range(40):
             text = f'callsite({text} at fused["tm.op.2", "tm.op.4"])'
-        ways = Tags("tm.op.", {2, 4}).ways(parse_location(f"loc({text})"))
+        ways = Tags("tm.op.", {2, 4}).op_paths(parse_location(f"loc({text})"))
         assert 100 < len(ways) < 2000
         assert {op for op, _ in ways} == {9}
 

@@ -20,7 +20,7 @@ from tracemap.machine.estimate import Cache, Estimate, estimate
 from tracemap.machine.execution import Access
 from tracemap.machine.integers import Value
 from tracemap.machine.traffic import Stream, Turns, brought, streams_of
-from tracemap.mapping.sites.steps import with_storage
+from tracemap.mapping.sites.steps import assign_storage_conversions
 from tracemap.units import UNKNOWN
 
 NEAR = (Cache(1 << 60, 1),)
@@ -168,22 +168,22 @@ def ops_of(steps: Sequence[Step]) -> dict[int, list[int]]:
 
 def test_what_is_unpacked_is_of_the_op_that_takes_it() -> None:
     steps = [step(1, "arith.trunci", 9), step(2, "arith.select", 3, takes=(1,)), step(3, "arith.addf", 9, takes=(2,))]
-    assert ops_of(with_storage(steps, frozenset()))[1] == [3]
+    assert ops_of(assign_storage_conversions(steps, frozenset()))[1] == [3]
 
 
 def test_a_conversion_of_the_model_stays_its_own() -> None:
     steps = [step(1, "arith.extf", 4), step(2, "arith.mulf", 5, takes=(1,))]
-    assert ops_of(with_storage(steps, frozenset({OpId.of(4)})))[1] == [4]
+    assert ops_of(assign_storage_conversions(steps, frozenset({OpId.of(4)})))[1] == [4]
 
 
 def test_what_is_packed_to_be_stored_is_of_the_op_that_made_it() -> None:
     steps = [step(1, "arith.cmpf", 2), step(2, "arith.extui", 9, takes=(1,)), step(3, "linalg.yield", 9, takes=(2,))]
-    assert ops_of(with_storage(steps, frozenset()))[2] == [2]
+    assert ops_of(assign_storage_conversions(steps, frozenset()))[2] == [2]
 
 
 def test_two_conversions_in_a_row_are_of_the_same_op() -> None:
     steps = [step(1, "arith.extsi", 9), step(2, "arith.sitofp", 4, takes=(1,)), step(3, "arith.mulf", 5, takes=(2,))]
-    assert ops_of(with_storage(steps, frozenset({OpId.of(4)})))[1] == [4]
+    assert ops_of(assign_storage_conversions(steps, frozenset({OpId.of(4)})))[1] == [4]
 
 
 # ---- whether all say the same

@@ -33,7 +33,7 @@ def place(line: int) -> FileRange:
         (((0, 1),), (), True),
     ],
 )
-def test_what_runs_whenever_another_does_is_not_one_command_with_it(taken: Around, lost: Around, are_one: bool) -> None:
+def test_dispatches_that_always_run_together_are_not_merged(taken: Around, lost: Around, are_one: bool) -> None:
     dispatches = [FlowDispatch("main", place(line), KERNEL, around) for line, around in ((1, taken), (2, lost))]
     join = CommandJoin([site(0, 1), site(1, 2)], dispatches, [HalCommand("dispatch", KERNEL, place(1), (1, 1, 1))])
     assert join.merged == {"site0": ("site1",) if are_one else ()}

@@ -153,7 +153,7 @@ def line_of(text: str, what: str) -> int:
     return line
 
 
-def test_what_is_outside_of_functions_is_nowhere(own: Path) -> None:
+def test_addresses_outside_of_functions_have_no_line(own: Path) -> None:
     (image,) = read_images(load(own).module_path)
     spots = spots_at(image, np.array([NOWHERE, 0, 1 << 40], dtype=np.int64))
     assert spots.numbers.tolist() == [-1, -1, -1]
@@ -200,7 +200,7 @@ def test_a_kernel_is_other_code_where_what_it_calls_is(own: Path, made: Path) ->
     assert not json_cli("diff", own, own)["kernels"]
 
 
-def test_what_an_object_computes_has_no_reference(own: Path) -> None:
+def test_object_files_have_no_reference(own: Path) -> None:
     made = json_cli("bench", own, "--repetitions", "1", "--min-time", "1")
     found = {kernel["kernel"]: kernel["verification"] for kernel in made["kernels"]}
     assert found.pop("main_dispatch_0_elementwise_65536_f32")["status"] == "SUCCESS"
@@ -226,7 +226,7 @@ def program(dispatches: Sequence[tuple[str, int]], calls: Sequence[tuple[str, st
     )
 
 
-def test_what_is_inlined_stands_where_it_is_called_in_order() -> None:
+def test_inlined_dispatches_are_at_their_calls_in_order() -> None:
     """`main` dispatches, calls `outer` twice, and dispatches again; `outer` dispatches before it calls `inner`."""
     flow = program(
         [("inner", 1), ("outer", 2), ("main", 3), ("main", 4)],
@@ -249,7 +249,7 @@ def test_what_is_inlined_stands_where_it_is_called_in_order() -> None:
     assert [each.function for each in kept.dispatches] == ["outer", "outer", "main", "main"]
 
 
-def test_what_calls_itself_and_is_gone_ends() -> None:
+def test_inlining_of_recursive_functions_ends() -> None:
     flow = program([("round", 1), ("main", 2)], [("round", "round", 10, 1), ("main", "round", 11, 1)])
     found, _ = with_inlined(flow, [None, None], {"round"})
     assert [each.location for each in found.dispatches] == [CallSite(place(1), place(11)), place(2)]

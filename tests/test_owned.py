@@ -274,9 +274,9 @@ def test_leaving_a_compilation_ends_its_second_stage(tmp_path: Path) -> None:
         folder = tmp_path / str(number)
         folder.mkdir()
         with Compilation(compiler, bytecode, folder, constants=False) as compilation:
-            waited_for(lambda: compilation._second is not None)
-        assert compilation._second is not None
-        status = compilation._second.status
+            waited_for(lambda: compilation._second_run is not None)
+        assert compilation._second_run is not None
+        status = compilation._second_run.status
         if status:
             break
     assert status == -signal.SIGKILL

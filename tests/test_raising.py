@@ -92,18 +92,18 @@ def test_operations_on_the_way_are_found_and_no_others() -> None:
 
 
 @pytest.mark.parametrize("other", ["%global", "%argument", "%x"])
-def test_where_another_value_is_needed_nothing_is_told(other: str) -> None:
+def test_a_chain_with_another_input_is_no_idiom(other: str) -> None:
     assert names(before(dividend=other), after()) == set()
     assert names(before(inside=ELSEWHERE.replace("GIVEN", other)), after()) == set()
 
 
-def test_what_the_input_is_made_of_is_not_on_the_way() -> None:
+def test_producers_of_the_input_are_no_part_of_the_idiom() -> None:
     assert names(before(), after(made_at="p")) == {"sum", "q"}
     assert names(before(dividend="%in"), after(made_at="p")) == set()
     assert names(before(), after(made_at="sum")) == set()
 
 
-def test_of_two_at_one_location_nothing_is_told() -> None:
+def test_two_ops_in_one_location_are_no_idiom() -> None:
     destination = "ins(%x : tensor<8x64xf32>) outs(%empty : tensor<8x64xf32>) -> tensor<8x64xf32>"
     other = f"%r = linalg.softmax dimension(1) {destination}"
     assert names(before(), after(again=f'{other} loc("r")')) == {"p", "sum", "q"}
@@ -111,14 +111,14 @@ def test_of_two_at_one_location_nothing_is_told() -> None:
 
 
 @pytest.mark.parametrize(("length", "told"), [(8, True), (80, False)])
-def test_a_long_way_is_none_of_an_idiom(length: int, told: bool) -> None:
+def test_a_long_chain_is_no_idiom(length: int, told: bool) -> None:
     powers = ["%p", *(f"%p{number}" for number in range(length))]
     chain = [f"{new} = math.exp {old} : tensor<8x64xf32>" for old, new in pairwise(powers)]
     text = before(powers[-1]).replace("    %start =", "\n".join(chain) + "\n    %start =")
     assert bool(names(text, after())) == told
 
 
-def test_a_phase_before_that_shows_nothing_tells_nothing() -> None:
+def test_a_phase_without_the_ops_gives_no_parts() -> None:
     assert names("module {}", after()) == set()
 
 
@@ -140,7 +140,7 @@ INPUTS = {
 
 
 @pytest.mark.parametrize("given", INPUTS)
-def test_whatever_the_input_is_the_parts_are_told(given: str, tmp_path: Path) -> None:
+def test_parts_are_found_for_any_input(given: str, tmp_path: Path) -> None:
     elements = [[(row * 7 + column * 3) % 11 / 4 for column in range(64)] for row in range(8)]
     made = INPUTS[given].replace("CONSTANT", str(elements))
     head, body = SOFTMAX.split("\n", 1)
@@ -172,7 +172,7 @@ def test_an_input_that_is_made_twice_is_one(tmp_path: Path) -> None:
     assert {line: told for line, told in evidence(graph).items() if line != 1} == TOLD
 
 
-def test_what_is_needed_elsewhere_too_is_fused_in_the_softmax(tmp_path: Path) -> None:
+def test_parts_with_other_users_are_fused_in_the_softmax(tmp_path: Path) -> None:
     """The exponentials are a second result: a kernel of their own makes them, and the raised one makes them again."""
     text = SOFTMAX.replace("-> tensor<8x64xf32> {", "-> (tensor<8x64xf32>, tensor<8x64xf32>) {")
     text = text.replace("return %r : tensor<8x64xf32>", "return %r, %e : tensor<8x64xf32>, tensor<8x64xf32>")
@@ -212,7 +212,7 @@ def test_a_softmax_of_what_a_loop_carries_costs_what_any_does(tmp_path: Path) ->
     assert {member.evidence.value for member in site.members} == {"located", "fused"}
 
 
-def test_dumps_without_tags_tell_it_too(tmp_path: Path) -> None:
+def test_parts_are_found_in_dumps_without_tags(tmp_path: Path) -> None:
     model = tmp_path / "softmax.mlir"
     model.write_text(SOFTMAX)
     compile_by_hand(model, tmp_path)

@@ -392,7 +392,7 @@ def test_specs_that_the_compiler_would_go_on_without_are_refused(tmp_path: Path)
     for name, why in (("absent.mlir", "No such file"), ("bad.mlir", "custom op 'nonsense' is unknown")):
         done = run_cli("build", "matmul.mlir", "--", f"--iree-codegen-transform-dialect-library={name}", cwd=tmp_path)
         assert done.returncode == 2
-        assert f"cannot load the transform library {name}, and would go on without it: " in done.stderr
+        assert f"cannot load the transform library {name} and would ignore it: " in done.stderr
         assert why in done.stderr
         assert done.stderr.endswith(" [model-invalid]\n")
         assert not (tmp_path / "matmul.tracemap").exists()

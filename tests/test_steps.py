@@ -61,7 +61,7 @@ def test_the_instructions_are_those_of_a_plain_compile(name: str, built: Built, 
     assert sum(len(code) for _, code in code_of(plain[0])) > 100
 
 
-def test_positions_are_worked_out_for_who_needs_them(tmp_path: Path) -> None:
+def test_index_computations_belong_to_their_users(tmp_path: Path) -> None:
     # The compiler makes one loop of both dimensions, and divides to know which element the reversal reads.
     model = """func.func @main(%x: tensor<513x517xf32>, %y: tensor<513x517xf32>) -> tensor<513x517xf32> {
   %r = stablehlo.reverse %x, dims = [0] : tensor<513x517xf32>
@@ -136,7 +136,7 @@ def test_every_line_of_the_code_is_a_step(name: str, built: Built) -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_steps_stand_on_their_lines(name: str, built: Built) -> None:
+def test_steps_are_on_their_lines(name: str, built: Built) -> None:
     """Each line of the text that begins an op has one step of that name."""
     bundle = load(built(name))
     for kernel in bundle.graph.kernels:
@@ -164,7 +164,7 @@ def test_located_members_have_steps_at_every_site(name: str, built: Built) -> No
     assert shared
 
 
-def test_the_same_step_is_of_the_same_op_of_each_layer(built: Built) -> None:
+def test_equal_steps_belong_to_the_same_op_of_each_layer(built: Built) -> None:
     """Twelve equal layers, one kernel: a step has the ops of all, one of each kind at each site."""
     graph = load(built("hand_repeat12")).graph
     (kernel,) = graph.kernels
@@ -212,7 +212,7 @@ def test_addresses_are_looked_up_as_the_rows_say(built: Built) -> None:
     assert (image.functions_at(np.array([0, 1 << 40], dtype=np.int64)) == -1).all()
 
 
-def test_a_compiler_that_cannot_go_on_still_makes_a_bundle(tmp_path: Path) -> None:
+def test_a_bundle_is_made_even_if_the_second_compilation_fails(tmp_path: Path) -> None:
     """Without steps, and it says so."""
     program = tmp_path / "compiler"
     program.write_text(

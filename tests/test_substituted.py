@@ -55,7 +55,7 @@ def test_each_model_has_tags_of_its_own() -> None:
     assert unused_prefix(MAIN.encode()) == one
 
 
-def test_what_the_compiler_warns_of_is_said(tmp_path: Path) -> None:
+def test_compiler_warnings_are_diagnostics(tmp_path: Path) -> None:
     """It goes on without what it does not find."""
     dumps = tmp_path / "dumps"
     graph = built_graph(MAIN, tmp_path, f"--iree-hal-dump-executable-sources-to={dumps}")

@@ -251,9 +251,9 @@ def test_only_generate_and_only_compile_stop_there(tmp_path: Path) -> None:
         (["--config", f"tiles={'9' * 5000}"], "a configuration is"),
         (["--tag", "Verification=SUCCESS"], "is a column of every sweep"),
         (["--tag", "Operation=mine"], "is a column of every sweep"),
-        (["--", "--nosuchflag"], "does not take the flags: Unknown command line argument '--nosuchflag'. Did you mean"),
+        (["--", "--nosuchflag"], "rejects the flags: Unknown command line argument '--nosuchflag'. Did you mean"),
         (["--", "--iree-opt-level=O9"], "not a valid optimization level"),
-        (["--", "--version"], "prints something and compiles nothing"),
+        (["--", "--version"], "only prints something and compiles nothing"),
     ],
 )
 def test_what_cannot_be_swept_is_said(options: list[str], words: str, tmp_path: Path) -> None:

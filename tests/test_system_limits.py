@@ -72,7 +72,7 @@ def test_a_compiler_that_a_limit_has_ended_did_not_crash(tmp_path: Path) -> None
     assert done.stderr.startswith("tracemap: error: jax_mlp.mlir: cannot be compiled: iree-compile was ended"), (
         done.stderr
     )
-    assert "(SIGXFSZ), by a limit of the shell: raise it" in done.stderr
+    assert "(SIGXFSZ), at a limit of the shell; raise it" in done.stderr
     assert done.stderr.endswith("[system-limit]\n")
     assert list(tmp_path.iterdir()) == []
 
@@ -172,9 +172,9 @@ def test_processor_time_that_is_used_up_is_named(tmp_path: Path) -> None:
 
 
 def test_a_compiler_that_has_used_up_its_time_is_not_short_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "by the limit of processor time: raise it (`ulimit -t`" in failure(-signal.SIGXCPU, "")
+    assert "at the limit of processor time; raise it (`ulimit -t`" in failure(-signal.SIGXCPU, "")
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1, 1))
-    assert "the processor time of `ulimit -t` is used up" in failure(-signal.SIGKILL, "")
+    assert "the processor time of `ulimit -t` was used up" in failure(-signal.SIGKILL, "")
     monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY,) * 2)
     assert "ulimit" not in failure(-signal.SIGKILL, "")
 

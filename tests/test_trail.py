@@ -16,7 +16,7 @@ from tracemap.graph.query import frames_of, python_frame, scope_of, scope_text, 
 from tracemap.ir.parsing import MlirParser
 from tracemap.ir.reading import describe, parse_model
 from tracemap.mapping.model.scopes import scopes_of
-from tracemap.mapping.sites.members import without_idle
+from tracemap.mapping.sites.members import drop_idle_members
 from tracemap.units import UNKNOWN, Integer
 
 
@@ -57,7 +57,7 @@ def test_a_scope_finds_the_ops_that_a_call_leads_there() -> None:
     assert [each.id for each in select(called_twice(), "h1/attn").ops] == ["op2", "op3"]
 
 
-def test_an_op_that_works_nowhere_is_where_the_ops_of_its_function_are() -> None:
+def test_an_op_without_a_dispatch_has_the_scope_of_its_functions_calls() -> None:
     made = called_twice()
     aside = structs.replace(made.op_by_id["op3"], id=OpId("op4"), scope=(), frames=())
     function = structs.replace(aside, id=OpId("op5"), name="func.func")
@@ -77,7 +77,7 @@ def test_nested_jits_cost_on_the_lines_that_call_them(built: Built, recorded: Re
     assert "jax_models.py:93" in text  # v = jnp.var(x, -1, keepdims=True)
 
 
-def test_scan_bodies_stand_in_the_scope_of_the_scan(built: Built) -> None:
+def test_scan_bodies_are_in_the_scope_of_the_scan(built: Built) -> None:
     graph_ = load(built("jax_gpt2_4l_scan")).graph
     scopes = {scope_of(graph_, graph_.op_by_id[m.op], m.path) for s in graph_.sites for m in s.members}
     assert any(scope[0] == "scan_blocks" and scope[-1] == "ffn" for scope in scopes)
@@ -115,7 +115,7 @@ def test_parameters_of_different_modules_share_what_they_have_in_common() -> Non
     assert [scopes[each.index] for each in model.operations if each.name == "stablehlo.add"] == [("a",), ("a", "y")]
 
 
-def test_the_user_says_what_a_library_is(tmp_path: Path) -> None:
+def test_the_user_chooses_the_library_patterns(tmp_path: Path) -> None:
     model = SAMPLES / "models" / "hand_loczoo.mlir"
     check_cli("build", model, "-o", tmp_path / "a.tracemap", "--library", "*/vendor/*", "--library", "h.py")
     assert load(tmp_path / "a.tracemap").graph.library == ("*/vendor/*", "h.py")
@@ -142,7 +142,7 @@ func.func @f(%x: tensor<8x16xf32>, %w: tensor<16x4xf32>) -> tensor<8x4xf32> {
         (Evidence.FUSED, UNKNOWN, False),
     ],
 )
-def test_an_op_that_a_fused_location_names_and_that_does_nothing_is_no_member(
+def test_an_idle_op_in_a_fused_location_is_no_member(
     evidence: Evidence, operations: Integer, is_left_out: bool, tmp_path: Path
 ) -> None:
     """A product named in the kernel behind it, be it as the root: what does the most there is the root then."""
@@ -152,9 +152,9 @@ def test_an_op_that_a_fused_location_names_and_that_does_nothing_is_no_member(
     named = structs.replace(works, evidence=evidence, operations=operations, bytes=0, root=True)
     sites = [product, structs.replace(tanh, members=(named, structs.replace(after, root=False)))]
     facts = facts_of(PRODUCT_AND_TANH.encode())
-    found = without_idle(sites, facts)
+    found = drop_idle_members(sites, facts)
     assert found[0] == product
     assert found[1] == (tanh if is_left_out else sites[1])
     alone = structs.replace(tanh, members=(named,))
-    assert without_idle([product, alone], facts) == [product, alone]
-    assert without_idle([sites[1]], facts) == [sites[1]]
+    assert drop_idle_members([product, alone], facts) == [product, alone]
+    assert drop_idle_members([sites[1]], facts) == [sites[1]]

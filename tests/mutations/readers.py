@@ -241,7 +241,7 @@ def _read_model(name: str, folder: Path, _dice: random.Random) -> None:
 
     data, _ = read_model(str(folder / name))
     facts = facts_of(data)
-    facts.work_out()
+    facts.precompute()
     for op in facts.ops:
         facts.origins.operands(op, ())
         facts.softmaxes.parts(op.index, ())

@@ -1,5 +1,5 @@
-"""What is kept: the ops of a model, the compiled program, and both in one trace graph.
+"""The trace graph: the ops of a model, the compiled program, the links between them, and the bundle on disk.
 
-From the bottom up: `ops` and `program`, `model` (the graph of both), `references` (that what it names is in it),
-`query` (questions to it), `audit` and `lowering` (what is said of ops beside it), `bundle` (on disk).
+From the bottom up: `model` (ops, program and their graph), `references` (consistency checks), `query`, `audit` and
+`lowering` (results about ops outside of the map), `map_json` and `documents` (formats), `bundle` (the folder).
 """

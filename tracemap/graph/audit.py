@@ -1,6 +1,6 @@
-"""Where each op went: in which phase the compiler's output stops naming it, and what it became.
+"""The phase in which each op loses its location, and the outcome of the op.
 
-Each op is lost at most once: in the first phase after the last one that locates it.
+Each op loses its location at most once: in the first phase after the last one that locates it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tracemap.units import UNKNOWN
 
 
 class PhaseCount(Record, frozen=True):
-    """How many ops are still located after a phase, and how many it lost."""
+    """How many ops are still located after a phase, and how many lost their location in it."""
 
     phase: str
     located: Count
@@ -23,7 +23,7 @@ class PhaseCount(Record, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """An op and the first phase that does not locate it any more."""
+    """An op, and the first phase that no longer locates it."""
 
     op: Op
     phase: str
@@ -31,11 +31,11 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """The pass that lost an op.
+    """The pass in which an op lost its location.
 
-    `pass_name`, `argument`: the pass and how it is called on a command line; empty where no print shows the loss;
-    `number`: its place among the passes that changed anything, from 1; `anchor`: the operation that it ran on;
-    `before`, `after`: the lines around the op in the last text that has it, and the same place in the first without.
+    `pass_name`, `argument`: the pass and its command-line name, empty if no printed text shows the loss;
+    `number`: its index among the passes that changed anything, from 1; `anchor`: the operation that it ran on;
+    `before`, `after`: the lines around the op in the last text with it, and the same lines in the first text without.
     """
 
     op: OpId
@@ -50,9 +50,9 @@ class Spot:
 
 @dataclass(frozen=True)
 class Audit:
-    """The whole account: counts by phase, losses in the order of phases and ops, ops without a location of their own.
+    """The audit of a map: counts by phase, losses by phase and op, and ops without a location of their own.
 
-    `unknown` counts ops of which nobody looked how far they get.
+    `unknown`: the number of ops that no phase dump covers.
     """
 
     ops: int
@@ -63,19 +63,19 @@ class Audit:
     spots: tuple[Spot, ...] = ()
 
     def share_located(self) -> float:
-        """The share of the ops that have a location of their own, in percent; all of none is 100."""
+        """The percentage of ops that have a location of their own; 100 if there are no ops."""
         return 100.0 if not self.ops else 100 * (self.ops - len(self.without_location)) / self.ops
 
 
 def lost_in(op: Op) -> str:
-    """The first phase that does not locate an op; "" where the last one still does, or nobody looked."""
+    """The first phase that does not locate an op; "" if the last one still does, or nothing was examined."""
     if op.last_phase is UNKNOWN or op.last_phase == PHASES[-1]:
         return ""
     return PHASES[0] if op.last_phase == SOURCE else PHASES[PHASES.index(op.last_phase) + 1]
 
 
 def audit(graph: TraceGraph, spots: Sequence[Spot] = ()) -> Audit:
-    """Account for every op of a map."""
+    """Count the ops of a map with and without a location after each phase."""
     losses = [Loss(op, lost_in(op)) for op in graph.ops if lost_in(op)]
     losses.sort(key=lambda loss: PHASES.index(loss.phase))
     unknown = sum(1 for op in graph.ops if op.last_phase is UNKNOWN)
@@ -85,5 +85,5 @@ def audit(graph: TraceGraph, spots: Sequence[Spot] = ()) -> Audit:
         lost = sum(1 for loss in losses if loss.phase == phase)
         located -= lost
         counts.append(PhaseCount(phase, located, lost))
-    without = tuple(op for op in graph.ops if not op.own_location)
-    return Audit(len(graph.ops), tuple(counts), tuple(losses), without, unknown, tuple(spots))
+    unlocated_ops = tuple(op for op in graph.ops if not op.own_location)
+    return Audit(len(graph.ops), tuple(counts), tuple(losses), unlocated_ops, unknown, tuple(spots))

@@ -1,4 +1,4 @@
-"""The bundle on disk: opened, checked, and written whole or not at all."""
+"""The bundle on disk: reading, checking and atomic writing."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ from tracemap.units import UNKNOWN
 #
 #     map.json       the trace graph
 #     module.vmfb    the compiled module
-#     source/        the model, and the Python files that its frames name
-#     kernels/       the final IR of each kernel, one op a line; and all of them, to be compiled again
-#     compiled.json  how long the compiler took
-#     estimates.json what the ops of kernels are estimated to cost, once that was asked
-#     remarks.json   what the compiler said of its code, where it was asked to
-#     literals/      what long literals of these texts hold, such as weights, by the names that stand for them there
-#     runs/          runs that were recorded without another target
-#     call.json      what it is called with, where a frontend handed that in; with inputs/ and parameters/
+#     source/        the model, and the Python files of its frames
+#     kernels/       the final IR of each kernel, one op a line; and the module before code generation, for recompiling
+#     compiled.json  compile times
+#     estimates.json estimated costs of kernels, once a command needed them
+#     remarks.json   the compiler's remarks, with `build --remarks`
+#     literals/      long literals of these texts, such as weights, by the names that replace them there
+#     runs/          runs recorded without another target
+#     call.json      the inputs and parameters that a frontend passed in; with inputs/ and parameters/
 #
-# A bundle is written to a temporary name beside its target and renamed: it is there whole, or not at all.
+# A bundle is written to a temporary name next to its target and then renamed, so it never exists in part.
 
 
 SUFFIX = ".tracemap"
@@ -68,7 +68,7 @@ _D = TypeVar("_D", bound=Document)
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """An opened bundle: its folder, its graph, and the SHA-256 of its `map.json`, which names it in reports."""
+    """An opened bundle: its folder, its graph, and the SHA-256 of its `map.json`, which identifies it in reports."""
 
     path: Path
     graph: TraceGraph
@@ -76,7 +76,7 @@ class Bundle:
 
     @property
     def name(self) -> str:
-        """What its folder is called, also where it was named `.`.
+        """The name of its folder, even if it was opened as `.`.
 
         Example:
             >>> tracemap.load("model.tracemap").name
@@ -89,7 +89,7 @@ class Bundle:
         """The compiled module.
 
         Raises:
-            BundleInvalid: it is a link that leads out of the bundle.
+            BundleInvalid: the module is a link that leads out of the bundle.
 
         Example:
             >>> tracemap.load("model.tracemap").module_path.name
@@ -99,10 +99,10 @@ class Bundle:
 
     @property
     def runs_path(self) -> Path:
-        """Where runs go that were given no other target.
+        """The folder for runs without another target.
 
         Raises:
-            BundleInvalid: it is a link that leads out of the bundle.
+            BundleInvalid: the folder is a link that leads out of the bundle.
 
         Example:
             >>> tracemap.load("model.tracemap").runs_path.name
@@ -114,24 +114,24 @@ class Bundle:
         """The module before code generation, as text or bytecode; its debug lines are lines of the kernels' texts.
 
         Raises:
-            BundleInvalid: the bundle does not keep it, or what it names is missing, or its program has no kernels.
+            BundleInvalid: the bundle does not have it, a literal in it is missing, or the program has no kernels.
 
         Example:
             >>> len(tracemap.load("model.tracemap").configured()) > 1000
             True
         """
         if not self.graph.kernels:
-            raise BundleInvalid(f"{self.path}: the program has no kernels; what it does is done without any")
+            raise BundleInvalid(f"{self.path}: the program has no kernels, so there is nothing to compile again")
         data = self._data(KERNELS_FOLDER, CONFIGURED_NAME)
         if not data:
             raise BundleInvalid(
-                f"{self.path}: the bundle does not keep its kernels as they were before code generation "
-                f"({KERNELS_FOLDER}/{CONFIGURED_NAME}); build it from the model, not from dumps, with this version"
+                f"{self.path}: the bundle does not keep its kernels from before code generation "
+                f"({KERNELS_FOLDER}/{CONFIGURED_NAME}); build it from the model (not from dumps) with this version"
             )
-        return self._whole(data)
+        return self._with_literals(data)
 
     def source_text(self, source: SourceFile) -> str:
-        """The text of a source file for people, with names of its long literals; "" where texts are not kept.
+        """The text of a source file for people, with names for its long literals; "" if texts are not kept.
 
         Raises:
             BundleInvalid: the map names a path outside of the bundle, or the file cannot be read.
@@ -144,19 +144,19 @@ class Bundle:
         return self._text(SOURCE_FOLDER, source.path)
 
     def model(self) -> bytes:
-        """The model as it was given, or as the text of its bytecode; b"" where texts are not kept.
+        """The model as passed in, or as the text of its bytecode; b"" if texts are not kept.
 
         Raises:
-            BundleInvalid: as `source_text`, or a literal is missing.
+            BundleInvalid: as for `source_text`, or a literal is missing.
 
         Example:
             >>> tracemap.load("model.tracemap").model().startswith(b"// The model")
             True
         """
-        return self._whole(self._data(SOURCE_FOLDER, self.graph.sources[0].path)) if self.graph.sources else b""
+        return self._with_literals(self._data(SOURCE_FOLDER, self.graph.sources[0].path)) if self.graph.sources else b""
 
-    def _whole(self, data: bytes) -> bytes:
-        text = data.decode(errors="surrogateescape")  # bytecode, too, comes back as it was
+    def _with_literals(self, data: bytes) -> bytes:
+        text = data.decode(errors="surrogateescape")  # bytecode survives the round trip, too
         try:
             return put_back(text, self._literal).encode(errors="surrogateescape")
         except (OSError, ValueError) as error:
@@ -164,7 +164,7 @@ class Bundle:
             raise BundleInvalid(f"{self.path}: a literal of a text cannot be read: {error}; build it again") from error
 
     def kernel_text(self, kernel: Kernel) -> str:
-        """The final IR of a kernel, "" where it is not kept.
+        """The final IR of a kernel, "" if it is not kept.
 
         Raises:
             BundleInvalid: the map names a path outside of the bundle, or the file cannot be read.
@@ -181,7 +181,7 @@ class Bundle:
         """Whether it was built with the compiler's remarks.
 
         Raises:
-            BundleInvalid: they are a link that leads out of the bundle.
+            BundleInvalid: the file is a link that leads out of the bundle.
 
         Example:
             >>> tracemap.load("model.tracemap").has_remarks
@@ -190,11 +190,11 @@ class Bundle:
         return inside(self.path, REMARKS_NAME).exists()
 
     def remarks(self) -> Remarks:
-        """What the compiler said of its code.
+        """The remarks of the compiler.
 
         Raises:
-            BundleInvalid: it was not asked for, or what is kept of it is damaged.
-            BundleVersion: it was written in another format version.
+            BundleInvalid: the bundle has no remarks, or they are damaged.
+            BundleVersion: they have another format version.
 
         Example:
             >>> {remark.kind for remark in tracemap.load("model.tracemap").remarks().remarks} >= {"analysis"}
@@ -202,16 +202,16 @@ class Bundle:
         """
         if not self.has_remarks:
             raise BundleInvalid(
-                f"{self.path}: keeps no remarks of the compiler; build it with `tracemap build --remarks`"
+                f"{self.path}: the bundle has no compiler remarks; build it again with `tracemap build --remarks`"
             )
-        return self._document(REMARKS_NAME, Remarks, lambda found: check_named(found, self.graph))
+        return self._document(REMARKS_NAME, Remarks, lambda remarks: check_named(remarks, self.graph))
 
     def compile_times(self) -> CompileTimes:
-        """How long the compiler took for it; unknown where that is not kept, as of one made from dumps.
+        """The time that the compiler took; unknown if the bundle has no such file, for example after `from_dumps`.
 
         Raises:
-            BundleInvalid: what is kept of it is damaged.
-            BundleVersion: it was written in another format version.
+            BundleInvalid: the file is damaged.
+            BundleVersion: the file has another format version.
 
         Example:
             >>> tracemap.load("model.tracemap").compile_times().elapsed_ns > 0
@@ -220,10 +220,10 @@ class Bundle:
         return self._document(COMPILED_NAME, CompileTimes) if inside(self.path, COMPILED_NAME).exists() else NOT_KEPT
 
     def estimates(self) -> KeptEstimates:
-        """What it keeps of estimates from machine code; nothing where what it has is damaged, or of another version.
+        """The stored estimates from machine code; empty if they are damaged or of another version.
 
         Example:
-            >>> [each.kernel for each in tracemap.load("model.tracemap").estimates().kernels][:0]
+            >>> [estimate.kernel for estimate in tracemap.load("model.tracemap").estimates().kernels][:0]
             []
         """
         try:
@@ -232,24 +232,26 @@ class Bundle:
             return KeptEstimates()
 
     def _document(self, name: str, kind: type[_D], check: Callable[[_D], None] = lambda _: None) -> _D:
-        """What lies beside the map under this name; `check` raises ValueError where it does not fit the map."""
+        """Read a document next to the map; `check` raises ValueError if it does not fit the map."""
         file = inside(self.path, name)
         try:
-            found = decode_document(stored_bytes(file, BundleInvalid), kind)
-            check(found)
+            document = decode_document(stored_bytes(file, BundleInvalid), kind)
+            check(document)
         except OtherVersion as error:
-            read = next(each.default for each in fields(kind) if each.name == "schema_version")
-            raise BundleVersion(f"{file}: is of version {error.version}, not {read}; build the bundle again") from error
+            version = next(info.default for info in fields(kind) if info.name == "schema_version")
+            raise BundleVersion(
+                f"{file}: version {error.version}, expected {version}; build the bundle again"
+            ) from error
         except ValueError as error:
             raise BundleInvalid(f"{file}: damaged ({error}); build the bundle again") from error
-        return found
+        return document
 
     def kept_call(self) -> KeptCall | None:
-        """What it keeps to be called with; None: nothing.
+        """The inputs and parameters that the bundle keeps; None if it keeps none.
 
         Raises:
-            BundleInvalid: what is kept of it is damaged.
-            BundleVersion: it was written in another format version.
+            BundleInvalid: the file is damaged.
+            BundleVersion: the file has another format version.
 
         Example:
             >>> tracemap.load("model.tracemap").kept_call() is None  # a file of MLIR brings no inputs
@@ -258,7 +260,7 @@ class Bundle:
         return self._document(CALL_NAME, KeptCall) if inside(self.path, CALL_NAME).exists() else None
 
     def kept_file(self, below: str, name: str) -> Path:
-        """A file in one of the folders of what it keeps to be called with.
+        """A file in one of the folders with inputs and parameters.
 
         Raises:
             BundleInvalid: it is missing, or lies outside of the bundle.
@@ -289,33 +291,33 @@ class Bundle:
         return b"" if path is None else stored_bytes(path, BundleInvalid)
 
     def _inside(self, below: str, name: str) -> Path | None:
-        """A file in a folder of the bundle, None where there is none; a link, of the folder too, leads nowhere else."""
+        """A file in a folder of the bundle, None if there is none; links out of that folder are rejected."""
         root = self.path.resolve()
         try:
             path = (root / below / storable(name)).resolve()
             path.lstat()
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except (OSError, ValueError, RuntimeError) as error:  # too long, a zero byte, links in a circle
-            said = error.strerror if isinstance(error, OSError) else error
-            raise BundleInvalid(f"{self.path}: the text {name[:80]!r} cannot be read: {said}") from error
+        except (OSError, ValueError, RuntimeError) as error:  # too long, a zero byte, a cycle of links
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise BundleInvalid(f"{self.path}: the text {name[:80]!r} cannot be read: {reason}") from error
         if not path.is_relative_to(root / below):
             raise BundleInvalid(f"{self.path}: the text {name[:80]!r} lies outside of the bundle; build it again")
         return path
 
 
 def inside(bundle: Path, name: str) -> Path:
-    """What lies in a bundle under one of the names above, which need not be there; the bundle may be a link itself.
+    """The path of a file or folder of a bundle, which need not exist; the bundle itself may be a link.
 
     Raises:
-        BundleInvalid: it is a link that leads out of the bundle.
+        BundleInvalid: the path is a link that leads out of the bundle.
     """
     check_within(bundle / name, bundle, BundleInvalid)
     return bundle / name
 
 
 def is_bundle(path: Path) -> bool:
-    """Whether a folder looks like a bundle; a path that no file system takes, as of a damaged header, is none."""
+    """Whether a folder looks like a bundle; False for paths that the file system rejects, as from a damaged header."""
     try:
         return (path / MAP_NAME).is_file()
     except OSError:
@@ -326,15 +328,15 @@ def load(path: Path) -> Bundle:
     """Open a bundle.
 
     Raises:
-        BundleInvalid: it is not a bundle, or its map is damaged, or a link leads out of it.
-        BundleVersion: it was written in another format version.
+        BundleInvalid: the folder is not a bundle, its map is damaged, or a link leads out of it.
+        BundleVersion: the map has another format version.
     """
     file, module = inside(path, MAP_NAME), inside(path, MODULE_NAME)
     try:
         encoded = stored_bytes(file, BundleInvalid)
     except BundleInvalid as error:
         raise BundleInvalid(
-            f"{path}: not a bundle of tracemap ({error}); name one that `tracemap build` made"
+            f"{path}: not a tracemap bundle ({error}); pass a folder that `tracemap build` wrote"
         ) from error
     if module.exists():
         check_is_file(module, BundleInvalid)
@@ -343,9 +345,9 @@ def load(path: Path) -> Bundle:
         check_references(graph)
         check_letters(graph, len(encoded))
     except OtherVersion as error:
-        read = " and ".join(map(str, READ_VERSIONS))
-        said = f"is of version {error.version}; this tracemap reads versions {read}"
-        raise BundleVersion(f"{file}: {said}; build the bundle again") from error
+        versions = " and ".join(map(str, READ_VERSIONS))
+        problem = f"version {error.version}; this tracemap reads versions {versions}"
+        raise BundleVersion(f"{file}: {problem}; build the bundle again") from error
     except ValueError as error:
         raise BundleInvalid(f"{file}: damaged ({error}); build the bundle again") from error
     return Bundle(path, graph, hashlib.sha256(encoded).hexdigest())
@@ -353,17 +355,15 @@ def load(path: Path) -> Bundle:
 
 # ---- storing
 #
-# How a bundle is written: whole, or not at all.
-#
-# It is made under a temporary name beside its target and renamed.
+# Atomic writing of a bundle: to a temporary name next to its target, then a rename.
 
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """What goes into a bundle beside its map; `module` and `configured` are moved into it.
+    """The files of a bundle next to its map; `module` and `configured` are moved into it.
 
     `sources`: texts by their path below `source/`; `kernels`: texts by their name in `kernels/`; `configured`: the
-    kernels as bytecode, where there is one; `documents`: what else lies beside the map, by name.
+    module before code generation, if there is one; `documents`: other files next to the map, by name.
     """
 
     module: Path
@@ -372,14 +372,14 @@ class Files:
     configured: tuple[Path, ...] = ()
     documents: Mapping[str, Document] = field(default_factory=dict)
     keeping: Keeping = field(default_factory=Keeping)
-    """What the module is called with, where that was handed in."""
+    """The inputs and parameters that came with the model."""
 
 
 def store(target: Path, graph: TraceGraph, files: Files, *, force: bool) -> Bundle:
     """Write a bundle.
 
     Raises:
-        TargetExists: there is something at the target already, and `force` is not set (or it is not a bundle).
+        TargetExists: the target exists, and `force` is not set or it is not a bundle.
         TargetUnwritable: the target's folder cannot be written.
         ModelInvalid: its ops share more text than a bundle may hold.
     """
@@ -389,7 +389,7 @@ def store(target: Path, graph: TraceGraph, files: Files, *, force: bool) -> Bund
         check_letters(graph, len(encoded))
     except ValueError as error:
         raise ModelInvalid(f"{graph.module.name}: {error}; shorten the names and locations in the model") from error
-    if place.name in ("", ".."):  # `.`, `..`: what takes its place lies beside it, under a name like its own
+    if place.name in ("", ".."):  # `.`, `..`: a temporary name next to it needs the folder's real name
         place = place.resolve()
     try:
         with beside(place) as folder:
@@ -403,38 +403,36 @@ def store(target: Path, graph: TraceGraph, files: Files, *, force: bool) -> Bund
             if not force:
                 take_place(folder, place)
                 return Bundle(target, graph, hashlib.sha256(encoded).hexdigest())
-            with moved_away(place) as old:
+            with moved_away(place) as replaced:
                 folder.rename(place)
-                if (old / RUNS_FOLDER).is_dir():  # of a bundle that was here: measurements outlive it
-                    (old / RUNS_FOLDER).rename(place / RUNS_FOLDER)
+                if (replaced / RUNS_FOLDER).is_dir():  # keep the runs of the old bundle
+                    (replaced / RUNS_FOLDER).rename(place / RUNS_FOLDER)
     except FileExistsError as error:
-        raise _taken(target) from error
+        raise _already_exists(target) from error
     except OSError as error:
         raise TargetUnwritable(f"{target}: cannot be written: {error.strerror}") from error
     return Bundle(target, graph, hashlib.sha256(encoded).hexdigest())
 
 
 def check_target(target: Path, *, force: bool) -> None:
-    """Refuse a target before any work is done.
+    """Reject a target early, while no work is done.
 
     Raises:
-        TargetExists: there is something already; with `force` only a bundle is replaced, never another folder or file.
-        TargetUnwritable: its folder does not exist or may not be written.
+        TargetExists: the target exists; `force` replaces only bundles, never another folder or file.
+        TargetUnwritable: its folder does not exist or is not writable.
     """
     if is_standard(target):
-        raise TargetUnwritable(f"{target}: a bundle is a folder; name it with -o")
+        raise TargetUnwritable(f"{target}: a bundle is a folder; pass its name with -o")
     check_name(target)
     if os.path.lexists(target):
         if not force:
-            raise _taken(target)
+            raise _already_exists(target)
         if not is_bundle(target):
-            raise TargetExists(
-                f"{target} exists and is not a bundle of tracemap; remove it, or pass another name with -o"
-            )
+            raise TargetExists(f"{target} exists and is not a tracemap bundle; remove it, or pass another name with -o")
     check_folder_of(end_of_links(target))
 
 
-def _taken(target: Path) -> TargetExists:
+def _already_exists(target: Path) -> TargetExists:
     return TargetExists(f"{target} exists already; pass --force to replace it, or another name with -o")
 
 
@@ -451,12 +449,12 @@ def _write_texts(folder: Path, graph: TraceGraph, files: Files) -> None:
 
 
 def _write_text(folder: Path, name: Path, text: str, last_columns: Mapping[int, int]) -> None:
-    """Write a text to its place in the bundle, and its long literals to theirs."""
+    """Write a text to the bundle, and its long literals to their folder."""
     shown, literals = taken_out(text, last_columns)
     (folder / name).parent.mkdir(parents=True, exist_ok=True)
     (folder / name).write_bytes(shown.encode(errors="surrogatepass"))
-    for each, content in literals.items():
-        (folder / LITERALS_FOLDER / each).write_bytes(content)
+    for literal_name, content in literals.items():
+        (folder / LITERALS_FOLDER / literal_name).write_bytes(content)
 
 
 def _move_configured(configured: Path, folder: Path) -> None:
@@ -470,9 +468,9 @@ def _move_configured(configured: Path, folder: Path) -> None:
 
 
 def _last_columns(graph: TraceGraph, source: SourceFile) -> dict[int, int]:
-    """Of each line of a text with an op where the last one begins."""
-    found: dict[int, int] = {}
+    """For each line of a text with ops, the column of the last one."""
+    columns: dict[int, int] = {}
     for op in graph.ops:
         if op.file == source.name and isinstance(op.line, int) and isinstance(op.column, int):
-            found[op.line] = max(found.get(op.line, 0), op.column)
-    return found
+            columns[op.line] = max(columns.get(op.line, 0), op.column)
+    return columns

@@ -1,4 +1,4 @@
-"""Documents beside the map in a bundle: compile time, estimates, data flow, inputs and remarks."""
+"""Documents next to the map in a bundle: compile time, estimates, data flow, inputs and remarks."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 # ---- compiled
 #
-# How long the compiler took: what a bundle's `compiled.json` holds.
+# The compiler's time: a bundle's `compiled.json`.
 #
-# It lies beside the map, which is the same byte for byte whenever the same model is built.
+# It is a file of its own because the same model must always give the same map, byte for byte.
 
 
 class CompileTimes(Document, frozen=True, kw_only=True):
-    """The time of iree-compile as `build` runs it: in two runs, in which it writes dumps of its phases.
+    """The time of iree-compile in `build`: two runs, which also write dumps of the compiler's phases.
 
-    `elapsed_ns`: on the wall; `cpu_ns`: of all processors, in hundredths of a second.
+    `elapsed_ns`: wall time; `cpu_ns`: time of all processors, in steps of 10 ms.
     """
 
     schema_version: Literal[1] = 1
@@ -40,20 +40,21 @@ class CompileTimes(Document, frozen=True, kw_only=True):
 
 
 NOT_KEPT: Final = CompileTimes()
-"""Of a bundle that does not tell."""
+"""The times of a bundle without `compiled.json`."""
 
 
 # ---- estimates
 #
-# What kernels are estimated to cost from their machine code: what a bundle's `estimates.json` keeps, once it is made.
+# Estimated costs of kernels from their machine code: a bundle's `estimates.json`, once they are computed.
 #
-# It lies beside the map, which is the same byte for byte whenever the same model is built.
+# It is a file of its own because the same model must always give the same map, byte for byte.
 
 
 class LineEstimate(Record, frozen=True):
-    """What a line of a kernel's text costs in one call; line 0: code of no op.
+    """The estimated cost of a line of a kernel's text in one call; line 0 is code of no op.
 
-    `hundredths`: of a cycle, estimated; `least` and `most`: what they may be, as how often code runs depends on data.
+    `hundredths`: hundredths of a cycle; `least`: its lower bound; `most`: its upper bound. They differ if execution
+    counts depend on data.
     """
 
     line: Count
@@ -63,9 +64,9 @@ class LineEstimate(Record, frozen=True):
 
 
 class CacheLatency(Record, frozen=True):
-    """How fast a cache is.
+    """The speed of a cache.
 
-    `bytes`: how many it holds; `line_hundredths`: how long a line from behind it takes, in hundredths of a cycle.
+    `bytes`: its size; `line_hundredths`: how long loading a line from the next level takes, in hundredths of a cycle.
     """
 
     bytes: Positive
@@ -73,12 +74,11 @@ class CacheLatency(Record, frozen=True):
 
 
 class KernelEstimate(Record, frozen=True):
-    """What a kernel costs in a call with a number of workgroups in each dimension, by line of its text.
+    """The cost of a kernel in a call with a number of workgroups in each dimension, by line of its text.
 
-    `site` and `sizes`: of a kernel whose sizes the program computes, where it is called, and the sizes of the
-    program's arguments that are not in their types, in order; of others empty. `lines`: what they cost; `with_code`:
-    the lines that have machine code; `factor`: by how much an op's cost may be off. Without lines its code cannot be
-    estimated.
+    `site`: the dispatch site if the kernel's sizes depend on the program's arguments, otherwise ""; `sizes`: the
+    dynamic sizes of these arguments, in order; `lines`: the costs of lines; `with_code`: the lines that have machine
+    code; `factor`: the factor by which an op's cost may be off. Without lines, the code cannot be estimated.
     """
 
     kernel: str
@@ -91,9 +91,9 @@ class KernelEstimate(Record, frozen=True):
 
 
 class KeptEstimates(Document, frozen=True, kw_only=True):
-    """The estimates that were made so far of the module with this SHA-256, for a machine with these caches.
+    """The estimates so far for the module with this SHA-256 on a machine with these caches.
 
-    `method`: the version of the way to estimate; what another one has made is not used.
+    `method`: the version of the estimator; estimates of other versions are not used.
     """
 
     schema_version: Literal[1] = 1
@@ -106,29 +106,29 @@ class KeptEstimates(Document, frozen=True, kw_only=True):
 
 # ---- flow
 #
-# A model as a graph of values: which ops and arguments there are, and what each reads; what two models are matched by.
+# A model as a data-flow graph of ops and arguments. Two models are matched by it.
 #
-# Calls of functions of the model are seen through: what is handed to a function is read by the ops inside that use the
-# argument, and what it returns by those that use the call: an op reads the same, be it in a function or not.
+# Calls of the model's functions are transparent: ops in a function read the arguments of the call, and users of the
+# call read the function's results. So an op reads the same values inside a function and outside.
 
 
 OWN_TEXT: Final = "-"
-"""The file of a location that the model does not state: where the op stands in the model's own text."""
+"""The file of a location that the model does not state: it is the op's position in the model's own text."""
 
 
 @dataclass(frozen=True, slots=True)
 class FlowNode:
-    """An op, or an argument of a function that can be called from outside.
+    """An op, or an argument of an entry point.
 
-    `op` is unknown for arguments. `exact` is equal for nodes of one name with equal attributes, types and parts, in all
-    models that were numbered together; `loose` for those of one name with as many operands and results. `reads`: for
-    each operand the nodes whose results it may be, by their places; several where a function is called from several
-    places. `holder`: the place of what a terminator ends, or of the function that a call calls; -1 for all others.
-    `passes_on`: it is a call, or a return to one, that is seen through. `where`: its scope.
+    `op` is unknown for arguments. `exact` is equal for nodes with the same name, attributes, types and parts, in all
+    models that were numbered together; `loose` for those with the same name and as many operands and results. `reads`:
+    for each operand the indices of the nodes that may produce it; several if a function has several calls. `holder`:
+    the index of the op that a terminator ends, or of the function that a call calls; otherwise -1.
+    `passes_on`: whether it is a transparent call, or a return to one. `where`: its scope.
 
-    What programs of other dialects are laid beside it by: `word`, what it does in a word that all dialects have, "" of
-    what only gives structure; `shape`, of its first result; `location`, as the model has it, of which a place in the
-    model's own text has the file `OWN_TEXT`.
+    The rest compares programs across dialects. `word`: a dialect-independent name of the computation, "" for structural
+    ops; `shape`: of the first result; `location`: as the model states it, with the file `OWN_TEXT` for positions in the
+    model's own text.
     """
 
     op: OpId | Unknown
@@ -150,19 +150,19 @@ class FlowNode:
 
 
 Flow = tuple[FlowNode, ...]
-"""The nodes of a model in its order; what a node reads stands before it, but for what functions return."""
+"""The nodes of a model in its order; nodes come after their operands, except for the results of functions."""
 
 
 # ---- kept
 #
-# What a bundle keeps to call its module with: the arrays that a program was handed in with, and its parameters.
+# The call that a bundle keeps: the arrays that a program was passed in with, and its parameters.
 #
-#     call.json      which function, its inputs in order, and the files of parameters by scope
-#     inputs/        an array of numpy for each argument
-#     parameters/    files that IREE's runtime reads parameters from
+#     call.json      the function, its inputs in order, and parameter files by scope
+#     inputs/        a numpy array for each argument
+#     parameters/    parameter files for IREE's runtime
 #
-# Parameters that the user named are left where they lie: `call.json` refers to them. A bundle without `call.json`
-# keeps nothing of the kind: a model's file says what types its arguments have, no more.
+# `call.json` refers to parameters that the user named, without a copy. A bundle made from a model's file has no
+# `call.json`, since such a file states only the types of arguments.
 
 
 CALL_NAME: Final = "call.json"
@@ -171,16 +171,16 @@ PARAMETERS_FOLDER: Final = "parameters"
 
 
 class KeptInput(Record, frozen=True):
-    """An argument's array: what the program calls the argument, and the file in `inputs/`."""
+    """The array of an argument: the program's name for the argument, and the file in `inputs/`."""
 
     name: str
     file: str
 
 
 class KeptParameters(Record, frozen=True):
-    """A file of parameters, and the scope in which the module looks for them ("": none).
+    """A parameter file, and the scope in which the module looks it up ("": none).
 
-    `file`: its name in `parameters/`, "" where it lies elsewhere; `path`: where that is, "" where it does not.
+    `file`: its name in `parameters/`, "" for a file outside the bundle; `path`: the path of such a file, else "".
     """
 
     scope: str
@@ -189,9 +189,9 @@ class KeptParameters(Record, frozen=True):
 
 
 class KeptCall(Document, frozen=True, kw_only=True):
-    """What the bundle keeps of a call; as JSON it is a `call.json` of version 2, which can refer to parameters.
+    """The call that the bundle keeps; as JSON it is a `call.json` of version 2, which can refer to parameters.
 
-    `function`: whose inputs they are; without `inputs` none are kept, and they are made up where none are given.
+    `function`: the function that takes the inputs; without `inputs`, runs generate the inputs that nobody passes.
     """
 
     schema_version: Literal[2] = 2
@@ -203,9 +203,9 @@ class KeptCall(Document, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Keeping:
-    """What is to be kept: arrays with the names of their arguments, and files of parameters with their scopes.
+    """The call that a bundle should keep: arrays with the names of their arguments, and parameter files by scope.
 
-    `references`: parameters that are not copied; they take the place of those of the same scope.
+    `references`: parameter files that are not copied; they replace those of the same scope.
     """
 
     function: str = ""
@@ -214,47 +214,47 @@ class Keeping:
     references: tuple[tuple[str, Path], ...] = ()
 
     def store(self, folder: Path) -> None:
-        """Write it into the folder of a bundle; where there is nothing to keep, nothing."""
+        """Write the call into the folder of a bundle, if there is anything to keep."""
         if not self.inputs and not self.parameters and not self.references:
             return
-        elsewhere = {scope for scope, _ in self.references}
-        copied = [(scope, path) for scope, path in self.parameters if scope not in elsewhere]
-        inputs = tuple(KeptInput(name, f"{number}.npy") for number, (name, _) in enumerate(self.inputs))
-        kept = tuple(KeptParameters(scope, f"{number}{path.suffix}", "") for number, (scope, path) in enumerate(copied))
-        referred = tuple(KeptParameters(scope, "", str(path.absolute())) for scope, path in self.references)
-        call = KeptCall(function=self.function, inputs=inputs, parameters=(*kept, *referred))
+        referenced_scopes = {scope for scope, _ in self.references}
+        copied = [(scope, path) for scope, path in self.parameters if scope not in referenced_scopes]
+        inputs = tuple(KeptInput(name, f"{index}.npy") for index, (name, _) in enumerate(self.inputs))
+        copies = tuple(KeptParameters(scope, f"{index}{path.suffix}", "") for index, (scope, path) in enumerate(copied))
+        references = tuple(KeptParameters(scope, "", str(path.absolute())) for scope, path in self.references)
+        call = KeptCall(function=self.function, inputs=inputs, parameters=(*copies, *references))
         (folder / CALL_NAME).write_bytes(encode(call))
         self._store_inputs(folder / INPUTS_FOLDER)
         (folder / PARAMETERS_FOLDER).mkdir()
-        for each, (_, path) in zip(kept, copied, strict=True):
-            shutil.copyfile(path, folder / PARAMETERS_FOLDER / each.file)
+        for copy, (_, path) in zip(copies, copied, strict=True):
+            shutil.copyfile(path, folder / PARAMETERS_FOLDER / copy.file)
 
     def _store_inputs(self, folder: Path) -> None:
         import numpy as np
 
         folder.mkdir()
-        for number, (_, values) in enumerate(self.inputs):
-            np.save(folder / f"{number}.npy", values, allow_pickle=False)
+        for index, (_, values) in enumerate(self.inputs):
+            np.save(folder / f"{index}.npy", values, allow_pickle=False)
 
 
 # ---- remarks
 #
-# Remarks of the compiler, each at the line of a kernel's text that it names: what a bundle's `remarks.json` holds.
+# Remarks of the compiler, by line of a kernel's text: a bundle's `remarks.json`.
 #
-# It lies beside the map, only where `build --remarks` asked for it, and is read when it is asked for.
+# It exists only after `build --remarks`, and is read only on demand.
 
 
 FIGURES: Final = frozenset({"asm-printer", "prolog-epilog", "size-info", "stack-frame-layout", "target-features"})
-"""Passes that count what there is, and say of no optimisation that it was done or not."""
+"""Passes that print statistics and do not report an optimisation as done or missed."""
 
 
 class Remark(Record, frozen=True):
-    """What a pass of the compiler says of a place: equal ones of a line are one, `count` times.
+    """A remark of a compiler pass; equal remarks for a line are one, said `count` times.
 
-    `line` is that of the kernel's text; `ops` are those that its step came from, or all members of the kernel's sites
-    where the step is of none: the kernel itself, what stores its results. `pass`, `name` and `kind` (`passed`, `missed`
-    or `analysis`) are LLVM's, unknown where its wording does not tell. `cost_share`: the part of a run's cost that
-    these ops have in this kernel, null without a run.
+    `line` is the line of the kernel's text; `ops` are the ops of this line, or all ops of the kernel's dispatches if
+    the line has none. (Such a remark is about the kernel itself or the stores of its results.) `pass`, `name` and
+    `kind` (`passed`, `missed` or `analysis`) are LLVM's, unknown if the remark's text does not say.
+    `cost_share`: the share of a run's cost that these ops have in this kernel, null without a run.
     """
 
     kernel: Text
@@ -269,9 +269,9 @@ class Remark(Record, frozen=True):
 
 
 class Remarks(Document, frozen=True, kw_only=True):
-    """All remarks of a compilation; `elsewhere` counts those that name no line of a kernel.
+    """All remarks of a compilation; `elsewhere` counts those without a line of a kernel.
 
-    `run` and `metric`: what `cost_share` is of.
+    `run`: the run of `cost_share`; `metric`: its metric.
     """
 
     schema_version: Literal[1] = 1
@@ -283,20 +283,20 @@ class Remarks(Document, frozen=True, kw_only=True):
     diagnostics: tuple[Diagnostic, ...] = ()
 
 
-def remarks_at(found: Remarks, graph: TraceGraph, names: Collection[str]) -> tuple[Remark, ...]:
-    """The remarks of ops, of kernels, and of the kernels of sites, by their ids and names."""
+def remarks_at(remarks: Remarks, graph: TraceGraph, names: Collection[str]) -> tuple[Remark, ...]:
+    """The remarks for ops, kernels, and kernels of dispatch sites, selected by id or name."""
     kernels = {*names, *(graph.site_by_id[name].kernel for name in names if name in graph.site_by_id)}
     ops = set(names)
-    return tuple(each for each in found.remarks if each.kernel in kernels or not ops.isdisjoint(each.ops))
+    return tuple(remark for remark in remarks.remarks if remark.kernel in kernels or not ops.isdisjoint(remark.ops))
 
 
-def check_named(found: Remarks, graph: TraceGraph) -> None:
-    """Refuse remarks of what is not in the map.
+def check_named(remarks: Remarks, graph: TraceGraph) -> None:
+    """Check that all remarks name kernels and ops of the map.
 
     Raises:
-        ValueError: one names a kernel or an op that the map does not have.
+        ValueError: a remark names a kernel or an op that is not in the map.
     """
-    for remark in found.remarks:
+    for remark in remarks.remarks:
         if isinstance(remark.kernel, str) and remark.kernel not in graph.kernel_by_name:
             raise ValueError(f"there is no kernel {remark.kernel[:80]!r} in the map")
         for op in remark.ops:

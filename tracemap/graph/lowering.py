@@ -1,7 +1,7 @@
-"""What pass pipelines make of a model, stage by stage: its loops, and which ops of the model work in each.
+"""The result of pass pipelines, stage by stage: the loops, and the ops of the model that run in each.
 
-Stage 0 is the model itself, stage 1 what the first pipeline made of it, and so on. Links are between ops and outermost
-loops, many to many; loops within loops are kept as a tree, each with what is in it, but link to nothing themselves.
+Stage 0 is the model itself, stage 1 the result of the first pipeline, and so on. Links are many-to-many, between ops
+and outermost loops. Inner loops are kept as a tree with their contents, but have no links of their own.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ LOOPS = frozenset({"affine.for", "affine.parallel", "scf.for", "scf.forall", "sc
 
 @dataclass(frozen=True, slots=True)
 class SourceOp:
-    """An op of the model: a place in its text, 1-based. Its id is the one that it has in a bundle.
+    """An op of the model and its position in the text, 1-based. Its id is the one in a bundle.
 
-    Functions, returns and globals are not among them; `constant`: it is one by its kind.
+    Functions, returns and globals are left out; `constant`: whether its kind is that of a constant.
     """
 
     id: OpId
@@ -37,9 +37,9 @@ class SourceOp:
 
 
 class Link(Record, frozen=True):
-    """An op that works in a loop (or is what an operation outside of loops became), and how that is known.
+    """An op that runs in a loop, or that an operation outside of loops came from, with the evidence.
 
-    `lines`: of the stage's text, those with an operation that carries the op's tag, whether evidence or not.
+    `lines`: the lines of the stage's text with an operation that carries the op's tag, whether evidence or not.
     """
 
     op: OpId
@@ -48,10 +48,10 @@ class Link(Record, frozen=True):
 
 
 class Loop(Record, frozen=True):
-    """A loop of a stage. `id` is `loop2` of outermost ones, in the order of the text, and `loop2.0` of the first in it.
+    """A loop of a stage. `id` is `loop2` for outermost loops, in text order, and `loop2.0` for the first loop inside.
 
-    `line`, `last_line`: where it begins, and its last operation, in the stage's text; `operations`: how many operations
-    that can be evidence are in it, loops within included, and `untraced`: how many of them carry no tag of an op.
+    `line`: its first line in the stage's text; `last_line`: the line of its last operation; `operations`: how many
+    operations that can be evidence it contains, including inner loops; `untraced`: how many of them carry no op's tag.
     """
 
     id: str
@@ -66,18 +66,18 @@ class Loop(Record, frozen=True):
 
     @property
     def depth(self) -> int:
-        """How many loops deep the nest is: 1 for a loop without others in it."""
+        """The depth of the loop nest: 1 for a loop without inner loops."""
         return 1 + max((child.depth for child in self.children), default=0)
 
     def walk(self) -> Iterator[Loop]:
-        """The loop and all in it, in the order of the text."""
+        """The loop and all loops inside it, in text order."""
         yield self
         for child in self.children:
             yield from child.walk()
 
 
 class Remainder(Record, frozen=True):
-    """An operation outside of all loops that carries tags of ops: what they are as yet, or became."""
+    """An operation outside of all loops that carries tags of ops: the current form of these ops."""
 
     name: str
     function: str
@@ -87,10 +87,10 @@ class Remainder(Record, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class OpPlace:
-    """Where an op is in a stage: the outermost loops that it works in, and what it is outside of loops.
+    """The position of an op in a stage: its outermost loops, and the operations outside of loops that came from it.
 
-    `inlined`: it is a call, and what it called stands in its place. All empty: the op is gone, and `reason` says why
-    where the model as written tells; that is always inferred.
+    `inlined`: it is a call, and the callee's body replaced it. If all are empty, the op is gone. `reason` then says
+    why, if the model as written tells; such a reason is always inferred.
     """
 
     op: OpId
@@ -101,16 +101,16 @@ class OpPlace:
 
     @property
     def is_gone(self) -> bool:
-        """Whether no operation that could be evidence carries the op's tag."""
+        """Whether no operation that can be evidence carries the op's tag."""
         return not self.loops and not self.remainders and not self.inlined
 
 
 @dataclass(frozen=True)
 class Stage:
-    """The model after a pipeline (stage 0: "", the model as it is), as text, and what became of its ops.
+    """The text of the model after a pipeline (stage 0: "", the model itself), with the position of its ops.
 
-    `loops`: the outermost ones, in order; `remainders`: what stands outside of them; `inlined`: calls whose callees'
-    bodies stand in their place; `reasons`: why ops are gone, where that is known.
+    `loops`: the outermost ones, in order; `remainders`: the operations outside of loops; `inlined`: calls that the
+    callee's body replaced; `reasons`: why ops are gone, if known.
     """
 
     pipeline: str
@@ -121,7 +121,7 @@ class Stage:
     reasons: Mapping[OpId, Reason]
 
     def place_of(self, op: OpId) -> OpPlace:
-        """Where an op is in this stage."""
+        """The position of an op in this stage."""
         loops, remainders = self._loops_of.get(op, ()), self._remainders_of.get(op, ())
         return OpPlace(op, loops, remainders, op in self.inlined, self.reasons.get(op, UNKNOWN))
 
@@ -131,20 +131,20 @@ class Stage:
 
     @cached_property
     def _remainders_of(self) -> dict[OpId, tuple[int, ...]]:
-        return _by_op((number, remainder.links) for number, remainder in enumerate(self.remainders))
+        return _by_op((index, remainder.links) for index, remainder in enumerate(self.remainders))
 
 
 def _by_op(places: Iterable[tuple[_Place, Iterable[Link]]]) -> dict[OpId, tuple[_Place, ...]]:
-    found: dict[OpId, tuple[_Place, ...]] = {}
+    places_by_op: dict[OpId, tuple[_Place, ...]] = {}
     for place, links in places:
         for link in links:
-            found[link.op] = (*found.get(link.op, ()), place)
-    return found
+            places_by_op[link.op] = (*places_by_op.get(link.op, ()), place)
+    return places_by_op
 
 
 @dataclass(frozen=True)
 class Lowering:
-    """A model, by its file's name, its ops in the order of the text, and its stages, the model itself first."""
+    """A lowered model: its file name, its ops in text order, and its stages, beginning with the model itself."""
 
     model: str
     compiler: str
@@ -157,7 +157,7 @@ class Lowering:
         return {op.id: op for op in self.ops}
 
     def places_of(self, op: str) -> tuple[OpPlace, ...]:
-        """Where an op is, stage by stage.
+        """The position of an op in each stage.
 
         Raises:
             KeyError: there is no such op.

@@ -1,4 +1,4 @@
-"""The trace graph as `map.json` has it: records by field, and the file's versions."""
+"""The trace graph as `map.json`: columns of fields, and the versions of the file."""
 
 from __future__ import annotations
 
@@ -35,17 +35,16 @@ from tracemap.units import UNKNOWN, Integer, Text
 
 # ---- columns
 #
-# Records by field, not by record: how a map stores what it has many of.
+# Column storage of records.
 #
 # A table is an object with a column for each field. A column is a list of values, one for each record, in their order,
 # or
 #
-# * `{"values": column, "at": [...]}` where values repeat: each value once, and of each record the place of its own;
-# * `{"lengths": [...], "items": column}` of fields that hold several: how many each record has, and all of them in a
-#   row;
-# * a table, of fields that are records themselves.
+# * `{"values": column, "at": [...]}` for repeated values: each value once, and for each record the index of its value;
+# * `{"lengths": [...], "items": column}` for fields with lists: the length for each record, and all items in a row;
+# * a table, for fields that are records themselves.
 #
-# Ids of ops are their numbers. What is read is checked by the types of the fields, as all that the codec reads.
+# Ids of ops are stored as numbers. Reading checks the types of the fields, like everything that the codec reads.
 
 
 _R = TypeVar("_R", bound=Record)
@@ -53,13 +52,13 @@ _R = TypeVar("_R", bound=Record)
 _OpNumber = Annotated[int, msgspec.Meta(ge=0, lt=10**18)]
 
 _STORED_AS: Final[Mapping[Any, Any]] = {OpId: _OpNumber, Integer: Count | None, Text: str | None}
-"""What stands for types that JSON does not have: lists of JSON's own types are read without a call for each item."""
+"""Stored types for types that JSON lacks; lists of JSON's own types are read without a call for each item."""
 
 _PLAIN: Final = (int, bool, Integer, OpId)
-"""Values that are no longer than their places: each is written where it stands."""
+"""Types whose values are no longer than an index, so they are always stored in place."""
 
 _ITEMS_PER_BYTE: Final = 16
-"""To how many items lists may unfold for each byte of a map: what stands there once could be named without end."""
+"""The most items in unfolded lists for each byte of a map, since indices could repeat a list without end."""
 
 
 class Table(dict[str, Any]):
@@ -69,10 +68,10 @@ class Table(dict[str, Any]):
 
     @classmethod
     def from_json(cls, value: object) -> Table:
-        """The columns as they were decoded; a `Reader` checks them.
+        """The columns as decoded; a `Reader` checks them.
 
         Raises:
-            ValueError: it is no object.
+            ValueError: the value is not an object.
         """
         if not isinstance(value, dict):
             raise ValueError("Expected `object`")
@@ -80,18 +79,18 @@ class Table(dict[str, Any]):
 
     @classmethod
     def json_schema(cls) -> dict[str, object]:
-        """What a `Reader` takes."""
+        """The JSON Schema of the tables that a `Reader` accepts."""
         return _schema_of_table(cls.of)
 
     @classmethod
     def holding(cls, rows: Sequence[Record]) -> Table:
-        """The columns of records."""
+        """The table with the columns of records."""
         return cls(_table(cls.of, rows))
 
 
 @cache
 def field_types(kind: type[Record]) -> Mapping[str, Any]:
-    """Of a record its fields and their types, in order."""
+    """The fields of a record and their types, in order."""
     hints = get_type_hints(kind, include_extras=True)
     return {name: hints[name] for name in kind.__struct_fields__}
 
@@ -101,12 +100,12 @@ def _is_record(kind: object) -> bool:
 
 
 def _items_of(kind: object) -> Any:  # noqa: ANN401 - any type of a record's field
-    """The type of the items of a tuple; None of what is none."""
+    """The item type of a tuple; None for other types."""
     return get_args(kind)[0] if get_origin(kind) is tuple else None
 
 
 def _list_of(kind: Any) -> Any:  # noqa: ANN401 - as above
-    """The type of a list of values of a type, as they are stored."""
+    """The type of a list of values, as stored."""
     return GenericAlias(list, (_STORED_AS.get(kind, kind),))
 
 
@@ -115,20 +114,22 @@ def _may_repeat(kind: object) -> bool:
 
 
 def _table(kind: type[Record], rows: Sequence[Record]) -> dict[str, object]:
-    return {name: _column(each, list(map(attrgetter(name), rows))) for name, each in field_types(kind).items()}
+    return {
+        name: _column(field_kind, list(map(attrgetter(name), rows))) for name, field_kind in field_types(kind).items()
+    }
 
 
 def _column(kind: object, values: Sequence[Any]) -> object:
     if _may_repeat(kind):
-        places: dict[Any, int] = {}
-        at = [places.setdefault(value, len(places)) for value in values]
-        if 0 < 2 * len(places) <= len(at):
-            return {"values": _whole(kind, list(places)), "at": at}
-    return _whole(kind, values)
+        indices: dict[Any, int] = {}
+        at = [indices.setdefault(value, len(indices)) for value in values]
+        if 0 < 2 * len(indices) <= len(at):
+            return {"values": _in_place(kind, list(indices)), "at": at}
+    return _in_place(kind, values)
 
 
-def _whole(kind: Any, values: Sequence[Any]) -> object:  # noqa: ANN401 - as above
-    """A column of values that all stand where they are."""
+def _in_place(kind: Any, values: Sequence[Any]) -> object:  # noqa: ANN401 - as above
+    """A column with all values in place."""
     if kind is OpId:
         return [value.number for value in values]
     if _is_record(kind):
@@ -141,9 +142,9 @@ def _whole(kind: Any, values: Sequence[Any]) -> object:  # noqa: ANN401 - as abo
 
 @dataclass
 class Reader:
-    """Makes records of tables. Of each op there is one id, however often it is named.
+    """Makes records from tables. Each op has one id object, however often it is named.
 
-    `items`: to how many the lists may yet unfold.
+    `items`: the number of list items that may still be unfolded.
     """
 
     items: int
@@ -151,39 +152,39 @@ class Reader:
 
     @classmethod
     def of(cls, encoded: bytes) -> Reader:
-        """The reader of a map."""
+        """The reader for a map of this size."""
         return cls(_ITEMS_PER_BYTE * len(encoded))
 
     def rows(self, kind: type[_R], table: object, where: str) -> tuple[_R, ...]:
         """The records of a table.
 
         Raises:
-            ValueError: it is damaged; the message says where.
+            ValueError: the table is damaged; the message says where.
         """
         types = field_types(kind)
         if not isinstance(table, dict):
             raise _fault("Expected `object`", where)
         for name in sorted(table.keys() - types.keys()):
             raise _fault(f"Object contains unknown field `{name}`", where)
-        read = {name: self._column(types[name], column, f"{where}.{name}") for name, column in table.items()}
-        if len({len(column) for column in read.values()}) != 1:
-            raise _fault("Expected columns of one length", where)
+        columns = {name: self._column(types[name], column, f"{where}.{name}") for name, column in table.items()}
+        if len({len(column) for column in columns.values()}) != 1:
+            raise _fault("Expected columns of equal length", where)
         return tuple(
-            map(kind, *[read[each.name] if each.name in read else _default(each, where) for each in fields(kind)])
+            map(kind, *[columns[info.name] if info.name in columns else _default(info, where) for info in fields(kind)])
         )
 
     def _column(self, kind: Any, column: object, where: str) -> Sequence[Any]:  # noqa: ANN401 - as above
         if not (isinstance(column, dict) and "at" in column and _may_repeat(kind)):
-            return self._whole(kind, column, where)
-        values, at = self._whole(kind, *_member(column, "values", where)), _counts(column, "at", where)
+            return self._in_place(kind, column, where)
+        values, at = self._in_place(kind, *_pair_member(column, "values", where)), _counts(column, "at", where)
         if max(at, default=-1) >= len(values):
-            raise _fault("Expected places of values", f"{where}.at")
+            raise _fault("Expected indices of values", f"{where}.at")
         if _items_of(kind) is not None:
             lengths = list(map(len, values))
-            self._unfold(sum([lengths[place] for place in at]), where)
-        return [values[place] for place in at]
+            self._unfold(sum([lengths[index] for index in at]), where)
+        return [values[index] for index in at]
 
-    def _whole(self, kind: Any, column: object, where: str) -> Sequence[Any]:  # noqa: ANN401 - as above
+    def _in_place(self, kind: Any, column: object, where: str) -> Sequence[Any]:  # noqa: ANN401 - as above
         if _is_record(kind):
             return self.rows(kind, column, where)
         items = _items_of(kind)
@@ -197,9 +198,9 @@ class Reader:
     def _lists(self, kind: Any, column: object, where: str) -> list[tuple[Any, ...]]:  # noqa: ANN401 - as above
         if not isinstance(column, dict):
             raise _fault("Expected `object`", where)
-        lengths, items = _counts(column, "lengths", where), self._column(kind, *_member(column, "items", where))
+        lengths, items = _counts(column, "lengths", where), self._column(kind, *_pair_member(column, "items", where))
         if sum(lengths) != len(items):
-            raise _fault("Expected as many items as the lengths say", where)
+            raise _fault("Expected as many items as the lengths add up to", where)
         self._unfold(len(items), where)
         rest = iter(items)
         return [tuple(islice(rest, length)) if length else () for length in lengths]
@@ -207,37 +208,37 @@ class Reader:
     def _unfold(self, items: int, where: str) -> None:
         self.items -= items
         if self.items < 0:
-            raise _fault("Expected lists that are not much longer than the map", where)
+            raise _fault("Expected shorter lists for a map of this size", where)
 
     def _ids_of(self, numbers: Iterable[int]) -> list[OpId]:
-        known = self._ids
-        return [known.get(number) or known.setdefault(number, OpId.of(number)) for number in numbers]
+        ids = self._ids
+        return [ids.get(number) or ids.setdefault(number, OpId.of(number)) for number in numbers]
 
 
-def _default(of: FieldInfo, where: str) -> Iterable[Any]:
-    """A column that is missing where a record has a default for it."""
-    if of.required:
-        raise _fault(f"Object missing required field `{of.name}`", where)
-    return repeat(of.default)
+def _default(info: FieldInfo, where: str) -> Iterable[Any]:
+    """The column for a missing field that has a default."""
+    if info.required:
+        raise _fault(f"Object missing required field `{info.name}`", where)
+    return repeat(info.default)
 
 
-def _member(column: Mapping[str, object], name: str, where: str) -> tuple[object, str]:
-    """A part of a column that is an object of two, and where it stands."""
+def _pair_member(column: Mapping[str, object], name: str, where: str) -> tuple[object, str]:
+    """A member of an object with two fields, and its JSON path."""
     if name not in column or len(column) != 2:
-        raise _fault(f"Expected an object with `{name}` and one field more", where)
+        raise _fault(f"Expected an object with `{name}` and one other field", where)
     return column[name], f"{where}.{name}"
 
 
 def _counts(column: Mapping[str, object], name: str, where: str) -> list[int]:
-    return list(_checked(list[Count], *_member(column, name, where)))
+    return list(_checked(list[Count], *_pair_member(column, name, where)))
 
 
 def _checked(kind: Any, column: object, where: str) -> Any:  # noqa: ANN401 - as above
     try:
         return msgspec.convert(column, kind)
     except msgspec.ValidationError as error:
-        said, _, place = str(error).partition(" - at `$")
-        raise _fault(said, where + place.removesuffix("`")) from error
+        message, _, place = str(error).partition(" - at `$")
+        raise _fault(message, where + place.removesuffix("`")) from error
 
 
 def _fault(what: str, where: str) -> ValueError:
@@ -245,13 +246,13 @@ def _fault(what: str, where: str) -> ValueError:
 
 
 def _schema_of_table(kind: type[Record]) -> dict[str, object]:
-    columns = {name: _schema_of_column(each) for name, each in field_types(kind).items()}
+    columns = {name: _schema_of_column(field_kind) for name, field_kind in field_types(kind).items()}
     return {"type": "object", "properties": columns, "required": list(columns), "additionalProperties": False}
 
 
 def _schema_of_column(kind: object) -> dict[str, object]:
     whole = _schema_of_whole(kind)
-    # Values of several parts are a column as the one beside: to say it again at each depth would double it each time.
+    # Repeated values have the same kinds of column; to nest the full schema would double its size at each depth.
     values = whole if whole["type"] == "array" else {"type": "object"}
     return {"anyOf": [whole, _schema_of_two("values", values, "at")]} if _may_repeat(kind) else whole
 
@@ -262,8 +263,8 @@ def _schema_of_whole(kind: Any) -> dict[str, object]:  # noqa: ANN401 - as above
     items = _items_of(kind)
     if items is not None:
         return _schema_of_two("items", _schema_of_column(items), "lengths")
-    (made,), named = msgspec.json.schema_components([_STORED_AS.get(kind, kind)])
-    return {"type": "array", "items": next(iter(named.values()), made)}  # an enum is named
+    (schema,), components = msgspec.json.schema_components([_STORED_AS.get(kind, kind)])
+    return {"type": "array", "items": next(iter(components.values()), schema)}  # an enum is named
 
 
 def _schema_of_two(name: str, column: object, counts: str) -> dict[str, object]:
@@ -278,20 +279,20 @@ def _schema_of_two(name: str, column: object, counts: str) -> dict[str, object]:
 
 # ---- stored
 #
-# The trace graph as `map.json` has it, and back; the versions of that file.
+# Encoding and decoding of `map.json`, and its versions.
 
 
 MAP_VERSION: Final = 5
 """Version of `map.json`.
 
 1: first; 2: kernels have texts, steps have parents; 3: no coverage, ops do not name sites; 4: tables by column;
-5: an op may be reached in several ways within a site.
+5: an op may have several call paths in one site.
 """
 
-_ONE_WAY_VERSION: Final = 4
+_SINGLE_PATH_VERSION: Final = 4
 
-READ_VERSIONS: Final = (ROWS_VERSION, _ONE_WAY_VERSION, MAP_VERSION)
-"""The versions that are read."""
+READ_VERSIONS: Final = (ROWS_VERSION, _SINGLE_PATH_VERSION, MAP_VERSION)
+"""The versions that tracemap reads."""
 
 
 class OpTable(Table):
@@ -325,7 +326,7 @@ class TransferTable(Table):
 
 
 class StoredMap(Document, frozen=True, kw_only=True):
-    """The content of a bundle's `map.json`: what a map has many of stands by column, all else by record."""
+    """The content of a bundle's `map.json`: large lists by column, all else by record."""
 
     schema_version: Literal[5] = MAP_VERSION
     kind: Literal["map"] = "map"
@@ -342,23 +343,23 @@ class StoredMap(Document, frozen=True, kw_only=True):
     library: tuple[str, ...] = LIBRARY
 
 
-class _OneWayMap(StoredMap, frozen=True, kw_only=True):
-    """The same of version 4, in which memberships have no further paths."""
+class _SinglePathMap(StoredMap, frozen=True, kw_only=True):
+    """Version 4, in which memberships have only one path."""
 
-    schema_version: Literal[4] = _ONE_WAY_VERSION  # type: ignore[assignment] # the stamp is all that differs
+    schema_version: Literal[4] = _SINGLE_PATH_VERSION  # type: ignore[assignment] # only the version differs
 
 
 def encode(graph: TraceGraph) -> bytes:
-    """`map.json` of a graph: the same bytes for the same graph."""
+    """Encode a graph as `map.json`; the same graph always gives the same bytes."""
     tables = {name: kind.holding(getattr(graph, name)) for name, kind in _TABLES.items()}
     return encode_record(view(StoredMap, graph, schema_version=MAP_VERSION, **tables)) + b"\n"
 
 
 def decode(encoded: bytes) -> TraceGraph:
-    """The graph of a `map.json`.
+    """Decode a `map.json`.
 
     Raises:
-        OtherVersion: it is of a version that is not read.
+        OtherVersion: tracemap does not read its version.
         ValueError: it is damaged, or something else.
     """
     try:
@@ -366,9 +367,9 @@ def decode(encoded: bytes) -> TraceGraph:
     except OtherVersion as error:
         if error.version == ROWS_VERSION:
             return decode_document(encoded, TraceGraph)
-        if error.version != _ONE_WAY_VERSION:
+        if error.version != _SINGLE_PATH_VERSION:
             raise
-        stored = decode_document(encoded, _OneWayMap)
+        stored = decode_document(encoded, _SinglePathMap)
     reader = Reader.of(encoded)
     rows = {name: reader.rows(kind.of, getattr(stored, name), f"$.{name}") for name, kind in _TABLES.items()}
     return view(TraceGraph, stored, schema_version=ROWS_VERSION, **rows)

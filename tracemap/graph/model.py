@@ -1,4 +1,4 @@
-"""The trace graph: ops of the model, the compiled program, and what links them."""
+"""The trace graph: ops of the model, the compiled program, and the links between them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tracemap.units import UNKNOWN, Integer, Text, plural
 
 # ---- ops
 #
-# The ops of a model as the user wrote it, and what became of each.
+# The ops of a model as the user wrote it, with their outcomes.
 #
 # Ids are opaque texts, `op<N>`. Lines and columns are 1-based.
 
@@ -29,18 +29,18 @@ _OP_ID = re.compile(r"op(0|[1-9]\d{0,17})", re.ASCII)
 class OpId(str):
     """The identity of an op: `op12`, where 12 is its number, an index in the model.
 
-    The number counts all operations of the model before their own regions, those inside of ops included, so it sorts
-    ops as they are written and finds them in lists by index. Texts sort otherwise: sort by `number`.
+    The number counts all operations of the model in preorder, including those inside regions. It is the order of the
+    text, and an index into lists of operations. Texts sort differently, so sort by `number`.
     """
 
     __slots__ = ()
 
     @classmethod
     def from_json(cls, value: object) -> OpId:
-        """The id of its text; the inverse of the codec's encoding.
+        """Parse an id; the inverse of the codec's encoding.
 
         Raises:
-            ValueError: it is no text, or of another form.
+            ValueError: the value is not a text of the form `op<N>`.
         """
         if not isinstance(value, str) or _OP_ID.fullmatch(value) is None:
             raise ValueError("Expected an op's id, `op12`")
@@ -48,70 +48,70 @@ class OpId(str):
 
     @classmethod
     def json_schema(cls) -> dict[str, object]:
-        """What `from_json` takes."""
+        """The JSON Schema of the values that `from_json` accepts."""
         return {"type": "string", "pattern": f"^{_OP_ID.pattern}$"}
 
     @classmethod
     def of(cls, number: int) -> OpId:
-        """The id of the op with an index among all operations of the model."""
+        """The id of the op at an index among all operations of the model."""
         return cls(f"op{number}")
 
     @property
     def number(self) -> int:
-        """Its index among all operations of the model."""
+        """The op's index among all operations of the model."""
         return int(self[2:])
 
 
 def in_order(ops: Iterable[OpId]) -> tuple[OpId, ...]:
-    """Ops as they are written in the model, each once."""
+    """Sort ops by their position in the model, without duplicates."""
     return tuple(sorted(set(ops), key=lambda op: op.number))
 
 
 PHASES = ("input", "abi", "preprocessing", "global-optimization", "dispatch-creation", "flow", "stream", "hal")
-"""The phases of the compiler in which ops are looked for, in order."""
+"""The compiler phases in which tracemap looks for ops, in order."""
 
 SOURCE = "source"
-"""Stands before the first phase: the model as written."""
+"""The name of the model as written, which comes ahead of all phases."""
 
 
 class Fate(enum.StrEnum):
-    """What became of an op. Where several apply, the first in this order."""
+    """The outcome of an op. If several apply, the first in this order counts."""
 
     DISPATCHED = "dispatched"
-    """Does work in at least one site that runs on every call."""
+    """Runs in at least one dispatch on every call."""
     TRANSFER = "transfer"
     """A copy or fill command."""
     LOAD_TIME = "load_time"
-    """Runs once, in an initializer."""
+    """Runs once, in an initializer, when the module is loaded."""
     HOST = "host"
-    """Scalar or shape work, control flow."""
+    """Scalar work, shapes or control flow on the host."""
     CONSTANT = "constant"
     """A constant, or computed by the compiler."""
     FOLDED = "folded"
-    """Became indexing or layout of a named member."""
+    """Became indexing or layout of another op, which the reason names."""
     REMOVED = "removed"
-    """Dead, or a duplicate of a named twin."""
+    """Dead code, or a duplicate of an op that the reason names."""
     STRUCTURAL = "structural"
-    """Functions, returns, globals."""
+    """Functions, returns and globals."""
     UNKNOWN = "unknown"
-    """Not classified: a defect, counted."""
+    """Not classified. This is a defect, and it is counted."""
 
 
 class Evidence(enum.StrEnum):
-    """How an op is known to be a member of a site, strongest first."""
+    """The reason to count an op as part of a dispatch, strongest first."""
 
     LOCATED = "located"
-    """The op's own tag stands alone on an op of the site's body that does work, or that only moves its elements."""
+    """The op's tag is the only one on an operation of the dispatch that does work or moves the op's elements."""
     FUSED = "fused"
-    """The op's tag is one of several on an op that does work, or the phases show that such an op does its work."""
+    """The op's tag is one of several on a working operation, or the phases show that such an operation does it."""
     ABSORBED = "absorbed"
-    """No location of the site's body names the op: its work is a part of what the body holds, or is done for it."""
+    """No location in the dispatch names the op, but the dispatch holds its work or does work for it."""
 
 
 class Reason(Record, frozen=True):
-    """Why an op has its fate: a stable slug and a sentence for people.
+    """The reason for an op's outcome: a stable slug and a sentence for people.
 
-    `inferred`: it rests on reasoning over the model alone, not on what the compiler's output carries.
+    `inferred`: whether it was inferred from the model alone, without evidence in the compiler's output.
     """
 
     slug: str
@@ -120,7 +120,7 @@ class Reason(Record, frozen=True):
 
 
 class Frame(Record, frozen=True):
-    """One frame of the program above the MLIR, e.g. a Python call; innermost first in `Op.frames`."""
+    """A stack frame of the program that made the op, such as a Python call; `Op.frames` has the innermost first."""
 
     file: str
     line: Count
@@ -129,7 +129,7 @@ class Frame(Record, frozen=True):
 
 
 class Part(Record, frozen=True):
-    """An operation inside an op's own region. Evidence on it is evidence for its op; its line may carry heat."""
+    """An operation inside an op's own region. Evidence for it is evidence for the op; costs may fall on its line."""
 
     name: str
     line: Integer
@@ -140,9 +140,9 @@ class Op(Record, frozen=True):
     """An operation of the model as the user wrote it.
 
     `line` and `column` point at the op's name in `file`, the model's text kept in the bundle's `source/`.
-    `own_location`: whether the model itself says where the op comes from, which tracemap's tags do not count for.
-    `last_phase`: the last of `PHASES` after which the op is still located, by its own place or by a part of it
-    (`SOURCE`: not even after the first; `UNKNOWN`: nobody looked).
+    `own_location`: whether the model itself states where the op comes from; tracemap's tags do not count.
+    `last_phase`: the last of `PHASES` after which a location still names the op or a part of it (`SOURCE`: not even
+    after the first phase; `UNKNOWN`: not examined).
     """
 
     id: OpId
@@ -162,24 +162,24 @@ class Op(Record, frozen=True):
 
 # ---- program
 #
-# The compiled program: the sites that call kernels, with the ops that work in them, and the ways that a call may take.
+# The compiled program: the dispatch sites, the ops in their kernels, and the possible schedules of a call.
 #
-# Ids are opaque texts, `site<N>` and `transfer<N>`; kernels go by their name.
+# Ids are opaque texts, `site<N>` and `transfer<N>`. The identity of a kernel is its name.
 
 
 CallPath = tuple[OpId, ...]
-"""The call ops that lead to an op or a site, outermost first."""
+"""The chain of call ops that leads to an op or a dispatch site, outermost first."""
 
 
 class Membership(Record, frozen=True):
-    """An op that does work in a site, and what that work is estimated to be.
+    """An op in a dispatch, with the estimated work of the op there.
 
-    `operations` counts scalar arithmetic operations, `bytes` the site's memory traffic that is this op's;
-    both are `UNKNOWN` where shapes are dynamic. `assumed_operations` and `assumed_bytes` are then what they would be if
-    each size that the program does not know before were 128, or `UNKNOWN` as well: they tell how the members of a site
-    compare. `root` marks the op that gave the kernel its name and shape.
-    `path` are the call ops that lead to the op in this site, outermost first; `other_paths` those of each further call
-    whose work is in this site, too: a function that is called twice in a row may become one kernel.
+    `operations` counts scalar arithmetic operations. `bytes` is this op's part of the dispatch's memory traffic. Both
+    are `UNKNOWN` if shapes are dynamic. `assumed_operations` and `assumed_bytes` are the values if each dynamic size
+    were 128, or `UNKNOWN` as well; they only compare the ops of one dispatch. `root`: whether the kernel has its name
+    and loop nest from this op. `path`: the call ops that lead to the op in this dispatch, outermost first.
+    `other_paths`: the paths of further calls with work in this dispatch, since a function that is called twice in a
+    row may become one kernel.
     """
 
     op: OpId
@@ -194,16 +194,16 @@ class Membership(Record, frozen=True):
 
     @property
     def paths(self) -> tuple[CallPath, ...]:
-        """All the ways to the op in this site; each does the same work, as it is of the same function."""
+        """All call paths to the op in this dispatch; all do the same work, since the function is the same."""
         return (self.path, *self.other_paths)
 
 
 class Site(Record, frozen=True):
-    """One place in the host program that calls a kernel.
+    """A place in the host program that launches a kernel.
 
-    `function` is the public function after inlining (`UNKNOWN` in initializers); `path` the call ops that lead to
-    the site, outermost first; `command_buffer` the ordinal of its buffer's creation in the hal phase and
-    `command_index` the place of its command in that buffer.
+    `function` is the public function after inlining (`UNKNOWN` in initializers). `path` has the call ops that lead to
+    the site, outermost first. `command_buffer` is the ordinal of its command buffer's creation in the hal phase.
+    `command_index` is the index of its command in that buffer.
     """
 
     id: str
@@ -218,22 +218,22 @@ class Site(Record, frozen=True):
 
     @property
     def root(self) -> Membership | None:
-        """The root membership; None for a site without members (work that the compiler made up)."""
+        """The root membership; None for a site without ops, whose work the compiler added."""
         return next((member for member in self.members if member.root), None)
 
     @property
     def calls(self) -> tuple[OpId, ...]:
-        """The call ops that lead to the site or to a member of it: ops of several calls may be in one kernel."""
+        """The call ops that lead to the site or to an op in it; one kernel may hold ops of several calls."""
         paths = [self.path, *(path for member in self.members for path in member.paths)]
         return tuple(dict.fromkeys(call for path in paths for call in path))
 
 
 class Step(Record, frozen=True):
-    """An op of a kernel's final IR: its line in the kernel's text, its name, and the ops it came from.
+    """A line of a kernel's final IR: its operation, and the ops that this came from.
 
-    `ops` are those of all sites of the kernel; in one site it is of those among them that are its members.
-    `parent` is the line of the op in whose region it stands, `UNKNOWN` for those that stand in the kernel itself.
-    `takes` are the lines of the same region whose results it computes with.
+    `ops` are ops of all sites of the kernel; for one site, only the members of that site count.
+    `parent` is the line of the operation whose region holds it, `UNKNOWN` at the top level of the kernel.
+    `takes` are the lines of the same region whose results are its operands.
     """
 
     line: Positive
@@ -246,8 +246,8 @@ class Step(Record, frozen=True):
 class Kernel(Record, frozen=True):
     """A compiled dispatch function (an executable's export).
 
-    `text` is the place of its final IR below the bundle's `kernels/`, `UNKNOWN` where the compilation was not ours.
-    The machine code's debug lines are lines of that text. Lines have at most one step: the outermost op on it.
+    `text` is the path of its final IR below the bundle's `kernels/`, `UNKNOWN` if tracemap did not run the compiler.
+    The machine code's debug lines are lines of that text. A line has at most one step: the outermost operation on it.
     """
 
     name: str
@@ -257,11 +257,11 @@ class Kernel(Record, frozen=True):
 
 
 class Command(Record, frozen=True):
-    """One command of a static command buffer, in recording order.
+    """A command of a static command buffer, in recording order.
 
-    `kernel` and `site` are `UNKNOWN` for all but dispatches;
-    `workgroups` has three entries for dispatches (`UNKNOWN` where computed at run time), none for others; `merged` are
-    further sites that the compiler made one command with `site`; `ops` are those that a copy, fill or update is of.
+    `kernel` and `site` are `UNKNOWN` for all but dispatches.
+    `workgroups` has three entries for dispatches (`UNKNOWN` if computed at run time), none for others. `merged` are
+    further sites that the compiler merged into the command of `site`. `ops` are the ops of a copy, fill or update.
     """
 
     kind: Annotated[str, Meta(pattern="^(dispatch|barrier|copy|fill|update)$")]
@@ -275,7 +275,7 @@ class Command(Record, frozen=True):
 class CommandBuffer(Record, frozen=True):
     """A command buffer that the host program creates: the `ordinal`-th creation in the hal phase's text.
 
-    `memoized` buffers are made once, at load; others anew on each call. `initializer`: runs only at load.
+    `memoized`: created once, when the module is loaded, instead of on each call. `initializer`: runs only at load time.
     """
 
     ordinal: Count
@@ -288,8 +288,7 @@ class CommandBuffer(Record, frozen=True):
 class Transfer(Record, frozen=True):
     """A copy, fill or update that the host program submits by itself, outside of command buffers.
 
-    `id` is `transfer<N>`; `ops` are those that it is of, none where the compiler made it up; `bytes` is how much it
-    moves.
+    `id` is `transfer<N>`; `ops` are the ops that it belongs to, none if the compiler added it; `bytes` is its size.
     """
 
     id: str
@@ -300,11 +299,11 @@ class Transfer(Record, frozen=True):
 
 
 class Submission(Record, frozen=True):
-    """A place in the host program that hands work to the device's queue.
+    """A place in the host program that submits work to the device's queue.
 
-    `buffers` are the ordinals of the command buffers that it may execute (several where the program chooses);
-    `transfer` is the id of a transfer, `UNKNOWN` for executions; `next` are the places in `Schedule.submissions` that
-    may follow, and `last` says whether the call may return after it.
+    `buffers` are the ordinals of the command buffers that it may execute (several if the program chooses).
+    `transfer` is the id of a transfer, `UNKNOWN` for executions. `next` are the indices in `Schedule.submissions` that
+    may follow. `last` is whether the call may return after it.
     """
 
     buffers: tuple[Count, ...]
@@ -314,9 +313,9 @@ class Submission(Record, frozen=True):
 
 
 class Schedule(Record, frozen=True):
-    """All ways that a call of an entry point may take, as its submissions show them; `first` are those that may begin.
+    """All possible orders of submissions in a call of an entry point; `first` are the indices that may begin.
 
-    Functions that it calls are part of it, once for each call.
+    It includes the submissions of functions that the entry point calls, once for each call.
     """
 
     function: str
@@ -326,15 +325,15 @@ class Schedule(Record, frozen=True):
 
 # ---- model
 #
-# The trace graph: ops of the model, the compiled program, and what links them; what a bundle's `map.json` holds.
+# The trace graph: ops of the model, the compiled program, and the links between them. A bundle's `map.json` holds it.
 #
-# What one record names is in the same graph: `graph.references` refuses a map in which it is not.
+# All names in a record resolve within the same graph: `graph.references` rejects a map in which one does not.
 
 
 class SourceFile(Record, frozen=True):
     """A text kept in the bundle.
 
-    `name` is the path as locations name it; `path` its place below the bundle's `source/`; `language` is
+    `name` is the path that locations state; `path` is its path below the bundle's `source/`; `language` is
     `mlir` or `python`. The first source file of a bundle is the model.
     """
 
@@ -344,7 +343,7 @@ class SourceFile(Record, frozen=True):
 
 
 class ModuleInfo(Record, frozen=True):
-    """The compiled module: name, SHA-256 of `module.vmfb`, compiler version and the flags it was compiled with."""
+    """The compiled module: name, SHA-256 of `module.vmfb`, compiler version and compiler flags."""
 
     name: str
     sha256: str
@@ -353,23 +352,23 @@ class ModuleInfo(Record, frozen=True):
 
 
 LIBRARY = ("*site-packages/*", "*dist-packages/*", "*/lib/python3*", "<*")
-"""File name patterns (as of a shell) of frames in libraries and generated code, where nothing else was asked for."""
+"""The default shell patterns for files of libraries and generated code."""
 
 
 def entry_name(kernel: str) -> str:
-    """The name that a kernel's code has on a device: PTX knows no `$`, say, and IREE writes `_` for each such byte."""
+    """The name of a kernel's code on a device: IREE writes `_` for each byte that PTX, for example, cannot have."""
     return re.sub(rb"[^A-Za-z0-9_]", b"_", kernel.encode()).decode()
 
 
 ROWS_VERSION: Final = 3
-"""The last version of `map.json` that was a record for each op and site; it is read as well."""
+"""The last version of `map.json` with a record for each op and site; it can still be read."""
 
 
 class TraceGraph(Document, frozen=True, kw_only=True, dict=True):
-    """All that `tracemap build` found out about a model. As JSON it is a `map.json` of version 3.
+    """Everything that `tracemap build` knows about a model. As JSON it is a `map.json` of version 3.
 
-    `schedules` are those of the entry points whose ways could be told. `library` are patterns of files that are not the
-    user's own; frames of the user's come first.
+    `schedules` cover the entry points whose control flow tracemap understands. `library` are file patterns of frames
+    that are not the user's own; the user's frames come first.
     """
 
     schema_version: Literal[3] = ROWS_VERSION
@@ -387,7 +386,7 @@ class TraceGraph(Document, frozen=True, kw_only=True, dict=True):
     library: tuple[str, ...] = LIBRARY
 
     def __repr__(self) -> str:
-        """How much there is of what: the whole has hundreds of thousands of letters."""
+        """The number of ops, sites and kernels, since the whole map has hundreds of thousands of characters."""
         ops, sites, kernels = plural(len(self.ops), "op"), plural(len(self.sites), "site"), len(self.kernels)
         return f"TraceGraph({self.module.name!r}, {ops}, {sites}, {plural(kernels, 'kernel')})"
 
@@ -413,14 +412,14 @@ class TraceGraph(Document, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def kernel_of_entry(self) -> Mapping[str, str]:
-        """The names of kernels by those that their code has, and by their own.
+        """Kernel names by the names of their machine code, and by their own names.
 
-        A name that is no kernel's own and that the code of two would have tells neither.
+        A code name that two kernels share, and that is no kernel's own name, has no entry.
         """
-        plain = [entry_name(kernel.name) for kernel in self.kernels]
-        count = Counter(plain)
-        found = {entry: kernel.name for entry, kernel in zip(plain, self.kernels, strict=True) if count[entry] == 1}
-        return found | {kernel.name: kernel.name for kernel in self.kernels}
+        entries = [entry_name(kernel.name) for kernel in self.kernels]
+        count = Counter(entries)
+        unique = {entry: kernel.name for entry, kernel in zip(entries, self.kernels, strict=True) if count[entry] == 1}
+        return unique | {kernel.name: kernel.name for kernel in self.kernels}
 
     @cached_property
     def sites_of_op(self) -> Mapping[OpId, tuple[str, ...]]:
@@ -433,18 +432,18 @@ class TraceGraph(Document, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def paths_of_op(self) -> Mapping[OpId, tuple[CallPath, ...]]:
-        """The calls that lead to an op, outermost first: of an op that works in sites each way once, in site order.
+        """The call paths to each op, outermost call first, without duplicates, in site order.
 
-        An op that works in none is reached as the ops of its function are that do; one that nothing is known of has no
-        entry, nor have functions, which stand for themselves.
+        An op that is in no site has the paths of the dispatched ops of its function. Functions themselves have no
+        entry, nor have ops without any known path.
         """
-        own: dict[OpId, dict[CallPath, None]] = {}
-        around: dict[Text, dict[CallPath, None]] = {}
+        paths_by_op: dict[OpId, dict[CallPath, None]] = {}
+        paths_by_function: dict[Text, dict[CallPath, None]] = {}
         for site in self.sites:
             for member in site.members:
                 paths = dict.fromkeys(member.paths)
-                own.setdefault(member.op, {}).update(paths)
-                around.setdefault(self.op_by_id[member.op].function, {}).update(paths)
+                paths_by_op.setdefault(member.op, {}).update(paths)
+                paths_by_function.setdefault(self.op_by_id[member.op].function, {}).update(paths)
         ops = [op for op in self.ops if not op.name.endswith(".func")]
-        reached = {op.id: own.get(op.id) or around.get(op.function, {}) for op in ops}
-        return {op: tuple(paths) for op, paths in reached.items() if paths}
+        paths_of = {op.id: paths_by_op.get(op.id) or paths_by_function.get(op.function, {}) for op in ops}
+        return {op: tuple(paths) for op, paths in paths_of.items() if paths}

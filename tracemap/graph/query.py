@@ -22,22 +22,22 @@ if TYPE_CHECKING:
 
 # ---- frames
 #
-# Which lines of a kernel's text do an op's work, and which are the frame around such lines.
+# The lines of a kernel's text that do an op's work, and the loop nests around such lines.
 #
-# A loop nest of several fused ops is one operation with a region: loads, stores and loop control stand on its own
-# line, with the location of one of the ops. The lines inside tell whose the work is; the frame tells nothing more.
+# A loop nest of several fused ops is one operation with a region. Loads, stores and loop control are on the line of the
+# nest, with the location of one of the ops. So only the lines inside tell which op does the work.
 
 
 NOBODY = NO_LINE
-"""The line of what belongs to no op."""
+"""The line for work that belongs to no op."""
 
-_HANDS_ON = frozenset({"linalg.yield", "iree_codegen.load_from_buffer", "iree_codegen.store_to_buffer"})
-"""Steps that only hand on what others compute."""
+_FORWARDING = frozenset({"linalg.yield", "iree_codegen.load_from_buffer", "iree_codegen.store_to_buffer"})
+"""Steps that only pass on values that others compute."""
 
 
 @dataclass(frozen=True)
 class Frames:
-    """The steps of a kernel; `members` are the ops of all its sites."""
+    """The steps of a kernel, by line and nesting; `members` are the ops of all its dispatch sites."""
 
     kernel: Kernel
     members: frozenset[OpId]
@@ -47,21 +47,21 @@ class Frames:
         return {step.line: step for step in self.kernel.steps}
 
     @cached_property
-    def _of_ops(self) -> Sequence[Step]:
+    def _op_steps(self) -> Sequence[Step]:
         return [step for step in self.kernel.steps if not self.members.isdisjoint(step.ops)]
 
     @cached_property
     def _lines_inside(self) -> Mapping[int, Sequence[int]]:
-        """The lines of ops inside of each step that holds any."""
-        found: dict[int, list[int]] = defaultdict(list)
-        for step in self._of_ops:
-            if step.op_name not in _HANDS_ON:
+        """The lines of ops inside each step that contains any."""
+        lines_inside: dict[int, list[int]] = defaultdict(list)
+        for step in self._op_steps:
+            if step.op_name not in _FORWARDING:
                 for outer in self._outer(step):
-                    found[outer].append(step.line)
-        return found
+                    lines_inside[outer].append(step.line)
+        return lines_inside
 
     def _outer(self, step: Step) -> Sequence[int]:
-        """The lines of the steps around one, from inside out."""
+        """The lines of the enclosing steps, innermost first."""
         lines: list[int] = []
         while step.parent is not UNKNOWN and step.parent in self._step_at and step.parent not in lines:
             lines.append(step.parent)
@@ -70,79 +70,81 @@ class Frames:
 
     @cached_property
     def owned(self) -> frozenset[int]:
-        """The lines that are of ops, and tell whose the work is that stands on them."""
-        lines = {step.line for step in self._of_ops if step.line not in self._lines_inside}
-        working = {step.line for step in self._of_ops if step.op_name not in _HANDS_ON}
+        """The lines whose own ops get the costs on them, instead of ops on lines inside."""
+        lines = {step.line for step in self._op_steps if step.line not in self._lines_inside}
+        working = {step.line for step in self._op_steps if step.op_name not in _FORWARDING}
         return frozenset((lines & working or lines) | self._unlocated.keys())
 
     @cached_property
     def _unlocated(self) -> Mapping[int, int]:
-        """The lines of no op in a region without any that is of one, and the line of the op whose region it is.
+        """Lines without ops, in a region where no line has one, and the line of the op that holds the region.
 
-        Passes that make a region anew, as of a convolution, leave its operations without locations: what is computed
-        there is the op's.
+        Passes that rebuild a region, such as that of a convolution, leave its operations without locations. Their work
+        belongs to the op.
         """
-        whole = {step.line for step in self._of_ops} - self._lines_inside.keys()
-        found = {}
+        whole = {step.line for step in self._op_steps} - self._lines_inside.keys()
+        regions = {}
         for step in self.kernel.steps:
-            if self.members.isdisjoint(step.ops) and step.op_name not in _HANDS_ON:
-                for outer in whole.intersection(self._outer(step)):  # at most one: what holds another is not whole
-                    found[step.line] = outer
-        return found
+            if self.members.isdisjoint(step.ops) and step.op_name not in _FORWARDING:
+                for outer in whole.intersection(self._outer(step)):  # at most one, since these do not nest
+                    regions[step.line] = outer
+        return regions
 
     @cached_property
     def op_lines(self) -> OpLines:
-        """What machine code is told of them."""
-        told = sorted((step for step in self.kernel.steps if step.line in self.owned), key=lambda step: step.line)
-        return OpLines(self.owned, tuple(LineOp(step.line, step.op_name, step.parent, step.takes) for step in told))
+        """The lines of ops as the analysis of machine code needs them."""
+        steps = sorted((step for step in self.kernel.steps if step.line in self.owned), key=lambda step: step.line)
+        return OpLines(self.owned, tuple(LineOp(step.line, step.op_name, step.parent, step.takes) for step in steps))
 
     def around(self, line: int) -> int:
-        """A line that is of ops: this one, or the innermost step around it; `NOBODY` where there is none."""
+        """This line if it belongs to an op, else that of the innermost enclosing step that does; else `NOBODY`."""
         step = self._step_at.get(line)
         if step is None:
             return NOBODY
         lines = (line, *self._outer(step))
-        return next((each for each in lines if not self.members.isdisjoint(self._step_at[each].ops)), NOBODY)
+        return next(
+            (candidate for candidate in lines if not self.members.isdisjoint(self._step_at[candidate].ops)), NOBODY
+        )
 
     def inside(self, line: int) -> Collection[int]:
-        """The lines that do the work in the frame that a line stands for; of what hands on, those around it."""
+        """The working lines inside the step at a line; for a step that only passes values on, those of its parent."""
         step = self._step_at.get(line)
-        if step is None or step.op_name not in _HANDS_ON:
+        if step is None or step.op_name not in _FORWARDING:
             return self._lines_inside.get(line, ())
         return self.owned if step.parent is UNKNOWN else self._lines_inside.get(step.parent, ())
 
     def members_at(self, line: int, site: Site) -> tuple[int, ...]:
-        """The numbers of the site's members that a line is of."""
+        """The indices of the site's members that a line belongs to."""
         ops = self.ops_at(line)
-        return tuple(number for number, member in enumerate(site.members) if member.op in ops)
+        return tuple(index for index, member in enumerate(site.members) if member.op in ops)
 
     def ops_at(self, line: int) -> Sequence[OpId]:
-        """The ops that a line is of."""
+        """The ops that a line belongs to."""
         step = self._step_at.get(self._unlocated.get(line, line))
         return () if step is None else step.ops
 
 
 def kernel_frames(graph: TraceGraph, kernel: Kernel) -> Frames:
-    """The frames of a kernel of the map."""
+    """The steps of a kernel of the map, with the ops of its dispatch sites."""
     return Frames(kernel, frozenset(member.op for site in kernel.sites for member in graph.site_by_id[site].members))
 
 
 # ---- query
 #
-# Questions to the trace graph: what stands on a line, in which scope an op is, who uses a kernel.
+# Queries of the trace graph: the ops on a line, the scope of an op, the users of a kernel.
 #
-# An op of a function that is called several times has one location, but as many places: JAX gives the ops of a nested
-# jit bare names, and the calls the rest. A membership keeps the calls that lead to its op, and scopes and frames are
-# joined across them.
+# An op of a function that is called several times has one location but several call sites. JAX gives the ops of a
+# nested jit short names; their calls have the rest. A membership keeps the calls that lead to its op, and scopes and
+# frames are joined along them.
 #
-# The graph's nodes are ops, sites and kernels; edges lead from ops to the sites that they are members of or call, and
-# from sites to their kernel. A selection is what was asked for and its neighbours.
+# The graph's nodes are ops, sites and kernels. Edges lead from ops to the sites that they are in or call, and from
+# sites to their kernel. A selection is the result of a query, with its neighbours.
 
 
 _FILE_LINE = re.compile(r"(?P<file>.+):(?P<line>\d{1,18})", re.DOTALL)
 
 
-_LONGEST_SAID = 400
+_MAX_QUOTED = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,22 +162,22 @@ def everything(graph: TraceGraph) -> Selection:
 
 
 def select(graph: TraceGraph, what: str) -> Selection:
-    """What `what` names, with all that is connected to it.
+    """Select an op, site, kernel, line or scope with everything connected to it.
 
     Raises:
-        QueryInvalid: it names nothing in the map.
+        QueryInvalid: nothing in the map has this name.
     """
     return _connected(graph, named(graph, what))
 
 
 def named(graph: TraceGraph, what: str) -> list[str]:
-    """The ids and names of what `what` names: one, or several ops.
+    """The ids and names that a query stands for: one, or several ops.
 
-    `what` is an op (`op12`), a site (`site3`), a kernel's name, a place (`model.mlir:12`, `layers.py:40`), or a scope
-    and all below it (`h0/attn`), tried in this order.
+    The query `what` is an op (`op12`), a site (`site3`), a kernel's name, a line (`model.mlir:12`, `layers.py:40`), or
+    a scope with everything below it (`h0/attn`), tried in this order.
 
     Raises:
-        QueryInvalid: it names nothing in the map.
+        QueryInvalid: nothing in the map has this name.
     """
     if what in graph.op_by_id or what in graph.site_by_id or what in graph.kernel_by_name:
         return [what]
@@ -190,16 +192,16 @@ def named(graph: TraceGraph, what: str) -> list[str]:
     if place is not None:
         _check_line(graph, place["file"], int(place["line"]))
     raise QueryInvalid(
-        f"{start_of(what, _LONGEST_SAID)}: no op, site, kernel, line or scope of the map is called so; "
+        f"{start_of(what, _MAX_QUOTED)}: no op, site, kernel, line or scope of the map has this name; "
         "ask for FILE:LINE, op12, site3, a kernel's name or a scope"
     )
 
 
 def _check_line(graph: TraceGraph, file: str, line: int) -> None:
-    """Refuse a line on which no op begins, by the op above it: it may be one of a region of this op's.
+    """Reject a line on which no op begins, and name the nearest op above: the line may be in that op's region.
 
     Raises:
-        QueryInvalid: there is such an op.
+        QueryInvalid: there is an op above the line.
     """
     above = [
         (op.line, op)
@@ -207,23 +209,27 @@ def _check_line(graph: TraceGraph, file: str, line: int) -> None:
         if isinstance(op.line, int) and op.line < line and isinstance(op.file, str) and same_file(op.file, file)
     ]
     if above:
-        _, last = max(above, key=lambda each: each[0])
+        _, nearest = max(above, key=lambda item: item[0])
         raise QueryInvalid(
-            f"{start_of(f'{file}:{line}', _LONGEST_SAID)}: no op of the map begins on this line; the last one above it "
-            f"is {last.id} ({start_of(last.name, _LONGEST_SAID)}) on line {last.line}: ask for that"
+            f"{start_of(f'{file}:{line}', _MAX_QUOTED)}: no op of the map begins on this line; the nearest above it "
+            f"is {nearest.id} ({start_of(nearest.name, _MAX_QUOTED)}) on line {nearest.line}: ask for {nearest.id}"
         )
 
 
 def ops_in_scope(graph: TraceGraph, scope: tuple[str, ...]) -> list[str]:
-    """The ids of the ops in a scope or below it, also of those that a call leads there in one of their sites."""
+    """The ids of the ops in a scope or below it, including ops that are there through one of their calls."""
     if not scope:
         return []
-    below = (op for op in graph.ops if any(each[: len(scope)] == scope for each in (op.scope, *scopes_of(graph, op))))
+    below = (
+        op
+        for op in graph.ops
+        if any(candidate[: len(scope)] == scope for candidate in (op.scope, *scopes_of(graph, op)))
+    )
     return [op.id for op in below]
 
 
 def ops_at(graph: TraceGraph, file: str, line: int) -> list[Op]:
-    """The ops whose own line, or a line of whose frames, it is. Files match if one path is the end of the other."""
+    """The ops that begin on a line or have a frame on it. Two paths are the same file if one ends with the other."""
     return [
         op
         for op in graph.ops
@@ -233,26 +239,26 @@ def ops_at(graph: TraceGraph, file: str, line: int) -> list[Op]:
 
 
 def same_file(one: str, other: str) -> bool:
-    """Whether one path is the end of the other, by whole components."""
+    """Whether one path ends with the other, in whole components."""
     first, second = PurePosixPath(one).parts, PurePosixPath(other).parts
     shorter = min(len(first), len(second))
     return shorter > 0 and first[-shorter:] == second[-shorter:]
 
 
 def links(graph: TraceGraph) -> networkx.DiGraph[str]:
-    """The graph of links: op -> site (member or call op), site -> kernel."""
+    """The graph of links: op -> site (fused op or call op), site -> kernel."""
     import networkx
 
-    found: networkx.DiGraph[str] = networkx.DiGraph()
+    network: networkx.DiGraph[str] = networkx.DiGraph()
     for site in graph.sites:
-        found.add_edge(site.id, site.kernel)
-        found.add_edges_from((member.op, site.id) for member in site.members)
-        found.add_edges_from((call, site.id) for call in site.calls)
-    return found
+        network.add_edge(site.id, site.kernel)
+        network.add_edges_from((member.op, site.id) for member in site.members)
+        network.add_edges_from((call, site.id) for call in site.calls)
+    return network
 
 
 def _connected(graph: TraceGraph, names: Iterable[str]) -> Selection:
-    """The named nodes, what they lead to, and what leads to them; of the sites found also all members."""
+    """The named nodes with their successors and predecessors, and all ops of the selected sites."""
     network = links(graph)
     start = [name for name in names if name in network]
     reached = set(names)
@@ -273,27 +279,27 @@ def _connected(graph: TraceGraph, names: Iterable[str]) -> Selection:
 
 
 _CALLED_BY_NONE: Final[tuple[CallPath, ...]] = ((),)
-"""The ways to an op that no calls lead to."""
+"""The call paths of an op outside of called functions."""
 
 
 def scope_of(graph: TraceGraph, op: Op, path: Sequence[str]) -> tuple[str, ...]:
-    """The scopes of the calls, outermost first, then the op's own; one that repeats what is around it counts once."""
-    joined: tuple[str, ...] = ()
+    """The scopes of the calls, outermost first, then the op's own; a scope that repeats the outer ones counts once."""
+    full_scope: tuple[str, ...] = ()
     for call in path:
-        joined = _inside(joined, graph.op_by_id[call].scope)
-    return _inside(joined, op.scope)
+        full_scope = _inside(full_scope, graph.op_by_id[call].scope)
+    return _inside(full_scope, op.scope)
 
 
 def scopes_of(graph: TraceGraph, op: Op) -> tuple[tuple[str, ...], ...]:
-    """The scopes that an op has by the calls that lead to it, each once; its own where no calls are known to."""
+    """The scopes of an op along its call paths, without duplicates; its own scope if no path is known."""
     paths = graph.paths_of_op.get(op.id, _CALLED_BY_NONE)
-    if paths == _CALLED_BY_NONE:  # as of nearly all ops
+    if paths == _CALLED_BY_NONE:  # nearly all ops
         return (op.scope,)
     return tuple(dict.fromkeys([scope_of(graph, op, path) for path in paths]))
 
 
 def scope_text(graph: TraceGraph, op: Op) -> str:
-    """The scope of an op for tables; of one that several calls lead to, the first, and how many more there are."""
+    """The first scope of an op for tables, with the number of further ones."""
     first, *others = scopes_of(graph, op)
     return "/".join(first) + (f" +{len(others)}" if others else "")
 
@@ -303,7 +309,7 @@ def _inside(outer: tuple[str, ...], inner: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def frames_of(graph: TraceGraph, op: Op, path: Sequence[str]) -> tuple[Frame, ...]:
-    """The op's own frames, then those of the calls that lead to it, innermost first; each frame once."""
+    """The op's own frames, then those of its calls, innermost first, without duplicates."""
     if not path and len(op.frames) < 2:
         return op.frames
     stacks = [op.frames, *(graph.op_by_id[call].frames for call in reversed(path))]
@@ -311,28 +317,28 @@ def frames_of(graph: TraceGraph, op: Op, path: Sequence[str]) -> tuple[Frame, ..
 
 
 def stack_of(graph: TraceGraph, op: Op) -> tuple[Frame, ...]:
-    """The frames of an op with those of the first calls that lead to it; the user's own come first."""
+    """The frames of an op along its first call path; the user's own frames come first."""
     return users_first(graph, frames_of(graph, op, graph.paths_of_op.get(op.id, _CALLED_BY_NONE)[0]))
 
 
 def users_first(graph: TraceGraph, frames: Sequence[Frame]) -> tuple[Frame, ...]:
-    """The frames of the user's own files, innermost first, then those of libraries, by the map's patterns."""
+    """Sort the frames of the user's own files ahead of those of libraries, by the map's patterns."""
     if len(frames) < 2:
         return tuple(frames)
     return tuple(sorted(frames, key=lambda frame: _is_of(frame.file, graph.library)))
 
 
 def python_frame(graph: TraceGraph, op: Op) -> Frame | None:
-    """The innermost of the user's own frames that made an op, calls that lead to it included; None: there is none."""
+    """The innermost of the user's own frames that made an op, including those of its calls; None if there is none."""
     return next(iter(users_own(graph, stack_of(graph, op))), None)
 
 
 def users_own(graph: TraceGraph, frames: Sequence[Frame]) -> tuple[Frame, ...]:
-    """The frames of the user's own files alone, innermost first."""
+    """The frames of the user's own files, innermost first."""
     return tuple(frame for frame in frames if not _is_of(frame.file, graph.library))
 
 
 @cache
 def _is_of(file: str, patterns: tuple[str, ...]) -> bool:
-    """Whether any of the patterns is the file's; many frames name few files."""
+    """Whether a file matches a pattern; cached, since many frames name few files."""
     return any(fnmatchcase(file, pattern) for pattern in patterns)

@@ -1,4 +1,4 @@
-"""What a map names is in it: checked once, when a bundle is opened, so that all later code may rely on it."""
+"""Referential integrity of a map, checked once when a bundle is opened, so that later code may rely on it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tracemap.units import UNKNOWN
 
 
 def check_references(graph: TraceGraph) -> None:
-    """Check that ids are unique, that what is named is there, and that ordinals are places.
+    """Check that ids are unique, that all names resolve, and that ordinals are indices.
 
     Raises:
-        ValueError: something is not so; the message says what.
+        ValueError: the map is inconsistent; the message names the place.
     """
     fault = next(_faults(graph), None)
     if fault is not None:
@@ -22,7 +22,7 @@ def check_references(graph: TraceGraph) -> None:
 
 
 def _faults(graph: TraceGraph) -> Iterator[str]:
-    """Everything that is wrong, in words."""
+    """A sentence for each inconsistency."""
     for kind, ids in (
         ("op", [op.id for op in graph.ops]),
         ("site", [site.id for site in graph.sites]),
@@ -37,8 +37,8 @@ def _faults(graph: TraceGraph) -> Iterator[str]:
     for site in graph.sites:
         yield from _faults_of_site(site, graph)
     yield from _faults_of_kernels(graph)
-    for place, buffer in enumerate(graph.command_buffers):
-        yield from _different(f"the ordinal of command buffer {place}", buffer.ordinal, place)
+    for index, buffer in enumerate(graph.command_buffers):
+        yield from _different(f"the ordinal of command buffer {index}", buffer.ordinal, index)
         for command in buffer.commands:
             yield from _faults_of_command(command, graph)
     for transfer in graph.transfers:
@@ -50,18 +50,18 @@ def _faults(graph: TraceGraph) -> Iterator[str]:
 def _repeated(kind: str, ids: Sequence[Hashable]) -> Iterator[str]:
     if len(set(ids)) < len(ids):
         name, _ = Counter(ids).most_common(1)[0]
-        yield f"{kind} {name} is there twice"
+        yield f"{kind} {name} occurs twice"
 
 
-def _missing(where: str, kind: str, names: Iterable[Hashable], there: Collection[Hashable]) -> Iterator[str]:
+def _missing(where: str, kind: str, names: Iterable[Hashable], known: Collection[Hashable]) -> Iterator[str]:
     for name in names:
-        if name not in there:
+        if name not in known:
             yield f"{where} names {kind} {name}, which is not in the map"
 
 
-def _different(what: str, found: object, expected: object) -> Iterator[str]:
-    if found != expected:
-        yield f"{what} is {found}, not {expected}"
+def _different(description: str, value: object, expected: object) -> Iterator[str]:
+    if value != expected:
+        yield f"{description} is {value}, not {expected}"
 
 
 _PHASES: Final = frozenset({SOURCE, *PHASES})
@@ -72,7 +72,7 @@ def _faults_of_ops(ops: Iterable[Op]) -> Iterator[str]:
         if op.last_phase is not UNKNOWN and op.last_phase not in _PHASES:
             yield f"{op.id} names the phase {op.last_phase}, which the compiler does not have"
         if op.line == 0 or op.column == 0 or (op.parts and any(0 in (part.line, part.column) for part in op.parts)):
-            yield f"{op.id} stands at {op.line}:{op.column}; lines and columns begin at 1"
+            yield f"{op.id} is at {op.line}:{op.column}; lines and columns begin at 1"
 
 
 def _faults_of_site(site: Site, graph: TraceGraph) -> Iterator[str]:
@@ -81,7 +81,7 @@ def _faults_of_site(site: Site, graph: TraceGraph) -> Iterator[str]:
     yield from _missing(site.id, "op", site.path, graph.op_by_id)
     yield from _missing(site.id, "op", [member.op for member in site.members], graph.op_by_id)
     for member in site.members:
-        if member.path or member.other_paths:  # as few have, of many
+        if member.path or member.other_paths:  # rare
             yield from _missing(site.id, "op", [call for path in member.paths for call in path], graph.op_by_id)
             yield from _repeated(f"{site.id}: path to {member.op}", member.paths)
 
@@ -98,10 +98,10 @@ def _faults_of_kernels(graph: TraceGraph) -> Iterator[str]:
 def _faults_of_steps(kernel: Kernel, graph: TraceGraph) -> Iterator[str]:
     lines = [step.line for step in kernel.steps]
     yield from _repeated(f"{kernel.name}: step at line", lines)
-    there = {*lines, UNKNOWN}
+    known = {*lines, UNKNOWN}
     for step in kernel.steps:
         yield from _missing(kernel.name, "op", step.ops, graph.op_by_id)
-        yield from _missing(f"{kernel.name}: step {step.line}", "line", [step.parent, *step.takes], there)
+        yield from _missing(f"{kernel.name}: step {step.line}", "line", [step.parent, *step.takes], known)
 
 
 def _faults_of_command(command: Command, graph: TraceGraph) -> Iterator[str]:
@@ -113,10 +113,10 @@ def _faults_of_command(command: Command, graph: TraceGraph) -> Iterator[str]:
 
 
 def _faults_of_schedule(schedule: Schedule, graph: TraceGraph) -> Iterator[str]:
-    where, places = f"the schedule of {schedule.function}", range(len(schedule.submissions))
-    yield from _missing(where, "submission", schedule.first, places)
+    where, indices = f"the schedule of {schedule.function}", range(len(schedule.submissions))
+    yield from _missing(where, "submission", schedule.first, indices)
     for submission in schedule.submissions:
-        yield from _missing(where, "submission", submission.next, places)
+        yield from _missing(where, "submission", submission.next, indices)
         yield from _missing(where, "command buffer", submission.buffers, range(len(graph.command_buffers)))
         if isinstance(submission.transfer, str):
             yield from _missing(where, "transfer", [submission.transfer], graph.transfer_by_id)

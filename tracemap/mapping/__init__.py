@@ -1,1 +1,1 @@
-"""How the map is made: tagging, members, sites, fates, cost; `build` puts them together."""
+"""Makes the map: tags, fused ops, dispatch sites, outcomes and costs; `build` runs all steps."""

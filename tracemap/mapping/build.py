@@ -33,84 +33,84 @@ from tracemap.units import UNKNOWN, plural
 
 # ---- request
 #
-# What a bundle is made of: a model, where the bundle goes, and the options.
+# The request for a bundle: a model, the target, and the options.
 
 
 _ARCHIVES: Final = (".irpa", ".safetensors", ".gguf")
-"""Endings of files of parameters, by which IREE's runtime tells them apart."""
+"""File suffixes by which IREE's runtime recognises parameter archives."""
 
 
 @dataclass(frozen=True, slots=True)
 class BuildRequest:
-    """What to build: a model's bytes (of a compilation made elsewhere there may be none) and its name (shown, kept)."""
+    """A build: a model's bytes (empty for some compilations done elsewhere) and its name in messages and the map."""
 
     model: bytes
     file_name: str
     target: Path
     options: BuildOptions = field(default_factory=BuildOptions)
     own_folder: tuple[Path, ...] = ()
-    """The folder below which Python files are looked for last; none for a model without one."""
+    """The folder to search last for Python files; none for a model without a folder."""
     compiler: Compiler | None = None
-    """The program and all its flags, as somebody else gives them; None: they are made of the options."""
+    """The compiler with all its flags, if the caller sets them; None: they follow from the options."""
     name_for_compiler: str = ""
-    """What the compiler would call the model (it names libraries so); "": its file name."""
+    """The compiler's name for the model, which it also gives to libraries; "": the file name."""
 
     opaque_kernels: frozenset[str] = frozenset()
-    """Names of kernels whose machine code is not made from their IR: they have no text and no steps."""
+    """Names of kernels whose machine code does not come from their IR: they have no text and no steps."""
 
     text_of: Callable[[str], str | None] = no_text
-    """The text of a Python file that frames name, where whoever hands in the model knows it; else it is looked for."""
+    """Returns the text of a Python file by the name in frames, if the caller knows it; else folders are searched."""
     keeping: Keeping = field(default_factory=Keeping)
-    """What the module is called with, where that is handed in with the model."""
+    """The inputs and parameters that come with the model."""
     diagnostics: tuple[Diagnostic, ...] = ()
-    """What is to be said of how the model was made."""
+    """Diagnostics about how the model was made."""
 
     @property
     def kept(self) -> Keeping:
-        """What the bundle keeps to be called with: what was handed in, and what the options name."""
+        """The inputs and parameters to keep: those that came with the model, and those that the options name."""
         named = self.options.parameter_files
         scopes = {scope for scope, _ in named}
-        others = (each for each in self.keeping.references if each[0] not in scopes)
-        return replace(self.keeping, references=(*others, *named))
+        references = (reference for reference in self.keeping.references if reference[0] not in scopes)
+        return replace(self.keeping, references=(*references, *named))
 
     def check_parameters(self) -> None:
-        """Refuse files of parameters that could not be handed to the module.
+        """Reject parameter files that the module could not load.
 
         Raises:
-            InputInvalid: one cannot be read, or is of a kind that IREE does not read.
+            InputInvalid: a file cannot be read, or IREE does not read its format.
         """
         for _, path in self.options.parameter_files:
             check_is_file(path, InputInvalid)
             if path.suffix not in _ARCHIVES:
-                raise InputInvalid(f"--parameters: {path} is none of the kinds that IREE reads: {', '.join(_ARCHIVES)}")
+                raise InputInvalid(f"--parameters: IREE does not read {path}; it reads {', '.join(_ARCHIVES)} files")
 
     @property
     def source_roots(self) -> tuple[Path, ...]:
-        """Where Python files of frames may lie, the options' folders first."""
+        """Folders to search for the Python files of frames; the options' folders come first."""
         return (*self.options.source_roots, *self.own_folder)
 
     @property
     def library(self) -> tuple[str, ...]:
-        """Patterns of files whose frames are not the user's own."""
+        """File patterns of frames that are not the user's own."""
         return self.options.library or LIBRARY
 
 
 # ---- build
 #
-# Model -> trace graph -> bundle: one compilation gives everything.
+# Model -> trace graph -> bundle, by one compilation.
 #
-# The compiler runs in a process of its own; while it generates code, the model and the early phases are read here.
+# The compiler runs in a process of its own. While it generates code, this process reads the model and the early phases.
 
 
-def build(request: BuildRequest, progress: Progress = no_progress, hear: Progress = no_progress) -> Bundle:
-    """Compile a model and write its bundle; `hear` is told what the compiler said (warnings).
+def build(request: BuildRequest, progress: Progress = no_progress, report: Progress = no_progress) -> Bundle:
+    """Compile a model and write its bundle; `report` gets the compiler's output (warnings).
 
     Raises:
-        ModelInvalid: the compiler does not accept the model; the message is its own.
-        SystemLimit: a limit of the shell has ended it.
+        ModelInvalid: the compiler rejects the model; the message is the compiler's.
+        SystemLimit: a limit of the shell ended the compiler.
         TargetExists, TargetUnwritable: the bundle cannot be written.
-        InputInvalid: a file of parameters is missing, or of a kind that IREE does not read.
-        UsageInvalid: a compiler flag that takes away what is needed.
+        InputInvalid: a parameter file is missing, or IREE does not read its format.
+        UsageInvalid: a compiler flag would remove something that tracemap needs.
         ToolMissing: the compiler is not installed.
     """
     options = request.options
@@ -118,21 +118,21 @@ def build(request: BuildRequest, progress: Progress = no_progress, hear: Progres
     check_target(request.target, force=options.force)
     request.check_parameters()
     with temporary_folder() as folder:
-        return _Build(request, compiler, folder, progress, hear).run()
+        return _Build(request, compiler, folder, progress, report).run()
 
 
 COMPILER_WARNED: Final = "compiler-warned"
-"""What a map says where the compiler warned of something."""
+"""The slug for warnings of the compiler."""
 _MOST_WARNINGS = 5
 
 
-def _warned(said: str) -> Iterator[Diagnostic]:
-    """What the compiler warned of: kernels to be substituted that are not there, say, or code for any processor."""
-    found = warnings_in(said)
-    for text in found[:_MOST_WARNINGS]:
+def _warnings(output: str) -> Iterator[Diagnostic]:
+    """The compiler's warnings, such as missing kernels to substitute, or code for a generic processor."""
+    warnings = warnings_in(output)
+    for text in warnings[:_MOST_WARNINGS]:
         yield Diagnostic(COMPILER_WARNED, f"iree-compile: {text}")
-    if len(found) > _MOST_WARNINGS:
-        yield Diagnostic(COMPILER_WARNED, f"iree-compile: {plural(len(found) - _MOST_WARNINGS, 'warning')} more")
+    if len(warnings) > _MOST_WARNINGS:
+        yield Diagnostic(COMPILER_WARNED, f"iree-compile: {plural(len(warnings) - _MOST_WARNINGS, 'more warning')}")
 
 
 class _Build:
@@ -145,7 +145,7 @@ class _Build:
         self._compiler = compiler
         self._folder = folder
         self._progress = progress
-        self._hear = hear
+        self._report = hear
         self._parser = MlirParser()
 
     def run(self) -> Bundle:
@@ -156,14 +156,14 @@ class _Build:
         name = self._request.name_for_compiler or self._request.file_name
         bytecode = write_tagged(parsed.module, tags, name, self._folder)
         constants = has_large_constants(self._request.model)
-        # From here on the compiler runs in its own process: what is done until its end costs the user no time.
+        # From here on the compiler runs in its own process, so work in this one costs the user no time.
         remarks = self._request.options.remarks
         with Compilation(self._compiler, bytecode, self._folder, constants=constants, remarks=remarks) as compilation:
             self._progress("compiling")
             graph, texts = self._graph(parsed, tags, compilation)
-            said = compilation.wait()
-            self._hear(said)
-            graph = structs.replace(graph, diagnostics=(*graph.diagnostics, *_warned(said)))
+            output = compilation.wait()
+            self._report(output)
+            graph = structs.replace(graph, diagnostics=(*graph.diagnostics, *_warnings(output)))
             self._progress("writing the bundle")
             documents: dict[str, Document] = {COMPILED_NAME: compilation.took()}
             if remarks:
@@ -175,23 +175,23 @@ class _Build:
         try:
             return parse_model(self._parser, self._request.model)
         except ModelInvalid as error:
-            raise self._refused(error) from error
+            raise self._rejection(error) from error
 
     def _check_module_name(self, name: str) -> None:
-        """Refuse a name that the compiler's dumps, which are called after the module, cannot have or hide behind.
+        """Reject a module name that cannot be part of the names of the compiler's dumps.
 
-        The compiler makes a path of it as it is, so that `../..` leads out of the folder.
+        The compiler uses it in a path without escaping, so `../..` would lead out of the folder.
         """
         if "/" in name or "\0" in name or len(name.encode()) > _LONGEST_NAME:
             shown = name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}…"
             raise ModelInvalid(
-                f"{self._request.file_name}: its module is called {shown!r}, which cannot be a file's name, as "
-                "iree-compile needs it for its dumps; give the module another name"
+                f"{self._request.file_name}: the module's name {shown!r} cannot be a file name, which "
+                "iree-compile needs for its dumps; give the module another name"
             )
 
     def _graph(self, parsed: ParsedModel, tags: Tags, compilation: Compilation) -> tuple[TraceGraph, Mapping[str, str]]:
-        """The trace graph, and the texts that are kept by their path."""
-        # Imported now that the compiler is at work: what is needed to start it comes first.
+        """The trace graph, and the kept texts by path."""
+        # Imported only now, so that the compiler starts earlier.
         from tracemap.mapping.assembly import Assembly
         from tracemap.mapping.identity import TagIdentity
         from tracemap.mapping.model.facts import ModelFacts
@@ -200,50 +200,54 @@ class _Build:
         request = self._request
         facts = ModelFacts(describe(self._parser, parsed))
         keep = not request.options.no_sources
-        kept = keep_texts(facts.model, request.file_name, request.source_roots, keep=keep, text_of=request.text_of)
+        model_texts = keep_texts(
+            facts.model, request.file_name, request.source_roots, keep=keep, text_of=request.text_of
+        )
         assembly = Assembly(self._parser, facts, compilation, TagIdentity(tags, facts))
         try:
-            graph = assembly.graph(lambda: self._module_info(compilation.module, facts.model.name), kept.sources)
+            graph = assembly.graph(lambda: self._module_info(compilation.module, facts.model.name), model_texts.sources)
         except (ModelInvalid, SystemLimit) as error:
-            raise self._refused(error) from error
+            raise self._rejection(error) from error
         diagnostics = (*request.diagnostics, *graph.diagnostics, *_missing_kernels(compilation))
-        kernels = tuple(_without_text(each) if each.name in request.opaque_kernels else each for each in graph.kernels)
-        changed = structs.replace(graph, library=request.library, diagnostics=diagnostics, kernels=kernels)
-        return changed, kept.texts
+        kernels = tuple(
+            _without_text(kernel) if kernel.name in request.opaque_kernels else kernel for kernel in graph.kernels
+        )
+        finished = structs.replace(graph, library=request.library, diagnostics=diagnostics, kernels=kernels)
+        return finished, model_texts.texts
 
     def _remarks(self, compilation: Compilation, tagged: Path, graph: TraceGraph) -> Remarks:
-        """What LLVM and MLIR said; the bundle is whole without it."""
+        """The remarks of LLVM and MLIR; the bundle is complete without them."""
         from tracemap.mapping.compiler.remarking import is_for_cpus, mlir_remarks
-        from tracemap.mapping.remarks import placed
+        from tracemap.mapping.remarks import place_remarks
 
-        said: list[SaidRemark] = []
-        missing: list[Diagnostic] = []
+        remarks: list[SaidRemark] = []
+        diagnostics: list[Diagnostic] = []
         try:
-            said += compilation.remarks()
+            remarks += compilation.remarks()
         except ModelInvalid as error:
-            missing.append(Diagnostic("remarks-missing", f"LLVM's remarks are not known: {error}"))
+            diagnostics.append(Diagnostic("remarks-missing", f"LLVM's remarks are missing: {error}"))
         if not is_for_cpus(self._compiler.flags):
             try:
-                said += mlir_remarks(self._compiler, tagged, self._folder)
+                remarks += mlir_remarks(self._compiler, tagged, self._folder)
             except ModelInvalid as error:
-                missing.append(Diagnostic("remarks-missing", f"MLIR's remarks are not known: {error}"))
-        return structs.replace(placed(said, graph), diagnostics=tuple(missing))
+                diagnostics.append(Diagnostic("remarks-missing", f"MLIR's remarks are missing: {error}"))
+        return structs.replace(place_remarks(remarks, graph), diagnostics=tuple(diagnostics))
 
-    def _refused(self, ours: TracemapError) -> TracemapError:
-        """iree-compile's own words about the model as it stands in its file; ours where it has none to say."""
+    def _rejection(self, error: TracemapError) -> TracemapError:
+        """iree-compile's own error for the model's file; `error` if it has none."""
         from tracemap.mapping.texts import safe_name
 
-        # Of what is too deep the compiler's own words would be those of its crash; a limit is no fault of the model's.
-        if isinstance(ours, SystemLimit) or TOO_DEEP in str(ours):
-            return type(ours)(f"{self._request.file_name}: cannot be compiled: {ours}")
+        # For too deep models the compiler would crash, and a limit is not the model's fault.
+        if isinstance(error, SystemLimit) or TOO_DEEP in str(error):
+            return type(error)(f"{self._request.file_name}: cannot be compiled: {error}")
         copy = self._folder / safe_name(self._request.file_name)
         copy.write_bytes(self._request.model)
-        own = compilers_own_error(self._compiler, copy, self._folder / "unused.vmfb")
-        if own is None:
-            message = str(ours).replace("-:", f"{self._request.file_name}:", 1)
+        reported = compilers_own_error(self._compiler, copy, self._folder / "unused.vmfb")
+        if reported is None:
+            message = str(error).replace("-:", f"{self._request.file_name}:", 1)
         else:
-            message = str(own).replace(str(copy), self._request.file_name)
-        return type(own or ours)(f"{self._request.file_name}: cannot be compiled: {message}")
+            message = str(reported).replace(str(copy), self._request.file_name)
+        return type(reported or error)(f"{self._request.file_name}: cannot be compiled: {message}")
 
     def _module_info(self, module: Path, name: str) -> ModuleInfo:
         from iree.compiler import version
@@ -255,7 +259,7 @@ class _Build:
 
 def _missing_kernels(compilation: Compilation) -> Iterator[Diagnostic]:
     if compilation.no_kernels:
-        text = f"kernels have no text and no steps: {compilation.no_kernels}"
+        text = f"kernels have no text and no lines of IR: {compilation.no_kernels}"
         yield Diagnostic("kernels-unknown", text)
 
 
@@ -273,10 +277,10 @@ def _files(
 
 
 _LONGEST_NAME: Final = 200
-"""Bytes of a module's name: with what the compiler adds, a file's name has 255 at most."""
+"""Bytes of a module's name: with the compiler's additions a file name has at most 255."""
 _LARGE_CONSTANT = re.compile(rb'dense_resource<|dense<"0x|dense<\[[^>]{400}|torch_tensor_')
 
 
 def has_large_constants(model: bytes) -> bool:
-    """Whether a model looks as if it had large constants; the compiler may still make some where it does not."""
+    """Whether a model seems to contain large constants; the compiler may create some in other models, too."""
     return _LARGE_CONSTANT.search(model) is not None

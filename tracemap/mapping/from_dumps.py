@@ -1,4 +1,4 @@
-"""`build --from-dumps`: phase dumps and module of another compilation to a bundle."""
+"""`build --from-dumps`: a bundle from the phase dumps and the module of another compilation."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ from tracemap.units import plural
 
 # ---- dumps
 #
-# Phase dumps of a compilation made elsewhere: which files of a folder they are.
+# The phase dumps of another compilation, found by file name in a folder.
 
 
 NEEDED = ("dispatch-creation", "flow", "hal")
-"""Phases without which there are no members, no sites, or no commands."""
+"""Required phases: without them there are no fused ops, no dispatch sites, or no commands."""
 
 LAST = "vm"
-"""The phase behind which the module is written; no op is followed so far."""
-# Of the data that the last phase holds only executables say of what kind they are.
+"""The phase after which the module is written; ops are not followed this far."""
+# Of the data in the last phase, only executables state their format.
 _EXECUTABLE = re.compile(rb'^\s*vm\.rodata [^"\n]*mime_type = "[^"\n]*"> dense<"0x([0-9A-Fa-f]+)">', re.MULTILINE)
 
 
 class Dumps:
-    """The dumps in a folder: the phases of one compilation that has ended.
+    """The phase dumps of one finished compilation in a folder.
 
     Raises:
-        DumpsInvalid: a phase that is needed is missing, or there are several dumps of one.
+        DumpsInvalid: a required phase is missing, or a phase has several dumps.
     """
 
     is_own = False
@@ -53,14 +53,14 @@ class Dumps:
     def __init__(self, folder: Path, *, model_given: bool) -> None:
         self._files: dict[str, Path] = {}
         for phase in (*PHASES, LAST):
-            found = sorted(folder.glob(f"*.{phase}.mlir"))
-            if len(found) > 1:
+            files = sorted(folder.glob(f"*.{phase}.mlir"))
+            if len(files) > 1:
                 raise DumpsInvalid(
-                    f"{folder}: several dumps of the phase {phase} ({found[0].name}, {found[1].name}); "
-                    "keep those of one compilation in a folder of their own"
+                    f"{folder}: several dumps of the phase {phase} ({files[0].name}, {files[1].name}); "
+                    "use a folder with the dumps of one compilation only"
                 )
-            if found:
-                self._files[phase] = found[0]
+            if files:
+                self._files[phase] = files[0]
         for phase in NEEDED if model_given else ("input", *NEEDED):
             if phase not in self._files:
                 raise DumpsInvalid(
@@ -73,79 +73,81 @@ class Dumps:
         return phase in self._files
 
     def file(self, phase: str) -> Path:
-        """Where the dump of a phase lies."""
+        """The file with the dump of a phase."""
         return self._files[phase]
 
     def wait_for(self, phase: str) -> str:
         """The text of a phase's dump.
 
         Raises:
-            DumpsInvalid: it cannot be read, or it was printed without locations.
+            DumpsInvalid: it cannot be read, or it has no locations.
         """
         text = stored_bytes(self._files[phase], DumpsInvalid).decode(errors="replace")
         if "loc(" not in text:
-            raise DumpsInvalid(f"{self._files[phase]}: no locations in it; compile with --mlir-print-debuginfo")
+            raise DumpsInvalid(f"{self._files[phase]}: has no locations; compile with --mlir-print-debuginfo")
         return text
 
     def executables(self) -> Iterator[bytes]:
-        """The executables in the dump of the last phase, as the module has them; none where there is no such dump."""
+        """The executables in the dump of the last phase, byte for byte as in the module; none without such a dump."""
         if self.has(LAST):
             text = stored_bytes(self._files[LAST], DumpsInvalid)
-            for found in _EXECUTABLE.finditer(text):
-                # A digit that is missing makes other bytes, which are in no module.
-                yield bytes.fromhex(found[1][: len(found[1]) // 2 * 2].decode("ascii"))
+            for match in _EXECUTABLE.finditer(text):
+                # A missing digit gives other bytes, which are in no module.
+                yield bytes.fromhex(match[1][: len(match[1]) // 2 * 2].decode("ascii"))
 
     def kernels(self) -> tuple[KernelText, ...]:
-        """The machine code's debug lines are not ours."""
+        """None: the machine code's debug lines are not lines of tracemap's kernel texts."""
         return ()
 
 
 # ---- from dumps
 #
-# Phase dumps and module of a compilation made elsewhere -> bundle: no tags, so the map says how far identity goes.
+# Phase dumps and module of another compilation -> bundle. There are no tags, so the map says which ops are unknown.
 
 
 _UNKNOWN_COMPILER = "unknown"
 
 
-def build_from_dumps(request: BuildRequest, dumped: Path, compiled: Path, progress: Progress = no_progress) -> Bundle:
-    """Make a bundle of a compilation that ran elsewhere.
+def build_from_dumps(
+    request: BuildRequest, dumps_folder: Path, module: Path, progress: Progress = no_progress
+) -> Bundle:
+    """Make a bundle from a compilation that ran elsewhere.
 
     Args:
-        request: what to build; without a model the input phase's dump is the model.
-        dumped: the folder of the compilation's phase dumps.
-        compiled: the module that it made.
-        progress: is told what is being done.
+        request: the build request; without a model, the input phase's dump is the model.
+        dumps_folder: the folder of the compilation's phase dumps.
+        module: the compiled module.
+        progress: called with a text for each step.
 
     Raises:
-        DumpsInvalid: a dump that is needed is missing or has no locations; the module is not that of the dumps.
+        DumpsInvalid: a required dump is missing or has no locations, or the module does not belong to the dumps.
         ModelInvalid: the model, or a dump, does not parse.
         TargetExists, TargetUnwritable: the bundle cannot be written.
-        InputInvalid: a file of parameters is missing, or of a kind that IREE does not read.
+        InputInvalid: a parameter file is missing, or IREE does not read its format.
     """
     check_target(request.target, force=request.options.force)
     request.check_parameters()
-    dumps = Dumps(dumped, model_given=bool(request.model))
+    dumps = Dumps(dumps_folder, model_given=bool(request.model))
     progress("reading the dumps")
     parser = MlirParser()
     data = request.model or dumps.wait_for("input").encode()
     name = request.file_name or dumps.file("input").name
     facts = ModelFacts(describe(parser, _parsed(parser, data, name)))
     identity = LocationIdentity(parser, facts, name)
-    kept = keep_texts(facts.model, name, request.source_roots, keep=not request.options.no_sources)
-    info = _module_info(compiled, facts.model.name)
+    texts = keep_texts(facts.model, name, request.source_roots, keep=not request.options.no_sources)
+    info = _module_info(module, facts.model.name)
     try:
-        graph = Assembly(parser, facts, dumps, identity).graph(lambda: info, kept.sources)
+        graph = Assembly(parser, facts, dumps, identity).graph(lambda: info, texts.sources)
     except ModelInvalid as error:
-        raise DumpsInvalid(f"{dumped}: {error}") from error
-    _check_module(graph, dumps, compiled)
-    diagnostics = (_how_far(graph, facts, identity.provenance), *graph.diagnostics)
+        raise DumpsInvalid(f"{dumps_folder}: {error}") from error
+    _check_module(graph, dumps, module)
+    diagnostics = (_identity_note(graph, facts, identity.provenance), *graph.diagnostics)
     graph = structs.replace(graph, diagnostics=diagnostics, library=request.library)
     progress("writing the bundle")
     with temporary_folder() as folder:
         copy = folder / "module.vmfb"
-        shutil.copyfile(compiled, copy)
-        return store(request.target, graph, Files(copy, kept.texts, keeping=request.kept), force=request.options.force)
+        shutil.copyfile(module, copy)
+        return store(request.target, graph, Files(copy, texts.texts, keeping=request.kept), force=request.options.force)
 
 
 def _parsed(parser: MlirParser, data: bytes, name: str) -> ParsedModel:
@@ -162,19 +164,19 @@ def _module_info(module: Path, name: str) -> ModuleInfo:
 
 
 def _check_module(graph: TraceGraph, dumps: Dumps, module: Path) -> None:
-    """Refuse a file that is not the module of the dumps."""
-    why = next(_differences(graph, dumps, stored_bytes(module, DumpsInvalid)), "")
-    if why:
+    """Reject a module that does not belong to the dumps."""
+    difference = next(_differences(graph, dumps, stored_bytes(module, DumpsInvalid)), "")
+    if difference:
         raise DumpsInvalid(
-            f"{module}: not the module that the dumps belong to: {why}; give the output of the same compilation"
+            f"{module}: does not belong to the dumps: {difference}; pass the module of the same compilation"
         )
 
 
 def _differences(graph: TraceGraph, dumps: Dumps, module: bytes) -> Iterator[str]:
-    """What the dumps tell of their module that this one has not.
+    """The functions, kernels and executables of the dumps that are not in a module.
 
-    It names the functions, and the kernels that commands dispatch. Kernels of one name may do other work, so where
-    there is a dump of the last phase its executables lie in the module as they are.
+    A module contains the names of its functions and of the kernels that commands dispatch. Kernels of the same name may
+    do other work, so with a dump of the last phase the bytes of its executables are compared, too.
     """
     for function in graph.functions:
         if function.name.encode() not in module:
@@ -182,19 +184,19 @@ def _differences(graph: TraceGraph, dumps: Dumps, module: bytes) -> Iterator[str
     for kernel in dict.fromkeys(site.kernel for site in graph.sites if isinstance(site.command_index, int)):
         if kernel.encode() not in module:
             yield f"it has no kernel {kernel}"
-    for number, executable in enumerate(dumps.executables()):
+    for index, executable in enumerate(dumps.executables()):
         if executable not in module:
-            yield f"it does not have the code of executable {number} of {dumps.file(LAST).name}"
+            yield f"it does not contain the code of executable {index} in {dumps.file(LAST).name}"
 
 
-def _how_far(graph: TraceGraph, facts: ModelFacts, provenance: Provenance) -> Diagnostic:
-    """How far locations alone distinguish ops, and how many sites that leaves without known ops."""
+def _identity_note(graph: TraceGraph, facts: ModelFacts, provenance: Provenance) -> Diagnostic:
+    """A diagnostic: how many ops have a location that is theirs alone, and how many dispatches have known ops."""
     locations = [facts.operations[op.id.number].parsed_location for op in graph.ops if op.own_location]
-    alone = sum(1 for location in locations if len(provenance.of(location)) == 1)
-    known = sum(1 for site in graph.sites if site.members)
+    unique = sum(1 for location in locations if len(provenance.of(location)) == 1)
+    sites_with_ops = sum(1 for site in graph.sites if site.members)
     text = (
-        f"made from dumps without tags: {alone} of {plural(len(graph.ops), 'op')} have a location of their own; the "
-        f"ops of {known} of {plural(len(graph.sites), 'dispatch site')} are known. The others have no members, "
-        "because ops that share a location, or have none, cannot be distinguished: build without --from-dumps for that"
+        f"made from dumps without tags: {unique} of {plural(len(graph.ops), 'op')} have a location of their own, and "
+        f"the ops of {sites_with_ops} of {plural(len(graph.sites), 'dispatch site')} are known. In the others, ops "
+        "share a location or have none and cannot be distinguished. Build without --from-dumps to know them all"
     )
     return Diagnostic("identity-by-location", text)

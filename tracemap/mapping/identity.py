@@ -1,4 +1,4 @@
-"""How operations of phases are known to come from operations of the model: tags, or its own locations."""
+"""Identity of operations across phases: by tags, or by the model's own locations."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from tracemap.ir.parsing import MlirParser, walk
 from tracemap.ir.source import TEXT_FILE
 from tracemap.locations import CallSite, FileRange, Fused, Location, Name, is_informative
 from tracemap.mapping.model.facts import ModelFacts
-from tracemap.mapping.model.kinds import HANDS_BACK, computes
-from tracemap.mapping.tagging import Provenance, Tags, Way
+from tracemap.mapping.model.kinds import REGION_TERMINATORS, computes
+from tracemap.mapping.tagging import OpPath, Provenance, Tags
 
 # ---- model locations
 #
-# Operations of a model by the locations that the model gives them itself, where a compilation had no tags.
+# Identifies operations by the model's own locations, for compilations without tags.
 #
-# Inlining puts the call in front of what is called: `A` becomes `callsite(A at F)` for a call at `F`, and a location
-# that is a call site already, `callsite(A at B)`, becomes `callsite(A at callsite(B at F))`. So locations are compared
-# as chains of frames, the innermost first: the first frames are the operation's own location, the others are the calls
-# that led to it. An operation whose location is that of several ops is of none of them.
+# Inlining wraps locations in the call: `A` becomes `callsite(A at F)` for a call at `F`, and an existing call site
+# `callsite(A at B)` becomes `callsite(A at callsite(B at F))`. So locations are compared as chains of frames, innermost
+# first: the first frames are the operation's own location, the others are the calls that led to it. A location that
+# several ops share identifies none of them.
 
 
 _STANDARD_INPUT = ("-", "<stdin>")
 _MOST_PATHS = 16
-"""How many ways of calls to an operation are told apart."""
+"""The most call paths to an operation that are distinguished."""
 
 Chain = tuple[Location, ...]
-"""The frames of a location, the innermost first."""
+"""The frames of a location, innermost first."""
 
 
 class LocationsOfModel(Provenance):
     """Provenance by the locations that the model gives its own operations.
 
-    Where several ops share a location, those that do the work stand for all: a frontend writes one location on an op
-    and on the constants, initial values and reshapes that belong to it. Where several do the work, none is told.
-    `file_name`: of the model, as the compiler was given it; places in that file go by the name of its text.
+    If several ops share a location, those that do the work stand for all: a frontend writes one location on an op and
+    on its constants, initial values and reshapes. If several of them do work, the location identifies none.
+    `file_name`: the compiler's name for the model; locations in that file are compared as positions in the text.
     """
 
     def __init__(self, facts: ModelFacts, file_name: str) -> None:
@@ -53,100 +53,109 @@ class LocationsOfModel(Provenance):
             functions = self._by_chain.setdefault(self._chain(operation.parsed_location), {})
             functions.setdefault(operation.function, []).append(index)
         self._longest = max(map(len, self._by_chain), default=0)
-        self._candidates: dict[int, tuple[Location, Sequence[Sequence[Way]]]] = {}
+        self._candidates: dict[int, tuple[Location, Sequence[Sequence[OpPath]]]] = {}
 
-    def ways(self, location: Location) -> tuple[Way, ...]:
-        """The operations that are told, with the calls that led to them; none of a call that is not told."""
-        return self._told(location)[1]
+    def op_paths(self, location: Location) -> tuple[OpPath, ...]:
+        """The identified operations with the calls that led to them; ambiguous locations give none."""
+        return self._resolve(location)[1]
 
     def doubtful(self, location: Location) -> tuple[int, ...]:
-        """The operations of several ops, one of which has this location, where nothing tells which."""
+        """The operations that a location may stand for, if it is shared by several ops."""
         groups = [group for group in self._groups(location) if self._is_of_several(group)]
         return tuple(dict.fromkeys(index for group in groups for index, _ in group))
 
-    def is_untold(self, location: Location) -> bool:
-        """Whether a location says something, and not which op it is of: it is of several ops, or of none."""
+    def is_ambiguous(self, location: Location) -> bool:
+        """Whether a location is meaningful, but stands for several ops or for none."""
         groups = self._groups(location)
         return any(not group or self._is_of_several(group) for group in groups)
 
     @cached_property
     def anonymous(self) -> Set[int]:
-        """The ops that compute, and of whose work something has no location."""
+        """The computing ops of which some part has no location."""
         facts = self._facts
         unlocated = (operation for operation in facts.operations if operation.index not in facts.with_location)
-        owners = {operation.owner for operation in unlocated if not operation.name.endswith(HANDS_BACK)}
+        owners = {operation.owner for operation in unlocated if not operation.name.endswith(REGION_TERMINATORS)}
         return frozenset(owner for owner in owners if computes(facts.operations[owner]))
 
     def named_by(self, location: Location) -> Sequence[int]:
-        """Nothing: what a location names depends on what stands around it."""
+        """Nothing, since the meaning of a location depends on the call sites around it."""
         return ()
 
-    def _ways(self, location: Location) -> Sequence[Way]:
-        told = [group for group in self._groups(location) if not self._is_of_several(group)]
-        return list(dict.fromkeys(way for group in told for way in _with_one_path(group)))
+    def _op_paths(self, location: Location) -> Sequence[OpPath]:
+        unambiguous = [group for group in self._groups(location) if not self._is_of_several(group)]
+        return list(dict.fromkeys(op_path for group in unambiguous for op_path in _with_one_path(group)))
 
-    def _groups(self, location: Location) -> Sequence[Sequence[Way]]:
-        """What each of the locations that were fused into one may be of, each with the calls that led to it."""
-        known = self._candidates.get(id(location))
-        if known is None:
+    def _groups(self, location: Location) -> Sequence[Sequence[OpPath]]:
+        """For each location in a fused one, its candidate operations with the calls that led to them."""
+        cached = self._candidates.get(id(location))
+        if cached is None:
             groups = list(self._resolved(self._chain(location))) if is_informative(location) else []
-            known = self._candidates[id(location)] = (location, groups)
-        return known[1]
+            cached = self._candidates[id(location)] = (location, groups)
+        return cached[1]
 
-    def _is_of_several(self, group: Sequence[Way]) -> bool:
+    def _is_of_several(self, group: Sequence[OpPath]) -> bool:
         return len({self._facts.operations[index].owner for index, _ in group}) > 1
 
     def _chain(self, location: Location) -> Chain:
         frames: list[Location] = []
-        left = [location]
-        while left:
-            current = left.pop()
+        pending = [location]
+        while pending:
+            current = pending.pop()
             if isinstance(current, CallSite):
-                left += [current.caller, current.callee]
+                pending += [current.caller, current.callee]
             else:
-                frames.append(self._of_text(current))
+                frames.append(self._normalized(current))
         return tuple(frames)
 
-    def _of_text(self, location: Location) -> Location:
-        """A location in which places of the model's file go by the name of its text: the parser made them up."""
+    def _normalized(self, location: Location) -> Location:
+        """Replace the model's file name in locations by the name for its text, which the parser uses."""
         match location:
             case FileRange(file=file) if file in _STANDARD_INPUT or PurePosixPath(file).name == self._base_name:
                 return replace(location, file=TEXT_FILE)
             case Name(child=child):
-                return replace(location, child=self._of_text(child))
+                return replace(location, child=self._normalized(child))
             case Fused(locations=parts):
-                return replace(location, locations=tuple(map(self._of_text, parts)))
+                return replace(location, locations=tuple(map(self._normalized, parts)))
             case CallSite(callee=callee, caller=caller):
-                return CallSite(self._of_text(callee), self._of_text(caller))
+                return CallSite(self._normalized(callee), self._normalized(caller))
         return location
 
-    def _resolved(self, chain: Chain) -> Iterator[Sequence[Way]]:
-        """The groups of operations of which a chain is: one group, or one for each of what was fused."""
-        if found := self._whole(chain):
-            yield found
+    def _resolved(self, chain: Chain) -> Iterator[Sequence[OpPath]]:
+        """The candidate operations of a chain: one group, or a group for each fused location."""
+        if op_paths := self._with_prefix_location(chain):
+            yield op_paths
             return
-        first, rest = chain[0], chain[1:]
-        match first:
+        innermost, rest = chain[0], chain[1:]
+        match innermost:
             case Name(child=within) if is_informative(within):
                 yield from self._resolved((*self._chain(within), *rest))
-            case Fused(locations=parts) if is_informative(first):
+            case Fused(locations=parts) if is_informative(innermost):
                 yield from self._of_parts([part for part in parts if is_informative(part)], rest)
-            case _ if replaced := self._replaced(rest):
+            case _ if replaced := self._replaced_by_call(rest):
                 yield replaced
-            case _ if is_informative(first):
+            case _ if is_informative(innermost):
                 yield ()
 
-    def _replaced(self, rest: Chain) -> Sequence[Way]:
-        """The operations that a call has replaced, whose function is none of the model's."""
-        found = self._whole(rest) if rest else ()
-        return [way for way in found if way[0] not in self._calls and computes(self._facts.operations[way[0]])]
+    def _replaced_by_call(self, rest: Chain) -> Sequence[OpPath]:
+        """The operations that the compiler replaced by a call of a function that is not in the model."""
+        op_paths = self._with_prefix_location(rest) if rest else ()
+        return [
+            op_path
+            for op_path in op_paths
+            if op_path[0] not in self._calls and computes(self._facts.operations[op_path[0]])
+        ]
 
-    def _of_parts(self, parts: Sequence[Location], rest: Chain) -> Iterator[Sequence[Way]]:
-        """Of locations that were fused what each is of: itself, or what was fused in the model and all is here."""
-        fusable = dict.fromkeys(each for part in parts for each in self._fused_around.get(part, ()))
-        fused = [each for each in fusable if {*each.locations} <= {*parts}]
+    def _of_parts(self, parts: Sequence[Location], rest: Chain) -> Iterator[Sequence[OpPath]]:
+        """The candidates of fused locations: of each location, and of locations that the model itself fused."""
+        fusable = dict.fromkeys(location for part in parts for location in self._fused_around.get(part, ()))
+        fused = [location for location in fusable if {*location.locations} <= {*parts}]
         for part in parts:
-            around = [way for each in fused if part in each.locations for way in self._whole((each, *rest))]
+            around = [
+                op_path
+                for location in fused
+                if part in location.locations
+                for op_path in self._with_prefix_location((location, *rest))
+            ]
             for group in self._resolved((*self._chain(part), *rest)):
                 if group or not around:
                     yield list(dict.fromkeys((*group, *around)))
@@ -155,25 +164,25 @@ class LocationsOfModel(Provenance):
 
     @cached_property
     def _fused_around(self) -> Mapping[Location, Sequence[Fused]]:
-        """By its parts what is fused in the model, which may be fused with more."""
-        found: dict[Location, list[Fused]] = {}
-        for first in (chain[0] for chain in self._by_chain):
-            if isinstance(first, Fused) and not first.metadata:
-                for part in first.locations:
-                    found.setdefault(part, []).append(first)
-        return found
+        """The fused locations of the model, by their parts, since the compiler may fuse them with more."""
+        locations_by_part: dict[Location, list[Fused]] = {}
+        for location in (chain[0] for chain in self._by_chain):
+            if isinstance(location, Fused) and not location.metadata:
+                for part in location.locations:
+                    locations_by_part.setdefault(part, []).append(location)
+        return locations_by_part
 
-    def _whole(self, chain: Chain) -> Sequence[Way]:
-        """The operations whose location is the beginning of a chain, the rest of which are calls of their function."""
-        found: list[Way] = []
+    def _with_prefix_location(self, chain: Chain) -> Sequence[OpPath]:
+        """The operations whose location is the start of a chain, if the rest are calls of their function."""
+        op_paths: list[OpPath] = []
         for length in range(min(len(chain), self._longest), 0, -1):
             for function, indices in self._by_chain.get(chain[:length], {}).items():
                 paths = list(islice(self._paths(function, chain[length:]), _MOST_PATHS))
-                found += [(index, path) for index in indices for path in paths]
-        return _most_able(found, self._rank)
+                op_paths += [(index, path) for index in indices for path in paths]
+        return _most_likely(op_paths, self._rank)
 
     def _paths(self, function: object, rest: Chain) -> Iterator[tuple[int, ...]]:
-        """The calls that lead to a function, outermost first, as the frames around what stands in it tell."""
+        """The call paths to a function, outermost first, that match the frames around an operation in it."""
         if not rest:
             yield ()
             return
@@ -184,62 +193,61 @@ class LocationsOfModel(Provenance):
                 operation = self._facts.operations[call]
                 if operation.symbol == function:
                     yield from ((*outer, call) for outer in self._paths(operation.function, rest[length:]))
-        if not is_call:  # what the compiler put around a function of the model
+        if not is_call:  # frames that the compiler added around a function of the model
             yield ()
 
     @cached_property
     def _calls_at(self) -> Mapping[Chain, Sequence[int]]:
         calls = self._facts.call_ops
-        found = {
+        calls_by_chain = {
             chain: [index for indices in functions.values() for index in indices if index in calls]
             for chain, functions in self._by_chain.items()
         }
-        return {chain: indices for chain, indices in found.items() if indices}
+        return {chain: indices for chain, indices in calls_by_chain.items() if indices}
 
     def _rank(self, index: int) -> int:
-        """How surely an operation's op does work of its own: 0 does, 1 moves elements, 2 does none."""
+        """How likely an operation's op does the work: 0 computes, 1 moves elements, 2 does neither."""
         op = self._facts.operations[index].owner
         if not computes(self._facts.operations[op]):
             return 2
         return 1 if op in self._facts.moves else 0
 
 
-def _most_able(ways: Sequence[Way], rank: Callable[[int], int]) -> Sequence[Way]:
-    """Of operations that share a location those of the ops that most surely do work of their own."""
-    best = min((rank(index) for index, _ in ways), default=0)
-    return list(dict.fromkeys(way for way in ways if rank(way[0]) == best))
+def _most_likely(op_paths: Sequence[OpPath], rank: Callable[[int], int]) -> Sequence[OpPath]:
+    """Of operations that share a location, those whose ops most likely do the work."""
+    best = min((rank(index) for index, _ in op_paths), default=0)
+    return list(dict.fromkeys(op_path for op_path in op_paths if rank(op_path[0]) == best))
 
 
-def _with_one_path(group: Sequence[Way]) -> Iterable[Way]:
-    """The operations of a group, without calls where several ways lead to one and nothing tells which it was."""
+def _with_one_path(group: Sequence[OpPath]) -> Iterable[OpPath]:
+    """The operations of a group; an operation with several possible call paths has none."""
     paths: dict[int, set[tuple[int, ...]]] = {}
     for index, path in group:
         paths.setdefault(index, set()).add(path)
-    return [(index, next(iter(found)) if len(found) == 1 else ()) for index, found in paths.items()]
+    return [(index, next(iter(call_paths)) if len(call_paths) == 1 else ()) for index, call_paths in paths.items()]
 
 
 # ---- identity
 #
-# How operations in the phases of a compilation are known to come from operations of the model: by tags, or without.
+# The two ways to identify operations in the phases of a compilation: by tags, or by the model's own locations.
 #
-# Where the compilation ran elsewhere there are no tags. What is left of identity are the locations that the model
-# gives its operations itself: an operation of a phase comes from the ops whose whole location it carries, and ops that
-# share a location cannot be told apart.
+# A compilation that ran elsewhere has no tags, only the model's own locations. An operation of a phase comes from the
+# ops whose whole location it carries, and ops that share a location cannot be distinguished.
 
 
 class Identity(Protocol):
-    """How operations of the phases are known to come from operations of the model."""
+    """The mapping from operations of phases to operations of the model."""
 
     @property
     def provenance(self) -> Provenance:
-        """What a location says about where an operation came from."""
+        """The provenance of locations."""
 
     def located(self, dump: str) -> frozenset[int]:
-        """The indices of the ops that the dump of a phase still locates, by themselves or by a part of them."""
+        """The indices of the ops that a phase's dump still locates, directly or by a part of them."""
 
 
 class TagIdentity:
-    """By the tags that tracemap put in: exact."""
+    """Exact identity by tracemap's tags."""
 
     def __init__(self, tags: Tags, facts: ModelFacts) -> None:
         self._tags = Tags(tags.prefix, facts.call_ops)
@@ -251,12 +259,12 @@ class TagIdentity:
         return self._tags
 
     def located(self, dump: str) -> frozenset[int]:
-        """The ops whose tags stand on operations of the dump."""
+        """The ops whose tags are on operations of the dump."""
         return self._facts.owners(DumpText(dump, self._tags.prefix).tags())
 
 
 class LocationIdentity:
-    """By the model's own locations: as good as those are. `file_name`: of the model, as the compiler was given it."""
+    """Identity by the model's own locations. `file_name`: the compiler's name for the model."""
 
     def __init__(self, parser: MlirParser, facts: ModelFacts, file_name: str) -> None:
         self._parser = parser
@@ -265,13 +273,13 @@ class LocationIdentity:
 
     @property
     def provenance(self) -> Provenance:
-        """The whole locations of the model's operations."""
+        """The locations of the model's operations."""
         return self._locations
 
     def located(self, dump: str) -> frozenset[int]:
-        """The ops whose location an operation of the dump carries."""
+        """The ops whose location is on an operation of the dump."""
         locations = map(self._parser.location, walk(self._parser.parse(dump).operation))
-        told = self._locations
+        provenance = self._locations
         return self._facts.owners(
-            {index for location in locations for index in (*told.of(location), *told.doubtful(location))}
+            {index for location in locations for index in (*provenance.of(location), *provenance.doubtful(location))}
         )

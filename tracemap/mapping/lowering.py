@@ -1,4 +1,4 @@
-"""Stages of pass pipelines: loops, the ops that work in them, and why others are nowhere."""
+"""Stages of pass pipelines: the loops, the ops in them, and the reasons for ops without any operation left."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from tracemap.units import UNKNOWN, Integer
 
 # ---- kinds
 #
-# Kinds of operations of a stage: loops, what does work, and what is evidence of little or nothing.
+# Kinds of operations in a stage: loops, work, and operations that are weak evidence or none.
 
 
 _TERMINATORS = (".condition", ".in_parallel", ".operator_terminator", ".return", ".terminator", ".yield")
 _REDUCTION = "scf.reduce"
-"""The end of an `scf.parallel`; what it reduces stands in its region."""
+"""The end of an `scf.parallel`, with the reduction in its region."""
 _CONSTANT = ".constant"
 
-_ADDRESSES = frozenset(
+_ADDRESSING = frozenset(
     """
     bufferization.alloc_tensor bufferization.dealloc_tensor bufferization.to_buffer bufferization.to_tensor
     memref.alloc memref.alloca memref.assume_alignment memref.cast memref.collapse_shape memref.dealloc memref.dim
@@ -44,20 +44,20 @@ _ADDRESSES = frozenset(
 _INDEX = "index"
 
 _WRAPPERS = CONTROL_FLOW | FUNCTIONS
-"""Operations outside of loops that are looked into, not taken as a whole."""
-_NOT_OF_THE_PROGRAM = "transform."
-"""Operations that tell the compiler what to do."""
+"""Operations outside of loops whose children are examined one by one."""
+_COMPILER_DIRECTIVES = "transform."
+"""Prefix of operations that are instructions to the compiler."""
 
 
 class Kind(enum.Enum):
-    """What an operation of a stage does, as far as evidence goes."""
+    """The kind of an operation, which decides what ops it is evidence of."""
 
     WORK = enum.auto()
-    """It is evidence of every op whose tag it carries."""
+    """Evidence of every op whose tag it carries."""
     ADDRESS = enum.auto()
-    """It names memory or computes an index: evidence only of ops that do no more themselves."""
+    """Names memory or computes an index: evidence only of ops that do the same."""
     CONSTANT = enum.auto()
-    """Evidence only of constants: others are made for bounds and steps of loops."""
+    """Evidence only of constants, since passes also make constants for loop bounds and steps."""
     TERMINATOR = enum.auto()
     """Never evidence."""
 
@@ -69,18 +69,18 @@ def kind_of(operation: StageOp) -> Kind:
         return Kind.TERMINATOR
     if name.endswith(_CONSTANT):
         return Kind.CONSTANT
-    if name in _ADDRESSES or (operation.computes_index and not operation.children):
+    if name in _ADDRESSING or (operation.computes_index and not operation.children):
         return Kind.ADDRESS
     return Kind.WORK
 
 
 def is_evidence(kind: Kind, source: SourceOperation) -> bool:
-    """Whether an operation of a kind is evidence of an operation of the model whose tag it carries."""
+    """Whether an operation of a kind is evidence of the model's operation whose tag it carries."""
     match kind:
         case Kind.WORK:
             return True
         case Kind.ADDRESS:
-            indices_only = bool(source.results) and all(each == _INDEX for each in source.results)
+            indices_only = bool(source.results) and all(result == _INDEX for result in source.results)
             return source.is_op and (names_memory(source) or indices_only)
         case Kind.CONSTANT:
             return source.is_op and is_constant(source)
@@ -89,17 +89,17 @@ def is_evidence(kind: Kind, source: SourceOperation) -> bool:
 
 
 def names_memory(operation: SourceOperation) -> bool:
-    """Whether an op only names memory. Passes make such operations around what they rewrite."""
-    return operation.name in _ADDRESSES
+    """Whether an op only names memory. Passes create such operations around what they rewrite."""
+    return operation.name in _ADDRESSING
 
 
 def is_of_the_program(operation: SourceOperation) -> bool:
-    """Whether an op of the model is something that a pass makes loops or other operations of."""
-    return not is_structural(operation) and not operation.name.startswith(_NOT_OF_THE_PROGRAM)
+    """Whether passes can turn an op of the model into loops or other operations."""
+    return not is_structural(operation) and not operation.name.startswith(_COMPILER_DIRECTIVES)
 
 
 def outermost_loops(operations: Iterable[StageOp]) -> Iterator[StageOp]:
-    """The loops in operations that are in no other loop among them, in order."""
+    """The loops among operations and inside them that no other loop contains, in order."""
     for operation in operations:
         if operation.name in LOOPS:
             yield operation
@@ -108,7 +108,7 @@ def outermost_loops(operations: Iterable[StageOp]) -> Iterator[StageOp]:
 
 
 def loops_and_rest(operation: StageOp) -> Iterator[StageOp]:
-    """Outermost loops, and the operations outside of them: those that hold loops by themselves, others whole."""
+    """Outermost loops, and the operations outside of them; operations that contain loops are split up."""
     yield operation
     if operation.name not in LOOPS and is_looked_into(operation):
         for child in operation.children:
@@ -116,37 +116,37 @@ def loops_and_rest(operation: StageOp) -> Iterator[StageOp]:
 
 
 def is_looked_into(operation: StageOp) -> bool:
-    """Whether what stands in an operation that is no loop is looked at by itself."""
+    """Whether the operations inside an operation that is not a loop are examined one by one."""
     return operation.name in _WRAPPERS or next(outermost_loops(operation.children), None) is not None
 
 
 # ---- losses
 #
-# Why ops are found nowhere in a stage, as far as the model as written tells; it is all inferred.
+# The reasons for ops that are nowhere in a stage, inferred from the model as written.
 
 
 class Losses:
-    """Finds the reasons of one model. `followed`: the ops that are looked for in stages."""
+    """Finds the reasons for one model. `followed`: the ops that stages are searched for."""
 
     def __init__(self, facts: ModelFacts, followed: Sequence[SourceOperation]) -> None:
         self._facts = facts
         self._followed = followed
 
-    def reasons(self, found: Collection[OpId]) -> dict[OpId, Reason]:
-        """The reason of each op that is not among those found, where there is one."""
+    def reasons(self, located_ops: Collection[OpId]) -> dict[OpId, Reason]:
+        """The reasons for ops that were not located, if known."""
         reasons = {}
         for operation in self._followed:
             op = OpId.of(operation.index)
-            slug = "" if op in found else self._slug(operation, found)
+            slug = "" if op in located_ops else self._slug(operation, located_ops)
             if slug:
-                where = self._facts.place(self._facts.twins[operation.index]) if slug == "twin" else ""
+                where = self._facts.place(self._facts.duplicates[operation.index]) if slug == "twin" else ""
                 reasons[op] = reason(slug, where)
         return reasons
 
-    def _slug(self, operation: SourceOperation, found: Collection[OpId]) -> str:
+    def _slug(self, operation: SourceOperation, located_ops: Collection[OpId]) -> str:
         index = operation.index
-        twin = self._facts.twins.get(index, -1)
-        if operation.results and twin >= 0 and OpId.of(twin) in found and not _reads_memory(operation):
+        twin = self._facts.duplicates.get(index, -1)
+        if operation.results and twin >= 0 and OpId.of(twin) in located_ops and not _reads_memory(operation):
             return "twin"
         if index not in self._facts.dataflow.live:
             return "dead"
@@ -156,17 +156,17 @@ class Losses:
 
 
 def _reads_memory(operation: SourceOperation) -> bool:
-    """Whether an op may give another value each time though its operands are equal."""
+    """Whether an op may give different values for equal operands."""
     return operation.name.startswith(("affine.", "memref.", "scf.", "vector.")) or is_call(operation)
 
 
 # ---- stages
 #
-# Reads the loops of a stage, and what is outside of them, by the tags of the model.
+# Reads the loops of a stage, and the operations outside of them, by the tags of the model.
 
 
 class StageReader:
-    """Reads the stages of one model. `ops`: those that are looked for."""
+    """Reads the stages of one model. `ops`: the ops that are searched for."""
 
     def __init__(self, parser: MlirParser, provenance: Provenance, facts: ModelFacts) -> None:
         self._parser = parser
@@ -180,7 +180,7 @@ class StageReader:
         self._losses = Losses(facts, followed)
 
     def stage(self, pipeline: str, module: Module, text: str, lines: Sequence[Integer]) -> Stage:
-        """The module after a pipeline. `lines`: of its operations in `text`, in pre-order; empty where not known."""
+        """The stage after a pipeline. `lines`: of its operations in `text`, in pre-order; empty if unknown."""
         root = read_stage(self._parser, module, lines)
         loops: list[Loop] = []
         remainders: list[Remainder] = []
@@ -192,28 +192,28 @@ class StageReader:
                 remainder = Remainder(operation.name, operation.function, operation.line, self._links(inside))
                 remainders += [remainder] if remainder.links else []
         inlined = self._inlined(root)
-        links = [link for loop in loops for link in loop.links] + [link for each in remainders for link in each.links]
-        found = inlined | {link.op for link in links}
-        return Stage(pipeline, text, tuple(loops), tuple(remainders), inlined, self._losses.reasons(found))
+        links = [link for loop in loops for link in loop.links] + [link for item in remainders for link in item.links]
+        located_ops = inlined | {link.op for link in links}
+        return Stage(pipeline, text, tuple(loops), tuple(remainders), inlined, self._losses.reasons(located_ops))
 
     def _loop(self, operation: StageOp, name: str) -> Loop:
         inside = list(operation.walk())
-        working = [each for each in inside if kind_of(each) is Kind.WORK]
+        working = [inner for inner in inside if kind_of(inner) is Kind.WORK]
         children = enumerate(outermost_loops(operation.children))
         return Loop(
             id=name,
             name=operation.name,
             function=operation.function,
             line=operation.line,
-            last_line=max((each.line for each in inside if each.line is not UNKNOWN), default=UNKNOWN),
+            last_line=max((inner.line for inner in inside if inner.line is not UNKNOWN), default=UNKNOWN),
             links=self._links(inside),
             operations=len(working),
-            untraced=sum(1 for each in working if not self._provenance.of(each.location)),
-            children=tuple(self._loop(child, f"{name}.{number}") for number, child in children),
+            untraced=sum(1 for inner in working if not self._provenance.of(inner.location)),
+            children=tuple(self._loop(child, f"{name}.{index}") for index, child in children),
         )
 
     def _links(self, operations: Iterable[StageOp]) -> tuple[Link, ...]:
-        """The ops that work in the operations, in the order of the model."""
+        """The ops in the operations, in the order of the model."""
         evidence: dict[int, Evidence] = {}
         lines: dict[int, set[int]] = {}
         for operation in operations:
@@ -225,7 +225,7 @@ class StageReader:
             for owner in owners:
                 if operation.line is not UNKNOWN:
                     lines.setdefault(owner, set()).add(operation.line)
-            # Lines show all that carries the tag, a link needs evidence; LOCATED is what no other op shares.
+            # Lines are of all operations with the tag, a link needs evidence; LOCATED needs a tag that stands alone.
             for owner in self._owners(index for index in indices if is_evidence(kind, self._facts.operations[index])):
                 if len(owners) == 1:
                     evidence[owner] = Evidence.LOCATED
@@ -239,34 +239,34 @@ class StageReader:
         return self._facts.owners(indices) & self._followed
 
     def _inlined(self, root: StageOp) -> frozenset[OpId]:
-        """The calls on the caller sides of locations: what they called stands in their place."""
-        ways = (way for operation in root.walk() for way in self._provenance.ways(operation.location))
-        callers = {call for _, path in ways for call in path}
+        """The calls on the caller sides of locations: the callee's body replaced them."""
+        op_paths = (op_path for operation in root.walk() for op_path in self._provenance.op_paths(operation.location))
+        callers = {call for _, path in op_paths for call in path}
         return frozenset(OpId.of(index) for index in callers & self._facts.call_ops & self._followed)
 
 
 # ---- pipelines
 #
-# Runs pass pipelines of iree-opt over a tagged model and reads, after each, which ops work in which loops.
+# Runs pass pipelines of iree-opt on a tagged model and reads after each one which ops run in which loops.
 #
-# Every operation of the model has a tag in its location; passes that rewrite it copy or merge locations, so the tags
-# lead from the operations of the result back to ops. Stages are handed on as bytecode, which keeps the locations of
-# all operations: printed short forms do not. A link is a tag that stands on an operation in the loop, never inferred;
-# why an op is found nowhere is inferred, from the model as written.
+# Every operation of the model has a tag in its location. Passes copy or merge the locations of operations that they
+# rewrite, so the tags lead from the result back to ops. Stages are passed on as bytecode, which keeps the locations of
+# all operations, unlike printed short forms. A link is a tag on an operation in the loop, and never inferred. The
+# reasons for ops that are gone are inferred from the model as written.
 
 
 def lower(data: bytes, file_name: str, pipelines: Sequence[str], progress: Progress = no_progress) -> Lowering:
-    """Run the pipelines over a model, one after the other, and link loops to ops after each.
+    """Run the pipelines on a model, one after the other, and link loops to ops after each.
 
     Args:
         data: the model, MLIR text or bytecode.
-        file_name: what it is called in messages.
-        pipelines: as `iree-opt --pass-pipeline` takes them, `builtin.module(…)`.
-        progress: told of each stage.
+        file_name: the model's name in messages.
+        pipelines: in the syntax of `iree-opt --pass-pipeline`, `builtin.module(…)`.
+        progress: called with a text for each stage.
 
     Raises:
         ModelInvalid: the model does not parse.
-        PipelineInvalid: iree-opt refuses a pipeline, or the pipeline the model; the message is its own.
+        PipelineInvalid: iree-opt rejects a pipeline, or a pipeline rejects the model; the message is iree-opt's.
         ToolMissing: iree-opt is not installed.
     """
     from iree.compiler import version
@@ -280,11 +280,11 @@ def lower(data: bytes, file_name: str, pipelines: Sequence[str], progress: Progr
         facts = ModelFacts(describe(parser, parsed))
         reader = StageReader(parser, Tags(tags.prefix, facts.call_ops), facts)
         stages = [reader.stage("", parsed.module, parsed.text, [operation.line for operation in facts.operations])]
-        for number, pipeline in enumerate(pipelines, start=1):
-            progress(f"running pipeline {number} of {len(pipelines)}")
-            run = _Run(program, bytecode, folder / f"stage-{number}.mlirbc", pipeline, file_name)
-            bytecode = run.to_end()
-            progress(f"reading stage {number}")
+        for index, pipeline in enumerate(pipelines, start=1):
+            progress(f"running pipeline {index} of {len(pipelines)}")
+            run = _PipelineRun(program, bytecode, folder / f"stage-{index}.mlirbc", pipeline, file_name)
+            bytecode = run.run()
+            progress(f"reading stage {index}")
             module = parser.parse(bytecode.read_bytes(), printed=True)
             text = stage_text(module)
             stages.append(reader.stage(pipeline, module, text, lines_in(parser, module, text)))
@@ -299,8 +299,8 @@ def _parsed(parser: MlirParser, data: bytes, file_name: str) -> ParsedModel:
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
-    """One run of iree-opt: bytecode in, bytecode out."""
+class _PipelineRun:
+    """A run of iree-opt from bytecode to bytecode."""
 
     program: Path
     source: Path
@@ -308,27 +308,31 @@ class _Run:
     pipeline: str
     file_name: str
 
-    def to_end(self) -> Path:
+    def run(self) -> Path:
         options = ["--allow-unregistered-dialect", "--emit-bytecode", f"--pass-pipeline={self.pipeline}"]
-        done = run_tool([self.program, *options, "-o", self.target, self.source])
-        if done.returncode == 0:
+        result = run_tool([self.program, *options, "-o", self.target, self.source])
+        if result.returncode == 0:
             return self.target
-        ended = "refuses it" if done.returncode > 0 else f"{ended_by(-done.returncode)} in it"
-        raise PipelineInvalid(f"{self.pipeline or 'an empty pipeline'}: iree-opt {ended}: {self._reason(done.stderr)}")
+        outcome = "rejects it" if result.returncode > 0 else f"{ended_by(-result.returncode)} in it"
+        raise PipelineInvalid(
+            f"{self.pipeline or 'an empty pipeline'}: iree-opt {outcome}: {self._reason(result.stderr)}"
+        )
 
-    def _reason(self, said: str) -> str:
-        """The first line with an error, without names that are ours: of the bytecode, or of the unnamed model."""
-        lines = [line.strip() for line in said.splitlines() if line.strip()]
-        line = next((line for line in lines if _COMPLAINT.search(line)), "it does not say why")
+    def _reason(self, output: str) -> str:
+        """The first line with an error, with the model's name instead of temporary ones."""
+        lines = [line.strip() for line in output.splitlines() if line.strip()]
+        line = next((line for line in lines if _ERROR_LINE.search(line)), "it does not say why")
         line = line.removeprefix("<unknown>:0: error: ")
-        for ours in (TEXT_FILE, str(self.source)):
-            line = _in_file(line, ours, self.file_name)
+        for placeholder in (TEXT_FILE, str(self.source)):
+            line = _in_file(line, placeholder, self.file_name)
         return line
 
 
-_COMPLAINT = re.compile(r"\berror:|Assertion|LLVM ERROR")
+_ERROR_LINE = re.compile(r"\berror:|Assertion|LLVM ERROR")
 
 
-def _in_file(message: str, ours: str, file_name: str) -> str:
-    """A message with the model's name in place of one that we gave."""
-    return f"{file_name}:{message.removeprefix(ours + ':')}" if message.startswith(f"{ours}:") else message
+def _in_file(message: str, placeholder: str, file_name: str) -> str:
+    """A message with the model's name instead of a placeholder."""
+    return (
+        f"{file_name}:{message.removeprefix(placeholder + ':')}" if message.startswith(f"{placeholder}:") else message
+    )

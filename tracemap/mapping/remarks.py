@@ -1,4 +1,4 @@
-"""Remarks of the compiler -> the steps of the kernels that they name, and the ops that these came from."""
+"""Compiler remarks -> the lines of kernel IR that they name, and the ops of these lines."""
 
 from __future__ import annotations
 
@@ -13,38 +13,52 @@ from tracemap.mapping.compiler.remarks import NUMBERED, Origin, SaidRemark
 from tracemap.units import UNKNOWN, Integer
 
 
-def placed(said: Iterable[SaidRemark], graph: TraceGraph) -> Remarks:
-    """Bring remarks to steps and ops; those that name neither a kernel nor an op are counted.
+def place_remarks(said: Iterable[SaidRemark], graph: TraceGraph) -> Remarks:
+    """Assign remarks to lines of kernel IR and ops; remarks without a kernel or an op are only counted.
 
     Args:
-        said: as they were printed. Their file is the name of a kernel's text, with or without its folder, or stands for
-            the model with operations in place of lines.
+        said: the remarks as printed. Their file is the name of a kernel's text, with or without its folder, or
+            `NUMBERED`, which stands for the model with indices of operations as lines.
         graph: the map, whose kernels have texts.
     """
     kernel_of = {kernel.text: kernel for kernel in graph.kernels if isinstance(kernel.text, str)}
-    found: Counter[_Place] = Counter()
+    counts: Counter[_RemarkPlace] = Counter()
     elsewhere = 0
-    for each in said:
-        kernel = kernel_of.get(each.file.removeprefix(f"{KERNELS_FOLDER}/"))
+    for remark in said:
+        kernel = kernel_of.get(remark.file.removeprefix(f"{KERNELS_FOLDER}/"))
         if kernel is not None:
-            found[_Place(kernel.name, each.line, "", each.origin, each.text)] += 1
-        elif each.file == NUMBERED and (op := OpId.of(each.line)) in graph.op_by_id:
-            found[_Place(_only_kernel(op, graph), 0, op, each.origin, each.text)] += 1
+            counts[_RemarkPlace(kernel.name, remark.line, "", remark.origin, remark.text)] += 1
+        elif remark.file == NUMBERED and (op := OpId.of(remark.line)) in graph.op_by_id:
+            counts[_RemarkPlace(_only_kernel(op, graph), 0, op, remark.origin, remark.text)] += 1
         else:
             elsewhere += 1
-    ops_of = {place.kernel: _ops_by_line(graph.kernel_by_name[place.kernel], graph) for place in found if place.kernel}
-    numbers = {kernel.name: number for number, kernel in enumerate(graph.kernels)}
-    ordered = sorted(found, key=lambda place: (numbers.get(place.kernel, -1), place.line, place.op, place.text))
+    ops_of = {
+        remark_place.kernel: _ops_by_line(graph.kernel_by_name[remark_place.kernel], graph)
+        for remark_place in counts
+        if remark_place.kernel
+    }
+    kernel_order = {kernel.name: index for index, kernel in enumerate(graph.kernels)}
+    ordered = sorted(
+        counts,
+        key=lambda remark_place: (
+            kernel_order.get(remark_place.kernel, -1),
+            remark_place.line,
+            remark_place.op,
+            remark_place.text,
+        ),
+    )
     return Remarks(
-        remarks=tuple(_remark(place, found[place], ops_of.get(place.kernel, {})) for place in ordered),
+        remarks=tuple(
+            _remark(remark_place, counts[remark_place], ops_of.get(remark_place.kernel, {})) for remark_place in ordered
+        ),
         elsewhere=elsewhere,
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """A remark and where it stands: on a line of a kernel's text (0: of the kernel), or at an op, and then the kernel
-    is "" where the op works in several.
+class _RemarkPlace:
+    """A remark and its place: a line of a kernel's text (0: the whole kernel), or an op. An op that runs in several
+    kernels has the kernel "".
     """
 
     kernel: str
@@ -59,22 +73,22 @@ def _only_kernel(op: OpId, graph: TraceGraph) -> str:
     return kernels.pop() if len(kernels) == 1 else ""
 
 
-def _remark(place: _Place, count: int, ops: Mapping[Integer, tuple[OpId, ...]]) -> Remark:
-    line: Integer = place.line or UNKNOWN
+def _remark(remark_place: _RemarkPlace, count: int, ops: Mapping[Integer, tuple[OpId, ...]]) -> Remark:
+    line: Integer = remark_place.line or UNKNOWN
     return Remark(
-        kernel=place.kernel or UNKNOWN,
+        kernel=remark_place.kernel or UNKNOWN,
         line=line,
-        ops=(OpId(place.op),) if place.op else ops.get(line, ops[UNKNOWN]),
-        pass_name=place.origin.pass_name,
-        name=place.origin.name,
-        kind=place.origin.kind,
-        text=place.text,
+        ops=(OpId(remark_place.op),) if remark_place.op else ops.get(line, ops[UNKNOWN]),
+        pass_name=remark_place.origin.pass_name,
+        name=remark_place.origin.name,
+        kind=remark_place.origin.kind,
+        text=remark_place.text,
         count=count,
     )
 
 
 def _ops_by_line(kernel: Kernel, graph: TraceGraph) -> dict[Integer, tuple[OpId, ...]]:
-    """The ops of each line with a step of ops; at `UNKNOWN` those of the kernel, which all other lines are of."""
+    """The ops of each line; at `UNKNOWN` the ops of the whole kernel, for lines without ops of their own."""
     members = {member.op for site in kernel.sites for member in graph.site_by_id[site].members}
     of_kernel = in_order(members)
     return {UNKNOWN: of_kernel, **{step.line: step.ops for step in kernel.steps if step.ops}}

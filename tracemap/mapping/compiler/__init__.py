@@ -1,1 +1,1 @@
-"""Runs IREE's compiler, and finds its dumps: compilations, passes, the build for the simulator."""
+"""Runs IREE's compiler and reads its dumps: compilations, passes, kernels for the simulator."""

@@ -1,4 +1,4 @@
-"""Reads a command line of iree-compile that somebody else wrote: which argument is the model, where the module goes."""
+"""Parses a command line of iree-compile: the model, the output and the flags."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ NO_MODEL = "the command names no model"
 STANDARD = "-"
 """Standard input or output, as an argument."""
 
-# Flag -> the values with which the command still makes a whole module that can be traced.
-_WHOLE = {
+# Flag -> the values with which the command still makes a complete module that can be traced.
+_TRACEABLE_VALUES = {
     "compile-from": ("start",),
     "compile-to": ("end",),
     "compile-mode": ("std",),
@@ -32,10 +32,10 @@ _WHOLE = {
 
 @dataclass(frozen=True, slots=True)
 class CompileCommand:
-    """A command line, taken apart.
+    """A parsed command line.
 
-    `arguments`: all of them as given; `flags`: those but the input and the output; `model`: the input (`-`: standard
-    input); `output`: where the module goes (`-`: standard output); `obstacle`: why it cannot be traced, "" if it can.
+    `arguments`: all arguments, unchanged; `flags`: those except for input and output; `model`: the input (`-`: standard
+    input); `output`: the module's file (`-`: standard output); `obstacle`: why it cannot be traced, "" if it can.
     """
 
     program: Path
@@ -52,44 +52,44 @@ class CompileCommand:
 
 
 def read_command(words: Sequence[str]) -> CompileCommand:
-    """Take a command apart: the program, then its arguments.
+    """Parse a command: the program, then its arguments.
 
     Raises:
         UsageInvalid: the program is not iree-compile.
-        ToolMissing: it is not to be found.
+        ToolMissing: the program does not exist.
     """
     name = words[0] if words else ""
     if not Path(name).name.startswith(PROGRAM):
-        raise UsageInvalid(f"{name or 'nothing'}: after a leading `--` stands a command of {PROGRAM}")
+        raise UsageInvalid(f"{name or 'nothing'}: a command after a leading `--` must begin with {PROGRAM}")
     arguments = tuple(words[1:])
-    rest, output = _without_output(as_read(arguments))
-    obstacle = _obstacle(rest)
-    inputs = _inputs(rest)
+    remaining, output = _without_output(as_read(arguments))
+    obstacle = _obstacle(remaining)
+    inputs = _inputs(remaining)
     if len(inputs) != 1:
         obstacle = obstacle or ("the command names several files" if inputs else NO_MODEL)
-        return CompileCommand(_program(name), arguments, tuple(rest), "", output, obstacle)
-    flags = [word for index, word in enumerate(rest) if index != inputs[0] and word != "--"]
-    return CompileCommand(_program(name), arguments, tuple(flags), rest[inputs[0]], output, obstacle)
+        return CompileCommand(_program(name), arguments, tuple(remaining), "", output, obstacle)
+    flags = [word for index, word in enumerate(remaining) if index != inputs[0] and word != "--"]
+    return CompileCommand(_program(name), arguments, tuple(flags), remaining[inputs[0]], output, obstacle)
 
 
 def _program(name: str) -> Path:
-    """The program as a shell would find it; the real one in place of the Python script of tracemap's own environment.
+    """The program that a shell would find; for the script of tracemap's own environment, the compiler that it wraps.
 
     Raises:
         ToolMissing: there is no such program.
     """
-    found = shutil.which(name)
-    if found is None:
+    path = shutil.which(name)
+    if path is None:
         if os.sep in name:
             raise ToolMissing(f"{name}: no such program")
         return find_tool(PROGRAM)
-    own = Path(found).name == PROGRAM and Path(found).parent == Path(sys.executable).parent
-    return find_tool(PROGRAM) if own else Path(found)
+    is_wrapper = Path(path).name == PROGRAM and Path(path).parent == Path(sys.executable).parent
+    return find_tool(PROGRAM) if is_wrapper else Path(path)
 
 
 def _without_output(arguments: Sequence[str]) -> tuple[list[str], str]:
-    """The arguments without `-o FILE`, and the file; standard output where none is named."""
-    rest: list[str] = []
+    """The arguments without `-o FILE`, and the file; standard output if there is none."""
+    remaining: list[str] = []
     output = STANDARD
     words = iter(arguments)
     for word in words:
@@ -97,37 +97,37 @@ def _without_output(arguments: Sequence[str]) -> tuple[list[str], str]:
         if name in ("-o", "--o"):
             output = value if equals else next(words, STANDARD)
         else:
-            rest.append(word)
-    return rest, output
+            remaining.append(word)
+    return remaining, output
 
 
 def _obstacle(words: Sequence[str]) -> str:
     for index, word in enumerate(words):
         name, equals, value = word.partition("=")
-        allowed = _WHOLE.get(name.lstrip("-")) if name.startswith("-") else None
+        allowed = _TRACEABLE_VALUES.get(name.lstrip("-")) if name.startswith("-") else None
         if allowed is None:
             continue
-        given = value if equals else next(iter(words[index + 1 : index + 2]), "")
-        if given not in allowed:
-            return f"the command uses {name}{'=' if given else ''}{given}"
+        argument = value if equals else next(iter(words[index + 1 : index + 2]), "")
+        if argument not in allowed:
+            return f"the command uses {name}{'=' if argument else ''}{argument}"
     return ""
 
 
 def _inputs(words: Sequence[str]) -> list[int]:
-    """The indices of what may be the input: words that are neither flags nor values of flags written apart from them.
+    """The indices of possible inputs: words that are neither flags nor separate values of flags.
 
-    A flag's value can be written behind it (`--device local`), and what follows a switch can be the input: where both
-    readings are possible, a word that no flag precedes is the input, then one that names a file.
+    A value may follow its flag as a separate word (`--device local`), but a word after a switch can be the input. If
+    both are possible, a word without a flag in front is the input, else a word that names a file.
     """
     if "--" in words:
         return list(range(words.index("--") + 1, len(words)))
-    plain = [index for index, word in enumerate(words) if not word.startswith("-") or word == STANDARD]
-    if len(plain) == 1:
-        return plain
-    certain = [index for index in plain if index == 0 or not _may_take_value(words[index - 1])]
+    candidates = [index for index, word in enumerate(words) if not word.startswith("-") or word == STANDARD]
+    if len(candidates) == 1:
+        return candidates
+    certain = [index for index in candidates if index == 0 or not _may_take_value(words[index - 1])]
     if certain:
         return certain
-    return [index for index in plain if words[index] == STANDARD or names_file(words[index])]
+    return [index for index in candidates if words[index] == STANDARD or names_file(words[index])]
 
 
 def _may_take_value(word: str) -> bool:

@@ -1,4 +1,4 @@
-"""Flags of iree-compile: those of targets, and those of the user."""
+"""Flags of iree-compile: those for targets, and the user's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tracemap.errors import UsageInvalid
 
 # ---- targets
 #
-# What is compiled for: the flags of each device, and those without which IREE's compiler has no kernels for it.
+# The target flags of each device, including those without a default in IREE's compiler.
 
 
 DEVICE_FLAGS: Final = {
@@ -23,97 +23,96 @@ DEVICE_FLAGS: Final = {
     "cuda": ("--iree-hal-target-device=cuda",),
     "hip": ("--iree-hal-target-device=hip",),
 }
-"""Of each device that `build --device` names."""
+"""Flags for each device of `build --device`."""
 
 TARGETS: Final = ("--iree-hal-target-device", "--iree-hal-target-backends")
-"""The flags that name a target themselves."""
+"""The flags that name a target."""
 
 _CHIP: Final = "--iree-rocm-target"
-_OLD_CHIP: Final = "--iree-hip-target"  # what IREE called it once
-_OF_AMD: Final = frozenset({"hip", "amdgpu", "rocm"})
-_NAME: Final = re.compile(r"(?:\w+=)?([\w-]+)(?:\[\d+\])?")
-"""A device as IREE's flag names it: `hip`, `hip[1]`, `first=hip`."""
+_FORMER_CHIP: Final = "--iree-hip-target"  # its former name in IREE
+_AMD_TARGETS: Final = frozenset({"hip", "amdgpu", "rocm"})
+_DEVICE_NAME: Final = re.compile(r"(?:\w+=)?([\w-]+)(?:\[\d+\])?")
+"""A device in IREE's flag: `hip`, `hip[1]`, `first=hip`."""
 
 
 def named(flags: Sequence[str], *names: str) -> bool:
-    """Whether one of these flags is given, by itself or with a value."""
+    """Whether flags contain one of these names, with or without a value."""
     return any(flag.split("=", 1)[0] in names for flag in flags)
 
 
 def targets_of(flags: Sequence[str]) -> list[str]:
-    """The devices and backends that flags name, in their order; what is no plain name is left out."""
+    """The devices and backends that flags name, in order; values that are not plain names are left out."""
     values = (value for flag in flags for name, _, value in [flag.partition("=")] if name in TARGETS)
-    return [found[1] for value in values if (found := _NAME.fullmatch(value))]
+    return [match[1] for value in values if (match := _DEVICE_NAME.fullmatch(value))]
 
 
 def check_chip(flags: Sequence[str]) -> None:
-    """Refuse to compile for AMD's GPUs without a chip: IREE has no default for it, as it has for the others.
+    """Reject AMD GPU targets without a chip, for which IREE has no default, unlike for other vendors.
 
     Raises:
-        UsageInvalid: the message names the flag.
+        UsageInvalid: the chip is missing; the message names the flag.
     """
-    if named(flags, _CHIP, _OLD_CHIP):
+    if named(flags, _CHIP, _FORMER_CHIP):
         return
     for target in targets_of(flags):
-        if target in _OF_AMD:
+        if target in _AMD_TARGETS:
             raise UsageInvalid(
-                f"{target}: nothing says which of AMD's GPUs to compile for; name its chip behind the options: "
-                f"-- {_CHIP}=gfx942 (or gfx1100, …; `rocminfo` tells it)"
+                f"{target}: no AMD GPU chip is set, and IREE has no default; add it after the options: "
+                f"-- {_CHIP}=gfx942 (or gfx1100, …; `rocminfo` shows it)"
             )
 
 
 # ---- user flags
 #
-# Flags of the user's for iree-compile: read as the compiler reads them, and so handed on that ours arrive too.
+# The user's flags for iree-compile, parsed like the compiler parses them.
 #
-# A flag that lacks its value takes the next word for it. So the user's flags come last, where no flag of ours follows.
+# A flag without its value takes the next word as the value. So the user's flags come last, after all of tracemap's.
 
 
 LOCATED: Final = "--mlir-print-debuginfo"
-_OURS: Final = ("-o", "--o", "--dump-compilation-phases-to", "--compile-to", "--compile-from", "--output-format")
-_PRINTING: Final = (LOCATED, "--mlir-pretty-debuginfo")
-"""Flags that take locations out of what is printed, or print them so that nothing can read them."""
-_SHORT: Final = re.compile(r"-[a-zA-Z][\w-]+(=.*)?", re.DOTALL)
-_VALUED: Final = re.compile(r"--iree-hal-(dump-executable-[a-z]+-to|target-(device|backends))")
+_RESERVED: Final = ("-o", "--o", "--dump-compilation-phases-to", "--compile-to", "--compile-from", "--output-format")
+_LOCATION_FLAGS: Final = (LOCATED, "--mlir-pretty-debuginfo")
+"""Flags that remove locations from printed IR, or print them in a form that cannot be parsed."""
+_SINGLE_DASH: Final = re.compile(r"-[a-zA-Z][\w-]+(=.*)?", re.DOTALL)
+_TAKES_VALUE: Final = re.compile(r"--iree-hal-(dump-executable-[a-z]+-to|target-(device|backends))")
 _MOST_FILES: Final = 32
 
 
 def compile_flags(device: str, user_flags: Sequence[str]) -> tuple[str, ...]:
-    """The flags that decide what is compiled: the device's, unless the user's own flags name a target, and the user's.
+    """The flags for a compilation: the device's, unless the user's flags name a target, then the user's.
 
     Raises:
-        UsageInvalid: a flag of the user's would take away what `build` needs, or one is missing.
+        UsageInvalid: a flag of the user's conflicts with `build`, or a required flag is missing.
     """
-    given = as_read(user_flags)
-    for flag in given:
-        if flag.split("=", 1)[0] in _OURS:
+    normalized = as_read(user_flags)
+    for flag in normalized:
+        if flag.split("=", 1)[0] in _RESERVED:
             raise UsageInvalid(f"{flag}: `tracemap build` sets this flag itself; leave it out")
-    flags = [] if named(given, *TARGETS) else list(DEVICE_FLAGS[device])
-    host_code = device == "local" or named(given, *TARGETS)
-    if host_code and not named(given, "--iree-llvmcpu-target-cpu", "--iree-llvmcpu-target-triple"):
+    flags = [] if named(normalized, *TARGETS) else list(DEVICE_FLAGS[device])
+    host_code = device == "local" or named(normalized, *TARGETS)
+    if host_code and not named(normalized, "--iree-llvmcpu-target-cpu", "--iree-llvmcpu-target-triple"):
         flags.append("--iree-llvmcpu-target-cpu=host")
-    check_chip((*flags, *given))
-    return (*flags, *given)
+    check_chip((*flags, *normalized))
+    return (*flags, *normalized)
 
 
 def as_read(words: Sequence[str]) -> tuple[str, ...]:
-    """Words as the compiler reads them: `@FILE` is what stands in the file, and `-flag` is `--flag`.
+    """Normalise words like the compiler: expand `@FILE` to the words in the file, and `-flag` to `--flag`.
 
-    A flag that surely takes a value has it behind a `=`.
-
+    A flag that always takes a value is joined with it by `=`.
     >>> as_read(["-iree-opt-level=O2", "--iree-vm-target-index-bits", "-64", "-o", "-"])
     ('--iree-opt-level=O2', '--iree-vm-target-index-bits', '-64', '-o', '-')
     >>> as_read(["--iree-hal-target-device", "local", "model.mlir"])
     ('--iree-hal-target-device=local', 'model.mlir')
     """
-    found: list[str] = []
+    flags: list[str] = []
     for word in _expanded(words, [_MOST_FILES]):
-        last = found[-1] if found else ""
-        if _VALUED.fullmatch(last):
-            found[-1] = f"{last}={word}"
+        previous = flags[-1] if flags else ""
+        if _TAKES_VALUE.fullmatch(previous):
+            flags[-1] = f"{previous}={word}"
         else:
-            found.append(f"-{word}" if _SHORT.fullmatch(word) and not _may_take_value(last) else word)
-    return tuple(found)
+            flags.append(f"-{word}" if _SINGLE_DASH.fullmatch(word) and not _may_take_value(previous) else word)
+    return tuple(flags)
 
 
 def _expanded(words: Sequence[str], files_left: list[int]) -> Iterator[str]:
@@ -126,31 +125,33 @@ def _expanded(words: Sequence[str], files_left: list[int]) -> Iterator[str]:
 
 
 def _words_of(file: Path) -> list[str]:
-    """The words of a file of flags; none where it cannot be read, which the compiler says best."""
+    """The words of a file of flags; none if it cannot be read, so that the compiler reports it."""
     with suppress(OSError, ValueError):
         return shlex.split(file.read_text(encoding="utf-8"))
     return []
 
 
 def without_printing(flags: Sequence[str]) -> tuple[str, ...]:
-    """Flags without those that say how locations are printed, which changes nothing of what is compiled.
+    """Remove flags that control how locations are printed, since they do not change the compiled module.
 
-    One that may be the value of the flag before it stays.
+    A flag stays if it may be the value of the flag in front of it.
     """
-    before = ("", *flags)
+    previous_flags = ("", *flags)
     return tuple(
         flag
-        for last, flag in zip(before, flags, strict=False)
-        if flag.split("=", 1)[0] not in _PRINTING or _may_take_value(last)
+        for previous, flag in zip(previous_flags, flags, strict=False)
+        if flag.split("=", 1)[0] not in _LOCATION_FLAGS or _may_take_value(previous)
     )
 
 
 def no_locations(flags: Sequence[str]) -> UsageInvalid:
-    """Why a compilation printed no locations: which of the user's flags may have taken another for its value."""
-    lacking = next((one for one, other in pairwise(flags) if _may_take_value(one) and other.startswith("-")), "")
-    if not lacking:
-        return UsageInvalid("iree-compile printed no locations: leave out the flags that say what it prints")
-    return UsageInvalid(f"iree-compile printed no locations: {lacking} may lack its value; write {lacking}=VALUE")
+    """The error for a compilation without locations; names the flag that may have taken another as its value."""
+    suspect = next(
+        (flag for flag, following in pairwise(flags) if _may_take_value(flag) and following.startswith("-")), ""
+    )
+    if not suspect:
+        return UsageInvalid("iree-compile printed no locations; leave out flags that change what it prints")
+    return UsageInvalid(f"iree-compile printed no locations: {suspect} may lack its value; write {suspect}=VALUE")
 
 
 def _may_take_value(word: str) -> bool:

@@ -1,4 +1,4 @@
-"""What iree-compile printed where it failed, or went on without something, as one would tell it."""
+"""Messages for failures and warnings of iree-compile, from its output."""
 
 from __future__ import annotations
 
@@ -14,93 +14,97 @@ from tracemap.units import plural
 
 _MAX_LINE = 400
 _MOST_LINES = 40
-"""Of a failure."""
+"""The most lines of a failure's output that are shown."""
 _NOT_LOADED = re.compile(r"error: Failed to load transform library module: (.*)")
 _STACK_LINE = re.compile(r"\s*#\d+ 0x|PLEASE submit|Please report issues")
 _OPERATION = re.compile(r"\S.*: note: see current operation:")
-_NEXT = re.compile(r"\S.*?: (?:error|warning|note|remark): ")
+_MESSAGE_START = re.compile(r"\S.*?: (?:error|warning|note|remark): ")
 _DIAGNOSTIC = re.compile(r"\S.*?: (?:error|warning): |LLVM ERROR: |.*: Assertion `")
-_NOTHING_TO_CALL: Final = "outer module does not contain a vm.module op"
-"""What is said of a model of which nothing is left, since nothing in it can be called from outside."""
-_BY_OTHERS: Final = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
-_BY_LIMITS: Final = frozenset({signal.SIGXFSZ, signal.SIGXCPU})
+_NO_ENTRY_POINT: Final = "outer module does not contain a vm.module op"
+"""The compiler's error for a model that is empty because it has no public function."""
+_KILL_SIGNALS: Final = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+_LIMIT_SIGNALS: Final = frozenset({signal.SIGXFSZ, signal.SIGXCPU})
 _MOST_DIAGNOSTICS = 3
-"""Of a crash: what was said before it need not have anything to do with it."""
+"""The most diagnostics shown for a crash, since earlier output may have nothing to do with it."""
 
 
-def failed(kind: type[TracemapError], status: int, said: str, before: str = "") -> TracemapError:
-    """The error to raise where the compiler failed, `before` its sentence: of this kind, unless a limit ended it."""
-    if -status in _BY_LIMITS:
-        return SystemLimit(f"{before}{failure(status, '')}")  # what it said before has nothing to do with it
-    return kind(f"{before}{failure(status, said)}")
+def failed(kind: type[TracemapError], status: int, output: str, prefix: str = "") -> TracemapError:
+    """The error for a compiler that failed: of this kind, or `SystemLimit` if a limit ended it."""
+    if -status in _LIMIT_SIGNALS:
+        return SystemLimit(f"{prefix}{failure(status, '')}")  # its output has nothing to do with the limit
+    return kind(f"{prefix}{failure(status, output)}")
 
 
-def failure(status: int, said: str) -> str:
-    """A sentence on how the compiler ended, and its own words: of a crash the last diagnostics, without its stack."""
+def failure(status: int, output: str) -> str:
+    """A sentence on how the compiler ended, with its output; for a crash the last diagnostics, without the stack."""
     if status < 0:
-        return _crash(-status, said)
-    lines = [_cut(line) for line in said.strip().splitlines() if not _STACK_LINE.match(line)]
+        return _crash(-status, output)
+    lines = [_cut(line) for line in output.strip().splitlines() if not _STACK_LINE.match(line)]
     shown = list(_without_operations(lines))[:_MOST_LINES]
     if len(shown) < len(lines):
         shown.append(f"… {plural(len(lines) - len(shown), 'line')} more")
-    words = "\n".join(shown).strip()
-    why = " no function of the model can be called from outside; make one public." if _NOTHING_TO_CALL in said else ""
-    return f"iree-compile failed (status {status}):{why}\n{words or 'it printed nothing'}"
+    text = "\n".join(shown).strip()
+    hint = (
+        " the model has no public function; make one public so that it can be called."
+        if _NO_ENTRY_POINT in output
+        else ""
+    )
+    return f"iree-compile failed (status {status}):{hint}\n{text or 'it printed nothing'}"
 
 
 def _without_operations(lines: Iterable[str]) -> Iterator[str]:
-    """What is said without the operations that it is said of, the whole module among them, as passes have made them."""
-    left_out = False
+    """Drop the printed operations, which may be whole modules as the passes changed them."""
+    skipping = False
     for line in lines:
-        if _NEXT.match(line):
-            left_out = _OPERATION.match(line) is not None
-        if not left_out:
+        if _MESSAGE_START.match(line):
+            skipping = _OPERATION.match(line) is not None
+        if not skipping:
             yield line
 
 
-def _crash(number: int, said: str) -> str:
-    """That the compiler has crashed, or was killed, what can be done, and its last diagnostics."""
+def _crash(number: int, output: str) -> str:
+    """The signal that ended the compiler, advice, and its last diagnostics."""
     if number == signal.SIGXCPU:
-        why = "by the limit of processor time: raise it (`ulimit -t` shows it in seconds)"
-    elif number in _BY_LIMITS:
-        why = "by a limit of the shell: raise it (`ulimit -f` shows that of files)"
+        advice = "at the limit of processor time; raise it (`ulimit -t` shows it in seconds)"
+    elif number in _LIMIT_SIGNALS:
+        advice = "at a limit of the shell; raise it (`ulimit -f` shows the limit for files)"
     elif number == signal.SIGKILL and resource.getrlimit(resource.RLIMIT_CPU)[1] != resource.RLIM_INFINITY:
-        why = (
-            "from outside, as it is where memory is short or the processor time of `ulimit -t` is used up: raise that "
-            "limit, or run it again with more memory or a smaller model"
+        advice = (
+            "from outside, probably because memory ran out or the processor time of `ulimit -t` was used up; raise "
+            "that limit, or rerun with more memory or a smaller model"
         )
-    elif number in _BY_OTHERS:
-        why = "from outside, as it is where memory is short: run it again, with more memory or a smaller model"
+    elif number in _KILL_SIGNALS:
+        advice = "from outside, probably because memory ran out; rerun with more memory or a smaller model"
     else:
-        why = "a crash of its own: change what it compiles, or report it to IREE's developers with the model"
-    found = [_cut(line) for line in dict.fromkeys(said.splitlines()) if _DIAGNOSTIC.match(line)]
-    words = "\n".join(found[-_MOST_DIAGNOSTICS:])
-    return f"iree-compile {ended_by(number)}, {why}" + (f"; before, it said:\n{words}" if words else "")
+        advice = "so it crashed; change the model or the flags, or report the crash to IREE with the model"
+    diagnostics = [_cut(line) for line in dict.fromkeys(output.splitlines()) if _DIAGNOSTIC.match(line)]
+    text = "\n".join(diagnostics[-_MOST_DIAGNOSTICS:])
+    return f"iree-compile {ended_by(number)}, {advice}" + (f"; its last messages:\n{text}" if text else "")
 
 
 def _cut(line: str) -> str:
     return line if len(line) <= _MAX_LINE else line[: _MAX_LINE - 1] + "…"
 
 
-def warnings_in(said: str) -> tuple[str, ...]:
-    """What iree-compile warned of though it ended well, a line each; the explanations behind them are left out."""
-    lines = said.splitlines()
-    found = []
-    for number, line in enumerate(lines):
+def warnings_in(output: str) -> tuple[str, ...]:
+    """The warnings of a successful run, a line for each, without the explanations that follow them."""
+    lines = output.splitlines()
+    warnings = []
+    for index, line in enumerate(lines):
         if (warning := _WARNING.match(line)) is not None:
             text = warning["text"].rstrip()
-            more = lines[number + 1].strip() if text.endswith(":") and number + 1 < len(lines) else ""
-            found.append(_cut(f"{text} {more}".strip()))
-    return tuple(dict.fromkeys(found))
+            more = lines[index + 1].strip() if text.endswith(":") and index + 1 < len(lines) else ""
+            warnings.append(_cut(f"{text} {more}".strip()))
+    return tuple(dict.fromkeys(warnings))
 
 
 _WARNING = re.compile(r"(?:\S.*?:\d+:\d+: )?(?:warning|WARNING): (?P<text>.*)")
 
 
-def not_loaded(said: str) -> str:
-    """A sentence on the library of transforms that iree-compile went on without, as it ends well then; "": on none."""
-    found = _NOT_LOADED.search(said)
-    if not found:
+def not_loaded(output: str) -> str:
+    """A sentence if iree-compile ignored a transform library that it cannot load, since it still succeeds; else ""."""
+    match = _NOT_LOADED.search(output)
+    if not match:
         return ""
-    why = next((line for line in said.splitlines() if "error: " in line), "")
-    return f"iree-compile cannot load the transform library {found[1]}, and would go on without it: {why}"
+    error_line = next((line for line in output.splitlines() if "error: " in line), "")
+    return f"iree-compile cannot load the transform library {match[1]} and would ignore it: {error_line}"

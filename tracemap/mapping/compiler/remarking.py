@@ -1,6 +1,6 @@
-"""A model compiled once more for MLIR's remarks, which passes make long before kernels have lines of their own.
+"""A separate compilation for MLIR's remarks, which passes emit long before kernels have lines of their own.
 
-Remarks name places of files only; so every operation gets one that says which it is.
+Remarks name only file locations, so every operation gets a location with its index.
 """
 
 from __future__ import annotations
@@ -22,30 +22,36 @@ _FOR_CPUS: Final = frozenset({"local", "llvm-cpu"})
 
 
 def is_for_cpus(flags: Sequence[str]) -> bool:
-    """Whether all targets that flags name are CPUs, of which IREE 3.13 has no remarks of MLIR."""
+    """Whether flags name only CPU targets, for which IREE 3.13 has no MLIR remarks."""
     pairs = [flag.split("=", 1) for flag in flags if flag.startswith(_TARGETS)]
     return all(len(pair) == 2 and _FOR_CPUS.issuperset(pair[1].split(",")) for pair in pairs)
 
 
 def mlir_remarks(compiler: Compiler, tagged: Path, folder: Path) -> list[SaidRemark]:
-    """What MLIR's passes say; their file is `NUMBERED`, and their line the index of an operation.
+    """The remarks of MLIR's passes; their file is `NUMBERED`, and their line the index of an operation.
 
     Args:
-        compiler: as the model is compiled.
+        compiler: the compiler with the flags of the bundle.
         tagged: the model.
-        folder: for what is needed on the way.
+        folder: for temporary files.
 
     Raises:
-        ModelInvalid: it cannot be compiled so, or what is said cannot be read.
+        ModelInvalid: this compilation fails, or the remarks cannot be read.
     """
-    numbered, said = write_numbered(MlirParser(), tagged, NUMBERED, folder), folder / "remarks.yaml"
-    own = [flag for flag in compiler.flags if not flag.startswith((*BESIDES, "--remarks-")) and flag != IN_ORDER]
-    wanted = (IN_ORDER, "--remarks-filter=.*", f"--remarks-output-file={said}", "-o", folder / "numbered.vmfb")
-    done = run_tool([compiler.program, numbered, *wanted, *own])
-    if done.returncode != 0:
-        raise ModelInvalid(failure(done.returncode, done.stderr))
+    model, remarks_file = write_numbered(MlirParser(), tagged, NUMBERED, folder), folder / "remarks.yaml"
+    user_flags = [flag for flag in compiler.flags if not flag.startswith((*BESIDES, "--remarks-")) and flag != IN_ORDER]
+    remark_flags = (
+        IN_ORDER,
+        "--remarks-filter=.*",
+        f"--remarks-output-file={remarks_file}",
+        "-o",
+        folder / "numbered.vmfb",
+    )
+    result = run_tool([compiler.program, model, *remark_flags, *user_flags])
+    if result.returncode != 0:
+        raise ModelInvalid(failure(result.returncode, result.stderr))
     try:
-        return list(read_mlir_remarks(said.read_text(encoding="utf-8", errors="replace")))
+        return list(read_mlir_remarks(remarks_file.read_text(encoding="utf-8", errors="replace")))
     except (OSError, ValueError) as error:
         check_limits(error)
         raise ModelInvalid(f"MLIR's remarks cannot be read: {error}") from error

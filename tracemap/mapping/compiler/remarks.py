@@ -1,8 +1,8 @@
-"""What the compiler says about the code that it makes: the flags that make it speak, and what it says, taken apart.
+"""Compiler remarks: the flags that request them, and their parsing.
 
-LLVM prints a remark as `remark: FILE:LINE:COLUMN: TEXT`, and the text may go on in further lines. Which pass it is of
-is not printed; the wording tells, and where it does not the pass is unknown. Anything may stand between remarks.
-MLIR writes its own into a file of YAML, a document each, whose tag is the kind.
+LLVM prints a remark as `remark: FILE:LINE:COLUMN: TEXT`, and the text may continue on further lines. The pass is not
+printed; it follows from the wording, or is unknown. Other output may come between remarks. MLIR writes its remarks to a
+YAML file with a document for each, whose tag is the kind.
 """
 
 from __future__ import annotations
@@ -16,66 +16,66 @@ from tracemap.units import UNKNOWN, Text
 
 REMARK_FLAGS: Final = ("--pass-remarks=.", "--pass-remarks-missed=.", "--pass-remarks-analysis=.")
 IN_ORDER: Final = "--mlir-disable-threading"
-"""Kernels are compiled one after the other: LLVM writes a remark in pieces, and several threads would mix theirs."""
+"""Compiles one kernel after the other: LLVM writes a remark in pieces, and threads would interleave them."""
 
-_HEAD = re.compile(r"remark: (?P<file>.*?):(?P<line>\d{1,9}):(?P<column>\d{1,9}): (?P<text>.*)", re.DOTALL)
-_OTHER = re.compile(r"(?:\S.*: )?(?:warning|error|note|remark): ")
-"""How anything else begins that the compiler says: with or without its place."""
+_REMARK_START = re.compile(r"remark: (?P<file>.*?):(?P<line>\d{1,9}):(?P<column>\d{1,9}): (?P<text>.*)", re.DOTALL)
+_OTHER_MESSAGE = re.compile(r"(?:\S.*: )?(?:warning|error|note|remark): ")
+"""The start of any other compiler message, with or without a location."""
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What the compiler calls a pass, a remark of it and the kind of that."""
+    """The compiler's names for a pass, for a remark of it, and for the remark's kind."""
 
     pass_name: Text
     name: Text
     kind: Text
 
 
-def _worded(text: str, pass_name: str, name: Text, kind: str) -> tuple[re.Pattern[str], Origin]:
+def _wording(text: str, pass_name: str, name: Text, kind: str) -> tuple[re.Pattern[str], Origin]:
     return re.compile(text, re.DOTALL), Origin(pass_name, name, kind)
 
 
 _SPILLS = r"\d+ (?:zero cost )?(?:folded )?(?:spills|reloads|virtual registers copies) .*generated in "
 WORDINGS: Final = (
-    _worded(_SPILLS + "loop", "regalloc", "LoopSpillReloadCopies", "missed"),
-    _worded(_SPILLS + "function", "regalloc", "SpillReloadCopies", "missed"),
-    _worded("vectorized loop ", "loop-vectorize", "Vectorized", "passed"),
-    _worded("loop not vectorized", "loop-vectorize", UNKNOWN, "missed"),
-    _worded("completely unrolled loop ", "loop-unroll", "FullyUnrolled", "passed"),
-    _worded("unrolled loop by a factor of ", "loop-unroll", "PartialUnrolled", "passed"),
-    _worded("Loop interchanged with ", "loop-interchange", "Interchanged", "passed"),
-    _worded("All loops have dependencies in all directions", "loop-interchange", "Dependence", "missed"),
-    _worded("Number of loads/stores exceeded", "loop-interchange", UNKNOWN, "missed"),
-    _worded("Computed dependence info", "loop-interchange", "Dependence", "analysis"),
-    _worded("hoisting ", "licm", "Hoisted", "passed"),
-    _worded("load of type .* not eliminated", "gvn", UNKNOWN, "missed"),
-    _worded("load of type .* eliminated", "gvn", "LoadElim", "passed"),
-    _worded("'.*' not inlined into '", "inline", UNKNOWN, "missed"),
-    _worded("'.*' inlined into '", "inline", "Inlined", "passed"),
-    _worded(r"marked as tail call candidate \(readnone", "tailcallelim", "tailcall-readnone", "passed"),
-    _worded("Switch instruction is not predictable", "dfa-jump-threading", "SwitchNotPredictable", "missed"),
-    _worded("BasicBlock:", "asm-printer", "InstructionMix", "analysis"),
-    _worded(r"\d+ instructions in function", "asm-printer", "InstructionCount", "analysis"),
-    _worded(r"\d+ stack bytes in function", "prolog-epilog", "StackSize", "analysis"),
-    _worded("Function: ", "stack-frame-layout", "StackLayout", "analysis"),
-    _worded("Enabled features for ", "target-features", "EnabledFeatures", "analysis"),
-    _worded(".+: Function: .+: MI Instruction count changed ", "size-info", "FunctionMISizeChange", "analysis"),
-    _worded(".+: Function: .+: IR instruction count changed ", "size-info", "FunctionIRSizeChange", "analysis"),
-    _worded(".+: IR instruction count changed ", "size-info", "IRSizeChange", "analysis"),
+    _wording(_SPILLS + "loop", "regalloc", "LoopSpillReloadCopies", "missed"),
+    _wording(_SPILLS + "function", "regalloc", "SpillReloadCopies", "missed"),
+    _wording("vectorized loop ", "loop-vectorize", "Vectorized", "passed"),
+    _wording("loop not vectorized", "loop-vectorize", UNKNOWN, "missed"),
+    _wording("completely unrolled loop ", "loop-unroll", "FullyUnrolled", "passed"),
+    _wording("unrolled loop by a factor of ", "loop-unroll", "PartialUnrolled", "passed"),
+    _wording("Loop interchanged with ", "loop-interchange", "Interchanged", "passed"),
+    _wording("All loops have dependencies in all directions", "loop-interchange", "Dependence", "missed"),
+    _wording("Number of loads/stores exceeded", "loop-interchange", UNKNOWN, "missed"),
+    _wording("Computed dependence info", "loop-interchange", "Dependence", "analysis"),
+    _wording("hoisting ", "licm", "Hoisted", "passed"),
+    _wording("load of type .* not eliminated", "gvn", UNKNOWN, "missed"),
+    _wording("load of type .* eliminated", "gvn", "LoadElim", "passed"),
+    _wording("'.*' not inlined into '", "inline", UNKNOWN, "missed"),
+    _wording("'.*' inlined into '", "inline", "Inlined", "passed"),
+    _wording(r"marked as tail call candidate \(readnone", "tailcallelim", "tailcall-readnone", "passed"),
+    _wording("Switch instruction is not predictable", "dfa-jump-threading", "SwitchNotPredictable", "missed"),
+    _wording("BasicBlock:", "asm-printer", "InstructionMix", "analysis"),
+    _wording(r"\d+ instructions in function", "asm-printer", "InstructionCount", "analysis"),
+    _wording(r"\d+ stack bytes in function", "prolog-epilog", "StackSize", "analysis"),
+    _wording("Function: ", "stack-frame-layout", "StackLayout", "analysis"),
+    _wording("Enabled features for ", "target-features", "EnabledFeatures", "analysis"),
+    _wording(".+: Function: .+: MI Instruction count changed ", "size-info", "FunctionMISizeChange", "analysis"),
+    _wording(".+: Function: .+: IR instruction count changed ", "size-info", "FunctionIRSizeChange", "analysis"),
+    _wording(".+: IR instruction count changed ", "size-info", "IRSizeChange", "analysis"),
 )
-"""In the words of LLVM 24; the first that fits counts. A name is unknown where several have one wording."""
-_NOWHERE: Final = Origin(UNKNOWN, UNKNOWN, UNKNOWN)
+"""Wordings of LLVM 24; the first match counts. The name is unknown if several remarks share a wording."""
+_UNKNOWN_ORIGIN: Final = Origin(UNKNOWN, UNKNOWN, UNKNOWN)
 _KINDS: Final = {"!Passed": "passed", "!Missed": "missed", "!Analysis": "analysis", "!Failure": "missed"}
 NUMBERED: Final = "op"
-"""The file that all locations of a model name which is compiled for remarks; lines are indices of operations."""
+"""The file name of all locations in a model that is compiled for remarks; its lines are indices of operations."""
 
 
 @dataclass(frozen=True, slots=True)
 class SaidRemark:
-    """A remark as it was printed: `line` is 0 where the compiler does not know the place.
+    """A remark as printed; `line` is 0 if the compiler does not know the location.
 
-    `told`: where it is from; None: only its wording tells.
+    `told`: its stated origin; None: the origin follows from the wording.
     """
 
     file: str
@@ -85,22 +85,22 @@ class SaidRemark:
 
     @property
     def origin(self) -> Origin:
-        """Where it is from; unknown where nothing tells."""
-        return self.told or next((origin for words, origin in WORDINGS if words.match(self.text)), _NOWHERE)
+        """Its pass, name and kind; unknown if the wording is unknown."""
+        return self.told or next((origin for words, origin in WORDINGS if words.match(self.text)), _UNKNOWN_ORIGIN)
 
 
 def read_remarks(said: Iterable[str]) -> Iterator[SaidRemark]:
-    """The remarks among the lines that the compiler printed, in their order."""
+    """The remarks among the lines that the compiler printed, in order."""
     head: re.Match[str] | None = None
     words: list[str] = []
     for line in said:
-        begun = _HEAD.match(line)
-        if begun is None and head is not None and not _OTHER.match(line):
+        match = _REMARK_START.match(line)
+        if match is None and head is not None and not _OTHER_MESSAGE.match(line):
             words.append(line)
             continue
         if head is not None:
             yield _remark(head, words)
-        head, words = begun, []
+        head, words = match, []
     if head is not None:
         yield _remark(head, words)
 
@@ -111,22 +111,22 @@ def _remark(head: re.Match[str], more: list[str]) -> SaidRemark:
 
 
 def read_mlir_remarks(text: str) -> Iterator[SaidRemark]:
-    """The remarks of a file that MLIR has written.
+    """The remarks of a file that MLIR wrote.
 
     Raises:
-        ValueError: it is no YAML, or holds something else.
+        ValueError: the file is not YAML, or holds something else.
     """
     import yaml
 
     class Loader(yaml.SafeLoader):
-        """Makes of a document with a tag the tag and its mapping."""
+        """Loads a document with a tag as the tag and its mapping."""
 
-    def tagged(loader: yaml.SafeLoader, tag: str, node: yaml.Node) -> tuple[str, object]:
+    def construct_tagged(loader: yaml.SafeLoader, tag: str, node: yaml.Node) -> tuple[str, object]:
         if not isinstance(node, yaml.MappingNode):
-            raise yaml.constructor.ConstructorError(problem="a document is no mapping", problem_mark=node.start_mark)
+            raise yaml.constructor.ConstructorError(problem="a document is not a mapping", problem_mark=node.start_mark)
         return f"!{tag}", loader.construct_mapping(node, deep=True)
 
-    Loader.add_multi_constructor("!", tagged)
+    Loader.add_multi_constructor("!", construct_tagged)
     try:
         documents = list(yaml.load_all(text, Loader))
     except (yaml.YAMLError, RecursionError) as error:
@@ -134,23 +134,23 @@ def read_mlir_remarks(text: str) -> Iterator[SaidRemark]:
     for document in documents:
         match document:
             case (str(kind), {"Pass": pass_name, "Name": name, **more}):
-                yield _of_mlir(kind, str(pass_name), str(name), more)
+                yield _mlir_remark(kind, str(pass_name), str(name), more)
             case _:
-                raise ValueError("MLIR's remarks cannot be read: a document is no remark")
+                raise ValueError("MLIR's remarks cannot be read: a document is not a remark")
 
 
-def _of_mlir(kind: str, pass_name: str, name: str, more: dict[object, object]) -> SaidRemark:
-    file, number = "", 0
+def _mlir_remark(kind: str, pass_name: str, name: str, more: dict[object, object]) -> SaidRemark:
+    file, line_number = "", 0
     match more.get("DebugLoc"):
         case {"File": str(named), "Line": int(line)} if line > 0:
-            file, number = named, line
-    words = [str(value) if key == "Remark" else f"{key} {value}" for key, value in _arguments(more.get("Args"))]
+            file, line_number = named, line
+    phrases = [str(value) if key == "Remark" else f"{key} {value}" for key, value in _arguments(more.get("Args"))]
     origin = Origin(pass_name, name, _KINDS.get(kind, UNKNOWN))
-    return SaidRemark(file, number, f"{name}: {', '.join(words)}" if words else name, origin)
+    return SaidRemark(file, line_number, f"{name}: {', '.join(phrases)}" if phrases else name, origin)
 
 
-def _arguments(listed: object) -> Iterator[tuple[object, object]]:
-    """What a remark says besides its name, by key, without the number that MLIR gives it."""
-    for each in listed if isinstance(listed, list) else ():
-        if isinstance(each, dict):
-            yield from ((key, value) for key, value in each.items() if key != "RemarkId")
+def _arguments(arguments: object) -> Iterator[tuple[object, object]]:
+    """The arguments of a remark by key, without MLIR's id."""
+    for argument in arguments if isinstance(arguments, list) else ():
+        if isinstance(argument, dict):
+            yield from ((key, value) for key, value in argument.items() if key != "RemarkId")

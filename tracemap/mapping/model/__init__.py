@@ -1,1 +1,1 @@
-"""What is known of the input model alone: data flow, origins, twins, idioms, scopes."""
+"""Facts about the input model alone: data flow, origins, duplicates, idioms, scopes."""

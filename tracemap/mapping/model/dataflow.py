@@ -1,9 +1,9 @@
-"""Def-use over the model as written: who uses what, through calls and control flow, as a graph of ops.
+"""Def-use graph of the model's ops, through calls and control flow.
 
-Nodes are the indices of ops; parts stand for their op. Edges lead from an op to the ops that use its results. Arguments
-of functions are nodes of their own, so that a value handed to a call flows to its uses in the callee, and what the
-callee returns to the uses of the call. Operations that hold regions (loops, branches) stand for all values that enter
-or leave their regions. What can never run uses nothing, nor does what hands a value out that nobody takes.
+Nodes are the indices of ops; parts stand for their op. Edges lead from an op to the users of its results. Arguments of
+functions are nodes of their own, so a value passed to a call flows to its uses in the callee. The callee's result flows
+to the uses of the call. Operations with regions (loops, branches) stand for all values that enter or leave their
+regions. Ops that never run use nothing, nor do terminators whose value nobody uses.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from functools import cached_property
 
 from tracemap.ir.source import CONTROL_FLOW, FUNCTIONS, Definition, SourceModel, SourceOperation
 from tracemap.mapping.model.calls import Calls, unused_outside
-from tracemap.mapping.model.constant_propagation import Unreached
-from tracemap.mapping.model.kinds import HANDS_BACK, is_call, is_constant_like, is_held_back, loads_global
+from tracemap.mapping.model.constant_propagation import Reachability
+from tracemap.mapping.model.kinds import REGION_TERMINATORS, is_barrier, is_call, is_constant_like, loads_global
 
 Node = int | tuple[int, int]
-"""An op's index, or (function's index, number) of an argument."""
+"""An op's index, or (function's index, number) for an argument."""
 
 _RETURNS = ("func.return", "util.return", "ml_program.return")
 
 
 class Dataflow:
-    """The graph, and what can be read off it."""
+    """The graph and its queries."""
 
-    def __init__(self, model: SourceModel, calls: Calls, unreached: Unreached) -> None:
+    def __init__(self, model: SourceModel, calls: Calls, reachability: Reachability) -> None:
         self._model = model
         self._operations = model.operations
         self._calls = calls
-        self._unreached = unreached
+        self._reachability = reachability
         self._unused = unused_outside(model, calls)
-        # Dicts for their order. A graph of networkx would do, but takes longer to import than to fill.
+        # Dicts keep the order. networkx would do, but its import takes longer than filling the graph.
         self._users: dict[Node, dict[Node, None]] = {}
         self._makers: dict[Node, dict[Node, None]] = {}
         for operation in model.operations:
@@ -40,81 +40,81 @@ class Dataflow:
                 self._makers.setdefault(user, {})[maker] = None
 
     def users(self, index: int) -> list[Node]:
-        """What uses the results of an op, in order; arguments of functions among it."""
-        return sorted(self.using(index), key=_order)
+        """The users of an op's results, in order, including arguments of functions."""
+        return sorted(self.unordered_users(index), key=_order)
 
-    def using(self, node: Node) -> Collection[Node]:
-        """What uses a node, in no order that means anything."""
+    def unordered_users(self, node: Node) -> Collection[Node]:
+        """The users of a node, in no particular order."""
         return self._users.get(node, ())
 
-    def making(self, node: Node) -> Collection[Node]:
-        """What a node is made of, in no order that means anything."""
+    def unordered_makers(self, node: Node) -> Collection[Node]:
+        """The nodes that a node uses, in no particular order."""
         return self._makers.get(node, ())
 
     @property
     def arguments(self) -> list[Node]:
-        """The arguments of functions that are handed over by some op."""
+        """The arguments of functions that some op passes."""
         return [node for node in self._makers if isinstance(node, tuple)]
 
     def makers(self, index: int) -> list[int]:
-        """The ops whose results an op uses, in order, behind arguments of functions."""
-        found: dict[int, None] = {}
-        waiting: list[Node] = [index]
-        for node in waiting:  # which grows meanwhile
+        """The ops whose results an op uses, in order, also through arguments of functions."""
+        makers: dict[int, None] = {}
+        worklist: list[Node] = [index]
+        for node in worklist:  # grows in the loop
             for maker in sorted(self._makers.get(node, ()), key=_order):
                 if isinstance(maker, int):
-                    found[maker] = None
-                elif maker not in waiting:
-                    waiting.append(maker)
-        return list(found)
+                    makers[maker] = None
+                elif maker not in worklist:
+                    worklist.append(maker)
+        return list(makers)
 
-    def behind(self, index: int, through: Callable[[int], bool], most: int) -> Iterator[int]:
-        """The ops from which an op is made through ops of one kind alone, nearest first; less than `most` of them."""
-        return _nearest_first(index, self.makers, through, most)
+    def upstream(self, index: int, through: Callable[[int], bool], limit: int) -> Iterator[int]:
+        """The ops upstream of an op that are reached only through ops of a kind, nearest first; fewer than `limit`."""
+        return _nearest_first(index, self.makers, through, limit)
 
-    def ahead(self, index: int, through: Callable[[int], bool], most: int) -> Iterator[int]:
-        """The ops that are made of an op in the same way."""
-        return _nearest_first(index, self.users, through, most)
+    def downstream(self, index: int, through: Callable[[int], bool], limit: int) -> Iterator[int]:
+        """The ops downstream of an op, likewise."""
+        return _nearest_first(index, self.users, through, limit)
 
-    def nearest(self, start: int, wanted: Set[int], *, downwards: bool) -> int | None:
-        """The wanted op that is fewest steps away from `start`, ties to the earlier; None if none can be reached."""
-        steps = self._users if downwards else self._makers
+    def nearest(self, start: int, targets: Set[int], *, downwards: bool) -> int | None:
+        """The target op with the shortest path from `start`, the earliest of several; None if none can be reached."""
+        neighbours = self._users if downwards else self._makers
         level: set[Node] = {start}
-        seen: set[Node] = {start}
+        visited: set[Node] = {start}
         while level:
-            level = {node for each in level for node in steps.get(each, ())} - seen
-            seen |= level
-            hits = [node for node in level if isinstance(node, int) and node in wanted]
-            if hits:
-                return min(hits)
+            level = {node for current in level for node in neighbours.get(current, ())} - visited
+            visited |= level
+            reached = [node for node in level if isinstance(node, int) and node in targets]
+            if reached:
+                return min(reached)
         return None
 
-    def all_nearest(self, wanted: Set[int], *, downwards: bool, past_control: bool) -> Mapping[Node, int]:
-        """What `nearest` tells, of all nodes at once that are not wanted themselves and from which one can be reached.
+    def all_nearest(self, targets: Set[int], *, downwards: bool, past_control: bool) -> Mapping[Node, int]:
+        """`nearest` for all nodes that are not targets and from which a target can be reached.
 
-        All wanted ops are gone back from together: to ask for each node alone takes the square of a chain's length.
-        `past_control`: also behind loops and branches, which stand for all of their values, whichever of them it is.
+        One backward search from all targets, since a search from each node would be quadratic in the length of chains.
+        `past_control`: continue through loops and branches, which stand for all of their values.
         """
-        back = self._makers if downwards else self._users
-        found: dict[Node, int] = {}
-        level: dict[Node, int] = {op: op for op in wanted}
+        neighbours = self._makers if downwards else self._users
+        nearest: dict[Node, int] = {}
+        level: dict[Node, int] = {op: op for op in targets}
         while level:
-            following: dict[Node, int] = {}
+            next_level: dict[Node, int] = {}
             for node, op in level.items():
-                if past_control or node in wanted or not self._is_control(node):
-                    for before in back.get(node, ()):
-                        if before not in found and before not in wanted:
-                            following[before] = min(op, following.get(before, op))
-            found |= following
-            level = following
-        return found
+                if past_control or node in targets or not self._is_control(node):
+                    for neighbour in neighbours.get(node, ()):
+                        if neighbour not in nearest and neighbour not in targets:
+                            next_level[neighbour] = min(op, next_level.get(neighbour, op))
+            nearest |= next_level
+            level = next_level
+        return nearest
 
     def _is_control(self, node: Node) -> bool:
         return isinstance(node, int) and self._operations[node].name in CONTROL_FLOW
 
     @cached_property
     def live(self) -> frozenset[Node]:
-        """The nodes that something seen from outside depends on."""
+        """The nodes on which an externally visible effect depends."""
         reached: set[Node] = set()
         stack: list[Node] = [op.index for op in self._operations if op.is_op and self._is_effect(op)]
         while stack:
@@ -126,65 +126,65 @@ class Dataflow:
 
     @cached_property
     def constant(self) -> frozenset[int]:
-        """Ops that depend on constants only, and so can be computed by the compiler; those without operands excepted.
+        """Ops that depend on constants only, so that the compiler can compute them; without the constants themselves.
 
-        Region holders are never constant: what enters them is not followed. Nor is what a barrier holds back, and
-        what is computed from it. An argument is where every call hands over a constant.
+        Ops with regions are never constant, since the values that enter them are not followed. Nor are barriers and
+        ops that depend on them. An argument is constant if every call passes a constant.
         """
-        found: set[Node] = set()
-        before = -1
-        while before < len(found):  # once more for functions that stand before their calls
-            before = len(found)
+        constants: set[Node] = set()
+        previous_count = -1
+        while previous_count < len(constants):  # repeat for functions that come ahead of their calls
+            previous_count = len(constants)
             for operation in self._operations:
-                found |= self._arguments_from(operation, found)
-                if operation.is_op and operation.name not in CONTROL_FLOW | FUNCTIONS and not is_held_back(operation):
+                constants |= self._arguments_from(operation, constants)
+                if operation.is_op and operation.name not in CONTROL_FLOW | FUNCTIONS and not is_barrier(operation):
                     makers = self._makers.get(operation.index, ())
-                    if self._is_source(operation) or (makers and all(maker in found for maker in makers)):
-                        found.add(operation.index)
-        return frozenset(node for node in found if isinstance(node, int))
+                    if self._is_source(operation) or (makers and all(maker in constants for maker in makers)):
+                        constants.add(operation.index)
+        return frozenset(node for node in constants if isinstance(node, int))
 
     def _is_source(self, operation: SourceOperation) -> bool:
-        """Whether an op makes a constant from nothing, or reads a global that is one."""
+        """Whether an op is a constant, or reads a global that is one."""
         if operation.operands or self._makers.get(operation.index):
             return False
         return is_constant_like(operation) or (loads_global(operation) and operation.symbol in self._model.fixed)
 
-    def _arguments_from(self, operation: SourceOperation, found: Set[Node]) -> set[Node]:
-        """The arguments of a function that are constant, where these nodes are."""
+    def _arguments_from(self, operation: SourceOperation, constants: Set[Node]) -> set[Node]:
+        """The arguments of a function that are constant if these nodes are."""
         if operation.name not in FUNCTIONS or operation.symbol not in self._model.private:
             return set()
         arguments = [
             (operation.index, number) for number in range(len(self._model.arguments.get(operation.symbol, ())))
         ]
         makers = {node: self._makers.get(node, ()) for node in arguments}
-        return {node for node, before in makers.items() if before and all(maker in found for maker in before)}
+        return {node for node, sources in makers.items() if sources and all(maker in constants for maker in sources)}
 
     def _edges(self, operation: SourceOperation) -> Iterator[tuple[Node, Node]]:
         user = operation.owner
         callee = self._calls.callee(operation)
         for number, definition in enumerate(operation.operands):
-            if (operation.index, number) in self._unused or not self._unreached.uses(operation, number):
+            if (operation.index, number) in self._unused or not self._reachability.uses(operation, number):
                 continue
             maker = self._maker(definition)
             target: Node = user if callee is None else (callee.index, number)
-            if maker is not None and maker != target:  # what passes between an op and its parts stays inside
+            if maker is not None and maker != target:  # values between an op and its parts stay inside
                 yield maker, target
-        if operation.is_op and operation.name.endswith(HANDS_BACK) and self._unreached.runs(operation):
+        if operation.is_op and operation.name.endswith(REGION_TERMINATORS) and self._reachability.runs(operation):
             yield from self._leaving(operation)
 
     def _leaving(self, terminator: SourceOperation) -> Iterator[tuple[Node, Node]]:
-        """What a terminator hands on: to the op around it, or to the calls of its function."""
+        """The edges from a terminator to the op around it, or to the calls of its function."""
         if terminator.name not in _RETURNS:
             yield terminator.index, terminator.parent
             return
         function = self._operations[terminator.parent]
         for call in self._calls.of(function.symbol):
-            # Nested modules may have functions of one name, of which `Calls` knows the last.
+            # Nested modules may have functions of the same name; `Calls` knows only the last one.
             if self._calls.callee(call) is function:
                 yield terminator.index, call.index
 
     def _maker(self, definition: Definition) -> Node | None:
-        """The node that a value comes from; None for arguments of an op's own region of parts."""
+        """The node that makes a value; None for arguments of a region of parts."""
         maker = self._operations[definition.maker]
         if not definition.argument:
             return maker.owner
@@ -193,24 +193,24 @@ class Dataflow:
         return maker.index if maker.name in CONTROL_FLOW else None
 
     def _is_effect(self, operation: SourceOperation) -> bool:
-        """Whether an op can be seen from outside: a public function's return, a store, or anything without results."""
-        if operation.name in FUNCTIONS or operation.name == "builtin.module" or not self._unreached.runs(operation):
+        """Whether an op is visible from outside: a public function's return, a store, or any op without results."""
+        if operation.name in FUNCTIONS or operation.name == "builtin.module" or not self._reachability.runs(operation):
             return False
         if operation.name in _RETURNS:
             return self._operations[operation.parent].symbol not in self._model.private
-        if operation.name.endswith(HANDS_BACK):
+        if operation.name.endswith(REGION_TERMINATORS):
             return False
         return not operation.results and not is_call(operation)
 
 
 def _nearest_first(
-    index: int, next_to: Callable[[int], Iterable[Node]], through: Callable[[int], bool], most: int
+    index: int, neighbours: Callable[[int], Iterable[Node]], through: Callable[[int], bool], limit: int
 ) -> Iterator[int]:
-    waiting = [index]
-    for each in waiting:  # which grows meanwhile
-        for node in next_to(each):
-            if isinstance(node, int) and node not in waiting and len(waiting) < most and through(node):
-                waiting.append(node)
+    worklist = [index]
+    for current in worklist:  # grows in the loop
+        for node in neighbours(current):
+            if isinstance(node, int) and node not in worklist and len(worklist) < limit and through(node):
+                worklist.append(node)
                 yield node
 
 

@@ -1,4 +1,4 @@
-"""Facts about the input model, each computed once when asked for."""
+"""Facts about the input model, computed once and on demand."""
 
 from __future__ import annotations
 
@@ -12,57 +12,57 @@ from tracemap.ir.reading import describe, parse_model
 from tracemap.ir.source import SourceModel, SourceOperation
 from tracemap.locations import is_informative
 from tracemap.mapping.model.calls import Calls
-from tracemap.mapping.model.constant_propagation import Unreached
+from tracemap.mapping.model.constant_propagation import Reachability
 from tracemap.mapping.model.dataflow import Dataflow, Node
 from tracemap.mapping.model.idioms import RotationFinder, SoftmaxFinder
 from tracemap.mapping.model.kinds import is_call, only_moves
 from tracemap.mapping.model.origins import Conversions, Origins
 from tracemap.mapping.model.scopes import scopes_of
-from tracemap.mapping.model.value_numbering import find_twins
+from tracemap.mapping.model.value_numbering import find_duplicates
 from tracemap.units import UNKNOWN
 
 # ---- written kernels
 #
-# Dispatches that a model writes itself: which of its ops stand in their kernels, and not on the host.
+# Dispatches that the model itself writes, and the ops in their kernels, which do not run on the host.
 
 
 _DISPATCHES: Final = ("flow.dispatch.region", "flow.dispatch.workgroups")
 _END: Final = "flow.return"
-"""Ends the kernel; the region behind it counts workgroups, on the host."""
+"""Ends the kernel; the region after it counts workgroups, on the host."""
 
 
 def find_in_kernels(operations: Sequence[SourceOperation]) -> dict[int, int]:
-    """By the indices of operations that stand in a dispatch's kernel the index of the dispatch."""
-    found: dict[int, int] = {}
+    """Map the operations inside kernels of dispatches to the dispatch, by index."""
+    dispatch_of: dict[int, int] = {}
     ended: set[int] = set()
     for operation in operations:
         parent = operation.parent
-        if parent in found:
-            found[operation.index] = found[parent]
+        if parent in dispatch_of:
+            dispatch_of[operation.index] = dispatch_of[parent]
         elif parent >= 0 and operations[parent].name in _DISPATCHES and parent not in ended:
-            found[operation.index] = parent
+            dispatch_of[operation.index] = parent
             if operation.name == _END:
                 ended.add(parent)
-    return found
+    return dispatch_of
 
 
 # ---- facts
 #
-# All that is known of the input model by itself: each fact found once, when asked for.
+# Facts about the input model, computed once and on demand.
 #
-# Whoever decides about ops (sites, fates, lowering) asks here; nobody else walks the model for such answers.
+# All code that decides about ops (sites, outcomes, lowering) takes such facts from here and never walks the model.
 
 
 class ModelFacts:
-    """The facts of one model. Ops go by their index among all of its operations."""
+    """The facts of one model. Ops are identified by their index among all operations."""
 
     def __init__(self, model: SourceModel) -> None:
         self.model = model
         self.operations = model.operations
 
-    def work_out(self) -> None:
-        """Find out now what takes long: who waits for the compiler has the time, and later there is less of it."""
-        _ = self.conversions, self.twins, self.scopes, self.dataflow.constant, self.dataflow.live
+    def precompute(self) -> None:
+        """Compute the slow facts now, while the compiler runs anyway."""
+        _ = self.conversions, self.duplicates, self.scopes, self.dataflow.constant, self.dataflow.live
 
     @cached_property
     def ops(self) -> tuple[SourceOperation, ...]:
@@ -79,23 +79,23 @@ class ModelFacts:
         return parts
 
     def owners(self, indices: Iterable[int]) -> frozenset[int]:
-        """The ops that operations belong to: ops to themselves, parts to their op; what the model lacks to none."""
+        """The ops of operations: ops themselves, parts to their op; indices outside of the model are ignored."""
         return frozenset(self.operations[index].owner for index in indices if 0 <= index < len(self.operations))
 
     def place(self, index: int) -> str:
-        """`line:column` of an op, its id where that is unknown."""
+        """`line:column` of an op, or its id if that is unknown."""
         operation = self.operations[index]
-        known = operation.line is not UNKNOWN and operation.column is not UNKNOWN
-        return f"{operation.line}:{operation.column}" if known else OpId.of(index)
+        has_position = operation.line is not UNKNOWN and operation.column is not UNKNOWN
+        return f"{operation.line}:{operation.column}" if has_position else OpId.of(index)
 
     @cached_property
     def with_location(self) -> frozenset[int]:
-        """The operations, ops and parts, to which the model gives a location: in its text, or by where they stand."""
+        """The operations (ops and parts) with a location in the model, stated or by position in its text."""
         return frozenset(op.index for op in self.operations if is_informative(op.parsed_location))
 
     @cached_property
     def scopes(self) -> Mapping[int, tuple[str, ...]]:
-        """The scope of every op; empty where nothing tells."""
+        """The scope of every op; empty if unknown."""
         return scopes_of(self.model)
 
     @cached_property
@@ -105,7 +105,7 @@ class ModelFacts:
 
     @cached_property
     def calls(self) -> Calls:
-        """Functions, and who calls them."""
+        """Functions and their calls."""
         return Calls(self.model)
 
     @cached_property
@@ -115,22 +115,22 @@ class ModelFacts:
 
     @cached_property
     def dataflow(self) -> Dataflow:
-        """Who uses what; what is live, and what is constant."""
-        return Dataflow(self.model, self.calls, self.unreached)
+        """The def-use graph, with live and constant ops."""
+        return Dataflow(self.model, self.calls, self.reachability)
 
     @cached_property
-    def unreached(self) -> Unreached:
-        """What can never run, or never matters."""
-        return Unreached(self.model, self.twins, self.calls)
+    def reachability(self) -> Reachability:
+        """Unreachable operations and unused operands."""
+        return Reachability(self.model, self.duplicates, self.calls)
 
     @cached_property
-    def twins(self) -> Mapping[int, int]:
-        """Of each op that computes what an earlier one has computed already, the earlier one."""
-        return find_twins(self.model, self.calls)
+    def duplicates(self) -> Mapping[int, int]:
+        """Duplicate op -> the earlier op that computes the same."""
+        return find_duplicates(self.model, self.calls)
 
     @cached_property
     def origins(self) -> Origins:
-        """Where values come from, behind moves and calls."""
+        """Origins of values, through moves and calls."""
         return Origins(self.model, self.calls, self.moves)
 
     @cached_property
@@ -140,17 +140,17 @@ class ModelFacts:
 
     @cached_property
     def in_kernels(self) -> Mapping[int, int]:
-        """Of each operation in the kernel of a dispatch that the model writes itself, that dispatch."""
+        """Operation in a kernel that the model itself writes -> the dispatch."""
         return find_in_kernels(self.operations)
 
     @cached_property
     def rotations(self) -> RotationFinder:
-        """What rotations by halves are made of."""
+        """Finder of rotations by halves."""
         return RotationFinder(self.operations, self.dataflow, self.moves)
 
     @cached_property
     def softmaxes(self) -> SoftmaxFinder:
-        """What a softmax is made of."""
+        """Finder of softmaxes."""
         return SoftmaxFinder(self.model, self.origins)
 
 
@@ -160,13 +160,13 @@ class ModelFacts:
 
 
 Edge = tuple[OpId, OpId]
-"""An op, and an op that uses one of its results."""
+"""An op, and a user of one of its results."""
 
 
 def data_flow(model: bytes) -> tuple[Edge, ...]:
-    """The edges of a model (text or bytecode), each once, in the order of the model.
+    """The edges of a model (text or bytecode), without duplicates, in the order of the model.
 
-    What is handed to a function flows on to the ops that use its argument.
+    Values passed to a function flow to the ops that use the argument.
 
     Raises:
         ModelInvalid: it does not parse.
@@ -178,15 +178,15 @@ def data_flow(model: bytes) -> tuple[Edge, ...]:
 
 
 def _ops_using(flow: Dataflow, index: int) -> list[int]:
-    """The ops that use an op's results, be it as an argument of a function."""
-    seen: set[Node] = set()
-    found: set[int] = set()
-    waiting = list(flow.using(index))
-    while waiting:
-        node = waiting.pop()
+    """The ops that use an op's results, also as arguments of functions."""
+    visited: set[Node] = set()
+    users: set[int] = set()
+    worklist = list(flow.unordered_users(index))
+    while worklist:
+        node = worklist.pop()
         if isinstance(node, int):
-            found.add(node)
-        elif node not in seen:
-            seen.add(node)
-            waiting += flow.using(node)
-    return sorted(found)
+            users.add(node)
+        elif node not in visited:
+            visited.add(node)
+            worklist += flow.unordered_users(node)
+    return sorted(users)

@@ -1,4 +1,4 @@
-"""Models as graphs of values that can be compared: numbered together, so that what is equal has equal numbers."""
+"""Models as data-flow graphs that can be compared: all are numbered together, so equal parts have equal numbers."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from tracemap.ir.parsing import MlirParser, Operation
 from tracemap.ir.reading import describe_bare
 from tracemap.ir.source import FUNCTIONS, Definition, SourceModel, SourceOperation
 from tracemap.mapping.model.calls import Calls
-from tracemap.mapping.model.kinds import HANDS_BACK, is_call, is_return, word_of
+from tracemap.mapping.model.kinds import REGION_TERMINATORS, is_call, is_return, word_of
 from tracemap.mapping.model.scopes import scopes_of
 from tracemap.units import UNKNOWN, Integer
 
 _Numbering = Callable[[Hashable], int]
-"""Gives equal things equal numbers."""
-_OF_NAMES: Final = ("callee", "sym_name", "sym_visibility", "function_type", "arg_attrs", "res_attrs")
-"""Attributes of functions and calls that say what they are called, and types that their arguments say again."""
+"""Maps equal contents to equal numbers."""
+_NAME_ATTRIBUTES: Final = ("callee", "sym_name", "sym_visibility", "function_type", "arg_attrs", "res_attrs")
+"""Attributes of functions and calls that hold names, or types that the arguments state as well."""
 
 
 class Flows:
-    """Makes flows of models; all that one of these makes are numbered together."""
+    """Builds flows of models; all flows of one instance are numbered together."""
 
     def __init__(self) -> None:
         self._parser = MlirParser()
@@ -35,16 +35,16 @@ class Flows:
         Raises:
             ModelInvalid: it does not parse.
         """
-        return _Walk(describe_bare(self._parser, model, self._attributes), self._number).flow()
+        return _FlowBuilder(describe_bare(self._parser, model, self._attributes), self._number).flow()
 
     def _attributes(self, operation: Operation) -> int:
         attributes = operation.attributes
-        named = FUNCTIONS | {"func.call", "util.call", "ml_program.func"}
-        left_out = _OF_NAMES if operation.name in named else ()
+        named_ops = FUNCTIONS | {"func.call", "util.call", "ml_program.func"}
+        ignored = _NAME_ATTRIBUTES if operation.name in named_ops else ()
         try:
-            # One context holds equal attributes once, whatever model they are of.
-            content: Hashable = tuple([(name, attributes[name]) for name in attributes if name not in left_out])
-        except TypeError:  # the bindings cannot hand out attributes that are locations
+            # A context stores equal attributes only once, even for several models.
+            content: Hashable = tuple([(name, attributes[name]) for name in attributes if name not in ignored])
+        except TypeError:  # the bindings cannot return attributes that are locations
             content = ("locations", len(attributes))
         return self._number(content)
 
@@ -52,8 +52,8 @@ class Flows:
         return self._numbers.setdefault(content, len(self._numbers))
 
 
-class _Walk:
-    """Makes the flow of one model, whose operations have the numbers of their attributes as signatures."""
+class _FlowBuilder:
+    """Builds the flow of one model; the signature of an operation is the number of its attributes."""
 
     def __init__(self, model: SourceModel, number: _Numbering) -> None:
         self._model, self._operations, self._number = model, model.operations, number
@@ -72,27 +72,27 @@ class _Walk:
 
     def flow(self) -> Flow:
         """The nodes, in the order of the model."""
-        shown = [each for each in self._operations if each.is_op]
+        ops = [operation for operation in self._operations if operation.is_op]
         count = 0
-        for operation in shown:
+        for operation in ops:
             self._places[operation.index] = count
             count += 1
             for argument in range(self._argument_count(operation)):
                 self._arguments[operation.index, argument] = count
                 count += 1
-        return tuple(node for operation in shown for node in self._nodes(operation))
+        return tuple(node for operation in ops for node in self._nodes(operation))
 
     def _shape(self, operation: SourceOperation) -> tuple[Integer, ...]:
         if not operation.results:
             return ()
         text = operation.results[0]
-        known = self._shapes.get(text)
-        if known is None:
-            known = self._shapes[text] = tuple(shape_of(text).extents)
-        return known
+        extents = self._shapes.get(text)
+        if extents is None:
+            extents = self._shapes[text] = tuple(shape_of(text).extents)
+        return extents
 
     def _argument_count(self, operation: SourceOperation) -> int:
-        """How many arguments come from outside: of functions that only the model calls, none."""
+        """The number of an entry point's arguments; 0 for functions that only the model calls."""
         if operation.name not in FUNCTIONS or operation.symbol in self._model.private:
             return 0
         return len(self._model.arguments.get(operation.symbol, ()))
@@ -123,15 +123,15 @@ class _Walk:
                 part.name,
                 part.signature,
                 part.results,
-                tuple(self._inside(operation.index, each) for each in part.operands),
+                tuple(self._relative_origin(operation.index, operand) for operand in part.operands),
             )
             for part in parts
         )
         own = (operation.name, operation.signature, operation.results)
         return self._number((own, inside, operation.symbol if public else ""))
 
-    def _inside(self, owner: int, definition: Definition) -> Hashable:
-        """Where a part has an operand from: a place in its op, or anywhere outside."""
+    def _relative_origin(self, owner: int, definition: Definition) -> Hashable:
+        """The origin of a part's operand: a position within its op, or anywhere outside."""
         if self._operations[definition.maker].owner != owner:
             return "outside"
         return (definition.maker - owner, definition.number, definition.argument)
@@ -151,7 +151,7 @@ class _Walk:
         callee = self._calls.callee(operation)
         if callee is not None:
             return self._places.get(callee.index, -1)
-        return self._places.get(operation.parent, -1) if operation.name.endswith(HANDS_BACK) else -1
+        return self._places.get(operation.parent, -1) if operation.name.endswith(REGION_TERMINATORS) else -1
 
     def _passes_on(self, operation: SourceOperation) -> bool:
         if is_return(operation):
@@ -159,17 +159,17 @@ class _Walk:
         return is_call(operation) and self._calls.callee(operation) is not None
 
     def _origin(self, definition: Definition) -> tuple[int, ...]:
-        """The places of the nodes whose results a value may be."""
-        known = self._origins.get(definition)
-        if known is None:
-            self._origins[definition] = ()  # of a function that calls itself, what it hands to itself is left out
-            behind = [place for each in self._behind(definition) for place in self._origin(each)]
-            known = tuple(dict.fromkeys(behind)) or self._made(definition)
-            self._origins[definition] = known
-        return known
+        """The indices of the nodes whose result a value may be."""
+        places = self._origins.get(definition)
+        if places is None:
+            self._origins[definition] = ()  # the result for a value that a recursive function passes to itself
+            source_places = [place for source in self._passed_values(definition) for place in self._origin(source)]
+            places = tuple(dict.fromkeys(source_places)) or self._producer(definition)
+            self._origins[definition] = places
+        return places
 
-    def _behind(self, definition: Definition) -> Iterator[Definition]:
-        """What a value is that is only handed on: to a function of the model, or out of it."""
+    def _passed_values(self, definition: Definition) -> Iterator[Definition]:
+        """The values behind an argument or result of a function of the model."""
         maker, number = self._operations[definition.maker], definition.number
         if definition.argument:
             if maker.name in FUNCTIONS and maker.symbol in self._model.private:
@@ -180,7 +180,7 @@ class _Walk:
         if callee is not None and callee.index in self._returns:
             yield from self._returns[callee.index].operands[number : number + 1]
 
-    def _made(self, definition: Definition) -> tuple[int, ...]:
+    def _producer(self, definition: Definition) -> tuple[int, ...]:
         maker = self._operations[definition.maker]
         if definition.argument and maker.name in FUNCTIONS:
             place = self._arguments.get((maker.index, definition.number))

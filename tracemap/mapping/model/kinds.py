@@ -11,13 +11,13 @@ from tracemap.ir.source import BRANCHES, CONTROL_FLOW, FUNCTIONS, SourceOperatio
 
 # ---- kinds
 #
-# Kinds of ops: what an op of the model is by its name, operands and types alone, in every dialect that we know.
+# Kinds of ops: predicates that need only an op's name, operands and types, for all supported dialects.
 #
-# All predicates about names of ops of the model stand here; what needs more than the op itself stands in `facts`.
+# All predicates about names of the model's ops are here; `facts` has those that need more than the op itself.
 
 
-HANDS_BACK = (".yield", ".condition", ".return", ".operator_terminator")
-"""Endings of terminators that hand values to what is around their region."""
+REGION_TERMINATORS = (".yield", ".condition", ".return", ".operator_terminator")
+"""Suffixes of terminators that pass values out of their region."""
 
 _STRUCTURAL = FUNCTIONS | {
     "builtin.module",
@@ -33,7 +33,7 @@ _STRUCTURAL = FUNCTIONS | {
     "util.initializer",
 }
 _GLOBALS = ("ml_program.global", "torch.global_slot", "util.global")
-_TERMINATORS = (*HANDS_BACK, ".terminator")
+_TERMINATORS = (*REGION_TERMINATORS, ".terminator")
 _CHOICES = frozenset(
     "affine.if onnx.If scf.if scf.index_switch stablehlo.case stablehlo.if torch.prim.If tosa.cond_if".split()
 )
@@ -42,11 +42,11 @@ _CALLS = frozenset({"func.call", "stablehlo.composite", "util.call"})
 _CONSTANT_LIKE = (
     *("constant", "Constant", ".const", ".literal", ".iota", ".empty", ".const_shape", "unfoldable_constant"),
 )
-_COUNTS = (".iota",)
+_COUNTING = (".iota",)
 _GLOBAL_LOADS = (".global.load", ".global_load")
 _GLOBAL_STORES = (".global.store", ".global_store")
-_HELD_BACK = ("unfoldable_constant", "optimization_barrier")
-_UNREPEATABLE = (*_GLOBAL_LOADS, *_HELD_BACK)
+_BARRIERS = ("unfoldable_constant", "optimization_barrier")
+_UNREPEATABLE = (*_GLOBAL_LOADS, *_BARRIERS)
 _DESTINATIONS = ("tensor.empty", "linalg.fill", "bufferization.alloc_tensor")
 
 _SHAPE_QUERIES = frozenset(
@@ -85,27 +85,27 @@ _MOVES = _RENAMES | frozenset(
 
 
 def is_call(operation: SourceOperation) -> bool:
-    """Whether an op calls a function of the module, or stands for one that the compiler calls in its place."""
+    """Whether an op calls a function of the module, or has a function that the compiler calls for it."""
     return operation.name in _CALLS
 
 
 def is_branch(operation: SourceOperation) -> bool:
-    """Whether an op goes on in another block of its function."""
+    """Whether an op continues in another block of its function."""
     return operation.name in BRANCHES
 
 
 def is_return(operation: SourceOperation) -> bool:
-    """Whether an operation ends a function, or one of the regions that frontends end alike."""
+    """Whether an operation ends a function, or a region whose terminator has a name like it."""
     return operation.name.endswith(".return")
 
 
 def is_structural(operation: SourceOperation) -> bool:
-    """Whether an op only gives structure: functions, returns, globals."""
+    """Whether an op is only structure: functions, returns, globals."""
     return operation.name in _STRUCTURAL or operation.name.endswith(_TERMINATORS)
 
 
 def is_global(operation: SourceOperation) -> bool:
-    """Whether an op is a global, whose first value may be made at load."""
+    """Whether an op is a global, whose initial value may be computed at load time."""
     return operation.name in _GLOBALS
 
 
@@ -120,7 +120,7 @@ def is_constant(operation: SourceOperation) -> bool:
 
 
 def is_destination(operation: SourceOperation) -> bool:
-    """Whether an op only makes what others write into."""
+    """Whether an op only makes a buffer that other ops write into."""
     return operation.name.endswith(_DESTINATIONS)
 
 
@@ -135,27 +135,27 @@ def accesses_global(operation: SourceOperation) -> bool:
 
 
 def is_repeatable(operation: SourceOperation) -> bool:
-    """Whether an op with the same operands may be taken for one that ran before, as far as its name tells."""
+    """Whether an op with the same operands computes the same each time, as far as its name tells."""
     return not operation.name.endswith(_UNREPEATABLE)
 
 
-def is_held_back(operation: SourceOperation) -> bool:
-    """Whether the compiler is kept from knowing the value of an op, be it a constant."""
-    return operation.name.endswith(_HELD_BACK)
+def is_barrier(operation: SourceOperation) -> bool:
+    """Whether the compiler must not know the value of an op, even of a constant."""
+    return operation.name.endswith(_BARRIERS)
 
 
-def asks_for_shape(operation: SourceOperation) -> bool:
-    """Whether an op reads the extents of its operand and none of its elements."""
+def queries_shape(operation: SourceOperation) -> bool:
+    """Whether an op reads the extents of its operand, but none of its elements."""
     return operation.name in _SHAPE_QUERIES
 
 
 def only_renames(operation: SourceOperation) -> bool:
-    """Whether an op leaves every element where it is."""
+    """Whether an op leaves every element in place."""
     return operation.name in _RENAMES
 
 
 def only_moves(operation: SourceOperation, parts: Sequence[SourceOperation]) -> bool:
-    """Whether an op only moves or renames elements: by its kind, or as a generic op that yields what it reads.
+    """Whether an op only moves or renames elements: by its kind, or as a generic op that yields its input.
 
     Such ops become indexing or layout, and are never absorbed.
     """
@@ -164,44 +164,44 @@ def only_moves(operation: SourceOperation, parts: Sequence[SourceOperation]) -> 
     return operation.name in _MOVES
 
 
-def joins(operation: SourceOperation) -> bool:
-    """Whether an op puts several tensors together along a dimension."""
+def concatenates(operation: SourceOperation) -> bool:
+    """Whether an op concatenates tensors along a dimension."""
     return operation.name in _JOINS
 
 
 def overwrites(operation: SourceOperation) -> bool:
-    """Whether an op gives a buffer of the caller's new contents."""
+    """Whether an op writes new contents into a buffer of the caller."""
     return operation.name == "torch.overwrite.tensor.contents"
 
 
-def lists(operation: SourceOperation) -> bool:
+def makes_list(operation: SourceOperation) -> bool:
     """Whether an op makes a list of its operands."""
     return operation.name == "torch.prim.ListConstruct"
 
 
 def can_be_member(operation: SourceOperation) -> bool:
-    """Whether an op can do work in a dispatch: no constant, no structure, and none whose regions hold the work.
+    """Whether an op can do work in a dispatch: no constant, no structure, and no op whose regions hold the work.
 
-    An iota depends on nothing, but it is counted where it is needed, on every call. A branch whose arms hold nothing
-    that has to wait for it becomes a select, which works on elements as any other op does.
+    An iota depends on nothing, but is computed where it is needed, on every call. A branch whose arms need not wait for
+    the condition becomes a select, which works on elements like other ops.
     """
     if is_structural(operation) or (operation.name in CONTROL_FLOW and not chooses(operation)):
         return False
-    return operation.name.endswith(_COUNTS) or not is_constant(operation)
+    return operation.name.endswith(_COUNTING) or not is_constant(operation)
 
 
 def chooses(operation: SourceOperation) -> bool:
-    """Whether an op is a branch that chooses between values."""
+    """Whether an op is a branch with results."""
     return operation.name in _CHOICES and bool(operation.results)
 
 
-def addresses(operation: SourceOperation) -> bool:
-    """Whether an op brings tensors into a kernel or out of it."""
+def accesses_dispatch_tensors(operation: SourceOperation) -> bool:
+    """Whether an op loads tensors into a kernel or stores them from it."""
     return operation.name.startswith("iree_tensor_ext.dispatch.")
 
 
 def computes(operation: SourceOperation) -> bool:
-    """Whether an op computes tensors of its own, moves of elements included: no call, no control flow, no number."""
+    """Whether an op computes or moves elements of tensors: no call, no control flow, no scalar."""
     if not can_be_member(operation) or is_call(operation) or operation.name in CONTROL_FLOW:
         return False
     if is_destination(operation) or accesses_global(operation) or not operation.results:
@@ -209,46 +209,46 @@ def computes(operation: SourceOperation) -> bool:
     return not makes_host_values(operation)
 
 
-_WORKS = {"exp": "exp", "max": "max", "sub": "sub", "div": "div", "add": "add", "sum": "add"}
+_ARITHMETIC = {"exp": "exp", "max": "max", "sub": "sub", "div": "div", "add": "add", "sum": "add"}
 
 
 def work_of(name: str) -> str:
-    """The arithmetic that an operation of any dialect is named for, as far as raised idioms have it; "" for others.
+    """The arithmetic in an operation's name, in any dialect, as far as raised idioms contain it; "" for others.
 
     >>> work_of("math.exp"), work_of("stablehlo.maximum"), work_of("arith.maxnumf"), work_of("linalg.yield")
     ('exp', 'max', 'max', '')
     """
     word = name.rsplit(".", 1)[-1].lower()
-    return next((work for letters, work in _WORKS.items() if letters in word), "")
+    return next((work for part, work in _ARITHMETIC.items() if part in word), "")
 
 
 def makes_host_values(operation: SourceOperation) -> bool:
-    """Whether all results of an op live on the host."""
+    """Whether all results of an op are on the host."""
     return all(map(_is_host_type, operation.results))
 
 
-def makes_numbers(operation: SourceOperation) -> bool:
-    """Whether an op has results, and each is one whole number or truth value, as a tensor of rank 0 or by itself."""
+def makes_scalars(operation: SourceOperation) -> bool:
+    """Whether an op has results, all of them one integer or truth value, as a scalar or a tensor of rank 0."""
     return bool(operation.results) and all(
         _is_host_type(result) or re.fullmatch(r"tensor<[su]?i\d+>", result) for result in operation.results
     )
 
 
 def _is_host_type(type_text: str) -> bool:
-    """Whether a value lives on the host: numbers, shapes, lists; a tensor of rank 0 can be device work."""
-    if "tensor" in type_text or "memref<" in type_text or "vector<" in type_text:  # lists of tensors among them
+    """Whether a value is on the host: numbers, shapes, lists; a tensor of rank 0 can be device work."""
+    if "tensor" in type_text or "memref<" in type_text or "vector<" in type_text:  # including lists of tensors
         return False
     return shape_of(type_text).extents == ()
 
 
 # ---- words
 #
-# What an op does, in one word that is the same in all dialects: `linalg.matmul` and `stablehlo.dot_general` multiply.
+# Dialect-independent names of ops: `linalg.matmul` and `stablehlo.dot_general` are both a `product`.
 #
-# The words serve to lay programs of different dialects beside each other; nothing else is concluded from them.
+# They only help to match programs of different dialects; nothing else depends on them.
 
 
-_WORDS: Final = """
+_ALIASES: Final = """
 add: add addf addi sum reducesum reduce_sum
 subtract: subtract sub subf subi rsub
 multiply: multiply mul mulf muli
@@ -281,9 +281,9 @@ index: index iota arange index_cast
 attention: scaled_dot_product_attention attention
 pool: max_pool2d maxpool avg_pool2d averagepool adaptive_avg_pool2d globalaveragepool avgpool2d
 """
-_LINES: Final = [line.partition(": ") for line in _WORDS.strip().splitlines()]
-_WORD_OF: Final = {name: word for word, _, names in _LINES for name in names.split()}
-_BEGINNINGS: Final = {
+_ALIAS_LINES: Final = [line.partition(": ") for line in _ALIASES.strip().splitlines()]
+_ALIAS_OF: Final = {name: alias for alias, _, names in _ALIAS_LINES for name in names.split()}
+_PREFIXES: Final = {
     "conv": "convolve",
     "depthwise_conv": "convolve",
     "matmul": "product",
@@ -291,28 +291,28 @@ _BEGINNINGS: Final = {
     "pooling": "pool",
     "reduce_window": "pool",
 }
-_SPACES: Final = re.compile(r"(?:torch\.aten|torch\.prims|[\w$]+)\.(\w+)")
-"""What stands in front of the name that says something; behind it may stand which overload it is."""
-_BY_PARTS: Final = ("linalg.generic", "linalg.reduce", "linalg.map", "stablehlo.reduce", "stablehlo.map")
-"""They do what the operations in their regions do."""
+_NAMESPACE: Final = re.compile(r"(?:torch\.aten|torch\.prims|[\w$]+)\.(\w+)")
+"""The namespace in front of the op's name; an overload's name may follow it."""
+_REGION_OPS: Final = ("linalg.generic", "linalg.reduce", "linalg.map", "stablehlo.reduce", "stablehlo.map")
+"""Ops that do what the operations in their regions do."""
 _SUM_OF_PRODUCTS: Final = {"add", "multiply"}
 
 
 def word_of(operation: SourceOperation, parts: Sequence[SourceOperation]) -> str:
-    """What an op does; "" of what only gives structure, or makes what others write into."""
+    """The dialect-independent name of an op; "" for structure, and for ops that only make a destination."""
     if only_renames(operation) or not computes(operation):
         return "constant" if is_constant(operation) and not makes_host_values(operation) else ""
-    if operation.name in _BY_PARTS and (parts or operation.name == "linalg.generic"):
-        words = {word_of_name(part.name) for part in parts if not part.name.endswith((".yield", ".return"))}
-        if words == _SUM_OF_PRODUCTS:
+    if operation.name in _REGION_OPS and (parts or operation.name == "linalg.generic"):
+        aliases = {word_of_name(part.name) for part in parts if not part.name.endswith((".yield", ".return"))}
+        if aliases == _SUM_OF_PRODUCTS:
             return "product"
-        return " ".join(sorted(words)) or "broadcast"  # what only hands on is that mostly
+        return " ".join(sorted(aliases)) or "broadcast"  # a body that only passes its input on is mostly a broadcast
     return word_of_name(operation.name)
 
 
 def word_of_name(name: str) -> str:
-    """What an operation of any dialect does, by its name alone."""
-    found = _SPACES.match(name)
-    stem = (found[1] if found else name).lower()
-    beginning = next((word for begins, word in _BEGINNINGS.items() if stem.startswith(begins)), "")
-    return _WORD_OF.get(stem) or beginning or stem
+    """The dialect-independent name for an operation's name."""
+    match = _NAMESPACE.match(name)
+    stem = (match[1] if match else name).lower()
+    alias = next((word for prefix, word in _PREFIXES.items() if stem.startswith(prefix)), "")
+    return _ALIAS_OF.get(stem) or alias or stem

@@ -14,12 +14,12 @@ from tracemap.units import UNKNOWN, Integer
 
 # ---- origins
 #
-# Where a value of the model comes from, behind moves of elements and along the calls that led to its use.
+# The origin of a value, through moves of elements and along the calls that led to its use.
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """A value as it is made (or an argument that nothing more is known of), and the calls that lead to its making.
+    """The definition of a value (or an argument that cannot be followed), with the calls that lead to it.
 
     `path`: the ids of the calls, outermost first, as in `Membership.path`.
     """
@@ -29,7 +29,7 @@ class Origin:
 
 
 class Origins:
-    """Follows values back. `moves`: indices of the ops that only move or rename elements."""
+    """Follows values back to their origins. `moves`: indices of the ops that only move or rename elements."""
 
     def __init__(self, model: SourceModel, calls: Calls, moves: Set[int]) -> None:
         self._operations = model.operations
@@ -44,38 +44,38 @@ class Origins:
         return None if definition.argument else self._operations[self._operations[definition.maker].owner]
 
     def operands(self, operation: SourceOperation, path: tuple[OpId, ...]) -> list[Origin]:
-        """Where each operand of an op comes from, when these calls led to the op."""
-        return [self._behind(Origin(definition, path)) for definition in operation.operands]
+        """The origin of each operand of an op that these calls led to."""
+        return [self._source(Origin(definition, path)) for definition in operation.operands]
 
-    def _behind(self, origin: Origin) -> Origin:
-        return self.way(origin)[-1]
+    def _source(self, origin: Origin) -> Origin:
+        return self.trace(origin)[-1]
 
-    def way(self, origin: Origin) -> list[Origin]:
-        """A value and those that it is a move, or an argument, of, to where it comes from."""
-        seen: dict[Origin, None] = {}
-        while origin not in seen:  # a step that leads nowhere gives the same again
-            seen[origin] = None
-            origin = self._before_argument(origin) if origin.definition.argument else self._before_op(origin)
-        return list(seen)
+    def trace(self, origin: Origin) -> list[Origin]:
+        """The value, then each value that it is a move or an argument of, up to its origin."""
+        visited: dict[Origin, None] = {}
+        while origin not in visited:  # a step without a source returns the same origin
+            visited[origin] = None
+            origin = self._operand_of_call(origin) if origin.definition.argument else self._operand_of_op(origin)
+        return list(visited)
 
-    def _before_op(self, origin: Origin) -> Origin:
-        """What an op moves, or what the function that it calls returns."""
+    def _operand_of_op(self, origin: Origin) -> Origin:
+        """The operand that an op moves, or the value that its callee returns."""
         maker, number = self._operations[origin.definition.maker], origin.definition.number
         if maker.index in self._moves and maker.operands:
-            # What only renames has a result for each operand: a barrier of several, too.
+            # A renaming op has a result for each operand, for example a barrier of several.
             return Origin(maker.operands[number if only_renames(maker) else 0], origin.path)
         callee = self._calls.callee(maker)
-        returned = None if callee is None else self._returns.get(callee.index)
-        if returned is None or number >= len(returned.operands):
+        terminator = None if callee is None else self._returns.get(callee.index)
+        if terminator is None or number >= len(terminator.operands):
             return origin
-        return Origin(returned.operands[number], (*origin.path, OpId.of(maker.index)))
+        return Origin(terminator.operands[number], (*origin.path, OpId.of(maker.index)))
 
-    def _before_argument(self, origin: Origin) -> Origin:
-        """What the last call of the path hands over; without a path, what the only call does."""
+    def _operand_of_call(self, origin: Origin) -> Origin:
+        """The operand of the last call of the path; without a path, of the only call."""
         function, number = self._operations[origin.definition.maker], origin.definition.number
-        # Of arguments of regions nothing is followed, and who else calls a public function is not known.
-        known = function.name in FUNCTIONS and function.symbol in self._private
-        calls = self._calls.of(function.symbol) if known else ()
+        # Arguments of regions are not followed, and a public function may have unknown callers.
+        is_private = function.name in FUNCTIONS and function.symbol in self._private
+        calls = self._calls.of(function.symbol) if is_private else ()
         if origin.path:
             calls = [call for call in calls if OpId.of(call.index) == origin.path[-1]]
         if len(calls) != 1 or number >= len(calls[0].operands):
@@ -85,9 +85,9 @@ class Origins:
 
 # ---- conversions
 #
-# Ops of the model that only change the element type, and what they make for other ops.
+# Ops of the model that only change the element type, and the operands that they make for other ops.
 #
-# The compiler folds them into the products that use them, where no location is left of them.
+# The compiler folds them into the ops that use them, without a location.
 
 
 _CONVERSIONS = frozenset(
@@ -100,23 +100,23 @@ _CONVERSIONS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """An op that converts elements: its id, and the bits of an element before and after."""
+    """An op that converts elements: its id, and the bits of an element on both sides."""
 
     op: OpId
     bits_before: Integer
     bits_after: Integer
 
     def is_folded_into(self, bits_read: Integer) -> bool:
-        """Whether what reads elements of this width does the conversion itself; what a loop carries has no width."""
+        """Whether a reader of such elements converts them itself; values that loops carry have no width."""
         return self.bits_before in (bits_read, UNKNOWN) and bits_read != self.bits_after
 
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """An operand of an op that a conversion makes.
+    """An operand that a conversion makes.
 
-    `sources`: what the op reads where it does the conversion itself, as indices, functions for their arguments: what is
-    converted, and moves of it, as the compiler may do those in front of the conversion and behind it first.
+    `sources`: the values that the op reads if it does the conversion itself, as indices of ops (functions for their
+    arguments): the converted value, and moves of it, which the compiler may do on either side of the conversion.
     """
 
     number: int
@@ -125,12 +125,12 @@ class Converted:
 
 
 class Conversions:
-    """The conversions of a model, found from the ops that read what they make."""
+    """The conversions of a model, looked up from the ops that read their results."""
 
     def __init__(self, model: SourceModel, parts_of: Mapping[int, Sequence[SourceOperation]], origins: Origins) -> None:
         self._model = model
         self._origins = origins
-        self._found = {
+        self._conversions = {
             op.index: _conversion(model, op)
             for op in model.operations
             if op.is_op and op.operands and _converts(op, parts_of.get(op.index, ()))
@@ -139,25 +139,25 @@ class Conversions:
     @property
     def ops(self) -> frozenset[OpId]:
         """The ops that convert."""
-        return frozenset(each.op for each in self._found.values())
+        return frozenset(conversion.op for conversion in self._conversions.values())
 
     def read_by(self, op: OpId, path: tuple[OpId, ...]) -> tuple[Converted, ...]:
-        """The operands of an op that conversions make, when these calls led to it, in order."""
-        if not self._found:
+        """The operands of an op that conversions make, in order, if these calls led to the op."""
+        if not self._conversions:
             return ()
         operands = self._model.operations[op.number].operands
-        read = (self._converted(number, definition, path) for number, definition in enumerate(operands))
-        return tuple(each for each in read if each is not None)
+        converted = (self._converted(number, definition, path) for number, definition in enumerate(operands))
+        return tuple(operand for operand in converted if operand is not None)
 
     def _converted(self, number: int, definition: Definition, path: tuple[OpId, ...]) -> Converted | None:
-        behind = self._origins.way(Origin(definition, path))
-        maker = self._origins.maker(behind[-1])
-        if maker is None or maker.index not in self._found:
+        trace = self._origins.trace(Origin(definition, path))
+        maker = self._origins.maker(trace[-1])
+        if maker is None or maker.index not in self._conversions:
             return None
-        before = self._origins.way(Origin(maker.operands[0], behind[-1].path))
-        values = (origin.definition for origin in (*behind[:-1], *before))
+        source_trace = self._origins.trace(Origin(maker.operands[0], trace[-1].path))
+        values = (origin.definition for origin in (*trace[:-1], *source_trace))
         sources = frozenset(self._model.operations[value.maker].owner for value in values)
-        return Converted(number, self._found[maker.index], sources)
+        return Converted(number, self._conversions[maker.index], sources)
 
 
 def _converts(operation: SourceOperation, parts: Sequence[SourceOperation]) -> bool:

@@ -12,57 +12,57 @@ from tracemap.units import Text
 
 # ---- jax names
 #
-# Names of JAX's transformations in scopes, as the user writes them: `scan`, `remat`, `vmap`.
+# JAX's transformations in scopes, named as the user writes them: `scan`, `remat`, `vmap`.
 #
-# JAX names what it made of a transformation: the loop of a `scan` is `while/body/closed_call`. Names of derivatives
-# stay: `jvp(loss)` is the forward pass, `transpose(jvp(loss))` the backward one, and reports add both up in `loss`.
+# JAX uses names of its implementation: the loop of a `scan` is `while/body/closed_call`. Names of derivatives stay:
+# `jvp(loss)` is the forward pass, `transpose(jvp(loss))` the backward one, and reports add both to `loss`.
 
 
 Scans = Set[tuple[Text, tuple[str, ...]]]
-"""Functions with the scopes in which a `scan` stands."""
+"""Functions with the scopes that contain a `scan`."""
 
 _BACKWARD = re.compile(r"transpose\((jvp\(.*\))\)", re.DOTALL)
 
 
 class JaxNames:
-    """What a model says of its transformations, and scopes by it."""
+    """The transformations in a model, and scopes with their user-facing names."""
 
     def __init__(self, operations: Iterable[SourceOperation]) -> None:
         scans = set()
         for operation in operations:
             components = split_path(name_path(operation.location))
-            if components[-1:] == ("scan",):  # beside its loop stands an op of its own name
+            if components[-1:] == ("scan",):  # a scan has an op of its own name next to its loop
                 scans.add((operation.function, scope(operation.location)))
         self._scans: Scans = scans
-        self._written: dict[tuple[tuple[str, ...], Text], tuple[str, ...]] = {}
+        self._cache: dict[tuple[tuple[str, ...], Text], tuple[str, ...]] = {}
 
     def scope(self, location: Location, function: Text) -> tuple[str, ...]:
-        """The scope of an op of a function, with the names that the user knows."""
-        given = scope(location)
-        known = self._written.get((given, function))
-        if known is None:
-            known = self._written[given, function] = self._as_written(given, function)
-        return known
+        """The scope of an op of a function, in names that the user knows."""
+        jax_scope = scope(location)
+        cached = self._cache.get((jax_scope, function))
+        if cached is None:
+            cached = self._cache[jax_scope, function] = self._user_names(jax_scope, function)
+        return cached
 
-    def _as_written(self, given: tuple[str, ...], function: Text) -> tuple[str, ...]:
-        written: list[str] = []
-        place = 0
-        while place < len(given):
-            names, steps = self._next(given, place, function)
-            written += names
-            place += steps
-        return tuple(written)
+    def _user_names(self, jax_scope: tuple[str, ...], function: Text) -> tuple[str, ...]:
+        scope_names: list[str] = []
+        position = 0
+        while position < len(jax_scope):
+            names, steps = self._next(jax_scope, position, function)
+            scope_names += names
+            position += steps
+        return tuple(scope_names)
 
-    def _next(self, given: tuple[str, ...], place: int, function: Text) -> tuple[list[str], int]:
-        """What the next components are called, and how many they are."""
-        before, name, following = given[:place], given[place], given[place + 1 : place + 2]
+    def _next(self, jax_scope: tuple[str, ...], position: int, function: Text) -> tuple[list[str], int]:
+        """The user's name for the next components, and how many components it covers."""
+        before, name, following = jax_scope[:position], jax_scope[position], jax_scope[position + 1 : position + 2]
         if backward := _BACKWARD.fullmatch(name):
-            # The way to the forward pass may be repeated behind it.
+            # The path of the forward pass may be repeated after it.
             forward = (*before, backward[1])
-            repeated = given[place + 1 : place + 1 + len(forward)] == forward
+            repeated = jax_scope[position + 1 : position + 1 + len(forward)] == forward
             return [name], 1 + (len(forward) if repeated else 0)
         if name == "while" and following in {("body",), ("cond",)} and (function, before) in self._scans:
-            called = given[place + 2 : place + 3] == ("closed_call",)
+            called = jax_scope[position + 2 : position + 3] == ("closed_call",)
             return ["scan", *(following if following == ("cond",) else ())], 3 if called else 2
         if (name, following) == ("checkpoint", ("rematted_computation",)):
             return ["remat"], 2
@@ -71,26 +71,26 @@ class JaxNames:
 
 # ---- scopes
 #
-# The scope of each op: from its name path, in the user's words, else from the names of the parameters that it uses.
+# The scope of each op: from its name path, in the user's names, else from the names of its parameters.
 #
-# Importers of torch and ONNX programs drop the module path, but name the parameters after it: an op that multiplies
-# with `encoder.layer.0.attention.query.weight` stands in `encoder/layer/0/attention/query`.
+# Importers of torch and ONNX programs drop the module path, but name the parameters after it: an op that multiplies by
+# `encoder.layer.0.attention.query.weight` gets the scope `encoder/layer/0/attention/query`.
 
 
 _PREFIXES = ("__auto.", "_params.")
-_HANDS_ON = frozenset(
+_PASS_THROUGH = frozenset(
     """
     torch.aten.permute torch.aten.t torch.aten.transpose.int torch.prims.convert_element_type
     torch_c.from_builtin_tensor util.global.load
     """.split()
 )
-"""What may stand between a parameter and the op that uses it."""
+"""Ops that may come between a parameter and its user."""
 
 _MAX_STEPS = 6
 
 
 def scopes_of(model: SourceModel) -> Mapping[int, tuple[str, ...]]:
-    """The scope of every op, by index; empty where nothing tells."""
+    """The scope of every op, by index; empty if unknown."""
     names = JaxNames(model.operations)
     return {
         operation.index: names.scope(operation.location, operation.function)
@@ -101,8 +101,8 @@ def scopes_of(model: SourceModel) -> Mapping[int, tuple[str, ...]]:
 
 
 def _parameter_scope(operations: Sequence[SourceOperation], operation: SourceOperation) -> tuple[str, ...]:
-    """What the module paths of an op's parameters have in common."""
-    if operation.name in _HANDS_ON:
+    """The common prefix of the module paths of an op's parameters."""
+    if operation.name in _PASS_THROUGH:
         return ()
     paths = [
         path
@@ -119,18 +119,18 @@ def _parameter_scope(operations: Sequence[SourceOperation], operation: SourceOpe
 
 
 def _module_path(operations: Sequence[SourceOperation], maker: SourceOperation) -> tuple[str, ...]:
-    """The module path in the name of the parameter that an op hands on; empty if it hands on none."""
+    """The module path in the name of the parameter that an op passes on; empty if it passes on none."""
     for _ in range(_MAX_STEPS):
         if loads_global(maker):
             return _components(maker.symbol)
-        if maker.name not in _HANDS_ON or not maker.operands or maker.operands[0].argument:
+        if maker.name not in _PASS_THROUGH or not maker.operands or maker.operands[0].argument:
             return ()
         maker = operations[maker.operands[0].maker]
     return ()
 
 
 def _components(name: str) -> tuple[str, ...]:
-    """`__auto.m.layer.0.weight` is `("m", "layer", "0")`: without prefix and the parameter's own name."""
+    """`__auto.m.layer.0.weight` gives `("m", "layer", "0")`: without prefix and the parameter's own name."""
     for prefix in _PREFIXES:
         name = name.removeprefix(prefix)
     return tuple(component for component in name.split(".")[:-1] if component)

@@ -11,11 +11,11 @@ from tracemap.mapping.model.kinds import is_repeatable, is_return, only_moves, o
 
 # ---- normal forms
 #
-# Ops that compute the same and are written in different ways, told by a form that they share.
+# Normal forms, which are equal for ops that compute the same but are written differently.
 #
-# A sum does not depend on the order of its operands, a constant can be written whole or as one number broadcast, a
-# product of torch takes a transposed matrix or transposes it itself, and nothing changes where one is multiplied with.
-# The compiler merges what is the same by then; so does whoever numbers values by these forms.
+# A sum does not depend on the order of its operands. A constant can be written in full or as a broadcast scalar. A
+# product in torch takes a transposed matrix or transposes it itself. Multiplication by one changes nothing. The
+# compiler normalises and merges such ops, and so do these forms.
 
 
 _COMMUTATIVE = frozenset(
@@ -28,7 +28,7 @@ _COMMUTATIVE = frozenset(
     tosa.add tosa.maximum tosa.minimum tosa.mul
     """.split()
 )
-"""Ops whose first two operands may change places."""
+"""Ops whose first two operands may be swapped."""
 
 _NEUTRAL = {
     **dict.fromkeys(("arith.addf", "arith.addi", "stablehlo.add", "onnx.Add"), (0.0, (0, 1))),
@@ -36,49 +36,49 @@ _NEUTRAL = {
     **dict.fromkeys(("arith.subf", "arith.subi", "stablehlo.subtract", "onnx.Sub"), (0.0, (1,))),
     **dict.fromkeys(("arith.divf", "stablehlo.divide", "onnx.Div"), (1.0, (1,))),
 }
-"""Of ops the number that changes nothing, and as which of their two operands."""
+"""The neutral number of ops, and the operands for which it is neutral."""
 
 _TRANSPOSE = "torch.aten.t"
 _LINEAR, _MULTIPLY = "torch.aten.linear", "torch.aten.mul.Tensor"
 _PRODUCTS = ("torch.aten.mm", "torch.aten.matmul")
 _SQUARE = "torch.aten.square"
-_NOTHING = "torch.constant.none"
+_NONE = "torch.constant.none"
 
 
 class NormalForms:
-    """Tells what the ops of a model have in common with others; knows of values what was told of them by `learn`."""
+    """Normal forms of the ops of a model, using facts about values that `learn` records."""
 
     def __init__(self, model: SourceModel) -> None:
         self._model = model
         self._splats: dict[int, str] = {}
         self._transposed: dict[int, int] = {}
-        self._nothing: set[int] = set()
+        self._none_values: set[int] = set()
 
     def learn(self, operation: SourceOperation, operands: Sequence[int], number: int) -> None:
-        """Note how the value of this number was made: by an op from values of these numbers."""
+        """Record how the value with this number is computed from operands with these numbers."""
         splat = self._splat(operation, operands)
         if splat:
             self._splats[number] = splat
         elif operation.name == _TRANSPOSE:
             self._transposed[number] = operands[0]
-        elif operation.name == _NOTHING:
-            self._nothing.add(number)
+        elif operation.name == _NONE:
+            self._none_values.add(number)
 
-    def handed_on(self, operation: SourceOperation, operands: Sequence[int]) -> int:
-        """Which of its operands an op hands on as it is; -1 where it changes something."""
+    def unchanged_operand(self, operation: SourceOperation, operands: Sequence[int]) -> int:
+        """The index of the operand that an op returns unchanged; -1 if it changes something."""
         if len(operation.results) != 1 or not operands:
             return -1
         if only_renames(operation) and is_repeatable(operation):
             return 0 if self._model.type_of(operation.operands[0]) == operation.results[0] else -1
-        neutral, places = _NEUTRAL.get(operation.name, (0.0, ()))
-        for place in places:
-            if self._value(operands[place]) == neutral:
-                other = 1 - place
+        neutral, operand_indices = _NEUTRAL.get(operation.name, (0.0, ()))
+        for index in operand_indices:
+            if self._value(operands[index]) == neutral:
+                other = 1 - index
                 return other if self._model.type_of(operation.operands[other]) == operation.results[0] else -1
         return -1
 
     def key(self, operation: SourceOperation, operands: Sequence[int]) -> Hashable:
-        """What an op has in common with those that compute the same, when its operands have these numbers."""
+        """The normal form of an op whose operands have these numbers."""
         splat = self._splat(operation, operands)
         if splat:
             return ("splat", splat, operation.results)
@@ -86,7 +86,7 @@ class NormalForms:
             return (_MULTIPLY, operation.results, (operands[0], operands[0]))
         if operation.name == _MULTIPLY:
             return (_MULTIPLY, operation.results, tuple(sorted(operands)))
-        if operation.name == _LINEAR and operands[-1] in self._nothing:
+        if operation.name == _LINEAR and operands[-1] in self._none_values:
             return (_LINEAR, operation.results, tuple(operands[:2]))
         if operation.name in _PRODUCTS and operands[1] in self._transposed:
             return (_LINEAR, operation.results, (operands[0], self._transposed[operands[1]]))
@@ -95,19 +95,19 @@ class NormalForms:
         return (operation.signature, tuple(operands))
 
     def _splat(self, operation: SourceOperation, operands: Sequence[int]) -> str:
-        """The number that all elements of an op's result are: of a constant, or of what moves such elements alone."""
+        """The number in all elements of an op's result, for constants and ops that only move such elements."""
         if len(operation.results) != 1 or "?" in operation.results[0]:
             return ""
         if not operands:
             return operation.splat
-        # A generic op may compute in its region, and what reads bits anew makes other numbers of them.
+        # A generic op may compute in its region, and bit casts change the numbers.
         if operation.name == "linalg.generic" or "bitcast" in operation.name or not only_moves(operation, ()):
             return ""
-        found = {self._splats.get(number, "") for number in operands}
-        return found.pop() if len(found) == 1 and is_repeatable(operation) else ""
+        splats = {self._splats.get(number, "") for number in operands}
+        return splats.pop() if len(splats) == 1 and is_repeatable(operation) else ""
 
     def _value(self, number: int) -> float | None:
-        """The number that a value consists of, where that is told and is no bit pattern."""
+        """The number in all elements of a value, if it is known and not a bit pattern."""
         text = self._splats.get(number, "").partition(" ")[0]
         try:
             return float(text)
@@ -117,51 +117,51 @@ class NormalForms:
 
 # ---- twins
 #
-# Ops that compute what an earlier op has computed already, through calls: value numbering over the model.
+# Duplicates: ops that repeat the computation of an earlier op, also through calls, found by value numbering.
 #
-# The compiler inlines calls and merges equal computations, so the mean inside of a called function can be the very
-# mean that its caller took before. Every op gets a value number for every chain of calls that leads to it, as if its
-# function were inlined there; an op whose number was there before, on every chain, has a twin (Click and Cooper 1995
-# call the general form congruence; this is the plain one-pass kind).
+# The compiler inlines calls and merges equal computations, so the mean in a called function can be the mean that its
+# caller computed already. Every op gets a value number for every chain of calls that leads to it, as if its function
+# were inlined. An op whose number existed earlier, on every chain, is a duplicate. (Click and Cooper 1995 call the
+# general form congruence; this is the simple one-pass kind.)
 
 
 _MAX_EVALUATIONS = 200_000
-"""Ops times chains of calls that are looked at; beyond it (calls nested exponentially) no twins are told."""
+"""The most ops times chains of calls; beyond that (exponentially nested calls) no duplicates are reported."""
 
-_MOST_NESTED = 128
-"""Calls within one another that are followed; each takes some of Python's stack. A deeper one is like no other op."""
+_MAX_CALL_DEPTH = 128
+"""The deepest nesting of calls that is followed, since each takes Python stack. Deeper calls have no duplicates."""
 
 
 @dataclass(frozen=True, slots=True)
 class _First:
-    """The first op with a value number, and the blocks around it: it stands for others only below them."""
+    """The first op with a value number, and the blocks around it: duplicates must be inside these blocks."""
 
     index: int
     blocks: tuple[int, ...]
 
 
-def find_twins(model: SourceModel, calls: Calls) -> Mapping[int, int]:
-    """Op index -> index of an earlier op that computes the very same wherever the later one does."""
-    numbering = _Numbering(model, calls)
+def find_duplicates(model: SourceModel, calls: Calls) -> Mapping[int, int]:
+    """Op index -> index of an earlier op that always computes the same."""
+    numbering = _ValueNumbering(model, calls)
     for operation in model.operations:
         if operation.name in FUNCTIONS and operation.symbol not in model.private:
             arguments = [numbering.fresh() for _ in range(len(model.arguments.get(operation.symbol, ())))]
             numbering.evaluate(operation, arguments, (operation.index,))
-    return numbering.twins()
+    return numbering.duplicates()
 
 
 @dataclass
-class _Numbering:
-    """Value numbers of all ops, chain of calls by chain of calls."""
+class _ValueNumbering:
+    """Value numbers of all ops, for each chain of calls."""
 
     model: SourceModel
     calls: Calls
     _numbers: dict[object, int] = field(default_factory=dict)
     _firsts: dict[int, list[_First]] = field(default_factory=dict)
-    _twin_of: dict[int, int] = field(default_factory=dict)
-    _alone: set[int] = field(default_factory=set)
+    _duplicate_of: dict[int, int] = field(default_factory=dict)
+    _required: set[int] = field(default_factory=set)
     _inside: list[int] = field(default_factory=list)
-    """The functions whose calls are being followed: a recursive call is like no other op."""
+    """The functions whose calls are being followed; a recursive call has no duplicates."""
     _evaluations: int = 0
     _fresh: int = 0
 
@@ -172,11 +172,11 @@ class _Numbering:
             if operation.is_op and isinstance(operation.function, str) and operation.name not in FUNCTIONS:
                 self._body.setdefault(self.calls.function(operation.function).index, []).append(operation)
 
-    def twins(self) -> Mapping[int, int]:
-        """What was found; nothing where the limit was hit."""
+    def duplicates(self) -> Mapping[int, int]:
+        """The duplicates found; none if the limit was exceeded."""
         if self._evaluations > _MAX_EVALUATIONS:
             return {}
-        return {index: twin for index, twin in self._twin_of.items() if index not in self._alone}
+        return {index: twin for index, twin in self._duplicate_of.items() if index not in self._required}
 
     def fresh(self) -> int:
         """A number that nothing else has."""
@@ -184,7 +184,7 @@ class _Numbering:
         return self._number(("fresh", self._fresh))
 
     def evaluate(self, function: SourceOperation, arguments: list[int], chain: tuple[int, ...]) -> list[int]:
-        """Number a function's ops with these numbers for its arguments; returns the numbers of its results.
+        """Number a function's ops, given the numbers of its arguments; returns the numbers of its results.
 
         `chain`: the blocks around the call, or the entry point itself.
         """
@@ -194,14 +194,14 @@ class _Numbering:
         results: list[int] = []
         blocks: dict[int, tuple[int, ...]] = {}
         body = self._body.get(function.index, ())
-        first = body[0].block if body else -1
+        first_block = body[0].block if body else -1
         for operation in body:
             self._evaluations += 1
             if self._evaluations > _MAX_EVALUATIONS:
                 break
-            # The first block of a function, inlined, is part of the block that the call stands in.
+            # The first block of an inlined function is part of the block that contains the call.
             inner = blocks.get(operation.parent, chain)
-            around = chain if operation.block == first else (*inner, operation.block)
+            around = chain if operation.block == first_block else (*inner, operation.block)
             blocks[operation.index] = around
             operands = [self._value(values, definition) for definition in operation.operands]
             if operation.parent == function.index and is_return(operation):
@@ -212,18 +212,18 @@ class _Numbering:
 
     def _results(self, operation: SourceOperation, operands: list[int], blocks: tuple[int, ...]) -> Iterator[int]:
         callee = self.calls.callee(operation)
-        if callee is not None and callee.index not in self._inside and len(self._inside) < _MOST_NESTED:
+        if callee is not None and callee.index not in self._inside and len(self._inside) < _MAX_CALL_DEPTH:
             self._inside.append(callee.index)
-            found = self.evaluate(callee, operands, blocks)
+            results = self.evaluate(callee, operands, blocks)
             self._inside.pop()
-            yield from found if found else (self.fresh() for _ in operation.results)
+            yield from results if results else (self.fresh() for _ in operation.results)
             return
-        handed_on = self._forms.handed_on(operation, operands)
-        if handed_on >= 0:  # the compiler leaves such an op out, and takes its operand for its result
-            yield operands[handed_on]
+        operand = self._forms.unchanged_operand(operation, operands)
+        if operand >= 0:  # the compiler replaces such an op by its operand
+            yield operands[operand]
             return
         number = self._number_of(operation, operands)
-        self._note(operation, number, blocks)
+        self._record(operation, number, blocks)
         for result in range(len(operation.results)):
             value = self._number(("result", number, result))
             self._forms.learn(operation, operands, value)
@@ -235,19 +235,19 @@ class _Numbering:
         return self._number(self._forms.key(operation, operands))
 
     def _holds_ops(self, operation: SourceOperation) -> bool:
-        """Whether an op has ops in its regions (control flow): it is like no other."""
+        """Whether an op has ops in its regions (control flow), so that it has no duplicates."""
         following = self.model.operations[operation.index + 1 : operation.index + 2]
         return any(child.parent == operation.index and child.is_op for child in following)
 
-    def _note(self, operation: SourceOperation, number: int, blocks: tuple[int, ...]) -> None:
-        """Remember who had a number first; an op that meets it again from another op below has a twin."""
+    def _record(self, operation: SourceOperation, number: int, blocks: tuple[int, ...]) -> None:
+        """Record the first op with a number; any later op that it dominates is a duplicate."""
         for first in self._firsts.setdefault(number, []):
-            # The first stands in a block around this one (or the same), so it has run whenever this one runs.
+            # The first op is in a block around this one (or the same block), so it has run whenever this one runs.
             if first.index != operation.index and blocks[: len(first.blocks)] == first.blocks:
-                self._twin_of.setdefault(operation.index, first.index)
+                self._duplicate_of.setdefault(operation.index, first.index)
                 return
-        # On this chain of calls it is the first: it has to run, whatever holds on other chains.
-        self._alone.add(operation.index)
+        # On this chain of calls it is the first, so it must run, whatever other chains do.
+        self._required.add(operation.index)
         self._firsts[number].append(_First(operation.index, blocks))
 
     def _value(self, values: dict[tuple[int, int, bool], int], definition: Definition) -> int:

@@ -1,1 +1,1 @@
-"""Sites and what works in them: members and their evidence, cost, steps, schedules."""
+"""Dispatch sites and their ops: evidence, costs, lines of kernel IR, schedules."""

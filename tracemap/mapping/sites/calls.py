@@ -11,125 +11,132 @@ from tracemap.locations import CallSite, Location
 
 # ---- callers
 #
-# Which function users call to reach another one of the host program.
+# The function that users call to reach another function of the host program.
 
 
 ASYNC_SUFFIX = "$async"
-"""The compiler makes a function `f$async` of each public function `f`, and `f` waits for it."""
+"""For each public function `f` the compiler makes a function `f$async`, and `f` waits for it."""
 
 
 def public_callers(flow: FlowProgram) -> dict[str, str]:
     """For each function the public function that users call to reach it.
 
-    The asynchronous form `f$async` is reached through its wrapper `f`; a private function that several public ones
-    reach stands for itself.
+    The asynchronous form `f$async` is reached through its wrapper `f`. A private function that several public ones
+    reach is its own entry.
     """
     callers: dict[str, set[str]] = defaultdict(set)
     for function in flow.functions:
         for callee in function.calls:
             callers[callee].add(function.name)
     public = {function.name for function in flow.functions if function.public}
-    found: dict[str, str] = {}
+    public_caller: dict[str, str] = {}
     for name in (function.name for function in flow.functions):
         if name in public:
-            found[name] = _wrapper(name, public)
+            public_caller[name] = _wrapper(name, public)
         else:
-            # f and f$async both reach what f$async calls: they are one public function.
-            reaching = {_wrapper(caller, public) for caller in _reaching(name, callers) if caller in public}
-            found[name] = reaching.pop() if len(reaching) == 1 else name
-    return found
+            # f and f$async both reach the callees of f$async: they are one public function.
+            entry_points = {_wrapper(caller, public) for caller in _reaching(name, callers) if caller in public}
+            public_caller[name] = entry_points.pop() if len(entry_points) == 1 else name
+    return public_caller
 
 
 def _wrapper(name: str, public: Set[str]) -> str:
-    plain = name.removesuffix(ASYNC_SUFFIX)
-    return plain if plain in public else name
+    base_name = name.removesuffix(ASYNC_SUFFIX)
+    return base_name if base_name in public else name
 
 
 def _reaching(name: str, callers: Mapping[str, Set[str]]) -> set[str]:
-    """The functions that call a function, directly or not."""
-    seen: set[str] = set()
+    """The functions that call a function, directly or indirectly."""
+    visited: set[str] = set()
     stack = [name]
     while stack:
         for caller in callers.get(stack.pop(), ()):
-            if caller not in seen:
-                seen.add(caller)
+            if caller not in visited:
+                visited.add(caller)
                 stack.append(caller)
-    return seen
+    return visited
 
 
 # ---- inlined
 #
-# Dispatches of functions that the compiler inlines after the flow phase: each call has its own.
+# Dispatches of functions that the compiler inlines after the flow phase, copied to each call.
 #
-# The functions of a model are inlined before. But what a preprocessing pass puts in place of ops may be a call of a
-# function that it brings along (`transform.util.cast_and_call`), and that is inlined later: its dispatch becomes as
-# many commands as there are calls, each located in the function at the location of the call.
+# The model's own functions are inlined earlier. But a preprocessing pass may replace ops by a call of a function that
+# it adds (`transform.util.cast_and_call`), and that is inlined later. Its dispatch becomes a command for each call,
+# with the location of the dispatch in the function, called from the location of the call.
 
-
-Placed = tuple[FlowDispatch, DispatchRegion | None]
+DispatchWithBody = tuple[FlowDispatch, DispatchRegion | None]
 """A dispatch with its body."""
 
 
 def inlined_later(flow: FlowProgram) -> frozenset[str]:
-    """The functions that may be inlined after the flow phase: private ones with dispatches, of their own or below."""
+    """Private functions with dispatches, directly or through calls, that may be inlined after the flow phase."""
     private = {function.name for function in flow.functions if not function.public}
-    found = {dispatch.function for dispatch in flow.dispatches} & private
-    while more := {call.function for call in flow.calls if call.callee in found} & private - found:
-        found |= more
-    return frozenset(found)
+    names = {dispatch.function for dispatch in flow.dispatches} & private
+    while new_names := {call.function for call in flow.calls if call.callee in names} & private - names:
+        names |= new_names
+    return frozenset(names)
 
 
 def with_inlined(
     flow: FlowProgram, bodies: Collection[DispatchRegion | None], inlined: Collection[str]
 ) -> tuple[FlowProgram, list[DispatchRegion | None]]:
-    """The flow phase with the dispatches of each call of inlined functions, in order, and their bodies.
+    """The flow phase with the dispatches of inlined functions at each of their calls, in order, and their bodies.
 
     Args:
         flow: the phase.
-        bodies: of its dispatches.
-        inlined: the names of functions that the next phase has no more. One that calls itself is not followed twice:
+        bodies: the bodies of its dispatches.
+        inlined: the names of functions that the next phase no longer has. A recursive call is not followed twice, since
             nothing of it runs.
     """
-    placed = _Inliner(flow, tuple(zip(flow.dispatches, bodies, strict=True)), frozenset(inlined)).placed()
-    return replace(flow, dispatches=tuple(dispatch for dispatch, _ in placed)), [body for _, body in placed]
+    pairs = _Inliner(
+        flow, tuple(zip(flow.dispatches, bodies, strict=True)), frozenset(inlined)
+    ).dispatches_with_bodies()
+    return replace(flow, dispatches=tuple(dispatch for dispatch, _ in pairs)), [body for _, body in pairs]
 
 
 @dataclass(frozen=True, slots=True)
 class _Inliner:
     flow: FlowProgram
-    dispatches: tuple[Placed, ...]
+    dispatches: tuple[DispatchWithBody, ...]
     inlined: frozenset[str]
 
-    def placed(self) -> list[Placed]:
-        return [*self._of(lambda function: function not in self.inlined, frozenset())]
+    def dispatches_with_bodies(self) -> list[DispatchWithBody]:
+        return [*self._dispatches_of(lambda function: function not in self.inlined, frozenset())]
 
-    def _of(self, chosen: Callable[[str], bool], within: frozenset[str]) -> Iterator[Placed]:
-        """What functions dispatch, in the order of the text, with what the functions that they call do.
+    def _dispatches_of(self, is_selected: Callable[[str], bool], within: frozenset[str]) -> Iterator[DispatchWithBody]:
+        """The dispatches of functions and of the functions that they call, in the order of the text.
 
         `within`: the functions that are being inlined.
         """
-        at = 0
+        position = 0
         for call in self.flow.calls:
-            if call.callee in self.inlined - within and chosen(call.function):
-                yield from self._own(at, call.behind, chosen)
-                yield from self._called(call, within | {call.callee})
-                at = call.behind
-        yield from self._own(at, len(self.dispatches), chosen)
+            if call.callee in self.inlined - within and is_selected(call.function):
+                yield from self._selected(position, call.behind, is_selected)
+                yield from self._inlined_call(call, within | {call.callee})
+                position = call.behind
+        yield from self._selected(position, len(self.dispatches), is_selected)
 
-    def _own(self, first: int, end: int, chosen: Callable[[str], bool]) -> Iterator[Placed]:
-        return (placed for placed in self.dispatches[first:end] if chosen(placed[0].function))
+    def _selected(self, first: int, end: int, is_selected: Callable[[str], bool]) -> Iterator[DispatchWithBody]:
+        return (
+            dispatches_with_bodies
+            for dispatches_with_bodies in self.dispatches[first:end]
+            if is_selected(dispatches_with_bodies[0].function)
+        )
 
-    def _called(self, call: HostCall, within: frozenset[str]) -> Iterator[Placed]:
-        at: dict[int, Location] = {}
+    def _inlined_call(self, call: HostCall, within: frozenset[str]) -> Iterator[DispatchWithBody]:
+        cache: dict[int, Location] = {}
 
-        def moved(location: Location) -> Location:
-            # One object for each, which is what others know locations by.
-            return at.setdefault(id(location), CallSite(location, call.location))
+        def relocate(location: Location) -> Location:
+            # One object for each location, since other code identifies locations by id().
+            return cache.setdefault(id(location), CallSite(location, call.location))
 
         def body_at(body: DispatchRegion) -> DispatchRegion:
-            inside = tuple(replace(op, location=moved(op.location)) for op in body.body)
-            return replace(body, function=call.function, location=moved(body.location), body=inside)
+            operations = tuple(replace(op, location=relocate(op.location)) for op in body.body)
+            return replace(body, function=call.function, location=relocate(body.location), body=operations)
 
-        for dispatch, body in self._of(lambda function: function == call.callee, within):
-            here = FlowDispatch(call.function, moved(dispatch.location), dispatch.kernel, call.around + dispatch.around)
-            yield here, None if body is None else body_at(body)
+        for dispatch, body in self._dispatches_of(lambda function: function == call.callee, within):
+            inlined_dispatch = FlowDispatch(
+                call.function, relocate(dispatch.location), dispatch.kernel, call.around + dispatch.around
+            )
+            yield inlined_dispatch, None if body is None else body_at(body)

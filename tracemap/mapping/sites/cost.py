@@ -1,4 +1,4 @@
-"""Estimated cost of an op in a site: operations and bytes."""
+"""Estimated cost of an op in a dispatch: operations and bytes."""
 
 from __future__ import annotations
 
@@ -18,83 +18,87 @@ from tracemap.units import UNKNOWN, Integer, split_by_largest_remainder
 
 # ---- hoisting
 #
-# How often an op of a structured op's region runs: not in the turns of loops inside of which it stays the same.
+# Execution counts of operations in a structured op's region, after loop-invariant code motion.
 #
-# A layer norm multiplies each element of a row by the reciprocal root of the row's variance. Fused into one region the
-# root stands beside the multiplication, once for each element, as it is written. The compiler moves out of a loop what
-# does not change in it, so that the root is taken once for a row. Where workgroups share a row out, each of them takes
-# it again.
+# A layer norm multiplies each element of a row by the reciprocal root of the row's variance. If both are fused into one
+# region, the root is next to the multiplication and written once for each element. But the compiler hoists invariant
+# code out of loops, so the root is computed once for each row. If workgroups split a row, each of them computes it.
 
 
 PASS_THROUGH = frozenset({"tensor.expand_shape", "tensor.collapse_shape", "tensor.cast", "tensor.extract_slice"})
-"""Body ops that only hand tensors on."""
+"""Body operations that only pass tensors on."""
 
-_SAME_EVERYWHERE = frozenset({"arith.constant"})
+_INVARIANT = frozenset({"arith.constant"})
 _TILE = 8
 """Rows of results that IREE's CPU code generator keeps in registers for x86-64 and AArch64 (KernelDispatch.cpp)."""
-_SHARED_OUT = 64
-"""Elements of a loop that IREE's CPU code generator gives to a workgroup at most (KernelDispatch.cpp)."""
+_WORKGROUP_TILE = 64
+"""The most elements of a loop in a workgroup of IREE's CPU code generator (KernelDispatch.cpp)."""
 _INPUTS_OF_CONTRACTION = 2
 
 
 class Hoisting:
-    """Tells of the ops of one body how often they run."""
+    """Computes the execution counts of operations in one body."""
 
     def __init__(self, body: Sequence[BodyOp]) -> None:
         self._body = body
-        self._holding = {op.parent for op in body}
-        self._changes: dict[int, frozenset[int]] = {}
+        self._parents = {op.parent for op in body}
+        self._varying: dict[int, frozenset[int]] = {}
 
-    def turns(self, op: BodyOp) -> Integer:
-        """How often an op of a region runs when the op around it runs once.
+    def repetitions(self, op: BodyOp) -> Integer:
+        """The executions of an operation in a region for one execution of the op around it.
 
-        The loops are run from the outside to the inside, and what stays the same in the innermost of them stands
-        before these. What changes in an inner loop alone runs in all turns of those around it.
+        Loops are ordered from the outside in, and an operation that is invariant in the innermost ones is hoisted out
+        of these. An operation that varies only in an inner loop runs in all iterations of the loops around that.
         """
-        around = self._body[op.parent]
-        if not around.loops:
-            return around.iterations
-        order = self._order(around)
-        changing = self._changing(op, around)
-        innermost = max((place for place, loop in enumerate(order) if loop in changing), default=-1)
-        turned = order[: innermost + 1]
-        tiled = self._tiled(around, [loop for loop in turned if loop not in changing])
-        own = [_tiles(around.loops[loop], _TILE) if loop == tiled else around.loops[loop] for loop in turned]
-        return product((*own, *(_tiles(around.loops[loop], _SHARED_OUT) for loop in self._shared_out(order, turned))))
+        outer = self._body[op.parent]
+        if not outer.loops:
+            return outer.iterations
+        order = self._order(outer)
+        varying = self._varying_loops(op, outer)
+        innermost = max((position for position, loop in enumerate(order) if loop in varying), default=-1)
+        repeated = order[: innermost + 1]
+        tiled = self._tiled_loop(outer, [loop for loop in repeated if loop not in varying])
+        trip_counts = [_tiles(outer.loops[loop], _TILE) if loop == tiled else outer.loops[loop] for loop in repeated]
+        return product(
+            (
+                *trip_counts,
+                *(_tiles(outer.loops[loop], _WORKGROUP_TILE) for loop in self._workgroup_loops(order, repeated)),
+            )
+        )
 
-    def _shared_out(self, order: Sequence[int], turned: Sequence[int]) -> Sequence[int]:
-        """The loops in whose turns nothing changes, as far as workgroups share them out and compute it again each.
+    def _workgroup_loops(self, order: Sequence[int], repeated: Sequence[int]) -> Sequence[int]:
+        """The loops in which nothing varies, but that workgroups split, so that each workgroup repeats the work.
 
-        Where something is reduced in the dispatch, a workgroup has whole rows.
+        If the dispatch contains a reduction, a workgroup has whole rows.
         """
         reduces = any(self._reduces(op) for op in self._body)
-        return [] if reduces else order[len(turned) :]
+        return [] if reduces else order[len(repeated) :]
 
-    def _tiled(self, around: BodyOp, unchanging: Sequence[int]) -> int:
-        """The loop of which the turns that share a tile of a contraction's results compute this once; -1: none."""
-        inputs = _inputs(around)
-        used_again = all(len(set(loops)) < len(around.loops) for loops in around.positions[:inputs])
-        if inputs < _INPUTS_OF_CONTRACTION or not used_again or not around.positions[inputs:]:
+    def _tiled_loop(self, outer: BodyOp, invariant: Sequence[int]) -> int:
+        """The loop whose iterations share an invariant within a tile of a contraction's results; -1 if none."""
+        inputs = _inputs(outer)
+        is_reused = all(len(set(loops)) < len(outer.loops) for loops in outer.positions[:inputs])
+        if inputs < _INPUTS_OF_CONTRACTION or not is_reused or not outer.positions[inputs:]:
             return -1
-        of_results = set(around.positions[inputs])
-        return max((loop for loop in unchanging if loop in of_results), default=-1)
+        result_loops = set(outer.positions[inputs])
+        return max((loop for loop in invariant if loop in result_loops), default=-1)
 
-    def _order(self, around: BodyOp) -> list[int]:
+    def _order(self, outer: BodyOp) -> list[int]:
         """The loops from the outermost to the innermost.
 
-        What is reduced in the same dispatch is there for each of its elements, and so the loops over these are the
-        outer ones of all that uses it.
+        A reduction in the same dispatch has a result for each index of some loops; these are the outer loops of all
+        operations that use it.
         """
-        outer = {
+        reduced = {
             loop
-            for operand, loops in zip(around.operands, around.positions, strict=False)
+            for operand, loops in zip(outer.operands, outer.positions, strict=False)
             if self._is_reduced(operand.producer)
             for loop in loops
         }
-        return sorted(range(len(around.loops)), key=lambda loop: (loop not in outer, loop))
+        return sorted(range(len(outer.loops)), key=lambda loop: (loop not in reduced, loop))
 
     def _is_reduced(self, producer: int) -> bool:
-        """Whether what makes a tensor in the body adds up more elements than it makes."""
+        """Whether the producer of a tensor in the body is a reduction."""
         while producer >= 0 and self._body[producer].name in PASS_THROUGH:
             producer = self._body[producer].operands[0].producer
         if producer < 0:
@@ -103,39 +107,39 @@ class Hoisting:
 
     @staticmethod
     def _reduces(op: BodyOp) -> bool:
-        made = op.results[0].elements if op.loops and op.results else UNKNOWN
-        return made is not UNKNOWN and op.iterations is not UNKNOWN and op.iterations > made
+        result_elements = op.results[0].elements if op.loops and op.results else UNKNOWN
+        return result_elements is not UNKNOWN and op.iterations is not UNKNOWN and op.iterations > result_elements
 
-    def _changing(self, op: BodyOp, around: BodyOp) -> frozenset[int]:
-        """The loops in whose turns what an op of a region computes is not always the same."""
-        if op.index not in self._changes:
-            self._changes[op.index] = self._work_out(op, around)
-        return self._changes[op.index]
+    def _varying_loops(self, op: BodyOp, outer: BodyOp) -> frozenset[int]:
+        """The loops in which the value of an operation in a region varies."""
+        if op.index not in self._varying:
+            self._varying[op.index] = self._find_varying(op, outer)
+        return self._varying[op.index]
 
-    def _work_out(self, op: BodyOp, around: BodyOp) -> frozenset[int]:
-        every = frozenset(range(len(around.loops)))
-        if op.parent != around.index or op.index in self._holding or not (op.operands or op.name in _SAME_EVERYWHERE):
-            return every
-        found: set[int] = set()
+    def _find_varying(self, op: BodyOp, outer: BodyOp) -> frozenset[int]:
+        all_loops = frozenset(range(len(outer.loops)))
+        if op.parent != outer.index or op.index in self._parents or not (op.operands or op.name in _INVARIANT):
+            return all_loops
+        loops: set[int] = set()
         for operand in op.operands:
             if operand.producer >= 0:
                 maker = self._body[operand.producer]
-                # What is made before the structured op is the same in all of its turns.
-                found |= self._changing(maker, around) if maker.parent >= 0 else set()
+                # A value from outside of the structured op is invariant in all loops.
+                loops |= self._varying_loops(maker, outer) if maker.parent >= 0 else set()
             else:
-                found |= self._changing_argument(operand.argument, around)
-        return frozenset(found)
+                loops |= self._loops_of_argument(operand.argument, outer)
+        return frozenset(loops)
 
-    def _changing_argument(self, number: int, around: BodyOp) -> frozenset[int]:
-        """The loops in whose turns a region is handed other elements; all where it is handed its own result on."""
-        read = around.positions[: _inputs(around)]
-        loops = read[number] if 0 <= number < len(read) else (NO_DIMENSION,)
-        return frozenset(range(len(around.loops)) if NO_DIMENSION in loops else loops)
+    def _loops_of_argument(self, number: int, outer: BodyOp) -> frozenset[int]:
+        """The loops in which an argument of a region varies; all loops for an accumulator."""
+        input_positions = outer.positions[: _inputs(outer)]
+        loops = input_positions[number] if 0 <= number < len(input_positions) else (NO_DIMENSION,)
+        return frozenset(range(len(outer.loops)) if NO_DIMENSION in loops else loops)
 
 
-def _inputs(around: BodyOp) -> int:
-    """How many operands of a structured op are read; behind them stands what its results are made in."""
-    return max(0, len(around.operands) - len(around.results))
+def _inputs(op: BodyOp) -> int:
+    """The number of inputs of a structured op; its other operands are the destinations of its results."""
+    return max(0, len(op.operands) - len(op.results))
 
 
 def _tiles(extent: Integer, tile: int) -> Integer:
@@ -144,12 +148,11 @@ def _tiles(extent: Integer, tile: int) -> Integer:
 
 # ---- products
 #
-# Multiplications of products that carry the location of an operand, as the compiler's lowering gives it to them.
+# Multiplications in products that the compiler's lowering gives the location of an operand.
 #
-# A `stablehlo.dot_general` of a row with a matrix for each of a batch, as one step of decoding has it, becomes an
-# operation that multiplies and adds up in its region. There the addition is located at the product, and the
-# multiplication at whatever makes the first operand, which has a kernel of its own. What a product adds up it
-# multiplied.
+# A `stablehlo.dot_general` of a row with a matrix for each batch element, as in a decoding step, becomes an operation
+# that multiplies and adds in its region. The addition has the product's location, but the multiplication has that of
+# the producer of the first operand, which has a kernel of its own. Both belong to the product.
 
 
 _ADDS = frozenset({"arith.addf", "arith.addi"})
@@ -157,61 +160,67 @@ MULTIPLIES = frozenset({"arith.mulf", "arith.muli"})
 _SUMS_OF_PRODUCTS = frozenset({"product", "convolve"})
 
 Misplaced = Mapping[OpId, OpId]
-"""Ops at which multiplications of a site are located, and the products that they belong to."""
+"""Ops in the locations of misplaced multiplications -> the products that the multiplications belong to."""
 
 
-def with_own_products(region: DispatchRegion, owners: Owners, facts: ModelFacts) -> tuple[DispatchRegion, Misplaced]:
-    """A site's body in which each multiplication of a product has the product's location, and where they had been."""
-    pairs = list(_misplaced(region.body, owners, facts))
+def relocate_products(region: DispatchRegion, owners: Owners, facts: ModelFacts) -> tuple[DispatchRegion, Misplaced]:
+    """A site's body with the product's location on each of its multiplications, and the ops in the old locations."""
+    pairs = list(_misplaced_multiplications(region.body, owners, facts))
     if not pairs:
         return region, {}
-    places = {multiply.index: add.location for multiply, add in pairs}
-    body = (replace(op, location=places.get(op.index, op.location)) for op in region.body)
-    found = {op: owners.of(add.location)[0] for multiply, add in pairs for op in owners.of(multiply.location)}
-    return replace(region, body=tuple(body)), found
+    product_locations = {multiply.index: add.location for multiply, add in pairs}
+    body = (replace(op, location=product_locations.get(op.index, op.location)) for op in region.body)
+    misplaced = {op: owners.of(add.location)[0] for multiply, add in pairs for op in owners.of(multiply.location)}
+    return replace(region, body=tuple(body)), misplaced
 
 
-def with_products(steps: Sequence[Step], misplaced: Sequence[Misplaced]) -> tuple[Step, ...]:
-    """The steps of a kernel, of which multiplications inside of products are of these. `misplaced`: at its sites."""
-    others = {op for at_site in misplaced for op in at_site}
-    products = {op for at_site in misplaced for op in at_site.values()}
-    around = {step.line: products & {*step.ops} for step in steps}
+def assign_product_steps(steps: Sequence[Step], misplaced: Sequence[Misplaced]) -> tuple[Step, ...]:
+    """Assign multiplications in products to the products. `misplaced`: at the kernel's sites."""
+    misplaced_ops = {op for misplaced_at_site in misplaced for op in misplaced_at_site}
+    products = {op for misplaced_at_site in misplaced for op in misplaced_at_site.values()}
+    products_at = {step.line: products & {*step.ops} for step in steps}
 
-    def placed(step: Step) -> Step:
-        inside = set() if step.parent is UNKNOWN else around.get(step.parent, set())
-        if step.op_name not in MULTIPLIES or not inside or not others & {*step.ops}:
+    def assign(step: Step) -> Step:
+        enclosing_products = set() if step.parent is UNKNOWN else products_at.get(step.parent, set())
+        if step.op_name not in MULTIPLIES or not enclosing_products or not misplaced_ops & {*step.ops}:
             return step
-        return structs.replace(step, ops=in_order(({*step.ops} - others) | inside))
+        return structs.replace(step, ops=in_order(({*step.ops} - misplaced_ops) | enclosing_products))
 
-    return tuple(map(placed, steps))
+    return tuple(map(assign, steps))
 
 
-def _misplaced(body: Sequence[BodyOp], owners: Owners, facts: ModelFacts) -> Iterator[tuple[BodyOp, BodyOp]]:
-    """The multiplications that are located elsewhere, each with the addition of the product that it is for."""
+def _misplaced_multiplications(
+    body: Sequence[BodyOp], owners: Owners, facts: ModelFacts
+) -> Iterator[tuple[BodyOp, BodyOp]]:
+    """The multiplications with the location of another op, each with the addition of its product."""
     for op in body:
-        if op.name not in _ADDS or op.parent < 0 or not _adds_up(op, body[op.parent]):
+        if op.name not in _ADDS or op.parent < 0 or not _accumulates(op, body[op.parent]):
             continue
-        own = owners.of(op.location)
-        if len(own) != 1 or not _is_product(own[0], facts):
+        product_ops = owners.of(op.location)
+        if len(product_ops) != 1 or not _is_product(product_ops[0], facts):
             continue
         for operand in op.operands:
-            multiply = _behind_conversions(operand.producer, body)
-            if multiply is not None and multiply.name in MULTIPLIES and owners.of(multiply.location) not in ((), own):
+            multiply = _source_of_conversions(operand.producer, body)
+            if (
+                multiply is not None
+                and multiply.name in MULTIPLIES
+                and owners.of(multiply.location) not in ((), product_ops)
+            ):
                 yield multiply, op
 
 
-def _adds_up(op: BodyOp, around: BodyOp) -> bool:
-    """Whether an addition adds to what its region hands from one turn to the next: arguments behind all inputs."""
-    first = len(around.operands) - len(around.results)
+def _accumulates(op: BodyOp, outer: BodyOp) -> bool:
+    """Whether an addition adds to an accumulator: an argument after all inputs."""
+    first = len(outer.operands) - len(outer.results)
     return any(operand.argument >= first for operand in op.operands)
 
 
 def _is_product(op: OpId, facts: ModelFacts) -> bool:
-    word = word_of(facts.operations[op.number], facts.parts_of.get(op.number, ()))
-    return word in _SUMS_OF_PRODUCTS
+    alias = word_of(facts.operations[op.number], facts.parts_of.get(op.number, ()))
+    return alias in _SUMS_OF_PRODUCTS
 
 
-def _behind_conversions(producer: int, body: Sequence[BodyOp]) -> BodyOp | None:
+def _source_of_conversions(producer: int, body: Sequence[BodyOp]) -> BodyOp | None:
     while producer >= 0 and is_conversion(body[producer].name):
         producer = body[producer].operands[0].producer
     return body[producer] if producer >= 0 else None
@@ -219,11 +228,11 @@ def _behind_conversions(producer: int, body: Sequence[BodyOp]) -> BodyOp | None:
 
 # ---- cost
 #
-# What a membership is estimated to cost: scalar operations and bytes of memory traffic, from the site's body ops.
+# Estimated scalar operations and memory traffic of the ops in a dispatch, from the operations of its body.
 #
-# Operations: a structured op runs its region once per iteration, and each arithmetic op of the region counts for the
-# model op that it came from. Bytes: what a dispatch loads counts for the ops that use it, what it stores for the op
-# that made it; values that stay inside the dispatch cost no traffic. Both add up over the members of a site.
+# Operations: a structured op runs its region once per iteration, and each arithmetic operation of the region counts for
+# the model's op that it came from. Bytes: loads count for the ops that use them, stores for the op that made the value;
+# values that stay inside the dispatch cause no traffic. Both add up over the ops of a site.
 
 
 _SOURCE_NAMES = {
@@ -240,10 +249,10 @@ _SOURCE_NAMES = {
     "sigmoid": "math.tanh",
     "sine": "math.sin",
 }
-"""Frontends' names for what MLIR's math and arith dialects call otherwise."""
+"""Frontends' names with another name in MLIR's math and arith dialects."""
 
 OwnersOf = Callable[[BodyOp], tuple[str, ...]]
-"""The model ops that a body op came from; never empty."""
+"""The model's ops that a body operation came from; never empty."""
 
 LOAD = "iree_tensor_ext.dispatch.tensor.load"
 STORE = "iree_tensor_ext.dispatch.tensor.store"
@@ -255,7 +264,7 @@ _FREE = frozenset(
     """.split()
 )
 _REPEATING = ("linalg.", "iree_linalg_ext.", "scf.for", "scf.while")
-"""Ops whose regions run more than once."""
+"""Operations whose regions run more than once."""
 
 _EXTRACT = "tensor.extract"
 
@@ -291,8 +300,8 @@ _OPERATIONS_OF = {
     "arith.remsi": 8,
     "arith.remui": 8,
 }
-"""Scalar operations of ops that are expanded into more than one instruction (the order of the polynomial that
-MLIR's math-to-polynomial patterns use, or the latency of a division over an addition's). All others count 1."""
+"""Scalar operations of ops that expand to several instructions: the order of the polynomial in MLIR's
+math-to-polynomial patterns, or the latency of a division relative to an addition. All others count 1."""
 
 _OPERATIONS_PER_ELEMENT = {
     "linalg.softmax": 2 + _OPERATIONS_OF["math.exp"] + 1 + 4,  # maximum and difference, exponential, sum, division
@@ -303,13 +312,13 @@ _OPERATIONS_PER_ELEMENT = {
     "iree_linalg_ext.im2col": 0,
     "linalg.pack": 0,
     "linalg.unpack": 0,
-    # A tile of eight by eight is multiplied by constants from both sides, of which the sizes are IREE's.
+    # Tiles of 8x8, with IREE's tile sizes, are multiplied by constants from both sides.
     "iree_linalg_ext.winograd.filter_transform": 8,
     "iree_linalg_ext.winograd.input_transform": 32,
     "iree_linalg_ext.winograd.output_transform": 21,
 }
-"""Of ops whose regions, if they have one, do not tell how much they do; nothing of those that only move elements."""
-_WHOLE = frozenset({*_OPERATIONS_PER_ELEMENT, ATTENTION})
+"""Ops without a region that shows their work; those that only move elements count 0."""
+_COUNTED_WHOLE = frozenset({*_OPERATIONS_PER_ELEMENT, ATTENTION})
 
 
 def operations_of_source(name: str) -> int:
@@ -319,10 +328,10 @@ def operations_of_source(name: str) -> int:
 
 
 class CostModel:
-    """Adds up the estimates of one site.
+    """Adds up the estimated costs of one site.
 
-    `owners` says which model ops a body op came from; `folded` are the indices of conversions that other ops do
-    themselves while they read: what is brought in is read by those, as narrow as it is.
+    `owners` gives the model's ops that a body operation came from. `folded` are the indices of conversions that other
+    ops do while they read: these ops read the loaded data, in its narrow type.
     """
 
     def __init__(self, body: Sequence[BodyOp], owners: OwnersOf, folded: Container[int] = ()) -> None:
@@ -344,7 +353,7 @@ class CostModel:
 
     @property
     def are_open(self) -> bool:
-        """Whether an amount is unknown, as a size is."""
+        """Whether a cost is unknown because a size is."""
         return UNKNOWN in self.operations.values() or UNKNOWN in self.bytes.values()
 
     def _add_up(self) -> None:
@@ -362,78 +371,78 @@ class CostModel:
             is_bare = op.index not in self._children
             if op.name == ATTENTION:
                 self._charge(self.operations, self._owners(op), _attention_operations(op))
-            elif op.name in _WHOLE or (is_bare and op.name.startswith(_COUNTED_BARE)):
+            elif op.name in _COUNTED_WHOLE or (is_bare and op.name.startswith(_COUNTED_BARE)):
                 self._charge(self.operations, self._owners(op), _whole_operations(op))
-        elif outer.name not in _WHOLE:
-            # Positions are divided by constants, which takes shifts and multiplications, mostly once for a vector.
-            each = 1 if op.computes_index else _OPERATIONS_OF.get(op.name, 1)
-            amount = product((self._runs(op), each))
+        elif outer.name not in _COUNTED_WHOLE:
+            # Positions are divided by constants: shifts and multiplications, mostly once for a vector.
+            cost = 1 if op.computes_index else _OPERATIONS_OF.get(op.name, 1)
+            amount = product((self._runs(op), cost))
             self._charge(self.operations, self._workers(op), amount)
 
     def _runs(self, op: BodyOp) -> Integer:
-        """How often an op of a region runs, by all that stands around it."""
+        """The execution count of an operation in a region, for all regions around it."""
         factors: list[Integer] = []
         while op.parent >= 0:
-            around = self._body[op.parent]
-            if around.name.startswith(_REPEATING):
-                factors.append(self._hoisting.turns(op))
-            op = around
+            outer = self._body[op.parent]
+            if outer.name.startswith(_REPEATING):
+                factors.append(self._hoisting.repetitions(op))
+            op = outer
         return product(tuple(factors))
 
     def _workers(self, op: BodyOp) -> tuple[str, ...]:
-        """The model ops that an op of a region works for: of a position, whoever needs it."""
-        known = self._workers_of.get(op.index)
-        if known is None:
+        """The model's ops that an operation works for; for an index computation, the ops that use it."""
+        cached = self._workers_of.get(op.index)
+        if cached is None:
             users = [user for user, _ in self._users.get(op.index, ())] if op.computes_index else []
-            found = tuple(dict.fromkeys(worker for user in users for worker in self._workers(user)))
-            known = self._workers_of[op.index] = found or self._owners(op)
-        return known
+            workers = tuple(dict.fromkeys(worker for user in users for worker in self._workers(user)))
+            cached = self._workers_of[op.index] = workers or self._owners(op)
+        return cached
 
     def _charge_load(self, load: BodyOp) -> None:
-        # Whoever computes with the data pays for bringing it in; a load that nobody computes with pays itself.
+        # The ops that compute with the data get the cost of loading it; the load's own ops if there are none.
         consumers = self._consumers(load, 0)
         owners = [owner for op in consumers for owner in self._workers(op)] or list(self._owners(load))
         self._charge(self.bytes, tuple(dict.fromkeys(owners)), self._bytes_read(load))
 
     def _bytes_read(self, load: BodyOp) -> Integer:
-        """What a load brings in: of a table no more than is taken from it, element by element."""
-        shape, whole = load.results[0], load.results[0].bytes
+        """Bytes that a load reads; for a table at most the elements that are gathered from it."""
+        shape, all_bytes = load.results[0], load.results[0].bytes
         users = self._users.get(load.index, ())
-        taken: Integer = 0
+        gathered: Integer = 0
         for user, number in users:
             if user.name == _EXTRACT:
-                taken = add(taken, Shape((self._runs(user),), shape.element_bits).bytes)
+                gathered = add(gathered, Shape((self._runs(user),), shape.element_bits).bytes)
             elif (user.name, number) in ((GATHER, 0), (SCATTER, len(user.operands) - 1)):
-                taken = add(taken, Shape((user.iterations,), shape.element_bits).bytes)
+                gathered = add(gathered, Shape((user.iterations,), shape.element_bits).bytes)
             else:
-                return whole
-        return _least(whole, taken) if users else whole
+                return all_bytes
+        return _minimum(all_bytes, gathered) if users else all_bytes
 
     def _charge_store(self, store: BodyOp) -> None:
         value = store.operands[0]
         maker, written = self._maker(store, value.producer, value.result), value.shape.bytes
-        if maker.name == SCATTER:  # in place: all else stays as it was
-            written = _least(written, Shape((maker.iterations,), value.shape.element_bits).bytes)
+        if maker.name == SCATTER:  # in place: all other elements stay as they are
+            written = _minimum(written, Shape((maker.iterations,), value.shape.element_bits).bytes)
         self._charge(self.bytes, self._owners(maker), written)
 
     def _consumers(self, op: BodyOp, depth: int) -> list[BodyOp]:
-        """The body ops that compute with an op's result: inside of structured ops, those that use the argument."""
-        found: list[BodyOp] = []
+        """The body operations that compute with an operation's result; in structured ops, the users of the argument."""
+        consumers: list[BodyOp] = []
         for user, number in self._users.get(op.index, ()):
-            inside = [
+            inner_users = [
                 user if child.index in self._folded else child
                 for child in self._children.get(user.index, ())
                 if (child.name not in _FREE or child.computes_index)
                 and any(operand.argument == number for operand in child.operands)
             ]
             if user.name in PASS_THROUGH and depth < len(self._body):
-                found += self._consumers(user, depth + 1)
+                consumers += self._consumers(user, depth + 1)
             elif user.name != STORE:
-                found += inside or [user]
-        return found
+                consumers += inner_users or [user]
+        return consumers
 
     def _maker(self, store: BodyOp, producer: int, result: int) -> BodyOp:
-        """The body op that made a stored value: inside of structured ops, the one whose value is yielded."""
+        """The body operation that made a stored value; in structured ops, the one whose value is yielded."""
         while producer >= 0 and self._body[producer].name in PASS_THROUGH:
             operand = self._body[producer].operands[0]
             producer, result = operand.producer, operand.result
@@ -456,23 +465,23 @@ class CostModel:
 
 
 _COUNTED_BARE = ("linalg.", "iree_linalg_ext.", "math.", "arith.")
-"""Dialects of which what stands in a body without a region does work on elements."""
+"""Dialects whose operations do work on elements even without a region."""
 
 
-def _least(one: Integer, other: Integer) -> Integer:
-    """The smaller of two, of which one may be unknown."""
-    return min((each for each in (one, other) if each is not UNKNOWN), default=UNKNOWN)
+def _minimum(left: Integer, right: Integer) -> Integer:
+    """The smaller of two values; a known one if the other is unknown."""
+    return min((value for value in (left, right) if value is not UNKNOWN), default=UNKNOWN)
 
 
 def _whole_operations(op: BodyOp) -> Integer:
-    """Operations of an op that is counted as a whole: per element of its result, or of its largest operand."""
+    """Operations of an op that is counted as a whole, for each element of its result or its largest operand."""
     return product((op.iterations, _OPERATIONS_PER_ELEMENT.get(op.name, _OPERATIONS_OF.get(op.name, 1))))
 
 
 def _attention_operations(op: BodyOp) -> Integer:
-    """Two matrix products, whose multiplications and additions count, and a softmax of the scores between them.
+    """Two matrix products (multiplications and additions) and a softmax of the scores in between.
 
-    Each score is a sum over the elements of a query, and is multiplied with the elements of a value.
+    Each score is a sum over the elements of a query, and is multiplied by the elements of a value.
     """
     width = add(_last_extent(op.operands[0].shape), _last_extent(op.results[0]) if op.results else UNKNOWN)
     if op.iterations is UNKNOWN or width is UNKNOWN or not width:

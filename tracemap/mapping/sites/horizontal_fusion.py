@@ -15,17 +15,17 @@ from tracemap.mapping.model.facts import ModelFacts
 from tracemap.mapping.model.origins import Origin
 from tracemap.mapping.sites.cost import MULTIPLIES
 from tracemap.mapping.sites.owners import Owners
-from tracemap.mapping.sites.raised import paths_to, untold_member
+from tracemap.mapping.sites.raised import paths_to, unlocated_member
 from tracemap.units import UNKNOWN, Integer, split_by_largest_remainder
 
 Group = tuple[OpId, ...]
-"""Ops of the model that one operation computes: that which it is located at, then the others, in the model's order."""
+"""Ops of the model that one operation computes: the op in its location, then the others, in the model's order."""
 
 
-def groups_beside(
+def find_horizontal_groups(
     sites: Sequence[Site], bodies: Sequence[DispatchRegion | None], owners: Owners, facts: ModelFacts
 ) -> tuple[Group, ...]:
-    """Of each site the ops that are computed side by side; empty where there are none."""
+    """For each site the ops that are computed side by side; empty if there are none."""
     costs: dict[OpId, dict[str, Integer]] = {}
     for site in sites:
         for member in site.members:
@@ -34,18 +34,18 @@ def groups_beside(
     return tuple(() if body is None else _group(site, body.body, owners, facts, costs) for site, body in pairs)
 
 
-def add_beside(sites: Sequence[Site], groups: Sequence[Group], facts: ModelFacts) -> tuple[Site, ...]:
-    """The sites, of which those that compute ops side by side have all of these as members, with equal costs."""
+def add_horizontal_members(sites: Sequence[Site], groups: Sequence[Group], facts: ModelFacts) -> tuple[Site, ...]:
+    """Add all ops of such a group to its site, with equal costs."""
     pairs = zip(sites, groups, strict=True)
-    return tuple(_shared(site, group, facts) if group else site for site, group in pairs)
+    return tuple(_with_group(site, group, facts) if group else site for site, group in pairs)
 
 
-def with_beside(steps: Sequence[Step], groups: Sequence[Group]) -> tuple[Step, ...]:
-    """The steps of a kernel, of which those of the first of a group are of all of it. `groups`: at its sites."""
-    whole = {group[0]: group for group in groups if group}
+def assign_horizontal_steps(steps: Sequence[Step], groups: Sequence[Group]) -> tuple[Step, ...]:
+    """Assign the steps of a group's first op to all ops of the group. `groups`: those of the kernel's sites."""
+    group_of = {group[0]: group for group in groups if group}
 
     def ops(step: Step) -> tuple[OpId, ...]:
-        return in_order(each for op in step.ops for each in whole.get(op, (op,)))
+        return in_order(group_op for op in step.ops for group_op in group_of.get(op, (op,)))
 
     return tuple(structs.replace(step, ops=ops(step)) for step in steps)
 
@@ -59,45 +59,45 @@ def _group(
 ) -> Group:
     members = {member.op for member in site.members}
     for op in body:
-        count = _products(op, body, owners)
-        first = [owner for owner in owners.of(op.location) if owner in members]
-        if count < 2 or len(first) != 1:
+        count = _unlocated_products(op, body, owners)
+        located = [owner for owner in owners.of(op.location) if owner in members]
+        if count < 2 or len(located) != 1:
             continue
-        each = product((2, op.iterations))
+        operations = product((2, op.iterations))
         others = [
             other
-            for other in map(OpId.of, _sharing(first[0], site, facts))
-            if not _computed_elsewhere(costs.get(other, {}), site, each)
+            for other in map(OpId.of, _ops_with_shared_operand(located[0], site, facts))
+            if not _computed_elsewhere(costs.get(other, {}), site, operations)
         ]
         if len(others) == count - 1:
-            return (first[0], *others)
+            return (located[0], *others)
     return ()
 
 
-def _products(op: BodyOp, body: Sequence[BodyOp], owners: Owners) -> int:
-    """How many sums of products an operation computes of which nothing tells whose they are."""
+def _unlocated_products(op: BodyOp, body: Sequence[BodyOp], owners: Owners) -> int:
+    """The number of sums of products that an operation computes without locations."""
     if len(op.results) < 2 or op.iterations in {result.elements for result in op.results} - {UNKNOWN}:
         return 0
-    inside = (each for each in body if each.parent == op.index and each.name in MULTIPLIES)
-    return sum(1 for each in inside if not owners.of(each.location))
+    multiplications = (part for part in body if part.parent == op.index and part.name in MULTIPLIES)
+    return sum(1 for part in multiplications if not owners.of(part.location))
 
 
-def _sharing(first: OpId, site: Site, facts: ModelFacts) -> list[int]:
-    """The ops that are of the kind of another, in its function, and compute with one of its operands as it does."""
-    wanted = facts.operations[first.number]
-    own = _operands(wanted, site, facts)
+def _ops_with_shared_operand(first: OpId, site: Site, facts: ModelFacts) -> list[int]:
+    """The ops of the same kind in the same function that use one of an op's operands at the same position."""
+    operation = facts.operations[first.number]
+    origins = _operands(operation, site, facts)
 
     def shares(other: SourceOperation) -> bool:
-        if (other.name, other.results, other.function) != (wanted.name, wanted.results, wanted.function):
+        if (other.name, other.results, other.function) != (operation.name, operation.results, operation.function):
             return False
-        return any(one == two for one, two in zip(own, _operands(other, site, facts), strict=False))
+        return any(left == right for left, right in zip(origins, _operands(other, site, facts), strict=False))
 
-    candidates = (op for op in facts.ops if op.index != wanted.index and op.index in facts.dataflow.live)
-    return [op.index for op in candidates if op.index not in facts.twins and shares(op)]
+    candidates = (op for op in facts.ops if op.index != operation.index and op.index in facts.dataflow.live)
+    return [op.index for op in candidates if op.index not in facts.duplicates and shares(op)]
 
 
 def _operands(operation: SourceOperation, site: Site, facts: ModelFacts) -> list[object]:
-    """Where the operands of an op come from; what is a constant, which many ops have, is like no other."""
+    """The origins of an op's operands; constants, which many ops share, are different from all others."""
 
     def is_constant(origin: Origin) -> bool:
         maker = facts.origins.maker(origin)
@@ -108,27 +108,29 @@ def _operands(operation: SourceOperation, site: Site, facts: ModelFacts) -> list
 
 
 def _computed_elsewhere(costs: Mapping[str, Integer], site: Site, operations: Integer) -> bool:
-    """Whether an op does so much work in another site; what adds a bias to a product does less."""
+    """Whether an op does as much work in another site; adding a bias to a product, for example, is less."""
     others = [cost for place, cost in costs.items() if place != site.id]
     return any(cost is UNKNOWN or operations is UNKNOWN or cost >= operations for cost in others)
 
 
-def _shared(site: Site, group: Group, facts: ModelFacts) -> Site:
-    first = next(member for member in site.members if member.op == group[0])
-    operations, traffic = (_equally(amount, len(group)) for amount in (first.operations, first.bytes))
-    costs = dict(zip(group, zip(operations, traffic, strict=True), strict=True))
-    kept = []
-    for member in site.members:
-        more = costs.pop(member.op, (0, 0))
-        old = (0, 0) if member is first else (member.operations, member.bytes)
-        changed = (add(one, two) for one, two in zip(old, more, strict=True))
-        kept.append(structs.replace(member, **dict(zip(("operations", "bytes"), changed, strict=True))))
-    added = (
-        untold_member(facts.operations[op.number], site, facts, operations=work, traffic=moved, root=False)
-        for op, (work, moved) in costs.items()
+def _with_group(site: Site, group: Group, facts: ModelFacts) -> Site:
+    located_member = next(member for member in site.members if member.op == group[0])
+    operations, traffic = (
+        _split_equally(amount, len(group)) for amount in (located_member.operations, located_member.bytes)
     )
-    return structs.replace(site, members=(*kept, *added))
+    costs = dict(zip(group, zip(operations, traffic, strict=True), strict=True))
+    members = []
+    for member in site.members:
+        share = costs.pop(member.op, (0, 0))
+        previous = (0, 0) if member is located_member else (member.operations, member.bytes)
+        amounts = (add(left, right) for left, right in zip(previous, share, strict=True))
+        members.append(structs.replace(member, **dict(zip(("operations", "bytes"), amounts, strict=True))))
+    new_members = (
+        unlocated_member(facts.operations[op.number], site, facts, operations=work, traffic=bytes_moved, root=False)
+        for op, (work, bytes_moved) in costs.items()
+    )
+    return structs.replace(site, members=(*members, *new_members))
 
 
-def _equally(amount: Integer, count: int) -> Sequence[Integer]:
+def _split_equally(amount: Integer, count: int) -> Sequence[Integer]:
     return [UNKNOWN] * count if amount is UNKNOWN else split_by_largest_remainder(amount, [1] * count)

@@ -1,4 +1,4 @@
-"""Ops in each dispatch site, and the evidence for them."""
+"""The ops in each dispatch site, and the evidence for them."""
 
 from __future__ import annotations
 
@@ -22,45 +22,47 @@ from tracemap.units import ASSUMED_SIZE, UNKNOWN, Integer
 
 # ---- amounts
 #
-# What memberships are estimated to cost where sizes are not known before: so much if each of these were the same.
+# Estimated costs of ops in a dispatch with dynamic sizes, as if each such size were the same number.
 #
-# While a site's members are found, their amounts are those of the assumed sizes, so that they are split, added and
-# compared as all others. In the map these stand by themselves, and the amounts are unknown.
+# While a site's ops are determined, the costs for assumed sizes are in the usual fields, so that they are split, added
+# and compared like all others. In the map they have fields of their own, and the usual costs are unknown.
 
 
-def assumed(member: Membership) -> Membership:
-    """A member whose amounts are those of assumed sizes."""
+def with_assumed_costs(member: Membership) -> Membership:
+    """A membership with its costs in the fields for assumed sizes."""
     return structs.replace(member, assumed_operations=member.operations, assumed_bytes=member.bytes)
 
 
 def is_assumed(site: Site) -> bool:
-    """Whether amounts of a site's members are those of assumed sizes."""
+    """Whether the costs of a site's ops are those for assumed sizes."""
     return any(member.assumed_operations is not UNKNOWN for member in site.members)
 
 
 def elements(extents: Iterable[Integer]) -> Integer:
-    """How many elements there are where each size that is not known before is assumed."""
+    """The number of elements, with the assumed size for each dynamic one."""
     return product(tuple([ASSUMED_SIZE if extent is UNKNOWN else extent for extent in extents]))
 
 
-def with_amounts_apart(site: Site) -> Site:
-    """A site whose members have found all: what was assumed stands apart from what is known."""
+def separate_assumed_costs(site: Site) -> Site:
+    """Move costs for assumed sizes to their own fields, once all ops of the site are known."""
     if not is_assumed(site):
         return site
-    members = tuple(structs.replace(assumed(member), operations=UNKNOWN, bytes=UNKNOWN) for member in site.members)
+    members = tuple(
+        structs.replace(with_assumed_costs(member), operations=UNKNOWN, bytes=UNKNOWN) for member in site.members
+    )
     return structs.replace(site, members=members)
 
 
 # ---- idle
 #
-# Ops that a fused location names in a site where they do nothing: their work is in a site of their own.
+# Ops that a fused location names in a site without work of theirs, because their work is in another site.
 #
-# A pass that moves an operation past another one gives what frames it both locations. Named by such a location alone,
-# with no operation and no byte of the site, an op is no member of it.
+# A pass that moves an operation past another one gives both locations to the operations around it. An op with such a
+# location as its only evidence, and without operations and bytes in the site, does not belong to it.
 
 
-def without_idle(sites: Sequence[Site], facts: ModelFacts) -> list[Site]:
-    """Sites without the members that do nothing in them, and work elsewhere. What only moves elements stays."""
+def drop_idle_members(sites: Sequence[Site], facts: ModelFacts) -> list[Site]:
+    """Drop ops without work in a site if they work elsewhere. Ops that only move elements stay."""
     working = {member.op for site in sites for member in site.members if not _does_nothing(member)}
 
     def is_idle(member: Membership) -> bool:
@@ -72,35 +74,35 @@ def without_idle(sites: Sequence[Site], facts: ModelFacts) -> list[Site]:
 
 
 def _does_nothing(member: Membership) -> bool:
-    """Whether a member's amounts are known to be nothing; the assumed ones stand in for those that are not known."""
+    """Whether an op's costs are known to be zero; costs for assumed sizes count if the real ones are unknown."""
     return member.operations == 0 and member.bytes == 0
 
 
 def _without(site: Site, idle: Sequence[Membership]) -> Site:
-    """A site without some members, the root of which is what does the most; as it is where nothing would be left."""
-    left = [member for member in site.members if member not in idle]
-    if not idle or not left:
+    """Drop ops of a site; the most expensive of the others becomes the root. A site never loses all of its ops."""
+    remaining = [member for member in site.members if member not in idle]
+    if not idle or not remaining:
         return site
-    if not any(member.root for member in left):
-        most = max(left, key=_amount)
-        left = [structs.replace(member, root=member is most) for member in left]
-    return structs.replace(site, members=tuple(left))
+    if not any(member.root for member in remaining):
+        largest = max(remaining, key=_amount_key)
+        remaining = [structs.replace(member, root=member is largest) for member in remaining]
+    return structs.replace(site, members=tuple(remaining))
 
 
-def _amount(member: Membership) -> tuple[bool, int, int]:
-    """By which members are compared: an unknown amount counts as the most."""
-    numbers = [each if isinstance(each, int) else -1 for each in (member.operations, member.bytes)]
+def _amount_key(member: Membership) -> tuple[bool, int, int]:
+    """Sort key for the costs of members: unknown costs count as the highest."""
+    numbers = [amount if isinstance(amount, int) else -1 for amount in (member.operations, member.bytes)]
     return min(numbers) < 0, numbers[0], numbers[1]
 
 
 # ---- evidence
 #
-# What the operations of a site's body prove: by whose location alone or with others, and by which kind of operation.
+# The evidence in a site's body: ops that locations name, alone or with others, and the kind of the located operation.
 #
-# An operation that does work (an arithmetic operation in a region, a product, a sort) was made for the op that its
-# location names. What only frames such work (loads, stores, reshapes, the structured operation around a region that
-# tells of itself) gets the locations of whatever was folded into its shape or its indexing, beside its own: a reshape
-# that passes a `linalg.generic` leaves it the location of the op on the other side, which has a kernel of its own.
+# An operation that does work (arithmetic in a region, a product, a sort) was made for the op in its location. Framing
+# operations (loads, stores, reshapes, or a structured operation with located work in its region) also get the
+# locations of ops that were folded into their shape or indexing. For example, a reshape that moves past a
+# `linalg.generic` leaves it the location of the op on the other side, which has a kernel of its own.
 
 
 _SILENT = frozenset(
@@ -108,7 +110,7 @@ _SILENT = frozenset(
     arith.constant flow.return iree_tensor_ext.dispatch.workload.ordinal tensor.dim tensor.empty
     """.split()
 )
-"""Body ops whose locations say nothing: values shared by CSE between sites, shapes, and the end of the body."""
+"""Body operations whose locations are no evidence: values that CSE shares between sites, shapes, and terminators."""
 
 _FRAMING = frozenset(
     """
@@ -116,73 +118,76 @@ _FRAMING = frozenset(
     linalg.index linalg.yield tensor.cast tensor.collapse_shape tensor.expand_shape tensor.extract_slice
     """.split()
 )
-"""Body ops that hand values on, for the work that stands between them."""
+"""Body operations that pass values to and from the work."""
 
 _INDEXING = ("affine.", "arith.index_cast")
-"""What a body does with sizes before it works; in regions the same makes elements of positions."""
+"""Prefixes of operations on sizes at the start of a body; inside regions they compute elements from positions."""
 FILL = "linalg.fill"
-SHOWS_ITS_WORK = ("linalg.generic", "linalg.map", "linalg.reduce")
-"""Structured ops of which all work stands in their region; of others (products, sorts) the op itself says more."""
+REGION_OPS = ("linalg.generic", "linalg.map", "linalg.reduce")
+"""Structured ops whose work is all in their region; for others (products, sorts) the op itself is better evidence."""
 
 
-_MOVING = frozenset({*SHOWS_ITS_WORK, "linalg.broadcast", "linalg.copy", "linalg.transpose"}) - {"linalg.reduce"}
-"""Structured ops that do nothing but move elements where their region, if they have one, holds no work."""
+_MOVING = frozenset({*REGION_OPS, "linalg.broadcast", "linalg.copy", "linalg.transpose"}) - {"linalg.reduce"}
+"""Structured ops that only move elements if their region, if any, contains no work."""
 
 
 def find_evidence(region: DispatchRegion, owners: Owners, moves: Set[int]) -> dict[OpId, Evidence]:
-    """The ops that a site's body names, in the order in which it first shows them, and by what evidence.
+    """The ops that a site's body names, in order of appearance, with the evidence.
 
-    `moves`: the indices of the ops that only move elements. What the compiler adds for several ops in a row is the
-    first one's that computes: the others mostly read what those before them made.
+    `moves`: the indices of the ops that only move elements. A kernel that the compiler added for several consecutive
+    ops belongs to the first that computes, since the later ones mostly read its results.
     """
-    found = _evidence(region, owners, moves)
-    if not region.added or not found:
-        return found
-    first = min(found, key=lambda op: (op.number in moves, op.number))
-    return {first: found[first]}
+    evidence = _evidence(region, owners, moves)
+    if not region.added or not evidence:
+        return evidence
+    main_op = min(evidence, key=lambda op: (op.number in moves, op.number))
+    return {main_op: evidence[main_op]}
 
 
 def _evidence(region: DispatchRegion, owners: Owners, moves: Set[int]) -> dict[OpId, Evidence]:
-    """The ops that a site's body names, in the order in which it first shows them.
+    """The ops that a site's body names, in order of appearance, with the evidence.
 
-    `moves`: the indices of the ops that only move elements: they have no operation that does work, so a framing one
-    that is theirs alone is all that there can be of them. Of other ops a framing operation tells only where nothing
-    that works does, a fill only where nothing else does, and the site's own location only where nothing in it does.
+    `moves`: the indices of the ops that only move elements. They have no working operation, so a framing operation
+    whose only location is theirs suffices. For other ops, framing operations count only if no working operation has a
+    location. Fills count only if nothing else has one, the site's own location only if nothing in the body has one.
     """
-    body = telling(region.body)
+    body = informative_operations(region.body)
     framing = [op.location for op in body if op.name != FILL]
-    found = _named([op.location for op in working(body, owners)], owners)
-    if found:
-        alone = _named(framing, owners)
-        moved = {op for op, kind in alone.items() if kind is Evidence.LOCATED and op.number in moves}
-        return {op: found.get(op, kind) for op, kind in alone.items() if op in found or op in moved}
+    evidence = _evidence_of([op.location for op in working_operations(body, owners)], owners)
+    if evidence:
+        framing_evidence = _evidence_of(framing, owners)
+        moving_ops = {op for op, kind in framing_evidence.items() if kind is Evidence.LOCATED and op.number in moves}
+        return {
+            op: evidence.get(op, kind) for op, kind in framing_evidence.items() if op in evidence or op in moving_ops
+        }
     fills = [op.location for op in body if op.name == FILL]
-    # The weaker only where the stronger tell nothing: a fill beside other work is a part of that work.
+    # Weaker evidence counts only without stronger evidence: a fill next to other work is part of that work.
     for locations in (framing, fills, [region.location]):
-        found = found or _named(locations, owners)
-    return found
+        evidence = evidence or _evidence_of(locations, owners)
+    return evidence
 
 
-def telling(body: Sequence[BodyOp]) -> list[BodyOp]:
-    """The operations whose locations say something, fills last."""
-    told = [op for op in body if op.name not in _SILENT]
-    return sorted(told, key=lambda op: op.name == FILL)
+def informative_operations(body: Sequence[BodyOp]) -> list[BodyOp]:
+    """The operations whose locations can be evidence, fills last."""
+    informative = [op for op in body if op.name not in _SILENT]
+    return sorted(informative, key=lambda op: op.name == FILL)
 
 
-def working(body: Sequence[BodyOp], owners: Owners) -> list[BodyOp]:
-    """Of a body the operations that do work."""
-    body = telling(body)
-    untold = {op.parent for op in body if _is_work(op) and not owners.of(op.location)}
-    holding = {op.parent for op in body if _is_work(op)}
+def working_operations(body: Sequence[BodyOp], owners: Owners) -> list[BodyOp]:
+    """The operations of a body that do work."""
+    body = informative_operations(body)
+    parents_of_unlocated = {op.parent for op in body if _is_work(op) and not owners.of(op.location)}
+    parents_of_work = {op.parent for op in body if _is_work(op)}
     return [
         op
         for op in body
-        if _is_work(op) and (op.name not in SHOWS_ITS_WORK or op.index not in holding or op.index in untold)
+        if _is_work(op)
+        and (op.name not in REGION_OPS or op.index not in parents_of_work or op.index in parents_of_unlocated)
     ]
 
 
 def only_moves_elements(body: Sequence[BodyOp]) -> bool:
-    """Whether all that a body does is to write what it reads to other places."""
+    """Whether a body only copies elements to other positions."""
     work = [op for op in body if op.name not in _SILENT and _is_work(op)]
     return bool(work) and all(op.parent < 0 and op.name in _MOVING for op in work)
 
@@ -193,118 +198,118 @@ def _is_work(op: BodyOp) -> bool:
     return op.name != FILL and op.name not in _FRAMING
 
 
-def _named(locations: Sequence[Location], owners: Owners) -> dict[OpId, Evidence]:
-    """The ops that the locations name: alone on one of them is stronger than one of several."""
-    found: dict[OpId, Evidence] = {}
+def _evidence_of(locations: Sequence[Location], owners: Owners) -> dict[OpId, Evidence]:
+    """The ops that locations name; the only op of a location has stronger evidence than one of several."""
+    evidence: dict[OpId, Evidence] = {}
     for location in locations:
         ops = owners.of(location)
         for op in ops:
             if len(ops) == 1:
-                found[op] = Evidence.LOCATED
+                evidence[op] = Evidence.LOCATED
             else:
-                found.setdefault(op, Evidence.FUSED)
-    return found
+                evidence.setdefault(op, Evidence.FUSED)
+    return evidence
 
 
 # ---- rotated
 #
-# What of a body rotates halves: operations that no location tells, in the region of the op that uses the rotation.
+# Rotations by halves in a body: operations without locations, in the region of the op that uses the rotation.
 
 
-_NEGATES = "arith.negf"
-"""What negates one of the halves; all else that no location tells brings them together."""
-_CHOOSES = "arith.select"
-_READS = "tensor.extract"
-_NOBODY = frozenset({"arith.constant", "linalg.index", "linalg.yield"})
+_NEGATE = "arith.negf"
+"""Negates one of the halves; all other operations without a location concatenate them."""
+_SELECT = "arith.select"
+_READ = "tensor.extract"
+_SHARED_OPS = frozenset({"arith.constant", "linalg.index", "linalg.yield"})
 
 
-def rotated(body: Sequence[BodyOp], owners: Owners, facts: ModelFacts) -> Mapping[int, OpId]:
-    """The indices of body ops that rotate halves, and the op of the model that each is of."""
-    found: dict[int, OpId] = {}
+def rotation_operations(body: Sequence[BodyOp], owners: Owners, facts: ModelFacts) -> Mapping[int, OpId]:
+    """The indices of body operations that rotate halves, with the model's op for each."""
+    op_of_index: dict[int, OpId] = {}
     for parent, rotation in _rotations(body, owners, facts):
         for op in body:
-            if op.parent == parent and op.name not in _NOBODY and not owners.of(op.location):
-                found[op.index] = rotation.negate if op.name == _NEGATES else rotation.join
-    return found
+            if op.parent == parent and op.name not in _SHARED_OPS and not owners.of(op.location):
+                op_of_index[op.index] = rotation.negate if op.name == _NEGATE else rotation.join
+    return op_of_index
 
 
-def rotation_in(region: DispatchRegion | None, owners: Owners, facts: ModelFacts) -> Rotation | None:
-    """The first rotation in a site's body; None where there is none."""
-    return None if region is None else next((each for _, each in _rotations(region.body, owners, facts)), None)
+def find_rotation(region: DispatchRegion | None, owners: Owners, facts: ModelFacts) -> Rotation | None:
+    """The first rotation in a site's body; None if there is none."""
+    return None if region is None else next((rotation for _, rotation in _rotations(region.body, owners, facts)), None)
 
 
-def with_rotations(steps: Sequence[Step], rotations: Sequence[Rotation]) -> tuple[Step, ...]:
-    """The steps of a kernel that rotates halves, of which those in regions that no location tells are of the rotation.
+def assign_rotation_steps(steps: Sequence[Step], rotations: Sequence[Rotation]) -> tuple[Step, ...]:
+    """Assign the unlocated steps in regions of a kernel that rotates halves to the ops of the rotation.
 
-    `rotations`: at the kernel's sites, one at least.
+    `rotations`: those at the kernel's sites, at least one.
     """
     return tuple(
         step
-        if step.ops or step.parent is UNKNOWN or step.op_name in _NOBODY
-        else structs.replace(step, ops=_ops(rotations, negates=step.op_name == _NEGATES))
+        if step.ops or step.parent is UNKNOWN or step.op_name in _SHARED_OPS
+        else structs.replace(step, ops=_ops(rotations, negates=step.op_name == _NEGATE))
         for step in steps
     )
 
 
 def _ops(rotations: Sequence[Rotation], *, negates: bool) -> tuple[OpId, ...]:
-    return in_order(each.negate if negates else each.join for each in rotations)
+    return in_order(rotation.negate if negates else rotation.join for rotation in rotations)
 
 
 def _rotations(body: Sequence[BodyOp], owners: Owners, facts: ModelFacts) -> Iterator[tuple[int, Rotation]]:
-    """The ops whose regions hold a rotation: what is read is negated or not, and nothing tells whose that is."""
+    """Regions with a rotation (a choice between a value and its negation, without locations), by parent."""
     for op in body:
-        if op.name != _CHOOSES or op.parent < 0 or owners.of(op.location):
+        if op.name != _SELECT or op.parent < 0 or owners.of(op.location):
             continue
-        made_by = {body[operand.producer].name for operand in op.operands if operand.producer >= 0}
-        if not {_NEGATES, _READS} <= made_by:
+        producers = {body[operand.producer].name for operand in op.operands if operand.producer >= 0}
+        if not {_NEGATE, _READ} <= producers:
             continue
         users = [user for user in body if any(operand.producer == op.index for operand in user.operands)]
-        told = [owner for user in users for owner in owners.of(user.location)]
-        rotation = next(filter(None, (facts.rotations.before(owner.number) for owner in told)), None)
+        user_ops = [owner for user in users for owner in owners.of(user.location)]
+        rotation = next(filter(None, (facts.rotations.before(owner.number) for owner in user_ops)), None)
         if rotation is not None:
             yield op.parent, rotation
 
 
 # ---- members
 #
-# Which ops do work in a site, and by what evidence.
+# The ops in a dispatch site, with the evidence.
 #
-# Read from the dispatch-creation phase, where every call site still has a body and locations of its own. Every
-# operation of the body, parts included, votes with its location; only the callee side of call sites counts (see
+# They are read from the dispatch-creation phase, where every dispatch still has a body and locations of its own. The
+# location of every operation of the body counts, parts included, but only the callee side of call sites (see
 # `tagging`).
 
 
 def find_members(region: DispatchRegion, owners: Owners, facts: ModelFacts) -> tuple[Membership, ...]:
-    """The members of a site in the order in which the body first shows them, with costs; exactly one is the root."""
+    """The ops in a site with their costs, in order of appearance in the body; exactly one is the root."""
     body = region.body
     evidence = find_evidence(region, owners, facts.moves)
     if not evidence:
         return ()
     paths = _paths(region, owners)
     root_by_location = next((op for op in owners.of(region.location) if op in evidence), None)
-    folds = _folded_conversions(region, owners, facts.conversions, evidence)
-    folded = {index: fold.op for index, fold in folds.items()}
-    evidence |= {fold.op: fold.evidence for fold in folds.values()}
-    untold = {**folded, **rotated(body, owners, facts)}
-    for index, op in untold.items():
+    conversion_folds = _folded_conversions(region, owners, facts.conversions, evidence)
+    converted_by = {index: fold.op for index, fold in conversion_folds.items()}
+    evidence |= {fold.op: fold.evidence for fold in conversion_folds.values()}
+    unlocated_ops = {**converted_by, **rotation_operations(body, owners, facts)}
+    for index, op in unlocated_ops.items():
         evidence.setdefault(op, Evidence.ABSORBED)
         paths.setdefault(op, [owners.path(body[body[index].parent].location)])
-    whose = _BodyOwners(body, owners, evidence, root_by_location, untold)
-    costs = CostModel(body, whose, folded)
+    body_owners = _BodyOwners(body, owners, evidence, root_by_location, unlocated_ops)
+    costs = CostModel(body, body_owners, converted_by)
     if is_assumed := costs.are_open and bool(region.assumed):
-        costs = CostModel(region.assumed, lambda op: whose(body[op.index]), folded)
+        costs = CostModel(region.assumed, lambda op: body_owners(body[op.index]), converted_by)
     root = root_by_location or _costliest(evidence, costs)
-    found = (
+    memberships = (
         Membership(op, kind, op == root, costs.operations.get(op, 0), costs.bytes.get(op, 0), path, tuple(others))
         for op, kind in evidence.items()
         for path, *others in [paths[op]]
     )
-    return tuple(map(assumed, found) if is_assumed else found)
+    return tuple(map(with_assumed_costs, memberships) if is_assumed else memberships)
 
 
 @dataclass(frozen=True, slots=True)
 class _Fold:
-    """A conversion of the model that another op of it does, and how that is known."""
+    """A conversion of the model that another op does as well, with the evidence."""
 
     op: OpId
     evidence: Evidence
@@ -313,14 +318,14 @@ class _Fold:
 def _folded_conversions(
     region: DispatchRegion, owners: Owners, conversions: Conversions, evidence: Mapping[OpId, Evidence]
 ) -> dict[int, _Fold]:
-    """Conversions of elements inside of other ops' regions, by index, and the ops of the model that they came from.
+    """Conversions of elements inside the regions of other ops, by index, with the model's ops that they came from.
 
-    A conversion folded into a matrix product is done again in each product that uses it, and no location tells so: the
-    operand of the product that is converted in the region is the one that the model converts, and is read as narrow.
-    Where the kernel reads the very value that the model converts, they are fused: locations tell both.
+    A conversion that is folded into matrix products is repeated in each of them, without a location. It is found
+    because the product's operand that is converted in the region is the one that the model converts, and it is read
+    with the narrow type. If the kernel reads the same value that the model converts, locations show the fusion.
     """
-    scalar = (op for op in region.body if op.parent >= 0 and op.operands and is_conversion(op.name))
-    folds = ((op.index, _fold(op, region, owners, conversions, evidence)) for op in scalar)
+    scalar_conversions = (op for op in region.body if op.parent >= 0 and op.operands and is_conversion(op.name))
+    folds = ((op.index, _fold(op, region, owners, conversions, evidence)) for op in scalar_conversions)
     return {index: fold for index, fold in folds if fold is not None}
 
 
@@ -331,59 +336,66 @@ def _fold(
     conversions: Conversions,
     evidence: Mapping[OpId, Evidence],
 ) -> _Fold | None:
-    """The conversion of the model that an op in the region of another does; None where that is none of the model's.
+    """The model's conversion that an op in the region of another op does; None if there is none.
 
-    What has an owner of its own is no conversion of somebody else's, and what has evidence is not looked for. What the
-    kernel reads tells the operand; else it is that of the same number, which some ops count otherwise.
+    Operations with an owner of their own are no conversions of other ops, and conversions with evidence are skipped.
+    The kernel's inputs identify the operand; otherwise it is the operand with the same index, though some ops order
+    their operands differently.
     """
-    around, number = region.body[op.parent], op.operands[0].argument
-    readers, operand = owners.of(around.location), around.operands[number]
+    outer, number = region.body[op.parent], op.operands[0].argument
+    readers, operand = owners.of(outer.location), outer.operands[number]
     if not set(owners.of(op.location)) <= set(readers):
         return None
-    path = owners.path(around.location)
-    made = [each for reader in readers for each in conversions.read_by(reader, path)]
+    path = owners.path(outer.location)
+    candidates = [candidate for reader in readers for candidate in conversions.read_by(reader, path)]
     bits = operand.shape.element_bits
-    made = [each for each in made if each.conversion.op not in evidence and each.conversion.is_folded_into(bits)]
-    read = {index for location in _read_at(region, operand) for index in owners.provenance.of(location)}
-    told = (_Fold(each.conversion.op, Evidence.FUSED) for each in made if each.sources & read)
-    alike = (_Fold(each.conversion.op, Evidence.ABSORBED) for each in made if each.number == number)
-    return next(told, next(alike, None))
+    candidates = [
+        candidate
+        for candidate in candidates
+        if candidate.conversion.op not in evidence and candidate.conversion.is_folded_into(bits)
+    ]
+    read_ops = {index for location in _producer_locations(region, operand) for index in owners.provenance.of(location)}
+    fused = (_Fold(candidate.conversion.op, Evidence.FUSED) for candidate in candidates if candidate.sources & read_ops)
+    absorbed = (
+        _Fold(candidate.conversion.op, Evidence.ABSORBED) for candidate in candidates if candidate.number == number
+    )
+    return next(fused, next(absorbed, None))
 
 
-_HANDING_ON = RESHAPES | {"iree_tensor_ext.dispatch.tensor.load"}
+_FORWARDING = RESHAPES | {"iree_tensor_ext.dispatch.tensor.load"}
 
 
-def _read_at(region: DispatchRegion, operand: BodyOperand) -> tuple[Location, ...]:
-    """Where the value is made that an operand of an op in a body is, be it in the body or before."""
+def _producer_locations(region: DispatchRegion, operand: BodyOperand) -> tuple[Location, ...]:
+    """The locations of the producer of an operand, inside or outside of the body."""
     while operand.producer >= 0:
         producer = region.body[operand.producer]
-        if producer.name not in _HANDING_ON:
+        if producer.name not in _FORWARDING:
             return (producer.location,)
         operand = producer.operands[0]
     return region.reads[operand.argument] if 0 <= operand.argument < len(region.reads) else ()
 
 
 def _paths(region: DispatchRegion, owners: Owners) -> dict[OpId, list[CallPath]]:
-    """The calls that lead to each op, one way or several, as those locations tell that say the most.
+    """The call paths to each op, from the locations with the best evidence.
 
-    These are what works for the op, all of it. What only frames work may be named by a call whose work is elsewhere, so
-    of an op that has nothing else there is but the first way.
+    Working operations give all paths. Framing operations may name calls whose work is elsewhere, so an op without
+    working operations has only the first path.
     """
-    found: dict[OpId, dict[CallPath, None]] = {}
-    for op in working(region.body, owners):
-        for owner, path in owners.ways(op.location):
-            found.setdefault(owner, {})[path] = None
-    paths = {owner: list(several) for owner, several in found.items()}
-    for location in [*(op.location for op in telling(region.body)), region.location]:
-        for owner, path in owners.ways(location):
+    found_paths: dict[OpId, dict[CallPath, None]] = {}
+    for op in working_operations(region.body, owners):
+        for owner, path in owners.op_paths(op.location):
+            found_paths.setdefault(owner, {})[path] = None
+    paths = {owner: list(op_path_list) for owner, op_path_list in found_paths.items()}
+    for location in [*(op.location for op in informative_operations(region.body)), region.location]:
+        for owner, path in owners.op_paths(location):
             paths.setdefault(owner, [path])
     return paths
 
 
 class _BodyOwners:
-    """The owners of each body op for the cost model: its own, else those of the op around it, else the root.
+    """The owners of each body operation for the cost model: its own, else those of the enclosing op, else the root.
 
-    `folded`: the owners of body ops that no location tells.
+    `unlocated_ops`: the owners of body operations without a location.
     """
 
     def __init__(
@@ -397,24 +409,24 @@ class _BodyOwners:
         self._body = body
         self._owners = owners
         self._evidence = evidence
-        self._folded = folded
+        self._unlocated_ops = folded
         self._fallback = (root or next(iter(evidence)),)
 
     def __call__(self, op: BodyOp) -> tuple[OpId, ...]:
         while True:
-            if op.index in self._folded:
-                return (self._folded[op.index],)
-            own = tuple(owner for owner in self._owners.of(op.location) if owner in self._evidence)
-            if own:
-                return own
-            # What carries no tag that counts (shapes, terminators, what a pass made up) works for what is around it.
+            if op.index in self._unlocated_ops:
+                return (self._unlocated_ops[op.index],)
+            located = tuple(owner for owner in self._owners.of(op.location) if owner in self._evidence)
+            if located:
+                return located
+            # Operations without a tag (shapes, terminators, those that a pass added) work for the op around them.
             if op.parent < 0:
                 return self._fallback
             op = self._body[op.parent]
 
 
 def _costliest(evidence: Mapping[OpId, Evidence], costs: CostModel) -> OpId:
-    """The op with the most operations, then bytes, then the first; unknown counts as the most."""
+    """The op with the most operations, then the most bytes, then the first; unknown counts as the most."""
 
     def size(value: Integer) -> tuple[bool, int]:
         return (True, 0) if value is UNKNOWN else (False, value)

@@ -1,4 +1,4 @@
-"""Schedules: what a call of an entry point submits, as all ways through the host program of the hal phase."""
+"""Schedules: the possible submissions of a call of an entry point, from the control flow of the hal phase."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from tracemap.mapping.sites.owners import Owners
 from tracemap.units import UNKNOWN, Text
 
 MOVES = ("copy", "fill", "update")
-"""The kinds of what moves elements without a kernel: commands of buffers, and what functions submit by themselves."""
+"""Kinds of operations that move elements without a kernel, in command buffers or submitted by functions themselves."""
 _MOST_POINTS = 50_000
-"""Called functions are copied into their callers; beyond this a schedule is given up."""
+"""The most points of a schedule, since called functions are copied into their callers; larger ones are dropped."""
 
 _PointId = tuple[str, int]
-"""A point: its function and its index in it."""
+"""A point: its function, and its index in the function."""
 
 
 def find_transfers(
     hal: HalProgram, owners: Owners, callers: Mapping[str, str]
 ) -> tuple[tuple[Transfer, ...], Mapping[_PointId, str]]:
-    """The transfers that functions submit by themselves, and the id of each one's point."""
+    """The transfers that functions submit themselves, and the id of each by its point."""
     transfers: list[Transfer] = []
     ids: dict[_PointId, str] = {}
     for function in hal.functions:
@@ -37,20 +37,24 @@ def find_transfers(
     return tuple(transfers), ids
 
 
-def moves_untold(hal: HalProgram, anyone: Owners) -> bool:
-    """Whether a copy, a fill or an update is located at nothing of the model, so that it may be of any op.
+def has_unknown_moves(hal: HalProgram, all_owners: Owners) -> bool:
+    """Whether a copy, fill or update has no location in the model, so that it may belong to any op.
 
-    One of an argument is located at its function: the host copies the number by which a loop decides. It is of no op.
+    A transfer of an argument has the function's location: the host copies a scalar that decides a loop. It has no op.
     """
-    in_buffers = (each.location for buffer in hal.buffers for each in buffer.commands if each.kind in MOVES)
-    called = (function for function in hal.functions if function.name not in hal.called_by_initializers)
-    alone = (point.location for function in called for point in function.points if point.kind in MOVES)
-    return not all(anyone.of(location) for location in (*in_buffers, *alone))
+    buffer_locations = (
+        command.location for buffer in hal.buffers for command in buffer.commands if command.kind in MOVES
+    )
+    executed_functions = (function for function in hal.functions if function.name not in hal.called_by_initializers)
+    own_locations = (
+        point.location for function in executed_functions for point in function.points if point.kind in MOVES
+    )
+    return not all(all_owners.of(location) for location in (*buffer_locations, *own_locations))
 
 
-def _transfer(number: int, function: str, point: HalPoint, owners: Owners, callers: Mapping[str, str]) -> Transfer:
+def _transfer(index: int, function: str, point: HalPoint, owners: Owners, callers: Mapping[str, str]) -> Transfer:
     return Transfer(
-        id=f"transfer{number}",
+        id=f"transfer{index}",
         kind=point.kind,
         function=callers.get(function, function),
         ops=owners.of(point.location),
@@ -59,25 +63,25 @@ def _transfer(number: int, function: str, point: HalPoint, owners: Owners, calle
 
 
 def find_schedules(hal: HalProgram, names: Sequence[str], transfers: Mapping[_PointId, str]) -> tuple[Schedule, ...]:
-    """The schedules of the named entry points; those that recurse, or grow without measure, have none."""
+    """The schedules of the named entry points; recursive and too large ones are left out."""
     functions = {function.name: function for function in hal.functions}
-    found = []
+    schedules = []
     for name in names:
         if name in functions:
             try:
-                found.append(_Ways(functions, transfers).schedule(name))
+                schedules.append(_ScheduleBuilder(functions, transfers).schedule(name))
             except _TooMany:
                 continue
-    return tuple(found)
+    return tuple(schedules)
 
 
 class _TooMany(Exception):
-    """The ways through a function cannot be written down."""
+    """The schedule is recursive or too large."""
 
 
 @dataclass
-class _Ways:
-    """The points of a function with the functions that it calls copied in."""
+class _ScheduleBuilder:
+    """Builds a schedule: the points of a function, with the functions that it calls copied in."""
 
     functions: Mapping[str, HalFunction]
     transfers: Mapping[_PointId, str]
@@ -87,47 +91,51 @@ class _Ways:
     def schedule(self, name: str) -> Schedule:
         """The schedule of a function."""
         entry, leave = self._copy(name, ())
-        kept = [number for number, (point, _) in enumerate(self.points) if point.kind and point.kind != "call"]
-        submission_of = {number: submission for submission, number in enumerate(kept)}
+        submission_points = [
+            index for index, (point, _) in enumerate(self.points) if point.kind and point.kind != "call"
+        ]
+        submission_of = {index: submission for submission, index in enumerate(submission_points)}
         submissions = []
-        for number in kept:
-            point, transfer = self.points[number]
-            reached, ends = self._reached(number, submission_of, leave)
-            submissions.append(Submission(point.buffers, transfer, reached, ends))
-        first, _ = self._reached(entry, submission_of, leave)
+        for index in submission_points:
+            point, transfer = self.points[index]
+            next_submissions, ends = self._next_submissions(index, submission_of, leave)
+            submissions.append(Submission(point.buffers, transfer, next_submissions, ends))
+        first, _ = self._next_submissions(entry, submission_of, leave)
         return Schedule(name, first, tuple(submissions))
 
-    def _copy(self, name: str, calling: tuple[str, ...]) -> tuple[int, int]:
-        """Copy a function's points; returns the numbers of its entry and exit."""
-        if name in calling:
+    def _copy(self, name: str, callers: tuple[str, ...]) -> tuple[int, int]:
+        """Copy a function's points; returns the indices of its entry and exit."""
+        if name in callers:
             raise _TooMany
         function = self.functions[name]
-        base = len(self.points)
-        if base + len(function.points) > _MOST_POINTS:
+        first_index = len(self.points)
+        if first_index + len(function.points) > _MOST_POINTS:
             raise _TooMany
         for index, point in enumerate(function.points):
             self.points.append((point, self.transfers.get((name, index), UNKNOWN)))
-            self.next.append([base + follower for follower in point.next])
-        for number, point in enumerate(function.points, start=base):
+            self.next.append([first_index + follower for follower in point.next])
+        for index, point in enumerate(function.points, start=first_index):
             if point.kind == "call" and point.callee in self.functions:
-                # A copy of its own for each call: what follows the call then follows only this copy's exit.
-                entry, leave = self._copy(point.callee, (*calling, name))
-                self.next[leave] = self.next[number]
-                self.next[number] = [entry]
-        return base + ENTRY, base + EXIT
+                # Each call has its own copy, so that the code after the call follows only this copy's exit.
+                entry, leave = self._copy(point.callee, (*callers, name))
+                self.next[leave] = self.next[index]
+                self.next[index] = [entry]
+        return first_index + ENTRY, first_index + EXIT
 
-    def _reached(self, start: int, submission_of: Mapping[int, int], leave: int) -> tuple[tuple[int, ...], bool]:
-        """The submissions that may come next after a point, and whether the function may return before any."""
+    def _next_submissions(
+        self, start: int, submission_of: Mapping[int, int], leave: int
+    ) -> tuple[tuple[int, ...], bool]:
+        """The submissions that may follow a point, and whether the function may return without any."""
         reached: set[int] = set()
-        seen: set[int] = set()
-        waiting = list(self.next[start])
-        while waiting:
-            number = waiting.pop()
-            if number in seen:
+        visited: set[int] = set()
+        worklist = list(self.next[start])
+        while worklist:
+            index = worklist.pop()
+            if index in visited:
                 continue
-            seen.add(number)
-            if number in submission_of:
-                reached.add(submission_of[number])
+            visited.add(index)
+            if index in submission_of:
+                reached.add(submission_of[index])
             else:
-                waiting += self.next[number]
-        return tuple(sorted(reached)), leave in seen
+                worklist += self.next[index]
+        return tuple(sorted(reached)), leave in visited

@@ -1,4 +1,4 @@
-"""Dispatch sites: every place in the host program that calls a kernel, with its commands."""
+"""Dispatch sites: all places in the host program that launch kernels, with their commands."""
 
 from __future__ import annotations
 
@@ -20,83 +20,84 @@ from tracemap.units import UNKNOWN, Integer, Text, plural
 
 # ---- exports
 #
-# Names the kernels of commands where the hal phase only numbers them, as that of IREE before 3.12 does.
+# Finds the kernels of commands if the hal phase only numbers them, as in IREE before 3.12.
 #
-# A command keeps the location of its dispatch in the flow phase, so each number is known by the kernels that all of
-# its commands could be. Where a location has several kernels (an op that was split), numbers go in the order of the
-# kernels, which the linking of executables keeps.
+# A command keeps the location of its dispatch in the flow phase, which narrows down the kernels of each number. If a
+# location has several kernels (an op that was split), numbers are assigned in the order of the kernels, which the
+# linking of executables keeps.
 
 
 Export = tuple[str, int]
-"""The executable, by the global that holds it, and the number of the export in it."""
+"""The global that holds the executable, and the number of the export in it."""
 
 
 def with_kernels(hal: HalProgram, dispatches: Sequence[FlowDispatch]) -> HalProgram:
-    """The hal phase with the kernels of numbered exports; as it is where the phase names them itself.
+    """The hal phase with the kernels of numbered exports; unchanged if the phase names kernels itself.
 
     Args:
         hal: the phase.
-        dispatches: of the flow phase, in order.
+        dispatches: the dispatches of the flow phase, in order.
     """
     commands = [command for buffer in hal.buffers for command in buffer.commands if isinstance(command.export, tuple)]
     if not commands:
         return hal
     names = kernels_of_exports(commands, dispatches)
     buffers = tuple(
-        replace(buffer, commands=tuple(_named(command, names) for command in buffer.commands)) for buffer in hal.buffers
+        replace(buffer, commands=tuple(_with_kernel(command, names) for command in buffer.commands))
+        for buffer in hal.buffers
     )
     return replace(hal, buffers=buffers)
 
 
-def _named(command: HalCommand, names: Mapping[Export, str]) -> HalCommand:
+def _with_kernel(command: HalCommand, names: Mapping[Export, str]) -> HalCommand:
     if not isinstance(command.export, tuple):
         return command
     return replace(command, kernel=names.get(command.export, UNKNOWN))
 
 
 def kernels_of_exports(commands: Sequence[HalCommand], dispatches: Sequence[FlowDispatch]) -> dict[Export, str]:
-    """The kernel of each export, as far as it can be told; exports of one executable are different kernels."""
-    left = _candidates(commands, dispatches)
+    """The kernel of each export, as far as known; different exports of an executable are different kernels."""
+    remaining = _candidates(commands, dispatches)
     names: dict[Export, str] = {}
-    while any(left.values()):
-        # Those without a choice; where none is left, the first number takes the first of its kernels.
-        certain = [export for export, kernels in left.items() if len(kernels) == 1]
-        chosen = certain or [min(export for export, kernels in left.items() if kernels)]
-        names.update((export, left.pop(export)[0]) for export in chosen)
+    while any(remaining.values()):
+        # Take unambiguous exports first; if there are none, the lowest number gets the first of its kernels.
+        certain = [export for export, kernels in remaining.items() if len(kernels) == 1]
+        resolved = certain or [min(export for export, kernels in remaining.items() if kernels)]
+        names.update((export, remaining.pop(export)[0]) for export in resolved)
         taken = {(executable, kernel) for (executable, _), kernel in names.items()}
-        left = {
-            (executable, number): [kernel for kernel in kernels if (executable, kernel) not in taken]
-            for (executable, number), kernels in left.items()
+        remaining = {
+            (executable, index): [kernel for kernel in kernels if (executable, kernel) not in taken]
+            for (executable, index), kernels in remaining.items()
         }
     return names
 
 
 def _candidates(commands: Sequence[HalCommand], dispatches: Sequence[FlowDispatch]) -> dict[Export, list[str]]:
-    """Of each export the kernels that it can be by the locations of all of its commands, in the order of the phase."""
-    at: dict[Location, dict[str, None]] = defaultdict(dict)
+    """The possible kernels of each export, by the locations of all its commands, in the order of the phase."""
+    kernels_at: dict[Location, dict[str, None]] = defaultdict(dict)
     for dispatch in dispatches:
-        at[dispatch.location].setdefault(dispatch.kernel)
-    found: dict[Export, list[str]] = {}
-    for export, location in _places(commands):
-        kernels = at.get(location, {})
-        found[export] = [kernel for kernel in found.get(export, list(kernels)) if kernel in kernels]
-    return found
+        kernels_at[dispatch.location].setdefault(dispatch.kernel)
+    candidates: dict[Export, list[str]] = {}
+    for export, location in _export_locations(commands):
+        kernels = kernels_at.get(location, {})
+        candidates[export] = [kernel for kernel in candidates.get(export, list(kernels)) if kernel in kernels]
+    return candidates
 
 
-def _places(commands: Sequence[HalCommand]) -> Iterator[tuple[Export, Location]]:
+def _export_locations(commands: Sequence[HalCommand]) -> Iterator[tuple[Export, Location]]:
     return ((command.export, command.location) for command in commands if isinstance(command.export, tuple))
 
 
 # ---- commands
 #
-# The command of each site: dispatches of the flow phase joined to commands of the hal phase (phase 11).
+# The command of each site: joins dispatches of the flow phase to commands of the hal phase (phase 11).
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedSites:
-    """Sites with their command buffer and index, the buffers, and what could not be joined exactly.
+    """Sites with their command buffer and index, the buffers, and diagnostics of inexact joins.
 
-    `left_out`: the ids of the sites that have no command, and are not one with another.
+    `left_out`: the ids of sites without a command, not counting those that were merged with another site.
     """
 
     sites: tuple[Site, ...]
@@ -115,11 +116,11 @@ def place_commands(
     """Find the command of each site.
 
     Args:
-        sites: of the module, in order.
-        dispatches: of the sites, in order.
+        sites: all sites of the module, in order.
+        dispatches: the dispatches of the sites, in order.
         hal: the hal phase.
-        owners: of copies and fills.
-        callers: of each function the public one that users call to reach it.
+        owners: for copies and fills.
+        callers: function -> the public function that users call to reach it.
     """
     commands = [command for buffer in hal.buffers for command in buffer.commands if command.kind == "dispatch"]
     join = CommandJoin(sites, dispatches, commands)
@@ -127,23 +128,23 @@ def place_commands(
     places: dict[str, tuple[Integer, Integer]] = {}
     buffers: list[CommandBuffer] = []
     for ordinal, buffer in enumerate(hal.buffers):
-        static = [_static_command(command, join, owners) for command in buffer.commands]
-        for index, command in enumerate(static):
+        command_records = [_static_command(command, join, owners) for command in buffer.commands]
+        for index, command in enumerate(command_records):
             if command.site is not UNKNOWN:
-                places.setdefault(command.site, (ordinal, index))  # of duplicates the first
-        in_buffer = [by_id[command.site] for command in static if command.site is not UNKNOWN]
-        buffers.append(_static_buffer(ordinal, buffer, hal, static, in_buffer, callers))
-    placed = tuple(_with_place(site, *places.get(site.id, (UNKNOWN, UNKNOWN))) for site in sites)
-    left_out = frozenset(_left_out(join, placed))
-    return PlacedSites(placed, tuple(buffers), tuple(_join_diagnostics(join, len(left_out))), left_out)
+                places.setdefault(command.site, (ordinal, index))  # the first of duplicates
+        buffer_sites = [by_id[command.site] for command in command_records if command.site is not UNKNOWN]
+        buffers.append(_static_buffer(ordinal, buffer, hal, command_records, buffer_sites, callers))
+    placed_sites = tuple(_with_place(site, *places.get(site.id, (UNKNOWN, UNKNOWN))) for site in sites)
+    left_out = frozenset(_left_out(join, placed_sites))
+    return PlacedSites(placed_sites, tuple(buffers), tuple(_join_diagnostics(join, len(left_out))), left_out)
 
 
 class CommandJoin:
     """Joins flow dispatches to commands of the hal phase by kernel and location.
 
-    Both phases keep each site's own root location, so the pair is nearly always unique; among equals the order, which
-    the phases keep within a function, decides. `merged` has, by site, those that have no command of their own any more
-    because the compiler made them one with it (equal arms of a branch).
+    Both phases keep each site's own root location, so the pair is nearly always unique. Among equals the order decides,
+    which the phases keep within a function. `merged`: for each site, the sites without a command of their own, because
+    the compiler merged them with it (equal arms of a branch).
     """
 
     def __init__(
@@ -154,13 +155,13 @@ class CommandJoin:
         self._by_location(dispatches, commands)
         self._by_order(commands)
         taken = set(self._site_of.values())
-        lost = [site for site in sites if site.id not in taken]
+        unmatched = [site for site in sites if site.id not in taken]
         around = {site.id: dispatch.around for site, dispatch in zip(sites, dispatches, strict=True)}
         self.merged: dict[str, tuple[str, ...]] = {
             site.id: tuple(
-                other.id
-                for other in lost
-                if _could_be_one(site, other) and _may_exclude(around[site.id], around[other.id])
+                candidate.id
+                for candidate in unmatched
+                if _could_be_one(site, candidate) and _may_be_exclusive(around[site.id], around[candidate.id])
             )
             for site in sites
             if site.id in taken
@@ -168,57 +169,64 @@ class CommandJoin:
 
     @property
     def merged_sites(self) -> frozenset[str]:
-        """The sites that are one command with another."""
+        """The sites that were merged into the command of another."""
         return frozenset(site for sites in self.merged.values() for site in sites)
 
     def of(self, command: HalCommand) -> Text:
-        """The id of the site that a command is; `UNKNOWN` where none of its kernel is left."""
+        """The id of the site of a command; `UNKNOWN` if no site of its kernel is left."""
         return self._site_of.get(id(command), UNKNOWN)
 
     def _by_location(self, dispatches: Sequence[FlowDispatch], commands: Sequence[HalCommand]) -> None:
-        # By kernel too, for dispatches that one op was split into share its location.
-        waiting: dict[tuple[Text, Location], list[str]] = defaultdict(list)
-        # Reversed, so that the first of equal ones is popped first.
+        # By kernel too, since an op that was split into several dispatches gives all of them its location.
+        pending: dict[tuple[Text, Location], list[str]] = defaultdict(list)
+        # Reversed, so that pop() takes the first of equal ones.
         for site, dispatch in reversed(list(zip(self._sites, dispatches, strict=True))):
-            waiting[dispatch.kernel, dispatch.location].append(site.id)
+            pending[dispatch.kernel, dispatch.location].append(site.id)
         for command in commands:
-            found = waiting.get((command.kernel, command.location), [])
-            if found:
-                # The last one stays: a command that the compiler duplicated is the same site again.
-                self._site_of[id(command)] = found.pop() if len(found) > 1 else found[0]
+            site_ids = pending.get((command.kernel, command.location), [])
+            if site_ids:
+                # The last one stays, since a command that the compiler duplicated belongs to the same site.
+                self._site_of[id(command)] = site_ids.pop() if len(site_ids) > 1 else site_ids[0]
 
     def _by_order(self, commands: Sequence[HalCommand]) -> None:
         self.inexact = 0
         taken = set(self._site_of.values())
-        left: dict[str, list[str]] = defaultdict(list)
+        remaining: dict[str, list[str]] = defaultdict(list)
         for site in self._sites:
             if site.id not in taken:
-                left[site.kernel].append(site.id)
+                remaining[site.kernel].append(site.id)
         for command in commands:
             if id(command) not in self._site_of:
                 self.inexact += 1
-                waiting = left.get(str(command.kernel), [])
-                if waiting:
-                    self._site_of[id(command)] = waiting.pop(0)
+                pending = remaining.get(str(command.kernel), [])
+                if pending:
+                    self._site_of[id(command)] = pending.pop(0)
 
 
-def _could_be_one(site: Site, lost: Site) -> bool:
-    return (site.kernel, site.function, site.initializer) == (lost.kernel, lost.function, lost.initializer)
+def _could_be_one(site: Site, unmatched: Site) -> bool:
+    return (site.kernel, site.function, site.initializer) == (
+        unmatched.kernel,
+        unmatched.function,
+        unmatched.initializer,
+    )
 
 
-def _may_exclude(one: Around, other: Around) -> bool:
-    """Whether of two call sites one may run without the other: else none is one command for both.
+def _may_be_exclusive(first_site: Around, second_site: Around) -> bool:
+    """Whether one of two call sites may run without the other; only then can one command stand for both.
 
-    They do in two blocks of one operation: arms of a branch, or what branches lead to. Of functions nothing is known.
+    They may in different blocks of one operation: arms of a branch, or branch targets. In different functions they may,
+    too.
     """
-    if not one or not other or one[0][0] != other[0][0]:
+    if not first_site or not second_site or first_site[0][0] != second_site[0][0]:
         return True
-    (first, _), (second, _) = next((pair for pair in zip(one, other, strict=False) if pair[0] != pair[1]), _APART)
+    (first, _), (second, _) = next(
+        (pair for pair in zip(first_site, second_site, strict=False) if pair[0] != pair[1]), _SAME_BLOCK
+    )
     return first == second
 
 
-_APART = ((0, 0), (1, 0))
-"""Of call sites in the same block, or one in an operation of the block of the other, no pair is different."""
+_SAME_BLOCK = ((0, 0), (1, 0))
+"""The result for call sites in the same block, or with one in an operation of the other's block."""
 
 
 def _static_command(command: HalCommand, join: CommandJoin, owners: Owners) -> Command:
@@ -252,9 +260,9 @@ def _with_place(site: Site, command_buffer: Integer, command_index: Integer) -> 
 
 
 def _left_out(join: CommandJoin, sites: Sequence[Site]) -> Iterator[str]:
-    """The sites that no command is of.
+    """The sites without a command.
 
-    None where no site has one: then the program has commands of a kind that is not read.
+    None if no site has a command, since the program then has commands of a kind that tracemap does not read.
     """
     if all(site.command_buffer is UNKNOWN for site in sites):
         return iter(())
@@ -263,46 +271,49 @@ def _left_out(join: CommandJoin, sites: Sequence[Site]) -> Iterator[str]:
 
 
 def _join_diagnostics(join: CommandJoin, left_out: int) -> list[Diagnostic]:
-    found = []
+    diagnostics = []
     if join.inexact:
-        text = f"{join.inexact} commands of the hal phase were joined to sites by kernel and order only"
-        found.append(Diagnostic("commands-by-order", text))
-    merged = plural(len(join.merged_sites), "site")
+        text = f"{join.inexact} commands of the hal phase were matched to dispatches by kernel and order only"
+        diagnostics.append(Diagnostic("commands-by-order", text))
+    merged = plural(len(join.merged_sites), "dispatch", "dispatches")
     if join.merged_sites:
-        text = f"{merged} became one command with another: which of them ran cannot be told"
-        found.append(Diagnostic("sites-merged", text))
+        text = f"{merged} merged with another into one command, so runs cannot show which of them ran"
+        diagnostics.append(Diagnostic("sites-merged", text))
     if left_out:
-        found.append(
-            Diagnostic("sites-without-command", f"{plural(left_out, 'site')} without a command in the hal phase")
+        diagnostics.append(
+            Diagnostic(
+                "sites-without-command",
+                f"{plural(left_out, 'dispatch', 'dispatches')} without a command in the hal phase",
+            )
         )
-    return found
+    return diagnostics
 
 
 # ---- sites
 #
-# Sites: every place in the host program that calls a kernel, with its body (phase 5) and its kernel (phase 6).
+# Dispatch sites with their bodies (phase 5) and kernels (phase 6).
 
 
 def pair_bodies(
     regions: Sequence[DispatchRegion], dispatches: Sequence[FlowDispatch]
 ) -> tuple[DispatchRegion | None, ...]:
-    """The region of each dispatch, in the order of the dispatches; None where it cannot be told.
+    """The region of each dispatch, in the order of the dispatches; None if unknown.
 
-    The i-th region becomes the i-th dispatch. Where a pass in between broke that, equal locations pair in order.
+    The i-th region becomes the i-th dispatch. If a pass in between changed the order, equal locations pair in order.
     """
     if [region.location for region in regions] == [dispatch.location for dispatch in dispatches]:
         return tuple(regions)
-    waiting: dict[Location, list[DispatchRegion]] = defaultdict(list)
+    pending: dict[Location, list[DispatchRegion]] = defaultdict(list)
     for region in reversed(regions):  # so that the first of equal ones is popped first
-        waiting[region.location].append(region)
-    return tuple(waiting[dispatch.location].pop() if waiting[dispatch.location] else None for dispatch in dispatches)
+        pending[region.location].append(region)
+    return tuple(pending[dispatch.location].pop() if pending[dispatch.location] else None for dispatch in dispatches)
 
 
 class SiteBuilder:
-    """Makes the sites of a module, one per dispatch.
+    """Makes the sites of a module, one for each dispatch.
 
-    `others`: owners that count where `owners` have no part in a site: a kernel that only makes a constant is of that
-    constant. `callers`: of each function the public one that users call to reach it (`callers.public_callers`);
+    `others`: owners for sites without ops of `owners`: a kernel that only makes a constant belongs to that constant.
+    `callers`: function -> the public function that users call to reach it (`callers.public_callers`);
     `at_load`: the functions that only initializers reach.
     """
 
@@ -310,23 +321,23 @@ class SiteBuilder:
         self, owners: Owners, others: Owners, facts: ModelFacts, callers: Mapping[str, str], at_load: Set[str]
     ) -> None:
         self._owners = owners
-        self._others = others
+        self._fallback_owners = others
         self._facts = facts
         self._callers = callers
         self._at_load = at_load
 
     def sites(self, dispatches: Sequence[FlowDispatch], bodies: Sequence[DispatchRegion | None]) -> tuple[Site, ...]:
-        """Sites in order, without their commands yet, and without the members that no location tells."""
+        """The sites in order, still without commands and without unlocated ops."""
         pairs = zip(dispatches, bodies, strict=True)
         return tuple(self._site(ordinal, dispatch, region) for ordinal, (dispatch, region) in enumerate(pairs))
 
-    def with_served(self, site: Site, region: DispatchRegion, served: Sequence[Location]) -> Site:
-        """A site that nothing in it says anything of, with the op that the compiler made it for.
+    def with_user_op(self, site: Site, region: DispatchRegion, users: Sequence[Location]) -> Site:
+        """A site whose own locations name no op, with the op that the compiler made it for.
 
-        `served`: the locations of what uses its results, nearest first. To bring the elements of an argument into
-        another order, say, the compiler makes a kernel that has but the argument's location.
+        `users`: the locations of the users of its results, nearest first. For example, a kernel that reorders the
+        elements of an argument has only the argument's location.
         """
-        location = next((each for each in served if self._others.of(each)), None)
+        location = next((user_location for user_location in users if self._fallback_owners.of(user_location)), None)
         if location is None:
             return site
         body = tuple(replace(op, location=location) for op in region.body)
@@ -344,28 +355,28 @@ class SiteBuilder:
             initializer=at_load,
             command_buffer=UNKNOWN,
             command_index=UNKNOWN,
-            members=self._callers_of(dispatch) if region is None else self._members(region),
+            members=self._members_without_body(dispatch) if region is None else self._members(region),
         )
 
-    def _callers_of(self, dispatch: FlowDispatch) -> tuple[Membership, ...]:
-        """The op that a dispatch without a body names: of a kernel that the model itself brings, no more is known."""
+    def _members_without_body(self, dispatch: FlowDispatch) -> tuple[Membership, ...]:
+        """The op in the location of a dispatch without a body, such as a kernel that the model itself brings."""
         members = self._members(DispatchRegion(dispatch.function, dispatch.location, ()))
         return tuple(structs.replace(member, operations=UNKNOWN, bytes=UNKNOWN) for member in members)
 
     def _members(self, region: DispatchRegion) -> tuple[Membership, ...]:
-        found: tuple[Membership, ...] = ()
-        for owners in (self._owners, self._others):
-            found = found or find_members(region, owners, self._facts)
-        return found
+        members: tuple[Membership, ...] = ()
+        for owners in (self._owners, self._fallback_owners):
+            members = members or find_members(region, owners, self._facts)
+        return members
 
 
 def sites_by_op(sites: Sequence[Site]) -> dict[int, list[Site]]:
-    """Op index -> the sites that it is a member of, in order."""
-    found: dict[int, list[Site]] = {}
+    """Op index -> the sites with the op, in order."""
+    sites_of: dict[int, list[Site]] = {}
     for site in sites:
         for member in site.members:
-            found.setdefault(member.op.number, []).append(site)
-    return found
+            sites_of.setdefault(member.op.number, []).append(site)
+    return sites_of
 
 
 def kernels_of(flow: FlowProgram, sites: Sequence[Site]) -> tuple[Kernel, ...]:
