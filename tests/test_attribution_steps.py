@@ -482,7 +482,7 @@ def test_columns_of_dispatches_may_be_named_like_those_of_steps(tmp_path: Path) 
     result = attributed(table, rule=None, map_=stepped())
     assert result.rule is Rule.MODEL
     assert [(metric.name, metric.measured) for metric in result.metrics] == [("cpu_ns", 811), ("D1mr", 8)]
-    with pytest.raises(UsageInvalid, match="D1mr is of dispatches in one run, of steps in another"):
+    with pytest.raises(UsageInvalid, match="D1mr counts dispatches in one run and steps in another"):
         attributed(table, csv_of(tmp_path / "counts.csv", COUNTS), map_=stepped())
 
 

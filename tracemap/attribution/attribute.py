@@ -189,10 +189,10 @@ def joined(request: Request) -> Iterator[Joined]:
     graph = request.graph
     diagnostics = check_runs(graph, request.runs, allow_mismatch=request.allow_mismatch)
     with open_tables(request.runs, request.memory_mb) as tables:
-        seen = scan(tables, graph, request.runs, keep_disturbed=request.keep_disturbed)
+        scan_result = scan(tables, graph, request.runs, keep_disturbed=request.keep_disturbed)
         if not request.allow_mismatch:
-            check_something_matches(graph, tables, seen)
-        places = totals(seen)
+            check_something_matches(graph, tables, scan_result)
+        places = totals(scan_result)
         yield Joined(_result(request, tables, places, diagnostics), places, tables)
 
 
@@ -212,12 +212,14 @@ def _rule(requested: Rule | None, inside: Counter[str], images: Callable[[], Seq
     return Rule.CODE if any(image.functions for image in images()) else Rule.MODEL
 
 
-def _sums_inside_kernels(seen: Scan) -> Counter[str]:
+def _sums_inside_kernels(scan_result: Scan) -> Counter[str]:
     """The sums of `step` rows in kernels, by metric."""
     sums = Counter[str]()
-    for row in seen.step_rows:
+    for row in scan_result.step_rows:
         if row.kernel:
-            sums.update({metric.name: value for metric, value in zip(seen.step_metrics, row.values, strict=True)})
+            sums.update(
+                {metric.name: value for metric, value in zip(scan_result.step_metrics, row.values, strict=True)}
+            )
     return sums
 
 
@@ -241,12 +243,12 @@ def _sample_diagnostics(rule: Rule, inside: Counter[str]) -> Iterator[Diagnostic
 
 def _result(request: Request, tables: Tables, place_totals: Totals, diagnostics: Sequence[Diagnostic]) -> Attribution:
     """Split the totals of places over ops, in whole numbers."""
-    graph, seen = request.graph, place_totals.scan
-    sums_inside = _sums_inside_kernels(seen)
+    graph, scan_result = request.graph, place_totals.scan
+    sums_inside = _sums_inside_kernels(scan_result)
     rule = _rule(request.rule, sums_inside, request.images)
     diagnostics = [*diagnostics, *_sample_diagnostics(rule, sums_inside)]
-    per_call = percentiles(tables, seen, place_totals.pools)
-    metrics = (*seen.metrics, *seen.step_metrics)
+    per_call = percentiles(tables, scan_result, place_totals.pools)
+    metrics = (*scan_result.metrics, *scan_result.step_metrics)
     names = [metric.name for metric in metrics]
     steps = place_totals.steps(graph, request.images)
     header = _combined_header([run.header for run in request.runs])
@@ -270,7 +272,7 @@ def _result(request: Request, tables: Tables, place_totals: Totals, diagnostics:
         map_sha256=request.map_sha256,
         rule=rule,
         run=header,
-        metrics=tuple(_total(metric, request.runs, seen, ops, residual) for metric in metrics),
+        metrics=tuple(_total(metric, request.runs, scan_result, ops, residual) for metric in metrics),
         ops=ops,
         sites=sites,
         residual=residual,
@@ -323,9 +325,9 @@ def _common(values: Sequence[Integer]) -> Integer:
 
 
 def _total(
-    metric: Metric, runs: Sequence[Run], seen: Scan, ops: Sequence[OpResult], residual: Sequence[ResidualRow]
+    metric: Metric, runs: Sequence[Run], scan_result: Scan, ops: Sequence[OpResult], residual: Sequence[ResidualRow]
 ) -> MetricTotal:
-    measured = seen.measured(metric)
+    measured = scan_result.measured(metric)
     return MetricTotal(
         name=metric.name,
         unit=IN_MILLIONTHS if metric.type == "DOUBLE" else metric.unit,

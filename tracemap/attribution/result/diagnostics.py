@@ -90,16 +90,16 @@ ORDER BY count(*) DESC, kernel NULLS LAST LIMIT {most}
 _KNOWN = "SELECT kernel FROM ({events}) WHERE kernel IN ({known}) LIMIT 1"
 
 
-def check_something_matches(graph: TraceGraph, tables: Tables, seen: Scan) -> None:
+def check_something_matches(graph: TraceGraph, tables: Tables, scan: Scan) -> None:
     """Reject runs that name kernels, but none of the map's.
 
     Raises:
         RunMismatch: no row of the runs names a kernel of the map.
     """
-    unmatched = seen.by_target[UNMATCHED].events if UNMATCHED in seen.by_target else 0
-    unmatched += sum(row.target == UNMATCHED for row in seen.step_rows)
-    has_match = any(number >= 0 and events.events for number, events in seen.by_target.items())
-    if not unmatched or has_match or any(row.target >= 0 for row in seen.step_rows):
+    unmatched = scan.by_target[UNMATCHED].events if UNMATCHED in scan.by_target else 0
+    unmatched += sum(row.target == UNMATCHED for row in scan.step_rows)
+    has_match = any(number >= 0 and events.events for number, events in scan.by_target.items())
+    if not unmatched or has_match or any(row.target >= 0 for row in scan.step_rows):
         return
     known = ", ".join(literal(kernel.name) for kernel in graph.kernels) or "NULL"
     if any(tables.of_run(run).query(_KNOWN.format(events=events_sql(run), known=known)) for run in tables.runs):
