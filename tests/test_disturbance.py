@@ -296,7 +296,7 @@ def test_whatever_the_calls_disturbance_is_what_lies_beyond_and_all_balances(
     """Calls that name no site are of both, in even parts; whether values are counted or kept to be put in order."""
     numbered = [(place, groups, number, cost) for number, (place, groups, _, cost) in enumerate(calls)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ordered, "_KEPT", kept)
+        patch.setattr(ordered, "_MEMORY_SHARE", kept)
         result = attributed(tmp_path, numbered)
     beyond, found = beyond_fences(numbered), disturbance(result)
     assert sum(found.values()) == sum(beyond.values())

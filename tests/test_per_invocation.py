@@ -148,7 +148,7 @@ def test_shares_of_invocations_are_those_of_their_rows(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(weighted, "_BYTES_OF_SUM", of_sum)
         patch.setattr(weighted, "_ROWS_AT_A_TIME", rows)
-        patch.setattr(ordered, "_KEPT", kept)
+        patch.setattr(ordered, "_MEMORY_SHARE", kept)
         result = attributed(table)
     counted = [(place, invocation, cost % 1000) for place, invocation, cost in calls]
     for number, each in enumerate(result.ops, start=1):

@@ -263,8 +263,8 @@ def _result(request: Request, tables: Tables, place_totals: Totals, diagnostics:
     functions = tuple(dict.fromkeys(run.header.function for run in request.runs))
     shares = shares_of_invocations(tables, place_totals, result_of_place) if len(functions) == 1 else {}
     disagree = tuple(disagreements([*_evidence(graph, sites, steps, estimates)]))
-    if estimates.made:
-        request.keep(estimates.all_made())
+    if estimates.new:
+        request.keep(estimates.all_estimates())
     ops = op_results(graph, result_of_place, place_totals, shares, disturbed=is_disturbed(request.runs))
     residual = residual_rows(graph, place_totals, sites, names)
     series = series_of(tables, place_totals, result_of_place) if request.series else NO_SERIES
