@@ -28,13 +28,13 @@ from tracemap.attribution.result.residual import residual_rows
 from tracemap.attribution.result.shares import (
     Splitting,
     Totals,
-    bases,
     op_results,
     series_of,
     shares_of_invocations,
     site_results,
     totals,
     transfer_results,
+    weights_by_site,
 )
 from tracemap.attribution.scan.connection import IN_MILLIONTHS, Tables, open_tables
 from tracemap.attribution.scan.scan import Scan, is_disturbed, percentiles, scan
@@ -255,7 +255,7 @@ def _result(request: Request, tables: Tables, place_totals: Totals, diagnostics:
     peaks = request.peaks or header.peaks
     headers = [run.header for run in request.runs]
     estimates = CodeEstimates(graph, request.images, headers, request.kept, peaks, request.numbers)
-    site_weights = bases(graph, rule, steps, estimates, place_totals.places.keys())
+    site_weights = weights_by_site(graph, rule, steps, estimates, place_totals.places.keys())
     by = Splitting(rule, peaks, header.workers, names, place_totals, steps, per_call, site_weights)
     sites, transfers = site_results(graph, by), transfer_results(graph, by)
     result_of_place = {**{site.site: site for site in sites}, **{copy.transfer: copy for copy in transfers}}

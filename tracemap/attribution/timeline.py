@@ -56,7 +56,7 @@ class Span:
 
     @property
     def end_ns(self) -> int:
-        """When it ended, on the run's clock."""
+        """Its end, on the run's clock."""
         return self.start_ns + self.duration_ns
 
 

@@ -94,12 +94,12 @@ def kernel_name(names: Iterable[str]) -> str:
     return next((name for name in _KERNEL_NAMES if name in plain), "")
 
 
-def of_workgroups(names: Iterable[str]) -> bool:
+def has_workgroup_rows(names: Iterable[str]) -> bool:
     """Whether every row is the call of one workgroup, as in the hook's table of calls: it has workgroup indices."""
     return not {"workgroup_x", "workgroup_y", "workgroup_z"}.isdisjoint(name.strip().lower() for name in names)
 
 
-def calls_of_workgroups(source: str) -> Diagnostic:
+def workgroup_calls_note(source: str) -> Diagnostic:
     """The note on a run whose rows are workgroups, not dispatches."""
     text = (
         f"{source} has calls of workgroups: cpu_ns adds up to that of the dispatches, but numbers of calls and times "
@@ -112,7 +112,7 @@ def _duration_meaning(names: Sequence[str]) -> str:
     """The meaning of a duration: CPU time for workgroups, which adds up over workers; wall time for dispatches."""
     plain = {name.strip().lower() for name in names}
     has_cpu_time = any(f"cpu_{unit}" in plain for unit in NS_OF_UNIT)
-    return "cpu_ns" if of_workgroups(names) and not has_cpu_time else "duration_ns"
+    return "cpu_ns" if has_workgroup_rows(names) and not has_cpu_time else "duration_ns"
 
 
 def _column(index: int, name: str, found_type: str, kernel: str, durations: str) -> FileColumn | None:
@@ -312,7 +312,7 @@ _SEPARATED: Final = re.compile(r"[+-]?(?:\d{1,3}(?:[,.'\u00a0\u202f]\d{3})+(?:[.
 """A number with separators between thousands, or with a decimal comma."""
 
 
-def left_out(names: Sequence[str], types: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[Diagnostic]:
+def column_notes(names: Sequence[str], types: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[Diagnostic]:
     """Notes on columns whose cells look like numbers but do not parse; `rows` are the first ones."""
     for index, (name, found_type) in enumerate(zip(names, types, strict=True)):
         cells = [cell for row in rows for cell in row[index : index + 1] if cell]

@@ -1,6 +1,6 @@
 """The parts of a run's elapsed time: kernels, transfers, queue, host, profiler.
 
-Every moment of the measured invocations belongs to the first part that was active in it, so the parts add up to the
+Every moment of the measured invocations belongs to the first part that was active in it. So the parts add up to the
 elapsed time, to the nanosecond. The program shows when an invocation ran and when the profiler wrote, because it stops
 its clock for the profiler (`Stops`). Without stops, only the time between the submissions of one invocation is known to
 be the host's. The rest is not explained.
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Stops:
-    """When the program started and stopped its clock, for each invocation, in ns on the host's clock."""
+    """Starts and stops of the program's clock, one pair per invocation, in ns on the host's clock."""
 
     going_ns: npt.NDArray[Any]
     stopped_ns: npt.NDArray[Any]

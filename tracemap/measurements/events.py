@@ -33,8 +33,8 @@ SELECT {key}, greatest(0, e - greatest(s, coalesce(reached, s))) AS covered_ns F
 def covered_sql(events: str, key: str) -> str:
     """A SELECT of (key, covered_ns): the time of an execute in which dispatches of its submission ran.
 
-    An execute has one row per dispatch, with the time that no earlier dispatch covers, so that the sum is the time in
-    which any of them ran.
+    An execute has one row per dispatch, with the time that no earlier dispatch covers. Their sum is the time in which
+    any of them ran.
 
     Args:
         events: a table or subquery with columns kind, submission_id, start_ns and duration_ns.

@@ -20,16 +20,16 @@ from tracemap.diagnostics import Diagnostic
 from tracemap.errors import RunEmpty, RunInvalid, TargetUnwritable, TracemapError, check_limits, start_of
 from tracemap.inputs import opened, stored_bytes
 from tracemap.measurements.columns import (
-    calls_of_workgroups,
     check_width,
+    column_notes,
     csv_rows,
     csv_sql,
     file_columns,
+    has_workgroup_rows,
     kernel_name,
-    left_out,
     metrics_of,
-    of_workgroups,
     sql_type,
+    workgroup_calls_note,
 )
 from tracemap.measurements.model import COLUMNS, STEP_METRICS, UNTOLD_HEADER, Clock, Run, RunHeader, parse_header
 from tracemap.measurements.sql import (
@@ -210,7 +210,7 @@ def _read_csv_run(path: Path) -> Run:
     if header is None and not any(sample) and kernel_name(names):
         raise RunEmpty(f"{path}: the table has a header line but no event")
     types = _csv_types(path, names, sample)
-    notes = left_out(names, types, sample) if header is None else ()
+    notes = column_notes(names, types, sample) if header is None else ()
     return _run(path, "csv", header, list(zip(names, types, strict=True)), tuple(notes))
 
 
@@ -267,8 +267,8 @@ def _run(
             else "column that names the kernel (kernel, dispatch or name)"
         )
         raise RunInvalid(f"{path}: there is no {missing}; its columns are: {_listed(names)}")
-    if header is None and of_workgroups(names):
-        notes = (*notes, calls_of_workgroups("the table"))
+    if header is None and has_workgroup_rows(names):
+        notes = (*notes, workgroup_calls_note("the table"))
     return Run(
         header or structs.replace(UNTOLD_HEADER, diagnostics=notes),
         path,

@@ -64,7 +64,7 @@ def _any_between(ranks: Sequence[int], begin: int, end: int) -> bool:
     return index < len(ranks) and ranks[index] < end
 
 
-def aligned(
+def align_buffers(
     static: Sequence[CommandBuffer], runnable: Sequence[CommandBuffer], header: RunHeader
 ) -> Iterator[tuple[RecordedBuffer, tuple[int, ...]]]:
     """The recorded buffers that match some buffer of the map, with the ordinals of their candidates.

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from tracemap.attribution.join.command_buffers import aligned
+from tracemap.attribution.join.command_buffers import align_buffers
 from tracemap.attribution.join.ways import Meanings, meanings_of, merged, narrowed
 from tracemap.diagnostics import RECORDS_LOST
 from tracemap.graph.model import Command, CommandBuffer, Schedule, TraceGraph, Transfer
@@ -87,7 +87,7 @@ class Join:
         self.by_kernel = self._kernel_targets()
         choices = {name: Target(sites) for name, sites in self.site_choices}
         self.by_site = {**choices, **{site.id: Target((site.id,)) for site in self.graph.sites}}
-        for buffer, ordinals in aligned(self.graph.command_buffers, self._runnable, self.header):
+        for buffer, ordinals in align_buffers(self.graph.command_buffers, self._runnable, self.header):
             self.group_of_buffer[buffer.id] = self._group(frozenset(ordinals), indexed=True)
 
     @property

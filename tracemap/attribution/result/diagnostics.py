@@ -270,7 +270,7 @@ def _measured_rule_notes(sites: Sequence[SiteResult], by: Splitting) -> Iterator
     """Notes on the meaning of shares by the rule `measured`, and on sites where it could not be applied."""
     caveat = "Removing an op may save less, because a core executes several ops at the same time"
     # The only op of a site gets the whole site, whatever was measured.
-    known = [by.bases[site.site] for site in sites if len(site.shares) > 1 and site.site in by.bases]
+    known = [by.site_weights[site.site] for site in sites if len(site.shares) > 1 and site.site in by.site_weights]
     measured = [weights for weights in known if weights.factor == 1]
     if any(weights.sampled for weights in measured):
         text = (
@@ -286,7 +286,7 @@ def _measured_rule_notes(sites: Sequence[SiteResult], by: Splitting) -> Iterator
             f"keep a core busy, and the extra time of simulated cache misses. {caveat}"
         )
         yield Diagnostic("shares-are-instructions", text)
-    unseen = [site for site in sites if _was_called(site) and len(site.shares) > 1 and site.site not in by.bases]
+    unseen = [site for site in sites if _was_called(site) and len(site.shares) > 1 and site.site not in by.site_weights]
     stood_in = sum(by.steps.graph.site_by_id[site.site].kernel in by.steps.stood_in for site in unseen)
     if len(unseen) > stood_in:
         text = f"no measurement of the ops in {plural(len(unseen) - stood_in, 'site')}: split by the rule model"
@@ -307,7 +307,9 @@ def _was_called(site: SiteResult) -> bool:
 def _estimate_notes(sites: Sequence[SiteResult], by: Splitting) -> Iterator[Diagnostic]:
     """A note on dispatch sites whose shares are estimated from machine code, with the size of the error."""
     known = [
-        by.bases[site.site] for site in sites if _was_called(site) and len(site.shares) > 1 and site.site in by.bases
+        by.site_weights[site.site]
+        for site in sites
+        if _was_called(site) and len(site.shares) > 1 and site.site in by.site_weights
     ]
     factors = [weights.factor for weights in known if weights.factor > 1]
     if not factors or by.rule not in (Rule.CODE, Rule.MEASURED):

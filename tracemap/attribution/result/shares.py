@@ -27,7 +27,7 @@ from tracemap.attribution.scan.connection import Tables
 from tracemap.attribution.scan.scan import Scan
 from tracemap.attribution.scan.series import values_by_target
 from tracemap.attribution.scan.sums import Spread
-from tracemap.attribution.scan.weighted import UNIT, Weighted, nothing, per_invocation
+from tracemap.attribution.scan.weighted import UNIT, Weighted, per_invocation, zero_distribution
 from tracemap.attribution.steps.counts import StepCounts
 from tracemap.attribution.steps.estimates import CodeEstimates
 from tracemap.attribution.weights import Weights, weights, weights_by_name
@@ -179,7 +179,7 @@ def shares_of_invocations(tables: Tables, totals: Totals, results: Mapping[str, 
     sums = [{op: _weighted_sum(by_target) for op, by_target in by_op.items()} for _, by_op in weights]
     distinct_sums = sorted({weighted for sum_of_op in sums for weighted in sum_of_op.values()})
     distributions = per_invocation(tables, totals.scan, distinct_sums)
-    zero = nothing(totals.scan)
+    zero = zero_distribution(totals.scan)
     by_op_and_metric: dict[OpId, dict[str, PerInvocation]] = defaultdict(dict)
     for (names, by_op), sum_of_op in zip(weights, sums, strict=True):
         for op, by_target in by_op.items():
@@ -258,7 +258,7 @@ class Splitting:
     """The rule and the data by which costs are split.
 
     `workers`: number of workers that share a dispatch; `metrics`: names of all metrics; `per_call`: percentiles by set
-    of targets; `bases`: weights by site from measurements or machine code, if the rule uses them and they exist.
+    of targets; `site_weights`: weights by site from measurements or machine code, if the rule uses them and they exist.
     """
 
     rule: Rule
@@ -268,7 +268,7 @@ class Splitting:
     totals: Totals
     steps: StepCounts
     per_call: Mapping[frozenset[int], Spread]
-    bases: Mapping[str, Weights]
+    site_weights: Mapping[str, Weights]
 
     def costs(self, place: str) -> dict[str, SiteCost]:
         """The costs of a dispatch site or transfer, by metric name."""
@@ -280,7 +280,7 @@ class Splitting:
         }
 
 
-def bases(
+def weights_by_site(
     graph: TraceGraph, rule: Rule, steps: StepCounts, estimates: CodeEstimates, ran: Container[str]
 ) -> dict[str, Weights]:
     """Weights by site from measurements inside its kernel, else from machine code; empty if the rule uses neither."""
@@ -341,7 +341,7 @@ _NOT_SPLIT: Final = _Split((), {}, assumed_sizes=False, equal_members=False)
 
 
 def _split(site: Site, metrics: Mapping[str, SiteCost], by: Splitting) -> _Split:
-    basis = by.bases.get(site.id) or weights(by.rule, site, by.peaks)
+    basis = by.site_weights.get(site.id) or weights(by.rule, site, by.peaks)
     # Shares and their intervals come from the same weights, so that each share lies in its interval.
     weights_of = {name: _weights_of(name, site, basis, by) for name in metrics}
     parts = {name: weights_of[name].split(cost.total) for name, cost in metrics.items()}
@@ -497,8 +497,8 @@ def _is_wide(distribution: PerInvocation) -> bool:
 def _interval(metric: str, attributed: int, likely: Sequence[MemberShare]) -> tuple[int, int, bool]:
     """The likely range of an attributed cost (low, high), and whether the range marks the cost as uncertain.
 
-    The distances of the bounds from the shares add up. A range marks the cost if it is at least half of the cost, or
-    all of it for estimates, whose error is known to be that large.
+    The distances of the bounds from the shares add up. A range marks the cost if it is at least half of the cost. For
+    estimates it must be at least the whole cost, because half of it is their usual error.
     """
     below, above = (
         attributed + sum(share.likely[metric][bound] - share.attributed[metric] for share in likely) for bound in (0, 1)

@@ -45,7 +45,7 @@ def sql_names(resolved: Resolved, number: int) -> dict[str, object]:
     }
 
 
-def worked(number: int) -> str:
+def clipped_value(number: int) -> str:
     """The n-th metric of an `event`, cut off at the threshold of its row of `groups`, in SQL."""
     value, threshold = f"event.{value_column(number)}", f"groups.{threshold_column(number)}"
     return f"CASE WHEN {value} > {threshold} THEN {threshold} ELSE coalesce({value}, 0) END"
@@ -77,8 +77,8 @@ def find_outliers(resolved: Resolved, metrics: Sequence[int]) -> None:
 # is the same (semi-interquartile ranges by halves: Kimber, Exploratory data analysis for possibly censored data from
 # skewed distributions, Applied Statistics 39, 1990). It holds while fewer than half of the calls waited. But the calls
 # that waited, all at the upper end, also raise the median and the lower quartile: if a third waited, the threshold is
-# twice as far away. So if more than a tenth of a group's calls are above its threshold, the threshold is computed again
-# from the others, up to four times (iterated outlier rejection). If more than half waited, see "majority waited" below.
+# twice as far away. So a threshold with more than a tenth of its group's calls above it is computed again from the
+# others, up to four times (iterated outlier rejection). If more than half waited, see "majority waited" below.
 #
 # Not all calls above a threshold are noise: one trip of a loop in twenty may have more to do. Times alone cannot
 # distinguish them, because waits for a scheduler's time slice are as similar as calls of a kernel. But a call with more

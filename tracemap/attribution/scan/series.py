@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from tracemap.attribution.scan.connection import Tables
 from tracemap.attribution.scan.invocations import PlaceOf, place_of
-from tracemap.attribution.scan.outliers import worked
+from tracemap.attribution.scan.outliers import clipped_value
 from tracemap.attribution.scan.scan import Scan
 from tracemap.measurements.model import TIME_METRICS
 from tracemap.units import UNKNOWN
@@ -45,7 +45,7 @@ def _of_metric(tables: Tables, scan: Scan, number: int, places_of: PlaceOf) -> V
 
     count = scan.invocations.count
     assert count is not UNKNOWN
-    rows = tables.columns(_QUERY.format(worked=worked(number), same_group=scan.same_group))
+    rows = tables.columns(_QUERY.format(worked=clipped_value(number), same_group=scan.same_group))
     places = places_of(rows["invocation"])  # a target need not run in every invocation
     begins = np.searchsorted(rows["target"], np.arange(len(scan.targets) + 1))
     values = {}

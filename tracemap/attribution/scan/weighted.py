@@ -73,7 +73,7 @@ def per_invocation(tables: Tables, scan: Scan, sums: Sequence[Weighted]) -> dict
     return distributions
 
 
-def nothing(scan: Scan) -> PerInvocation:
+def zero_distribution(scan: Scan) -> PerInvocation:
     """The distribution of a sum without events."""
     low, high = (0, 0) if scan.invocations.interval else (UNKNOWN, UNKNOWN)
     return PerInvocation(median=0, median_low=low, median_high=high, p10=0, p90=0, max=0)

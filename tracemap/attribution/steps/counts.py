@@ -144,7 +144,7 @@ class StepCounts:
         return sum(row.values[index] for row in self.rows for index in missed) <= _LAST_CACHE // LINE_BYTES
 
     def _core_time(self, steps: KernelSteps, rows: Sequence[StepRow]) -> list[int]:
-        """How long instructions keep the core busy, without those that stand in for others.
+        """Core time of instructions, without those that stand in for others.
 
         Runs of earlier versions have only instruction counts: all instructions of a line count as its mean.
         """

@@ -83,7 +83,7 @@ class KernelCode:
 
     @cached_property
     def _hundredths(self) -> tuple[dict[int, int], dict[int, Fraction]]:
-        """How long instructions keep the core busy, by address, and the mean of each line.
+        """Core time of instructions in hundredths of a cycle, by address, and the mean of each line.
 
         If a line has code in loops, its mean is over that code only, because it runs most.
         """
@@ -101,7 +101,7 @@ class KernelCode:
         return frozenset(self.line_at.values())
 
     def busy(self, address: int, line: int, count: int) -> int:
-        """How long `count` executions of an instruction keep the core busy, in hundredths of a clock cycle.
+        """Core time of `count` executions of an instruction, in hundredths of a clock cycle.
 
         Without an address (`NO_ADDRESS`), the mean of its line applies; without either, one cycle.
         """
@@ -173,7 +173,7 @@ class KernelCode:
         return self._pools[0].get(address, NO_POOL)
 
     def weights_of(self, pool: int) -> Lines:
-        """How long the instructions of each line keep the core busy, in and around a pool."""
+        """Core time of the instructions of each line, in and around a pool."""
         return self._pools[1][pool]
 
     def brought_in(self, loop: int) -> Lines:

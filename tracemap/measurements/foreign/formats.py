@@ -193,7 +193,7 @@ _NSIGHT: Final = {
 
 
 class _Sample(enum.Enum):
-    """How much of a perf sample a line has."""
+    """The result of looking for a perf sample in a line."""
 
     NONE = enum.auto()
     WITHOUT_FILE = enum.auto()

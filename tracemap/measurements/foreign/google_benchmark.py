@@ -19,7 +19,7 @@ from msgspec import structs
 from tracemap.codec import decode
 from tracemap.errors import RunInvalid
 from tracemap.inputs import opened
-from tracemap.measurements.foreign.rows import ForeignRun, Total, fill_totals, means_only, rows_of_totals
+from tracemap.measurements.foreign.rows import ForeignRun, Total, fill_totals, means_only_note, rows_of_totals
 from tracemap.measurements.model import UNTOLD_HEADER, Machine, RunHeader, recorded_at
 from tracemap.units import INTEGER_LIMIT, NS_OF_UNIT, UNKNOWN, Integer
 
@@ -135,7 +135,7 @@ def _header(path: Path, context: _Context, calls: list[_Row]) -> RunHeader:
         iterations=_whole(path, calls[0], sum(row.iterations for row in calls)) if is_single else UNKNOWN,
         elapsed_ns=sum(_whole_ns(path, row, row.real_time) for row in calls) if is_single else UNKNOWN,
         tools=() if version is None else (f"Google Benchmark {version}",),
-        diagnostics=(means_only("Google Benchmark"),),
+        diagnostics=(means_only_note("Google Benchmark"),),
         machine=Machine(
             host=context.host_name or UNKNOWN,
             cpu_model=UNKNOWN,

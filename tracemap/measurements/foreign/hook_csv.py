@@ -15,13 +15,13 @@ from msgspec import structs
 from tracemap.errors import RunEmpty, RunInvalid, UsageInvalid, check_limits
 from tracemap.measurements.badcells import explain_bad_cell
 from tracemap.measurements.columns import (
-    calls_of_workgroups,
     check_width,
     csv_rows,
     csv_sql,
     events_sql,
     file_columns,
     metrics_of,
+    workgroup_calls_note,
 )
 from tracemap.measurements.foreign.rows import ForeignRun
 from tracemap.measurements.model import COLUMNS, STEP_METRICS, UNTOLD_HEADER, Clock, Run
@@ -67,7 +67,7 @@ def read_hook_csv(path: Path, connection: duckdb.DuckDBPyConnection, kernel: str
         connection.execute(f"CREATE OR REPLACE TEMP TABLE {_TABLE} AS {query}")
     except reading_errors() as error:
         raise explain_bad_cell(table, error) from error
-    header = structs.replace(UNTOLD_HEADER, diagnostics=(calls_of_workgroups("IREE's hook"),))
+    header = structs.replace(UNTOLD_HEADER, diagnostics=(workgroup_calls_note("IREE's hook"),))
     return ForeignRun(header, connection.sql(f"SELECT * FROM {_TABLE}"))
 
 

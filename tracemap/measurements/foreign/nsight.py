@@ -26,7 +26,7 @@ from tracemap.measurements.foreign.rows import (
     Total,
     fill_launches,
     fill_totals,
-    means_only,
+    means_only_note,
     rows_of_totals,
     select_launches,
 )
@@ -199,7 +199,7 @@ def number_of(text: str, factor: int = 1) -> int | float | None:
 _MOST_DIGITS: Final = 30
 
 
-def whole_of(text: str, factor: int = 1) -> int | None:
+def rounded_number_of(text: str, factor: int = 1) -> int | None:
     """A cell's value times a factor, rounded; None if there is none, or it is negative."""
     value = number_of(text, factor)
     return None if value is None or not 0 <= (rounded := round(value)) <= INTEGER_LIMIT else rounded
@@ -244,7 +244,9 @@ class _Launch:
     def duration_ns(self) -> int | None:
         """Its time; None if it was not measured."""
         cells = (self.cells[name] for name in _DURATIONS if name in self.cells)
-        return next((value for cell, unit in cells if (value := whole_of(cell, _factor(unit))) is not None), None)
+        return next(
+            (value for cell, unit in cells if (value := rounded_number_of(cell, _factor(unit))) is not None), None
+        )
 
     def value(self, name: str) -> int | float | None:
         """A metric in its base unit (nanoseconds for times); None if it could not be measured."""
@@ -415,7 +417,9 @@ def read_nsight_sums(path: Path, connection: duckdb.DuckDBPyConnection) -> Forei
     """
     with table_of(path, NsightTable.SUMS) as table:
         fill_totals(connection, _totals(table))
-    header = structs.replace(UNTOLD_HEADER, clock=Clock.DEVICE, diagnostics=(means_only(_SYSTEMS),), tools=(_SYSTEMS,))
+    header = structs.replace(
+        UNTOLD_HEADER, clock=Clock.DEVICE, diagnostics=(means_only_note(_SYSTEMS),), tools=(_SYSTEMS,)
+    )
     return ForeignRun(header, rows_of_totals(connection, path))
 
 
@@ -466,7 +470,7 @@ def _kind(name: str) -> str:
 
 
 def _whole(table: Table, number: int, cell: str, factor: int = 1) -> int:
-    value = number_of(cell) if factor == 1 else whole_of(cell, factor)
+    value = number_of(cell) if factor == 1 else rounded_number_of(cell, factor)
     if not isinstance(value, int) or value < 0:
         shown = for_terminal(start_of(cell, 40))
         raise RunInvalid(f"{table.path}, line {number}: {shown!r} is not a possible number or time")

@@ -17,7 +17,7 @@ from msgspec import structs
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import RunEmpty, RunInvalid
 from tracemap.measurements.columns import CODE_OFFSET
-from tracemap.measurements.foreign.rows import ForeignRun, load_lines, not_understood
+from tracemap.measurements.foreign.rows import ForeignRun, load_lines, unknown_line_error
 from tracemap.measurements.model import SAMPLES, UNTOLD_HEADER
 from tracemap.measurements.sql import literal
 from tracemap.units import format_count, format_share, plural
@@ -31,7 +31,7 @@ HEAD: Final = r"\S:\s*$"
 """The head line of a sample with a call chain: it ends with the event."""
 ASIDE: Final = r"^\s*#|\sPERF_RECORD_"
 """Lines of `--header` and `--show-…-events`."""
-_FIELDS: Final = ("before", "ip", "symbol", "behind", "file")
+_FIELDS: Final = ("before", "ip", "symbol", "symoff", "file")
 _KERNELS: Final = r"(^|/)iree_dylib_[^/]*$|(^|/)perf-[0-9]+[.]map$"
 _NAMELESS: Final = "[unknown]"
 
@@ -46,22 +46,22 @@ CASE WHEN line IS NULL OR regexp_matches(line, {literal(ASIDE)}) THEN 'none'
 _SAMPLES: Final = f"""
 CREATE OR REPLACE TEMP TABLE perf_samples AS
 WITH seen AS (
-    SELECT *, regexp_replace(frame.before, '^\\s+|\\s+$', '', 'g') AS told, lag(form) OVER (ORDER BY number) AS above,
+    SELECT *, regexp_replace(frame.before, '^\\s+|\\s+$', '', 'g') AS prefix, lag(form) OVER (ORDER BY number) AS above,
         coalesce(lag(line) OVER (ORDER BY number), '') = '' AS begins,
         bool_or(form = 'head') OVER () AS has_heads, bool_or(line IS NULL) OVER () AS has_gaps,
         lag(line) OVER (ORDER BY number) AS line_above
     FROM {_LINES} WHERE NOT (form = 'none' AND line IS NOT NULL)
 )
-SELECT frame.symbol AS symbol, frame.file AS file, frame.behind AS behind,
-    regexp_extract(CASE WHEN told = '' AND above = 'head' THEN line_above ELSE told END, '(\\S+):\\s*$', 1) AS event,
-    number
+SELECT frame.symbol AS symbol, frame.file AS file, frame.symoff AS symoff,
+    regexp_extract(CASE WHEN prefix = '' AND above = 'head' THEN line_above ELSE prefix END, '(\\S+):\\s*$', 1)
+    AS event, number
 FROM seen WHERE form = 'frame' AND
-    CASE WHEN told <> '' THEN true WHEN has_heads THEN above = 'head' WHEN has_gaps THEN begins ELSE true END
+    CASE WHEN prefix <> '' THEN true WHEN has_heads THEN above = 'head' WHEN has_gaps THEN begins ELSE true END
 """
 # Most files have one line per sample, so that the order of lines does not matter.
 _SINGLE_LINE: Final = f"""
 CREATE OR REPLACE TEMP TABLE perf_samples AS
-SELECT frame.symbol AS symbol, frame.file AS file, frame.behind AS behind,
+SELECT frame.symbol AS symbol, frame.file AS file, frame.symoff AS symoff,
     regexp_extract(frame.before, '(\\S+):\\s*$', 1) AS event, number
 FROM {_LINES} WHERE form = 'frame'
 """
@@ -72,7 +72,7 @@ _ROWS: Final = f"""
 SELECT 'step' AS kind, kernel, count(*) AS {SAMPLES}, {CODE_OFFSET},
     CAST(NULL AS BIGINT) AS step, CAST(NULL AS BIGINT) AS address FROM (
     SELECT CASE WHEN {_IN_KERNEL} AND {_IS_NAMED} THEN symbol END AS kernel,
-        CASE WHEN {_IN_KERNEL} AND {_IS_NAMED} THEN CAST('0x' || behind AS BIGINT) END AS {CODE_OFFSET}
+        CASE WHEN {_IN_KERNEL} AND {_IS_NAMED} THEN CAST('0x' || symoff AS BIGINT) END AS {CODE_OFFSET}
     FROM perf_samples)
 GROUP BY ALL ORDER BY ALL
 """
@@ -89,7 +89,7 @@ def read_perf_script(path: Path, connection: duckdb.DuckDBPyConnection) -> Forei
     for number, line in connection.execute(
         f"SELECT number, line FROM {_LINES} WHERE form = 'other' ORDER BY number LIMIT 1"
     ).fetchall():
-        raise not_understood(path, number, line, "known line of perf script")
+        raise unknown_line_error(path, number, line, "known line of perf script")
     ((multi_line,),) = connection.execute(_MULTI_LINE).fetchall()
     connection.execute(_SAMPLES if multi_line else _SINGLE_LINE)
     events = connection.execute("SELECT DISTINCT event FROM perf_samples ORDER BY ALL LIMIT 9").fetchall()
@@ -101,7 +101,7 @@ def read_perf_script(path: Path, connection: duckdb.DuckDBPyConnection) -> Forei
             f"{path}: has samples of several events ({listed}), which do not add up; keep the samples of one event"
         )
     for number, symbol in connection.execute(
-        f"SELECT number, symbol FROM perf_samples WHERE {_IN_KERNEL} AND {_IS_NAMED} AND behind = '' "
+        f"SELECT number, symbol FROM perf_samples WHERE {_IN_KERNEL} AND {_IS_NAMED} AND symoff = '' "
         "ORDER BY number LIMIT 1"
     ).fetchall():
         raise RunInvalid(

@@ -14,7 +14,7 @@ from msgspec import structs
 
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import RunEmpty, RunInvalid
-from tracemap.measurements.foreign.rows import ForeignRun, means_only, rows_of_totals, select_totals
+from tracemap.measurements.foreign.rows import ForeignRun, means_only_note, rows_of_totals, select_totals
 from tracemap.measurements.model import UNTOLD_HEADER, Clock
 from tracemap.measurements.sql import damage_of, literal, reading_errors, table_of
 from tracemap.units import plural
@@ -133,7 +133,7 @@ def _sums(path: Path, connection: duckdb.DuckDBPyConnection, family: str) -> For
             f"{path}: {plural(int(incomplete), 'kernel')} without a time or a number of calls (device ticks that "
             "cannot be converted to nanoseconds); profile the program again"
         )
-    header = structs.replace(UNTOLD_HEADER, diagnostics=(means_only("iree-profile"), *_filtered(connection)))
+    header = structs.replace(UNTOLD_HEADER, diagnostics=(means_only_note("iree-profile"), *_filtered(connection)))
     return ForeignRun(header, rows_of_totals(connection, path))
 
 

@@ -59,7 +59,7 @@ def load_lines(path: Path, connection: duckdb.DuckDBPyConnection, table: str, co
         raise RunInvalid(f"{path}: cannot be read as lines of text: {damage_of(error)}") from error
 
 
-def not_understood(path: Path, number: int, line: str, expected: str) -> RunInvalid:
+def unknown_line_error(path: Path, number: int, line: str, expected: str) -> RunInvalid:
     """The error for a line that is not an `expected` one."""
     return RunInvalid(f"{path}, line {number}: {for_terminal(start_of(line, 80))!r} is no {expected}")
 
@@ -192,7 +192,7 @@ def rows_of_totals(connection: duckdb.DuckDBPyConnection, path: Path) -> duckdb.
     return connection.sql(_ROWS.format(columns=", ".join(columns)))
 
 
-def means_only(source: str) -> Diagnostic:
+def means_only_note(source: str) -> Diagnostic:
     """The note on a run that was made from totals."""
     text = (
         f"{source} has only the number of calls and the total time of each kernel: sums are exact, but every call "

@@ -16,14 +16,14 @@ from msgspec import structs
 
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import RunInvalid
-from tracemap.measurements.columns import calls_of_workgroups
+from tracemap.measurements.columns import workgroup_calls_note
 from tracemap.measurements.foreign.rows import (
     ForeignRun,
     load_lines,
-    means_only,
-    not_understood,
+    means_only_note,
     rows_of_totals,
     select_totals,
+    unknown_line_error,
 )
 from tracemap.measurements.model import UNTOLD_HEADER, Clock
 from tracemap.measurements.sql import literal
@@ -86,7 +86,7 @@ def read_tracy(path: Path, connection: duckdb.DuckDBPyConnection, zones: Zones) 
         f"SELECT number, line FROM {_TABLE} WHERE {last} = '' AND number > 1 AND ({_LIKE_ROW} OR {_is_sum(zones)}) "
         "ORDER BY number LIMIT 1"
     ).fetchall():
-        raise not_understood(path, number, line, "row of tracy-csvexport")
+        raise unknown_line_error(path, number, line, "row of tracy-csvexport")
     ((count, own),) = connection.execute(
         f"SELECT count(*), count(*) FILTER ({_OWN}) FROM {_TABLE} WHERE {last} <> ''"
     ).fetchall()
@@ -107,13 +107,13 @@ def _is_sum(zones: Zones) -> str:
 def _sums(path: Path, connection: duckdb.DuckDBPyConnection) -> ForeignRun:
     cells = f"zone.name, {_number('counts')}, CAST(NULL AS BIGINT), {_number('total_ns')}"
     select_totals(connection, f"SELECT {cells} FROM {_TABLE}")
-    notes = (means_only("Tracy's table of zones"), calls_of_workgroups("Tracy"))
+    notes = (means_only_note("Tracy's table of zones"), workgroup_calls_note("Tracy"))
     return ForeignRun(structs.replace(UNTOLD_HEADER, diagnostics=notes), rows_of_totals(connection, path))
 
 
 def _single_zones(connection: duckdb.DuckDBPyConnection, zones: Zones, own: int) -> ForeignRun:
     on_gpu = zones is Zones.OF_GPU
-    notes = () if on_gpu else (calls_of_workgroups("Tracy"),)
+    notes = () if on_gpu else (workgroup_calls_note("Tracy"),)
     if own:
         text = f"{format_count(own)} zones of the runtime's own functions are left out; they contain those of kernels"
         notes = (*notes, Diagnostic("zones-left-out", text))
