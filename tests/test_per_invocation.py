@@ -166,7 +166,7 @@ def test_sums_of_products_are_exact_however_large(rows: list[tuple[int, int]]) -
     parts = weighted._parts_within(sum(value for value, _ in rows))
     added = np.zeros((parts.count, 1), dtype=np.int64 if parts.fit else object)
     for value, weight in rows:
-        for number, factor in parts.of(weight):
+        for number, factor in parts.nonzero_parts(weight):
             added[number] += np.array([value]).astype(added.dtype) * factor
     total = sum(value * weight for value, weight in rows)
     assert int(parts.rounded(added)[0]) == (total + weighted.UNIT // 2) // weighted.UNIT

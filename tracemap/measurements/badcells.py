@@ -73,12 +73,12 @@ def _is_bad(column: FileColumn) -> str:
     if column.type == "BOOLEAN":
         return f"({text} IS NOT NULL AND TRY_CAST({text} AS BOOLEAN) IS NULL)"
     number = f"TRY_CAST({text} AS DOUBLE)"
-    wrong = [f"coalesce(NOT isfinite({number}), true)", f"abs({number}) >= 9.2e18"]
+    conditions = [f"coalesce(NOT isfinite({number}), true)", f"abs({number}) >= 9.2e18"]
     if column.means in TIME_METRICS:
-        wrong.append(f"{number} < 0")
+        conditions.append(f"{number} < 0")
     elif column.type == "BIGINT":
-        wrong.append(f"{number} <> trunc({number})")
-    return f"({text} IS NOT NULL AND ({' OR '.join(wrong)}))"
+        conditions.append(f"{number} <> trunc({number})")
+    return f"({text} IS NOT NULL AND ({' OR '.join(conditions)}))"
 
 
 def _bad_cell_from(run: Run, first: int) -> str:
@@ -129,7 +129,7 @@ def _number_fault(text: str) -> str:
 
 _BAD_NUMBER = """
 SELECT file_row_number + 1, CAST({cell} AS VARCHAR), {number} IS NULL
-FROM {rows} WHERE {cell} IS NOT NULL AND ({wrong})
+FROM {rows} WHERE {cell} IS NOT NULL AND ({condition})
 ORDER BY file_row_number LIMIT 1
 """
 _ALL_VALUES = "SELECT max(hash({cell})) FROM {rows}"
@@ -158,13 +158,13 @@ def _bad_value(run: Run, column: FileColumn) -> str:
     if column.type == "VARCHAR":
         return ""
     number = f"TRY_CAST({cell} AS {column.type})"
-    wrong = f"{number} IS NULL"
+    condition = f"{number} IS NULL"
     if column.type == "DOUBLE":
-        wrong += f" OR isinf({number}) OR isnan({number})"
+        condition += f" OR isinf({number}) OR isnan({number})"
     elif column.means in TIME_METRICS:
-        wrong += f" OR {number} < 0"
+        condition += f" OR {number} < 0"
     rows = table_of("read_parquet", run.table, "file_row_number = true")
-    query = _BAD_NUMBER.format(cell=cell, rows=rows, number=number, wrong=wrong)
+    query = _BAD_NUMBER.format(cell=cell, rows=rows, number=number, condition=condition)
     for row, text, is_unreadable in rows_of(query):
         fault = "not a number" if is_unreadable or column.type == "DOUBLE" else "a negative time"
         return f"row {row}, column {column.name}: {_quoted_start(text)} is {fault}"

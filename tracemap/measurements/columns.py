@@ -316,12 +316,12 @@ def column_notes(names: Sequence[str], types: Sequence[str], rows: Sequence[Sequ
     """Notes on columns whose cells look like numbers but do not parse; `rows` are the first ones."""
     for index, (name, found_type) in enumerate(zip(names, types, strict=True)):
         cells = [cell for row in rows for cell in row[index : index + 1] if cell]
-        odd = [cell for cell in cells if _SEPARATED.fullmatch(cell) and not is_number(cell)]
+        formatted = [cell for cell in cells if _SEPARATED.fullmatch(cell) and not is_number(cell)]
         is_metric = name.strip().lower() not in (*_KERNEL_NAMES, *COLUMNS, *_NUMBERS_OF_CALLS)
-        if found_type == "VARCHAR" and is_metric and len(odd) * 2 > len(cells):
+        if found_type == "VARCHAR" and is_metric and len(formatted) * 2 > len(cells):
             text = (
-                f"column {name!r} is left out, because {odd[0]!r} is not a number; write numbers without separators "
-                "between thousands, and with a decimal point"
+                f"column {name!r} is left out, because {formatted[0]!r} is not a number; write numbers without "
+                "separators between thousands, and with a decimal point"
             )
             yield Diagnostic("column-left-out", text)
 

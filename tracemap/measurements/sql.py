@@ -228,7 +228,7 @@ def copied(rows: duckdb.DuckDBPyRelation, target: Path, options: str) -> Iterato
     """
     import duckdb
 
-    shown = ", ".join(_inert(name, str(kind)) if options == CSV else quoted(name) for name, kind in _columns(rows))
+    shown = ", ".join(_escaped(name, str(kind)) if options == CSV else quoted(name) for name, kind in _columns(rows))
     with replaced(target) as path:
         query = f"COPY (SELECT {shown} FROM copied_rows) TO {target_literal(path)} ({options})"
         try:
@@ -244,7 +244,7 @@ def _columns(rows: duckdb.DuckDBPyRelation) -> Iterator[tuple[str, object]]:
     return zip(rows.columns, rows.types, strict=True)
 
 
-def _inert(name: str, kind: str) -> str:
+def _escaped(name: str, kind: str) -> str:
     """A column whose cells are escaped as by `sanitize.inert_cell`, in SQL."""
     cell, header = quoted(name), quoted(inert_cell(name))
     if kind != "VARCHAR":

@@ -45,7 +45,7 @@ class Entries:
     schedule: Schedule
     chains: Sequence[Sequence[Sequence[int]]]
 
-    def of(self, submissions: Iterable[int]) -> Entry:
+    def combined(self, submissions: Iterable[int]) -> Entry:
         """The combined entry of these submissions.
 
         Raises:
@@ -170,10 +170,10 @@ class _Builder:
             for submission, function in zip(schedule.submissions, functions, strict=True)
         ]
         entries = Entries(schedule, chains)
-        first = entries.of(schedule.first)
+        first = entries.combined(schedule.first)
         ending = []
         for submission, chains_here in zip(schedule.submissions, chains, strict=True):
-            after = entries.of(submission.next)
+            after = entries.combined(submission.next)
             for chain in filter(None, chains_here):
                 automaton.following[chain[-1]] = after.states
                 if submission.last or after.ends:
@@ -418,17 +418,17 @@ class _Paths:
 
     def _forward(self, kernels: Sequence[str], first: States) -> list[int] | None:
         """For each launch, the number of the set of states in which a path reaches it; None if no path matches."""
-        reached = [self._number(self._of_kernel(first, kernels[0]))]
+        reached = [self._number(self._with_kernel(first, kernels[0]))]
         for kernel in kernels[1:]:
             if not self.listed[reached[-1]]:
                 return None
             key = (reached[-1], kernel)
             if key not in self.after:
-                self.after[key] = self._number(self._of_kernel(self._following(self.listed[key[0]]), kernel))
+                self.after[key] = self._number(self._with_kernel(self._following(self.listed[key[0]]), kernel))
             reached.append(self.after[key])
         return reached
 
-    def _of_kernel(self, states: States, kernel: str) -> States:
+    def _with_kernel(self, states: States, kernel: str) -> States:
         return frozenset(state for state in states if self.automaton.states[state].kernel == kernel)
 
     def _following(self, states: States) -> States:
@@ -437,11 +437,11 @@ class _Paths:
     def _backward(self, reached: Sequence[int], ending: int) -> list[int]:
         """For each launch, the number of the reached states that lead to the end."""
         leading_sets = [ending]
-        for here in reversed(reached[:-1]):
-            key = (here, leading_sets[-1])
+        for current in reversed(reached[:-1]):
+            key = (current, leading_sets[-1])
             if key not in self.before:
                 successors, following = self.listed[leading_sets[-1]], self.automaton.following
-                leading = (state for state in self.listed[here] if not successors.isdisjoint(following[state]))
+                leading = (state for state in self.listed[current] if not successors.isdisjoint(following[state]))
                 self.before[key] = self._number(frozenset(leading))
             leading_sets.append(self.before[key])
         return leading_sets[::-1]

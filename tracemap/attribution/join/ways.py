@@ -75,8 +75,8 @@ class _Paths:
         if not ending:
             return []
         return [
-            frozenset[Meaning]().union(*(self._meanings[state] & meanings for state in here))
-            for here, meanings in zip(self._backward(reached, ending), seen, strict=True)
+            frozenset[Meaning]().union(*(self._meanings[state] & meanings for state in states))
+            for states, meanings in zip(self._backward(reached, ending), seen, strict=True)
         ]
 
     def _forward(self, seen: Sequence[Meanings]) -> list[Set[int]]:
@@ -97,9 +97,9 @@ class _Paths:
     def _backward(self, reached: Sequence[Set[int]], ending: Set[int]) -> list[Set[int]]:
         """For each submission, the reached states that lead to an ending state."""
         leading: list[Set[int]] = [ending]
-        for here in reversed(reached[:-1]):
+        for states in reversed(reached[:-1]):
             starts_call = self.repeats and not leading[-1].isdisjoint(self.schedule.first)
-            leading.append({state for state in here if self._leads_to(state, leading[-1], starts_call)})
+            leading.append({state for state in states if self._leads_to(state, leading[-1], starts_call)})
         return leading[::-1]
 
     def _leads_to(self, state: int, after: Set[int], starts_call: bool) -> bool:

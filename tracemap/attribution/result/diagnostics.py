@@ -102,12 +102,12 @@ def check_something_matches(graph: TraceGraph, tables: Tables, scan: Scan) -> No
     if not unmatched or has_match or any(row.target >= 0 for row in scan.step_rows):
         return
     known = ", ".join(literal(kernel.name) for kernel in graph.kernels) or "NULL"
-    if any(tables.of_run(run).query(_KNOWN.format(events=events_sql(run), known=known)) for run in tables.runs):
+    if any(tables.for_run(run).query(_KNOWN.format(events=events_sql(run), known=known)) for run in tables.runs):
         return  # kernels of the map, but at commands where the map has no dispatch
     names = [
         "no kernel" if name is None else repr(name)
         for run in tables.runs
-        for name, _ in tables.of_run(run).query(_NAMES.format(events=events_sql(run), most=_NAMED))
+        for name, _ in tables.for_run(run).query(_NAMES.format(events=events_sql(run), most=_NAMED))
     ]
     files = ", ".join(run.file_name for run in tables.runs)
     has = listed([repr(kernel.name) for kernel in graph.kernels], most=_NAMED) or "none"

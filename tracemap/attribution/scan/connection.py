@@ -88,7 +88,7 @@ class Tables:
     runs: tuple[Run, ...]
     memory_bytes: int
 
-    def of_run(self, run: Run) -> Tables:
+    def for_run(self, run: Run) -> Tables:
         """The same connection for queries that read the file of one run."""
         return Tables(self.connection, (run,), self.memory_bytes)
 
@@ -189,7 +189,7 @@ def common_metrics(runs: Sequence[Run]) -> tuple[Metric, ...]:
     Raises:
         UsageInvalid: the runs have no metric in common.
     """
-    event_metrics = [_of_events(run) for run in runs]
+    event_metrics = [_event_metrics(run) for run in runs]
     nonempty = [metrics for metrics in event_metrics if metrics]
     if not nonempty:
         return ()
@@ -201,7 +201,7 @@ def common_metrics(runs: Sequence[Run]) -> tuple[Metric, ...]:
     return tuple(_unified([metrics[name] for metrics in nonempty]) for name in ordered)
 
 
-def _of_events(run: Run) -> dict[str, Metric]:
+def _event_metrics(run: Run) -> dict[str, Metric]:
     step_only = frozenset(run.step_metrics)
     return {metric.name: metric for metric in run.metrics if metric not in step_only}
 

@@ -110,14 +110,14 @@ def lookups(source: Source, submitted: Sequence[Lookup]) -> tuple[Sequence[Looku
         submitted: the lookups by submission.
     """
     join = source.join
-    exact = (*_by_site(source), *submitted, *_by_command(source, grouped=bool(submitted)))
-    all_lookups = (*exact, _by_kernel(source))
+    exact = (*_site_lookups(source), *submitted, *_command_lookups(source, grouped=bool(submitted)))
+    all_lookups = (*exact, _kernel_lookup(source))
     # An event that no exact lookup finds may still belong to the map, unless buffers are trusted.
     trusts_exact = join.trusts_buffers and source.run.has_header and join.by_command
     return exact if trusts_exact else all_lookups, all_lookups
 
 
-def _by_site(source: Source) -> Iterator[Lookup]:
+def _site_lookups(source: Source) -> Iterator[Lookup]:
     if "site" in source.columns and _names_sites(source):
         source.fill("sites", "site VARCHAR, target INTEGER", source.join.by_site.items())
         yield Lookup("LEFT JOIN sites ON sites.site = event.site", "sites.target")
@@ -134,12 +134,12 @@ def _names_sites(source: Source) -> bool:
     return bool(source.tables.query(f"SELECT site FROM {source.events} WHERE site IS NOT NULL LIMIT 1"))
 
 
-def _by_kernel(source: Source) -> Lookup:
+def _kernel_lookup(source: Source) -> Lookup:
     source.fill("kernels", "kernel VARCHAR, target INTEGER", source.join.by_kernel.items())
     return Lookup("LEFT JOIN kernels ON kernels.kernel = event.kernel", "kernels.target")
 
 
-def _by_command(source: Source, *, grouped: bool) -> Iterator[Lookup]:
+def _command_lookups(source: Source, *, grouped: bool) -> Iterator[Lookup]:
     """Lookups by command buffer and index; `grouped`: submissions give the buffer group of each event.
 
     Joining one integer for buffer and index is several times faster than joining two.
@@ -149,13 +149,13 @@ def _by_command(source: Source, *, grouped: bool) -> Iterator[Lookup]:
         return
     stride = 1 + max(index for _, index, _ in join.by_command)
     if not grouped and join.trusts_buffers and len(join.header.buffers) * stride <= _MOST_COMMANDS:
-        yield _by_command_of_buffer(source, stride)
+        yield _buffer_command_lookup(source, stride)
     else:
-        yield _buffer_groups(source)
-        yield _by_command_of_group(source, stride, grouped=grouped)
+        yield _buffer_group_lookup(source)
+        yield _group_command_lookup(source, stride, grouped=grouped)
 
 
-def _by_command_of_buffer(source: Source, stride: int) -> Lookup:
+def _buffer_command_lookup(source: Source, stride: int) -> Lookup:
     """A lookup by buffer id for runs with few buffers, which saves a join with the buffer groups.
 
     The alignment of buffers compared kernels already. An event of a known buffer without such a command is unmatched.
@@ -178,14 +178,14 @@ def _by_command_of_buffer(source: Source, stride: int) -> Lookup:
     return Lookup(join_clause, f"commands.target, {known}", of_shape="commands.shape", shapes=shapes_by_target)
 
 
-def _buffer_groups(source: Source) -> Lookup:
+def _buffer_group_lookup(source: Source) -> Lookup:
     groups = source.join.group_of_buffer
     rows = [(buffer.id, groups.get(buffer.id, UNMATCHED_GROUP)) for buffer in source.join.header.buffers]
     source.tables.fill("buffers", "command_buffer_id BIGINT, buffer_group INTEGER", rows)
     return Lookup("LEFT JOIN buffers ON buffers.command_buffer_id = event.command_buffer_id")
 
 
-def _by_command_of_group(source: Source, stride: int, *, grouped: bool) -> Lookup:
+def _group_command_lookup(source: Source, stride: int, *, grouped: bool) -> Lookup:
     by_command = source.join.by_command.items()
     rows = [(group * stride + index, kernel, target) for (group, index, kernel), target in by_command]
     source.fill("commands", "command BIGINT, kernel VARCHAR, target INTEGER", rows)
@@ -299,9 +299,9 @@ def submission_lookups(source: Source) -> list[Lookup]:
     _spell(source, meanings, indexed=not by_order)
     by_submission = [Lookup("LEFT JOIN submissions ON submissions.submission_id = event.submission_id")]
     if by_order:
-        by_submission.append(_by_position(source))
+        by_submission.append(_position_lookup(source))
     if join.may_transfer:
-        by_submission.append(_by_transfer(source))
+        by_submission.append(_transfer_lookup(source))
     return by_submission
 
 
@@ -344,7 +344,7 @@ def _spell(source: Source, meanings: Mapping[str, Meanings], *, indexed: bool) -
     source.tables.make("submissions", _SUBMISSIONS)
 
 
-def _by_position(source: Source) -> Lookup:
+def _position_lookup(source: Source) -> Lookup:
     targets = source.join.by_position.items()
     rows = [(*key, target) for key, target in targets]
     source.fill("sequences", "buffer_group INTEGER, kernel VARCHAR, position BIGINT, target INTEGER", rows)
@@ -353,7 +353,7 @@ def _by_position(source: Source) -> Lookup:
     return Lookup(f"LEFT JOIN positions ON {same}", of_dispatch="positions.target")
 
 
-def _by_transfer(source: Source) -> Lookup:
+def _transfer_lookup(source: Source) -> Lookup:
     source.fill("transfers", "buffer_group INTEGER, target INTEGER", source.join.by_transfer.items())
     same = "transfers.buffer_group = submissions.buffer_group"
     return Lookup(f"LEFT JOIN transfers ON {same}", of_transfer="transfers.target")

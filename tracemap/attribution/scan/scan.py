@@ -86,7 +86,7 @@ def scan(tables: Tables, graph: TraceGraph, runs: Sequence[Run], *, keep_disturb
     has_starts = any(START in map(str.lower, run.columns) for run in runs)
     resolved = Resolved(tables, metrics, has_starts)
     for run in runs:
-        source = Source(run, Join(graph, run.header, run.site_choices), tables.of_run(run), targets)
+        source = Source(run, Join(graph, run.header, run.site_choices), tables.for_run(run), targets)
         event_lookups, step_lookups = lookups(source, submission_lookups(source))
         if not sources:
             resolved.make(shapes_of(source, event_lookups) if len(runs) == 1 else {})

@@ -37,10 +37,10 @@ def values_by_target(tables: Tables, scan: Scan) -> Mapping[str, Values]:
         return {}
     times = [(number, metric.name) for number, metric in enumerate(scan.metrics) if metric.name in TIME_METRICS]
     places = place_of(tables, scan.invocations)
-    return {name: _of_metric(tables, scan, number, places) for number, name in times}
+    return {name: _metric_values(tables, scan, number, places) for number, name in times}
 
 
-def _of_metric(tables: Tables, scan: Scan, number: int, places_of: PlaceOf) -> Values:
+def _metric_values(tables: Tables, scan: Scan, number: int, places_of: PlaceOf) -> Values:
     import numpy as np
 
     count = scan.invocations.count

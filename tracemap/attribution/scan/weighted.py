@@ -105,7 +105,7 @@ class _Parts:
 
         return np.int64 if self.fit else object
 
-    def of(self, weight: int) -> Iterator[tuple[int, int]]:
+    def nonzero_parts(self, weight: int) -> Iterator[tuple[int, int]]:
         """The nonzero parts of a weight as (index, part), the lowest first."""
         for number in range(self.count):
             rest = weight >> self.bits * number
@@ -164,7 +164,7 @@ def _rounds(pairs: Sequence[Sequence[tuple[int, int]]], parts: Sequence[_Parts])
         ]
         for of_metric, table in zip(parts, factors, strict=True):
             for code, (_, weight) in enumerate(additions):
-                for part, factor in of_metric.of(weight):
+                for part, factor in of_metric.nonzero_parts(weight):
                     table[part, code] = factor
         rounds.append(_Round(np.array([number for number, _ in additions]), factors))
     return rounds

@@ -18,7 +18,7 @@ from tracemap.attribution.steps.lines import (
     in_loops,
     kernel_steps,
     lines_of_ops,
-    of_members,
+    member_costs,
     spread_evenly,
 )
 from tracemap.attribution.weights import Weights
@@ -171,7 +171,7 @@ class StepCounts:
         for site, spots in self._by_site(steps, rows, number, metric).items():
             lines = lines_of_ops(steps, spots, by_loop, waits)
             self._lines[steps.kernel.name, metric].update(lines)
-            self._members[site, metric] = of_members(steps, lines, self.graph.site_by_id[site], shared)
+            self._members[site, metric] = member_costs(steps, lines, self.graph.site_by_id[site], shared)
             costs[site] = spots, lines
         return costs
 
@@ -248,7 +248,7 @@ class StepCounts:
         lines = self._lines.get((site.kernel, metric))
         if not lines:
             return None
-        values = of_members(self._steps[site.kernel], lines, site, self._shared[site.kernel, metric])
+        values = member_costs(self._steps[site.kernel], lines, site, self._shared[site.kernel, metric])
         return _weights(values, metric, site) if any(values[:-1]) else None
 
 

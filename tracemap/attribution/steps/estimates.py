@@ -15,7 +15,15 @@ from functools import cached_property
 from typing import Final
 
 from tracemap.attribution.scan.rows import NO_ADDRESS, StepRow
-from tracemap.attribution.steps.lines import KernelSteps, Lines, Spot, in_loops, kernel_steps, lines_of_ops, of_members
+from tracemap.attribution.steps.lines import (
+    KernelSteps,
+    Lines,
+    Spot,
+    in_loops,
+    kernel_steps,
+    lines_of_ops,
+    member_costs,
+)
 from tracemap.attribution.weights import Weights
 from tracemap.graph.documents import CacheLatency, KeptEstimates, KernelEstimate, LineEstimate
 from tracemap.graph.model import Site, TraceGraph
@@ -88,15 +96,17 @@ class CodeEstimates:
             self._shared[site.kernel] = steps.shared_lines(frozenset(kernel_estimate.with_code))
         shared = self._shared[site.kernel]
         # Code of no op, such as a kernel's prologue, is needed by all ops, so it changes no weights.
-        *values, _ = of_members(
+        *values, _ = member_costs(
             steps, Counter({line.line: line.hundredths for line in kernel_estimate.lines}), site, shared
         )
         if not any(values):
             return None
         bounds: tuple[tuple[int, int], ...] = ()
         if any(line.least != line.hundredths or line.most != line.hundredths for line in kernel_estimate.lines):
-            least = of_members(steps, Counter({line.line: line.least for line in kernel_estimate.lines}), site, shared)
-            most = of_members(steps, Counter({line.line: line.most for line in kernel_estimate.lines}), site, shared)
+            least = member_costs(
+                steps, Counter({line.line: line.least for line in kernel_estimate.lines}), site, shared
+            )
+            most = member_costs(steps, Counter({line.line: line.most for line in kernel_estimate.lines}), site, shared)
             bounds = (*zip(least[:-1], most[:-1], strict=True), (0, 0))
         return Weights((*values, 0), sum(values), factor=kernel_estimate.factor, bounds=bounds)
 

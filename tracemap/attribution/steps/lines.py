@@ -484,7 +484,7 @@ def spread_evenly(spots: Counter[Spot], weights: Sequence[int]) -> list[Counter[
     return parts
 
 
-def of_members(steps: KernelSteps, lines: Lines, site: Site, shared: Mapping[int, Sequence[int]]) -> list[int]:
+def member_costs(steps: KernelSteps, lines: Lines, site: Site, shared: Mapping[int, Sequence[int]]) -> list[int]:
     """The cost of each op of a site, then the unattributed cost; a line of several ops gives each the same.
 
     `shared`: as of `KernelSteps.shared_lines`.
