@@ -106,7 +106,7 @@ def test_two_windows_have_what_the_run_has(recorded: Recorded, built: Built) -> 
         measured = [next(each["measured"] for each in found["metrics"] if each["name"] == name) for found in windows]
         assert sum(measured) == next(each["measured"] for each in whole["metrics"] if each["name"] == name)
     said = check_cli("attribute", run, "--map", bundle, "--to", f"{at:.9f}")
-    assert said.startswith(f"note [window]: only the 1 of {len(began)} invocations that began from 0 s to {at:g} s\n")
+    assert said.startswith(f"note [window]: only 1 of {len(began)} invocations: those that began from 0 s to {at:g} s\n")
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_events_are_counted_where_no_calls_are_told(tmp_path: Path) -> None:
     table = tmp_path / "run.csv"
     table.write_text("kernel,start_ns,cpu_ns\n" + "".join(f"k,{at * SECOND},1\n" for at in (0, 1, 2, 2)))
     (said,) = cut(read_run(table), Window(2), tmp_path).header.diagnostics
-    assert said.message == "only the 2 of 4 events that began from 2 s"
+    assert said.message == "only 2 of 4 events: those that began from 2 s"
 
 
 def test_rows_without_times_have_no_windows(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def _write(run: Run, window: Window, connection: duckdb.DuckDBPyConnection, tabl
     part, whole = (
         (chosen, plural(calls, "invocation")) if calls else (events_chosen, plural(events_with_start, "event"))
     )
-    text = f"only the {part:,} of {whole} that began {window}"
+    text = f"only {part:,} of {whole}: those that began {window}"
     header = structs.replace(
         run.header,
         iterations=chosen or UNKNOWN,
