@@ -1,4 +1,4 @@
-"""The schedule of a program as an automaton, and the sites of launches of which only the order is known."""
+"""The schedule of a program as an automaton, which infers the sites of launches from their order."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ class _Builder:
 
 # ---- launches
 #
-# The dispatch sites of launches of which only the order is known, as in traces of GPU tools.
+# The dispatch sites of launches whose order alone is known, as in traces of GPU tools.
 #
 # A program launches kernels in an order that its schedule allows, so the launches of a run are a word that the
 # automaton accepts. Its states are the dispatches that the host program can submit. The states that remain for a
