@@ -66,7 +66,11 @@ def test_what_could_not_be_measured_is_unknown(on_gpu: OnGpu, tmp_path: Path) ->
         ("ncu-details.csv", lambda text: text[:-20], "line 75: cannot be read as a table"),
         ("ncu-details.csv", lambda text: text.replace('"5","', '"5","more","more","more","more","', 1), "19 cells"),
         ("ncu-raw.csv", without(r'^"",""'), "row of units below the head is missing"),
-        ("nsys-trace.csv", lambda text: text.replace(",1248,", ",-1248,").replace(",1249,", ",-1249,"), "is not a possible number"),
+        (
+            "nsys-trace.csv",
+            lambda text: text.replace(",1248,", ",-1248,").replace(",1249,", ",-1249,"),
+            "is not a possible number",
+        ),
         ("nsys-trace.csv", lambda text: text.replace("Start (ns)", "Start (days)"), "unknown unit 'days'"),
         ("nsys-trace.csv", without(r"^\d"), "nothing ran on the GPU"),
         ("ncu-output.csv", without(r'^"\d'), "no kernel was measured"),
