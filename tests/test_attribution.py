@@ -241,11 +241,11 @@ def test_several_runs_of_one_kind_add_up_and_others_do_not(tmp_path: Path) -> No
     assert (attributed(one).run.invocation, both.run.invocation) == (timed, UNTIMED)
     assert [each.calls for each in both.sites] == [4, 2, 2]
     with pytest.raises(
-        UsageInvalid, match=r"3\.parquet ran on local-task with 1 worker, .* with 2 workers: they do not"
+        UsageInvalid, match=r"3\.parquet ran on local-task with 1 worker, .* with 2 workers: their costs do not"
     ):
         attributed(one, serial)
     bare = csv_of(tmp_path / "4.csv", "kernel,cpu_ns\nk0,1\n")
-    with pytest.raises(UsageInvalid, match=r"4\.csv ran on a device that it does not tell, .* do not add up"):
+    with pytest.raises(UsageInvalid, match=r"4\.csv ran on an unknown device, .* do not add up"):
         attributed(one, bare)
 
 
@@ -290,7 +290,7 @@ def test_values_of_any_size_add_up_with_small_ones(large: int, large_first: bool
 def test_a_run_of_another_module_is_refused(tmp_path: Path) -> None:
     run = read_run(run_of(tmp_path / "r.parquet", INDEXED, header(module_sha256="00" * 32)))
     request = Request(example(), "cd" * 32, [run])
-    with pytest.raises(RunMismatch, match="another module"):
+    with pytest.raises(RunMismatch, match="a different build"):
         attribute(request)
     allowed = attribute(dataclasses.replace(request, allow_mismatch=True))
     assert "run-mismatch" in slugs(allowed)

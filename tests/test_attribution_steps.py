@@ -274,7 +274,7 @@ def test_few_samples_do_not_stand_above_what_was_counted(samples: int, tmp_path:
     told = {item.slug: item.message for item in result.diagnostics}
     assert ("few-samples" in told) == ("shares-are-instructions" in told) == (samples < 100)
     if samples < 100:
-        assert f"only {samples} samples lie in kernels" in told["few-samples"]
+        assert f"only {samples} samples in kernels" in told["few-samples"]
         assert "split by simulated instructions" in told["few-samples"]
 
 
@@ -321,7 +321,7 @@ def test_simulated_counts_decide_however_few(tmp_path: Path) -> None:
     result = attributed(table, rule=None, map_=stepped())
     assert result.rule is Rule.MEASURED
     (told,) = foremost(result.diagnostics)
-    assert told.message.startswith("only 1 sample lies in kernels, too few to decide by: kernels' costs are split by")
+    assert told.message.startswith("only 1 sample in kernels, too few to split by: kernels' costs are split by")
 
 
 STEP_ROWS = st.lists(
@@ -442,7 +442,7 @@ def test_command_line(built: Built, tmp_path: Path) -> None:
     few = addresses_run(bundle, kernel.name, [0] * 5, [line] * 5, tmp_path / "few.parquet")
     text = run_cli("attribute", few, "--map", built("hand_mlp"))
     assert text.stdout.startswith(
-        "note [few-samples]: only 5 samples lie in kernels, too few to decide by: the rule code splits"
+        "note [few-samples]: only 5 samples in kernels, too few to split by: the rule code splits"
     )
     refused = run_cli("attribute", run, "--map", built("hand_mlp"), "--rule", "guess")
     assert refused.returncode == 2
@@ -461,7 +461,7 @@ def test_a_run_may_have_seen_nothing_but_steps(tmp_path: Path) -> None:
     ]
     assert shares(result, "Ir") == {"op1": 50, "op2": 25, "op3": 77}
     (note,) = (each for each in result.diagnostics if each.slug == "steps-spread" and "Ir" in each.message)
-    assert note.message.endswith("spread over them in equal parts, as nothing tells how often they ran")
+    assert note.message.endswith("split over them in equal parts, because the number of calls is unknown")
     assert "no-events" not in slugs(result)
 
 
@@ -482,7 +482,7 @@ def test_columns_of_dispatches_may_be_named_like_those_of_steps(tmp_path: Path) 
     result = attributed(table, rule=None, map_=stepped())
     assert result.rule is Rule.MODEL
     assert [(metric.name, metric.measured) for metric in result.metrics] == [("cpu_ns", 811), ("D1mr", 8)]
-    with pytest.raises(UsageInvalid, match="D1mr is of dispatches in one run, of steps in another"):
+    with pytest.raises(UsageInvalid, match="D1mr counts dispatches in one run and steps in another"):
         attributed(table, csv_of(tmp_path / "counts.csv", COUNTS), map_=stepped())
 
 
@@ -555,7 +555,7 @@ def test_counts_are_spread_by_workgroups_where_a_run_tells_them(tmp_path: Path) 
     result = attributed(run, rule=None, map_=made)
     assert shares(result, "Ir") == {"op1": 6, "op2": 0, "op3": 294}
     (note,) = (each for each in result.diagnostics if each.slug == "steps-spread")
-    assert note.message.endswith("spread over them by how many workgroups they ran")
+    assert note.message.endswith("split over them by number of workgroups")
 
 
 def test_what_was_seen_in_kernels_in_json_and_csv(tmp_path: Path) -> None:

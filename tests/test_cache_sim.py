@@ -655,16 +655,16 @@ def test_counts_are_read_by_instruction(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("# callgrind format", "# something", "line 1: the file is not of the callgrind format"),
+        ("# callgrind format", "# something", "line 1: the file is not in callgrind format"),
         ("totals: 30 3\n", "", "the file ends before its totals"),
         ("positions: instr", "positions: line", "line 6: costs are not by instruction"),
         ("events: Ir Dr", "events: Ir Ir", "line 7: bad list of events"),
         ("0x20 20 1", "0x20 20 1 5", "line 23: more costs than events"),
-        ("0x20 20 1", "0x20 20 -1", "line 23: a cost that is no number"),
-        ("0x20 20 1", "0x20 20 " + "9" * 5000, "line 23: a cost that is no number"),
-        ("0x20 20 1", "0x2z 20 1", "line 23: '0x2z' is no address"),
-        ("0x20 20 1", "0x8000000000000000 20 1", "line 23: '0x8000000000000000' is no address"),
-        ("calls=1 0x20", "calls=1", "line 25: '' is no address"),
+        ("0x20 20 1", "0x20 20 -1", "line 23: a cost is not a number"),
+        ("0x20 20 1", "0x20 20 " + "9" * 5000, "line 23: a cost is not a number"),
+        ("0x20 20 1", "0x2z 20 1", "line 23: '0x2z' is not an address"),
+        ("0x20 20 1", "0x8000000000000000 20 1", "line 23: '0x8000000000000000' is not an address"),
+        ("calls=1 0x20", "calls=1", "line 25: '' is not an address"),
     ],
 )
 def test_damaged_counts_are_refused_by_line(old: str, new: str, message: str, tmp_path: Path) -> None:

@@ -296,7 +296,7 @@ def test_whatever_the_calls_disturbance_is_what_lies_beyond_and_all_balances(
     """Calls that name no site are of both, in even parts; whether values are counted or kept to be put in order."""
     numbered = [(place, groups, number, cost) for number, (place, groups, _, cost) in enumerate(calls)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ordered, "_KEPT", kept)
+        patch.setattr(ordered, "_MEMORY_SHARE", kept)
         result = attributed(tmp_path, numbered)
     beyond, found = beyond_fences(numbered), disturbance(result)
     assert sum(found.values()) == sum(beyond.values())
@@ -313,7 +313,7 @@ def test_runs_that_exceed_the_memory_say_how_to_allow_more(tmp_path: Path, monke
     table = tmp_path / "r.csv"
     table.write_text("kernel,invocation,cpu_ns\n" + "".join(f"k{row % 97},{row},{row}\n" for row in range(200_000)))
     monkeypatch.setattr(tables, "spared_memory", lambda: 2_000_000)
-    with pytest.raises(UsageInvalid, match="allow more with --memory"):
+    with pytest.raises(UsageInvalid, match="raise it with --memory"):
         attribute(Request(two_sites(), "cd" * 32, [read_run(table)], Rule.EQUAL, allow_mismatch=True))
 
 

@@ -124,7 +124,7 @@ def test_every_moment_is_of_one_part(
     owners = [owner(moment, found, by_stops=by_stops) for moment in range(begin, end)]
     pieces = np.array([piece for _, piece in found], dtype=np.int64)
     stops = Stops(pieces[:, 0], pieces[:, 1]) if by_stops else None
-    with mock.patch.object(elapsed, "_AT_A_TIME", at_a_time):
+    with mock.patch.object(elapsed, "_BATCH_SIZE", at_a_time):
         got = parts([events for events, _ in found], end - begin + late, Span(begin, end), stops)
     expected = {name: owners.count(name) for name in ("kernels", "transfers", "queue", "host", "profiler")}
     assert got == ElapsedParts(
@@ -175,7 +175,7 @@ def test_many_calls_take_little_memory() -> None:
 def test_rows_that_do_not_fit_are_one_sentence() -> None:
     numbers = "SELECT list(i) FROM range(100_000_000) AS numbers(i)"  # lists cannot be on disk
     with (
-        pytest.raises(UsageInvalid, match="the rows take more memory than is spared for them; free some"),
+        pytest.raises(UsageInvalid, match="the rows need more memory than is available; free some"),
         fitting("the rows", "free some"),
         open_database(20_000_000) as connection,
     ):

@@ -112,14 +112,14 @@ def test_one_call_is_drawn_and_others_on_request(exported: Exporter, recorded: R
 
 def test_calls_that_were_not_measured_are_refused(built: Built, recorded: Recorded, tmp_path: Path) -> None:
     words = ("export", recorded(MODEL), "--map", built(MODEL), "--to", "perfetto", "-o", "x", "--invocation", "0")
-    assert "no call 0 was measured; it has 3 to 5" in refused("usage-invalid", *words, cwd=tmp_path)
+    assert "invocation 0 was not measured; it has 3 to 5" in refused("usage-invalid", *words, cwd=tmp_path)
 
 
 def test_a_run_without_times_has_no_timeline(built: Built, tmp_path: Path) -> None:
     kernel = tracemap.load(built("hand_mlp")).graph.kernels[0].name
     (tmp_path / "run.csv").write_text(f"kernel,duration_ns\n{kernel},5\n", encoding="utf-8")
     words = ("export", "run.csv", "--map", built("hand_mlp"), "--to", "perfetto", "-o", "x")
-    assert "do not say when they began" in refused("usage-invalid", *words, cwd=tmp_path)
+    assert "have no start times" in refused("usage-invalid", *words, cwd=tmp_path)
 
 
 def test_several_runs_are_several_processes(built: Built, recorded: Recorded, tmp_path: Path) -> None:

@@ -98,4 +98,4 @@ def test_more_metrics_than_fit_into_the_memory_are_refused_at_once(built: Built,
     wide_run(tmp_path / "run.csv", 1500, "k")
     command = ("attribute", "run.csv", "--map", built("hand_mlp"), "--memory", "500")
     said = refused("usage-invalid", *command, cwd=tmp_path)
-    assert said.startswith("run.csv: 1,501 metrics need 825 MB of memory, and 500 MB are allowed: leave columns out")
+    assert said.startswith("run.csv: 1,501 metrics need 825 MB of memory, but the limit is 500 MB: leave columns out")

@@ -185,7 +185,7 @@ def test_simulated_counts_reach_ops(model: str, made: Path, samples: Corpus, bui
         assert total["attributed"] >= 0.95 * total["measured"]
     spread = [note["message"] for note in result["diagnostics"] if note["slug"] == "steps-spread"]
     assert len(spread) == 1
-    assert "how many workgroups they ran" in spread[0]
+    assert "number of workgroups" in spread[0]
     sites = {site.kernel: [] for site in load(bundle).graph.sites}  # type: dict[str, list[int]]
     instructions = {each["site"]: each["metrics"]["Ir"]["total"] for each in result["sites"]}
     for site in load(bundle).graph.sites:

@@ -35,9 +35,9 @@ def table(recorded: Recorded, tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("change", "slug", "said"),
     [
-        (lambda lines: lines[:-1], "rows-missing", "rows are missing, and so are their costs"),
-        (lambda lines: lines[::2], "rows-missing", "rows are missing, and so are their costs"),
-        (lambda lines: lines + lines[1:], "rows-added", "rows are there twice, or are of another run"),
+        (lambda lines: lines[:-1], "rows-missing", "rows are missing, and costs are too low"),
+        (lambda lines: lines[::2], "rows-missing", "rows are missing, and costs are too low"),
+        (lambda lines: lines + lines[1:], "rows-added", "rows are duplicated or come from another run"),
         (lambda lines: [lines[0], *reversed(lines[1:])], "", ""),
     ],
     ids=["cut", "thinned", "doubled", "reversed"],

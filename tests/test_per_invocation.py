@@ -148,7 +148,7 @@ def test_shares_of_invocations_are_those_of_their_rows(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(weighted, "_BYTES_OF_SUM", of_sum)
         patch.setattr(weighted, "_ROWS_AT_A_TIME", rows)
-        patch.setattr(ordered, "_KEPT", kept)
+        patch.setattr(ordered, "_MEMORY_SHARE", kept)
         result = attributed(table)
     counted = [(place, invocation, cost % 1000) for place, invocation, cost in calls]
     for number, each in enumerate(result.ops, start=1):
@@ -166,7 +166,7 @@ def test_sums_of_products_are_exact_however_large(rows: list[tuple[int, int]]) -
     parts = weighted._parts_within(sum(value for value, _ in rows))
     added = np.zeros((parts.count, 1), dtype=np.int64 if parts.fit else object)
     for value, weight in rows:
-        for number, factor in parts.of(weight):
+        for number, factor in parts.nonzero_parts(weight):
             added[number] += np.array([value]).astype(added.dtype) * factor
     total = sum(value * weight for value, weight in rows)
     assert int(parts.rounded(added)[0]) == (total + weighted.UNIT // 2) // weighted.UNIT

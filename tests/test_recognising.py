@@ -12,7 +12,7 @@ from tracemap.errors import RunInvalid
 from tracemap.measurements.foreign.formats import Form, form_of
 
 _MODELS = sorted((SAMPLES / "models").glob("*.mlir"))
-_IS_MODEL = r": is a model, not a run; build it first \(`tracemap build`\), and name its bundle or a run of it$"
+_IS_MODEL = r": is a model, not a run; build it first \(`tracemap build`\), then pass its bundle or a run of it$"
 
 
 @pytest.mark.parametrize("model", _MODELS, ids=lambda model: model.stem)
@@ -56,7 +56,7 @@ def test_a_model_is_known_by_its_name(name: str, content: bytes, tmp_path: Path)
 )
 def test_bytes_that_are_no_text_are_no_table(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_bytes(content)
-    with pytest.raises(RunInvalid, match=r"x\.csv: is no table: its bytes are no text; name a run"):
+    with pytest.raises(RunInvalid, match=r"x\.csv: is not a table, because it is not text; pass a run"):
         form_of(tmp_path / "x.csv")
 
 

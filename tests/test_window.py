@@ -68,7 +68,7 @@ def test_rows_of_calls_that_began_in_the_window(tmp_path: Path, found: list[Even
     expected = chosen(found, window)
     run = read_run(written(tmp_path, found))
     if window != ALL and not expected:
-        with pytest.raises(UsageInvalid, match="no call began from"):
+        with pytest.raises(UsageInvalid, match="no invocation began from"):
             cut(run, window, tmp_path)
         return
     got = events(cut(run, window, tmp_path).table)
@@ -106,7 +106,9 @@ def test_two_windows_have_what_the_run_has(recorded: Recorded, built: Built) -> 
         measured = [next(each["measured"] for each in found["metrics"] if each["name"] == name) for found in windows]
         assert sum(measured) == next(each["measured"] for each in whole["metrics"] if each["name"] == name)
     said = check_cli("attribute", run, "--map", bundle, "--to", f"{at:.9f}")
-    assert said.startswith(f"note [window]: these are the 1 of {len(began)} calls that began from 0 s to {at:g} s\n")
+    assert said.startswith(
+        f"note [window]: only 1 of {len(began)} invocations: those that began from 0 s to {at:g} s\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -154,7 +156,7 @@ def test_samples_have_times_of_their_own_and_what_was_simulated_is_of_no_window(
     assert found["rule"] == "measured"
     refused = run_cli("attribute", recording, "--map", bundle, "--from", "3600")
     assert refused.returncode == 2
-    assert "no call began from 3600 s; the last one at " in refused.stderr
+    assert "no invocation began from 3600 s; the last one began at " in refused.stderr
 
 
 def test_samples_alone_begin_by_themselves(tmp_path: Path) -> None:
@@ -180,9 +182,9 @@ def test_what_is_known_of_all_calls_is_not_of_some(recorded: Recorded, tmp_path:
             ("--from", "3", "--to", "2"),
             "a window from 3 s to 2 s has nothing in it; it must end behind where it begins",
         ),
-        (("--from", "3600"), "no call began from 3600 s; the last one at "),
-        (("--from", "1e300"), "no call began from 1e+300 s; the last one at "),
-        (("--from", "1e300", "--to", "1e301"), "no call began from 1e+300 s to 1e+301 s; the last one at "),
+        (("--from", "3600"), "no invocation began from 3600 s; the last one began at "),
+        (("--from", "1e300"), "no invocation began from 1e+300 s; the last one began at "),
+        (("--from", "1e300", "--to", "1e301"), "no invocation began from 1e+300 s to 1e+301 s; the last one began at "),
     ],
 )
 def test_windows_with_nothing_in_them(recorded: Recorded, built: Built, options: tuple[str, ...], message: str) -> None:
@@ -196,11 +198,11 @@ def test_events_are_counted_where_no_calls_are_told(tmp_path: Path) -> None:
     table = tmp_path / "run.csv"
     table.write_text("kernel,start_ns,cpu_ns\n" + "".join(f"k,{at * SECOND},1\n" for at in (0, 1, 2, 2)))
     (said,) = cut(read_run(table), Window(2), tmp_path).header.diagnostics
-    assert said.message == "these are the 2 of 4 events that began from 2 s"
+    assert said.message == "only 2 of 4 events: those that began from 2 s"
 
 
 def test_rows_without_times_have_no_windows(tmp_path: Path) -> None:
     table = tmp_path / "run.csv"
     table.write_text("kernel,cpu_ns\nk,5\n")
-    with pytest.raises(UsageInvalid, match="has no start_ns, so nothing tells when its calls began"):
+    with pytest.raises(UsageInvalid, match="cannot be limited to a window, because it has no start times"):
         cut(read_run(table), Window(1), tmp_path)

@@ -1,7 +1,7 @@
-"""From a run and a map to costs per op.
+"""Costs per op, from runs and a map.
 
-How data flows: `join` says what a run's header and the map tell of which site an event belongs to; `scan` reads the
-events in SQL and sums them up per target; `steps` brings what was seen inside of kernels to ops; `weights` are what
-costs are split by, by the rules where nothing was seen; `result` splits costs over ops, whole number by whole number.
-`attribute` does all of it, `model` is what comes out.
+Data flow: `join` finds the dispatch site of each event from the run's header and the map. `scan` reads the events in
+SQL and adds them up per target. `steps` assigns measurements inside kernels to ops. `weights` has the weights that
+costs are split by, including those of the rules that need no measurement. `result` splits costs over ops in whole
+numbers. `attribute` runs all of it; `model` defines the result.
 """

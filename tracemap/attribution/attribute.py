@@ -1,6 +1,6 @@
-"""Attribution: SQL over a run's events joined to targets, then whole-number splitting over sites and members.
+"""Attribution: SQL joins a run's events to targets; integer arithmetic splits their costs over sites and ops.
 
-What comes back from SQL (`scan`) is a few rows per target; the rest is arithmetic on whole numbers that balances.
+SQL (`scan`) returns a few rows per target. The arithmetic after it is exact, so that the result balances.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from tracemap.attribution.result.residual import residual_rows
 from tracemap.attribution.result.shares import (
     Splitting,
     Totals,
-    bases,
     op_results,
     series_of,
     shares_of_invocations,
     site_results,
     totals,
     transfer_results,
+    weights_by_site,
 )
 from tracemap.attribution.scan.connection import IN_MILLIONTHS, Tables, open_tables
 from tracemap.attribution.scan.scan import Scan, is_disturbed, percentiles, scan
@@ -53,83 +53,88 @@ from tracemap.units import UNKNOWN, Integer, Text, plural, sum_of
 
 
 def check_runs(graph: TraceGraph, runs: Sequence[Run], *, allow_mismatch: bool) -> list[Diagnostic]:
-    """Refuse what must not be joined or added up; returns what a reader must know all the same.
+    """Reject runs that cannot be joined to the map or added up; return diagnostics about the others.
 
     Raises:
-        RunMismatch: a run is of another module, and `allow_mismatch` is not set.
-        UsageInvalid: the runs are of other devices or worker counts.
+        RunMismatch: a run was recorded from a different build, and `allow_mismatch` is not set.
+        UsageInvalid: the runs are from different devices or have different worker counts.
     """
-    found = list(_modules(graph, runs, allow_mismatch=allow_mismatch))
+    module_notes = list(_module_diagnostics(graph, runs, allow_mismatch=allow_mismatch))
     check_addable([(run.file, run.header) for run in runs])
-    return [*found, *_other_inputs(runs), *(each for run in runs for each in run.header.diagnostics)]
+    run_notes = (note for run in runs for note in run.header.diagnostics)
+    return [*module_notes, *_input_diagnostics(runs), *run_notes]
 
 
-def _other_inputs(runs: Sequence[Run]) -> Iterator[Diagnostic]:
-    """The first run that was called with other inputs than the first of its function: figures mix both."""
-    first_of: dict[Text, Run] = {}
-    for run in [each for each in runs if each.header.inputs]:
-        first = first_of.setdefault(run.header.function, run)
-        for number, one, other in differing_inputs([first.header.inputs], [run.header.inputs])[:1]:
+def _input_diagnostics(runs: Sequence[Run]) -> Iterator[Diagnostic]:
+    """A note on the first run whose inputs differ from those of the first run of the same function."""
+    first_run_of: dict[Text, Run] = {}
+    for run in [run for run in runs if run.header.inputs]:
+        first = first_run_of.setdefault(run.header.function, run)
+        for number, first_input, other_input in differing_inputs([first.header.inputs], [run.header.inputs])[:1]:
             text = (
-                f"argument {number} is {one} in {first.file_name}, {other} in {run.file_name}: what is said of a call "
-                "is of calls with both; attribute them one at a time to tell these apart"
+                f"argument {number} is {first_input} in {first.file_name}, {other_input} in {run.file_name}: figures "
+                "per call mix both; attribute the runs separately to distinguish them"
             )
             yield Diagnostic("settings-differ", text)
             return
 
 
 def check_addable(runs: Sequence[tuple[str, RunHeader]]) -> None:
-    """Refuse to add up runs, each with its file, of other devices or worker counts.
+    """Reject runs, given as (file, header), from different devices or with different worker counts.
 
     Raises:
-        UsageInvalid: they are.
+        UsageInvalid: the runs cannot be added up.
     """
     (path, first), *others = runs
     for other, header in others:
         if (header.device, header.workers) != (first.device, first.workers):
             raise UsageInvalid(
-                f"{other} ran on {_where(header)}, {path} on {_where(first)}: they do not add up; "
-                "attribute them one at a time"
+                f"{other} ran on {_device_and_workers(header)}, {path} on {_device_and_workers(first)}: their costs do "
+                "not add up; attribute the runs separately"
             )
 
 
-def _where(header: RunHeader) -> str:
-    """The device of a run and its workers, for a sentence."""
-    device = "a device that it does not tell" if header.device is UNKNOWN else header.device
+def _device_and_workers(header: RunHeader) -> str:
+    """The device of a run and its number of workers, for a sentence."""
+    device = "an unknown device" if header.device is UNKNOWN else header.device
     return f"{device} with {plural(header.workers, 'worker')}" if isinstance(header.workers, int) else str(device)
 
 
-def _modules(graph: TraceGraph, runs: Sequence[Run], *, allow_mismatch: bool) -> Iterator[Diagnostic]:
-    """Which runs are, or may be, of another module than the map's."""
+def _module_diagnostics(graph: TraceGraph, runs: Sequence[Run], *, allow_mismatch: bool) -> Iterator[Diagnostic]:
+    """Notes on runs that were, or may have been, recorded from a different build than the map's."""
     for run in runs:
         digest = run.header.module_sha256
         if not run.has_header or digest is UNKNOWN:
             text = f"{run.file_name} does not say which module it was recorded from"
             if not run.has_header and "command_buffer_id" in map(str.lower, run.columns):
                 text += (
-                    ", nor what its command buffers hold, as the header that `record` writes beside a CSV does: sites "
-                    "that share a kernel have even parts of its calls"
+                    ", nor what its command buffers contain; dispatch sites that share a kernel get equal parts of its "
+                    "calls. Keep the header (.json) that `record` writes next to a CSV"
                 )
             yield Diagnostic("run-unverified", text)
         elif digest != graph.module.sha256:
-            text = f"{run.file} was recorded from another module ({digest[:12]}…) than the map's"
+            text = f"{run.file} was recorded from a different build (module {digest[:12]}…) than the map"
             if not allow_mismatch:
-                raise RunMismatch(f"{text} ({graph.module.sha256[:12]}…); record again, or --allow-mismatch")
+                raise RunMismatch(f"{text} ({graph.module.sha256[:12]}…); record again, or pass --allow-mismatch")
             yield Diagnostic("run-mismatch", text)
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to attribute: a map, its SHA-256, runs of its module, and how to split.
+    """Input of attribution: a map, its SHA-256, runs of its module, and how to split.
 
-    Without a rule the runs decide: `measured` where enough was seen inside of kernels, else `code`, and `model` where
-    the module has no machine code. `images` reads that. `kept` has what the bundle keeps of estimates that were made
-    of it, and `keep` takes those to keep; `numbers` are those that kernels are called with, asked for where the program
-    computes sizes. `keep_disturbed`: what calls take beyond the
-    fence of calls like them is split over ops as all else. `series`: what ops cost in each invocation is kept, too.
-    `memory_mb`: what rows may hold of the memory; 0: what the
-    machine can spare. `peaks`: what the rule `model` goes by in place of what the runs tell, so that runs which are
-    compared are split alike.
+    Without a rule the runs decide: `measured` if they saw enough inside kernels, else `code`; `model` if the module has
+    no machine code.
+
+    Attributes:
+        images: reads the machine code.
+        keep_disturbed: attribute outlier time to ops as well.
+        memory_mb: memory limit for rows; 0: the memory that the machine can spare.
+        series: also keep the costs of ops in each invocation.
+        peaks: replaces the peaks of the runs for the rule `model`, so that compared runs are split in the same way.
+        kept: reads the estimates that the bundle keeps.
+        keep: stores estimates in the bundle.
+        numbers: the integer arguments of kernels, requested only if the program computes sizes.
     """
 
     graph: TraceGraph
@@ -149,9 +154,9 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """An attribution, with what it was made of: what happened at each place, and the events, for as long as it is open.
+    """An attribution with its inputs: totals per place, and the events while the connection is open.
 
-    `tables` has them as the table `resolved` (`scan.rows`).
+    `tables` has the events as the table `resolved` (`scan.rows`).
     """
 
     result: Attribution
@@ -165,109 +170,109 @@ def attribute(request: Request) -> Attribution:
     Raises:
         TracemapError: as `joined` does.
     """
-    with joined(request) as made:
-        return made.result
+    with joined(request) as attribution:
+        return attribution.result
 
 
 @contextmanager
 def joined(request: Request) -> Iterator[Joined]:
-    """The same, with its events.
+    """Join runs onto a map, and keep the events open.
 
     Raises:
-        RunMismatch: a run is of another module or has no kernel of the map, and `allow_mismatch` is not set.
-        RunInvalid: a cell is not what its column says, or a file is damaged.
-        UsageInvalid: runs that must not be added up: of other devices or worker counts, or with no metric in common;
-            the rule `measured`, where nothing was measured inside of kernels.
+        RunMismatch: a run was recorded from a different build or has no kernel of the map, and `allow_mismatch` is not
+            set.
+        RunInvalid: a cell does not have its column's type, or a file is damaged.
+        UsageInvalid: the runs cannot be added up (different devices or worker counts, or no common metric), or the rule
+            is `measured` and nothing was measured inside kernels.
         ModuleInvalid: the machine code cannot be read.
     """
     graph = request.graph
     diagnostics = check_runs(graph, request.runs, allow_mismatch=request.allow_mismatch)
     with open_tables(request.runs, request.memory_mb) as tables:
-        seen = scan(tables, graph, request.runs, keep_disturbed=request.keep_disturbed)
+        scan_result = scan(tables, graph, request.runs, keep_disturbed=request.keep_disturbed)
         if not request.allow_mismatch:
-            check_something_matches(graph, tables, seen)
-        places = totals(seen)
+            check_something_matches(graph, tables, scan_result)
+        places = totals(scan_result)
         yield Joined(_result(request, tables, places, diagnostics), places, tables)
 
 
 FEW_SAMPLES: Final = 100
-"""With fewer samples in all kernels the share of an op that has half of them is not known to within 10 points."""
+"""Samples in all kernels below which the share of an op that has half of them is uncertain by 10 points or more."""
 
 
-def _rule(wanted: Rule | None, inside: Counter[str], images: Callable[[], Sequence[Image]]) -> Rule:
-    """The rule that was asked for; else what was seen inside of kernels decides, if it is more than a few samples.
-
-    Without that it is the machine code, where the module has some.
-    """
-    if wanted is Rule.MEASURED and not inside.total():
+def _rule(requested: Rule | None, inside: Counter[str], images: Callable[[], Sequence[Image]]) -> Rule:
+    """The requested rule; else `measured` if kernels have counts or enough samples, `code`, or `model`."""
+    if requested is Rule.MEASURED and not inside.total():
         raise UsageInvalid(
-            "the rule `measured` needs a run that has seen the inside of kernels; record with --sample or --cache-sim"
+            "the rule `measured` needs samples or simulated counts inside kernels; record with --sample or --cache-sim"
         )
-    decides = _is_counted(inside) or inside[SAMPLES] >= FEW_SAMPLES
-    if wanted or decides:
-        return wanted or Rule.MEASURED
+    has_enough = _has_counts(inside) or inside[SAMPLES] >= FEW_SAMPLES
+    if requested or has_enough:
+        return requested or Rule.MEASURED
     return Rule.CODE if any(image.functions for image in images()) else Rule.MODEL
 
 
-def _seen_inside(seen: Scan) -> Counter[str]:
-    """What was seen inside of kernels, by metric."""
-    found = Counter[str]()
-    for row in seen.step_rows:
+def _sums_inside_kernels(scan_result: Scan) -> Counter[str]:
+    """The sums of `step` rows in kernels, by metric."""
+    sums = Counter[str]()
+    for row in scan_result.step_rows:
         if row.kernel:
-            found.update({metric.name: value for metric, value in zip(seen.step_metrics, row.values, strict=True)})
-    return found
+            sums.update(
+                {metric.name: value for metric, value in zip(scan_result.step_metrics, row.values, strict=True)}
+            )
+    return sums
 
 
-def _is_counted(inside: Counter[str]) -> bool:
-    """Whether more was seen than samples."""
+def _has_counts(inside: Counter[str]) -> bool:
+    """Whether there are other metrics than samples."""
     return inside.total() > inside[SAMPLES]
 
 
-def _of_samples(rule: Rule, inside: Counter[str]) -> Iterator[Diagnostic]:
-    """Samples that are too few to decide by."""
+def _sample_diagnostics(rule: Rule, inside: Counter[str]) -> Iterator[Diagnostic]:
+    """A note if there are too few samples to split by."""
     if 0 < inside[SAMPLES] < FEW_SAMPLES:
-        if rule is Rule.MEASURED and _is_counted(inside):
-            decides = "kernels' costs are split by simulated instructions"
+        if rule is Rule.MEASURED and _has_counts(inside):
+            consequence = "kernels' costs are split by simulated instructions"
         elif rule in (Rule.CODE, Rule.MODEL):
-            decides = f"the rule {rule.value} splits kernels' costs"
+            consequence = f"the rule {rule.value} splits kernels' costs"
         else:
-            decides = f"the rule {rule.value} was asked for"
-        lie = f"{plural(inside[SAMPLES], 'sample')} {'lies' if inside[SAMPLES] == 1 else 'lie'} in kernels"
-        yield Diagnostic("few-samples", f"only {lie}, too few to decide by: {decides}; record longer")
+            consequence = f"the rule {rule.value} was requested"
+        samples = plural(inside[SAMPLES], "sample")
+        yield Diagnostic("few-samples", f"only {samples} in kernels, too few to split by: {consequence}; record longer")
 
 
-def _result(request: Request, tables: Tables, of_places: Totals, diagnostics: Sequence[Diagnostic]) -> Attribution:
-    """Everything that follows from what the runs have, in whole numbers."""
-    graph, seen = request.graph, of_places.scan
-    seen_inside = _seen_inside(seen)
-    rule = _rule(request.rule, seen_inside, request.images)
-    diagnostics = [*diagnostics, *_of_samples(rule, seen_inside)]
-    per_call = percentiles(tables, seen, of_places.pools)
-    metrics = (*seen.metrics, *seen.step_metrics)
+def _result(request: Request, tables: Tables, place_totals: Totals, diagnostics: Sequence[Diagnostic]) -> Attribution:
+    """Split the totals of places over ops, in whole numbers."""
+    graph, scan_result = request.graph, place_totals.scan
+    sums_inside = _sums_inside_kernels(scan_result)
+    rule = _rule(request.rule, sums_inside, request.images)
+    diagnostics = [*diagnostics, *_sample_diagnostics(rule, sums_inside)]
+    per_call = percentiles(tables, scan_result, place_totals.pools)
+    metrics = (*scan_result.metrics, *scan_result.step_metrics)
     names = [metric.name for metric in metrics]
-    steps = of_places.steps(graph, request.images)
-    header = _added_up([run.header for run in request.runs])
+    steps = place_totals.steps(graph, request.images)
+    header = _combined_header([run.header for run in request.runs])
     peaks = request.peaks or header.peaks
     headers = [run.header for run in request.runs]
     estimates = CodeEstimates(graph, request.images, headers, request.kept, peaks, request.numbers)
-    inside = bases(graph, rule, steps, estimates, of_places.places.keys())
-    by = Splitting(rule, peaks, header.workers, names, of_places, steps, per_call, inside)
+    site_weights = weights_by_site(graph, rule, steps, estimates, place_totals.places.keys())
+    by = Splitting(rule, peaks, header.workers, names, place_totals, steps, per_call, site_weights)
     sites, transfers = site_results(graph, by), transfer_results(graph, by)
-    of_works = {**{site.site: site for site in sites}, **{each.transfer: each for each in transfers}}
-    # A call of one function says nothing of how a call of another differs from it.
+    result_of_place = {**{site.site: site for site in sites}, **{copy.transfer: copy for copy in transfers}}
+    # Invocations of different functions have no common distribution.
     functions = tuple(dict.fromkeys(run.header.function for run in request.runs))
-    shares = shares_of_invocations(tables, of_places, of_works) if len(functions) == 1 else {}
+    shares = shares_of_invocations(tables, place_totals, result_of_place) if len(functions) == 1 else {}
     disagree = tuple(disagreements([*_evidence(graph, sites, steps, estimates)]))
-    if estimates.made:
-        request.keep(estimates.all_made())
-    ops = op_results(graph, of_works, of_places, shares, disturbed=is_disturbed(request.runs))
-    residual = residual_rows(graph, of_places, sites, names)
-    series = series_of(tables, of_places, of_works) if request.series else NO_SERIES
+    if estimates.new:
+        request.keep(estimates.all_estimates())
+    ops = op_results(graph, result_of_place, place_totals, shares, disturbed=is_disturbed(request.runs))
+    residual = residual_rows(graph, place_totals, sites, names)
+    series = series_of(tables, place_totals, result_of_place) if request.series else NO_SERIES
     return Attribution(
         map_sha256=request.map_sha256,
         rule=rule,
         run=header,
-        metrics=tuple(_total(metric, request.runs, seen, ops, residual) for metric in metrics),
+        metrics=tuple(_total(metric, request.runs, scan_result, ops, residual) for metric in metrics),
         ops=ops,
         sites=sites,
         residual=residual,
@@ -283,23 +288,24 @@ def _result(request: Request, tables: Tables, of_places: Totals, diagnostics: Se
 def _evidence(
     graph: TraceGraph, sites: Sequence[SiteResult], steps: StepCounts, estimates: CodeEstimates
 ) -> Iterator[tuple[Site, Mapping[Basis, Weights]]]:
-    """What each way tells of the members of sites whose inside was seen."""
+    """The weights of ops by each kind of evidence, for sites with measurements inside their kernel."""
     for result in sites:
         site = graph.site_by_id[result.site]
-        seen = {Basis.SAMPLES: steps.sampled(site), Basis.SIMULATED: steps.simulated(site)}
-        if len(site.members) > 1 and any(each is not None for each in seen.values()):
-            told = {**seen, Basis.CODE: estimates.weights(site)}
-            yield site, {way: weights for way, weights in told.items() if weights is not None}
+        measured = {Basis.SAMPLES: steps.sampled(site), Basis.SIMULATED: steps.simulated(site)}
+        if len(site.members) > 1 and any(weights is not None for weights in measured.values()):
+            weights_by_basis = {**measured, Basis.CODE: estimates.weights(site)}
+            yield site, {basis: weights for basis, weights in weights_by_basis.items() if weights is not None}
 
 
-def _added_up(headers: Sequence[RunHeader]) -> RunHeader:
-    """The header of all runs: the first one's, with what adds up, and the best peaks; of several there is no median
-    call.
+def _combined_header(headers: Sequence[RunHeader]) -> RunHeader:
+    """One header for all runs: the first run's, with sums of what adds up, and the best peaks.
+
+    Several runs have no common median invocation, so those fields are unknown then.
     """
     untimed = {"invocation": UNTIMED, "disturbance": UNOBSERVED, "devices": ()}
-    of_one: dict[str, Any] = {} if len(headers) == 1 else untimed
+    replaced: dict[str, Any] = {} if len(headers) == 1 else untimed
     for name in ("line_bytes", "simulated_line_bytes"):
-        of_one[name] = _common([getattr(header, name) for header in headers])
+        replaced[name] = _common([getattr(header, name) for header in headers])
     return structs.replace(
         headers[0],
         function=headers[0].function if len({header.function for header in headers}) == 1 else UNKNOWN,
@@ -308,20 +314,20 @@ def _added_up(headers: Sequence[RunHeader]) -> RunHeader:
         launches=sum(header.launches for header in headers),
         elapsed=added([header.elapsed for header in headers]),
         peaks=best_peaks([header.peaks for header in headers]),
-        **of_one,
+        **replaced,
     )
 
 
 def _common(values: Sequence[Integer]) -> Integer:
-    """The one value of those that tell any; unknown where they differ."""
+    """The value that all known values agree on; unknown if they differ or none is known."""
     known = {value for value in values if value is not UNKNOWN}
     return known.pop() if len(known) == 1 else UNKNOWN
 
 
 def _total(
-    metric: Metric, runs: Sequence[Run], seen: Scan, ops: Sequence[OpResult], residual: Sequence[ResidualRow]
+    metric: Metric, runs: Sequence[Run], scan_result: Scan, ops: Sequence[OpResult], residual: Sequence[ResidualRow]
 ) -> MetricTotal:
-    measured = seen.measured(metric)
+    measured = scan_result.measured(metric)
     return MetricTotal(
         name=metric.name,
         unit=IN_MILLIONTHS if metric.type == "DOUBLE" else metric.unit,
@@ -335,8 +341,8 @@ def _total(
 
 
 def _invocations(metric: str, runs: Sequence[Run]) -> Integer:
-    """In how many calls a metric was measured, over the runs that have it."""
-    have = [(run, each) for run in runs for each in run.metrics if each.name == metric]
-    # A call of one function and one of another have no common cost.
-    alike = len({run.header.function for run, _ in have}) == 1
-    return sum_of([run.invocations_of(each) for run, each in have]) if alike else UNKNOWN
+    """Number of invocations in which a metric was measured, over the runs that have it."""
+    with_metric = [(run, run_metric) for run in runs for run_metric in run.metrics if run_metric.name == metric]
+    # Invocations of different functions have no common cost.
+    same_function = len({run.header.function for run, _ in with_metric}) == 1
+    return sum_of([run.invocations_of(run_metric) for run, run_metric in with_metric]) if same_function else UNKNOWN

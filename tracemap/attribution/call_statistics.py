@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Final
 from tracemap.attribution.join.targets import UNMATCHED
 from tracemap.attribution.scan.connection import common_metrics, value_column, value_of
 from tracemap.attribution.scan.lookups import Lookup, Source
-from tracemap.attribution.scan.rows import first_of, joined
+from tracemap.attribution.scan.rows import first_target, join_clauses
 from tracemap.measurements.hook.stats import PairStats, SeriesStats, series_stats
 
-# ---- lengths
+# ---- latency histograms
 #
-# How long single calls of sites took, counted in bins: one query for all sites of a run.
+# Histograms of the durations of single calls, by one query for all sites of a run.
 
 
 BINS_OF_OCTAVE: Final = 16
-"""Bin b has what took from 2^(b/16) to less than 2^((b+1)/16) nanoseconds."""
+"""Bins per factor of 2: bin b has the durations from 2^(b/16) to less than 2^((b+1)/16) nanoseconds."""
 NO_TIME: Final = -1
-"""The bin of what took no whole nanosecond."""
+"""The bin of durations below a nanosecond."""
 
-# Small counts of large tables: nothing but numbers of targets and bins leaves the query.
-_LENGTHS: Final = """
+# The result is small even for a large table: only target numbers, bins and counts.
+_HISTOGRAMS: Final = """
 SELECT CAST({dispatch} AS INTEGER) AS target,
        CASE WHEN event.duration_ns < 1 THEN {none}
             ELSE CAST(floor({bins} * log2(CAST(event.duration_ns AS DOUBLE))) AS INTEGER) END AS bin,
@@ -34,37 +34,37 @@ GROUP BY ALL ORDER BY ALL
 """
 
 Lengths = Mapping[str, Mapping[int, int]]
-"""By site, how many of its calls lie in a bin; calls that may be of several sites are counted at each."""
+"""Number of calls by dispatch site and bin; a call that may belong to several sites counts at all of them."""
 
 
-def lengths(source: Source, of_events: Sequence[Lookup]) -> Lengths:
-    """The calls of a run's sites by how long they took on the wall.
+def lengths(source: Source, event_lookups: Sequence[Lookup]) -> Lengths:
+    """Histograms of the wall times of calls, by dispatch site.
 
     Raises:
-        RunInvalid: a cell is not what its column says.
+        RunInvalid: a cell does not have its column's type.
     """
-    query = _LENGTHS.format(
-        dispatch=first_of((lookup.of_dispatch for lookup in of_events), UNMATCHED),
+    query = _HISTOGRAMS.format(
+        dispatch=first_target((lookup.of_dispatch for lookup in event_lookups), UNMATCHED),
         none=NO_TIME,
         bins=BINS_OF_OCTAVE,
         events=source.events,
-        joins=joined(of_events),
+        joins=join_clauses(event_lookups),
     )
     rows = source.tables.query(query)
     targets = list(source.targets)
-    found: dict[str, dict[int, int]] = defaultdict(lambda: defaultdict(int))
+    histograms: dict[str, dict[int, int]] = defaultdict(lambda: defaultdict(int))
     for target, number, calls in rows:
         for place in targets[target].places if target >= 0 else ():
-            found[place][int(number)] += int(calls)
-    return {place: dict(bins) for place, bins in found.items()}
+            histograms[place][int(number)] += int(calls)
+    return {place: dict(bins) for place, bins in histograms.items()}
 
 
-# ---- together
+# ---- correlations
 #
-# How what was measured of single calls goes together: of the calls with the most misses, how many are the longest?
+# Correlations between metrics of single calls: how many of the calls with the most misses are among the longest?
 #
-# Figures are those of `tracemap stats` (`measurements.hook.stats`), here by site instead of by thread. They are of as
-# many calls as are enough for shares in percent; which these are depends on nothing but the run.
+# The statistics are those of `tracemap stats` (`measurements.hook.stats`), by dispatch site instead of by thread. They
+# use a sample of calls that is large enough for percentages and that depends only on the run.
 
 
 if TYPE_CHECKING:
@@ -75,11 +75,11 @@ if TYPE_CHECKING:
 
 QUANTILES: Final = 8
 MOST_CALLS: Final = 100_000
-"""Of a run, of all its sites together; of more, every n-th call of the function is taken."""
+"""Most calls of a run, over all sites; a longer run is sampled by every n-th invocation."""
 MOST_SERIES: Final = 8
-"""The first of a run: pairs grow with their square."""
+"""Most metrics, the first of the run, because pairs grow with their square."""
 LEAST_CALLS: Final = 4 * QUANTILES
-"""Of a site: with fewer a quantile has no share to speak of."""
+"""Fewest calls of a site; with fewer, a quantile has too few calls for a percentage."""
 
 _CALLS: Final = """
 SELECT * FROM (
@@ -93,7 +93,7 @@ ORDER BY ALL
 
 @dataclass(frozen=True, slots=True)
 class SiteTogether:
-    """Of the calls of a site that were taken: each series, and each pair of them."""
+    """Statistics of a site's sampled calls: of the metrics, and of the pairs of metrics."""
 
     calls: int
     series: tuple[SeriesStats, ...]
@@ -102,51 +102,51 @@ class SiteTogether:
 
 @dataclass(frozen=True, slots=True)
 class Together:
-    """By site, where two metrics or more were measured of enough calls; of every `one_of` calls of the function one."""
+    """Correlations by site, for sites with at least two metrics and enough calls; from every `one_of`-th invocation."""
 
     sites: Mapping[str, SiteTogether]
     one_of: int
 
 
-NOTHING: Final = Together({}, 1)
+NO_CORRELATIONS: Final = Together({}, 1)
 
 
-def together(source: Source, of_events: Sequence[Lookup], lengths: Lengths) -> Together:
-    """How the metrics of a run's single calls go together, by site.
+def together(source: Source, event_lookups: Sequence[Lookup], lengths: Lengths) -> Together:
+    """Correlations between the metrics of a run's single calls, by site.
 
-    Calls that lack a value are left out, and so are those that may be of several sites: their kernel alone is known.
+    Calls without a value of some metric are excluded, and so are calls that may belong to several sites.
 
     Args:
         source: the run.
-        of_events: how its events find their sites.
-        lengths: how many calls its sites have.
+        event_lookups: the lookups of its events.
+        lengths: the histograms of its sites, for the number of calls.
 
     Raises:
-        RunInvalid: a cell is not what its column says.
+        RunInvalid: a cell does not have its column's type.
     """
     metrics = common_metrics([source.run])[:MOST_SERIES]
     calls = sum(sum(bins.values()) for bins in lengths.values())
     one_of = -(-calls // MOST_CALLS) or 1
     if len(metrics) < 2 or not calls or (one_of > 1 and "invocation" not in source.columns):
-        return NOTHING
+        return NO_CORRELATIONS
     query = _CALLS.format(
-        dispatch=first_of((lookup.of_dispatch for lookup in of_events), UNMATCHED),
+        dispatch=first_target((lookup.of_dispatch for lookup in event_lookups), UNMATCHED),
         values=", ".join(
-            f"CAST({value_of(each, source.run)} AS DOUBLE) AS {value_column(n)}" for n, each in enumerate(metrics)
+            f"CAST({value_of(metric, source.run)} AS DOUBLE) AS {value_column(n)}" for n, metric in enumerate(metrics)
         ),
         measured=" AND ".join(f"{value_column(n)} IS NOT NULL" for n in range(len(metrics))),
         least=LEAST_CALLS,
         events=source.events,
         chosen=f" AND invocation % {one_of} = 0" if one_of > 1 else "",
-        joins=joined(of_events),
+        joins=join_clauses(event_lookups),
     )
     names = [metric.name for metric in metrics]
-    found = {site: _site(names, values) for site, values in _by_site(source, query).items()}
-    return Together(found, one_of)
+    by_site = {site: _site(names, values) for site, values in _by_site(source, query).items()}
+    return Together(by_site, one_of)
 
 
 def _by_site(source: Source, query: str) -> Mapping[str, _Values]:
-    """Of each site with enough calls a row for each, a column for each metric."""
+    """The values of each site with enough calls: a row per call, a column per metric."""
     import numpy as np
 
     columns = source.tables.columns(query)

@@ -1,6 +1,6 @@
-"""The result of attribution: metrics per op and per site, plus a residual with reasons; it always balances.
+"""The result of attribution: metrics per op and per dispatch site, plus unattributed costs with reasons.
 
-The constructor of `Attribution` raises when attributed + residual is not what was measured, to the last unit.
+The constructor of `Attribution` raises unless attributed + residual equals the measured cost, to the last unit.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class ResidualReason(enum.StrEnum):
-    """Why a cost has no op. The texts for people are in `RESIDUAL_TEXTS`."""
+    """Why a cost is unattributed. `RESIDUAL_TEXTS` has the texts for people."""
 
     COMPILER_MADE = "compiler-made"
     TRANSFER = "transfer-without-op"
@@ -37,19 +37,22 @@ class ResidualReason(enum.StrEnum):
 
 
 RESIDUAL_TEXTS: Mapping[ResidualReason, str] = {
-    ResidualReason.COMPILER_MADE: "dispatches that the compiler made up: no op of the model is a member",
-    ResidualReason.TRANSFER: "copies and fills without an op of their own",
+    ResidualReason.COMPILER_MADE: "dispatches that the compiler added: they contain no op of the model",
+    ResidualReason.TRANSFER: "copies and fills that belong to no op",
     ResidualReason.MEMORY: "allocation and release of transient buffers",
-    ResidualReason.QUEUE: "submissions (execute) while no dispatch of theirs ran: before, between and behind them",
-    ResidualReason.KERNEL_OVERHEAD: "code in kernels that is of no op: prologue, and what stands outside of ops' loops",
-    ResidualReason.OUTSIDE_KERNELS: "samples outside of kernels: the runtime, waiting for work",
-    ResidualReason.DISTURBANCE: "time that calls take beyond their fence: what a call like them waits for, by chance",
-    ResidualReason.UNMATCHED: "dispatch events that match no site of the map",
+    ResidualReason.QUEUE: "queue: work was submitted, but no dispatch was running",
+    ResidualReason.KERNEL_OVERHEAD: "kernel code that belongs to no op: prologue, and code outside the ops' loops",
+    ResidualReason.OUTSIDE_KERNELS: "samples outside kernels: the runtime, waiting for work",
+    ResidualReason.DISTURBANCE: "outliers: time above the outlier threshold (preemption, noise)",
+    ResidualReason.UNMATCHED: "dispatch events that match no dispatch site of the map",
 }
 
 
 class PerCall(Record, frozen=True):
-    """Spread over calls: median, 10th and 90th percentile (each a value that occurred; the lower one of two)."""
+    """Distribution over calls: median, 10th and 90th percentile.
+
+    Each is a value that occurred; of two middle values, the lower.
+    """
 
     median: int
     p10: int
@@ -57,11 +60,12 @@ class PerCall(Record, frozen=True):
 
 
 class PerInvocation(Record, frozen=True):
-    """Spread over the measured invocations of what an op has in each: its shares of all calls in it, be it nothing.
+    """Distribution of an op's cost over the measured invocations; 0 for an invocation in which it did not run.
 
-    Median, 10th and 90th percentile (as of `PerCall`) and largest value; `median_low` and `median_high` bound the
-    median with 95 % by order statistics, and are unknown with fewer than six invocations. All are unknown where the
-    runs do not tell which invocation an event belongs to, and of what is seen at steps.
+    The op's cost in an invocation is the sum of its shares of all calls in it. Percentiles are defined as in `PerCall`.
+    `median_low` and `median_high` are the bounds of the median's 95 % interval, by order statistics. They are unknown
+    with fewer than six invocations. All values are unknown if the runs do not say which invocation an event belongs to,
+    and for metrics of `step` rows.
     """
 
     median: Integer
@@ -76,15 +80,17 @@ UNKNOWN_PER_INVOCATION: Final = PerInvocation(UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN
 
 
 class OpCost(Record, frozen=True):
-    """One metric of one op, without what disturbed its sites.
+    """One metric of one op, without outliers.
 
-    `inclusive`: the whole of every site it is a member of (never added up over ops); `attributed`: its share by the
-    rule (adds up); `low`/`high`: what the evidence alone proves. `per_invocation` is the spread of `attributed`.
-    Events that could be of several sites were split evenly over these, but all of them are in the `high` of each op.
-    `likely_low`/`likely_high`: between what `attributed` lies by what it rests on, taken as if the errors of all sites
-    went the same way: the 95 % interval where samples decide, and how far estimates from machine code are off where
-    these do; `UNKNOWN` elsewhere. `uncertain`: that spans half of `attributed` or more for samples, all of it or more
-    for estimates; or the run was disturbed, and p10 and p90 of its invocations lie half of the median apart, or more.
+    `inclusive`: the whole cost of every dispatch site that the op is in (does not add up over ops); `attributed`: the
+    op's share by the rule (adds up); `low`/`high`: the bounds that the evidence alone proves; `per_invocation`: the
+    distribution of `attributed` over invocations. Events that may belong to several sites are split evenly over them;
+    the `high` of every candidate op includes all of them.
+
+    `likely_low`/`likely_high`: the likely range of `attributed`, as if the errors of all sites had the same sign:
+    the 95 % interval for samples, the known error for estimates from machine code, `UNKNOWN` otherwise. `uncertain`:
+    that range is at least half of `attributed` for samples, or all of it for estimates; or the run was noisy and p10
+    and p90 of the op's invocations are at least half of the median apart.
     """
 
     inclusive: int
@@ -98,9 +104,9 @@ class OpCost(Record, frozen=True):
 
 
 class OpResult(Record, frozen=True):
-    """An op that is a member of a site, or has a transfer that ran: how often they did, and its cost by metric name.
+    """An op in a dispatch, or with a transfer that ran: number of calls, and cost by metric name.
 
-    `name`, `file` and `line` are those of the op in the map. `calls` are unknown where runs have samples alone.
+    `name`, `file` and `line` come from the map. `calls` is unknown if the runs have only samples.
     """
 
     op: OpId
@@ -112,10 +118,10 @@ class OpResult(Record, frozen=True):
 
 
 class MemberShare(Record, frozen=True):
-    """What a site's member got of the site's cost, by metric name.
+    """The share of one op in the cost of its dispatch site, by metric name.
 
-    `weight`: the part of it that this is, before it is rounded to a whole number.
-    `likely`: between what it lies, by metric; no entry where nothing tells. `estimated`: that is by estimates.
+    `weight`: the op's fraction of the cost, before rounding to a whole number.
+    `likely`: the likely range of the share, by metric; no entry if unknown. `estimated`: from estimates.
     """
 
     op: OpId
@@ -126,11 +132,11 @@ class MemberShare(Record, frozen=True):
 
 
 class SiteCost(Record, frozen=True):
-    """One metric of one site: its sum over calls, which its ops share, and what calls took beyond that.
+    """One metric of one dispatch site: the sum over calls, which its ops share, and the outlier time.
 
-    Of `total`, what was seen at code of no op is nobody's, and in the residual (`kernel-overhead`). `disturbance`
-    is the part that is no work (0 for all but times): what was measured is the sum of both. `per_call` is the spread
-    over calls as they were measured; None where no call was seen (a measured absence, not an unknown).
+    The part of `total` at code of no op is unattributed (`kernel-overhead`). `disturbance` is the outlier time (0 for
+    all metrics but times); the measured value is `total` plus `disturbance`. `per_call` is the distribution over calls
+    as measured; None if there was no call (a measured absence, not an unknown).
     """
 
     total: int
@@ -139,14 +145,14 @@ class SiteCost(Record, frozen=True):
 
 
 MOST_SLOWEST: Final = 5
-"""The slowest calls that are named of a site."""
+"""Number of slowest calls that a dispatch site lists."""
 
 
 class SlowCall(Record, frozen=True):
-    """A single call as it was measured: the run that it is of, by its place among the runs, from 1, and when it was.
+    """A single call as measured. `run` is the position of its run among the runs, from 1.
 
-    `invocation` counts calls of the function, warm-up included, `start_ns` is on the clock of the run; both as in its
-    rows.
+    `invocation` counts calls of the function, warm-up included; `start_ns` is on the run's clock. Both are as in the
+    run's rows.
     """
 
     run: Count
@@ -157,12 +163,12 @@ class SlowCall(Record, frozen=True):
 
     @property
     def time_ns(self) -> Integer:
-        """The time by which it is slow: that on the wall where it is told, as it tells when workers waited, too."""
+        """Wall time, which includes workers' waits; CPU time if the wall time is unknown."""
         return self.cpu_ns if self.duration_ns is UNKNOWN else self.duration_ns
 
 
 def slowness(call: SlowCall) -> tuple[int, ...]:
-    """What calls are sorted by, the slowest first; of equal ones the earlier."""
+    """Sort key of calls: the slowest first, the earlier of equal ones first."""
     time, invocation, start = call.time_ns, call.invocation, call.start_ns
     return (
         1 if time is UNKNOWN else -time,
@@ -174,14 +180,14 @@ def slowness(call: SlowCall) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlaceResult:
-    """A site or transfer: how often it ran, its cost by metric name, and what its ops got of it.
+    """A dispatch site or transfer: number of calls, cost by metric name, and the shares of its ops.
 
-    `split_evenly`: the events could be of several places (they named only a kernel with several sites, or transfers
-    alike), so calls, tiles and costs are this one's even share, and the slowest calls those of all of them.
-    `calls`: unknown where the runs have only what was seen inside of kernels, which tells of no calls.
-    `tiles`: the workgroups of all calls. `imbalance_percent`: the time on the wall of all workers over the time for
-    which they worked, 100 where all worked from the first tile to the last; unknown of a single worker. `slowest`: by
-    wall time, or CPU time where that is not told, the slowest first.
+    `split_evenly`: the events may belong to several places, because they name only a kernel with several sites, or
+    one of several equal transfers. Calls, tiles and costs are then this place's even part, and the slowest calls are
+    those of all candidates. `calls`: unknown if the runs saw only the inside of kernels, which gives no call counts.
+    `tiles`: the workgroups of all calls. `imbalance_percent`: wall time of all workers over the time that they worked,
+    100 if all worked from the first tile to the last; unknown for a single worker. `slowest`: by wall time, or by CPU
+    time if the wall time is unknown, the slowest first.
     """
 
     calls: Integer
@@ -195,25 +201,25 @@ class PlaceResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteResult(PlaceResult):
-    """A site, its cost split over the members by the rule.
+    """A dispatch site, with its cost split over the ops in it by the rule.
 
-    `assumed_sizes`: the members' costs depend on sizes that the program does not know before, and were estimated as if
-    each were 128; `equal_members`: they were not computable, so the split over members is even.
+    `assumed_sizes`: the ops' costs depend on dynamic sizes, and were estimated as if each were 128; `equal_members`:
+    the ops' costs could not be computed, so each op gets the same.
     """
 
     site: str
     assumed_sizes: bool
     equal_members: bool
     nobody: Mapping[str, int] = field(default_factory=dict)
-    """What is of no member, by metric: code in the kernel that is of no op."""
+    """The cost of kernel code that belongs to no op, by metric."""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelResult:
-    """What was seen inside of a kernel: sums of the metrics of steps, by metric name.
+    """Measurements inside a kernel: sums of the metrics of `step` rows, by metric name.
 
-    `lines`: over all its sites, by line of the kernel's text (0: code without a line); `addresses`: by place in the
-    executable's image, where the run tells it; `sites`: the lines again, by site.
+    `lines`: over all sites of the kernel, by line of kernel IR (0: code without a line); `addresses`: by address in
+    the executable's image, if the run has addresses; `sites`: by dispatch site and line.
     """
 
     kernel: str
@@ -224,14 +230,14 @@ class KernelResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferResult(PlaceResult):
-    """A copy, fill or update of its own that ran; its ops have even shares."""
+    """A copy, fill or update outside kernels that ran; its ops have equal shares."""
 
     transfer: str
 
 
 @dataclass(frozen=True, slots=True)
 class ResidualRow:
-    """A cost without an op: the reason, the number of events, unknown as `calls` are, and the cost by metric name."""
+    """An unattributed cost: reason, number of events (unknown in the same cases as `calls`), cost by metric name."""
 
     reason: ResidualReason
     events: Integer
@@ -241,10 +247,11 @@ class ResidualRow:
 class MetricTotal(Record, frozen=True):
     """A metric's balance: measured = attributed + residual.
 
-    `work` is what shares are of: what was measured without what is no work, `disturbance`, and without the time of
-    submissions that their dispatches' own rows have.
-    `invocations`: how many calls of the function it was measured in; runs differ in that, and so do metrics of one run:
-    a simulator runs one call. Unknown where a run does not tell, and where runs are of different functions.
+    `work` is the base of percentages: the measured cost without outliers (`disturbance`), and without submission time
+    that the rows of dispatches count too.
+    `invocations`: number of calls of the function in which it was measured. It differs between runs, and between
+    metrics of one run, because a simulator runs one call. Unknown if a run does not say, or if the runs called
+    different functions.
     """
 
     name: str
@@ -258,11 +265,11 @@ class MetricTotal(Record, frozen=True):
 
 
 NO_WORK: Final = (ResidualReason.DISTURBANCE,)
-"""Residuals that are no part of the whole that shares are of."""
+"""Reasons of unattributed cost that percentages leave out of the total."""
 
 
 class Basis(enum.StrEnum):
-    """What a kernel's division over its ops can rest on."""
+    """Evidence for splitting a kernel's cost over its ops."""
 
     SAMPLES = "samples"
     SIMULATED = "simulated instructions"
@@ -270,9 +277,9 @@ class Basis(enum.StrEnum):
 
 
 class Disagreement(Record, frozen=True):
-    """A kernel that two ways divide differently, by more than their errors: the site and op where they differ most.
+    """A kernel for which two kinds of evidence disagree by more than their errors.
 
-    `percent`: the op's share of the kernel by each way.
+    `site` and `op` are those with the largest difference. `percent`: the op's share of the kernel by each evidence.
     """
 
     kernel: str
@@ -282,21 +289,22 @@ class Disagreement(Record, frozen=True):
 
 
 class BalanceError(AssertionError):
-    """attributed + residual is not what was measured: a defect of tracemap, never of its input."""
+    """attributed + residual differs from the measured cost: a defect of tracemap, never of its input."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Series:
-    """What ops cost in each single invocation, by time metric: what targets of events cost, and what ops have of these.
+    """Costs of ops in each single invocation, for time metrics.
 
-    `values`: by metric and target, in the order of invocations; `weights`: by metric and op the part of each target.
+    `values`: costs of event targets by metric and target, in the order of invocations; `weights`: the op's fraction
+    of each target, by metric and op.
     """
 
     values: Mapping[str, Mapping[int, npt.NDArray[np.float64]]]
     weights: Mapping[str, Mapping[OpId, Mapping[int, Fraction]]]
 
     def of(self, op: OpId, metric: str) -> npt.NDArray[np.float64] | None:
-        """What an op costs in each invocation; None where that is not kept, or it never ran."""
+        """An op's cost in each invocation; None if series were not kept, or the op never ran."""
         parts = self.weights.get(metric, {}).get(op)
         if not parts:
             return None
@@ -313,39 +321,39 @@ NO_SERIES: Final = Series({}, {})
 
 @dataclass(frozen=True, repr=False)
 class Attribution:
-    """Metrics per op plus a residual with reasons.
+    """Metrics per op, plus unattributed costs with reasons.
 
     Raises:
-        BalanceError: the parts do not add up to what was measured, for any metric.
+        BalanceError: for some metric, the parts do not add up to the measured cost.
     """
 
     map_sha256: str
     rule: Rule
     run: RunHeader
-    """How the first run came about; time elapsed and iterations are those of all, unknown as soon as one run's are, and
-    so is the function where runs called others."""
+    """The header of the first run. Elapsed time and iterations are sums over all runs, unknown if any run's are. The
+    function is unknown if the runs called different ones."""
     metrics: tuple[MetricTotal, ...]
     ops: tuple[OpResult, ...]
     sites: tuple[SiteResult, ...]
     residual: tuple[ResidualRow, ...]
     diagnostics: tuple[Diagnostic, ...]
     transfers: tuple[TransferResult, ...] = ()
-    """Those that are of an op; the others are residual."""
+    """Transfers that belong to an op; the others are unattributed."""
     kernels: tuple[KernelResult, ...] = ()
-    """Those in which anything was seen, in the order of the map."""
+    """Kernels with measurements inside them, in the order of the map."""
     series: Series = NO_SERIES
-    """What ops cost in each invocation, where it was asked for, and the run is not too long."""
+    """Costs of ops in each invocation, if requested and the run is not too long."""
     disagreements: tuple[Disagreement, ...] = ()
-    """Kernels that samples, simulated instructions and machine code divide differently."""
+    """Kernels for which samples, simulated instructions and machine code disagree."""
     functions: tuple[Text, ...] = ()
-    """What the runs called, in their order, each function once; unknown is one of them where a run does not tell."""
+    """The distinct functions that the runs called, in order; `UNKNOWN` stands for a run that does not say."""
 
     def __post_init__(self) -> None:
         for total in self.metrics:
             attributed = sum(op.metrics[total.name].attributed for op in self.ops)
             residual = sum(row.metrics[total.name] for row in self.residual)
-            parts = [*(site.shares for site in self.sites), *(each.shares for each in self.transfers)]
-            shares = sum(share.attributed[total.name] for part in parts for share in part)
+            shares_of_places = [place.shares for place in (*self.sites, *self.transfers)]
+            shares = sum(share.attributed[total.name] for place_shares in shares_of_places for share in place_shares)
             balanced = attributed == total.attributed == shares and residual == total.residual
             if not balanced or attributed + residual != total.measured:
                 raise BalanceError(
@@ -354,16 +362,16 @@ class Attribution:
                 )
 
     def __repr__(self) -> str:
-        """How much there is of what: the whole has hundreds of thousands of letters."""
+        """A summary: the full text would have hundreds of thousands of characters."""
         balances = (f"{total.name} {total.attributed} of {total.measured}" for total in self.metrics)
         counts = (plural(len(self.ops), "op"), plural(len(self.sites), "site"))
         return f"Attribution({', '.join([self.rule.value, *counts, *balances])})"
 
 
 def split_by(attribution: Attribution) -> str:
-    """What the costs of kernels are split by, in words: the rule, and of `measured` what was seen in kernels.
+    """The rule that splits the costs of kernels, in words; for `measured`, also the evidence.
 
-    Samples and simulated instructions of the same program do not divide a kernel alike: only samples see waiting.
+    Samples and simulated instructions of the same program split a kernel differently: only samples see waiting.
     """
     if attribution.rule is not Rule.MEASURED:
         return attribution.rule.value

@@ -1,6 +1,6 @@
-"""The events of a run one by one, each with its time and its target: what a timeline is drawn of.
+"""Single events of a run with their times and targets, for timelines.
 
-Sums are made elsewhere (`attribute`); here single calls of the function are read, which are few rows of many.
+`attribute` computes sums. This module reads single invocations, which are few of the run's rows.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tracemap.attribution.call_statistics import Lengths, Together, lengths, tog
 from tracemap.attribution.join.targets import TRANSFER, UNMATCHED, Join, Targets
 from tracemap.attribution.scan.connection import Row, open_tables
 from tracemap.attribution.scan.lookups import Lookup, Source, lookups, submission_lookups
-from tracemap.attribution.scan.rows import first_of, joined
+from tracemap.attribution.scan.rows import first_target, join_clauses
 from tracemap.errors import UsageInvalid
 from tracemap.graph.model import TraceGraph
 from tracemap.measurements.model import Run
@@ -29,7 +29,7 @@ FROM (SELECT * FROM {events} WHERE {which}) AS event {joins}
 ORDER BY event.start_ns, event.duration_ns DESC, event.kind, event.submission_id, event.command_index, event.kernel,
          event.thread, event.cpu_ns, event.invocation{limit}
 """
-_OF_CALLS: Final = """
+_INVOCATIONS: Final = """
 SELECT invocation, max(start_ns + duration_ns) - min(start_ns), count(*)
 FROM {events} WHERE {timed} GROUP BY ALL ORDER BY ALL
 """
@@ -37,10 +37,10 @@ FROM {events} WHERE {timed} GROUP BY ALL ORDER BY ALL
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """An event that was timed.
+    """A timed event.
 
-    `places`: the sites or transfers that it may be of, one where the join is exact, none where it is of no op;
-    `start_ns` is on the run's clock; `covered_ns` is the part of an `execute` in which a dispatch of it ran.
+    `places`: the candidate sites or transfers; one if the join is exact, none if the event has no target. `start_ns` is
+    on the run's clock. `covered_ns`: the part of an `execute` in which its dispatches ran.
     """
 
     kind: str
@@ -56,17 +56,17 @@ class Span:
 
     @property
     def end_ns(self) -> int:
-        """When it ended, on the run's clock."""
+        """Its end, on the run's clock."""
         return self.start_ns + self.duration_ns
 
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """Whole calls of a run, as many as there is room for: the median one, then those that take longest.
+    """Whole invocations of a run, up to a number of events: the median one, then the longest ones.
 
-    `invocations`: which they are, the median one first; none where rows do not tell calls apart. `calls` and `events`:
-    how many the run has, `events_of_median` of which are the median call's. `lengths`: of all calls of sites;
-    `together`: how what was measured of them goes together.
+    `invocations`: their numbers, the median one first; empty if rows have no invocation. `calls` and `events`: numbers
+    of invocations and events of the run; `events_of_median`: number of events of the median invocation. `lengths`:
+    histograms of the durations of all calls of sites; `together`: correlations of their metrics.
     """
 
     spans: tuple[Span, ...]
@@ -81,123 +81,129 @@ class Excerpt:
 def timeline(
     graph: TraceGraph, run: Run, invocations: Sequence[int], *, every: bool, memory_mb: int = 0
 ) -> tuple[Span, ...]:
-    """The timed events of some calls of the function, in the order in which they began.
+    """The timed events of some invocations, in the order of their starts.
 
     Args:
-        graph: the map that the run is of.
+        graph: the map of the run's module.
         run: an opened run.
-        invocations: which calls, as its rows count them, warm-up included; none: the one that takes the median time
-            from its first event to its last. Of a run that does not tell calls apart all of its events are taken.
-        every: all measured calls instead.
-        memory_mb: what rows may hold of the memory; 0: what the machine can spare.
+        invocations: numbers of invocations, as in the run's rows, warm-up included; empty: the invocation with the
+            median time from its first event to its last. If rows have no invocation, all events are taken.
+        every: take all measured invocations instead.
+        memory_mb: memory limit for rows; 0: the memory that the machine can spare.
 
     Raises:
-        UsageInvalid: the run does not say when events began, or has no such call.
-        RunInvalid: a cell is not what its column says.
+        UsageInvalid: the run has no start times, or no such invocation.
+        RunInvalid: a cell does not have its column's type.
     """
     with open_tables([run], memory_mb) as tables:
         source = Source(run, Join(graph, run.header, run.site_choices), tables, Targets())
-        calls = _calls(source)
-        if not calls:
-            raise UsageInvalid(f"{run.file}: its rows do not say when they began (start_ns, duration_ns)")
-        which = _TIMED if every else f"{_TIMED} AND {_chosen(run, calls, invocations)}"
-        of_events, _ = lookups(source, submission_lookups(source))
-        return _spans(source, of_events, which)
+        measured = _invocations(source)
+        if not measured:
+            raise UsageInvalid(f"{run.file}: no timeline, because its rows have no start times (start_ns, duration_ns)")
+        which = _TIMED if every else f"{_TIMED} AND {_chosen(run, measured, invocations)}"
+        event_lookups, _ = lookups(source, submission_lookups(source))
+        return _spans(source, event_lookups, which)
 
 
 def excerpt(graph: TraceGraph, run: Run, most: int, memory_mb: int = 0) -> Excerpt:
-    """At most so many timed events of a run, of whole calls; none of a run that does not say when events began.
+    """At most `most` timed events of a run, from whole invocations; empty if the run has no start times.
 
-    Of a call that has more by itself, and of a run that does not tell calls apart, they are the first ones.
+    If a single invocation has more events, or rows have no invocation, the first events are taken.
 
     Raises:
-        RunInvalid: a cell is not what its column says.
+        RunInvalid: a cell does not have its column's type.
     """
     with open_tables([run], memory_mb) as tables:
         source = Source(run, Join(graph, run.header, run.site_choices), tables, Targets())
-        of_events, _ = lookups(source, submission_lookups(source))
-        calls, of_sites = _calls(source), lengths(source, of_events)
-        measures = together(source, of_events, of_sites)
-        if not calls:
-            return Excerpt((), (), 0, 0, 0, of_sites, measures)
-        ranked = _ranked(calls)
-        median, kept = _fitting(ranked, most)
-        numbers = tuple(call.number for call in kept)
-        which = f"{_TIMED} AND {_of_calls(numbers)}" if numbers else _TIMED
-        spans = _spans(source, of_events, which, most)
-        events = sum(call.events for call in calls)
-        return Excerpt(spans, numbers, len(ranked), events, median.events if median else 0, of_sites, measures)
+        event_lookups, _ = lookups(source, submission_lookups(source))
+        invocations, histograms = _invocations(source), lengths(source, event_lookups)
+        correlations = together(source, event_lookups, histograms)
+        if not invocations:
+            return Excerpt((), (), 0, 0, 0, histograms, correlations)
+        ranked = _ranked(invocations)
+        median, chosen = _fitting(ranked, most)
+        numbers = tuple(invocation.number for invocation in chosen)
+        which = f"{_TIMED} AND {_in_invocations(numbers)}" if numbers else _TIMED
+        spans = _spans(source, event_lookups, which, most)
+        events = sum(invocation.events for invocation in invocations)
+        median_events = median.events if median else 0
+        return Excerpt(spans, numbers, len(ranked), events, median_events, histograms, correlations)
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
-    """A call of the function, -1 of rows that are of none: how long from its first event to its last, and how many."""
+class _Invocation:
+    """Number of an invocation (-1: rows without one), time from its first event to its last, and number of events."""
 
     number: int
     extent_ns: int
     events: int
 
 
-def _calls(source: Source) -> list[_Call]:
-    rows = source.tables.query(_OF_CALLS.format(events=source.events, timed=_TIMED))
-    return [_Call(-1 if call is None else int(call), int(extent), int(events)) for call, extent, events in rows]
+def _invocations(source: Source) -> list[_Invocation]:
+    rows = source.tables.query(_INVOCATIONS.format(events=source.events, timed=_TIMED))
+    return [
+        _Invocation(-1 if number is None else int(number), int(extent), int(events)) for number, extent, events in rows
+    ]
 
 
-def _ranked(calls: Sequence[_Call]) -> list[_Call]:
-    """The calls that rows tell apart, the slowest last."""
-    return sorted((call for call in calls if call.number >= 0), key=lambda call: (call.extent_ns, call.number))
+def _ranked(invocations: Sequence[_Invocation]) -> list[_Invocation]:
+    """The invocations with a number, the slowest last."""
+    numbered = (invocation for invocation in invocations if invocation.number >= 0)
+    return sorted(numbered, key=lambda invocation: (invocation.extent_ns, invocation.number))
 
 
-def _median(ranked: Sequence[_Call]) -> _Call | None:
+def _median(ranked: Sequence[_Invocation]) -> _Invocation | None:
     return ranked[(len(ranked) - 1) // 2] if ranked else None
 
 
-def _fitting(ranked: Sequence[_Call], most: int) -> tuple[_Call | None, Sequence[_Call]]:
-    """The median call, and it with the slowest ones that together have no more events than this."""
+def _fitting(ranked: Sequence[_Invocation], most: int) -> tuple[_Invocation | None, Sequence[_Invocation]]:
+    """The median invocation, and the list of it and the slowest ones that have at most `most` events together."""
     median = _median(ranked)
     if median is None:
         return None, ()
-    kept, room = [median], most - median.events
-    for call in reversed(ranked):
-        if call is median:
+    chosen, room = [median], most - median.events
+    for invocation in reversed(ranked):
+        if invocation is median:
             continue
-        room -= call.events
+        room -= invocation.events
         if room < 0:
             break
-        kept.append(call)
-    return median, kept
+        chosen.append(invocation)
+    return median, chosen
 
 
-def _chosen(run: Run, calls: Sequence[_Call], wanted: Sequence[int]) -> str:
-    """The condition by which rows are of the calls that are wanted, in SQL."""
-    ranked = _ranked(calls)
-    have = {call.number for call in ranked}
-    for call in wanted:
-        if call not in have:
-            told = f"it has {min(have)} to {max(have)}" if have else "its rows do not tell calls apart"
-            raise UsageInvalid(f"{run.file}: no call {call} was measured; {told}")
+def _chosen(run: Run, invocations: Sequence[_Invocation], requested: Sequence[int]) -> str:
+    """The SQL condition for rows of the requested invocations, by default the median one."""
+    ranked = _ranked(invocations)
+    available = {invocation.number for invocation in ranked}
+    for number in requested:
+        if number not in available:
+            reason = (
+                f"it has {min(available)} to {max(available)}" if available else "its rows have no invocation numbers"
+            )
+            raise UsageInvalid(f"{run.file}: invocation {number} was not measured; {reason}")
     median = _median(ranked)
-    return _of_calls(wanted or [median.number]) if median else "true"
+    return _in_invocations(requested or [median.number]) if median else "true"
 
 
-def _of_calls(numbers: Sequence[int]) -> str:
+def _in_invocations(numbers: Sequence[int]) -> str:
     return f"invocation IN ({', '.join(map(str, numbers))})"
 
 
-def _spans(source: Source, of_events: Sequence[Lookup], which: str, most: int = 0) -> tuple[Span, ...]:
-    """The events for which a condition holds; not more than `most`, if it is not 0."""
-    rows = source.tables.query(_query(source, of_events, which, f"\nLIMIT {most}" if most else ""))
+def _spans(source: Source, event_lookups: Sequence[Lookup], which: str, most: int = 0) -> tuple[Span, ...]:
+    """The events that satisfy a condition, at most `most` unless it is 0."""
+    rows = source.tables.query(_query(source, event_lookups, which, f"\nLIMIT {most}" if most else ""))
     places = [target.places for target in source.targets]
     return tuple(_span(row, places) for row in rows)
 
 
-def _query(source: Source, of_events: Sequence[Lookup], which: str, limit: str) -> str:
+def _query(source: Source, event_lookups: Sequence[Lookup], which: str, limit: str) -> str:
     return _SPANS.format(
-        dispatch=first_of((lookup.of_dispatch for lookup in of_events), UNMATCHED),
-        transfer=first_of((lookup.of_transfer for lookup in of_events), TRANSFER),
+        dispatch=first_target((lookup.of_dispatch for lookup in event_lookups), UNMATCHED),
+        transfer=first_target((lookup.of_transfer for lookup in event_lookups), TRANSFER),
         events=source.events,
         which=which,
-        joins=joined(of_events),
+        joins=join_clauses(event_lookups),
         limit=limit,
     )
 

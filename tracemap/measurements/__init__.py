@@ -1,1 +1,1 @@
-"""What was measured: the model of a run (`model`) and one module per file format. Knows no IR and no graph."""
+"""Measurements: the model of a run (`model`) and one module per file format. Independent of IR and trace graph."""

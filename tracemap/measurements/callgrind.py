@@ -1,8 +1,8 @@
-"""Counts of valgrind's callgrind, by instruction: the format `callgrind format, version 1`, as far as it is needed.
+"""Reader of valgrind's callgrind counts by instruction: a subset of `callgrind format, version 1`.
 
-Callgrind simulates the caches as cachegrind does, and can say at which address of which object each event was, which
-needs no debug information. The file is to be written with `--dump-instr=yes --dump-line=no --compress-strings=no
---compress-pos=no`: then each line stands for itself. Grammar: valgrind's manual, "Callgrind Format Specification".
+Callgrind simulates caches as cachegrind does, and reports the object and address of each event, without debug
+information. The file must be written with `--dump-instr=yes --dump-line=no --compress-strings=no --compress-pos=no`, so
+that every line can be read by itself. Grammar: valgrind's manual, "Callgrind Format Specification".
 """
 
 from __future__ import annotations
@@ -17,15 +17,14 @@ from tracemap.inputs import opened
 
 _MOST_EVENTS = 64
 _MOST_DIGITS = 18
-"""Of a cost: what has as many fits into 64 bits, as does the sum of a few."""
+"""Most digits of a cost: a number with as many fits into 64 bits, and so does the sum of a few."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallCost:
-    """What calls of one instruction cost, all that the called function did included.
+    """The inclusive cost of the calls from one instruction.
 
-    `target` is the address that was called, `target_object` the object that it lies in; `costs` go by
-    `CallgrindCounts.events`.
+    `target` is the called address, in `target_object`; `costs` are in the order of `CallgrindCounts.events`.
     """
 
     object: str
@@ -37,9 +36,9 @@ class CallCost:
 
 @dataclass(frozen=True, slots=True)
 class CallgrindCounts:
-    """What callgrind counted: totals of the program, and costs by object and address of objects that were asked for.
+    """Callgrind's counts: totals of the program, and costs by object and address for the requested objects.
 
-    Addresses are those that the object's symbols count in. `caches` are callgrind's own words on the caches.
+    Addresses are in the address space of the object's symbols. `caches` are callgrind's descriptions of the caches.
     """
 
     events: tuple[str, ...]
@@ -50,10 +49,10 @@ class CallgrindCounts:
 
 
 def read_callgrind(path: Path, objects: Collection[str]) -> CallgrindCounts:
-    """Read the counts of some objects (by the names that the file calls them) and the totals.
+    """Read the totals, and the counts of some objects, given by their names in the file.
 
     Raises:
-        RunInvalid: it is no such file, was cut off, or has a line that is not understood; the message has its number.
+        RunInvalid: the file has another format, is truncated, or has an invalid line; the message has its number.
     """
     with opened(path, RunInvalid) as file:
         text = io.TextIOWrapper(file, encoding="utf-8", errors="surrogateescape")
@@ -61,7 +60,7 @@ def read_callgrind(path: Path, objects: Collection[str]) -> CallgrindCounts:
 
 
 class _Reader:
-    """Goes through a file once; what it knows so far."""
+    """One pass over a file, with its state."""
 
     def __init__(self, path: Path, objects: frozenset[str]) -> None:
         self._path = path
@@ -75,13 +74,13 @@ class _Reader:
         self._object = ""
         self._called_object = ""
         self._target = -1
-        """What the next line of costs was called for; -1: it is the costs of the instruction itself."""
+        """The called address if the next line has the costs of a call; -1 if it has the instruction's own costs."""
 
     def read(self, lines: Iterable[str]) -> CallgrindCounts:
         for self._number, line in enumerate(lines, start=1):
             text = line.rstrip("\n")
             if self._number == 1 and not text.startswith("# callgrind format"):
-                raise self._wrong("the file is not of the callgrind format")
+                raise self._wrong("the file is not in callgrind format")
             if text.startswith("0x"):
                 self._cost_line(text)
             elif text and not text.startswith("#"):
@@ -90,8 +89,8 @@ class _Reader:
             raise self._wrong("the file ends before its totals; valgrind did not finish")
         return CallgrindCounts(self._events, self._totals, tuple(self._caches), self._costs, tuple(self._calls))
 
-    def _wrong(self, what: str) -> RunInvalid:
-        return RunInvalid(f"{self._path}, line {self._number}: {what}")
+    def _wrong(self, fault: str) -> RunInvalid:
+        return RunInvalid(f"{self._path}, line {self._number}: {fault}")
 
     def _other_line(self, text: str) -> None:
         key, separator, value = text.partition("=")
@@ -113,7 +112,7 @@ class _Reader:
             if not 0 < len(self._events) <= _MOST_EVENTS or len(set(self._events)) < len(self._events):
                 raise self._wrong(f"bad list of events {value[:80]!r}")
         elif key == "positions" and value.strip() != "instr":
-            raise self._wrong("costs are not by instruction alone; record with --dump-instr=yes --dump-line=no")
+            raise self._wrong("costs are not by instruction only; record with --dump-instr=yes --dump-line=no")
         elif key == "desc" and " cache: " in value:
             self._caches.append(value)
         elif key == "totals":
@@ -138,13 +137,13 @@ class _Reader:
         except ValueError:
             address = -1
         if not 0 <= address < 1 << 63:
-            raise self._wrong(f"{text[:40]!r} is no address")
+            raise self._wrong(f"{text[:40]!r} is not an address")
         return address
 
     def _numbers(self, texts: list[str]) -> tuple[int, ...]:
-        """Costs in the order of the events; what is left out at the end is 0."""
+        """Costs in the order of the events; missing ones at the end are 0."""
         if len(texts) > len(self._events):
             raise self._wrong("more costs than events")
         if not all(text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS for text in texts):
-            raise self._wrong("a cost that is no number")
+            raise self._wrong("a cost is not a number")
         return (*map(int, texts), *(0 for _ in range(len(self._events) - len(texts))))

@@ -1,8 +1,8 @@
-"""What each column of a run's file means, and the SELECT that reads them under their canonical names.
+"""The meaning of each column in a run's file, and the SELECT that reads columns under their canonical names.
 
-Tables of users and of other tools are read too: names of ours are found whatever their case, times in other units, and
-every column of numbers that has no meaning of its own is a metric. Whole tables are read by SQL, which is a hundred
-times faster than Python; the head of a CSV, and the cell of it that is bad, are read cell by cell.
+Tables of users and of other tools are supported: column names in any case, times in other units, and every other column
+of numbers as a metric. SQL reads whole tables, a hundred times faster than Python. Only the head of a CSV, and the
+search for a bad cell, go cell by cell.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _KERNEL_NAMES = ("kernel", "dispatch", "name")
 _INTEGER_TYPES = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT")
 _REAL_TYPES = ("FLOAT", "DOUBLE", "HUGEINT", "UHUGEINT", "DECIMAL")
 _NUMBERS_OF_CALLS = ("tid", "node", "workgroup_x", "workgroup_y", "workgroup_z")
-"""Columns of numbers that tables of the hook's calls have (`hook.calls.CALL_COLUMNS`) and that measure nothing."""
+"""Columns of numbers in the hook's tables of calls (`hook.calls.CALL_COLUMNS`) that are not metrics."""
 
 CODE_OFFSET: Final = "code_offset"
-"""Of a row of a step whose place in the bundle is still to be found: bytes behind the beginning of its kernel."""
+"""Column of `step` rows without an address yet: bytes from the start of their kernel."""
 
 LAUNCH: Final = "launch_on_queue"
-"""Of a dispatch whose site is still to be found: the place of its launch among those of the run, on one queue."""
+"""Column of dispatches without a site yet: position among the launches of the run, on one queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,19 +46,19 @@ class FileColumn:
     """A column of the file that is read."""
 
     index: int
-    """Where it stands in the file, from 0."""
+    """Its position in the file, from 0."""
     name: str
-    """As it stands in the file."""
+    """Its name in the file."""
     means: str
-    """Its canonical name: one of COLUMNS, or the metric's own."""
+    """Its canonical name: one of COLUMNS, or the name of a metric."""
     type: str
     """The SQL type of the canonical column."""
     factor: int
-    """To nanoseconds; 1 for all that is not a time."""
+    """Nanoseconds per unit of a time; 1 for other columns."""
 
 
 def file_columns(path: Path, found: Sequence[tuple[str, str]]) -> list[FileColumn]:
-    """What each column that is used means; those without a meaning are left out.
+    """The columns of a file that are used, with their meanings.
 
     Args:
         path: the file, for the error.
@@ -67,15 +67,15 @@ def file_columns(path: Path, found: Sequence[tuple[str, str]]) -> list[FileColum
     Raises:
         RunInvalid: two columns have the same name, or the same meaning.
     """
-    # Of several names for the kernel's column only the first counts; a table of calls may well have another `name`.
+    # Only the first of the names for the kernel's column counts; a table of calls may have another column `name`.
     names = [name for name, _ in found]
-    kernel, durations = kernel_name(names), _what_durations_mean(names)
+    kernel, durations = kernel_name(names), _duration_meaning(names)
     columns: dict[str, FileColumn] = {}
-    for index, (name, found_type) in enumerate(found):
-        column = _column(index, name, found_type, kernel, durations)
+    for index, (name, sql_type_in_file) in enumerate(found):
+        column = _column(index, name, sql_type_in_file, kernel, durations)
         if column is None:
             continue
-        # SQL does not tell upper from lower case, so two metrics must differ by more than that.
+        # SQL ignores case, so two metrics must differ by more than that.
         other = columns.setdefault(column.means.lower(), column)
         if other is not column:
             raise RunInvalid(f"{path}: the columns {other.name!r} and {name!r} mean the same; keep one of them")
@@ -89,34 +89,34 @@ def columns_of(run: Run) -> list[FileColumn]:
 
 
 def kernel_name(names: Iterable[str]) -> str:
-    """Which of the names for the kernel's column there is; empty: not one."""
+    """The name of the kernel's column among these names, in lower case; empty if there is none."""
     plain = {name.strip().lower() for name in names}
     return next((name for name in _KERNEL_NAMES if name in plain), "")
 
 
-def of_workgroups(names: Iterable[str]) -> bool:
-    """Whether each row is the call of one workgroup, as in the table of the hook's calls: it says of which."""
+def has_workgroup_rows(names: Iterable[str]) -> bool:
+    """Whether every row is the call of one workgroup, as in the hook's table of calls: it has workgroup indices."""
     return not {"workgroup_x", "workgroup_y", "workgroup_z"}.isdisjoint(name.strip().lower() for name in names)
 
 
-def calls_of_workgroups(whose: str) -> Diagnostic:
-    """What a reader must know of a run whose rows are not dispatches."""
+def workgroup_calls_note(source: str) -> Diagnostic:
+    """The note on a run whose rows are workgroups, not dispatches."""
     text = (
-        f"{whose} tells calls of workgroups: cpu_ns adds up to that of the dispatches, but numbers of calls, and what "
-        "one took, are of workgroups; how long a dispatch took on the wall is not known"
+        f"{source} has calls of workgroups: cpu_ns adds up to that of the dispatches, but numbers of calls and times "
+        "per call are of workgroups; the wall time of a dispatch is unknown"
     )
     return Diagnostic("calls-of-workgroups", text)
 
 
-def _what_durations_mean(names: Sequence[str]) -> str:
-    """How long a workgroup took is time of its worker, which adds up; of a dispatch it is wall time."""
+def _duration_meaning(names: Sequence[str]) -> str:
+    """The meaning of a duration: CPU time for workgroups, which adds up over workers; wall time for dispatches."""
     plain = {name.strip().lower() for name in names}
-    tells_both = any(f"cpu_{unit}" in plain for unit in NS_OF_UNIT)
-    return "cpu_ns" if of_workgroups(names) and not tells_both else "duration_ns"
+    has_cpu_time = any(f"cpu_{unit}" in plain for unit in NS_OF_UNIT)
+    return "cpu_ns" if has_workgroup_rows(names) and not has_cpu_time else "duration_ns"
 
 
 def _column(index: int, name: str, found_type: str, kernel: str, durations: str) -> FileColumn | None:
-    """None: the column is not used (text that means nothing to us, or the unnamed index that pandas writes)."""
+    """A column with its meaning; None if it is not used (unknown text, or the unnamed index that pandas writes)."""
     plain = name.strip().lower()
     if plain in _KERNEL_NAMES:
         return FileColumn(index, name, "kernel", "VARCHAR", 1) if plain == kernel else None
@@ -134,7 +134,7 @@ def _column(index: int, name: str, found_type: str, kernel: str, durations: str)
 
 
 def metrics_of(columns: Iterable[FileColumn], clock: Clock) -> tuple[Metric, ...]:
-    """The columns that are measured, in the file's order; times are on `clock`."""
+    """The metrics among the columns, in the file's order; times are on `clock`."""
     return tuple(
         Metric(column.means, "ns", clock)
         if column.means in TIME_METRICS
@@ -145,7 +145,7 @@ def metrics_of(columns: Iterable[FileColumn], clock: Clock) -> tuple[Metric, ...
 
 
 def unit_of(metric: str) -> str:
-    """What a metric counts: times are in nanoseconds, and so are perf's two clocks, in whatever mode."""
+    """The unit of a metric: `ns` for times and for perf's two clocks in any mode, else `count`."""
     return "ns" if metric in TIME_METRICS or metric.partition(":")[0] in ("cpu-clock", "task-clock") else "count"
 
 
@@ -153,24 +153,24 @@ def unit_of(metric: str) -> str:
 
 
 def events_sql(run: Run) -> str:
-    """A SELECT of the run's events under canonical names: all of COLUMNS, then the metrics that are not in it.
+    """A SELECT of the run's events under canonical names: all of COLUMNS, then the other metrics.
 
-    Columns that the file lacks are NULL; `kind` is then `dispatch` and `warmup` false. Values that are no measurements
-    (negative times, infinities) make the scan fail, as bad numbers do; `badcells.explain_bad_cell` then says where.
+    Columns that the file lacks are NULL, except that `kind` is `dispatch` and `warmup` is false. Impossible values
+    (negative times, infinities) and bad numbers make the scan fail; `badcells.explain_bad_cell` then locates them.
     """
     columns = {column.means: column for column in columns_of(run)}
-    own = [name for name in columns if name not in COLUMNS]
+    metrics = [name for name in columns if name not in COLUMNS]
     cells = (
         f"{_cell(columns[name], run.format) if name in columns else _ABSENT[name]} AS {quoted(name)}"
-        for name in (*COLUMNS, *own)
+        for name in (*COLUMNS, *metrics)
     )
     return f"SELECT {', '.join(cells)} FROM {table_sql(run, columns.values())}"
 
 
 def table_sql(run: Run, columns: Iterable[FileColumn] = ()) -> str:
-    """The table function that reads the file: `columns` as what they are, the others of a CSV as text.
+    """The table function that reads the file: `columns` with their types, the other columns of a CSV as text.
 
-    A CSV's columns are named c0, c1 …, as their own names are hostile and may be doubled.
+    A CSV's columns are named c0, c1 …, because their own names may be hostile or duplicated.
     """
     if run.format == "parquet":
         return table_of("read_parquet", run.table)
@@ -186,9 +186,9 @@ def csv_sql(path: Path, types: Sequence[str]) -> str:
 
 
 def _ends_of_rows(path: Path) -> str:
-    """The option that says what ends rows, where names in the head have several lines, as spreadsheets allow.
+    """The option for line ends, needed if a column name spans several lines, as spreadsheets allow.
 
-    DuckDB goes by the first line end of all. Where a name has another one than rows have, it would find no row.
+    DuckDB infers the line end from the first one in the file. If a name contains another one, it would find no row.
     """
     with csv_rows(path) as rows:
         next(rows, None)
@@ -197,19 +197,19 @@ def _ends_of_rows(path: Path) -> str:
         return ""
     with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
         last = next(itertools.islice(file, lines - 1, None))
-    found = next((end for end in ("\r\n", "\n", "\r") if last.endswith(end)), "")
-    return found and f", new_line={found!a}"  # with backslashes, as DuckDB wants it
+    line_end = next((end for end in ("\r\n", "\n", "\r") if last.endswith(end)), "")
+    return line_end and f", new_line={line_end!a}"  # DuckDB expects it escaped
 
 
 def _csv_type(column: FileColumn) -> str:
-    """The type that a CSV's cells are read as. DuckDB rounds `1.5` read as BIGINT without a word, hence texts."""
+    """The SQL type for reading a CSV's cells: text for integers, because DuckDB silently rounds `1.5` to a BIGINT."""
     if column.factor == 1 and column.means in COLUMNS:
         return column.type
     return "DOUBLE" if column.factor > 1 or column.type == "DOUBLE" else "VARCHAR"
 
 
 _DEFAULTS: Final = {"kind": "'dispatch'", "warmup": "false"}
-"""Of columns that are not unknown where nothing is said."""
+"""Defaults of columns that are not NULL when absent."""
 _ABSENT: Final = {name: f"CAST(NULL AS {kind})" for name, kind in COLUMNS.items()} | _DEFAULTS
 
 _PLAIN = "CAST({cell} AS {type})"
@@ -217,23 +217,23 @@ _TEXT = (
     f"CASE WHEN {{cell}} ^@ '''' AND regexp_matches({{cell}}, {literal(IS_PREFIXED)}) THEN substr({{cell}}, 2) "
     "ELSE {cell} END"
 )
-"""The inverse of `inert.inert_cell`."""
+"""The inverse of `sanitize.inert_cell`."""
 _OR_DEFAULT = "coalesce(CAST({cell} AS {type}), {default})"
 _TIME = "CASE WHEN {cell} < 0 THEN error('negative time') ELSE CAST({cell} AS BIGINT) END"
 _TIME_IN_UNITS = (
     "CASE WHEN {cell} < 0 THEN error('negative time') ELSE CAST(round(CAST({cell} AS DOUBLE) * {factor}) AS BIGINT) END"
 )
-"""Small types of a file, as whole seconds in 32 bits, do not hold nanoseconds."""
+"""Converts to DOUBLE first, because a file's narrow type, such as seconds in 32 bits, cannot hold nanoseconds."""
 _FINITE = "CASE WHEN NOT isfinite({cell}) THEN error('not a number to count with') ELSE CAST({cell} AS DOUBLE) END"
 _WHOLE = (
     "CASE WHEN CAST({cell} AS DOUBLE) <> CAST(CAST({cell} AS BIGINT) AS DOUBLE) "
     "THEN error('not a number to count with') ELSE CAST({cell} AS BIGINT) END"
 )
-"""Of a text, which keeps all digits; one with a fraction is rounded as a whole number, and is another then."""
+"""An integer from text, which keeps all digits; a text with a fraction differs from its rounded value and fails."""
 
 
 def _cell(column: FileColumn, file_format: str) -> str:
-    """A column's values, checked as far as SQL does not check them by itself."""
+    """A column's values, with the checks that SQL does not do by itself."""
     return _checked(column, file_format).format(
         cell=f"c{column.index}" if file_format == "csv" else quoted(column.name),
         type=column.type,
@@ -258,76 +258,76 @@ def _checked(column: FileColumn, file_format: str) -> str:
 
 
 MOST_COLUMNS: Final = 2000
-"""Of a run. The database ends the process where it groups by some thousand aggregates."""
+"""Most columns of a run: the database kills the process when it computes several thousand aggregates per group."""
 
 
 def check_width(path: Path, columns: int, most: int = MOST_COLUMNS) -> None:
-    """Refuse a table that has more columns than are read.
+    """Reject a table with too many columns.
 
     Raises:
-        RunInvalid: it has.
+        RunInvalid: the table has more than `most` columns.
     """
     if columns > most:
-        raise RunInvalid(f"{path}: has {columns:,} columns, and at most {most:,} are read; leave some out")
+        raise RunInvalid(f"{path}: has {columns:,} columns, more than the limit of {most:,}; leave some out")
 
 
 _LONGEST_FIRST_LINE = 1 << 20
 
 
 @contextmanager
-def csv_rows(path: Path, named: str = "") -> Iterator[_csv.Reader]:
+def csv_rows(path: Path, name: str = "") -> Iterator[_csv.Reader]:
     """The rows of a CSV.
 
     Args:
         path: the file.
-        named: what messages call it; "": as it is called.
+        name: its name in messages; empty: the path.
 
     Raises:
-        RunInvalid: it cannot be read, or a row of it cannot.
+        RunInvalid: the file or a row cannot be read.
     """
     try:
-        _check_is_utf8(path, named or str(path))
+        _check_is_utf8(path, name or str(path))
         with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
             yield csv.reader(file, delimiter=delimiter(path))
     except (OSError, csv.Error) as error:
-        raise RunInvalid(f"{named or path}: cannot be read as a table: {error}") from error
+        raise RunInvalid(f"{name or path}: cannot be read as a table: {error}") from error
 
 
-def _check_is_utf8(path: Path, named: str) -> None:
-    """Refuse texts of wider characters, as spreadsheets write them: every second byte of such a header is 0."""
+def _check_is_utf8(path: Path, name: str) -> None:
+    """Reject UTF-16 and UTF-32, which spreadsheets write: every second byte of such a header is 0."""
     with path.open("rb") as file:
         start = file.read(4)
     if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in start:
-        raise RunInvalid(f"{named}: is a text in UTF-16 or UTF-32; save it as UTF-8")
+        raise RunInvalid(f"{name}: is a text in UTF-16 or UTF-32; save it as UTF-8")
 
 
 def delimiter(path: Path) -> str:
-    """A comma, unless the first line has semicolons or tabs and no comma."""
+    """The separator of cells: a comma, unless the first line has semicolons or tabs and no comma."""
     with path.open(encoding="utf-8-sig", errors="replace") as file:
         first_line = file.readline(_LONGEST_FIRST_LINE)
-    return next((mark for mark in ",;\t" if mark in first_line), ",")
+    return next((separator for separator in ",;\t" if separator in first_line), ",")
 
 
 _SEPARATED: Final = re.compile(r"[+-]?(?:\d{1,3}(?:[,.'\u00a0\u202f]\d{3})+(?:[.,]\d+)?|\d+,\d+)")
-"""A number as people write it, with marks between thousands or a decimal comma."""
+"""A number with separators between thousands, or with a decimal comma."""
 
 
-def left_out(names: Sequence[str], types: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[Diagnostic]:
-    """What a reader must know of columns of what only people read as numbers; `rows`: the first ones."""
+def column_notes(names: Sequence[str], types: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[Diagnostic]:
+    """Notes on columns whose cells look like numbers but do not parse; `rows` are the first ones."""
     for index, (name, found_type) in enumerate(zip(names, types, strict=True)):
         cells = [cell for row in rows for cell in row[index : index + 1] if cell]
-        odd = [cell for cell in cells if _SEPARATED.fullmatch(cell) and not is_number(cell)]
+        formatted = [cell for cell in cells if _SEPARATED.fullmatch(cell) and not is_number(cell)]
         is_metric = name.strip().lower() not in (*_KERNEL_NAMES, *COLUMNS, *_NUMBERS_OF_CALLS)
-        if found_type == "VARCHAR" and is_metric and len(odd) * 2 > len(cells):
+        if found_type == "VARCHAR" and is_metric and len(formatted) * 2 > len(cells):
             text = (
-                f"the column {name!r} is no metric, as {odd[0]!r} is no number here; write numbers without marks "
-                "between thousands, and fractions with a point"
+                f"column {name!r} is left out, because {formatted[0]!r} is not a number; write numbers without "
+                "separators between thousands, and with a decimal point"
             )
             yield Diagnostic("column-left-out", text)
 
 
 def sql_type(cells: Sequence[str]) -> str:
-    """The SQL type of a column with these cells: VARCHAR unless half of those that are not empty are numbers."""
+    """The SQL type of a column with these cells: VARCHAR unless at least half of its nonempty cells are numbers."""
     values = [cell for cell in cells if cell]
     numbers = [value for value in values if is_number(value)]
     if not numbers or len(numbers) * 2 < len(values):
@@ -336,7 +336,7 @@ def sql_type(cells: Sequence[str]) -> str:
 
 
 def is_number(text: str) -> bool:
-    """Whether a cell is a finite number; Python's underscores are not for CSV."""
+    """Whether a cell is a finite number; underscores, which Python accepts, are not."""
     try:
         return math.isfinite(float(text)) and "_" not in text
     except ValueError:

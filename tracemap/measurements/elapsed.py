@@ -1,9 +1,9 @@
-"""Where the elapsed time of a run went: running kernels, moving data, submissions in between, the host, the profiler.
+"""The parts of a run's elapsed time: kernels, transfers, queue, host, profiler.
 
-Every moment of the measured calls belongs to the first part that has something going on in it, so the parts add up to
-the elapsed time, to the nanosecond. When the host was in a call, and when the profiler wrote down what it saw, the
-program tells by stopping its clock (`Stops`); without that, only what lies between the submissions of one call is known
-to be the host's. What no part has is not explained.
+Every moment of the measured invocations belongs to the first part that was active in it. So the parts add up to the
+elapsed time, to the nanosecond. The program shows when an invocation ran and when the profiler wrote, because it stops
+its clock for the profiler (`Stops`). Without stops, only the time between the submissions of one invocation is known to
+be the host's. The rest is not explained.
 """
 
 from __future__ import annotations
@@ -26,35 +26,35 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Stops:
-    """When the program let its clock go on, call by call, and when it stopped it again, in ns on the host's clock."""
+    """Starts and stops of the program's clock, one pair per invocation, in ns on the host's clock."""
 
     going_ns: npt.NDArray[Any]
     stopped_ns: npt.NDArray[Any]
 
     @property
     def intervals(self) -> dict[str, npt.NDArray[Any]]:
-        """When the clock went, and when it stood between two calls: begin, end, and the number of the part."""
+        """Intervals of the running clock, and of the stopped clock between invocations: begin, end and part number."""
         import numpy as np
 
-        going, standing = np.full(len(self.going_ns), 4), np.full(max(0, len(self.going_ns) - 1), 3)
+        running, stopped = np.full(len(self.going_ns), 4), np.full(max(0, len(self.going_ns) - 1), 3)
         return {
             "s": np.concatenate((self.going_ns, self.stopped_ns[:-1])),
             "e": np.concatenate((self.stopped_ns, self.going_ns[1:])),
-            "part": np.concatenate((going, standing)),
+            "part": np.concatenate((running, stopped)),
         }
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """When the measured calls began and ended; unknown: the rows tell, and not what was before and after them."""
+    """Begin and end of the measured invocations; unknown: only the rows have times, not the host before and after."""
 
     begin_ns: Integer
     end_ns: Integer
 
 
-# What goes on, as intervals; the number of a part is its rank. A row lasts from its submission to its end, of which a
-# transfer has what follows its start. Rows of dispatches lie within their submission's.
-_GOING_ON: Final = """
+# Activities as intervals; the number of a part is its rank. A row lasts from its submission to its end; a transfer is
+# active from its start. Rows of dispatches are within the row of their submission.
+_ACTIVITIES: Final = """
 SELECT start_ns AS s, start_ns + duration_ns AS e,
     CASE kind WHEN 'dispatch' THEN 0 WHEN 'copy' THEN 1 WHEN 'fill' THEN 1 WHEN 'update' THEN 1 ELSE 2 END AS part
 FROM rows UNION ALL
@@ -72,20 +72,20 @@ WITH rows AS (SELECT invocation, kind, start_ns, duration_ns, submitted_ns FROM 
 SELECT greatest(s, {begin}) AS s, least(e, {end}) AS e, CAST(part AS TINYINT) AS part FROM ({intervals})
 WHERE e IS NOT NULL AND greatest(s, {begin}) < least(e, {end}) ORDER BY s
 """
-_SOME_INTERVALS: Final = "SELECT s, e, part FROM intervals WHERE rowid >= {first} AND rowid < {first} + {count}"
-_AT_A_TIME: Final = 1 << 20
-"""Intervals that are looked at together, so that memory does not grow with the run."""
+_BATCH: Final = "SELECT s, e, part FROM intervals WHERE rowid >= {first} AND rowid < {first} + {count}"
+_BATCH_SIZE: Final = 1 << 20
+"""Intervals per batch, so that memory does not grow with the run."""
 _RANKS: Final = range(5)
 
 
 def elapsed_parts(events: EventTable, elapsed_ns: Integer, span: Span, stops: Stops | None) -> ElapsedParts:
-    """The parts of the elapsed time of the measured calls; unknown where nothing has times.
+    """The parts of the elapsed time of the measured invocations; unknown if no row has times.
 
     Args:
-        events: the rows; those of a clock of its own have no `submitted_ns`.
-        elapsed_ns: how long the calls took.
-        span: of the calls, on the rows' clock.
-        stops: of the program's clock, on the rows' clock; None: they are not known.
+        events: the rows; those on a device's own clock have no `submitted_ns`.
+        elapsed_ns: the elapsed time of the invocations.
+        span: begin and end of the invocations, on the rows' clock.
+        stops: stops of the program's clock, on the rows' clock; None if unknown.
     """
     if elapsed_ns is UNKNOWN:
         return UNKNOWN_PARTS
@@ -95,9 +95,9 @@ def elapsed_parts(events: EventTable, elapsed_ns: Integer, span: Span, stops: St
     connection.execute(_intervals(events.name, span, by_stops=stops is not None))
     if stops is not None:
         connection.unregister("program_stops")
-    kernels, transfers, queue, stopped, host = owned = _owned_ns(connection)
+    kernels, transfers, queue, stopped, host = parts = _part_times(connection)
     connection.execute("DROP TABLE intervals")
-    rest = elapsed_ns - sum(owned)
+    rest = elapsed_ns - sum(parts)
     timed = connection.execute(f"SELECT 1 FROM {events.name} WHERE {_MEASURED} LIMIT 1").fetchall()
     if not timed or rest < 0:
         return UNKNOWN_PARTS
@@ -106,7 +106,7 @@ def elapsed_parts(events: EventTable, elapsed_ns: Integer, span: Span, stops: St
 
 
 def parts_by_device(events: EventTable, elapsed_ns: Integer) -> ElapsedParts:
-    """The same of rows on a device's own clock, which says nothing of the host: it may wait, too."""
+    """The parts for rows on a device's own clock, where time outside submissions may be the host's or a wait."""
     parts = elapsed_parts(events, elapsed_ns, Span(UNKNOWN, UNKNOWN), None)
     if parts.host_ns is UNKNOWN:
         return parts
@@ -114,52 +114,53 @@ def parts_by_device(events: EventTable, elapsed_ns: Integer) -> ElapsedParts:
 
 
 def of_host_alone(stops: Stops, warmup: int, calls: int) -> ElapsedParts:
-    """The same of calls that did nothing on a device, the first of which are warm-up: all is the host's or a stop."""
-    going, stopped = stops.going_ns[warmup:calls], stops.stopped_ns[warmup:calls]
-    host_ns = int((stopped - going).sum())
-    return ElapsedParts(0, 0, 0, host_ns, int(stopped[-1] - going[0]) - host_ns, 0, BY_STOPS)
+    """The parts for invocations `warmup` to `calls` without device work: host and profiler only."""
+    started, stopped = stops.going_ns[warmup:calls], stops.stopped_ns[warmup:calls]
+    host_ns = int((stopped - started).sum())
+    return ElapsedParts(0, 0, 0, host_ns, int(stopped[-1] - started[0]) - host_ns, 0, BY_STOPS)
 
 
 def _intervals(events: str, span: Span, *, by_stops: bool) -> str:
-    """What makes the table of all that goes on in the measured calls, in the order in which it begins."""
+    """SQL that creates the table of activities in the measured invocations, in the order of their begin."""
     begin, end = ("NULL" if at is UNKNOWN else str(at) for at in (span.begin_ns, span.end_ns))  # NULL: no limit
     return _INTERVALS.format(
         events=events,
         measured=_MEASURED,
-        intervals=_GOING_ON + (_BY_STOPS if by_stops else _BY_ROWS),
+        intervals=_ACTIVITIES + (_BY_STOPS if by_stops else _BY_ROWS),
         begin=begin,
         end=end,
     )
 
 
-def _owned_ns(connection: duckdb.DuckDBPyConnection) -> list[int]:
-    """The time that each part has of the table: what its intervals and those of the parts before it cover, less these.
+def _part_times(connection: duckdb.DuckDBPyConnection) -> list[int]:
+    """The time of each part: the union of its intervals and those of higher-ranked parts, minus the latter's union.
 
-    An interval covers what lies beyond the end of all that began before it.
+    An interval adds to a union the time after the latest end of all intervals that began earlier.
     """
     import numpy as np
 
     covered, reached = [0 for _ in _RANKS], [np.iinfo(np.int64).min for _ in _RANKS]
     ((count,),) = connection.execute("SELECT count(*) FROM intervals").fetchall()
-    for first in range(0, count, _AT_A_TIME):
-        some = connection.execute(_SOME_INTERVALS.format(first=first, count=_AT_A_TIME)).fetchnumpy()
+    for first in range(0, count, _BATCH_SIZE):
+        batch = connection.execute(_BATCH.format(first=first, count=_BATCH_SIZE)).fetchnumpy()
         for rank in _RANKS:
-            going_on = some["part"] <= rank
-            begins, ends = some["s"][going_on], some["e"][going_on]
+            is_active = batch["part"] <= rank
+            begins, ends = batch["s"][is_active], batch["e"][is_active]
             latest = np.maximum.accumulate(np.concatenate(([reached[rank]], ends)))
             covered[rank] += int(np.maximum(0, ends - np.maximum(begins, latest[:-1])).sum())
             reached[rank] = int(latest[-1])
-    return [both - before for before, both in pairwise([0, *covered])]
+    return [with_part - without for without, with_part in pairwise([0, *covered])]
 
 
 def added(parts: Sequence[ElapsedParts]) -> ElapsedParts:
-    """The parts of runs, of one at least, together; unknown as soon as one run's are.
+    """The sum of the parts of one or more runs; unknown if any run's are.
 
-    Where only some of them know the profiler's own work, nothing says how much it is of all: it is not explained.
+    If only some runs know the profiler's own work, that part is unknown, and counts as not explained.
     """
-    if len({each.profiler_found_by for each in parts}) > 1:
-        parts = [_profiler_unknown(each) for each in parts]
-    kernels, transfers, queue, host, profiler, rest = map(sum_of, zip(*(each.values() for each in parts), strict=True))
+    if len({of_run.profiler_found_by for of_run in parts}) > 1:
+        parts = [_profiler_unknown(of_run) for of_run in parts]
+    columns = zip(*(of_run.values() for of_run in parts), strict=True)
+    kernels, transfers, queue, host, profiler, rest = map(sum_of, columns)
     return ElapsedParts(kernels, transfers, queue, host, profiler, rest, parts[0].profiler_found_by)
 
 

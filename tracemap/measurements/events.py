@@ -1,7 +1,7 @@
-"""The events of a recording while it is put together: one table, which everything that saw something adds to.
+"""The table of events while a recording is assembled.
 
-The profile gives rows of what was timed, counting adds columns to the dispatches, sampling and simulating add rows of
-steps. The order of the rows is the column `row` until the run is written, which has no such column.
+The profile provides timed rows, counters add columns to the dispatches, sampling and simulation add `step` rows. The
+column `row` has the order of the rows until the run is written; the run has no such column.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from tracemap.measurements.sql import quoted
 if TYPE_CHECKING:
     import duckdb
 
-# The union of a submission's dispatches, clipped to it: on several workers they overlap. Events without times cover
-# nothing; `greatest` and `least` would pass over a NULL and take it for all that is left.
+# The union of a submission's dispatches, clipped to the submission: on several workers they overlap. Events without
+# times are excluded, because `greatest` and `least` ignore a NULL and would cover everything.
 _COVERED_SQL = """
 WITH event AS (SELECT {columns}, kind, start_ns, start_ns + duration_ns AS end_ns FROM {events}
                WHERE kind IN ('dispatch', 'execute') AND start_ns IS NOT NULL AND duration_ns IS NOT NULL
@@ -31,20 +31,20 @@ SELECT {key}, greatest(0, e - greatest(s, coalesce(reached, s))) AS covered_ns F
 
 
 def covered_sql(events: str, key: str) -> str:
-    """A SELECT of (key, covered_ns): in which parts of an execute's duration its submission's dispatches ran.
+    """A SELECT of (key, covered_ns): the time of an execute in which dispatches of its submission ran.
 
-    An execute has as many rows as dispatches; what one covers that an earlier one does not is in its row, so sums are
-    the part in which any of them ran.
+    An execute has one row per dispatch, with the time that no earlier dispatch covers. Their sum is the time in which
+    any of them ran.
 
     Args:
         events: a table or subquery with columns kind, submission_id, start_ns and duration_ns.
-        key: its column that tells executes apart.
+        key: the column that identifies executes.
     """
     columns = ", ".join(dict.fromkeys((key, "submission_id")))
     return _COVERED_SQL.format(events=events, columns=columns, key=key)
 
 
-# Joined, as what an UPDATE changes is kept in memory as it was.
+# A join, because an UPDATE would keep the old rows in memory.
 _WITH_COVERED = """
 (SELECT event.* REPLACE (CASE WHEN kind = 'execute' AND start_ns IS NOT NULL AND duration_ns IS NOT NULL
                          THEN coalesce(covered.ns, 0) ELSE covered_ns END AS covered_ns)
@@ -54,39 +54,39 @@ _WITH_COVERED = """
 
 
 class EventTable:
-    """The events of one execution, or of several launches of one program, in a table of DuckDB.
+    """The events of one execution, or of several launches of one program, in a DuckDB table.
 
     Attributes:
-        connection: holds the table; SQL of others may join it.
-        name: of the table: columns as in `model.COLUMNS`, metrics, and `row`, which counts from 1 in the order in which
-            rows will be written.
+        connection: the connection with the table; other SQL may join it.
+        name: the name of the table. Its columns are those of `model.COLUMNS`, metrics, and `row`, the position in which
+            the row will be written, from 1.
     """
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, name: str, query: str) -> None:
-        """Make the table of a SELECT, whose column `row` is an event's place in the file that it comes from."""
+        """Create the table from a SELECT, whose column `row` is the event's position in its source file."""
         self.connection = connection
         self.name = name
         connection.execute(f"CREATE OR REPLACE TABLE {name} AS {query}")
-        # Workers report in the order in which they get to it, which need not be that of the work.
+        # The order in which workers report need not be the order of the work.
         self._sort(_WITH_COVERED.format(events=name, parts=covered_sql(name, "row")), "start_ns")
 
     @property
     def dispatches(self) -> str:
-        """A subquery of the dispatches; column `submitted` numbers those of a kernel in the order of submission.
+        """A subquery of the dispatches; column `submitted` numbers the dispatches of a kernel in order of submission.
 
-        The program itself decides that order, so equal numbers are equal work, whichever execution it was.
+        The program decides that order, so equal numbers are the same work in every execution.
         """
         number = "row_number() OVER (PARTITION BY kernel ORDER BY submission_id, command_index, row)"
         return f"(SELECT *, {number} AS submitted FROM {self.name} WHERE kind = 'dispatch')"
 
     @property
     def count(self) -> int:
-        """How many rows there are."""
+        """Number of rows."""
         return self._rows("true")
 
     @property
     def measured(self) -> int:
-        """How many rows are of measured calls, and of events, not of steps inside of them."""
+        """Number of rows of measured invocations, without `step` rows."""
         return self._rows("NOT warmup AND kind <> 'step'")
 
     def _rows(self, which: str) -> int:
@@ -94,14 +94,14 @@ class EventTable:
         return int(count)
 
     def add_counts(self, query: str, names: Sequence[str]) -> int:
-        """Add columns of counts to the dispatches; other rows have none.
+        """Add columns of counts to the dispatches; they are NULL in other rows.
 
         Args:
             query: a SELECT of kernel, submitted, and the counts in the order of `names`.
             names: the columns to add.
 
         Returns:
-            How many dispatches have no counts.
+            The number of dispatches without counts.
         """
         cells = ", ".join(map(quoted, names))
         columns = ", ".join(("kernel", "submitted", *map(quoted, names)))
@@ -119,12 +119,12 @@ class EventTable:
         return int(without)
 
     def add_rows(self, query: str) -> None:
-        """Add the rows of a SELECT behind those that are there, in its order; columns that are new are added too."""
+        """Append the rows of a SELECT in its order, and add its new columns."""
         known = {name for name, *_ in self._described(self.name)}
         for name, kind, *_ in self._described(f"({query})"):
             if name not in known:
                 self.connection.execute(f"ALTER TABLE {self.name} ADD COLUMN {quoted(name)} {kind}")
-        # A window without an order goes by the rows as they come, which is the query's own order.
+        # A window without an order keeps the order of the query.
         self.connection.execute(
             f"INSERT INTO {self.name} BY NAME "
             f"SELECT (SELECT coalesce(max(row), 0) FROM {self.name}) + row_number() OVER () AS row, * FROM ({query})"
@@ -134,20 +134,20 @@ class EventTable:
         return self.connection.execute(f"DESCRIBE SELECT * FROM {source}").fetchall()
 
     def rewrite(self, rows: str) -> None:
-        """Make the table anew of a subquery that changes cells of its rows; their order stays."""
+        """Replace the table by a subquery that changes cells of its rows; the order of rows stays."""
         self._sort(rows, "row")
 
     def sort(self, keys: str) -> None:
-        """Order the rows anew, with NULL behind; what the keys do not tell apart stays as it is."""
+        """Sort the rows by keys, NULL last; rows with equal keys keep their order."""
         self._sort(self.name, keys)
 
     def _sort(self, rows: str, keys: str) -> None:
-        """Make the table of rows in an order. What is numbered without a window's own order need not be kept whole."""
+        """Create the table from sorted rows. A row_number without its own order streams instead of materializing."""
         self.connection.execute(
             f"CREATE OR REPLACE TABLE {self.name} AS SELECT row_number() OVER () AS row, * "
             f"FROM (SELECT * EXCLUDE row FROM {rows} ORDER BY {keys}, row)"
         )
 
     def in_order(self) -> duckdb.DuckDBPyRelation:
-        """The rows as they are written: the table holds them in their order, and a scan keeps it."""
+        """The rows in the order in which they are written, which is that of the table."""
         return self.connection.sql(f"SELECT * EXCLUDE row FROM {self.name}")

@@ -1,7 +1,7 @@
-"""Histograms of measured values: bins that suit them, and how many values lie in each; every value is in one.
+"""Histograms of measured values; every value is in exactly one bin, or counted as a zero.
 
-Times and counts often span decades: then bins are equal in the logarithm, and zeros, which have none, are counted
-apart. Bins of whole numbers hold whole numbers: one of a few each, or equally many.
+Times and counts often span decades. Bins then have equal logarithmic width, and zeros are counted separately. Edges of
+bins for integers are integers, so that every bin covers the same number of integers.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 MOST_BINS: Final = 40
 _SPANS_DECADES = 20
-"""From this ratio of the largest to the smallest value on, bins are equal in the logarithm."""
+"""Ratio of the largest to the smallest value from which bins are logarithmic."""
 _EXACT_BELOW = 2**53
-"""Whole numbers in double precision are exact below this."""
+"""Limit below which integers are exact in double precision."""
 
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """How many values lie in each bin, from `edges[i]` up to but not at `edges[i + 1]`; the last has its end too.
+    """Number of values per bin, from `edges[i]` up to but excluding `edges[i + 1]`; the last bin includes its end.
 
-    `whole`: all values are whole numbers, and so are the edges. `logarithmic`: bins are equal in the logarithm (about,
-    where they are whole), and `zeros` values are in no bin, being 0.
+    `whole`: all values and edges are integers. `logarithmic`: bins have equal logarithmic width (approximately, for
+    integers), and `zeros` values are 0 and in no bin.
     """
 
     edges: tuple[float, ...]
@@ -36,12 +36,12 @@ class Histogram:
 
     @property
     def total(self) -> int:
-        """How many values there are."""
+        """Number of values."""
         return self.zeros + sum(self.counts)
 
 
 def histogram(values: npt.NDArray[np.floating]) -> Histogram:
-    """The histogram of finite values, of which there is at least one."""
+    """The histogram of finite values; there must be at least one."""
     import numpy as np
 
     numbers = values.astype(np.float64)
@@ -59,7 +59,7 @@ def histogram(values: npt.NDArray[np.floating]) -> Histogram:
 
 
 def _edges(low: float, high: float, *, whole: bool, logarithmic: bool) -> tuple[float, ...]:
-    """Rising, the first at `low`, the last at `high` or, of whole numbers, above it."""
+    """Ascending edges, from `low` to `high`, or to above it for integers."""
     import numpy as np
 
     if logarithmic:

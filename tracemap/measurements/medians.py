@@ -18,29 +18,29 @@ if TYPE_CHECKING:
 
 # ---- order
 #
-# Order statistics: the values of a sample that bound its median, its quartiles, quantiles of weighted values.
+# Order statistics: bounds of the median, quartiles, and quantiles of weighted values.
 
 
 _TAIL = 0.025
-"""What a 95 % interval leaves out on either side."""
+"""The probability outside a 95 % interval on either side."""
 
 FEWEST = 6
-"""Values from which the least and the largest hold the median with 95 %: 1 - 2 / 2**6."""
+"""Fewest values whose smallest and largest bound the median with 95 %: 1 - 2 / 2**6."""
 
 
-@lru_cache(maxsize=64)  # asked for each target
+@lru_cache(maxsize=64)  # called for every target
 def median_ranks(count: int) -> tuple[int, int]:
-    """The ranks (from 1) of the values that bound the median with at least 95 %, whatever the distribution.
+    """The ranks (from 1) of the values that bound the median with at least 95 %, for any distribution.
 
-    How many of the values lie below the median is binomial (David and Nagaraja, Order Statistics, 2003, section 7.1).
+    The number of values below the median is binomial (David and Nagaraja, Order Statistics, 2003, section 7.1).
 
     Raises:
-        ValueError: there are fewer than `FEWEST` values, of which no two are sure enough.
+        ValueError: there are fewer than `FEWEST` values, too few for 95 %.
     """
     if count < FEWEST:
-        raise ValueError(f"{count} values do not tell between what bounds their median lies")
-    # Downwards from the middle, where half of the probability lies: the rank that has no more than a tail below it is
-    # near, however many values there are. An even count has a rank in the very middle, of which half is on either side.
+        raise ValueError(f"{count} values are too few for a 95 % interval of the median")
+    # Search downwards from the middle, which has half of the probability on either side: the rank with at most a tail
+    # below it is near the middle for any count. Half of the middle rank's probability is on each side if count is even.
     low = count // 2
     upto = 0.5 if count % 2 else 0.5 + _probability(count, low) / 2
     while (below := upto - _probability(count, low)) > _TAIL:
@@ -50,7 +50,7 @@ def median_ranks(count: int) -> tuple[int, int]:
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
-    """The first quartile, the median and the third quartile of a sample, interpolated between its values; not empty."""
+    """The first quartile, the median and the third quartile of a nonempty sample, interpolated between its values."""
     if len(values) == 1:
         return values[0], values[0], values[0]
     q1, median, q3 = statistics.quantiles(values, n=4, method="inclusive")
@@ -58,60 +58,60 @@ def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def weighted_quantile(weighted: Sequence[tuple[float, float]], part: float) -> float:
-    """The least of values, each with its weight, that with all that are less has this part of the weight; not empty."""
+    """The smallest value at which the cumulative weight reaches a fraction; `weighted` has (value, weight) pairs."""
     ordered = sorted(weighted)
-    enough = part * sum(weight for _, weight in ordered)
-    passed = accumulate(weight for _, weight in ordered)
-    reached = (value for (value, _), weight in zip(ordered, passed, strict=True) if weight >= enough)
+    target = part * sum(weight for _, weight in ordered)
+    cumulative = accumulate(weight for _, weight in ordered)
+    reached = (value for (value, _), weight in zip(ordered, cumulative, strict=True) if weight >= target)
     return next(reached, ordered[-1][0])
 
 
 def _probability(count: int, heads: int) -> float:
-    """That so many of `count` coins show heads."""
+    """The probability of `heads` heads among `count` fair coins."""
     ways = math.lgamma(count + 1) - math.lgamma(heads + 1) - math.lgamma(count - heads + 1)
     return math.exp(ways - count * math.log(2))
 
 
 # ---- drift
 #
-# By how much the machine was slower in one recording than in another, told by what should cost the same in both.
+# Drift of the machine between two recordings, from work that should cost the same in both.
 
 
 _LEAST_PARTS: Final = 3
-"""Of fewer, no drift of the machine can be told."""
-_ENOUGH: Final = 0.25
-"""Of both recordings: beside what takes fifty times as long, others find their data gone from caches."""
+"""Fewest unchanged parts from which drift can be estimated."""
+_LEAST_SHARE: Final = 0.25
+"""Least fraction of both recordings that must be unchanged: a kernel fifty times as long evicts the data of others."""
 
 
 def slower_by(unchanged: Sequence[tuple[float, float]], wholes: tuple[float, float]) -> float | Unknown:
-    """How many times as much the same work cost in the second recording; unknown where too little of it is there.
+    """The factor by which the same work cost more in the second recording; unknown if too little work is unchanged.
 
-    The median of the ratios, each counted by its cost: what one part does by itself does not move it.
+    It is the median of the ratios weighted by cost, so that a change of a single part does not move it.
 
     Args:
-        unchanged: of each part to which nothing was done what it cost, in the first recording and in the second.
-        wholes: what all parts cost, changed or not.
+        unchanged: the costs of each unchanged part in the first and the second recording.
+        wholes: the total costs of all parts, changed or not.
     """
-    ratios = [(two / one, one) for one, two in unchanged if one > 0 and two > 0]
-    parts = (sum(one for one, _ in unchanged), sum(two for _, two in unchanged))
-    if len(ratios) < _LEAST_PARTS or any(part < _ENOUGH * whole for part, whole in zip(parts, wholes, strict=True)):
+    ratios = [(second / first, first) for first, second in unchanged if first > 0 and second > 0]
+    sums = (sum(first for first, _ in unchanged), sum(second for _, second in unchanged))
+    has_enough = all(part >= _LEAST_SHARE * whole for part, whole in zip(sums, wholes, strict=True))
+    if len(ratios) < _LEAST_PARTS or not has_enough:
         return UNKNOWN
     return weighted_quantile(ratios, 0.5)
 
 
 # ---- medians
 #
-# The median of what was measured, and the interval in which it lies.
+# The median of measurements, with its 95 % interval.
 #
-# The ends of the interval are values of the sample (`order.median_ranks`). Neither a mean nor a normal distribution is
-# assumed: the times of programs have no symmetric distribution and no bounded spread (J.-Y. Le Boudec: Performance
-# Evaluation of Computer and Communication Systems, 2010, section 2.2). What is assumed is that values do not depend on
-# each other.
+# The ends of the interval are values of the sample (`median_ranks`). Neither a mean nor a normal distribution is
+# assumed, because times of programs have no symmetric distribution and no bounded spread (J.-Y. Le Boudec: Performance
+# Evaluation of Computer and Communication Systems, 2010, section 2.2). Values are assumed to be independent.
 
 
 @dataclass(frozen=True, slots=True)
 class Median:
-    """The median of `count` values, and the ends of its 95 % interval, unknown where there are too few values."""
+    """The median of `count` values, and the ends of its 95 % interval, which are unknown for too few values."""
 
     count: int
     value: Integer
@@ -120,32 +120,32 @@ class Median:
 
     @property
     def error(self) -> float:
-        """How far the interval reaches from the median, to its farther end, as a share of it; infinite: not known."""
+        """Distance from the median to the farther end of the interval, relative to the median; infinite if unknown."""
         if not (isinstance(self.value, int) and isinstance(self.low, int) and isinstance(self.high, int)):
             return math.inf
         reach = max(self.high - self.value, self.value - self.low)
         return reach / self.value if self.value else (math.inf if reach else 0.0)
 
     def is_near(self, other: Median, share: float) -> bool:
-        """Whether another median differs by no more than a share of this one; one that is unknown is near to none."""
+        """Whether another median differs by at most `share` of this one; false if either is unknown."""
         if not (isinstance(self.value, int) and isinstance(other.value, int)):
             return False
         return abs(other.value - self.value) <= share * self.value
 
     def overlaps(self, other: Median) -> bool:
-        """Whether two intervals have something in common; one that is unknown has nothing."""
+        """Whether the two intervals overlap; false if either is unknown."""
         low, high = self.low, self.high
         if not (isinstance(low, int) and isinstance(high, int)):
             return False
         return isinstance(other.low, int) and isinstance(other.high, int) and low <= other.high and other.low <= high
 
     def holds(self, value: Integer) -> bool:
-        """Whether a value lies in the interval; nothing lies in one that is unknown."""
+        """Whether a value is in the interval; false if the interval is unknown."""
         return self.overlaps(Median(1, value, value, value))
 
 
 def median_of(values: npt.NDArray[Any]) -> Median:
-    """The median of integers, rounded down where two lie in the middle, and its interval."""
+    """The median of integers, rounded down between two middle values, with its interval."""
     import numpy as np
 
     count = len(values)

@@ -19,16 +19,16 @@ from tracemap.units import INTEGER_LIMIT, UNKNOWN, Integer, Text, Unknown
 
 # ---- circumstances
 #
-# Under what a run was recorded: the machine and the time, what disturbed it, how long calls take on other devices.
+# Circumstances of a recording: the machine and the time, noise, and times on other devices.
 
 
 class Machine(Record, frozen=True):
-    """The machine that a run was recorded on, and when: by its own clock, which may be wrong."""
+    """The machine that a run was recorded on, and the time by its clock, which may be wrong."""
 
     host: Annotated[Text, msgspec.Meta(description="Its name.")]
-    cpu_model: Annotated[Text, msgspec.Meta(description="What its processor calls itself.")]
-    processors: Annotated[Integer, msgspec.Meta(description="Of the whole machine.")]
-    recorded_ns: Annotated[Integer, msgspec.Meta(description="Since 1970-01-01T00:00:00Z, when the run was written.")]
+    cpu_model: Annotated[Text, msgspec.Meta(description="The model name that its processor reports.")]
+    processors: Annotated[Integer, msgspec.Meta(description="Number of CPUs of the whole machine.")]
+    recorded_ns: Annotated[Integer, msgspec.Meta(description="When the run was written, since 1970-01-01T00:00:00Z.")]
 
 
 UNKNOWN_MACHINE: Final = Machine(UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN)
@@ -37,23 +37,23 @@ UNKNOWN_MACHINE: Final = Machine(UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def recorded_at(told: datetime) -> Integer:
-    """Nanoseconds since 1970 of a time that tells its zone; unknown before that, and where 64 bits do not hold them.
+def recorded_at(time: datetime) -> Integer:
+    """Nanoseconds since 1970 of a time with a time zone; unknown if it is earlier or does not fit 64 bits.
 
     >>> recorded_at(datetime(1970, 1, 1, 0, 0, 1, 700_000, UTC)), recorded_at(datetime(2300, 1, 1, tzinfo=UTC))
     (1700000000, UNKNOWN)
     """
-    nanoseconds = (told - _EPOCH) // timedelta(microseconds=1) * 1000
+    nanoseconds = (time - _EPOCH) // timedelta(microseconds=1) * 1000
     return nanoseconds if 0 <= nanoseconds <= INTEGER_LIMIT else UNKNOWN
 
 
 class Disturbance(Record, frozen=True):
-    """What disturbed the program while it was measured, summed over its threads.
+    """Noise while the program was measured, summed over its threads.
 
-    It was observed for `observed_ns` of the measured calls. `running_ns`, `waiting_ns`: time on a processor, and time
-    ready to run without one; `busy_ns`: time that all processors spent on any program; `stolen_ns`: time that the host
-    of a virtual machine gave to others, of all processors; frequencies are means of all processors; `load_percent`: the
-    machine's load average of a minute, 100 is one.
+    `observed_ns`: the part of the measured time that was observed; `running_ns`: time on a CPU; `waiting_ns`: time
+    ready to run without a CPU; `busy_ns`: time that all CPUs spent on any program; `stolen_ns`: time that the host of a
+    virtual machine gave to others, over all CPUs; `load_percent`: the machine's load average of a minute, in percent.
+    Frequencies are means of all CPUs.
     """
 
     observed_ns: Integer
@@ -72,13 +72,13 @@ class Disturbance(Record, frozen=True):
 
 
 UNOBSERVED: Final = Disturbance(**dict.fromkeys(Disturbance.__struct_fields__, UNKNOWN))
-"""What a run tells that nobody looked at while it was recorded."""
+"""The noise of a run that was not observed."""
 
 
 class DeviceTime(Record, frozen=True):
-    """How long a call took on a device, without the profiler: the median of calls, with its 95 % interval.
+    """Time of an invocation on a device, without the profiler: the median, with its 95 % interval.
 
-    Runs of earlier releases have the median of means of groups of calls.
+    Runs of earlier releases have the median of means of groups of invocations.
     """
 
     device: str
@@ -86,19 +86,19 @@ class DeviceTime(Record, frozen=True):
     low_ns: Integer
     high_ns: Integer
     groups: Count
-    calls: Annotated[Count, msgspec.Meta(description="In each group: 1, the median is that of single calls.")]
+    calls: Annotated[Count, msgspec.Meta(description="Invocations per group; 1: the median is of single ones.")]
 
 
 _NICE: Final = ("nice", "-n")
 
 
 def nice_words(niceness: int) -> tuple[str, ...]:
-    """How a shell that runs at niceness 0 runs a program at another (POSIX `nice`)."""
+    """The prefix of a shell command that runs a program at this niceness (POSIX `nice`); empty for 0."""
     return () if niceness == 0 else (*_NICE, str(niceness))
 
 
 def niceness_said(command: Sequence[str]) -> Text:
-    """The niceness that a run's command tells; unknown where there is no command.
+    """The niceness in a run's command; unknown without a command.
 
     >>> niceness_said(("nice", "-n", "-20", "iree-benchmark-module")), niceness_said(("iree-benchmark-module",))
     ('-20', '0')
@@ -108,45 +108,49 @@ def niceness_said(command: Sequence[str]) -> Text:
     return command[2] if tuple(command[:2]) == _NICE and len(command) > 2 else "0"
 
 
-def differing_inputs(ones: Iterable[Sequence[str]], twos: Iterable[Sequence[str]]) -> list[tuple[int, str, str]]:
-    """Arguments that runs tell differently: the number of each, what it is in ones of them, and in the others.
+def differing_inputs(first: Iterable[Sequence[str]], second: Iterable[Sequence[str]]) -> list[tuple[int, str, str]]:
+    """Arguments that differ between two sets of runs: index, value in the first, value in the second.
 
-    Sizes of inputs decide how much is to be done, their values which way that goes.
+    The sizes of inputs decide the amount of work, their values the control flow.
 
     >>> differing_inputs([("8xf32=1", "@a/x.npy")], [("8xf32=1", "@b/x.npy"), ("16xf32=1",)])
     [(0, '8xf32=1', '16xf32=1')]
     """
-    pairs = (zip(one, two, strict=False) for one, two in product(dict.fromkeys(ones), dict.fromkeys(twos)))
-    told = ((number, *pair) for of_runs in pairs for number, pair in enumerate(of_runs))
-    return [each for each in told if _without_folders(each[1]) != _without_folders(each[2])]
+    combinations = product(dict.fromkeys(first), dict.fromkeys(second))
+    values = (
+        (index, *pair)
+        for first_inputs, second_inputs in combinations
+        for index, pair in enumerate(zip(first_inputs, second_inputs, strict=False))
+    )
+    return [value for value in values if _without_folders(value[1]) != _without_folders(value[2])]
 
 
-def _without_folders(said: str) -> str:
-    """What is said of an input; a file of the same name is taken for the same one, wherever it lies."""
-    head, at, path = said.partition("@")
-    return head + at + PurePath(path).name if at else said
+def _without_folders(text: str) -> str:
+    """An input without the folder of its file: files of the same name count as the same input."""
+    head, at, path = text.partition("@")
+    return head + at + PurePath(path).name if at else text
 
 
 # ---- model
 #
-# A run: a table of events on disk, and a header that says how it came about.
+# A run: a table of events on disk, and a header that describes the recording.
 #
-# The table stays in its file (Parquet or CSV) and is read by the SQL engine, never row by row in Python. One row is
-# one event; the columns are listed in `COLUMNS`, every further numeric column is a metric. The header lies in
-# Parquet's key-value metadata, beside a CSV in `run.csv.json`.
+# The table stays in its file (Parquet or CSV), and the SQL engine reads it, never Python row by row. One row is one
+# event. `COLUMNS` lists the columns; every other numeric column is a metric. The header is in Parquet's key-value
+# metadata, or next to a CSV in `run.csv.json`.
 
 
 # ---- the header
 
 
 RUN_FORMAT_VERSION: Final = 4
-"""Version of the run's format. 1: first. 2: counts of workgroups are columns workgroups_x/y/z. 3: the header has the
-parts of the elapsed time, the median call with its interval, why no more calls were made, and what disturbed the
-program. 4: rows say when they were submitted; of the elapsed time the profiler's own work is a part."""
+"""Version of the run's format. 1: first. 2: workgroup counts are columns workgroups_x/y/z. 3: the header has the parts
+of the elapsed time, the median invocation with its interval, the reason for stopping, and the noise. 4: rows have the
+time of submission; the elapsed time has the profiler's own work as a part."""
 
 
 class Clock(enum.StrEnum):
-    """Where times come from. Times of different clocks are never compared or added."""
+    """The clock of times. Times of different clocks are never compared or added."""
 
     HOST = "host-monotonic"
     DEVICE = "device"
@@ -154,7 +158,7 @@ class Clock(enum.StrEnum):
 
 
 class RecordedCommand(Record, frozen=True):
-    """One command of a recorded command buffer, as the runtime reports it (kind as of events, or `barrier`)."""
+    """One command of a recorded command buffer, as reported by the runtime; its kind is an event's, or `barrier`."""
 
     kind: str
     kernel: Text
@@ -164,25 +168,25 @@ class RecordedCommand(Record, frozen=True):
 class RecordedBuffer(Record, frozen=True):
     """A command buffer that existed during the run.
 
-    `id` rises in creation order; `one_shot` buffers were made for a single submission; `program` is the index of its
-    command list in `programs` of the header (buffers made per call share one).
+    `id` increases in creation order; `one_shot` buffers were created for a single submission; `program` is the index of
+    its command list in `programs` of the header (buffers that are created on each call share one).
     """
 
-    # The runtime counts them. Attribution makes one number of an id and a place among commands, which must fit 64 bits.
+    # The runtime numbers them. Attribution packs an id and a command index into one integer, which must fit 64 bits.
     id: Annotated[int, msgspec.Meta(ge=0, le=2**40)]
     one_shot: bool
     program: Count
 
 
 class CacheSpeed(Record, frozen=True):
-    """How many bytes a cache of a core holds, and how many a second a copy moves whose data lies right behind it."""
+    """Size of a core's cache, and bandwidth of a copy whose data is just beyond that cache."""
 
     bytes: Positive
     bytes_per_second: Positive
 
 
 class Peaks(Record, frozen=True):
-    """The machine's speed limits, for the rules `code` and `model`; `caches` from the first level on, where known."""
+    """The machine's peak speeds, for the rules `code` and `model`; `caches` from the first level on, if known."""
 
     operations_per_second: Positive
     bytes_per_second: Positive
@@ -191,20 +195,18 @@ class Peaks(Record, frozen=True):
 
 
 class ElapsedParts(Record, frozen=True):
-    """The parts of the elapsed time of the measured calls; they add up to it. Unknown where the rows do not tell."""
+    """The parts of the elapsed time of the measured invocations, which add up to it; unknown without times of rows."""
 
-    kernels_ns: Annotated[Integer, msgspec.Meta(description="In which a dispatch ran, of whatever worker.")]
-    transfers_ns: Annotated[Integer, msgspec.Meta(description="In which a copy, fill or update of its own ran.")]
-    queue_ns: Annotated[Integer, msgspec.Meta(description="In which something was submitted, and no kernel ran.")]
-    host_ns: Annotated[Integer, msgspec.Meta(description="In a call, with nothing submitted: the host's code.")]
+    kernels_ns: Annotated[Integer, msgspec.Meta(description="Time in which a dispatch ran, on any worker.")]
+    transfers_ns: Annotated[Integer, msgspec.Meta(description="Time in which a transfer of its own ran.")]
+    queue_ns: Annotated[Integer, msgspec.Meta(description="Time in which work was submitted, but no kernel ran.")]
+    host_ns: Annotated[Integer, msgspec.Meta(description="Time in an invocation with nothing submitted: host code.")]
     profiler_ns: Annotated[
         Integer,
-        msgspec.Meta(
-            description="In which the profiler wrote down what it saw; unknown: it is in what is unexplained."
-        ),
+        msgspec.Meta(description="Time in which the profiler wrote its data; if unknown, it counts as unexplained."),
     ]
-    unexplained_ns: Annotated[Integer, msgspec.Meta(description="All of the elapsed time beside that.")]
-    profiler_found_by: Annotated[Text, msgspec.Meta(description="How the profiler's work was found.")]
+    unexplained_ns: Annotated[Integer, msgspec.Meta(description="The rest of the elapsed time.")]
+    profiler_found_by: Annotated[Text, msgspec.Meta(description="How the profiler's work was identified.")]
 
     def values(self) -> tuple[Integer, ...]:
         """The parts in the order of the fields."""
@@ -212,30 +214,30 @@ class ElapsedParts(Record, frozen=True):
 
     @property
     def explained_ns(self) -> Integer:
-        """All parts but what is not explained; unknown where that is."""
+        """The sum of all explained parts; unknown if the unexplained part is."""
         known = [part for part in self.values()[:-1] if isinstance(part, int)]
         return sum(known) if isinstance(self.unexplained_ns, int) else UNKNOWN
 
 
 BY_STOPS: Final = "stopped-clock"
-"""The profiler's work is what the program did while its own clock was stopped."""
+"""The profiler's work was identified as the time in which the program's own clock was stopped."""
 UNKNOWN_PARTS: Final = ElapsedParts(UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN)
 
 
 class Invocation(Record, frozen=True):
-    """How long a measured call of the function took, from its first submission to that of the next call.
+    """Time of a measured invocation, from its first submission to that of the next invocation.
 
-    `low_ns` and `high_ns` are the ends of the median's 95 % interval, which a few calls do not have.
+    `low_ns` and `high_ns` are the ends of the median's 95 % interval; unknown for too few invocations.
     """
 
     median_ns: Integer
     low_ns: Integer
     high_ns: Integer
-    ended_by: Annotated[Text, msgspec.Meta(description="Why no more calls were made.")]
+    ended_by: Annotated[Text, msgspec.Meta(description="Why the measurement stopped.")]
 
 
 class RunHeader(Document, frozen=True, kw_only=True):
-    """How a run came about: unknown is what was not told by whoever wrote the file."""
+    """Description of a recording; values that the writer of the file did not provide are unknown."""
 
     schema_version: Literal[4] = RUN_FORMAT_VERSION
     kind: Literal["run"] = "run"
@@ -246,38 +248,38 @@ class RunHeader(Document, frozen=True, kw_only=True):
     device: Text
     workers: Annotated[Integer, msgspec.Meta(description="Threads that share the work of a dispatch.")]
     clock: Annotated[Clock, msgspec.Meta(description="The clock of the times in the table.")]
-    iterations: Annotated[Integer, msgspec.Meta(description="Measured calls of the function.")]
-    warmup: Annotated[Integer, msgspec.Meta(description="Calls before them, marked in the table.")]
-    launches: Annotated[Count, msgspec.Meta(description="Of the program, one after another, that made them.")] = 1
-    elapsed_ns: Annotated[Integer, msgspec.Meta(description="Wall time of the measured calls.")]
+    iterations: Annotated[Integer, msgspec.Meta(description="Measured invocations of the function.")]
+    warmup: Annotated[Integer, msgspec.Meta(description="Warm-up invocations, marked in the table.")]
+    launches: Annotated[Count, msgspec.Meta(description="Consecutive processes of the program.")] = 1
+    elapsed_ns: Annotated[Integer, msgspec.Meta(description="Wall time of the measured invocations.")]
     invocation: Invocation
     disturbance: Disturbance
-    inputs: Annotated[tuple[str, ...], msgspec.Meta(description="What each argument was.")]
+    inputs: Annotated[tuple[str, ...], msgspec.Meta(description="The value of each argument.")]
     peaks: Peaks
     programs: Annotated[
         tuple[tuple[RecordedCommand, ...], ...],
-        msgspec.Meta(description="The distinct lists of commands that were recorded into command buffers."),
+        msgspec.Meta(description="The distinct command lists of the command buffers."),
     ]
     buffers: Annotated[tuple[RecordedBuffer, ...], msgspec.Meta(description="In creation order.")]
     tools: Annotated[tuple[str, ...], msgspec.Meta(description="Names and versions.")]
     diagnostics: tuple[Diagnostic, ...]
-    elapsed: Annotated[ElapsedParts, msgspec.Meta(description="What the elapsed time went for.")] = UNKNOWN_PARTS
-    line_bytes: Annotated[Integer, msgspec.Meta(description="Of a line of the machine's last-level cache.")] = UNKNOWN
+    elapsed: Annotated[ElapsedParts, msgspec.Meta(description="The parts of the elapsed time.")] = UNKNOWN_PARTS
+    line_bytes: Annotated[Integer, msgspec.Meta(description="Line size of the machine's last-level cache.")] = UNKNOWN
     simulated_line_bytes: Annotated[
-        Integer, msgspec.Meta(description="Of a line of the last-level cache that was simulated.")
+        Integer, msgspec.Meta(description="Line size of the simulated last-level cache.")
     ] = UNKNOWN
-    devices: Annotated[tuple[DeviceTime, ...], msgspec.Meta(description="What --compare-devices measured.")] = ()
+    devices: Annotated[tuple[DeviceTime, ...], msgspec.Meta(description="Results of --compare-devices.")] = ()
     machine: Annotated[Machine, msgspec.Meta(description="Where and when it was recorded.")] = UNKNOWN_MACHINE
-    events: Annotated[Integer, msgspec.Meta(description="Rows of the table without those of warm-up and of steps.")] = (
+    events: Annotated[Integer, msgspec.Meta(description="Rows of the table, without warm-up and `step` rows.")] = (
         UNKNOWN
     )
 
 
 ASSUMED_PEAKS: Final = Peaks(operations_per_second=50_000_000_000, bytes_per_second=10_000_000_000, source="assumed")
-"""Stands in where nobody measured the machine: one core of a present-day server. Only their ratio matters."""
+"""Peaks of one core of a present-day server, for machines that were not measured. Only their ratio matters."""
 
 UNTIMED: Final = Invocation(UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN)
-"""What a run tells of whose calls no time is known."""
+"""The invocation time of a run without times."""
 
 UNTOLD_HEADER: Final = RunHeader(
     module_sha256=UNKNOWN,
@@ -299,21 +301,21 @@ UNTOLD_HEADER: Final = RunHeader(
     tools=(),
     diagnostics=(),
 )
-"""The header of a table that came without one."""
+"""The header of a table without a header."""
 
 
 def parse_header(data: bytes, where: str) -> RunHeader:
-    """A header as `codec.pretty` writes it; `where` names the file in messages.
+    """Parse a header written by `codec.pretty`; `where` names the file in messages.
 
     Raises:
-        RunVersion: the header is of another format version.
-        RunInvalid: it is no header of a run, or a damaged one.
+        RunVersion: the header has another format version.
+        RunInvalid: the data is no header of a run, or is damaged.
     """
     try:
         header = decode_document(data, RunHeader)
     except OtherVersion as error:
         raise RunVersion(
-            f"{where}: the run is of format version {error.version}, this tracemap reads version "
+            f"{where}: the run has format version {error.version}, but this tracemap reads version "
             f"{RUN_FORMAT_VERSION}; record again, or use the tracemap that wrote it"
         ) from error
     except ValueError as error:
@@ -331,10 +333,10 @@ def parse_header(data: bytes, where: str) -> RunHeader:
 
 
 class EventKind(enum.StrEnum):
-    """What an event is. `execute` spans a whole submission; its dispatches have rows of their own.
+    """Kinds of events. `execute` spans a whole submission; its dispatches have rows of their own.
 
-    `step`: what was seen at one step of a kernel, be it one sample of the program counter or a simulator's counts. Its
-    values split the dispatches' over the ops of a kernel; it has no times of its own.
+    `step`: a measurement at one line of kernel IR: a sample of the program counter, or a simulator's counts. Its values
+    split the cost of dispatches over the ops of the kernel. It has no times.
     """
 
     DISPATCH = "dispatch"
@@ -371,53 +373,53 @@ COLUMNS: dict[str, str] = {
     "step": "BIGINT",
     "address": "BIGINT",
 }
-"""The columns that have a meaning of their own, with their SQL types; NULL is unknown.
+"""The columns with a fixed meaning, with their SQL types; NULL is unknown.
 
-`kind` defaults to dispatch; `call` is the k-th execution of its site or command; `invocation` counts calls of the
-entry point from 0, warm-up included; `start_ns` is on the run's clock, and so is `submitted_ns`, when the host
-submitted what is no dispatch (of a dispatch, its `execute` tells); `workgroups_x` … are how many workgroups a
-dispatch has; `payload_bytes` is how much a copy, fill or update moves; `covered_ns` is the part of an execute's
-duration in which a dispatch of it ran; `step` is a line of the kernel's text (0: machine code without a line),
-`address` an address in the executable's ELF image, as its symbols count.
+`kind` defaults to dispatch. `call`: index of the execution of its site or command. `invocation`: index of the
+invocation of the entry point, from 0, warm-up included. `start_ns` and `submitted_ns` are on the run's clock;
+`submitted_ns` is the time of submission by the host (for a dispatch, its `execute` has it). `workgroups_x` …: workgroup
+counts of a dispatch. `payload_bytes`: bytes moved by a copy, fill or update. `covered_ns`: the part of an execute's
+duration in which a dispatch of it ran. `step`: a line of kernel IR (0: machine code without a line). `address`: an
+address in the executable's ELF image, in the address space of its symbols.
 """
 
 SAMPLES = "samples"
-"""The metric of rows of steps that are samples of the program counter: one each."""
+"""Metric of `step` rows: samples of the program counter, one per row."""
 INSTRUCTIONS = "Ir"
-"""The metric of rows of steps that a simulator counted: instructions that were run."""
+"""Metric of `step` rows: executed instructions, counted by a simulator."""
 READ_MISSES = "D1mr"
-"""Reads that missed the first-level cache, in a simulation."""
+"""Simulated reads that missed the first-level cache."""
 LAST_LEVEL_MISSES = ("ILmr", "DLmr", "DLmw")
-"""Misses of the last-level cache, in a simulation: instructions, reads and writes. Each fetches a line of memory."""
+"""Simulated misses of the last-level cache: instructions, reads and writes. Each one fetches a cache line."""
 STAND_INS = "Ir_stand_in"
-"""Those of the simulated instructions that stand in for instructions which the simulated build lacks."""
+"""Simulated instructions that stand in for instructions which the simulated build lacks."""
 CORE_CYCLES: Final = "core_cycles"
-"""For how many cycles simulated instructions keep a core busy, estimated from the throughput of each."""
+"""Cycles for which simulated instructions keep a core busy, estimated from their throughput."""
 STEP_METRICS = (
     *(SAMPLES, INSTRUCTIONS, "I1mr", "ILmr", "Dr", "D1mr", "DLmr", "Dw", "D1mw", "DLmw", STAND_INS),
     CORE_CYCLES,
 )
-"""Metrics that only rows of steps have, in runs with a column `step`; those that cachegrind has too have its names."""
+"""Metrics that only `step` rows have, in runs with a column `step`; metrics of cachegrind have cachegrind's names."""
 
 CACHE_SIMULATED: Final = "cache-simulated"
-"""The diagnostic of runs whose rows of steps have counts of a simulator, which runs one call."""
+"""The diagnostic of runs whose `step` rows have counts of a simulator, which runs one invocation."""
 
 
 def calls_counted(metric: str, iterations: Integer) -> Integer:
-    """How many calls a recorded run's sum of a metric is of, where it timed so many: one call alone is simulated."""
+    """Number of invocations in a recorded run's sum of a metric: 1 for simulated metrics, else `iterations`."""
     is_simulated = metric in STEP_METRICS and metric != SAMPLES
     return 1 if is_simulated and isinstance(iterations, int) else iterations
 
 
 TIME_METRICS = ("cpu_ns", "duration_ns")
-"""Columns of `COLUMNS` that are metrics; the others are bookkeeping."""
+"""The columns of `COLUMNS` that are metrics."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A column that is measured: its name, unit (`ns`, `bytes`, `count`), clock and how it is aggregated (`sum`).
+    """A measured column: its name, unit (`ns`, `bytes`, `count`), clock and aggregation (`sum`).
 
-    `type` is the SQL type of its values: `BIGINT`, or `DOUBLE` where they are not whole numbers.
+    `type` is the SQL type of its values: `BIGINT`, or `DOUBLE` if they have fractions.
     """
 
     name: str
@@ -429,14 +431,16 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A readable run: its header, the file that holds its events (`format` is `parquet` or `csv`), and its columns.
+    """A readable run: its header, the file of its events (`format` is `parquet` or `csv`), and its columns.
 
-    `columns` are the names as they stand in the file, in order; `metrics` those among them that are measured,
-    under their canonical names (`duration_us` is the metric `duration_ns`).
-    `has_header` is False for a bare CSV: nothing then says which module it belongs to. `given`: what the user named,
-    where the table is one that was made of it. `tells_order`: its column `columns.LAUNCH` has the order of launches, by
-    which sites are found. `site_choices`: names in the column `site` that stand for several sites; a row is of one.
-    `copy`: what came through a pipe, byte by byte.
+    Attributes:
+        columns: the column names in the file, in order.
+        metrics: the measured columns under their canonical names (`duration_us` is the metric `duration_ns`).
+        has_header: False for a bare table, whose module is unknown.
+        given: the file that the user passed, if the table was converted from it.
+        tells_order: its column `columns.LAUNCH` has the order of launches, from which sites are inferred.
+        site_choices: names in the column `site` that stand for several sites; a row belongs to one of them.
+        copy: a byte-by-byte copy of a run that came through a pipe.
     """
 
     header: RunHeader
@@ -452,22 +456,22 @@ class Run:
 
     @property
     def file(self) -> str:
-        """The file as the user knows it."""
+        """The file that the user passed."""
         return str(self.table) if isinstance(self.given, Unknown) else self.given
 
     @property
     def file_name(self) -> str:
-        """The same without its folder."""
+        """The name of `file`, without its folder."""
         return PurePath(self.file).name
 
     @property
     def step_metrics(self) -> tuple[Metric, ...]:
-        """The metrics that its rows of steps have; none where no column says what a step is."""
+        """The metrics of its `step` rows; empty without a column `step`."""
         has_steps = any(name.strip().lower() == "step" for name in self.columns)
         return tuple(metric for metric in self.metrics if has_steps and metric.name in STEP_METRICS)
 
     def invocations_of(self, metric: Metric) -> Integer:
-        """How many calls of the function its values of a metric are of: all timed ones, but one that was simulated."""
+        """Number of invocations in which a metric was measured: all timed ones, or the one that was simulated."""
         if metric not in self.step_metrics or metric.name == SAMPLES:
             return self.header.iterations
         simulated = tells(self.header.diagnostics, CACHE_SIMULATED)

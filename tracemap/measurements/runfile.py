@@ -1,8 +1,7 @@
-"""Runs as files: Parquet (the header in its key-value metadata) or CSV (the header beside it, in `run.csv.json`).
+"""Runs as files: Parquet (header in its key-value metadata) or CSV (header next to it, in `run.csv.json`).
 
-Tables of users and of other tools are read too. Reading a run looks at its header and first rows only; the values are
-checked by the one scan that the attribution makes (`columns.events_sql`), and a bad one is located after that scan has
-failed (`badcells`).
+Tables of users and of other tools are supported. Reading a run looks only at its header and first rows. The single scan
+of the attribution checks the values (`columns.events_sql`); if it fails, `badcells` locates the bad value.
 """
 
 from __future__ import annotations
@@ -21,16 +20,16 @@ from tracemap.diagnostics import Diagnostic
 from tracemap.errors import RunEmpty, RunInvalid, TargetUnwritable, TracemapError, check_limits, start_of
 from tracemap.inputs import opened, stored_bytes
 from tracemap.measurements.columns import (
-    calls_of_workgroups,
     check_width,
+    column_notes,
     csv_rows,
     csv_sql,
     file_columns,
+    has_workgroup_rows,
     kernel_name,
-    left_out,
     metrics_of,
-    of_workgroups,
     sql_type,
+    workgroup_calls_note,
 )
 from tracemap.measurements.model import COLUMNS, STEP_METRICS, UNTOLD_HEADER, Clock, Run, RunHeader, parse_header
 from tracemap.measurements.sql import (
@@ -63,24 +62,24 @@ _SAMPLE_ROWS = 1000
 
 
 def check_target(target: Path, *, force: bool) -> None:
-    """Find out before the work whether a run can be written: its table, and the header beside a CSV.
+    """Check, before the work starts, whether a run can be written: its table, and the header next to a CSV.
 
     Raises:
-        UsageInvalid: the name ends as files of another kind do.
-        TargetExists: one of them exists and `force` is not set.
-        TargetUnwritable: the folder does not exist or may not be written, or the target is a folder itself, or called
-            like what would not be read back as a run of ours.
+        UsageInvalid: the name has the suffix of another kind of file.
+        TargetExists: one of the files exists and `force` is not set.
+        TargetUnwritable: the folder does not exist or is not writable, the target is a folder, or its name would
+            prevent reading it back as a run.
     """
     if not _is_utf8(str(target)):
-        raise TargetUnwritable(f"{target}: the name is not UTF-8, which the database cannot take; choose another")
+        raise TargetUnwritable(f"{target}: the name is not UTF-8, which the database needs; choose another")
     if target.suffix == ".ireeprof":
         raise TargetUnwritable(
-            f"{target}: a run is a table, not a profile of IREE's, as which it would be read by this name; name a "
-            ".parquet or .csv (record --keep-profile keeps IREE's profile beside it)"
+            f"{target}: the suffix .ireeprof is for IREE's profiles, but a run is a table; choose a name with .parquet "
+            "or .csv (record --keep-profile also keeps IREE's profile)"
         )
     check_table_name(target)
     check_file(target, force=force)
-    if _has_header_beside(target):
+    if _has_header_file(target):
         header = header_path(target)
         check_file(header, force=force or (not target.exists() and is_header(header)))
 
@@ -93,12 +92,12 @@ def _is_utf8(name: str) -> bool:
     return True
 
 
-def _has_header_beside(target: Path) -> bool:
+def _has_header_file(target: Path) -> bool:
     return is_csv(target) and not is_stream(target)
 
 
 def is_header(path: Path) -> bool:
-    """Whether a file is a run's header; without its table it is what a recording left that was killed just then."""
+    """Whether a file is a run's header. A header without its table is left by a recording that was killed."""
     try:
         parse_header(stored_bytes(path, RunInvalid), str(path))
     except (OSError, TracemapError):
@@ -107,50 +106,50 @@ def is_header(path: Path) -> bool:
 
 
 def header_path(table: Path) -> Path:
-    """Where the header of a CSV lies."""
+    """The path of a CSV's header."""
     return table.with_name(table.name + ".json")
 
 
 def files_of(target: Path) -> list[Path]:
-    """What is written where a run goes to a target: its table, and the header beside a CSV."""
-    return [target, *([header_path(target)] if _has_header_beside(target) else [])]
+    """The files of a run at a target: its table, and the header next to a CSV."""
+    return [target, *([header_path(target)] if _has_header_file(target) else [])]
 
 
 def write_run(header: RunHeader, events: duckdb.DuckDBPyRelation, target: Path, *, force: bool) -> None:
-    """Write a run: CSV where the name ends in `.csv`, else Parquet. Nothing half written is ever under the name.
+    """Write a run atomically: CSV if the name ends in `.csv`, else Parquet.
 
-    A CSV that goes to standard output or to a pipe has no header beside it.
+    A CSV on standard output or in a pipe has no header file.
 
     Args:
-        header: how the run came about.
+        header: the header.
         events: the table, with columns as in `measurements.model.COLUMNS` and metrics.
-        target: the file to make.
-        force: replace what is there.
+        target: the file to write.
+        force: replace existing files.
 
     Raises:
-        TargetExists: there is something and `force` is not set.
-        TargetUnwritable: it cannot be written.
+        TargetExists: a file exists and `force` is not set.
+        TargetUnwritable: the target cannot be written.
     """
     check_target(target, force=force)
     text = pretty(header)
-    if not _has_header_beside(target):
+    if not _has_header_file(target):
         parquet = f"FORMAT parquet, KV_METADATA {{{PARQUET_KEY}: {literal(text)}}}"
         copy_to(events, target, CSV if is_csv(target) else parquet)
         return
-    with copied(events, target, CSV), replaced(header_path(target)) as beside:
-        beside.write_text(text, encoding="utf-8")
+    with copied(events, target, CSV), replaced(header_path(target)) as header_file:
+        header_file.write_text(text, encoding="utf-8")
         if force:
-            end_of_links(target).unlink(missing_ok=True)  # the header comes first, and never beside an old table
+            end_of_links(target).unlink(missing_ok=True)  # a new header is never next to an old table
 
 
 def with_events(run: Run, header: RunHeader, events: duckdb.DuckDBPyRelation, folder: Path) -> Run:
-    """A run with other events in place of its own, and what is to be said of them.
+    """A run with its events and header replaced.
 
     Args:
-        run: the run.
-        header: that of the new one.
-        events: its table.
-        folder: where it is put; it is made, and must stay as long as the run.
+        run: the original run.
+        header: the new header.
+        events: the new events.
+        folder: the folder to create for the new run; it must exist as long as the run is used.
     """
     folder.mkdir()
     table = folder / run.table.name
@@ -162,19 +161,19 @@ def with_events(run: Run, header: RunHeader, events: duckdb.DuckDBPyRelation, fo
 
 
 def read_run(path: Path) -> Run:
-    """Open a run: one of ours, or a bare CSV or Parquet table of somebody else.
+    """Open a recorded run, or a bare CSV or Parquet table from elsewhere.
 
     Raises:
-        RunInvalid: no such file, no table, no column that names the kernel, or no metric.
-        RunVersion: its header is of another format version.
-        RunEmpty: a table without a header and without a row.
+        RunInvalid: there is no such file, no table, no column of kernel names, or no metric.
+        RunVersion: the header has another format version.
+        RunEmpty: the table has no header and no row.
     """
     with opened(path, RunInvalid) as file:
         magic = file.read(len(_PARQUET_MAGIC))
     if magic.startswith(_COMPRESSED):
         raise RunInvalid(f"{path}: is compressed; unpack it first, for example: tracemap attribute <(zcat {path.name})")
     if not _is_utf8(str(path)):
-        raise RunInvalid(f"{path}: its name is not UTF-8, which the database does not take; rename it")
+        raise RunInvalid(f"{path}: its name is not UTF-8, which the database needs; rename it")
     return _read_parquet_run(path) if magic == _PARQUET_MAGIC else _read_csv_run(path)
 
 
@@ -191,37 +190,38 @@ def _read_parquet_run(path: Path) -> Run:
         raise RunInvalid(f"{path}: cannot be read as Parquet: {damage_of(error)}") from error
     header = parse_header(pairs[0][0], str(path)) if pairs else None
     check_width(path, len(described))
-    found = {str(name): str(kind) for name, kind, *_ in described}
-    if is_empty and found:
-        raise RunEmpty(f"{path}: the table has columns and no event")
-    return _run(path, "parquet", header, list(found.items()))
+    columns = {str(name): str(kind) for name, kind, *_ in described}
+    if is_empty and columns:
+        raise RunEmpty(f"{path}: the table has columns but no event")
+    return _run(path, "parquet", header, list(columns.items()))
 
 
 def _read_csv_run(path: Path) -> Run:
-    beside = header_path(path)
-    header = parse_header(stored_bytes(beside, RunInvalid), str(beside)) if os.path.lexists(beside) else None
+    header_file = header_path(path)
+    has_header = os.path.lexists(header_file)
+    header = parse_header(stored_bytes(header_file, RunInvalid), str(header_file)) if has_header else None
     with csv_rows(path) as rows:
         names = tuple(map(plain_cell, next(rows, ())))
         check_width(path, len(names))
         sample = list(itertools.islice(rows, _SAMPLE_ROWS))
-    # A table with a header of ours may be empty: the program ran without any work.
+    # A recorded table may be empty: the program ran without dispatching any work.
     if not names and header is None:
         raise RunEmpty(f"{path}: the file is empty: no events")
     if header is None and not any(sample) and kernel_name(names):
-        raise RunEmpty(f"{path}: the table has a header line and no event")
+        raise RunEmpty(f"{path}: the table has a header line but no event")
     types = _csv_types(path, names, sample)
-    told = left_out(names, types, sample) if header is None else ()
-    return _run(path, "csv", header, list(zip(names, types, strict=True)), tuple(told))
+    notes = column_notes(names, types, sample) if header is None else ()
+    return _run(path, "csv", header, list(zip(names, types, strict=True)), tuple(notes))
 
 
 def _csv_types(path: Path, names: Sequence[str], sample: Sequence[Sequence[str]]) -> list[str]:
-    """The SQL types of a CSV's columns, told from its first rows, or from the first that have a value."""
+    """The SQL types of a CSV's columns, inferred from its first rows, or from the first with a value."""
     columns = [[row[index] for row in sample if index < len(row)] for index in range(len(names))]
     types = list(map(sql_type, columns))
     has_steps = "step" in {name.strip().lower() for name in names}
     for index, name in enumerate(names):
         if has_steps and name in STEP_METRICS and types[index] == "VARCHAR":
-            # Rows of steps may come after many thousand others, or be none at all; what they count is whole.
+            # Step rows may come after thousands of others, or not at all; their counts are integers.
             types[index] = "BIGINT"
         elif len(sample) == _SAMPLE_ROWS and not any(columns[index]) and name.strip().lower() not in COLUMNS:
             types[index] = sql_type(_first_values(path, len(names), index))
@@ -229,12 +229,12 @@ def _csv_types(path: Path, names: Sequence[str], sample: Sequence[Sequence[str]]
 
 
 def _first_values(path: Path, width: int, index: int) -> list[str]:
-    """The first values of a column that has none in the first rows; none where the table cannot be read so far."""
+    """The first values of a column that is empty in the first rows; empty if the table cannot be read."""
     query = f"SELECT c{index} FROM {csv_sql(path, ['VARCHAR'] * width)} WHERE c{index} <> '' LIMIT {_SAMPLE_ROWS}"
     try:
         return [str(value) for (value,) in rows_of(query)]
     except reading_errors() as error:
-        check_limits(error)  # of all else the scan of all values will say where
+        check_limits(error)  # for all other errors, the later scan of all values names the place
         return []
 
 
@@ -242,7 +242,7 @@ _LISTED, _LONGEST_NAME = 20, 40
 
 
 def _listed(names: Sequence[str]) -> str:
-    """Names for a message, which a file that is no table at all must not make long."""
+    """Names for a message, shortened, because a file that is no table may have very long ones."""
     shown = [start_of(name, _LONGEST_NAME) for name in names[:_LISTED]]
     more = [f"… ({len(names)} in all)"] if len(names) > _LISTED else []
     return ", ".join(for_terminal(name) for name in [*shown, *more]) or "nothing"
@@ -252,13 +252,13 @@ def _run(
     path: Path,
     file_format: str,
     header: RunHeader | None,
-    found: list[tuple[str, str]],
-    told: tuple[Diagnostic, ...] = (),
+    types: list[tuple[str, str]],
+    notes: tuple[Diagnostic, ...] = (),
 ) -> Run:
-    """The run of a file with the `found` columns (name and SQL type); `told` of a table without a header of ours."""
-    columns = file_columns(path, found)
+    """The run of a file with these columns (name, SQL type); `notes` are those on a table without a header."""
+    columns = file_columns(path, types)
     metrics = metrics_of(columns, Clock.UNKNOWN if header is None else header.clock)
-    names = tuple(name for name, _ in found)
+    names = tuple(name for name, _ in types)
     has_kernel = any(column.means == "kernel" for column in columns)
     if not has_kernel or not metrics:
         missing = (
@@ -267,10 +267,10 @@ def _run(
             else "column that names the kernel (kernel, dispatch or name)"
         )
         raise RunInvalid(f"{path}: there is no {missing}; its columns are: {_listed(names)}")
-    if header is None and of_workgroups(names):
-        told = (*told, calls_of_workgroups("the table"))
+    if header is None and has_workgroup_rows(names):
+        notes = (*notes, workgroup_calls_note("the table"))
     return Run(
-        header or structs.replace(UNTOLD_HEADER, diagnostics=told),
+        header or structs.replace(UNTOLD_HEADER, diagnostics=notes),
         path,
         file_format,
         names,

@@ -1,4 +1,4 @@
-"""DuckDB: connections of bounded memory, and quoting (names of columns and files are hostile)."""
+"""DuckDB connections with bounded memory, and quoting, because names of columns and files may be hostile."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 
 _MEGABYTE = 1_000_000
 MOST_MEMORY: Final = MOST_MEMORY_MB * _MEGABYTE
-"""Bytes that a database holds in memory at most, where nobody asks for more or less."""
+"""Default memory limit of a database, in bytes."""
 _LEAST_MEMORY = LEAST_MEMORY_MB * _MEGABYTE
 
 
 CSV: Final = "FORMAT csv, HEADER true"
-"""Options of COPY under which texts are written so that no spreadsheet calculates with them."""
+"""Options of COPY for CSV. With them, texts are escaped so that no spreadsheet evaluates them as formulas."""
 
 
 _idle: list[duckdb.DuckDBPyConnection] = []
-"""Databases that have answered questions about files and hold nothing: to open one takes longer than they took."""
+"""Empty databases to reuse, because opening one takes longer than a query about a file."""
 
 
 def _close_idle() -> None:
-    """A child would have these without the threads that do their work, and hang with the first question."""
+    """Close idle databases before a fork: a child would have them without their threads and hang at its first query."""
     while _idle:
         _idle.pop().close()
 
@@ -56,15 +56,15 @@ def _opened() -> duckdb.DuckDBPyConnection:
 
 @contextmanager
 def asked_database() -> Iterator[duckdb.DuckDBPyConnection]:
-    """A connection for questions about files: nothing is made or set in it.
+    """A connection for read-only queries about files: callers create no tables and change no settings.
 
-    Some damage of a file is to DuckDB an error of its own, after which the database answers nothing any more.
+    For some damaged files DuckDB reports an internal error, and the database is unusable afterwards; it is then closed.
     """
     connection = _opened()
     try:
         yield connection
     except BaseException as error:
-        if isinstance(error, Exception) and _answers(connection):
+        if isinstance(error, Exception) and _is_usable(connection):
             _idle.append(connection)
         else:
             connection.close()
@@ -72,7 +72,7 @@ def asked_database() -> Iterator[duckdb.DuckDBPyConnection]:
     _idle.append(connection)
 
 
-def _answers(connection: duckdb.DuckDBPyConnection) -> bool:
+def _is_usable(connection: duckdb.DuckDBPyConnection) -> bool:
     import duckdb
 
     try:
@@ -83,10 +83,10 @@ def _answers(connection: duckdb.DuckDBPyConnection) -> bool:
 
 @contextmanager
 def open_database(memory: int = 0) -> Iterator[duckdb.DuckDBPyConnection]:
-    """A connection that spills what does not fit into memory to a folder that goes away with it.
+    """A connection that spills to a temporary folder, which is removed with it.
 
     Args:
-        memory: bytes that it holds at most; 0: what the machine can spare.
+        memory: memory limit in bytes; 0: the memory that the machine can spare.
     """
     with temporary_folder() as folder:
         connection = _opened()
@@ -97,44 +97,44 @@ def open_database(memory: int = 0) -> Iterator[duckdb.DuckDBPyConnection]:
         except BaseException:
             connection.close()
             raise
-        if any(folder.iterdir()):  # it has spilled rows, and must not write any more when the folder goes
+        if any(folder.iterdir()):  # it has spilled rows, and must stop writing before the folder is removed
             connection.close()
-        else:  # to give back hundreds of megabytes takes as long as to write a result, which need not wait for it
+        else:  # freeing hundreds of megabytes takes as long as writing a result, so do not wait for it
             Unlocked(target=connection.close).start()
 
 
 def keep_compressed(connection: duckdb.DuckDBPyConnection) -> None:
-    """Keep tables that are made from now on, but for temporary ones, compressed in a file.
+    """Store new tables, except temporary ones, compressed in a file.
 
-    It lies where the connection of `open_database` spills rows to: wide rows of many that repeat take a tenth there,
-    and less time than to be spilled as they are.
+    The file is in the folder to which the connection of `open_database` spills. Wide tables with repeated values take a
+    tenth of the space there, and less time than spilling them uncompressed.
     """
     ((folder,),) = connection.execute("SELECT current_setting('temp_directory')").fetchall()
     connection.execute(f"ATTACH IF NOT EXISTS {literal(str(Path(folder) / 'rows.duckdb'))} AS compressed_rows")
-    connection.execute("SET search_path = 'compressed_rows.main,memory.main'")  # tables there are found as before
+    connection.execute("SET search_path = 'compressed_rows.main,memory.main'")  # old tables stay visible
 
 
 @contextmanager
-def fitting(what: str, remedy: str) -> Iterator[None]:
-    """Say in one sentence that rows do not fit into the memory of a database, even with all that can be on disk.
+def fitting(rows: str, remedy: str) -> Iterator[None]:
+    """Translate an out-of-memory error of a database into a sentence about these rows.
 
     Raises:
-        UsageInvalid: they do not; `remedy` says what helps.
+        UsageInvalid: the rows do not fit into the memory limit, even with spilling; `remedy` says what helps.
     """
     try:
         yield
     except out_of_memory() as error:
         check_allocated(error)
-        raise UsageInvalid(f"{what} take more memory than is spared for them; {remedy}") from error
+        raise UsageInvalid(f"{rows} need more memory than is available; {remedy}") from error
 
 
 def spared_memory(memory: int = MOST_MEMORY) -> int:
-    """So many bytes, but no more than half of what is free, unless that is too little to work with."""
+    """`memory` bytes, but at most half of the free memory, and at least the minimum to work with."""
     return max(_LEAST_MEMORY, min(memory, free_memory() // 2))
 
 
 def rows_of(query: str) -> list[tuple[Any, ...]]:
-    """All rows of a question about files."""
+    """All rows of a query about files."""
     with asked_database() as connection:
         return connection.execute(query).fetchall()
 
@@ -142,12 +142,12 @@ def rows_of(query: str) -> list[tuple[Any, ...]]:
 def fill(
     connection: duckdb.DuckDBPyConnection, name: str, columns: Mapping[str, str], rows: Sequence[tuple[Any, ...]]
 ) -> None:
-    """A table of rows of ours, bound column by column, in place of any that had the name.
+    """Create a temporary table from Python rows, bound column by column; replaces a table of that name.
 
     Args:
-        connection: whose temporary table it is.
-        name: of the table, which is no text of others.
-        columns: their SQL types by name.
+        connection: the connection.
+        name: the name of the table, from trusted text.
+        columns: the SQL types of the columns by name.
         rows: the cells, in the order of the columns.
     """
     declared = ", ".join(f"{column} {kind}" for column, kind in columns.items())
@@ -162,7 +162,7 @@ def fill(
 
 
 _BOUND = "CAST(? AS {kind}[])"
-# Whole numbers as a single text: to bind them one by one takes three times as long.
+# Integers are bound as a single text: binding them one by one takes three times as long.
 _LISTED = dict.fromkeys(("INTEGER", "BIGINT"), "CAST(CAST(? AS JSON) AS {kind}[])")
 
 
@@ -177,31 +177,31 @@ def literal(text: str) -> str:
 
 
 def file_literal(path: Path | str) -> str:
-    """The name of a file to read as an SQL string literal: of this file, and of no other.
+    """The name of a file to read as an SQL string literal that matches only this file.
 
-    DuckDB takes names for patterns (`r[1].csv` is r1.csv, `*` is all), and a leading `~` for the user's home. Whoever
-    reads addresses, in which no path of a file has two slashes, takes them as they are.
+    DuckDB treats names as glob patterns (`r[1].csv` is r1.csv, `*` is all) and a leading `~` as the user's home. URLs,
+    recognized by `://`, are not escaped.
     """
     name = str(path)
     return literal(name if "://" in name else glob.escape(_without_home(name)))
 
 
 def table_of(reader: str, files: Path | str | Sequence[str], options: str = "") -> str:
-    """The table function of DuckDB that reads files: these, and with no columns but their own.
+    """The DuckDB table function that reads these files, with only their own columns.
 
-    A folder on the way to a file that is called `COLUMN=VALUE` would be a column, in place of the file's own.
+    By default DuckDB would turn a parent folder named `COLUMN=VALUE` into a column that replaces the file's.
 
     Args:
         reader: `read_parquet`, `read_csv` or `read_json`.
-        files: one, or several of the same kind.
-        options: of the function, parted by commas.
+        files: one file, or several of the same kind.
+        options: options of the function, separated by commas.
     """
     named = file_literal(files) if isinstance(files, (Path, str)) else f"[{', '.join(map(file_literal, files))}]"
     return f"{reader}({named}, hive_partitioning = false{options and f', {options}'})"
 
 
 def target_literal(path: Path) -> str:
-    """The name of a file to write as an SQL string literal: not below the user's home because it begins with `~`."""
+    """The name of a file to write as an SQL string literal; a leading `~` is no home folder."""
     return literal(_without_home(str(path)))
 
 
@@ -210,10 +210,10 @@ def _without_home(name: str) -> str:
 
 
 def copy_to(rows: duckdb.DuckDBPyRelation, target: Path, options: str) -> None:
-    """Write rows to a file, whole or not at all; the options are those of SQL's COPY.
+    """Write rows to a file atomically; the options are those of SQL's COPY.
 
     Raises:
-        TargetUnwritable: it cannot be written.
+        TargetUnwritable: the file cannot be written.
     """
     with copied(rows, target, options):
         pass
@@ -221,14 +221,14 @@ def copy_to(rows: duckdb.DuckDBPyRelation, target: Path, options: str) -> None:
 
 @contextmanager
 def copied(rows: duckdb.DuckDBPyRelation, target: Path, options: str) -> Iterator[None]:
-    """As `copy_to`, but the file takes its place only when what is done inside went well.
+    """As `copy_to`, but the file replaces the target only if the body of the `with` statement succeeds.
 
     Raises:
-        TargetUnwritable: it cannot be written.
+        TargetUnwritable: the file cannot be written.
     """
     import duckdb
 
-    shown = ", ".join(_inert(name, str(kind)) if options == CSV else quoted(name) for name, kind in _columns(rows))
+    shown = ", ".join(_escaped(name, str(kind)) if options == CSV else quoted(name) for name, kind in _columns(rows))
     with replaced(target) as path:
         query = f"COPY (SELECT {shown} FROM copied_rows) TO {target_literal(path)} ({options})"
         try:
@@ -244,8 +244,8 @@ def _columns(rows: duckdb.DuckDBPyRelation) -> Iterator[tuple[str, object]]:
     return zip(rows.columns, rows.types, strict=True)
 
 
-def _inert(name: str, kind: str) -> str:
-    """A column as `inert.inert_cell` makes its cells."""
+def _escaped(name: str, kind: str) -> str:
+    """A column whose cells are escaped as by `sanitize.inert_cell`, in SQL."""
     cell, header = quoted(name), quoted(inert_cell(name))
     if kind != "VARCHAR":
         return f"{cell} AS {header}"
@@ -253,42 +253,42 @@ def _inert(name: str, kind: str) -> str:
 
 
 def said_by_system(error: Exception) -> str:
-    """What the system said of an error that DuckDB passes on in JSON; else its first line."""
+    """The system's message for an error that DuckDB passes on in JSON; else the error's first line."""
     number = re.search(r'"errno":"(\d+)"', str(error))
     return os.strerror(int(number[1])) if number else first_line(error)
 
 
 def first_line(error: Exception) -> str:
-    """What DuckDB says of an error, without its excerpt of the query."""
+    """The first line of a DuckDB error, without the excerpt of the query."""
     return str(error).partition("\n")[0]
 
 
 def out_of_memory() -> type[Exception]:
-    """What is raised where a query needs more memory than its database may hold, even with all that can on disk."""
+    """The exception of a query that needs more memory than its database's limit, even with spilling."""
     import duckdb
 
     return duckdb.OutOfMemoryException
 
 
 _NOT_GIVEN: Final = ("Failed to allocate", "Allocation failure", "bad allocation")
-"""What DuckDB says where the system gave it no memory, though it might have had more by its own limit."""
+"""Texts of DuckDB's error if the system refused memory below the database's own limit."""
 
 
 def check_allocated(error: Exception) -> None:
-    """Raise another error where it is not the database's own limit that `out_of_memory` tells of: none can be raised.
+    """Raise another error if the system, not the database's limit, caused the out-of-memory error.
 
     Raises:
-        SystemLimit: the system, or a limit of the shell, gives no more memory.
+        SystemLimit: the system, or a limit of the shell, refused memory, so raising the database's limit cannot help.
     """
     if any(words in str(error) for words in _NOT_GIVEN):
         check_limits(error)
 
 
 def reading_errors() -> tuple[type[Exception], ...]:
-    """What may be raised while DuckDB reads a file that is damaged.
+    """The exceptions of DuckDB reading a damaged file.
 
-    Not all of it is DuckDB's own: names and texts that are no UTF-8 (a ValueError), and numbers that Python's types do
-    not hold, fail on their way into Python.
+    Not all are DuckDB's own: texts that are not UTF-8 (a ValueError), and numbers that Python's types cannot hold, fail
+    when they are converted to Python.
     """
     import duckdb
 
@@ -296,10 +296,10 @@ def reading_errors() -> tuple[type[Exception], ...]:
 
 
 def damage_of(error: Exception) -> str:
-    """What is wrong with a file, of one of `reading_errors` that it ended in.
+    """The description of a file's damage, from one of `reading_errors`.
 
     Raises:
-        SystemLimit: as `check_limits`: nothing is wrong with it.
+        SystemLimit: as in `check_limits`: the file is not damaged.
     """
     check_limits(error)
     return first_line(error)

@@ -1,7 +1,7 @@
-"""A part of a run: the calls that began in a window of its time, whole, as a run of its own.
+"""A window of a run: the invocations that began in a span of time, as a run of its own.
 
-A server records for hours; what is asked about is the minute in which it was slow. Calls are taken whole: the order of
-what a call submits tells which site is which, and costs per call are of whole ones.
+A server records for hours, but the question is about the minute in which it was slow. Invocations are taken whole,
+because the order of their submissions identifies dispatch sites, and costs per invocation need whole ones.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 _NS = 1_000_000_000
 
 
-# A call begins with what it submits first. Rows of no call begin by themselves, but samples begin nothing: they are
-# taken of what runs.
+# An invocation begins with its first submission. Rows without an invocation begin at their own start; samples are no
+# beginning, because they are taken of running code.
 _CALLS: Final = """
 CREATE TEMP TABLE calls AS
 SELECT invocation, min(CASE WHEN invocation IS NULL THEN start_ns ELSE
@@ -40,7 +40,7 @@ WHERE NOT warmup AND start_ns IS NOT NULL AND {begins}
 GROUP BY invocation, CASE WHEN invocation IS NULL THEN start_ns END
 """
 _EXTENT: Final = "SELECT min(began_ns), max(began_ns), count(invocation), sum(events) FROM calls"
-_FOUND: Final = "SELECT count(*), count(invocation), sum(events) FROM calls WHERE {began}"
+_IN_WINDOW: Final = "SELECT count(*), count(invocation), sum(events) FROM calls WHERE {began}"
 _CHOSEN: Final = """
 SELECT {columns} FROM ({events}) AS event WHERE NOT warmup AND CASE WHEN {simulated} THEN true
 WHEN invocation IS NULL THEN {began} ELSE invocation IN (SELECT invocation FROM calls WHERE {call_began}) END
@@ -48,26 +48,26 @@ WHEN invocation IS NULL THEN {began} ELSE invocation IN (SELECT invocation FROM 
 
 
 def cut(run: Run, window: Window, folder: Path) -> Run:
-    """The calls of a run that began in a window, in a file in `folder`; the run itself, where that is all of them.
+    """The invocations of a run that began in a window, in a file in `folder`; the run itself if the window has all.
 
-    What the header says of all calls together (how long they took, and what for) is unknown of some of them. What was
-    simulated is of one call that is none of these, and stays; other rows that tell neither a call nor a time are left
-    out.
+    Header values for all invocations together, such as the elapsed time and its parts, are unknown for a window.
+    Simulated counts belong to one invocation that is not timed, and stay. Other rows without an invocation and a time
+    are left out.
 
     Raises:
-        UsageInvalid: the rows do not say when they began, or none began in the window.
-        RunInvalid: a cell is not what its column says, or the file is damaged.
+        UsageInvalid: the rows have no start times, or no invocation began in the window.
+        RunInvalid: a cell does not have its column's type, or the file is damaged.
     """
     if window == ALL:
         return run
     if run.tells_order:
         raise UsageInvalid(
-            f"{run.file}: says of no launch which call it is of before all of them are joined, so no window of it can "
-            "be cut; let the tool record a part (nsys --delay and --duration, ncu --launch-skip)"
+            f"{run.file}: cannot be limited to a window, because its launches are assigned to calls only as a whole; "
+            "record only a part instead (nsys --delay and --duration, ncu --launch-skip)"
         )
     if "start_ns" not in {column.means for column in columns_of(run)}:
         raise UsageInvalid(
-            f"{run.file}: has no start_ns, so nothing tells when its calls began; no window of it can be cut"
+            f"{run.file}: cannot be limited to a window, because it has no start times (column start_ns)"
         )
     table = folder / f"{run.table.stem}-window.parquet"
     with open_database() as connection:
@@ -79,17 +79,19 @@ def cut(run: Run, window: Window, folder: Path) -> Run:
 
 
 def _write(run: Run, window: Window, connection: duckdb.DuckDBPyConnection, table: Path) -> None:
-    """Write the calls of a window, with the header that is theirs."""
+    """Write the invocations of a window, with their header."""
     events = events_sql(run)
     connection.execute(_CALLS.format(events=events, begins=_begins(run)))
-    ((first, last, calls, events_told),) = connection.execute(_EXTENT).fetchall()
+    ((first, last, calls, events_with_start),) = connection.execute(_EXTENT).fetchall()
     call_began = "false" if first is None else _within("began_ns", first, window)
-    ((found, chosen, events_chosen),) = connection.execute(_FOUND.format(began=call_began)).fetchall()
-    if not found:
-        ends = "nothing in it tells when it began" if first is None else f"the last one at {format_ns(last - first)}"
-        raise UsageInvalid(f"{run.file}: no call began {window}; {ends}")
-    part, whole = (chosen, plural(calls, "call")) if calls else (events_chosen, plural(events_told, "event"))
-    text = f"these are the {part:,} of {whole} that began {window}"
+    ((rows, chosen, events_chosen),) = connection.execute(_IN_WINDOW.format(began=call_began)).fetchall()
+    if not rows:
+        last_start = "it has no start times" if first is None else f"the last one began at {format_ns(last - first)}"
+        raise UsageInvalid(f"{run.file}: no invocation began {window}; {last_start}")
+    part, whole = (
+        (chosen, plural(calls, "invocation")) if calls else (events_chosen, plural(events_with_start, "event"))
+    )
+    text = f"only {part:,} of {whole}: those that began {window}"
     header = structs.replace(
         run.header,
         iterations=chosen or UNKNOWN,
@@ -101,7 +103,7 @@ def _write(run: Run, window: Window, connection: duckdb.DuckDBPyConnection, tabl
     )
     began = _within("start_ns", first, window)
     simulated = _simulated(run)
-    # A column that the run lacks would be one that was measured, of nothing.
+    # Only the run's own columns: an extra column would look like a metric that was measured.
     columns = ", ".join(quoted(column.means) for column in columns_of(run))
     chosen_rows = _CHOSEN.format(
         columns=columns, events=events, simulated=simulated, began=began, call_began=call_began
@@ -110,26 +112,28 @@ def _write(run: Run, window: Window, connection: duckdb.DuckDBPyConnection, tabl
 
 
 def _begins(run: Run) -> str:
-    """Whether something begins with a row, in SQL: samples stand for themselves only where there is nothing else."""
+    """SQL condition: something begins with a row; steps count only in runs that have nothing else."""
     return "true" if run.metrics == run.step_metrics else "kind <> 'step'"
 
 
 def _simulated(run: Run) -> str:
-    """Whether a row tells of the one call that was simulated, in SQL."""
-    counts = [quoted(each.name) for each in run.step_metrics if each.name != SAMPLES and run.invocations_of(each) == 1]
+    """SQL condition: a row belongs to the one invocation that was simulated."""
+    counts = [
+        quoted(metric.name) for metric in run.step_metrics if metric.name != SAMPLES and run.invocations_of(metric) == 1
+    ]
     if not counts:
         return "false"
     return f"invocation IS NULL AND start_ns IS NULL AND coalesce({', '.join(counts)}) IS NOT NULL"
 
 
 def _within(column: str, first_ns: int, window: Window) -> str:
-    """Whether a time lies in a window, in SQL."""
-    after = f"{column} >= {_at(first_ns, window.begin_s)}"
+    """SQL condition: a time is in the window."""
+    from_begin = f"{column} >= {_at(first_ns, window.begin_s)}"
     if not math.isfinite(window.end_s):
-        return after
-    return f"{after} AND {column} < {_at(first_ns, window.end_s)}"
+        return from_begin
+    return f"{from_begin} AND {column} < {_at(first_ns, window.end_s)}"
 
 
 def _at(first_ns: int, seconds: float) -> int:
-    """So long after the first call, or the end of all times: farther off is what no nanoseconds count."""
+    """The time `seconds` after the first invocation, limited to the largest 64-bit time."""
     return min(first_ns + round(min(seconds, INTEGER_LIMIT / _NS) * _NS), INTEGER_LIMIT)

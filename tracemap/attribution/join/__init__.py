@@ -1,1 +1,1 @@
-"""Which site an event belongs to, as far as a run's header and the map tell it: buffers aligned, calls followed."""
+"""The dispatch site of each event, from the run's header and the map: align buffers, follow the schedule."""

@@ -1,4 +1,4 @@
-"""The schedule of a program as an automaton, and the sites of launches whose order alone is known."""
+"""The schedule of a program as an automaton, which infers the sites of launches from their order."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from tracemap.units import UNKNOWN, Integer
 
 # ---- entries
 #
-# With which dispatches the submissions of a schedule begin: what hands in none, as a transfer, is passed through.
+# The first dispatches of submissions. Submissions without dispatches, such as transfers, are skipped.
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """The dispatches that may come next, by their numbers, and whether the call may end without any."""
+    """The numbers of the dispatches that may come next, and whether the call may end without any."""
 
     states: frozenset[int]
     ends: bool
 
 
 MOST_STATES: Final = 4_000_000
-"""Of all sets together that are looked at: some hundred megabytes; where launches tell little there are the most."""
+"""Most states in all sets together, some hundred megabytes. Ambiguous launches need the most."""
 
 
 class OrderUntold(Exception):
-    """The order of launches does not tell their sites; the message says why."""
+    """The order of launches does not identify their sites; the message has the reason."""
 
 
 _NOTHING = Entry(frozenset(), ends=False)
@@ -40,13 +40,13 @@ _NOTHING = Entry(frozenset(), ends=False)
 
 @dataclass(frozen=True)
 class Entries:
-    """Where submissions are entered; `chains`: of each the dispatches of the buffers that it may execute."""
+    """Entries of submissions. `chains`: for each submission, the dispatches of each buffer that it may execute."""
 
     schedule: Schedule
     chains: Sequence[Sequence[Sequence[int]]]
 
-    def of(self, submissions: Iterable[int]) -> Entry:
-        """What comes where any of these submissions is entered.
+    def combined(self, submissions: Iterable[int]) -> Entry:
+        """The combined entry of these submissions.
 
         Raises:
             OrderUntold: see `_by_submission`.
@@ -55,28 +55,28 @@ class Entries:
 
     @cached_property
     def _by_submission(self) -> dict[int, Entry]:
-        """Each once, those behind first: of submissions in a circle that are passed through all have the same.
+        """The entry of each submission, in reverse topological order; submissions in a skippable cycle share one.
 
         Raises:
-            OrderUntold: too much may come next, as behind thousands of submissions that each may be passed.
+            OrderUntold: too many dispatches may come next, such as after thousands of skippable submissions.
         """
         graph: nx.DiGraph[int] = nx.DiGraph()
         graph.add_nodes_from(range(len(self.chains)))
-        graph.add_edges_from((number, after) for number in graph for after in self._passed_to(number))
-        circles: nx.DiGraph[int] = nx.condensation(graph)
-        found: dict[int, Entry] = {}
+        graph.add_edges_from((number, after) for number in graph for after in self._skips_to(number))
+        components: nx.DiGraph[int] = nx.condensation(graph)
+        entries: dict[int, Entry] = {}
         size = 0
-        for circle in reversed(list(nx.topological_sort(circles))):
-            members = sorted(circles.nodes[circle]["members"])
-            behind = [found[after] for number in members for after in self._passed_to(number) if after in found]
-            entry = _united([*map(self._own, members), *behind])
+        for component in reversed(list(nx.topological_sort(components))):
+            members = sorted(components.nodes[component]["members"])
+            following = [entries[after] for number in members for after in self._skips_to(number) if after in entries]
+            entry = _united([*map(self._own, members), *following])
             size += len(entry.states)
             if size > MOST_STATES:
-                raise OrderUntold("too much may follow on the launches of the program")
-            found.update(dict.fromkeys(members, entry))
-        return found
+                raise OrderUntold("too many kernels may follow each launch of the program")
+            entries.update(dict.fromkeys(members, entry))
+        return entries
 
-    def _passed_to(self, number: int) -> Sequence[int]:
+    def _skips_to(self, number: int) -> Sequence[int]:
         return () if all(self.chains[number]) else self.schedule.submissions[number].next
 
     def _own(self, number: int) -> Entry:
@@ -85,18 +85,18 @@ class Entries:
 
 
 def _united(entries: Sequence[Entry]) -> Entry:
-    some = [entry for entry in dict.fromkeys(entries) if entry != _NOTHING]
-    if len(some) <= 1:  # as nearly always: sets are large, and shared
-        return some[0] if some else _NOTHING
-    states = frozenset[int]().union(*(entry.states for entry in some))
-    return Entry(states, any(entry.ends for entry in some))
+    distinct = [entry for entry in dict.fromkeys(entries) if entry != _NOTHING]
+    if len(distinct) <= 1:  # nearly always; shares the set, which is large
+        return distinct[0] if distinct else _NOTHING
+    states = frozenset[int]().union(*(entry.states for entry in distinct))
+    return Entry(states, any(entry.ends for entry in distinct))
 
 
 # ---- automaton
 #
-# The automaton of what a program dispatches: its words are the launches of runs.
+# The automaton of a program's dispatches: it accepts the sequences of launches of its runs.
 #
-# Kernels go by the names that their code has on a device (`entry_name`).
+# Kernels have the names of their code on a device (`entry_name`).
 
 
 States = frozenset[int]
@@ -104,10 +104,10 @@ States = frozenset[int]
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A dispatch that the program can hand in.
+    """A dispatch that the program can submit.
 
-    `sites`: several where the compiler made one command of them; `begins`: it is the first of a call; `function`: the
-    number of the entry point; -1: it runs while the program is loaded, before all calls.
+    `sites`: several if the compiler merged them into one command; `begins`: it is the first of a call; `function`: the
+    index of the entry point, or `LOADING` if it runs at load, before all calls.
     """
 
     kernel: str
@@ -121,7 +121,11 @@ LOADING = -1
 
 @dataclass
 class Automaton:
-    """All dispatches of a program, and which may follow on which; `first` may come first, `last` end a call."""
+    """All dispatches of a program, and the possible successors of each.
+
+    `first`: the states that may come first; `last`: the states that may end a call; `all_seen`: every call launches
+    something.
+    """
 
     states: list[State] = field(default_factory=list)
     following: list[States] = field(default_factory=list)
@@ -131,77 +135,77 @@ class Automaton:
 
     @cached_property
     def kernels(self) -> frozenset[str]:
-        """All that are dispatched."""
+        """All dispatched kernels."""
         return frozenset(state.kernel for state in self.states)
 
 
 def automaton_of(graph: TraceGraph, seen: frozenset[str] | None = None) -> Automaton:
-    """The dispatches of a program and their order; of the kernels in `seen` alone, where it is given.
+    """The automaton of a program's dispatches, restricted to the kernels in `seen` if given.
 
     Raises:
-        OrderUntold: the order in which functions hand in their work is not known, or there is too much to choose from.
+        OrderUntold: the map has no complete schedule, or too many dispatches may follow each other.
     """
     if not graph.schedules or len(graph.schedules) != len(graph.functions):
-        raise OrderUntold("the map does not tell in which order the program launches kernels")
-    made = _Making(graph, seen)
-    made.add_calls()
-    made.add_loading()
-    return made.automaton
+        raise OrderUntold("the map does not have the order in which the program launches kernels")
+    builder = _Builder(graph, seen)
+    builder.add_calls()
+    builder.add_loading()
+    return builder.automaton
 
 
 @dataclass
-class _Making:
+class _Builder:
     graph: TraceGraph
     seen: frozenset[str] | None
     automaton: Automaton = field(default_factory=Automaton)
 
     def add_calls(self) -> None:
-        """Add what calls hand in."""
-        made = self.automaton
+        """Add the dispatches of calls."""
+        automaton = self.automaton
         schedule = merged(self.graph.schedules)
-        counts = (len(each.submissions) for each in self.graph.schedules)
-        functions = [number for number, count in enumerate(counts) for _ in range(count)]
+        counts = (len(of_function.submissions) for of_function in self.graph.schedules)
+        functions = [index for index, count in enumerate(counts) for _ in range(count)]
         chains = [
-            [self._added(chain, function) for chain in self._chains_of(submission.buffers)]
+            [self._add_chain(chain, function) for chain in self._chains_of(submission.buffers)]
             for submission, function in zip(schedule.submissions, functions, strict=True)
         ]
         entries = Entries(schedule, chains)
-        first = entries.of(schedule.first)
+        first = entries.combined(schedule.first)
         ending = []
         for submission, chains_here in zip(schedule.submissions, chains, strict=True):
-            after = entries.of(submission.next)
+            after = entries.combined(submission.next)
             for chain in filter(None, chains_here):
-                made.following[chain[-1]] = after.states
+                automaton.following[chain[-1]] = after.states
                 if submission.last or after.ends:
                     ending.append(chain[-1])
-        made.all_seen = not first.ends
+        automaton.all_seen = not first.ends
         self._begin(first.states, frozenset(ending))
 
     def _begin(self, first: States, ending: States) -> None:
-        """Let calls begin: states of their first dispatches stand beside those of the same ones within."""
-        made = self.automaton
-        begins = {}
+        """Add states for first dispatches of calls: copies of the states of the same dispatches inside a call."""
+        automaton = self.automaton
+        copies = {}
         for state in sorted(first):
-            begins[state] = len(made.states)
-            made.states.append(replace(made.states[state], begins=True))
-            made.following.append(made.following[state])
-        made.first = frozenset(begins.values())
-        made.last = ending | {copy for state, copy in begins.items() if state in ending}
-        together: dict[States, States] = {}
-        for state in made.last:
-            after = made.following[state]
-            made.following[state] = together.setdefault(after, after | made.first)
+            copies[state] = len(automaton.states)
+            automaton.states.append(replace(automaton.states[state], begins=True))
+            automaton.following.append(automaton.following[state])
+        automaton.first = frozenset(copies.values())
+        automaton.last = ending | {copy for state, copy in copies.items() if state in ending}
+        unions: dict[States, States] = {}
+        for state in automaton.last:
+            after = automaton.following[state]
+            automaton.following[state] = unions.setdefault(after, after | automaton.first)
 
     def add_loading(self) -> None:
-        """Add what runs before all calls; a run may have been recorded from after it on."""
-        made = self.automaton
+        """Add the dispatches at load, before all calls; a recording may also start after them."""
+        automaton = self.automaton
         buffers = [buffer for buffer in self.graph.command_buffers if buffer.initializer]
         commands = [command for buffer in buffers for command in buffer.commands]
-        chain = self._added([*filter(self._is_seen, commands)], LOADING)
+        chain = self._add_chain([*filter(self._is_seen, commands)], LOADING)
         if chain:
-            made.following[chain[-1]] = made.first
-            made.last |= {chain[-1]}
-            made.first |= {chain[0]}
+            automaton.following[chain[-1]] = automaton.first
+            automaton.last |= {chain[-1]}
+            automaton.first |= {chain[0]}
 
     def _chains_of(self, ordinals: Iterable[int]) -> list[list[Command]]:
         buffers = [self.graph.command_buffers[ordinal] for ordinal in ordinals]
@@ -210,35 +214,35 @@ class _Making:
     def _is_seen(self, command: Command) -> bool:
         return command.kind == "dispatch" and (self.seen is None or entry_name(str(command.kernel)) in self.seen)
 
-    def _added(self, commands: Sequence[Command], function: int) -> list[int]:
-        """Add dispatches that follow on one another; the numbers of their states."""
-        made = self.automaton
+    def _add_chain(self, commands: Sequence[Command], function: int) -> list[int]:
+        """Add consecutive dispatches; return the numbers of their states."""
+        automaton = self.automaton
         numbers = []
         for command in commands:
-            numbers.append(len(made.states))
+            numbers.append(len(automaton.states))
             sites = tuple(str(site) for site in (command.site, *command.merged) if site is not UNKNOWN)
-            made.states.append(State(entry_name(str(command.kernel)), sites, begins=False, function=function))
-            made.following.append(frozenset({numbers[-1] + 1}))
+            automaton.states.append(State(entry_name(str(command.kernel)), sites, begins=False, function=function))
+            automaton.following.append(frozenset({numbers[-1] + 1}))
         if numbers:
-            made.following[numbers[-1]] = frozenset()
+            automaton.following[numbers[-1]] = frozenset()
         return numbers
 
 
 # ---- launches
 #
-# The sites of kernels of which only the order is known in which they were launched: as tools of GPUs tell it.
+# The dispatch sites of launches whose order alone is known, as in traces of GPU tools.
 #
-# A program launches kernels one after the other, in an order that its schedule allows: the launches of a run are a
-# word that the automaton of all its dispatches accepts. Its states are the dispatches that the host program can hand
-# in; what is left of them for a launch, between those before and behind it, are the sites that it may be of. Sets of
-# states are numbered, and what follows on each is looked up, as runs repeat one call thousands of times.
+# A program launches kernels in an order that its schedule allows, so the launches of a run are a word that the
+# automaton accepts. Its states are the dispatches that the host program can submit. The states that remain for a
+# launch, given those before and after it, are its candidate sites. Sets of states are numbered and their successors
+# cached, because a run repeats one call thousands of times.
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What a launch may have been: the sites (none: no kernel of the program), and of which functions it was.
+    """The candidates of a launch: dispatch sites (none: no kernel of the program) and functions.
 
-    `beginning`: whether it is the first of a call; None: that is not known.
+    `beginning`: whether it is the first launch of a call; None if unknown.
     """
 
     sites: tuple[str, ...]
@@ -247,16 +251,16 @@ class Launch:
 
     @property
     def loading(self) -> bool:
-        """Whether it surely ran while the program was loaded."""
+        """Whether it certainly ran while the program was loaded."""
         return self.functions == {LOADING}
 
 
 @dataclass(frozen=True)
 class Order:
-    """The launches of a run: what each was, by its number in `kinds`.
+    """The launches of a run; `numbers` has the index in `kinds` of each.
 
-    `whole`: they are those of whole calls, else the first or the last call may be cut; `filtered`: but for those of
-    some kernels, of which there is none; `all_seen`: each call launches something.
+    `whole`: the launches form whole calls, otherwise the first or the last call may be truncated; `filtered`: the
+    launches of some kernels are missing; `all_seen`: every call launches something.
     """
 
     kinds: tuple[Launch, ...]
@@ -267,7 +271,7 @@ class Order:
 
     @cached_property
     def begun(self) -> Sequence[int] | None:
-        """For each launch how many calls have begun with it or before; None: it is not known which begin one."""
+        """For each launch, the number of calls begun up to and including it; None if the beginnings are unknown."""
         begin = [kind.beginning for kind in self.kinds]
         if None in begin:
             return None
@@ -275,87 +279,87 @@ class Order:
 
     @property
     def calls(self) -> Integer:
-        """How many calls there were; unknown where some may be cut, launch nothing, or be of another function."""
+        """Number of calls; unknown if some may be truncated, launch nothing, or belong to another function."""
         functions = frozenset[int]().union(*(kind.functions for kind in self.kinds)) - {LOADING}
         if not (self.whole and self.all_seen and self.begun) or len(functions) > 1:
             return UNKNOWN
         return self.begun[-1]
 
     def invocations(self) -> list[int | None]:
-        """For each launch the number of its call, from 0; None: not known, or the call is cut.
+        """For each launch, the index of its call; None if unknown, or if the call is truncated.
 
-        What runs at load counts to the first call, as it does in profiles.
+        Launches at load belong to the first call, as in profiles.
         """
         if self.begun is None:
             return [None] * len(self.numbers)
-        cut = 0 if self.whole else self.begun[-1]
+        truncated = 0 if self.whole else self.begun[-1]
         loading = [kind.loading for kind in self.kinds]
         return [
-            count - 1 if 0 < count != cut else 0 if loading[number] else None
+            count - 1 if 0 < count != truncated else 0 if loading[number] else None
             for count, number in zip(self.begun, self.numbers, strict=True)
         ]
 
 
 def ordered(graph: TraceGraph, kernels: Sequence[str]) -> Order:
-    """What launches were, given the names of their code in order.
+    """Identify launches from the names of their code in order.
 
-    Launches of kernels that are none of the program's are passed over, as those of other modules. Where they are not
-    those of whole calls, they are a part of a run, or tools have left out some kernels; what fits both may be either.
+    Launches of kernels that the program does not have are skipped, as those of other modules. Launches that do not form
+    whole calls are a part of a run, or the tool left out some kernels. If both explanations match, both are candidates.
 
     Raises:
-        OrderUntold: no way through the program has these, or it is not known which ways there are, or too many are.
+        OrderUntold: no path through the program has these launches, the paths are unknown, or there are too many.
     """
     own = {entry_name(kernel.name) for kernel in graph.kernels}
     ours = [kernel for kernel in kernels if kernel in own]
     if not ours:
         raise OrderUntold("no kernel of the program was launched")
-    every = automaton_of(graph)
-    found = _Ways(every).fit(ours, whole=True) or _otherwise(graph, every, ours)
-    if found is None:
-        raise OrderUntold("the kernels were not launched in an order that the program has")
-    return _with_others(found, [kernel in own for kernel in kernels])
+    automaton = automaton_of(graph)
+    order = _Paths(automaton).fit(ours, whole=True) or _incomplete(graph, automaton, ours)
+    if order is None:
+        raise OrderUntold("the program never launches the kernels in this order")
+    return _with_others(order, [kernel in own for kernel in kernels])
 
 
-def _otherwise(graph: TraceGraph, every: Automaton, kernels: Sequence[str]) -> Order | None:
-    """What launches were that are not those of whole calls."""
-    part = _Ways(every).fit(kernels, whole=False)
+def _incomplete(graph: TraceGraph, automaton: Automaton, kernels: Sequence[str]) -> Order | None:
+    """Identify launches that do not form whole calls."""
+    part = _Paths(automaton).fit(kernels, whole=False)
     seen = frozenset(kernels)
-    if seen == every.kernels:
+    if seen == automaton.kernels:
         return part
-    some = automaton_of(graph, seen)
-    filtered = _Ways(some).fit(kernels, whole=True)
+    restricted = automaton_of(graph, seen)
+    filtered = _Paths(restricted).fit(kernels, whole=True)
     if part is None:
-        found = filtered or _Ways(some).fit(kernels, whole=False)
-        return None if found is None else replace(found, filtered=True)
+        order = filtered or _Paths(restricted).fit(kernels, whole=False)
+        return None if order is None else replace(order, filtered=True)
     return part if filtered is None else _either(part, filtered)
 
 
-def _either(one: Order, other: Order) -> Order:
-    """What is left where two readings fit."""
-    pairs = list(zip(one.numbers, other.numbers, strict=True))
+def _either(first: Order, second: Order) -> Order:
+    """The union of two matching explanations."""
+    pairs = list(zip(first.numbers, second.numbers, strict=True))
     numbers = {pair: number for number, pair in enumerate(dict.fromkeys(pairs))}
-    kinds = (_both(one.kinds[first], other.kinds[second]) for first, second in numbers)
+    kinds = (_union(first.kinds[first_number], second.kinds[second_number]) for first_number, second_number in numbers)
     return Order(tuple(kinds), [numbers[pair] for pair in pairs], whole=False, filtered=True, all_seen=False)
 
 
-def _both(one: Launch, other: Launch) -> Launch:
-    sites = tuple(dict.fromkeys((*one.sites, *other.sites)))
-    beginning = one.beginning if one.beginning is other.beginning else None
-    return Launch(sites, one.functions | other.functions, beginning)
+def _union(first: Launch, second: Launch) -> Launch:
+    sites = tuple(dict.fromkeys((*first.sites, *second.sites)))
+    beginning = first.beginning if first.beginning is second.beginning else None
+    return Launch(sites, first.functions | second.functions, beginning)
 
 
-def _with_others(found: Order, is_ours: Sequence[bool]) -> Order:
-    """The order with the launches of other modules in it."""
+def _with_others(order: Order, is_ours: Sequence[bool]) -> Order:
+    """Insert the launches of other modules into the order."""
     if all(is_ours):
-        return found
-    numbers = iter(found.numbers)
-    every = [next(numbers) if ours else len(found.kinds) for ours in is_ours]
-    return replace(found, kinds=(*found.kinds, Launch((), frozenset(), beginning=False)), numbers=every)
+        return order
+    rest = iter(order.numbers)
+    numbers = [next(rest) if ours else len(order.kinds) for ours in is_ours]
+    return replace(order, kinds=(*order.kinds, Launch((), frozenset(), beginning=False)), numbers=numbers)
 
 
 @dataclass
-class _Ways:
-    """Sets of states under numbers, and what follows on each for a kernel."""
+class _Paths:
+    """Numbered sets of states, and their successors by kernel."""
 
     automaton: Automaton
     sets: dict[States, int] = field(default_factory=dict)
@@ -365,12 +369,12 @@ class _Ways:
     size: int = 0
 
     def fit(self, kernels: Sequence[str], *, whole: bool) -> Order | None:
-        """What each launch may be; `whole`: the first is the first of the program or of a call, the last ends one.
+        """The candidates of each launch; None if no path matches.
 
-        None: there is no way.
+        `whole`: the first launch must begin the program or a call, and the last must end a call.
 
         Raises:
-            OrderUntold: there are too many.
+            OrderUntold: there are too many paths.
         """
         reached = self._forward(kernels, self.automaton.first if whole else self._everywhere)
         if reached is None:
@@ -378,21 +382,21 @@ class _Ways:
         ending = self.listed[reached[-1]] & self.automaton.last if whole else self.listed[reached[-1]]
         if not ending:
             return None
-        kept = self._backward(reached, self._number(ending))
-        kinds = {number: place for place, number in enumerate(dict.fromkeys(kept))}
+        sets_on_path = self._backward(reached, self._number(ending))
+        kinds = {number: index for index, number in enumerate(dict.fromkeys(sets_on_path))}
         launches = tuple(map(self._launch, kinds))
-        return Order(launches, [kinds[number] for number in kept], whole, False, self.automaton.all_seen)
+        return Order(launches, [kinds[number] for number in sets_on_path], whole, False, self.automaton.all_seen)
 
     @cached_property
     def _everywhere(self) -> States:
-        """All states that can be reached: nothing says where the run began."""
-        found = set(self.automaton.first)
-        waiting = list(found)
-        while waiting:
-            new = self.automaton.following[waiting.pop()] - found
-            found |= new
-            waiting += new
-        return frozenset(found)
+        """All reachable states, for runs with an unknown beginning."""
+        reachable = set(self.automaton.first)
+        pending = list(reachable)
+        while pending:
+            new = self.automaton.following[pending.pop()] - reachable
+            reachable |= new
+            pending += new
+        return frozenset(reachable)
 
     def _launch(self, number: int) -> Launch:
         states = [self.automaton.states[state] for state in sorted(self.listed[number])]
@@ -407,37 +411,37 @@ class _Ways:
         if states not in self.sets:
             self.size += len(states)
             if self.size > MOST_STATES:
-                raise OrderUntold("too many ways through the program launch kernels in this order")
+                raise OrderUntold("too many paths through the program launch kernels in this order")
             self.sets[states] = len(self.listed)
             self.listed.append(states)
         return self.sets[states]
 
     def _forward(self, kernels: Sequence[str], first: States) -> list[int] | None:
-        """For each launch the number of the states in which a way reaches it; None: there is no way."""
-        reached = [self._number(self._of_kernel(first, kernels[0]))]
+        """For each launch, the number of the set of states in which a path reaches it; None if no path matches."""
+        reached = [self._number(self._with_kernel(first, kernels[0]))]
         for kernel in kernels[1:]:
             if not self.listed[reached[-1]]:
                 return None
             key = (reached[-1], kernel)
             if key not in self.after:
-                self.after[key] = self._number(self._of_kernel(self._following(self.listed[key[0]]), kernel))
+                self.after[key] = self._number(self._with_kernel(self._following(self.listed[key[0]]), kernel))
             reached.append(self.after[key])
         return reached
 
-    def _of_kernel(self, states: States, kernel: str) -> States:
+    def _with_kernel(self, states: States, kernel: str) -> States:
         return frozenset(state for state in states if self.automaton.states[state].kernel == kernel)
 
     def _following(self, states: States) -> States:
         return frozenset[int]().union(*(self.automaton.following[state] for state in states))
 
     def _backward(self, reached: Sequence[int], ending: int) -> list[int]:
-        """Of the states reached those from which the end can be."""
-        kept = [ending]
-        for here in reversed(reached[:-1]):
-            key = (here, kept[-1])
+        """For each launch, the number of the reached states that lead to the end."""
+        leading_sets = [ending]
+        for current in reversed(reached[:-1]):
+            key = (current, leading_sets[-1])
             if key not in self.before:
-                behind, following = self.listed[kept[-1]], self.automaton.following
-                leading = (state for state in self.listed[here] if not behind.isdisjoint(following[state]))
+                successors, following = self.listed[leading_sets[-1]], self.automaton.following
+                leading = (state for state in self.listed[current] if not successors.isdisjoint(following[state]))
                 self.before[key] = self._number(frozenset(leading))
-            kept.append(self.before[key])
-        return kept[::-1]
+            leading_sets.append(self.before[key])
+        return leading_sets[::-1]

@@ -7,20 +7,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from tracemap.attribution.join.command_buffers import aligned
+from tracemap.attribution.join.command_buffers import align_buffers
 from tracemap.attribution.join.ways import Meanings, meanings_of, merged, narrowed
 from tracemap.diagnostics import RECORDS_LOST
 from tracemap.graph.model import Command, CommandBuffer, Schedule, TraceGraph, Transfer
 from tracemap.measurements.model import RunHeader
 from tracemap.units import UNKNOWN, Integer, Text
 
-# Numbers of events that have no target; those of targets count from 0.
+# Numbers for events without a target; numbers of targets start at 0.
 UNMATCHED, TRANSFER, MEMORY, EXECUTE, OUTSIDE_KERNELS = -1, -2, -3, -4, -5
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The places that an event may be of: sites, or transfers; one where the join is exact."""
+    """The candidate places of an event: dispatch sites, or transfers; a single one if the join is exact."""
 
     places: tuple[str, ...]
 
@@ -32,35 +32,41 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """All targets of the runs, each under its number."""
+    """All targets of the runs, by number."""
 
     _numbers: dict[Target, int] = field(default_factory=dict)
 
     def number_of(self, target: Target) -> int:
-        """The number of a target; a new one gets the next."""
+        """The number of a target; a new target gets the next number."""
         return self._numbers.setdefault(target, len(self._numbers))
 
     def __iter__(self) -> Iterator[Target]:
-        """The targets in the order of their numbers: a dict keeps the order in which they were added."""
+        """The targets in the order of their numbers, which is the insertion order of the dict."""
         return iter(self._numbers)
 
 
 UNMATCHED_GROUP = -1
-"""The group of recorded buffers that are none of the map's."""
+"""The group of recorded buffers that match no buffer of the map."""
 
 _LOSSES = frozenset({RECORDS_LOST, "run-truncated"})
-"""Diagnostics of a run that lacks events: what a call submitted is then not all there."""
+"""Diagnostics of runs that lack events, so that the submissions of a call are incomplete."""
 
 
 @dataclass
 class Join:
     """The targets of a run's events.
 
-    `group_of_buffer`: recorded buffer id -> group of what it may be; `by_command`: (group, index in the buffer, kernel)
-    -> target of a dispatch whose buffer and index are known; `by_position`: (group, kernel, k) -> target of the k-th
-    dispatch of a kernel in a submission, for drivers that report no index; `by_transfer`: group -> target of a
-    transfer; `by_kernel`: of events that only name a kernel, or its code; `by_site`: of those that name their site.
-    Groups are added as submissions are told apart.
+    A *group* is a set of candidate identities; buffers and submissions with the same candidates share a group and its
+    targets. Groups are added as submissions are distinguished.
+
+    Attributes:
+        group_of_buffer: recorded buffer id -> its group.
+        by_command: (group, index in the buffer, kernel) -> target of a dispatch with known buffer and index.
+        by_position: (group, kernel, k) -> target of the k-th dispatch of a kernel in a submission, for drivers that
+            report no index.
+        by_transfer: group -> target of a transfer.
+        by_kernel: kernel, or entry point of its code -> target of an event that only names it.
+        by_site: site -> target of an event that names its site.
     """
 
     graph: TraceGraph
@@ -75,52 +81,50 @@ class Join:
     _groups: dict[tuple[Meanings, bool], int] = field(default_factory=dict)
     _meanings: list[Meanings] = field(default_factory=list)
 
-    # Groups are numbered by what they may be, so that buffers and submissions that may be the same share their targets.
-
     def __post_init__(self) -> None:
         self._schedule = _schedule(self.graph, self.header.function)
         self._runnable = _runnable(self.graph, self.header.function, self._schedule)
         self.by_kernel = self._kernel_targets()
         choices = {name: Target(sites) for name, sites in self.site_choices}
         self.by_site = {**choices, **{site.id: Target((site.id,)) for site in self.graph.sites}}
-        for buffer, ordinals in aligned(self.graph.command_buffers, self._runnable, self.header):
+        for buffer, ordinals in align_buffers(self.graph.command_buffers, self._runnable, self.header):
             self.group_of_buffer[buffer.id] = self._group(frozenset(ordinals), indexed=True)
 
     @property
     def has_indices(self) -> bool:
-        """Whether the run has lists of commands, so that its events name command indices."""
+        """Whether the run has command lists, so that its events have command indices."""
         return any(command.kind == "dispatch" for program in self.header.programs for command in program)
 
     @property
     def trusts_buffers(self) -> bool:
-        """Whether a recorded buffer that matches none of the map is surely another module's."""
+        """Whether a recorded buffer that matches no buffer of the map certainly belongs to another module."""
         return self.has_indices and not self._lossy
 
     @property
     def has_one_shape(self) -> bool:
-        """Whether all events of a target have the same counts of workgroups and lengths, whatever their rows tell.
+        """Whether all events of a target certainly have the same workgroup counts and lengths.
 
-        Each command has the counts that it was recorded with; two lists of commands that differ in nothing else may be
-        of one target. Buffers that are not trusted leave events that name only a kernel.
+        A command has the counts that it was recorded with. Two command lists that differ only in counts may share a
+        target. Without trusted buffers, some events name only a kernel.
         """
-        plain = {tuple((each.kind, each.kernel) for each in commands) for commands in self.header.programs}
+        plain = {tuple((command.kind, command.kernel) for command in commands) for commands in self.header.programs}
         lengths_known = all(transfer.bytes is not UNKNOWN for transfer in self._transfers)
         trusted = self.trusts_buffers and bool(self.by_command)
         return trusted and lengths_known and len(plain) == len(self.header.programs)
 
     @property
     def knows_ways(self) -> bool:
-        """Whether the order of submissions can tell what they are."""
+        """Whether the order of submissions can identify them."""
         return self._schedule is not None and not self._lossy
 
     @property
     def open_groups(self) -> bool:
-        """Whether any recorded buffer may be several of the map's."""
+        """Whether any recorded buffer has several candidates in the map."""
         return any(len(self._meanings[group]) > 1 for group in self.group_of_buffer.values())
 
     @property
     def may_transfer(self) -> bool:
-        """Whether calls submit transfers by themselves."""
+        """Whether calls submit transfers outside command buffers."""
         return bool(self._transfers)
 
     @property
@@ -132,9 +136,9 @@ class Join:
 
     @property
     def untimed(self) -> dict[tuple[int, int], Command]:
-        """The copies and fills, by buffer and index, of buffers that the run may have executed: no row is of one."""
-        ran = {each for group in self.group_of_buffer.values() for each in self._meanings[group]}
-        if not self.group_of_buffer:  # as of drivers that do not list what was recorded
+        """The copies and fills, by buffer and index, in buffers that the run may have executed; they have no rows."""
+        ran = {meaning for group in self.group_of_buffer.values() for meaning in self._meanings[group]}
+        if not self.group_of_buffer:  # drivers that do not list recorded buffers
             ran = {buffer.ordinal for buffer in self._runnable if not buffer.initializer}
         return {
             (buffer.ordinal, index): command
@@ -149,24 +153,26 @@ class Join:
         return any(diagnostic.slug in _LOSSES for diagnostic in self.header.diagnostics)
 
     def transfers_like(self, kind: str, length: Integer) -> Meanings:
-        """The transfers that an event of a kind that moves so many bytes may be by itself."""
-        alike = (each for each in self._transfers if each.kind == kind)
-        return frozenset(each.id for each in alike if UNKNOWN in (each.bytes, length) or each.bytes == length)
+        """The candidate transfers of an event of this kind that moves `length` bytes."""
+        same_kind = (transfer for transfer in self._transfers if transfer.kind == kind)
+        return frozenset(
+            transfer.id for transfer in same_kind if UNKNOWN in (transfer.bytes, length) or transfer.bytes == length
+        )
 
     def buffers_like(self, kernels: Sequence[Sequence[str]]) -> Meanings:
-        """The buffers that dispatch these kernels in this order, of those that can run; those of a part in any."""
+        """The runnable buffers that dispatch these kernels in this order; kernels within a part may be in any order."""
         return frozenset(buffer.ordinal for buffer in self._runnable if _in_order(_dispatches(buffer), kernels))
 
     def meanings(self, group: int) -> Meanings:
-        """What the submissions of a group may be."""
+        """The candidate identities of a group."""
         return self._meanings[group] if group >= 0 else frozenset()
 
     def groups_of_call(self, seen: Sequence[Meanings], *, one_call: bool, indexed: bool, by_order: bool) -> list[int]:
-        """The group of each submission of a call; `UNMATCHED_GROUP` for what is not the map's.
+        """The group of each submission of a call; `UNMATCHED_GROUP` for submissions of other modules.
 
-        `indexed`: the events of these submissions name command indices; `by_order`: the order may tell them apart.
+        `indexed`: the events of these submissions have command indices; `by_order`: narrow candidates by the order.
         """
-        # Another module's submissions may stand between ours; no state of the schedule is one of them.
+        # Submissions of other modules may be interleaved; the schedule has no states for them.
         ours = [meanings for meanings in seen if meanings]
         if by_order and self._schedule is not None:
             ours = narrowed(self._schedule, ours, one_call=one_call)
@@ -185,7 +191,7 @@ class Join:
         transfers = tuple(transfer.id for transfer in self.graph.transfers if transfer.id in meanings)
         if transfers:
             self.by_transfer[group] = Target(transfers)
-        ordinals = sorted(each for each in meanings if isinstance(each, int))
+        ordinals = sorted(meaning for meaning in meanings if isinstance(meaning, int))
         buffers = [self.graph.command_buffers[ordinal] for ordinal in ordinals]
         if buffers and indexed:
             self.by_command.update(_command_targets(group, buffers))
@@ -194,14 +200,14 @@ class Join:
 
     @cached_property
     def _transfers(self) -> Sequence[Transfer]:
-        """Those that calls of the function can submit by themselves."""
+        """The transfers that calls of the function can submit outside command buffers."""
         if self._schedule is None:
             return self.graph.transfers
-        own = {each.transfer for each in self._schedule.submissions}
-        return [transfer for transfer in self.graph.transfers if transfer.id in own]
+        submitted = {submission.transfer for submission in self._schedule.submissions}
+        return [transfer for transfer in self.graph.transfers if transfer.id in submitted]
 
     def _kernel_targets(self) -> dict[str, Target]:
-        """The sites of each kernel that can have run: the called function's where that is known, not load-time ones."""
+        """The sites of each kernel that may have run: those of the called function if known, preferably not at load."""
         running = {
             site for buffer in self._runnable for command in buffer.commands for site in (command.site, *command.merged)
         }
@@ -216,7 +222,7 @@ class Join:
 
 
 def _schedule(graph: TraceGraph, function: Text) -> Schedule | None:
-    """The ways that the called function can take; of any entry point where that is not known."""
+    """The schedule of the called function, or of all entry points if the function is unknown; None without one."""
     if function is UNKNOWN:
         complete = len(graph.schedules) == len(graph.functions)
         return merged(graph.schedules) if graph.schedules and complete else None
@@ -224,9 +230,9 @@ def _schedule(graph: TraceGraph, function: Text) -> Schedule | None:
 
 
 def _runnable(graph: TraceGraph, function: Text, schedule: Schedule | None) -> list[CommandBuffer]:
-    """The buffers that calls of a function execute; where it has no schedule those that stand in it, else all."""
+    """The buffers that calls of a function may execute: by its schedule, else those in its body, else all."""
     if schedule is not None:
-        ordinals = {each for submission in schedule.submissions for each in meanings_of(submission)}
+        ordinals = {meaning for submission in schedule.submissions for meaning in meanings_of(submission)}
         return [buffer for buffer in graph.command_buffers if buffer.ordinal in ordinals]
     own = [buffer for buffer in graph.command_buffers if function is not UNKNOWN and buffer.function == function]
     return own or list(graph.command_buffers)
@@ -237,7 +243,7 @@ def _dispatches(buffer: CommandBuffer) -> list[Command]:
 
 
 def _command_targets(group: int, candidates: Sequence[CommandBuffer]) -> dict[tuple[int, int, str], Target]:
-    """Targets of a group's dispatch commands; the candidates have the same fingerprint, so the same kernels."""
+    """Targets of a group's dispatch commands. The candidates have the same fingerprint, and so the same kernels."""
     targets = {
         (group, index, command.kernel): _target(candidate.commands[index] for candidate in candidates)
         for index, command in enumerate(candidates[0].commands)
@@ -247,7 +253,7 @@ def _command_targets(group: int, candidates: Sequence[CommandBuffer]) -> dict[tu
 
 
 def _in_order(commands: Sequence[Command], kernels: Sequence[Sequence[str]]) -> bool:
-    """Whether commands are of these kernels, part by part."""
+    """Whether commands have these kernels, part by part; order within a part does not matter."""
     if len(commands) != sum(map(len, kernels)):
         return False
     rest = iter(commands)
@@ -255,15 +261,15 @@ def _in_order(commands: Sequence[Command], kernels: Sequence[Sequence[str]]) -> 
 
 
 def _position_targets(group: int, candidates: Sequence[CommandBuffer]) -> dict[tuple[int, str, int], Target]:
-    """Targets of the k-th dispatch of each kernel in a group's submissions; all candidates dispatch as many."""
+    """Targets of the k-th dispatch of each kernel in a group's submissions; all candidates have as many dispatches."""
     commands: dict[tuple[int, str, int], list[Command]] = defaultdict(list)
     for candidate in candidates:
-        seen = Counter[str]()
+        count_of_kernel = Counter[str]()
         for command in _dispatches(candidate):
             kernel = str(command.kernel)
-            commands[group, kernel, seen[kernel]].append(command)
-            seen[kernel] += 1
-    targets = {key: _target(found) for key, found in commands.items()}
+            commands[group, kernel, count_of_kernel[kernel]].append(command)
+            count_of_kernel[kernel] += 1
+    targets = {key: _target(same_position) for key, same_position in commands.items()}
     return {key: target for key, target in targets.items() if target.places}
 
 

@@ -1,8 +1,8 @@
-"""Which way a call took through the host program, told from what it submitted, one after the other.
+"""The path of a call through the host program, inferred from its sequence of submissions.
 
-The schedule of an entry point is an automaton that has all ways: its states are the submissions of the program's text,
-its input are those of a call. A submission alone may look like several states; that it stands between others often
-leaves one. What is still open after that is open: all states on any way that fits are candidates.
+The schedule of an entry point is an automaton. Its states are the submissions in the program's text, its input is the
+sequence of a call's submissions. A single submission may match several states; its neighbours often leave only one. If
+several remain, all states on any matching path are candidates.
 """
 
 from __future__ import annotations
@@ -15,48 +15,48 @@ from tracemap.graph.model import Schedule, Submission
 from tracemap.units import UNKNOWN
 
 Meaning = int | str
-"""What a submission is: the ordinal of the command buffer that it executes, or the id of a transfer."""
+"""Identity of a submission: the ordinal of the command buffer that it executes, or the id of a transfer."""
 Meanings = frozenset[Meaning]
 
 
 def meanings_of(submission: Submission) -> Meanings:
-    """All that a state of a schedule can be."""
+    """All possible identities of a state of a schedule."""
     return frozenset(submission.buffers) if submission.transfer is UNKNOWN else frozenset({submission.transfer})
 
 
 def merged(schedules: Sequence[Schedule]) -> Schedule:
-    """One schedule with the ways of all, for when it is not known which function ran."""
+    """One schedule with the paths of all, for runs whose function is unknown."""
     first: list[int] = []
     submissions: list[Submission] = []
     for schedule in schedules:
         base = len(submissions)
         first += [base + state for state in schedule.first]
         submissions += [
-            Submission(each.buffers, each.transfer, tuple(base + state for state in each.next), each.last)
-            for each in schedule.submissions
+            Submission(own.buffers, own.transfer, tuple(base + state for state in own.next), own.last)
+            for own in schedule.submissions
         ]
     return Schedule("", tuple(first), tuple(submissions))
 
 
 def narrowed(schedule: Schedule, seen: Sequence[Meanings], *, one_call: bool) -> list[Meanings]:
-    """What each submission of a call can be, given all of them; as it was given where no way fits.
+    """The candidate identities of each submission of a call, narrowed by the others; unchanged if no path matches.
 
     Args:
-        schedule: the ways that there are.
-        seen: for each submission in order what it may be by itself.
-        one_call: these are the submissions of one call, or of several, one after the other.
+        schedule: the schedule of the function.
+        seen: the candidates of each submission by itself, in order.
+        one_call: whether these are the submissions of one call, or of several in sequence.
     """
-    # A program that was killed leaves its last call unfinished.
+    # The last call of a killed program is unfinished.
     for repeats, unfinished in ((False, False), (True, False), (True, True))[0 if one_call else 1 :]:
-        found = _Ways(schedule, repeats).fit(seen, unfinished=unfinished)
-        if found:
-            return found
+        matching = _Paths(schedule, repeats).fit(seen, unfinished=unfinished)
+        if matching:
+            return matching
     return list(seen)
 
 
 @dataclass(frozen=True)
-class _Ways:
-    """The ways of one call, or of calls one after the other (`repeats`)."""
+class _Paths:
+    """The paths of one call, or of calls in sequence (`repeats`)."""
 
     schedule: Schedule
     repeats: bool
@@ -65,22 +65,22 @@ class _Ways:
     def _meanings(self) -> tuple[Meanings, ...]:
         return tuple(meanings_of(submission) for submission in self.schedule.submissions)
 
-    # Sets of states, not single ways: of these there can be more than anyone can list, of states only as many as the
-    # program has submissions.
+    # Works on sets of states rather than single paths: there can be exponentially many paths, but only as many states
+    # as the program has submissions.
 
     def fit(self, seen: Sequence[Meanings], *, unfinished: bool) -> list[Meanings]:
-        """Forward over all states that can be reached, then back over those from which the end can; none: empty."""
+        """The identities on any matching path: a forward pass, then a backward pass; empty if no path matches."""
         reached = self._forward(seen)
         ending = {state for state in reached[-1] if unfinished or self._is_last(state)} if reached else set()
         if not ending:
             return []
         return [
-            frozenset[Meaning]().union(*(self._meanings[state] & meanings for state in here))
-            for here, meanings in zip(self._backward(reached, ending), seen, strict=True)
+            frozenset[Meaning]().union(*(self._meanings[state] & meanings for state in states))
+            for states, meanings in zip(self._backward(reached, ending), seen, strict=True)
         ]
 
     def _forward(self, seen: Sequence[Meanings]) -> list[Set[int]]:
-        """For each submission the states that a way from the beginning reaches with it."""
+        """For each submission, the states that a path from the start reaches with it."""
         reached: list[Set[int]] = []
         following: Set[int] = set(self.schedule.first)
         for meanings in seen:
@@ -95,15 +95,15 @@ class _Ways:
         return following
 
     def _backward(self, reached: Sequence[Set[int]], ending: Set[int]) -> list[Set[int]]:
-        """Of the states reached those from which one of the ending ones can be."""
-        kept: list[Set[int]] = [ending]
-        for here in reversed(reached[:-1]):
-            begins_anew = self.repeats and not kept[-1].isdisjoint(self.schedule.first)
-            kept.append({state for state in here if self._leads_to(state, kept[-1], begins_anew)})
-        return kept[::-1]
+        """For each submission, the reached states that lead to an ending state."""
+        leading: list[Set[int]] = [ending]
+        for states in reversed(reached[:-1]):
+            starts_call = self.repeats and not leading[-1].isdisjoint(self.schedule.first)
+            leading.append({state for state in states if self._leads_to(state, leading[-1], starts_call)})
+        return leading[::-1]
 
-    def _leads_to(self, state: int, after: Set[int], begins_anew: bool) -> bool:
-        return not after.isdisjoint(self.schedule.submissions[state].next) or (begins_anew and self._is_last(state))
+    def _leads_to(self, state: int, after: Set[int], starts_call: bool) -> bool:
+        return not after.isdisjoint(self.schedule.submissions[state].next) or (starts_call and self._is_last(state))
 
     def _is_last(self, state: int) -> bool:
         return self.schedule.submissions[state].last

@@ -1,1 +1,1 @@
-"""Totals per place become shares of members and ops, a residual with reasons, and diagnostics; whole numbers only."""
+"""Shares of ops, unattributed costs with reasons, and diagnostics, from totals per place; whole numbers only."""

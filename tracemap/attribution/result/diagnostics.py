@@ -23,53 +23,54 @@ from tracemap.units import ASSUMED_SIZE, MOST_LISTED, UNKNOWN, format_count, lis
 
 # ---- agreement
 #
-# Whether the ways of dividing a kernel over its ops say the same: samples, simulated instructions, machine code.
+# Compare the evidence for splitting a kernel over its ops: samples, simulated instructions, machine code.
 #
-# Each can be wrong where the others are right. So they are compared pairwise, and a difference beyond the errors of
-# both is named: two that err alike cannot hide it from the third.
+# Any of the three can be wrong. They are compared pairwise, and a difference beyond the errors of both is reported:
+# two with the same error cannot hide it from the third.
 
 
 ERROR_OF: Mapping[Basis, float] = {Basis.SAMPLES: 0.15, Basis.SIMULATED: 0.15, Basis.CODE: 0.20}
-"""By how much of a kernel a share may be off: what `make accuracy` holds each way to, for the code and some more."""
+"""Error of a share, as a fraction of the kernel: the limits of `make accuracy`, with a margin for machine code."""
 
 
-def disagreements(found: Sequence[tuple[Site, Mapping[Basis, Weights]]]) -> Iterator[Disagreement]:
-    """The kernels that are divided differently, each once, by the site where the difference is largest.
+def disagreements(evidence: Sequence[tuple[Site, Mapping[Basis, Weights]]]) -> Iterator[Disagreement]:
+    """Kernels whose evidence disagrees, each reported once, for the site with the largest difference.
 
     Args:
-        found: the sites, with the weights of their members by each way that tells any.
+        evidence: the dispatch sites, with the weights of their ops by each kind of evidence.
     """
     worst: dict[str, tuple[float, Disagreement]] = {}
-    for site, ways in found:
-        for one, other in combinations(ways, 2):
-            beyond, member = max(
-                (_beyond(ways[one], ways[other], place, ERROR_OF[one] + ERROR_OF[other]), -place)
-                for place in range(len(site.members))
+    for site, weights_by_basis in evidence:
+        for first, second in combinations(weights_by_basis, 2):
+            error = ERROR_OF[first] + ERROR_OF[second]
+            excess, negative_index = max(
+                (_excess(weights_by_basis[first], weights_by_basis[second], index, error), -index)
+                for index in range(len(site.members))
             )
-            if beyond > 0 and beyond > worst.get(site.kernel, (0.0,))[0]:
-                shares = {way: _share(weights, -member) for way, weights in ways.items()}
-                percent = {way: round(100 * share) for way, share in shares.items()}
-                told = Disagreement(site.kernel, site.id, site.members[-member].op, percent)
-                worst[site.kernel] = beyond, told
+            if excess > 0 and excess > worst.get(site.kernel, (0.0,))[0]:
+                shares = {basis: _share(weights, -negative_index) for basis, weights in weights_by_basis.items()}
+                percent = {basis: round(100 * share) for basis, share in shares.items()}
+                disagreement = Disagreement(site.kernel, site.id, site.members[-negative_index].op, percent)
+                worst[site.kernel] = excess, disagreement
     for kernel in sorted(worst):
         yield worst[kernel][1]
 
 
 def _share(weights: Weights, member: int) -> float:
-    """A member's part of what is of ops."""
-    whole = sum(weights.values[:-1])
-    return weights.values[member] / whole if whole else 0.0
+    """One op's fraction of the attributed cost."""
+    total = sum(weights.values[:-1])
+    return weights.values[member] / total if total else 0.0
 
 
-def _beyond(one: Weights, other: Weights, member: int, error: float) -> float:
-    """By how much two shares differ more than chance and the errors allow."""
-    low, high = sorted((_share(one, member), _share(other, member)))
-    chance = sum(_chance(weights, member) for weights in (one, other))
-    return round(high - low - error - chance, 9)  # so that shares which are alike, but for the last bit, are alike
+def _excess(first: Weights, second: Weights, member: int, error: float) -> float:
+    """Difference of two shares beyond chance and `error`."""
+    low, high = sorted((_share(first, member), _share(second, member)))
+    chance = sum(_half_interval(weights, member) for weights in (first, second))
+    return round(high - low - error - chance, 9)  # rounded, so that the last bit makes no difference
 
 
-def _chance(weights: Weights, member: int) -> float:
-    """Half of the 95 % interval of a share that samples tell."""
+def _half_interval(weights: Weights, member: int) -> float:
+    """Half of the 95 % interval of a sampled share; 0 for other evidence."""
     if not weights.sampled or not sum(weights.values):
         return 0.0
     low, high = weights.intervals(1_000_000)[member]
@@ -78,7 +79,7 @@ def _chance(weights: Weights, member: int) -> float:
 
 # ---- mismatch
 #
-# Runs of which nothing matches the map: what they have, and what the map has instead.
+# Runs that do not match the map at all.
 
 
 _NAMED: Final = 3
@@ -89,144 +90,144 @@ ORDER BY count(*) DESC, kernel NULLS LAST LIMIT {most}
 _KNOWN = "SELECT kernel FROM ({events}) WHERE kernel IN ({known}) LIMIT 1"
 
 
-def check_something_matches(graph: TraceGraph, tables: Tables, seen: Scan) -> None:
-    """Refuse runs with events of kernels of which none is the map's.
+def check_something_matches(graph: TraceGraph, tables: Tables, scan: Scan) -> None:
+    """Reject runs that name kernels, but none of the map's.
 
     Raises:
-        RunMismatch: it is so.
+        RunMismatch: no row of the runs names a kernel of the map.
     """
-    lost = seen.by_target[UNMATCHED].events if UNMATCHED in seen.by_target else 0
-    lost += sum(row.target == UNMATCHED for row in seen.step_rows)
-    found = any(number >= 0 and events.events for number, events in seen.by_target.items())
-    if not lost or found or any(row.target >= 0 for row in seen.step_rows):
+    unmatched = scan.by_target[UNMATCHED].events if UNMATCHED in scan.by_target else 0
+    unmatched += sum(row.target == UNMATCHED for row in scan.step_rows)
+    has_match = any(number >= 0 and events.events for number, events in scan.by_target.items())
+    if not unmatched or has_match or any(row.target >= 0 for row in scan.step_rows):
         return
     known = ", ".join(literal(kernel.name) for kernel in graph.kernels) or "NULL"
-    if any(tables.of_run(run).query(_KNOWN.format(events=events_sql(run), known=known)) for run in tables.runs):
-        return  # the map's kernels, in places where it has none
+    if any(tables.for_run(run).query(_KNOWN.format(events=events_sql(run), known=known)) for run in tables.runs):
+        return  # kernels of the map, but at commands where the map has no dispatch
     names = [
         "no kernel" if name is None else repr(name)
         for run in tables.runs
-        for name, _ in tables.of_run(run).query(_NAMES.format(events=events_sql(run), most=_NAMED))
+        for name, _ in tables.for_run(run).query(_NAMES.format(events=events_sql(run), most=_NAMED))
     ]
     files = ", ".join(run.file_name for run in tables.runs)
     has = listed([repr(kernel.name) for kernel in graph.kernels], most=_NAMED) or "none"
     raise RunMismatch(
-        f"{files}: {plural(lost, 'row')} and none of a kernel of the map; the rows name {_some(names)}, the map has "
-        f"{has}; name the bundle that it was recorded from, or pass --allow-mismatch"
+        f"{files}: none of {plural(unmatched, 'row')} names a kernel of the map; the rows name {_first_few(names)}, "
+        f"the map has {has}; pass the bundle that the run was recorded from (--map), or --allow-mismatch"
     )
 
 
-def _some(names: list[str]) -> str:
+def _first_few(names: list[str]) -> str:
     shown = ", ".join(names[:_NAMED])
     return f"{shown}, …" if len(names) > _NAMED else shown
 
 
 # ---- diagnostics
 #
-# What a reader must know before trusting the figures.
+# Notes that a reader needs before trusting the figures.
 
 
-_LOST = 0.001
-"""The part of a metric that may be lost by rounding without a word."""
+_TOLERATED_LOSS = 0.001
+"""The fraction of a metric that rounding may lose without a note."""
 
 
 def result_diagnostics(
     graph: TraceGraph, sites: Sequence[SiteResult], by: Splitting, disagree: Sequence[Disagreement]
 ) -> Iterator[Diagnostic]:
-    """Those of the whole result; the runs have some of their own."""
+    """The notes on the whole result; runs have notes of their own."""
     scan = by.totals.scan
     at_load = sum(site.initializer for site in graph.sites) - sum(
         graph.site_by_id[site.site].initializer for site in sites
     )
     if at_load:
-        text = f"{plural(at_load, 'site')} run at load, in no profile of the stock tools: not measured"
+        text = f"{plural(at_load, 'site')} run at load: not measured, because profiles of IREE's tools exclude loading"
         yield Diagnostic("load-time-not-measured", text)
-    yield from _of_clocks(scan)
-    yield from _of_targets(scan)
-    yield from _of_untimed(graph, scan)
-    yield from _of_amounts(sites)
-    yield from _of_values(graph, scan)
-    yield from _of_steps(by)
+    yield from _clock_notes(scan)
+    yield from _ambiguity_notes(scan)
+    yield from _untimed_transfer_notes(graph, scan)
+    yield from _unknown_cost_notes(sites)
+    yield from _value_notes(graph, scan)
+    yield from _step_notes(by)
     if by.rule is Rule.MEASURED:
-        yield from _of_rule(sites, by)
-    yield from _of_estimates(sites, by)
-    yield from _of_disagreement(graph, disagree)
+        yield from _measured_rule_notes(sites, by)
+    yield from _estimate_notes(sites, by)
+    yield from _disagreement_notes(graph, disagree)
     if scan.invocations.count is UNKNOWN and any(number >= 0 for number in scan.by_target):
         text = (
-            "the runs do not tell which invocation an event belongs to: how the cost of an op differs from one to the "
-            "next (median, p10, p90) is unknown"
+            "the runs do not say which invocation an event belongs to: distributions over invocations (median, p10, "
+            "p90) are unknown"
         )
         yield Diagnostic("invocations-unknown", text)
-    yield from _of_rows(scan)
+    yield from _row_count_notes(scan)
     if not scan.by_target and not scan.step_rows:
         yield Diagnostic("no-events", "the run has no events: nothing was measured")
 
 
-def _of_amounts(sites: Sequence[SiteResult]) -> Iterator[Diagnostic]:
-    """Sites of which it is not known what their members cost."""
+def _unknown_cost_notes(sites: Sequence[SiteResult]) -> Iterator[Diagnostic]:
+    """Notes on dispatch sites whose ops have unknown costs."""
     assumed = sum(site.assumed_sizes and _was_called(site) for site in sites)
     if assumed:
-        text = f"the costs of the members of {plural(assumed, 'site')} depend on sizes that the program does not know "
-        yield Diagnostic("assumed-sizes", f"{text}before: split as if each of these were {ASSUMED_SIZE}")
+        text = f"{plural(assumed, 'site')} with dynamic sizes: cost split over the ops as if each size were"
+        yield Diagnostic("assumed-sizes", f"{text} {ASSUMED_SIZE}")
     equal = sum(site.equal_members and _was_called(site) for site in sites)
     if equal:
-        text = f"the costs of the members of {plural(equal, 'site')} are unknown: split evenly"
+        text = f"{plural(equal, 'site')} with unknown costs of ops: each op gets the same"
         yield Diagnostic("equal-members", text)
 
 
-def _of_rows(scan: Scan) -> Iterator[Diagnostic]:
-    """Tables that have other rows than were recorded: somebody took some away, or has them twice."""
-    found = sum(each.events for each in scan.by_target.values())
-    if scan.recorded is UNKNOWN or found == scan.recorded:
+def _row_count_notes(scan: Scan) -> Iterator[Diagnostic]:
+    """Notes on tables whose number of rows differs from the recorded number."""
+    rows = sum(target_sum.events for target_sum in scan.by_target.values())
+    if scan.recorded is UNKNOWN or rows == scan.recorded:
         return
-    text = f"{plural(scan.recorded, 'event')} were recorded, and the table has {format_count(found)}: "
-    if found < scan.recorded:
-        yield Diagnostic("rows-missing", f"{text}rows are missing, and so are their costs")
+    text = f"{plural(scan.recorded, 'event')} were recorded, but the table has {format_count(rows)}: "
+    if rows < scan.recorded:
+        yield Diagnostic("rows-missing", f"{text}rows are missing, and costs are too low")
     else:
-        yield Diagnostic("rows-added", f"{text}rows are there twice, or are of another run, and so are their costs")
+        yield Diagnostic("rows-added", f"{text}rows are duplicated or come from another run, and costs are too high")
 
 
-def _of_clocks(scan: Scan) -> Iterator[Diagnostic]:
-    """Which clock tells of kernels, where it is not the host's."""
+def _clock_notes(scan: Scan) -> Iterator[Diagnostic]:
+    """A note if kernels were not timed by the host's clock."""
     if any(metric.clock is Clock.DEVICE for metric in scan.metrics):
-        text = "kernels were timed by the device, on a clock of its own; the elapsed time is the host's"
+        text = "kernels were timed by the device, on its own clock; the elapsed time is by the host's clock"
         yield Diagnostic("device-clock", text)
 
 
-def _of_targets(scan: Scan) -> Iterator[Diagnostic]:
-    """Events that could be of several places, the most frequent first."""
-    several = [
+def _ambiguity_notes(scan: Scan) -> Iterator[Diagnostic]:
+    """Notes on events that may belong to several places, the most frequent first."""
+    ambiguous = [
         (scan.by_target[number].events, target)
         for number, target in enumerate(scan.targets)
         if not target.exact and number in scan.by_target
     ]
-    if several:
-        several.sort(key=lambda each: -each[0])
-        named = [f"{format_count(events)} of {_any_of(target.places)}" for events, target in several]
-        events = plural(sum(events for events, _ in several), "event")
-        text = f"{events} could be of several sites and were split evenly over them: {listed(named, '; ')}"
+    if ambiguous:
+        ambiguous.sort(key=lambda pair: -pair[0])
+        counts = [f"{format_count(events)} of {_any_of(target.places)}" for events, target in ambiguous]
+        events = plural(sum(events for events, _ in ambiguous), "event")
+        text = f"{events} may belong to several sites and were split evenly over them: {listed(counts, '; ')}"
         yield Diagnostic("split-evenly", text)
     if scan.surplus:
-        text = "more command buffers were recorded than the map has of their kind: another module has the same"
+        text = "the run has more command buffers of a kind than the map: another module has identical ones"
         yield Diagnostic("modules-alike", text)
 
 
-def _of_untimed(graph: TraceGraph, scan: Scan) -> Iterator[Diagnostic]:
-    """Copies and fills that the runtime does together with kernels, and times neither alone."""
+def _untimed_transfer_notes(graph: TraceGraph, scan: Scan) -> Iterator[Diagnostic]:
+    """A note on copies and fills that the runtime executes together with kernels and does not time."""
     if not scan.untimed or EXECUTE not in scan.by_target:
         return
     ops = dict.fromkeys(op for command in scan.untimed for op in command.ops)
-    of_ops = f" ({listed([f'{op} {graph.op_by_id[op].name}' for op in ops])})" if ops else ""
-    what = "a copy or fill" if len(scan.untimed) == 1 else f"{len(scan.untimed):,} copies and fills"
+    op_list = f" ({listed([f'{op} {graph.op_by_id[op].name}' for op in ops])})" if ops else ""
+    transfers = "a copy or fill" if len(scan.untimed) == 1 else f"{len(scan.untimed):,} copies and fills"
     text = (
-        f"the runtime does not time {what} within command buffers{of_ops}: what they take is part of "
-        f"{ResidualReason.QUEUE.value}, in wall time alone"
+        f"the runtime does not time {transfers} within command buffers{op_list}: their wall time is part of "
+        f"{ResidualReason.QUEUE.value}"
     )
     yield Diagnostic(TRANSFERS_UNTIMED, text)
 
 
 def _any_of(places: Sequence[str]) -> str:
-    """Places, one of which it is; of many the first few, and how many more.
+    """Alternative places; if there are many, the first few and the number of others.
 
     >>> _any_of(["site1", "site2"]), _any_of([f"site{number}" for number in range(1, 9)])
     ('site1 or site2', 'site1 or site2 or site3 or site4 or site5 or 3 others')
@@ -235,107 +236,110 @@ def _any_of(places: Sequence[str]) -> str:
     return " or ".join((*places[:MOST_LISTED], *([plural(more, "other")] if more > 0 else [])))
 
 
-def _of_values(graph: TraceGraph, scan: Scan) -> Iterator[Diagnostic]:
-    """Metrics whose small values are lost, and dispatches that some metric was not measured of."""
-    of_sites = [
+def _value_notes(graph: TraceGraph, scan: Scan) -> Iterator[Diagnostic]:
+    """Notes on metrics that lose precision, and on dispatches without a value of some metric."""
+    site_sums = [
         scan.by_target[number]
         for number, target in enumerate(scan.targets)
         if number in scan.by_target and target.places[0] not in graph.transfer_by_id
     ]
-    for name, part in scan.rounded.items():
-        if part > _LOST:
+    for name, loss in scan.rounded.items():
+        if loss > _TOLERATED_LOSS:
             text = (
-                f"values of {name} are counted in millionths, too coarse for them: {100 * part:.1f} % of their sum "
-                "is lost by rounding; give them in a smaller unit"
+                f"{100 * loss:.1f} % of the sum of {name} is lost by rounding: its values are counted in millionths, "
+                "too coarse for them; give them in a smaller unit"
             )
             yield Diagnostic("values-rounded", text)
     for metric in scan.metrics:
-        absent = sum(each.absent[metric.name] for each in of_sites)
+        absent = sum(target_sum.absent[metric.name] for target_sum in site_sums)
         if absent:
-            text = f"{plural(absent, 'dispatch event')} have no {metric.name}; they are not in its sum"
+            text = f"{plural(absent, 'dispatch event')} have no {metric.name}; its sum excludes them"
             yield Diagnostic("values-unknown", text)
 
 
-def _of_steps(by: Splitting) -> Iterator[Diagnostic]:
-    """Samples and counts that name a kernel of several sites."""
+def _step_notes(by: Splitting) -> Iterator[Diagnostic]:
+    """Notes on samples and counts that name only a kernel of several dispatch sites."""
     for metric in (SAMPLES, INSTRUCTIONS):
         if count := by.steps.spread[metric]:
-            how = by.totals.spread_by(metric)
-            text = f"{format_count(count)} {metric} name only kernels of several sites: spread over them {how}"
+            criterion = by.totals.spread_by(metric)
+            text = f"{format_count(count)} {metric} name only kernels of several sites: split over them {criterion}"
             yield Diagnostic("steps-spread", text)
 
 
-def _of_rule(sites: Sequence[SiteResult], by: Splitting) -> Iterator[Diagnostic]:
-    """What shares by the rule `measured` mean, and where it had nothing to go by."""
-    less = "One op less can save less, as a core does several at once"
-    # A sole member has all of its site, whatever was seen.
-    known = [by.bases[site.site] for site in sites if len(site.shares) > 1 and site.site in by.bases]
-    shared = [basis for basis in known if basis.factor == 1]
-    if any(basis.sampled for basis in shared):
+def _measured_rule_notes(sites: Sequence[SiteResult], by: Splitting) -> Iterator[Diagnostic]:
+    """Notes on the meaning of shares by the rule `measured`, and on sites where it could not be applied."""
+    caveat = "Removing an op may save less, because a core executes several ops at the same time"
+    # The only op of a site gets the whole site, whatever was measured.
+    known = [by.site_weights[site.site] for site in sites if len(site.shares) > 1 and site.site in by.site_weights]
+    measured = [weights for weights in known if weights.factor == 1]
+    if any(weights.sampled for weights in measured):
         text = (
-            "shares of a kernel's ops: samples tell which loop took the time; inside of a loop it is split by how long "
-            f"each op's instructions keep a core busy. {less}"
+            "shares of a kernel's ops: samples say which loop took the time; inside a loop, time is split by how long "
+            f"each op's instructions keep a core busy. {caveat}"
         )
         yield Diagnostic("shares-are-occupancy", text)
-    counted = sum(not basis.sampled for basis in shared)
-    if counted:
-        where = "without samples" if counted == len(shared) else f"at {plural(counted, 'site')} of few samples"
+    simulated = sum(not weights.sampled for weights in measured)
+    if simulated:
+        scope = "without samples" if simulated == len(measured) else f"at {plural(simulated, 'site')} with few samples"
         text = (
-            f"shares of a kernel's ops: {where}, time is split by the simulated instructions of each op, by how "
-            f"long they keep a core busy, and by what simulated misses take beyond that. {less}"
+            f"shares of a kernel's ops: {scope}, time is split by the simulated instructions of each op, how long they "
+            f"keep a core busy, and the extra time of simulated cache misses. {caveat}"
         )
         yield Diagnostic("shares-are-instructions", text)
-    unseen = [site for site in sites if _was_called(site) and len(site.shares) > 1 and site.site not in by.bases]
+    unseen = [site for site in sites if _was_called(site) and len(site.shares) > 1 and site.site not in by.site_weights]
     stood_in = sum(by.steps.graph.site_by_id[site.site].kernel in by.steps.stood_in for site in unseen)
     if len(unseen) > stood_in:
-        text = f"nothing was seen of the ops of {plural(len(unseen) - stood_in, 'site')}: split by the rule model"
+        text = f"no measurement of the ops in {plural(len(unseen) - stood_in, 'site')}: split by the rule model"
         yield Diagnostic("split-by-model", text)
     if stood_in:
         text = (
-            f"at {plural(stood_in, 'site')} most simulated instructions stand in for others ({STAND_INS}), and tell "
-            "nothing of the time: split by the rule model; record with --sample"
+            f"at {plural(stood_in, 'site')} most simulated instructions stand in for others ({STAND_INS}) and do not "
+            "reflect the time: split by the rule model; record with --sample"
         )
         yield Diagnostic("split-by-model", text)
 
 
 def _was_called(site: SiteResult) -> bool:
-    """Whether calls of a site are known."""
+    """Whether the runs are known to have called a site."""
     return isinstance(site.calls, int) and site.calls > 0
 
 
-def _of_estimates(sites: Sequence[SiteResult], by: Splitting) -> Iterator[Diagnostic]:
-    """Sites whose members' shares are estimated from machine code, and how far these may be off."""
+def _estimate_notes(sites: Sequence[SiteResult], by: Splitting) -> Iterator[Diagnostic]:
+    """A note on dispatch sites whose shares are estimated from machine code, with the size of the error."""
     known = [
-        by.bases[site.site] for site in sites if _was_called(site) and len(site.shares) > 1 and site.site in by.bases
+        by.site_weights[site.site]
+        for site in sites
+        if _was_called(site) and len(site.shares) > 1 and site.site in by.site_weights
     ]
-    factors = [basis.factor for basis in known if basis.factor > 1]
+    factors = [weights.factor for weights in known if weights.factor > 1]
     if not factors or by.rule not in (Rule.CODE, Rule.MEASURED):
         return
-    where = "" if by.rule is Rule.CODE else f"at {plural(len(factors), 'site')} in which nothing was seen, "
+    scope = "" if by.rule is Rule.CODE else f"at {plural(len(factors), 'site')} without measurements, "
     text = (
-        f"shares of a kernel's ops: {where}estimated from machine code (how often instructions run, how long they keep "
-        f"a core busy, what they load); an op's cost may be off by a factor of {min(factors):g}"
+        f"shares of a kernel's ops: {scope}estimated from machine code (how often instructions run, how long they keep "
+        f"a core busy, how much they load); an op's cost may be off by a factor of {min(factors):g}"
     )
     if max(factors) > min(factors):
-        uncertain = sum(factor > min(factors) for factor in factors)
-        text += f", at {plural(uncertain, 'site')} that mostly wait by {max(factors):g}"
-    if open_ends := sum(bool(basis.bounds) for basis in known):
+        waiting = sum(factor > min(factors) for factor in factors)
+        text += f", at {plural(waiting, 'site')} that mostly wait by {max(factors):g}"
+    if data_dependent := sum(bool(weights.bounds) for weights in known):
         text += (
-            f"; at {plural(open_ends, 'site')} the data decides how often code runs, and intervals hold all that it may"
+            f"; at {plural(data_dependent, 'site')} the data decides how often code runs, and the intervals cover all "
+            "cases"
         )
     yield Diagnostic("shares-are-estimates", f"{text}. Record with --sample to measure them")
 
 
-def _of_disagreement(graph: TraceGraph, found: Sequence[Disagreement]) -> Iterator[Diagnostic]:
-    """Kernels that two ways divide differently, by more than their errors."""
-    if found:
+def _disagreement_notes(graph: TraceGraph, kernels: Sequence[Disagreement]) -> Iterator[Diagnostic]:
+    """A note on kernels whose evidence disagrees by more than its errors."""
+    if kernels:
         text = (
-            f"{plural(len(found), 'kernel')} {'is' if len(found) == 1 else 'are'} divided differently by different "
-            f"evidence, by more than its errors: {listed([_told(graph, each) for each in found])}"
+            f"evidence disagrees on the shares in {plural(len(kernels), 'kernel')} by more than its errors: "
+            f"{listed([_shares_text(graph, kernel) for kernel in kernels])}"
         )
         yield Diagnostic("evidence-disagrees", text)
 
 
-def _told(graph: TraceGraph, each: Disagreement) -> str:
-    shares = ", ".join(f"{percent} % by {way.value}" for way, percent in each.percent.items())
-    return f"{each.kernel}: {each.op} {graph.op_by_id[each.op].name} has {shares}"
+def _shares_text(graph: TraceGraph, kernel: Disagreement) -> str:
+    shares = ", ".join(f"{percent} % by {basis.value}" for basis, percent in kernel.percent.items())
+    return f"{kernel.kernel}: {kernel.op} {graph.op_by_id[kernel.op].name} has {shares}"

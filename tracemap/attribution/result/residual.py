@@ -1,4 +1,4 @@
-"""Costs without an op, each with its reason."""
+"""Unattributed costs, with their reasons."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _REASON_OF = {
 
 
 _Cost = tuple[ResidualReason, Integer, Mapping[str, int]]
-"""A reason, a number of events, and what they cost by metric name."""
+"""A reason, a number of events, and their cost by metric name."""
 
 
 def residual_rows(
     graph: TraceGraph, totals: Totals, sites: Sequence[SiteResult], metrics: Sequence[str]
 ) -> tuple[ResidualRow, ...]:
-    """One row for each reason that applies; unmatched events are worth a row even if they cost nothing."""
-    events: dict[ResidualReason, Integer] = defaultdict(lambda: 0 if totals.tells_calls else UNKNOWN)
+    """One row for each reason that applies; unmatched events get a row even if they cost nothing."""
+    events: dict[ResidualReason, Integer] = defaultdict(lambda: 0 if totals.has_calls else UNKNOWN)
     sums: dict[ResidualReason, Counter[str]] = defaultdict(Counter)
-    of_events = (_events(totals.scan), _executes(totals.scan), _disturbed(totals.scan))
-    costs = (*of_events, _ownerless_transfers(graph, totals), _of_sites(sites))
+    event_costs = (_targetless_costs(totals.scan), _queue_costs(totals.scan), _outlier_costs(totals.scan))
+    costs = (*event_costs, _ownerless_transfers(graph, totals), _site_costs(sites))
     for reason, count, cost in chain.from_iterable(costs):
         events[reason] = sum_of((events[reason], count))
         sums[reason].update(cost)
@@ -43,43 +43,43 @@ def residual_rows(
     )
 
 
-def _events(scan: Scan) -> Iterator[_Cost]:
-    """Events without a target, and rows of steps in kernels that the map does not have, and in none."""
+def _targetless_costs(scan: Scan) -> Iterator[_Cost]:
+    """Costs of events without a target, and of `step` rows outside kernels or in kernels that the map lacks."""
     for number, events in scan.by_target.items():
         if number in _REASON_OF:
             yield _REASON_OF[number], events.events, events.sums
-    # Rows of steps say where the time of events went that are counted already: they add no events.
+    # Step rows only locate the time of events that are counted already, so they add no events.
     names = [metric.name for metric in scan.step_metrics]
     for row in scan.step_rows:
         if row.target < 0:
             yield _REASON_OF[row.target], 0, dict(zip(names, row.values, strict=True))
 
 
-def _executes(scan: Scan) -> Iterator[_Cost]:
-    """Submissions, without what their dispatches cover: that is in the dispatches' own rows, and counts once."""
+def _queue_costs(scan: Scan) -> Iterator[_Cost]:
+    """Costs of submissions, without the time in which their dispatches ran: the dispatches' own rows count that."""
     if EXECUTE in scan.by_target:
         executes = scan.by_target[EXECUTE]
         uncovered = {name: total - scan.execute_covered[name] for name, total in executes.sums.items()}
         yield ResidualReason.QUEUE, executes.events, uncovered
 
 
-def _disturbed(scan: Scan) -> Iterator[_Cost]:
-    """What calls take beyond the fences of calls like them."""
+def _outlier_costs(scan: Scan) -> Iterator[_Cost]:
+    """Time of calls above the outlier threshold."""
     for events in scan.by_target.values():
         if events.disturbed_calls:
             yield ResidualReason.DISTURBANCE, events.disturbed_calls, events.disturbed
 
 
 def _ownerless_transfers(graph: TraceGraph, totals: Totals) -> Iterator[_Cost]:
-    """Transfers of the map that are of no op are residual as those that the map does not have."""
+    """Costs of the map's transfers that belong to no op: unattributed, as are transfers that the map lacks."""
     for transfer in graph.transfers:
         if transfer.id in totals.places and not transfer.ops:
             total = totals.at(transfer.id)
             yield ResidualReason.TRANSFER, total.calls, total.sums
 
 
-def _of_sites(sites: Sequence[SiteResult]) -> Iterator[_Cost]:
-    """Sites that ran and have no member, and what is of none of their members at the others."""
+def _site_costs(sites: Sequence[SiteResult]) -> Iterator[_Cost]:
+    """Costs of dispatch sites without an op, and of kernel code that belongs to no op at the others."""
     for site in sites:
         if not site.shares:
             yield ResidualReason.COMPILER_MADE, site.calls, {name: cost.total for name, cost in site.metrics.items()}

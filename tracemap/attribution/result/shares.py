@@ -27,7 +27,7 @@ from tracemap.attribution.scan.connection import Tables
 from tracemap.attribution.scan.scan import Scan
 from tracemap.attribution.scan.series import values_by_target
 from tracemap.attribution.scan.sums import Spread
-from tracemap.attribution.scan.weighted import UNIT, Weighted, nothing, per_invocation
+from tracemap.attribution.scan.weighted import UNIT, Weighted, per_invocation, zero_distribution
 from tracemap.attribution.steps.counts import StepCounts
 from tracemap.attribution.steps.estimates import CodeEstimates
 from tracemap.attribution.weights import Weights, weights, weights_by_name
@@ -39,16 +39,16 @@ from tracemap.units import UNKNOWN, Integer, Unknown, rounded, split_by_largest_
 
 # ---- totals
 #
-# Calls and metric sums per place: a target of several places is split over them evenly.
+# Calls and metric sums per place (a dispatch site or transfer). A target with several places is split evenly.
 
 
 @dataclass(slots=True)
 class PlaceTotal:
-    """What happened at a site or transfer, and the numbers of the targets that it is of.
+    """Calls and costs of a dispatch site or transfer, and the numbers of the targets that include it.
 
-    `sums` are without what disturbed its calls, which is `disturbed`, by metric name.
-    `absent`: by metric name how many events of its targets have no value. `tiles`: the workgroups of its calls.
-    `split_evenly`: some of the events could have been another place's.
+    `sums` exclude outlier time, which is in `disturbed`; both by metric name.
+    `absent`: number of its targets' events without a value, by metric name. `tiles`: the workgroups of its calls.
+    `split_evenly`: some of the events may belong to another place.
     """
 
     calls: int = 0
@@ -62,37 +62,37 @@ class PlaceTotal:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """By place; those that nothing happened at have none."""
+    """Totals by place; places without events or samples have none."""
 
     scan: Scan
     places: Mapping[str, PlaceTotal]
 
     @property
-    def tells_calls(self) -> bool:
-        """Whether the runs have events: samples alone say where time passes, not how often anything was called."""
+    def has_calls(self) -> bool:
+        """Whether the runs count calls: samples alone show where time passes, not how often anything was called."""
         return bool(self.scan.by_target) or not self.scan.step_rows
 
     def calls(self, place: str) -> Integer:
-        """How often a place was called."""
-        return self.at(place).calls if self.tells_calls else UNKNOWN
+        """Number of calls of a place."""
+        return self.at(place).calls if self.has_calls else UNKNOWN
 
     def at(self, place: str) -> PlaceTotal:
-        """The total of a place, be it nothing."""
+        """The total of a place; zero if it has none."""
         return self.places.get(place) or PlaceTotal()
 
     def parts_of(self, target: int, metric: str) -> tuple[Sequence[str], Sequence[int]]:
-        """The sites of a target, and how much of a metric of steps is each one's.
+        """The dispatch sites of a target, and the weights for splitting a metric of `step` rows over them.
 
-        Samples fall where time passes; counts of a simulator are about the same in every workgroup of the same code, of
-        which a call has as many as the sizes of its operands ask for.
+        Samples are split by time. Simulated counts are split by workgroups: counts are about the same in every
+        workgroup of the same code, and operand sizes decide how many a call has.
         """
         sites = self.scan.targets[target].places
         _, amounts = self._spread(sites, metric)
         return sites, amounts
 
     def spread_by(self, metric: str) -> str:
-        """What of a metric of steps names only kernels of several sites is spread over these by, in words."""
-        number = [each.name for each in self.scan.step_metrics].index(metric)
+        """The criterion by which a metric of `step` rows was split over the sites of a kernel, in words."""
+        number = [step_metric.name for step_metric in self.scan.step_metrics].index(metric)
         targets = {row.target for row in self.scan.step_rows if row.target >= 0 and row.values[number]}
         places = [self.scan.targets[target].places for target in targets]
         return " and ".join(sorted({self._spread(sites, metric)[0] for sites in places if len(sites) > 1}))
@@ -101,46 +101,46 @@ class Totals:
         for time in TIME_METRICS if metric == SAMPLES else ():
             costs = [self.at(site).sums.get(time, 0) for site in sites]
             if any(costs):
-                return "by the time that they took", costs
+                return "by their time", costs
         tiles = [count for site in sites if isinstance(count := self.at(site).tiles, int)]
         if len(tiles) == len(sites) and any(tiles):
-            return "by how many workgroups they ran", tiles
+            return "by number of workgroups", tiles
         calls = [self.at(site).calls for site in sites]
         if any(calls):
-            return "by how often they ran", calls
-        return "in equal parts, as nothing tells how often they ran", [1] * len(sites)
+            return "by number of calls", calls
+        return "in equal parts, because the number of calls is unknown", [1] * len(sites)
 
     def slowest(self, place: str) -> tuple[SlowCall, ...]:
         """The slowest calls of all targets of a place."""
         targets = sorted(self.at(place).targets)
         calls = [call for target in targets for call in self.scan.slowest.get(target, ())]
         if len(targets) == 1 and calls and calls[-1].time_ns is not UNKNOWN:
-            return self.scan.slowest[targets[0]]  # which are sorted already
+            return self.scan.slowest[targets[0]]  # sorted already
         return tuple(sorted(calls, key=slowness)[:MOST_SLOWEST])
 
     @property
     def pools(self) -> list[frozenset[int]]:
-        """The sets of targets whose events places have."""
+        """The set of targets of each place."""
         return [frozenset(total.targets) for total in self.places.values()]
 
     def steps(self, graph: TraceGraph, images: Callable[[], Sequence[Image]]) -> StepCounts:
-        """What was seen inside of kernels; of a target that is several sites, each has a part."""
+        """Measurements inside kernels; a target with several sites is split over them."""
         names = [metric.name for metric in self.scan.step_metrics]
         rows = [row for row in self.scan.step_rows if row.target >= 0]
         return StepCounts(graph, names, rows, self.parts_of, images)
 
 
 def totals(scan: Scan) -> Totals:
-    """Split what each target has over its places."""
+    """Split the events of each target over its places."""
     places: dict[str, PlaceTotal] = defaultdict(PlaceTotal)
     for number, target in enumerate(scan.targets):
         if number not in scan.by_target:
             continue
         events, parts = scan.by_target[number], [places[place] for place in target.places]
-        # Calls and metrics are split alike: the first places of a target get what cannot be divided.
+        # Calls and metrics are split in the same way: the first places of a target get the indivisible rest.
         tiles = events.tiles
-        of_tiles: Sequence[Integer] = [tiles] * len(parts) if tiles is UNKNOWN else _evenly(tiles, parts)
-        for part, calls, tiles in zip(parts, _evenly(events.events, parts), of_tiles, strict=True):
+        tile_parts: Sequence[Integer] = [tiles] * len(parts) if tiles is UNKNOWN else _evenly(tiles, parts)
+        for part, calls, tiles in zip(parts, _evenly(events.events, parts), tile_parts, strict=True):
             part.calls += calls
             part.tiles = sum_of((part.tiles, tiles))
             part.targets.add(number)
@@ -156,70 +156,73 @@ def totals(scan: Scan) -> Totals:
 
 
 def _evenly(total: int, places: Sequence[PlaceTotal]) -> Sequence[int]:
-    """The parts of a total, one for each place."""
+    """Equal parts of a total, one for each place."""
     return [total] if len(places) == 1 else split_by_largest_remainder(total, [1] * len(places))
 
 
 # ---- invocations
 #
-# An op's share of each invocation, as a distribution: what its sites cost in it, by the op's weights in them.
+# The distribution of an op's cost over invocations: the cost of its sites in an invocation, times its weights there.
 #
-# A weight is what an op gets of what a site costs, and the same in all invocations.
+# A weight is the op's fraction of a site's cost. It is the same in all invocations.
 
 
 PerOp = Mapping[OpId, Mapping[str, PerInvocation]]
-"""By op and metric name; no entry where it is not known."""
+"""By op and metric name; no entry if unknown."""
 
 
 def shares_of_invocations(tables: Tables, totals: Totals, results: Mapping[str, PlaceResult]) -> PerOp:
-    """The distributions of all ops of the results of sites and transfers, which are named by their places."""
+    """The distributions over invocations of all ops in these results, which are given by place."""
     if totals.scan.invocations.count is UNKNOWN:
         return {}
-    weights = [(names, _weights(totals, results, names[0])) for names in _alike(totals, results)]
-    sums = [{op: _sum(each) for op, each in by_op.items()} for _, by_op in weights]
-    known = per_invocation(tables, totals.scan, sorted({each for of_ops in sums for each in of_ops.values()}))
-    found: dict[OpId, dict[str, PerInvocation]] = defaultdict(dict)
-    for (names, by_op), of_ops in zip(weights, sums, strict=True):
-        for op, each in by_op.items():
-            largest = max(each.values()) if each else Fraction(1)
+    weights = [(names, _weights(totals, results, names[0])) for names in _metrics_by_weights(totals, results)]
+    sums = [{op: _weighted_sum(by_target) for op, by_target in by_op.items()} for _, by_op in weights]
+    distinct_sums = sorted({weighted for sum_of_op in sums for weighted in sum_of_op.values()})
+    distributions = per_invocation(tables, totals.scan, distinct_sums)
+    zero = zero_distribution(totals.scan)
+    by_op_and_metric: dict[OpId, dict[str, PerInvocation]] = defaultdict(dict)
+    for (names, by_op), sum_of_op in zip(weights, sums, strict=True):
+        for op, by_target in by_op.items():
+            largest = max(by_target.values()) if by_target else Fraction(1)
             for metric in names:
-                found[op][metric] = _scaled(known[of_ops[op]][metric] if each else nothing(totals.scan), largest)
-    return found
+                distribution = distributions[sum_of_op[op]][metric] if by_target else zero
+                by_op_and_metric[op][metric] = _scaled(distribution, largest)
+    return by_op_and_metric
 
 
 def series_of(tables: Tables, totals: Totals, results: Mapping[str, PlaceResult]) -> Series:
-    """What each op cost in each single invocation."""
+    """Costs of all ops in each single invocation."""
     values = values_by_target(tables, totals.scan)
     return Series(values, {metric: _weights(totals, results, metric) for metric in values})
 
 
-def _alike(totals: Totals, results: Mapping[str, PlaceResult]) -> list[list[str]]:
-    """The names of the metrics, those together by which all ops have the same weights."""
+def _metrics_by_weights(totals: Totals, results: Mapping[str, PlaceResult]) -> list[list[str]]:
+    """The names of the metrics, grouped by equal weights of all ops."""
     names = [metric.name for metric in totals.scan.metrics]
-    # Places that are alike have the same objects, of which there are few.
-    of_ops = {id(share.weight): share.weight for result in results.values() for share in result.shares}
-    found: dict[tuple[Fraction, ...], list[str]] = defaultdict(list)
+    # Equal places share their weight objects, so there are few distinct ones.
+    distinct = {id(share.weight): share.weight for result in results.values() for share in result.shares}
+    groups: dict[tuple[Fraction, ...], list[str]] = defaultdict(list)
     for name in names:
-        found[tuple(weight[name] for weight in of_ops.values())].append(name)
-    return list(found.values())
+        groups[tuple(weight[name] for weight in distinct.values())].append(name)
+    return list(groups.values())
 
 
 def _weights(totals: Totals, results: Mapping[str, PlaceResult], metric: str) -> Mapping[OpId, dict[int, Fraction]]:
-    """What each op has of the events of each target; nothing where none of them ran."""
-    found: dict[OpId, dict[int, Fraction]] = defaultdict(dict)
+    """The op's fraction of each target, by op and target; empty for an op whose places did not run."""
+    by_op: dict[OpId, dict[int, Fraction]] = defaultdict(dict)
     for place, result in results.items():
-        # The events of a target of several places are split evenly over these.
+        # The events of a target with several places are split evenly over them.
         parts = [(target, len(totals.scan.targets[target].places)) for target in totals.at(place).targets]
         for share in result.shares:
-            of_op, weight = found[share.op], share.weight[metric]
+            by_target, weight = by_op[share.op], share.weight[metric]
             for target, places in parts if weight else ():
-                own = weight / places if places > 1 else weight
-                of_op[target] = of_op[target] + own if target in of_op else own
-    return found
+                fraction = weight / places if places > 1 else weight
+                by_target[target] = by_target[target] + fraction if target in by_target else fraction
+    return by_op
 
 
-def _sum(by_target: Mapping[int, Fraction]) -> Weighted:
-    """The weights in whole numbers, the largest as `UNIT`: ops whose weights are in proportion share one sum."""
+def _weighted_sum(by_target: Mapping[int, Fraction]) -> Weighted:
+    """Weights as whole numbers, with `UNIT` for the largest, so that ops with proportional weights share one sum."""
     if len(by_target) == 1:
         (target,) = by_target
         return ((target, UNIT),)
@@ -233,29 +236,29 @@ def _sum(by_target: Mapping[int, Fraction]) -> Weighted:
 def _scaled(whole: PerInvocation, weight: Fraction) -> PerInvocation:
     if weight == 1:
         return whole
-    above, below = weight.numerator, weight.denominator
+    numerator, denominator = weight.numerator, weight.denominator
     values = (whole.median, whole.median_low, whole.median_high, whole.p10, whole.p90, whole.max)
-    return PerInvocation(*[value if value is UNKNOWN else rounded(value * above, below) for value in values])
+    return PerInvocation(*[value if value is UNKNOWN else rounded(value * numerator, denominator) for value in values])
 
 
 # ---- shares
 #
-# Where an op's share is made: the cost of each site and transfer, split over its members, and added up per op.
+# The cost of each dispatch site and transfer, split over its ops and added up per op.
 
 
 _SEVERAL = 2
-"""Workers from which there is anything to balance."""
+"""Fewest workers for which there is an imbalance."""
 
 _Part = tuple[PlaceResult, MemberShare]
-"""What an op has of a site or transfer."""
+"""The share of an op in a dispatch site or transfer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Splitting:
-    """What costs are split by.
+    """The rule and the data by which costs are split.
 
-    `workers`: how many share a dispatch; `metrics` are the names of all; `per_call` has percentiles by set of targets;
-    `bases` has by site what was seen inside of it, if the rule goes by that and anything was.
+    `workers`: number of workers that share a dispatch; `metrics`: names of all metrics; `per_call`: percentiles by set
+    of targets; `site_weights`: weights by site from measurements or machine code, if the rule uses them and they exist.
     """
 
     rule: Rule
@@ -265,10 +268,10 @@ class Splitting:
     totals: Totals
     steps: StepCounts
     per_call: Mapping[frozenset[int], Spread]
-    bases: Mapping[str, Weights]
+    site_weights: Mapping[str, Weights]
 
     def costs(self, place: str) -> dict[str, SiteCost]:
-        """The costs of a site or transfer, by metric name."""
+        """The costs of a dispatch site or transfer, by metric name."""
         total = self.totals.at(place)
         sums = {**total.sums, **self.steps.totals.get(place, {})}
         spread = self.per_call.get(frozenset(total.targets), {})
@@ -277,31 +280,33 @@ class Splitting:
         }
 
 
-def bases(
+def weights_by_site(
     graph: TraceGraph, rule: Rule, steps: StepCounts, estimates: CodeEstimates, ran: Container[str]
 ) -> dict[str, Weights]:
-    """By site what was seen inside of it, else what its machine code tells; empty where the rule goes by neither."""
+    """Weights by site from measurements inside its kernel, else from machine code; empty if the rule uses neither."""
     if rule not in (Rule.MEASURED, Rule.CODE):
         return {}
-    found: dict[str, Weights] = {}
+    weights_of_site: dict[str, Weights] = {}
     for site in graph.sites:
         basis = steps.basis(site) if rule is Rule.MEASURED and site.members else None
         if basis is None and site.id in ran:
             basis = estimates.weights(site)
         if basis is not None:
-            found[site.id] = basis
-    return found
+            weights_of_site[site.id] = basis
+    return weights_of_site
 
 
 def site_results(graph: TraceGraph, by: Splitting) -> tuple[SiteResult, ...]:
-    """The sites that can run after load, or that did run."""
+    """The dispatch sites that can run after load, or that did run."""
     ran = by.totals.places.keys() | by.steps.totals.keys()
     return tuple(_site(site, by) for site in graph.sites if not site.initializer or site.id in ran)
 
 
 def transfer_results(graph: TraceGraph, by: Splitting) -> tuple[TransferResult, ...]:
-    """The transfers that are of an op and did run."""
-    return tuple(_transfer(each, by) for each in graph.transfers if each.ops and by.totals.at(each.id).calls)
+    """The transfers that belong to an op and did run."""
+    return tuple(
+        _transfer(transfer, by) for transfer in graph.transfers if transfer.ops and by.totals.at(transfer.id).calls
+    )
 
 
 def _site(site: Site, by: Splitting) -> SiteResult:
@@ -324,7 +329,7 @@ def _site(site: Site, by: Splitting) -> SiteResult:
 
 @dataclass(frozen=True, slots=True)
 class _Split:
-    """What the members of a site got, and nobody; as in `SiteResult`."""
+    """The shares of a site's ops and its unattributed cost, as in `SiteResult`."""
 
     shares: tuple[MemberShare, ...]
     nobody: Mapping[str, int]
@@ -336,24 +341,26 @@ _NOT_SPLIT: Final = _Split((), {}, assumed_sizes=False, equal_members=False)
 
 
 def _split(site: Site, metrics: Mapping[str, SiteCost], by: Splitting) -> _Split:
-    basis = by.bases.get(site.id) or weights(by.rule, site, by.peaks)
-    # Bounds are those of the parts that the same weights gave, so that each part lies between its own.
-    own = {name: _weights_of(name, site, basis, by) for name in metrics}
-    parts = {name: own[name].split(cost.total) for name, cost in metrics.items()}
-    of_ops = weights_by_name(tuple((name, own[name].deciding) for name in metrics))
-    likely = {name: own[name].intervals(cost.total) for name, cost in metrics.items() if own[name].are_uncertain}
+    basis = by.site_weights.get(site.id) or weights(by.rule, site, by.peaks)
+    # Shares and their intervals come from the same weights, so that each share lies in its interval.
+    weights_of = {name: _weights_of(name, site, basis, by) for name in metrics}
+    parts = {name: weights_of[name].split(cost.total) for name, cost in metrics.items()}
+    fractions = weights_by_name(tuple((name, weights_of[name].effective) for name in metrics))
+    likely = {
+        name: weights_of[name].intervals(cost.total) for name, cost in metrics.items() if weights_of[name].are_uncertain
+    }
     ops = [member.op for member in site.members]
-    shares = _shares(ops, parts, of_ops, likely, estimated=basis.factor > 1)
+    shares = _shares(ops, parts, fractions, likely, estimated=basis.factor > 1)
     return _Split(shares, {name: shares[-1] for name, shares in parts.items()}, basis.assumed, basis.equal)
 
 
 def _weights_of(metric: str, site: Site, basis: Weights, by: Splitting) -> Weights:
-    """Metrics of steps go by themselves where the rule goes by what was seen, all others by the basis."""
+    """The metric's own weights if it was measured at steps and the rule is `measured`, else the basis."""
     return (by.steps.seen_at(site, metric) if by.rule is Rule.MEASURED else None) or basis
 
 
 def _transfer(transfer: Transfer, by: Splitting) -> TransferResult:
-    """A transfer is of its ops in equal parts: what is moved is the same for all."""
+    """A transfer's result: its ops get equal parts, because the same data is moved for all of them."""
     total, metrics = by.totals.at(transfer.id), by.costs(transfer.id)
     even = [1] * len(transfer.ops)
     parts = {name: split_by_largest_remainder(cost.total, even) for name, cost in metrics.items()}
@@ -368,7 +375,7 @@ def _transfer(transfer: Transfer, by: Splitting) -> TransferResult:
 
 
 def _imbalance(total: PlaceTotal, workers: Integer) -> Integer:
-    """The time that the workers had over the time for which they worked, both without what disturbed them."""
+    """Time for which the workers were held over the time that they worked, both without outliers, in percent."""
     wall, cpu = (total.sums.get(name, 0) for name in ("duration_ns", "cpu_ns"))
     if workers is UNKNOWN or workers < _SEVERAL or not wall or not cpu:
         return UNKNOWN
@@ -380,34 +387,34 @@ def _imbalance(total: PlaceTotal, workers: Integer) -> Integer:
 def _shares(
     ops: Sequence[OpId],
     parts: Mapping[str, Sequence[int]],
-    of_ops: Sequence[Mapping[str, Fraction]],
+    fractions: Sequence[Mapping[str, Fraction]],
     likely: Mapping[str, Sequence[tuple[int, int]]],
     *,
     estimated: bool = False,
 ) -> tuple[MemberShare, ...]:
-    """The n-th part of each metric is the n-th op's; parts of nobody come after those of ops."""
+    """Shares of the ops: the n-th part of each metric belongs to the n-th op; an unattributed part comes last."""
     by_op = [dict(zip(parts, amounts, strict=True)) for amounts in zip(*parts.values(), strict=True)]
     if not likely:
-        return tuple(map(MemberShare, ops, by_op, of_ops))
-    bounds = [{name: each[number] for name, each in likely.items()} for number in range(len(ops))]
-    return tuple(map(MemberShare, ops, by_op, of_ops, bounds, [estimated] * len(ops)))
+        return tuple(map(MemberShare, ops, by_op, fractions))
+    bounds = [{name: intervals[index] for name, intervals in likely.items()} for index in range(len(ops))]
+    return tuple(map(MemberShare, ops, by_op, fractions, bounds, [estimated] * len(ops)))
 
 
 def op_results(
-    graph: TraceGraph, results: Mapping[str, PlaceResult], of_places: Totals, per_invocation: PerOp, *, disturbed: bool
+    graph: TraceGraph, results: Mapping[str, PlaceResult], totals: Totals, per_invocation: PerOp, *, disturbed: bool
 ) -> tuple[OpResult, ...]:
-    """Costs per op, for ops of sites that can run and of transfers that did, in the order of the model.
+    """Costs per op, for ops of sites that can run and of transfers that did run, in the order of the model.
 
-    `results` and `of_places` are of the same sites and transfers, by id.
-    `disturbed`: calls of a run have waited so much that what they took may not be told from their work.
+    `results` and `totals` have the same sites and transfers, by id.
+    `disturbed`: a run is so noisy that waits may not be distinguishable from work.
     """
     parts: dict[OpId, list[_Part]] = defaultdict(list)
     targets: dict[OpId, set[int]] = defaultdict(set)
-    worked = {target: each.worked for target, each in of_places.scan.by_target.items()}
+    worked = {target: target_sum.worked for target, target_sum in totals.scan.by_target.items()}
     for place, result in results.items():
         for share in result.shares:
             parts[share.op].append((result, share))
-            targets[share.op] |= of_places.at(place).targets
+            targets[share.op] |= totals.at(place).targets
     return tuple(
         _op_result(
             op,
@@ -428,7 +435,7 @@ def _op_result(
     spreads: Mapping[str, PerInvocation],
     disturbed: bool,
 ) -> OpResult:
-    # Evidence alone proves a cost only where nobody else can have had it: no other member, and no other place.
+    # Evidence alone proves a cost only if no other op of the dispatch and no other place can have caused it.
     proven = [result for result, _ in parts if len(result.shares) == 1 and not result.split_evenly]
     costs = {
         name: _op_cost(
@@ -450,15 +457,15 @@ def _op_cost(
     attributed = sum([share.attributed[metric] for _, share in parts])
     wholes = [result.metrics[metric].total for result, _ in parts]
     least, most = _bounds(wholes, [result.metrics[metric].total for result in proven])
-    # All events that could be of its places, whatever part these got; what is seen inside of kernels is of none.
-    of_events = sum([each.get(metric, 0) for each in events])
+    # All events that may belong to its places, whatever part these got; metrics of steps have no events.
+    candidates = sum([target_sums.get(metric, 0) for target_sums in events])
     likely = [share for _, share in parts if metric in share.likely]
     low, high, uncertain = _interval(metric, attributed, likely) if likely else (UNKNOWN, UNKNOWN, False)
     return OpCost(
         inclusive=sum(wholes),
         attributed=attributed,
-        low=min(least, of_events) if of_events < 0 else least,
-        high=max(most, of_events),
+        low=min(least, candidates) if candidates < 0 else least,
+        high=max(most, candidates),
         per_invocation=per_invocation,
         likely_low=low,
         likely_high=high,
@@ -467,11 +474,11 @@ def _op_cost(
 
 
 def _bounds(wholes: Sequence[int], proven: Sequence[int]) -> tuple[int, int]:
-    """The least and the most that an op can have of its places: all of those that are proven, nothing or all of others.
+    """Bounds of an op's cost: all of its proven places, and nothing or all of the others.
 
-    What is counted may be negative, as memory that is given back: all of it is less than nothing.
+    A metric may be negative, such as released memory; then all of it is the lower bound.
     """
-    if min(wholes) >= 0:  # as nearly all are, of which there are many
+    if min(wholes) >= 0:  # fast path for nearly all
         return sum(proven), sum(wholes)
     below, above = (
         sum([pick(0, whole) for whole in wholes]) - sum([pick(0, whole) for whole in proven]) for pick in (min, max)
@@ -479,20 +486,22 @@ def _bounds(wholes: Sequence[int], proven: Sequence[int]) -> tuple[int, int]:
     return sum(proven) + below, sum(proven) + above
 
 
-def _is_wide(spread: PerInvocation) -> bool:
-    """Whether what eight in ten invocations take lies as far apart as half of the median, or farther."""
-    if isinstance(spread.p10, Unknown) or isinstance(spread.p90, Unknown) or isinstance(spread.median, Unknown):
+def _is_wide(distribution: PerInvocation) -> bool:
+    """Whether p10 and p90 are at least half of the median apart."""
+    p10, p90, median = distribution.p10, distribution.p90, distribution.median
+    if isinstance(p10, Unknown) or isinstance(p90, Unknown) or isinstance(median, Unknown):
         return False
-    return spread.p90 > spread.p10 and 2 * (spread.p90 - spread.p10) >= spread.median
+    return p90 > p10 and 2 * (p90 - p10) >= median
 
 
 def _interval(metric: str, attributed: int, likely: Sequence[MemberShare]) -> tuple[int, int, bool]:
-    """What is attributed, moved by as much as the bounds of what is uncertain lie from that; and if that is much.
+    """The likely range of an attributed cost (low, high), and whether the range marks the cost as uncertain.
 
-    What is estimated is known to be off by half; only more than that is said.
+    The distances of the bounds from the shares add up. A range marks the cost if it is at least half of the cost. For
+    estimates it must be at least the whole cost, because half of it is their usual error.
     """
     below, above = (
         attributed + sum(share.likely[metric][bound] - share.attributed[metric] for share in likely) for bound in (0, 1)
     )
-    much = 1 if all(share.estimated for share in likely) else 2
-    return below, above, above > below and much * (above - below) >= attributed
+    multiple = 1 if all(share.estimated for share in likely) else 2
+    return below, above, above > below and multiple * (above - below) >= attributed

@@ -1,1 +1,1 @@
-"""The runs' files in SQL: the target of every event (`lookups`, `rows`), sums and percentiles per target."""
+"""SQL over the runs' files: the target of every event (`lookups`, `rows`), sums and percentiles per target."""

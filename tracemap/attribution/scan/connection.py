@@ -1,4 +1,4 @@
-"""The SQL connection that runs are read on, its tables, and the metrics in SQL."""
+"""The SQL connection that reads runs, its tables, and metrics in SQL."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ if TYPE_CHECKING:
 
 # ---- tables
 #
-# The SQL connection that runs are read on, its own tables, and how an error of its becomes one of the run's.
+# The SQL connection that reads runs, its own tables, and the translation of its errors into errors of the run.
 
 
 Row = tuple[Any, ...]
-"""A row as SQL hands it out: what it holds depends on the query."""
+"""A row of a query's result."""
 
 _LEAST_BYTES_OF_ROW = {"csv": 90, "parquet": 10}
-"""What an event hardly takes less than in a file of each format, with all columns that `record` writes."""
+"""Bytes of the smallest usual event in a file, by format, with all columns that `record` writes."""
 
 _BYTES_OF_METRIC = 550_000
-"""Memory that the aggregates of one metric take on each thread of the database, however few the rows are."""
+"""Memory of the aggregates of one metric on each thread of the database, even for few rows."""
 _LEAST_BYTES_OF_METRIC = 500_000
-"""With less, queries fail after a long time."""
+"""Memory per metric below which queries fail after a long time."""
 
 
 @contextmanager
 def open_tables(runs: Sequence[Run], memory_mb: int = 0) -> Iterator[Tables]:
-    """Tables for these runs, on a connection that may hold so many megabytes (0: what the machine can spare).
+    """Tables for these runs, on a connection with this memory limit in MB (0: the memory that the machine can spare).
 
     Raises:
-        UsageInvalid: the runs have more metrics than that memory can hold.
+        UsageInvalid: the runs have more metrics than fit into that memory.
     """
     memory = memory_mb * 1_000_000 or spared_memory()
     threads = _threads_for(runs, memory)
@@ -57,65 +57,65 @@ def open_tables(runs: Sequence[Run], memory_mb: int = 0) -> Iterator[Tables]:
         if threads < usable_processors():
             connection.execute(f"SET threads = {threads}")
         connection.execute("SET preserve_insertion_order = false")
-        # The size of a CSV is not known to the optimizer, which then takes all events for the small side of a join and
-        # keeps them in memory. Our joins are written in the right order.
-        # What a file says of its least values is not to be believed: a check for negative ones would then find none.
+        # The optimizer does not know the size of a CSV. It would take all events for the small side of a join and keep
+        # them in memory. The joins here are written in the right order.
+        # The minima in a file's statistics may be wrong; trusting them would disable the check for negative values.
         connection.execute("SET disabled_optimizers = 'join_order,build_side_probe_side,statistics_propagation'")
         yield Tables(connection, tuple(runs), memory)
 
 
 def _threads_for(runs: Sequence[Run], memory: int) -> int:
-    """The number of threads whose aggregates the memory holds, at least one.
+    """The number of threads whose aggregates fit into the memory, at least one.
 
     Raises:
-        UsageInvalid: it does not hold those of one thread.
+        UsageInvalid: the aggregates of one thread do not fit.
     """
     widest = max(runs, key=lambda run: len(run.metrics), default=None)
     metrics = len(widest.metrics) if widest is not None else 0
     if widest is not None and metrics * _LEAST_BYTES_OF_METRIC > memory:
         raise UsageInvalid(
-            f"{widest.file}: {metrics:,} metrics need {metrics * _BYTES_OF_METRIC // 1_000_000:,} MB of memory, and "
-            f"{memory // 1_000_000:,} MB are allowed: leave columns out, or allow more with --memory"
+            f"{widest.file}: {metrics:,} metrics need {metrics * _BYTES_OF_METRIC // 1_000_000:,} MB of memory, but "
+            f"the limit is {memory // 1_000_000:,} MB: leave columns out, or raise the limit with --memory"
         )
     return max(1, memory // (max(1, metrics) * _BYTES_OF_METRIC))
 
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """The connection, the runs whose files its queries read, and what it may hold in memory."""
+    """The connection, the runs whose files its queries read, and its memory limit."""
 
     connection: duckdb.DuckDBPyConnection
     runs: tuple[Run, ...]
     memory_bytes: int
 
-    def of_run(self, run: Run) -> Tables:
-        """The same connection, for queries that read the file of one run."""
+    def for_run(self, run: Run) -> Tables:
+        """The same connection for queries that read the file of one run."""
         return Tables(self.connection, (run,), self.memory_bytes)
 
     @property
     def most_rows(self) -> int:
-        """About how many rows the files of the runs have at most, by their sizes."""
+        """Approximate upper bound of the number of rows, from the sizes of the runs' files."""
         return sum(run.table.stat().st_size // _LEAST_BYTES_OF_ROW[run.format] for run in self.runs)
 
     def query(self, text: str) -> list[Row]:
         """All rows of a query.
 
         Raises:
-            RunInvalid: it failed, be it for a cell that is not what its column says, or for a damaged file.
-            UsageInvalid: the memory is too small for it.
+            RunInvalid: a cell does not have its column's type, or a file is damaged.
+            UsageInvalid: the query needs more memory than the limit.
         """
-        with self._explained():
+        with self._translated_errors():
             return self.connection.execute(text).fetchall()
 
     def fits(self, text: str) -> bool:
-        """Execute a statement, unless a value is no number, or not of the width of its column; then nothing is changed.
+        """Execute a statement; if a value does not fit its column or is not a number, change nothing and return False.
 
         Raises:
-            RunInvalid, UsageInvalid: as `query` does.
+            RunInvalid, UsageInvalid: as in `query`.
         """
         import duckdb
 
-        with self._explained():
+        with self._translated_errors():
             try:
                 self.connection.execute(text)
             except duckdb.ConversionException:
@@ -123,117 +123,119 @@ class Tables:
         return True
 
     def columns(self, text: str) -> Mapping[str, npt.NDArray[Any]]:
-        """The columns of a query's rows, in which no value is unknown.
+        """The columns of a query's rows, which must have no NULL.
 
         Raises:
-            RunInvalid, UsageInvalid: as `query` does.
+            RunInvalid, UsageInvalid: as in `query`.
         """
-        with self._explained():
+        with self._translated_errors():
             return self.connection.execute(text).fetchnumpy()
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
-        """Errors of a query as those of the run that it reads."""
+    def _translated_errors(self) -> Iterator[None]:
+        """Raise errors of a query as errors of the run that it reads."""
         try:
             yield
         except out_of_memory() as error:
             check_allocated(error)
             raise UsageInvalid(
-                f"the rows of {self._named} take more memory than {self.memory_bytes // 1_000_000} MB: allow more with "
-                "--memory"
+                f"the rows of {self._file_names} need more memory than the limit of "
+                f"{self.memory_bytes // 1_000_000} MB: raise it with --memory"
             ) from error
         except reading_errors() as error:
             if len(self.runs) == 1:
                 raise explain_bad_cell(self.runs[0], error) from error
-            # Where there are several runs, it is not for a cell of theirs.
-            raise RunInvalid(f"{self._named}: cannot be read: {damage_of(error)}") from error
+            # Queries over several runs read no cells of their files.
+            raise RunInvalid(f"{self._file_names}: cannot be read: {damage_of(error)}") from error
 
     @property
-    def _named(self) -> str:
+    def _file_names(self) -> str:
         return ", ".join(run.file for run in self.runs)
 
     def make(self, name: str, query: str) -> None:
-        """A table of a query's rows, in place of any that had the name."""
+        """Create a table from a query's rows; replaces a table of that name."""
         self.query(f"CREATE OR REPLACE TEMP TABLE {name} AS {query}")
 
     def fill(self, name: str, columns: str, rows: Sequence[Row]) -> None:
-        """A table of rows of ours, bound column by column, in place of any that had the name."""
+        """Create a table from Python rows, bound column by column; replaces a table of that name."""
         fill(self.connection, name, dict(column.split() for column in columns.split(", ")), rows)
 
 
 # ---- metrics
 #
-# The metrics that runs are attributed by, and their values in SQL: whole numbers that add up over all runs.
+# The metrics of attribution, and their values in SQL: whole numbers that add up over all runs.
 
 
 MILLIONTHS: Final = 1_000_000
-"""Metrics that are not whole numbers are attributed in millionths, so that they balance exactly too."""
+"""Units per 1 of a metric with fractions. Such metrics are attributed in millionths, so that they balance exactly."""
 IN_MILLIONTHS: Final = "millionths"
-"""The unit of what is attributed so."""
+"""The unit of metrics with fractions."""
 
 RANKED_BY = tuple(reversed(TIME_METRICS))
-"""The times by which calls are slow, the first that there is: that on the wall tells when workers waited, too."""
+"""The times that rank calls by slowness, in order of preference: wall time first, because it includes waits."""
 
 
 def ranked_by(metrics: Sequence[Metric]) -> int | None:
-    """The number of the metric by which calls are slow; None: there is no time."""
+    """The number of the metric that ranks calls by slowness; None if there is no time."""
     numbers = {metric.name: number for number, metric in enumerate(metrics)}
     return next((numbers[name] for name in RANKED_BY if name in numbers), None)
 
 
 def common_metrics(runs: Sequence[Run]) -> tuple[Metric, ...]:
-    """The metrics that all runs have (a sum over some runs would be nobody's): times first, then as in the file.
+    """The metrics that all runs have: times first, then in the order of the file.
 
-    Runs that have seen nothing but steps do not count here. A metric is whole only if it is in all runs.
+    A sum over only some of the runs would have no meaning. Runs with only `step` rows are ignored here.
 
     Raises:
         UsageInvalid: the runs have no metric in common.
     """
-    own = [_of_events(run) for run in runs]
-    several = [metrics for metrics in own if metrics]
-    if not several:
+    event_metrics = [_event_metrics(run) for run in runs]
+    nonempty = [metrics for metrics in event_metrics if metrics]
+    if not nonempty:
         return ()
-    common = [name for name in several[0] if all(name in metrics for metrics in several)]
+    common = [name for name in nonempty[0] if all(name in metrics for metrics in nonempty)]
     if not common:
-        raise UsageInvalid("the runs have no metric in common: attribute them one at a time")
+        raise UsageInvalid("the runs have no metric in common: attribute them separately")
     times = [name for name in TIME_METRICS if name in common]
     ordered = (*times, *(name for name in common if name not in times))
-    return tuple(_over_all([metrics[name] for metrics in several]) for name in ordered)
+    return tuple(_unified([metrics[name] for metrics in nonempty]) for name in ordered)
 
 
-def _of_events(run: Run) -> dict[str, Metric]:
-    of_steps = frozenset(run.step_metrics)
-    return {metric.name: metric for metric in run.metrics if metric not in of_steps}
+def _event_metrics(run: Run) -> dict[str, Metric]:
+    step_only = frozenset(run.step_metrics)
+    return {metric.name: metric for metric in run.metrics if metric not in step_only}
 
 
-def _over_all(same: Sequence[Metric]) -> Metric:
-    """A metric of several runs: its values may have fractions as soon as those of one run have."""
-    return replace(same[0], type="DOUBLE") if any(metric.type == "DOUBLE" for metric in same) else same[0]
+def _unified(variants: Sequence[Metric]) -> Metric:
+    """One metric for several runs; it has fractions if it has in any run."""
+    return replace(variants[0], type="DOUBLE") if any(metric.type == "DOUBLE" for metric in variants) else variants[0]
 
 
 def step_metrics(runs: Sequence[Run]) -> tuple[Metric, ...]:
-    """The metrics of steps that any run has: a run without samples has not seen none.
+    """The metrics of steps that any run has; a run without such a metric does not make the sum incomplete.
 
     Raises:
-        UsageInvalid: one of them is of dispatches in another run.
+        UsageInvalid: a metric is of steps in one run and of dispatches in another.
     """
     known = {metric.name: metric for run in runs for metric in run.step_metrics}
     both = sorted(known.keys() & {metric.name for metric in common_metrics(runs)})
     if both:
-        raise UsageInvalid(f"{both[0]} is of dispatches in one run, of steps in another: attribute them one at a time")
+        raise UsageInvalid(
+            f"{both[0]} counts dispatches in one run and steps in another: attribute the runs separately"
+        )
     return tuple(known[name] for name in STEP_METRICS if name in known)
 
 
 def value_of(metric: Metric, run: Run) -> str:
-    """A metric of a run's events (named `event`) as a whole number; NULL in a run that has seen nothing but steps."""
-    own = next((each for each in run.metrics if each.name == metric.name), None)
-    if own is None:
+    """A metric of an `event` of a run as a whole number, in SQL; NULL if the run has only steps."""
+    run_metric = next((candidate for candidate in run.metrics if candidate.name == metric.name), None)
+    if run_metric is None:
         return "CAST(NULL AS BIGINT)"
     value = f"event.{quoted(metric.name)}"
     if metric.type != "DOUBLE":
         return value
-    # Multiplying whole numbers as such keeps all their digits.
-    return f"{value} * {MILLIONTHS}" if own.type == "BIGINT" else f"CAST({_in_millionths(value)} AS BIGINT)"
+    # Multiplying integers as integers keeps all digits.
+    return f"{value} * {MILLIONTHS}" if run_metric.type == "BIGINT" else f"CAST({_in_millionths(value)} AS BIGINT)"
 
 
 def _in_millionths(value: str) -> str:
@@ -241,9 +243,9 @@ def _in_millionths(value: str) -> str:
 
 
 def rounded_metrics(metrics: Sequence[Metric], run: Run) -> dict[str, tuple[str, str]]:
-    """Those that lose digits in a run's events (named `event`): in SQL, how large they are and what they lose."""
-    own = {metric.name for metric in run.metrics if metric.type == "DOUBLE"}
-    values = {metric.name: f"event.{quoted(metric.name)}" for metric in metrics if metric.name in own}
+    """SQL for the size and the rounding loss of an `event`'s value, by name of each metric with fractions."""
+    with_fractions = {metric.name for metric in run.metrics if metric.type == "DOUBLE"}
+    values = {metric.name: f"event.{quoted(metric.name)}" for metric in metrics if metric.name in with_fractions}
     return {
         name: (f"abs({value})", f"abs({_in_millionths(value)} / {MILLIONTHS} - {value})")
         for name, value in values.items()
@@ -251,5 +253,5 @@ def rounded_metrics(metrics: Sequence[Metric], run: Run) -> dict[str, tuple[str,
 
 
 def value_column(number: int) -> str:
-    """The column of the n-th metric in tables of ours: its own name is the file's, and may be any."""
+    """The column of the n-th metric in tables of this package; its name in the file may be anything."""
     return f"value_{number}"

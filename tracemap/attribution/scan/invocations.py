@@ -1,4 +1,4 @@
-"""The invocations that the events of `resolved` belong to: how many there are, and how many have which events."""
+"""The invocations in the table `resolved`: their number, and counts of the invocations of given events."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 _WIDEST = 16
-"""Numbers of invocations for each event, up to which these are marked in a string of bits."""
+"""Widest range of invocation numbers per event for which a bit string marks them."""
 
 _KNOWN = """
 SELECT min(invocation), max(invocation), count(*), count(*) FILTER (target >= 0 AND invocation IS NULL),
@@ -26,10 +26,10 @@ FROM resolved
 
 @dataclass(frozen=True, slots=True)
 class Invocations:
-    """How many invocations were measured, and the aggregate that counts those of some events.
+    """The number of measured invocations, and the SQL aggregate that counts the invocations of some events.
 
-    `count` is unknown where an event of a place does not tell its invocation, and so are the numbers of the `first` and
-    the `last` one. `idle`: how many of them have no events at all, as those of a loop without trips.
+    `count`, `first` and `last` (invocation numbers) are unknown if an event of a place has no invocation. `idle`: the
+    number of invocations without any events, such as those of a loop without trips.
     """
 
     count: Integer
@@ -40,15 +40,15 @@ class Invocations:
 
     @property
     def interval(self) -> tuple[float, ...]:
-        """Fractions of all invocations at which the bounds of the median's 95 % interval lie; none with too few."""
+        """Fractions of all invocations at the bounds of the median's 95 % interval; empty for too few invocations."""
         if self.count is UNKNOWN or self.count < FEWEST:
             return ()
-        # In the middle of a rank, so that no rounding leads to the next one.
+        # In the middle of a rank, so that rounding cannot lead to the next one.
         return tuple((rank - 0.5) / self.count for rank in median_ranks(self.count))
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """The ranks, from 1, of what `spread` takes of the values of all invocations, whose number is known."""
+        """The ranks, from 1, of the values that `spread` takes; the number of invocations must be known."""
         count = self.count
         assert count is not UNKNOWN
         return (
@@ -61,22 +61,22 @@ class Invocations:
 
 
 def spread(values: Iterable[int]) -> PerInvocation:
-    """The distribution of the values at `Invocations.ranks`."""
+    """A distribution from the values at `Invocations.ranks`."""
     p10, median, p90, largest, *ends = values
     low, high = ends or (UNKNOWN, UNKNOWN)
     return PerInvocation(median=median, median_low=low, median_high=high, p10=p10, p90=p90, max=largest)
 
 
 def invocations(tables: Tables, idle: int = 0) -> Invocations:
-    """Look at the table `resolved`; `idle`: so many more are known to have no events."""
-    ((first, last, events, untold, target),) = tables.query(_KNOWN)
-    if untold or first is None:
+    """Count the invocations in the table `resolved`, and add `idle` ones without events."""
+    ((first, last, events, events_without, target),) = tables.query(_KNOWN)
+    if events_without or first is None:
         return Invocations(UNKNOWN, "0")
-    # One bit for each invocation is counted many times faster than a set of numbers.
+    # Counting bits is many times faster than counting distinct numbers.
     narrow = last - first < _WIDEST * (events + 1)
     bits = f"coalesce(bit_count(bitstring_agg(invocation, {first}, {last})), 0)"
     distinct = bits if narrow else "count(DISTINCT invocation)"
-    # Most programs call each place in every invocation: the events of one tell then, in a third of the time.
+    # Most programs call each place in every invocation. Then the events of one place suffice, in a third of the time.
     of_one = "NULL" if target is None else f"SELECT {distinct} FROM resolved WHERE target = {target}"
     ((count,),) = tables.query(f"SELECT ({of_one})")
     if count != last - first + 1:
@@ -86,25 +86,26 @@ def invocations(tables: Tables, idle: int = 0) -> Invocations:
 
 PlaceOf = Callable[["npt.NDArray[Any]"], "npt.NDArray[Any]"]
 _WIDEST_TABLE = 16
-"""Numbers for each invocation, up to which their places are in a table."""
+"""Widest range of invocation numbers per invocation for which a table maps numbers to positions."""
 
 
-def place_of(tables: Tables, of_all: Invocations) -> PlaceOf:
-    """What gives the place of invocations, whose number is known, among all of them, by their numbers; idle ones are
-    behind all others.
+def place_of(tables: Tables, invocations: Invocations) -> PlaceOf:
+    """A function from invocation numbers to positions among all invocations, idle ones last.
+
+    The number of invocations must be known.
     """
     import numpy as np
 
-    first, last, count = of_all.first, of_all.last, of_all.count
+    first, last, count = invocations.first, invocations.last, invocations.count
     assert first is not UNKNOWN
     assert last is not UNKNOWN
     assert count is not UNKNOWN
-    if last - first + 1 == count - of_all.idle:  # as nearly always: the numbers have no gaps
-        return lambda invocations: np.asarray(invocations - first)
+    if last - first + 1 == count - invocations.idle:  # nearly always: the numbers have no gaps
+        return lambda column: np.asarray(column - first)
     query = "SELECT DISTINCT invocation FROM resolved WHERE invocation IS NOT NULL ORDER BY invocation"
     numbers = tables.columns(query)["invocation"]
     if last - first >= _WIDEST_TABLE * count:
-        return lambda invocations: np.asarray(np.searchsorted(numbers, invocations))
+        return lambda column: np.asarray(np.searchsorted(numbers, column))
     places = np.zeros(last - first + 1, dtype=np.int64)
     places[numbers - first] = np.arange(len(numbers))
-    return lambda invocations: np.asarray(places[invocations - first])
+    return lambda column: np.asarray(places[column - first])

@@ -1,4 +1,4 @@
-"""How events find their target: by submission, command or kernel, as tables to join."""
+"""Lookups of an event's target by site, command, submission or kernel, as tables to join."""
 
 from __future__ import annotations
 
@@ -17,52 +17,52 @@ from tracemap.units import UNKNOWN
 
 # ---- shapes
 #
-# The *shape* of a call as one number: calls of a target that have the same one do the same work.
+# The *shape* of a call as one integer: calls of a target with the same shape do the same work.
 #
-# The upper half of the number is how many workgroups the call has, 0 where that is unknown, as of what is no dispatch.
-# The lower half tells counts apart that come to the same product, and lengths of what moves bytes: unequal shapes with
-# as many workgroups share a number once in 4 * 10^9 pairs. It is 0 where all of a target's calls have the same counts.
+# The upper half is the number of workgroups; 0 if it is unknown or the event is no dispatch. The lower half is a hash
+# that distinguishes counts with the same product, and lengths of transfers. Different shapes with the same number of
+# workgroups collide once in 4 * 10^9 pairs. The lower half is 0 if all calls of a target have the same counts.
 
 
 _MOST = (1 << 31) - 1
-"""Workgroups from which on a count is out of all reason, and unknown."""
+"""Largest plausible number of workgroups; larger ones count as unknown."""
 
 _COUNTS = ("event.workgroups_x", "event.workgroups_y", "event.workgroups_z")
 _TILES = " * ".join(f"CAST({count} AS DOUBLE)" for count in _COUNTS)
 
-TOLD_BY_TILES: Final = f"CASE WHEN {_TILES} BETWEEN 1 AND {_MOST} THEN CAST({_TILES} AS BIGINT) << 32 ELSE 0 END"
-"""The shape of an `event`, in SQL, where all calls of its target have the same counts and lengths."""
+SHAPE_OF_TILES: Final = f"CASE WHEN {_TILES} BETWEEN 1 AND {_MOST} THEN CAST({_TILES} AS BIGINT) << 32 ELSE 0 END"
+"""The shape of an `event` in SQL if all calls of its target have the same counts and lengths."""
 
-SHAPE: Final = f"({TOLD_BY_TILES}) + CAST(hash({', '.join(_COUNTS)}, event.payload_bytes) >> 32 AS BIGINT)"
-"""The shape of any `event`, in SQL."""
+SHAPE: Final = f"({SHAPE_OF_TILES}) + CAST(hash({', '.join(_COUNTS)}, event.payload_bytes) >> 32 AS BIGINT)"
+"""The shape of any `event` in SQL."""
 
 
 def recorded_shape(workgroups: Sequence[int]) -> int:
-    """The number that `TOLD_BY_TILES` gives the calls of a command that was recorded with these counts."""
+    """The value of `SHAPE_OF_TILES` for calls of a command that was recorded with these workgroup counts."""
     tiles = math.prod(workgroups) if workgroups else 0
     return tiles << 32 if tiles <= _MOST else 0
 
 
 def tiles_of(shape: str) -> str:
-    """How many workgroups a dispatch of a shape has, in SQL; NULL where it is unknown, as of what is no dispatch."""
+    """The number of workgroups of a shape in SQL; NULL if it is unknown or the event is no dispatch."""
     return f"nullif({shape} >> 32, 0)"
 
 
 # ---- lookups
 #
-# The ways in which a run's events find their target, each as a table to join and what the join then gives.
+# The lookups of a run's events: a table to join, and the target that the join gives.
 #
-# What a run tells decides which there are. The order is that of trust: a site that the file names, the command of a
-# buffer, the position in a submission (these come from `submissions`), and last the kernel.
+# The contents of the run decide which lookups exist. They apply in order of reliability: the site that the file names,
+# the position in a submission (see "submissions" below), the command of a buffer, the kernel.
 
 
 _MOST_COMMANDS = 100_000
-"""Commands of all recorded buffers up to which they are listed one by one."""
+"""Most commands of all recorded buffers that are listed individually."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A run that is being read: its file, what its header tells, and where tables and targets are kept."""
+    """A run that is being read: its file, the join of its header with the map, and the tables and targets to fill."""
 
     run: Run
     join: Join
@@ -71,26 +71,26 @@ class Source:
 
     @property
     def columns(self) -> frozenset[str]:
-        """The names of its file's columns, as SQL compares them."""
+        """The column names of its file, in the form that SQL compares."""
         return frozenset(name.strip().lower() for name in self.run.columns)
 
     @property
     def events(self) -> str:
-        """The rows of its file, as a table in SQL."""
+        """The rows of its file as a table in SQL."""
         return f"({events_sql(self.run)})"
 
     def fill(self, name: str, columns: str, rows: Iterable[Row]) -> None:
-        """A table of rows that end in a target; the table has its number."""
+        """Create a table of rows whose last element is a target; the table gets the target's number."""
         self.tables.fill(name, columns, [(*key, self.targets.number_of(target)) for *key, target in rows])
 
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """What is joined to the events (named `event`), and the target that dispatches or transfers then have, or NULL.
+    """A join with the events (named `event`), and SQL for the target of a dispatch or transfer (NULL: none).
 
-    The columns of a file may have any name, so all names in the clauses say which table they are of. `of_shape`: the
-    shape of what it finds (`shapes`), where the recorded commands tell it. `shapes`: the same by target, where each
-    target that it finds has a single one.
+    The columns of a file may have any name, so all names in the clauses are qualified by their table. `of_shape`: SQL
+    for the shape of the command found, if recorded commands have it. `shapes`: the shape by target, if every target of
+    the lookup has only one.
     """
 
     join: str
@@ -101,98 +101,103 @@ class Lookup:
 
 
 def lookups(source: Source, submitted: Sequence[Lookup]) -> tuple[Sequence[Lookup], Sequence[Lookup]]:
-    """The lookups of a run, given those that tell its submissions apart, in the order in which they are asked.
+    """The lookups of a run in order, first those for events, then those for `step` rows.
 
-    The first are for events of their own, the second for rows of steps, which always name their kernel and often
-    nothing else.
+    Step rows always name their kernel and often nothing else.
+
+    Args:
+        source: the run.
+        submitted: the lookups by submission.
     """
     join = source.join
-    exact = (*_by_site(source), *submitted, *_by_command(source, grouped=bool(submitted)))
-    every = (*exact, _by_kernel(source))
-    # Events that no exact lookup knows may be the map's all the same; where buffers are trusted they are not.
-    return exact if join.trusts_buffers and source.run.has_header and join.by_command else every, every
+    exact = (*_site_lookups(source), *submitted, *_command_lookups(source, grouped=bool(submitted)))
+    all_lookups = (*exact, _kernel_lookup(source))
+    # An event that no exact lookup finds may still belong to the map, unless buffers are trusted.
+    trusts_exact = join.trusts_buffers and source.run.has_header and join.by_command
+    return exact if trusts_exact else all_lookups, all_lookups
 
 
-def _by_site(source: Source) -> Iterator[Lookup]:
+def _site_lookups(source: Source) -> Iterator[Lookup]:
     if "site" in source.columns and _names_sites(source):
         source.fill("sites", "site VARCHAR, target INTEGER", source.join.by_site.items())
         yield Lookup("LEFT JOIN sites ON sites.site = event.site", "sites.target")
 
 
 def _names_sites(source: Source) -> bool:
-    """Whether a run's column `site` is needed: a recorded run with all its buffers tells more by its commands.
+    """Whether to use a run's column `site`.
 
-    A CSV would have to be read whole to see whether there is any value.
+    For a CSV only the header decides, because finding a value would require a full read. The commands of a recorded run
+    with all its buffers are more exact.
     """
     if source.run.format == "csv":
         return not (source.join.trusts_buffers and source.join.by_command)
     return bool(source.tables.query(f"SELECT site FROM {source.events} WHERE site IS NOT NULL LIMIT 1"))
 
 
-def _by_kernel(source: Source) -> Lookup:
+def _kernel_lookup(source: Source) -> Lookup:
     source.fill("kernels", "kernel VARCHAR, target INTEGER", source.join.by_kernel.items())
     return Lookup("LEFT JOIN kernels ON kernels.kernel = event.kernel", "kernels.target")
 
 
-def _by_command(source: Source, *, grouped: bool) -> Iterator[Lookup]:
-    """By command buffer and index; `grouped`: the submissions tell of which group of buffers each event is.
+def _command_lookups(source: Source, *, grouped: bool) -> Iterator[Lookup]:
+    """Lookups by command buffer and index; `grouped`: submissions give the buffer group of each event.
 
-    One whole number for buffer and index is joined several times faster than two.
+    Joining one integer for buffer and index is several times faster than joining two.
     """
     join = source.join
     if not ({"command_buffer_id", "command_index"} <= source.columns and join.by_command):
         return
     stride = 1 + max(index for _, index, _ in join.by_command)
     if not grouped and join.trusts_buffers and len(join.header.buffers) * stride <= _MOST_COMMANDS:
-        yield _by_command_of_buffer(source, stride)
+        yield _buffer_command_lookup(source, stride)
     else:
-        yield _buffer_groups(source)
-        yield _by_command_of_group(source, stride, grouped=grouped)
+        yield _buffer_group_lookup(source)
+        yield _group_command_lookup(source, stride, grouped=grouped)
 
 
-def _by_command_of_buffer(source: Source, stride: int) -> Lookup:
-    """With few buffers, their commands are listed under the buffers' own numbers, which saves a join.
+def _buffer_command_lookup(source: Source, stride: int) -> Lookup:
+    """A lookup by buffer id for runs with few buffers, which saves a join with the buffer groups.
 
-    The kernel is the command's: it was compared when the buffers were aligned. That a buffer is known and has no such
-    command is all that is computed for most rows.
+    The alignment of buffers compared kernels already. An event of a known buffer without such a command is unmatched.
     """
-    of_group = defaultdict(list)
+    commands_of_group = defaultdict(list)
     for (group, index, _), target in source.join.by_command.items():
-        of_group[group].append((index, target))
+        commands_of_group[group].append((index, target))
     shapes = [[recorded_shape(command.workgroups) for command in program] for program in source.join.header.programs]
     rows = [
         (buffer.id * stride + index, shapes[buffer.program][index], target)
         for buffer in source.join.header.buffers
-        for index, target in of_group[source.join.group_of_buffer.get(buffer.id, UNMATCHED_GROUP)]
+        for index, target in commands_of_group[source.join.group_of_buffer.get(buffer.id, UNMATCHED_GROUP)]
     ]
     source.fill("commands", "command BIGINT, shape BIGINT, target INTEGER", rows)
     known = f"CASE WHEN event.command_buffer_id IS NOT NULL THEN {UNMATCHED} END"
-    of_command = _joined_commands("event.command_buffer_id", stride)
-    single = {source.targets.number_of(target): shape for _, shape, target in rows}
-    by_target = single if len({(target, shape) for _, shape, target in rows}) == len(single) else {}
-    return Lookup(of_command, f"commands.target, {known}", of_shape="commands.shape", shapes=by_target)
+    join_clause = _join_commands("event.command_buffer_id", stride)
+    shape_of_target = {source.targets.number_of(target): shape for _, shape, target in rows}
+    is_unique = len({(target, shape) for _, shape, target in rows}) == len(shape_of_target)
+    shapes_by_target = shape_of_target if is_unique else {}
+    return Lookup(join_clause, f"commands.target, {known}", of_shape="commands.shape", shapes=shapes_by_target)
 
 
-def _buffer_groups(source: Source) -> Lookup:
+def _buffer_group_lookup(source: Source) -> Lookup:
     groups = source.join.group_of_buffer
     rows = [(buffer.id, groups.get(buffer.id, UNMATCHED_GROUP)) for buffer in source.join.header.buffers]
     source.tables.fill("buffers", "command_buffer_id BIGINT, buffer_group INTEGER", rows)
     return Lookup("LEFT JOIN buffers ON buffers.command_buffer_id = event.command_buffer_id")
 
 
-def _by_command_of_group(source: Source, stride: int, *, grouped: bool) -> Lookup:
+def _group_command_lookup(source: Source, stride: int, *, grouped: bool) -> Lookup:
     by_command = source.join.by_command.items()
     rows = [(group * stride + index, kernel, target) for (group, index, kernel), target in by_command]
     source.fill("commands", "command BIGINT, kernel VARCHAR, target INTEGER", rows)
     group = "coalesce(submissions.buffer_group, buffers.buffer_group)" if grouped else "buffers.buffer_group"
     target = "CASE WHEN commands.kernel = event.kernel THEN commands.target END"
     if source.join.trusts_buffers:
-        # A buffer that is known and has no such command is another module's, whatever its kernels are called.
+        # A known buffer without such a command belongs to another module, whatever the names of its kernels.
         target = f"CASE WHEN buffers.buffer_group IS NOT NULL THEN coalesce({target}, {UNMATCHED}) END"
-    return Lookup(_joined_commands(group, stride), target)
+    return Lookup(_join_commands(group, stride), target)
 
 
-def _joined_commands(number: str, stride: int) -> str:
+def _join_commands(number: str, stride: int) -> str:
     index = "event.command_index"
     command = f"CASE WHEN {index} < {stride} AND {number} >= 0 THEN {number} * {stride} + {index} END"
     return f"LEFT JOIN commands ON commands.command = {command}"
@@ -200,19 +205,20 @@ def _joined_commands(number: str, stride: int) -> str:
 
 # ---- submissions
 #
-# Which submission of a run is which of the host program's, as SQL over its events.
+# The submission of the host program for each submission of a run, by SQL over the run's events.
 #
-# Needed where that does not follow from a command buffer's number: for buffers that are made anew on each call and
-# look alike, for transfers, and for drivers that report no command indices. What a call submitted, in order, is a
-# word; calls mostly repeat few different words, and each is looked at once.
+# It is needed if the command buffer's number does not identify the submission: for buffers that are created on each
+# call and have the same commands, for transfers, and for drivers that report no command indices. The sequence of a
+# call's submissions is a *word*, and a submission is a *letter*. Calls repeat few distinct words, and each word is
+# analyzed once.
 
 
-# Control characters, which the names of kernels, being symbols, do not have.
+# Control characters, which cannot occur in kernel names.
 _LETTER_MARK, _KERNEL_MARK, _TIE_MARK = "\x1e", "\x1f", "\x1d"
 _LONGEST_WORD = 1_000_000
-"""Submissions of one word; longer ones, of runs whose calls cannot be told apart, are not looked at."""
+"""Most submissions of an analyzed word. Longer ones occur in runs whose invocations are not distinguishable."""
 
-# What each submission looks like by itself: a transfer, else (`work`) what was executed.
+# The letter of each submission: a transfer, else (`work`) the executed commands.
 _LETTERS = """
 {with_kernels}SELECT event.submission_id, any_value(coalesce(event.invocation, -1)) AS invocation,
        coalesce(any_value(event.kind || ' ' || coalesce(event.payload_bytes, -1))
@@ -221,8 +227,8 @@ FROM {events} AS event {with_work}
 WHERE event.kind IN ('dispatch', 'execute', 'copy', 'fill', 'update') AND event.submission_id IS NOT NULL
 GROUP BY event.submission_id
 """
-# Kernels in the order in which they began. Clocks of devices have steps: of those that began in one nothing tells which
-# was before, and they stand there by their names.
+# Kernels in the order of their starts. The ticks of device clocks are coarse: kernels with the same start have no known
+# order, and are sorted by name.
 _KERNELS = f"""
 WITH together AS (
     SELECT submission_id, start_ns, string_agg(kernel, '{_TIE_MARK}' ORDER BY kernel) AS kernels
@@ -234,7 +240,7 @@ WITH together AS (
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """How what a submission executed is told, in SQL: tables that are made before, one that is joined, and the text."""
+    """SQL for the text of a submission's work: common table expressions, a join, and the expression of the text."""
 
     with_kernels: str
     with_work: str
@@ -252,7 +258,7 @@ _BY_BUFFER: Final = _Work(
     f"'g' || coalesce(any_value(own_buffers.buffer_group), {UNMATCHED_GROUP})",
 )
 
-# What each call submitted, in order; equal words have the same id.
+# The word of each call; equal words have the same id.
 _WORDS = f"""
 SELECT invocation, word, dense_rank() OVER (ORDER BY word) AS id
 FROM (SELECT invocation, string_agg(letter, '{_LETTER_MARK}' ORDER BY submission_id) AS word
@@ -260,7 +266,7 @@ FROM (SELECT invocation, string_agg(letter, '{_LETTER_MARK}' ORDER BY submission
 """
 _DIFFERENT_WORDS = "SELECT id, any_value(word), min(invocation) >= 0 FROM words GROUP BY id ORDER BY id"
 
-# The group of each submission: that of its letter in the word of its call.
+# The group of each submission: the group of its letter in the word of its call.
 _SUBMISSIONS = """
 SELECT submission_id, buffer_group
 FROM (SELECT submission_id, invocation,
@@ -268,8 +274,8 @@ FROM (SELECT submission_id, invocation,
 JOIN words USING (invocation) JOIN spelled USING (id, position)
 """
 
-# The target of each dispatch, by its position among those of its kernel in its submission. Of two of one kernel that
-# began at once nothing tells which is which: their kernel alone is known.
+# The target of each dispatch, by its position among the dispatches of its kernel in its submission. Two dispatches of
+# one kernel with the same start are not distinguishable by position; the lookup by kernel applies to them.
 _POSITIONS = """
 SELECT submission_id, start_ns, kernel, CASE WHEN count(DISTINCT target) = 1 THEN any_value(target) END AS target
 FROM (SELECT event.submission_id, event.start_ns, event.kernel,
@@ -281,36 +287,36 @@ GROUP BY submission_id, start_ns, kernel
 
 
 def submission_lookups(source: Source) -> list[Lookup]:
-    """The lookups by submission, first that of its group; none where they are not needed or cannot be made."""
+    """The lookups by submission, the one for buffer groups first; empty if not needed or not possible."""
     join = source.join
     by_order = not join.has_indices
     needed = by_order or join.open_groups or join.may_transfer
-    if not (needed and _says_when(source)):
+    if not (needed and _has_order(source)):
         return []
     meanings = _letters(source, _BY_KERNELS if by_order else _BY_BUFFER)
     if not any(meanings.values()):
         return []
     _spell(source, meanings, indexed=not by_order)
-    found = [Lookup("LEFT JOIN submissions ON submissions.submission_id = event.submission_id")]
+    by_submission = [Lookup("LEFT JOIN submissions ON submissions.submission_id = event.submission_id")]
     if by_order:
-        found.append(_by_position(source))
+        by_submission.append(_position_lookup(source))
     if join.may_transfer:
-        found.append(_by_transfer(source))
-    return found
+        by_submission.append(_transfer_lookup(source))
+    return by_submission
 
 
-def _says_when(source: Source) -> bool:
-    """Whether the file says which events were submitted together, and in which order."""
-    told = bool(source.run.header.programs) or source.run.has_header
-    return told and {"submission_id", "start_ns"} <= source.columns
+def _has_order(source: Source) -> bool:
+    """Whether the file groups events by submission, and orders the submissions."""
+    is_recorded = bool(source.run.header.programs) or source.run.has_header
+    return is_recorded and {"submission_id", "start_ns"} <= source.columns
 
 
 def _letters(source: Source, work: _Work) -> Mapping[str, Meanings]:
-    """Make the table of letters; returns what each letter may be."""
+    """Create the table of letters; return the possible meanings of each letter."""
     groups = list(source.join.group_of_buffer.items())
     source.tables.fill("own_buffers", "command_buffer_id BIGINT, buffer_group INTEGER", groups)
-    words = {each.name: getattr(work, each.name).format(events=source.events) for each in fields(work)}
-    source.tables.make("letters", _LETTERS.format(events=source.events, **words))
+    clauses = {clause.name: getattr(work, clause.name).format(events=source.events) for clause in fields(work)}
+    source.tables.make("letters", _LETTERS.format(events=source.events, **clauses))
     letters = source.tables.query("SELECT DISTINCT letter FROM letters")
     return {letter: _meaning(source.join, letter) for (letter,) in letters}
 
@@ -318,7 +324,7 @@ def _letters(source: Source, work: _Work) -> Mapping[str, Meanings]:
 def _meaning(join: Join, letter: str) -> Meanings:
     if letter.startswith("s"):
         kernels = letter[1:].split(_KERNEL_MARK) if len(letter) > 1 else []
-        return join.buffers_like([each.split(_TIE_MARK) for each in kernels])
+        return join.buffers_like([ties.split(_TIE_MARK) for ties in kernels])
     if letter.startswith("g"):
         return join.meanings(int(letter[1:]))
     kind, _, length = letter.partition(" ")
@@ -326,19 +332,19 @@ def _meaning(join: Join, letter: str) -> Meanings:
 
 
 def _spell(source: Source, meanings: Mapping[str, Meanings], *, indexed: bool) -> None:
-    """Make the table of submissions with their groups, each found by the word that it stands in."""
+    """Create the table of submissions with their buffer groups, derived from the words."""
     source.tables.make("words", _WORDS)
     rows: list[tuple[int, int, int]] = []
     for word_id, word, one_call in source.tables.query(_DIFFERENT_WORDS):
-        seen = [meanings[letter] for letter in word.split(_LETTER_MARK)]
-        by_order = source.join.knows_ways and len(seen) <= _LONGEST_WORD
-        groups = source.join.groups_of_call(seen, one_call=one_call, indexed=indexed, by_order=by_order)
+        candidates = [meanings[letter] for letter in word.split(_LETTER_MARK)]
+        by_order = source.join.knows_ways and len(candidates) <= _LONGEST_WORD
+        groups = source.join.groups_of_call(candidates, one_call=one_call, indexed=indexed, by_order=by_order)
         rows += [(word_id, position, group) for position, group in enumerate(groups)]
     source.tables.fill("spelled", "id BIGINT, position BIGINT, buffer_group INTEGER", rows)
     source.tables.make("submissions", _SUBMISSIONS)
 
 
-def _by_position(source: Source) -> Lookup:
+def _position_lookup(source: Source) -> Lookup:
     targets = source.join.by_position.items()
     rows = [(*key, target) for key, target in targets]
     source.fill("sequences", "buffer_group INTEGER, kernel VARCHAR, position BIGINT, target INTEGER", rows)
@@ -347,7 +353,7 @@ def _by_position(source: Source) -> Lookup:
     return Lookup(f"LEFT JOIN positions ON {same}", of_dispatch="positions.target")
 
 
-def _by_transfer(source: Source) -> Lookup:
+def _transfer_lookup(source: Source) -> Lookup:
     source.fill("transfers", "buffer_group INTEGER, target INTEGER", source.join.by_transfer.items())
     same = "transfers.buffer_group = submissions.buffer_group"
     return Lookup(f"LEFT JOIN transfers ON {same}", of_transfer="transfers.target")

@@ -1,4 +1,4 @@
-"""Outlier thresholds per target and call shape, time above them, and the slowest calls."""
+"""Outlier thresholds per target and call shape, the time above them, and the slowest calls."""
 
 from __future__ import annotations
 
@@ -14,289 +14,293 @@ from tracemap.units import INTEGER_LIMIT, UNKNOWN, Integer
 
 # ---- outliers
 #
-# The calls that take longer than the fence of their group.
-#
-# These are few, so all events are looked at only once for all metrics.
+# The calls above the outlier threshold of their group. They are few, so one scan of all events finds them for all
+# metrics.
 
 
-# All events are compared with a fence for each metric.
+# Compares all events with one threshold per metric.
 _OUTLIERS = """
 SELECT event.*, groups.shape AS group_shape FROM resolved AS event JOIN groups ON {same_group}
 WHERE groups.target >= 0 AND ({conditions})
 """
 
 
-def fence_column(number: int) -> str:
-    """The column of the table `groups` that has the fence of the n-th metric; NULL: there is none."""
-    return f"fence_{number}"
+def threshold_column(number: int) -> str:
+    """The column of the table `groups` with the outlier threshold of the n-th metric; NULL: no threshold."""
+    return f"threshold_{number}"
 
 
 def largest_column(number: int) -> str:
-    """The column of the table `groups` that has the largest value of the n-th metric, or the few largest in order."""
+    """The column of the table `groups` with the largest value of the n-th metric, or the few largest in order."""
     return f"largest_{number}"
 
 
-def words_of(resolved: Resolved, number: int) -> dict[str, object]:
-    """What stands for the n-th metric in queries of events and the fences of their groups."""
+def sql_names(resolved: Resolved, number: int) -> dict[str, object]:
+    """The placeholders for the n-th metric in queries of events and thresholds."""
     return {
         "number": number,
         "value": value_column(number),
-        "fence": fence_column(number),
+        "threshold": threshold_column(number),
         "same_group": resolved.same_group,
     }
 
 
-def worked(number: int) -> str:
-    """What an `event` has of the n-th metric without what lies beyond the fence of its row of `groups`, in SQL."""
-    value, fence = f"event.{value_column(number)}", f"groups.{fence_column(number)}"
-    return f"CASE WHEN {value} > {fence} THEN {fence} ELSE coalesce({value}, 0) END"
+def clipped_value(number: int) -> str:
+    """The n-th metric of an `event`, cut off at the threshold of its row of `groups`, in SQL."""
+    value, threshold = f"event.{value_column(number)}", f"groups.{threshold_column(number)}"
+    return f"CASE WHEN {value} > {threshold} THEN {threshold} ELSE coalesce({value}, 0) END"
 
 
-def find_outliers(resolved: Resolved, fenced: Sequence[int]) -> None:
-    """Make the table `outliers`: events of `resolved` beyond a fence, with the shape of their group.
+def find_outliers(resolved: Resolved, metrics: Sequence[int]) -> None:
+    """Make the table `outliers`: events of `resolved` above a threshold, with the shape of their group.
 
     Args:
-        resolved: all events; the table `groups` has been made of them.
-        fenced: the numbers of the metrics that have fences.
+        resolved: all events; the table `groups` must exist.
+        metrics: the numbers of the metrics that have thresholds.
     """
-    beyond = (f"event.{value_column(number)} > groups.{fence_column(number)}" for number in fenced)
-    query = _OUTLIERS.format(same_group=resolved.same_group, conditions=" OR ".join(beyond) or "false")
+    above = (f"event.{value_column(number)} > groups.{threshold_column(number)}" for number in metrics)
+    query = _OUTLIERS.format(same_group=resolved.same_group, conditions=" OR ".join(above) or "false")
     resolved.tables.make("outliers", query)
 
 
-# ---- fences
+# ---- thresholds
 #
-# What disturbed calls: the time that they take beyond an upper fence of calls that do the same work.
+# Outlier time of calls: the time above an upper threshold of calls that do the same work.
 #
-# A *group* is the calls of one target with the same counts of workgroups. Its fence is the upper quartile and one and
-# a half interquartile ranges (Tukey, Exploratory Data Analysis, 1977, section 2D). A call that was preempted lies
-# beyond it, by as long as it waited; that is no work of any op.
+# A *group* is the calls of one target with the same workgroup counts. Its threshold is the upper quartile plus one and
+# a half interquartile ranges (Tukey, Exploratory Data Analysis, 1977, section 2D). A preempted call is above it by the
+# time that it waited, and that time is no work of any op.
 #
-# In a run whose threads waited for processors that other programs held, more than a quarter of a long kernel's calls
-# may have waited, so that the upper quartile is one of these. What disturbs makes calls longer, never shorter: the
-# lower half still tells how far calls lie apart. The fence is then the median and four times its distance from the
-# lower quartile, which is the same where calls lie evenly about their median (semi-interquartile ranges by halves:
-# Kimber, Exploratory data analysis for possibly censored data from skewed distributions, Applied Statistics 39, 1990).
-# It holds as long as fewer than half of the calls waited. But the calls that waited, all at the upper end, move the
-# median and the lower quartile of the others, too: with a third of them the fence lies at the double distance. So
-# where more than a tenth of a group's calls lie beyond its fence, it is made anew of those that do not, up to four
-# times (iterated outlier rejection). Where more than half waited, `waited` looks for the others.
+# In a noisy run, more than a quarter of a long kernel's calls may have waited, so that the upper quartile is one of
+# them. Noise makes calls longer, never shorter, so the lower half still shows how far calls spread. The threshold is
+# then the median plus four times its distance from the lower quartile. For calls spread evenly about their median this
+# is the same (semi-interquartile ranges by halves: Kimber, Exploratory data analysis for possibly censored data from
+# skewed distributions, Applied Statistics 39, 1990). It holds while fewer than half of the calls waited. But the calls
+# that waited, all at the upper end, also raise the median and the lower quartile: if a third waited, the threshold is
+# twice as far away. So a threshold with more than a tenth of its group's calls above it is computed again from the
+# others, up to four times (iterated outlier rejection). If more than half waited, see "majority waited" below.
 #
-# Not all that lies beyond is disturbance: one trip of a loop in twenty may have more to do. Times alone cannot tell,
-# as calls that waited for a scheduler's time slice are as alike as those of a kernel. But what has more to do has it
-# in each invocation, as all have the same inputs, and what disturbs strikes now and then. So calls beyond the fence
-# that *recur*, in nine of ten of the invocations that have calls of the group, are a group of their own, with a fence
-# of its own.
+# Not all calls above a threshold are noise: one trip of a loop in twenty may have more to do. Times alone cannot
+# distinguish them, because waits for a scheduler's time slice are as similar as calls of a kernel. But a call with more
+# work has it in every invocation, because all have the same inputs, and noise occurs now and then. So calls above the
+# threshold that *recur*, in nine of ten invocations with calls of the group, form a group of their own, with its own
+# threshold.
 
 
 FEWEST = 8
-"""Calls from which a group has a fence: with fewer, less than two lie in each quarter."""
+"""Fewest calls of a group with a threshold: with fewer, a quarter has less than two calls."""
 
-FENCE_FRACTIONS = (0.25, 0.5, 0.75)
-"""Those of the values that a fence is made of."""
-_FRACTIONS = ", ".join(map(str, FENCE_FRACTIONS))
+THRESHOLD_FRACTIONS = (0.25, 0.5, 0.75)
+"""Fractions of the order statistics that a threshold is computed from."""
+_FRACTIONS = ", ".join(map(str, THRESHOLD_FRACTIONS))
 _ORDERED = [f"ordered[{place}]" for place in (1, 2, 3)]
 
-_FENCE = f"CAST(least({{fence}}, {INTEGER_LIMIT}) AS BIGINT)"
+_THRESHOLD = f"CAST(least({{threshold}}, {INTEGER_LIMIT}) AS BIGINT)"
 _OF_QUARTILES = "CAST({q3} AS HUGEINT) + (CAST({q3} AS HUGEINT) - {q1}) * 3 // 2"
 DISTANCES = 4
-"""From the lower quartile to the median, of which so many lie between the median and the fence of a lower half."""
+"""Distance from the median to the threshold of a noisy group, in distances from the lower quartile to the median."""
 _OF_LOWER_HALF = f"CAST({{median}} AS HUGEINT) + (CAST({{median}} AS HUGEINT) - {{q1}}) * {DISTANCES}"
 
-# At most half of a group's calls lies beyond its fence: they cannot recur where an invocation has a single one.
+# At most half of a group's calls are above its threshold, so they cannot recur if an invocation has a single call.
 _RAISE = """
-UPDATE groups SET {fence} = {raised} FROM (
+UPDATE groups SET {threshold} = {raised} FROM (
     SELECT groups.target, groups.shape, {distinct} AS invocations, quantile_disc({value}, [{fractions}]) AS ordered
     FROM outliers JOIN groups ON groups.target = outliers.target AND groups.shape = outliers.group_shape
-    WHERE outliers.{value} > groups.{fence} AND groups.events > groups.invocations
+    WHERE outliers.{value} > groups.{threshold} AND groups.events > groups.invocations
     GROUP BY ALL HAVING count(*) >= {fewest}) AS recurring
 WHERE groups.target = recurring.target AND groups.shape = recurring.shape
     AND recurring.invocations * 10 >= groups.invocations * 9
 """
 
-# Groups of which more than a tenth lies beyond the fence.
+# Groups with more than a tenth of their calls above the threshold.
 _CROWDED = """
 SELECT groups.target, groups.shape FROM resolved AS event JOIN groups ON {same_group}
-WHERE event.{value} > groups.{fence} GROUP BY ALL
+WHERE event.{value} > groups.{threshold} GROUP BY ALL
 HAVING count(*) * 10 > any_value(groups.events - groups.absent_{number})
 """
 _LOWER = """
-UPDATE groups SET {fence} = lower.fence FROM (
-    SELECT target, shape, {lowered} AS fence FROM (
+UPDATE groups SET {threshold} = lower.threshold FROM (
+    SELECT target, shape, {lowered} AS threshold FROM (
         SELECT groups.target, groups.shape, quantile_disc(event.{value}, [{fractions}]) AS ordered
         FROM resolved AS event JOIN (
             SELECT groups.* FROM groups SEMI JOIN crowded
             ON groups.target = crowded.target AND groups.shape IS NOT DISTINCT FROM crowded.shape
-        ) AS groups ON {same_group} WHERE event.{value} <= groups.{fence} GROUP BY ALL)) AS lower
-WHERE groups.target = lower.target AND groups.shape IS NOT DISTINCT FROM lower.shape AND lower.fence < groups.{fence}
+        ) AS groups ON {same_group} WHERE event.{value} <= groups.{threshold} GROUP BY ALL)) AS lower
+WHERE groups.target = lower.target AND groups.shape IS NOT DISTINCT FROM lower.shape
+    AND lower.threshold < groups.{threshold}
 """
 _MOST_TIMES = 4
-"""How often fences are lowered; they hardly change after the third time."""
+"""Most times that a threshold is lowered; it hardly changes after the third time."""
 
-_DISTURBED = """
+_OUTLIER_TIME = """
 SELECT groups.target, count(*), {sums}
 FROM outliers JOIN groups ON groups.target = outliers.target AND groups.shape = outliers.group_shape
-WHERE {any_beyond} GROUP BY groups.target ORDER BY groups.target
+WHERE {any_above} GROUP BY groups.target ORDER BY groups.target
 """
 
 
-def fence_of(ordered: Sequence[str], *, much: bool) -> str:
-    """The upper fence of the values at `FENCE_FRACTIONS`, in SQL; no fence lies beyond the largest number.
+def threshold_of(ordered: Sequence[str], *, noisy: bool) -> str:
+    """The outlier threshold from the values at `THRESHOLD_FRACTIONS`, in SQL, at most the largest integer.
 
-    `much`: more than a quarter of the calls may have been disturbed.
+    `noisy`: more than a quarter of the calls may be outliers.
     """
     q1, median, q3 = ordered
-    fence = _OF_LOWER_HALF.format(q1=q1, median=median) if much else _OF_QUARTILES.format(q1=q1, q3=q3)
-    return _FENCE.format(fence=fence)
+    threshold = _OF_LOWER_HALF.format(q1=q1, median=median) if noisy else _OF_QUARTILES.format(q1=q1, q3=q3)
+    return _THRESHOLD.format(threshold=threshold)
 
 
-def lower_fences(resolved: Resolved, metrics: Sequence[int]) -> None:
-    """Make fences anew, in the table `groups`, that were made of calls many of which lie beyond them.
+def lower_thresholds(resolved: Resolved, metrics: Sequence[int]) -> None:
+    """Compute thresholds of the table `groups` again if more than a tenth of the group's calls are above them.
 
     Args:
-        resolved: all events of runs of which more than a quarter of the calls may have been disturbed.
-        metrics: the numbers of those that have fences.
+        resolved: all events of noisy runs.
+        metrics: the numbers of the metrics that have thresholds.
     """
     for number in metrics:
-        words = words_of(resolved, number) | {"lowered": fence_of(_ORDERED, much=True), "fractions": _FRACTIONS}
-        resolved.tables.make("crowded", _CROWDED.format(**words))
+        names = sql_names(resolved, number) | {"lowered": threshold_of(_ORDERED, noisy=True), "fractions": _FRACTIONS}
+        resolved.tables.make("crowded", _CROWDED.format(**names))
         for _ in range(_MOST_TIMES):
-            if not resolved.tables.query(_LOWER.format(**words))[0][0]:
+            if not resolved.tables.query(_LOWER.format(**names))[0][0]:
                 break
 
 
-def disturbed(
-    tables: Tables, metrics: Sequence[int], of_all: Invocations, *, much: bool
+def outlier_time(
+    tables: Tables, metrics: Sequence[int], invocations: Invocations, *, noisy: bool
 ) -> Mapping[int, tuple[int, Mapping[int, int]]]:
-    """What calls take beyond the fences of their groups, in the table `groups`, which recurring calls raise.
+    """Time of calls above the thresholds of their groups, after recurring calls raised those in the table `groups`.
 
     Args:
         tables: the connection, with the table `outliers`.
-        metrics: the numbers of those that have fences.
-        of_all: the invocations.
-        much: as in `fence_of`.
+        metrics: the numbers of the metrics that have thresholds.
+        invocations: the invocations.
+        noisy: as in `threshold_of`.
 
     Returns:
-        By target how many calls lie beyond a fence, and by metric how much they take beyond it.
+        By target: the number of calls above a threshold, and their time above it by metric.
     """
     if not metrics:
         return {}
-    names = [(value_column(number), fence_column(number)) for number in metrics]
-    if of_all.count is not UNKNOWN:
-        for value, fence in names:
-            _raise(tables, value, fence, of_all, much=much)
-    beyond = [f"outliers.{value} > groups.{fence}" for value, fence in names]
+    names = [(value_column(number), threshold_column(number)) for number in metrics]
+    if invocations.count is not UNKNOWN:
+        for value, threshold in names:
+            _raise(tables, value, threshold, invocations, noisy=noisy)
+    above = [f"outliers.{value} > groups.{threshold}" for value, threshold in names]
     sums = (
-        f"sum(outliers.{value} - groups.{fence}) FILTER ({condition})"
-        for (value, fence), condition in zip(names, beyond, strict=True)
+        f"sum(outliers.{value} - groups.{threshold}) FILTER ({condition})"
+        for (value, threshold), condition in zip(names, above, strict=True)
     )
-    rows = tables.query(_DISTURBED.format(any_beyond=" OR ".join(beyond), sums=", ".join(sums)))
+    rows = tables.query(_OUTLIER_TIME.format(any_above=" OR ".join(above), sums=", ".join(sums)))
     return {
         target: (calls, {number: int(total or 0) for number, total in zip(metrics, totals, strict=True)})
         for target, calls, *totals in rows
     }
 
 
-def _raise(tables: Tables, value: str, fence: str, of_all: Invocations, *, much: bool) -> None:
-    """Give groups whose calls beyond the fence recur the fence of these, as often as any do."""
-    raised = fence_of(_ORDERED, much=much)
+def _raise(tables: Tables, value: str, threshold: str, invocations: Invocations, *, noisy: bool) -> None:
+    """Raise a group's threshold to that of its recurring calls above it, until none recur."""
+    raised = threshold_of(_ORDERED, noisy=noisy)
     query = _RAISE.format(
-        fence=fence, value=value, raised=raised, distinct=of_all.distinct, fewest=FEWEST, fractions=_FRACTIONS
+        threshold=threshold,
+        value=value,
+        raised=raised,
+        distinct=invocations.distinct,
+        fewest=FEWEST,
+        fractions=_FRACTIONS,
     )
-    # Each time at least half of what lay beyond does no longer: it ends.
+    # Terminates: each pass leaves at most half of the calls above the threshold.
     while tables.query(query)[0][0]:
         pass
 
 
-# ---- waited
+# ---- majority waited
 #
-# Kernels of which most calls waited: the fence of those that did not.
+# Thresholds for kernels most of whose calls waited, from the calls that did not.
 #
-# In a run whose threads share processors with other programs, most calls of a kernel may have been preempted for as
-# long as the others took turns with it; the middle of its calls is then one that waited, and so is all that a fence is
-# made of from there. What waited is longer than what did not. So the search goes from the fastest quarter of the calls
-# outwards: their fence, as that of all calls is made (the median and four times its distance from the lower quartile),
-# holds further calls, these have a fence of their own, and so on, until it holds no more (forward search: Atkinson and
-# Riani, Robust Diagnostic Regression Analysis, 2000). Where calls lie without a gap, it comes to the fence of all.
+# On a very noisy machine, most calls of a kernel may have been preempted. The median call, and every statistic from
+# there on, is then of a call that waited. Calls that waited are longer than calls that did not. So the search starts
+# with the fastest quarter of the calls. Their threshold (the median plus four times its distance from the lower
+# quartile, as for all calls) admits further calls; those have a threshold of their own, and so on, until no more calls
+# join (forward search: Atkinson and Riani, Robust Diagnostic Regression Analysis, 2000). If the calls have no gap, the
+# search ends at the threshold of all calls.
 #
-# Where it stops short of that, there is a gap, which a kernel's own modes may have as well: a core that another thread
-# uses, data in another cache. A wait is known by its length. Linux gives who runs at least its base slice before
-# another one has its turn (`base_slice_ns`, kernel/sched/fair.c: 0.7 ms for one processor, more for several). So the
-# fence of the fastest is taken only where those beyond it take longer by a slice, and by half; what recurs in each
-# invocation is work all the same.
+# If it stops earlier, there is a gap. A kernel's own modes may cause one as well: a core shared with another thread,
+# data in another cache. The length identifies a wait: Linux lets a thread run for at least its base slice before the
+# next one (`base_slice_ns`, kernel/sched/fair.c: 0.7 ms for one processor, more for several). So the threshold of the
+# fastest calls applies only if calls above it take longer by a slice and by half. Calls that recur in every invocation
+# still count as work.
 
 
 _LEAST_WAIT_NS = 700_000
 _FEWEST = 4 * FEWEST
-"""Calls of which a quarter are as many as a fence takes."""
+"""Fewest calls whose quarter is enough for a threshold."""
 _PARTS = 128
-"""Into how many parts the calls of a group are divided, in order of what they took."""
+"""Number of equal parts that the calls of a group are divided into, by time."""
 
-# Of groups in which calls within the fence lie a wait apart.
+# Groups in which calls below the threshold differ by at least a wait.
 _ORDERED_WAITS = """
-SELECT groups.target, groups.shape, any_value(groups.{fence}), quantile_disc(event.{value}, {fractions})
+SELECT groups.target, groups.shape, any_value(groups.{threshold}), quantile_disc(event.{value}, {fractions})
 FROM resolved AS event JOIN (
-    SELECT * FROM groups WHERE {fence} - least_{number} >= {least_wait} AND events - absent_{number} >= {fewest}
+    SELECT * FROM groups WHERE {threshold} - least_{number} >= {least_wait} AND events - absent_{number} >= {fewest}
 ) AS groups ON {same_group} GROUP BY ALL
 """
 _UPDATE = """
-UPDATE groups SET {fence} = waited.fence FROM waited
+UPDATE groups SET {threshold} = waited.threshold FROM waited
 WHERE groups.target = waited.target AND groups.shape IS NOT DISTINCT FROM waited.shape
 """
 
 
 def lower_to_fastest(resolved: Resolved, metrics: Sequence[int]) -> None:
-    """Give groups of which most calls waited the fence of those that did not, in the table `groups`.
+    """Lower thresholds of the table `groups` to those of the fastest calls, for groups most of whose calls waited.
 
     Args:
-        resolved: all events of runs of which more than a quarter of the calls may have been disturbed.
-        metrics: the numbers of those that have fences.
+        resolved: all events of noisy runs.
+        metrics: the numbers of the metrics that have thresholds.
     """
     for number in metrics:
-        words = words_of(resolved, number) | {
+        names = sql_names(resolved, number) | {
             "fractions": [part / _PARTS for part in range(1, _PARTS + 1)],
             "least_wait": _LEAST_WAIT_NS,
             "fewest": _FEWEST,
         }
         rows = [
             (target, shape, lowered)
-            for target, shape, fence, ordered in resolved.tables.query(_ORDERED_WAITS.format(**words))
-            if (lowered := fence_of_fastest(ordered, fence)) < fence
+            for target, shape, threshold, ordered in resolved.tables.query(_ORDERED_WAITS.format(**names))
+            if (lowered := threshold_of_fastest(ordered, threshold)) < threshold
         ]
         if rows:
-            resolved.tables.fill("waited", "target INTEGER, shape BIGINT, fence BIGINT", rows)
-            resolved.tables.query(_UPDATE.format(**words))
+            resolved.tables.fill("waited", "target INTEGER, shape BIGINT, threshold BIGINT", rows)
+            resolved.tables.query(_UPDATE.format(**names))
 
 
-def fence_of_fastest(ordered: Sequence[int], fence: int) -> int:
-    """The fence of the fastest calls where the others within the fence of all waited, else that of all.
+def threshold_of_fastest(ordered: Sequence[int], threshold: int) -> int:
+    """The threshold of the fastest calls if the others below the threshold of all calls waited, else that of all calls.
 
     Args:
-        ordered: what calls took, in nanoseconds: the greatest of each of `_PARTS` parts of them, the fastest first.
-        fence: that of all calls, in nanoseconds.
+        ordered: the longest time of each of `_PARTS` parts of the calls, in nanoseconds, the fastest part first.
+        threshold: the threshold of all calls, in nanoseconds.
     """
-    held = _PARTS // 4
+    parts = _PARTS // 4
     while True:
-        median, quartile = ordered[held // 2 - 1], ordered[held // 4 - 1]
-        lowered = max(ordered[held - 1], median + DISTANCES * (median - quartile))
-        if (holds := bisect_right(ordered, lowered)) == held:
+        median, quartile = ordered[parts // 2 - 1], ordered[parts // 4 - 1]
+        lowered = max(ordered[parts - 1], median + DISTANCES * (median - quartile))
+        if (admitted := bisect_right(ordered, lowered)) == parts:
             break
-        held = holds
-    beyond = ordered[held : bisect_right(ordered, fence)]
-    if not beyond:
-        return fence
-    longer = beyond[len(beyond) // 2] - median
-    return lowered if longer >= max(_LEAST_WAIT_NS, median // 2) else fence
+        parts = admitted
+    above = ordered[parts : bisect_right(ordered, threshold)]
+    if not above:
+        return threshold
+    excess = above[len(above) // 2] - median
+    return lowered if excess >= max(_LEAST_WAIT_NS, median // 2) else threshold
 
 
 # ---- slowest
 #
-# The slowest single calls of each target, as they were measured: what disturbed one is looked for here.
+# The slowest single calls of each target, as measured, outlier time included.
 
 
-# `least`: what the slowest calls of a target take at least, whatever their shapes. Calls that are as slow stand in the
-# order of runs and invocations; which of those that are alike in all is no matter. The aggregate keeps as many calls as
-# are wanted: a run of equal calls has nothing but slow ones.
+# `least`: the time of the fastest of a target's slowest calls, over all its shapes. Ties are in the order of runs and
+# invocations; the order of fully equal rows does not matter. The aggregate keeps only as many calls as needed: in a run
+# of equal calls, all are the slowest.
 _SLOWEST = """
 SELECT event.target, min([{keys}], {most}) FROM (
     SELECT event.*, {run} AS run FROM resolved AS event JOIN (
@@ -305,12 +309,12 @@ SELECT event.target, min([{keys}], {most}) FROM (
 GROUP BY event.target ORDER BY event.target
 """
 _NOTHING = -1
-"""Stands for what is unknown, and before all that is known."""
+"""Stands for an unknown value, and sorts first."""
 _LEAST = "list_sort(flatten(list({largest}) OVER (PARTITION BY target)), 'DESC')[:{most}][-1] AS least"
 
 
 def slowest_calls(resolved: Resolved) -> Mapping[int, tuple[SlowCall, ...]]:
-    """By target its slowest calls, the slowest first; nothing where no run has times."""
+    """The slowest calls by target, the slowest first; empty if the runs have no times."""
     metrics = resolved.metrics
     ranked = ranked_by(metrics)
     if ranked is None:
@@ -327,20 +331,21 @@ def slowest_calls(resolved: Resolved) -> Mapping[int, tuple[SlowCall, ...]]:
         same_group=resolved.same_group,
         value=value_column(ranked),
     )
-    found = defaultdict(list)
+    calls_of_target = defaultdict(list)
     wall, cpu = RANKED_BY.index("duration_ns"), RANKED_BY.index("cpu_ns")
     for target, calls in resolved.tables.query(query):
         for _, run, invocation, start_ns, *times in calls:
-            which = _known(invocation, resolved.first_invocations[run])
-            found[target].append(SlowCall(run + 1, which, _known(start_ns), _known(times[wall]), _known(times[cpu])))
-    return {target: tuple(calls) for target, calls in found.items()}
+            index = _known(invocation, resolved.first_invocations[run])
+            call = SlowCall(run + 1, index, _known(start_ns), _known(times[wall]), _known(times[cpu]))
+            calls_of_target[target].append(call)
+    return {target: tuple(calls) for target, calls in calls_of_target.items()}
 
 
 def _run_of(resolved: Resolved) -> str:
-    """The number of a row's run, from 0, in SQL: the rows of a run follow those of the runs before it."""
+    """The index of a row's run, in SQL: the rows of a run follow those of earlier runs."""
     return " + ".join(f"CAST(event.rowid >= {first} AS INTEGER)" for first in resolved.first_rows[1:]) or "0"
 
 
-def _known(value: int, before: int = 0) -> Integer:
-    """A number that is not less than nothing, as no clock and no counter gives such."""
-    return UNKNOWN if value < before else int(value) - before
+def _known(value: int, first: int = 0) -> Integer:
+    """The value counted from `first`; unknown if it is less, which no clock and no counter gives."""
+    return UNKNOWN if value < first else int(value) - first

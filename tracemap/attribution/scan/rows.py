@@ -1,7 +1,7 @@
-"""The rows of runs, each with its target: events in the table `resolved`, rows of steps summed up.
+"""The rows of runs with their targets: events in the table `resolved`, and sums of `step` rows.
 
-`resolved` has every event of all runs, warm-up left out, as the number of its target, its invocation and whole values.
-Each run's file is read once for it. It is the connection's own, and may spill to disk.
+`resolved` has every event of all runs except warm-up: target number, invocation, and values as integers. It is filled
+in one pass over each run's file. It belongs to the connection and may spill to disk.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from tracemap.attribution.join.targets import EXECUTE, MEMORY, OUTSIDE_KERNELS, TRANSFER, UNMATCHED, Target
 from tracemap.attribution.scan.connection import Tables, rounded_metrics, value_column, value_of
-from tracemap.attribution.scan.lookups import SHAPE, TOLD_BY_TILES, Lookup, Source
+from tracemap.attribution.scan.lookups import SHAPE, SHAPE_OF_TILES, Lookup, Source
 from tracemap.errors import RunInvalid
 from tracemap.graph.model import TraceGraph
 from tracemap.measurements.events import covered_sql
@@ -28,22 +28,22 @@ FROM (SELECT * FROM {{events}} WHERE {{which}}) AS event {{joins}}
 """
 
 COVERED = "covered_ns"
-"""The column of files that tells how much of an execute its dispatches cover."""
+"""The column of a file with the part of an execute in which its dispatches ran."""
 START = "start_ns"
-"""The column of `resolved` that has when an event began, where a run tells it."""
+"""The column of `resolved` with the start of an event; it exists if a run has it."""
 
-# A run's invocations follow those of the runs before. Numbers that are out of all reason are unknown.
+# Invocation numbers continue those of earlier runs. Numbers that do not fit 32 bits are unknown.
 _INVOCATION = "TRY_CAST(TRY_CAST(event.invocation AS INTEGER) + CAST({first} AS BIGINT) AS INTEGER)"
 _FIRST_INVOCATION = "TRY_CAST(event.invocation AS INTEGER)"
-# What an execute's dispatches cover is in their own rows.
+# The rows of dispatches count the covered part of an execute.
 _UNCOVERED = f"CASE event.kind WHEN 'execute' THEN {{value}} - coalesce(event.{COVERED}, 0) ELSE {{value}} END"
 NO_ADDRESS = -1
 
 _IN_MEMORY = 0.5
-"""The part of the memory that `resolved` may take as it is; where it may be larger, it is kept compressed."""
+"""The fraction of the memory up to which `resolved` is not compressed."""
 BYTES_OF_VALUE = 8
 
-# Summed up here, as a sampled run has a row for each sample.
+# Added up in SQL, because a sampled run has a row per sample.
 _STEPS = f"""
 SELECT CAST(CASE WHEN event.kernel IS NULL THEN {OUTSIDE_KERNELS} ELSE {{dispatch}} END AS INTEGER) AS target,
        event.kernel, event.step, event.address, {{sums}}
@@ -53,10 +53,10 @@ FROM {{events}} AS event {{joins}} WHERE NOT event.warmup AND event.kind = 'step
 
 @dataclass(slots=True)
 class Resolved:
-    """The table, as far as it is filled: where the rows and the invocations of each run begin.
+    """The table `resolved` while it is filled, with the first row and the first invocation of each run.
 
-    `has_starts`: it has the column `START`. `has_shapes`: it has the column `shape`; else each target has one shape,
-    which the table `shapes` has.
+    `has_starts`: it has the column `START`. `has_shapes`: it has the column `shape`; otherwise every target has one
+    shape, in the table `shapes`.
     """
 
     tables: Tables
@@ -67,9 +67,12 @@ class Resolved:
     first_invocations: list[int] = field(default_factory=list)
 
     def make(self, shapes: Mapping[int, int]) -> None:
-        """Make it, without rows; `shapes` by target, where all events of all runs have that of their target.
+        """Create the table without rows.
 
-        Columns are as few as can be: ten million rows are written and read several times.
+        It has as few columns as possible, because ten million rows are written and read several times.
+
+        Args:
+            shapes: the shape of each target's events, if every target has one shape in all runs; else empty.
         """
         self.has_shapes = not shapes
         self.tables.fill("shapes", "target INTEGER, shape BIGINT", list(shapes.items()))
@@ -81,12 +84,12 @@ class Resolved:
         self.tables.query(f"CREATE TABLE resolved (target INTEGER, invocation INTEGER{shape}{starts}{values})")
 
     def add(self, query: str, tables: Tables) -> None:
-        """Add the rows of a query, which reads the files that `tables` are of.
+        """Add the rows of a query, which reads the files of `tables`.
 
-        Nearly all values are below 2^31, which is two seconds; where one is not, the columns become wider.
+        Nearly all values are below 2^31 (two seconds in ns). If one is not, the columns are widened.
 
         Raises:
-            RunInvalid, UsageInvalid: as `Tables.query` does.
+            RunInvalid, UsageInvalid: as in `Tables.query`.
         """
         insert = f"INSERT INTO resolved {query}"
         if not tables.fits(insert):
@@ -96,24 +99,24 @@ class Resolved:
 
     @property
     def _may_be_large(self) -> bool:
-        """Whether its rows may take more than their part of the memory, by the sizes of the runs' files."""
+        """Whether its rows may take more than their fraction of the memory, by the sizes of the runs' files."""
         columns = ("target and invocation", "shape", START, *self.metrics)
         return self.tables.most_rows * len(columns) * BYTES_OF_VALUE > _IN_MEMORY * self.tables.memory_bytes
 
     @property
     def rows(self) -> int:
-        """How many events it has."""
+        """Number of events."""
         ((rows,),) = self.tables.query("SELECT count(*) FROM resolved")
         return int(rows)
 
     @property
     def same_group(self) -> str:
-        """Whether an `event` of the table is of the target and the shape of a row of the table `groups`, in SQL."""
+        """SQL condition: an `event` of the table has the target and shape of a row of the table `groups`."""
         same_shape = " AND groups.shape = event.shape" if self.has_shapes else ""
         return f"groups.target = event.target{same_shape}"
 
     def begin_run(self) -> int:
-        """Note that the rows of a run follow; returns the number that its invocation 0 gets."""
+        """Register the next run; return the number of its invocation 0 in the table."""
         ((rows, last),) = self.tables.query("SELECT count(*), max(invocation) FROM resolved")
         self.first_rows.append(int(rows))
         self.first_invocations.append(0 if last is None else int(last) + 1)
@@ -121,84 +124,84 @@ class Resolved:
 
 
 def add_events(source: Source, lookups: Sequence[Lookup], resolved: Resolved) -> None:
-    """Add the events of a run."""
-    # Rows of steps are no events of their own: they would count as calls.
+    """Add the events of a run to the table."""
+    # Step rows are not events: they would count as calls.
     which = "NOT warmup AND kind <> 'step'" if source.run.step_metrics else "NOT warmup"
     first = resolved.begin_run()
     query = _RESOLVED.format(
-        dispatch=first_of((lookup.of_dispatch for lookup in lookups), UNMATCHED),
-        transfer=first_of((lookup.of_transfer for lookup in lookups), TRANSFER),
+        dispatch=first_target((lookup.of_dispatch for lookup in lookups), UNMATCHED),
+        transfer=first_target((lookup.of_transfer for lookup in lookups), TRANSFER),
         invocation=_INVOCATION.format(first=first) if first else _FIRST_INVOCATION,
         shape=f", {_shape(source, lookups)} AS shape" if resolved.has_shapes else "",
         start=f", event.{START}" if resolved.has_starts else "",
         values="".join(f", {_value(metric, source)}" for metric in resolved.metrics),
         events=source.events,
         which=which,
-        joins=joined(lookups),
+        joins=join_clauses(lookups),
     )
     resolved.add(query, source.tables)
 
 
 def _value(metric: Metric, source: Source) -> str:
-    """A metric of an event as a whole number, of executes without what the file says that their dispatches cover."""
+    """A metric of an event as a whole number; for executes, without the part that the file marks as covered."""
     value = value_of(metric, source.run)
     return _UNCOVERED.format(value=value) if metric.name == "duration_ns" and COVERED in source.columns else value
 
 
 def shapes_of(source: Source, lookups: Sequence[Lookup]) -> Mapping[int, int]:
-    """The shape of all events of each target, where the recorded commands tell it and nothing else finds targets."""
-    sole = lookups[0].shapes if len(lookups) == 1 else {}
-    return sole if source.join.has_one_shape else {}
+    """The shape of each target's events, if a single lookup by recorded commands finds all targets; else empty."""
+    shapes = lookups[0].shapes if len(lookups) == 1 else {}
+    return shapes if source.join.has_one_shape else {}
 
 
 def _shape(source: Source, lookups: Sequence[Lookup]) -> str:
-    """The shape of an event: that of its command where the recorded ones tell, as its counts are three more columns."""
+    """The shape of an event in SQL: its recorded command's if known, which saves reading three columns of counts."""
     if not source.join.has_one_shape:
         return SHAPE
-    told = [lookup.of_shape for lookup in lookups if lookup.of_shape]
-    return f"coalesce({', '.join(told)}, 0)" if told else TOLD_BY_TILES
+    shapes = [lookup.of_shape for lookup in lookups if lookup.of_shape]
+    return f"coalesce({', '.join(shapes)}, 0)" if shapes else SHAPE_OF_TILES
 
 
-def first_of(targets: Iterable[str], otherwise: int) -> str:
-    """The first target that lookups give; else the number of what has none."""
+def first_target(targets: Iterable[str], otherwise: int) -> str:
+    """The first target that lookups find, else the number `otherwise`, in SQL."""
     return f"coalesce({', '.join((*filter(None, targets), str(otherwise)))})"
 
 
-def joined(lookups: Iterable[Lookup]) -> str:
-    """The joins of lookups, in their order."""
+def join_clauses(lookups: Iterable[Lookup]) -> str:
+    """The SQL joins of lookups, in order."""
     return " ".join(lookup.join for lookup in lookups)
 
 
 def covered_ns(sources: Sequence[Source]) -> int:
-    """Nanoseconds of executes in which a dispatch of theirs ran, of those runs whose files do not tell."""
+    """Nanoseconds of executes in which their dispatches ran, for the runs whose files lack that column."""
     covered = 0
     for source in sources:
         if COVERED not in source.columns:
             parts = covered_sql(f"(SELECT * FROM {source.events} WHERE NOT warmup)", "submission_id")
-            ((found,),) = source.tables.query(f"SELECT CAST(sum({COVERED}) AS BIGINT) FROM ({parts})")
-            covered += int(found or 0)
+            ((nanoseconds,),) = source.tables.query(f"SELECT CAST(sum({COVERED}) AS BIGINT) FROM ({parts})")
+            covered += int(nanoseconds or 0)
     return covered
 
 
-def rounded_parts(source: Source, metrics: Sequence[Metric]) -> dict[str, float]:
-    """What part of each metric with fractions is lost, as its values are counted in millionths: 1 is all of it.
+def rounding_losses(source: Source, metrics: Sequence[Metric]) -> dict[str, float]:
+    """Fraction of each metric with fractions that is lost by counting in millionths; 1 means all of it.
 
-    A file without such a metric is not read for it.
+    A file without such a metric is not read.
     """
     columns = rounded_metrics(metrics, source.run)
     if not columns:
         return {}
     sums = ", ".join(f"sum({size}), sum({lost})" for size, lost in columns.values())
-    ((*found,),) = source.tables.query(
+    ((*values,),) = source.tables.query(
         f"SELECT {sums} FROM {source.events} AS event WHERE NOT event.warmup AND event.kind <> 'step'"
     )
-    sizes, losses = found[::2], found[1::2]
-    return {name: lost / size for name, size, lost in zip(columns, sizes, losses, strict=True) if size}
+    sizes, losses = values[::2], values[1::2]
+    return {name: loss / size for name, size, loss in zip(columns, sizes, losses, strict=True) if size}
 
 
 @dataclass(frozen=True, slots=True)
 class StepRow:
-    """What was seen at one address of a kernel, of one target: a value per metric."""
+    """The sums at one address of a kernel, for one target: a value per metric."""
 
     target: int
     kernel: str
@@ -208,28 +211,28 @@ class StepRow:
 
 
 def step_rows(source: Source, lookups: Sequence[Lookup], metrics: Sequence[Metric], graph: TraceGraph) -> list[StepRow]:
-    """The rows of steps of a run; none where it has not looked inside.
+    """The sums of a run's `step` rows; empty if it has none.
 
     Raises:
-        RunInvalid: values stand in rows of a kind that does not have them, or are no counts.
+        RunInvalid: a metric has values in rows of the wrong kind, or values that are not counts.
     """
     if not source.run.step_metrics:
         return []
     _check(source)
-    own = {metric.name for metric in source.run.step_metrics}
-    sums = (f"sum(event.{quoted(metric.name)})" if metric.name in own else "0" for metric in metrics)
+    run_metrics = {metric.name for metric in source.run.step_metrics}
+    sums = (f"sum(event.{quoted(metric.name)})" if metric.name in run_metrics else "0" for metric in metrics)
     query = _STEPS.format(
-        dispatch=first_of((lookup.of_dispatch for lookup in lookups), UNMATCHED),
+        dispatch=first_target((lookup.of_dispatch for lookup in lookups), UNMATCHED),
         sums=", ".join(sums),
         events=source.events,
-        joins=joined(lookups),
+        joins=join_clauses(lookups),
     )
     rows = source.tables.query(query)
-    # Targets are added as runs are read: those of this run's rows are all known by now.
+    # Targets are added as runs are read; by now all targets of this run's rows are known.
     targets = list(source.targets)
     return [
         StepRow(
-            target if target < 0 or _runs(targets[target], kernel, graph) else UNMATCHED,
+            target if target < 0 or _calls_kernel(targets[target], kernel, graph) else UNMATCHED,
             kernel or "",
             int(step or 0),
             NO_ADDRESS if address is None else int(address),
@@ -239,30 +242,30 @@ def step_rows(source: Source, lookups: Sequence[Lookup], metrics: Sequence[Metri
     ]
 
 
-def _runs(target: Target, kernel: str, graph: TraceGraph) -> bool:
-    """Whether a target's sites call a kernel: lines of another's text say nothing of them."""
+def _calls_kernel(target: Target, kernel: str, graph: TraceGraph) -> bool:
+    """Whether all sites of a target call this kernel, so that its lines apply to them."""
     sites = (graph.site_by_id.get(place) for place in target.places)
     return all(site is not None and site.kernel == kernel for site in sites)
 
 
 def _check(source: Source) -> None:
-    """Refuse what nobody would count: values in rows of a kind that does not have them, and negative counts."""
-    doubts = dict(_doubts(source))
-    counts = ", ".join(f"count(*) FILTER ({condition})" for condition in doubts)
-    (found,) = source.tables.query(f"SELECT {counts} FROM {source.events}")
-    for text, count in zip(doubts.values(), found, strict=True):
+    """Reject values in rows of the wrong kind, and negative counts."""
+    problems = dict(_problems(source))
+    filters = ", ".join(f"count(*) FILTER ({condition})" for condition in problems)
+    (counts,) = source.tables.query(f"SELECT {filters} FROM {source.events}")
+    for text, count in zip(problems.values(), counts, strict=True):
         if count:
             raise RunInvalid(f"{source.run.file}: {plural(count, 'row')} {text}")
 
 
-def _doubts(source: Source) -> Iterator[tuple[str, str]]:
-    """Conditions that hold for no good row, and what to say of rows for which one holds."""
+def _problems(source: Source) -> Iterator[tuple[str, str]]:
+    """SQL conditions of invalid rows, with the description of such rows."""
     for metric in source.run.metrics:
         name, value = metric.name, quoted(metric.name)
         if metric not in source.run.step_metrics:
-            yield f"kind = 'step' AND {value} <> 0", f"of kind step with {name}, which is of dispatches"
+            yield f"kind = 'step' AND {value} <> 0", f"of kind step with {name}, which counts dispatches only"
             continue
         if metric.type == "DOUBLE":
-            raise RunInvalid(f"{source.run.file}: column {name}: what is counted at steps must be whole numbers")
+            raise RunInvalid(f"{source.run.file}: column {name}: counts of steps must be whole numbers")
         yield f"kind <> 'step' AND {value} <> 0", f"with {name} but not of kind step: leave these cells empty"
         yield f"{value} < 0", f"with a negative number of {name}"

@@ -1,4 +1,4 @@
-"""Reads the runs' files: what happened at each target, which is all that the split over ops needs to know."""
+"""Read the runs' files: totals per target, the input of the split over ops."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from tracemap.attribution.scan.rows import (
     StepRow,
     add_events,
     covered_ns,
-    rounded_parts,
+    rounding_losses,
     shapes_of,
     step_rows,
 )
-from tracemap.attribution.scan.sums import Fenced, Spread, TargetSum, pooled, sums_by_target
+from tracemap.attribution.scan.sums import OutlierScope, Spread, TargetSum, pooled_percentiles, sums_by_target
 from tracemap.diagnostics import DISTURBED, MEANS_ONLY, tells
 from tracemap.graph.model import Command, TraceGraph
 from tracemap.measurements.model import Metric, Run
 from tracemap.units import UNKNOWN, Integer, sum_of
 
 _WORTH_A_THREAD = 1_000_000
-"""Rows of which single invocations are added up for long enough."""
+"""Rows from which adding up single invocations takes long enough to import numpy in a thread."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What all runs together have measured, by target.
+    """The measurements of all runs together, by target.
 
-    `by_target` has the events of `targets` under their numbers, and of what has none under negative ones;
-    `execute_covered` is by metric how much of the executes' sums their dispatches' own rows cover; `surplus`: more
-    memoized buffers were recorded than the map has of their kind; `untimed`: copies and fills that ran, within command
-    buffers, and have no rows.
+    `by_target`: sums of events by target number; negative numbers stand for events without a target.
+    `execute_covered`: the part of the executes' sums that rows of their dispatches count too, by metric. `surplus`:
+    more memoized buffers of a kind were recorded than the map has. `untimed`: copies and fills in command buffers that
+    ran but have no rows.
     """
 
     metrics: tuple[Metric, ...]
@@ -48,60 +48,62 @@ class Scan:
     by_target: Mapping[int, TargetSum]
     execute_covered: Mapping[str, int]
     step_metrics: tuple[Metric, ...]
-    """Of the rows of steps, which are no events of their own."""
+    """Metrics of `step` rows, which are not events."""
     step_rows: tuple[StepRow, ...]
     surplus: bool
     untimed: tuple[Command, ...]
     invocations: Invocations
     slowest: Mapping[int, tuple[SlowCall, ...]]
-    """By target the slowest of its calls."""
+    """The slowest calls by target."""
     recorded: Integer
-    """How many events the runs say that they have; unknown where one does not say it."""
+    """Number of events by the runs' headers; unknown if a header does not say."""
     rounded: Mapping[str, float]
-    """What part of a metric is lost by rounding, in the run where it is the most; only of those with fractions."""
+    """Fraction of a metric that rounding loses, in the run with the largest loss; only for metrics with fractions."""
     same_group: str
-    """Whether an `event` of the table `resolved` belongs to a row of the table `groups`, in SQL."""
+    """SQL condition: an `event` of the table `resolved` belongs to a row of the table `groups`."""
 
     def measured(self, metric: Metric) -> int:
-        """The sum of a metric over all that the runs have of it; what executes and their dispatches have both, once."""
+        """The sum of a metric over the runs; time that executes and their dispatches both have counts once."""
         if metric not in self.step_metrics:
-            total = sum(each.sums[metric.name] for each in self.by_target.values())
+            total = sum(target_sum.sums[metric.name] for target_sum in self.by_target.values())
             return total - self.execute_covered[metric.name]
         number = self.step_metrics.index(metric)
         return sum(row.values[number] for row in self.step_rows)
 
 
 def scan(tables: Tables, graph: TraceGraph, runs: Sequence[Run], *, keep_disturbed: bool = False) -> Scan:
-    """Read all runs; `keep_disturbed`: what calls take beyond fences is not told apart.
+    """Read all runs; with `keep_disturbed`, outlier time is not separated from work.
 
     Raises:
-        RunInvalid: a cell is not what its column says, or a file is damaged.
+        RunInvalid: a cell does not have its column's type, or a file is damaged.
         UsageInvalid: the runs have no metric in common.
     """
-    of_steps, metrics = step_metrics(runs), common_metrics(runs)
+    metrics_of_steps, metrics = step_metrics(runs), common_metrics(runs)
     targets, rows = Targets(), []
     sources: list[Source] = []
     rounded: dict[str, float] = {}
-    # Not all runs need to tell it; events are read under all canonical names.
+    # Events are read under all canonical names, so one run with the column is enough.
     has_starts = any(START in map(str.lower, run.columns) for run in runs)
     resolved = Resolved(tables, metrics, has_starts)
     for run in runs:
-        source = Source(run, Join(graph, run.header, run.site_choices), tables.of_run(run), targets)
-        of_events, of_rows = lookups(source, submission_lookups(source))
+        source = Source(run, Join(graph, run.header, run.site_choices), tables.for_run(run), targets)
+        event_lookups, step_lookups = lookups(source, submission_lookups(source))
         if not sources:
-            resolved.make(shapes_of(source, of_events) if len(runs) == 1 else {})
+            resolved.make(shapes_of(source, event_lookups) if len(runs) == 1 else {})
             if tables.most_rows > _WORTH_A_THREAD:
-                _import_meanwhile("numpy")
-        add_events(source, of_events, resolved)
-        rounded |= {name: max(part, rounded.get(name, 0.0)) for name, part in rounded_parts(source, metrics).items()}
-        rows += step_rows(source, of_rows, of_steps, graph)
+                _import_in_thread("numpy")
+        add_events(source, event_lookups, resolved)
+        rounded |= {name: max(loss, rounded.get(name, 0.0)) for name, loss in rounding_losses(source, metrics).items()}
+        rows += step_rows(source, step_lookups, metrics_of_steps, graph)
         sources.append(source)
-    of_all = invocations(tables, _idle(runs, resolved))
-    # Calls of several places are several variants. Which of them recur is told by invocations only.
-    several = [number for number, target in enumerate(targets) if not target.exact and of_all.count is UNKNOWN]
-    # Means differ from each other by what rounding adds, which is no wait.
-    fences = not keep_disturbed and not _says(runs, MEANS_ONLY)
-    by_target = sums_by_target(resolved, of_all, Fenced(fences, several, is_disturbed(runs)))
+    all_invocations = invocations(tables, _idle(runs, resolved))
+    # Calls of several places are several variants. Only invocations show which of them recur.
+    ambiguous = [
+        number for number, target in enumerate(targets) if not target.exact and all_invocations.count is UNKNOWN
+    ]
+    # Means of calls differ only by rounding, not by waits.
+    enabled = not keep_disturbed and not _has_note(runs, MEANS_ONLY)
+    by_target = sums_by_target(resolved, all_invocations, OutlierScope(enabled, ambiguous, is_disturbed(runs)))
     untimed = {place: command for source in sources for place, command in source.join.untimed.items()}
     covered = dict.fromkeys((metric.name for metric in metrics), 0)
     if EXECUTE in by_target and "duration_ns" in covered:
@@ -111,11 +113,11 @@ def scan(tables: Tables, graph: TraceGraph, runs: Sequence[Run], *, keep_disturb
         targets=tuple(targets),
         by_target=by_target,
         execute_covered=covered,
-        step_metrics=of_steps,
+        step_metrics=metrics_of_steps,
         step_rows=tuple(rows),
         surplus=any(source.join.surplus for source in sources),
         untimed=tuple(command for _, command in sorted(untimed.items())),
-        invocations=of_all,
+        invocations=all_invocations,
         slowest=slowest_calls(resolved),
         recorded=sum_of(run.header.events for run in runs),
         rounded=rounded,
@@ -124,7 +126,7 @@ def scan(tables: Tables, graph: TraceGraph, runs: Sequence[Run], *, keep_disturb
 
 
 def _idle(runs: Sequence[Run], resolved: Resolved) -> int:
-    """How many invocations were measured of runs that have no events, though they would have been seen."""
+    """Number of invocations in runs that measure events but have none."""
     ends = (*resolved.first_rows[1:], resolved.rows)
     return sum(
         run.header.iterations
@@ -133,23 +135,26 @@ def _idle(runs: Sequence[Run], resolved: Resolved) -> int:
     )
 
 
-def _import_meanwhile(name: str) -> None:
-    """Import a package while the database reads the files: whoever imports it then waits until that is done."""
+def _import_in_thread(name: str) -> None:
+    """Import a package while the database reads the files; a later import waits for this one."""
     threading.Thread(target=importlib.import_module, args=(name,), daemon=True).start()
 
 
 def is_disturbed(runs: Sequence[Run]) -> bool:
-    """Whether any run says that others held the processors that it wanted, for long."""
-    return _says(runs, DISTURBED)
+    """Whether any run is marked as noisy: it waited long for CPUs that other programs held."""
+    return _has_note(runs, DISTURBED)
 
 
-def _says(runs: Sequence[Run], slug: str) -> bool:
+def _has_note(runs: Sequence[Run], slug: str) -> bool:
     return any(tells(run.header.diagnostics, slug) for run in runs)
 
 
-def percentiles(tables: Tables, seen: Scan, pools: Iterable[frozenset[int]]) -> dict[frozenset[int], Spread]:
-    """The percentiles of each target, and of all events of several."""
+def percentiles(tables: Tables, scan_result: Scan, pools: Iterable[frozenset[int]]) -> dict[frozenset[int], Spread]:
+    """Percentiles of calls, by single target and by pool of targets."""
     several = sorted((pool for pool in set(pools) if len(pool) > 1), key=sorted)
-    events_of = {number: each.events for number, each in seen.by_target.items()}
-    found = pooled(tables, [metric.name for metric in seen.metrics], several, events_of)
-    return {**found, **{frozenset({number}): each.per_call for number, each in seen.by_target.items()}}
+    events_of = {number: target_sum.events for number, target_sum in scan_result.by_target.items()}
+    by_pool = pooled_percentiles(tables, [metric.name for metric in scan_result.metrics], several, events_of)
+    return {
+        **by_pool,
+        **{frozenset({number}): target_sum.per_call for number, target_sum in scan_result.by_target.items()},
+    }

@@ -1,4 +1,4 @@
-"""What each target cost in each single invocation: what distributions are made of, for who needs the values."""
+"""The cost of each target in each single invocation, for callers that need values rather than distributions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from tracemap.attribution.scan.connection import Tables
 from tracemap.attribution.scan.invocations import PlaceOf, place_of
-from tracemap.attribution.scan.outliers import worked
+from tracemap.attribution.scan.outliers import clipped_value
 from tracemap.attribution.scan.scan import Scan
 from tracemap.measurements.model import TIME_METRICS
 from tracemap.units import UNKNOWN
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     Values = Mapping[int, npt.NDArray[np.float64]]
-    """By target a value for each invocation, in their order; 0 where it did not run."""
+    """One value per invocation, in order, by target; 0 for an invocation in which it did not run."""
 
 MOST_VALUES: Final = 1 << 24
-"""Of longer runs no series are kept: these have enough invocations for medians."""
+"""Most values (targets times invocations) of a run whose series are kept; longer runs have enough for medians."""
 
 _QUERY: Final = """
 SELECT event.target, event.invocation, CAST(sum({worked}) AS DOUBLE) AS total
@@ -30,26 +30,26 @@ WHERE event.target >= 0 AND event.invocation IS NOT NULL GROUP BY ALL ORDER BY A
 """
 
 
-def values_by_target(tables: Tables, seen: Scan) -> Mapping[str, Values]:
-    """By time metric what targets cost in each invocation, without what disturbed them; empty where it is not told."""
-    count = seen.invocations.count
-    if count is UNKNOWN or count * len(seen.targets) > MOST_VALUES:
+def values_by_target(tables: Tables, scan: Scan) -> Mapping[str, Values]:
+    """Costs of targets in each invocation by time metric, without outliers; empty if invocations are unknown."""
+    count = scan.invocations.count
+    if count is UNKNOWN or count * len(scan.targets) > MOST_VALUES:
         return {}
-    times = [(number, metric.name) for number, metric in enumerate(seen.metrics) if metric.name in TIME_METRICS]
-    places = place_of(tables, seen.invocations)
-    return {name: _of_metric(tables, seen, number, places) for number, name in times}
+    times = [(number, metric.name) for number, metric in enumerate(scan.metrics) if metric.name in TIME_METRICS]
+    places = place_of(tables, scan.invocations)
+    return {name: _metric_values(tables, scan, number, places) for number, name in times}
 
 
-def _of_metric(tables: Tables, seen: Scan, number: int, places_of: PlaceOf) -> Values:
+def _metric_values(tables: Tables, scan: Scan, number: int, places_of: PlaceOf) -> Values:
     import numpy as np
 
-    count = seen.invocations.count
+    count = scan.invocations.count
     assert count is not UNKNOWN
-    rows = tables.columns(_QUERY.format(worked=worked(number), same_group=seen.same_group))
-    places = places_of(rows["invocation"])  # not every target runs in each
-    begins = np.searchsorted(rows["target"], np.arange(len(seen.targets) + 1))
-    found = {}
+    rows = tables.columns(_QUERY.format(worked=clipped_value(number), same_group=scan.same_group))
+    places = places_of(rows["invocation"])  # a target need not run in every invocation
+    begins = np.searchsorted(rows["target"], np.arange(len(scan.targets) + 1))
+    values = {}
     for target, (begin, end) in enumerate(pairwise(begins)):
-        found[target] = np.zeros(count)
-        found[target][places[begin:end]] = rows["total"][begin:end]
-    return found
+        values[target] = np.zeros(count)
+        values[target][places[begin:end]] = rows["total"][begin:end]
+    return values

@@ -11,15 +11,15 @@ from tracemap.attribution.scan.connection import Tables, ranked_by, value_column
 from tracemap.attribution.scan.invocations import Invocations, spread
 from tracemap.attribution.scan.lookups import tiles_of
 from tracemap.attribution.scan.outliers import (
-    FENCE_FRACTIONS,
     FEWEST,
-    disturbed,
-    fence_column,
-    fence_of,
+    THRESHOLD_FRACTIONS,
     find_outliers,
     largest_column,
-    lower_fences,
+    lower_thresholds,
     lower_to_fastest,
+    outlier_time,
+    threshold_column,
+    threshold_of,
 )
 from tracemap.attribution.scan.rows import BYTES_OF_VALUE, Resolved
 from tracemap.measurements.model import TIME_METRICS, Metric
@@ -27,17 +27,17 @@ from tracemap.units import UNKNOWN, Integer
 
 # ---- ordered
 #
-# The values of each group in order, at given fractions of its calls: the aggregate for them, or tables to be joined.
+# Order statistics per group: the values at given fractions of its calls, by an aggregate or by tables to join.
 #
-# The aggregate keeps all values in memory. Of so many events that it could not, values are counted first: DuckDB
-# spills groups to disk, but no lists.
+# The aggregate keeps all values in memory. If they do not fit, values are counted first: DuckDB spills groups to disk,
+# but not lists.
 
 
-_KEPT = 0.15
-"""The part of the memory that values may take while they are kept to be put in order."""
+_MEMORY_SHARE = 0.15
+"""The fraction of the memory that values may take while they are sorted."""
 
 _AT_ONCE = ", quantile_disc({value}, [{fractions}]) AS ordered_{number}"
-# Rank k of n is the least k with k/n >= p, as the aggregate has it; products of decimals are exact.
+# Rank k of n is the least k with k/n >= p, the same as in the aggregate. Products of decimals are exact.
 _COUNTED = """
 WITH counted AS (SELECT target{shape}, {value} AS value, count(*) AS n FROM resolved
                  WHERE target >= 0 AND {value} IS NOT NULL GROUP BY ALL),
@@ -50,17 +50,17 @@ _FIRST_FROM = "min(value) FILTER (upto >= greatest(ceil(total * {fraction}), 1))
 
 @dataclass(frozen=True, slots=True)
 class Ordered:
-    """What gives the columns `ordered_0`, `ordered_1` … of the metrics: `columns` of a group-by, or `joins` with it."""
+    """SQL for the columns `ordered_0`, `ordered_1` … of the metrics: `columns` of a group-by, or `joins` with it."""
 
     columns: str
     joins: str
 
 
 def ordered_values(resolved: Resolved, fractions: Sequence[float]) -> Ordered:
-    """The values of each target and shape at these fractions, which lie between 0 and 1."""
+    """The values of each target and shape at these fractions, between 0 and 1."""
     numbers = range(len(resolved.metrics))
     listed = list(map(str, fractions))
-    if resolved.rows * len(numbers) * BYTES_OF_VALUE <= _KEPT * resolved.tables.memory_bytes:
+    if resolved.rows * len(numbers) * BYTES_OF_VALUE <= _MEMORY_SHARE * resolved.tables.memory_bytes:
         column = (
             _AT_ONCE.format(value=value_column(number), fractions=", ".join(listed), number=number)
             for number in numbers
@@ -76,17 +76,16 @@ def ordered_values(resolved: Resolved, fractions: Sequence[float]) -> Ordered:
 
 # ---- percentiles
 #
-# Percentiles of the single values of events.
+# Percentiles of the values of single events, of one target or of several together (a *pool*).
 #
-# They are of one target or of several together (a *pool*). Those of a pool are found in two steps, so that only the
-# values near a percentile are ever sorted.
+# Percentiles of pools are computed in two passes, so that only the values near a percentile are sorted.
 
 
-# Roots are rounded correctly, so that larger values never have smaller buckets; one is about a hundredth wide.
+# Square roots are correctly rounded, so that a larger value never gets a smaller bucket. A bucket is about 1 % wide.
 _BUCKET = "CAST(sign({0}) * floor(sqrt(sqrt(abs(CAST({0} AS DOUBLE)))) * 16) AS BIGINT)"
 
-# First counts by bucket, which tell the bucket of each percentile and its rank there; then only values of these buckets
-# are looked at one by one. Rank k of n is the least k with k/n >= p.
+# First pass: counts per bucket give the bucket of each percentile and its rank there. Second pass: only the values of
+# these buckets are sorted. Rank k of n is the least k with k/n >= p.
 _POOLED = """
 WITH member AS (SELECT DISTINCT target FROM pools),
      counted AS MATERIALIZED (SELECT target, {bucket} AS bucket, count(*) AS n FROM resolved SEMI JOIN member
@@ -110,16 +109,16 @@ FROM placed WHERE upto >= place GROUP BY pool ORDER BY pool
 """
 
 Spread = Mapping[str, PerCall]
-"""Percentiles by metric name; no entry where no event has a value."""
+"""Percentiles by metric name; no entry if no event has a value."""
 
 
 def quantiles(value: str) -> str:
-    """The aggregate of a column that `per_call` takes."""
+    """The SQL aggregate of a column that `per_call` reads."""
     return f"quantile_disc({value}, [0.1, 0.5, 0.9])"
 
 
 def per_call(names: Sequence[str], lists: Sequence[Sequence[int] | None]) -> Spread:
-    """The percentiles of each metric from its list in SQL."""
+    """The percentiles of each metric, from the lists that `quantiles` returns."""
     return {
         name: PerCall(median=values[1], p10=values[0], p90=values[2])
         for name, values in zip(names, lists, strict=True)
@@ -127,102 +126,101 @@ def per_call(names: Sequence[str], lists: Sequence[Sequence[int] | None]) -> Spr
     }
 
 
-def pooled(
+def pooled_percentiles(
     tables: Tables, names: Sequence[str], pools: Sequence[frozenset[int]], events_of: Mapping[int, int]
 ) -> dict[frozenset[int], Spread]:
-    """The percentiles of the events in `resolved` of several targets together.
+    """The percentiles of the events in `resolved`, by pool of targets.
 
     Args:
         tables: the connection.
         names: the metrics, in the order of their columns.
-        pools: sets of numbers of targets.
-        events_of: how many events each target has.
+        pools: sets of target numbers.
+        events_of: number of events by target.
     """
     if not pools:
         return {}
     rows = [(pool, target) for pool, targets in enumerate(pools) for target in sorted(targets)]
     tables.fill("pools", "pool INTEGER, target INTEGER", rows)
     values = sum(events_of.get(target, 0) for _, target in rows)
-    # All values of each pool at once are as good as long as that is not more than there are altogether.
-    find = pooled_at_once if values <= sum(events_of.values()) else pooled_in_steps
-    found = dict(find(tables, names))
-    return {targets: found.get(pool, {}) for pool, targets in enumerate(pools)}
+    # Sorting all values of the pools is as fast as two passes while they do not exceed the total number of events.
+    compute = pooled_at_once if values <= sum(events_of.values()) else pooled_in_steps
+    percentiles = dict(compute(tables, names))
+    return {targets: percentiles.get(pool, {}) for pool, targets in enumerate(pools)}
 
 
 def pooled_at_once(tables: Tables, names: Sequence[str]) -> dict[int, Spread]:
-    """For few pools: all values of each. By the number of the pool in the table `pools`."""
+    """Percentiles by pool number of the table `pools`, from all values at once: for few pools."""
     columns = ", ".join(("pool", *(quantiles(value_column(number)) for number in range(len(names)))))
     rows = tables.query(f"SELECT {columns} FROM resolved JOIN pools USING (target) GROUP BY pool")
     return {pool: per_call(names, lists) for pool, *lists in rows}
 
 
 def pooled_in_steps(tables: Tables, names: Sequence[str]) -> dict[int, Spread]:
-    """For pools that share many targets: only the values that lie near a percentile."""
-    found: dict[int, dict[str, PerCall]] = {}
+    """Percentiles by pool number, from the values near a percentile only: for pools that share many targets."""
+    percentiles: dict[int, dict[str, PerCall]] = {}
     for number, name in enumerate(names):
         value = value_column(number)
         for pool, values in tables.query(_POOLED.format(value=value, bucket=_BUCKET.format(value))):
-            found.setdefault(pool, {}).update(per_call([name], [values]))
-    return dict(found)
+            percentiles.setdefault(pool, {}).update(per_call([name], [values]))
+    return dict(percentiles)
 
 
-# ---- seldom
+# ---- sparse targets
 #
-# What targets are like over all invocations that have at most one event in each, and none in some.
-#
-# So it is with a branch, or with one entry point of several. A sum is then an event's value without what disturbed it,
-# or nothing: values are counted, and nothing as often as an invocation has no event.
+# Distributions over invocations of targets with at most one event in each invocation, and none in some: a branch, or
+# one of several entry points. An invocation's sum is the value of its event without outlier time, or 0.
 
 
-# What is cut off beyond a fence keeps the order of values, and is cut off at the end.
+# Cutting values off at a threshold keeps their order, so it is done at the end.
 _IN_ORDER = """
 WITH counted AS (SELECT target, coalesce({value}, 0) AS value, count(*) AS n
-                 FROM resolved SEMI JOIN seldom USING (target) GROUP BY ALL
-                 UNION ALL SELECT target, 0, {count} - events FROM groups SEMI JOIN seldom USING (target)
+                 FROM resolved SEMI JOIN sparse USING (target) GROUP BY ALL
+                 UNION ALL SELECT target, 0, {count} - events FROM groups SEMI JOIN sparse USING (target)
                  WHERE events < {count}),
      ranked AS (SELECT target, value, sum(sum(n)) OVER (PARTITION BY target ORDER BY value) AS upto
                 FROM counted GROUP BY target, value)
-SELECT target, any_value({fence}), {values} FROM ranked JOIN groups USING (target) GROUP BY target ORDER BY target
+SELECT target, any_value({threshold}), {values} FROM ranked JOIN groups USING (target) GROUP BY target ORDER BY target
 """
 _RANKED = "min(value) FILTER (upto >= {rank})"
 
 
-def seldom_called(
-    resolved: Resolved, targets: Sequence[int], of_all: Invocations
+def sparse_invocations(
+    resolved: Resolved, targets: Sequence[int], invocations: Invocations
 ) -> Mapping[int, Mapping[str, PerInvocation]]:
-    """By target and metric name, what it has in an invocation.
+    """Distributions over invocations of sparse targets, by target and metric name.
 
     Args:
-        resolved: all events; the table `groups` has been made of them, with fences.
-        targets: those whose events are of one shape, and all of different invocations.
-        of_all: the invocations, whose number is known.
+        resolved: all events; the table `groups`, with thresholds, must exist.
+        targets: targets whose events have one shape and belong to different invocations.
+        invocations: the invocations; their number must be known.
     """
     if not targets:
         return {}
-    found: dict[int, dict[str, PerInvocation]] = defaultdict(dict)
-    resolved.tables.fill("seldom", "target INTEGER", [(target,) for target in targets])
+    distributions: dict[int, dict[str, PerInvocation]] = defaultdict(dict)
+    resolved.tables.fill("sparse", "target INTEGER", [(target,) for target in targets])
     for number, metric in enumerate(resolved.metrics):
         query = _IN_ORDER.format(
             value=value_column(number),
-            fence=fence_column(number),
-            count=of_all.count,
-            values=", ".join(_RANKED.format(rank=rank) for rank in of_all.ranks),
+            threshold=threshold_column(number),
+            count=invocations.count,
+            values=", ".join(_RANKED.format(rank=rank) for rank in invocations.ranks),
         )
-        for target, fence, *values in resolved.tables.query(query):
-            found[target][metric.name] = spread(value if fence is None else min(value, fence) for value in values)
-    return found
+        for target, threshold, *values in resolved.tables.query(query):
+            within = (value if threshold is None else min(value, threshold) for value in values)
+            distributions[target][metric.name] = spread(within)
+    return distributions
 
 
 # ---- sums
 #
-# The events of each target: how many, per metric their sum, the percentiles of the single values, and what disturbed.
+# The events of each target: their number, and for each metric its sum, percentiles of values, and outlier time.
 #
-# They are first grouped by target and shape, in the table `groups`: fences are of groups.
+# Events are first grouped by target and shape, in the table `groups`: a group has one outlier threshold.
 
 
-# By target and shape. What is of no target has no shape, and nobody asks for its percentiles.
+# By target and shape. Events without a target have no shape and need no percentiles.
 _GROUPS = """
-SELECT *, {tiles} AS tiles{fences} FROM (
+SELECT *, {tiles} AS tiles{thresholds} FROM (
     SELECT target{shape}, {counts}{ordered} FROM resolved WHERE target >= 0 GROUP BY ALL
     UNION ALL BY NAME SELECT target, {counts} FROM resolved WHERE target < 0 GROUP BY ALL){joins}
 """
@@ -230,7 +228,9 @@ _COUNTS = """
 , sum({value}) AS total_{number}, count(*) - count({value}) AS absent_{number}, {most} AS {largest}
 , {least} AS least_{number}
 """
-_FENCE = ", CAST(CASE WHEN {judged} AND events - absent_{number} >= {fewest} THEN {fence} END AS BIGINT) AS {column}"
+_THRESHOLD = """
+, CAST(CASE WHEN {judged} AND events - absent_{number} >= {fewest} THEN {threshold} END AS BIGINT) AS {column}
+"""
 
 _BY_TARGET = """
 SELECT target, CAST(sum(events) AS BIGINT), count(*), CAST(any_value(invocations) AS BIGINT),
@@ -238,24 +238,25 @@ SELECT target, CAST(sum(events) AS BIGINT), count(*), CAST(any_value(invocations
 FROM groups GROUP BY target ORDER BY target
 """
 _OF_TARGET = """
-, [CAST(sum(total_{number}) AS HUGEINT), CAST(sum(absent_{number}) AS HUGEINT), CAST(any_value({fence}) AS HUGEINT)],
+, [CAST(sum(total_{number}) AS HUGEINT), CAST(sum(absent_{number}) AS HUGEINT),
+   CAST(any_value({threshold}) AS HUGEINT)],
 list_append(any_value(ordered_{number}), any_value({largest})[1])
 """
 
 _FRACTIONS = (0.1, 0.25, 0.5, 0.75, 0.9)
-"""Those of percentiles and of quartiles; the bounds of the median follow them."""
-_OF_FENCE = [_FRACTIONS.index(each) + 1 for each in FENCE_FRACTIONS]
-"""The places of those that a fence is made of, as SQL counts."""
+"""Fractions of percentiles and quartiles; the bounds of the median follow them."""
+_THRESHOLD_PLACES = [_FRACTIONS.index(fraction) + 1 for fraction in THRESHOLD_FRACTIONS]
+"""The SQL list positions, from 1, of the values that a threshold is computed from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetSum:
-    """The events of one target; most of it by metric name.
+    """The events of one target; mappings are by metric name.
 
-    `absent`: how many events have no value; `per_call`: percentiles of the values; `disturbed`: the part of `sums` that
-    lies beyond fences, at `disturbed_calls` events. `per_invocation`: what the sums of the rest in each invocation are
-    like, where that is known without adding up: of targets with at most one event in each, all of one shape.
-    `tiles`: the workgroups of all events, unknown as soon as one's are.
+    `absent`: number of events without a value; `per_call`: percentiles of the values; `disturbed`: the part of `sums`
+    above outlier thresholds, in `disturbed_calls` events. `per_invocation`: the distribution over invocations of the
+    rest. It is known here only for targets with at most one event per invocation, all of one shape. `tiles`: the
+    workgroups of all events, unknown if any event's are.
     """
 
     events: int
@@ -269,128 +270,134 @@ class TargetSum:
 
     @property
     def worked(self) -> Mapping[str, int]:
-        """What is left of the sums without what disturbed."""
+        """The sums without outlier time."""
         return {name: total - self.disturbed.get(name, 0) for name, total in self.sums.items()}
 
 
 @dataclass(frozen=True, slots=True)
-class Fenced:
-    """Which events have fences: none of the targets `doubtful`, and no events at all where it is not `wanted`.
+class OutlierScope:
+    """The events that get outlier thresholds: none if not `enabled`, and none of the targets in `excluded`.
 
-    `much`: more than a quarter of a target's calls may have been disturbed.
+    `noisy`: more than a quarter of a target's calls may be outliers.
     """
 
-    wanted: bool
-    doubtful: Sequence[int]
-    much: bool
+    enabled: bool
+    excluded: Sequence[int]
+    noisy: bool
 
     def metrics(self, metrics: Sequence[Metric]) -> list[int]:
-        """The numbers of the metrics that have fences: what is counted is the same however long it takes."""
-        return [number for number, each in enumerate(metrics) if each.name in TIME_METRICS and self.wanted]
+        """The numbers of the metrics with thresholds: only times, because noise does not change counts."""
+        return [number for number, metric in enumerate(metrics) if metric.name in TIME_METRICS and self.enabled]
 
     @property
-    def judged(self) -> str:
-        """Which groups, in SQL."""
-        return " AND ".join(("target >= 0", *(f"target <> {target}" for target in self.doubtful)))
+    def condition(self) -> str:
+        """The condition on groups, in SQL."""
+        return " AND ".join(("target >= 0", *(f"target <> {target}" for target in self.excluded)))
 
 
-def sums_by_target(resolved: Resolved, of_all: Invocations, fenced: Fenced) -> dict[int, TargetSum]:
-    """The events of the table by the number of their target, in its order."""
+def sums_by_target(resolved: Resolved, invocations: Invocations, scope: OutlierScope) -> dict[int, TargetSum]:
+    """The events of the table `resolved` by target number, in ascending order."""
     tables, metrics = resolved.tables, resolved.metrics
-    tables.make("groups", _groups(resolved, of_all, fenced))
-    if fenced.much:
-        lower_fences(resolved, fenced.metrics(metrics))
-        lower_to_fastest(resolved, fenced.metrics(metrics))
-    find_outliers(resolved, fenced.metrics(metrics))
-    beyond = disturbed(tables, fenced.metrics(metrics), of_all, much=fenced.much)
+    tables.make("groups", _groups(resolved, invocations, scope))
+    if scope.noisy:
+        lower_thresholds(resolved, scope.metrics(metrics))
+        lower_to_fastest(resolved, scope.metrics(metrics))
+    find_outliers(resolved, scope.metrics(metrics))
+    outliers = outlier_time(tables, scope.metrics(metrics), invocations, noisy=scope.noisy)
     columns = (
-        _OF_TARGET.format(number=number, fence=fence_column(number), largest=largest_column(number))
+        _OF_TARGET.format(number=number, threshold=threshold_column(number), largest=largest_column(number))
         for number in range(len(metrics))
     )
     rows = tables.query(_BY_TARGET.format(columns="".join(columns)))
     names = [metric.name for metric in metrics]
     several = [frozenset({target}) for target, _, groups, *_ in rows if target >= 0 and groups > 1]
-    spreads = pooled(tables, names, several, {target: events for target, events, *_ in rows})
-    # At most once in each invocation, with calls of one shape. Where invocations are unknown, none is seen.
-    once = {target for target, events, groups, seen, *_ in rows if target >= 0 and groups == 1 and events == seen}
-    found = {}
-    for target, events, _, _, tiles, untold, *cells in rows:
-        parts = {name: _Values(*pair) for name, *pair in zip(names, cells[::2], cells[1::2], strict=True)}
-        calls, taken = beyond.get(target, (0, {}))
-        found[target] = TargetSum(
+    spreads = pooled_percentiles(tables, names, several, {target: events for target, events, *_ in rows})
+    # At most one event per invocation, all of one shape. Empty if invocations are unknown.
+    once = {
+        target for target, events, groups, distinct, *_ in rows if target >= 0 and groups == 1 and events == distinct
+    }
+    sums = {}
+    for target, events, _, _, tiles, groups_without_tiles, *cells in rows:
+        values = {name: _Values(*pair) for name, *pair in zip(names, cells[::2], cells[1::2], strict=True)}
+        outlier_calls, outlier_sums = outliers.get(target, (0, {}))
+        sums[target] = TargetSum(
             events=events,
-            sums={name: each.total for name, each in parts.items()},
-            absent={name: each.absent for name, each in parts.items()},
-            per_call=spreads.get(frozenset({target})) or _per_call(parts),
-            disturbed={names[number]: total for number, total in taken.items()},
-            disturbed_calls=calls,
-            per_invocation=_per_invocation(parts, of_all) if target in once and events == of_all.count else {},
-            tiles=UNKNOWN if untold or target < 0 else int(tiles),
+            sums={name: of_metric.total for name, of_metric in values.items()},
+            absent={name: of_metric.absent for name, of_metric in values.items()},
+            per_call=spreads.get(frozenset({target})) or _per_call(values),
+            disturbed={names[number]: total for number, total in outlier_sums.items()},
+            disturbed_calls=outlier_calls,
+            per_invocation=_per_invocation(values, invocations)
+            if target in once and events == invocations.count
+            else {},
+            tiles=UNKNOWN if groups_without_tiles or target < 0 else int(tiles),
         )
-    return _with_seldom(found, once, resolved, of_all)
+    return _with_sparse(sums, once, resolved, invocations)
 
 
-def _with_seldom(
-    found: Mapping[int, TargetSum], once: Collection[int], resolved: Resolved, of_all: Invocations
+def _with_sparse(
+    sums: Mapping[int, TargetSum], once: Collection[int], resolved: Resolved, invocations: Invocations
 ) -> dict[int, TargetSum]:
-    """The same, with what those of them have in invocations that are called `once` at most and not in each."""
+    """Add the distributions over invocations of targets in `once` that some invocations do not call."""
     metrics = len(resolved.metrics)
-    seldom = [target for target, each in found.items() if target in once and len(each.per_invocation) < metrics]
-    counted = seldom_called(resolved, seldom, of_all)
+    sparse = [
+        target for target, of_target in sums.items() if target in once and len(of_target.per_invocation) < metrics
+    ]
+    distributions = sparse_invocations(resolved, sparse, invocations)
     return {
-        target: replace(each, per_invocation=counted[target]) if target in counted else each
-        for target, each in found.items()
+        target: replace(of_target, per_invocation=distributions[target]) if target in distributions else of_target
+        for target, of_target in sums.items()
     }
 
 
 class _Values:
-    """The values of one metric at a target, as SQL has them: sum, number of absent ones, fence; and some in order."""
+    """The values of one metric at a target, from SQL: sum, number of absent values, threshold, and order statistics."""
 
     def __init__(self, numbers: Sequence[int | None], ordered: Sequence[int | None]) -> None:
-        total, absent, fence = numbers
-        self.total, self.absent, self.fence = int(total or 0), int(absent or 0), fence
+        total, absent, threshold = numbers
+        self.total, self.absent, self.threshold = int(total or 0), int(absent or 0), threshold
         self.ordered = [int(value) for value in ordered if value is not None]
 
     def worked(self, place: int) -> int:
-        """A value in order without what lies beyond the fence."""
+        """An order statistic, cut off at the threshold."""
         value = self.ordered[place]
-        return value if self.fence is None else min(value, self.fence)
+        return value if self.threshold is None else min(value, self.threshold)
 
 
-def _per_call(parts: Mapping[str, _Values]) -> Spread:
+def _per_call(values: Mapping[str, _Values]) -> Spread:
     return {
-        name: PerCall(median=each.ordered[2], p10=each.ordered[0], p90=each.ordered[4])
-        for name, each in parts.items()
-        if len(each.ordered) >= len(_FRACTIONS)
+        name: PerCall(median=of_metric.ordered[2], p10=of_metric.ordered[0], p90=of_metric.ordered[4])
+        for name, of_metric in values.items()
+        if len(of_metric.ordered) >= len(_FRACTIONS)
     }
 
 
-def _per_invocation(parts: Mapping[str, _Values], of_all: Invocations) -> dict[str, PerInvocation]:
-    """Where each invocation has one event, its sum is that event's value: what is cut off keeps their order."""
-    bounds = [len(_FRACTIONS) + number for number in range(len(of_all.interval))]
+def _per_invocation(values: Mapping[str, _Values], invocations: Invocations) -> dict[str, PerInvocation]:
+    """Distributions if every invocation has one event: sums are its values, and cutting them off keeps their order."""
+    bounds = [len(_FRACTIONS) + number for number in range(len(invocations.interval))]
     return {
         name: PerInvocation(
-            median=each.worked(2),
-            median_low=each.worked(bounds[0]) if bounds else UNKNOWN,
-            median_high=each.worked(bounds[1]) if bounds else UNKNOWN,
-            p10=each.worked(0),
-            p90=each.worked(4),
-            max=each.worked(-1),
+            median=of_metric.worked(2),
+            median_low=of_metric.worked(bounds[0]) if bounds else UNKNOWN,
+            median_high=of_metric.worked(bounds[1]) if bounds else UNKNOWN,
+            p10=of_metric.worked(0),
+            p90=of_metric.worked(4),
+            max=of_metric.worked(-1),
         )
-        for name, each in parts.items()
-        if not each.absent
+        for name, of_metric in values.items()
+        if not of_metric.absent
     }
 
 
-def _groups(resolved: Resolved, of_all: Invocations, fenced: Fenced) -> str:
+def _groups(resolved: Resolved, invocations: Invocations, scope: OutlierScope) -> str:
     """The SQL of the table `groups`."""
     metrics = resolved.metrics
     columns = [(number, value_column(number)) for number in range(len(metrics))]
-    # More than one is asked of the metric by which calls are slow, and takes longer.
+    # Only the metric that ranks calls needs more than one largest value, which takes longer.
     most = {number: f"[max({value})]" for number, value in columns}
     if (ranked := ranked_by(metrics)) is not None:
         most[ranked] = f"max({value_column(ranked)}, {MOST_SLOWEST})"
-    # No time is negative: files in which one is are refused.
+    # No time is negative: files with a negative time are rejected.
     least = {number: "0" if metrics[number].name in TIME_METRICS else f"min({value})" for number, value in columns}
     counts = (
         _COUNTS.format(
@@ -398,23 +405,23 @@ def _groups(resolved: Resolved, of_all: Invocations, fenced: Fenced) -> str:
         )
         for number, value in columns
     )
-    with_fence = fenced.metrics(metrics)
-    ordered = ordered_values(resolved, (*_FRACTIONS, *of_all.interval))
-    fences = (
-        _FENCE.format(
+    with_threshold = scope.metrics(metrics)
+    ordered = ordered_values(resolved, (*_FRACTIONS, *invocations.interval))
+    thresholds = (
+        _THRESHOLD.format(
             number=number,
-            judged=fenced.judged if number in with_fence else "false",
+            judged=scope.condition if number in with_threshold else "false",
             fewest=FEWEST,
-            fence=fence_of([f"ordered_{number}[{place}]" for place in _OF_FENCE], much=fenced.much),
-            column=fence_column(number),
+            threshold=threshold_of([f"ordered_{number}[{place}]" for place in _THRESHOLD_PLACES], noisy=scope.noisy),
+            column=threshold_column(number),
         )
         for number, _ in columns
     )
     return _GROUPS.format(
         shape=", shape" if resolved.has_shapes else "",
         joins=ordered.joins + ("" if resolved.has_shapes else " LEFT JOIN shapes USING (target)"),
-        counts=f"count(*) AS events, {of_all.distinct} AS invocations{''.join(counts)}",
+        counts=f"count(*) AS events, {invocations.distinct} AS invocations{''.join(counts)}",
         ordered=ordered.columns,
         tiles=tiles_of("shape"),
-        fences="".join(fences),
+        thresholds="".join(thresholds),
     )

@@ -1,7 +1,7 @@
-"""Weights of a site's members estimated from machine code: the rule `code`, for kernels in which nothing was measured.
+"""Weights of a site's ops, estimated from machine code: the rule `code`, for kernels without measurements inside.
 
-A kernel's estimate is the same for all sites that call it with as many workgroups. It is made once, and kept in the
-bundle where that can be written.
+A kernel's estimate is the same for all sites that call it with the same workgroup counts. It is computed once, and kept
+in the bundle if that is writable.
 """
 
 from __future__ import annotations
@@ -15,7 +15,15 @@ from functools import cached_property
 from typing import Final
 
 from tracemap.attribution.scan.rows import NO_ADDRESS, StepRow
-from tracemap.attribution.steps.lines import KernelSteps, Lines, Spot, in_loops, kernel_steps, lines_of_ops, of_members
+from tracemap.attribution.steps.lines import (
+    KernelSteps,
+    Lines,
+    Spot,
+    in_loops,
+    kernel_steps,
+    lines_of_ops,
+    member_costs,
+)
 from tracemap.attribution.weights import Weights
 from tracemap.graph.documents import CacheLatency, KeptEstimates, KernelEstimate, LineEstimate
 from tracemap.graph.model import Site, TraceGraph
@@ -26,42 +34,42 @@ from tracemap.measurements.model import ASSUMED_PEAKS, CacheSpeed, Peaks, RunHea
 from tracemap.units import UNKNOWN, Integer
 
 _CODE: Final = "\0code"
-"""A metric of ours, which no run can have: hundredths of a cycle that instructions are estimated to take."""
+"""An internal metric, with a name that no run can have: estimated hundredths of a cycle of instructions."""
 _METHOD: Final = 3
-"""The version of all that estimates hang on: counted on with each change to what they come to."""
+"""Version of the estimation method: increase it with every change that alters estimates."""
 _X86: Final = "EM_X86_64"
-"""The architecture whose whole numbers are followed (`machine.integers`)."""
+"""The architecture whose integer code can be followed (`machine.integers`)."""
 
 DEFAULT_CACHES: Final[Caches] = (Cache(32 << 10, 200), Cache(1 << 20, 400), Cache(32 << 20, 1000))
-"""Of one core of a present-day server, where nobody measured the machine."""
+"""The caches of one core of a present-day server, for machines that were not measured."""
 _CLOCK_HZ: Final = 3_500_000_000
-"""Of a core of a present-day server: how fast it really goes is not told."""
+"""The clock rate of a core of a present-day server; runs do not have the real one."""
 
 _FACTOR_OF_CORE, _FACTOR_OF_WAITS = 1.5, 2.0
-"""By how much an op's part of a kernel may be off, as a factor of what it costs: `docs/accuracy.md` has what is
-measured (`make accuracy`). Of kernels that execute, and of those that wait."""
-_MUCH: Final = 0.25
-"""The part of a kernel's time from which waiting counts."""
+"""Factors by which an op's cost may be off, for kernels that mostly execute and that mostly wait. `docs/accuracy.md`
+has the measurements (`make accuracy`)."""
+_MOSTLY_WAITING: Final = 0.25
+"""The fraction of waits in a kernel's time from which it counts as mostly waiting."""
 
 
 _Key = tuple[str, tuple[int, ...], str, tuple[int, ...]]
-"""Of an estimate: its kernel, how many workgroups; site and sizes where the program computes sizes."""
+"""Key of an estimate: kernel and workgroup counts; also site and sizes if the program computes sizes."""
 
 Numbers = Mapping[str, Sequence[int]]
-"""By site the numbers of 32 bits that its kernel is called with; no entry where only a run tells one of them."""
+"""The 32-bit integers that kernels are called with, by site; no entry if only a run has one of them."""
 
 
 @dataclass
 class CodeEstimates:
-    """Weights of members, by the machine code of their kernels.
+    """Weights of ops, from the machine code of their kernels.
 
     Args:
         graph: the map.
-        images: the machine code, asked for only where something is to be estimated.
-        headers: of the runs, which tell the sizes of grids that the program computes.
-        kept: what the bundle keeps of earlier estimates.
-        peaks: of the machine.
-        numbers: what kernels are called with, asked for only where the program computes sizes.
+        images: reads the machine code; called only if an estimate is needed.
+        headers: the headers of the runs, which have the grid sizes that the program computes.
+        kept: reads the estimates that the bundle keeps.
+        peaks: the peaks of the machine.
+        numbers: the integers that kernels are called with; called only if the program computes sizes.
     """
 
     graph: TraceGraph
@@ -70,43 +78,47 @@ class CodeEstimates:
     kept: Callable[[], KeptEstimates] = KeptEstimates
     peaks: Peaks = ASSUMED_PEAKS
     numbers: Callable[[], Numbers] = dict
-    made: dict[_Key, KernelEstimate] = field(default_factory=dict)
-    """Those that the bundle does not keep yet."""
+    new: dict[_Key, KernelEstimate] = field(default_factory=dict)
+    """New estimates, which the bundle does not keep yet."""
     _steps: dict[str, KernelSteps] = field(default_factory=dict)
     _shared: dict[str, Mapping[int, Sequence[int]]] = field(default_factory=dict)
-    """By kernel: the lines whose work is done on others, by these."""
+    """By kernel: as of `KernelSteps.shared_lines`."""
 
     def weights(self, site: Site) -> Weights | None:
-        """The weights of a site's members; None where its kernel has no machine code that can be read."""
+        """The weights of a site's ops; None if its kernel has no readable machine code."""
         if len(site.members) < 2:
             return Weights((1, 0)) if site.members else None
-        found = self._estimate(site)
-        if not found.lines:
+        kernel_estimate = self._estimate(site)
+        if not kernel_estimate.lines:
             return None
         steps = self._steps_of(site.kernel)
         if site.kernel not in self._shared:
-            self._shared[site.kernel] = steps.shared_lines(frozenset(found.with_code))
+            self._shared[site.kernel] = steps.shared_lines(frozenset(kernel_estimate.with_code))
         shared = self._shared[site.kernel]
-        # What is of no op, such as a kernel's first instructions, is there for the sake of all of them.
-        *values, _ = of_members(steps, Counter({each.line: each.hundredths for each in found.lines}), site, shared)
+        # Code of no op, such as a kernel's prologue, is needed by all ops, so it changes no weights.
+        *values, _ = member_costs(
+            steps, Counter({line.line: line.hundredths for line in kernel_estimate.lines}), site, shared
+        )
         if not any(values):
             return None
         bounds: tuple[tuple[int, int], ...] = ()
-        if any(each.least != each.hundredths or each.most != each.hundredths for each in found.lines):
-            least = of_members(steps, Counter({each.line: each.least for each in found.lines}), site, shared)
-            most = of_members(steps, Counter({each.line: each.most for each in found.lines}), site, shared)
+        if any(line.least != line.hundredths or line.most != line.hundredths for line in kernel_estimate.lines):
+            least = member_costs(
+                steps, Counter({line.line: line.least for line in kernel_estimate.lines}), site, shared
+            )
+            most = member_costs(steps, Counter({line.line: line.most for line in kernel_estimate.lines}), site, shared)
             bounds = (*zip(least[:-1], most[:-1], strict=True), (0, 0))
-        return Weights((*values, 0), sum(values), factor=found.factor, bounds=bounds)
+        return Weights((*values, 0), sum(values), factor=kernel_estimate.factor, bounds=bounds)
 
     def _estimate(self, site: Site) -> KernelEstimate:
         workgroups = self._workgroups(site)
         is_dynamic = any(member.bytes is UNKNOWN for member in site.members)
         key = site.kernel, workgroups, site.id if is_dynamic else "", self._sizes if is_dynamic else ()
-        found = self._known.get(key) or self.made.get(key)
-        if found is None:
+        known = self._known.get(key) or self.new.get(key)
+        if known is None:
             numbers = self._numbers.get(site.id, ()) if is_dynamic else ()
-            found = self.made[key] = self._fresh(key, numbers)
-        return found
+            known = self.new[key] = self._compute(key, numbers)
+        return known
 
     @cached_property
     def _numbers(self) -> Numbers:
@@ -115,24 +127,24 @@ class CodeEstimates:
     @cached_property
     def _known(self) -> Mapping[_Key, KernelEstimate]:
         kept = self.kept()
-        made_for = kept.module_sha256, kept.caches, kept.method
-        holds = made_for == (self.graph.module.sha256, self._kept_caches, _METHOD)
-        kernels = kept.kernels if holds else ()
-        return {(each.kernel, each.workgroups, each.site, each.sizes): each for each in kernels}
+        basis = kept.module_sha256, kept.caches, kept.method
+        is_valid = basis == (self.graph.module.sha256, self._kept_caches, _METHOD)
+        kernels = kept.kernels if is_valid else ()
+        return {(kernel.kernel, kernel.workgroups, kernel.site, kernel.sizes): kernel for kernel in kernels}
 
     @cached_property
     def caches(self) -> Caches:
-        """Those of the machine; how long a line takes is rounded, so that what is kept holds for its next run, too."""
-        found = self.peaks.caches
-        return tuple(Cache(each.bytes, _line_hundredths(each)) for each in found) if found else DEFAULT_CACHES
+        """The machine's caches; times per line are rounded, so that kept estimates stay valid for the next run."""
+        measured = self.peaks.caches
+        return tuple(Cache(cache.bytes, _line_hundredths(cache)) for cache in measured) if measured else DEFAULT_CACHES
 
     @property
     def _kept_caches(self) -> tuple[CacheLatency, ...]:
         return tuple(CacheLatency(*cache) for cache in self.caches)
 
-    def all_made(self) -> KeptEstimates:
-        """All estimates, those that were kept first."""
-        kernels = (*self._known.values(), *(self.made[key] for key in sorted(self.made)))
+    def all_estimates(self) -> KeptEstimates:
+        """All estimates, the kept ones first."""
+        kernels = (*self._known.values(), *(self.new[key] for key in sorted(self.new)))
         return KeptEstimates(
             method=_METHOD, module_sha256=self.graph.module.sha256, caches=self._kept_caches, kernels=kernels
         )
@@ -142,28 +154,28 @@ class CodeEstimates:
             self._steps[kernel] = kernel_steps(self.graph, self.graph.kernel_by_name[kernel], self.images)
         return self._steps[kernel]
 
-    def _fresh(self, key: _Key, numbers: Sequence[int]) -> KernelEstimate:
+    def _compute(self, key: _Key, numbers: Sequence[int]) -> KernelEstimate:
         kernel, workgroups, *_ = key
         steps = self._steps_of(kernel)
         code = steps.code
         is_x86 = any(kernel in image.function_by_name and image.machine == _X86 for image in self.images())
         if not code.instructions or not is_x86:
             return KernelEstimate(*key)
-        found = estimate(code.instructions, code.loops, workgroups, self.caches, numbers)
-        mean, least, most = _lines(steps, found)
+        computed = estimate(code.instructions, code.loops, workgroups, self.caches, numbers)
+        mean, least, most = _lines(steps, computed)
         lines = tuple(LineEstimate(line, mean[line], least[line], most[line]) for line in sorted(mean))
-        return KernelEstimate(*key, lines, tuple(sorted(code.lines)), _factor(found))
+        return KernelEstimate(*key, lines, tuple(sorted(code.lines)), _factor(computed))
 
     @cached_property
     def _sizes(self) -> tuple[int, ...]:
-        """The sizes that arguments of the first run had for each `?`, in order; 0 where it does not tell."""
+        """The first run's value of each `?` in the argument types, in order; 0 if unknown."""
         functions = {function.name: function for function in self.graph.functions}
         return next(
             (
                 tuple(
                     int(actual) if actual.isdigit() else 0
-                    for argument, given in zip(functions[header.function].arguments, header.inputs, strict=False)
-                    for declared, actual in zip(_extents(argument.type), _extents(given), strict=False)
+                    for argument, value in zip(functions[header.function].arguments, header.inputs, strict=False)
+                    for declared, actual in zip(_extents(argument.type), _extents(value), strict=False)
                     if declared == "?"
                 )
                 for header in self.headers
@@ -173,10 +185,10 @@ class CodeEstimates:
         )
 
     def _workgroups(self, site: Site) -> tuple[int, ...]:
-        """The size of the grid of a site's calls; of a dimension that the program computes, what a run had."""
-        told = self._grids.get(site.id, (UNKNOWN, UNKNOWN, UNKNOWN))
+        """The grid size of a site's calls; for a dimension that the program computes, the size in a run."""
+        static = self._grids.get(site.id, (UNKNOWN, UNKNOWN, UNKNOWN))
         recorded = self._recorded.get(site.kernel, (1, 1, 1))
-        return tuple(recorded[number] if count is UNKNOWN else max(1, count) for number, count in enumerate(told))
+        return tuple(recorded[axis] if count is UNKNOWN else max(1, count) for axis, count in enumerate(static))
 
     @cached_property
     def _grids(self) -> Mapping[str, tuple[Integer, ...]]:
@@ -201,7 +213,7 @@ class CodeEstimates:
 
 
 def _line_hundredths(cache: CacheSpeed) -> int:
-    """In steps of a fifth more each."""
+    """Hundredths of a cycle to fetch a cache line, rounded to a power of `_STEP` cycles."""
     cycles = LINE_BYTES * _CLOCK_HZ / cache.bytes_per_second
     return max(1, round(100 * _STEP ** round(math.log(cycles, _STEP))))
 
@@ -210,7 +222,7 @@ _STEP: Final = 1.2
 
 
 def _extents(text: str) -> list[str]:
-    """The extents of a tensor's type, or of an input as a run's header tells it; none of a scalar.
+    """The extents of a tensor type, or of an input in a run's header; empty for a scalar.
 
     >>> _extents("tensor<?x64xf32>"), _extents("96x64xf32: random")
     (['?', '64'], ['96', '64'])
@@ -218,26 +230,27 @@ def _extents(text: str) -> list[str]:
     return re.findall(r"([?]|\d+)x", text.partition(":")[0].partition("=")[0])
 
 
-def _factor(found: Estimate) -> float:
-    waits = sum(found.chain.values()) + sum(found.memory.values())
-    return _FACTOR_OF_WAITS if waits > _MUCH * (waits + sum(found.core.values())) else _FACTOR_OF_CORE
+def _factor(computed: Estimate) -> float:
+    waits = sum(computed.chain.values()) + sum(computed.memory.values())
+    is_waiting = waits > _MOSTLY_WAITING * (waits + sum(computed.core.values()))
+    return _FACTOR_OF_WAITS if is_waiting else _FACTOR_OF_CORE
 
 
-def _lines(steps: KernelSteps, found: Estimate) -> tuple[Lines, Lines, Lines]:
-    """An estimate by lines that are of ops, then its least, then its most; code of none is of those in its loop."""
-    line_of = {each.address: each.line for each in steps.code.instructions}
+def _lines(steps: KernelSteps, computed: Estimate) -> tuple[Lines, Lines, Lines]:
+    """Mean, lower and upper bound of an estimate by lines of ops; code of no op goes to the ops of its loop."""
+    line_of = {instruction.address: instruction.line for instruction in steps.code.instructions}
     rows = [
         StepRow(0, steps.kernel.name, line_of[address], address, values)
-        for address, values in sorted(found.total().items())
+        for address, values in sorted(computed.total().items())
         if values[0] and address != NO_ADDRESS
     ]
     spots = [steps.spot_of(row, _CODE) for row in rows]
 
-    def of_bound(number: int) -> Lines:
-        seen: Counter[Spot] = Counter()
+    def lines_of_value(number: int) -> Lines:
+        by_spot: Counter[Spot] = Counter()
         for row, spot in zip(rows, spots, strict=True):
-            seen[spot] += row.values[number]
-        return lines_of_ops(steps, seen, in_loops(steps, rows, number, _CODE, {}), {})
+            by_spot[spot] += row.values[number]
+        return lines_of_ops(steps, by_spot, in_loops(steps, rows, number, _CODE, {}), {})
 
-    mean = of_bound(0)
-    return (mean, of_bound(1), of_bound(2)) if found.doubts else (mean, mean, mean)
+    mean = lines_of_value(0)
+    return (mean, lines_of_value(1), lines_of_value(2)) if computed.doubts else (mean, mean, mean)

@@ -1,4 +1,4 @@
-"""Costs seen in a kernel, brought to lines of ops by its text and machine code, and to members."""
+"""Costs inside a kernel, assigned to lines of ops by its IR and machine code, and from there to ops."""
 
 from __future__ import annotations
 
@@ -32,20 +32,19 @@ from tracemap.units import split_by_largest_remainder
 
 # ---- code
 #
-# What a kernel's machine code tells of what was seen in it: whose values an instruction carries, and what is one pool.
+# Machine code of a kernel: the op whose value an instruction carries, and the *pools* in which samples are split.
 #
-# A processor has hundreds of instructions in work at a time, and a sample names the oldest of them: the one that waits
-# longest for the others, wherever the work is. So samples tell which loop took the time, but not which instruction of
-# a loop that fits the processor's window. There, a loop's samples are one pool, split by how long each instruction
-# keeps the core busy (`Instruction.hundredths`). Samples that found the processor waiting for memory are of the ops
-# that read. Where it waits much, the window is emptied: what is computed from the values that came late is then waited
-# for as well.
+# A processor has hundreds of instructions in flight, and a sample names the oldest: the one that waits longest for the
+# others, wherever the work is. So samples say which loop took the time, but not which instruction of a loop that fits
+# the processor's window. The samples of such a loop form one pool, which is split by how long each instruction keeps
+# the core busy (`Instruction.hundredths`). Samples that found the processor waiting for memory belong to the ops that
+# read. A long wait empties the window, so that instructions that use the late values wait as well.
 
 
 NO_POOL: Final = -1
 
 Lines = Counter[int]
-"""What was seen, or a weight, by line of the kernel's text."""
+"""Costs, or weights, by line of kernel IR."""
 
 
 @dataclass(frozen=True)
@@ -56,45 +55,45 @@ class KernelCode:
 
     @property
     def instructions(self) -> Sequence[Instruction]:
-        """By address."""
+        """The instructions, sorted by address."""
         return self.contracted.instructions
 
     @cached_property
     def loops(self) -> tuple[CodeLoop, ...]:
-        """Its loops."""
+        """The loops of the machine code."""
         return loops_of(self.instructions)
 
     @cached_property
     def loop_at(self) -> dict[int, int]:
-        """The number of the innermost loop around an instruction, by address; no entry where there is none."""
+        """The index of the innermost loop around an instruction, by address; no entry outside loops."""
         return loops_by_address(self.instructions, self.loops)
 
     @cached_property
     def line_at(self) -> dict[int, int]:
-        """The line of the op whose value an instruction carries, by address; no entry where it carries none."""
+        """The line of the op whose value an instruction carries, by address; no entry if it carries none."""
         return lines_of_values(self.contracted, self.loops)
 
     @cached_property
     def loops_of_ops(self) -> frozenset[int]:
-        """The loops in which anything is of an op, be it a value that is carried."""
-        found: set[int] = set()
+        """The loops with instructions that carry a value of an op."""
+        loops: set[int] = set()
         for address in self.line_at:
-            found.update(loops_around(self.loops, self.loop_at.get(address, OUTSIDE)))
-        return frozenset(found)
+            loops.update(loops_around(self.loops, self.loop_at.get(address, OUTSIDE)))
+        return frozenset(loops)
 
     @cached_property
     def _hundredths(self) -> tuple[dict[int, int], dict[int, Fraction]]:
-        """For how long instructions keep the core busy, by address, and what those of a line do on average.
+        """Core time of instructions in hundredths of a cycle, by address, and the mean of each line.
 
-        Of a line that has code in loops only that counts, as it is what runs most.
+        If a line has code in loops, its mean is over that code only, because it runs most.
         """
         in_loops: dict[int, list[int]] = defaultdict(list)
         outside: dict[int, list[int]] = defaultdict(list)
         for loop, body in self._bodies.items():
-            for each in body:
-                (outside if loop == OUTSIDE else in_loops)[each.line].append(each.hundredths)
-        means = {line: Fraction(sum(found), len(found)) for line, found in (outside | in_loops).items()}
-        return {each.address: each.hundredths for each in self.instructions}, means
+            for instruction in body:
+                (outside if loop == OUTSIDE else in_loops)[instruction.line].append(instruction.hundredths)
+        means = {line: Fraction(sum(times), len(times)) for line, times in (outside | in_loops).items()}
+        return {instruction.address: instruction.hundredths for instruction in self.instructions}, means
 
     @cached_property
     def lines(self) -> frozenset[int]:
@@ -102,116 +101,121 @@ class KernelCode:
         return frozenset(self.line_at.values())
 
     def busy(self, address: int, line: int, count: int) -> int:
-        """For how long an instruction keeps the core busy, if it runs so many times, in hundredths of a clock cycle.
+        """Core time of `count` executions of an instruction, in hundredths of a clock cycle.
 
-        Where its address is not known (`NO_ADDRESS`), it is like those of its line; what is not known takes a cycle.
+        Without an address (`NO_ADDRESS`), the mean of its line applies; without either, one cycle.
         """
         at, of_line = self._hundredths
         return round(count * at.get(address, of_line.get(line, 100)))
 
     @cached_property
     def _bodies(self) -> dict[int, list[Instruction]]:
-        """The instructions of each loop that stand in no loop inside of it; those outside of all loops."""
-        found: dict[int, list[Instruction]] = defaultdict(list)
-        for each in self.instructions:
-            found[self.loop_at.get(each.address, OUTSIDE)].append(each)
-        return found
+        """The instructions by innermost loop; `OUTSIDE` for those outside all loops."""
+        bodies: dict[int, list[Instruction]] = defaultdict(list)
+        for instruction in self.instructions:
+            bodies[self.loop_at.get(instruction.address, OUTSIDE)].append(instruction)
+        return bodies
 
     @cached_property
     def _waits(self) -> tuple[Waits, ...]:
-        """Of each loop."""
         return tuple(waits_of(body) for loop, body in self._bodies.items() if loop != OUTSIDE)
 
     @cached_property
     def waits(self) -> dict[int, int]:
-        """Instructions of loops that wait for memory alone, with the line of the op that reads."""
+        """Instructions of loops that wait only for memory, with the line of the op that reads."""
         pairs = (pair for waits in self._waits for pair in waits.load_of.items())
         return {address: self.line_at[load] for address, load in pairs if load in self.line_at}
 
     def cycles_at_waits(self, loop: int) -> tuple[int, int]:
-        """For how long a turn of a loop keeps the core busy at those, and at all, in hundredths of a clock cycle."""
+        """Core time of a loop's iteration at instructions in `waits`, and in total, in hundredths of a clock cycle."""
         body = self._bodies[loop]
-        at_waits = (each for each in body if each.address in self.waits)
-        return sum(each.hundredths for each in at_waits), sum(each.hundredths for each in body)
+        at_waits = (instruction for instruction in body if instruction.address in self.waits)
+        return sum(instruction.hundredths for instruction in at_waits), sum(
+            instruction.hundredths for instruction in body
+        )
 
     @cached_property
-    def behind(self) -> dict[int, tuple[int, ...]]:
-        """Instructions of loops that wait for what is made of loaded values, with the lines of the ops that read."""
+    def uses_of_loads(self) -> dict[int, tuple[int, ...]]:
+        """Instructions of loops that use values computed from loads, with the lines of the ops that read."""
         pairs = (pair for waits in self._waits for pair in waits.behind.items())
         lines = ((address, {self.line_at[load] for load in loads if load in self.line_at}) for address, loads in pairs)
-        return {address: tuple(sorted(found)) for address, found in lines}
+        return {address: tuple(sorted(readers)) for address, readers in lines}
 
     @cached_property
     def _pools(self) -> tuple[dict[int, int], list[Lines]]:
-        """The number of the pool that each address is in, and the weights of the pools' lines."""
+        """The index of each address's pool, and the weights of the pools' lines."""
         pool_of: dict[int, int] = {}
         weights: list[Lines] = []
         for loop, body in self._bodies.items():
             for part, around in _parts(body):
                 lines = self._weights(around)
                 if lines:
-                    # Outside of loops, code that is of no op comes before or behind that of ops, and is nobody's.
-                    inside = (each.address for each in part if loop != OUTSIDE or each.address in self.line_at)
+                    # Outside loops, code of no op comes before or after that of ops, and is unattributed.
+                    inside = (
+                        instruction.address
+                        for instruction in part
+                        if loop != OUTSIDE or instruction.address in self.line_at
+                    )
                     pool_of.update(dict.fromkeys(inside, len(weights)))
                     weights.append(lines)
         return pool_of, weights
 
     def _weights(self, instructions: Sequence[Instruction]) -> Lines:
         lines: Lines = Counter()
-        for each in instructions:
-            # Values are loaded again where registers do not suffice for all ops together: that is nobody's own.
-            if each.address in self.line_at and not each.values.reloads:
-                lines[self.line_at[each.address]] += each.hundredths
+        for instruction in instructions:
+            # Reloads of spilled values are due to the register pressure of all ops together, so no op gets them.
+            if instruction.address in self.line_at and not instruction.values.reloads:
+                lines[self.line_at[instruction.address]] += instruction.hundredths
         return lines
 
     def pool_of(self, address: int) -> int:
-        """The number of the pool that a sample at an address falls into; `NO_POOL`: its place tells whose it is."""
+        """The index of an address's pool; `NO_POOL` if the address itself decides which op a sample belongs to."""
         return self._pools[0].get(address, NO_POOL)
 
     def weights_of(self, pool: int) -> Lines:
-        """How long the instructions of each line keep the core busy, in the surroundings of a pool."""
+        """Core time of the instructions of each line, in and around a pool."""
         return self._pools[1][pool]
 
     def brought_in(self, loop: int) -> Lines:
-        """How many bytes of lines of memory a loop's loads bring in one turn, by the line of the op that takes them."""
+        """Bytes of cache lines that a loop's loads fetch per iteration, by line of the op that takes the values."""
         loads: dict[int, list[Instruction]] = defaultdict(list)
-        for each in self._bodies[loop]:
-            if each.address in self.line_at and each.values.loads and not each.values.near:
-                loads[self.line_at[each.address]].append(each)
-        return Counter({line: brought_by(found, self._bodies[loop]) for line, found in loads.items()})
+        for instruction in self._bodies[loop]:
+            if instruction.address in self.line_at and instruction.values.loads and not instruction.values.near:
+                loads[self.line_at[instruction.address]].append(instruction)
+        return Counter({line: brought_by(of_line, self._bodies[loop]) for line, of_line in loads.items()})
 
 
 def _parts(body: Sequence[Instruction]) -> Iterator[tuple[Sequence[Instruction], Sequence[Instruction]]]:
-    """A body in parts, each with the code around it that a sample in it may be of; most bodies are a single part.
+    """Parts of a body, with the surrounding code that a sample in the part may belong to; most bodies have one part.
 
-    A sample's place is off by a window to either side. Only in code of many windows it tells more than the model does.
+    A sample's address is off by up to a window to either side. It helps only in code of many windows.
     """
-    if len(body) <= _MANY * WINDOW:
+    if len(body) <= _POOL_WINDOWS * WINDOW:
         yield body, body
         return
     for begin in range(0, len(body), WINDOW):
         yield body[begin : begin + WINDOW], body[max(0, begin - WINDOW) : begin + 2 * WINDOW]
 
 
-_MANY = 8
+_POOL_WINDOWS = 8
+"""Windows of instructions up to which a body is a single pool."""
 
 
 # ---- lines
 #
-# What was seen in a kernel, brought to lines of ops by its text and machine code, and from these to members.
+# Assignment of costs to lines of ops, and from lines to ops.
 
 
 UNKNOWN_LOOP = -2
-"""The loop of what has no address."""
+"""The loop of rows without an address."""
 
 
 class Spot(NamedTuple):
-    """Where something was seen, as far as it decides whose it is.
+    """The parts of a row's position that decide which op its cost belongs to.
 
-    `line`: of the kernel's text; `owner`: the line of the op whose it is, `NOBODY` where that is not told; then `loop`
-    is the one of the machine code around, and `pool` the code that it was seen in, of which a sample's place tells no
-    more; `waits`: what stands there can be found waiting for memory; `reads` are the lines of the ops that read what is
-    computed with there.
+    `line`: the line of kernel IR; `owner`: the line of the op that owns the cost, or `NOBODY` if unknown. Without an
+    owner, `loop` is the surrounding loop of machine code, and `pool` the pool of the address. `waits`: the instruction
+    may be found waiting for memory; `reads`: the lines of the ops that read the values used there.
     """
 
     line: int
@@ -223,14 +227,16 @@ class Spot(NamedTuple):
 
     @property
     def is_shared(self) -> bool:
-        """Whether its place does not tell whose it is, but the loop around it does."""
+        """Whether the surrounding loop, not the position itself, decides the owner."""
         return self.waits or self.pool != NO_POOL
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """How a loop waits for memory: how that is split over the lines of the ops that read, and how many of its samples
-    found it waiting, of those at what may wait.
+    """The memory waits of a loop.
+
+    `lines`: weights for splitting them over the lines of the ops that read; `found`: samples that found the loop
+    waiting, of the `at_waits` samples at instructions that may wait; `samples`: all samples of the loop.
     """
 
     lines: Lines
@@ -239,21 +245,21 @@ class Waiting:
     samples: int
 
     def at(self, samples: int) -> int:
-        """How many of the samples at what may wait found it waiting."""
+        """The number of waits among samples at instructions that may wait for memory."""
         return samples * self.found // self.at_waits if self.at_waits else 0
 
-    def behind(self, samples: int) -> int:
-        """How many of the samples at what is computed from late values found it waiting for these.
+    def at_uses(self, samples: int) -> int:
+        """The number of waits among samples at instructions that use late values.
 
-        A wait empties the processor's window, so that what is behind it is waited for in turn; elsewhere the window is
-        full, and such a place tells nothing. So it is for as large a part as the loop is found waiting.
+        A wait empties the processor's window, so that the instructions after it wait in turn. Otherwise the window is
+        full, and the address of a sample says nothing. So the fraction of waits is that of the whole loop.
         """
         return samples * self.found // self.samples if self.samples else 0
 
 
 @dataclass(frozen=True)
 class KernelSteps:
-    """The steps of a kernel, in its text and in its machine code."""
+    """The lines of a kernel, in its IR and in its machine code."""
 
     kernel: Kernel
     frames: Frames
@@ -262,50 +268,51 @@ class KernelSteps:
 
     @property
     def owned(self) -> frozenset[int]:
-        """The lines that are of ops, and tell whose the work is that stands on them."""
+        """The lines that belong to ops."""
         return self.frames.owned
 
     @cached_property
     def code(self) -> KernelCode:
-        """Its machine code; without instructions where that cannot be read."""
-        found = kernel_images(self.images(), self.kernel.name)
+        """Its machine code; without instructions if it cannot be read."""
+        images = kernel_images(self.images(), self.kernel.name)
         try:
-            instructions = instructions_of(*found[0]) if found else ()
+            instructions = instructions_of(*images[0]) if images else ()
         except ModuleInvalid:
             instructions = ()
         return KernelCode(code_of_ops(instructions, self.frames.op_lines))
 
-    def shared_lines(self, seen: Collection[int]) -> Mapping[int, Sequence[int]]:
-        """The lines whose work is done on others as well, by these: their ops have no code elsewhere.
+    def shared_lines(self, with_code: Collection[int]) -> Mapping[int, Sequence[int]]:
+        """For each line that also does the work of other lines, those lines: their ops have no code of their own.
 
-        `seen`: the lines that have code.
+        `with_code`: the lines that have code.
         """
-        with_code = {op for line in seen for op in self.frames.ops_at(line)}
-        found: dict[int, list[int]] = defaultdict(list)
-        for line, others in taken_in(self.frames.op_lines, seen).items():
-            if with_code.isdisjoint(self.frames.ops_at(line)):
+        ops_with_code = {op for line in with_code for op in self.frames.ops_at(line)}
+        shared: dict[int, list[int]] = defaultdict(list)
+        for line, others in taken_in(self.frames.op_lines, with_code).items():
+            if ops_with_code.isdisjoint(self.frames.ops_at(line)):
                 for other in others:
-                    found[other].append(line)
-        return found
+                    shared[other].append(line)
+        return shared
 
     def loop_of(self, address: int) -> int:
-        """The innermost loop around an address that has code of ops, `OUTSIDE` where there is none."""
+        """The innermost loop around an address that has code of ops; `OUTSIDE` if there is none."""
         if address not in self._loop_of:
             loops = loops_around(self.code.loops, self.code.loop_at.get(address, OUTSIDE))
             self._loop_of[address] = next((loop for loop in loops if loop in self.code.loops_of_ops), OUTSIDE)
         return self._loop_of[address]
 
     def is_inside(self, loop: int, outer: int) -> bool:
-        """Whether a loop is another, or stands in it."""
+        """Whether a loop is `outer`, or nested in it."""
         return outer in (OUTSIDE, *loops_around(self.code.loops, loop))
 
     def spot_of(self, row: StepRow, metric: str) -> Spot:
-        """Where a row is, as far as it decides whose a metric's value is."""
+        """The spot of a row, for assigning a metric."""
         own = row.step if row.step in self.owned else NOBODY
         if row.address == NO_ADDRESS:
             return Spot(row.step, own, OUTSIDE if own else UNKNOWN_LOOP)
         if metric == SAMPLES:
-            loop, reads = self.code.loop_at.get(row.address, OUTSIDE), self.code.behind.get(row.address, ())
+            loop = self.code.loop_at.get(row.address, OUTSIDE)
+            reads = self.code.uses_of_loads.get(row.address, ())
             pool, waits = self.code.pool_of(row.address), row.address in self.code.waits
             if waits or pool != NO_POOL:
                 return Spot(row.step, NOBODY, loop, pool, waits, reads)
@@ -313,149 +320,147 @@ class KernelSteps:
         return Spot(row.step, owner, OUTSIDE if owner else self.loop_of(row.address))
 
     def waits_in_loops(self, rows: Sequence[StepRow], samples: int, misses: int) -> Mapping[int, Waiting]:
-        """How what a loop waited for memory is split over the lines that read, by loop, for samples of all sites.
+        """The memory waits of loops, from samples of all sites.
 
-        Reads that wait at all have missed. They wait in one queue, so which of them is found waiting says little of
-        whose misses filled it: each counts as many lines as it misses, or as much as it brings in where no misses were
-        counted.
+        A read that waits has missed. All reads wait in one queue, so the read found waiting says little about whose
+        misses filled the queue. Reads are therefore weighted by their misses, or by the bytes that they fetch if no
+        misses were counted.
 
         Args:
-            rows: of the kernel.
-            samples: the number of that metric.
-            misses: the number of a metric that counts misses of reads, `NO_METRIC` where there is none.
+            rows: the rows of the kernel.
+            samples: the index of the metric of samples.
+            misses: the index of a metric of read misses, or `NO_METRIC`.
         """
-        found: dict[int, Lines] = defaultdict(Counter)
-        around: Counter[int] = Counter()
+        waits_by_loop: dict[int, Lines] = defaultdict(Counter)
+        samples_by_loop: Counter[int] = Counter()
         missed: Lines = Counter()
         for row in rows:
             if row.address != NO_ADDRESS and row.values[samples]:
                 loop = self.code.loop_at.get(row.address, OUTSIDE)
-                around[loop] += row.values[samples]
+                samples_by_loop[loop] += row.values[samples]
                 if row.address in self.code.waits:
-                    found[loop][self.code.waits[row.address]] += row.values[samples]
+                    waits_by_loop[loop][self.code.waits[row.address]] += row.values[samples]
             if misses != NO_METRIC:
                 missed[row.step] += row.values[misses]
         return {
             loop: Waiting(
-                self._weights_of_waits(loop, seen, missed),
-                self._waiting(loop, seen.total(), around[loop]),
-                seen.total(),
-                around[loop],
+                self._weights_of_waits(loop, at_waits, missed),
+                self._waiting(loop, at_waits.total(), samples_by_loop[loop]),
+                at_waits.total(),
+                samples_by_loop[loop],
             )
-            for loop, seen in found.items()
+            for loop, at_waits in waits_by_loop.items()
         }
 
     def _waiting(self, loop: int, at_waits: int, samples: int) -> int:
-        """How many of the samples at what may wait for memory found it waiting.
+        """The number of waits among `at_waits` samples at instructions that may wait for memory.
 
-        It keeps the core busy as all else does, but a load that hits is done long before it is the oldest: of the
-        samples that found no wait, neither here nor behind one (`Waiting.behind`), half as many are here as elsewhere
-        in as many cycles (in loops of gathers whose indices are in sequence, 0.3 to 0.6 as many on Zen 5).
+        Such instructions keep the core busy, too, but a load that hits completes long before it is the oldest. Consider
+        the samples that found no wait, neither here nor at a use (`Waiting.at_uses`). Per cycle, these instructions
+        have half as many of them as others (0.3 to 0.6 as many on Zen 5, in loops of gathers with sequential indices).
         """
         busy, cycles = self.code.cycles_at_waits(loop)
         if busy == cycles:
             return at_waits
         cycles = 2 * cycles - busy
-        beyond = max(0, at_waits * cycles - samples * busy)
-        return beyond * samples // (cycles * samples - busy * (2 * samples - at_waits)) if beyond else 0
+        excess = max(0, at_waits * cycles - samples * busy)
+        return excess * samples // (cycles * samples - busy * (2 * samples - at_waits)) if excess else 0
 
-    def _weights_of_waits(self, loop: int, seen: Lines, missed: Lines) -> Lines:
-        brought = self.code.brought_in(loop)
-        of_many = max(seen.total() / len(seen) / _OF_EVEN, max(seen.values()) / _OF_MOST)
-        least = min(seen.total() / _SELDOM, of_many)
-        waited = [line for line, count in seen.items() if count >= least]
+    def _weights_of_waits(self, loop: int, at_waits: Lines, missed: Lines) -> Lines:
+        fetched = self.code.brought_in(loop)
+        least_of_many = max(at_waits.total() / len(at_waits) / _OF_EVEN, max(at_waits.values()) / _OF_MOST)
+        least = min(at_waits.total() / _RARE, least_of_many)
+        waited = [line for line, count in at_waits.items() if count >= least]
         counted = Counter({line: missed[line] for line in waited if missed[line]})
-        return counted or Counter({line: brought[line] or 1 for line in waited})
+        return counted or Counter({line: fetched[line] or 1 for line in waited})
 
 
 NO_METRIC = -1
-_SELDOM = 20
-"""Reads at which less than one in so many waits of their loop is found do not miss: they stand near one that does."""
+_RARE = 20
+"""A read with less than this fraction (1/20) of its loop's waits does not miss: it is only near a read that does."""
 _OF_EVEN, _OF_MOST = 4, 10
-"""A loop may read so much that each read has but a few of its waits: then those do at which at least one in so many is
-found of an even part, and of those at the read that is waited for most."""
+"""In a loop with many reads, each may have only a few of the waits. There, a read misses if it has at least 1/4 of an
+even part, and at least 1/10 of the waits at the read with the most."""
 
 
 def kernel_steps(graph: TraceGraph, kernel: Kernel, images: Callable[[], Sequence[Image]]) -> KernelSteps:
-    """The steps of a kernel of the map; without images, which are asked for when they are needed, it has no loops."""
+    """The lines of a kernel of the map; `images` is called only when needed, and may return none: then no loops."""
     return KernelSteps(kernel, kernel_frames(graph, kernel), images)
 
 
 def in_loops(
     steps: KernelSteps, rows: Sequence[StepRow], number: int, metric: str, waits: Mapping[int, Waiting]
 ) -> Mapping[int, Lines]:
-    """What was seen of a metric, the one of this number, at lines of ops, by their innermost loop; of all sites,
-    which run the same code.
-    """
-    seen: dict[int, Counter[Spot]] = defaultdict(Counter)
+    """Costs of a metric (at index `number`) at lines of ops, by innermost loop, over all sites of the kernel."""
+    by_loop: dict[int, Counter[Spot]] = defaultdict(Counter)
     for row in rows:
         if row.address != NO_ADDRESS and row.values[number]:
             spot = steps.spot_of(row, metric)
             if spot.is_shared or spot.owner:
-                seen[steps.loop_of(row.address)][spot] += row.values[number]
-    return {loop: lines_of_ops(steps, spots, {}, waits) for loop, spots in seen.items()}
+                by_loop[steps.loop_of(row.address)][spot] += row.values[number]
+    return {loop: lines_of_ops(steps, spots, {}, waits) for loop, spots in by_loop.items()}
 
 
 def lines_of_ops(
-    steps: KernelSteps, seen: Counter[Spot], by_loop: Mapping[int, Lines], waits: Mapping[int, Waiting]
+    steps: KernelSteps, spots: Counter[Spot], by_loop: Mapping[int, Lines], waits: Mapping[int, Waiting]
 ) -> Lines:
-    """What was seen at one site, by lines that are of ops; code of none goes to the lines around it."""
-    lines = _waited_and_pooled(steps, seen, waits)
-    of_frame: Counter[int] = Counter()
-    of_loop: Counter[int] = Counter()
-    for spot, value in seen.items():
+    """Costs of one site by lines of ops; code of no op goes to the lines around it."""
+    lines = _waits_and_pools(steps, spots, waits)
+    by_line: Counter[int] = Counter()
+    in_loop: Counter[int] = Counter()
+    for spot, value in spots.items():
         if spot.owner:
             lines[spot.owner] += value
         elif spot.is_shared:
             continue
         elif spot.loop in (UNKNOWN_LOOP, OUTSIDE):
-            of_frame[spot.line] += value
+            by_line[spot.line] += value
         else:
-            of_loop[spot.loop] += value
-    told = lines.copy()
-    for line, value in sorted(of_frame.items()):
+            in_loop[spot.loop] += value
+    owned = lines.copy()
+    for line, value in sorted(by_line.items()):
         around = steps.frames.around(line)
-        within = Counter({inner: told[inner] for inner in steps.frames.inside(around) if told[inner]})
+        within = Counter({inner: owned[inner] for inner in steps.frames.inside(around) if owned[inner]})
         lines.update(_split(value, within or Counter({around: 1})))
-    for loop, value in sorted(of_loop.items()):
-        lines.update(_shared(steps, loop, value, by_loop))
+    for loop, value in sorted(in_loop.items()):
+        lines.update(_split_in_loop(steps, loop, value, by_loop))
     return lines
 
 
-def _waited_and_pooled(steps: KernelSteps, seen: Counter[Spot], waits: Mapping[int, Waiting]) -> Lines:
-    """What was seen of waits for memory and of pools, by lines that are of ops."""
+def _waits_and_pools(steps: KernelSteps, spots: Counter[Spot], waits: Mapping[int, Waiting]) -> Lines:
+    """Costs of memory waits and of pools, by lines of ops."""
     lines: Lines = Counter()
     waited: Counter[int] = Counter()
     pooled: Counter[int] = Counter()
     may_wait: Counter[tuple[int, int, bool]] = Counter()
-    for spot, value in seen.items():
+    for spot, value in spots.items():
         if spot.is_shared:
             pooled[spot.pool] += value
             if spot.waits or (spot.loop in waits and not waits[spot.loop].lines.keys().isdisjoint(spot.reads)):
                 may_wait[spot.loop, spot.pool, spot.waits] += value
     for (loop, pool, is_at_wait), value in may_wait.items():
-        late = waits[loop].at(value) if is_at_wait else waits[loop].behind(value)
+        late = waits[loop].at(value) if is_at_wait else waits[loop].at_uses(value)
         late = late if pool != NO_POOL else value
         waited[loop] += late
         pooled[pool] -= late
     for loop, value in sorted(waited.items()):
         lines.update(_split(value, waits[loop].lines))
-    del pooled[NO_POOL]  # all of what is in none has waited
+    del pooled[NO_POOL]  # samples outside pools are all waits
     for pool, value in sorted(pooled.items()):
         lines.update(_split(value, steps.code.weights_of(pool)))
     return lines
 
 
-def _shared(steps: KernelSteps, loop: int, value: int, by_loop: Mapping[int, Lines]) -> Lines:
-    """What code of no op in a loop has seen, given to the lines of ops in it."""
-    seen: Lines = Counter()
+def _split_in_loop(steps: KernelSteps, loop: int, value: int, by_loop: Mapping[int, Lines]) -> Lines:
+    """Split the cost of code of no op in a loop over the lines of ops in that loop."""
+    weights: Lines = Counter()
     for inner, inside in by_loop.items():
         if steps.is_inside(inner, loop):
-            seen.update(inside)
-    if not seen.total():  # nothing was seen of any of them: by the number of their instructions
-        carried = steps.code.line_at.items()
-        seen = Counter(line for address, line in carried if steps.is_inside(steps.loop_of(address), loop))
-    return _split(value, seen)
+            weights.update(inside)
+    if not weights.total():  # no costs at these lines: use their numbers of instructions
+        line_at = steps.code.line_at.items()
+        weights = Counter(line for address, line in line_at if steps.is_inside(steps.loop_of(address), loop))
+    return _split(value, weights)
 
 
 def _split(value: int, weights: Lines) -> Lines:
@@ -463,16 +468,15 @@ def _split(value: int, weights: Lines) -> Lines:
     return Counter(dict(zip(lines, split_by_largest_remainder(value, [weights[line] for line in lines]), strict=True)))
 
 
-def spread_evenly(seen: Counter[Spot], weights: Sequence[int]) -> list[Counter[Spot]]:
-    """Split what was seen at spots over sites, so that each site has its part of the sum, and of each spot.
+def spread_evenly(spots: Counter[Spot], weights: Sequence[int]) -> list[Counter[Spot]]:
+    """Split the costs of spots over sites, so that each site gets its exact part of the total and of every spot.
 
-    Both are exact. Splitting each spot by itself would not do: where one sample was seen at each of many spots, all
-    would go to the first site.
+    Splitting every spot separately would give single samples at many spots all to the first site.
     """
-    left = split_by_largest_remainder(seen.total(), weights)
+    left = split_by_largest_remainder(spots.total(), weights)
     parts: list[Counter[Spot]] = [Counter() for _ in weights]
-    for spot in sorted(seen):
-        shares = split_by_largest_remainder(seen[spot], left)
+    for spot in sorted(spots):
+        shares = split_by_largest_remainder(spots[spot], left)
         for number, share in enumerate(shares):
             if share:
                 parts[number][spot] = share
@@ -480,19 +484,20 @@ def spread_evenly(seen: Counter[Spot], weights: Sequence[int]) -> list[Counter[S
     return parts
 
 
-def of_members(steps: KernelSteps, lines: Lines, site: Site, shared: Mapping[int, Sequence[int]]) -> list[int]:
-    """What was seen of each member of a site, and of nobody after them; a line of several gives each the same.
+def member_costs(steps: KernelSteps, lines: Lines, site: Site, shared: Mapping[int, Sequence[int]]) -> list[int]:
+    """The cost of each op of a site, then the unattributed cost; a line of several ops gives each the same.
 
-    `shared`: the lines whose work is done on a line as well.
+    `shared`: as of `KernelSteps.shared_lines`.
     """
-    together: Counter[tuple[int, ...]] = Counter()
+    by_members: Counter[tuple[int, ...]] = Counter()
     for line, part in lines.items():
-        found = {member for each in (line, *shared.get(line, ())) for member in steps.frames.members_at(each, site)}
-        together[tuple(sorted(found))] += part
-    # Lines of the same members are split as one: split one by one, all that is left over would go to the first member.
+        source_lines = (line, *shared.get(line, ()))
+        members = {member for source in source_lines for member in steps.frames.members_at(source, site)}
+        by_members[tuple(sorted(members))] += part
+    # Lines of the same ops are split together; split separately, all remainders would go to the first op.
     values = [0] * (len(site.members) + 1)
-    for members, part in sorted(together.items()):
-        owners = members or (-1,)
+    for indices, part in sorted(by_members.items()):
+        owners = indices or (-1,)
         for owner, share in zip(owners, split_by_largest_remainder(part, [1] * len(owners)), strict=True):
             values[owner] += share
     return values

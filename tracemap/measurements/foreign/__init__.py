@@ -1,1 +1,1 @@
-"""Measurements that other tools print or export, read as they are: a file becomes events and a header of a run."""
+"""Readers of other tools' outputs: a file becomes the events and the header of a run."""

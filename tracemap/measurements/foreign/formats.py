@@ -1,4 +1,4 @@
-"""Formats of runs, recognized by their first bytes."""
+"""Recognition of a run's format from the file's first bytes."""
 
 from __future__ import annotations
 
@@ -19,48 +19,48 @@ _HEAD_BYTES: Final = 1 << 16
 
 
 class Form(enum.Enum):
-    """What a file is. `TABLE` is whatever has no mark of another: `runfile` then says whether it is a run."""
+    """The format of a file. `TABLE` is any file without the marks of another; `runfile` checks whether it is a run."""
 
     TABLE = enum.auto()
     PROFILE = enum.auto()
     """An `.ireeprof`."""
     EXPORT = enum.auto()
-    """What `iree-profile export --format=ireeperf-jsonl` writes."""
+    """Output of `iree-profile export --format=ireeperf-jsonl`."""
     REPORT = enum.auto()
-    """What other commands of iree-profile print with `--format=jsonl`."""
+    """Output of other commands of iree-profile with `--format=jsonl`."""
     HOOK_CSV = enum.auto()
     """Calls of one kernel on one thread, by IREE's own hook."""
     TRACY_SUMS = enum.auto()
-    """Zones of Tracy, added up."""
+    """Sums of Tracy's zones."""
     TRACY_EACH = enum.auto()
-    """Each zone of Tracy."""
+    """Single zones of Tracy."""
     TRACY_OF_GPU = enum.auto()
-    """Each zone of Tracy's of a GPU."""
+    """Single GPU zones of Tracy."""
     PERF_SCRIPT = enum.auto()
-    """Samples, as perf prints them."""
+    """Samples, printed by perf script."""
     GOOGLE_BENCHMARK = enum.auto()
     """JSON of Google Benchmark."""
     NSIGHT_TRACE = enum.auto()
     """Kernels and copies, by Nsight Systems."""
     NSIGHT_SUMS = enum.auto()
-    """Kernels, by Nsight Systems, added up."""
+    """Sums of kernels, by Nsight Systems."""
     NSIGHT_DETAILS = enum.auto()
-    """Metrics of kernels by Nsight Compute, one in a row."""
+    """Metrics of kernels by Nsight Compute, one metric per row."""
     NSIGHT_RAW = enum.auto()
-    """Metrics of kernels by Nsight Compute, those of a kernel in a row."""
+    """Metrics of kernels by Nsight Compute, one kernel per row."""
 
 
 _MARKS: Final = {b"IRPF": Form.PROFILE}
 _REFUSED: Final = {
-    b"PERFILE2": "is a recording of perf: print it first, with `perf script`",
-    b"tr\xfdP": "is a capture of Tracy: print it first, with `tracy-csvexport`",
-    b"NVR\0": "is a report of Nsight Compute: print it first, with `ncu --import FILE --csv --page raw`",
+    b"PERFILE2": "is a recording of perf: convert it first with `perf script`",
+    b"tr\xfdP": "is a capture of Tracy: convert it first with `tracy-csvexport`",
+    b"NVR\0": "is a report of Nsight Compute: convert it first with `ncu --import FILE --csv --page raw`",
     b"SQLite format 3\0": (
-        "is a database; if Nsight Systems wrote it, print it first, with `nsys stats --report cuda_gpu_trace "
+        "is a database; if Nsight Systems wrote it, convert it first with `nsys stats --report cuda_gpu_trace "
         "--format csv FILE`"
     ),
 }
-"""What others begin with that is read only after a tool of theirs has printed it."""
+"""First bytes of binary files that another tool must convert, with the message."""
 
 
 _BYTECODE: Final = b"ML\xefR"
@@ -76,33 +76,33 @@ _MLIR: Final = re.compile(
     """,
     re.VERBOSE | re.ASCII,
 )
-"""What a text of MLIR begins with."""
+"""The start of an MLIR text."""
 _MODELS: Final = frozenset({".mlir", ".mlirbc", ".onnx"})
 _NOT_OF_TEXTS: Final = re.compile("[\x01-\x08\x0e-\x1a\x1c-\x1f\x7f]")
 _WIDE: Final = (b"\xff\xfe", b"\xfe\xff")
 _STORED: Final = (b"PAR1", b"\x1f\x8b", b"PK\x03\x04", b"\x28\xb5\x2f\xfd", b"\xfd7zX")
-"""Parquet, and what has been compressed, of which `runfile` says what to do."""
+"""First bytes of Parquet and of compressed files, which `runfile` handles."""
 
 
 def _check_no_model(path: Path, *, is_model: bool) -> None:
-    """Refuse a model.
+    """Reject a model.
 
     Raises:
-        RunInvalid: it is one.
+        RunInvalid: the file is a model.
     """
     if is_model:
         raise RunInvalid(
-            f"{path}: is a model, not a run; build it first (`tracemap build`), and name its bundle or a run of it"
+            f"{path}: is a model, not a run; build it first (`tracemap build`), then pass its bundle or a run of it"
         )
 
 
 def _check_content(path: Path, head: bytes, text: str) -> None:
-    """Refuse, of what has no mark and no column of kernels, models by their names, and bytes that are nobody's text.
+    """Reject models, by the file's suffix, and binary files; accept files with a column of kernel names.
 
-    Texts of wider characters are told of where tables are read.
+    UTF-16 and UTF-32 are rejected later, by the reader of tables.
 
     Raises:
-        RunInvalid: it is one of them.
+        RunInvalid: the file is a model or not text.
     """
     if head.startswith((*_STORED, *_WIDE)) or kernel_name(_names(text)):
         return
@@ -110,24 +110,24 @@ def _check_content(path: Path, head: bytes, text: str) -> None:
     is_damaged = text.count("\ufffd") > len(text) // 4  # a few may be letters of another encoding
     if is_damaged or _NOT_OF_TEXTS.search(text) or (b"\0" in head and b"\0" not in head[:4]):
         raise RunInvalid(
-            f"{path}: is no table: its bytes are no text; name a run, be it CSV, Parquet or what another tool wrote"
+            f"{path}: is not a table, because it is not text; pass a run: CSV, Parquet, or the output of another tool"
         )
 
 
 def form_of(path: Path) -> Form:
-    """What a file is.
+    """The format of a file.
 
     Raises:
-        RunInvalid: it cannot be read, or is of a form that is known and not read; the message says what helps.
+        RunInvalid: the file cannot be read, or needs conversion; the message says how.
     """
     with opened(path, RunInvalid) as file:
         head = file.read(_HEAD_BYTES)
     for mark, marked in _MARKS.items():
         if head.startswith(mark):
             return marked
-    for mark, what in _REFUSED.items():
+    for mark, message in _REFUSED.items():
         if head.startswith(mark):
-            raise RunInvalid(f"{path}: {what}")
+            raise RunInvalid(f"{path}: {message}")
     text = head.decode("utf-8-sig", errors="replace").lstrip()
     _check_no_model(path, is_model=head.startswith(_BYTECODE) or _MLIR.match(text) is not None)
     is_json = text.startswith(("{", "["))
@@ -136,14 +136,14 @@ def form_of(path: Path) -> Form:
         _check_content(path, head, text)
     if form is None:
         raise RunInvalid(
-            f"{path}: is JSON, but none that is read as a run: that of iree-profile (a record in each line, "
-            "--format=ireeperf-jsonl or jsonl) and of Google Benchmark is"
+            f"{path}: is JSON, but not a run; supported are iree-profile (--format=ireeperf-jsonl or jsonl, one record "
+            "per line) and Google Benchmark"
         )
     return form
 
 
 def _names(text: str) -> list[str]:
-    """What the columns of a table are called, in small letters."""
+    """The names of a table's columns in lower case."""
     first = text.partition("\n")[0].rstrip("\r").lower()
     return [name.strip(' "') for name in re.split("[,;\t]", first)]
 
@@ -158,25 +158,24 @@ def _form_of_lines(path: Path, text: str) -> Form:
         return Form.PERF_SCRIPT
     if samples is _Sample.WITHOUT_FILE:
         raise RunInvalid(
-            f"{path}: has samples of perf that do not say which file's code they lie in; print them with "
-            "`perf script -F +dso`"
+            f"{path}: its perf samples do not name the file of their code; print them with `perf script -F +dso`"
         )
     zones = zones_of(names)
     if zones is not None:
         return _ZONES[zones]
     lines = text.split("\n")
-    whole = lines[:-1] if len(text) >= _HEAD_BYTES // 4 else lines  # the last one may be cut
-    table = next((table for table in map(nsight_table_of, whole) if table is not None), None)
-    if table is None and (said := [line.strip() for line in lines if _SAID_BY_NSIGHT_COMPUTE.match(line)]):
+    complete = lines[:-1] if len(text) >= _HEAD_BYTES // 4 else lines  # the last line may be truncated
+    table = next((table for table in map(nsight_table_of, complete) if table is not None), None)
+    if table is None and (messages := [line.strip() for line in lines if _NSIGHT_COMPUTE_MESSAGE.match(line)]):
         raise RunInvalid(
-            f"{path}: has what Nsight Compute says and no table: it profiled no kernel; its last words are: "
-            f"{start_of(said[-1], _MOST_SAID)}"
+            f"{path}: has messages of Nsight Compute but no table: it profiled no kernel; the last message is: "
+            f"{start_of(messages[-1], _LONGEST_MESSAGE)}"
         )
     return Form.TABLE if table is None else _NSIGHT[table]
 
 
-_SAID_BY_NSIGHT_COMPUTE: Final = re.compile("==(?:PROF|WARNING|ERROR)== ")
-_MOST_SAID: Final = 200
+_NSIGHT_COMPUTE_MESSAGE: Final = re.compile("==(?:PROF|WARNING|ERROR)== ")
+_LONGEST_MESSAGE: Final = 200
 
 
 _ZONES: Final = {
@@ -194,7 +193,7 @@ _NSIGHT: Final = {
 
 
 class _Sample(enum.Enum):
-    """What a line tells of a sample of perf's."""
+    """The result of looking for a perf sample in a line."""
 
     NONE = enum.auto()
     WITHOUT_FILE = enum.auto()
@@ -202,35 +201,35 @@ class _Sample(enum.Enum):
 
 
 def _first_sample(text: str) -> _Sample:
-    """What the first line that says anything tells of a sample, or the one below it, if it announces one."""
+    """The sample in the first relevant line, or in the line after it if the first is a head line."""
     lines = [line for line in text.split("\n") if line.strip() and not re.match(r"\s*#", line)]
     if not lines:
         return _Sample.NONE
     if re.search(r"\sPERF_RECORD_", lines[0]):
         return _Sample.WHOLE
-    found = _told_by(lines[0])
-    if found is _Sample.NONE and len(lines) > 1 and re.search(HEAD, lines[0]):
-        return _told_by(lines[1])
-    return found
+    sample = _sample_in(lines[0])
+    if sample is _Sample.NONE and len(lines) > 1 and re.search(HEAD, lines[0]):
+        return _sample_in(lines[1])
+    return sample
 
 
 _PLACE: Final = re.compile(r"(?:^|\s)[0-9a-f]{1,16} \S")
-_BEHIND: Final = re.compile(r"\+0x[0-9a-f]{1,15}$")
+_OFFSET: Final = re.compile(r"\+0x[0-9a-f]{1,15}$")
 
 
-def _told_by(line: str) -> _Sample:
-    """Whether `perf_script.FRAME` matches a line, or would with a file; in a time that goes with the line's length."""
+def _sample_in(line: str) -> _Sample:
+    """Whether `perf_script.FRAME` matches a line, or would with a file; in time linear in the line's length."""
     line = line.rstrip()
     place = _PLACE.search(line)
     if place is None:
         return _Sample.NONE
     if line.endswith(")") and line.find(" (", place.end()) >= 0:
         return _Sample.WHOLE
-    return _Sample.WITHOUT_FILE if _BEHIND.search(line, place.end()) else _Sample.NONE
+    return _Sample.WITHOUT_FILE if _OFFSET.search(line, place.end()) else _Sample.NONE
 
 
 def _json_form(text: str) -> Form | None:
-    """Whose JSON it is; None: nobody's that is read."""
+    """The format of a JSON file; None if it is not supported."""
     line = text.partition("\n")[0]
     if _OF_GOOGLE_BENCHMARK.match(text):
         return Form.GOOGLE_BENCHMARK

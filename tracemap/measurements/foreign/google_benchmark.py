@@ -1,9 +1,9 @@
-"""Google Benchmark's JSON, as `iree-benchmark-module --dispatch_statistics=true --benchmark_format=json` prints it.
+"""Reader of Google Benchmark's JSON, from `iree-benchmark-module --dispatch_statistics=true --benchmark_format=json`.
 
-Behind the row of each function, `BM_main/process_time/real_time`, are rows of its kernels, `BM_main/KERNEL`. Their
-times are of one iteration, the counter `calls` is how often a kernel ran in one; times the iterations both are whole
-numbers again. `real_time` is from the first workgroup to the last, `cpu_time` the sum over workers. The rows of kernels
-are of all repetitions together. Google Benchmark documents the format in docs/user_guide.md, "Output Formats".
+The row of a function, `BM_main/process_time/real_time`, is followed by rows of its kernels, `BM_main/KERNEL`. Their
+times, and the counter `calls`, are per iteration; multiplied by the iterations, both are whole numbers again.
+`real_time` is wall time from the first workgroup to the last, `cpu_time` the sum over workers. Kernel rows cover all
+repetitions together. Google Benchmark documents the format in docs/user_guide.md, "Output Formats".
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from msgspec import structs
 from tracemap.codec import decode
 from tracemap.errors import RunInvalid
 from tracemap.inputs import opened
-from tracemap.measurements.foreign.rows import ForeignRun, Total, fill_totals, means_only, rows_of_totals
+from tracemap.measurements.foreign.rows import ForeignRun, Total, fill_totals, means_only_note, rows_of_totals
 from tracemap.measurements.model import UNTOLD_HEADER, Machine, RunHeader, recorded_at
 from tracemap.units import INTEGER_LIMIT, NS_OF_UNIT, UNKNOWN, Integer
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import duckdb
 
 _MOST_BYTES: Final = 64 << 20
-"""Of a file; one of a thousand kernels has half a megabyte."""
+"""Most bytes of a file; with a thousand kernels it has half a megabyte."""
 _ITERATION: Final = "iteration"
 
 
@@ -40,7 +40,7 @@ class _Context(msgspec.Struct, frozen=True):
 
 
 class _Row(msgspec.Struct, frozen=True):
-    """A row, as far as it is read; those of kernels have the counters `calls` and `percent`."""
+    """The fields of a row that are read; kernel rows have the counters `calls` and `percent`."""
 
     name: str
     run_type: str = _ITERATION
@@ -60,12 +60,12 @@ class _Row(msgspec.Struct, frozen=True):
 
     @property
     def kernel(self) -> str:
-        """The kernel, of a row that has one."""
+        """The kernel of a kernel row."""
         return self.name.partition("/")[2]
 
     @property
     def is_kernel(self) -> bool:
-        """Whether it is a kernel's."""
+        """Whether it is a kernel row."""
         return self.calls is not None and self.percent is not None and bool(self.kernel)
 
 
@@ -75,20 +75,20 @@ class _Report(msgspec.Struct, frozen=True):
 
 
 def read_google_benchmark(path: Path, connection: duckdb.DuckDBPyConnection) -> ForeignRun:
-    """Read such a file; the tables of totals in the connection are overwritten.
+    """Read a report; overwrites the table `kernel_totals` of the connection.
 
     Raises:
         RunEmpty: no kernel was called.
-        RunInvalid: it is no such file, a damaged one, or one without rows of kernels.
+        RunInvalid: the file is not such a report, is damaged, or has no kernel rows.
     """
     with opened(path, RunInvalid) as file:
         data = file.read(_MOST_BYTES + 1)
     if len(data) > _MOST_BYTES:
-        raise RunInvalid(f"{path}: is larger than {_MOST_BYTES >> 20} MB, which no output of Google Benchmark is")
+        raise RunInvalid(f"{path}: is larger than {_MOST_BYTES >> 20} MB, too large for Google Benchmark's output")
     try:
         report = decode(data, _Report)
     except ValueError as error:
-        raise RunInvalid(f"{path}: no output of Google Benchmark, or a damaged one: {error}") from error
+        raise RunInvalid(f"{path}: not an output of Google Benchmark, or damaged: {error}") from error
     rows = [row for row in report.benchmarks if row.run_type == _ITERATION]
     for row in rows:
         if row.error_occurred:
@@ -96,8 +96,7 @@ def read_google_benchmark(path: Path, connection: duckdb.DuckDBPyConnection) -> 
     kernels = [row for row in rows if row.is_kernel]
     if not kernels:
         raise RunInvalid(
-            f"{path}: has no rows of kernels; make it with iree-benchmark-module --dispatch_statistics=true, which "
-            "local devices can"
+            f"{path}: has no kernel rows; run iree-benchmark-module with --dispatch_statistics=true on a local device"
         )
     fill_totals(connection, [_total(path, row) for row in kernels])
     calls = [row for row in rows if row.calls is None and row.function in {kernel.function for kernel in kernels}]
@@ -105,14 +104,14 @@ def read_google_benchmark(path: Path, connection: duckdb.DuckDBPyConnection) -> 
 
 
 def _total(path: Path, row: _Row) -> Total:
-    # A device that does not tell the time over workers has none, which is not the same as 0.
+    # A device without CPU time reports 0; that is unknown, not zero.
     cpu_ns = _whole_ns(path, row, row.cpu_time) if row.cpu_time else None
     calls = _whole(path, row, (row.calls or 0) * row.iterations)
     return row.kernel, calls, _whole_ns(path, row, row.real_time), cpu_ns
 
 
 def _whole_ns(path: Path, row: _Row, time: float) -> int:
-    """A time of one iteration, over all of them."""
+    """A time per iteration, multiplied by the iterations, in ns."""
     if row.time_unit not in NS_OF_UNIT:
         raise RunInvalid(f"{path}: the row {row.name!r} has an unknown time_unit {row.time_unit[:20]!r}")
     return _whole(path, row, time * NS_OF_UNIT[row.time_unit] * row.iterations)
@@ -120,23 +119,23 @@ def _whole_ns(path: Path, row: _Row, time: float) -> int:
 
 def _whole(path: Path, row: _Row, value: float) -> int:
     if not 0 <= value < INTEGER_LIMIT:
-        raise RunInvalid(f"{path}: the row {row.name!r} has times, calls or iterations that nothing can have")
+        raise RunInvalid(f"{path}: the row {row.name!r} has impossible times, calls or iterations")
     return round(value)
 
 
 def _header(path: Path, context: _Context, calls: list[_Row]) -> RunHeader:
-    """What the file tells of the calls of functions, and of the machine."""
+    """The header: calls of the function, if there is only one, and the machine."""
     functions = {row.function for row in calls}
-    one = len(functions) == 1
+    is_single = len(functions) == 1
     version = context.library_version
     return structs.replace(
         UNTOLD_HEADER,
         command=() if context.executable is None else (context.executable,),
-        function=functions.pop() if one else UNKNOWN,
-        iterations=_whole(path, calls[0], sum(row.iterations for row in calls)) if one else UNKNOWN,
-        elapsed_ns=sum(_whole_ns(path, row, row.real_time) for row in calls) if one else UNKNOWN,
+        function=functions.pop() if is_single else UNKNOWN,
+        iterations=_whole(path, calls[0], sum(row.iterations for row in calls)) if is_single else UNKNOWN,
+        elapsed_ns=sum(_whole_ns(path, row, row.real_time) for row in calls) if is_single else UNKNOWN,
         tools=() if version is None else (f"Google Benchmark {version}",),
-        diagnostics=(means_only("Google Benchmark"),),
+        diagnostics=(means_only_note("Google Benchmark"),),
         machine=Machine(
             host=context.host_name or UNKNOWN,
             cpu_model=UNKNOWN,
@@ -151,9 +150,9 @@ def _known(count: int | None) -> Integer:
 
 
 def _recorded_ns(date: str | None) -> Integer:
-    """When a program began, of a date such as 2026-11-23T06:09:31+00:00; one without a zone tells no time."""
+    """The start of the program, from a date such as 2026-11-23T06:09:31+00:00; unknown without a time zone."""
     try:
-        told = datetime.fromisoformat(date or "")
+        start = datetime.fromisoformat(date or "")
     except ValueError:
         return UNKNOWN
-    return UNKNOWN if told.tzinfo is None else recorded_at(told)
+    return UNKNOWN if start.tzinfo is None else recorded_at(start)

@@ -1,7 +1,7 @@
-"""CSV files of IREE's own hook: the calls of workgroups of one kernel on one thread, with the events counted in each.
+"""Reader of CSV files of IREE's own hook: workgroup calls of one kernel on one thread, with event counts.
 
-The columns are `thread`, `cpu`, `node`, `duration_us` and one for each event. The file says of no call which kernel it
-was of: IREE's hook records one at a time (`IREE_HOOK_FILTER_NAME`), whose name the user gives again.
+The columns are `thread`, `cpu`, `node`, `duration_us` and one per event. The file does not name the kernel: IREE's hook
+records one kernel at a time (`IREE_HOOK_FILTER_NAME`), and the user passes its name again.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from msgspec import structs
 from tracemap.errors import RunEmpty, RunInvalid, UsageInvalid, check_limits
 from tracemap.measurements.badcells import explain_bad_cell
 from tracemap.measurements.columns import (
-    calls_of_workgroups,
     check_width,
     csv_rows,
     csv_sql,
     events_sql,
     file_columns,
     metrics_of,
+    workgroup_calls_note,
 )
 from tracemap.measurements.foreign.rows import ForeignRun
 from tracemap.measurements.model import COLUMNS, STEP_METRICS, UNTOLD_HEADER, Clock, Run
@@ -35,28 +35,28 @@ FIXED = ("thread", "cpu", "node", "duration_us")
 """The first columns."""
 
 _TABLE = "hook_rows"
-# What a workgroup takes on its worker is a part of the time over workers; how long the dispatch took is not known.
+# The time of a workgroup on its worker is part of the CPU time; the wall time of the dispatch is unknown.
 _ROWS = "SELECT * EXCLUDE duration_ns REPLACE ({kernel} AS kernel, duration_ns AS cpu_ns) FROM ({events})"
 
 
 def read_hook_csv(path: Path, connection: duckdb.DuckDBPyConnection, kernel: str) -> ForeignRun:
-    """Read such a file, whose calls are of a kernel; the table `hook_rows` in the connection is overwritten.
+    """Read the calls of a kernel; overwrites the table `hook_rows` of the connection.
 
     Raises:
         RunEmpty: there are no calls.
-        RunInvalid: its columns are not parted by one separator, or a cell is not what its column says.
+        RunInvalid: the columns have several separators, or a cell does not have its column's type.
         UsageInvalid: no kernel is named.
     """
     with csv_rows(path) as rows:
         names = tuple(map(plain_cell, next(rows, ())))
         check_width(path, len(names))
-        if len(names) < len(FIXED):  # the file was recognised by columns that any of them part
-            raise RunInvalid(f"{path}: commas, semicolons and tabs part its columns; part all by commas")
+        if len(names) < len(FIXED):  # the file was recognized with any mix of separators
+            raise RunInvalid(f"{path}: its columns are separated by commas, semicolons and tabs; use only commas")
         if not any(itertools.islice(rows, 1)):
             raise RunEmpty(f"{path}: holds no call")
     if not kernel:
         raise UsageInvalid(
-            f"{path}: is of IREE's hook, which does not write which kernel the calls are of; name it with --dispatch"
+            f"{path}: comes from IREE's hook, which does not record the kernel's name; pass it with --dispatch"
         )
     _check_events(path, names[len(FIXED) :])
     columns = _typed(path, connection, names)
@@ -67,26 +67,26 @@ def read_hook_csv(path: Path, connection: duckdb.DuckDBPyConnection, kernel: str
         connection.execute(f"CREATE OR REPLACE TEMP TABLE {_TABLE} AS {query}")
     except reading_errors() as error:
         raise explain_bad_cell(table, error) from error
-    header = structs.replace(UNTOLD_HEADER, diagnostics=(calls_of_workgroups("IREE's hook"),))
+    header = structs.replace(UNTOLD_HEADER, diagnostics=(workgroup_calls_note("IREE's hook"),))
     return ForeignRun(header, connection.sql(f"SELECT * FROM {_TABLE}"))
 
 
 def _check_events(path: Path, events: tuple[str, ...]) -> None:
-    """Refuse names of events that mean something else in a run."""
+    """Reject names of events that have another meaning in a run."""
     for name in events:
         if name.strip().lower() in COLUMNS or name in STEP_METRICS:
-            raise RunInvalid(f"{path}: has an event {name!r}, which is a column of runs; rename it")
+            raise RunInvalid(f"{path}: the event {name!r} has the name of a column of runs; rename it")
 
 
 def _typed(path: Path, connection: duckdb.DuckDBPyConnection, names: tuple[str, ...]) -> list[tuple[str, str]]:
-    """Name and SQL type of each column: events are counted in whole numbers, unless they were scaled."""
+    """Name and SQL type of each column; events are integers unless the tool scaled them."""
     texts = csv_sql(path, ["VARCHAR"] * len(names))
     values = (f"TRY_CAST({quoted(f'c{index}')} AS DOUBLE)" for index in range(len(FIXED), len(names)))
     fractions = ", ".join(["0", *(f"count(*) FILTER (isfinite({v}) AND {v} <> trunc({v}))" for v in values)])
     try:
-        ((_, *found),) = connection.execute(f"SELECT {fractions} FROM {texts}").fetchall()
+        ((_, *counts),) = connection.execute(f"SELECT {fractions} FROM {texts}").fetchall()
     except reading_errors() as error:
-        check_limits(error)  # of all else the scan of all cells will say where
-        found = [0] * (len(names) - len(FIXED))
-    types = ["VARCHAR", "BIGINT", "BIGINT", "DOUBLE", *("DOUBLE" if count else "BIGINT" for count in found)]
+        check_limits(error)  # for all other errors, the later scan of all cells names the place
+        counts = [0] * (len(names) - len(FIXED))
+    types = ["VARCHAR", "BIGINT", "BIGINT", "DOUBLE", *("DOUBLE" if count else "BIGINT" for count in counts)]
     return list(zip(names, types, strict=True))

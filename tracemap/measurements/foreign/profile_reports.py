@@ -1,8 +1,8 @@
-"""What the commands of iree-profile print for people with `--format=jsonl`, as far as it tells times of kernels.
+"""Reader of iree-profile's reports (`--format=jsonl`) with times of kernels.
 
-`dispatch`, `executable` and `statistics` print sums for each kernel; with `--dispatch_events` each dispatch has a row
-of its own. These rows do not tell what was recorded into the command buffers, so the sites of a shared kernel cannot be
-told apart: the export, `iree-profile export --format=ireeperf-jsonl`, tells that too.
+`dispatch`, `executable` and `statistics` print sums per kernel; with `--dispatch_events`, a row per dispatch. These
+rows lack the contents of command buffers, so the sites of a shared kernel are not distinguishable. The export
+(`iree-profile export --format=ireeperf-jsonl`) has them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from msgspec import structs
 
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import RunEmpty, RunInvalid
-from tracemap.measurements.foreign.rows import ForeignRun, means_only, rows_of_totals, select_totals
+from tracemap.measurements.foreign.rows import ForeignRun, means_only_note, rows_of_totals, select_totals
 from tracemap.measurements.model import UNTOLD_HEADER, Clock
 from tracemap.measurements.sql import damage_of, literal, reading_errors, table_of
 from tracemap.units import plural
@@ -40,9 +40,9 @@ _FIELDS: Final = {
     "duration_ns": "BIGINT",
     "workgroup_count": "BIGINT[]",
 }
-"""The fields that are read, of all rows together."""
+"""The fields that are read, over all types of rows."""
 
-# The families of rows that tell times of kernels: those of devices, and those of workers of the host.
+# The families of rows with times of kernels: of devices, and of workers on the host.
 _EVENTS: Final = ("dispatch_event", "host_dispatch_event")
 _SUMS: Final = (
     ("dispatch_group", "host_dispatch_group"),
@@ -69,11 +69,11 @@ FROM report_rows WHERE family = {family} ORDER BY start_ns, submission_id
 
 
 def read_report(path: Path, connection: duckdb.DuckDBPyConnection) -> ForeignRun:
-    """Read such a file; the tables `report_rows` and of totals in the connection are overwritten.
+    """Read a report; overwrites the tables `report_rows` and `kernel_totals` of the connection.
 
     Raises:
         RunEmpty: no dispatch was recorded.
-        RunInvalid: it is no such file, a damaged one, or tells no times of kernels.
+        RunInvalid: the file is not such a report, is damaged, or has no times of kernels.
     """
     fields = ", ".join(f"{name}: '{kind}'" for name, kind in _FIELDS.items())
     try:
@@ -85,29 +85,29 @@ def read_report(path: Path, connection: duckdb.DuckDBPyConnection) -> ForeignRun
 
 
 def _read(path: Path, connection: duckdb.DuckDBPyConnection) -> ForeignRun:
-    found = {family for (family,) in connection.execute("SELECT DISTINCT family FROM report_rows").fetchall()}
-    known = [family for pair in (_EVENTS, *_SUMS) for family in pair if family in found]
+    families = {family for (family,) in connection.execute("SELECT DISTINCT family FROM report_rows").fetchall()}
+    known = [family for pair in (_EVENTS, *_SUMS) for family in pair if family in families]
     if len(known) > 1:
         raise RunInvalid(
-            f"{path}: holds what several commands of iree-profile printed ({', '.join(known)}), of which each tells "
-            "the same times; keep what one of them printed"
+            f"{path}: has the output of several commands of iree-profile ({', '.join(known)}), which repeat the same "
+            "times; keep the output of one command"
         )
     if not known:
-        raise _nothing_told(path, found)
+        raise _no_times(path, families)
     (family,) = known
     ((absent,),) = connection.execute(
         f"SELECT count(*) FROM report_rows WHERE family = '{family}' AND coalesce(key, function_name) IS NULL"
     ).fetchall()
     if absent:
-        raise RunInvalid(f"{path}: {plural(int(absent), 'row')} of the type {family} without a kernel's name")
+        raise RunInvalid(f"{path}: {plural(int(absent), 'row')} of type {family} without a kernel's name")
     return _events(connection, family) if family in _EVENTS else _sums(path, connection, family)
 
 
-def _nothing_told(path: Path, found: set[str | None]) -> RunInvalid | RunEmpty:
-    if found & {"dispatch_summary", "executable_summary", "statistics_summary"}:
-        return RunEmpty(f"{path}: the profile holds no dispatch: nothing ran, or host execution was not profiled")
+def _no_times(path: Path, families: set[str | None]) -> RunInvalid | RunEmpty:
+    if families & {"dispatch_summary", "executable_summary", "statistics_summary"}:
+        return RunEmpty(f"{path}: the profile has no dispatch: nothing ran, or host execution was not profiled")
     return RunInvalid(
-        f"{path}: this output of iree-profile does not tell the times of all kernels; make one with "
+        f"{path}: this output of iree-profile does not have the times of all kernels; use "
         "`iree-profile export --format=ireeperf-jsonl`"
     )
 
@@ -125,20 +125,20 @@ def _sums(path: Path, connection: duckdb.DuckDBPyConnection, family: str) -> For
     on_host = "host" in family
     cpu_ns = "coalesce(total_tile_duration_sum_ns, tile_duration_sum_ns)" if on_host else "CAST(NULL AS BIGINT)"
     select_totals(connection, _OF_KERNELS.format(cpu_ns=cpu_ns, family=literal(family)))
-    ((untold,),) = connection.execute(
+    ((incomplete,),) = connection.execute(
         "SELECT count(*) FROM kernel_totals WHERE calls IS NULL OR (calls > 0 AND duration_ns IS NULL)"
     ).fetchall()
-    if untold:
+    if incomplete:
         raise RunInvalid(
-            f"{path}: {plural(int(untold), 'kernel')} without a time or a number of calls (a device's ticks that "
-            "nothing brings to nanoseconds); profile the program again"
+            f"{path}: {plural(int(incomplete), 'kernel')} without a time or a number of calls (device ticks that "
+            "cannot be converted to nanoseconds); profile the program again"
         )
-    header = structs.replace(UNTOLD_HEADER, diagnostics=(means_only("iree-profile"), *_filtered(connection)))
+    header = structs.replace(UNTOLD_HEADER, diagnostics=(means_only_note("iree-profile"), *_filtered(connection)))
     return ForeignRun(header, rows_of_totals(connection, path))
 
 
 def _filtered(connection: duckdb.DuckDBPyConnection) -> tuple[Diagnostic, ...]:
-    """What is to be known where only some of the dispatches were printed."""
+    """A note if the report has only some of the dispatches."""
     filters = connection.execute("SELECT DISTINCT filter FROM report_rows WHERE filter <> '*' ORDER BY 1").fetchall()
-    told = [f"iree-profile printed only what --filter={text[:80]!r} lets through" for (text,) in filters[:1]]
-    return tuple(Diagnostic("filtered", text) for text in told)
+    texts = [f"iree-profile printed only the dispatches that match --filter={text[:80]!r}" for (text,) in filters[:1]]
+    return tuple(Diagnostic("filtered", text) for text in texts)

@@ -1,4 +1,4 @@
-"""Rows that readers of other formats make: launches, totals, lines."""
+"""Helpers of foreign readers: lines of text, launches and totals as DuckDB tables."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 # ---- run
 #
-# What a file of another tool becomes: the header and the events of a run.
+# The header and the events of a run, read from another tool's file.
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignRun:
-    """A run that is still to be written: `events` is read when it is, on the connection that it is of."""
+    """A run before it is written. `events` is lazy: writing evaluates it on its connection."""
 
     header: RunHeader
     events: duckdb.DuckDBPyRelation
@@ -36,7 +36,7 @@ class ForeignRun:
 
 # ---- lines
 #
-# Text of other tools, line by line, as a table of DuckDB: what a line says is told by regular expressions in SQL.
+# Text of other tools, line by line, as a DuckDB table; regular expressions in SQL parse the lines.
 
 
 _LOADED = """
@@ -48,10 +48,10 @@ _LINES = "auto_detect=false, header=false, delim='\x01', quote='', escape='', co
 
 
 def load_lines(path: Path, connection: duckdb.DuckDBPyConnection, table: str, columns: str) -> None:
-    """Make a table of a text: `number` of each line that is not empty, from 1, and columns in SQL of its `line`.
+    """Create a table of a text's lines: their `number`, from 1, and SQL columns computed from `line`.
 
     Raises:
-        RunInvalid: it is no text, or a line has no end.
+        RunInvalid: the file is not text, or a line has no end.
     """
     try:
         connection.execute(_LOADED.format(table=table, columns=columns, rows=table_of("read_csv", path, _LINES)))
@@ -59,23 +59,23 @@ def load_lines(path: Path, connection: duckdb.DuckDBPyConnection, table: str, co
         raise RunInvalid(f"{path}: cannot be read as lines of text: {damage_of(error)}") from error
 
 
-def not_understood(path: Path, number: int, line: str, what: str) -> RunInvalid:
-    """The error for a line that is not what the others are; `what` they are."""
-    return RunInvalid(f"{path}, line {number}: {for_terminal(start_of(line, 80))!r} is no {what}")
+def unknown_line_error(path: Path, number: int, line: str, expected: str) -> RunInvalid:
+    """The error for a line that is not an `expected` one."""
+    return RunInvalid(f"{path}, line {number}: {for_terminal(start_of(line, 80))!r} is no {expected}")
 
 
 # ---- launches
 #
-# Launches of kernels on a GPU, as tools of its maker list them: a table of events, and the order where it tells sites.
+# Launches of kernels on a GPU, from the vendor's tools: a table of events, with the order of launches if known.
 #
-# On one queue (a stream of CUDA's) kernels run in the order in which they were launched, which the program has: then
-# each row has its place in it, and attribution finds the site (`attribution.join.schedule_nfa`). Of several queues no
-# order is known.
+# On one queue (a CUDA stream), kernels run in the order of their launches, which is an order of the program. Each row
+# then has its position in that order, and attribution infers the site (`attribution.join.schedule_nfa`). Across several
+# queues the order is unknown.
 
 
 LAUNCHES_TABLE: Final = "gpu_launches"
 QUEUE: Final = "thread"
-"""The column of the queue that a row ran on, of which all of one process, device and stream have the same."""
+"""The column with the queue of a row: one process, device and stream is one queue."""
 EVENT_COLUMNS: Final = {
     "kind": "VARCHAR",
     "kernel": "VARCHAR",
@@ -87,7 +87,7 @@ EVENT_COLUMNS: Final = {
     "workgroups_z": "BIGINT",
 }
 _PART: Final = 1_000_000
-"""Cells that are handed over at once."""
+"""Cells per batch."""
 _QUEUES: Final = f"SELECT count(DISTINCT {QUEUE}) FROM {LAUNCHES_TABLE} WHERE kind = 'dispatch'"
 _NUMBERED: Final = f"""
 SELECT * EXCLUDE number, CASE WHEN kind = 'dispatch' THEN
@@ -100,7 +100,7 @@ _PLAIN: Final = f"SELECT * EXCLUDE number FROM {LAUNCHES_TABLE} ORDER BY start_n
 def fill_launches(
     connection: duckdb.DuckDBPyConnection, metrics: Mapping[str, str], rows: Iterable[tuple[Any, ...]]
 ) -> int:
-    """Make the table of rows with `EVENT_COLUMNS` and metrics (names and SQL types); how many there are."""
+    """Create the table from rows with `EVENT_COLUMNS` and metrics (names and SQL types); return the number of rows."""
     columns = {"number": "BIGINT", **EVENT_COLUMNS, **{quoted(name): kind for name, kind in metrics.items()}}
     fill(connection, LAUNCHES_TABLE, columns, ())
     count = 0
@@ -117,27 +117,27 @@ def fill_launches(
 def select_launches(
     connection: duckdb.DuckDBPyConnection,
 ) -> tuple[duckdb.DuckDBPyRelation, tuple[Diagnostic, ...]]:
-    """The events of the table, in order, and what is to be said of them."""
+    """The events of the table, in order, and notes about them."""
     ((queues,),) = connection.execute(_QUEUES).fetchall()
     if queues <= 1:
         return connection.sql(_NUMBERED), ()
     text = (
-        f"kernels ran on {queues} queues (processes, devices or streams), which tell no order: which site of a shared "
-        "kernel a launch was of is not known"
+        f"kernels ran on {queues} queues (processes, devices or streams), so the order of launches is unknown: "
+        "launches of a shared kernel cannot be assigned to one of its sites"
     )
     return connection.sql(_PLAIN), (Diagnostic("several-queues", text),)
 
 
 # ---- totals
 #
-# Kernels of which others tell only how often they were called and how long that took in all, as rows of a run.
+# Rows of a run, from totals per kernel: number of calls and total time.
 #
-# A run has a row for each event, so that sums and numbers of calls are exact. What each call took is not told: all get
-# the mean, in whole nanoseconds that add up to the sum.
+# The run gets one row per call, so that sums and numbers of calls are exact. The times of single calls are unknown: all
+# get the mean, in whole nanoseconds that add up to the total.
 
 
 MOST_CALLS: Final = 20_000_000
-"""Of a file. Rows of equal values take little room, but each is gone through."""
+"""Most calls of a file. Rows of equal values take little space, but each one takes time."""
 
 TOTALS_TABLE: Final = "kernel_totals"
 _SCHEMA = "kernel VARCHAR, calls HUGEINT, duration_ns HUGEINT, cpu_ns HUGEINT"
@@ -150,11 +150,11 @@ _PART_OF_TOTAL = "CAST({name} // calls + CAST(number < {name} % calls AS BIGINT)
 _TIMES = ("duration_ns", "cpu_ns")
 
 Total = tuple[str, int, int | None, int | None]
-"""A kernel, how many calls it had, and its duration and CPU time over all of them, in ns (None: not told)."""
+"""A kernel, its number of calls, and the wall and CPU time of all calls, in ns (None: unknown)."""
 
 
 def fill_totals(connection: duckdb.DuckDBPyConnection, totals: Iterable[Total]) -> None:
-    """Make the table of totals of those that were read."""
+    """Create the table of totals from rows."""
     connection.execute(f"CREATE OR REPLACE TEMP TABLE {TOTALS_TABLE} ({_SCHEMA})")
     rows: Sequence[Total] = list(totals)
     if rows:
@@ -162,17 +162,17 @@ def fill_totals(connection: duckdb.DuckDBPyConnection, totals: Iterable[Total]) 
 
 
 def select_totals(connection: duckdb.DuckDBPyConnection, query: str) -> None:
-    """Make it of a SELECT of kernel, calls, duration_ns and cpu_ns."""
+    """Create the table of totals from a SELECT of kernel, calls, duration_ns and cpu_ns."""
     fill_totals(connection, ())
     connection.execute(f"INSERT INTO {TOTALS_TABLE} {query}")
 
 
 def rows_of_totals(connection: duckdb.DuckDBPyConnection, path: Path) -> duckdb.DuckDBPyRelation:
-    """The table as the events of a run: a row for each call; a kernel that was not called has none.
+    """The table of totals as the events of a run: a row per call.
 
     Raises:
-        RunEmpty: nothing was called.
-        RunInvalid: more was called than there can be rows, or a time is negative.
+        RunEmpty: no kernel was called.
+        RunInvalid: there are more than `MOST_CALLS` calls, or a time is negative.
     """
     negative = " OR ".join(f"{name} < 0" for name in ("calls", *_TIMES))
     ((calls, wrong, *known),) = connection.execute(
@@ -185,17 +185,17 @@ def rows_of_totals(connection: duckdb.DuckDBPyConnection, path: Path) -> duckdb.
         raise RunEmpty(f"{path}: no kernel was called")
     if calls > MOST_CALLS:
         raise RunInvalid(
-            f"{path}: has {int(calls):,} calls of kernels, and at most {MOST_CALLS:,} are read; measure "
+            f"{path}: has {int(calls):,} calls of kernels, more than the limit of {MOST_CALLS:,}; measure "
             "fewer iterations"
         )
     columns = [_PART_OF_TOTAL.format(name=name) for name, count in zip(_TIMES, known, strict=True) if count]
     return connection.sql(_ROWS.format(columns=", ".join(columns)))
 
 
-def means_only(whose: str) -> Diagnostic:
-    """What a reader must know of such a run."""
+def means_only_note(source: str) -> Diagnostic:
+    """The note on a run that was made from totals."""
     text = (
-        f"{whose} tells of each kernel how often it was called and how long that took in all: sums are exact, each "
-        "call is shown with the mean; what differs from call to call, or between the sites of a kernel, is not known"
+        f"{source} has only the number of calls and the total time of each kernel: sums are exact, but every call "
+        "shows the mean; differences between calls, or between the sites of a kernel, are unknown"
     )
     return Diagnostic(MEANS_ONLY, text)

@@ -1,9 +1,9 @@
-"""What `tracy-csvexport` prints of a capture: zones of kernels among those of the runtime's own functions.
+"""Reader of `tracy-csvexport` output: zones of kernels among zones of the runtime's own functions.
 
-Its columns are joined without quotes (csvexport/src/csvexport.cpp of Tracy, the same from 0.9 to 0.14): the sums of
-each zone; with `-u` each zone that was entered; with `-g` those of GPUs. The runtime has zones of its functions, which
-contain those of kernels and are left out: their source is a file of C or C++. A kernel's zone on the CPU is the call of
-one workgroup. The embedded programs of IREE have no commas in the names of kernels.
+Columns are joined without quotes (csvexport/src/csvexport.cpp of Tracy, the same from 0.9 to 0.14). By default the
+table has sums per zone; with `-u` every entry of a zone; with `-g` the zones of GPUs. Zones of runtime functions
+contain those of kernels and are left out; their source file is C or C++. A kernel's zone on the CPU is the call of one
+workgroup. Kernel names of IREE's embedded programs contain no commas.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from msgspec import structs
 
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import RunInvalid
-from tracemap.measurements.columns import calls_of_workgroups
+from tracemap.measurements.columns import workgroup_calls_note
 from tracemap.measurements.foreign.rows import (
     ForeignRun,
     load_lines,
-    means_only,
-    not_understood,
+    means_only_note,
     rows_of_totals,
     select_totals,
+    unknown_line_error,
 )
 from tracemap.measurements.model import UNTOLD_HEADER, Clock
 from tracemap.measurements.sql import literal
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 
 
 class Zones(enum.Enum):
-    """Which of the three tables it is: by the columns that it has."""
+    """The three tables, with their columns."""
 
     SUMS = ("name", "src_file", "src_line", "total_ns", "total_perc", "counts", "mean_ns", "min_ns", "max_ns", "std_ns")
     EACH = ("name", "src_file", "src_line", "ns_since_start", "exec_time_ns")
-    """Later versions have further ones: `thread`, `value`."""
+    """Later versions have more columns: `thread`, `value`."""
     OF_GPU = ("name", "src_file", "time from start of program", "gpu execution time")
 
 
@@ -58,25 +58,25 @@ _FIELDS: Final = {
     Zones.OF_GPU: ("name", "file", "start_ns", "duration_ns"),
 }
 _OWN: Final = "regexp_matches(zone.file, '[.](c|cc|cpp|cxx|h|hh|hpp|inl|cu|hip|m|mm)$')"
-"""Whether a zone is of the runtime's own code."""
+"""SQL condition: a zone belongs to the runtime's own code."""
 
 _LIKE_ROW: Final = f"regexp_matches(line, '^{_TEXT}{_SEPARATOR}[^,;\\t]*{_SEPARATOR}[0-9]+{_SEPARATOR}')"
-"""Whether a line begins as a row does. Others are further lines of a zone's text, or of plots (-p)."""
+"""SQL condition: a line begins like a row. Other lines continue a zone's text, or belong to plots (-p)."""
 
 _TABLE: Final = "tracy_zones"
 
 
 def zones_of(names: list[str]) -> Zones | None:
-    """The table that has these columns, in small letters; None: it is none of Tracy's."""
+    """The table with these lower-case columns; None if it is not Tracy's."""
     return next((zones for zones in Zones if tuple(names[: len(zones.value)]) == zones.value), None)
 
 
 def read_tracy(path: Path, connection: duckdb.DuckDBPyConnection, zones: Zones) -> ForeignRun:
-    """Read such a file; the tables `tracy_zones` and of totals in the connection are overwritten.
+    """Read a table of zones; overwrites the tables `tracy_zones` and `kernel_totals` of the connection.
 
     Raises:
         RunEmpty: no kernel was called.
-        RunInvalid: a line is not what its columns say, or no zone is a kernel's.
+        RunInvalid: a line does not match its columns, or no zone belongs to a kernel.
     """
     pattern = "^" + _SEPARATOR.join(_PATTERNS[zones])
     fields = ", ".join(literal(name) for name in _FIELDS[zones])
@@ -86,38 +86,38 @@ def read_tracy(path: Path, connection: duckdb.DuckDBPyConnection, zones: Zones) 
         f"SELECT number, line FROM {_TABLE} WHERE {last} = '' AND number > 1 AND ({_LIKE_ROW} OR {_is_sum(zones)}) "
         "ORDER BY number LIMIT 1"
     ).fetchall():
-        raise not_understood(path, number, line, "row of tracy-csvexport")
+        raise unknown_line_error(path, number, line, "row of tracy-csvexport")
     ((count, own),) = connection.execute(
         f"SELECT count(*), count(*) FILTER ({_OWN}) FROM {_TABLE} WHERE {last} <> ''"
     ).fetchall()
     if count == own:
         raise RunInvalid(
-            f"{path}: of its {plural(int(count), 'row')} none is a kernel's: IREE's instrumented runtime tells kernels "
-            "apart with --device=local-sync, not with local-task"
+            f"{path}: none of its {plural(int(count), 'row')} is the zone of a kernel: IREE's instrumented runtime "
+            "has such zones with --device=local-sync, not with local-task"
         )
     connection.execute(f"DELETE FROM {_TABLE} WHERE {last} = '' OR {_OWN}")
-    return _sums(path, connection) if zones is Zones.SUMS else _each(connection, zones, own)
+    return _sums(path, connection) if zones is Zones.SUMS else _single_zones(connection, zones, own)
 
 
 def _is_sum(zones: Zones) -> str:
-    """Texts of zones may have several lines; sums have none of these, so that every line is a row."""
+    """SQL condition: every line is a row. Only sums have no texts of zones, which may span several lines."""
     return "true" if zones is Zones.SUMS else "false"
 
 
 def _sums(path: Path, connection: duckdb.DuckDBPyConnection) -> ForeignRun:
     cells = f"zone.name, {_number('counts')}, CAST(NULL AS BIGINT), {_number('total_ns')}"
     select_totals(connection, f"SELECT {cells} FROM {_TABLE}")
-    told = (means_only("Tracy's table of zones"), calls_of_workgroups("Tracy"))
-    return ForeignRun(structs.replace(UNTOLD_HEADER, diagnostics=told), rows_of_totals(connection, path))
+    notes = (means_only_note("Tracy's table of zones"), workgroup_calls_note("Tracy"))
+    return ForeignRun(structs.replace(UNTOLD_HEADER, diagnostics=notes), rows_of_totals(connection, path))
 
 
-def _each(connection: duckdb.DuckDBPyConnection, zones: Zones, own: int) -> ForeignRun:
+def _single_zones(connection: duckdb.DuckDBPyConnection, zones: Zones, own: int) -> ForeignRun:
     on_gpu = zones is Zones.OF_GPU
-    told = () if on_gpu else (calls_of_workgroups("Tracy"),)
+    notes = () if on_gpu else (workgroup_calls_note("Tracy"),)
     if own:
         text = f"{format_count(own)} zones of the runtime's own functions are left out; they contain those of kernels"
-        told = (*told, Diagnostic("zones-left-out", text))
-    header = structs.replace(UNTOLD_HEADER, clock=Clock.DEVICE if on_gpu else Clock.HOST, diagnostics=told)
+        notes = (*notes, Diagnostic("zones-left-out", text))
+    header = structs.replace(UNTOLD_HEADER, clock=Clock.DEVICE if on_gpu else Clock.HOST, diagnostics=notes)
     times = ("start_ns", "duration_ns") if on_gpu else ("start_ns", "cpu_ns")
     cells = ", ".join(f"{_number(name)} AS {name}" for name in times)
     thread = "" if on_gpu else ", nullif(zone.thread, '') AS thread"
@@ -130,5 +130,5 @@ def _each(connection: duckdb.DuckDBPyConnection, zones: Zones, own: int) -> Fore
 
 
 def _number(field: str) -> str:
-    # Digits, and no more than fit: the pattern says so, but SQL may look at rows before it leaves them out.
+    # The pattern guarantees a number that fits, but SQL may evaluate rows before it filters them out.
     return f"TRY_CAST(zone.{field} AS BIGINT)"
