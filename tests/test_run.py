@@ -273,7 +273,7 @@ def test_one_of_several_functions_that_take_inputs_is_named(built: Built, tmp_pa
     for command in ("run", "benchmark"):
         done = run_cli(command, built("hand_multifunc"), cwd=tmp_path)
         assert done.returncode == 2
-        assert "name one with --function: encode, decode, roundtrip, no_compute [function-unknown]\n" in done.stderr
+        assert "select one with --function: encode, decode, roundtrip, no_compute [function-unknown]\n" in done.stderr
 
 
 def test_a_program_that_fails_says_why(several: Path, tmp_path: Path) -> None:

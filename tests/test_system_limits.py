@@ -37,7 +37,7 @@ from tracemap.owned.children import start
         (RuntimeError("can't start new thread"), "no more programs or threads"),
         (OSError(errno.EMFILE, os.strerror(errno.EMFILE), "x.csv"), "no more files can be opened"),
         (duckdb.IOException('IO Error: Cannot open file "x": Too many open files'), "no more files can be opened"),
-        (OSError(errno.EFBIG, os.strerror(errno.EFBIG)), "a file may not become as large as it has to"),
+        (OSError(errno.EFBIG, os.strerror(errno.EFBIG)), "a file exceeds the file size limit"),
         (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), "a disk is full"),
         (OSError(errno.EACCES, os.strerror(errno.EACCES)), ""),
         (RuntimeError("Too many open files"), ""),
@@ -60,7 +60,7 @@ def test_files_that_may_not_be_large(built: Built, tmp_path: Path) -> None:
     bundle = shutil.copytree(built("hand_mlp"), tmp_path / "m.tracemap")
     done = of_shell('ulimit -f 4; "$@"', "bench", bundle, cwd=tmp_path)
     assert done.returncode == 2
-    assert done.stderr.startswith("tracemap: error: a file may not become as large as it has to"), done.stderr
+    assert done.stderr.startswith("tracemap: error: a file exceeds the file size limit"), done.stderr
     assert done.stderr.endswith("[system-limit]\n")
 
 

@@ -128,7 +128,7 @@ def test_the_spec_is_not_replaced_without_being_asked(tuned: tuple[Path, Json]) 
         (["--kernel", "nothing"], "no kernel of the bundle is called so"),
         (["--op", "op999"], "no such op"),
         (["--top", "0"], "top"),
-        (["--kernel", "*", "-o", "-", "--format", "json"], "standard output takes one result only"),
+        (["--kernel", "*", "-o", "-", "--format", "json"], "only one result can go to standard output"),
         (["--top", "1"], "has no run that tells which kernels cost the most"),
         (["--kernel", "*", "--function", "nothing"], "the module has no function 'nothing'"),
         (["--kernel", "*", "--input", "3xf32"], "give one --input per argument"),
