@@ -39,7 +39,7 @@ def test_standard_input_is_read_once(built: Built, recorded: Recorded, tmp_path:
 def test_diff_names_its_own_options(recorded: Recorded, tmp_path: Path) -> None:
     run = Path(shutil.copy(recorded("hand_mlp", ".csv"), tmp_path / "run.csv"))
     done = run_cli("diff", run, run, cwd=tmp_path)
-    assert done.stderr.endswith("name it with --map (of diff: --map-a, --map-b) [bundle-missing]\n")
+    assert done.stderr.endswith("name the bundle with --map (diff: --map-a, --map-b) [bundle-missing]\n")
 
 
 def test_pages_of_several_comparisons_in_a_folder(built: Built, tmp_path: Path) -> None:

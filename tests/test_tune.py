@@ -125,11 +125,11 @@ def test_the_spec_is_not_replaced_without_being_asked(tuned: tuple[Path, Json]) 
     ("options", "words"),
     [
         ([], "name what to tune"),
-        (["--kernel", "nothing"], "no kernel of the bundle is called so"),
+        (["--kernel", "nothing"], "the bundle has no such kernel"),
         (["--op", "op999"], "no such op"),
         (["--top", "0"], "top"),
         (["--kernel", "*", "-o", "-", "--format", "json"], "only one result can go to standard output"),
-        (["--top", "1"], "has no run that tells which kernels cost the most"),
+        (["--top", "1"], "has no run, so the most expensive kernels are unknown"),
         (["--kernel", "*", "--function", "nothing"], "the module has no function 'nothing'"),
         (["--kernel", "*", "--input", "3xf32"], "give one --input per argument"),
     ],
