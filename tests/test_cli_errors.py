@@ -250,7 +250,7 @@ def test_bundle_of_which_a_module_is_cut(folder: str, command: tuple[str, ...], 
     (file,) = mlp.glob(f"{folder}/*{'configured' if folder == 'kernels' else ''}.mlir")
     os.truncate(file, 100)
     said = refused("bundle-invalid", *command, cwd=tmp_path)
-    assert re.search(rf"hand_mlp\.tracemap/{folder}/\w+\.mlir: damaged \(\S.+\); build the bundle again", said), said
+    assert re.search(rf"hand_mlp\.tracemap/{folder}/\w+\.mlir: is damaged \(\S.+\); build the bundle again", said), said
 
 
 @pytest.mark.parametrize("command", READERS, ids=lambda command: str(command[0]))

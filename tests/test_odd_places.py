@@ -32,7 +32,7 @@ def test_standard_input_is_read_once(built: Built, recorded: Recorded, tmp_path:
     done = run_cli("diff", "-", "-", *maps, cwd=tmp_path, stdin=recorded("hand_mlp", ".csv").read_bytes())
     assert done.returncode == 2
     assert done.stderr == (
-        "tracemap: error: -: is named twice, and can be read only once; write it to a file first [usage-invalid]\n"
+        "tracemap: error: -: is named twice but can be read only once; write it to a file first [usage-invalid]\n"
     )
 
 
