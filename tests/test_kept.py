@@ -22,7 +22,7 @@ from tracemap.graph.documents import Keeping
 from tracemap.mapping.build import BuildRequest, build
 from tracemap.options.compile import BuildOptions
 from tracemap.session.programs import keeping_of
-from tracemap.session.tune import _built, _Kept
+from tracemap.session.tune import _build_with_spec, _WorkCache
 
 SCALE = """module {
   util.global private @w = #stream.parameter.named<"model"::"w"> : tensor<4xf32>
@@ -209,7 +209,7 @@ def test_bundles_that_are_made_of_a_bundle_keep_the_same(referred: bool, kept: B
     target, files = tmp_path / "new.tracemap", {kernel: tmp_path / "edited.mlir"}
     swapped = tracemap.swap(original, files, target, pairs=0, no_verify=True, verify_application=True)
     assert [output.matches for each in swapped.functions for output in each.outputs] == [True]
-    for made in (tracemap.load(target), _built(original, SPEC, _Kept.prepared(tmp_path / "work"))):
+    for made in (tracemap.load(target), _build_with_spec(original, SPEC, _WorkCache.prepare(tmp_path / "work"))):
         assert made.kept_call() == original.kept_call()
         np.testing.assert_array_equal(tracemap.run(made)[0], tracemap.run(original)[0])
 

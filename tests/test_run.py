@@ -236,7 +236,7 @@ def test_compared_outputs_are_kept_too(several: Path, tmp_path: Path) -> None:
         (("--function", "double"), "input-invalid", "--dim N"),
         (("--function", "mix", "--input", "7", "--input", "7"), "input-invalid", "--input=2x3xf32=7"),
         (("--function", "mix", "--input", "@absent.npy", "--input", "7"), "input-invalid", "absent.npy"),
-        (("--output=-",), "function-unknown", "outputs are those of one function"),
+        (("--output=-",), "function-unknown", "several functions have outputs"),
         ((*MIX, "--output=-"), "usage-invalid", "mix returns 2 outputs (tensor<2x3xf32>, i32), 1 given"),
         ((*MIX, "--output=x.npy", "--output=-"), "usage-invalid", "--output=x.npy goes nowhere"),
         ((*MIX, "--output=@a.npy", "--output=@a.npy"), "usage-invalid", "a.npy"),

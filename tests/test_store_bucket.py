@@ -278,7 +278,7 @@ def test_a_bucket_that_cannot_be_written_is_said(bundle: Path, runs: list[Path])
 
 @with_bucket
 def test_spark_reads_folders_only(store: str) -> None:
-    assert "Spark reads stores in folders only" in failed("store", "query", "--store", store, "--engine", "local[*]")
+    assert "Spark reads only stores in folders" in failed("store", "query", "--store", store, "--engine", "local[*]")
 
 
 # ---- addresses

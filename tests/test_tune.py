@@ -124,7 +124,7 @@ def test_the_spec_is_not_replaced_without_being_asked(tuned: tuple[Path, Json]) 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ([], "name what to tune"),
+        ([], "select kernels to tune"),
         (["--kernel", "nothing"], "the bundle has no such kernel"),
         (["--op", "op999"], "no such op"),
         (["--top", "0"], "top"),
