@@ -498,7 +498,7 @@ def test_what_cannot_be_compared_is_refused(built: Built, recorded: Recorded, tm
         ((run, tmp_path / "a.tracemap"), "a run cannot be compared with a bundle that has no run"),
         ((run, "vs", bundle, run), "is a bundle among other arguments"),
         ((run, "vs", run, "--baseline", bundle), "leave vs out"),
-        ((run, "--baseline", bundle, "--format", "csv"), "a table is of one comparison"),
+        ((run, "--baseline", bundle, "--format", "csv"), "holds only one comparison"),
     ):
         done = run_cli("diff", *arguments)
         assert done.returncode == 2, arguments

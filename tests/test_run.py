@@ -52,7 +52,7 @@ def test_functions_without_inputs_are_called_at_once(several: Path) -> None:
     assert done.returncode == 0
     assert done.stdout.startswith(plain(several, "--function=constants").stdout)
     assert done.stdout.count("EXEC @") == 2
-    assert done.stderr == "not called, as it takes inputs: mix, double, narrow; name a function with --function\n"
+    assert done.stderr == "not called, since they take inputs: mix, double, narrow; select a function with --function\n"
 
 
 def test_names_of_functions_do_not_steer_terminals(several: Path) -> None:

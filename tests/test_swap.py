@@ -327,7 +327,7 @@ def test_functions_are_chosen_as_run_does(source: str, tmp_path: Path) -> None:
     (function,) = json.loads(done.stdout)["functions"]
     assert (function["function"], function["inputs"], function["failure"]) == ("plain", [], "")
     assert function["outputs"] == [{"place": 0, "type": "4xf32", "said": "as expected", "matches": True}]
-    assert "not called, as it takes inputs: f; name a function with --function" in done.stderr
+    assert "not called, since they take inputs: f; select a function with --function" in done.stderr
 
 
 def test_the_original_does_not_take_its_own_place(bundle: Path, source: str, tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def test_a_current_folder_that_is_gone(tmp_path: Path) -> None:
     done = of_shell('cd gone; rmdir ../gone; "$@"', "attribute", "run.csv", cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr == (
-        "tracemap: error: the current folder is not there any more; change into one that is [usage-invalid]\n"
+        "tracemap: error: the current folder was deleted; change to a folder that exists [usage-invalid]\n"
     )
 
 
@@ -167,7 +167,7 @@ def test_processor_time_that_is_used_up_is_named(tmp_path: Path) -> None:
         ["sh", "-c", 'ulimit -t 2; "$@"', "sh", *words], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.returncode == 2
-    assert done.stderr.startswith("tracemap: error: the limit of processor time is reached; raise it: `ulimit -t`")
+    assert done.stderr.startswith("tracemap: error: the limit of CPU time is reached; raise it: `ulimit -t`")
     assert done.stderr.endswith("[system-limit]\n")
 
 
@@ -197,6 +197,6 @@ def test_a_stack_that_is_too_small_is_refused_at_the_start(built: Built, tmp_pat
     done = of_shell('ulimit -s 256; "$@"', "show", built("hand_mlp"), cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
-        "tracemap: error: the stack may have 256 kB, and 512 kB are needed; raise the limit: `ulimit -s` shows it "
+        "tracemap: error: the stack is limited to 256 kB, and 512 kB are needed; raise the limit: `ulimit -s` shows it "
         "[system-limit]\n"
     )

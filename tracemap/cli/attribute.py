@@ -31,8 +31,8 @@ def command(runs: tuple[Path, ...], options: AttributeOptions) -> None:
     from tracemap.session.attribute import attribute, show_attribution
 
     with phases_shown("attribute") as progress:
-        made = attribute(runs, None, options, progress)
+        attributed = attribute(runs, None, options, progress)
     if options.output is None and not is_standard(options.html):
-        show_attribution(made, options, sys.stdout)
+        show_attribution(attributed, options, sys.stdout)
     if options.html is not None and not is_standard(options.html):
         tell(f"page: {options.html}")

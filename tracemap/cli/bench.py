@@ -31,8 +31,8 @@ def command(bundle: Path, options: BenchOptions) -> None:
     from tracemap.session.bench import bench, has_failed, show_bench
 
     with phases_shown("bench") as progress:
-        made = bench(load(bundle), options, progress)
+        results = bench(load(bundle), options, progress)
     if options.output is None:
-        show_bench(made, options, sys.stdout)
-    if has_failed(made):
+        show_bench(results, options, sys.stdout)
+    if has_failed(results):
         sys.exit(1)

@@ -39,7 +39,7 @@ def command(bundle: Path, options: BenchmarkOptions) -> None:
 
     opened = load(bundle)
     with phases_shown("benchmark") as progress:
-        made = benchmark(opened, options, progress)
-    show_times(made, options, sys.stdout)
-    if left_out := not_called(opened, options, [times.function for times in made.functions]):
-        tell(f"not timed, as it takes inputs: {listed(left_out)}; name a function with --function")
+        times = benchmark(opened, options, progress)
+    show_times(times, options, sys.stdout)
+    if left_out := not_called(opened, options, [entry.function for entry in times.functions]):
+        tell(f"not timed, since they take inputs: {listed(left_out)}; select a function with --function")

@@ -45,15 +45,15 @@ def command(bundle: Path, options: RunOptions) -> None:
             done.append(ran)
             _show(ran)
     if left_out := not_called(opened, options, [ran.function for ran in done]):
-        tell(f"not called, as it takes inputs: {listed(left_out)}; name a function with --function")
+        tell(f"not called, since they take inputs: {listed(left_out)}; select a function with --function")
     for ran in done:
         check_matches(ran.function, ran.compared)
 
 
 def _show(ran: Ran) -> None:
-    for place, said in enumerate(ran.inputs):
-        if said.endswith("(made up)"):
-            tell(f"input {place}: {said}")
+    for index, text in enumerate(ran.inputs):
+        if text.endswith("(made up)"):
+            tell(f"input {index}: {text}")
     sys.stdout.write(lines_for_terminal(ran.printed))
     sys.stdout.writelines(lines_for_terminal(f"{output}\n") for output in ran.compared)
     sys.stdout.flush()

@@ -36,7 +36,7 @@ def command(bundle: Path, kernels: tuple[str, ...], options: SwapOptions) -> Non
 
     if options.dump is not None:
         if len(kernels) != 1 or "=" in kernels[0]:
-            raise UsageInvalid("--dump writes one kernel: name it, without a file")
+            raise UsageInvalid("--dump writes one kernel: name one kernel without =FILE")
         text = dump(load(bundle), kernels[0], options)
         if options.output is None:
             as_programs_read(sys.stdout)
@@ -44,26 +44,27 @@ def command(bundle: Path, kernels: tuple[str, ...], options: SwapOptions) -> Non
         return
     original = load(bundle)
     with phases_shown("swap") as progress:
-        made = swap(original, _replacements(kernels), options, progress)
-    show_swap(made, options, sys.stdout)
-    if options.verify_application and (left_out := not_called(original, options, [f.function for f in made.functions])):
-        tell(f"not called, as it takes inputs: {listed(left_out)}; name a function with --function")
+        result = swap(original, _replacements(kernels), options, progress)
+    show_swap(result, options, sys.stdout)
+    called = [function.function for function in result.functions]
+    if options.verify_application and (left_out := not_called(original, options, called)):
+        tell(f"not called, since they take inputs: {listed(left_out)}; select a function with --function")
     tell(f"bundle: {options.output}")
-    if has_failed(made):
+    if has_failed(result):
         sys.exit(1)
 
 
 def _replacements(words: tuple[str, ...]) -> dict[str, Path]:
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for name, file in map(_replacement, words):
-        if name in found:
+        if name in files:
             raise UsageInvalid(f"{name}: is replaced twice; name one file for it")
-        found[name] = file
-    return found
+        files[name] = file
+    return files
 
 
 def _replacement(word: str) -> tuple[str, Path]:
     name, equals, file = word.partition("=")
     if not equals or not file:
-        raise UsageInvalid(f"{word}: a replacement is written KERNEL=FILE")
+        raise UsageInvalid(f"{word}: write a replacement as KERNEL=FILE")
     return name, Path(file)

@@ -33,11 +33,11 @@ def command(operation: str, options: SweepOptions) -> None:
     from tracemap.session.sweep import sweep
 
     with phases_shown("sweep") as progress:
-        made = sweep(operation, options, progress)
+        result = sweep(operation, options, progress)
     if options.output is None:
         as_programs_read(sys.stdout)
-        sys.stdout.write(made.table)
-    if made.obstacles:
-        warn([Diagnostic("not-compiled", made.not_compiled)])
-    if made.has_failed:
+        sys.stdout.write(result.table)
+    if result.obstacles:
+        warn([Diagnostic("not-compiled", result.not_compiled)])
+    if result.has_failed:
         sys.exit(1)

@@ -31,6 +31,6 @@ def command(bundle: Path, options: TuneOptions) -> None:
     from tracemap.session.tune import show_tune, tune
 
     with phases_shown("tune") as progress:
-        made = tune(load(bundle), options, progress)
-    warn(made.diagnostics)
-    show_tune(made, options, sys.stderr if is_standard(options.output) else sys.stdout)
+        result = tune(load(bundle), options, progress)
+    warn(result.diagnostics)
+    show_tune(result, options, sys.stderr if is_standard(options.output) else sys.stdout)
