@@ -21,7 +21,7 @@ from tracemap.graph.bundle import Bundle
 from tracemap.graph.documents import Keeping
 from tracemap.mapping.build import BuildRequest, build
 from tracemap.options.compile import BuildOptions
-from tracemap.session.programs import keeping_of
+from tracemap.session.programs import saved_inputs_to_copy
 from tracemap.session.tune import _build_with_spec, _WorkCache
 
 SCALE = """module {
@@ -200,7 +200,9 @@ def test_bundles_that_are_made_of_a_bundle_keep_the_same(referred: bool, kept: B
     if referred:
         (tmp_path / "w.safetensors").write_bytes(safetensors(W))
         options = BuildOptions(parameters=(f"model={tmp_path / 'w.safetensors'}",))
-        call = BuildRequest(SCALE.encode(), "scale.mlir", tmp_path / "a.tracemap", options, keeping=keeping_of(kept))
+        call = BuildRequest(
+            SCALE.encode(), "scale.mlir", tmp_path / "a.tracemap", options, keeping=saved_inputs_to_copy(kept)
+        )
         original = build(call)
     (kernel,) = {site.kernel for site in original.graph.sites}
     (tmp_path / "edited.mlir").write_text(

@@ -91,7 +91,7 @@ def check_file(target: Path, *, force: bool) -> None:
     if _would_replace(target) and not force:
         raise _taken(target)
     if not is_stream(target):
-        (_found_free.discard if force else _found_free.add)(place_of(target))
+        (_found_free.discard if force else _found_free.add)(resolved_path(target))
 
 
 _found_free: Final[set[str]] = set()
@@ -118,7 +118,7 @@ def check_files(*targets: Path | None, force: bool) -> None:
         raise UsageInvalid(f"{STANDARD_OUTPUT}: only one result can go to standard output; name a file for the others")
     written: set[str] = set()
     for target in requested:
-        place = place_of(target)
+        place = resolved_path(target)
         if not is_stream(target) and place in written:
             raise UsageInvalid(f"{target}: the same command writes another output to this file; choose another name")
         written.add(place)
@@ -132,13 +132,13 @@ def check_unread(targets: Sequence[Path], inputs: Sequence[Path]) -> None:
     Raises:
         UsageInvalid: a target is the same file as an input.
     """
-    read = {place_of(path) for path in inputs if not is_stream(path)}
+    read = {resolved_path(path) for path in inputs if not is_stream(path)}
     for target in targets:
-        if not is_stream(target) and place_of(target) in read:
+        if not is_stream(target) and resolved_path(target) in read:
             raise UsageInvalid(f"{target}: the same command reads this file; choose another name")
 
 
-def place_of(path: Path) -> str:
+def resolved_path(path: Path) -> str:
     """Resolved path, which need not exist; two paths with the same result are the same file."""
     try:
         return os.path.realpath(path)
@@ -218,7 +218,7 @@ def replaced(target: Path) -> Iterator[Path]:
 
 def _put(temporary: Path, place: Path, target: Path) -> None:
     """Move a file to its name. If several programs found the name free, only the first succeeds."""
-    free = place_of(place)
+    free = resolved_path(place)
     if free in _found_free:
         try:
             os.link(temporary, place, follow_symlinks=False)
@@ -282,7 +282,7 @@ def write_text(text: str, target: Path) -> None:
         temporary.write_bytes(text.encode("utf-8", errors="replace"))
 
 
-def as_programs_read(out: TextIO) -> None:
+def use_utf8(out: TextIO) -> None:
     """Switch a stream to UTF-8 for data, whatever the locale is; terminals stay as they are."""
     if isinstance(out, io.TextIOWrapper) and not out.isatty():
         out.reconfigure(encoding="utf-8")
@@ -294,7 +294,7 @@ def show_as(form: str, out: TextIO, text: Callable[[TextIO], object], value: Cal
     The stream is flushed, so that a closed pipe is noticed while the caller can still handle it.
     """
     if form != "text":
-        as_programs_read(out)
+        use_utf8(out)
     if form == "json":
         out.write(pretty(value()))
     else:

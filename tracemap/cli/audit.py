@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from tracemap.cli.options import PATH, options_command
-from tracemap.cli.streams import phases_shown, tell
+from tracemap.cli.streams import show_phases, tell
 from tracemap.errors import AuditFailed, QueryInvalid
 from tracemap.options.compile import AuditOptions
 from tracemap.units import UNKNOWN
@@ -34,7 +34,7 @@ def command(bundle: Path, options: AuditOptions) -> None:
     from tracemap.outputs import show_as
     from tracemap.reports.json_documents import shown_audit
     from tracemap.reports.terminal.audit import print_audit
-    from tracemap.session.runs import damage_named
+    from tracemap.session.runs import check_damage_on_failure
 
     opened = load(bundle)
     graph = opened.graph
@@ -45,7 +45,7 @@ def command(bundle: Path, options: AuditOptions) -> None:
     if options.ops:
         from tracemap.mapping.compiler.passes import find_spots
 
-        with phases_shown("audit") as progress, damage_named(opened):
+        with show_phases("audit") as progress, check_damage_on_failure(opened):
             spots = find_spots(opened, [graph.op_by_id[name] for name in dict.fromkeys(options.ops)], progress)
         result = audit(graph, spots)
     failed = options.fail_under is not UNKNOWN and result.share_located() < options.fail_under

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tracemap.cli.options import NAME, options_command
-from tracemap.cli.streams import phases_shown, put, tell, warn
+from tracemap.cli.streams import put, show_phases, tell, warn
 from tracemap.errors import UsageInvalid
 from tracemap.options.compile import BuildOptions
 
@@ -42,7 +42,7 @@ def command(context: click.Context, model: str | None, options: BuildOptions) ->
     from tracemap.session.build import build
 
     if model or options.from_dumps is not None or options.module is not None:
-        with phases_shown("build") as progress:
+        with show_phases("build") as progress:
             bundle = build(model or "", options, progress)
         _report(bundle)
     elif options.flags:

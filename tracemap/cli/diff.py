@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from tracemap.cli.options import PATH, options_command
-from tracemap.cli.streams import phases_shown, tell, warn_of
+from tracemap.cli.streams import show_phases, tell, warn_of
 from tracemap.errors import UsageInvalid
 from tracemap.options.results import DiffOptions
 
@@ -32,9 +32,9 @@ def command(sides: tuple[Path, ...], options: DiffOptions) -> None:
       tracemap diff a1.parquet a2.parquet a3.parquet vs b1.parquet b2.parquet
       tracemap diff --baseline O0.tracemap O2.tracemap O3.tracemap
     """
-    from tracemap.session.diff import diff, diffs, failing, pages_of, show_diff, show_diffs
+    from tracemap.session.diff import diff, diffs, findings_over_limit, pages_of, show_diff, show_diffs
 
-    with phases_shown("diff") as progress:
+    with show_phases("diff") as progress:
         if options.baseline is not None:
             others = _others(sides, options)
             several = diffs(options.baseline, others, options, progress)
@@ -46,7 +46,7 @@ def command(sides: tuple[Path, ...], options: DiffOptions) -> None:
             found, show = (one,), partial(show_diff, one)
     if options.output is None:
         show(options, sys.stdout)
-    if slower := [line for made in found for line in failing(made, options)]:
+    if slower := [line for made in found for line in findings_over_limit(made, options)]:
         for line in slower:
             warn_of(f"over {options.fail_over:g} %: {line}")
         sys.exit(1)

@@ -7,7 +7,7 @@ import click
 from tracemap.cli.streams import be_quiet
 
 
-def how_loud() -> list[click.Option]:
+def verbosity_options() -> list[click.Option]:
     """Options for the verbosity of standard error."""
 
     def quiet(_context: click.Context, _option: click.Parameter, is_set: bool) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 
 from tracemap.cli.help import WIDEST, HelpContext
-from tracemap.cli.loudness import how_loud
+from tracemap.cli.loudness import verbosity_options
 from tracemap.cli.shell_limits import CPU_LIMIT, is_cpu_limit
 from tracemap.cli.streams import flush_output, give_up_output, open_streams, warn_in_lines
 from tracemap.errors import SystemLimit, TracemapError, UsageInvalid, limit_reached
@@ -103,7 +103,7 @@ def group() -> None:
     """
 
 
-group.params += how_loud()
+group.params += verbosity_options()
 
 
 def main() -> None:

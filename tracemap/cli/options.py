@@ -13,8 +13,8 @@ from typing import Any
 import click
 
 from tracemap.cli.help import HelpContext
-from tracemap.cli.loudness import how_loud
-from tracemap.options.option import BEHIND_DASHES, AnyOptions, DeclaredOption, declared_options
+from tracemap.cli.loudness import verbosity_options
+from tracemap.options.option import AFTER_DASHES, AnyOptions, DeclaredOption, declared_options
 from tracemap.units import UNKNOWN
 
 PATH: click.Path = click.Path(path_type=Path)
@@ -51,14 +51,14 @@ _KINDS_OF_PATH = {
 
 def options_command(name: str, kind: type[AnyOptions]) -> Callable[[Callable[..., None]], click.Command]:
     """Turn a function into a command. The function receives its arguments, and `options`, a record of this kind."""
-    flags_option = next((declared for declared in declared_options(kind) if BEHIND_DASHES in declared.names), None)
+    flags_option = next((declared for declared in declared_options(kind) if AFTER_DASHES in declared.names), None)
 
     def decorate(function: Callable[..., None]) -> click.Command:
         command = click.command(name, cls=_OptionsCommand)(function)
         assert isinstance(command, _OptionsCommand)
         command.kind, command.flags_option = kind, flags_option
         command.params += [_click_option(option) for option in declared_options(kind) if option is not flags_option]
-        command.params += how_loud()
+        command.params += verbosity_options()
         return command
 
     return decorate
@@ -74,8 +74,8 @@ class _OptionsCommand(click.Command):
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
         """Parse the words before the first `--`, and keep the others unchanged."""
         flags: list[str] = []
-        if self.flags_option is not None and BEHIND_DASHES in args:
-            index = args.index(BEHIND_DASHES)
+        if self.flags_option is not None and AFTER_DASHES in args:
+            index = args.index(AFTER_DASHES)
             args, flags = args[:index], args[index + 1 :]
         rest = super().parse_args(context, args)
         if self.flags_option is not None:

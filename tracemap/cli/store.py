@@ -9,7 +9,7 @@ import click
 
 from tracemap.cli.help import HelpContext
 from tracemap.cli.options import PATH, options_command
-from tracemap.cli.streams import phases_shown, tell
+from tracemap.cli.streams import show_phases, tell
 from tracemap.options.store import (
     StoreAddOptions,
     StoreCompareOptions,
@@ -56,7 +56,7 @@ def add(runs: tuple[Path, ...], options: StoreAddOptions) -> None:
     """
     from tracemap.session.store_add import show_added, store_add
 
-    with phases_shown("store add") as progress:
+    with show_phases("store add") as progress:
         added = store_add(runs, None, options, progress)
     show_added(added, options, sys.stdout)
 
@@ -92,7 +92,7 @@ def query(options: StoreQueryOptions) -> None:
     """
     from tracemap.session.store import show_costs, store_query
 
-    with phases_shown("store query") as progress:
+    with show_phases("store query") as progress:
         answer = store_query(options, progress)
     if options.output is None:
         show_costs(answer, options, sys.stdout)
@@ -112,7 +112,7 @@ def sites(options: StoreSitesOptions) -> None:
     """
     from tracemap.session.store import show_sites, store_sites
 
-    with phases_shown("store sites") as progress:
+    with show_phases("store sites") as progress:
         answer = store_sites(options, progress)
     if options.output is None:
         show_sites(answer, options, sys.stdout)
@@ -133,7 +133,7 @@ def trend(options: StoreTrendOptions) -> None:
     """
     from tracemap.session.store import show_trends, store_trend
 
-    with phases_shown("store trend") as progress:
+    with show_phases("store trend") as progress:
         answer = store_trend(options, progress)
     if options.html is not None:
         tell(f"page: {options.html}")
@@ -154,7 +154,7 @@ def compare(options: StoreCompareOptions) -> None:
     """
     from tracemap.session.store import show_comparison, store_compare
 
-    with phases_shown("store compare") as progress:
+    with show_phases("store compare") as progress:
         answer = store_compare(options, progress)
     if options.output is None:
         show_comparison(answer, options, sys.stdout)

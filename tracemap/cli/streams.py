@@ -164,7 +164,7 @@ _DELAY_S = 1.0
 
 
 @contextmanager
-def phases_shown(title: str) -> Iterator[Progress]:
+def show_phases(title: str) -> Iterator[Progress]:
     """Yield a `Progress` that shows `title: phase`, a spinner and the elapsed time, after the first second."""
     if _ProgressState.verbose:
         yield from _log_phases(title)

@@ -8,10 +8,10 @@ from pathlib import Path
 import click
 
 from tracemap.cli.options import PATH, options_command
-from tracemap.cli.streams import phases_shown, tell
+from tracemap.cli.streams import show_phases, tell
 from tracemap.errors import UsageInvalid
 from tracemap.options.kernels import SwapOptions
-from tracemap.outputs import as_programs_read
+from tracemap.outputs import use_utf8
 from tracemap.units import listed
 
 
@@ -31,7 +31,7 @@ def command(bundle: Path, kernels: tuple[str, ...], options: SwapOptions) -> Non
       tracemap swap model.tracemap main_dispatch_4=new.mlir -o new.tracemap
     """
     from tracemap.graph.bundle import load
-    from tracemap.session.programs import not_called
+    from tracemap.session.programs import skipped_functions
     from tracemap.session.swap import dump, has_failed, show_swap, swap
 
     if options.dump is not None:
@@ -39,15 +39,15 @@ def command(bundle: Path, kernels: tuple[str, ...], options: SwapOptions) -> Non
             raise UsageInvalid("--dump writes one kernel: name one kernel without =FILE")
         text = dump(load(bundle), kernels[0], options)
         if options.output is None:
-            as_programs_read(sys.stdout)
+            use_utf8(sys.stdout)
             sys.stdout.write(text)
         return
     original = load(bundle)
-    with phases_shown("swap") as progress:
+    with show_phases("swap") as progress:
         result = swap(original, _replacements(kernels), options, progress)
     show_swap(result, options, sys.stdout)
     called = [function.function for function in result.functions]
-    if options.verify_application and (left_out := not_called(original, options, called)):
+    if options.verify_application and (left_out := skipped_functions(original, options, called)):
         tell(f"not called, since they take inputs: {listed(left_out)}; select a function with --function")
     tell(f"bundle: {options.output}")
     if has_failed(result):

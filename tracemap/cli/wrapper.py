@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracemap.cli.streams import is_quiet, phases_shown, warn, warn_in_lines
+from tracemap.cli.streams import is_quiet, show_phases, warn, warn_in_lines
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import ModelInvalid, ModelUnreadable, TargetUnwritable
 from tracemap.inputs import given_bytes
@@ -66,7 +66,7 @@ def _trace(command: CompileCommand, request: BuildRequest, data: bytes) -> Bundl
 
     _check_folder(command.output)
     try:
-        with phases_shown("build") as progress:
+        with show_phases("build") as progress:
             bundle = build(request, progress, lambda text: _echo(text, request.name_for_compiler))
     except ModelInvalid as error:
         status = _run(command, data)

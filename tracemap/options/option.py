@@ -30,7 +30,7 @@ def is_address(text: str) -> bool:
     return _ADDRESS.match(text) is not None
 
 
-def taken_address(name: str, value: str | os.PathLike[str]) -> str:
+def parse_address(name: str, value: str | os.PathLike[str]) -> str:
     """Return an address unchanged, and anything else as a path.
 
     Raises:
@@ -54,7 +54,7 @@ def taken_address(name: str, value: str | os.PathLike[str]) -> str:
 _LONGEST_SAID = 60
 
 
-def not_taken(name: str, value: object, wanted: str) -> UsageInvalid:
+def invalid_value(name: str, value: object, wanted: str) -> UsageInvalid:
     """The error for a value of the wrong type or outside its limits."""
     return UsageInvalid(f"{name} is {start_of(repr(value), _LONGEST_SAID)}; it must be {wanted}")
 
@@ -66,7 +66,7 @@ def text_of(name: str, value: object) -> str:
         UsageInvalid: it is none.
     """
     if not isinstance(value, str):
-        raise not_taken(name, value, "a text")
+        raise invalid_value(name, value, "a text")
     return value
 
 
@@ -77,9 +77,9 @@ def path_of(name: str, value: object, wanted: str = "a path") -> Path:
         UsageInvalid: it is no path, or contains a NUL, which no file name does.
     """
     if not isinstance(value, (str, os.PathLike)) or not isinstance(os.fspath(value), str):
-        raise not_taken(name, value, wanted)
+        raise invalid_value(name, value, wanted)
     if "\0" in os.fspath(value):
-        raise not_taken(name, value, f"{wanted}, in which there is no NUL")
+        raise invalid_value(name, value, f"{wanted}, in which there is no NUL")
     return Path(value)
 
 
@@ -90,7 +90,7 @@ def items_of(name: str, value: object) -> list[object]:
         UsageInvalid: it is none.
     """
     if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
-        raise not_taken(name, value, "a list")
+        raise invalid_value(name, value, "a list")
     return list(value)
 
 
@@ -101,7 +101,7 @@ def files_of(name: str, value: object) -> dict[str, Path]:
         UsageInvalid: it is none such.
     """
     if not isinstance(value, Mapping):
-        raise not_taken(name, value, "a dictionary of names and files")
+        raise invalid_value(name, value, "a dictionary of names and files")
     return {text_of(f"a name in {name}", key): path_of(f"a file in {name}", file) for key, file in value.items()}
 
 
@@ -114,7 +114,7 @@ def files_of(name: str, value: object) -> dict[str, Path]:
 
 
 T = TypeVar("T")
-BEHIND_DASHES: Final = "--"
+AFTER_DASHES: Final = "--"
 """Name of the option that takes everything after the first `--`."""
 _KEY = "option"
 _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", Path: "a path"}
@@ -191,7 +191,7 @@ def chosen(
             meant = f", but {close[0]!r}" if close else ""
             raise TypeError(f"there is no option {name!r}{meant}; the options are: {', '.join(known)}")
     if options is not None and not isinstance(options, kind):
-        raise not_taken("options", options, f"a record of the type {kind.__name__}")
+        raise invalid_value("options", options, f"a record of the type {kind.__name__}")
     changes = {**changes, **{name: value for name, value in named.items() if value is not None}}
     return kind(**changes) if options is None else replace(options, **changes)
 
@@ -233,13 +233,13 @@ class DeclaredOption:
             return self._item_taken(value)
         series = split_names(value) if self.option.split and isinstance(value, str) else value
         if isinstance(series, (str, bytes)) or not isinstance(series, Iterable):
-            raise self._not_taken(value, "a list")
+            raise self._invalid_value(value, "a list")
         return tuple(self._item_taken(item) for item in series)
 
     def _item_taken(self, value: object) -> object:
         if self.choices:
             if not isinstance(value, str) or value not in self.choices:
-                raise self._not_taken(value, f"one of {', '.join(self.choices)}")
+                raise self._invalid_value(value, f"one of {', '.join(self.choices)}")
             return self.item(value)
         if isinstance(value, (str, os.PathLike)) and (taken := self._path_taken()) is not None:
             path_of(self.name, value)
@@ -247,15 +247,15 @@ class DeclaredOption:
         if self.item is float and type(value) is int:  # `95` is a number as much as `95.0`
             value = float(value)
         if not isinstance(value, self.item) or (isinstance(value, bool) and self.item is not bool):
-            raise self._not_taken(value, _WORDS[self.item])  # to Python a truth value is a number, here it is not
+            raise self._invalid_value(value, _WORDS[self.item])  # to Python a truth value is a number, here it is not
         if not all(holds(value, limit) for _, limit, holds in self._limits()):
-            raise self._not_taken(value, " and ".join(f"{word} {limit}" for word, limit, _ in self._limits()))
+            raise self._invalid_value(value, " and ".join(f"{word} {limit}" for word, limit, _ in self._limits()))
         return value
 
     def _path_taken(self) -> Callable[[str | os.PathLike[str]], object] | None:
         """Converter from text to path or address; None if the option is neither."""
         if self.option.path == "address":
-            return partial(taken_address, self.name)
+            return partial(parse_address, self.name)
         return Path if self.item is Path else None
 
     def _limits(self) -> list[tuple[str, float, Callable[[Any, Any], bool]]]:
@@ -268,8 +268,8 @@ class DeclaredOption:
         ]
         return [(word, limit, holds) for word, limit, holds in limits if limit is not None]
 
-    def _not_taken(self, value: object, wanted: str) -> UsageInvalid:
-        return not_taken(self.name, value, wanted)
+    def _invalid_value(self, value: object, wanted: str) -> UsageInvalid:
+        return invalid_value(self.name, value, wanted)
 
 
 def declared_options(kind: type[Options]) -> tuple[DeclaredOption, ...]:

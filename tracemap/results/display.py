@@ -93,7 +93,7 @@ _TEMPORARY_FOLDERS = ExitStack()
 atexit.register(_TEMPORARY_FOLDERS.close)
 
 
-def lasting_folder() -> Path:
+def process_temporary_folder() -> Path:
     """Create a temporary folder that is deleted when the process ends.
 
     Raises:
@@ -104,7 +104,7 @@ def lasting_folder() -> Path:
 
 def shown(write: Callable[[Path], None], output: Path | str | None, *, browser: bool) -> Path:
     """Write a page, open it in the browser, and return its path."""
-    target = path_of("output", output) if output is not None else lasting_folder() / "page.html"
+    target = path_of("output", output) if output is not None else process_temporary_folder() / "page.html"
     write(target)
     if browser:
         webbrowser.open(target.resolve().as_uri())

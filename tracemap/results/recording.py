@@ -11,8 +11,8 @@ from tracemap.graph.bundle import Bundle as StoredBundle
 from tracemap.graph.bundle import load
 from tracemap.results.attribution import Attribution
 from tracemap.results.bundle import Bundle
-from tracemap.results.display import lasting_folder
-from tracemap.session.record import attached, look_here, write_span
+from tracemap.results.display import process_temporary_folder
+from tracemap.session.record import attached, take_snapshot, write_span
 
 if TYPE_CHECKING:
     from tracemap.capture.noise import Look
@@ -40,20 +40,20 @@ class Recording:
 
     def __init__(self, bundle: Bundle, output: Path | None) -> None:
         self.bundle = bundle
-        self.path = output or lasting_folder() / "recording.parquet"
+        self.path = output or process_temporary_folder() / "recording.parquet"
         self.executions = 0
         self._begin: Look | None = None
 
     def __enter__(self) -> Recording:
         attached()
-        self._begin = look_here()
+        self._begin = take_snapshot()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is None and self._begin is not None:
-            self.executions = write_span(self.bundle, self._begin, look_here(), self.path)
+            self.executions = write_span(self.bundle, self._begin, take_snapshot(), self.path)
 
     def attribute(self, options: AttributeOptions | None = None) -> Attribution:
         """Costs of ops in the recording.

@@ -11,7 +11,7 @@ from tracemap.errors import UsageInvalid
 from tracemap.options.option import declared_options
 from tracemap.options.results import AttributeOptions
 from tracemap.outputs import show_as, write_shown
-from tracemap.session.overwrite_guard import check_spared, check_targets
+from tracemap.session.overwrite_guard import check_not_inputs, check_targets
 from tracemap.session.runs import Attributed, excerpts, joined_open
 from tracemap.toolchain import Progress, no_progress
 
@@ -39,7 +39,9 @@ def attribute(
         bundle = load(options.map)
     check_targets(*targets, force=options.force, runs=runs, bundles=[] if bundle is None else [bundle.path])
     with joined_open(runs, bundle, options, progress, options.window) as (attributed, opened):
-        check_spared(*targets, bundles=[attributed.bundle.path])  # a bundle in the options was checked before any work
+        check_not_inputs(
+            *targets, bundles=[attributed.bundle.path]
+        )  # a named bundle was checked before any work
         if options.format == "text":
             from tracemap.reports.views.chosen import check_choice
 

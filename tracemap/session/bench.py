@@ -17,8 +17,8 @@ from tracemap.options.results import AttributeOptions
 from tracemap.outputs import show_as, write_shown
 from tracemap.owned.home import temporary_folder
 from tracemap.session.overwrite_guard import check_targets
-from tracemap.session.programs import asks_for_call, check_call, extents, functions_meant
-from tracemap.session.runs import damage_named, joined, newest_run
+from tracemap.session.programs import check_call, extents, selected_functions, selects_call
+from tracemap.session.runs import check_damage_on_failure, joined, newest_run
 from tracemap.toolchain import Progress, no_progress
 from tracemap.units import UNKNOWN, Integer, Text
 
@@ -64,7 +64,7 @@ def bench(bundle: Bundle, options: BenchOptions, progress: Progress = no_progres
     extent = extents(bundle, options, header.function, header.inputs)
     of_run = partial(_application, costs)
     request = BenchRequest(bundle, options, kernels, extent, meter.look, _cache_bytes(), of_run, recording.application)
-    with damage_named(bundle):
+    with check_damage_on_failure(bundle):
         results = run_kernels(request, progress)
     return _write(
         Bench(
@@ -93,14 +93,14 @@ class _SerialRecording:
         Raises:
             TracemapError: see `session.programs.check_call`.
         """
-        if asks_for_call(self._options):
+        if selects_call(self._options):
             check_call(self._bundle, CallOptions(**self._of_call()))
 
     def _of_call(self) -> dict[str, Any]:
         from tracemap.capture.inputs import takes_size
 
         # `dim` may be meant for kernels of functions other than the recorded one.
-        functions = functions_meant(self._bundle, self._function)
+        functions = selected_functions(self._bundle, self._function)
         dim = self._options.dim if any(map(takes_size, functions)) else UNKNOWN
         return call_of(self._options) | {"function": self._function, "dim": dim}
 
@@ -182,7 +182,7 @@ def bench_kernels(
 
     extent, look = extents(bundle, options), PeakMeter().look
     request = BenchRequest(bundle, options, kernels, extent, look, _cache_bytes(), reference=reference)
-    with damage_named(bundle):
+    with check_damage_on_failure(bundle):
         return bench(request, progress)
 
 

@@ -51,7 +51,7 @@ def read_model(model: str | bytes) -> tuple[bytes, str]:
     return data, name
 
 
-def imported_file(model: str | bytes, folder: Path) -> Imported | None:
+def import_framework_file(model: str | bytes, folder: Path) -> Imported | None:
     """Import the file of a framework (ONNX, torch); None: it is an MLIR file, to read with `read_model`.
 
     Args:
@@ -112,7 +112,7 @@ def build(model: str | bytes, options: BuildOptions, progress: Progress = no_pro
     from tracemap.mapping.build import build as build_request
 
     with temporary_folder() as folder:
-        imported = imported_file(model, folder)
+        imported = import_framework_file(model, folder)
         if imported is not None:
             return _build_imported(imported, options, own_folder(model), progress)
     data, name = read_model(model)
@@ -202,7 +202,7 @@ def lower(model: str | bytes, options: LowerOptions, progress: Progress = no_pro
         raise UsageInvalid("name at least one pass pipeline, such as 'builtin.module(cse)'")
     check_files(options.output, options.html, force=options.force)
     with temporary_folder() as folder:
-        imported = imported_file(model, folder)
+        imported = import_framework_file(model, folder)
     data, name = read_model(model) if imported is None else (imported.data, imported.file_name)
     lowering = lower_model(data, name, options.pipelines, progress)
     if options.html is not None:

@@ -25,16 +25,16 @@ from tracemap.options.kernels import SwapOptions
 from tracemap.options.measure import RunOptions, call_of
 from tracemap.options.results import DiffOptions, Rule
 from tracemap.outputs import is_stream, show_as, write_shown
-from tracemap.session.overwrite_guard import check_spared, check_targets
+from tracemap.session.overwrite_guard import check_not_inputs, check_targets
 from tracemap.session.programs import program_of
 from tracemap.session.runs import (
+    check_damage_on_failure,
     check_named_once,
-    damage_named,
+    common_peaks,
     find_bundle,
     joined,
     newest_runs,
-    told_peaks,
-    whole_program,
+    unchanged_module,
 )
 from tracemap.toolchain import Progress, no_progress
 
@@ -78,7 +78,7 @@ def data_flow_of(bundle: Bundle) -> tuple[Edge, ...]:
             f"pip install iree-base-compiler, {_OR_WITHOUT}"
         ) from error
     known = bundle.graph.op_by_id
-    with damage_named(bundle):
+    with check_damage_on_failure(bundle):
         edges = data_flow(model)
     return tuple(edge for edge in edges if edge[0] in known and edge[1] in known)
 
@@ -125,7 +125,7 @@ def matched_models(before: Bundle, after: Bundle) -> Sequence[Match] | None:
             "pip install iree-base-compiler"
         ) from error
     flows = Flows()
-    with damage_named(before, after):
+    with check_damage_on_failure(before, after):
         files = before.graph.sources[0].name, after.graph.sources[0].name
         matches = match_flows(flows.of(models[0]), flows.of(models[1]), files)
     known = before.graph.op_by_id, after.graph.op_by_id
@@ -184,7 +184,7 @@ def references(bundle: Bundle, options: SwapOptions, folder: Path, progress: Pro
     run_options = _run_options(options)
     results = []
     calls = make_calls(program_of(bundle, options), run_options, RUN_TOOL, folder)
-    with whole_program(bundle):
+    with unchanged_module(bundle):
         for planned in calls:
             call, asked = asked_of(planned, run_options)
             progress(f"calling {call.entry.name} of the original")
@@ -192,7 +192,7 @@ def references(bundle: Bundle, options: SwapOptions, folder: Path, progress: Pro
     return results
 
 
-def compared_with(
+def compare_with_references(
     bundle: Bundle, new: Bundle, references: list[Reference], folder: Path, progress: Progress
 ) -> Iterator[ComparedFunction]:
     """Call the same functions of the new bundle, and compare their outputs with the references."""
@@ -300,8 +300,8 @@ def _compare_sides(
     other_inputs = [_read_side(side, options.map_b) for side in others]
     runs, bundles = _runs_and_bundles(base, *other_inputs)
     targets = (options.output, *pages)
-    check_spared(*targets, runs=runs, bundles=bundles)
-    peaks = told_peaks(runs)
+    check_not_inputs(*targets, runs=runs, bundles=bundles)
+    peaks = common_peaks(runs)
 
     def joined_side(side: _SideInput, with_runs: bool, rule: Rule | None) -> _Side:
         return _joined(*side.to_join(with_runs), replace(options, rule=rule), peaks, progress)
@@ -317,7 +317,7 @@ def _compare_sides(
                 rule = _common_rule(sides)
                 sides = first(with_runs, rule), joined_side(other, with_runs, rule)
                 notes.append(_common_rule_note(rule))
-            check_spared(*targets, bundles=[side[0].path for side in sides])
+            check_not_inputs(*targets, bundles=[side[0].path for side in sides])
             comparison = _pair(
                 *sides, early_matching or partial(matched_models, sides[0][0], sides[1][0]), options, progress
             )
@@ -502,7 +502,7 @@ def show_diffs(comparisons: Comparisons, options: DiffOptions, out: TextIO) -> N
     show_as(options.format, out, text, lambda: comparisons)
 
 
-def failing(comparison: Comparison, options: DiffOptions) -> list[str]:
+def findings_over_limit(comparison: Comparison, options: DiffOptions) -> list[str]:
     """Texts of the findings whose cost grew by more than `--fail-over`; empty without this option."""
     if not isinstance(options.fail_over, float):
         return []

@@ -6,20 +6,20 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tracemap.inputs import names_file
-from tracemap.outputs import check_files, check_unread, place_of
+from tracemap.outputs import check_files, check_unread, resolved_path
 
 
 def check_targets(*targets: Path | None, force: bool, runs: Sequence[Path] = (), bundles: Sequence[Path] = ()) -> None:
-    """Run `outputs.check_files` and `check_spared`, for commands that know their bundles from the start.
+    """Run `outputs.check_files` and `check_not_inputs`, for commands that know their bundles from the start.
 
     Raises:
         TargetExists, TargetUnwritable, UsageInvalid: see these functions.
     """
-    check_spared(*targets, runs=runs, bundles=bundles)
+    check_not_inputs(*targets, runs=runs, bundles=bundles)
     check_files(*targets, force=force)
 
 
-def check_spared(*targets: Path | None, runs: Sequence[Path] = (), bundles: Sequence[Path] = ()) -> None:
+def check_not_inputs(*targets: Path | None, runs: Sequence[Path] = (), bundles: Sequence[Path] = ()) -> None:
     """Reject targets that would overwrite runs, their header files, or bundles; None: this output is not requested.
 
     Files in a bundle's `runs` folder are protected only if they are among `runs`.
@@ -46,8 +46,8 @@ def _targets_in_bundle(bundle: Path, targets: Sequence[Path]) -> Iterator[Path]:
     """Targets that are files of a bundle. Checking the targets is faster than listing a large bundle."""
     from tracemap.graph.bundle import RUNS_FOLDER
 
-    root, runs = place_of(bundle), place_of(bundle / RUNS_FOLDER)
+    root, runs = resolved_path(bundle), resolved_path(bundle / RUNS_FOLDER)
     for target in targets:
-        place = Path(place_of(target))
+        place = Path(resolved_path(target))
         if names_file(place) and place.is_relative_to(root) and not place.is_relative_to(runs):
             yield target

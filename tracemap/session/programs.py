@@ -38,10 +38,10 @@ def program_of(bundle: Bundle, options: CallOptions) -> Program:
     from tracemap.capture.calling import Program
 
     device = device_of(bundle, options.runtime_flags)
-    return Program(bundle.module_path, bundle.graph.functions, device, kept_of(bundle))
+    return Program(bundle.module_path, bundle.graph.functions, device, saved_inputs_of(bundle))
 
 
-def kept_of(bundle: Bundle) -> Kept:
+def saved_inputs_of(bundle: Bundle) -> Kept:
     """Inputs and parameters that the bundle keeps for calls of its module.
 
     Raises:
@@ -61,7 +61,7 @@ def kept_of(bundle: Bundle) -> Kept:
     return Kept(call.function, tuple(item.name for item in call.inputs), inputs, parameters)
 
 
-def keeping_of(bundle: Bundle) -> Keeping:
+def saved_inputs_to_copy(bundle: Bundle) -> Keeping:
     """Inputs and parameters that the bundle keeps, to copy into another bundle of the same program.
 
     Raises:
@@ -70,7 +70,7 @@ def keeping_of(bundle: Bundle) -> Keeping:
     from tracemap.capture.saved_inputs import loaded_array
     from tracemap.graph.documents import Keeping
 
-    kept, call = kept_of(bundle), bundle.kept_call()
+    kept, call = saved_inputs_of(bundle), bundle.kept_call()
     inputs = tuple((name, loaded_array(file)) for name, file in zip(kept.names, kept.inputs, strict=True))
     external = {item.scope for item in call.parameters if item.path} if call is not None else set()
     return Keeping(
@@ -96,7 +96,7 @@ def check_call(bundle: Bundle, options: CallOptions) -> None:
         check_calls_made(make_call(program_of(bundle, options), options, BENCHMARK_TOOL, folder))
 
 
-def asks_for_call(options: FunctionOptions) -> bool:
+def selects_call(options: FunctionOptions) -> bool:
     """Whether options select the function or its inputs; `--dim` alone does not."""
     named = options.function is not UNKNOWN or options.flagfile is not None
     return named or bool(options.inputs or options.runtime_flags)
@@ -115,7 +115,7 @@ def check_runs_on_cpu(bundle: Bundle, backends: frozenset[str], command: str) ->
         )
 
 
-def not_called(bundle: Bundle, options: CallOptions, called: Sequence[str]) -> list[str]:
+def skipped_functions(bundle: Bundle, options: CallOptions, called: Sequence[str]) -> list[str]:
     """Functions that were skipped because they take inputs and the options select no function."""
     if options.function is not UNKNOWN or options.inputs or options.flagfile is not None:
         return []
@@ -132,7 +132,7 @@ def device_of(bundle: Bundle, runtime_flags: Sequence[str]) -> Text:
     return devices.pop() if len(devices) == 1 else UNKNOWN
 
 
-def functions_meant(bundle: Bundle, name: Text) -> list[Function]:
+def selected_functions(bundle: Bundle, name: Text) -> list[Function]:
     """The function of this name; all functions of the bundle if the name is UNKNOWN."""
     return [function for function in bundle.graph.functions if name in (UNKNOWN, function.name)]
 
@@ -165,12 +165,12 @@ def extents(bundle: Bundle, options: FunctionOptions, function: Text = UNKNOWN, 
     from tracemap.capture.input_shapes import called_sizes, said_sizes
     from tracemap.capture.inputs import check_size
 
-    check_size(functions_meant(bundle, options.function), options.dim)
+    check_size(selected_functions(bundle, options.function), options.dim)
     called_function, sizes = str(function), said_sizes(said)
     default = options.dim if isinstance(options.dim, int) else _DEFAULT_EXTENT
     if isinstance(options.dim, int) or options.function not in (UNKNOWN, function):
         sizes = ()
-    if asks_for_call(options):
+    if selects_call(options):
         program = program_of(bundle, CallOptions(**call_of(options)))
         function_of_call, specs = called_sizes(program, options, BENCHMARK_TOOL)
         called_function, sizes = (function_of_call, specs) if specs else (called_function, sizes)
@@ -182,7 +182,7 @@ def extents(bundle: Bundle, options: FunctionOptions, function: Text = UNKNOWN, 
     return extent
 
 
-def numbers_of_kernels(bundle: Bundle, runs: Sequence[Run]) -> dict[str, tuple[int, ...]]:
+def constants_by_site(bundle: Bundle, runs: Sequence[Run]) -> dict[str, tuple[int, ...]]:
     """Constants (push constants) of kernel calls in the first of the runs, by dispatch site.
 
     A site is missing if one of its constants is known only at run time, such as a loop counter. The result is empty if

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Final
 from tracemap.errors import FunctionUnknown, InputInvalid, RunEmpty, TargetUnwritable, ToolMissing, UsageInvalid
 from tracemap.options.measure import RecordOptions
 from tracemap.owned.home import temporary_folder
-from tracemap.session.overwrite_guard import check_spared
-from tracemap.session.programs import device_of, kept_of
-from tracemap.session.runs import damage_named, whole_program
+from tracemap.session.overwrite_guard import check_not_inputs
+from tracemap.session.programs import device_of, saved_inputs_of
+from tracemap.session.runs import check_damage_on_failure, unchanged_module
 from tracemap.toolchain import Progress, check_runtime, no_progress
 
 if TYPE_CHECKING:
@@ -72,11 +72,11 @@ def record_repeatedly(
 def _check_callable(bundles: Sequence[Bundle], options: RecordOptions) -> None:
     """Reject bundles that cannot be called with these options, or whose module comes from another build."""
     from tracemap.session.programs import check_call
-    from tracemap.session.runs import whole_program
+    from tracemap.session.runs import unchanged_module
 
     for bundle in bundles:
         try:
-            with whole_program(bundle):
+            with unchanged_module(bundle):
                 check_call(bundle, options)
         except (FunctionUnknown, InputInvalid, UsageInvalid) as error:
             raise type(error)(f"{bundle.path}: {error}") from error
@@ -132,7 +132,7 @@ def record(
 
     with (
         _reserved(bundle, options) as reservation,
-        whole_program(bundle) as check,
+        unchanged_module(bundle) as check,
         _caches(bundle, options, progress) as caches,
     ):
         request = RecordRequest(
@@ -146,7 +146,7 @@ def record(
             device=device_of(bundle, options.runtime_flags),
             caches=caches,
             values=tuple(values),
-            kept=kept_of(bundle),
+            kept=saved_inputs_of(bundle),
             check=check,
         )
         return record_request(request, progress)
@@ -171,7 +171,7 @@ def _caches(bundle: Bundle, options: RecordOptions, progress: Progress) -> Itera
     with temporary_folder() as folder:
         progress("compiling for the simulator")
         flags = bundle.graph.module.flags
-        with damage_named(bundle):
+        with check_damage_on_failure(bundle):
             module = build_simulated(bundle.configured(), flags, folder, fused=valgrind.runs_fused)
         lines_of = {kernel.name: kernel_frames(bundle.graph, kernel).op_lines for kernel in bundle.graph.kernels}
         load_time = any(site.initializer for site in bundle.graph.sites)
@@ -185,7 +185,7 @@ def _reserved(bundle: Bundle, options: RecordOptions) -> AbstractContextManager[
     from tracemap.measurements.runfile import files_of
 
     if options.output is not None:
-        check_spared(*files_of(options.output), bundles=[bundle.path])
+        check_not_inputs(*files_of(options.output), bundles=[bundle.path])
         return reserved(options.output, force=options.force, keep=options.keep_profile)
     return reserved_number(bundle.runs_path, keep=options.keep_profile)
 
@@ -230,7 +230,7 @@ def attached() -> Path:
         return _AttachedHook.folder
 
 
-def look_here() -> Look:
+def take_snapshot() -> Look:
     """Snapshot of this process's time and noise counters."""
     from tracemap.capture.noise import look
 

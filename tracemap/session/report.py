@@ -13,7 +13,7 @@ from tracemap.errors import UsageInvalid
 from tracemap.options.option import declared_options
 from tracemap.options.results import ExportOptions, ReportOptions
 from tracemap.outputs import is_standard, is_stream, replaced, write_text
-from tracemap.session.overwrite_guard import check_spared, check_targets
+from tracemap.session.overwrite_guard import check_not_inputs, check_targets
 from tracemap.session.runs import Attributed, excerpts, joined_open
 from tracemap.toolchain import Progress, no_progress
 
@@ -225,7 +225,9 @@ def export(
         bundle = load(options.map)
     check_targets(options.output, force=options.force, runs=runs, bundles=[] if bundle is None else [bundle.path])
     with joined_open(runs, bundle, options, progress, options.window) as (made, opened):
-        check_spared(options.output, bundles=[made.bundle.path])  # a bundle in the options was checked before any work
+        check_not_inputs(
+            options.output, bundles=[made.bundle.path]
+        )  # a named bundle was checked before any work
         progress("writing")
         content = format_.make(Exported(made, runs, opened, options))
     if content is not None:

@@ -13,9 +13,9 @@ from tracemap.options.measure import BenchmarkOptions, RunOptions
 from tracemap.outputs import show_as
 from tracemap.owned.home import temporary_folder
 from tracemap.sanitize import lines_for_terminal
-from tracemap.session.overwrite_guard import check_spared
+from tracemap.session.overwrite_guard import check_not_inputs
 from tracemap.session.programs import program_of
-from tracemap.session.runs import damage_named, whole_program
+from tracemap.session.runs import check_damage_on_failure, unchanged_module
 from tracemap.toolchain import Progress, no_progress
 from tracemap.units import UNKNOWN, listed
 
@@ -59,11 +59,11 @@ def benchmark(
 
             progress("compiling with repeated dispatches")
             flags = bundle.graph.module.flags
-            with damage_named(bundle):
+            with check_damage_on_failure(bundle):
                 module = build_repeated(bundle.configured(), flags, folder, options.dispatch_repeat)
             calls = [call.with_module(bundle.module_path, module) for call in calls]
         progress(f"timing {listed([call.entry.name for call in calls])}")
-        with whole_program(bundle):
+        with unchanged_module(bundle):
             return timed(calls, options, folder)
 
 
@@ -134,8 +134,10 @@ def run(
             names = listed([function.name for function in bundle.graph.functions])
             raise FunctionUnknown(f"several functions have outputs; select one with --function: {names}")
         _check_tolerance(options, planned_calls[0][1])
-        check_spared(*(Path(target[1:]) for target in planned_calls[0][1].targets if target[1:]), bundles=[bundle.path])
-        with whole_program(bundle):
+        check_not_inputs(
+            *(Path(target[1:]) for target in planned_calls[0][1].targets if target[1:]), bundles=[bundle.path]
+        )
+        with unchanged_module(bundle):
             for call, asked in planned_calls:
                 progress(f"calling {call.entry.name}")
                 yield _run_call(call, asked, options, folder, arrays=arrays or bool(asked.expected))

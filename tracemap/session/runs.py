@@ -59,7 +59,7 @@ _CHUNK = 1 << 20
 
 
 @contextmanager
-def damage_named(*bundles: Bundle) -> Iterator[None]:
+def check_damage_on_failure(*bundles: Bundle) -> Iterator[None]:
     """If a module cannot be read or compiled, check whether a damaged file of a bundle is the cause.
 
     The files are checked only after a failure, since checking takes as long as the work itself.
@@ -76,7 +76,7 @@ def damage_named(*bundles: Bundle) -> Iterator[None]:
 
 
 @contextmanager
-def whole_program(bundle: Bundle) -> Iterator[Callable[[], None]]:
+def unchanged_module(bundle: Bundle) -> Iterator[Callable[[], None]]:
     """Check that a bundle's compiled module is the one that the build wrote, at the start and at the end.
 
     Yields a function that repeats the check, for callers that store results before the end.
@@ -171,7 +171,7 @@ ORDER BY event.start_ns, event.{LAUNCH}
 _UNSITED: Final = f"SELECT * EXCLUDE ({LAUNCH}) FROM {{rows}} ORDER BY start_ns, {LAUNCH}"
 
 
-def with_sites(run: Run, graph: TraceGraph, folder: Path) -> Run:
+def add_sites_from_order(run: Run, graph: TraceGraph, folder: Path) -> Run:
     """Add dispatch sites to a run, inferred from the order of its launches; other runs are returned unchanged.
 
     Args:
@@ -314,7 +314,7 @@ def joined(
 ) -> Attributed:
     """Join runs onto a bundle; if `bundle` is None, it is found from the first run.
 
-    `series`: also keep the costs of ops in every single invocation. `peaks`: see `told_peaks`.
+    `series`: also keep the costs of ops in every single invocation. `peaks`: see `common_peaks`.
 
     Raises:
         TracemapError: see `opened_runs`, `find_bundle`, `graph.bundle.load` and `attribution.attribute.attribute`.
@@ -344,12 +344,12 @@ def joined_open(
         bundle = bundle or load(find_bundle(found[0], runs[0]))
         progress("joining events to dispatch sites")
         images = cache(partial(read_images, bundle.module_path))
-        with placed_runs(found, bundle.graph, images) as placed:
-            request = request_of(bundle, placed, options, images, series=series, peaks=peaks)
+        with resolved_runs(found, bundle.graph, images) as placed:
+            request = attribution_request(bundle, placed, options, images, series=series, peaks=peaks)
             yield Attributed(bundle, attribute(request)), placed
 
 
-def request_of(
+def attribution_request(
     bundle: Bundle,
     opened: Sequence[Run],
     options: JoinOptions,
@@ -360,7 +360,7 @@ def request_of(
 ) -> Request:
     """Attribution request for open runs and a bundle; `images` reads the bundle's machine code."""
     from tracemap.attribution.attribute import Request
-    from tracemap.session.programs import numbers_of_kernels
+    from tracemap.session.programs import constants_by_site
 
     return Request(
         bundle.graph,
@@ -375,7 +375,7 @@ def request_of(
         peaks=peaks,
         kept=bundle.estimates,
         keep=partial(_keep_estimates, bundle),
-        numbers=partial(numbers_of_kernels, bundle, opened),
+        numbers=partial(constants_by_site, bundle, opened),
     )
 
 
@@ -389,7 +389,7 @@ def _keep_estimates(bundle: Bundle, estimates: KeptEstimates) -> None:
         temporary.write_bytes(encode(estimates))
 
 
-def told_peaks(runs: Sequence[Path]) -> Peaks | None:
+def common_peaks(runs: Sequence[Path]) -> Peaks | None:
     """Common peaks of the machine for runs that are compared; None if no run file contains peaks.
 
     Every measurement of the peaks differs. If the costs of every run were split by its own peaks, ops would differ
@@ -444,7 +444,9 @@ def opened_runs(paths: Sequence[Path], window: Window = ALL, dispatch: str = "")
 
 
 @contextmanager
-def placed_runs(opened: Sequence[Run], graph: TraceGraph, images: Callable[[], Sequence[Image]]) -> Iterator[list[Run]]:
+def resolved_runs(
+    opened: Sequence[Run], graph: TraceGraph, images: Callable[[], Sequence[Image]]
+) -> Iterator[list[Run]]:
     """Resolve the rows of open runs against a bundle.
 
     Samples with a symbol get an address in the bundle's machine code. Launches with a known order get dispatch sites.
@@ -456,7 +458,7 @@ def placed_runs(opened: Sequence[Run], graph: TraceGraph, images: Callable[[], S
 
     with temporary_folder() as folder:
         yield [
-            with_sites(placed(run, images, folder / str(number)), graph, folder / f"{number}-launched")
+            add_sites_from_order(placed(run, images, folder / str(number)), graph, folder / f"{number}-launched")
             for number, run in enumerate(opened)
         ]
 

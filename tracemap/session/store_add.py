@@ -16,7 +16,7 @@ from tracemap.codec import storable
 from tracemap.errors import StoreInvalid, UsageInvalid
 from tracemap.options.store import StoreAddOptions
 from tracemap.outputs import show_as
-from tracemap.session.runs import check_named_once, find_bundle, opened_runs, placed_runs, request_of
+from tracemap.session.runs import attribution_request, check_named_once, find_bundle, opened_runs, resolved_runs
 from tracemap.toolchain import Progress, no_progress
 from tracemap.units import UNKNOWN, Unknown
 
@@ -60,12 +60,12 @@ def store_add(
             progress(f"adding {path}")
             machine = _machine(opened, options, recorded_ns)
             images = cache(partial(read_images, run_bundle.module_path))
-            with placed_runs([opened], run_bundle.graph, images) as (run,):
+            with resolved_runs([opened], run_bundle.graph, images) as (run,):
                 file = path if isinstance(opened.copy, Unknown) else opened.copy
                 number = number_of(run_bundle.map_sha256, run.header, file, options.dispatch)
                 model = storable(options.model or run_bundle.path.resolve().stem)
                 facts = Said(number=number, model=model, tags=tags, machine=machine, added_ns=time.time_ns())
-                request = request_of(run_bundle, [run], options, images)
+                request = attribution_request(run_bundle, [run], options, images)
                 model, added = _add(store, run_bundle, request, facts, progress)
             added_runs.append(AddedRun(str(path), added.name, model, not added.was_there))
     return FleetAdded(runs=tuple(added_runs))

@@ -15,11 +15,11 @@ from tracemap.options.measure import CallOptions, RecordOptions, call_of
 from tracemap.options.results import AttributeOptions
 from tracemap.outputs import show_as, write_text
 from tracemap.owned.home import temporary_folder
-from tracemap.session.diff import compared_with, references
+from tracemap.session.diff import compare_with_references, references
 from tracemap.session.overwrite_guard import check_targets
-from tracemap.session.programs import asks_for_call, check_call, keeping_of
+from tracemap.session.programs import check_call, saved_inputs_to_copy, selects_call
 from tracemap.session.record import turns
-from tracemap.session.runs import damage_named
+from tracemap.session.runs import check_damage_on_failure
 from tracemap.toolchain import Progress, no_progress
 from tracemap.units import UNKNOWN
 
@@ -44,7 +44,7 @@ def dump(bundle: Bundle, kernel: str, options: SwapOptions) -> str:
 
     check_targets(options.output, force=options.force, bundles=[bundle.path])
     assert options.dump is not None
-    with damage_named(bundle), temporary_folder() as folder:
+    with check_damage_on_failure(bundle), temporary_folder() as folder:
         text = Swapping(bundle).dumped(kernel, options.dump, folder)
     if options.output is not None:
         write_text(text, options.output)
@@ -67,7 +67,7 @@ def swap(
             `session.record.record`.
         UsageInvalid: no kernel is replaced, or the new bundle has no name.
     """
-    with damage_named(bundle):
+    with check_damage_on_failure(bundle):
         return _swap(bundle, replacements, options, progress)
 
 
@@ -81,15 +81,15 @@ def _swap(bundle: Bundle, replacements: Mapping[str, Path], options: SwapOptions
         raise UsageInvalid(f"{options.output}: is the original bundle; choose another name for the new bundle with -o")
     _check_tolerance(options)
     swaps = _swaps(Swapping(bundle), replacements, options)
-    if options.pairs or asks_for_call(options):
+    if options.pairs or selects_call(options):
         check_call(bundle, options)
     with temporary_folder() as folder:
         # Called first, so that a function that cannot be called is reported before anything is written.
         expected = references(bundle, options, folder, progress) if options.verify_application else []
         new = _build_swapped(bundle, swaps, options, progress)
-        functions = tuple(compared_with(bundle, new, expected, folder, progress))
+        functions = tuple(compare_with_references(bundle, new, expected, folder, progress))
     kernels = _kernels(bundle, new, swaps, options, progress)
-    before, after = recorded_in_turn(bundle, new, options, options.pairs, options.seconds, progress)
+    before, after = record_alternating(bundle, new, options, options.pairs, options.seconds, progress)
     replaced = {kernel for swap in swaps for kernel in swap.kernels}
     touched = Touched(replaced, options.threshold, same_kernels(bundle.module_path, new.module_path) - replaced)
     return Swapped(
@@ -173,7 +173,7 @@ def _build_swapped(bundle: Bundle, swaps: Sequence[Swap], options: SwapOptions, 
     folders = (inside(bundle.path, SOURCE_FOLDER),)
     request = BuildRequest(model, name, options.output, build_options, own_folder=folders, opaque_kernels=opaque)
     try:
-        return build(replace(request, keeping=keeping_of(bundle)), progress)
+        return build(replace(request, keeping=saved_inputs_to_copy(bundle)), progress)
     except ModelInvalid as error:
         reason = str(error).removeprefix(f"{name}: cannot be compiled: ")
         files = ", ".join(f"{swap.file} in place of {swap.executable}" for swap in swaps)
@@ -201,7 +201,7 @@ def _kernel_change(new: Bundle, after: KernelBench, before: KernelBench | None) 
     return KernelChange(after.kernel, after.verification, before.time_ns if before else None, after.time_ns, steps)
 
 
-def recorded_in_turn(
+def record_alternating(
     bundle: Bundle, new: Bundle, call: CallOptions, pairs: int, seconds: float, progress: Progress
 ) -> tuple[list[Costs], list[Costs]]:
     """Costs of ops in alternating recordings of two bundles, so that changes of the machine affect both alike.
@@ -210,7 +210,7 @@ def recorded_in_turn(
         TracemapError: see `session.record.record`.
     """
     from tracemap.session.record import record
-    from tracemap.session.runs import told_peaks
+    from tracemap.session.runs import common_peaks
 
     bundles = bundle, new
     runs: tuple[list[Path], list[Path]] = [], []
@@ -220,7 +220,7 @@ def recorded_in_turn(
             run = folder / f"{side}-{pair}.parquet"
             record(bundles[side], RecordOptions(output=run, seconds=seconds, **call_of(call)))
             runs[side].append(run)
-        peaks = told_peaks([*runs[0], *runs[1]])
+        peaks = common_peaks([*runs[0], *runs[1]])
         before, after = (
             [_costs(side, run, peaks) for run in side_runs] for side, side_runs in zip(bundles, runs, strict=True)
         )

@@ -18,8 +18,15 @@ from tracemap.options.kernels import BenchOptions, TuneOptions
 from tracemap.outputs import STANDARD_OUTPUT, is_stream, show_as, write_text
 from tracemap.owned.home import temporary_folder
 from tracemap.session.overwrite_guard import check_targets
-from tracemap.session.programs import asks_for_call, check_call, check_runs_on_cpu, extents, keeping_of, kept_of
-from tracemap.session.runs import damage_named
+from tracemap.session.programs import (
+    check_call,
+    check_runs_on_cpu,
+    extents,
+    saved_inputs_of,
+    saved_inputs_to_copy,
+    selects_call,
+)
+from tracemap.session.runs import check_damage_on_failure
 from tracemap.toolchain import Progress, no_progress
 from tracemap.units import listed
 
@@ -41,7 +48,7 @@ def tune(bundle: Bundle, options: TuneOptions, progress: Progress = no_progress)
         QueryInvalid, UsageInvalid: the options select no kernel, or one that does not exist.
         TargetExists, TargetUnwritable: the spec cannot be written.
     """
-    with damage_named(bundle):
+    with check_damage_on_failure(bundle):
         return _tune(bundle, options, progress)
 
 
@@ -64,7 +71,7 @@ def _tune(bundle: Bundle, options: TuneOptions, progress: Progress) -> Tune:
     module = parser.parse(bundle.configured())  # must outlive the operations in the cases
     _check_backend(bundle, backends_of(module))
     check_top(bundle, options.top)
-    if options.pairs or asks_for_call(options):
+    if options.pairs or selects_call(options):
         check_call(bundle, options)
     cases = find_cases(bundle.graph, module, read_dispatches(module, extents(bundle, options)))
     first = {case.kernel: case for case in reversed(cases)}
@@ -187,13 +194,13 @@ def _in_application(
 ) -> Tune:
     """Build the application with the text of a spec, and record both versions in alternation."""
     from tracemap.experiments.paired_changes import Touched, changes, same_kernels, whole_of
-    from tracemap.session.swap import recorded_in_turn
+    from tracemap.session.swap import record_alternating
 
     improved = {kernel.kernel for kernel in kernels if kernel.best is not None and not kernel.obstacle}
     progress("building the application with the spec")
     new = _build_with_spec(bundle, spec, cache)
     unchanged = sorted(improved - _configured_as(new, kernels))
-    before, after = recorded_in_turn(bundle, new, options, options.pairs, options.seconds, progress)
+    before, after = record_alternating(bundle, new, options, options.pairs, options.seconds, progress)
     touched = Touched(improved, options.threshold, same_kernels(bundle.module_path, new.module_path))
     text = f"the spec has no effect on {listed(unchanged)} in the application"
     return Tune(
@@ -218,7 +225,7 @@ def _build_with_spec(bundle: Bundle, spec: str, cache: _WorkCache) -> Bundle:
     if not model:
         raise UsageInvalid(f"{bundle.path}: does not contain its model; build it again without --no-sources")
     flags = [flag for flag in bundle.graph.module.flags if not flag.startswith((_SPEC_FLAG, _SUBSTITUTE))]
-    call_files = [inside(bundle.path, CALL_NAME), *kept_of(bundle).inputs]
+    call_files = [inside(bundle.path, CALL_NAME), *saved_inputs_of(bundle).inputs]
     contents = [file.read_bytes() for file in call_files if file.exists()]
     key = key_of(model, spec, cache.tool_versions, *flag_parts(flags), *contents)
     folder = cache.work.path / "applications"
@@ -227,7 +234,9 @@ def _build_with_spec(bundle: Bundle, spec: str, cache: _WorkCache) -> Bundle:
         return load(target)
     keep(file, spec.encode())
     options = BuildOptions(output=target, force=True, flags=(*flags, f"{_SPEC_FLAG}{file.resolve()}"))
-    return build(BuildRequest(model, bundle.graph.sources[0].name, target, options, keeping=keeping_of(bundle)))
+    return build(
+        BuildRequest(model, bundle.graph.sources[0].name, target, options, keeping=saved_inputs_to_copy(bundle))
+    )
 
 
 def _configured_as(new: Bundle, kernels: Sequence[KernelTuning]) -> set[str]:
