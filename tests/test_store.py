@@ -501,7 +501,7 @@ def test_python_answers_as_the_commands_do(bundle: Path, store: Path, runs: list
     assert pretty(added).replace(": true", ": false") == check_cli(
         "store", "add", runs[0], "--map", bundle, "--tag", "branch=main", "--format", "json", "--store", tmp_path / "s"
     )
-    with pytest.raises(TypeError, match="no option 'groupby', but 'group_by'"):
+    with pytest.raises(TypeError, match="no option 'groupby'; did you mean 'group_by'"):
         tracemap.store_query(store, groupby=["host"])
 
 

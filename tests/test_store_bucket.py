@@ -298,7 +298,7 @@ def test_addresses_that_are_none_of_a_store(address: str, why: str) -> None:
 
 
 def test_an_address_that_was_made_a_path_is_refused() -> None:
-    with pytest.raises(UsageInvalid, match="hand it in as a text"):
+    with pytest.raises(UsageInvalid, match="pass it as a string"):
         store_list(StoreListOptions(store=Path("s3://bucket/prefix")))
 
 

@@ -815,7 +815,7 @@ def _model(model: str | Path | bytes) -> str | bytes:
 
     if isinstance(model, str) and ("\n" in model or ("{" in model and not os.path.exists(model))):  # noqa: PTH110 - Path.exists raises OSError for names that are too long
         return model.encode()
-    return model if isinstance(model, (bytes, str)) else str(path_of("model", model, "a path, a text or bytes"))
+    return model if isinstance(model, (bytes, str)) else str(path_of("model", model, "a path, a string or bytes"))
 
 
 def _opened(bundle: StoredBundle | str | Path) -> StoredBundle:

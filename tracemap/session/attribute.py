@@ -39,9 +39,7 @@ def attribute(
         bundle = load(options.map)
     check_targets(*targets, force=options.force, runs=runs, bundles=[] if bundle is None else [bundle.path])
     with joined_open(runs, bundle, options, progress, options.window) as (attributed, opened):
-        check_not_inputs(
-            *targets, bundles=[attributed.bundle.path]
-        )  # a named bundle was checked before any work
+        check_not_inputs(*targets, bundles=[attributed.bundle.path])  # a named bundle was checked before any work
         if options.format == "text":
             from tracemap.reports.views.chosen import check_choice
 

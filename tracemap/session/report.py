@@ -225,9 +225,7 @@ def export(
         bundle = load(options.map)
     check_targets(options.output, force=options.force, runs=runs, bundles=[] if bundle is None else [bundle.path])
     with joined_open(runs, bundle, options, progress, options.window) as (made, opened):
-        check_not_inputs(
-            options.output, bundles=[made.bundle.path]
-        )  # a named bundle was checked before any work
+        check_not_inputs(options.output, bundles=[made.bundle.path])  # a named bundle was checked before any work
         progress("writing")
         content = format_.make(Exported(made, runs, opened, options))
     if content is not None:
