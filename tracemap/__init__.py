@@ -379,8 +379,8 @@ def attribute(
 
     asked = chosen(AttributeOptions, options, changes)
     paths = _paths(runs)
-    made = attribute_runs(paths, None if bundle is None else _opened(bundle), asked)
-    return Attribution.of(made.attribution, Bundle.of(made.bundle), tuple(paths))
+    attributed = attribute_runs(paths, None if bundle is None else _opened(bundle), asked)
+    return Attribution.of(attributed.attribution, Bundle.of(attributed.bundle), tuple(paths))
 
 
 def remarks(
@@ -483,8 +483,8 @@ def export(
 
     asked = chosen(ExportOptions, options, changes, to=to, output=output)
     paths = _paths(runs)
-    made = export_runs(paths, None if bundle is None else _opened(bundle), asked)
-    return Attribution.of(made.attribution, Bundle.of(made.bundle), tuple(paths))
+    attributed = export_runs(paths, None if bundle is None else _opened(bundle), asked)
+    return Attribution.of(attributed.attribution, Bundle.of(attributed.bundle), tuple(paths))
 
 
 def bench(bundle: StoredBundle | str | Path, options: BenchOptions | None = None, **changes: object) -> Bench:

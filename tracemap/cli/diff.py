@@ -38,15 +38,15 @@ def command(sides: tuple[Path, ...], options: DiffOptions) -> None:
         if options.baseline is not None:
             others = _others(sides, options)
             several = diffs(options.baseline, others, options, progress)
-            found, show = several.comparisons, partial(show_diffs, several)
+            comparisons, show = several.comparisons, partial(show_diffs, several)
             for page in pages_of(options.html, others):
                 tell(f"page: {page}")
         else:
             one = diff(*_two_sides(sides), options, progress)
-            found, show = (one,), partial(show_diff, one)
+            comparisons, show = (one,), partial(show_diff, one)
     if options.output is None:
         show(options, sys.stdout)
-    if slower := [line for made in found for line in findings_over_limit(made, options)]:
+    if slower := [line for comparison in comparisons for line in findings_over_limit(comparison, options)]:
         for line in slower:
             warn_of(f"over {options.fail_over:g} %: {line}")
         sys.exit(1)

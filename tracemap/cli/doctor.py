@@ -32,9 +32,9 @@ def command(options: DoctorOptions) -> None:
     from tracemap.outputs import show_as
     from tracemap.session.doctor import doctor
 
-    found = doctor()
-    show_as(options.format, sys.stdout, partial(print_findings, found), lambda: found)
-    if not found.ok:
+    findings = doctor()
+    show_as(options.format, sys.stdout, partial(print_findings, findings), lambda: findings)
+    if not findings.ok:
         warn_of("something needed is missing: tracemap cannot build or record until you install it (see above)")
         click.get_current_context().exit(1)
 

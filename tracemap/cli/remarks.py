@@ -31,6 +31,6 @@ def command(bundle: Path, run: Path | None, options: RemarksOptions) -> None:
 
     opened = load(bundle)
     with show_phases("remarks") as progress:
-        found = remarks(opened, run, options, progress)
+        ranked = remarks(opened, run, options, progress)
     if options.output is None:
-        show_remarks(found, opened, options, sys.stdout)
+        show_remarks(ranked, opened, options, sys.stdout)

@@ -68,8 +68,8 @@ def _remarks(bundle: Bundle, what: str) -> tuple[Remark, ...]:
     from tracemap.graph.query import named
     from tracemap.reports.remarks import in_order
 
-    found = bundle.remarks()
-    return in_order(remarks_at(found, bundle.graph, named(bundle.graph, what)) if what else found.remarks)
+    remarks = bundle.remarks()
+    return in_order(remarks_at(remarks, bundle.graph, named(bundle.graph, what)) if what else remarks.remarks)
 
 
 def _views(bundle: Bundle, what: str) -> list[KernelView]:

@@ -43,7 +43,7 @@ def command(run: Path, options: StatsOptions) -> None:
     statistics = stats(run, options)
     if isinstance(statistics.calls_written, int):
         tell(f"tracemap: {plural(statistics.calls_written, 'call')} written to {options.calls}")
-    warn(statistics.found.diagnostics)
+    warn(statistics.call_set.diagnostics)
     if not (is_standard(options.calls) or is_standard(options.html)):
         show_stats(statistics, options, sys.stdout)
     if options.html is not None and not is_standard(options.html):

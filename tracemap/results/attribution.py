@@ -78,9 +78,13 @@ class Attribution(model.Attribution, AsTable):
     paths: tuple[Path, ...] = ()
 
     @classmethod
-    def of(cls, made: model.Attribution, bundle: Bundle, paths: tuple[Path, ...]) -> Attribution:
+    def of(cls, attribution: model.Attribution, bundle: Bundle, paths: tuple[Path, ...]) -> Attribution:
         """Extend an attribution with its bundle and runs."""
-        return cls(**{field.name: getattr(made, field.name) for field in fields(made)}, bundle=bundle, paths=paths)
+        return cls(
+            **{field.name: getattr(attribution, field.name) for field in fields(attribution)},
+            bundle=bundle,
+            paths=paths,
+        )
 
     def op(self, what: str) -> Cost:
         """Cost of an op (`op12`), or of a line of the model or its Python code: `model.mlir:31`, `layers.py:40`.

@@ -26,9 +26,9 @@ class Bundle(stored.Bundle, AsTable):
     """
 
     @classmethod
-    def of(cls, made: stored.Bundle) -> Bundle:
+    def of(cls, bundle: stored.Bundle) -> Bundle:
         """Extend a bundle with tables, lookups and pages."""
-        return cls(made.path, made.graph, made.map_sha256)
+        return cls(bundle.path, bundle.graph, bundle.map_sha256)
 
     @property
     def module_bytes(self) -> int:

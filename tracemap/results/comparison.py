@@ -34,9 +34,9 @@ class Bench(model.Bench, AsTable, frozen=True):
     """
 
     @classmethod
-    def of(cls, made: model.Bench) -> Bench:
+    def of(cls, bench: model.Bench) -> Bench:
         """Extend a bench with tables and a notebook view."""
-        return cls(**{name: getattr(made, name) for name in made.__struct_fields__ if name in _FIELDS})
+        return cls(**{name: getattr(bench, name) for name in bench.__struct_fields__ if name in _FIELDS})
 
     def _columns(self) -> Columns:
         """One row per kernel and operation; times are medians per call."""
@@ -97,10 +97,12 @@ class Comparison(compared.Comparison, AsTable, frozen=True):
 
     @classmethod
     def of(
-        cls, made: compared.Comparison, before: Sequence[Path], after: Sequence[Path], options: DiffOptions
+        cls, comparison: compared.Comparison, before: Sequence[Path], after: Sequence[Path], options: DiffOptions
     ) -> Comparison:
         """Extend a comparison with its paths and options."""
-        fields = {name: getattr(made, name) for name in made.__struct_fields__ if name in _COMPARISON_FIELDS}
+        fields = {
+            name: getattr(comparison, name) for name in comparison.__struct_fields__ if name in _COMPARISON_FIELDS
+        }
         return cls(**fields, paths=(before, after), options=options)
 
     def op(self, what: str) -> compared.OpDifference:

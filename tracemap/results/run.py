@@ -26,9 +26,9 @@ class Run(Recorded, AsTable):
     bundle: Bundle | None = None
 
     @classmethod
-    def of(cls, made: Recorded, bundle: Bundle) -> Run:
+    def of(cls, recorded: Recorded, bundle: Bundle) -> Run:
         """Extend a run with its bundle."""
-        return cls(**{field.name: getattr(made, field.name) for field in fields(made)}, bundle=bundle)
+        return cls(**{field.name: getattr(recorded, field.name) for field in fields(recorded)}, bundle=bundle)
 
     @property
     def elapsed_ns(self) -> Integer:

@@ -431,8 +431,8 @@ def _read_side(paths: Sides, bundle: Path | None) -> _SideInput:
 
     folder = next((path for path in paths if os.path.isdir(path)), None)  # noqa: PTH112 - Path.is_dir raises for long names
     if folder is None:
-        named = None if bundle is None else load(bundle)
-        return _SideInput(paths, named, named or _bundle_of_runs(paths))
+        opened_bundle = None if bundle is None else load(bundle)
+        return _SideInput(paths, opened_bundle, opened_bundle or _bundle_of_runs(paths))
     if len(paths) > 1:
         raise UsageInvalid(f"{folder}: is a bundle among other arguments; a side is one bundle, or runs of one bundle")
     if bundle is not None:

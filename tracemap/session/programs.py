@@ -98,8 +98,8 @@ def check_call(bundle: Bundle, options: CallOptions) -> None:
 
 def selects_call(options: FunctionOptions) -> bool:
     """Whether options select the function or its inputs; `--dim` alone does not."""
-    named = options.function is not UNKNOWN or options.flagfile is not None
-    return named or bool(options.inputs or options.runtime_flags)
+    names_function = options.function is not UNKNOWN or options.flagfile is not None
+    return names_function or bool(options.inputs or options.runtime_flags)
 
 
 def check_runs_on_cpu(bundle: Bundle, backends: frozenset[str], command: str) -> None:

@@ -267,7 +267,7 @@ def write_span(bundle: Bundle, begin: Look, end: Look, target: Path) -> int:
         recording = read_recording(folder, {os.getpid(): moment()})
         calls = load_calls(recording, connection)
         calls.create_view("calls")
-        connection.execute("CREATE TEMP TABLE wanted AS SELECT unnest(?) AS kernel", [kernels])
+        connection.execute("CREATE TEMP TABLE bundle_kernels AS SELECT unnest(?) AS kernel", [kernels])
         connection.execute(_EXECUTIONS, {"begin": begin.time_ns, "end": end.time_ns})
         ((count,),) = connection.execute("SELECT count(*) FROM executions").fetchall()
         if not count:
@@ -310,7 +310,7 @@ SELECT 'dispatch' AS kind, kernel, min(start_ns) AS start_ns,
     max(start_ns + duration_ns) - min(start_ns) AS duration_ns, sum(duration_ns)::BIGINT AS cpu_ns,
     any_value(workgroups_x) AS workgroups_x, any_value(workgroups_y) AS workgroups_y,
     any_value(workgroups_z) AS workgroups_z
-FROM calls JOIN (SELECT DISTINCT kernel FROM wanted) USING (kernel)
+FROM calls JOIN (SELECT DISTINCT kernel FROM bundle_kernels) USING (kernel)
 WHERE start_ns BETWEEN $begin AND $end
 GROUP BY process, kernel, workgroups_x, workgroups_y, workgroups_z, call
 ORDER BY start_ns, kernel

@@ -71,12 +71,12 @@ def _metric(costed: CostedMap, name: str | None) -> MetricTotal:
     return costed.metrics[default_metric(costed.metrics) if name is None else names.index(name)]
 
 
-def show_remarks(found: Remarks, bundle: Bundle, options: RemarksOptions, out: TextIO) -> None:
+def show_remarks(ranked: Remarks, bundle: Bundle, options: RemarksOptions, out: TextIO) -> None:
     """Write remarks to a stream, in the format of the options."""
 
     def text(stream: TextIO) -> None:
         from tracemap.reports.terminal.remarks import print_remarks
 
-        print_remarks(found, bundle.graph, stream, options)
+        print_remarks(ranked, bundle.graph, stream, options)
 
-    show_as(options.format, out, text, lambda: found)
+    show_as(options.format, out, text, lambda: ranked)

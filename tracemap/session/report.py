@@ -48,9 +48,9 @@ def report(bundle: Bundle, runs: Sequence[Path], options: ReportOptions, progres
         progress("writing the page")
         write(CostedMap(bundle.graph, None))
         return
-    with joined_open(runs, bundle, options, progress, options.window) as (made, opened):
+    with joined_open(runs, bundle, options, progress, options.window) as (attributed, opened):
         progress("writing the page")
-        write(made.costed, excerpts=partial(excerpts, bundle.graph, opened, options.memory))
+        write(attributed.costed, excerpts=partial(excerpts, bundle.graph, opened, options.memory))
 
 
 # ---- export
@@ -62,7 +62,7 @@ def report(bundle: Bundle, runs: Sequence[Path], options: ReportOptions, progres
 class Exported:
     """Data to export: an attribution, its open runs, and the options."""
 
-    made: Attributed
+    attributed: Attributed
     runs: Sequence[Path]
     opened: Sequence[Run]
     options: ExportOptions
@@ -73,21 +73,21 @@ class Exported:
         from tracemap.reports.exports.charges import ledger_of
 
         options = self.options
-        return ledger_of(self.made.bundle.graph, self.made.attribution, options.callers, options.metrics)
+        return ledger_of(self.attributed.bundle.graph, self.attributed.attribution, options.callers, options.metrics)
 
     @cached_property
     def data_flow(self) -> Sequence[tuple[str, str]]:
         """Data flow edges between ops; empty with `--no-data-flow`."""
         from tracemap.session.diff import data_flow_of
 
-        return () if self.options.no_data_flow else data_flow_of(self.made.bundle)
+        return () if self.options.no_data_flow else data_flow_of(self.attributed.bundle)
 
     @property
     def timelines(self) -> Sequence[Sequence[Span]]:
         """Events of the invocations to draw, per run."""
         from tracemap.attribution.timeline import timeline
 
-        graph, asked = self.made.bundle.graph, self.options
+        graph, asked = self.attributed.bundle.graph, self.options
         return [
             timeline(graph, run, asked.invocations, every=asked.all_invocations, memory_mb=asked.memory)
             for run in self.opened
@@ -103,78 +103,83 @@ class Exported:
         return {index: target.with_name(f"{target.stem}.{name}.json") for index, name in enumerate(unique)}
 
 
-def _pprof(what: Exported) -> bytes:
+def _pprof(exported: Exported) -> bytes:
     from tracemap.reports.exports.pprof import pprof
 
-    return pprof(what.ledger)
+    return pprof(exported.ledger)
 
 
-def _callgrind(what: Exported) -> str:
+def _callgrind(exported: Exported) -> str:
     from tracemap.reports.exports.callgrind import callgrind
 
-    return callgrind(what.ledger, what.options.self_cost)
+    return callgrind(exported.ledger, exported.options.self_cost)
 
 
-def _speedscope(what: Exported) -> str:
+def _speedscope(exported: Exported) -> str:
     """The profile; with timelines if the options name invocations."""
     from tracemap.reports.exports.speedscope import speedscope
 
-    draws_timelines = what.options.invocations or what.options.all_invocations
-    return speedscope(what.ledger, what.timelines if draws_timelines else ())
+    draws_timelines = exported.options.invocations or exported.options.all_invocations
+    return speedscope(exported.ledger, exported.timelines if draws_timelines else ())
 
 
-def _perfetto(what: Exported) -> bytes:
+def _perfetto(exported: Exported) -> bytes:
     from tracemap.reports.exports.perfetto import perfetto
 
-    return perfetto(what.made.bundle.graph, what.made.attribution, what.timelines)
+    return perfetto(exported.attributed.bundle.graph, exported.attributed.attribution, exported.timelines)
 
 
-def _network(what: Exported) -> networkx.DiGraph[str]:
+def _network(exported: Exported) -> networkx.DiGraph[str]:
     from tracemap.reports.exports.network import network_of
 
-    return network_of(what.ledger, what.data_flow)
+    return network_of(exported.ledger, exported.data_flow)
 
 
-def _graphml(what: Exported) -> bytes:
+def _graphml(exported: Exported) -> bytes:
     from tracemap.reports.exports.network import graphml
 
-    return graphml(_network(what))
+    return graphml(_network(exported))
 
 
-def _dot(what: Exported) -> str:
+def _dot(exported: Exported) -> str:
     from tracemap.reports.exports.network import dot
 
-    return dot(_network(what), what.ledger)
+    return dot(_network(exported), exported.ledger)
 
 
-def _model_explorer(what: Exported) -> str:
+def _model_explorer(exported: Exported) -> str:
     """The graph. Unless it goes to a stream, the data of every metric are written to files next to it."""
     from tracemap.reports.exports.model_explorer import collection_json, node_data_json
 
-    graph = collection_json(what.made.bundle.graph, what.data_flow, {})
-    metric_files = {} if is_stream(what.options.output) else what.metric_files
-    check_targets(*metric_files.values(), force=what.options.force, runs=what.runs, bundles=[what.made.bundle.path])
+    graph = collection_json(exported.attributed.bundle.graph, exported.data_flow, {})
+    metric_files = {} if is_stream(exported.options.output) else exported.metric_files
+    check_targets(
+        *metric_files.values(),
+        force=exported.options.force,
+        runs=exported.runs,
+        bundles=[exported.attributed.bundle.path],
+    )
     for index, target in metric_files.items():
-        write_text(node_data_json(what.ledger, index), target)
+        write_text(node_data_json(exported.ledger, index), target)
     return graph
 
 
-def _csv(what: Exported) -> str:
+def _csv(exported: Exported) -> str:
     from tracemap.reports.csv_tables import attribution_csv
 
-    return attribution_csv(what.made.bundle.graph, what.made.attribution)
+    return attribution_csv(exported.attributed.bundle.graph, exported.attributed.attribution)
 
 
-def _parquet(what: Exported) -> None:
+def _parquet(exported: Exported) -> None:
     from tracemap.reports.exports.parquet import write_parquet
 
-    write_parquet(what.made.bundle.graph, what.made.attribution, what.options.output)
+    write_parquet(exported.attributed.bundle.graph, exported.attributed.attribution, exported.options.output)
 
 
-def _google_benchmark(what: Exported) -> str:
+def _google_benchmark(exported: Exported) -> str:
     from tracemap.reports.exports.google_benchmark import google_benchmark
 
-    return google_benchmark(what.ledger)
+    return google_benchmark(exported.ledger)
 
 
 _STACKS: Final = ("metrics", "callers")
@@ -224,14 +229,14 @@ def export(
     if bundle is None and options.map is not None:
         bundle = load(options.map)
     check_targets(options.output, force=options.force, runs=runs, bundles=[] if bundle is None else [bundle.path])
-    with joined_open(runs, bundle, options, progress, options.window) as (made, opened):
-        check_not_inputs(options.output, bundles=[made.bundle.path])  # a named bundle was checked before any work
+    with joined_open(runs, bundle, options, progress, options.window) as (attributed, opened):
+        check_not_inputs(options.output, bundles=[attributed.bundle.path])  # a named bundle was checked before any work
         progress("writing")
-        content = format_.make(Exported(made, runs, opened, options))
+        content = format_.make(Exported(attributed, runs, opened, options))
     if content is not None:
         with replaced(options.output) as temporary:
             temporary.write_bytes(content if isinstance(content, bytes) else content.encode(errors="replace"))
-    return made
+    return attributed
 
 
 def _check_options(options: ExportOptions, format_: _Format) -> None:

@@ -104,10 +104,10 @@ def unchanged_module(bundle: Bundle) -> Iterator[Callable[[], None]]:
 def _state_of(bundle: Bundle) -> tuple[int, ...]:
     """Identity of the module's file, which changes when the file is written or replaced; () if it does not exist."""
     try:
-        about = bundle.module_path.stat()
+        status = bundle.module_path.stat()
     except OSError:
         return ()
-    return about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _check_program(bundle: Bundle) -> None:
@@ -340,11 +340,11 @@ def joined_open(
     from tracemap.machine.images import read_images
 
     progress("opening the runs")
-    with opened_runs(runs, window, options.dispatch) as found:
-        bundle = bundle or load(find_bundle(found[0], runs[0]))
+    with opened_runs(runs, window, options.dispatch) as opened_files:
+        bundle = bundle or load(find_bundle(opened_files[0], runs[0]))
         progress("joining events to dispatch sites")
         images = cache(partial(read_images, bundle.module_path))
-        with resolved_runs(found, bundle.graph, images) as placed:
+        with resolved_runs(opened_files, bundle.graph, images) as placed:
             request = attribution_request(bundle, placed, options, images, series=series, peaks=peaks)
             yield Attributed(bundle, attribute(request)), placed
 
@@ -469,12 +469,12 @@ def check_named_once(paths: Sequence[Path]) -> None:
     Raises:
         UsageInvalid: two paths are the same file.
     """
-    named: set[str] = set()
+    seen: set[str] = set()
     for path in paths:
         place = os.path.realpath(path)
-        if place in named:
+        if place in seen:
             raise UsageInvalid(f"{path}: is named twice and would count twice; name it once")
-        named.add(place)
+        seen.add(place)
 
 
 def newest_run(bundle: Bundle) -> Path | None:
@@ -542,8 +542,8 @@ def find_bundle(run: Run, path: Path) -> Path:
         return resolved.parent.parent
     run_folder = Path() if str(path) == "-" else path.parent
     if run.header.bundle is not UNKNOWN:
-        named = Path(run.header.bundle)
-        for candidate in (named, run_folder / named.name, Path(named.name)):
+        header_bundle = Path(run.header.bundle)
+        for candidate in (header_bundle, run_folder / header_bundle.name, Path(header_bundle.name)):
             if is_bundle(candidate):
                 return candidate
     candidates = sorted({*run_folder.glob(f"*{SUFFIX}"), *Path().glob(f"*{SUFFIX}")}, key=str)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class CallStatistics:
     """Calls, their statistics per thread, and the number of rows in the table of calls (UNKNOWN: no table)."""
 
-    found: CallSet
+    call_set: CallSet
     threads: tuple[ThreadStats, ...]
     calls_written: Integer
 
@@ -78,7 +78,7 @@ def show_stats(statistics: CallStatistics, options: StatsOptions, out: TextIO) -
         options.format,
         out,
         text,
-        lambda: shown_stats(statistics.threads, statistics.found.diagnostics, options.buckets),
+        lambda: shown_stats(statistics.threads, statistics.call_set.diagnostics, options.buckets),
     )
 
 
