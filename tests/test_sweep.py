@@ -296,5 +296,5 @@ def test_a_folder_without_configurations_is_said(kind: str, tmp_path: Path) -> N
         folder.mkdir()
     done = run_cli("sweep", "matmul", "--size", "M=8", "--configs-from", folder, "-o", tmp_path / "table.csv")
     assert done.returncode == 2
-    assert ("is no folder" if kind == "pipe" else "contains no tuning spec (*.mlir)") in done.stderr
+    assert ("is not a folder" if kind == "pipe" else "contains no tuning spec (*.mlir)") in done.stderr
     assert done.stderr.endswith("[usage-invalid]\n")
