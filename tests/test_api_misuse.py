@@ -19,7 +19,7 @@ Call = Callable[[Any, Any], object]
 # What is called with a bundle and a run, and how the sentence begins.
 CALLS: list[tuple[Call, str]] = [
     (lambda _bundle, _run: tracemap.load(5), "path is 5; it must be a path"),  # type: ignore[arg-type]
-    (lambda _bundle, _run: tracemap.lower(5, ["x"]), "model is 5; it must be a path, a text or bytes"),  # type: ignore[arg-type]
+    (lambda _bundle, _run: tracemap.lower(5, ["x"]), "model is 5; it must be a path, a string or bytes"),  # type: ignore[arg-type]
     (lambda _bundle, _run: tracemap.record(5), "bundle is 5; it must be a bundle or its path"),  # type: ignore[arg-type]
     (lambda bundle, _run: tracemap.record(bundle, 5), "output is 5; it must be a path"),  # type: ignore[arg-type]
     (lambda bundle, _run: tracemap.record(bundle, inputs=5), "inputs is 5; it must be a list"),  # type: ignore[arg-type]
@@ -41,13 +41,13 @@ CALLS: list[tuple[Call, str]] = [
     (lambda _bundle, _run: tracemap.report(5, "x.html"), "bundle is 5"),  # type: ignore[arg-type]
     (lambda bundle, _run: tracemap.swap(bundle, 5, "n"), "kernels is 5; it must be a dictionary of names and files"),  # type: ignore[arg-type]
     (lambda bundle, _run: tracemap.swap(bundle, {"k": 5}, "n"), "a file in kernels is 5; it must be a path"),  # type: ignore[dict-item]
-    (lambda bundle, _run: tracemap.swap(bundle, {5: "f"}, "n"), "a name in kernels is 5; it must be a text"),  # type: ignore[dict-item]
-    (lambda _bundle, _run: tracemap.sweep(5), "operation is 5; it must be a text"),  # type: ignore[arg-type]
-    (lambda _bundle, _run: tracemap.store_list(5), "store is 5; it must be a text"),  # type: ignore[arg-type]
+    (lambda bundle, _run: tracemap.swap(bundle, {5: "f"}, "n"), "a name in kernels is 5; it must be a string"),  # type: ignore[dict-item]
+    (lambda _bundle, _run: tracemap.sweep(5), "operation is 5; it must be a string"),  # type: ignore[arg-type]
+    (lambda _bundle, _run: tracemap.store_list(5), "store is 5; it must be a string"),  # type: ignore[arg-type]
     (lambda _bundle, _run: tracemap.store_list(""), "store is empty; name a folder, or the address of a bucket"),
     (lambda _bundle, run: tracemap.store_add(run, ""), "store is empty"),
-    (lambda bundle, _run: tracemap.load(bundle).op(5), "what is 5; it must be a text"),  # type: ignore[arg-type]
-    (lambda bundle, _run: tracemap.load(bundle).scope(5), "path is 5; it must be a text"),  # type: ignore[arg-type]
+    (lambda bundle, _run: tracemap.load(bundle).op(5), "what is 5; it must be a string"),  # type: ignore[arg-type]
+    (lambda bundle, _run: tracemap.load(bundle).scope(5), "path is 5; it must be a string"),  # type: ignore[arg-type]
     (lambda bundle, _run: tracemap.load(bundle).show(5), "output is 5; it must be a path"),  # type: ignore[arg-type]
     (lambda bundle, run: tracemap.attribute(run, bundle).op(5), "what is 5"),  # type: ignore[arg-type]
     (lambda bundle, run: tracemap.attribute(run, bundle).scope(5), "path is 5"),  # type: ignore[arg-type]

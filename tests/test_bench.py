@@ -220,10 +220,10 @@ def test_kernels_are_chosen_by_name_and_by_op(built: Built) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--kernel", "nothing*"], "no kernel of the bundle is called so"),
+        (["--kernel", "nothing*"], "the bundle has no such kernel"),
         (["--op", "op9999"], "the bundle has no such op"),
         (["--repetitions", "0"], "repetitions"),
-        (["--top", "2"], "has no run that tells which kernels cost the most"),
+        (["--top", "2"], "has no run, so the most expensive kernels are unknown"),
         (["-o", "."], "is a folder"),
         (["--function", "absent"], "the module has no function 'absent'"),
         (["--input", "3xf32"], "give one --input per argument"),

@@ -49,7 +49,7 @@ def test_functions_without_inputs_are_timed_at_once(several: Path) -> None:
     assert "BM_constants/" in done.stdout
     assert "BM_steers\\x1b[31m/" in done.stdout
     assert "\x1b" not in done.stdout
-    assert done.stderr == "not timed, as it takes inputs: mix, double, narrow; name a function with --function\n"
+    assert done.stderr == "not timed, since they take inputs: mix, double, narrow; select a function with --function\n"
 
 
 def test_json_is_google_benchmarks(built: Built) -> None:

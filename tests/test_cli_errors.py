@@ -185,7 +185,7 @@ def test_a_module_that_runs_as_well_and_is_another_is_refused(
         module.write(b"more")
     name, *options = command
     said = refused("bundle-invalid", name, mlp.name, *options, cwd=tmp_path)
-    assert said.startswith("hand_mlp.tracemap/module.vmfb: another module, or damaged: "), said
+    assert said.startswith("hand_mlp.tracemap/module.vmfb: is damaged, or comes from a different build; "), said
     assert not (tmp_path / "r.csv").exists()
 
 
@@ -196,7 +196,7 @@ def test_a_module_that_is_replaced_while_it_is_recorded_is_no_run(mlp: Path, tmp
             (mlp / "new.vmfb").replace(mlp / "module.vmfb")
 
     options = RecordOptions(iterations=2, output=tmp_path / "r.csv", flagfile=MLP_FLAGS)
-    with pytest.raises(BundleInvalid, match=r"module\.vmfb: was changed or replaced while it ran; do it again"):
+    with pytest.raises(BundleInvalid, match=r"module\.vmfb: was changed or replaced while it ran; repeat the command"):
         record(load(mlp), options, replaced)
     assert not (tmp_path / "r.csv").exists()
 
@@ -215,7 +215,7 @@ def test_bundle_of_which_the_compiled_module_is_missing_beside_others(
     (mlp / "module.vmfb").rename(tmp_path / "other.vmfb")
     flags = [f"--module={name}.vmfb" for name in modules]
     said = refused("bundle-invalid", "record", mlp.name, "-o", "r.csv", "--", *flags, cwd=tmp_path)
-    assert said == "hand_mlp.tracemap/module.vmfb: is not there; build the bundle again", said
+    assert said == "hand_mlp.tracemap/module.vmfb: does not exist; build the bundle again", said
 
 
 @pytest.mark.parametrize("command", READERS, ids=lambda command: str(command[0]))
@@ -250,7 +250,7 @@ def test_bundle_of_which_a_module_is_cut(folder: str, command: tuple[str, ...], 
     (file,) = mlp.glob(f"{folder}/*{'configured' if folder == 'kernels' else ''}.mlir")
     os.truncate(file, 100)
     said = refused("bundle-invalid", *command, cwd=tmp_path)
-    assert re.search(rf"hand_mlp\.tracemap/{folder}/\w+\.mlir: damaged \(\S.+\); build the bundle again", said), said
+    assert re.search(rf"hand_mlp\.tracemap/{folder}/\w+\.mlir: is damaged \(\S.+\); build the bundle again", said), said
 
 
 @pytest.mark.parametrize("command", READERS, ids=lambda command: str(command[0]))
@@ -358,7 +358,7 @@ def test_a_module_that_is_damaged_is_found_out_before_the_other_is_recorded(
     other = shutil.copytree(built("hand_mlp"), tmp_path / "other.tracemap")
     _overwrite(other / "module.vmfb")
     said = refused("bundle-invalid", "record", mlp.name, "--alternate", other.name, cwd=tmp_path)
-    assert said.startswith("other.tracemap/module.vmfb: another module, or damaged: "), said
+    assert said.startswith("other.tracemap/module.vmfb: is damaged, or comes from a different build; "), said
 
 
 def test_record_into_no_folder(built: Built, tmp_path: Path) -> None:

@@ -444,8 +444,8 @@ def test_a_run_is_not_called_like_a_file_of_another_kind(name: str, multifunc: P
     done = run_cli("record", multifunc, "--function", "encode", "--iterations", "1", "-o", name, cwd=tmp_path)
     assert (done.returncode, (tmp_path / name).exists()) == (2, False)
     assert done.stderr == (
-        f"tracemap: error: {name}: a table is written as Parquet or CSV, not as {Path(name).suffix}; name a .parquet "
-        "or .csv [usage-invalid]\n"
+        f"tracemap: error: {name}: tables are written as Parquet or CSV, not as {Path(name).suffix}; name a .parquet "
+        "or .csv file [usage-invalid]\n"
     )
 
 

@@ -239,12 +239,12 @@ def test_another_processor_matches_models_the_same(
         assert os.getpid() != this
         return matched_models(one, two)
 
-    monkeypatch.setattr("tracemap.session.diff._WORTH_A_PROCESS", 0)
+    monkeypatch.setattr("tracemap.session.diff._MIN_OPS_FOR_PROCESS", 0)
     monkeypatch.setattr("tracemap.forked.usable_processors", lambda: 2)
     with monkeypatch.context() as told_there:
         told_there.setattr("tracemap.session.diff.matched_models", only_there)
         assert [tracemap.diff(*pair) for pair in pairs] == here
-    with pytest.raises(UsageInvalid, match=r"bare\.tracemap: does not keep its model"):
+    with pytest.raises(UsageInvalid, match=r"bare\.tracemap: does not contain its model"):
         tracemap.diff(built("hand_mlp"), bare)
 
 
@@ -326,8 +326,8 @@ def test_a_side_without_runs_is_named(built: Built, tmp_path: Path) -> None:
     check_cli("record", tmp_path / "b.tracemap", *flags)
     for sides in (("a.tracemap", "b.tracemap"), ("b.tracemap", "a.tracemap")):
         text = check_cli("diff", *sides, cwd=tmp_path)
-        told = "a.tracemap has no run, so that the maps alone are compared, without the runs of "
-        assert re.search(rf"note \[runs-missing\]: .*{told}.*b.tracemap; record one", text)
+        told = "a.tracemap has no run, so only the maps are compared and the runs of "
+        assert re.search(rf"note \[runs-missing\]: .*{told}.*b.tracemap are ignored; record a run", text)
 
 
 def test_what_the_machine_was_slower_by_is_no_change() -> None:
@@ -441,7 +441,7 @@ def test_in_python_a_side_may_be_several_runs(built: Built, tmp_path: Path) -> N
     assert made.show(tmp_path / "page.html", browser=False).is_file()
     with pytest.raises(UsageInvalid, match="is named twice"):
         tracemap.diff([runs[0], runs[0]], runs[1])
-    with pytest.raises(UsageInvalid, match="leave the baseline out"):
+    with pytest.raises(UsageInvalid, match="leave --baseline out"):
         tracemap.diff(runs[0], runs[1], baseline=bundle.path)
 
 
@@ -490,15 +490,15 @@ def test_what_cannot_be_compared_is_refused(built: Built, recorded: Recorded, tm
     for arguments, said in (
         ((tmp_path / "nothing.parquet", run), "nothing.parquet"),
         ((bundle, bundle, "--map-a", bundle), "is a bundle itself"),
-        ((run, run, "--map-a", bundle, "--map-b", bundle, "--metric", "teeth"), "not both have it"),
+        ((run, run, "--map-a", bundle, "--map-b", bundle, "--metric", "teeth"), "a side lacks this metric"),
         ((run,), "name two sides"),
         ((run, run, run), "name two sides"),
         (("vs", run), "name two sides"),
-        ((tmp_path / "a.tracemap", run), "a run can only be compared with a run"),
-        ((run, tmp_path / "a.tracemap"), "a run can only be compared with a run"),
-        ((run, "vs", bundle, run), "is a bundle, beside others"),
+        ((tmp_path / "a.tracemap", run), "a run cannot be compared with a bundle that has no run"),
+        ((run, tmp_path / "a.tracemap"), "a run cannot be compared with a bundle that has no run"),
+        ((run, "vs", bundle, run), "is a bundle among other arguments"),
         ((run, "vs", run, "--baseline", bundle), "leave vs out"),
-        ((run, "--baseline", bundle, "--format", "csv"), "a table is of one comparison"),
+        ((run, "--baseline", bundle, "--format", "csv"), "holds only one comparison"),
     ):
         done = run_cli("diff", *arguments)
         assert done.returncode == 2, arguments
@@ -519,7 +519,7 @@ def test_where_one_side_has_no_counts_both_are_split_by_the_same_rule(fixed: Bui
     assert made["findings"] == []
     assert {op["amounts"]["cpu_ns"]["change"] for op in made["ops"] if "cpu_ns" in op["amounts"]} == {0}
     (told,) = [each["message"] for each in made["diagnostics"] if each["slug"] == "split-by-code"]
-    assert "kernels of both sides are split over their ops by the rule code" in told
+    assert "the costs of both sides are split by the rule code" in told
     asked = json_cli(*words, "--rule", "root")
     assert "split-by-code" not in {each["slug"] for each in asked["diagnostics"]}
 

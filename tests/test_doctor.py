@@ -62,7 +62,9 @@ def test_without_iree_nothing_works_and_the_status_says_so(tmp_path: Path) -> No
     assert done.returncode == 1
     assert "pip install iree-base-compiler" in done.stdout
     assert "pip install iree-base-runtime" in done.stdout
-    assert done.stderr == "without what is missing above, nothing can be built or recorded\n"
+    assert (
+        done.stderr == "something needed is missing: tracemap cannot build or record until you install it (see above)\n"
+    )
     done = subprocess.run([*program, "--version"], env=environment, capture_output=True, text=True, check=False)
     assert "iree-base-compiler not installed" in done.stdout
 

@@ -71,9 +71,9 @@ def test_no_file_is_written_over_what_is_read_or_written(tmp_path: Path) -> None
     link.symlink_to(run)
     before = run.read_bytes()
     for arguments, said in (
-        ((run, "-o", run, "--force"), "is read by the same command"),
-        ((run, "--html", link, "--force"), "is read by the same command"),
-        ((run, "-o", tmp_path / "x", "--html", tmp_path / "." / "x"), "is written by the same command"),
+        ((run, "-o", run, "--force"), "the same command reads this file"),
+        ((run, "--html", link, "--force"), "the same command reads this file"),
+        ((run, "-o", tmp_path / "x", "--html", tmp_path / "." / "x"), "writes another output to this file"),
         ((run, link), "is named twice"),
     ):
         done = run_cli("attribute", *arguments, "--map", target)
@@ -143,7 +143,7 @@ def test_no_file_is_written_over_bundles_and_headers_that_are_read(words: tuple[
     before = held(read)
     done = run_cli(*words, "--force", cwd=read)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.endswith("is read by the same command; choose another name [usage-invalid]\n"), done.stderr
+    assert done.stderr.endswith("the same command reads this file; choose another name [usage-invalid]\n"), done.stderr
     assert done.stderr.count("\n") == 1
     assert held(read) == before
 

@@ -90,7 +90,7 @@ def test_kernels_that_were_filtered_out_take_nothing_from_the_others(on_gpu: OnG
     kernel_of = load(bundle).graph.site_by_id
     others = {site: cost for site, cost in whole.items() if "reduction" not in kernel_of[site].kernel}
     assert sums_by_site(some) == others
-    assert "are taken for left out" in json.dumps(some["diagnostics"])
+    assert "count as filtered out" in json.dumps(some["diagnostics"])
 
 
 def test_a_part_of_a_run_keeps_what_its_order_tells(on_gpu: OnGpu, tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_a_part_of_a_run_keeps_what_its_order_tells(on_gpu: OnGpu, tmp_path: Pat
     assert "split-evenly" not in slugs(part)
     assert part["run"]["iterations"] is None
     (told,) = [each["message"] for each in part["diagnostics"] if each["slug"] == "sites-by-order"]
-    assert "a part of the run's" in told
+    assert "count as a part of the run" in told
     equal = attributed(changed(tmp_path, "ncu-details.csv", without(r'^"[0-4]",')), on_gpu("hand_repeat12"))
     assert {"split-evenly", "sites-by-order"} <= slugs(equal)
     costs = sums_by_site(equal).values()

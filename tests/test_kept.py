@@ -21,8 +21,8 @@ from tracemap.graph.bundle import Bundle
 from tracemap.graph.documents import Keeping
 from tracemap.mapping.build import BuildRequest, build
 from tracemap.options.compile import BuildOptions
-from tracemap.session.programs import keeping_of
-from tracemap.session.tune import _built, _Kept
+from tracemap.session.programs import saved_inputs_to_copy
+from tracemap.session.tune import _build_with_spec, _WorkCache
 
 SCALE = """module {
   util.global private @w = #stream.parameter.named<"model"::"w"> : tensor<4xf32>
@@ -200,7 +200,9 @@ def test_bundles_that_are_made_of_a_bundle_keep_the_same(referred: bool, kept: B
     if referred:
         (tmp_path / "w.safetensors").write_bytes(safetensors(W))
         options = BuildOptions(parameters=(f"model={tmp_path / 'w.safetensors'}",))
-        call = BuildRequest(SCALE.encode(), "scale.mlir", tmp_path / "a.tracemap", options, keeping=keeping_of(kept))
+        call = BuildRequest(
+            SCALE.encode(), "scale.mlir", tmp_path / "a.tracemap", options, keeping=saved_inputs_to_copy(kept)
+        )
         original = build(call)
     (kernel,) = {site.kernel for site in original.graph.sites}
     (tmp_path / "edited.mlir").write_text(
@@ -209,7 +211,7 @@ def test_bundles_that_are_made_of_a_bundle_keep_the_same(referred: bool, kept: B
     target, files = tmp_path / "new.tracemap", {kernel: tmp_path / "edited.mlir"}
     swapped = tracemap.swap(original, files, target, pairs=0, no_verify=True, verify_application=True)
     assert [output.matches for each in swapped.functions for output in each.outputs] == [True]
-    for made in (tracemap.load(target), _built(original, SPEC, _Kept.prepared(tmp_path / "work"))):
+    for made in (tracemap.load(target), _build_with_spec(original, SPEC, _WorkCache.prepare(tmp_path / "work"))):
         assert made.kept_call() == original.kept_call()
         np.testing.assert_array_equal(tracemap.run(made)[0], tracemap.run(original)[0])
 

@@ -75,7 +75,7 @@ def test_what_is_named_may_have_any_name() -> None:
 
 
 def test_a_nul_in_a_path_is_refused() -> None:
-    with pytest.raises(UsageInvalid, match="no NUL"):
+    with pytest.raises(UsageInvalid, match="without a NUL"):
         RecordOptions(flagfile=Path("a\0b"))
 
 

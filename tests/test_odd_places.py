@@ -32,14 +32,14 @@ def test_standard_input_is_read_once(built: Built, recorded: Recorded, tmp_path:
     done = run_cli("diff", "-", "-", *maps, cwd=tmp_path, stdin=recorded("hand_mlp", ".csv").read_bytes())
     assert done.returncode == 2
     assert done.stderr == (
-        "tracemap: error: -: is named twice, and can be read only once; write it to a file first [usage-invalid]\n"
+        "tracemap: error: -: is named twice but can be read only once; write it to a file first [usage-invalid]\n"
     )
 
 
 def test_diff_names_its_own_options(recorded: Recorded, tmp_path: Path) -> None:
     run = Path(shutil.copy(recorded("hand_mlp", ".csv"), tmp_path / "run.csv"))
     done = run_cli("diff", run, run, cwd=tmp_path)
-    assert done.stderr.endswith("name it with --map (of diff: --map-a, --map-b) [bundle-missing]\n")
+    assert done.stderr.endswith("name the bundle with --map (diff: --map-a, --map-b) [bundle-missing]\n")
 
 
 def test_pages_of_several_comparisons_in_a_folder(built: Built, tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ def test_what_goes_to_standard_output_can_be_read_again(built: Built, tmp_path: 
 
 
 def test_standard_output_takes_one_result(tmp_path: Path) -> None:
-    with pytest.raises(UsageInvalid, match="one result only"):
+    with pytest.raises(UsageInvalid, match="only one result"):
         check_files(Path("-"), tmp_path / "file", Path("-"), force=True)
 
 
@@ -155,8 +155,8 @@ def test_a_pipe_that_nobody_reads_is_not_waited_for(built: Built, recorded: Reco
         done = run_cli(*words, option, pipe)
         assert done.returncode == 2
         assert done.stderr.endswith(
-            f"{pipe}: is a pipe that nobody has begun to read for {READER_S} seconds; choose another place "
-            "[target-unwritable]\n"
+            f"{pipe}: is a pipe that no program has opened for reading within {READER_S} seconds; start its reader "
+            "first, or choose another path [target-unwritable]\n"
         )
         assert not done.stdout
 

@@ -155,7 +155,7 @@ def test_a_comparison_is_a_table_a_picture_and_a_page(built: Built, recorded: Re
             whole = sum(value for value in table[f"{metric.name}_{side}"] if isinstance(value, int))
             assert whole + getattr(metric.residual, side) == getattr(metric.whole, side)
     assert made.op("op3").after == "op3"
-    with pytest.raises(QueryInvalid, match="no op of either side"):
+    with pytest.raises(QueryInvalid, match="neither side has such an op"):
         made.op("op99999")
     assert "jax_mlp.tracemap → jax_mlp_train.tracemap" in made._repr_html_()
     found = model.Finding("slower", EVIL, EVIL, EVIL, UNKNOWN, "cpu_ns", 10, 20, 2.0, 1.9, 2.1)

@@ -52,7 +52,7 @@ def test_functions_without_inputs_are_called_at_once(several: Path) -> None:
     assert done.returncode == 0
     assert done.stdout.startswith(plain(several, "--function=constants").stdout)
     assert done.stdout.count("EXEC @") == 2
-    assert done.stderr == "not called, as it takes inputs: mix, double, narrow; name a function with --function\n"
+    assert done.stderr == "not called, since they take inputs: mix, double, narrow; select a function with --function\n"
 
 
 def test_names_of_functions_do_not_steer_terminals(several: Path) -> None:
@@ -236,7 +236,7 @@ def test_compared_outputs_are_kept_too(several: Path, tmp_path: Path) -> None:
         (("--function", "double"), "input-invalid", "--dim N"),
         (("--function", "mix", "--input", "7", "--input", "7"), "input-invalid", "--input=2x3xf32=7"),
         (("--function", "mix", "--input", "@absent.npy", "--input", "7"), "input-invalid", "absent.npy"),
-        (("--output=-",), "function-unknown", "outputs are those of one function"),
+        (("--output=-",), "function-unknown", "several functions have outputs"),
         ((*MIX, "--output=-"), "usage-invalid", "mix returns 2 outputs (tensor<2x3xf32>, i32), 1 given"),
         ((*MIX, "--output=x.npy", "--output=-"), "usage-invalid", "--output=x.npy goes nowhere"),
         ((*MIX, "--output=@a.npy", "--output=@a.npy"), "usage-invalid", "a.npy"),
@@ -273,7 +273,7 @@ def test_one_of_several_functions_that_take_inputs_is_named(built: Built, tmp_pa
     for command in ("run", "benchmark"):
         done = run_cli(command, built("hand_multifunc"), cwd=tmp_path)
         assert done.returncode == 2
-        assert "name one with --function: encode, decode, roundtrip, no_compute [function-unknown]\n" in done.stderr
+        assert "select one with --function: encode, decode, roundtrip, no_compute [function-unknown]\n" in done.stderr
 
 
 def test_a_program_that_fails_says_why(several: Path, tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def test_text_has_every_line_of_the_ir(built: Built) -> None:
 def test_assembly_needs_a_kernel(built: Built) -> None:
     done = run_cli("show", built("hand_mlp"), "op3", "--assembly")
     assert done.returncode == 2
-    assert "--assembly goes with a kernel's name" in done.stderr
+    assert "--assembly needs a kernel's name" in done.stderr
 
 
 def test_a_kernel_without_code_says_so(built: Built) -> None:

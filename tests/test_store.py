@@ -359,12 +359,12 @@ def test_a_run_that_is_there_is_named_by_the_model_that_it_has(bundle: Path, sto
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (("--tag", "main"), "is no tag"),
-        (("--tag", "a=1", "--tag", "a=2"), "say it once"),
-        (("--recorded", "yesterday"), "is no time"),
-        (("--recorded", "1969-12-31T23:59:59Z"), "before 1970 or behind 2262"),
-        (("--recorded", "2300-01-01"), "before 1970 or behind 2262"),
-        (("--host", "other"), "tells it itself"),
+        (("--tag", "main"), "is not a tag"),
+        (("--tag", "a=1", "--tag", "a=2"), "set it once"),
+        (("--recorded", "yesterday"), "is not a time"),
+        (("--recorded", "1969-12-31T23:59:59Z"), "before 1970 or after 2262"),
+        (("--recorded", "2300-01-01"), "before 1970 or after 2262"),
+        (("--host", "other"), "has a different value itself"),
     ],
 )
 def test_what_is_said_wrongly_is_refused(
@@ -501,7 +501,7 @@ def test_python_answers_as_the_commands_do(bundle: Path, store: Path, runs: list
     assert pretty(added).replace(": true", ": false") == check_cli(
         "store", "add", runs[0], "--map", bundle, "--tag", "branch=main", "--format", "json", "--store", tmp_path / "s"
     )
-    with pytest.raises(TypeError, match="no option 'groupby', but 'group_by'"):
+    with pytest.raises(TypeError, match="no option 'groupby'; did you mean 'group_by'"):
         tracemap.store_query(store, groupby=["host"])
 
 

@@ -278,7 +278,7 @@ def test_a_bucket_that_cannot_be_written_is_said(bundle: Path, runs: list[Path])
 
 @with_bucket
 def test_spark_reads_folders_only(store: str) -> None:
-    assert "Spark reads stores in folders only" in failed("store", "query", "--store", store, "--engine", "local[*]")
+    assert "Spark reads only stores in folders" in failed("store", "query", "--store", store, "--engine", "local[*]")
 
 
 # ---- addresses
@@ -298,7 +298,7 @@ def test_addresses_that_are_none_of_a_store(address: str, why: str) -> None:
 
 
 def test_an_address_that_was_made_a_path_is_refused() -> None:
-    with pytest.raises(UsageInvalid, match="hand it in as a text"):
+    with pytest.raises(UsageInvalid, match="pass it as a string"):
         store_list(StoreListOptions(store=Path("s3://bucket/prefix")))
 
 

@@ -204,7 +204,7 @@ def test_where_no_run_is_left_the_files_are_named(store: Path) -> None:
     for words in (("trend",), ("compare", "--before", BEFORE, "--after", AFTER), ("query",)):
         done = run_cli("store", *words, "--store", store, "--skip-bad")
         assert (done.returncode, done.stdout) == (2, "")
-        assert "no run without such a file is left" in done.stderr
+        assert "no run without damaged files is left" in done.stderr
         assert any(str(path) in done.stderr for path in broken)
 
 
@@ -255,5 +255,5 @@ def test_maps_without_their_model_are_matched_where_all_ops_are_alike(without: s
     there = sorted(store.glob("**/*"))
     done = run_cli(*added[2])
     assert (done.returncode, done.stdout) == (2, "")
-    assert f"{bundles[2]}: its ops are not those of the newest map of m" in done.stderr
+    assert f"{bundles[2]}: its ops differ from those of the newest map of m" in done.stderr
     assert sorted(store.glob("**/*")) == there

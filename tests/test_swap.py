@@ -194,8 +194,8 @@ def test_a_file_that_does_not_compile_is_blamed_for_it(bundle: Path, source: str
     (tmp_path / "edited.mlir").write_text(edited, encoding="utf-8")
     done = run_cli("swap", bundle, f"{KERNEL}=edited.mlir", "-o", "new.tracemap", cwd=tmp_path)
     assert done.returncode == 2
-    place = f"{tmp_path / 'edited.mlir'} in the place of f_dispatch_0"
-    assert done.stderr.startswith(f"tracemap: error: the model cannot be compiled with {place}; mend what is said: ")
+    place = f"{tmp_path / 'edited.mlir'} in place of f_dispatch_0"
+    assert done.stderr.startswith(f"tracemap: error: the model cannot be compiled with {place}; correct this error: ")
     assert done.stderr.endswith(" [tool-failed]\n")
     assert not (tmp_path / "new.tracemap").exists()
 
@@ -246,7 +246,7 @@ def test_a_slowed_kernel_is_named_first_and_its_op_only(built: Built, tmp_path: 
         ),
         ([f"{KERNEL}=empty.o"], f"defines no {KERNEL}"),
         ([KERNEL], "KERNEL=FILE"),
-        ([], "nothing is replaced"),
+        ([], "no kernel is replaced"),
         ([f"{KERNEL}=x.mlir", f"{KERNEL}=broken.mlir"], "is replaced twice"),
         (["--sources-from", "."], "holds no file that is called after"),
     ],
@@ -327,7 +327,7 @@ def test_functions_are_chosen_as_run_does(source: str, tmp_path: Path) -> None:
     (function,) = json.loads(done.stdout)["functions"]
     assert (function["function"], function["inputs"], function["failure"]) == ("plain", [], "")
     assert function["outputs"] == [{"place": 0, "type": "4xf32", "said": "as expected", "matches": True}]
-    assert "not called, as it takes inputs: f; name a function with --function" in done.stderr
+    assert "not called, since they take inputs: f; select a function with --function" in done.stderr
 
 
 def test_the_original_does_not_take_its_own_place(bundle: Path, source: str, tmp_path: Path) -> None:

@@ -181,7 +181,7 @@ def test_what_is_no_table_of_a_sweep_is_not_added_to(table: bytes, tmp_path: Pat
     (tmp_path / "table.csv").write_bytes(table)
     done = run_cli("sweep", "matmul", "--append", "-o", tmp_path / "table.csv")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "is no table of a sweep" in done.stderr
+    assert "is not a table of" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["table.csv"]
     assert (tmp_path / "table.csv").read_bytes() == table
 
@@ -237,20 +237,20 @@ def test_only_generate_and_only_compile_stop_there(tmp_path: Path) -> None:
         (["--size", "X=4"], "has the sizes M, N, K"),
         (["--size", "M=0"], "a size is a number from 1"),
         (["--size", "M=8:4"], "'8:4': holds no size"),
-        (["--size", "M=8", "--size", "M=4"], "M=4: M is given twice"),
-        (["--tag", "a=1", "--tag", "a=2"], "a=2: a is given twice"),
-        (["--type", "f7"], "is no type"),
-        (["--epilogue", "gelu"], "is no epilogue"),
+        (["--size", "M=8", "--size", "M=4"], "M=4: M is set twice"),
+        (["--tag", "a=1", "--tag", "a=2"], "a=2: a is set twice"),
+        (["--type", "f7"], "unknown type"),
+        (["--epilogue", "gelu"], "unknown epilogue"),
         (["--config", "fast"], "a configuration is"),
         (["--config", "spec=absent.mlir"], "no such tuning spec"),
-        (["--dispatches", "conv"], "no operation is left"),
-        (["--dispatches", "("], "is no regular expression"),
+        (["--dispatches", "conv"], "no operation is selected"),
+        (["--dispatches", "("], "invalid regular expression"),
         (["--append"], "name it with -o"),
-        (["--only", "generate", "-o", "-"], "name that with --work, or a table with -o"),
-        (["--only", "compile"], "name that with --work, or a table with -o"),
+        (["--only", "generate", "-o", "-"], "name it with --work, or name a table with -o"),
+        (["--only", "compile"], "name it with --work, or name a table with -o"),
         (["--config", f"tiles={'9' * 5000}"], "a configuration is"),
-        (["--tag", "Verification=SUCCESS"], "is a column of every sweep"),
-        (["--tag", "Operation=mine"], "is a column of every sweep"),
+        (["--tag", "Verification=SUCCESS"], "every sweep has a column of this name"),
+        (["--tag", "Operation=mine"], "every sweep has a column of this name"),
         (["--", "--nosuchflag"], "rejects the flags: Unknown command line argument '--nosuchflag'. Did you mean"),
         (["--", "--iree-opt-level=O9"], "not a valid optimization level"),
         (["--", "--version"], "only prints something and compiles nothing"),
@@ -296,5 +296,5 @@ def test_a_folder_without_configurations_is_said(kind: str, tmp_path: Path) -> N
         folder.mkdir()
     done = run_cli("sweep", "matmul", "--size", "M=8", "--configs-from", folder, "-o", tmp_path / "table.csv")
     assert done.returncode == 2
-    assert ("is no folder" if kind == "pipe" else "holds no tuning spec (*.mlir)") in done.stderr
+    assert ("is not a folder" if kind == "pipe" else "contains no tuning spec (*.mlir)") in done.stderr
     assert done.stderr.endswith("[usage-invalid]\n")

@@ -37,7 +37,7 @@ from tracemap.owned.children import start
         (RuntimeError("can't start new thread"), "no more programs or threads"),
         (OSError(errno.EMFILE, os.strerror(errno.EMFILE), "x.csv"), "no more files can be opened"),
         (duckdb.IOException('IO Error: Cannot open file "x": Too many open files'), "no more files can be opened"),
-        (OSError(errno.EFBIG, os.strerror(errno.EFBIG)), "a file may not become as large as it has to"),
+        (OSError(errno.EFBIG, os.strerror(errno.EFBIG)), "a file exceeds the file size limit"),
         (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), "a disk is full"),
         (OSError(errno.EACCES, os.strerror(errno.EACCES)), ""),
         (RuntimeError("Too many open files"), ""),
@@ -60,7 +60,7 @@ def test_files_that_may_not_be_large(built: Built, tmp_path: Path) -> None:
     bundle = shutil.copytree(built("hand_mlp"), tmp_path / "m.tracemap")
     done = of_shell('ulimit -f 4; "$@"', "bench", bundle, cwd=tmp_path)
     assert done.returncode == 2
-    assert done.stderr.startswith("tracemap: error: a file may not become as large as it has to"), done.stderr
+    assert done.stderr.startswith("tracemap: error: a file exceeds the file size limit"), done.stderr
     assert done.stderr.endswith("[system-limit]\n")
 
 
@@ -110,7 +110,7 @@ def test_a_current_folder_that_is_gone(tmp_path: Path) -> None:
     done = of_shell('cd gone; rmdir ../gone; "$@"', "attribute", "run.csv", cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr == (
-        "tracemap: error: the current folder is not there any more; change into one that is [usage-invalid]\n"
+        "tracemap: error: the current folder was deleted; change to a folder that exists [usage-invalid]\n"
     )
 
 
@@ -167,7 +167,7 @@ def test_processor_time_that_is_used_up_is_named(tmp_path: Path) -> None:
         ["sh", "-c", 'ulimit -t 2; "$@"', "sh", *words], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.returncode == 2
-    assert done.stderr.startswith("tracemap: error: the limit of processor time is reached; raise it: `ulimit -t`")
+    assert done.stderr.startswith("tracemap: error: the limit of CPU time is reached; raise it: `ulimit -t`")
     assert done.stderr.endswith("[system-limit]\n")
 
 
@@ -197,6 +197,6 @@ def test_a_stack_that_is_too_small_is_refused_at_the_start(built: Built, tmp_pat
     done = of_shell('ulimit -s 256; "$@"', "show", built("hand_mlp"), cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
-        "tracemap: error: the stack may have 256 kB, and 512 kB are needed; raise the limit: `ulimit -s` shows it "
+        "tracemap: error: the stack is limited to 256 kB, and 512 kB are needed; raise the limit: `ulimit -s` shows it "
         "[system-limit]\n"
     )

@@ -386,7 +386,7 @@ def test_events_look_as_they_did(monkeypatch: pytest.MonkeyPatch, request: pytes
 
 def test_doctor_looks_as_it_did(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """Of a machine that has most things, some of them in part."""
-    bare = Ability("browser", State.MISSING, "none is registered", "to look at pages", "set BROWSER to its command")
+    bare = Ability("browser", State.MISSING, "no browser is registered", "viewing pages", "set BROWSER to its command")
     found = Findings(
         tracemap="0.1.0",
         python="3.12.4",
@@ -394,7 +394,9 @@ def test_doctor_looks_as_it_did(monkeypatch: pytest.MonkeyPatch, request: pytest
         ok=True,
         abilities=(
             Ability("compiler", State.WORKS, "iree-base-compiler 3.13.0, /a/b/iree-compile", "build", needed=True),
-            Ability("valgrind", State.PARTLY, "valgrind 3.19.0", "record --cache-sim", "3.24 and newer run them"),
+            Ability(
+                "valgrind", State.PARTLY, "valgrind 3.19.0", "record --cache-sim", "3.24 and newer need no such change"
+            ),
             bare,
         ),
     )

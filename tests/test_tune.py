@@ -124,12 +124,12 @@ def test_the_spec_is_not_replaced_without_being_asked(tuned: tuple[Path, Json]) 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ([], "name what to tune"),
-        (["--kernel", "nothing"], "no kernel of the bundle is called so"),
+        ([], "select kernels to tune"),
+        (["--kernel", "nothing"], "the bundle has no such kernel"),
         (["--op", "op999"], "no such op"),
         (["--top", "0"], "top"),
-        (["--kernel", "*", "-o", "-", "--format", "json"], "standard output takes one result only"),
-        (["--top", "1"], "has no run that tells which kernels cost the most"),
+        (["--kernel", "*", "-o", "-", "--format", "json"], "only one result can go to standard output"),
+        (["--top", "1"], "has no run, so the most expensive kernels are unknown"),
         (["--kernel", "*", "--function", "nothing"], "the module has no function 'nothing'"),
         (["--kernel", "*", "--input", "3xf32"], "give one --input per argument"),
     ],

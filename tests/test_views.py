@@ -128,7 +128,7 @@ def test_what_the_format_does_not_choose_is_refused(
     run, bundle = recorded("jax_mlp"), built("jax_mlp")
     done = run_cli("attribute", run, "--map", bundle, "--format", format_, *option)
     assert (done.returncode, done.stdout) == (2, "")
-    assert f"{option[0]} is of the text's table; --format {format_} has all ops" in done.stderr
+    assert f"{option[0]} applies to the text table only; --format {format_} has all ops" in done.stderr
     assert "[usage-invalid]" in done.stderr
 
 

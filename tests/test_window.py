@@ -180,7 +180,7 @@ def test_what_is_known_of_all_calls_is_not_of_some(recorded: Recorded, tmp_path:
     [
         (
             ("--from", "3", "--to", "2"),
-            "a window from 3 s to 2 s has nothing in it; it must end behind where it begins",
+            "the time window from 3 s to 2 s is empty; it must end after it begins",
         ),
         (("--from", "3600"), "no invocation began from 3600 s; the last one began at "),
         (("--from", "1e300"), "no invocation began from 1e+300 s; the last one began at "),

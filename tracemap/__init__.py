@@ -379,8 +379,8 @@ def attribute(
 
     asked = chosen(AttributeOptions, options, changes)
     paths = _paths(runs)
-    made = attribute_runs(paths, None if bundle is None else _opened(bundle), asked)
-    return Attribution.of(made.attribution, Bundle.of(made.bundle), tuple(paths))
+    attributed = attribute_runs(paths, None if bundle is None else _opened(bundle), asked)
+    return Attribution.of(attributed.attribution, Bundle.of(attributed.bundle), tuple(paths))
 
 
 def remarks(
@@ -483,8 +483,8 @@ def export(
 
     asked = chosen(ExportOptions, options, changes, to=to, output=output)
     paths = _paths(runs)
-    made = export_runs(paths, None if bundle is None else _opened(bundle), asked)
-    return Attribution.of(made.attribution, Bundle.of(made.bundle), tuple(paths))
+    attributed = export_runs(paths, None if bundle is None else _opened(bundle), asked)
+    return Attribution.of(attributed.attribution, Bundle.of(attributed.bundle), tuple(paths))
 
 
 def bench(bundle: StoredBundle | str | Path, options: BenchOptions | None = None, **changes: object) -> Bench:
@@ -815,7 +815,7 @@ def _model(model: str | Path | bytes) -> str | bytes:
 
     if isinstance(model, str) and ("\n" in model or ("{" in model and not os.path.exists(model))):  # noqa: PTH110 - Path.exists raises OSError for names that are too long
         return model.encode()
-    return model if isinstance(model, (bytes, str)) else str(path_of("model", model, "a path, a text or bytes"))
+    return model if isinstance(model, (bytes, str)) else str(path_of("model", model, "a path, a string or bytes"))
 
 
 def _opened(bundle: StoredBundle | str | Path) -> StoredBundle:

@@ -1,9 +1,9 @@
-"""The one codec: what is stored or printed as JSON is made of records, and is written and read here.
+"""JSON codec for all records that are stored or printed.
 
-A record is a frozen struct whose fields are the keys, in their order; unknown is null, every key is always written, and
-no other key is read. Types that are not JSON's own bring two class methods: `from_json(value)`, which raises ValueError
-for what it does not take, and `json_schema()`; their JSON form is their text. The schemas that the package brings are
-made of the same types, so that what is written, what is read and what is documented cannot differ.
+A record is a frozen struct. Its fields are the keys, in this order. UNKNOWN is null, every key is always written, and
+unexpected keys are rejected. Types that JSON lacks have two class methods: `from_json(value)`, which raises ValueError
+for invalid values, and `json_schema()`. Their JSON form is their text. The package's schemas are generated from the
+same types, so that writer, reader and documentation cannot differ.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from tracemap.sanitize import json_without_controls
 from tracemap.units import INTEGER_LIMIT
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=INTEGER_LIMIT)]
-"""A number or a place, from 0."""
+"""A count or an index, from 0."""
 Positive = Annotated[int, msgspec.Meta(ge=1, le=INTEGER_LIMIT)]
-"""A number or a place, from 1."""
+"""A count or an index, from 1."""
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _T = TypeVar("_T")
@@ -30,18 +30,18 @@ _D = TypeVar("_D", bound="Document")
 
 
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Base of all records. Keys with a default may be missing where a record is read."""
+    """Base of all records. A reader accepts records that lack keys with a default."""
 
 
 class Document(Record, frozen=True, kw_only=True):
-    """Base of what a file or an output holds as a whole: a subclass says its version and kind, its first keys."""
+    """Base of top-level records of files and outputs. Subclasses define version and kind, the first two keys."""
 
     schema_version: int
     kind: str
 
 
 class OtherVersion(ValueError):
-    """A document of the right kind, but of a version that is not read."""
+    """A document of the right kind, but of an unsupported version."""
 
     def __init__(self, version: int) -> None:
         super().__init__(f"version {version}")
@@ -49,14 +49,14 @@ class OtherVersion(ValueError):
 
 
 class _Stamp(msgspec.Struct, frozen=True):
-    """What all versions of all documents have."""
+    """Keys that all versions of all documents have."""
 
     schema_version: int
     kind: str
 
 
 def encode(value: object) -> bytes:
-    """The JSON of a value, in one line: the same bytes for the same value."""
+    """JSON of a value, in one line; equal values give equal bytes."""
     try:
         return msgspec.json.encode(value, enc_hook=_to_json)
     except UnicodeEncodeError:
@@ -64,18 +64,18 @@ def encode(value: object) -> bytes:
 
 
 def _encode_surrogates(value: object) -> bytes:
-    # Names of files need not be Unicode: Python makes half surrogate pairs of their odd bytes, which UTF-8 cannot hold.
+    # File names need not be Unicode. Python maps invalid bytes to lone surrogates, which UTF-8 cannot encode.
     text = json.dumps(msgspec.to_builtins(value, enc_hook=_to_json), ensure_ascii=False, separators=(",", ":"))
     return _SURROGATE.sub(lambda match: json.dumps(storable(match[0]))[1:-1], text).encode()
 
 
 def storable(text: str) -> str:
-    """A text as it is stored: of half a surrogate pair the escape is kept, `\\udce9`; others stay as they are."""
+    """The text with lone surrogates replaced by their escapes, such as `\\udce9`, so that UTF-8 can store it."""
     return _SURROGATE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def pretty(value: object) -> str:
-    """The JSON of a value for standard output and for people: one line per key, the same text for the same value."""
+    """JSON of a value for people: one line per key; equal values give equal texts."""
     return json_without_controls(msgspec.json.format(encode(value), indent=1).decode()) + "\n"
 
 
@@ -83,7 +83,7 @@ def decode(data: bytes, kind: type[_T]) -> _T:
     """Read a value; the inverse of `encode`.
 
     Raises:
-        ValueError: it is no JSON, or not of this kind; the message says where.
+        ValueError: the data are not JSON, or not of this kind; the message says where.
     """
     try:
         return msgspec.json.decode(data, type=kind, dec_hook=_from_json)
@@ -94,27 +94,27 @@ def decode(data: bytes, kind: type[_T]) -> _T:
 
 
 def decode_document(data: bytes, kind: type[_D]) -> _D:
-    """Read a document (its version is looked at first: others may differ in every other key).
+    """Read a document. The version is checked first, since other versions may differ in all other keys.
 
     Raises:
-        OtherVersion: it is of another version.
-        ValueError: it is damaged, or something else.
+        OtherVersion: the document has another version.
+        ValueError: the document is damaged, or of another kind.
     """
     expected = _Stamp(**{field.name: field.default for field in fields(kind) if field.name in _Stamp.__struct_fields__})
-    # What `encode` wrote begins with the stamp, so that a large document need not be gone through twice.
+    # Output of `encode` begins with the stamp, so that a large document need not be decoded twice.
     if not data.startswith(encode(expected)[:-1]):
-        found = decode(data, _Stamp)
-        if found.kind != expected.kind:
-            raise ValueError(f"it is of the kind {found.kind!r}, not {expected.kind!r}")
-        if found.schema_version != expected.schema_version:
-            raise OtherVersion(found.schema_version)
+        stamp = decode(data, _Stamp)
+        if stamp.kind != expected.kind:
+            raise ValueError(f"its kind is {stamp.kind!r}, not {expected.kind!r}")
+        if stamp.schema_version != expected.schema_version:
+            raise OtherVersion(stamp.schema_version)
     return decode(data, kind)
 
 
-def view(kind: type[_R], source: object, **given: object) -> _R:
-    """A record of another kind: its fields are those of `source` with the same names, but for what is given."""
-    names = [name for name in kind.__struct_fields__ if name not in given and hasattr(source, name)]
-    return kind(**{name: getattr(source, name) for name in names}, **given)
+def view(kind: type[_R], source: object, **overrides: object) -> _R:
+    """Build a record of another kind from the fields of `source` with the same names; `overrides` replace them."""
+    names = [name for name in kind.__struct_fields__ if name not in overrides and hasattr(source, name)]
+    return kind(**{name: getattr(source, name) for name in names}, **overrides)
 
 
 def _to_json(value: object) -> str:

@@ -1,4 +1,4 @@
-"""What a reader must know before trusting a map, a run or a result."""
+"""Diagnostics: remarks on how far to trust a map, a run or a result."""
 
 from __future__ import annotations
 
@@ -9,47 +9,47 @@ from tracemap.codec import Record
 
 
 class Diagnostic(Record, frozen=True):
-    """Something lost or doubtful: a stable slug and a sentence."""
+    """A remark on lost or doubtful data: a stable slug and a sentence."""
 
     slug: str
     message: str
 
 
 DISTURBED: Final = "disturbed"
-"""Of a run while which other programs held the processors."""
+"""Noisy run: other programs kept the measured one waiting for a CPU."""
 
 PAUSED: Final = "paused"
-"""Of a run that was paused by Ctrl-Z."""
+"""The recording was paused by Ctrl-Z."""
 
 INTERRUPTED: Final = "interrupted"
-"""Of a run without all that was to be measured besides times, as the user pressed Ctrl-C before."""
+"""The user pressed Ctrl-C after the timing, so that optional measurements are missing."""
 
 MEANS_ONLY: Final = "means-only"
-"""Of a run that tells only sums of calls: each has the mean, so that nothing tells which of them waited."""
+"""The run has only sums over calls. Every call has the mean time, so outliers cannot be found."""
 
 RECORDS_LOST: Final = "records-lost"
-"""Of a run of which the runtime dropped events: what it cost is more than its rows tell."""
+"""The runtime dropped events of the run, so the costs are higher than the sum of the rows."""
 
 TRANSFERS_UNTIMED: Final = "transfers-untimed"
-"""Of copies and fills that are executed together with kernels, and have no rows."""
+"""Copies and fills run in one submission with kernels, and have no rows of their own."""
 
 WINDOW: Final = "window"
-"""Of some of a run's calls."""
+"""The result covers only some of the run's invocations."""
 
 FOREMOST: Final = (WINDOW, RECORDS_LOST, PAUSED, DISTURBED, "few-samples")
-"""What is to be known before anything else: it stands above a result, not behind it."""
+"""The most important diagnostics: reports print them above a result, not below it."""
 
 
 def tells(diagnostics: Iterable[Diagnostic], slug: str) -> bool:
-    """Whether one of them is of this kind."""
-    return any(each.slug == slug for each in diagnostics)
+    """Whether the diagnostics contain this slug."""
+    return any(diagnostic.slug == slug for diagnostic in diagnostics)
 
 
 def foremost(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """Those that stand above a result."""
+    """Diagnostics to print above a result."""
     return [item for item in diagnostics if item.slug in FOREMOST]
 
 
 def others(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """Those that stand behind it: each is said once."""
+    """Diagnostics to print below a result."""
     return [item for item in diagnostics if item.slug not in FOREMOST]

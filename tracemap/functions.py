@@ -1,4 +1,4 @@
-"""The functions of a module, as the runtime's tools name and call them: a map keeps them, a recording calls one."""
+"""Functions of a module, with the names that the runtime's tools use. Maps store them, recordings call them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tracemap.units import listed
 
 
 class Argument(Record, frozen=True):
-    """An argument of an entry point: its declared type, and whether it decides how often a loop runs."""
+    """An argument of an entry point: its declared type, and whether it bounds a loop."""
 
     name: str
     type: str
@@ -19,7 +19,7 @@ class Argument(Record, frozen=True):
 
 
 class Function(Record, frozen=True):
-    """An entry point of the module, as the runtime's tools name it."""
+    """An entry point of the module, with the name that the runtime's tools use."""
 
     name: str
     arguments: tuple[Argument, ...]
@@ -29,15 +29,15 @@ _MOST_NAMED: Final = 20
 
 
 def function_named(functions: Sequence[Function], name: str) -> Function:
-    """The function of a name; without a name ("") the only one.
+    """Find a function by name; "" means the only function.
 
     Raises:
-        FunctionUnknown: there is none of that name, or several and none was named.
+        FunctionUnknown: no function has this name, or the name is empty and there is not exactly one function.
     """
-    there = listed([function.name for function in functions], most=_MOST_NAMED) or "none"
+    names = listed([function.name for function in functions], most=_MOST_NAMED) or "none"
     if not name and len(functions) != 1:
-        raise FunctionUnknown(f"the module has {len(functions)} functions; name one with --function: {there}")
-    found = [function for function in functions if function.name == (name or functions[0].name)]
-    if not found:
-        raise FunctionUnknown(f"the module has no function {name!r}; it has: {there}")
-    return found[0]
+        raise FunctionUnknown(f"the module has {len(functions)} functions; select one with --function: {names}")
+    matches = [function for function in functions if function.name == (name or functions[0].name)]
+    if not matches:
+        raise FunctionUnknown(f"the module has no function {name!r}; its functions are: {names}")
+    return matches[0]

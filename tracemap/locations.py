@@ -1,8 +1,8 @@
-"""Locations: where an operation came from, as MLIR records it.
+"""MLIR locations: the origin of an operation.
 
-A location is one of five forms (MLIR `BuiltinLocationAttributes.td`): unknown, a range in a file, a name, a call site,
-or several fused into one. `parse_location` reads the printed form; the functions below answer what tracemap asks of it:
-whether it says anything, the frames of the program above the MLIR, and the scope.
+A location has one of five forms (MLIR `BuiltinLocationAttributes.td`): unknown, file range, name, call site, or fused.
+`parse_location` reads the printed form. The other functions return whether a location is informative, its frames in the
+program above the MLIR, and its scope.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class UnknownLocation:
 
 @dataclass(frozen=True, slots=True)
 class FileRange:
-    """`"file":line:column`, optionally `to end_line:end_column`; 1-based, 0 where a frontend has none."""
+    """`"file":line:column`, optionally `to end_line:end_column`; 1-based, 0 if the frontend gives none."""
 
     file: str
     line: int
@@ -61,21 +61,21 @@ Location = UnknownLocation | FileRange | Name | CallSite | Fused
 UNKNOWN_LOCATION = UnknownLocation()
 
 STRING: Final = r'"(?:[^"\\]++|\\.)*+"'
-"""A string in a text of MLIR, taken whole or not at all: to give up characters again, one by one, takes a hundred bytes
-for each where it has no end.
+"""Pattern of a string in MLIR text, without backtracking. Backtracking over an unterminated string would take a hundred
+bytes of memory per character.
 """
 
-# A token: a string, a word, a number, or one character. White space separates.
+# A token: a string, a word, a number, or one character, separated by white space.
 _TOKEN = re.compile(STRING + r"|[A-Za-z_#!][\w.$#!]*|-?\d+|->|\S", re.DOTALL)
 _ESCAPE = re.compile(rb"\\([0-9A-Fa-f]{2}|.)", re.DOTALL)
 _SIMPLE_ESCAPES = {b"n": b"\n", b"t": b"\t", b"\\": b"\\", b'"': b'"'}
 _MAX_DIGITS = 18
 MOST_NESTED: Final = 400
-"""Deeper nesting than compilers make; what lies deeper is cut off: it is unknown."""
+"""Nesting limit, deeper than compilers generate. Locations below it are replaced by unknown ones."""
 
 
 def unescape(quoted: str) -> str:
-    r"""The text of an MLIR string literal: `"\C3\A8"` is `è`, `"\22"` a quote; bytes that are no UTF-8 are replaced."""
+    r"""Text of an MLIR string literal: `"\C3\A8"` is `è`, `"\22"` a quote; invalid UTF-8 is replaced."""
 
     def replace(match: re.Match[bytes]) -> bytes:
         escaped = match.group(1)
@@ -88,7 +88,7 @@ def unescape(quoted: str) -> str:
 
 
 def parse_location(text: str) -> Location:
-    """Read the printed form of a location, with or without the enclosing `loc(…)`; aliases must be expanded.
+    """Parse the printed form of a location, with or without the enclosing `loc(…)`; aliases must be expanded.
 
     Raises:
         LocationInvalid: the text is not a location.
@@ -97,7 +97,7 @@ def parse_location(text: str) -> Location:
 
 
 def read_location(text: str) -> tuple[Location, bool]:
-    """As `parse_location`, and whether something was cut off because it lies too deep.
+    """Like `parse_location`; also return whether parts below the nesting limit were cut off.
 
     Raises:
         LocationInvalid: the text is not a location.
@@ -116,7 +116,7 @@ class _Parser:
 
     def __init__(self, tokens: list[str], text: str) -> None:
         self._count = len(tokens)
-        self._tokens = [*tokens, ""]  # what stands behind the last one, so that no look ahead asks for the end
+        self._tokens = [*tokens, ""]  # end marker, so that looking ahead needs no check for the end
         self._text = text
         self._next = 0
         self.has_cut = False
@@ -135,7 +135,7 @@ class _Parser:
             return self._fused(depth)
         if token.startswith(("#", "!")):
             self._skip_parameters()
-            return UNKNOWN_LOCATION  # a dialect's own location attribute carries no position that we read
+            return UNKNOWN_LOCATION  # tracemap reads no positions from a dialect's own location attributes
         raise self._error(f"unexpected {_shown(token)}")
 
     def expect_end(self) -> None:
@@ -190,7 +190,7 @@ class _Parser:
         return Fused(tuple(locations), metadata)
 
     def _cut(self) -> Location:
-        """Step over one location: up to what closes, or goes on with, that in which it stands."""
+        """Skip one location, up to the token that closes or continues the enclosing one."""
         self.has_cut, depth = True, 0
         while (token := self._peek()) and (depth or token not in (")", "]", ",", "at")):
             depth += (token in "([<") - (token in ")]>")
@@ -198,7 +198,7 @@ class _Parser:
         return UNKNOWN_LOCATION
 
     def _skip_parameters(self) -> str:
-        """Step over `<…>`, which may hold any attribute, and return its text."""
+        """Skip `<…>`, which may contain any attribute, and return its text."""
         if self._peek() != "<":
             return ""
         begin = self._next
@@ -240,17 +240,17 @@ def _shown(token: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CodeFrame:
-    """A place in the program above the MLIR: a file range, and the function that it is in (empty: not told)."""
+    """A position in the program above the MLIR: a file range and the enclosing function ("": unknown)."""
 
     place: FileRange
     function: str
 
 
 def frames(location: Location) -> tuple[CodeFrame, ...]:
-    """The stack of places of a location, innermost first; of fused locations the first that has any.
+    """Call stack of a location, innermost frame first. For fused locations, the first one that has frames counts.
 
-    `"f"("a.py":3:1)` inside a call stack or a name is a place in the function `f` (so JAX prints its frames); line 0
-    and the empty file are no places. Places that follow each other and are equal count once.
+    `"f"("a.py":3:1)` inside a call stack or a name is a frame in the function `f`; JAX prints its frames in this form.
+    Locations with line 0 or an empty file name are left out. Equal frames in a row count once.
     """
     return tuple(frame for frame, _ in groupby(_walk_frames(location, function="")))
 
@@ -276,10 +276,10 @@ def _walk_frames(location: Location, function: str) -> Iterator[CodeFrame]:
 
 
 def name_path(location: Location) -> str:
-    """The outermost name of a location (`jit(f)/h0/attn/add`), or "" where it has none.
+    """Outermost name of a location, such as `jit(f)/h0/attn/add`, or "" without one.
 
-    Of a call site the callee's, of fused locations the first that has one. A name right above a file range and below
-    anything else is a function's name, not a path: those are never outermost.
+    A call site has the callee's name, and a fused location the first name in it. A name directly around a file range,
+    inside another location, is a function's name and not a path; such names are never outermost.
     """
     match location:
         case Name():
@@ -293,7 +293,7 @@ def name_path(location: Location) -> str:
 
 
 def split_path(path: str) -> tuple[str, ...]:
-    """The components of a name path, split at `/` outside of parentheses, empty ones left out.
+    """Split a name path at `/` outside of parentheses, and drop empty components.
 
     >>> split_path("jit(f)/transpose(jvp(a/b))/add")
     ('jit(f)', 'transpose(jvp(a/b))', 'add')
@@ -312,7 +312,7 @@ def split_path(path: str) -> tuple[str, ...]:
         else:
             current += character
     components.append(current)
-    if depth > 0:  # unbalanced: parentheses mean nothing here
+    if depth > 0:  # unbalanced parentheses are ignored
         components = path.split("/")
     return tuple(component for component in components if component)
 
@@ -330,7 +330,7 @@ def scope(location: Location) -> tuple[str, ...]:
 
 
 def is_informative(location: Location) -> bool:
-    """Whether a location says anything: a place in a file or a name, at any depth."""
+    """Whether a location contains a file position or a name, at any depth."""
     match location:
         case FileRange(file=file, line=line):
             return bool(file) and line > 0

@@ -1,7 +1,6 @@
-"""What tracemap writes: a result in its format; files, refused before the work is done, there whole or not at all.
+"""Writing of results: formats, checks of targets before the work starts, and atomic files.
 
-`-` is standard output. What is no regular file keeps its place: devices and pipes are written to, and of a link what it
-leads to is written.
+`-` is standard output. Devices and pipes are written in place. For a link, the file that it points to is written.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ from tracemap.sanitize import lines_for_terminal
 
 STANDARD_OUTPUT: Final = "-"
 READER_S: Final = 5
-"""How long a pipe is waited for that nobody reads."""
-_LOOK_S: Final = 0.01
+"""Seconds to wait for a reader of a named pipe."""
+_POLL_S: Final = 0.01
 _OF_OTHER_FILES: Final = frozenset(
     (
         ".json .jsonl .html .htm .txt .md .log .xml .yaml .yml .toml .tsv .xlsx .svg .png "
@@ -34,7 +33,7 @@ _OF_OTHER_FILES: Final = frozenset(
         ".pb .pftrace .tracy .dot .graphml .mlir .mlirbc .vmfb .tracemap .onnx .pt2 .irpa .flags .py"
     ).split()
 )
-"""What names of files of other kinds end with. Any other ending may be part of a name: `llama3.1`, `run.2026-11-26`."""
+"""Suffixes of other kinds of files. Any other suffix may be part of a name: `llama3.1`, `run.2026-11-26`."""
 
 
 def is_standard(target: Path | None) -> bool:
@@ -43,43 +42,43 @@ def is_standard(target: Path | None) -> bool:
 
 
 def is_stream(target: Path) -> bool:
-    """Whether a target is written to in its place: standard output, a device, a pipe."""
+    """Whether a target is written in place: standard output, a device or a pipe."""
     return is_standard(target) or _kind(target) not in (0, stat.S_IFREG, stat.S_IFDIR)
 
 
 def _kind(target: Path) -> int:
-    """What lies under a name, as `stat` calls it; 0: nothing, or nothing that can be looked at."""
+    """File type of a path (`stat.S_IFMT`); 0: it does not exist or is not accessible."""
     try:
         return stat.S_IFMT(target.stat().st_mode)
-    except (OSError, ValueError):  # too long, with a NUL, below what may not be looked into
+    except (OSError, ValueError):  # a name that is too long or contains a NUL, or a folder without permission
         return 0
 
 
 def is_csv(target: Path) -> bool:
-    """Whether a table is written as CSV, not as Parquet: its name ends so, or it goes to standard output."""
+    """Whether a table is written as CSV instead of Parquet: its name ends in .csv, or it goes to standard output."""
     return target.suffix == ".csv" or is_standard(target)
 
 
 def check_table_name(target: Path) -> None:
-    """Refuse a name for a table that says that it is something else; other endings, and none, are Parquet.
+    """Reject a table's name with the suffix of another format; unknown suffixes, and none, mean Parquet.
 
     Raises:
-        UsageInvalid: it ends as files of another kind do.
+        UsageInvalid: the suffix belongs to another format.
     """
     ending = target.suffix.lower()
     is_other_case = ending == ".csv" and not is_csv(target)
     if (ending in _OF_OTHER_FILES or is_other_case) and not is_stream(target):
         raise UsageInvalid(
-            f"{target}: a table is written as Parquet or CSV, not as {target.suffix}; name a .parquet or .csv"
+            f"{target}: tables are written as Parquet or CSV, not as {target.suffix}; name a .parquet or .csv file"
         )
 
 
 def check_file(target: Path, *, force: bool) -> None:
-    """Find out before the work whether a file can be written.
+    """Check before the work starts that a file can be written.
 
     Raises:
         TargetExists: it exists and `force` is not set.
-        TargetUnwritable: it is a folder, or its folder does not exist or may not be written.
+        TargetUnwritable: it is a folder, or its folder does not exist or is not writable.
     """
     if is_standard(target):
         return
@@ -88,118 +87,118 @@ def check_file(target: Path, *, force: bool) -> None:
     if not is_stream(target):
         check_folder_of(end_of_links(target))
     elif not os.access(target, os.W_OK):
-        raise TargetUnwritable(f"{target}: may not be written; choose another place")
-    if _holds_something(target) and not force:
+        raise TargetUnwritable(f"{target}: is not writable; choose another path")
+    if _would_replace(target) and not force:
         raise _taken(target)
     if not is_stream(target):
-        (_found_free.discard if force else _found_free.add)(place_of(target))
+        (_found_free.discard if force else _found_free.add)(resolved_path(target))
 
 
 _found_free: Final[set[str]] = set()
-"""Places that `check_file` found free, and where nothing may be replaced: another command may write there meanwhile."""
+"""Resolved paths that `check_file` found free. If another command creates one meanwhile, it is not replaced."""
 
 
 def _taken(target: Path) -> TargetExists:
     return TargetExists(f"{target}: exists already; pass --force to replace it, or choose another name")
 
 
-def _holds_something(target: Path) -> bool:
-    """Whether writing takes away what was there: not of a pipe, nor of a device but a disk."""
+def _would_replace(target: Path) -> bool:
+    """Whether writing destroys existing data: in files, folders and disks, not in pipes and other devices."""
     return _kind(target) in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFBLK)
 
 
 def check_files(*targets: Path | None, force: bool) -> None:
-    """`check_file` of each; None: this one is not wanted.
+    """Check several targets with `check_file`; None: this output was not requested.
 
     Raises:
-        UsageInvalid: several are to go to one place.
+        UsageInvalid: several targets are the same file, or several are standard output.
     """
-    wanted = [target for target in targets if target is not None]
-    if sum(map(is_standard, wanted)) > 1:
-        raise UsageInvalid(f"{STANDARD_OUTPUT}: standard output takes one result only; name a file for the others")
+    requested = [target for target in targets if target is not None]
+    if sum(map(is_standard, requested)) > 1:
+        raise UsageInvalid(f"{STANDARD_OUTPUT}: only one result can go to standard output; name a file for the others")
     written: set[str] = set()
-    for target in wanted:
-        place = place_of(target)
+    for target in requested:
+        place = resolved_path(target)
         if not is_stream(target) and place in written:
-            raise UsageInvalid(f"{target}: is written by the same command; choose another name")
+            raise UsageInvalid(f"{target}: the same command writes another output to this file; choose another name")
         written.add(place)
-    for target in wanted:
+    for target in requested:
         check_file(target, force=force)
 
 
 def check_unread(targets: Sequence[Path], inputs: Sequence[Path]) -> None:
-    """Refuse to write over an input, also where one of both is a link to the other.
+    """Reject targets that would overwrite an input, directly or through a link.
 
     Raises:
-        UsageInvalid: a target is to take the place of an input.
+        UsageInvalid: a target is the same file as an input.
     """
-    read = {place_of(path) for path in inputs if not is_stream(path)}
+    read = {resolved_path(path) for path in inputs if not is_stream(path)}
     for target in targets:
-        if not is_stream(target) and place_of(target) in read:
-            raise UsageInvalid(f"{target}: is read by the same command; choose another name")
+        if not is_stream(target) and resolved_path(target) in read:
+            raise UsageInvalid(f"{target}: the same command reads this file; choose another name")
 
 
-def place_of(path: Path) -> str:
-    """Where a path leads to, which need not be there; two that lead to the same place are the same file."""
+def resolved_path(path: Path) -> str:
+    """Resolved path, which need not exist; two paths with the same result are the same file."""
     try:
         return os.path.realpath(path)
-    except ValueError:  # a name with a NUL, which whoever opens it refuses
+    except ValueError:  # a name with a NUL; opening it fails later
         return str(path)
 
 
 def check_folder_of(target: Path) -> None:
-    """Find out whether something can be made in the folder that a target lies in.
+    """Check that a file can be created in the target's folder.
 
     Raises:
-        TargetUnwritable: it does not exist, or may not be written.
+        TargetUnwritable: the folder does not exist or is not writable.
     """
     check_name(target)
     if not target.parent.is_dir():
-        raise TargetUnwritable(f"{target}: the folder {target.parent} does not exist; make it, or choose another place")
+        raise TargetUnwritable(f"{target}: the folder {target.parent} does not exist; make it, or choose another path")
     if not os.access(target.parent, os.W_OK | os.X_OK):
-        raise TargetUnwritable(f"{target}: the folder {target.parent} may not be written; choose another place")
+        raise TargetUnwritable(f"{target}: the folder {target.parent} is not writable; choose another path")
 
 
 def check_name(target: Path) -> None:
-    """Find out whether there can be a file of this name: none is longer than the file system takes, or has a NUL.
+    """Check that the file system accepts this name: it is not too long and contains no NUL.
 
     Raises:
-        TargetUnwritable: there cannot, or its folder may not be looked into.
+        TargetUnwritable: the name is invalid, or its folder is not accessible.
     """
     try:
         target.lstat()
     except (FileNotFoundError, NotADirectoryError):
         return
     except OSError as error:
-        if error.errno != errno.ELOOP:  # said of the links
-            raise TargetUnwritable(f"{target}: cannot be written: {error.strerror}; choose another place") from error
+        if error.errno != errno.ELOOP:  # `end_of_links` reports links in a circle
+            raise TargetUnwritable(f"{target}: cannot be written: {error.strerror}; choose another path") from error
     except ValueError as error:
         raise TargetUnwritable(f"{target}: cannot be written: {error}; choose another name") from error
 
 
 def end_of_links(target: Path) -> Path:
-    """What a link leads to, which need not be there; the target itself where it is none.
+    """The file that a link points to, which need not exist; the target itself if it is not a link.
 
     Raises:
-        TargetUnwritable: links lead in a circle.
+        TargetUnwritable: links form a circle.
     """
     if not os.path.islink(target):  # noqa: PTH114 - Path.is_symlink raises OSError for names that are too long
         return target
     try:
         return target.resolve()
     except (OSError, RuntimeError) as error:
-        raise TargetUnwritable(f"{target}: a link that leads nowhere; choose another place") from error
+        raise TargetUnwritable(f"{target}: is a link in a circle of links; choose another path") from error
 
 
 @contextmanager
 def replaced(target: Path) -> Iterator[Path]:
-    """A temporary name that takes the place of `target` when all went well, and is removed when not.
+    """Yield a temporary path that replaces `target` on success and is removed on failure.
 
-    It lies beside the target, or elsewhere where what it holds is to be written to a stream.
+    The temporary file lies next to the target, or in a temporary folder if the target is a stream.
 
     Raises:
         TargetUnwritable: the file cannot be written.
-        TargetExists: another program has made it since `check_file` found its place free.
+        TargetExists: another program created the target after `check_file` found its path free.
     """
     try:
         if is_stream(target):
@@ -207,25 +206,25 @@ def replaced(target: Path) -> Iterator[Path]:
                 yield folder / "written"
                 _write_to(target, folder / "written")
             return
-        place = end_of_links(target)
-        with beside(place) as temporary:
+        resolved = end_of_links(target)
+        with beside(resolved) as temporary:
             yield temporary
-            _put(temporary, place, target)
-    except BrokenPipeError:  # a reader has enough: what that means, whoever started us decides
+            _put(temporary, resolved, target)
+    except BrokenPipeError:  # the reader has closed the pipe; the caller decides how to end
         raise
     except OSError as error:
         raise TargetUnwritable(f"{target}: cannot be written: {error.strerror or error}") from error
 
 
 def _put(temporary: Path, place: Path, target: Path) -> None:
-    """Give a file its name; of several programs that found the place free, the first one gets it."""
-    free = place_of(place)
+    """Move a file to its name. If several programs found the name free, only the first succeeds."""
+    free = resolved_path(place)
     if free in _found_free:
         try:
             os.link(temporary, place, follow_symlinks=False)
         except FileExistsError as error:
             raise _taken(target) from error
-        except OSError as error:  # a folder, or a file system without links, where only a moment is left
+        except OSError as error:  # a folder, or a file system without links; then only a short race remains
             if os.path.lexists(place):
                 raise _taken(target) from error
             temporary.replace(place)
@@ -235,7 +234,7 @@ def _put(temporary: Path, place: Path, target: Path) -> None:
 
 
 def _write_to(stream: Path, written: Path) -> None:
-    """Copy a file to standard output, or to the device or pipe of a name, which is neither made nor cut."""
+    """Copy a file to standard output, a device or a pipe, without creating or truncating the target."""
     with written.open("rb") as file:
         if is_standard(stream):
             sys.stdout.flush()
@@ -250,10 +249,10 @@ def _write_to(stream: Path, written: Path) -> None:
 
 
 def _opened_stream(stream: Path) -> int:
-    """A descriptor of a device or pipe; to open a pipe as files are waits for a reader, however long there is none.
+    """Open a device or pipe without blocking: a plain open of a pipe would wait for a reader without limit.
 
     Raises:
-        TargetUnwritable: there is none.
+        TargetUnwritable: no reader opened the pipe within `READER_S` seconds.
     """
     deadline = time.monotonic() + READER_S
     while True:
@@ -264,16 +263,17 @@ def _opened_stream(stream: Path) -> int:
                 raise
             if time.monotonic() > deadline:
                 raise TargetUnwritable(
-                    f"{stream}: is a pipe that nobody has begun to read for {READER_S} seconds; choose another place"
+                    f"{stream}: is a pipe that no program has opened for reading within {READER_S} seconds; "
+                    "start its reader first, or choose another path"
                 ) from error
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
             continue
         os.set_blocking(opened, True)
         return opened
 
 
 def write_text(text: str, target: Path) -> None:
-    """Write a text, as UTF-8 and with its line ends as they are; half a surrogate pair becomes `?`.
+    """Write a text as UTF-8, with unchanged line ends; a lone surrogate becomes `?`.
 
     Raises:
         TargetUnwritable: the file cannot be written.
@@ -282,19 +282,19 @@ def write_text(text: str, target: Path) -> None:
         temporary.write_bytes(text.encode("utf-8", errors="replace"))
 
 
-def as_programs_read(out: TextIO) -> None:
-    """Have a stream take UTF-8, as files of data are, whatever people read where it comes from; not a terminal."""
+def use_utf8(out: TextIO) -> None:
+    """Switch a stream to UTF-8 for data, whatever the locale is; terminals stay as they are."""
     if isinstance(out, io.TextIOWrapper) and not out.isatty():
         out.reconfigure(encoding="utf-8")
 
 
 def show_as(form: str, out: TextIO, text: Callable[[TextIO], object], value: Callable[[], object]) -> None:
-    """Write a result to a stream in a format: `json`, for which `value` makes it, or else what `text` writes.
+    """Write a result to a stream: as JSON of `value()` if `form` is `json`, else with `text`.
 
-    The stream is flushed: a reader that has gone away is noticed while somebody can still handle it.
+    The stream is flushed, so that a closed pipe is noticed while the caller can still handle it.
     """
     if form != "text":
-        as_programs_read(out)
+        use_utf8(out)
     if form == "json":
         out.write(pretty(value()))
     else:
@@ -303,7 +303,7 @@ def show_as(form: str, out: TextIO, text: Callable[[TextIO], object], value: Cal
 
 
 def write_shown(show: Callable[[TextIO], None], target: Path) -> None:
-    """Write what `show` puts into a stream, as `write_text` does.
+    """Write the output of `show` to a file, as `write_text` does.
 
     Raises:
         TargetUnwritable: the file cannot be written.

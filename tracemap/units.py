@@ -1,7 +1,7 @@
-"""Quantities: the value `UNKNOWN`, exact splitting of integers, and the only place that formats numbers for people.
+"""Quantities: the value `UNKNOWN`, exact splitting of integers, and formatting of numbers for people.
 
-Everything measured is an integer in the unit that its name carries (`duration_ns`, `bytes`). What is not known is the
-value `UNKNOWN`, never `None` and never 0.
+All measured values are integers in the unit that their name carries (`duration_ns`, `bytes`). An unknown value is
+`UNKNOWN`, never `None` and never 0. No other module formats numbers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 
 class Unknown(enum.Enum):
-    """The type of `UNKNOWN`. An enum with one member, so that type checkers narrow `value is UNKNOWN`."""
+    """Type of `UNKNOWN`: an enum with one member, so that type checkers narrow `value is UNKNOWN`."""
 
     UNKNOWN = None  # its JSON form
 
@@ -26,31 +26,31 @@ class Unknown(enum.Enum):
 UNKNOWN: Final = Unknown.UNKNOWN
 
 ASSUMED_SIZE: Final = 128
-"""What is taken for a dimension that is not known before (rows of a batch, tokens of a prompt) where works compare."""
+"""Assumed size of a dynamic dimension (batch rows, prompt tokens) when the work of ops is compared."""
 
 INTEGER_LIMIT: Final = 2**63 - 1
-"""The largest integer that is stored: SQL's BIGINT holds no larger one."""
+"""Largest integer that is stored: the maximum of SQL's BIGINT."""
 
 if TYPE_CHECKING:
     Integer = int | Unknown
     Text = str | Unknown
 else:
-    # At run time each is one type of its own: the codec takes no unions with a type that JSON does not have.
+    # At run time, both are classes of their own, since the codec accepts no union with a type that JSON lacks.
 
     class _OrUnknown(type):
-        """The type of a type whose instances are those of `known`, and `UNKNOWN`."""
+        """Metaclass of types whose instances are `UNKNOWN` and the instances of `known`."""
 
         def __instancecheck__(cls, value: object) -> bool:
             return value is UNKNOWN or isinstance(value, cls.known)
 
     class Integer(metaclass=_OrUnknown):
-        """An integer that may be unknown. Those that are stored count something or name a place: none is negative."""
+        """An integer that may be unknown. Stored integers are counts or indices, so none is negative."""
 
         known = int
 
         @classmethod
         def from_json(cls, value: object) -> int | Unknown:
-            """The inverse of the codec's encoding; ValueError for what is no such integer."""
+            """Inverse of the codec's encoding; raises ValueError for any other value."""
             if value is None:
                 return UNKNOWN
             if type(value) is not int or not 0 <= value <= INTEGER_LIMIT:
@@ -59,7 +59,7 @@ else:
 
         @classmethod
         def json_schema(cls) -> dict[str, object]:
-            """What `from_json` takes."""
+            """JSON schema of the values that `from_json` accepts."""
             return {"type": ["integer", "null"], "minimum": 0, "maximum": INTEGER_LIMIT}
 
     class Text(metaclass=_OrUnknown):
@@ -69,19 +69,19 @@ else:
 
         @classmethod
         def from_json(cls, value: object) -> str | Unknown:
-            """The inverse of the codec's encoding; ValueError for what is no text."""
+            """Inverse of the codec's encoding; raises ValueError for any other value."""
             if value is not None and type(value) is not str:
                 raise ValueError("Expected `str` or `null`")
             return UNKNOWN if value is None else value
 
         @classmethod
         def json_schema(cls) -> dict[str, object]:
-            """What `from_json` takes."""
+            """JSON schema of the values that `from_json` accepts."""
             return {"type": ["string", "null"]}
 
 
 def sum_of(values: Iterable[Integer]) -> Integer:
-    """The sum of values; unknown as soon as one of them is."""
+    """Sum of values; UNKNOWN if any of them is."""
     total = 0
     for value in values:
         if value is UNKNOWN:
@@ -91,10 +91,10 @@ def sum_of(values: Iterable[Integer]) -> Integer:
 
 
 def split_by_largest_remainder(total: int, weights: Sequence[int]) -> list[int]:
-    """Split `total` in proportion to `weights`, in integers that add up to `total` exactly.
+    """Split `total` in proportion to `weights`, into integers that add up to `total` exactly (Hamilton's method).
 
-    Every part gets the floor of its exact share; what is left goes, one each, to the largest remainders, ties to the
-    earlier part (Hamilton's method). Weights that are all zero count as equal. `total` may be negative.
+    Every part gets the floor of its exact share. The rest goes, in units of 1, to the parts with the largest
+    remainders; ties go to the earlier part. If all weights are zero, they count as equal. `total` may be negative.
 
     Raises:
         ValueError: there are no weights, or one is negative.
@@ -120,9 +120,9 @@ def split_by_largest_remainder(total: int, weights: Sequence[int]) -> list[int]:
 
 
 def rounded(numerator: int, denominator: int) -> int:
-    """The nearest integer to a fraction, the even one of two, as `round` has it; the denominator is positive.
+    """Round a fraction to the nearest integer, half to even, like `round`; the denominator must be positive.
 
-    Many are made of what each op has: fractions would be reduced to lowest terms each time.
+    Faster than `Fraction`, which reduces to lowest terms every time.
 
     >>> rounded(5, 2), rounded(-7, 4)
     (2, -2)
@@ -135,7 +135,7 @@ _NUMBERED: Final = re.compile("([^0-9]*)0*([0-9]*)")
 
 
 def in_parts(text: str) -> list[tuple[str, int, str]]:
-    """By what texts are ordered whose numbers go by their value: what stands before each, its length and its digits.
+    """Sort key that orders the numbers in texts by value: for every number, its prefix, its length and its digits.
 
     >>> sorted(["a.py:10", "a.py:9", "3.13.0", "3.9.1", "a.py"], key=in_parts)
     ['3.9.1', '3.13.0', 'a.py', 'a.py:9', 'a.py:10']
@@ -144,7 +144,7 @@ def in_parts(text: str) -> list[tuple[str, int, str]]:
 
 
 NS_OF_UNIT: Final = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
-"""Nanoseconds in the units of time that tables of tools have, as they write them."""
+"""Nanoseconds per unit of time, by the unit names in other tools' tables."""
 _TIME_STEPS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"))
 _BYTE_STEPS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 _COUNT_STEPS = ((10**12, "T"), (10**9, "G"), (10**6, "M"))
@@ -153,14 +153,14 @@ _COUNT_STEPS = ((10**12, "T"), (10**9, "G"), (10**6, "M"))
 def _scaled(value: float, steps: Sequence[tuple[int, str]], base: str) -> str:
     size, name = 1, base
     for larger, larger_name in reversed(steps):
-        if round(abs(value) / size) < larger // size:  # what is rounded up to 1000 of a unit is 1 of the next
+        if round(abs(value) / size) < larger // size:  # a value that rounds to 1000 of a unit is 1 of the next unit
             break
         size, name = larger, larger_name
     return f"{_unscaled(value) if size == 1 else _three_digits(value / size)} {name}".rstrip()
 
 
 def _unscaled(value: float) -> str:
-    """What is not whole has three digits, as many of them behind the point as there can be; none is written as 0."""
+    """Integers in full, other values with three digits, at most three of them decimals; small values are not 0."""
     if isinstance(value, int):
         return f"{value}"
     if abs(value) < 0.0005:
@@ -186,7 +186,7 @@ def format_bytes(value: Integer) -> str:
 
 
 def format_count(value: Integer) -> str:
-    """Counts for people: whole below a million (with thin grouping), then `1.23 M`."""
+    """Counts for people: all digits below a million (grouped by commas), then `1.23 M`."""
     if isinstance(value, Unknown):
         return "unknown"
     return f"{value:,}" if abs(value) < 10**6 else _scaled(value, _COUNT_STEPS, "")
@@ -203,9 +203,9 @@ def format_quantity(value: Integer, unit: str) -> str:
 
 
 def format_mean(total: int, count: int, unit: str) -> str:
-    """A mean for people: in three digits, or as a quantity where it is whole.
+    """A mean for people: three digits, or a quantity if the mean is an integer.
 
-    The page's script writes means by the same rules (`assets/shared/amounts.js`).
+    The page's script follows the same rules (`assets/shared/amounts.js`).
 
     >>> format_mean(4_009_734_919, 338, "ns")
     '11.9 ms'
@@ -219,9 +219,9 @@ def format_mean(total: int, count: int, unit: str) -> str:
 
 
 def format_share(part: int, whole: int) -> str:
-    """`part` of `whole` in percent, one decimal: `12.5 %`. A part of nothing is `–`; what is not 0 is not written so.
+    """`part` of `whole` in percent with one decimal: `12.5 %`. If `whole` is 0, `–`; a nonzero share is never `0.0 %`.
 
-    The page's script writes shares by the same rules (`assets/shared/amounts.js`).
+    The page's script follows the same rules (`assets/shared/amounts.js`).
     """
     if whole == 0:
         return "–"
@@ -236,9 +236,9 @@ _WHOLE_COUNTS = 10**8
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How all numbers of a column are written, so that they compare at a glance: one unit, as many digits each.
+    """Number format of a column: one unit and one number of decimals, so that values compare at a glance.
 
-    `unit` is its name for people, empty for plain counts.
+    `unit` is the unit's name for people, "" for plain counts.
     """
 
     size: int
@@ -247,11 +247,11 @@ class Scale:
 
     @classmethod
     def of(cls, values: Iterable[float], unit: str, beside: float = 0) -> Scale:
-        """The scale of a column in the given unit (as of `format_quantity`, or `%`).
+        """Choose the scale of a column in a unit of `format_quantity`, or `%`.
 
-        The largest value has at least three digits, the smallest that is not 0 has two, up to three behind the point.
-        `beside` is the largest value of the column that this one is compared with: it decides the unit, where the
-        largest value here has three digits in that, and not more than five before the point.
+        The largest value gets at least three digits and the smallest nonzero one at least two, with at most three
+        decimals. `beside` is the largest value of a second column that this one is compared with. It decides the unit,
+        if the largest value of this column then has three digits and at most five before the point.
 
         >>> Scale.of([108333, 16], "ns")
         Scale(size=1000, unit='µs', digits=3)
@@ -274,7 +274,7 @@ class Scale:
         return cls(size, name, min(wanted, 3 if own / size < 1000 else 1))
 
     def text(self, value: float) -> str:
-        """A value of the column; one that is not 0 is never written as 0."""
+        """Format a value of the column; a nonzero value is never written as 0."""
         if not value:
             return "0"
         least = 10**-self.digits
@@ -289,7 +289,7 @@ def _step(steps: Sequence[tuple[int, str]], value: float) -> tuple[int, str]:
 
 
 def _places(value: float, significant: int) -> int:
-    """How many digits behind the point show so many significant ones."""
+    """Number of decimals that show this many significant digits."""
     return max(0, significant - 1 - math.floor(math.log10(value))) if value else 0
 
 
@@ -297,16 +297,16 @@ _SHARE: Final = Scale(1, "%", 1)
 
 
 def plural(count: int, word: str, words: str = "") -> str:
-    """`1 site`, `2 sites`; `words` where adding an s will not do."""
+    """`1 site`, `2 sites`; `words` is an irregular plural."""
     return f"{format_count(count)} {word if count == 1 else words or word + 's'}"
 
 
 MOST_LISTED: Final = 5
-"""Names in a sentence that lists some of many."""
+"""Maximum number of names in a sentence."""
 
 
 def listed(names: Sequence[str], joined: str = ", ", most: int = MOST_LISTED) -> str:
-    """Names in a sentence; of many the first few, and how many others there are.
+    """Join names for a sentence: the first few, and the number of others.
 
     >>> listed(["site1", "site2"]), listed([f"site{number}" for number in range(1, 42)])
     ('site1, site2', 'site1, site2, site3, site4, site5 and 36 others')

@@ -21,7 +21,7 @@ from tracemap.graph.query import scope_of
 from tracemap.ir.executables import own_bytecode
 from tracemap.ir.parsing import MlirParser
 from tracemap.ir.reading import describe, parse_model
-from tracemap.session.programs import kept_of
+from tracemap.session.programs import saved_inputs_of
 
 jax = pytest.importorskip("jax", reason="JAX is not installed: make frontends")
 programs = pytest.importorskip("tests.frontends.jax_programs")
@@ -66,7 +66,7 @@ def test_inputs_are_the_arrays_that_were_handed_in(tmp_path: Path) -> None:
     assert [each.name for each in call.inputs] == [*names, "x", "y"]  # in JAX's order, and `step` is not used
     layers, x, y, _ = arguments
     leaves = [*(layer[part] for layer in layers for part in "bw"), x, y]
-    for file, leaf in zip(kept_of(bundle).inputs, leaves, strict=True):
+    for file, leaf in zip(saved_inputs_of(bundle).inputs, leaves, strict=True):
         np.testing.assert_array_equal(np.load(file), np.asarray(leaf))
     run = tracemap.record(bundle, iterations=2)
     assert run.header.inputs[0] == "128xf32: layers[0]['b'], kept in the bundle"

@@ -318,10 +318,10 @@ def _read_kept(folder: Path, _dice: random.Random) -> None:
     from tracemap.capture.saved_inputs import kept_inputs
     from tracemap.functions import Argument, Function
     from tracemap.graph.bundle import load
-    from tracemap.session.programs import kept_of
+    from tracemap.session.programs import saved_inputs_of
 
     types = ("tensor<2x3xf32>", "tensor<4xi64>", "tensor<i1>")
-    kept = kept_of(load(folder / inputs.KEPT))
+    kept = saved_inputs_of(load(folder / inputs.KEPT))
     specs = folder / "specs"
     specs.mkdir(exist_ok=True)
     function = Function("mlp", tuple(Argument(f"input{at}", kind, loop_bound=False) for at, kind in enumerate(types)))

@@ -1,1 +1,1 @@
-"""The command line: one file per command, whose docstring is its help. The only place that prints or exits."""
+"""Command line: one file per command, whose docstring is its help. No other package prints or exits."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from tracemap.cli.options import PATH, options_command
-from tracemap.cli.streams import phases_shown, tell
+from tracemap.cli.streams import show_phases, tell
 from tracemap.options.results import AttributeOptions
 from tracemap.outputs import is_standard
 
@@ -30,9 +30,9 @@ def command(runs: tuple[Path, ...], options: AttributeOptions) -> None:
     """
     from tracemap.session.attribute import attribute, show_attribution
 
-    with phases_shown("attribute") as progress:
-        made = attribute(runs, None, options, progress)
+    with show_phases("attribute") as progress:
+        attributed = attribute(runs, None, options, progress)
     if options.output is None and not is_standard(options.html):
-        show_attribution(made, options, sys.stdout)
+        show_attribution(attributed, options, sys.stdout)
     if options.html is not None and not is_standard(options.html):
         tell(f"page: {options.html}")

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from tracemap.cli.options import PATH, options_command
-from tracemap.cli.streams import phases_shown, tell
+from tracemap.cli.streams import show_phases, tell
 from tracemap.errors import AuditFailed, QueryInvalid
 from tracemap.options.compile import AuditOptions
 from tracemap.units import UNKNOWN
@@ -34,29 +34,29 @@ def command(bundle: Path, options: AuditOptions) -> None:
     from tracemap.outputs import show_as
     from tracemap.reports.json_documents import shown_audit
     from tracemap.reports.terminal.audit import print_audit
-    from tracemap.session.runs import damage_named
+    from tracemap.session.runs import check_damage_on_failure
 
     opened = load(bundle)
     graph = opened.graph
     for name in options.ops:
         if name not in graph.op_by_id:
-            raise QueryInvalid(f"{name}: no op of {bundle}; `tracemap show {bundle}` lists them")
-    found = audit(graph)
+            raise QueryInvalid(f"{name}: {bundle} has no such op; `tracemap show {bundle}` lists the ops")
+    result = audit(graph)
     if options.ops:
         from tracemap.mapping.compiler.passes import find_spots
 
-        with phases_shown("audit") as progress, damage_named(opened):
+        with show_phases("audit") as progress, check_damage_on_failure(opened):
             spots = find_spots(opened, [graph.op_by_id[name] for name in dict.fromkeys(options.ops)], progress)
-        found = audit(graph, spots)
-    failed = options.fail_under is not UNKNOWN and found.share_located() < options.fail_under
-    text = partial(print_audit, graph, found, list_all=failed)
-    show_as(options.format, sys.stdout, text, partial(shown_audit, graph, found))
+        result = audit(graph, spots)
+    failed = options.fail_under is not UNKNOWN and result.share_located() < options.fail_under
+    text = partial(print_audit, graph, result, list_all=failed)
+    show_as(options.format, sys.stdout, text, partial(shown_audit, graph, result))
     for name in options.ops:
-        if not any(spot.op == name for spot in found.spots):
+        if not any(spot.op == name for spot in result.spots):
             tell(f"{name}: still located after the last phase")
     if failed:
-        own = found.ops - len(found.without_location)
+        own = result.ops - len(result.without_location)
         raise AuditFailed(
-            f"{bundle}: {own} of {found.ops} ops ({found.share_located():.1f} %) have a location of their own, "
-            f"fewer than the {options.fail_under:g} % asked for; print the model with its locations"
+            f"{bundle}: {own} of {result.ops} ops ({result.share_located():.1f} %) have a location of their own, "
+            f"less than --fail-under {options.fail_under:g} %; print the model with its locations"
         )

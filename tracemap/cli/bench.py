@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from tracemap.cli.options import PATH, options_command
-from tracemap.cli.streams import phases_shown
+from tracemap.cli.streams import show_phases
 from tracemap.options.kernels import BenchOptions
 
 
@@ -30,9 +30,9 @@ def command(bundle: Path, options: BenchOptions) -> None:
     from tracemap.graph.bundle import load
     from tracemap.session.bench import bench, has_failed, show_bench
 
-    with phases_shown("bench") as progress:
-        made = bench(load(bundle), options, progress)
+    with show_phases("bench") as progress:
+        results = bench(load(bundle), options, progress)
     if options.output is None:
-        show_bench(made, options, sys.stdout)
-    if has_failed(made):
+        show_bench(results, options, sys.stdout)
+    if has_failed(results):
         sys.exit(1)

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from tracemap.cli.options import PATH, options_command
-from tracemap.cli.streams import phases_shown, tell
+from tracemap.cli.streams import show_phases, tell
 from tracemap.options.measure import BenchmarkOptions
 from tracemap.units import listed
 
@@ -34,12 +34,12 @@ def command(bundle: Path, options: BenchmarkOptions) -> None:
       tracemap benchmark model.tracemap --time-unit us -- --device=local-sync
     """
     from tracemap.graph.bundle import load
-    from tracemap.session.programs import not_called
+    from tracemap.session.programs import skipped_functions
     from tracemap.session.run import benchmark, show_times
 
     opened = load(bundle)
-    with phases_shown("benchmark") as progress:
-        made = benchmark(opened, options, progress)
-    show_times(made, options, sys.stdout)
-    if left_out := not_called(opened, options, [times.function for times in made.functions]):
-        tell(f"not timed, as it takes inputs: {listed(left_out)}; name a function with --function")
+    with show_phases("benchmark") as progress:
+        times = benchmark(opened, options, progress)
+    show_times(times, options, sys.stdout)
+    if left_out := skipped_functions(opened, options, [entry.function for entry in times.functions]):
+        tell(f"not timed, since they take inputs: {listed(left_out)}; select a function with --function")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tracemap.cli.options import NAME, options_command
-from tracemap.cli.streams import phases_shown, put, tell, warn
+from tracemap.cli.streams import put, show_phases, tell, warn
 from tracemap.errors import UsageInvalid
 from tracemap.options.compile import BuildOptions
 
@@ -42,36 +42,37 @@ def command(context: click.Context, model: str | None, options: BuildOptions) ->
     from tracemap.session.build import build
 
     if model or options.from_dumps is not None or options.module is not None:
-        with phases_shown("build") as progress:
+        with show_phases("build") as progress:
             bundle = build(model or "", options, progress)
         _report(bundle)
     elif options.flags:
         _run_wrapped(context, options)
     else:
-        raise UsageInvalid("name the MODEL to compile, or put a command of iree-compile after a leading `--`")
+        raise UsageInvalid("name the MODEL to compile, or put an iree-compile command after a leading `--`")
 
 
 def _run_wrapped(context: click.Context, options: BuildOptions) -> None:
     from tracemap.cli.wrapper import run_wrapped
 
     if context.get_parameter_source("device") is not click.core.ParameterSource.DEFAULT:
-        raise UsageInvalid("--device: the command after the `--` says itself what it compiles for; leave it out")
+        raise UsageInvalid("--device has no effect on the command after `--`, which has its own target; leave it out")
     bundle = run_wrapped(options)
     if bundle is not None:
         _report(bundle, quiet=True)
 
 
 def _report(bundle: Bundle, *, quiet: bool = False) -> None:
-    """Say what was found; `quiet`: standard output belongs to somebody else."""
+    """Print a summary of the bundle; `quiet`: not on standard output, which belongs to the wrapped command."""
     from tracemap.mapping.build import COMPILER_WARNED
     from tracemap.units import plural
 
     graph = bundle.graph
     with_members = sum(1 for site in graph.sites if site.members)
-    counts = [plural(len(graph.ops), "op"), f"{plural(len(graph.sites), 'site')} ({with_members} with members)"]
+    dispatches = plural(len(graph.sites), "dispatch", "dispatches")
+    counts = [plural(len(graph.ops), "op"), f"{dispatches} ({with_members} traced to ops)"]
     tell(", ".join([*counts, plural(len(graph.kernels), "kernel")]))
-    # In somebody else's command the compiler's own words have been passed on.
-    warn(each for each in graph.diagnostics if not quiet or each.slug != COMPILER_WARNED)
+    # The wrapped command has already printed the compiler's warnings.
+    warn(item for item in graph.diagnostics if not quiet or item.slug != COMPILER_WARNED)
     if bundle.has_remarks:
         warn(bundle.remarks().diagnostics)
     (tell if quiet else put)(str(bundle.path))

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from tracemap.cli.options import PATH, options_command
-from tracemap.cli.streams import phases_shown, tell, warn_of
+from tracemap.cli.streams import show_phases, tell, warn_of
 from tracemap.errors import UsageInvalid
 from tracemap.options.results import DiffOptions
 
@@ -32,56 +32,56 @@ def command(sides: tuple[Path, ...], options: DiffOptions) -> None:
       tracemap diff a1.parquet a2.parquet a3.parquet vs b1.parquet b2.parquet
       tracemap diff --baseline O0.tracemap O2.tracemap O3.tracemap
     """
-    from tracemap.session.diff import diff, diffs, failing, pages_of, show_diff, show_diffs
+    from tracemap.session.diff import diff, diffs, findings_over_limit, pages_of, show_diff, show_diffs
 
-    with phases_shown("diff") as progress:
+    with show_phases("diff") as progress:
         if options.baseline is not None:
             others = _others(sides, options)
             several = diffs(options.baseline, others, options, progress)
-            found, show = several.comparisons, partial(show_diffs, several)
+            comparisons, show = several.comparisons, partial(show_diffs, several)
             for page in pages_of(options.html, others):
                 tell(f"page: {page}")
         else:
             one = diff(*_two_sides(sides), options, progress)
-            found, show = (one,), partial(show_diff, one)
+            comparisons, show = (one,), partial(show_diff, one)
     if options.output is None:
         show(options, sys.stdout)
-    if slower := [line for made in found for line in failing(made, options)]:
+    if slower := [line for comparison in comparisons for line in findings_over_limit(comparison, options)]:
         for line in slower:
             warn_of(f"over {options.fail_over:g} %: {line}")
         sys.exit(1)
 
 
-_BETWEEN = Path("vs")
-"""What stands between two sides; a file of that name is `./vs`."""
+_VS = Path("vs")
+"""Separator between two sides; a file with this name is `./vs`."""
 
 
 def _two_sides(words: tuple[Path, ...]) -> tuple[Sequence[Path], Sequence[Path]]:
-    """What stands before and behind `vs`; two paths do without it.
+    """Split the arguments at `vs`, which two paths do not need.
 
     Raises:
-        UsageInvalid: they are not two sides.
+        UsageInvalid: the arguments are not two sides.
     """
-    if _BETWEEN not in words and len(words) == 2:
+    if _VS not in words and len(words) == 2:
         return words[:1], words[1:]
-    before, after = words[: (place := _place(words))], words[place + 1 :]
-    if not before or not after or _BETWEEN in after:
-        raise UsageInvalid("name two sides: A B, or several runs on a side as A1 A2 vs B1 B2; or one with --baseline")
+    before, after = words[: (index := _index_of_vs(words))], words[index + 1 :]
+    if not before or not after or _VS in after:
+        raise UsageInvalid("name two sides: A B, or several runs per side as A1 A2 vs B1 B2; or one with --baseline")
     return before, after
 
 
-def _place(words: tuple[Path, ...]) -> int:
-    return words.index(_BETWEEN) if _BETWEEN in words else len(words)
+def _index_of_vs(words: tuple[Path, ...]) -> int:
+    return words.index(_VS) if _VS in words else len(words)
 
 
 def _others(words: tuple[Path, ...], options: DiffOptions) -> Sequence[Path]:
-    """What is compared with the baseline.
+    """Sides to compare with the baseline.
 
     Raises:
-        UsageInvalid: sides are named as well; a format that holds one comparison only.
+        UsageInvalid: the arguments contain `vs`, or the format holds only one comparison.
     """
-    if _BETWEEN in words:
-        raise UsageInvalid("vs: with --baseline each of the others is compared with it; leave vs out")
+    if _VS in words:
+        raise UsageInvalid("vs: --baseline compares every argument with the baseline; leave vs out")
     if options.format == "csv":
-        raise UsageInvalid("--format csv: a table is of one comparison; leave --baseline, or choose text or json")
+        raise UsageInvalid("--format csv holds only one comparison; leave --baseline out, or choose text or json")
     return words

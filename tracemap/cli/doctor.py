@@ -32,21 +32,21 @@ def command(options: DoctorOptions) -> None:
     from tracemap.outputs import show_as
     from tracemap.session.doctor import doctor
 
-    found = doctor()
-    show_as(options.format, sys.stdout, partial(print_findings, found), lambda: found)
-    if not found.ok:
-        warn_of("without what is missing above, nothing can be built or recorded")
+    findings = doctor()
+    show_as(options.format, sys.stdout, partial(print_findings, findings), lambda: findings)
+    if not findings.ok:
+        warn_of("something needed is missing: tracemap cannot build or record until you install it (see above)")
         click.get_current_context().exit(1)
 
 
-def print_findings(found: Findings, out: TextIO) -> None:
-    """Print what was found, a row for each ability; below, what would help."""
+def print_findings(findings: Findings, out: TextIO) -> None:
+    """Print one row per ability, then the remedies."""
     from tracemap.reports.terminal.tables import Heading, console, print_table, say
 
     to = console(out)
-    say(to, f"tracemap {found.tracemap}, Python {found.python}, {found.platform}")
-    state, told = Heading("state"), Heading("what there is", words=True, least=24)
-    rows = [(each.name, each.state.value, each.found, each.used_by) for each in found.abilities]
-    print_table(to, "", (Heading(""), state, told, Heading("used by", words=True, leave=10, least=16)), rows)
-    if helping := [(each.name, each.remedy) for each in found.abilities if each.remedy]:
-        print_table(to, "What would help", (Heading(""), Heading("", words=True, least=30)), helping)
+    say(to, f"tracemap {findings.tracemap}, Python {findings.python}, {findings.platform}")
+    state, status = Heading("state"), Heading("found", words=True, least=24)
+    rows = [(item.name, item.state.value, item.found, item.used_by) for item in findings.abilities]
+    print_table(to, "", (Heading(""), state, status, Heading("used by", words=True, leave=10, least=16)), rows)
+    if remedies := [(item.name, item.remedy) for item in findings.abilities if item.remedy]:
+        print_table(to, "How to fix", (Heading(""), Heading("", words=True, least=30)), remedies)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 _READ = {"ring": "no system call", "rdpmc": "no system call", "group": "a system call"}
-"""What it takes to read an event of a mode."""
+"""Cost of reading an event, by its mode."""
 
 
 @options_command("events", EventsOptions)
@@ -39,17 +39,17 @@ def command(names: tuple[str, ...], options: EventsOptions) -> None:
     from tracemap.capture.counters.events import find_event, is_zen4, known_events, zen4_events
     from tracemap.outputs import show_as
 
-    wanted = [find_event(name) for name in names] or known_events()
+    events = [find_event(name) for name in names] or known_events()
     if options.all and is_zen4() and not names:
-        wanted += zen4_events()
-    found = [check_event(event) for event in wanted]
-    show_as(options.format, sys.stdout, partial(print_events, found), partial(_json, found))
+        events += zen4_events()
+    availabilities = [check_event(event) for event in events]
+    show_as(options.format, sys.stdout, partial(print_events, availabilities), partial(_json, availabilities))
     if options.format == "text":
-        opened = sum(item.opens for item in found)
-        tell(f"{opened} of {len(found)} can be counted on this machine")
+        opened = sum(item.opens for item in availabilities)
+        tell(f"{opened} of {len(availabilities)} events can be counted on this machine")
 
 
-def _json(found: Sequence[Availability]) -> dict[str, object]:
+def _json(availabilities: Sequence[Availability]) -> dict[str, object]:
     rows = [
         {
             "name": item.event.name,
@@ -60,27 +60,27 @@ def _json(found: Sequence[Availability]) -> dict[str, object]:
             "setting": item.event.setting if item.opens else None,
             "reason": item.reason or None,
         }
-        for item in found
+        for item in availabilities
     ]
     return {"schema_version": 1, "kind": "events", "events": rows}
 
 
-def print_events(found: Sequence[Availability], out: TextIO) -> None:
-    """Print what can be counted, then what cannot, a table for each reason, in the order of the events."""
+def print_events(availabilities: Sequence[Availability], out: TextIO) -> None:
+    """Print the events that can be counted, then one table per reason for the others, in the order of the events."""
     from tracemap.reports.terminal.tables import Heading, console, print_table
 
-    name, told = Heading("event"), Heading("what it counts", words=True, least=20)
+    name, description = Heading("event"), Heading("what it counts", words=True, least=20)
     to, gap = console(out), False
-    if opened := [item for item in found if item.opens]:
-        rows = [(item.event.name, _READ[item.event.mode], _told(item)) for item in opened]
-        print_table(to, "Can be counted here", (name, Heading("read with", leave=10), told), rows, gap=gap)
+    if opened := [item for item in availabilities if item.opens]:
+        rows = [(item.event.name, _READ[item.event.mode], _description(item)) for item in opened]
+        print_table(to, "Can be counted here", (name, Heading("read with", leave=10), description), rows, gap=gap)
         gap = True
-    for reason in dict.fromkeys(item.reason for item in found if not item.opens):
-        without = [item.event for item in found if not item.opens and item.reason == reason]
-        cells = [(event.name, event.description) for event in without]
-        print_table(to, f"Cannot be counted here: {reason}", (name, told), cells, gap=gap)
+    for reason in dict.fromkeys(item.reason for item in availabilities if not item.opens):
+        unavailable = [item.event for item in availabilities if not item.opens and item.reason == reason]
+        cells = [(event.name, event.description) for event in unavailable]
+        print_table(to, f"Cannot be counted here: {reason}", (name, description), cells, gap=gap)
         gap = True
 
 
-def _told(item: Availability) -> str:
+def _description(item: Availability) -> str:
     return "; ".join(filter(None, (item.event.description, item.reason)))

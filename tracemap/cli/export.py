@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from tracemap.cli.options import PATH, options_command
-from tracemap.cli.streams import phases_shown, tell
+from tracemap.cli.streams import show_phases, tell
 from tracemap.options.results import ExportOptions
 from tracemap.outputs import is_standard
 
@@ -29,7 +29,7 @@ def command(runs: tuple[Path, ...], options: ExportOptions) -> None:
     """
     from tracemap.session.report import export
 
-    with phases_shown("export") as progress:
+    with show_phases("export") as progress:
         export(runs, None, options, progress)
     if not is_standard(options.output):
         tell(f"{options.to}: {options.output}")

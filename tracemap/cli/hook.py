@@ -75,7 +75,7 @@ def env(options: HookEnvOptions) -> None:
     from tracemap.hook import HookSettings, environment
 
     if not os.path.isdir(options.output):  # noqa: PTH112 - Path.is_dir raises OSError for names that are too long
-        raise TargetUnwritable(f"{options.output}: is no folder; make it first")
+        raise TargetUnwritable(f"{options.output}: is not a folder; make it first")
     _library()
     settings = HookSettings(
         filter=options.filter,
@@ -93,9 +93,9 @@ def env(options: HookEnvOptions) -> None:
         return
     for name, value in variables.items():
         if any(mark.isspace() or mark in "*?[" for mark in value):
-            raise UsageInvalid(f"{name} is {value!r}, which a shell would take apart; pass --export and use eval")
+            raise UsageInvalid(f"{name} is {value!r}, which a shell would split; pass --export and use eval")
     for name, value in variables.items():
-        put(f"{name}={value}")  # empty ones too: the shell may have others from before
+        put(f"{name}={value}")  # also empty values, to override variables of the shell
 
 
 env.short_help = "Print environment variables to record a program."

@@ -7,7 +7,7 @@ import sys
 import click
 
 from tracemap.cli.options import NAME, options_command
-from tracemap.cli.streams import phases_shown, tell
+from tracemap.cli.streams import show_phases, tell
 from tracemap.options.compile import LowerOptions
 from tracemap.outputs import is_standard
 
@@ -33,7 +33,7 @@ def command(model: str, options: LowerOptions) -> None:
     """
     from tracemap.session.build import lower, show_lowering
 
-    with phases_shown("lower") as progress:
+    with show_phases("lower") as progress:
         lowering = lower(model, options, progress)
     if options.output is None and not is_standard(options.html):
         show_lowering(lowering, options, sys.stdout)

@@ -1,4 +1,4 @@
-"""The group of all commands; loads a command's module only when it is asked for, so that `--help` is quick."""
+"""The program's main function and its command group. Modules of commands are imported on use, for a fast `--help`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 
 from tracemap.cli.help import WIDEST, HelpContext
-from tracemap.cli.loudness import how_loud
+from tracemap.cli.loudness import verbosity_options
 from tracemap.cli.shell_limits import CPU_LIMIT, is_cpu_limit
 from tracemap.cli.streams import flush_output, give_up_output, open_streams, warn_in_lines
 from tracemap.errors import SystemLimit, TracemapError, UsageInvalid, limit_reached
@@ -24,9 +24,9 @@ from tracemap.sanitize import for_terminal
 
 _NAME = "tracemap"
 _LONG_VALUE = re.compile("'([^']{60})[^']{100,}'")
-"""A long value that click's message repeats."""
+"""A long value in click's message."""
 
-# Name -> one line of help, in workflow order. The lines are here so that `tracemap --help` imports no command.
+# Name and one line of help per command, in workflow order. They are here so that `tracemap --help` imports no command.
 COMMANDS = {
     "build": "Compile MODEL into a bundle that traces its ops to dispatches and kernels.",
     "show": "Print the map of a bundle: all of it, or one line, op, dispatch, kernel or scope.",
@@ -58,7 +58,7 @@ class CommandGroup(click.Group):
     context_class = HelpContext
 
     def list_commands(self, context: click.Context) -> list[str]:
-        """Names in the order of the work, not of the alphabet."""
+        """Names in workflow order instead of alphabetical order."""
         return list(COMMANDS)
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
@@ -70,13 +70,13 @@ class CommandGroup(click.Group):
         return command
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list of commands, from the table above."""
+        """Write the list of commands from the table above."""
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 
 
-def _print_version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
-    if wanted and not context.resilient_parsing:
+def _print_version(context: click.Context, _option: click.Parameter, is_set: bool) -> None:
+    if is_set and not context.resilient_parsing:
         from tracemap.session.doctor import versions
 
         click.echo(f"{_NAME}, version {versions()}")
@@ -103,15 +103,15 @@ def group() -> None:
     """
 
 
-group.params += how_loud()
+group.params += verbosity_options()
 
 
 def main() -> None:
-    """The program: errors that a user can mend end in one sentence and their exit code."""
-    # A command makes many small objects and ends: looking for cycles among them again and again takes a tenth of it.
+    """Run the program. Errors that a user can fix become one sentence and an exit code."""
+    # Commands create many small objects and end soon. Frequent garbage collection would take a tenth of their time.
     gc.set_threshold(5_000_000, 50, 100)
     end_on_signals(_end_by)
-    open_streams(_leave_reader)
+    open_streams(_end_by_sigpipe)
     try:
         sys.exit(_run())
     except BaseException as error:
@@ -121,7 +121,7 @@ def main() -> None:
 
 
 def _run() -> int:
-    """Run the command; returns the status of the program."""
+    """Run the command; return the exit status of the program."""
     try:
         try:
             status = _call()
@@ -130,18 +130,18 @@ def _run() -> int:
             warn_in_lines(error.format_message())
             return error.exit_code
         except click.ClickException as error:
-            raise _invalid(error) from error
+            raise _usage_error(error) from error
     except TracemapError as error:
         give_up_output()
         if is_answered():
             sentence = _with_names_escaped(str(error)) if error.shows_program else for_terminal(str(error))
-            _say(f"error: {sentence}", _notes_of(error), f" [{error.slug}]")
+            _print_message(f"error: {sentence}", _notes_of(error), f" [{error.slug}]")
         return error.exit_code
     return status if isinstance(status, int) else 0
 
 
 def _call() -> object:
-    """Call the command; what it returns, or exits with, is its status."""
+    """Call the command; return its result or exit status."""
     try:
         return group.main(prog_name=_NAME, standalone_mode=False)
     except SystemExit as ended:
@@ -149,13 +149,13 @@ def _call() -> object:
     except Exception as error:
         if limit := limit_reached(error):
             raise SystemLimit(limit) from error
-        if isinstance(error, FileNotFoundError) and not _is_somewhere():
-            raise UsageInvalid("the current folder is not there any more; change into one that is") from error
+        if isinstance(error, FileNotFoundError) and not _working_folder_exists():
+            raise UsageInvalid("the current folder was deleted; change to a folder that exists") from error
         raise
 
 
-def _is_somewhere() -> bool:
-    """Whether the folder that the program was started in is still there."""
+def _working_folder_exists() -> bool:
+    """Whether the working folder still exists."""
     try:
         Path.cwd()
     except FileNotFoundError:
@@ -163,17 +163,17 @@ def _is_somewhere() -> bool:
     return True
 
 
-def _invalid(error: click.ClickException) -> UsageInvalid:
-    """What click says of options, as an error of ours, which names the command."""
+def _usage_error(error: click.ClickException) -> UsageInvalid:
+    """Convert click's error about options into `UsageInvalid`, which names the command."""
     context = getattr(error, "ctx", None)
     command = _NAME if context is None else context.command_path
-    said = " ".join(map(str.strip, error.format_message().rstrip(".").splitlines()))  # lists have a line for each item
-    said = _LONG_VALUE.sub(r"'\1…'", said)
-    return UsageInvalid(f"{command}: {said}{' See' if said.endswith('?') else '; see'} {command} --help")
+    message = " ".join(map(str.strip, error.format_message().rstrip(".").splitlines()))  # lists have one item per line
+    message = _LONG_VALUE.sub(r"'\1…'", message)
+    return UsageInvalid(f"{command}: {message}{' See' if message.endswith('?') else '; see'} {command} --help")
 
 
-def _leave_reader() -> None:
-    """End as other programs do whose reader has gone away: without a word, by SIGPIPE."""
+def _end_by_sigpipe() -> None:
+    """End by SIGPIPE without a message, as other programs do when the reader of their output has closed the pipe."""
     from tracemap.owned.children import clear_all
 
     hold_signals()
@@ -183,17 +183,17 @@ def _leave_reader() -> None:
 
 
 def _end_by(number: int, error: BaseException | None = None) -> None:
-    """Clear what is left, and die of the signal that asked for it; `error`: where it has interrupted somebody."""
+    """Clean up, and end by the received signal; `error`: the exception that the signal raised, if any."""
     from tracemap.owned.children import clear_all
 
     hold_signals()
     if not is_answered():
-        said, slug = (
+        message, slug = (
             (f"error: {CPU_LIMIT}", f" [{SystemLimit.slug}]") if is_cpu_limit(number) else (str(Ended(number)), "")
         )
-        _say(said, [*_notes_of(error), *said_at_the_end()], slug)
+        _print_message(message, [*_notes_of(error), *said_at_the_end()], slug)
     clear_all()
-    if error is not None:  # otherwise something may be writing there just now
+    if error is not None:  # otherwise the signal may have interrupted a write to this stream
         with suppress(OSError, ValueError, TracemapError):
             sys.stdout.flush()
     from tracemap.cli.streams import give_back_terminal
@@ -205,19 +205,19 @@ def _end_by(number: int, error: BaseException | None = None) -> None:
 
 
 def _notes_of(error: BaseException | None) -> list[str]:
-    """What is known of an error where it was caught on its way."""
+    """Notes that callers attached to an error."""
     return list(getattr(error, "__notes__", ()))
 
 
-def _with_names_escaped(said: str) -> str:
-    """What a program said keeps its lines; names in it that were typed have none."""
+def _with_names_escaped(message: str) -> str:
+    """Escape control characters in arguments of the command line, but keep the line breaks of a program's output."""
     for word in sys.argv[1:]:
         for name in (word, Path(word).name):
             if not name.isprintable():
-                said = said.replace(name, for_terminal(name))
-    return said
+                message = message.replace(name, for_terminal(name))
+    return message
 
 
-def _say(sentence: str, notes: Sequence[str], slug: str = "") -> None:
-    """What happened, in one line but for the lines of a program."""
+def _print_message(sentence: str, notes: Sequence[str], slug: str = "") -> None:
+    """Print an error in one line, except for the line breaks of a program's output."""
     warn_in_lines(f"tracemap: {'; '.join([sentence, *map(for_terminal, notes)])}{slug}")

@@ -1,6 +1,6 @@
-"""Click's commands, made of the records of options: the fields are the options, and the command gets the record.
+"""Click commands derived from options records: the fields become options, and the command receives the record.
 
-Defaults stay in the records; click is told only those that its help shows.
+Defaults stay in the records. Click gets only the defaults that its help shows.
 """
 
 from __future__ import annotations
@@ -13,30 +13,30 @@ from typing import Any
 import click
 
 from tracemap.cli.help import HelpContext
-from tracemap.cli.loudness import how_loud
-from tracemap.options.option import BEHIND_DASHES, AnyOptions, DeclaredOption, declared_options
+from tracemap.cli.loudness import verbosity_options
+from tracemap.options.option import AFTER_DASHES, AnyOptions, DeclaredOption, declared_options
 from tracemap.units import UNKNOWN
 
 PATH: click.Path = click.Path(path_type=Path)
 
 
 class _Folder(click.Path):
-    """A folder that exists; click takes a pipe or a device for one, of which nothing would be read."""
+    """An existing folder. Click's own type also accepts pipes and devices."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401 - click's
         path = super().convert(value, param, ctx)
-        if not os.path.isdir(path):  # noqa: PTH112 - of any kind of path
-            self.fail(f"{value} is no folder", param, ctx)
+        if not os.path.isdir(path):  # noqa: PTH112 - the path may be of any type
+            self.fail(f"{value} is not a folder", param, ctx)
         return path
 
 
 class _Name(click.types.StringParamType):
-    """A text, or names with commas between them; an empty one is most often that of a variable that is not set."""
+    """A text or a comma-separated list. Empty values are rejected: most often, a shell variable is not set."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401 - click's
         text = super().convert(value, param, ctx)
         if not text.strip(", "):
-            self.fail("it is empty; name something, or leave it out", param, ctx)
+            self.fail("the value is empty; pass a value, or leave the option out", param, ctx)
         return text
 
 
@@ -50,48 +50,48 @@ _KINDS_OF_PATH = {
 
 
 def options_command(name: str, kind: type[AnyOptions]) -> Callable[[Callable[..., None]], click.Command]:
-    """Make a function a command: it takes its arguments, and `options`, a record of this kind."""
-    behind = next((made for made in declared_options(kind) if BEHIND_DASHES in made.names), None)
+    """Turn a function into a command. The function receives its arguments, and `options`, a record of this kind."""
+    flags_option = next((declared for declared in declared_options(kind) if AFTER_DASHES in declared.names), None)
 
     def decorate(function: Callable[..., None]) -> click.Command:
-        made = click.command(name, cls=_OptionsCommand)(function)
-        assert isinstance(made, _OptionsCommand)
-        made.kind, made.behind = kind, behind
-        made.params += [_click_option(option) for option in declared_options(kind) if option is not behind]
-        made.params += how_loud()
-        return made
+        command = click.command(name, cls=_OptionsCommand)(function)
+        assert isinstance(command, _OptionsCommand)
+        command.kind, command.flags_option = kind, flags_option
+        command.params += [_click_option(option) for option in declared_options(kind) if option is not flags_option]
+        command.params += verbosity_options()
+        return command
 
     return decorate
 
 
 class _OptionsCommand(click.Command):
-    """A command whose options become one record; one of them may take what stands behind the first `--`."""
+    """A command whose options become one record; one option may take all words after the first `--`."""
 
     context_class = HelpContext
     kind: type[Any]
-    behind: DeclaredOption | None
+    flags_option: DeclaredOption | None
 
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
-        """Parse what stands before the first `--`; keep the rest as it is, whatever it looks like."""
-        behind: list[str] = []
-        if self.behind is not None and BEHIND_DASHES in args:
-            place = args.index(BEHIND_DASHES)
-            args, behind = args[:place], args[place + 1 :]
+        """Parse the words before the first `--`, and keep the others unchanged."""
+        flags: list[str] = []
+        if self.flags_option is not None and AFTER_DASHES in args:
+            index = args.index(AFTER_DASHES)
+            args, flags = args[:index], args[index + 1 :]
         rest = super().parse_args(context, args)
-        if self.behind is not None:
-            context.params[self.behind.name] = tuple(behind)
+        if self.flags_option is not None:
+            context.params[self.flags_option.name] = tuple(flags)
         return rest
 
     def invoke(self, context: click.Context) -> Any:  # noqa: ANN401 - as click has it
-        """Call the function with the record in place of the single options."""
+        """Call the function with the record instead of the single options."""
         names = [option.name for option in declared_options(self.kind)]
         context.params["options"] = self.kind(**{name: context.params.pop(name) for name in names})
         return super().invoke(context)
 
     def collect_usage_pieces(self, context: click.Context) -> list[str]:
-        """The usage names what may stand behind the `--`."""
+        """Add the flags after `--` to the usage line."""
         pieces = super().collect_usage_pieces(context)
-        return pieces if self.behind is None else [*pieces, self.behind.option.metavar]
+        return pieces if self.flags_option is None else [*pieces, self.flags_option.option.metavar]
 
 
 def _click_option(declared: DeclaredOption) -> click.Option:
@@ -115,18 +115,18 @@ def _click_option(declared: DeclaredOption) -> click.Option:
 
 
 class _BareOrNumber(click.IntRange):
-    """A number, or what the option is where its name is typed without one."""
+    """A number, or the option's value if its name is typed without a number."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401 - as click has it
-        """The value as the record of options takes it."""
+        """Convert the value for the options record."""
         return value if value is UNKNOWN else super().convert(value, param, ctx)
 
 
 def _shows_default(declared: DeclaredOption) -> bool:
-    """Whether the help names the default: numbers and choices that have one, unless the text tells what it means."""
-    told = "[default: " in declared.option.help or "[without " in declared.option.help
+    """Whether click's help should show the default: for numbers and choices, unless the help text explains it."""
+    in_text = "[default: " in declared.option.help or "[without " in declared.option.help
     plain = bool(declared.choices) or declared.item in {int, float}
-    return plain and isinstance(declared.default, (str, int, float)) and not told
+    return plain and isinstance(declared.default, (str, int, float)) and not in_text
 
 
 def _click_type(declared: DeclaredOption) -> click.ParamType[Any]:
@@ -141,5 +141,5 @@ def _click_type(declared: DeclaredOption) -> click.ParamType[Any]:
     if item is float:
         least_or_above = option.at_least if option.above is None else option.above
         return click.FloatRange(least_or_above, option.at_most, min_open=option.above is not None)
-    # Empty, an option that a variable stands for says that there is none: it takes the variable's place.
+    # Options with an environment variable may be empty, to override the variable.
     return click.STRING if option.variable or (declared.many and not option.split) else NAME

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tracemap.cli.options import PATH, options_command
-from tracemap.cli.streams import phases_shown, put, tell, warn
+from tracemap.cli.streams import put, show_phases, tell, warn
 from tracemap.options.measure import RecordOptions
 from tracemap.outputs import is_standard
 
@@ -43,11 +43,11 @@ def command(bundle: Path, options: RecordOptions) -> None:
     opened = load(bundle)
     if options.repeat > 1 or options.alternate is not None:
         bundles = [opened] if options.alternate is None else [opened, load(options.alternate)]
-        with phases_shown("record") as progress:
+        with show_phases("record") as progress:
             for recorded in record_repeatedly(bundles, options, progress):
                 _tell(recorded)
         return
-    with phases_shown("record") as progress:
+    with show_phases("record") as progress:
         recorded = record(opened, options, progress)
     _tell(recorded)
 

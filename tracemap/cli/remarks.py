@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from tracemap.cli.options import PATH, options_command
-from tracemap.cli.streams import phases_shown
+from tracemap.cli.streams import show_phases
 from tracemap.options.compile import RemarksOptions
 
 
@@ -30,7 +30,7 @@ def command(bundle: Path, run: Path | None, options: RemarksOptions) -> None:
     from tracemap.session.remarks import remarks, show_remarks
 
     opened = load(bundle)
-    with phases_shown("remarks") as progress:
-        found = remarks(opened, run, options, progress)
+    with show_phases("remarks") as progress:
+        ranked = remarks(opened, run, options, progress)
     if options.output is None:
-        show_remarks(found, opened, options, sys.stdout)
+        show_remarks(ranked, opened, options, sys.stdout)

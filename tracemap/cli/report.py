@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from tracemap.cli.options import PATH, options_command
-from tracemap.cli.streams import phases_shown, tell
+from tracemap.cli.streams import show_phases, tell
 from tracemap.options.results import ReportOptions
 from tracemap.outputs import is_standard
 
@@ -28,7 +28,7 @@ def command(bundle: Path, runs: tuple[Path, ...], options: ReportOptions) -> Non
     from tracemap.graph.bundle import load
     from tracemap.session.report import report
 
-    with phases_shown("report") as progress:
+    with show_phases("report") as progress:
         progress("reading the map")
         report(load(bundle), runs, options, progress)
     if not is_standard(options.output):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tracemap.cli.options import PATH, options_command
-from tracemap.cli.streams import phases_shown, tell
+from tracemap.cli.streams import show_phases, tell
 from tracemap.options.measure import RunOptions
 from tracemap.sanitize import lines_for_terminal
 from tracemap.units import listed
@@ -36,24 +36,24 @@ def command(bundle: Path, options: RunOptions) -> None:
     """
     from tracemap.capture.expected import check_matches
     from tracemap.graph.bundle import load
-    from tracemap.session.programs import not_called
+    from tracemap.session.programs import skipped_functions
     from tracemap.session.run import run
 
     opened, done = load(bundle), []
-    with phases_shown("run") as progress:
+    with show_phases("run") as progress:
         for ran in run(opened, options, progress):
             done.append(ran)
             _show(ran)
-    if left_out := not_called(opened, options, [ran.function for ran in done]):
-        tell(f"not called, as it takes inputs: {listed(left_out)}; name a function with --function")
+    if left_out := skipped_functions(opened, options, [ran.function for ran in done]):
+        tell(f"not called, since they take inputs: {listed(left_out)}; select a function with --function")
     for ran in done:
         check_matches(ran.function, ran.compared)
 
 
 def _show(ran: Ran) -> None:
-    for place, said in enumerate(ran.inputs):
-        if said.endswith("(made up)"):
-            tell(f"input {place}: {said}")
+    for index, text in enumerate(ran.inputs):
+        if text.endswith("(made up)"):
+            tell(f"input {index}: {text}")
     sys.stdout.write(lines_for_terminal(ran.printed))
     sys.stdout.writelines(lines_for_terminal(f"{output}\n") for output in ran.compared)
     sys.stdout.flush()

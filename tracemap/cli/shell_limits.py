@@ -1,4 +1,4 @@
-"""Limits of the shell that end a program without a word: found at start-up, and told in a sentence."""
+"""Limits of the shell that would end the program without a message: checked at start-up and reported."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import sys
 from typing import Final
 
 ENOUGH_STACK: Final = 8 << 20
-"""Bytes of stack that systems usually give; compilers and deep models need them."""
+"""Usual stack limit in bytes, which compilers and deep models need."""
 LEAST_STACK: Final = 512 << 10
-"""With less a program may end in a segmentation fault."""
-CPU_LIMIT: Final = "the limit of processor time is reached; raise it: `ulimit -t` shows it in seconds"
+"""Minimum stack in bytes; with less, a program may end with a segmentation fault."""
+CPU_LIMIT: Final = "the limit of CPU time is reached; raise it: `ulimit -t` shows it in seconds"
 
 
 def check_stack() -> None:
-    """Start again with a larger stack where the limit can be raised; end where what is allowed is too little.
+    """Restart with a larger stack if the limit can be raised; exit if the allowed stack is too small.
 
-    Threads get what the limit was when the program started, so to raise it is not enough.
+    The restart is needed because threads get the stack limit of the program's start.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_STACK)
     if soft == resource.RLIM_INFINITY or soft >= ENOUGH_STACK:
@@ -29,16 +29,16 @@ def check_stack() -> None:
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
     if allowed < LEAST_STACK:
         sys.stderr.write(
-            f"tracemap: error: the stack may have {allowed >> 10} kB, and {LEAST_STACK >> 10} kB are needed; raise the "
-            "limit: `ulimit -s` shows it [system-limit]\n"
+            f"tracemap: error: the stack is limited to {allowed >> 10} kB, and {LEAST_STACK >> 10} kB are needed; "
+            "raise the limit: `ulimit -s` shows it [system-limit]\n"
         )
         sys.exit(2)
 
 
 def expect_cpu_limit() -> None:
-    """Have SIGXCPU come before the system kills this process, or a compiler that it starts, without a word.
+    """Lower the soft CPU limit, so that SIGXCPU arrives before the system kills this process or its compiler.
 
-    The system kills at once where the soft limit is the hard one, as `ulimit -t` sets both.
+    If soft and hard limit are equal, as `ulimit -t` sets them, the system kills without a signal to handle.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_CPU)
     if hard != resource.RLIM_INFINITY and hard > 1 and (soft == resource.RLIM_INFINITY or soft >= hard):
@@ -46,5 +46,5 @@ def expect_cpu_limit() -> None:
 
 
 def is_cpu_limit(number: int) -> bool:
-    """Whether a signal says that the processor time is used up."""
+    """Whether a signal reports that the CPU time limit is reached."""
     return number == signal.SIGXCPU

@@ -46,7 +46,7 @@ def command(bundle: Path, what: str | None, options: ShowOptions) -> None:
     opened = load(bundle)
     graph, what = opened.graph, what or ""
     if options.assembly and what not in graph.kernel_by_name:
-        raise UsageInvalid("--assembly goes with a kernel's name; tracemap show BUNDLE lists the kernels")
+        raise UsageInvalid("--assembly needs a kernel's name; `tracemap show BUNDLE` lists the kernels")
     views = _views(opened, what)
     selection = select(graph, what) if what else everything(graph)
     remarks = _remarks(opened, what) if options.remarks else None
@@ -63,17 +63,17 @@ def command(bundle: Path, what: str | None, options: ShowOptions) -> None:
 
 
 def _remarks(bundle: Bundle, what: str) -> tuple[Remark, ...]:
-    """What the compiler remarked on what is asked for itself, not on what is connected to it."""
+    """The compiler's remarks on the selected item itself, not on items linked to it."""
     from tracemap.graph.documents import remarks_at
     from tracemap.graph.query import named
     from tracemap.reports.remarks import in_order
 
-    found = bundle.remarks()
-    return in_order(remarks_at(found, bundle.graph, named(bundle.graph, what)) if what else found.remarks)
+    remarks = bundle.remarks()
+    return in_order(remarks_at(remarks, bundle.graph, named(bundle.graph, what)) if what else remarks.remarks)
 
 
 def _views(bundle: Bundle, what: str) -> list[KernelView]:
-    """The inside of the kernel that is asked for; of no other, as reading machine code takes its time."""
+    """IR, loops and instructions of the selected kernel. Other kernels are skipped, since reading code takes time."""
     kernel = bundle.graph.kernel_by_name.get(what)
     if kernel is None:
         return []

@@ -1,4 +1,4 @@
-"""Where the program begins and ends: Ctrl-C ends it without a word until the command line itself can answer."""
+"""Entry point of the program. Until the command line handles signals, Ctrl-C ends it without a message."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Never
 
 def main() -> None:
     """The `tracemap` program."""
-    # What is ignored stays so (nohup, a shell's `&`); nothing is made yet that would have to be cleared.
+    # Ignored signals stay ignored (nohup, a shell's `&`). Nothing exists yet that needs a cleanup.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from tracemap.cli.shell_limits import check_stack, expect_cpu_limit
@@ -23,16 +23,16 @@ def main() -> None:
     try:
         run()
     except SystemExit as ended:
-        # What is preloaded may have something to write when the process ends as others do; our own hook has.
+        # Preloaded libraries, such as tracemap's hook, may write data at a normal exit.
         if isinstance(ended.code, int) and "LD_PRELOAD" not in os.environ:
             _end_at_once(ended.code)
         raise
 
 
 def _end_at_once(status: int) -> Never:
-    """End without taking the interpreter and all objects apart, which takes as long as a tenth of a short command.
+    """Exit without destroying the interpreter and all objects, which takes a tenth of a short command's time.
 
-    All output has been written by now.
+    All output has been written before this call.
     """
     atexit._run_exitfuncs()
     sys.stderr.flush()

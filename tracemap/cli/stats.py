@@ -16,7 +16,7 @@ from tracemap.outputs import is_standard
 from tracemap.units import plural
 
 _NO_TABLE = "IREE_HOOK_NO_PROBABILITY_TABLE"
-"""Of IREE's hook, to which any value of it, an empty one too, means yes."""
+"""Variable of IREE's hook; any value, even an empty one, means yes."""
 
 
 @options_command("stats", StatsOptions)
@@ -40,11 +40,11 @@ def command(run: Path, options: StatsOptions) -> None:
 
     if _NO_TABLE in os.environ:
         options = dataclasses.replace(options, no_table=True)
-    made = stats(run, options)
-    if isinstance(made.calls_written, int):
-        tell(f"tracemap: {plural(made.calls_written, 'call')} written to {options.calls}")
-    warn(made.found.diagnostics)
+    statistics = stats(run, options)
+    if isinstance(statistics.calls_written, int):
+        tell(f"tracemap: {plural(statistics.calls_written, 'call')} written to {options.calls}")
+    warn(statistics.call_set.diagnostics)
     if not (is_standard(options.calls) or is_standard(options.html)):
-        show_stats(made, options, sys.stdout)
+        show_stats(statistics, options, sys.stdout)
     if options.html is not None and not is_standard(options.html):
         tell(f"page: {options.html}")

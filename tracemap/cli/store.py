@@ -9,7 +9,7 @@ import click
 
 from tracemap.cli.help import HelpContext
 from tracemap.cli.options import PATH, options_command
-from tracemap.cli.streams import phases_shown, tell
+from tracemap.cli.streams import show_phases, tell
 from tracemap.options.store import (
     StoreAddOptions,
     StoreCompareOptions,
@@ -21,12 +21,12 @@ from tracemap.options.store import (
 
 
 class _Store(click.Group):
-    """The commands of a store, in the order of the work."""
+    """Commands of a store, in workflow order."""
 
     context_class = HelpContext
 
     def list_commands(self, context: click.Context) -> list[str]:
-        """Names in the order in which they were declared."""
+        """Names in the order of their declaration."""
         return list(self.commands)
 
 
@@ -56,7 +56,7 @@ def add(runs: tuple[Path, ...], options: StoreAddOptions) -> None:
     """
     from tracemap.session.store_add import show_added, store_add
 
-    with phases_shown("store add") as progress:
+    with show_phases("store add") as progress:
         added = store_add(runs, None, options, progress)
     show_added(added, options, sys.stdout)
 
@@ -72,9 +72,9 @@ def list_(options: StoreListOptions) -> None:
     """
     from tracemap.session.store import show_list, store_list
 
-    found = store_list(options)
+    answer = store_list(options)
     if options.output is None:
-        show_list(found, options, sys.stdout)
+        show_list(answer, options, sys.stdout)
 
 
 @options_command("query", StoreQueryOptions)
@@ -92,10 +92,10 @@ def query(options: StoreQueryOptions) -> None:
     """
     from tracemap.session.store import show_costs, store_query
 
-    with phases_shown("store query") as progress:
-        found = store_query(options, progress)
+    with show_phases("store query") as progress:
+        answer = store_query(options, progress)
     if options.output is None:
-        show_costs(found, options, sys.stdout)
+        show_costs(answer, options, sys.stdout)
     else:
         tell(f"written: {options.output}")
 
@@ -112,10 +112,10 @@ def sites(options: StoreSitesOptions) -> None:
     """
     from tracemap.session.store import show_sites, store_sites
 
-    with phases_shown("store sites") as progress:
-        found = store_sites(options, progress)
+    with show_phases("store sites") as progress:
+        answer = store_sites(options, progress)
     if options.output is None:
-        show_sites(found, options, sys.stdout)
+        show_sites(answer, options, sys.stdout)
 
 
 @options_command("trend", StoreTrendOptions)
@@ -133,12 +133,12 @@ def trend(options: StoreTrendOptions) -> None:
     """
     from tracemap.session.store import show_trends, store_trend
 
-    with phases_shown("store trend") as progress:
-        found = store_trend(options, progress)
+    with show_phases("store trend") as progress:
+        answer = store_trend(options, progress)
     if options.html is not None:
         tell(f"page: {options.html}")
     if options.output is None:
-        show_trends(found, options, sys.stdout)
+        show_trends(answer, options, sys.stdout)
 
 
 @options_command("compare", StoreCompareOptions)
@@ -154,10 +154,10 @@ def compare(options: StoreCompareOptions) -> None:
     """
     from tracemap.session.store import show_comparison, store_compare
 
-    with phases_shown("store compare") as progress:
-        found = store_compare(options, progress)
+    with show_phases("store compare") as progress:
+        answer = store_compare(options, progress)
     if options.output is None:
-        show_comparison(found, options, sys.stdout)
+        show_comparison(answer, options, sys.stdout)
 
 
 _LINES = {
@@ -168,6 +168,6 @@ _LINES = {
     trend: "Show which ops became slower or faster, and since when.",
     compare: "Show which ops cost more in some runs than in others.",
 }
-for _each, _line in _LINES.items():
-    _each.short_help = _line
-    command.add_command(_each)
+for _command, _line in _LINES.items():
+    _command.short_help = _line
+    command.add_command(_command)

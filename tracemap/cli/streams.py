@@ -1,4 +1,4 @@
-"""Standard streams: what is said and printed, progress, and warnings."""
+"""Standard streams: messages, results, progress and warnings."""
 
 from __future__ import annotations
 
@@ -23,28 +23,29 @@ if TYPE_CHECKING:
 
 # ---- streams
 #
-# Standard streams of the program: what it says to people and prints for programs goes through here.
+# All messages for people and all results for programs go through these functions.
 #
-# Words for people are lost where nobody takes them; a result that cannot be written is an error, unless its reader has
-# enough. Texts of models, files and other programs must not steer a terminal.
+# Messages that cannot be written are dropped. A result that cannot be written is an error, unless its reader has closed
+# the pipe. Texts from models, files and other programs must not send commands to a terminal.
 
 
 _IN, _OUT, _ERR = 0, 1, 2
 
 
 def open_streams(reader_gone: Callable[[], object]) -> None:
-    """Make the standard streams such that they can be used, whatever the program was started with.
+    """Make the standard streams usable, even if the program was started with some of them closed.
 
-    `reader_gone` is called when nobody reads standard output any more, and ends the program.
+    The next file that the program opens would take the place of a closed stream. Therefore a closed stream is replaced
+    by one that cannot be read or written, as in other programs.
 
-    A stream that is closed would be the next file that is opened. As other programs have it, something takes its place
-    from which nothing can be read, or to which nothing can be written.
+    Args:
+        reader_gone: called when the reader of standard output has closed the pipe; it ends the program.
     """
-    for number, way in ((_IN, os.O_WRONLY), (_OUT, os.O_RDONLY), (_ERR, os.O_WRONLY)):
-        _fill(number, way)
+    for descriptor, mode in ((_IN, os.O_WRONLY), (_OUT, os.O_RDONLY), (_ERR, os.O_WRONLY)):
+        _replace_closed(descriptor, mode)
     out = sys.stdout
     encoding = "utf-8" if out is None else out.encoding
-    # What an encoding lacks, such as µ in ASCII, is written as an escape.
+    # Characters that the encoding lacks, such as µ in ASCII, are written as escapes.
     sys.stdout = io.TextIOWrapper(
         io.BufferedWriter(_Output(reader_gone)),
         encoding=encoding,
@@ -57,28 +58,28 @@ def open_streams(reader_gone: Callable[[], object]) -> None:
         sys.stderr = io.TextIOWrapper(io.FileIO(_ERR, "w", closefd=False), encoding="utf-8", write_through=True)
 
 
-def _fill(number: int, way: int) -> None:
+def _replace_closed(descriptor: int, mode: int) -> None:
     try:
-        os.fstat(number)
+        os.fstat(descriptor)
     except OSError as error:
         if error.errno != errno.EBADF:
             raise
-        opened = os.open(os.devnull, way)  # takes the lowest number that is free
-        if opened != number:
-            os.dup2(opened, number)
+        opened = os.open(os.devnull, mode)  # gets the lowest free descriptor
+        if opened != descriptor:
+            os.dup2(opened, descriptor)
             os.close(opened)
-        os.set_inheritable(number, True)
+        os.set_inheritable(descriptor, True)
 
 
 class _Output(io.FileIO):
-    """Standard output that says it where it takes no more."""
+    """Standard output that reports a full disk or a closed pipe."""
 
     def __init__(self, reader_gone: Callable[[], object]) -> None:
         super().__init__(_OUT, "w", closefd=False)
         self._reader_gone = reader_gone
 
     def write(self, data: object) -> int:
-        """As files do; an error is one of ours."""
+        """Write like a file, but convert errors to `TargetUnwritable`."""
         try:
             return super().write(data)  # type: ignore[arg-type]  # any buffer
         except BrokenPipeError:
@@ -89,10 +90,10 @@ class _Output(io.FileIO):
 
 
 def flush_output() -> None:
-    """Write what is left of standard output; where that fails it is given up, or it would fail again at the very end.
+    """Flush standard output; on failure discard all further output, which would otherwise fail again at exit.
 
     Raises:
-        TargetUnwritable: it takes no more.
+        TargetUnwritable: standard output cannot be written.
     """
     try:
         sys.stdout.flush()
@@ -102,48 +103,48 @@ def flush_output() -> None:
 
 
 def give_up_output() -> None:
-    """Have standard output take whatever comes, to nowhere."""
+    """Discard all further standard output."""
     with suppress(OSError):
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, _OUT)
-        os.close(nowhere)
+        devnull = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(devnull, _OUT)
+        os.close(devnull)
 
 
 class _State:
     quiet = False
-    """What is neither a warning nor an error is not said."""
+    """Whether only warnings and errors are printed on standard error."""
 
 
 def be_quiet() -> None:
-    """Say nothing to people from now on but warnings and errors."""
+    """Print only warnings and errors from now on."""
     _State.quiet = True
 
 
 def is_quiet() -> bool:
-    """Whether nothing is said but warnings and errors."""
+    """Whether only warnings and errors are printed."""
     return _State.quiet
 
 
 def tell(text: str) -> None:
-    """Say something to people, on standard error, unless they want it quiet."""
+    """Print a message on standard error, unless --quiet is set."""
     if not _State.quiet:
         warn_of(text)
 
 
 def warn_of(text: str) -> None:
-    """Say what people have to know, a warning or an error, in one line: names in it may have line ends."""
+    """Print a warning or an error in one line on standard error; line breaks in it are escaped."""
     warn_in_lines(for_terminal(text))
 
 
 def warn_in_lines(text: str) -> None:
-    """The same of what has lines of its own, such as what a program said."""
-    with suppress(OSError, RuntimeError, ValueError):  # full, closed, or just being written to
+    """Like `warn_of`, but keep line breaks, such as those in a program's output."""
+    with suppress(OSError, RuntimeError, ValueError):  # a full disk, a closed stream, or an interrupted write
         sys.stderr.write(lines_for_terminal(text) + "\n")
         sys.stderr.flush()
 
 
 def put(line: str) -> None:
-    """Print a line of a result, such as a path: to a terminal what can be seen, else the very bytes."""
+    """Print a line of a result, such as a path: escaped on a terminal, else the exact bytes."""
     if sys.stdout.isatty():
         sys.stdout.write(for_terminal(line) + "\n")
     else:
@@ -154,24 +155,24 @@ def put(line: str) -> None:
 
 # ---- progress
 #
-# Shows the phase of work that takes over a second; silent when standard error is not a terminal.
+# Shows the current phase if a command takes over a second and standard error is a terminal.
 #
-# Who wants it verbose gets a line for each phase with its time, and one for each program that is started.
+# With --verbose, prints a line with the time of every phase, and a line for every program that is started.
 
 
 _DELAY_S = 1.0
 
 
 @contextmanager
-def phases_shown(title: str) -> Iterator[Progress]:
-    """A `Progress` that shows `title: phase` with a spinner and the elapsed time, once a second has passed."""
-    if _Shown.verbose:
-        yield from _phases_told(title)
+def show_phases(title: str) -> Iterator[Progress]:
+    """Yield a `Progress` that shows `title: phase`, a spinner and the elapsed time, after the first second."""
+    if _ProgressState.verbose:
+        yield from _log_phases(title)
         return
     if is_quiet() or not sys.stderr.isatty():
         yield no_progress
         return
-    display = _Shown.display = _Display(title)
+    display = _ProgressState.display = _Display(title)
     timer = threading.Timer(_DELAY_S, display.start)
     timer.daemon = True
     timer.start()
@@ -182,61 +183,61 @@ def phases_shown(title: str) -> Iterator[Progress]:
         display.stop()
 
 
-class _Shown:
+class _ProgressState:
     verbose = False
     display: _Display | None = None
 
 
 def give_back_terminal() -> None:
-    """Show the cursor again where a signal ends the program in a phase.
+    """Show the cursor again when a signal ends the program during a phase.
 
-    It takes no lock: whoever has it may be cut short.
+    Takes no lock, since the signal may have interrupted its owner.
     """
-    if _Shown.display is not None and _Shown.display.is_shown:
+    if _ProgressState.display is not None and _ProgressState.display.is_shown:
         with suppress(OSError):
             os.write(2, b"\r\x1b[2K\x1b[?25h")
 
 
-class _Told(logging.Handler):
-    """Says what is logged in the way of all that is said."""
+class _LogHandler(logging.Handler):
+    """Prints log records as messages."""
 
     def emit(self, record: logging.LogRecord) -> None:
         tell(f"tracemap: {record.getMessage()}")
 
 
 def be_verbose() -> None:
-    """Say each phase with its time from now on, and each program that is started."""
-    if not _Shown.verbose:
-        _Shown.verbose = True
+    """From now on, print every phase with its time, and every program that is started."""
+    if not _ProgressState.verbose:
+        _ProgressState.verbose = True
         logger = logging.getLogger("tracemap")
         logger.setLevel(logging.DEBUG)
-        logger.addHandler(_Told())
+        logger.addHandler(_LogHandler())
 
 
-def _phases_told(title: str) -> Iterator[Progress]:
-    begun, phase = time.monotonic(), ""
+def _log_phases(title: str) -> Iterator[Progress]:
+    start, phase = time.monotonic(), ""
 
-    def told(following: str) -> None:
-        nonlocal begun, phase
+    def begin_phase(next_phase: str) -> None:
+        nonlocal start, phase
         now = time.monotonic()
         if phase:
-            tell(f"tracemap: {title}: {phase}: {now - begun:.2f} s")
-        begun, phase = now, following
+            tell(f"tracemap: {title}: {phase}: {now - start:.2f} s")
+        start, phase = now, next_phase
 
     try:
-        yield told
+        yield begin_phase
     finally:
-        told("")
+        begin_phase("")
 
 
 class _Display:
-    """A rich progress line that is created late: from a timer, while the work goes on in the main thread."""
+    """A progress line of rich, created late by a timer thread while the main thread works."""
 
     def __init__(self, title: str) -> None:
         self._title = title
         self._phase = ""
         self._lock = threading.Lock()
-        self._progress: Any = None  # rich.progress.Progress; rich is imported only when something is shown
+        self._progress: Any = None  # rich.progress.Progress; rich is imported only when the line is shown
         self._task: Any = None
         self._ended = False
 
@@ -246,7 +247,7 @@ class _Display:
         from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
         with self._lock:
-            if self._ended:  # while rich was imported
+            if self._ended:  # the phase ended while rich was imported
                 return
             columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
             self._progress = RichProgress(*columns, console=Console(stderr=True), transient=True)
@@ -275,10 +276,10 @@ class _Display:
 
 # ---- warnings
 #
-# Diagnostics, said on standard error.
+# Diagnostics on standard error.
 
 
 def warn(diagnostics: Iterable[Diagnostic]) -> None:
-    """Say what a reader must know before trusting the result: a line each, with its slug."""
+    """Print diagnostics on standard error, one line each, with their slugs."""
     for item in diagnostics:
         warn_of(f"tracemap: warning: {item.message} [{item.slug}]")

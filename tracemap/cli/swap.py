@@ -8,10 +8,10 @@ from pathlib import Path
 import click
 
 from tracemap.cli.options import PATH, options_command
-from tracemap.cli.streams import phases_shown, tell
+from tracemap.cli.streams import show_phases, tell
 from tracemap.errors import UsageInvalid
 from tracemap.options.kernels import SwapOptions
-from tracemap.outputs import as_programs_read
+from tracemap.outputs import use_utf8
 from tracemap.units import listed
 
 
@@ -31,39 +31,40 @@ def command(bundle: Path, kernels: tuple[str, ...], options: SwapOptions) -> Non
       tracemap swap model.tracemap main_dispatch_4=new.mlir -o new.tracemap
     """
     from tracemap.graph.bundle import load
-    from tracemap.session.programs import not_called
+    from tracemap.session.programs import skipped_functions
     from tracemap.session.swap import dump, has_failed, show_swap, swap
 
     if options.dump is not None:
         if len(kernels) != 1 or "=" in kernels[0]:
-            raise UsageInvalid("--dump writes one kernel: name it, without a file")
+            raise UsageInvalid("--dump writes one kernel: name one kernel without =FILE")
         text = dump(load(bundle), kernels[0], options)
         if options.output is None:
-            as_programs_read(sys.stdout)
+            use_utf8(sys.stdout)
             sys.stdout.write(text)
         return
     original = load(bundle)
-    with phases_shown("swap") as progress:
-        made = swap(original, _replacements(kernels), options, progress)
-    show_swap(made, options, sys.stdout)
-    if options.verify_application and (left_out := not_called(original, options, [f.function for f in made.functions])):
-        tell(f"not called, as it takes inputs: {listed(left_out)}; name a function with --function")
+    with show_phases("swap") as progress:
+        result = swap(original, _replacements(kernels), options, progress)
+    show_swap(result, options, sys.stdout)
+    called = [function.function for function in result.functions]
+    if options.verify_application and (left_out := skipped_functions(original, options, called)):
+        tell(f"not called, since they take inputs: {listed(left_out)}; select a function with --function")
     tell(f"bundle: {options.output}")
-    if has_failed(made):
+    if has_failed(result):
         sys.exit(1)
 
 
 def _replacements(words: tuple[str, ...]) -> dict[str, Path]:
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for name, file in map(_replacement, words):
-        if name in found:
+        if name in files:
             raise UsageInvalid(f"{name}: is replaced twice; name one file for it")
-        found[name] = file
-    return found
+        files[name] = file
+    return files
 
 
 def _replacement(word: str) -> tuple[str, Path]:
     name, equals, file = word.partition("=")
     if not equals or not file:
-        raise UsageInvalid(f"{word}: a replacement is written KERNEL=FILE")
+        raise UsageInvalid(f"{word}: write a replacement as KERNEL=FILE")
     return name, Path(file)

@@ -7,11 +7,11 @@ import sys
 import click
 
 from tracemap.cli.options import options_command
-from tracemap.cli.streams import phases_shown, warn
+from tracemap.cli.streams import show_phases, warn
 from tracemap.diagnostics import Diagnostic
 from tracemap.experiments.operations import KINDS
 from tracemap.options.kernels import SweepOptions
-from tracemap.outputs import as_programs_read
+from tracemap.outputs import use_utf8
 
 
 @options_command("sweep", SweepOptions)
@@ -32,12 +32,12 @@ def command(operation: str, options: SweepOptions) -> None:
     """
     from tracemap.session.sweep import sweep
 
-    with phases_shown("sweep") as progress:
-        made = sweep(operation, options, progress)
+    with show_phases("sweep") as progress:
+        result = sweep(operation, options, progress)
     if options.output is None:
-        as_programs_read(sys.stdout)
-        sys.stdout.write(made.table)
-    if made.obstacles:
-        warn([Diagnostic("not-compiled", made.not_compiled)])
-    if made.has_failed:
+        use_utf8(sys.stdout)
+        sys.stdout.write(result.table)
+    if result.obstacles:
+        warn([Diagnostic("not-compiled", result.not_compiled)])
+    if result.has_failed:
         sys.exit(1)

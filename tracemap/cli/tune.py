@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from tracemap.cli.options import PATH, options_command
-from tracemap.cli.streams import phases_shown, warn
+from tracemap.cli.streams import show_phases, warn
 from tracemap.options.kernels import TuneOptions
 from tracemap.outputs import is_standard
 
@@ -30,7 +30,7 @@ def command(bundle: Path, options: TuneOptions) -> None:
     from tracemap.graph.bundle import load
     from tracemap.session.tune import show_tune, tune
 
-    with phases_shown("tune") as progress:
-        made = tune(load(bundle), options, progress)
-    warn(made.diagnostics)
-    show_tune(made, options, sys.stderr if is_standard(options.output) else sys.stdout)
+    with show_phases("tune") as progress:
+        result = tune(load(bundle), options, progress)
+    warn(result.diagnostics)
+    show_tune(result, options, sys.stderr if is_standard(options.output) else sys.stdout)

@@ -1,7 +1,7 @@
-"""`tracemap build -- iree-compile ARGS…`: runs a command of somebody else's and keeps the trail beside its output.
+"""`tracemap build -- iree-compile ARGS…`: run a compiler command, and write a bundle next to its output.
 
-The command does what it would do without tracemap: the same output, the same messages, the same exit status. What
-cannot be traced runs as it is, and standard error says so.
+The command does the same as without tracemap: same output, same messages, same exit status. If it cannot be traced, it
+runs unchanged, and a warning says why.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracemap.cli.streams import is_quiet, phases_shown, warn, warn_in_lines
+from tracemap.cli.streams import is_quiet, show_phases, warn, warn_in_lines
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import ModelInvalid, ModelUnreadable, TargetUnwritable
 from tracemap.inputs import given_bytes
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 
 def run_wrapped(options: BuildOptions) -> Bundle | None:
-    """Run the command that the options' flags are; returns the bundle, or None where there is nothing to trace.
+    """Run the command in the options' flags; return the bundle, or None if the command cannot be traced.
 
-    The bundle goes beside the command's output where the options name no other place.
+    The default bundle is next to the command's output.
 
     Raises:
-        SystemExit: the command fails; with its status.
-        TracemapError: the command succeeds, but its trail cannot be read.
+        SystemExit: the command fails; has its exit status.
+        TracemapError: the command succeeds, but its bundle cannot be built.
     """
     from tracemap.mapping.build import BuildRequest
     from tracemap.mapping.compiler.command import read_command
@@ -45,14 +45,14 @@ def run_wrapped(options: BuildOptions) -> Bundle | None:
     target, obstacle = _target(command, options.output)
     data = b"" if obstacle else _read(command)
     if obstacle or not data:
-        _run_as_it_is(command, b"", obstacle or f"{command.model} cannot be read, or is empty")
+        _run_untraced(command, b"", obstacle or f"{command.model} cannot be read, or is empty")
         return None
     name = "<stdin>" if command.model == "-" else command.model
     request = BuildRequest(
         model=data,
         file_name=Path(name).name,
         target=target,
-        # A build system runs its commands again and again: what it made beside its output it may replace.
+        # Build systems repeat their commands, so the default bundle is overwritten.
         options=dataclasses.replace(options, force=options.force or options.output is None),
         own_folder=own_folder(command.model),
         compiler=command.compiler,
@@ -66,24 +66,24 @@ def _trace(command: CompileCommand, request: BuildRequest, data: bytes) -> Bundl
 
     _check_folder(command.output)
     try:
-        with phases_shown("build") as progress:
-            made = build(request, progress, lambda said: _echo(said, request.name_for_compiler))
+        with show_phases("build") as progress:
+            bundle = build(request, progress, lambda text: _echo(text, request.name_for_compiler))
     except ModelInvalid as error:
         status = _run(command, data)
         if status != 0:
             sys.exit(status)
-        raise ModelInvalid(f"the command succeeded, but without tracing: {error}") from error
-    _hand_over(made.module_path, command.output)
-    return made
+        raise ModelInvalid(f"the command succeeded, but the build for the bundle failed: {error}") from error
+    _copy_module(bundle.module_path, command.output)
+    return bundle
 
 
 def _target(command: CompileCommand, bundle: Path | None) -> tuple[Path, str]:
-    """Where the bundle goes, and why the command cannot be traced ("": it can)."""
+    """Path of the bundle, and the reason why the command cannot be traced ("": it can)."""
     if command.obstacle or bundle is not None:
         return bundle or Path(), command.obstacle
     output = Path(command.output)
     if command.output == "-" or (output.exists() and not output.is_file()):
-        return Path(), "its output has no name for a bundle beside it (pass -o BUNDLE before the --)"
+        return Path(), "its output has no name to derive the bundle's from (pass -o BUNDLE before the --)"
     return output.with_suffix(".tracemap"), ""
 
 
@@ -91,54 +91,54 @@ def _read(command: CompileCommand) -> bytes:
     try:
         return given_bytes(command.model, ModelUnreadable)
     except ModelUnreadable:
-        return b""  # iree-compile itself says best what is wrong
+        return b""  # iree-compile's own message is the best one
 
 
-def _run_as_it_is(command: CompileCommand, data: bytes, why: str) -> None:
+def _run_untraced(command: CompileCommand, data: bytes, reason: str) -> None:
     from tracemap.mapping.compiler.command import NO_MODEL
 
     status = _run(command, data)
     if status != 0:
         sys.exit(status)
-    if why != NO_MODEL:  # it only asked for a version or help
-        warn([Diagnostic("not-traced", f"no bundle: {why}")])
+    if reason != NO_MODEL:  # such a command asks only for a version or help
+        warn([Diagnostic("not-traced", f"no bundle is written: {reason}")])
 
 
 def _run(command: CompileCommand, data: bytes) -> int:
-    """Run the command with the standard streams that tracemap was given; returns its status as a shell would."""
+    """Run the command with tracemap's own standard streams; return its exit status as a shell does."""
     sys.stdout.flush()
-    taken = data if data and command.model == "-" else None  # standard input can be read only once
+    stdin_data = data if data and command.model == "-" else None  # tracemap has already read standard input
     child = start(
         [command.program, *command.arguments],
         apart=False,
-        stdin=None if taken is None else subprocess.PIPE,
+        stdin=None if stdin_data is None else subprocess.PIPE,
         stdout=None,
         stderr=None,
     )
     try:
-        child.communicate(taken)
+        child.communicate(stdin_data)
     finally:
         end(child)
     return child.returncode if child.returncode >= 0 else 128 - child.returncode
 
 
-def _echo(said: str, name: str) -> None:
-    """Pass on what the compiler said; places in the model go by the model's name."""
-    if said and not is_quiet():
-        warn_in_lines(said if not said.startswith("-:") else name + said[1:])
+def _echo(text: str, name: str) -> None:
+    """Print the compiler's messages, with the model's name instead of `-` for standard input."""
+    if text and not is_quiet():
+        warn_in_lines(text if not text.startswith("-:") else name + text[1:])
 
 
 def _check_folder(output: str) -> None:
     folder = Path(output).parent
     if output != "-" and not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
-        raise TargetUnwritable(f"{output}: the folder {folder} does not exist or may not be written")
+        raise TargetUnwritable(f"{output}: the folder {folder} does not exist or is not writable; choose another path")
 
 
-def _hand_over(module: Path, output: str) -> None:
-    """Put the module where the command wanted it: whole, or not at all.
+def _copy_module(module: Path, output: str) -> None:
+    """Copy the module to the command's output, atomically.
 
     Raises:
-        TargetUnwritable: it cannot be written there.
+        TargetUnwritable: the output cannot be written.
     """
     with replaced(Path(output)) as temporary:
         shutil.copyfile(module, temporary)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from tracemap.options.measure import CallOptions, FunctionOptions
-from tracemap.options.option import ABSOLUTE, BEHIND_DASHES, RELATIVE, Options, option
+from tracemap.options.option import ABSOLUTE, AFTER_DASHES, RELATIVE, Options, option
 from tracemap.units import UNKNOWN, Unknown
 
 # ---- bench
@@ -209,4 +209,4 @@ class SweepOptions(Options):
         "OUTPUT.work; none if the table is printed]",
     )
     force: bool = option(False, "Overwrite an existing output.")
-    flags: tuple[str, ...] = option((), "Flags for iree-compile.", BEHIND_DASHES, metavar="[-- IREE-COMPILE FLAGS]")
+    flags: tuple[str, ...] = option((), "Flags for iree-compile.", AFTER_DASHES, metavar="[-- IREE-COMPILE FLAGS]")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from tracemap.options.option import ABSOLUTE, BEHIND_DASHES, RELATIVE, Options, option, required
+from tracemap.options.option import ABSOLUTE, AFTER_DASHES, RELATIVE, Options, option, required
 from tracemap.units import UNKNOWN, Integer, Text, Unknown
 
 # ---- call
@@ -32,7 +32,7 @@ class FunctionOptions(Options):
     dim: Integer = option(UNKNOWN, "Size of every `?` in made-up inputs.", metavar="N", at_least=0)
     flagfile: Path | None = option(None, "IREE flag file: function, inputs, parameters.", metavar="F")
     runtime_flags: tuple[str, ...] = option(
-        (), "Flags for the IREE program that tracemap starts.", BEHIND_DASHES, metavar="[-- RUNTIME FLAGS]"
+        (), "Flags for the IREE program that tracemap starts.", AFTER_DASHES, metavar="[-- RUNTIME FLAGS]"
     )
 
 

@@ -30,7 +30,7 @@ def is_address(text: str) -> bool:
     return _ADDRESS.match(text) is not None
 
 
-def taken_address(name: str, value: str | os.PathLike[str]) -> str:
+def parse_address(name: str, value: str | os.PathLike[str]) -> str:
     """Return an address unchanged, and anything else as a path.
 
     Raises:
@@ -42,66 +42,66 @@ def taken_address(name: str, value: str | os.PathLike[str]) -> str:
     if is_address(text):
         return text
     if not isinstance(value, str) and _SWALLOWED.match(text):
-        raise UsageInvalid(f"{name} is {text!r}, an address made a path; hand it in as a text")
+        raise UsageInvalid(f"{name} is {text!r}, an address converted to a path; pass it as a string")
     return str(Path(text))
 
 
-# ---- handed
+# ---- arguments
 #
 # Checks of other arguments of the Python API: a value of the expected type, or an error of one sentence.
 
 
-_LONGEST_SAID = 60
+_MAX_QUOTED = 60
 
 
-def not_taken(name: str, value: object, wanted: str) -> UsageInvalid:
+def invalid_value(name: str, value: object, expected: str) -> UsageInvalid:
     """The error for a value of the wrong type or outside its limits."""
-    return UsageInvalid(f"{name} is {start_of(repr(value), _LONGEST_SAID)}; it must be {wanted}")
+    return UsageInvalid(f"{name} is {start_of(repr(value), _MAX_QUOTED)}; it must be {expected}")
 
 
 def text_of(name: str, value: object) -> str:
-    """A text.
+    """Check that a value is a string.
 
     Raises:
-        UsageInvalid: it is none.
+        UsageInvalid: it is not.
     """
     if not isinstance(value, str):
-        raise not_taken(name, value, "a text")
+        raise invalid_value(name, value, "a string")
     return value
 
 
-def path_of(name: str, value: object, wanted: str = "a path") -> Path:
-    """A path, as a text or as one of Python's.
+def path_of(name: str, value: object, expected: str = "a path") -> Path:
+    """Convert a string or a path object to a path.
 
     Raises:
-        UsageInvalid: it is no path, or contains a NUL, which no file name does.
+        UsageInvalid: the value is not a path, or contains a NUL, which file names cannot contain.
     """
     if not isinstance(value, (str, os.PathLike)) or not isinstance(os.fspath(value), str):
-        raise not_taken(name, value, wanted)
+        raise invalid_value(name, value, expected)
     if "\0" in os.fspath(value):
-        raise not_taken(name, value, f"{wanted}, in which there is no NUL")
+        raise invalid_value(name, value, f"{expected} without a NUL")
     return Path(value)
 
 
 def items_of(name: str, value: object) -> list[object]:
-    """The items of a series, which a text is not.
+    """Convert an iterable to a list; strings do not count as iterables.
 
     Raises:
-        UsageInvalid: it is none.
+        UsageInvalid: the value is not iterable.
     """
     if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
-        raise not_taken(name, value, "a list")
+        raise invalid_value(name, value, "a list")
     return list(value)
 
 
 def files_of(name: str, value: object) -> dict[str, Path]:
-    """Files by names.
+    """Convert a mapping of names to files.
 
     Raises:
-        UsageInvalid: it is none such.
+        UsageInvalid: the value is not such a mapping.
     """
     if not isinstance(value, Mapping):
-        raise not_taken(name, value, "a dictionary of names and files")
+        raise invalid_value(name, value, "a dictionary of names and files")
     return {text_of(f"a name in {name}", key): path_of(f"a file in {name}", file) for key, file in value.items()}
 
 
@@ -114,10 +114,10 @@ def files_of(name: str, value: object) -> dict[str, Path]:
 
 
 T = TypeVar("T")
-BEHIND_DASHES: Final = "--"
+AFTER_DASHES: Final = "--"
 """Name of the option that takes everything after the first `--`."""
 _KEY = "option"
-_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", Path: "a path"}
+_TYPE_NAMES = {bool: "true or false", int: "an integer", float: "a number", str: "a string", Path: "a path"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +146,8 @@ class Option:
 
 def option(default: T, text: str, *names: str, **about: Any) -> T:  # noqa: ANN401 - the fields of `Option`, which checks them
     """An optional field of an options record; `about` goes to `Option`."""
-    made: T = field(default=default, metadata={_KEY: Option(text, names, **about)})
-    return made
+    declared: T = field(default=default, metadata={_KEY: Option(text, names, **about)})
+    return declared
 
 
 def required(text: str, *names: str, **about: Any) -> Any:  # noqa: ANN401 - the same; and it is whatever its field says
@@ -168,7 +168,7 @@ class Options:
 
     def __post_init__(self) -> None:
         for declared in declared_options(type(self)):
-            # The only place that sets a field after it was made: from what was given to what it means.
+            # The only place that sets a field after construction: it converts the given value.
             object.__setattr__(self, declared.name, declared.taken(getattr(self, declared.name)))
 
 
@@ -188,10 +188,10 @@ def chosen(
     for name in changes:
         if name not in known:
             close = difflib.get_close_matches(name, known, 1)
-            meant = f", but {close[0]!r}" if close else ""
-            raise TypeError(f"there is no option {name!r}{meant}; the options are: {', '.join(known)}")
+            suggestion = f"; did you mean {close[0]!r}?" if close else "."
+            raise TypeError(f"there is no option {name!r}{suggestion} The options are: {', '.join(known)}")
     if options is not None and not isinstance(options, kind):
-        raise not_taken("options", options, f"a record of the type {kind.__name__}")
+        raise invalid_value("options", options, f"a record of the type {kind.__name__}")
     changes = {**changes, **{name: value for name, value in named.items() if value is not None}}
     return kind(**changes) if options is None else replace(options, **changes)
 
@@ -233,13 +233,13 @@ class DeclaredOption:
             return self._item_taken(value)
         series = split_names(value) if self.option.split and isinstance(value, str) else value
         if isinstance(series, (str, bytes)) or not isinstance(series, Iterable):
-            raise self._not_taken(value, "a list")
+            raise self._invalid_value(value, "a list")
         return tuple(self._item_taken(item) for item in series)
 
     def _item_taken(self, value: object) -> object:
         if self.choices:
             if not isinstance(value, str) or value not in self.choices:
-                raise self._not_taken(value, f"one of {', '.join(self.choices)}")
+                raise self._invalid_value(value, f"one of {', '.join(self.choices)}")
             return self.item(value)
         if isinstance(value, (str, os.PathLike)) and (taken := self._path_taken()) is not None:
             path_of(self.name, value)
@@ -247,15 +247,15 @@ class DeclaredOption:
         if self.item is float and type(value) is int:  # `95` is a number as much as `95.0`
             value = float(value)
         if not isinstance(value, self.item) or (isinstance(value, bool) and self.item is not bool):
-            raise self._not_taken(value, _WORDS[self.item])  # to Python a truth value is a number, here it is not
+            raise self._invalid_value(value, _TYPE_NAMES[self.item])  # in Python, bool is a subclass of int
         if not all(holds(value, limit) for _, limit, holds in self._limits()):
-            raise self._not_taken(value, " and ".join(f"{word} {limit}" for word, limit, _ in self._limits()))
+            raise self._invalid_value(value, " and ".join(f"{word} {limit}" for word, limit, _ in self._limits()))
         return value
 
     def _path_taken(self) -> Callable[[str | os.PathLike[str]], object] | None:
         """Converter from text to path or address; None if the option is neither."""
         if self.option.path == "address":
-            return partial(taken_address, self.name)
+            return partial(parse_address, self.name)
         return Path if self.item is Path else None
 
     def _limits(self) -> list[tuple[str, float, Callable[[Any, Any], bool]]]:
@@ -268,22 +268,22 @@ class DeclaredOption:
         ]
         return [(word, limit, holds) for word, limit, holds in limits if limit is not None]
 
-    def _not_taken(self, value: object, wanted: str) -> UsageInvalid:
-        return not_taken(self.name, value, wanted)
+    def _invalid_value(self, value: object, expected: str) -> UsageInvalid:
+        return invalid_value(self.name, value, expected)
 
 
 def declared_options(kind: type[Options]) -> tuple[DeclaredOption, ...]:
     """Options of a record, in the order of its fields (cached)."""
     if kind not in _DECLARED:
         types = get_type_hints(kind)
-        _DECLARED[kind] = tuple(_declared(made, types[made.name]) for made in fields(kind))
+        _DECLARED[kind] = tuple(_declared(field_, types[field_.name]) for field_ in fields(kind))
     return _DECLARED[kind]
 
 
 _DECLARED: dict[type[Options], tuple[DeclaredOption, ...]] = {}
 
 
-def _declared(made: Field[Any], hint: Any) -> DeclaredOption:  # noqa: ANN401 - a type, as `typing` gives it
+def _declared(field_: Field[Any], hint: Any) -> DeclaredOption:  # noqa: ANN401 - a type, as `typing` gives it
     """Read a type: `X`, `X | None`, `X | Unknown`, `tuple[X, ...]`, where X may be a `Literal` or an enum of texts."""
     known = [kind for kind in get_args(hint) if kind not in {type(None), Unknown, ...}]
     wrapped = get_origin(hint) is not Literal and known
@@ -294,7 +294,7 @@ def _declared(made: Field[Any], hint: Any) -> DeclaredOption:  # noqa: ANN401 - 
     elif issubclass(item, StrEnum):
         choices = tuple(member.value for member in item)
     many = get_origin(hint) is tuple
-    return DeclaredOption(made.name, item, many, choices, made.default, made.metadata[_KEY])
+    return DeclaredOption(field_.name, item, many, choices, field_.default, field_.metadata[_KEY])
 
 
 def split_names(text: str) -> list[str]:

@@ -54,7 +54,7 @@ class Window:
 
     def __post_init__(self) -> None:
         if self.begin_s >= self.end_s:
-            raise UsageInvalid(f"a window {self} has nothing in it; it must end behind where it begins")
+            raise UsageInvalid(f"the time window {self} is empty; it must end after it begins")
 
     def __str__(self) -> str:
         """The window in words."""

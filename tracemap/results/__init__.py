@@ -1,4 +1,4 @@
-"""What the Python API returns, to go on with: as tables of Arrow and pandas, in notebooks, by line or scope, as page.
+"""Results of the Python API, with tables for Arrow and pandas, views for notebooks, lookups and pages.
 
-Each class is that of a room below with ways to show it; the rooms below know nothing of these.
+The classes extend the records of other packages, which do not depend on this one.
 """

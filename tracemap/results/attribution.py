@@ -1,4 +1,4 @@
-"""An attribution to go on with: costs of ops as a table, of a line or a scope as sums, as picture and as page."""
+"""Result of `tracemap.attribute`: costs of ops as a table, sums per line or scope, and the page."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _TOP = 10
 
 @dataclass(frozen=True, slots=True)
 class Cost(Mapping[str, int]):
-    """What a part of a program costs, summed over the run: by the names of metrics, which carry their units.
+    """Cost of a part of a program, summed over the run, by metric name. The names contain the units.
 
-    `ops`: the ids of the ops; `work`: what shares are of, by metric.
+    `ops`: ids of the ops; `work`: total work by metric, which shares refer to.
 
     Example:
         >>> cost = tracemap.attribute("run.parquet", "model.tracemap").op("op2")
@@ -48,7 +48,7 @@ class Cost(Mapping[str, int]):
         return len(self.sums)
 
     def share(self, metric: str) -> float:
-        """The part of all work that this is, from 0 to 1.
+        """Share of the total work, from 0 to 1.
 
         Example:
             >>> result = tracemap.attribute("run.parquet", "model.tracemap")
@@ -58,15 +58,15 @@ class Cost(Mapping[str, int]):
         return self.sums[metric] / self.work[metric] if self.work[metric] else 0.0
 
     def __repr__(self) -> str:
-        told = (f"{name}={value} ({format_share(value, self.work[name])})" for name, value in self.sums.items())
-        return f"Cost({self.what!r}, {len(self.ops)} ops, {', '.join(told)})"
+        sums = (f"{name}={value} ({format_share(value, self.work[name])})" for name, value in self.sums.items())
+        return f"Cost({self.what!r}, {len(self.ops)} ops, {', '.join(sums)})"
 
 
 @dataclass(frozen=True, repr=False)
 class Attribution(model.Attribution, AsTable):
     """An attribution, as `tracemap.attribute` returns it.
 
-    `bundle`: whose ops they are; `paths`: the runs.
+    `bundle`: the bundle with the ops; `paths`: the runs.
 
     Example:
         >>> result = tracemap.attribute("run.parquet", "model.tracemap")
@@ -78,17 +78,21 @@ class Attribution(model.Attribution, AsTable):
     paths: tuple[Path, ...] = ()
 
     @classmethod
-    def of(cls, made: model.Attribution, bundle: Bundle, paths: tuple[Path, ...]) -> Attribution:
-        """An attribution with what it is of."""
-        return cls(**{each.name: getattr(made, each.name) for each in fields(made)}, bundle=bundle, paths=paths)
+    def of(cls, attribution: model.Attribution, bundle: Bundle, paths: tuple[Path, ...]) -> Attribution:
+        """Extend an attribution with its bundle and runs."""
+        return cls(
+            **{field.name: getattr(attribution, field.name) for field in fields(attribution)},
+            bundle=bundle,
+            paths=paths,
+        )
 
     def op(self, what: str) -> Cost:
-        """The cost of an op (`op12`) or of a line, of the model or of its Python: `model.mlir:31`, `layers.py:40`.
+        """Cost of an op (`op12`), or of a line of the model or its Python code: `model.mlir:31`, `layers.py:40`.
 
-        A line has what is attributed to ops of it, or of calls on it.
+        The cost of a line is that of its ops, and of ops with this line in their call stack.
 
         Raises:
-            tracemap.errors.QueryInvalid: the map has nothing of that name.
+            tracemap.errors.QueryInvalid: nothing in the map has this name.
 
         Example:
             >>> result = tracemap.attribute("run.parquet", "model.tracemap")
@@ -96,11 +100,11 @@ class Attribution(model.Attribution, AsTable):
             (('op5', 'op8', 'op9'), ('op5',))
         """
         costed = self._costed()
-        wanted = set(named(costed.graph, text_of("what", what)))
+        selected = set(named(costed.graph, text_of("what", what)))
         file, _, line = what.rpartition(":")
 
         def matches(reached: Reached) -> bool:
-            if reached.op.id in wanted:
+            if reached.op.id in selected:
                 return True
             at_line = (frame for frame in reached.frames if str(frame.line) == line)
             return bool(file) and any(same_file(frame.file, file) for frame in at_line)
@@ -108,23 +112,23 @@ class Attribution(model.Attribution, AsTable):
         return self._sum(what, costed, matches)
 
     def scope(self, path: str) -> Cost:
-        """The cost of a scope such as `h0/attn` and of all below it, by the calls that lead there.
+        """Cost of a scope such as `h0/attn` with everything below it. Ops of called functions have the caller's scope.
 
         Raises:
-            tracemap.errors.QueryInvalid: no op that costs anything is in it.
+            tracemap.errors.QueryInvalid: no op with a cost is in this scope.
 
         Example:
             >>> tracemap.attribute("run.parquet", "model.tracemap").scope("h0/attn").ops
             ('op2', 'op4', 'op3')
         """
-        wanted, costed = tuple(filter(None, text_of("path", path).split("/"))), self._costed()
-        found = self._sum(path, costed, lambda reached: reached.scope[: len(wanted)] == wanted)
-        if not found.ops:
+        prefix, costed = tuple(filter(None, text_of("path", path).split("/"))), self._costed()
+        cost = self._sum(path, costed, lambda reached: reached.scope[: len(prefix)] == prefix)
+        if not cost.ops:
             raise QueryInvalid(f"{path}: no op of the run is in a scope of this name")
-        return found
+        return cost
 
     def show(self, output: Path | str | None = None, *, browser: bool = True) -> Path:
-        """Open the page with these costs; returns its file, which goes with the process unless it is named.
+        """Open the page with these costs; return its file, which is temporary unless `output` names one.
 
         Raises:
             tracemap.errors.TargetExists, tracemap.errors.TargetUnwritable: the page cannot be written.
@@ -141,7 +145,7 @@ class Attribution(model.Attribution, AsTable):
 
     def _opened(self) -> Bundle:
         if self.bundle is None:
-            raise QueryInvalid("this attribution does not know its bundle; get it by tracemap.attribute")
+            raise QueryInvalid("this attribution has no bundle; create it with tracemap.attribute")
         return self.bundle
 
     def _costed(self) -> CostedMap:
@@ -160,7 +164,7 @@ class Attribution(model.Attribution, AsTable):
         return Cost(what, tuple(ops), sums, {metric.name: metric.work for metric in self.metrics})
 
     def _columns(self) -> Columns:
-        """A row for each op that is a member of a site; a column for each metric, and one of what it is part of."""
+        """One row per op with a cost; two columns per metric: the share and the inclusive cost."""
         costed = self._costed()
         by_id = costed.graph.op_by_id
         ops = [by_id[result.op] for result in self.ops]
@@ -192,18 +196,19 @@ class Attribution(model.Attribution, AsTable):
             scopes[name] = scopes.get(name, 0) + reached.attributed[metric.name]
         ranked = sorted(scopes.items(), key=lambda item: (-item[1], item[0]))
         run = self.run
-        told = [f"{shown_amount(metric.attributed, metric)} of {metric.name} in ops"]
-        told += [] if run.invocation.median_ns is UNKNOWN else [f"median call {format_ns(run.invocation.median_ns)}"]
-        told += [] if run.device is UNKNOWN else [f"device {run.device}"]
-        said = f"{costed.graph.module.name}: {', '.join(told)}"
-        return heading(said) + bar(ranked, metric.attributed) + self._top(costed, metric)
+        facts = [f"{shown_amount(metric.attributed, metric)} of {metric.name} in ops"]
+        median_ns = run.invocation.median_ns
+        facts += [] if median_ns is UNKNOWN else [f"median invocation {format_ns(median_ns)}"]
+        facts += [] if run.device is UNKNOWN else [f"device {run.device}"]
+        title = f"{costed.graph.module.name}: {', '.join(facts)}"
+        return heading(title) + bar(ranked, metric.attributed) + self._top(costed, metric)
 
     def _top(self, costed: CostedMap, metric: model.MetricTotal) -> str:
         from tracemap.reports.advice import shown_amount
 
-        dearest = sorted(self.ops, key=lambda result: -result.metrics[metric.name].attributed)[:_TOP]
+        hottest = sorted(self.ops, key=lambda result: -result.metrics[metric.name].attributed)[:_TOP]
         rows = []
-        for result in dearest:
+        for result in hottest:
             op, value = costed.graph.op_by_id[result.op], result.metrics[metric.name].attributed
             own = python_frame(costed.graph, op)
             place = f"{Path(own.file).name}:{own.line}" if own else f"{known(op.file)}:{known(op.line)}"

@@ -1,4 +1,4 @@
-"""A bundle to go on with: its ops as a table, those of a line or a scope, its page."""
+"""Result of `tracemap.build` and `tracemap.load`: ops as a table, ops of a line or scope, and the page."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class Bundle(stored.Bundle, AsTable):
     """
 
     @classmethod
-    def of(cls, made: stored.Bundle) -> Bundle:
-        """A bundle with ways to show it."""
-        return cls(made.path, made.graph, made.map_sha256)
+    def of(cls, bundle: stored.Bundle) -> Bundle:
+        """Extend a bundle with tables, lookups and pages."""
+        return cls(bundle.path, bundle.graph, bundle.map_sha256)
 
     @property
     def module_bytes(self) -> int:
-        """The size of the compiled module, in bytes.
+        """Size of the compiled module in bytes.
 
         Example:
             >>> tracemap.load("model.tracemap").module_bytes > 1000
@@ -41,30 +41,30 @@ class Bundle(stored.Bundle, AsTable):
         return self.module_path.stat().st_size
 
     def op(self, what: str) -> tuple[Op, ...]:
-        """The ops of a place: `model.mlir:31`, `layers.py:40`, `op12`, or a scope and all below it.
+        """Ops of a line (`model.mlir:31`, `layers.py:40`), an op (`op12`), or a scope with everything below it.
 
         Raises:
-            tracemap.errors.QueryInvalid: the map has nothing of that name.
+            tracemap.errors.QueryInvalid: nothing in the map has this name.
 
         Example:
             >>> [op.name for op in tracemap.load("model.tracemap").op("model.py:11")]
             ['stablehlo.tanh', 'stablehlo.add']
         """
-        wanted = set(named(self.graph, text_of("what", what)))
-        return tuple(op for op in self.graph.ops if op.id in wanted)
+        selected = set(named(self.graph, text_of("what", what)))
+        return tuple(op for op in self.graph.ops if op.id in selected)
 
     def scope(self, path: str) -> tuple[Op, ...]:
-        """The ops of a scope such as `h0/attn` and of all below it; none where there is no such scope.
+        """Ops of a scope such as `h0/attn` with everything below it; empty if there is no such scope.
 
         Example:
             >>> [op.id for op in tracemap.load("model.tracemap").scope("h0/attn")]
             ['op2', 'op3', 'op4']
         """
-        wanted = set(ops_in_scope(self.graph, tuple(filter(None, text_of("path", path).split("/")))))
-        return tuple(op for op in self.graph.ops if op.id in wanted)
+        selected = set(ops_in_scope(self.graph, tuple(filter(None, text_of("path", path).split("/")))))
+        return tuple(op for op in self.graph.ops if op.id in selected)
 
     def show(self, output: Path | str | None = None, *, browser: bool = True) -> Path:
-        """Open the annotated page, without costs; returns its file, which goes with the process unless it is named.
+        """Open the annotated page without costs; return its file, which is temporary unless `output` names one.
 
         Raises:
             tracemap.errors.TargetExists, tracemap.errors.TargetUnwritable: the page cannot be written.
@@ -79,7 +79,7 @@ class Bundle(stored.Bundle, AsTable):
         return shown(lambda file: report(self, [], ReportOptions(output=file)), output, browser=browser)
 
     def _columns(self) -> Columns:
-        """A row for each op of the model."""
+        """One row per op of the model."""
         graph = self.graph
         ops = graph.ops
         frames = [python_frame(graph, op) for op in ops]
@@ -99,13 +99,13 @@ class Bundle(stored.Bundle, AsTable):
 
     def _repr_html_(self) -> str:
         graph = self.graph
-        counts = ", ".join([plural(len(graph.ops), "op"), plural(len(graph.sites), "site")])
-        said = f"{self.name}: {counts}, {plural(len(graph.kernels), 'kernel')}, {format_bytes(self.module_bytes)}"
-        fates: dict[str, int] = {}
+        counts = ", ".join([plural(len(graph.ops), "op"), plural(len(graph.sites), "dispatch", "dispatches")])
+        title = f"{self.name}: {counts}, {plural(len(graph.kernels), 'kernel')}, {format_bytes(self.module_bytes)}"
+        outcomes: dict[str, int] = {}
         for op in graph.ops:
-            fates[op.fate.value] = fates.get(op.fate.value, 0) + 1
+            outcomes[op.fate.value] = outcomes.get(op.fate.value, 0) + 1
         rows = [(kernel.name, str(len(kernel.sites))) for kernel in graph.kernels[:_TOP]]
         more = len(graph.kernels) - len(rows)
         rest = heading(f"… {plural(more, 'more kernel')}") if more > 0 else ""
-        ranked = sorted(fates.items(), key=lambda item: -item[1])
-        return heading(said) + bar(ranked, len(graph.ops)) + table(("kernel", "sites"), rows, 1) + rest
+        ranked = sorted(outcomes.items(), key=lambda item: -item[1])
+        return heading(title) + bar(ranked, len(graph.ops)) + table(("kernel", "dispatches"), rows, 1) + rest

@@ -1,4 +1,4 @@
-"""Comparisons and benches in Python and notebooks."""
+"""Results of `tracemap.diff` and `tracemap.bench`, for Python and notebooks."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tracemap.units import format_ns, plural
 
 # ---- bench
 #
-# Kernels run alone, to go on with: as a table and in notebooks.
+# Kernels run alone, as a table and in notebooks.
 
 
 _TOP = 10
 
 
 class Bench(model.Bench, AsTable, frozen=True):
-    """What `tracemap.bench` returns.
+    """Result of `tracemap.bench`.
 
     Example:
         >>> made = tracemap.bench("model.tracemap", kernel=["*_2_*"], repetitions=3, min_time=1, no_verify=True)
@@ -34,57 +34,57 @@ class Bench(model.Bench, AsTable, frozen=True):
     """
 
     @classmethod
-    def of(cls, made: model.Bench) -> Bench:
-        """A bench with ways to show it."""
-        return cls(**{name: getattr(made, name) for name in made.__struct_fields__ if name in _FIELDS})
+    def of(cls, bench: model.Bench) -> Bench:
+        """Extend a bench with tables and a notebook view."""
+        return cls(**{name: getattr(bench, name) for name in bench.__struct_fields__ if name in _FIELDS})
 
     def _columns(self) -> Columns:
-        """A row for each kernel and kind of work; times are medians of a call."""
-        every = self.kernels
-        times = [(each.time_ns, each.cold_ns) for each in every]
+        """One row per kernel and operation; times are medians per call."""
+        kernels = self.kernels
+        times = [(kernel.time_ns, kernel.cold_ns) for kernel in kernels]
         return {
-            "kernel": [each.kernel for each in every],
-            "operation": [each.operation for each in every],
-            "sites": [" ".join(each.sites) for each in every],
-            "verified": [each.verification.status.value for each in every],
+            "kernel": [kernel.kernel for kernel in kernels],
+            "operation": [kernel.operation for kernel in kernels],
+            "sites": [" ".join(kernel.sites) for kernel in kernels],
+            "verified": [kernel.verification.status.value for kernel in kernels],
             "time_ns": [None if warm is None else warm.median for warm, _ in times],
             "cold_ns": [None if cold is None else cold.median for _, cold in times],
-            "operations": [known(each.operations) for each in every],
-            "bytes": [known(each.bytes) for each in every],
-            "operations_per_s": [each.operations_per_s for each in every],
-            "bytes_per_s": [each.bytes_per_s for each in every],
-            "attainable_share": [each.attainable_share for each in every],
+            "operations": [known(kernel.operations) for kernel in kernels],
+            "bytes": [known(kernel.bytes) for kernel in kernels],
+            "operations_per_s": [kernel.operations_per_s for kernel in kernels],
+            "bytes_per_s": [kernel.bytes_per_s for kernel in kernels],
+            "attainable_share": [kernel.attainable_share for kernel in kernels],
         }
 
     def _repr_html_(self) -> str:
         rows = [
             (
-                each.kernel,
-                each.operation,
-                each.verification.status.value,
-                "" if each.time_ns is None else format_ns(round(each.time_ns.median)),
-                "" if each.attainable_share is None else f"{100 * each.attainable_share:.0f} %",
+                kernel.kernel,
+                kernel.operation,
+                kernel.verification.status.value,
+                "" if kernel.time_ns is None else format_ns(round(kernel.time_ns.median)),
+                "" if kernel.attainable_share is None else f"{100 * kernel.attainable_share:.0f} %",
             )
-            for each in self.kernels[:_TOP]
+            for kernel in self.kernels[:_TOP]
         ]
         return heading(f"{plural(len(self.kernels), 'kernel')} alone, device {self.device}") + table(
-            ("kernel", "operation", "verified", "a call", "of attainable"), rows, 3
+            ("kernel", "operation", "verified", "time per call", "% of roofline"), rows, 3
         )
 
 
-_FIELDS = {each.name for each in structs.fields(model.Bench)}
+_FIELDS = {field.name for field in structs.fields(model.Bench)}
 
 
 # ---- comparison
 #
-# A comparison to go on with: ops before and after as a table, what is found in notebooks, and the page.
+# A comparison: ops before and after as a table, findings in notebooks, and the page.
 
 
 _MOST_CHANGES = 10
 
 
 class Comparison(compared.Comparison, AsTable, frozen=True):
-    """What `tracemap.diff` returns; `paths`, those of either side, and `options`: of what it was made.
+    """Result of `tracemap.diff`. `paths`: paths of both sides; `options`: options of the comparison.
 
     Example:
         >>> made = tracemap.diff("model.tracemap", "model.tracemap")
@@ -97,14 +97,16 @@ class Comparison(compared.Comparison, AsTable, frozen=True):
 
     @classmethod
     def of(
-        cls, made: compared.Comparison, before: Sequence[Path], after: Sequence[Path], options: DiffOptions
+        cls, comparison: compared.Comparison, before: Sequence[Path], after: Sequence[Path], options: DiffOptions
     ) -> Comparison:
-        """A comparison with what it is of."""
-        fields = {name: getattr(made, name) for name in made.__struct_fields__ if name in _COMPARISON_FIELDS}
+        """Extend a comparison with its paths and options."""
+        fields = {
+            name: getattr(comparison, name) for name in comparison.__struct_fields__ if name in _COMPARISON_FIELDS
+        }
         return cls(**fields, paths=(before, after), options=options)
 
     def op(self, what: str) -> compared.OpDifference:
-        """An op by its id after, `op12`, or by that before where there is no such op after.
+        """Find an op by its id after the change, such as `op12`, or else by its id before the change.
 
         Raises:
             tracemap.errors.QueryInvalid: neither side has it.
@@ -114,13 +116,13 @@ class Comparison(compared.Comparison, AsTable, frozen=True):
             15
         """
         for side in ("after", "before"):
-            for each in self.ops:
-                if getattr(each, side) == what:
-                    return each
-        raise QueryInvalid(f"{text_of('what', what)}: is no op of either side; ids are such as op12")
+            for op in self.ops:
+                if getattr(op, side) == what:
+                    return op
+        raise QueryInvalid(f"{text_of('what', what)}: neither side has such an op; name an op such as op12")
 
     def show(self, output: Path | str | None = None, *, browser: bool = True) -> Path:
-        """Open the page of it; returns its file, which goes with the process unless it is named.
+        """Open the comparison's page; return its file, which is temporary unless `output` names one.
 
         Raises:
             tracemap.errors.TargetExists, tracemap.errors.TargetUnwritable: the page cannot be written.
@@ -130,12 +132,12 @@ class Comparison(compared.Comparison, AsTable, frozen=True):
             'page.html'
         """
         if self.paths is None or self.options is None:
-            raise QueryInvalid("this comparison does not know what it is of; get it by tracemap.diff")
+            raise QueryInvalid("this comparison has no paths; create it with tracemap.diff")
         paths, asked = self.paths, replace(self.options, output=None)
         return shown(lambda file: _write(paths, replace(asked, html=file)), output, browser=browser)
 
     def _columns(self) -> Columns:
-        """A row for each op that is there before, after or both; of each metric a column for either."""
+        """One row per op of either side; two columns per metric, before and after."""
         columns: dict[str, list[Value]] = {
             name: [known(getattr(op, name)) for op in self.ops]
             for name in ("before", "after", "how", "edited", "name_before", "name", "line_before", "line_after")
@@ -146,20 +148,20 @@ class Comparison(compared.Comparison, AsTable, frozen=True):
         }
         for metric in self.metrics:
             amounts = [op.amounts.get(metric.name) for op in self.ops]
-            columns[f"{metric.name}_before"] = [each.before if each else None for each in amounts]
-            columns[f"{metric.name}_after"] = [each.after if each else None for each in amounts]
+            columns[f"{metric.name}_before"] = [amount.before if amount else None for amount in amounts]
+            columns[f"{metric.name}_after"] = [amount.after if amount else None for amount in amounts]
         return columns
 
     def _repr_html_(self) -> str:
         names = f"{self.before.bundle} → {self.after.bundle}"
         matched = f"{self.matched_percent:.1f} % of ops are matched"
         if not self.findings:
-            return heading(f"{names}: no finding beyond {self.threshold_percent:g} %; {matched}")
-        rows = [_row(each) for each in self.findings[:_MOST_CHANGES]]
+            return heading(f"{names}: no significant change (> {self.threshold_percent:g} %); {matched}")
+        rows = [_row(finding) for finding in self.findings[:_MOST_CHANGES]]
         more = len(self.findings) - len(rows)
-        said = heading(f"{names}: {len(self.findings)} findings; {matched}")
-        headings = ("what", "op", "name", "line", "times", "before", "after")
-        return said + table(headings, rows, 4) + (heading(f"… {more} more") if more > 0 else "")
+        title = heading(f"{names}: {plural(len(self.findings), 'significant change')}; {matched}")
+        headings = ("change", "op", "name", "line", "ratio", "before", "after")
+        return title + table(headings, rows, 4) + (heading(f"… {more} more") if more > 0 else "")
 
 
 def _write(paths: tuple[Sequence[Path], Sequence[Path]], asked: DiffOptions) -> None:
@@ -168,19 +170,20 @@ def _write(paths: tuple[Sequence[Path], Sequence[Path]], asked: DiffOptions) -> 
     diff(*paths, asked)
 
 
-def _row(each: compared.Finding) -> tuple[str, ...]:
-    ids = " → ".join(dict.fromkeys(str(known(side)) for side in (each.before, each.after) if known(side)))
-    medians = ["" if known(time) is None else format_ns(time) for time in (each.median_before, each.median_after)]
-    line = known(each.line)
+def _row(finding: compared.Finding) -> tuple[str, ...]:
+    ids = " → ".join(dict.fromkeys(str(known(side)) for side in (finding.before, finding.after) if known(side)))
+    times = finding.median_before, finding.median_after
+    medians = ["" if known(time) is None else format_ns(time) for time in times]
+    line = known(finding.line)
     return (
-        each.kind,
+        finding.kind,
         ids,
-        each.name,
+        finding.name,
         "" if line is None else str(line),
-        f"{each.ratio:.2f}" * bool(each.ratio),
+        f"{finding.ratio:.2f}" * bool(finding.ratio),
         *medians,
     )
 
 
-_COMPARISON_FIELDS = {each.name for each in structs.fields(compared.Comparison)}
-"""What `Comparison` has besides what it is of."""
+_COMPARISON_FIELDS = {field.name for field in structs.fields(compared.Comparison)}
+"""Fields of `Comparison` except its paths and options."""

@@ -1,4 +1,4 @@
-"""Display in Python: tables, small pictures for notebooks, pages in a browser."""
+"""Display of results in Python: tables, charts for notebooks, and pages in a browser."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ if TYPE_CHECKING:
 
 # ---- tables
 #
-# Tables of results for Arrow and pandas: columns by their names, which carry the units.
+# Tables of results for Arrow and pandas. Column names contain the units.
 
 
 Value = int | float | str | bool | None
-"""A cell; None where it is unknown or there is none."""
+"""A cell; None if the value is unknown or missing."""
 Columns = Mapping[str, Sequence[Value]]
 
 
 class AsTable:
-    """Ways to have a result as a table; it says its columns in `_columns`."""
+    """Mixin that converts a result to a table; subclasses define `_columns`."""
 
     __slots__ = ()
 
     def _columns(self) -> Columns:
-        """The columns of the table, of equal length."""
+        """Columns of the table, of equal length."""
         raise NotImplementedError
 
     def to_arrow(self) -> pyarrow.Table:
-        """The table of Arrow: a row for each thing that `to_pandas` has one for, nulls where a value is unknown.
+        """Convert to an Arrow table with the same rows as `to_pandas`; unknown values are null.
 
         Raises:
             tracemap.errors.ToolMissing: pyarrow is not installed.
@@ -55,7 +55,7 @@ class AsTable:
         return table
 
     def to_pandas(self) -> pandas.DataFrame:
-        """The table of pandas, with a row for each op, event or kernel; names of columns carry the units.
+        """Convert to a pandas data frame with one row per op, event or kernel; column names contain the units.
 
         Raises:
             tracemap.errors.ToolMissing: pandas is not installed.
@@ -70,7 +70,7 @@ class AsTable:
 
 
 def known(value: object) -> Value:
-    """A cell of a value that may be unknown."""
+    """Convert a value that may be UNKNOWN to a cell."""
     if value is None or isinstance(value, Unknown):
         return None
     return value if isinstance(value, (int, float, str)) else str(value)
@@ -80,31 +80,31 @@ def _package(name: str) -> Any:  # noqa: ANN401 - a module
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise ToolMissing(f"{name} is not installed; install it with: pip install 'tracemap[pandas]'") from error
+        raise ToolMissing(f"{name} is not installed: pip install 'tracemap[pandas]'") from error
 
 
 # ---- showing
 #
-# Pages in a browser, of files that go with the process unless they are given a name.
+# Pages in a browser. Files without a name are temporary: they are deleted when the process ends.
 
 
-_LASTING = ExitStack()
-"""The folders of files without a name."""
-atexit.register(_LASTING.close)
+_TEMPORARY_FOLDERS = ExitStack()
+"""Temporary folders of this process."""
+atexit.register(_TEMPORARY_FOLDERS.close)
 
 
-def lasting_folder() -> Path:
-    """A folder of its own that stays for as long as the process runs.
+def process_temporary_folder() -> Path:
+    """Create a temporary folder that is deleted when the process ends.
 
     Raises:
-        TargetUnwritable: there is no room for it.
+        TargetUnwritable: the folder cannot be created.
     """
-    return _LASTING.enter_context(temporary_folder())
+    return _TEMPORARY_FOLDERS.enter_context(temporary_folder())
 
 
 def shown(write: Callable[[Path], None], output: Path | str | None, *, browser: bool) -> Path:
-    """Write a page and open it in the browser; returns where it lies."""
-    target = path_of("output", output) if output is not None else lasting_folder() / "page.html"
+    """Write a page, open it in the browser, and return its path."""
+    target = path_of("output", output) if output is not None else process_temporary_folder() / "page.html"
     write(target)
     if browser:
         webbrowser.open(target.resolve().as_uri())
@@ -113,7 +113,7 @@ def shown(write: Callable[[Path], None], output: Path | str | None, *, browser: 
 
 # ---- pictures
 #
-# Small pictures and tables for notebooks: HTML without scripts, links or anything fetched; all text is escaped.
+# Charts and tables for notebooks: HTML without scripts, links or external resources; all text is escaped.
 
 
 _COLOURS = ("#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#76b7b2", "#edc948", "#b07aa1", "#9c755f", "#bab0ac")
@@ -121,7 +121,7 @@ _WIDTH, _HEIGHT = 640, 22
 
 
 def bar(parts: Sequence[tuple[str, int]], whole: int) -> str:
-    """One bar for a whole, with a piece for each part, the last colour for all beyond the first eight, and a legend."""
+    """Stacked bar with a legend. Parts after the first eight are summed up as "others", in the last colour."""
     if whole <= 0:
         return ""
     shown = [*parts[: len(_COLOURS) - 1]]
@@ -129,20 +129,20 @@ def bar(parts: Sequence[tuple[str, int]], whole: int) -> str:
     shown += [("others", rest)] if rest else []
     pieces, legend, begin = [], [], 0.0
     for (name, amount), colour in zip(shown, _COLOURS, strict=False):
-        width, said = _WIDTH * amount / whole, f"{name}: {100 * amount / whole:.1f} %"
+        width, label = _WIDTH * amount / whole, f"{name}: {100 * amount / whole:.1f} %"
         pieces.append(
             f'<rect x="{begin:.1f}" y="0" width="{width:.1f}" height="{_HEIGHT}" fill="{colour}">'
-            f"<title>{for_markup(said)}</title></rect>"
+            f"<title>{for_markup(label)}</title></rect>"
         )
-        legend.append(f'<span style="color:{colour}">&#9632;</span> {for_markup(said)}')
+        legend.append(f'<span style="color:{colour}">&#9632;</span> {for_markup(label)}')
         begin += width
     svg = f'<svg width="{_WIDTH}" height="{_HEIGHT}" role="img">{"".join(pieces)}</svg>'
     return f"<div>{svg}<br><small>{' &nbsp; '.join(legend)}</small></div>"
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]], texts: int) -> str:
-    """A table; the first columns, so many, are texts, the others numbers."""
-    sides = ["left" if place < texts else "right" for place in range(len(headings))]
+    """HTML table. The first `texts` columns are texts, the others are numbers."""
+    sides = ["left" if index < texts else "right" for index in range(len(headings))]
     head = "".join(_cell("th", text, side) for text, side in zip(headings, sides, strict=True))
     body = "".join(
         f"<tr>{''.join(_cell('td', text, side) for text, side in zip(row, sides, strict=True))}</tr>" for row in rows
@@ -151,7 +151,7 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]], texts: int) ->
 
 
 def heading(text: str) -> str:
-    """A line above a table."""
+    """Heading above a table."""
     return f"<div><b>{for_markup(text)}</b></div>"
 
 

@@ -11,8 +11,8 @@ from tracemap.graph.bundle import Bundle as StoredBundle
 from tracemap.graph.bundle import load
 from tracemap.results.attribution import Attribution
 from tracemap.results.bundle import Bundle
-from tracemap.results.display import lasting_folder
-from tracemap.session.record import attached, look_here, write_span
+from tracemap.results.display import process_temporary_folder
+from tracemap.session.record import attached, take_snapshot, write_span
 
 if TYPE_CHECKING:
     from tracemap.capture.noise import Look
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 # ---- recording
 #
-# `with tracemap.recording(bundle)`: what the program's own code calls by `iree.runtime` is recorded and attributed.
+# `with tracemap.recording(bundle)`: record the kernel calls that the program makes through `iree.runtime`.
 
 
 class Recording:
-    """What is called between its beginning and its end; there is something to ask it when it has ended.
+    """A recording of this process's kernel calls inside a `with` block; results are available after the block.
 
-    `executions`: how many times kernels of the bundle ran; `path`: the run.
+    `executions`: number of calls of the bundle's kernels; `path`: the run.
 
     Example:
         >>> import iree.runtime, numpy as np
@@ -40,27 +40,27 @@ class Recording:
 
     def __init__(self, bundle: Bundle, output: Path | None) -> None:
         self.bundle = bundle
-        self.path = output or lasting_folder() / "recording.parquet"
+        self.path = output or process_temporary_folder() / "recording.parquet"
         self.executions = 0
         self._begin: Look | None = None
 
     def __enter__(self) -> Recording:
         attached()
-        self._begin = look_here()
+        self._begin = take_snapshot()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is None and self._begin is not None:
-            self.executions = write_span(self.bundle, self._begin, look_here(), self.path)
+            self.executions = write_span(self.bundle, self._begin, take_snapshot(), self.path)
 
     def attribute(self, options: AttributeOptions | None = None) -> Attribution:
-        """Which op cost what.
+        """Costs of ops in the recording.
 
         Raises:
-            tracemap.errors.UsageInvalid: it has not ended yet.
-            tracemap.errors.TracemapError: as `tracemap.attribute` does.
+            tracemap.errors.UsageInvalid: the `with` block has not ended yet.
+            tracemap.errors.TracemapError: see `tracemap.attribute`.
 
         Example:
             >>> import iree.runtime, numpy as np
@@ -74,9 +74,9 @@ class Recording:
         from tracemap.session.attribute import attribute
 
         if not self.executions:
-            raise UsageInvalid("the recording has not ended: ask it behind its `with` block")
-        made = attribute([self.path], self.bundle, options or AttributeOptions())
-        return Attribution.of(made.attribution, self.bundle, (self.path,))
+            raise UsageInvalid("the recording has not ended: call this after its `with` block")
+        attributed = attribute([self.path], self.bundle, options or AttributeOptions())
+        return Attribution.of(attributed.attribution, self.bundle, (self.path,))
 
     def _repr_html_(self) -> str:
         return self.attribute()._repr_html_()
@@ -84,18 +84,18 @@ class Recording:
 
 # ---- magic
 #
-# `%%tracemap BUNDLE` in a notebook: runs the cell in `tracemap.recording` and shows what its calls cost.
+# `%%tracemap BUNDLE` in a notebook: run the cell in `tracemap.recording` and show the costs.
 
 
 class _CellFailed(Exception):
-    """The cell raised an error, which the notebook has shown already."""
+    """The cell raised an error, which the notebook has already shown."""
 
 
 def add_magic(shell: Any) -> None:  # noqa: ANN401 - IPython's shell, which need not be there
-    """Add `%%tracemap` to a shell of IPython."""
+    """Add `%%tracemap` to an IPython shell."""
 
     def recorded(line: str, cell: str) -> Attribution | None:
-        """Run the cell, and show what its calls of a module cost: `%%tracemap BUNDLE`, a variable or a path."""
+        """Run the cell and show the costs of its kernel calls: `%%tracemap BUNDLE`, a variable or a path."""
         recording = Recording(_bundle(shell.user_ns, line.strip()), None)
         try:
             with recording:
@@ -109,16 +109,16 @@ def add_magic(shell: Any) -> None:  # noqa: ANN401 - IPython's shell, which need
 
 
 def _bundle(variables: dict[str, Any], name: str) -> Bundle:
-    """The bundle of a variable, or of a path.
+    """Bundle from a variable of this name, or from a path.
 
     Raises:
-        UsageInvalid: none is named, or the variable holds something else.
+        UsageInvalid: no bundle is named, or the variable is not a bundle.
     """
     if not name:
-        raise UsageInvalid("name a bundle behind %%tracemap: a variable that holds one, or its path")
-    found = variables.get(name)
-    if isinstance(found, StoredBundle):
-        return Bundle.of(found)
-    if found is not None and not isinstance(found, (str, Path)):
-        raise UsageInvalid(f"{name} is no bundle, but {type(found).__name__}")
-    return Bundle.of(load(Path(found or name)))
+        raise UsageInvalid("name a bundle after %%tracemap: a variable or a path")
+    value = variables.get(name)
+    if isinstance(value, StoredBundle):
+        return Bundle.of(value)
+    if value is not None and not isinstance(value, (str, Path)):
+        raise UsageInvalid(f"{name} is a {type(value).__name__}, not a bundle; pass a bundle or its path")
+    return Bundle.of(load(Path(value or name)))

@@ -1,4 +1,4 @@
-"""A run to go on with: its events as a table, its figures with their units."""
+"""Result of `tracemap.record`: events as a table, times, and the page."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tracemap.units import Integer, format_count, format_ns
 class Run(Recorded, AsTable):
     """A run, as `tracemap.record` returns it.
 
-    `bundle`: what was run.
+    `bundle`: the bundle that was run.
 
     Example:
         >>> run = tracemap.record("model.tracemap", "new.parquet", iterations=5)
@@ -26,13 +26,13 @@ class Run(Recorded, AsTable):
     bundle: Bundle | None = None
 
     @classmethod
-    def of(cls, made: Recorded, bundle: Bundle) -> Run:
-        """A run with what was run."""
-        return cls(**{each.name: getattr(made, each.name) for each in fields(made)}, bundle=bundle)
+    def of(cls, recorded: Recorded, bundle: Bundle) -> Run:
+        """Extend a run with its bundle."""
+        return cls(**{field.name: getattr(recorded, field.name) for field in fields(recorded)}, bundle=bundle)
 
     @property
     def elapsed_ns(self) -> Integer:
-        """Wall time of the measured calls, in nanoseconds.
+        """Wall time of the measured invocations in nanoseconds.
 
         Example:
             >>> run = tracemap.record("model.tracemap", iterations=5)
@@ -43,7 +43,7 @@ class Run(Recorded, AsTable):
 
     @property
     def median_ns(self) -> Integer:
-        """Wall time of the median call, in nanoseconds.
+        """Wall time of the median invocation in nanoseconds.
 
         Example:
             >>> tracemap.record("model.tracemap", iterations=5).median_ns > 0
@@ -52,10 +52,10 @@ class Run(Recorded, AsTable):
         return self.header.invocation.median_ns
 
     def show(self, output: Path | str | None = None, *, browser: bool = True) -> Path:
-        """Open the page with its costs; returns its file, which goes with the process unless it is named.
+        """Open the page with the run's costs; return its file, which is temporary unless `output` names one.
 
         Raises:
-            tracemap.errors.TracemapError: as `tracemap.report` does.
+            tracemap.errors.TracemapError: see `tracemap.report`.
 
         Example:
             >>> tracemap.record("model.tracemap", iterations=5).show("page.html", browser=False).name
@@ -70,28 +70,28 @@ class Run(Recorded, AsTable):
         return shown(lambda file: report(bundle, [self.path], ReportOptions(output=file)), output, browser=browser)
 
     def _columns(self) -> Columns:
-        """A row for each event; the columns are those of the run's file."""
+        """One row per event, with the columns of the run's file."""
         from tracemap.measurements.columns import columns_of, events_sql
         from tracemap.measurements.runfile import read_run
         from tracemap.measurements.sql import open_database, quoted
 
-        # It knows the types: the first rows of a CSV do not tell those of steps, which come last.
+        # `read_run` knows the types. The first rows of a CSV do not show them for steps, which come last.
         run = read_run(self.path)
         means = {column.name: quoted(column.means) for column in columns_of(run)}
         cells = ", ".join(f"{means.get(name, 'NULL')} AS {quoted(name)}" for name in run.columns)
         with open_database() as connection:
-            found = connection.execute(f"SELECT {cells} FROM ({events_sql(run)})")
-            names = [column[0] for column in found.description or ()]
-            rows = found.fetchall()
-        return {name: [row[place] for row in rows] for place, name in enumerate(names)}
+            cursor = connection.execute(f"SELECT {cells} FROM ({events_sql(run)})")
+            names = [column[0] for column in cursor.description or ()]
+            rows = cursor.fetchall()
+        return {name: [row[index] for row in rows] for index, name in enumerate(names)}
 
     def _repr_html_(self) -> str:
         header = self.header
         rows = [
             ("function", str(header.function)),
             ("device", str(header.device)),
-            ("calls", format_count(header.iterations)),
-            ("median call", format_ns(self.median_ns)),
+            ("invocations", format_count(header.iterations)),
+            ("median invocation", format_ns(self.median_ns)),
             ("elapsed", format_ns(self.elapsed_ns)),
             *((f"input {number}", text) for number, text in enumerate(header.inputs)),
         ]

@@ -1,5 +1,5 @@
-"""What the commands and the Python API do, without printing: one file per command.
+"""Work of the commands and of the Python API, one file per command.
 
-Both call these functions with the same options, so that both do the same. What a command would print is returned; what
-goes to a file is written here.
+Commands and API call the same functions with the same options. The functions print nothing: they return the results,
+and write only output files.
 """

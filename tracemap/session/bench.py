@@ -1,4 +1,4 @@
-"""Kernels of a bundle run alone, and beside them a run of the application."""
+"""`bench`: kernels run alone, compared with a run of the application."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tracemap.options.results import AttributeOptions
 from tracemap.outputs import show_as, write_shown
 from tracemap.owned.home import temporary_folder
 from tracemap.session.overwrite_guard import check_targets
-from tracemap.session.programs import asks_for_call, check_call, extents, functions_meant
-from tracemap.session.runs import damage_named, joined, newest_run
+from tracemap.session.programs import check_call, extents, selected_functions, selects_call
+from tracemap.session.runs import check_damage_on_failure, joined, newest_run
 from tracemap.toolchain import Progress, no_progress
 from tracemap.units import UNKNOWN, Integer, Text
 
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
 _METRIC = "cpu_ns"
 _DURATION = "duration_ns"
 _DEVICE = "local-sync"
-_COMPARED = 1 << 25
-"""Bytes of a last-level cache that the machine does not tell."""
+_DEFAULT_CACHE_BYTES = 1 << 25
+"""Assumed size of the last-level cache in bytes, if the machine does not report it."""
 
 
 def bench(bundle: Bundle, options: BenchOptions, progress: Progress = no_progress) -> Bench:
     """Run kernels of a bundle alone, and write the result where the options name a file.
 
     Raises:
-        TracemapError: as `bench.bench.bench`, `session.runs.joined` and `session.programs.check_call` do.
-        QueryInvalid: no kernel is called so, or there is no such op.
-        UsageInvalid: the dearest kernels are asked for, and there is no run.
+        TracemapError: see `experiments.bench.bench`, `session.runs.joined` and `session.programs.check_call`.
+        QueryInvalid: the bundle has no kernel or op of this name.
+        UsageInvalid: `top` selects the most expensive kernels, but the bundle has no run.
         TargetExists, TargetUnwritable: the output cannot be written.
     """
     from tracemap.capture.machine import PeakMeter
@@ -53,36 +53,34 @@ def bench(bundle: Bundle, options: BenchOptions, progress: Progress = no_progres
     run = options.run or newest_run(bundle)
     check_targets(options.output, force=options.force, runs=() if run is None else (run,), bundles=[bundle.path])
     if not bundle.graph.kernels:
-        return _written(
-            Bench(module_sha256=bundle.graph.module.sha256, device=_DEVICE, processes=0, kernels=()), options
-        )
+        return _write(Bench(module_sha256=bundle.graph.module.sha256, device=_DEVICE, processes=0, kernels=()), options)
     check_top(bundle, options.top, run)
     meter = PeakMeter()
     costs = None if run is None else _attribution(bundle, run, progress)
     kernels = _chosen(bundle.graph, options, costs)
-    again = _Again(bundle, options, UNKNOWN if costs is None else costs.run.function)
-    again.check()
-    run_of = UNTOLD_HEADER if costs is None else costs.run
-    extent = extents(bundle, options, run_of.function, run_of.inputs)
-    beside = partial(_application, costs)
-    request = BenchRequest(bundle, options, kernels, extent, meter.look, _cache_bytes(), beside, again.application)
-    with damage_named(bundle):
-        found = run_kernels(request, progress)
-    return _written(
+    recording = _SerialRecording(bundle, options, UNKNOWN if costs is None else costs.run.function)
+    recording.check()
+    header = UNTOLD_HEADER if costs is None else costs.run
+    extent = extents(bundle, options, header.function, header.inputs)
+    of_run = partial(_application, costs)
+    request = BenchRequest(bundle, options, kernels, extent, meter.look, _cache_bytes(), of_run, recording.application)
+    with check_damage_on_failure(bundle):
+        results = run_kernels(request, progress)
+    return _write(
         Bench(
             module_sha256=bundle.graph.module.sha256,
             run=UNKNOWN if run is None else run.name,
             device=_DEVICE,
             processes=len(shared_out(options)),
-            kernels=found,
-            diagnostics=(*again.diagnostics, *([Diagnostic("peaks-doubtful", meter.doubt)] if meter.doubt else ())),
+            kernels=results,
+            diagnostics=(*recording.diagnostics, *([Diagnostic("peaks-doubtful", meter.doubt)] if meter.doubt else ())),
         ),
         options,
     )
 
 
-class _Again:
-    """The application recorded on one worker, for a look at what another time in a run comes from."""
+class _SerialRecording:
+    """A recording of the application on one worker, to explain why a kernel's time differs in a run."""
 
     def __init__(self, bundle: Bundle, options: BenchOptions, function: Text) -> None:
         self._bundle, self._options = bundle, options
@@ -90,24 +88,24 @@ class _Again:
         self.diagnostics: list[Diagnostic] = []
 
     def check(self) -> None:
-        """Refuse a call that was asked for and cannot be made, whether or not it turns out to be needed.
+        """Reject options of a call that cannot be made, even if the recording turns out not to be needed.
 
         Raises:
-            TracemapError: as `session.programs.check_call` does.
+            TracemapError: see `session.programs.check_call`.
         """
-        if asks_for_call(self._options):
+        if selects_call(self._options):
             check_call(self._bundle, CallOptions(**self._of_call()))
 
     def _of_call(self) -> dict[str, Any]:
         from tracemap.capture.inputs import takes_size
 
-        # A size may be for kernels of other functions than the one that is recorded.
-        called = functions_meant(self._bundle, self._function)
-        dim = self._options.dim if any(map(takes_size, called)) else UNKNOWN
+        # `dim` may be meant for kernels of functions other than the recorded one.
+        functions = selected_functions(self._bundle, self._function)
+        dim = self._options.dim if any(map(takes_size, functions)) else UNKNOWN
         return call_of(self._options) | {"function": self._function, "dim": dim}
 
     def application(self) -> Application:
-        """What a new recording tells; nothing where none is wanted or can be made, and then why."""
+        """Costs of a new recording; empty if none is requested, or with a diagnostic if none can be made."""
         from tracemap.experiments.explaining import Application
         from tracemap.session.record import record
 
@@ -115,101 +113,103 @@ class _Again:
         if not options.seconds:
             return Application()
         with temporary_folder() as folder:
-            again = folder / "again.parquet"
-            of_record = RecordOptions(serial=True, output=again, seconds=options.seconds, **self._of_call())
+            path = folder / "again.parquet"
+            record_options = RecordOptions(serial=True, output=path, seconds=options.seconds, **self._of_call())
             try:
-                run = record(self._bundle, of_record).path
+                run = record(self._bundle, record_options).path
                 return _application(_attribution(self._bundle, run, no_progress), None)
             except TracemapError as error:
                 self.diagnostics.append(Diagnostic("not-recorded-again", f"the application was not recorded: {error}"))
                 return Application()
 
 
-def _written(made: Bench, options: BenchOptions) -> Bench:
+def _write(results: Bench, options: BenchOptions) -> Bench:
     if options.output is not None:
-        write_shown(partial(show_bench, made, options), options.output)
-    return made
+        write_shown(partial(show_bench, results, options), options.output)
+    return results
 
 
 def check_top(bundle: Bundle, top: int, run: Path | None = None) -> None:
-    """Refuse to choose the dearest kernels where no run tells which these are.
+    """Reject a selection of the most expensive kernels if no run has their costs.
 
     Raises:
-        UsageInvalid: there is none.
+        UsageInvalid: the bundle has no run.
     """
     if top and run is None and newest_run(bundle) is None:
         raise UsageInvalid(
-            f"{bundle.path}: has no run that tells which kernels cost the most; record one, or name kernels with "
+            f"{bundle.path}: has no run, so the most expensive kernels are unknown; record one, or select kernels with "
             "--kernel or --op instead of --top"
         )
 
 
 def chosen_kernels(bundle: Bundle, options: BenchOptions, progress: Progress) -> tuple[str, ...]:
-    """The kernels that options choose, the dearest in the newest run of the bundle first.
+    """Kernels that the options select, the most expensive in the bundle's newest run first.
 
     Raises:
-        QueryInvalid: there are none.
+        QueryInvalid: the options select no kernel.
     """
     run = options.run or newest_run(bundle)
     return _chosen(bundle.graph, options, None if run is None else _attribution(bundle, run, progress))
 
 
 def ranked_kernels(bundle: Bundle, options: BenchOptions, progress: Progress) -> tuple[Text, list[tuple[str, Integer]]]:
-    """The kernels that options choose, each with its cost, and the run that tells it; unknown without one.
+    """Name of the run, and the selected kernels with their costs in it; both UNKNOWN without a run.
 
     Raises:
-        QueryInvalid: there are none.
+        QueryInvalid: the options select no kernel.
     """
     run = options.run or newest_run(bundle)
     costs = None if run is None else _attribution(bundle, run, progress)
     names = _chosen(bundle.graph, options, costs)
     if run is None or costs is None:
         return UNKNOWN, [(name, UNKNOWN) for name in names]
-    dear = _cost_of_kernels(bundle.graph, costs)
-    return run.name, [(name, dear.get(name, 0)) for name in names]
+    cost_by_kernel = _cost_of_kernels(bundle.graph, costs)
+    return run.name, [(name, cost_by_kernel.get(name, 0)) for name in names]
 
 
 def bench_kernels(
     bundle: Bundle, options: BenchOptions, kernels: tuple[str, ...], progress: Progress, reference: bytes = b""
 ) -> tuple[KernelBench, ...]:
-    """Run some kernels alone, beside no application; `reference` is a configured module that says what is right.
+    """Run kernels alone, without a comparison with the application.
+
+    `reference` is a configured module whose kernels compute the expected results; b"": the bundle's own module.
 
     Raises:
-        TracemapError: as `experiments.bench.bench` does.
+        TracemapError: see `experiments.bench.bench`.
     """
     from tracemap.capture.machine import PeakMeter
     from tracemap.experiments.bench import BenchRequest, bench
 
     extent, look = extents(bundle, options), PeakMeter().look
     request = BenchRequest(bundle, options, kernels, extent, look, _cache_bytes(), reference=reference)
-    with damage_named(bundle):
+    with check_damage_on_failure(bundle):
         return bench(request, progress)
 
 
-def has_failed(made: Bench) -> bool:
-    """Whether a kernel computes something else than its reference."""
-    return any(kernel.verification.status is Status.FAILED for kernel in made.kernels)
+def has_failed(results: Bench) -> bool:
+    """Whether the results of a kernel differ from its reference."""
+    return any(kernel.verification.status is Status.FAILED for kernel in results.kernels)
 
 
-def show_bench(made: Bench, options: BenchOptions, out: TextIO) -> None:
-    """Write what was found to a stream, in the format of the options."""
+def show_bench(results: Bench, options: BenchOptions, out: TextIO) -> None:
+    """Write the results to a stream, in the format of the options."""
 
     def text(stream: TextIO) -> None:
         if options.format == "csv":
             from tracemap.reports.csv_tables import bench_csv
 
-            stream.write(bench_csv(made))
+            stream.write(bench_csv(results))
         else:
             from tracemap.reports.terminal.kernels import print_bench
 
-            print_bench(made, stream)
+            print_bench(results, stream)
 
     def value() -> object:
         if options.format == "google-benchmark":
             from tracemap.reports.json_documents import google_benchmark
 
-            return google_benchmark(made)
-        return made
+            return google_benchmark(results)
+        return results
 
     show_as("text" if options.format in ("text", "csv") else "json", out, text, value)
 
@@ -219,7 +219,10 @@ def _attribution(bundle: Bundle, run: Path, progress: Progress) -> Attribution:
 
 
 def _application(costs: Attribution | None, peaks: Peaks | None) -> Application:
-    """What a run tells of its sites, and how fast the machine was beside now; without peaks the run is of now."""
+    """Call times per dispatch site in a run, and the machine's speed then relative to now.
+
+    Without peaks, the run counts as recorded at the present speed.
+    """
     from tracemap.experiments.explaining import Application, SiteCalls
 
     if costs is None:
@@ -241,32 +244,32 @@ def _application(costs: Attribution | None, peaks: Peaks | None) -> Application:
 
 
 def _chosen(graph: TraceGraph, options: BenchOptions, costs: Attribution | None) -> tuple[str, ...]:
-    """Names of kernels: those that were asked for, the dearest in the run first."""
+    """Names of the selected kernels, the most expensive in the run first."""
     names = [kernel.name for kernel in graph.kernels]
     if options.kernel:
         names = [name for name in names if any(fnmatchcase(name, pattern) for pattern in options.kernel)]
         if not names:
-            raise QueryInvalid(f"{', '.join(options.kernel)}: no kernel of the bundle is called so; `show` lists them")
+            raise QueryInvalid(f"{', '.join(options.kernel)}: the bundle has no such kernel; `show` lists the kernels")
     for op in options.op:
         if op not in graph.op_by_id:
-            raise QueryInvalid(f"{op}: the bundle has no such op; `show` lists them")
+            raise QueryInvalid(f"{op}: the bundle has no such op; `show` lists the ops")
     if options.op:
-        wanted = {
+        kernels_of_ops = {
             graph.site_by_id[site].kernel
             for op in options.op
             for site in graph.sites_of_op.get(graph.op_by_id[op].id, ())
         }
-        names = [name for name in names if name in wanted]
+        names = [name for name in names if name in kernels_of_ops]
         if not names:
-            raise QueryInvalid(f"{', '.join(options.op)}: works in no kernel that is asked for; `show` says in which")
+            raise QueryInvalid(f"{', '.join(options.op)}: runs in no selected kernel; `show` lists its kernels")
     if costs is not None:
-        dear = _cost_of_kernels(graph, costs)
-        names.sort(key=lambda name: -dear.get(name, 0))
+        cost_by_kernel = _cost_of_kernels(graph, costs)
+        names.sort(key=lambda name: -cost_by_kernel.get(name, 0))
     return tuple(names[: options.top] if options.top else names)
 
 
 def _cost_of_kernels(graph: TraceGraph, costs: Attribution) -> dict[str, int]:
-    # Of a GPU no time of a processor is known, but how long it was at work.
+    # GPU runs have no CPU time, only durations.
     times = _total_of_kernels(graph, costs, _METRIC)
     return times if any(times.values()) else _total_of_kernels(graph, costs, _DURATION)
 
@@ -281,8 +284,8 @@ def _total_of_kernels(graph: TraceGraph, costs: Attribution, metric: str) -> dic
 
 
 def _cache_bytes() -> int:
-    """The size of the last-level cache."""
+    """Size of the last-level cache in bytes."""
     from tracemap.capture.machine import geometry
 
     sizes: Sequence[int] = [cache.size for cache in geometry(()).caches if cache.name == "LL"]
-    return sizes[0] if sizes else _COMPARED
+    return sizes[0] if sizes else _DEFAULT_CACHE_BYTES

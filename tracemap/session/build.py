@@ -1,4 +1,4 @@
-"""`build` and `lower`: a model's file to a bundle, or through pass pipelines."""
+"""`build` and `lower`: compile a model into a bundle, or run pass pipelines over it."""
 
 from __future__ import annotations
 
@@ -24,19 +24,22 @@ if TYPE_CHECKING:
 
 # ---- models
 #
-# Files of models: their content, the name of their bundle, the folder of their Python files.
+# Model files: their content, the name of their bundle, and the folder of their Python files.
 
 
 GIVEN: Final = "<string>"
-"""What a model without a file is called, as Python calls code that it was given."""
+"""Name of a model without a file, like Python's name for code in a string."""
 
 
 def read_model(model: str | bytes) -> tuple[bytes, str]:
-    """The content of a model (its file, `-`: standard input, or the content itself) and the name that it goes by.
+    """Content and display name of a model.
+
+    Args:
+        model: the model's file, `-` for standard input, or the content as bytes.
 
     Raises:
-        ModelUnreadable: it cannot be read.
-        ModelInvalid: it is of another kind of file.
+        ModelUnreadable: the file cannot be read.
+        ModelInvalid: the file is of another kind.
     """
     if isinstance(model, bytes):
         data, name = model, GIVEN
@@ -48,15 +51,15 @@ def read_model(model: str | bytes) -> tuple[bytes, str]:
     return data, name
 
 
-def imported_file(model: str | bytes, folder: Path) -> Imported | None:
-    """The model of a framework's file; None: it is none, and is to be read as it is.
+def import_framework_file(model: str | bytes, folder: Path) -> Imported | None:
+    """Import the file of a framework (ONNX, torch); None: it is an MLIR file, to read with `read_model`.
 
     Args:
-        model: as `read_model` takes it.
-        folder: where parameters are written; it must stay until they are kept.
+        model: as for `read_model`.
+        folder: folder for parameter files, which must exist until the bundle has its copies.
 
     Raises:
-        TracemapError: as `frontends.recognising.import_file` does.
+        TracemapError: see `frontends.recognising.import_file`.
     """
     from tracemap.frontends.recognising import import_file
 
@@ -64,40 +67,44 @@ def imported_file(model: str | bytes, folder: Path) -> Imported | None:
 
 
 def own_folder(model: str | bytes) -> tuple[Path, ...]:
-    """The folder below which a model's Python files are looked for last; none for a model that lies in none."""
+    """The model's own folder, the last one to search for its Python files; empty for a model without a file."""
     return () if isinstance(model, bytes) or model == STANDARD_INPUT else (Path(model).parent,)
 
 
 def default_bundle(model: str | bytes) -> Path:
-    """The bundle of a model that was given no other name.
+    """Default bundle path of a model.
 
     Raises:
-        UsageInvalid: a model without a file has no name for its bundle.
+        UsageInvalid: the model has no file to name the bundle after.
     """
     if isinstance(model, bytes):
-        raise UsageInvalid("a model that is no file needs a name for its bundle: pass output")
+        raise UsageInvalid("the model has no file to name the bundle after: pass output")
     if model == STANDARD_INPUT:
-        raise UsageInvalid("a model from standard input needs a name for its bundle: pass -o")
+        raise UsageInvalid("a model from standard input has no file to name the bundle after: pass -o")
     return Path(Path(model).stem + ".tracemap")
 
 
 # ---- build
 #
-# A model's file, or the dumps of a compilation made elsewhere, to a bundle.
+# Build a bundle from a model, or from the dumps of a compilation made elsewhere.
 
 
 def build(model: str | bytes, options: BuildOptions, progress: Progress = no_progress) -> Bundle:
-    """Write the bundle of a model (its file, `-`: standard input, or its content), by default under the file's name.
+    """Compile a model, or read the dumps of a compilation made elsewhere, and write the bundle.
 
-    The model is compiled, or the dumps of a compilation made elsewhere are read; these need no model (""). Python files
-    of frames are looked for below the roots of the options, then below the model's own folder. A file of a framework
-    is imported first.
+    Files of frameworks are imported first. The Python files of frames are searched below the source roots in the
+    options, then below the model's own folder.
+
+    Args:
+        model: the model's file, `-` for standard input, or its content. "": the dumps contain the model.
+        options: options of `tracemap build`. The default output has the name of the model's file.
+        progress: receives the phase of the work.
 
     Raises:
-        TracemapError: as `mapping.build.build`, `mapping.from_dumps.build_from_dumps` and
-            `frontends.recognising.import_file` do.
+        TracemapError: see `mapping.build.build`, `mapping.from_dumps.build_from_dumps` and
+            `frontends.recognising.import_file`.
         ModelUnreadable: the file cannot be read.
-        UsageInvalid: a model without a file has no name for its bundle, or options do not go together.
+        UsageInvalid: the options cannot be combined, or the bundle has no name.
     """
     if options.from_dumps is not None or options.module is not None:
         return _build_from_dumps(model, options, progress)
@@ -105,7 +112,7 @@ def build(model: str | bytes, options: BuildOptions, progress: Progress = no_pro
     from tracemap.mapping.build import build as build_request
 
     with temporary_folder() as folder:
-        imported = imported_file(model, folder)
+        imported = import_framework_file(model, folder)
         if imported is not None:
             return _build_imported(imported, options, own_folder(model), progress)
     data, name = read_model(model)
@@ -120,16 +127,16 @@ def build_program(
     options: BuildOptions,
     progress: Progress = no_progress,
 ) -> Bundle:
-    """Write the bundle of a program of a framework, by default under its name.
+    """Import a program of a framework and write its bundle, by default with the program's name.
 
     Raises:
-        TracemapError: as `frontends.recognising.import_program` and `mapping.build.build` do.
-        UsageInvalid: options are of compilations made elsewhere.
+        TracemapError: see `frontends.recognising.import_program` and `mapping.build.build`.
+        UsageInvalid: the options name the dumps of a compilation made elsewhere.
     """
     from tracemap.frontends.recognising import import_program
 
     if options.from_dumps is not None or options.module is not None:
-        raise UsageInvalid("--from-dumps and --module are for compilations made elsewhere: leave them out")
+        raise UsageInvalid("--from-dumps and --module are only for compilations made elsewhere: leave them out")
     with temporary_folder() as folder:
         return _build_imported(import_program(program, arguments, keywords, folder), options, (), progress)
 
@@ -158,9 +165,9 @@ def _build_from_dumps(model: str | bytes, options: BuildOptions, progress: Progr
     from tracemap.mapping.from_dumps import build_from_dumps
 
     if options.from_dumps is None or options.module is None or options.flags:
-        raise UsageInvalid("--from-dumps DIR and --module M.vmfb go together, and without flags for the compiler")
+        raise UsageInvalid("--from-dumps DIR needs --module M.vmfb and the reverse, and neither takes compiler flags")
     if options.remarks:
-        raise UsageInvalid("--remarks: nothing is compiled with --from-dumps; leave one of them out")
+        raise UsageInvalid("--remarks needs a compilation, and --from-dumps compiles nothing; leave one of them out")
     data, name = read_model(model) if model else (b"", "")
     target = options.output or default_bundle(model or str(options.module))
     folder = own_folder(model or str(options.from_dumps / "dump"))
@@ -170,19 +177,24 @@ def _build_from_dumps(model: str | bytes, options: BuildOptions, progress: Progr
 
 # ---- lower
 #
-# A model's file through pass pipelines, its ops linked to the loops of each stage.
+# Run pass pipelines over a model, and link its ops to the loops of each stage.
 
 
 def lower(model: str | bytes, options: LowerOptions, progress: Progress = no_progress) -> Lowering:
-    """Run pass pipelines over a model (its file, `-`: standard input, or its content), and write what the options name.
+    """Run pass pipelines over a model, and write the outputs that the options name.
 
-    A file of a framework is imported first.
+    Files of frameworks are imported first.
+
+    Args:
+        model: the model's file, `-` for standard input, or its content.
+        options: options of `tracemap lower`.
+        progress: receives the phase of the work.
 
     Raises:
-        TracemapError: as `mapping.lowering.pipelines.lower` and `frontends.recognising.import_file` do.
+        TracemapError: see `mapping.lowering.pipelines.lower` and `frontends.recognising.import_file`.
         ModelUnreadable: the file cannot be read.
         TargetExists, TargetUnwritable: an output cannot be written.
-        UsageInvalid: there is no pipeline.
+        UsageInvalid: the options name no pipeline.
     """
     from tracemap.mapping.lowering import lower as lower_model
 
@@ -190,7 +202,7 @@ def lower(model: str | bytes, options: LowerOptions, progress: Progress = no_pro
         raise UsageInvalid("name at least one pass pipeline, such as 'builtin.module(cse)'")
     check_files(options.output, options.html, force=options.force)
     with temporary_folder() as folder:
-        imported = imported_file(model, folder)
+        imported = import_framework_file(model, folder)
     data, name = read_model(model) if imported is None else (imported.data, imported.file_name)
     lowering = lower_model(data, name, options.pipelines, progress)
     if options.html is not None:
@@ -205,7 +217,7 @@ def lower(model: str | bytes, options: LowerOptions, progress: Progress = no_pro
 
 
 def show_lowering(lowering: Lowering, options: LowerOptions, out: TextIO) -> None:
-    """Write stages, loops and ops to a stream, in the format of the options."""
+    """Write stages with their loops and ops to a stream, in the format of the options."""
     from tracemap.reports.json_documents import shown_lowering
     from tracemap.reports.terminal.lowering import print_lowering
 

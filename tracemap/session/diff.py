@@ -1,4 +1,4 @@
-"""`diff`: two runs or bundles compared."""
+"""`diff`: compare runs or bundles op by op; and compare the outputs of two bundles for `swap`."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from tracemap.options.kernels import SwapOptions
 from tracemap.options.measure import RunOptions, call_of
 from tracemap.options.results import DiffOptions, Rule
 from tracemap.outputs import is_stream, show_as, write_shown
-from tracemap.session.overwrite_guard import check_spared, check_targets
+from tracemap.session.overwrite_guard import check_not_inputs, check_targets
 from tracemap.session.programs import program_of
 from tracemap.session.runs import (
+    check_damage_on_failure,
     check_named_once,
-    damage_named,
+    common_peaks,
     find_bundle,
     joined,
     newest_runs,
-    told_peaks,
-    whole_program,
+    unchanged_module,
 )
 from tracemap.toolchain import Progress, no_progress
 
@@ -52,108 +52,113 @@ if TYPE_CHECKING:
 
 # ---- dataflow
 #
-# Data flow between the ops of a bundle: its model is parsed for it, as the map does not keep it.
+# Data flow between the ops of a bundle. The map does not contain it, so the model is parsed.
 
 
-_OR_WITHOUT = "or leave edges of data flow out with --no-data-flow"
+_OR_WITHOUT = "or leave out the data flow with --no-data-flow"
 
 
 def data_flow_of(bundle: Bundle) -> tuple[Edge, ...]:
-    """The edges between ops of the bundle's map.
+    """Data flow edges between the ops of the bundle's map.
 
     Raises:
         ToolMissing: the compiler, which parses models, is not installed.
-        UsageInvalid: the bundle does not keep its model.
-        ModelInvalid: the installed compiler does not parse it.
-        BundleInvalid: it cannot be read.
+        UsageInvalid: the bundle does not contain its model.
+        ModelInvalid: the installed compiler cannot parse the model.
+        BundleInvalid: the model cannot be read.
     """
     model = bundle.model()
     if not model:
-        raise UsageInvalid(f"{bundle.path}: does not keep its model; build it without --no-sources, {_OR_WITHOUT}")
+        raise UsageInvalid(f"{bundle.path}: does not contain its model; build it without --no-sources, {_OR_WITHOUT}")
     try:
         from tracemap.mapping.model.facts import data_flow
     except ImportError as error:
         raise ToolMissing(
-            f"the model is parsed by IREE's compiler, which is not installed: pip install iree-base-compiler, "
-            f"{_OR_WITHOUT}"
+            f"IREE's compiler is not installed, and the model cannot be parsed without it: "
+            f"pip install iree-base-compiler, {_OR_WITHOUT}"
         ) from error
     known = bundle.graph.op_by_id
-    with damage_named(bundle):
+    with check_damage_on_failure(bundle):
         edges = data_flow(model)
     return tuple(edge for edge in edges if edge[0] in known and edge[1] in known)
 
 
 # ---- matching
 #
-# Which op of one bundle's model is which of another's; by another processor, where there is something else to do.
+# Match the ops of two bundles' models, in a child process while this one reads the runs.
 
 
-_WORTH_A_PROCESS: Final = 5_000
-"""Ops of both models: of fewer they are matched in less time than another process begins in."""
+_MIN_OPS_FOR_PROCESS: Final = 5_000
+"""Number of ops in both models. With fewer ops, matching takes less time than starting a process."""
 
 
-class _Matched(Record, frozen=True):
-    """What the other process tells."""
+class _MatchResult(Record, frozen=True):
+    """Result of the child process."""
 
     same_model: bool
     matches: tuple[Match, ...]
 
 
-def matched_models(one: Bundle, two: Bundle) -> Sequence[Match] | None:
-    """Which op of one bundle's model is which of another's; None: it is the same model.
+def matched_models(before: Bundle, after: Bundle) -> Sequence[Match] | None:
+    """Match the ops of two bundles' models; None: both have the same model.
 
     Raises:
-        UsageInvalid: a bundle does not keep its model.
-        ToolMissing: models differ, and the compiler, which parses them, is not installed.
+        UsageInvalid: a bundle does not contain its model.
+        ToolMissing: the models differ, and the compiler, which parses them, is not installed.
     """
     from tracemap.comparison.matching import match_flows
 
-    models = [bundle.model() for bundle in (one, two)]
-    if one.map_sha256 == two.map_sha256 or (models[0] and models[0] == models[1]):
+    models = [bundle.model() for bundle in (before, after)]
+    if before.map_sha256 == after.map_sha256 or (models[0] and models[0] == models[1]):
         return None
-    for bundle, model in zip((one, two), models, strict=True):
+    for bundle, model in zip((before, after), models, strict=True):
         if not model:
-            raise UsageInvalid(f"{bundle.path}: does not keep its model, by which ops are matched; build it with it")
+            raise UsageInvalid(
+                f"{bundle.path}: does not contain its model, so its ops cannot be matched; "
+                "build it without --no-sources"
+            )
     try:
         from tracemap.mapping.model.flow import Flows
     except ImportError as error:
         raise ToolMissing(
-            "models that differ are parsed by IREE's compiler, which is not installed: pip install iree-base-compiler"
+            "IREE's compiler is not installed, and different models cannot be matched without it: "
+            "pip install iree-base-compiler"
         ) from error
     flows = Flows()
-    with damage_named(one, two):
-        files = one.graph.sources[0].name, two.graph.sources[0].name
+    with check_damage_on_failure(before, after):
+        files = before.graph.sources[0].name, after.graph.sources[0].name
         matches = match_flows(flows.of(models[0]), flows.of(models[1]), files)
-    known = one.graph.op_by_id, two.graph.op_by_id
+    known = before.graph.op_by_id, after.graph.op_by_id
     return [match for match in matches if match.before in known[0] and match.after in known[1]]
 
 
 @contextmanager
-def matching(one: Bundle, two: Bundle) -> Iterator[Callable[[], Sequence[Match] | None]]:
-    """Begin `matched_models`; what is yielded waits for it, and raises what it raises."""
+def matching(before: Bundle, after: Bundle) -> Iterator[Callable[[], Sequence[Match] | None]]:
+    """Start `matched_models`; yields a function that waits for the result and raises its errors."""
 
-    def work() -> bytes:
-        matches = matched_models(one, two)
-        return encode(_Matched(matches is None, tuple(matches or ())))
+    def match_models() -> bytes:
+        matches = matched_models(before, after)
+        return encode(_MatchResult(matches is None, tuple(matches or ())))
 
-    ops = len(one.graph.ops) + len(two.graph.ops)
-    with elsewhere(work, worth_it=ops >= _WORTH_A_PROCESS and one.map_sha256 != two.map_sha256) as told:
+    ops = len(before.graph.ops) + len(after.graph.ops)
+    use_process = ops >= _MIN_OPS_FOR_PROCESS and before.map_sha256 != after.map_sha256
+    with elsewhere(match_models, worth_it=use_process) as wait_for_bytes:
 
         def wait() -> Sequence[Match] | None:
-            found = decode(told(), _Matched)
-            return None if found.same_model else found.matches
+            result = decode(wait_for_bytes(), _MatchResult)
+            return None if result.same_model else result.matches
 
         yield wait
 
 
 # ---- comparing
 #
-# Two bundles of one model called with the same inputs: whether their outputs agree.
+# Call two bundles of one model with the same inputs, and compare their outputs.
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A call of a function of the original, and what came of it."""
+    """A call of a function of the original bundle, with its outputs."""
 
     call: Call
     tolerance: Tolerance
@@ -161,50 +166,51 @@ class Reference:
 
 
 def references(bundle: Bundle, options: SwapOptions, folder: Path, progress: Progress) -> list[Reference]:
-    """Call the functions of the original: the one that is asked for, or all without inputs.
+    """Call functions of the original bundle: the one in the options, or all functions without inputs.
 
     Args:
         bundle: the original.
-        options: the function, its inputs, and within what the outputs are to agree.
-        folder: for inputs and outputs; it is needed as long as the references are.
-        progress: told what is done.
+        options: the function, its inputs, and the tolerance for outputs.
+        folder: folder for inputs and outputs; it must exist as long as the references are used.
+        progress: receives the phase of the work.
 
     Raises:
-        TracemapError: as `session.run.run` does.
+        TracemapError: see `session.run.run`.
     """
     from tracemap.capture.calling import make_calls
     from tracemap.capture.expected import asked_of
     from tracemap.capture.outputs import RUN_TOOL, called_for_arrays
 
     run_options = _run_options(options)
-    found = []
+    results = []
     calls = make_calls(program_of(bundle, options), run_options, RUN_TOOL, folder)
-    with whole_program(bundle):
-        for made in calls:
-            call, asked = asked_of(made, run_options)
+    with unchanged_module(bundle):
+        for planned in calls:
+            call, asked = asked_of(planned, run_options)
             progress(f"calling {call.entry.name} of the original")
-            found.append(Reference(call, asked.tolerance, called_for_arrays(call, folder)))
-    return found
+            results.append(Reference(call, asked.tolerance, called_for_arrays(call, folder)))
+    return results
 
 
-def compared_with(
-    bundle: Bundle, new: Bundle, found: list[Reference], folder: Path, progress: Progress
+def compare_with_references(
+    bundle: Bundle, new: Bundle, references: list[Reference], folder: Path, progress: Progress
 ) -> Iterator[ComparedFunction]:
-    """Call the same functions of the new bundle, and compare."""
+    """Call the same functions of the new bundle, and compare their outputs with the references."""
     from tracemap.capture.expected import compared
     from tracemap.capture.outputs import called_for_arrays
 
-    for each in found:
-        progress(f"calling {each.call.entry.name} of the new bundle")
-        said = tuple(given.said for given in each.call.inputs)
+    for reference in references:
+        function = reference.call.entry.name
+        progress(f"calling {function} of the new bundle")
+        inputs = tuple(item.said for item in reference.call.inputs)
         try:
-            outputs = called_for_arrays(each.call.with_module(bundle.module_path, new.module_path), folder)
+            outputs = called_for_arrays(reference.call.with_module(bundle.module_path, new.module_path), folder)
         except ProgramFailed as error:
-            yield ComparedFunction(each.call.entry.name, said, (), str(error))
+            yield ComparedFunction(function, inputs, (), str(error))
             continue
-        about = compared(outputs, each.outputs, each.tolerance)
-        shown = tuple(ComparedOutput(one.place, one.type, one.said, one.matches) for one in about)
-        yield ComparedFunction(each.call.entry.name, said, shown, "")
+        results = compared(outputs, reference.outputs, reference.tolerance)
+        rows = tuple(ComparedOutput(output.place, output.type, output.said, output.matches) for output in results)
+        yield ComparedFunction(function, inputs, rows, "")
 
 
 def _run_options(options: SwapOptions) -> RunOptions:
@@ -213,123 +219,124 @@ def _run_options(options: SwapOptions) -> RunOptions:
 
 # ---- diff
 #
-# Two runs or bundles compared by the ops of their models.
+# Compare two runs or bundles by the ops of their models.
 
 
 Sides = Sequence[Path]
-"""A bundle, or runs of one."""
+"""One side of a comparison: a bundle, or runs of one bundle."""
 
 
 def diff(
     before: Path | Sides, after: Path | Sides, options: DiffOptions, progress: Progress = no_progress
 ) -> Comparison:
-    """Compare two bundles, or runs of them, of which each side may have several.
+    """Compare two sides, where a side is a bundle or one or more runs.
 
-    A bundle stands for its newest run, or those of its newest `record --repeat`; where one has none, maps are compared.
+    A bundle stands for its newest run, or for all runs of its newest `record --repeat`. If a side has no run, only the
+    maps are compared.
 
     Raises:
-        TracemapError: as `session.runs.joined` and `graph.bundle.load` do.
-        UsageInvalid: a metric is wanted that one of them does not have; a bundle does not keep its model; a baseline is
-            named besides.
-        ToolMissing: models differ, and the compiler, which parses them, is not installed.
+        TracemapError: see `session.runs.joined` and `graph.bundle.load`.
+        UsageInvalid: a side lacks the metric, a bundle does not contain its model, or the options name a baseline.
+        ToolMissing: the models differ, and the compiler, which parses them, is not installed.
         TargetExists, TargetUnwritable: the output cannot be written.
     """
     if options.baseline is not None:
-        raise UsageInvalid(f"--baseline {options.baseline}: two sides are named already; leave the baseline out")
+        raise UsageInvalid(f"--baseline {options.baseline}: two sides are named already; leave --baseline out")
     sides = _paths(before), _paths(after)
     check_targets(options.output, options.html, force=options.force, runs=(*sides[0], *sides[1]))
-    (made,) = _compared(sides[0], [sides[1]], [options.html], options, progress)
+    (comparison,) = _compare_sides(sides[0], [sides[1]], [options.html], options, progress)
     if options.output is not None:
-        write_shown(partial(show_diff, made, options), options.output)
-    return made
+        write_shown(partial(show_diff, comparison, options), options.output)
+    return comparison
 
 
 def diffs(base: Path, others: Sequence[Path], options: DiffOptions, progress: Progress = no_progress) -> Comparisons:
-    """Compare each of several with one, before; each has a page of its own, named as `pages_of` says.
+    """Compare several bundles or runs with one baseline; `pages_of` names their pages.
 
     Raises:
-        TracemapError: as `diff` does.
+        TracemapError: see `diff`.
     """
     from tracemap.comparison.model import Comparisons
 
     pages = pages_of(options.html, others)
     check_targets(options.output, *pages, force=options.force, runs=(base, *others))
-    compared = _compared([base], [[each] for each in others], pages or [None] * len(others), options, progress)
-    made = Comparisons(comparisons=tuple(compared))
+    compared = _compare_sides([base], [[path] for path in others], pages or [None] * len(others), options, progress)
+    comparisons = Comparisons(comparisons=tuple(compared))
     if options.output is not None:
-        write_shown(partial(show_diffs, made, options), options.output)
-    return made
+        write_shown(partial(show_diffs, comparisons, options), options.output)
+    return comparisons
 
 
 def pages_of(page: Path | None, others: Sequence[Path]) -> list[Path]:
-    """Where the pages of several comparisons go: `diff.html` with `O3.tracemap` is `diff-O3.html`.
+    """Paths of the pages of several comparisons: `diff.html` becomes `diff-O3.html` for `O3.tracemap`.
 
-    Others that are called alike are numbered. Without a page there are none; what is written to in its place, such as
-    standard output, is not renamed.
+    Equal names get a number. Streams, such as standard output, keep their name. No page, no paths.
 
     Raises:
-        TargetUnwritable: it is a folder.
+        TargetUnwritable: the page is a folder.
     """
     if page is None or is_stream(page):
         return [] if page is None else [page] * len(others)
     if os.path.isdir(page):  # noqa: PTH112 - Path.is_dir raises for long names
         raise TargetUnwritable(f"{page}: is a folder; name a file")
-    found: list[Path] = []
+    pages: list[Path] = []
     for other in others:
-        own = page.with_stem(f"{page.stem}-{other.resolve().stem}")
-        again = (own.with_stem(f"{own.stem}-{number}") for number in count(2))
-        found.append(next(place for place in chain([own], again) if place not in found))
-    return found
+        first = page.with_stem(f"{page.stem}-{other.resolve().stem}")
+        numbered = (first.with_stem(f"{first.stem}-{number}") for number in count(2))
+        pages.append(next(path for path in chain([first], numbered) if path not in pages))
+    return pages
 
 
 def _paths(side: Path | Sides) -> Sides:
     return [side] if isinstance(side, Path) else side
 
 
-def _compared(
+def _compare_sides(
     before: Sides, others: Sequence[Sides], pages: Sequence[Path | None], options: DiffOptions, progress: Progress
 ) -> Iterator[Comparison]:
-    """Each of several compared with the first, whose runs are read once for each rule."""
+    """Compare every other side with the first one, whose runs are read only once per rule."""
     _check_read_once([*before, *chain.from_iterable(others)])
-    base = _named(before, options.map_a)
-    named = [_named(side, options.map_b) for side in others]
-    runs, known = _all_of(base, *named)
+    base = _read_side(before, options.map_a)
+    other_inputs = [_read_side(side, options.map_b) for side in others]
+    runs, bundles = _runs_and_bundles(base, *other_inputs)
     targets = (options.output, *pages)
-    check_spared(*targets, runs=runs, bundles=known)
-    peaks = told_peaks(runs)
+    check_not_inputs(*targets, runs=runs, bundles=bundles)
+    peaks = common_peaks(runs)
 
-    def joined_side(side: _Named, with_runs: bool, rule: Rule | None) -> _Side:
+    def joined_side(side: _SideInput, with_runs: bool, rule: Rule | None) -> _Side:
         return _joined(*side.to_join(with_runs), replace(options, rule=rule), peaks, progress)
 
     first = cache(partial(joined_side, base))
-    for other, page in zip(named, pages, strict=True):
-        # Where one side has no run the maps alone are compared.
+    for other, page in zip(other_inputs, pages, strict=True):
+        # If a side has no run, only the maps are compared.
         with_runs = bool(base.runs and other.runs)
-        with _begun(base.to_join(with_runs)[0], other.to_join(with_runs)[0]) as begun:
+        with _begin_matching(base.to_join(with_runs)[0], other.to_join(with_runs)[0]) as early_matching:
             sides = first(with_runs, options.rule), joined_side(other, with_runs, options.rule)
             notes: list[Diagnostic] = []
-            if options.rule is None and _by_several_rules(sides) and _can_be_read_again(base.runs, other.runs):
-                rule = _estimating(sides)
+            if options.rule is None and _rules_differ(sides) and _can_be_read_again(base.runs, other.runs):
+                rule = _common_rule(sides)
                 sides = first(with_runs, rule), joined_side(other, with_runs, rule)
-                notes.append(_by_one_rule(rule))
-            check_spared(*targets, bundles=[side[0].path for side in sides])
-            made = _pair(*sides, begun or partial(matched_models, sides[0][0], sides[1][0]), options, progress)
+                notes.append(_common_rule_note(rule))
+            check_not_inputs(*targets, bundles=[side[0].path for side in sides])
+            comparison = _pair(
+                *sides, early_matching or partial(matched_models, sides[0][0], sides[1][0]), options, progress
+            )
         if bool(base.runs) != bool(other.runs):
-            notes.append(_runs_missing(*(sides if other.runs else sides[::-1])))
-        made = structs.replace(made, diagnostics=(*made.diagnostics, *notes))
+            notes.append(_runs_missing_note(*(sides if other.runs else sides[::-1])))
+        comparison = structs.replace(comparison, diagnostics=(*comparison.diagnostics, *notes))
         if page is not None:
             from tracemap.reports.diff.render import write_diff_page
 
             progress("writing the page")
-            write_diff_page(made, *sides, page, force=options.force)
-        yield made
+            write_diff_page(comparison, *sides, page, force=options.force)
+        yield comparison
 
 
 @dataclass(frozen=True)
-class _Named:
-    """What stands for a side: its runs, if any, the bundle that is named, if any, and the one that is known by either.
+class _SideInput:
+    """Input of one side: its runs, the bundle that the command names, and the bundle known from it or from the runs.
 
-    Runs of foreign tools tell of no bundle, and those that have to be converted do so only then.
+    Runs of foreign tools name no bundle. Runs that need a conversion name theirs only after it.
     """
 
     runs: Sides
@@ -337,12 +344,12 @@ class _Named:
     known: Bundle | None
 
     def to_join(self, with_runs: bool) -> tuple[Bundle | None, Sides]:
-        """The bundle and the runs to be joined onto it; runs that are named without it stand for nothing else."""
+        """The bundle and the runs to join onto it; without runs, only a bundle that the command names counts."""
         return (self.known, self.runs) if with_runs else (self.bundle, [])
 
 
-def _all_of(*sides: _Named) -> tuple[Sides, Sequence[Path]]:
-    """The runs of all sides, and the bundles that are known already."""
+def _runs_and_bundles(*sides: _SideInput) -> tuple[Sides, Sequence[Path]]:
+    """Runs of all sides, and the bundles that are known before the join."""
     runs = [run for side in sides for run in side.runs]
     return runs, [side.known.path for side in sides if side.known is not None]
 
@@ -351,48 +358,47 @@ _Side = tuple["Bundle", "Compared"]
 _Matching = Callable[[], "Sequence[Match] | None"]
 
 
-def _begun(base: Bundle | None, bundle: Bundle | None) -> AbstractContextManager[_Matching | None]:
-    """Which op is which, begun where both bundles are known already."""
+def _begin_matching(base: Bundle | None, bundle: Bundle | None) -> AbstractContextManager[_Matching | None]:
+    """Start matching the ops, if both bundles are known before the join."""
     return nullcontext() if base is None or bundle is None else matching(base, bundle)
 
 
-def _estimating(sides: Sequence[_Side]) -> Rule:
-    """The rule that needs no look inside of kernels, for both sides: by machine code, where both have some."""
-    rules = {made.rule for _, compared in sides for made in compared.attributions}
+def _common_rule(sides: Sequence[_Side]) -> Rule:
+    """Rule without samples that works for both sides: `code`, or `model` if a kernel has no machine code."""
+    rules = {attribution.rule for _, compared in sides for attribution in compared.attributions}
     return Rule.MODEL if Rule.MODEL in rules else Rule.CODE
 
 
-def _by_one_rule(rule: Rule) -> Diagnostic:
+def _common_rule_note(rule: Rule) -> Diagnostic:
     return Diagnostic(
         f"split-by-{rule.value}",
-        "not all runs have seen the inside of kernels alike (samples, simulated counts, enough of them): kernels of "
-        f"both sides are split over their ops by the rule {rule.value}, as ops of the same code would differ for that; "
-        "--rule chooses",
+        f"the runs differ in their samples or simulated counts, so the costs of both sides are split by the rule "
+        f"{rule.value}; otherwise ops with equal code would differ. Choose another rule with --rule",
     )
 
 
-def _runs_missing(side: _Side, other: _Side) -> Diagnostic:
-    """Of two sides of which the first has no run."""
+def _runs_missing_note(side: _Side, other: _Side) -> Diagnostic:
+    """The note that `side` has no run, while `other` has."""
     have, lack = other[0].path, side[0].path
-    text = f"{lack} has no run, so that the maps alone are compared, without the runs of {have}; record one"
+    text = f"{lack} has no run, so only the maps are compared and the runs of {have} are ignored; record a run"
     return Diagnostic("runs-missing", text)
 
 
-def _by_several_rules(sides: tuple[_Side, _Side]) -> bool:
-    """Whether kernels of the two sides are split over their ops by different rules, or by what is seen differently."""
-    return len({split_by(each) for _, side in sides for each in side.attributions}) > 1
+def _rules_differ(sides: tuple[_Side, _Side]) -> bool:
+    """Whether the two sides split costs by different rules, or by different kinds of samples."""
+    return len({split_by(attribution) for _, side in sides for attribution in side.attributions}) > 1
 
 
 def _check_read_once(runs: Sides) -> None:
-    """Refuse what can be read only once, standard input or a pipe, where it is named again.
+    """Reject standard input or a pipe that is named twice, since it can be read only once.
 
     Raises:
-        UsageInvalid: it is.
+        UsageInvalid: a stream is named twice.
     """
     files = [str(run) for run in runs if not os.path.isdir(run)]  # noqa: PTH112 - as in `pages_of`
     streams = [name for name in files if not is_file(name)]
     if again := [name for name in streams if streams.count(name) > 1]:
-        raise UsageInvalid(f"{again[0]}: is named twice, and can be read only once; write it to a file first")
+        raise UsageInvalid(f"{again[0]}: is named twice but can be read only once; write it to a file first")
 
 
 def _can_be_read_again(*sides: Sides) -> bool:
@@ -404,44 +410,44 @@ def _pair(before: _Side, after: _Side, matched: _Matching, options: DiffOptions,
 
     first, second = before[1], after[1]
     progress("matching ops")
-    found = matched()
-    matches = identical(first, second) if found is None else found
+    matched_ops = matched()
+    matches = identical(first, second) if matched_ops is None else matched_ops
     progress("comparing")
-    made = compare(first, second, matches, same_model=found is None, threshold=_threshold(options))
-    if options.metric is not None and options.metric not in [metric.name for metric in made.metrics]:
-        there = ", ".join(metric.name for metric in made.metrics) or "none"
-        raise UsageInvalid(f"--metric {options.metric}: not both have it; the metrics that both have are: {there}")
-    return made
+    comparison = compare(first, second, matches, same_model=matched_ops is None, threshold=_threshold(options))
+    if options.metric is not None and options.metric not in [metric.name for metric in comparison.metrics]:
+        names = ", ".join(metric.name for metric in comparison.metrics) or "none"
+        raise UsageInvalid(f"--metric {options.metric}: a side lacks this metric; common metrics are: {names}")
+    return comparison
 
 
 def _threshold(options: DiffOptions) -> float:
-    """By how much something has to change to be named: what fails is named in any case."""
+    """Minimum change to report: the smaller of `--threshold` and `--fail-over`."""
     return min(options.threshold, options.fail_over) if isinstance(options.fail_over, float) else options.threshold
 
 
-def _named(paths: Sides, bundle: Path | None) -> _Named:
-    """The bundle and the runs of what was given."""
+def _read_side(paths: Sides, bundle: Path | None) -> _SideInput:
+    """Bundle and runs of one side's arguments."""
     from tracemap.graph.bundle import load
 
     folder = next((path for path in paths if os.path.isdir(path)), None)  # noqa: PTH112 - Path.is_dir raises for long names
     if folder is None:
-        named = None if bundle is None else load(bundle)
-        return _Named(paths, named, named or _of_runs(paths))
+        opened_bundle = None if bundle is None else load(bundle)
+        return _SideInput(paths, opened_bundle, opened_bundle or _bundle_of_runs(paths))
     if len(paths) > 1:
-        raise UsageInvalid(f"{folder}: is a bundle, beside others; a side is one bundle, or several runs of one")
+        raise UsageInvalid(f"{folder}: is a bundle among other arguments; a side is one bundle, or runs of one bundle")
     if bundle is not None:
-        raise UsageInvalid(f"{folder}: is a bundle itself; leave --map-a and --map-b to runs")
+        raise UsageInvalid(f"{folder}: is a bundle itself; use --map-a and --map-b only for runs")
     loaded = load(folder)
-    return _Named(newest_runs(loaded), loaded, loaded)
+    return _SideInput(newest_runs(loaded), loaded, loaded)
 
 
-def _of_runs(runs: Sides) -> Bundle | None:
-    """The bundle of runs that tell it without being converted; of others it is known when they are joined."""
+def _bundle_of_runs(runs: Sides) -> Bundle | None:
+    """Bundle of the runs, if the first run names it without a conversion; other bundles are found at the join."""
     from tracemap.graph.bundle import load
     from tracemap.measurements.runfile import read_run
 
     if runs and is_file(str(runs[0])):
-        with suppress(TracemapError):  # what is wrong with it is said where it is joined
+        with suppress(TracemapError):  # the join reports errors of the run
             return load(find_bundle(read_run(runs[0]), runs[0]))
     return None
 
@@ -453,15 +459,15 @@ def _joined(loaded: Bundle | None, runs: Sides, options: DiffOptions, peaks: Pea
     attributions: list[Attribution] = []
     check_named_once(runs)
     for run in runs:
-        made = joined([run], loaded, options, progress, series=len(runs) > 1, peaks=peaks)
-        loaded = made.bundle
-        attributions.append(made.attribution)
+        attributed = joined([run], loaded, options, progress, series=len(runs) > 1, peaks=peaks)
+        loaded = attributed.bundle
+        attributions.append(attributed.attribution)
     if len(runs) > 1:
         from tracemap.attribution.attribute import check_addable
 
-        check_addable([(str(run), each.run) for run, each in zip(runs, attributions, strict=True)])
+        check_addable([(str(run), result.run) for run, result in zip(runs, attributions, strict=True)])
     if loaded is None:
-        raise UsageInvalid("a run can only be compared with a run: record one of the bundle that has none")
+        raise UsageInvalid("a run cannot be compared with a bundle that has no run: record one for the bundle")
     names = tuple(run.name for run in runs)
     images = partial(read_images, loaded.module_path)
     remarks = loaded.remarks() if loaded.has_remarks else None
@@ -469,38 +475,38 @@ def _joined(loaded: Bundle | None, runs: Sides, options: DiffOptions, peaks: Pea
     return loaded, Compared(loaded.name, loaded.map_sha256, loaded.graph, names, tuple(attributions), images, *known)
 
 
-def show_diff(made: Comparison, options: DiffOptions, out: TextIO) -> None:
+def show_diff(comparison: Comparison, options: DiffOptions, out: TextIO) -> None:
     """Write a comparison to a stream, in the format of the options."""
 
     def text(stream: TextIO) -> None:
         if options.format == "csv":
             from tracemap.reports.csv_tables import diff_csv
 
-            stream.write(diff_csv(made))
+            stream.write(diff_csv(comparison))
         else:
             from tracemap.reports.terminal.diff import print_diff
 
-            print_diff(made, stream, options)
+            print_diff(comparison, stream, options)
 
-    show_as(options.format, out, text, lambda: made)
+    show_as(options.format, out, text, lambda: comparison)
 
 
-def show_diffs(made: Comparisons, options: DiffOptions, out: TextIO) -> None:
+def show_diffs(comparisons: Comparisons, options: DiffOptions, out: TextIO) -> None:
     """Write several comparisons to a stream: one after the other as text, or as one JSON document."""
 
     def text(stream: TextIO) -> None:
-        for number, each in enumerate(made.comparisons):
-            stream.write("\n" if number else "")
-            show_diff(each, options, stream)
+        for index, comparison in enumerate(comparisons.comparisons):
+            stream.write("\n" if index else "")
+            show_diff(comparison, options, stream)
 
-    show_as(options.format, out, text, lambda: made)
+    show_as(options.format, out, text, lambda: comparisons)
 
 
-def failing(made: Comparison, options: DiffOptions) -> list[str]:
-    """What costs more than `--fail-over` allows, in words; nothing where it is not asked."""
+def findings_over_limit(comparison: Comparison, options: DiffOptions) -> list[str]:
+    """Texts of the findings whose cost grew by more than `--fail-over`; empty without this option."""
     if not isinstance(options.fail_over, float):
         return []
     from tracemap.comparison.findings import beyond
     from tracemap.reports.terminal.diff import finding_text
 
-    return [finding_text(each) for each in beyond(made.findings, options.fail_over)]
+    return [finding_text(finding) for finding in beyond(comparison.findings, options.fail_over)]

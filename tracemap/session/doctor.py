@@ -1,4 +1,4 @@
-"""What works on this machine, and what to install or allow for the rest: each ability is tried, as far as is cheap."""
+"""`doctor`: check what works on this machine, and what to install or allow for the rest."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ from tracemap.units import format_bytes
 
 _COMPILER, _RUNTIME = "iree-base-compiler", "iree-base-runtime"
 _DRIVERS: Final = {
-    "local-sync": ("processors, one thread", ""),
-    "local-task": ("processors, several threads", ""),
+    "local-sync": ("CPU, one thread", ""),
+    "local-task": ("CPU, several threads", ""),
     "vulkan": ("GPUs through Vulkan", "install Vulkan's loader and a driver (Debian: libvulkan1 mesa-vulkan-drivers)"),
-    "cuda": ("NVIDIA's GPUs: run, benchmark, not record", "install NVIDIA's driver where there is such a GPU"),
-    "hip": ("AMD's GPUs: run, benchmark, not record", "install ROCm's HIP runtime where there is such a GPU"),
+    "cuda": ("NVIDIA GPUs: run, benchmark, not record", "on a machine with such a GPU, install NVIDIA's driver"),
+    "hip": ("AMD GPUs: run, benchmark, not record", "on a machine with such a GPU, install ROCm's HIP runtime"),
 }
-"""Of each of the runtime's drivers what it is for, and what its devices need."""
+"""Use and requirements of the runtime's drivers."""
 _MODULES: Final = {
-    "jax": ("jax", "build of functions of JAX", "pip install 'tracemap[jax]'"),
-    "onnx": ("onnx", "build of models of ONNX", "pip install 'tracemap[onnx]'"),
-    "torch": ("iree.turbine", "build of modules of torch", "pip install 'tracemap[torch]'"),
+    "jax": ("jax", "build of JAX functions", "pip install 'tracemap[jax]'"),
+    "onnx": ("onnx", "build of ONNX models", "pip install 'tracemap[onnx]'"),
+    "torch": ("iree.turbine", "build of torch modules", "pip install 'tracemap[torch]'"),
     "pandas": ("pandas", "results as data frames", "pip install 'tracemap[pandas]'"),
     "pprof": ("google.protobuf", "export --to pprof", "pip install 'tracemap[pprof]'"),
     "perfetto": ("perfetto", "export --to perfetto", "pip install 'tracemap[perfetto]'"),
 }
-"""Of each extra a module that it installs, what needs it, and how it is got."""
+"""By extra of the package: a module that it installs, its use, and how to install it."""
 _LEAST_FREE: Final = 1 << 30
-"""Bytes of a temporary folder: phases of large models and profiles lie there."""
+"""Minimum free space of the temporary folder in bytes, for phase dumps of large models and for profiles."""
 
 
 class State(StrEnum):
-    """How far something works."""
+    """State of an ability."""
 
     WORKS = "works"
     PARTLY = "partly"
@@ -50,9 +50,9 @@ class State(StrEnum):
 
 
 class Ability(Record, frozen=True):
-    """Something that tracemap builds on: what is there of it, what needs it, and what would help where it is not whole.
+    """Something that tracemap depends on: what was found, which commands use it, and what helps if it is incomplete.
 
-    `needed`: nothing can be built or recorded without it.
+    `needed`: tracemap cannot build or record without it.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Ability(Record, frozen=True):
 
 
 class Findings(Document, frozen=True, kw_only=True):
-    """What `tracemap doctor` found; `ok`: all that is needed works."""
+    """Results of `tracemap doctor`; `ok`: all needed abilities work."""
 
     schema_version: Literal[1] = 1
     kind: Literal["doctor"] = "doctor"
@@ -76,19 +76,19 @@ class Findings(Document, frozen=True, kw_only=True):
 
 
 def doctor() -> Findings:
-    """Try what tracemap builds on; nothing is changed, and nothing is sent anywhere."""
+    """Test everything that tracemap depends on, without changing the system or sending data."""
     abilities = tuple(_abilities())
     return Findings(
         tracemap=__version__,
         python=platform.python_version(),
         platform=f"{platform.system()} {platform.release()}, {platform.machine()}",
-        ok=not any(each.needed and each.state is State.MISSING for each in abilities),
+        ok=not any(ability.needed and ability.state is State.MISSING for ability in abilities),
         abilities=abilities,
     )
 
 
 def versions() -> str:
-    """The versions that a report of a problem needs, in one line."""
+    """Versions of tracemap and of IREE's packages in one line, for bug reports."""
     return f"{__version__} ({_COMPILER} {_version(_COMPILER)}, {_RUNTIME} {_version(_RUNTIME)})"
 
 
@@ -109,7 +109,7 @@ def _abilities() -> Iterator[Ability]:
     yield _priority()
     yield _simulation()
     yield _browser()
-    yield from (_module(*each) for each in _MODULES.items())
+    yield from (_module(*item) for item in _MODULES.items())
     yield _temporary()
     yield _machine()
 
@@ -117,9 +117,9 @@ def _abilities() -> Iterator[Ability]:
 def _tried(
     name: str, used_by: str, try_it: Callable[[], tuple[str, str]], *, needed: bool = False, otherwise: str = ""
 ) -> Ability:
-    """What trying it says: what it found, and what would help where that is not all.
+    """Run `try_it`, which returns what it found, and what helps if that is incomplete.
 
-    Where it does not work, errors of ours say why and what helps; `otherwise` does where one says nothing of it.
+    If it fails, the error's message contains the reason and the remedy; `otherwise` is the remedy if it has none.
     """
     from tracemap.hook import HookUnavailable
 
@@ -132,24 +132,24 @@ def _tried(
 
 
 def _compiler() -> Ability:
-    def found() -> tuple[str, str]:
+    def check() -> tuple[str, str]:
         program = find_tool("iree-compile")
         check_tool([program, "--version"])
         return f"{_COMPILER} {_version(_COMPILER)}, {program}", ""
 
-    return _tried("compiler", "build, audit, lower, diff of models, swap, tune, sweep", found, needed=True)
+    return _tried("compiler", "build, audit, lower, diff of models, swap, tune, sweep", check, needed=True)
 
 
 def _runtime() -> Ability:
-    def found() -> tuple[str, str]:
+    def check() -> tuple[str, str]:
         program = find_tool("iree-benchmark-module")
         ours, theirs = _version(_RUNTIME), _version(_COMPILER)
         if "not installed" in (ours, theirs) or _release(ours) == _release(theirs):
             return f"{_RUNTIME} {ours}, {program}", ""
-        remedy = "install both in the same version: a runtime may refuse modules of another compiler"
-        return f"{_RUNTIME} {ours} beside {_COMPILER} {theirs}", remedy
+        remedy = "install the same version of both: a runtime may reject modules of another compiler version"
+        return f"{_RUNTIME} {ours} with {_COMPILER} {theirs}", remedy
 
-    return _tried("runtime", "record, run, benchmark, bench, swap, tune, sweep", found, needed=True)
+    return _tried("runtime", "record, run, benchmark, bench, swap, tune, sweep", check, needed=True)
 
 
 def _release(of: str) -> list[str]:
@@ -157,43 +157,43 @@ def _release(of: str) -> list[str]:
 
 
 def _profiles() -> Ability:
-    def found() -> tuple[str, str]:
+    def check() -> tuple[str, str]:
         from tracemap.capture.benchmark import check_profiles
 
         check_profiles()
         return f"written by iree-benchmark-module, read by {find_tool('iree-profile')}", ""
 
-    return _tried("HAL profiles", "record", found)
+    return _tried("HAL profiles", "record", check)
 
 
 def _devices() -> Iterator[Ability]:
-    """A line for each driver of the runtime; one that lists no device has none, or no driver of the system."""
+    """One row per driver of the runtime. If a driver lists no device, the device or its system driver is missing."""
     try:
         program = find_tool("iree-run-module")
         drivers = [line.split(":")[0].strip() for line in check_tool([program, "--list_drivers"]).splitlines()]
     except TracemapError:
-        return  # the runtime's own line says it
-    for driver, (what, remedy) in _DRIVERS.items():
+        return  # the row of the runtime has the reason
+    for driver, (used_by, remedy) in _DRIVERS.items():
         if driver not in drivers:
-            yield Ability(f"device {driver}", State.MISSING, "the runtime was built without it", what)
+            yield Ability(f"device {driver}", State.MISSING, "the runtime was built without it", used_by)
             continue
         try:
             listed = check_tool([program, f"--list_devices={driver}"]).split()
         except TracemapError:
             listed = []
         if listed:
-            yield Ability(f"device {driver}", State.WORKS, ", ".join(listed), what)
+            yield Ability(f"device {driver}", State.WORKS, ", ".join(listed), used_by)
         else:
-            yield Ability(f"device {driver}", State.MISSING, "no device, or no driver of the system", what, remedy)
+            yield Ability(f"device {driver}", State.MISSING, "no device, or no system driver", used_by, remedy)
 
 
 def _hook() -> Ability:
-    def found() -> tuple[str, str]:
+    def check() -> tuple[str, str]:
         from tracemap.hook import library_path
 
         return str(library_path()), ""
 
-    return _tried("hook", "hook, record --sample, record --counters", found)
+    return _tried("hook", "hook, record --sample, record --counters", check)
 
 
 def _events() -> Ability:
@@ -201,66 +201,66 @@ def _events() -> Ability:
     from tracemap.capture.counters.events import known_events
 
     tried = [check_event(event) for event in known_events()]
-    closed = [each for each in tried if not each.opens]
-    found = f"{len(tried) - len(closed)} of {len(tried)} events can be counted"
-    hidden = {each.event.name: each.reason for each in closed}
+    closed = [event for event in tried if not event.opens]
+    counts = f"{len(tried) - len(closed)} of {len(tried)} events can be counted"
+    reasons = {event.event.name: event.reason for event in closed}
     state = State.PARTLY if 0 < len(closed) < len(tried) else State.MISSING if closed else State.WORKS
-    first = f"{next(iter(hidden))}: {next(iter(hidden.values()))}; tracemap events lists all" if hidden else ""
-    return Ability("events", state, found, "record --counters, hook --events", first)
+    first = f"{next(iter(reasons))}: {next(iter(reasons.values()))}; tracemap events lists all" if reasons else ""
+    return Ability("events", state, counts, "record --counters, hook --events", first)
 
 
 def _priority() -> Ability:
-    def found() -> tuple[str, str]:
+    def check() -> tuple[str, str]:
         from tracemap.capture.niceness import AHEAD, may_run_at
 
         if may_run_at(AHEAD):
-            return f"programs may run ahead of others, at niceness {AHEAD}", ""
+            return f"measured programs run ahead of others, at niceness {AHEAD}", ""
         remedy = f"run as root or with the capability CAP_SYS_NICE, or allow it (ulimit -e {20 - AHEAD} -r 1)"
-        return "programs run beside others, which disturb what is measured", remedy
+        return "measured programs have no priority, so other programs add noise", remedy
 
-    return _tried("priority", "record", found)
+    return _tried("priority", "record", check)
 
 
 def _simulation() -> Ability:
-    def found() -> tuple[str, str]:
+    def check() -> tuple[str, str]:
         from tracemap.capture.cache_simulation import find_valgrind
 
         valgrind = find_valgrind()
-        remedy = "kernels are compiled without fused multiply-adds for it; 3.24 and newer run them as they are"
+        remedy = "kernels are compiled without fused multiply-adds for it; valgrind 3.24 and newer need no such change"
         return f"valgrind {valgrind.version}", "" if valgrind.runs_fused else remedy
 
-    return _tried("valgrind", "record --cache-sim", found)
+    return _tried("valgrind", "record --cache-sim", check)
 
 
 def _browser() -> Ability:
     import webbrowser
 
-    name, used_by = "browser", "to look at pages; they can be copied to where one is"
+    name, used_by = "browser", "viewing pages; you can also copy them to another machine"
     try:
         return Ability(name, State.WORKS, str(getattr(webbrowser.get(), "name", "")), used_by)
     except webbrowser.Error:
-        return Ability(name, State.MISSING, "none is registered", used_by, "set BROWSER to its command")
+        return Ability(name, State.MISSING, "no browser is registered", used_by, "set BROWSER to the browser's command")
 
 
-def _module(extra: str, about: tuple[str, str, str]) -> Ability:
-    module, used_by, remedy = about
+def _module(extra: str, entry: tuple[str, str, str]) -> Ability:
+    module, used_by, remedy = entry
     if is_installed(module):
         return Ability(extra, State.WORKS, f"{module} is installed", used_by)
     return Ability(extra, State.MISSING, f"{module} is not installed", used_by, remedy)
 
 
 def _temporary() -> Ability:
-    def found() -> tuple[str, str]:
+    def check() -> tuple[str, str]:
         folder = Path(tempfile.gettempdir())
         with tempfile.TemporaryFile(dir=folder):
             free = shutil.disk_usage(folder).free
         remedy = "set TMPDIR to a folder with more room"
         return f"{folder}, {format_bytes(free)} free", remedy if free < _LEAST_FREE else ""
 
-    used_by, otherwise = "build, record, and attribute where rows exceed the memory", "set TMPDIR to a folder with room"
-    return _tried("temporary files", used_by, found, needed=True, otherwise=otherwise)
+    used_by, otherwise = "build, record, and attribute if rows exceed the memory", "set TMPDIR to a folder with room"
+    return _tried("temporary files", used_by, check, needed=True, otherwise=otherwise)
 
 
 def _machine() -> Ability:
     usable = usable_processors()
-    return Ability("machine", State.WORKS, f"{usable} processors, {format_bytes(free_memory())} free", "all commands")
+    return Ability("machine", State.WORKS, f"{usable} CPUs, {format_bytes(free_memory())} free", "all commands")

@@ -1,4 +1,4 @@
-"""Overwrite guard: no output replaces what its command reads."""
+"""Overwrite guard: reject outputs that would replace the command's own inputs."""
 
 from __future__ import annotations
 
@@ -6,35 +6,35 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tracemap.inputs import names_file
-from tracemap.outputs import check_files, check_unread, place_of
+from tracemap.outputs import check_files, check_unread, resolved_path
 
 
 def check_targets(*targets: Path | None, force: bool, runs: Sequence[Path] = (), bundles: Sequence[Path] = ()) -> None:
-    """`outputs.check_files` and `check_spared`, of commands that know from the beginning which bundles they read.
+    """Run `outputs.check_files` and `check_not_inputs`, for commands that know their bundles from the start.
 
     Raises:
-        TargetExists, TargetUnwritable, UsageInvalid: as these do.
+        TargetExists, TargetUnwritable, UsageInvalid: see these functions.
     """
-    check_spared(*targets, runs=runs, bundles=bundles)
+    check_not_inputs(*targets, runs=runs, bundles=bundles)
     check_files(*targets, force=force)
 
 
-def check_spared(*targets: Path | None, runs: Sequence[Path] = (), bundles: Sequence[Path] = ()) -> None:
-    """Refuse to write over runs, headers beside them, or bundles; None: this target is not wanted.
+def check_not_inputs(*targets: Path | None, runs: Sequence[Path] = (), bundles: Sequence[Path] = ()) -> None:
+    """Reject targets that would overwrite runs, their header files, or bundles; None: this output is not requested.
 
-    What lies in a bundle's folder of runs is read only where it is one of `runs`.
+    Files in a bundle's `runs` folder are protected only if they are among `runs`.
 
     Raises:
-        UsageInvalid: a target is one of their files, or a link to one.
+        UsageInvalid: a target is one of these files, or a link to one.
     """
-    wanted = [target for target in targets if target is not None]
-    if wanted:
-        files = [file for bundle in bundles for file in _of_bundle(bundle, wanted)]
-        check_unread(wanted, [*runs, *_headers(runs), *files])
+    requested = [target for target in targets if target is not None]
+    if requested:
+        files = [file for bundle in bundles for file in _targets_in_bundle(bundle, requested)]
+        check_unread(requested, [*runs, *_headers(runs), *files])
 
 
 def _headers(runs: Sequence[Path]) -> Iterator[Path]:
-    """The headers that lie beside runs; what else has such a name is not read, or refused where it is."""
+    """Header files next to runs. Other files with such a name are never read as headers."""
     from tracemap.measurements.runfile import header_path, is_header
 
     for run in runs:
@@ -42,12 +42,12 @@ def _headers(runs: Sequence[Path]) -> Iterator[Path]:
             yield header_path(run)
 
 
-def _of_bundle(bundle: Path, targets: Sequence[Path]) -> Iterator[Path]:
-    """The targets that are files of a bundle; to look for all of its files would take longer the more there are."""
+def _targets_in_bundle(bundle: Path, targets: Sequence[Path]) -> Iterator[Path]:
+    """Targets that are files of a bundle. Checking the targets is faster than listing a large bundle."""
     from tracemap.graph.bundle import RUNS_FOLDER
 
-    root, runs = place_of(bundle), place_of(bundle / RUNS_FOLDER)
+    root, runs = resolved_path(bundle), resolved_path(bundle / RUNS_FOLDER)
     for target in targets:
-        place = Path(place_of(target))
+        place = Path(resolved_path(target))
         if names_file(place) and place.is_relative_to(root) and not place.is_relative_to(runs):
             yield target

@@ -1,4 +1,4 @@
-"""A bundle's module as a program: its functions, device, and the sizes that its kernels are called with."""
+"""A bundle's module as a program: its functions, its device, and the sizes in calls of its kernels."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ if TYPE_CHECKING:
 
 # ---- programs
 #
-# A bundle's module as what is called: its functions, the device that it was compiled for.
+# A bundle's module as a program: its functions, and the device that it was compiled for.
 
 
 _DEVICES = {"vulkan": "vulkan", "vulkan-spirv": "vulkan", "cuda": "cuda", "hip": "hip", "rocm": "hip"}
-"""The runtime's drivers of what a module is compiled for, be it named as a device or as a backend."""
+"""Runtime driver by the compiler's name of a target device or backend."""
 _CPU = "llvm-cpu"
 
 
 def program_of(bundle: Bundle, options: CallOptions) -> Program:
-    """The bundle's module, with its device where the options name none."""
+    """The bundle's module, with its own device unless the options name one."""
     from tracemap.capture.calling import Program
 
     device = device_of(bundle, options.runtime_flags)
-    return Program(bundle.module_path, bundle.graph.functions, device, kept_of(bundle))
+    return Program(bundle.module_path, bundle.graph.functions, device, saved_inputs_of(bundle))
 
 
-def kept_of(bundle: Bundle) -> Kept:
-    """What the bundle keeps to call its module with.
+def saved_inputs_of(bundle: Bundle) -> Kept:
+    """Inputs and parameters that the bundle keeps for calls of its module.
 
     Raises:
-        BundleInvalid, BundleVersion: it is damaged, or was written in another format version.
+        BundleInvalid, BundleVersion: the bundle is damaged, or has another format version.
     """
     from tracemap.capture.saved_inputs import NOTHING_KEPT, Kept
     from tracemap.graph.documents import INPUTS_FOLDER, PARAMETERS_FOLDER
@@ -53,39 +53,39 @@ def kept_of(bundle: Bundle) -> Kept:
     call = bundle.kept_call()
     if call is None:
         return NOTHING_KEPT
-    inputs = tuple(bundle.kept_file(INPUTS_FOLDER, each.file) for each in call.inputs)
+    inputs = tuple(bundle.kept_file(INPUTS_FOLDER, item.file) for item in call.inputs)
     parameters = tuple(
-        (each.scope, Path(each.path) if each.path else bundle.kept_file(PARAMETERS_FOLDER, each.file))
-        for each in call.parameters
+        (item.scope, Path(item.path) if item.path else bundle.kept_file(PARAMETERS_FOLDER, item.file))
+        for item in call.parameters
     )
-    return Kept(call.function, tuple(each.name for each in call.inputs), inputs, parameters)
+    return Kept(call.function, tuple(item.name for item in call.inputs), inputs, parameters)
 
 
-def keeping_of(bundle: Bundle) -> Keeping:
-    """What the bundle keeps to call its module with, for another bundle of the same program.
+def saved_inputs_to_copy(bundle: Bundle) -> Keeping:
+    """Inputs and parameters that the bundle keeps, to copy into another bundle of the same program.
 
     Raises:
-        BundleInvalid, BundleVersion, InputInvalid: it is damaged, or was written in another format version.
+        BundleInvalid, BundleVersion, InputInvalid: the bundle is damaged, or has another format version.
     """
     from tracemap.capture.saved_inputs import loaded_array
     from tracemap.graph.documents import Keeping
 
-    kept, call = kept_of(bundle), bundle.kept_call()
+    kept, call = saved_inputs_of(bundle), bundle.kept_call()
     inputs = tuple((name, loaded_array(file)) for name, file in zip(kept.names, kept.inputs, strict=True))
-    elsewhere = {each.scope for each in call.parameters if each.path} if call is not None else set()
+    external = {item.scope for item in call.parameters if item.path} if call is not None else set()
     return Keeping(
         kept.function,
         inputs,
-        tuple((scope, path) for scope, path in kept.parameters if scope not in elsewhere),
-        tuple((scope, path) for scope, path in kept.parameters if scope in elsewhere),
+        tuple((scope, path) for scope, path in kept.parameters if scope not in external),
+        tuple((scope, path) for scope, path in kept.parameters if scope in external),
     )
 
 
 def check_call(bundle: Bundle, options: CallOptions) -> None:
-    """Refuse what `record` would refuse to call, before other work that would be in vain.
+    """Reject calls that `record` would reject, before any expensive work.
 
     Raises:
-        FunctionUnknown, InputInvalid, UsageInvalid: as `capture.calling.make_call` does.
+        FunctionUnknown, InputInvalid, UsageInvalid: see `capture.calling.make_call`.
     """
     from tracemap.capture.benchmark import BENCHMARK_TOOL
     from tracemap.capture.calling import make_call
@@ -96,97 +96,97 @@ def check_call(bundle: Bundle, options: CallOptions) -> None:
         check_calls_made(make_call(program_of(bundle, options), options, BENCHMARK_TOOL, folder))
 
 
-def asks_for_call(options: FunctionOptions) -> bool:
-    """Whether options say which function is called, or with what; a size for `?` alone says neither."""
-    named = options.function is not UNKNOWN or options.flagfile is not None
-    return named or bool(options.inputs or options.runtime_flags)
+def selects_call(options: FunctionOptions) -> bool:
+    """Whether options select the function or its inputs; `--dim` alone does not."""
+    names_function = options.function is not UNKNOWN or options.flagfile is not None
+    return names_function or bool(options.inputs or options.runtime_flags)
 
 
 def check_runs_on_cpu(bundle: Bundle, backends: frozenset[str], command: str) -> None:
-    """Refuse a bundle whose kernels cannot be run alone here, as none of them has code for a CPU.
+    """Reject a bundle without kernels for a CPU, since only these can run alone.
 
     Raises:
-        UsageInvalid: the message names what they are for.
+        UsageInvalid: the message names the backends of the kernels.
     """
     if backends and _CPU not in backends:
         raise UsageInvalid(
-            f"{bundle.path}: its kernels are for {', '.join(sorted(backends))}; `{command}` runs those of CPUs "
-            f"({_CPU}) alone: build the model for one"
+            f"{bundle.path}: its kernels are for {', '.join(sorted(backends))}; `{command}` runs only kernels for CPUs "
+            f"({_CPU}): build the model for a CPU"
         )
 
 
-def not_called(bundle: Bundle, options: CallOptions, called: Sequence[str]) -> list[str]:
-    """The functions that were left out where nothing said which of several is meant."""
+def skipped_functions(bundle: Bundle, options: CallOptions, called: Sequence[str]) -> list[str]:
+    """Functions that were skipped because they take inputs and the options select no function."""
     if options.function is not UNKNOWN or options.inputs or options.flagfile is not None:
         return []
     return [function.name for function in bundle.graph.functions if function.arguments and function.name not in called]
 
 
 def device_of(bundle: Bundle, runtime_flags: Sequence[str]) -> Text:
-    """The device that the module was compiled for; unknown where the user says it, or it runs on the host."""
+    """Runtime device that the module was compiled for; UNKNOWN for the host's, or if the flags name a device."""
     if any(flag.startswith("--device=") for flag in runtime_flags):
         return UNKNOWN
     from tracemap.mapping.compiler.flags import targets_of
 
-    found = {_DEVICES.get(target, UNKNOWN) for target in targets_of(bundle.graph.module.flags)}
-    return found.pop() if len(found) == 1 else UNKNOWN
+    devices = {_DEVICES.get(target, UNKNOWN) for target in targets_of(bundle.graph.module.flags)}
+    return devices.pop() if len(devices) == 1 else UNKNOWN
 
 
-def functions_meant(bundle: Bundle, name: Text) -> list[Function]:
-    """The functions of a bundle that are meant: that of the name, all where none is named."""
+def selected_functions(bundle: Bundle, name: Text) -> list[Function]:
+    """The function of this name; all functions of the bundle if the name is UNKNOWN."""
     return [function for function in bundle.graph.functions if name in (UNKNOWN, function.name)]
 
 
 # ---- extents
 #
-# How large what the kernels of a bundle are given is, where the program's arguments decide it.
+# Extents of the kernels' operands that depend on the program's arguments.
 
 
-_MADE_UP = 64
-"""The extent of a dimension that nothing tells."""
+_DEFAULT_EXTENT = 64
+"""Extent of a dynamic dimension if neither options nor run have one."""
 _ASYNCHRONOUS = "$async"
-"""How IREE calls the body of a function that has fences besides."""
+"""IREE's suffix for the asynchronous variant of a function, which has fences as additional arguments."""
 
 
 def extents(bundle: Bundle, options: FunctionOptions, function: Text = UNKNOWN, said: Sequence[str] = ()) -> Extent:
-    """The extents of arguments: those of the inputs that options give, else `--dim`, else those of a run.
+    """Extents of arguments: from the inputs in the options, else from `--dim`, else from a run.
 
     Args:
-        bundle: whose functions they are of.
-        options: what was asked for.
-        function: that of the run.
-        said: what the run says of its inputs; none where there is no run.
+        bundle: the bundle with the functions.
+        options: function, inputs and `--dim`.
+        function: the function of the run.
+        said: input descriptions in the run's header; empty without a run.
 
     Raises:
-        FunctionUnknown, InputInvalid, UsageInvalid: as `capture.sizes.called_sizes` does.
-        UsageInvalid: there is a size for every `?`, and no `?`.
+        FunctionUnknown, InputInvalid, UsageInvalid: see `capture.input_shapes.called_sizes`.
+        UsageInvalid: `--dim` is set, but no argument has a `?`.
     """
     from tracemap.capture.benchmark import BENCHMARK_TOOL
     from tracemap.capture.input_shapes import called_sizes, said_sizes
     from tracemap.capture.inputs import check_size
 
-    check_size(functions_meant(bundle, options.function), options.dim)
-    called, given = str(function), said_sizes(said)
-    otherwise = options.dim if isinstance(options.dim, int) else _MADE_UP
+    check_size(selected_functions(bundle, options.function), options.dim)
+    called_function, sizes = str(function), said_sizes(said)
+    default = options.dim if isinstance(options.dim, int) else _DEFAULT_EXTENT
     if isinstance(options.dim, int) or options.function not in (UNKNOWN, function):
-        given = ()
-    if asks_for_call(options):
+        sizes = ()
+    if selects_call(options):
         program = program_of(bundle, CallOptions(**call_of(options)))
-        of_call, specs = called_sizes(program, options, BENCHMARK_TOOL)
-        called, given = (of_call, specs) if specs else (called, given)
+        function_of_call, specs = called_sizes(program, options, BENCHMARK_TOOL)
+        called_function, sizes = (function_of_call, specs) if specs else (called_function, sizes)
 
     def extent(name: str, argument: int, dimension: int) -> int:
-        same = name.removesuffix(_ASYNCHRONOUS) == called
-        return _known(given, argument, dimension, otherwise) if same else otherwise
+        same = name.removesuffix(_ASYNCHRONOUS) == called_function
+        return _extent_of_argument(sizes, argument, dimension, default) if same else default
 
     return extent
 
 
-def numbers_of_kernels(bundle: Bundle, runs: Sequence[Run]) -> dict[str, tuple[int, ...]]:
-    """The numbers that kernels were called with in the first of some runs, by site.
+def constants_by_site(bundle: Bundle, runs: Sequence[Run]) -> dict[str, tuple[int, ...]]:
+    """Constants (push constants) of kernel calls in the first of the runs, by dispatch site.
 
-    Sites are left out at which only the run itself tells one of them, such as the counter of a loop; all are where the
-    bundle does not tell.
+    A site is missing if one of its constants is known only at run time, such as a loop counter. The result is empty if
+    the bundle does not contain the constants.
     """
     from tracemap.experiments.cases import sites_of_dispatches
     from tracemap.ir.executables import read_dispatches
@@ -199,13 +199,13 @@ def numbers_of_kernels(bundle: Bundle, runs: Sequence[Run]) -> dict[str, tuple[i
         sites = sites_of_dispatches(bundle.graph, dispatches)
         return {
             site.id: dispatch.constants
-            for number, dispatch in enumerate(dispatches)
-            for site in sites.get(number, ())
+            for index, dispatch in enumerate(dispatches)
+            for site in sites.get(index, ())
             if not dispatch.stood_in
         }
     return {}
 
 
-def _known(given: Sequence[Sizes], argument: int, dimension: int, otherwise: int) -> int:
-    sizes = given[argument] if argument < len(given) else UNKNOWN
-    return sizes[dimension] if isinstance(sizes, tuple) and dimension < len(sizes) else otherwise
+def _extent_of_argument(argument_sizes: Sequence[Sizes], argument: int, dimension: int, default: int) -> int:
+    sizes = argument_sizes[argument] if argument < len(argument_sizes) else UNKNOWN
+    return sizes[dimension] if isinstance(sizes, tuple) and dimension < len(sizes) else default

@@ -1,4 +1,4 @@
-"""`record`, interleaved recordings, and recordings within this process."""
+"""`record`: recordings of a bundle, interleaved recordings, and recordings within this process."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Final
 from tracemap.errors import FunctionUnknown, InputInvalid, RunEmpty, TargetUnwritable, ToolMissing, UsageInvalid
 from tracemap.options.measure import RecordOptions
 from tracemap.owned.home import temporary_folder
-from tracemap.session.overwrite_guard import check_spared
-from tracemap.session.programs import device_of, kept_of
-from tracemap.session.runs import damage_named, whole_program
+from tracemap.session.overwrite_guard import check_not_inputs
+from tracemap.session.programs import device_of, saved_inputs_of
+from tracemap.session.runs import check_damage_on_failure, unchanged_module
 from tracemap.toolchain import Progress, check_runtime, no_progress
 
 if TYPE_CHECKING:
@@ -31,100 +31,108 @@ if TYPE_CHECKING:
     from tracemap.measurements.model import RunHeader
 
 
-# ---- turns
+# ---- interleaved
 #
-# Bundles recorded in turn: what changes on the machine from one recording to the next changes all of them alike.
+# Interleaved recordings of several bundles, so that changes of the machine over time affect all of them alike.
 
 
 def turns(rounds: int, sides: int) -> Iterator[tuple[int, int]]:
-    """The rounds, and in each all sides; every other round backwards: what comes second may be slower for that."""
-    for number in range(rounds):
-        for side in range(sides)[:: -1 if number % 2 else 1]:
-            yield number, side
+    """Round and side of interleaved recordings. Every second round is reversed, since the order may affect times."""
+    for index in range(rounds):
+        for side in range(sides)[:: -1 if index % 2 else 1]:
+            yield index, side
 
 
 def record_repeatedly(
     bundles: Sequence[Bundle], options: RecordOptions, progress: Progress = no_progress
 ) -> Iterator[Recorded]:
-    """Record bundles `options.repeat` times in turn, each into its own runs, under one number for each bundle.
+    """Record bundles `options.repeat` times in alternation. The runs of one bundle share one recording number.
 
     Raises:
-        UsageInvalid: the runs are to go elsewhere; a bundle is named twice.
-        TargetUnwritable: the runs of a bundle cannot be written, which is found out before anything is recorded.
-        TracemapError: as `session.record.record` does; what forbids to call one of several is found out before, too.
+        UsageInvalid: the options name an output, or a bundle is named twice.
+        TargetUnwritable: the runs of a bundle cannot be written; checked before the first recording.
+        TracemapError: see `session.record.record`; with several bundles, calls are checked before the first recording.
     """
     if options.output is not None:
         raise UsageInvalid(f"{options.output}: --repeat and --alternate write into the bundles; leave -o out")
-    places = [bundle.path.resolve() for bundle in bundles]
-    if len(set(places)) < len(places):
-        raise UsageInvalid(f"{bundles[0].path}: is recorded in turn with itself; name another bundle with --alternate")
-    if len(bundles) > 1:  # of a single one it is found out by its first recording
+    paths = [bundle.path.resolve() for bundle in bundles]
+    if len(set(paths)) < len(paths):
+        raise UsageInvalid(f"{bundles[0].path}: cannot alternate with itself; name another bundle with --alternate")
+    if len(bundles) > 1:  # with one bundle, its first recording does the same check
         _check_callable(bundles, options)
-    stems = [_free(bundle.runs_path) for bundle in bundles]
+    stems = [_next_recording(bundle.runs_path) for bundle in bundles]
     width = len(str(options.repeat))
-    for number, side in turns(options.repeat, len(bundles)):
-        progress(f"recording {bundles[side].name}, {number + 1} of {options.repeat}")
-        _names_in(bundles[side].runs_path)  # another recording may have removed it, when that was its only one
-        run = stems[side].with_name(f"{stems[side].name}-{number + 1:0{width}}.parquet")
+    for index, side in turns(options.repeat, len(bundles)):
+        progress(f"recording {bundles[side].name}, {index + 1} of {options.repeat}")
+        _list_runs(bundles[side].runs_path)  # creates the folder; another recording that failed may have removed it
+        run = stems[side].with_name(f"{stems[side].name}-{index + 1:0{width}}.parquet")
         yield record(bundles[side], replace(options, output=run, repeat=1, alternate=None), progress)
 
 
 def _check_callable(bundles: Sequence[Bundle], options: RecordOptions) -> None:
-    """Refuse bundles that cannot be called as the options say, or whose module is not that of the build."""
+    """Reject bundles that cannot be called with these options, or whose module comes from another build."""
     from tracemap.session.programs import check_call
-    from tracemap.session.runs import whole_program
+    from tracemap.session.runs import unchanged_module
 
     for bundle in bundles:
         try:
-            with whole_program(bundle):
+            with unchanged_module(bundle):
                 check_call(bundle, options)
         except (FunctionUnknown, InputInvalid, UsageInvalid) as error:
             raise type(error)(f"{bundle.path}: {error}") from error
 
 
-def _free(folder: Path) -> Path:
-    """The next number in a folder of runs that none begins with."""
+def _next_recording(folder: Path) -> Path:
+    """Path of the next recording in a folder of runs, with the first unused number."""
     from tracemap.capture.reserving import free_recordings
 
-    return folder / next(free_recordings(_names_in(folder)))
+    return folder / next(free_recordings(_list_runs(folder)))
 
 
-def _names_in(folder: Path) -> list[str]:
-    """What lies in a folder of runs, which is made."""
+def _list_runs(folder: Path) -> list[str]:
+    """Names of the files in a folder of runs; creates the folder."""
     try:
         folder.mkdir(exist_ok=True)
         return [path.name for path in folder.iterdir()]
     except OSError as error:
         raise TargetUnwritable(
-            f"{folder}: cannot be written ({error.strerror}); repeated runs go there, a single one where -o says"
+            f"{folder}: cannot be written ({error.strerror}), and --repeat and --alternate write there; make it "
+            "writable, or record single runs with -o"
         ) from error
 
 
 # ---- record
 #
-# A bundle's module, run and measured, to a run.
+# Run a bundle's module, measure it, and write a run.
 
 
 def record(
     bundle: Bundle, options: RecordOptions, progress: Progress = no_progress, values: Sequence[object] = ()
 ) -> Recorded:
-    """Run a bundle's module under the profiler; without an output the run gets the next free number in the bundle.
+    """Run a bundle's module under the profiler, and write a run.
 
-    `values`: inputs that no text can hold, such as arrays, one per argument; none: the options' inputs.
+    Args:
+        bundle: the bundle.
+        options: options of `tracemap record`. Without an output, the run gets the next free number in the bundle.
+        progress: receives the phase of the work.
+        values: inputs that are not text, such as arrays, one per argument; empty: the inputs in the options.
 
     Raises:
-        UsageInvalid: it is to be recorded repeatedly, which `session.turns.record_repeatedly` does.
-        BundleInvalid: the bundle's module is not the one that was built, or was replaced meanwhile.
-        TracemapError: as `capture.record.record` does.
+        UsageInvalid: the options ask for several runs, which `record_repeatedly` records.
+        BundleInvalid: the bundle's module comes from another build, or was replaced meanwhile.
+        TracemapError: see `capture.record.record`.
     """
     if options.repeat > 1 or options.alternate is not None:
-        raise UsageInvalid("one run is recorded here: leave repeat and alternate to the command, or record in a loop")
+        raise UsageInvalid(
+            "repeat and alternate work in the command only, and the API records one run: leave them out, or call "
+            "record in a loop"
+        )
     from tracemap.capture.plan import RecordRequest
     from tracemap.capture.record import record as record_request
 
     with (
         _reserved(bundle, options) as reservation,
-        whole_program(bundle) as check,
+        unchanged_module(bundle) as check,
         _caches(bundle, options, progress) as caches,
     ):
         request = RecordRequest(
@@ -138,7 +146,7 @@ def record(
             device=device_of(bundle, options.runtime_flags),
             caches=caches,
             values=tuple(values),
-            kept=kept_of(bundle),
+            kept=saved_inputs_of(bundle),
             check=check,
         )
         return record_request(request, progress)
@@ -146,10 +154,10 @@ def record(
 
 @contextmanager
 def _caches(bundle: Bundle, options: RecordOptions, progress: Progress) -> Iterator[CacheSimulation | None]:
-    """The bundle's kernels compiled for valgrind, as long as they are needed; None where no caches are simulated."""
+    """Compile the bundle's kernels for valgrind; yields None without `--cache-sim`."""
     if not options.cache_sim:
         if options.cache_geometry:
-            raise UsageInvalid("a geometry of caches is of use with a simulation only: pass --cache-sim too")
+            raise UsageInvalid("--cache-geometry has no effect without a simulation: pass --cache-sim too")
         yield None
         return
     from tracemap.capture.cache_simulation import CacheSimulation, find_valgrind
@@ -163,82 +171,82 @@ def _caches(bundle: Bundle, options: RecordOptions, progress: Progress) -> Itera
     with temporary_folder() as folder:
         progress("compiling for the simulator")
         flags = bundle.graph.module.flags
-        with damage_named(bundle):
+        with check_damage_on_failure(bundle):
             module = build_simulated(bundle.configured(), flags, folder, fused=valgrind.runs_fused)
         lines_of = {kernel.name: kernel_frames(bundle.graph, kernel).op_lines for kernel in bundle.graph.kernels}
         load_time = any(site.initializer for site in bundle.graph.sites)
-        own = {each.name for image in read_images(bundle.module_path) for each in linked_functions(image)}
+        own = {function.name for image in read_images(bundle.module_path) for function in linked_functions(image)}
         yield CacheSimulation(module.path, module.build, caches, lines_of, load_time, frozenset(own))
 
 
 def _reserved(bundle: Bundle, options: RecordOptions) -> AbstractContextManager[Reservation]:
-    """Where the run goes: the output that was asked for, or the next free number in the bundle."""
+    """Reserve the run's path: the output in the options, or the next free number in the bundle."""
     from tracemap.capture.reserving import reserved, reserved_number
     from tracemap.measurements.runfile import files_of
 
     if options.output is not None:
-        check_spared(*files_of(options.output), bundles=[bundle.path])
+        check_not_inputs(*files_of(options.output), bundles=[bundle.path])
         return reserved(options.output, force=options.force, keep=options.keep_profile)
     return reserved_number(bundle.runs_path, keep=options.keep_profile)
 
 
 # ---- recording
 #
-# Calls of a bundle's kernels in this very process: the hook is attached once, and a span of time is cut out.
+# Kernel calls in this process.
 #
-# The hook records what `iree.runtime` loads after it is attached, for as long as the process runs; what begins and
-# ends is only what is looked at.
+# The hook is attached once, and records modules that `iree.runtime` loads later, until the process ends. A recording
+# is the time window between two moments.
 
 
-class _Attached:
-    """The hook in this process: its folder, once it is attached, which stays for as long as the process runs."""
+class _AttachedHook:
+    """The hook in this process, and its folder. Once attached, both stay until the process ends."""
 
     lock = threading.Lock()
     stays = ExitStack()
     folder: Path | None = None
 
 
-atexit.register(_Attached.stays.close)
+atexit.register(_AttachedHook.stays.close)
 
 
 def attached() -> Path:
-    """The folder of this process's calls; the hook is attached where it is not yet.
+    """Attach the hook to this process, unless it is attached, and return the folder with its calls.
 
     Raises:
-        ToolMissing: the hook's library or `iree.runtime` is not installed, or it cannot be hooked.
+        ToolMissing: the hook's library or `iree.runtime` is not installed, or the hook cannot be attached.
     """
     from tracemap.hook import HookUnavailable, attach
 
     check_runtime()
-    importlib.import_module("iree.runtime")  # what is not there yet cannot be hooked
-    with _Attached.lock:
-        if _Attached.folder is None:
-            folder = _Attached.stays.enter_context(temporary_folder())
+    importlib.import_module("iree.runtime")  # the hook needs a loaded library
+    with _AttachedHook.lock:
+        if _AttachedHook.folder is None:
+            folder = _AttachedHook.stays.enter_context(temporary_folder())
             try:
                 attach(folder)
             except HookUnavailable as error:
-                raise ToolMissing(f"calls in this process cannot be recorded: {error}") from error
-            _Attached.folder = folder
-        return _Attached.folder
+                raise ToolMissing(f"cannot record calls in this process: {error}") from error
+            _AttachedHook.folder = folder
+        return _AttachedHook.folder
 
 
-def look_here() -> Look:
-    """What has happened to this process until now."""
+def take_snapshot() -> Look:
+    """Snapshot of this process's time and noise counters."""
     from tracemap.capture.noise import look
 
     return look(os.getpid())
 
 
 def write_span(bundle: Bundle, begin: Look, end: Look, target: Path) -> int:
-    """Write the executions of a bundle's kernels between two looks as a run; returns how many there are.
+    """Write the calls of a bundle's kernels between two snapshots as a run; return their number.
 
-    A row is an execution: from the first call of its workgroups to the end of the last one, and the CPU time of all.
+    A row is one kernel call: its wall time from the first workgroup to the end of the last, and the CPU time of all.
 
     Args:
-        bundle: whose kernels are looked at.
-        begin: what was seen before the first of the calls.
-        end: what was seen behind the last one.
-        target: Parquet, or CSV if it ends in `.csv`.
+        bundle: the bundle whose kernels to include.
+        begin: snapshot before the first call.
+        end: snapshot after the last call.
+        target: Parquet, or CSV if the name ends in `.csv`.
 
     Raises:
         RunEmpty: no kernel of the bundle was called.
@@ -254,25 +262,25 @@ def write_span(bundle: Bundle, begin: Look, end: Look, target: Path) -> int:
     kernels = [kernel.name for kernel in bundle.graph.kernels]
     folder = attached()
     if not any(folder.iterdir()):
-        raise RunEmpty(_NOTHING)
+        raise RunEmpty(_NO_CALLS)
     with open_database() as connection:
         recording = read_recording(folder, {os.getpid(): moment()})
         calls = load_calls(recording, connection)
         calls.create_view("calls")
-        connection.execute("CREATE TEMP TABLE wanted AS SELECT unnest(?) AS kernel", [kernels])
+        connection.execute("CREATE TEMP TABLE bundle_kernels AS SELECT unnest(?) AS kernel", [kernels])
         connection.execute(_EXECUTIONS, {"begin": begin.time_ns, "end": end.time_ns})
         ((count,),) = connection.execute("SELECT count(*) FROM executions").fetchall()
         if not count:
-            raise RunEmpty(_NOTHING)
-        # That this very process has not come to its end is no loss.
-        about = [each for each in recording.diagnostics if each.slug != "program-killed"]
-        header = _header(bundle, begin, end, about)
+            raise RunEmpty(_NO_CALLS)
+        # This process is still running, so the missing end of the recording is not an error.
+        diagnostics = [item for item in recording.diagnostics if item.slug != "program-killed"]
+        header = _header(bundle, begin, end, diagnostics)
         write_run(header, connection.table("executions"), target, force=False)
     return int(count)
 
 
-def _header(bundle: Bundle, begin: Look, end: Look, about: Sequence[Diagnostic]) -> RunHeader:
-    """What is known of this process and its machine; the hook sees kernels: neither whose they are, nor the calls."""
+def _header(bundle: Bundle, begin: Look, end: Look, diagnostics: Sequence[Diagnostic]) -> RunHeader:
+    """Header with the process and its machine. The hook sees kernels only: no functions and no invocations."""
     from msgspec import structs
 
     from tracemap.capture.machine import geometry, line_bytes, measure_peaks, this_machine
@@ -280,17 +288,17 @@ def _header(bundle: Bundle, begin: Look, end: Look, about: Sequence[Diagnostic])
     from tracemap.capture.record import tools_used
     from tracemap.measurements.model import UNTOLD_HEADER, Clock
 
-    disturbance = observed((begin, end), begin.time_ns, end.time_ns)
-    found = disturbed(disturbance) or unseen(disturbance, end.time_ns - begin.time_ns)
+    noise = observed((begin, end), begin.time_ns, end.time_ns)
+    warning = disturbed(noise) or unseen(noise, end.time_ns - begin.time_ns)
     return structs.replace(
         UNTOLD_HEADER,
         bundle=str(bundle.path.resolve()),
         command=tuple(sys.orig_argv),
         clock=Clock.HOST,
-        disturbance=disturbance,
+        disturbance=noise,
         peaks=measure_peaks(),
         tools=tools_used(),
-        diagnostics=(*about, *([] if found is None else [found])),
+        diagnostics=(*diagnostics, *([] if warning is None else [warning])),
         line_bytes=line_bytes(geometry(()).caches),
         machine=this_machine(),
     )
@@ -302,12 +310,12 @@ SELECT 'dispatch' AS kind, kernel, min(start_ns) AS start_ns,
     max(start_ns + duration_ns) - min(start_ns) AS duration_ns, sum(duration_ns)::BIGINT AS cpu_ns,
     any_value(workgroups_x) AS workgroups_x, any_value(workgroups_y) AS workgroups_y,
     any_value(workgroups_z) AS workgroups_z
-FROM calls JOIN (SELECT DISTINCT kernel FROM wanted) USING (kernel)
+FROM calls JOIN (SELECT DISTINCT kernel FROM bundle_kernels) USING (kernel)
 WHERE start_ns BETWEEN $begin AND $end
 GROUP BY process, kernel, workgroups_x, workgroups_y, workgroups_z, call
 ORDER BY start_ns, kernel
 """
-_NOTHING: Final = (
-    "no kernel of the bundle was called in this process; what is loaded before the first `tracemap.recording` is not "
-    "seen: load the module inside of it"
+_NO_CALLS: Final = (
+    "no kernel of the bundle was called in this process; modules loaded before the first `tracemap.recording` are not "
+    "recorded: load the module inside its `with` block"
 )

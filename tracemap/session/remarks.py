@@ -1,4 +1,4 @@
-"""A bundle's remarks of the compiler, ranked by a run."""
+"""`remarks`: the compiler's remarks in a bundle, ranked by the costs of a run."""
 
 from __future__ import annotations
 
@@ -21,62 +21,62 @@ if TYPE_CHECKING:
 
 
 def remarks(bundle: Bundle, run: Path | None, options: RemarksOptions, progress: Progress = no_progress) -> Remarks:
-    """What the compiler said of each kernel, the dearest ops first, and write it where the options name a file.
+    """Rank the compiler's remarks by the cost of their ops, and write them if the options name an output.
 
     Args:
-        bundle: one that was built with remarks.
-        run: what tells the costs; None: the newest run of the bundle, and where there is none the order of the map.
-        options: what is wanted.
-        progress: told what is done.
+        bundle: a bundle that was built with remarks.
+        run: the run with the costs; None: the bundle's newest run, or without a run the order of the map.
+        options: options of `tracemap remarks`.
+        progress: receives the phase of the work.
 
     Raises:
-        BundleInvalid: the bundle keeps no remarks, or damaged ones.
-        UsageInvalid: the run does not have the metric, or one is wanted without a run.
-        TracemapError: as `session.runs.joined` does.
+        BundleInvalid: the bundle has no remarks, or they are damaged.
+        UsageInvalid: the run lacks the metric, or the options name a metric but there is no run.
+        TracemapError: see `session.runs.joined`.
         TargetExists, TargetUnwritable: the output cannot be written.
     """
     from tracemap.reports.remarks import ranked
 
     path = run or newest_run(bundle)
     check_targets(options.output, force=options.force, runs=() if path is None else (path,), bundles=[bundle.path])
-    kept = bundle.remarks()
+    stored = bundle.remarks()
     if path is None:
         if options.metric is not None:
-            raise UsageInvalid(f"--metric {options.metric}: there is no run; record one, or leave it out")
-        found = _in_order(kept)
+            raise UsageInvalid(f"--metric {options.metric}: the bundle has no run; record one, or leave --metric out")
+        ordered = _in_order(stored)
     else:
         costed = joined([path], bundle, options, progress).costed
-        found = ranked(kept, costed, _metric(costed, options.metric), path.name)
+        ordered = ranked(stored, costed, _metric(costed, options.metric), path.name)
     if options.output is not None:
-        write_shown(partial(show_remarks, found, bundle, options), options.output)
-    return found
+        write_shown(partial(show_remarks, ordered, bundle, options), options.output)
+    return ordered
 
 
-def _in_order(kept: Remarks) -> Remarks:
+def _in_order(stored: Remarks) -> Remarks:
     from msgspec import structs
 
     from tracemap.reports.remarks import in_order
 
-    return structs.replace(kept, remarks=in_order(kept.remarks))
+    return structs.replace(stored, remarks=in_order(stored.remarks))
 
 
-def _metric(costed: CostedMap, wanted: str | None) -> MetricTotal:
+def _metric(costed: CostedMap, name: str | None) -> MetricTotal:
     from tracemap.reports.cost_lookup import default_metric
 
-    there = [metric.name for metric in costed.metrics]
-    if wanted is not None and wanted not in there:
-        raise UsageInvalid(f"--metric {wanted}: the run does not have it; it has: {', '.join(there) or 'none'}")
-    if not there:
+    names = [metric.name for metric in costed.metrics]
+    if name is not None and name not in names:
+        raise UsageInvalid(f"--metric {name}: the run lacks this metric; its metrics are: {', '.join(names) or 'none'}")
+    if not names:
         raise UsageInvalid("the run has no metric to rank by")
-    return costed.metrics[default_metric(costed.metrics) if wanted is None else there.index(wanted)]
+    return costed.metrics[default_metric(costed.metrics) if name is None else names.index(name)]
 
 
-def show_remarks(found: Remarks, bundle: Bundle, options: RemarksOptions, out: TextIO) -> None:
+def show_remarks(ranked: Remarks, bundle: Bundle, options: RemarksOptions, out: TextIO) -> None:
     """Write remarks to a stream, in the format of the options."""
 
     def text(stream: TextIO) -> None:
         from tracemap.reports.terminal.remarks import print_remarks
 
-        print_remarks(found, bundle.graph, stream, options)
+        print_remarks(ranked, bundle.graph, stream, options)
 
-    show_as(options.format, out, text, lambda: found)
+    show_as(options.format, out, text, lambda: ranked)

@@ -1,4 +1,4 @@
-"""`report` and `export`: pages, and formats of other tools."""
+"""`report` and `export`: annotated pages, and formats of other tools."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tracemap.errors import UsageInvalid
 from tracemap.options.option import declared_options
 from tracemap.options.results import ExportOptions, ReportOptions
 from tracemap.outputs import is_standard, is_stream, replaced, write_text
-from tracemap.session.overwrite_guard import check_spared, check_targets
+from tracemap.session.overwrite_guard import check_not_inputs, check_targets
 from tracemap.session.runs import Attributed, excerpts, joined_open
 from tracemap.toolchain import Progress, no_progress
 
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 
 
 def report(bundle: Bundle, runs: Sequence[Path], options: ReportOptions, progress: Progress = no_progress) -> None:
-    """Write the page of a bundle.
+    """Write the page of a bundle, with the costs of the runs if any are given.
 
     Raises:
-        TracemapError: as `session.runs.joined_open` and `excerpts` do, where there are runs.
+        TracemapError: see `session.runs.joined_open` and `excerpts`.
         TargetExists, TargetUnwritable: the page cannot be written.
-        UsageInvalid: it would take the place of what is read.
+        UsageInvalid: the page would overwrite an input.
     """
     from tracemap.reports.cost_lookup import CostedMap
     from tracemap.reports.page.render import write_bundle_page
@@ -48,9 +48,9 @@ def report(bundle: Bundle, runs: Sequence[Path], options: ReportOptions, progres
         progress("writing the page")
         write(CostedMap(bundle.graph, None))
         return
-    with joined_open(runs, bundle, options, progress, options.window) as (made, opened):
+    with joined_open(runs, bundle, options, progress, options.window) as (attributed, opened):
         progress("writing the page")
-        write(made.costed, excerpts=partial(excerpts, bundle.graph, opened, options.memory))
+        write(attributed.costed, excerpts=partial(excerpts, bundle.graph, opened, options.memory))
 
 
 # ---- export
@@ -60,34 +60,34 @@ def report(bundle: Bundle, runs: Sequence[Path], options: ReportOptions, progres
 
 @dataclass(frozen=True)
 class Exported:
-    """What is exported: costs joined onto their bundle, as the options say."""
+    """Data to export: an attribution, its open runs, and the options."""
 
-    made: Attributed
+    attributed: Attributed
     runs: Sequence[Path]
     opened: Sequence[Run]
     options: ExportOptions
 
     @cached_property
     def ledger(self) -> Ledger:
-        """Who is charged with what."""
+        """Call stacks and their costs."""
         from tracemap.reports.exports.charges import ledger_of
 
         options = self.options
-        return ledger_of(self.made.bundle.graph, self.made.attribution, options.callers, options.metrics)
+        return ledger_of(self.attributed.bundle.graph, self.attributed.attribution, options.callers, options.metrics)
 
     @cached_property
     def data_flow(self) -> Sequence[tuple[str, str]]:
-        """Which op uses whose result, unless that is to be left out."""
+        """Data flow edges between ops; empty with `--no-data-flow`."""
         from tracemap.session.diff import data_flow_of
 
-        return () if self.options.no_data_flow else data_flow_of(self.made.bundle)
+        return () if self.options.no_data_flow else data_flow_of(self.attributed.bundle)
 
     @property
     def timelines(self) -> Sequence[Sequence[Span]]:
-        """The events of the calls that are to be drawn, of each run."""
+        """Events of the invocations to draw, per run."""
         from tracemap.attribution.timeline import timeline
 
-        graph, asked = self.made.bundle.graph, self.options
+        graph, asked = self.attributed.bundle.graph, self.options
         return [
             timeline(graph, run, asked.invocations, every=asked.all_invocations, memory_mb=asked.memory)
             for run in self.opened
@@ -95,86 +95,91 @@ class Exported:
 
     @property
     def metric_files(self) -> Mapping[int, Path]:
-        """By the number of a metric the file of its own, beside the output: `graph.cpu_ns.json` of `graph.json`."""
+        """File per metric index, next to the output: `graph.cpu_ns.json` for `graph.json`."""
         target, names = self.options.output, [metric.name for metric in self.ledger.metrics]
-        # A name from a table is not made a path of as it is; two that are alike then have their numbers.
+        # Metric names from foreign tables may be unsafe as file names. Names that become equal get their index.
         plain = [re.sub(r"[^A-Za-z0-9_-]", "_", name)[:60] for name in names]
-        unique = [name if plain.count(name) == 1 else f"{name}-{number}" for number, name in enumerate(plain)]
-        return {number: target.with_name(f"{target.stem}.{name}.json") for number, name in enumerate(unique)}
+        unique = [name if plain.count(name) == 1 else f"{name}-{index}" for index, name in enumerate(plain)]
+        return {index: target.with_name(f"{target.stem}.{name}.json") for index, name in enumerate(unique)}
 
 
-def _pprof(what: Exported) -> bytes:
+def _pprof(exported: Exported) -> bytes:
     from tracemap.reports.exports.pprof import pprof
 
-    return pprof(what.ledger)
+    return pprof(exported.ledger)
 
 
-def _callgrind(what: Exported) -> str:
+def _callgrind(exported: Exported) -> str:
     from tracemap.reports.exports.callgrind import callgrind
 
-    return callgrind(what.ledger, what.options.self_cost)
+    return callgrind(exported.ledger, exported.options.self_cost)
 
 
-def _speedscope(what: Exported) -> str:
-    """With profiles of a timeline where calls are named."""
+def _speedscope(exported: Exported) -> str:
+    """The profile; with timelines if the options name invocations."""
     from tracemap.reports.exports.speedscope import speedscope
 
-    drawn = what.options.invocations or what.options.all_invocations
-    return speedscope(what.ledger, what.timelines if drawn else ())
+    draws_timelines = exported.options.invocations or exported.options.all_invocations
+    return speedscope(exported.ledger, exported.timelines if draws_timelines else ())
 
 
-def _perfetto(what: Exported) -> bytes:
+def _perfetto(exported: Exported) -> bytes:
     from tracemap.reports.exports.perfetto import perfetto
 
-    return perfetto(what.made.bundle.graph, what.made.attribution, what.timelines)
+    return perfetto(exported.attributed.bundle.graph, exported.attributed.attribution, exported.timelines)
 
 
-def _network(what: Exported) -> networkx.DiGraph[str]:
+def _network(exported: Exported) -> networkx.DiGraph[str]:
     from tracemap.reports.exports.network import network_of
 
-    return network_of(what.ledger, what.data_flow)
+    return network_of(exported.ledger, exported.data_flow)
 
 
-def _graphml(what: Exported) -> bytes:
+def _graphml(exported: Exported) -> bytes:
     from tracemap.reports.exports.network import graphml
 
-    return graphml(_network(what))
+    return graphml(_network(exported))
 
 
-def _dot(what: Exported) -> str:
+def _dot(exported: Exported) -> str:
     from tracemap.reports.exports.network import dot
 
-    return dot(_network(what), what.ledger)
+    return dot(_network(exported), exported.ledger)
 
 
-def _model_explorer(what: Exported) -> str:
-    """The graph; beside it, unless it is printed, lie the data of each metric."""
+def _model_explorer(exported: Exported) -> str:
+    """The graph. Unless it goes to a stream, the data of every metric are written to files next to it."""
     from tracemap.reports.exports.model_explorer import collection_json, node_data_json
 
-    graph = collection_json(what.made.bundle.graph, what.data_flow, {})
-    beside = {} if is_stream(what.options.output) else what.metric_files
-    check_targets(*beside.values(), force=what.options.force, runs=what.runs, bundles=[what.made.bundle.path])
-    for number, target in beside.items():
-        write_text(node_data_json(what.ledger, number), target)
+    graph = collection_json(exported.attributed.bundle.graph, exported.data_flow, {})
+    metric_files = {} if is_stream(exported.options.output) else exported.metric_files
+    check_targets(
+        *metric_files.values(),
+        force=exported.options.force,
+        runs=exported.runs,
+        bundles=[exported.attributed.bundle.path],
+    )
+    for index, target in metric_files.items():
+        write_text(node_data_json(exported.ledger, index), target)
     return graph
 
 
-def _csv(what: Exported) -> str:
+def _csv(exported: Exported) -> str:
     from tracemap.reports.csv_tables import attribution_csv
 
-    return attribution_csv(what.made.bundle.graph, what.made.attribution)
+    return attribution_csv(exported.attributed.bundle.graph, exported.attributed.attribution)
 
 
-def _parquet(what: Exported) -> None:
+def _parquet(exported: Exported) -> None:
     from tracemap.reports.exports.parquet import write_parquet
 
-    write_parquet(what.made.bundle.graph, what.made.attribution, what.options.output)
+    write_parquet(exported.attributed.bundle.graph, exported.attributed.attribution, exported.options.output)
 
 
-def _google_benchmark(what: Exported) -> str:
+def _google_benchmark(exported: Exported) -> str:
     from tracemap.reports.exports.google_benchmark import google_benchmark
 
-    return google_benchmark(what.ledger)
+    return google_benchmark(exported.ledger)
 
 
 _STACKS: Final = ("metrics", "callers")
@@ -183,7 +188,7 @@ _CALLS: Final = ("invocations", "all_invocations")
 
 @dataclass(frozen=True, slots=True)
 class _Format:
-    """What makes a format (None: it has written its file itself), and which options of single formats it has."""
+    """An export format: its writer, which returns None if it writes the file itself, and its own options."""
 
     make: Callable[[Exported], str | bytes | None]
     options: tuple[str, ...] = ()
@@ -209,39 +214,40 @@ def export(
 ) -> Attributed:
     """Join runs (tables or `.ireeprof`) onto their bundle, and write their costs in another tool's format.
 
-    Without a bundle it is that of the options; without that, it is found from the first run.
+    If `bundle` is None, the options name the bundle, or it is found from the first run.
 
     Raises:
-        TracemapError: as `session.runs.joined` and `graph.bundle.load` do.
+        TracemapError: see `session.runs.joined` and `graph.bundle.load`.
         TargetExists, TargetUnwritable: the file cannot be written.
-        ToolMissing: a package that the format needs is not installed, or what parses the model for its data flow.
-        UsageInvalid: an option that the format does not have; a metric that the run does not have, or whose amounts
-            the format cannot hold.
+        ToolMissing: a package for the format, or the compiler to parse the model for its data flow, is not installed.
+        UsageInvalid: the format lacks an option, or the run a metric, or the format cannot represent its amounts.
     """
     from tracemap.graph.bundle import load
 
-    form = _FORMATS[options.to]
-    _check_options(options, form)
+    format_ = _FORMATS[options.to]
+    _check_options(options, format_)
     if bundle is None and options.map is not None:
         bundle = load(options.map)
     check_targets(options.output, force=options.force, runs=runs, bundles=[] if bundle is None else [bundle.path])
-    with joined_open(runs, bundle, options, progress, options.window) as (made, opened):
-        check_spared(options.output, bundles=[made.bundle.path])  # one that was named is looked at before any work
+    with joined_open(runs, bundle, options, progress, options.window) as (attributed, opened):
+        check_not_inputs(options.output, bundles=[attributed.bundle.path])  # a named bundle was checked before any work
         progress("writing")
-        content = form.make(Exported(made, runs, opened, options))
+        content = format_.make(Exported(attributed, runs, opened, options))
     if content is not None:
         with replaced(options.output) as temporary:
             temporary.write_bytes(content if isinstance(content, bytes) else content.encode(errors="replace"))
-    return made
+    return attributed
 
 
-def _check_options(options: ExportOptions, form: _Format) -> None:
-    """Refuse what has no effect on the format, rather than write something else than was asked for."""
-    if is_standard(options.output) and not form.is_text:
-        raise UsageInvalid(f"{options.to} is no text, and is not printed: name a file with -o")
-    of_formats = {name for each in _FORMATS.values() for name in each.options}
+def _check_options(options: ExportOptions, format_: _Format) -> None:
+    """Reject options that have no effect on the format."""
+    if is_standard(options.output) and not format_.is_text:
+        raise UsageInvalid(f"{options.to} is a binary format and cannot be printed: name a file with -o")
+    format_options = {name for other in _FORMATS.values() for name in other.options}
     for declared in declared_options(ExportOptions):
-        given = getattr(options, declared.name) != declared.default
-        if declared.name in of_formats.difference(form.options) and given:
-            have = ", ".join(name for name, each in _FORMATS.items() if declared.name in each.options)
-            raise UsageInvalid(f"{options.to} has no {declared.names[0]}, which is of {have}: leave it out")
+        is_set = getattr(options, declared.name) != declared.default
+        if declared.name in format_options.difference(format_.options) and is_set:
+            formats = ", ".join(name for name, other in _FORMATS.items() if declared.name in other.options)
+            raise UsageInvalid(
+                f"{declared.names[0]} applies to {formats}, not to {options.to}: leave {declared.names[0]} out"
+            )

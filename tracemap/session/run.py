@@ -1,4 +1,4 @@
-"""`run` and `benchmark`: functions of a bundle called or timed."""
+"""`run` and `benchmark`: call or time the functions of a bundle."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tracemap.options.measure import BenchmarkOptions, RunOptions
 from tracemap.outputs import show_as
 from tracemap.owned.home import temporary_folder
 from tracemap.sanitize import lines_for_terminal
-from tracemap.session.overwrite_guard import check_spared
+from tracemap.session.overwrite_guard import check_not_inputs
 from tracemap.session.programs import program_of
-from tracemap.session.runs import damage_named, whole_program
+from tracemap.session.runs import check_damage_on_failure, unchanged_module
 from tracemap.toolchain import Progress, no_progress
 from tracemap.units import UNKNOWN, listed
 
@@ -29,21 +29,21 @@ if TYPE_CHECKING:
 
 # ---- benchmark
 #
-# A bundle's functions timed, as IREE's own tool does.
+# Time a bundle's functions with IREE's own tool.
 
 
 def benchmark(
     bundle: Bundle, options: BenchmarkOptions, progress: Progress = no_progress, values: Sequence[object] = ()
 ) -> Timed:
-    """Time a function, or where none of several is named all that take no inputs.
+    """Time the function that the options name; without a name, the only one, or all that take no inputs.
 
-    `values`: inputs that no text can hold, such as arrays, one per argument; none: the options' inputs.
+    `values`: inputs that are not text, such as arrays, one per argument; empty: the inputs in the options.
 
     Raises:
-        FunctionUnknown: no such function, or several and none named.
-        InputInvalid: the inputs do not fit, or cannot be made up.
+        FunctionUnknown: there is no such function, or several, and the options name none.
+        InputInvalid: the inputs do not match the arguments, or cannot be made up.
         ProgramFailed: the program failed.
-        UsageInvalid: options or flags that do not go together.
+        UsageInvalid: the options or flags cannot be combined.
         BundleInvalid, ToolFailed, ToolMissing: the module cannot be compiled with repeated dispatches.
         BundleInvalid: the program failed, and the bundle's module is damaged.
     """
@@ -59,33 +59,34 @@ def benchmark(
 
             progress("compiling with repeated dispatches")
             flags = bundle.graph.module.flags
-            with damage_named(bundle):
+            with check_damage_on_failure(bundle):
                 module = build_repeated(bundle.configured(), flags, folder, options.dispatch_repeat)
             calls = [call.with_module(bundle.module_path, module) for call in calls]
         progress(f"timing {listed([call.entry.name for call in calls])}")
-        with whole_program(bundle):
+        with unchanged_module(bundle):
             return timed(calls, options, folder)
 
 
-def show_times(made: Timed, options: BenchmarkOptions, out: TextIO) -> None:
+def show_times(times: Timed, options: BenchmarkOptions, out: TextIO) -> None:
     """Write times to a stream, in the format of the options."""
 
     def text(stream: TextIO) -> None:
-        stream.write(lines_for_terminal(f"{made.clocks}\n{made.table}"))
+        stream.write(lines_for_terminal(f"{times.clocks}\n{times.table}"))
 
-    show_as(options.format, out, text, lambda: made.report)
+    show_as(options.format, out, text, lambda: times.report)
 
 
 # ---- run
 #
-# A bundle's functions called once: their outputs.
+# Call a bundle's functions once, and print, write or compare their outputs.
 
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """A function that was called: with what, and what became of it.
+    """Result of a function's call.
 
-    `printed`: by IREE's program; `outputs`: where they were read; `compared`: where something was expected of them.
+    `printed`: output of IREE's program; `outputs`: arrays, if they were read; `compared`: results of the comparison,
+    if outputs were expected.
     """
 
     function: str
@@ -103,23 +104,23 @@ def run(
     *,
     arrays: bool = False,
 ) -> Iterator[Ran]:
-    """Call a function, or where none of several is named all that take no inputs, one after the other.
+    """Call the function that the options name; without a name, the only one, or all that take no inputs, in order.
 
     Args:
-        bundle: whose functions they are.
-        options: what was asked for.
-        progress: told what is done.
-        values: inputs that no text can hold, such as arrays, one per argument; none: the options' inputs.
-        arrays: read the outputs, of one function, whatever else becomes of them.
+        bundle: the bundle.
+        options: options of `tracemap run`.
+        progress: receives the phase of the work.
+        values: inputs that are not text, such as arrays, one per argument; empty: the inputs in the options.
+        arrays: always read the outputs as arrays; requires a single function.
 
     Raises:
         BundleInvalid: the program failed, and the bundle's module is damaged.
-        FunctionUnknown: no such function, or several and none named.
-        InputInvalid: the inputs do not fit, or cannot be made up.
-        OutputInvalid: an output is to be read, or compared, that no array holds.
+        FunctionUnknown: there is no such function, or several, and the options name none.
+        InputInvalid: the inputs do not match the arguments, or cannot be made up.
+        OutputInvalid: an output cannot be read as an array.
         ProgramFailed: the program failed.
         TargetExists, TargetUnwritable: an output cannot be written.
-        UsageInvalid: options or flags that do not go together.
+        UsageInvalid: the options or flags cannot be combined.
     """
     from tracemap.capture.calling import make_calls
     from tracemap.capture.expected import asked_of
@@ -128,52 +129,56 @@ def run(
     with temporary_folder() as folder:
         progress("making inputs")
         calls = make_calls(program_of(bundle, options), options, RUN_TOOL, folder, values)
-        every = [asked_of(call, options) for call in calls]
-        if len(calls) > 1 and (arrays or every[0][1].targets or every[0][1].expected):
+        planned_calls = [asked_of(call, options) for call in calls]
+        if len(calls) > 1 and (arrays or planned_calls[0][1].targets or planned_calls[0][1].expected):
             names = listed([function.name for function in bundle.graph.functions])
-            raise FunctionUnknown(f"outputs are those of one function; name it with --function: {names}")
-        _check_tolerance(options, every[0][1])
-        check_spared(*(Path(target[1:]) for target in every[0][1].targets if target[1:]), bundles=[bundle.path])
-        with whole_program(bundle):
-            for call, asked in every:
+            raise FunctionUnknown(f"several functions have outputs; select one with --function: {names}")
+        _check_tolerance(options, planned_calls[0][1])
+        check_not_inputs(
+            *(Path(target[1:]) for target in planned_calls[0][1].targets if target[1:]), bundles=[bundle.path]
+        )
+        with unchanged_module(bundle):
+            for call, asked in planned_calls:
                 progress(f"calling {call.entry.name}")
-                yield _ran(call, asked, options, folder, arrays=arrays or bool(asked.expected))
+                yield _run_call(call, asked, options, folder, arrays=arrays or bool(asked.expected))
 
 
 def _check_tolerance(options: RunOptions, asked: Asked) -> None:
-    given = options.exact or options.atol is not UNKNOWN or options.rtol is not UNKNOWN
-    if given and not asked.expected:
-        raise UsageInvalid("--atol, --rtol and --exact are for outputs that are compared: pass --expected-output too")
+    has_tolerance = options.exact or options.atol is not UNKNOWN or options.rtol is not UNKNOWN
+    if has_tolerance and not asked.expected:
+        raise UsageInvalid("--atol, --rtol and --exact need an output to compare: pass --expected-output too")
 
 
-def _ran(call: Call, asked: Asked, options: RunOptions, folder: Path, *, arrays: bool) -> Ran:
+def _run_call(call: Call, asked: Asked, options: RunOptions, folder: Path, *, arrays: bool) -> Ran:
     from tracemap.capture.expected import compared, expected_arrays
     from tracemap.capture.outputs import called_for_arrays, check_number, laid_aside, run_call
 
     check_number(call, asked.targets, "--output")
     check_number(call, asked.expected, "--expected-output")
-    said = tuple(given.said for given in call.inputs)
+    inputs = tuple(item.said for item in call.inputs)
     with laid_aside(asked.targets, folder, force=options.force) as targets:
         if not arrays:
-            return Ran(call.entry.name, said, run_call(call, targets), (), ())
-        _check_kept(asked.targets)
+            return Ran(call.entry.name, inputs, run_call(call, targets), (), ())
+        _check_npy_targets(asked.targets)
         outputs = called_for_arrays(call, folder)
-        for place, target in enumerate(targets):
+        for index, target in enumerate(targets):
             if target:
-                _keep(folder / f"array{place}.npy", Path(target[1:]), asked.targets[place])
-    wanted = expected_arrays(asked.expected, outputs) if asked.expected else []
-    about = compared(outputs, wanted, asked.tolerance) if wanted else ()
-    return Ran(call.entry.name, said, "", tuple(outputs), about)
+                _copy_array(folder / f"array{index}.npy", Path(target[1:]), asked.targets[index])
+    expected = expected_arrays(asked.expected, outputs) if asked.expected else []
+    results = compared(outputs, expected, asked.tolerance) if expected else ()
+    return Ran(call.entry.name, inputs, "", tuple(outputs), results)
 
 
-def _check_kept(targets: Sequence[str]) -> None:
-    """Refuse what cannot be done with outputs that are read, too."""
+def _check_npy_targets(targets: Sequence[str]) -> None:
+    """Reject destinations of outputs that are read as arrays, unless they are .npy files."""
     for target in targets:
         if target and not (target.startswith("@") and target.endswith(".npy")):
-            raise UsageInvalid(f"--output={target}: outputs that are compared can be kept as @FILE.npy only")
+            raise UsageInvalid(f"--output={target}: outputs that are compared can only be written as @FILE.npy")
 
 
-def _keep(written: Path, kept: Path, target: str) -> None:
-    if not written.is_file():
-        raise UsageInvalid(f"--output={target}: numpy's files do not hold elements of this type")
-    shutil.copyfile(written, kept)
+def _copy_array(array: Path, destination: Path, target: str) -> None:
+    if not array.is_file():
+        raise UsageInvalid(
+            f"--output={target}: .npy files cannot hold this element type; write @FILE.bin without --expected-output"
+        )
+    shutil.copyfile(array, destination)

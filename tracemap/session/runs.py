@@ -1,4 +1,4 @@
-"""Opening of runs and of the bundle they belong to."""
+"""Opening of runs, search for their bundle, and the join of both."""
 
 from __future__ import annotations
 
@@ -52,20 +52,20 @@ if TYPE_CHECKING:
 
 # ---- damage
 #
-# Modules that a bundle keeps and that are damaged or others: called so, by the file's name.
+# Checks of a bundle's modules, so that messages name the damaged file.
 
 
 _CHUNK = 1 << 20
 
 
 @contextmanager
-def damage_named(*bundles: Bundle) -> Iterator[None]:
-    """Where a module cannot be read or compiled, look whether that is for a file of a bundle that is damaged.
+def check_damage_on_failure(*bundles: Bundle) -> Iterator[None]:
+    """If a module cannot be read or compiled, check whether a damaged file of a bundle is the cause.
 
-    Only then: to read all of them takes as long as what is done with them.
+    The files are checked only after a failure, since checking takes as long as the work itself.
 
     Raises:
-        BundleInvalid: it is.
+        BundleInvalid: a file of a bundle is damaged.
     """
     try:
         yield
@@ -76,20 +76,20 @@ def damage_named(*bundles: Bundle) -> Iterator[None]:
 
 
 @contextmanager
-def whole_program(bundle: Bundle) -> Iterator[Callable[[], None]]:
-    """Work with a bundle's compiled module, which has to be what the build wrote: what another one does is not its.
+def unchanged_module(bundle: Bundle) -> Iterator[Callable[[], None]]:
+    """Check that a bundle's compiled module is the one that the build wrote, at the start and at the end.
 
-    Yields what looks whether it still is, for those who keep what they saw; at the end that is looked at anyway.
+    Yields a function that repeats the check, for callers that store results before the end.
 
     Raises:
-        BundleInvalid: it is another, or damaged, or was changed or replaced meanwhile.
+        BundleInvalid: the module is damaged, comes from another build, or was changed or replaced meanwhile.
     """
     _check_program(bundle)
-    begun = _state_of(bundle)
+    initial = _state_of(bundle)
 
     def check() -> None:
-        if _state_of(bundle) != begun:
-            raise BundleInvalid(f"{bundle.module_path}: was changed or replaced while it ran; do it again")
+        if _state_of(bundle) != initial:
+            raise BundleInvalid(f"{bundle.module_path}: was changed or replaced while it ran; repeat the command")
 
     try:
         yield check
@@ -102,28 +102,26 @@ def whole_program(bundle: Bundle) -> Iterator[Callable[[], None]]:
 
 
 def _state_of(bundle: Bundle) -> tuple[int, ...]:
-    """What changes where a file is replaced or written to; nothing where it is not there."""
+    """Identity of the module's file, which changes when the file is written or replaced; () if it does not exist."""
     try:
-        about = bundle.module_path.stat()
+        status = bundle.module_path.stat()
     except OSError:
         return ()
-    return about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _check_program(bundle: Bundle) -> None:
     path = bundle.module_path
     if not path.exists():
-        raise BundleInvalid(f"{path}: is not there; build the bundle again")
+        raise BundleInvalid(f"{path}: does not exist; build the bundle again")
     with opened(path, BundleInvalid) as file:
-        if os.fstat(file.fileno()).st_size > free_memory():  # it may run, and to look through it may take for ever
+        if os.fstat(file.fileno()).st_size > free_memory():  # it may still run, and hashing it would take too long
             return
-        found = hashlib.sha256()
+        digest = hashlib.sha256()
         while chunk := file.read(_CHUNK):
-            found.update(chunk)
-    if found.hexdigest() != bundle.graph.module.sha256:
-        raise BundleInvalid(
-            f"{path}: another module, or damaged: its bytes are not those that the build wrote; build the bundle again"
-        )
+            digest.update(chunk)
+    if digest.hexdigest() != bundle.graph.module.sha256:
+        raise BundleInvalid(f"{path}: is damaged, or comes from a different build; build the bundle again")
 
 
 def _check_size(bundle: Bundle, cause: Exception) -> None:
@@ -149,22 +147,22 @@ def _check_modules(bundle: Bundle, cause: Exception) -> None:
             if data:
                 parse_model(MlirParser(), data)
         except ModelInvalid as damage:
-            said = str(damage).removeprefix("-:")
-            raise BundleInvalid(f"{bundle.path / name}: damaged ({said}); build the bundle again") from cause
+            reason = str(damage).removeprefix("-:")
+            raise BundleInvalid(f"{bundle.path / name}: is damaged ({reason}); build the bundle again") from cause
         except BundleInvalid:
-            continue  # it is not kept
+            continue  # the bundle does not contain this file
 
 
 # ---- launched
 #
-# Runs that tell the order in which kernels were launched, and not from where: their rows get their sites.
+# Runs with the order of kernel launches but without dispatch sites: their rows get sites from the order.
 
 
-_UNTOLD: Final = -1
-"""Stands in a table for a number of a call that is not known."""
+_UNKNOWN_INVOCATION: Final = -1
+"""Marks an unknown invocation in the table of launches."""
 _KERNELS: Final = f"SELECT kernel FROM {{rows}} WHERE {LAUNCH} IS NOT NULL ORDER BY {LAUNCH}"
 _SITED: Final = f"""
-SELECT event.* EXCLUDE ({LAUNCH}), kind_of.site, nullif(launch.invocation, {_UNTOLD}) AS invocation,
+SELECT event.* EXCLUDE ({LAUNCH}), kind_of.site, nullif(launch.invocation, {_UNKNOWN_INVOCATION}) AS invocation,
     coalesce(kind_of.loading, event.start_ns < {{loaded_ns}}, false) AS warmup
 FROM {{rows}} AS event LEFT JOIN launches AS launch ON launch.number = event.{LAUNCH}
     LEFT JOIN launch_kinds AS kind_of ON kind_of.number = launch.kind
@@ -173,13 +171,13 @@ ORDER BY event.start_ns, event.{LAUNCH}
 _UNSITED: Final = f"SELECT * EXCLUDE ({LAUNCH}) FROM {{rows}} ORDER BY start_ns, {LAUNCH}"
 
 
-def with_sites(run: Run, graph: TraceGraph, folder: Path) -> Run:
-    """A run whose dispatches have the sites that their order leaves for them; itself, if it tells no order.
+def add_sites_from_order(run: Run, graph: TraceGraph, folder: Path) -> Run:
+    """Add dispatch sites to a run, inferred from the order of its launches; other runs are returned unchanged.
 
     Args:
         run: the run.
         graph: the map of the program that ran.
-        folder: where the table is put; it is made, and must stay as long as the run.
+        folder: folder to create for the new table; it must exist as long as the run is used.
     """
     if not run.tells_order:
         return run
@@ -191,25 +189,25 @@ def with_sites(run: Run, graph: TraceGraph, folder: Path) -> Run:
         try:
             order = ordered(graph, kernels)
         except OrderUntold as why:
-            text = f"{why}: which site of a shared kernel a launch was of is not known"
+            text = f"{why}: the dispatch site of launches of shared kernels is unknown"
             return with_events(
-                run, _saying(run.header, "launches-astray", text), connection.sql(_UNSITED.format(rows=rows)), folder
+                run, _with_note(run.header, "launches-astray", text), connection.sql(_UNSITED.format(rows=rows)), folder
             )
-        names = ["|".join(kind.sites) for kind in order.kinds]  # what the column of sites has for each
+        names = ["|".join(kind.sites) for kind in order.kinds]  # cells of the column `site`
         _fill(connection, order, names)
         sited = connection.sql(_SITED.format(rows=rows, loaded_ns=_loaded_ns(connection, rows, order)))
-        found = with_events(run, _header(run.header, order), sited, folder)
+        sited_run = with_events(run, _header(run.header, order), sited, folder)
     choices = {name: kind.sites for name, kind in zip(names, order.kinds, strict=True) if len(kind.sites) > 1}
-    return replace(found, site_choices=tuple(choices.items()))
+    return replace(sited_run, site_choices=tuple(choices.items()))
 
 
 def _fill(connection: duckdb.DuckDBPyConnection, order: Order, names: Sequence[str]) -> None:
-    """Make the tables of what launches were."""
+    """Create the tables of launches and of their kinds."""
     import numpy as np
 
     kinds = [(number, name or None, order.kinds[number].loading) for number, name in enumerate(names)]
     fill(connection, "launch_kinds", {"number": "BIGINT", "site": "VARCHAR", "loading": "BOOLEAN"}, kinds)
-    invocations = [_UNTOLD if each is None else each for each in order.invocations()]
+    invocations = [_UNKNOWN_INVOCATION if index is None else index for index in order.invocations()]
     numbers = np.arange(len(invocations))
     columns = {"number": numbers, "kind": np.array(order.numbers), "invocation": np.array(invocations)}
     connection.register("launches", columns)
@@ -220,10 +218,10 @@ _TRANSFERS: Final = f"SELECT start_ns FROM {{rows}} WHERE {LAUNCH} IS NULL AND s
 
 
 def _loaded_ns(connection: duckdb.DuckDBPyConnection, rows: str, order: Order) -> int:
-    """When the first call began: copies and fills before, as of parameters, are of the program's loading.
+    """Start of the first invocation; earlier copies and fills, such as those of parameters, belong to loading.
 
-    A call may begin with some of its own: no more than any other call has between the last launch before it and its
-    first. Of one call alone nothing tells, and none is taken for its own but those behind what runs at load.
+    An invocation may begin with copies of its own: at most as many as any other invocation has between the previous
+    launch and its first launch. With a single invocation, all copies after the launches at load time count as its own.
     """
     import numpy as np
 
@@ -241,68 +239,68 @@ def _loaded_ns(connection: duckdb.DuckDBPyConnection, rows: str, order: Order) -
 
 
 def _since_loading(order: Order, starts: npt.NDArray[Any]) -> int:
-    """When the last launch before all calls began; before everything where there is none."""
+    """Start of the last launch at load time; a time before all events if there is none."""
     loading = [kind.loading for kind in order.kinds]
     loaded = [place for place, number in enumerate(order.numbers) if loading[number]]
     return int(starts[loaded[-1]]) if loaded else -(2**62)
 
 
-def _saying(header: RunHeader, slug: str, text: str) -> RunHeader:
+def _with_note(header: RunHeader, slug: str, text: str) -> RunHeader:
     return structs.replace(header, diagnostics=(*header.diagnostics, Diagnostic(slug, text)))
 
 
 def _header(header: RunHeader, order: Order) -> RunHeader:
-    """The header, with what was found."""
-    text = "which site a kernel was launched from is inferred from the order of the launches"
+    """The header with the number of invocations and a note on how sites were found."""
+    text = "dispatch sites are inferred from the order of the launches"
     if not order.whole:
-        text += "; they do not begin with a call or do not end with one, so they are taken for a part of the run's"
+        text += "; the first or last invocation is incomplete, so the launches count as a part of the run"
     if order.filtered:
-        text += "; kernels of which there is no launch at all are taken for left out"
-    return structs.replace(_saying(header, "sites-by-order", text), iterations=order.calls)
+        text += "; kernels without any launch count as filtered out"
+    return structs.replace(_with_note(header, "sites-by-order", text), iterations=order.calls)
 
 
 # ---- runs
 #
-# Runs opened, their bundle found, and joined with it.
+# Open runs, find their bundle, and join both.
 
 
 @dataclass(frozen=True)
 class Attributed:
-    """An attribution and the bundle that it speaks of."""
+    """An attribution and its bundle."""
 
     bundle: Bundle
     attribution: Attribution
 
     @cached_property
     def costed(self) -> CostedMap:
-        """Both, as reports look things up in them: what one report has found, the next one need not look for."""
+        """Cached lookups over both for reports, so that several reports share them."""
         from tracemap.reports.cost_lookup import CostedMap
 
         return CostedMap(self.bundle.graph, self.attribution)
 
 
 class JoinOptions(Protocol):
-    """How runs are joined: what the options of every command say that does so."""
+    """Options for joining runs, which all commands that do so have."""
 
     @property
     def rule(self) -> Rule | None:
-        """How a site's cost is split over its members; None: what the runs allow."""
+        """How to split a dispatch's cost over its ops; None: the best rule that the runs allow."""
 
     @property
     def keep_disturbed(self) -> bool:
-        """Whether what calls take beyond their fence is split, too."""
+        """Whether to attribute outlier time to ops as well."""
 
     @property
     def allow_mismatch(self) -> bool:
-        """Whether a run of another module is joined."""
+        """Whether to accept a run recorded from a different build."""
 
     @property
     def dispatch(self) -> str:
-        """The kernel of files of runs that name none."""
+        """Kernel of run files that name none."""
 
     @property
     def memory(self) -> int:
-        """Megabytes for the rows of runs; 0: what the machine can spare."""
+        """Megabytes for the rows of runs; 0: the default limit."""
 
 
 def joined(
@@ -314,15 +312,15 @@ def joined(
     series: bool = False,
     peaks: Peaks | None = None,
 ) -> Attributed:
-    """Join runs onto a bundle, as the options say; without one it is found from the first run.
+    """Join runs onto a bundle; if `bundle` is None, it is found from the first run.
 
-    `series`: what ops cost in each single invocation is kept, too. `peaks`: see `told_peaks`.
+    `series`: also keep the costs of ops in every single invocation. `peaks`: see `common_peaks`.
 
     Raises:
-        TracemapError: as `opened_runs`, `find_bundle`, `graph.bundle.load` and `attribution.attribute.attribute` do.
+        TracemapError: see `opened_runs`, `find_bundle`, `graph.bundle.load` and `attribution.attribute.attribute`.
     """
-    with joined_open(runs, bundle, options, progress, series=series, peaks=peaks) as (made, _):
-        return made
+    with joined_open(runs, bundle, options, progress, series=series, peaks=peaks) as (attributed, _):
+        return attributed
 
 
 @contextmanager
@@ -336,25 +334,22 @@ def joined_open(
     series: bool = False,
     peaks: Peaks | None = None,
 ) -> Iterator[tuple[Attributed, Sequence[Run]]]:
-    """The same, and the runs, for as long as they are open: one that came through a pipe cannot be read again.
-
-    Of each run only the calls of a window are looked at.
-    """
+    """Like `joined`, for a time window of the runs; also yields the open runs, since pipes cannot be read again."""
     from tracemap.attribution.attribute import attribute
     from tracemap.graph.bundle import load
     from tracemap.machine.images import read_images
 
     progress("opening the runs")
-    with opened_runs(runs, window, options.dispatch) as found:
-        of_runs = bundle or load(find_bundle(found[0], runs[0]))
-        progress("joining events to sites")
-        images = cache(partial(read_images, of_runs.module_path))
-        with placed_runs(found, of_runs.graph, images) as opened:
-            request = request_of(of_runs, opened, options, images, series=series, peaks=peaks)
-            yield Attributed(of_runs, attribute(request)), opened
+    with opened_runs(runs, window, options.dispatch) as opened_files:
+        bundle = bundle or load(find_bundle(opened_files[0], runs[0]))
+        progress("joining events to dispatch sites")
+        images = cache(partial(read_images, bundle.module_path))
+        with resolved_runs(opened_files, bundle.graph, images) as placed:
+            request = attribution_request(bundle, placed, options, images, series=series, peaks=peaks)
+            yield Attributed(bundle, attribute(request)), placed
 
 
-def request_of(
+def attribution_request(
     bundle: Bundle,
     opened: Sequence[Run],
     options: JoinOptions,
@@ -363,9 +358,9 @@ def request_of(
     series: bool = False,
     peaks: Peaks | None = None,
 ) -> Request:
-    """What is asked of attribution: opened runs onto a bundle, whose machine code `images` reads."""
+    """Attribution request for open runs and a bundle; `images` reads the bundle's machine code."""
     from tracemap.attribution.attribute import Request
-    from tracemap.session.programs import numbers_of_kernels
+    from tracemap.session.programs import constants_by_site
 
     return Request(
         bundle.graph,
@@ -380,41 +375,42 @@ def request_of(
         peaks=peaks,
         kept=bundle.estimates,
         keep=partial(_keep_estimates, bundle),
-        numbers=partial(numbers_of_kernels, bundle, opened),
+        numbers=partial(constants_by_site, bundle, opened),
     )
 
 
-def _keep_estimates(bundle: Bundle, made: KeptEstimates) -> None:
-    """Keep estimates of kernels in the bundle; where that may not be written they are made again the next time."""
+def _keep_estimates(bundle: Bundle, estimates: KeptEstimates) -> None:
+    """Store cost estimates of kernels in the bundle, if it is writable; otherwise the next command repeats them."""
     from tracemap.codec import encode
     from tracemap.graph.bundle import ESTIMATES_NAME, inside
     from tracemap.outputs import replaced
 
-    with suppress(OSError, TracemapError), replaced(inside(bundle.path, ESTIMATES_NAME)) as written:
-        written.write_bytes(encode(made))
+    with suppress(OSError, TracemapError), replaced(inside(bundle.path, ESTIMATES_NAME)) as temporary:
+        temporary.write_bytes(encode(estimates))
 
 
-def told_peaks(runs: Sequence[Path]) -> Peaks | None:
-    """The machine's limits by all of several runs, for those that are compared; None where no file of ours tells any.
+def common_peaks(runs: Sequence[Path]) -> Peaks | None:
+    """Common peaks of the machine for runs that are compared; None if no run file contains peaks.
 
-    Each look at them gives other ones. Split by its own, the ops of each run would differ by that.
+    Every measurement of the peaks differs. If the costs of every run were split by its own peaks, ops would differ
+    because of that.
     """
     from tracemap.attribution.weights import best_peaks
     from tracemap.measurements.runfile import read_run
 
-    found = []
+    peaks = []
     for run in runs:
         if is_file(str(run)):
-            with suppress(TracemapError):  # what is wrong with it is said where it is joined
-                found.append(read_run(run).header.peaks)
-    return best_peaks(found) if found else None
+            with suppress(TracemapError):  # the join reports errors of the run
+                peaks.append(read_run(run).header.peaks)
+    return best_peaks(peaks) if peaks else None
 
 
 def excerpts(graph: TraceGraph, opened: Sequence[Run], memory_mb: int) -> list[Excerpt]:
-    """Of each opened run the calls that a page has room for, event by event.
+    """Events of the invocations that fit on a page, per open run.
 
     Raises:
-        RunInvalid: a cell is not what its column says.
+        RunInvalid: a cell does not have the type of its column.
     """
     from tracemap.attribution.timeline import excerpt
     from tracemap.reports.page.timeline_tab import MOST_SPANS
@@ -424,13 +420,13 @@ def excerpts(graph: TraceGraph, opened: Sequence[Run], memory_mb: int) -> list[E
 
 @contextmanager
 def opened_runs(paths: Sequence[Path], window: Window = ALL, dispatch: str = "") -> Iterator[list[Run]]:
-    """Open runs, or of each the calls of a window; `dispatch` is the kernel of files that name none.
+    """Open runs, or a time window of them; `dispatch` is the kernel of files that name none.
 
-    What has to be converted (`.ireeprof`) or cut lies in a temporary folder for as long as they are used.
+    Converted (`.ireeprof`) and cut runs lie in a temporary folder until the context ends.
 
     Raises:
-        UsageInvalid: there is no run.
-        TracemapError: as `capture.open_run.open_run` and `measurements.window.cut` do.
+        UsageInvalid: no run is named.
+        TracemapError: see `capture.open_run.open_run` and `measurements.window.cut`.
     """
     from tracemap.capture.open_run import open_run
     from tracemap.measurements.window import cut
@@ -448,52 +444,54 @@ def opened_runs(paths: Sequence[Path], window: Window = ALL, dispatch: str = "")
 
 
 @contextmanager
-def placed_runs(opened: Sequence[Run], graph: TraceGraph, images: Callable[[], Sequence[Image]]) -> Iterator[list[Run]]:
-    """Opened runs whose rows have their places in a bundle, where others told less.
+def resolved_runs(
+    opened: Sequence[Run], graph: TraceGraph, images: Callable[[], Sequence[Image]]
+) -> Iterator[list[Run]]:
+    """Resolve the rows of open runs against a bundle.
 
-    Samples that name a symbol have theirs in its machine code, launches of which the order is known their sites.
+    Samples with a symbol get an address in the bundle's machine code. Launches with a known order get dispatch sites.
 
     Raises:
-        ModuleInvalid: that cannot be read.
+        ModuleInvalid: the machine code cannot be read.
     """
     from tracemap.capture.open_run import placed
 
     with temporary_folder() as folder:
         yield [
-            with_sites(placed(run, images, folder / str(number)), graph, folder / f"{number}-launched")
+            add_sites_from_order(placed(run, images, folder / str(number)), graph, folder / f"{number}-launched")
             for number, run in enumerate(opened)
         ]
 
 
 def check_named_once(paths: Sequence[Path]) -> None:
-    """Refuse a run that is named twice.
+    """Reject a run that is named twice.
 
     Raises:
-        UsageInvalid: one is.
+        UsageInvalid: two paths are the same file.
     """
-    named: set[str] = set()
+    seen: set[str] = set()
     for path in paths:
         place = os.path.realpath(path)
-        if place in named:
-            raise UsageInvalid(f"{path}: is named twice, and would count twice; name each run once")
-        named.add(place)
+        if place in seen:
+            raise UsageInvalid(f"{path}: is named twice and would count twice; name it once")
+        seen.add(place)
 
 
 def newest_run(bundle: Bundle) -> Path | None:
-    """The run of a bundle that was recorded last; None for a bundle without any.
+    """The newest run of a bundle; None if it has no run.
 
     Raises:
-        BundleInvalid: as `newest_runs`.
+        BundleInvalid: see `newest_runs`.
     """
     newest = max(_runs_of(bundle), key=_order_of, default=None)
     return None if newest is None else _own(bundle, newest)
 
 
 def newest_runs(bundle: Bundle) -> list[Path]:
-    """The run of a bundle that was written last, with all that were made by the same `record --repeat`, in order.
+    """The newest run of a bundle, with all other runs of the same `record --repeat`, in order.
 
     Raises:
-        BundleInvalid: the bundle's folder of runs, one of them or its header is a link that leads out of the bundle.
+        BundleInvalid: the folder of runs, a run or its header is a link that leads out of the bundle.
     """
     from tracemap.capture.reserving import recording_of
 
@@ -501,11 +499,11 @@ def newest_runs(bundle: Bundle) -> list[Path]:
     if newest is None or not REPEATED.fullmatch(newest.stem):
         return [] if newest is None else [newest]
     same = [path for path in _runs_of(bundle) if recording_of(path.name) == recording_of(newest.name)]
-    return [_own(bundle, each) for each in sorted(same, key=_order_of)]
+    return [_own(bundle, run) for run in sorted(same, key=_order_of)]
 
 
 def _own(bundle: Bundle, run: Path) -> Path:
-    """A run that a bundle stands for, and not its user has named: it lies in the bundle, and so does its header."""
+    """Check that a run which the user did not name, and its header, lie in the bundle."""
     from tracemap.measurements.runfile import header_path
 
     for file in (run, header_path(run)):
@@ -514,46 +512,46 @@ def _own(bundle: Bundle, run: Path) -> Path:
 
 
 def _order_of(path: Path) -> tuple[list[int], str]:
-    """By numbers, that of the recording and that in it: names stand in another order from `run-1000` on."""
+    """Sort key by the numbers of the recording and of the repetition; names sort differently from `run-1000` on."""
     return [int(digits) for digits in re.findall(r"\d+", path.stem)], path.name
 
 
 REPEATED: Final = re.compile(r"run-\d+-\d+")
-"""What a run of `record --repeat` is called in a bundle: the number of the recording, then its own."""
+"""Name of a run of `record --repeat` in a bundle: number of the recording, then number of the repetition."""
 
 
 def _runs_of(bundle: Bundle) -> list[Path]:
     return [path for path in bundle.runs_path.glob("run-*") if path.suffix in (".parquet", ".csv")]
 
 
-_MAP: Final = "--map (of diff: --map-a, --map-b)"
+_MAP: Final = "--map (diff: --map-a, --map-b)"
 
 
 def find_bundle(run: Run, path: Path) -> Path:
-    """The bundle of a run: the one that its header names, else the only one beside it or in the working folder.
+    """Find the bundle of a run: the one in its header, else the only one next to it or in the working folder.
 
-    A run that lies in a bundle's `runs/` belongs to that bundle.
+    A run in a bundle's `runs/` folder belongs to this bundle.
 
     Raises:
-        BundleMissing: there is none, or more than one.
+        BundleMissing: there is no bundle, or more than one.
     """
     from tracemap.graph.bundle import RUNS_FOLDER, SUFFIX, is_bundle
 
     resolved = path.resolve()
     if resolved.parent.name == RUNS_FOLDER and is_bundle(resolved.parent.parent):
         return resolved.parent.parent
-    beside = Path() if str(path) == "-" else path.parent
+    run_folder = Path() if str(path) == "-" else path.parent
     if run.header.bundle is not UNKNOWN:
-        named = Path(run.header.bundle)
-        for candidate in (named, beside / named.name, Path(named.name)):
+        header_bundle = Path(run.header.bundle)
+        for candidate in (header_bundle, run_folder / header_bundle.name, Path(header_bundle.name)):
             if is_bundle(candidate):
                 return candidate
-    found = sorted({*beside.glob(f"*{SUFFIX}"), *Path().glob(f"*{SUFFIX}")}, key=str)
-    bundles = [folder for folder in found if is_bundle(folder)]
+    candidates = sorted({*run_folder.glob(f"*{SUFFIX}"), *Path().glob(f"*{SUFFIX}")}, key=str)
+    bundles = [folder for folder in candidates if is_bundle(folder)]
     distinct = {folder.resolve(): folder for folder in bundles}
     if len(distinct) == 1:
         return bundles[0]
     if not distinct:
-        raise BundleMissing(f"{path}: no bundle was named and none lies beside it; name it with {_MAP}")
-    there = listed([str(folder) for folder in distinct.values()])
-    raise BundleMissing(f"{path}: which bundle does it belong to? Name it with {_MAP}; there are: {there}")
+        raise BundleMissing(f"{path}: no bundle is named and none is next to it; name the bundle with {_MAP}")
+    names = listed([str(folder) for folder in distinct.values()])
+    raise BundleMissing(f"{path}: several bundles may be its own: {names}; name the right one with {_MAP}")

@@ -1,4 +1,4 @@
-"""`store`: questions about many runs."""
+"""`store`: queries over many runs."""
 
 from __future__ import annotations
 
@@ -26,122 +26,123 @@ if TYPE_CHECKING:
     from tracemap.store.model import FleetCalls, FleetComparison, FleetCosts, FleetRuns, FleetTrends
 
 
-# ---- store shown
+# ---- show
 #
-# Answers about a store written to a stream, in the format that was asked for; what the others need is not imported.
+# Write answers of queries to a stream, in the format of the options. Other formats are not imported.
 
 
 _T = TypeVar("_T")
-_Shown = tuple[Callable[[_T], str], Callable[[_T, TextIO], object]]
-"""What makes a table of CSV of an answer, and what prints it."""
+_Writers = tuple[Callable[[_T], str], Callable[[_T, TextIO], object]]
+"""Writers of an answer: its CSV table, and its text."""
 
 
-def show_list(found: FleetRuns, options: StoreListOptions, out: TextIO) -> None:
+def show_list(answer: FleetRuns, options: StoreListOptions, out: TextIO) -> None:
     """Write the runs of a store, in the format of the options."""
 
-    def load() -> _Shown[FleetRuns]:
+    def load() -> _Writers[FleetRuns]:
         from tracemap.reports import csv_tables as tables
         from tracemap.reports.terminal import fleet as texts
 
         return tables.runs_csv, texts.print_runs
 
-    _show(found, options.format, out, load)
+    _show(answer, options.format, out, load)
 
 
-def show_costs(found: FleetCosts, options: StoreQueryOptions, out: TextIO) -> None:
-    """Write what ops cost over runs, in the format of the options."""
+def show_costs(answer: FleetCosts, options: StoreQueryOptions, out: TextIO) -> None:
+    """Write the costs of ops over runs, in the format of the options."""
 
-    def load() -> _Shown[FleetCosts]:
+    def load() -> _Writers[FleetCosts]:
         from tracemap.reports import csv_tables as tables
         from tracemap.reports.terminal import fleet as texts
 
         return tables.costs_csv, partial(texts.print_costs, options=options)
 
-    _show(found, options.format, out, load)
+    _show(answer, options.format, out, load)
 
 
-def show_sites(found: FleetCalls, options: StoreSitesOptions, out: TextIO) -> None:
+def show_sites(answer: FleetCalls, options: StoreSitesOptions, out: TextIO) -> None:
     """Write percentiles of calls, in the format of the options."""
 
-    def load() -> _Shown[FleetCalls]:
+    def load() -> _Writers[FleetCalls]:
         from tracemap.reports import csv_tables as tables
         from tracemap.reports.terminal import fleet as texts
 
         return tables.sites_csv, partial(texts.print_sites, top=options.top)
 
-    _show(found, options.format, out, load)
+    _show(answer, options.format, out, load)
 
 
-def show_trends(found: FleetTrends, options: StoreTrendOptions, out: TextIO) -> None:
-    """Write what changed in a fleet, in the format of the options."""
+def show_trends(answer: FleetTrends, options: StoreTrendOptions, out: TextIO) -> None:
+    """Write changes over time, in the format of the options."""
 
-    def load() -> _Shown[FleetTrends]:
+    def load() -> _Writers[FleetTrends]:
         from tracemap.reports import csv_tables as tables
         from tracemap.reports.terminal import fleet as texts
 
         return tables.trends_csv, texts.print_trends
 
-    _show(found, options.format, out, load)
+    _show(answer, options.format, out, load)
 
 
-def show_comparison(found: FleetComparison, options: StoreCompareOptions, out: TextIO) -> None:
-    """Write what differs between two sets of runs, in the format of the options."""
+def show_comparison(answer: FleetComparison, options: StoreCompareOptions, out: TextIO) -> None:
+    """Write differences between two sets of runs, in the format of the options."""
 
-    def load() -> _Shown[FleetComparison]:
+    def load() -> _Writers[FleetComparison]:
         from tracemap.reports import csv_tables as tables
         from tracemap.reports.terminal import fleet as texts
 
         return tables.comparison_csv, texts.print_comparison
 
-    _show(found, options.format, out, load)
+    _show(answer, options.format, out, load)
 
 
-def _show(found: _T, form: str, out: TextIO, load: Callable[[], _Shown[_T]]) -> None:
-    """Write an answer as JSON, which needs nothing of what is loaded; as a table of CSV; or as what is printed."""
+def _show(answer: _T, form: str, out: TextIO, load: Callable[[], _Writers[_T]]) -> None:
+    """Write an answer as JSON, CSV or text; JSON needs no import by `load`."""
 
     def text(stream: TextIO) -> None:
         table, printed = load()
         if form == "csv":
-            stream.write(table(found))
+            stream.write(table(answer))
         else:
-            printed(found, stream)
+            printed(answer, stream)
 
-    show_as(form, out, text, lambda: found)
+    show_as(form, out, text, lambda: answer)
 
 
 # ---- store
 #
-# Questions about the runs of a store.
+# Queries over the runs of a store.
 
 
 _AnswerT = TypeVar("_AnswerT")
 
 
 def asked(options: AskOptions) -> Headers:
-    """The runs that a question is about.
+    """Runs that meet the conditions of a query.
 
     Raises:
-        StoreInvalid: there is no store, or a file that is none of its tables.
-        UsageInvalid: a condition is none, or no run is as it says.
+        StoreInvalid: there is no store, or it contains a foreign file.
+        UsageInvalid: a condition is invalid, or no run meets all conditions.
     """
     from tracemap.store.headers import conditions, read_headers
     from tracemap.store.layout import store_at
 
-    wanted = conditions(options.where)
+    parsed = conditions(options.where)
     headers = read_headers(store_at(options.store), skip_bad=options.skip_bad)
-    chosen = headers.chosen(wanted)
+    chosen = headers.chosen(parsed)
     if not chosen.rows:
-        named = " ".join(f"--where {text}" for text in options.where)
-        raise UsageInvalid(f"no run of {len(headers.rows)} in {options.store} is as asked for {named}".rstrip())
+        conditions_text = " ".join(f"--where {text}" for text in options.where)
+        matching = f" matches {conditions_text}" if conditions_text else " can be read"
+        raise UsageInvalid(f"none of the {len(headers.rows)} runs in {options.store}{matching}")
     return chosen
 
 
 def store_query(options: StoreQueryOptions, progress: Progress = no_progress) -> FleetCosts:
-    """What ops cost over the runs of a store.
+    """Costs of ops over the runs of a store.
 
     Raises:
         StoreInvalid: there is no store, or a file cannot be read.
-        UsageInvalid: no run is as asked for, or has a metric; there is no such column.
+        UsageInvalid: no run meets the conditions or has the metrics, or a column does not exist.
         ToolMissing: Spark is not installed.
     """
     from tracemap.store.costs import Question, fleet_costs
@@ -160,17 +161,17 @@ def store_query(options: StoreQueryOptions, progress: Progress = no_progress) ->
         def ask(whole: Headers) -> FleetCosts:
             return fleet_costs(engine, whole, read_names(whole.listing, whole.maps_of_models), question)
 
-        found = _answer(options, tables, ask, headers)
+        answer = _answer(options, tables, ask, headers)
     if options.output is not None:
-        write_shown(partial(show_costs, found, options), options.output)
-    return found
+        write_shown(partial(show_costs, answer, options), options.output)
+    return answer
 
 
 def store_sites(options: StoreSitesOptions, progress: Progress = no_progress) -> FleetCalls:
-    """How long single calls of sites take over the runs of a store.
+    """Percentiles of call times per dispatch site over the runs of a store.
 
     Raises:
-        StoreInvalid, UsageInvalid, ToolMissing: as `store_query` does.
+        StoreInvalid, UsageInvalid, ToolMissing: see `store_query`.
         TargetExists, TargetUnwritable: the output cannot be written.
     """
     from tracemap.store.costs import fleet_calls
@@ -181,24 +182,26 @@ def store_sites(options: StoreSitesOptions, progress: Progress = no_progress) ->
     check_files(options.output, force=options.force)
     for column in options.group_by:
         check_column(column)
-    headers, nobody = asked(options), Names({}, ())
+    headers, no_names = asked(options), Names({}, ())
     with _engine(options, headers.listing.place, progress) as engine:
 
         def ask(whole: Headers) -> FleetCalls:
-            return fleet_calls(engine, whole, nobody, options.metric, options.group_by)
+            return fleet_calls(engine, whole, no_names, options.metric, options.group_by)
 
-        found = _answer(options, (CALLS, TARGETS), ask, headers)
+        answer = _answer(options, (CALLS, TARGETS), ask, headers)
     if options.output is not None:
-        write_shown(partial(show_sites, found, options), options.output)
-    return found
+        write_shown(partial(show_sites, answer, options), options.output)
+    return answer
 
 
 def store_trend(options: StoreTrendOptions, progress: Progress = no_progress) -> FleetTrends:
-    """What became slower or faster over the runs of a store, since when, on which processors; hosts unlike others.
+    """Ops that became slower or faster over the runs of a store, since which night and on which processors.
+
+    Also lists hosts that differ from others with the same processor.
 
     Raises:
         StoreInvalid: there is no store, or a file cannot be read.
-        UsageInvalid: no run is as asked for, has the metric, or tells when and where it was recorded.
+        UsageInvalid: no run meets the conditions, has the metric, or has the time and machine of its recording.
         TargetExists, TargetUnwritable: an output cannot be written.
     """
     from tracemap.store.asking import fleet_trends
@@ -215,21 +218,21 @@ def store_trend(options: StoreTrendOptions, progress: Progress = no_progress) ->
             names = read_names(whole.listing, whole.maps_of_models)
             return fleet_trends(engine, whole, names, options.metric, options.over, 1 + options.threshold / 100)
 
-        found = _answer(options, (OPS, COSTS, SPREADS), ask, headers)
+        answer = _answer(options, (OPS, COSTS, SPREADS), ask, headers)
     if options.html is not None:
         from tracemap.reports.fleet_page import write_trends_page
 
-        write_trends_page(found, options.html, force=options.force)
+        write_trends_page(answer, options.html, force=options.force)
     if options.output is not None:
-        write_shown(partial(show_trends, found, options), options.output)
-    return found
+        write_shown(partial(show_trends, answer, options), options.output)
+    return answer
 
 
 def store_compare(options: StoreCompareOptions, progress: Progress = no_progress) -> FleetComparison:
-    """Which ops cost more or less in some runs of a store than in others, on which processors.
+    """Ops that cost more or less in some runs of a store than in others, and on which processors.
 
     Raises:
-        StoreInvalid, UsageInvalid: as `store_trend`; or a run is of both sides.
+        StoreInvalid, UsageInvalid: see `store_trend`; also if a run is on both sides.
         TargetExists, TargetUnwritable: the output cannot be written.
     """
     from tracemap.store.asking import fleet_comparison
@@ -244,68 +247,67 @@ def store_compare(options: StoreCompareOptions, progress: Progress = no_progress
     with duck_engine(options.memory, progress, headers.listing.place) as engine:
 
         def ask(before: Headers, after: Headers) -> FleetComparison:
-            of_either = {*before.maps_of_models, *after.maps_of_models}
-            names = read_names(before.listing, [each for each in headers.maps_of_models if each in of_either])
+            maps = {*before.maps_of_models, *after.maps_of_models}
+            names = read_names(before.listing, [key for key in headers.maps_of_models if key in maps])
             return fleet_comparison(engine, (before, after), names, options.metric, 1 + options.threshold / 100)
 
-        found = _answer(options, (OPS, COSTS, SPREADS), ask, *sides)
+        answer = _answer(options, (OPS, COSTS, SPREADS), ask, *sides)
     if options.output is not None:
-        write_shown(partial(show_comparison, found, options), options.output)
-    return found
+        write_shown(partial(show_comparison, answer, options), options.output)
+    return answer
 
 
 def _side(headers: Headers, name: str, texts: Sequence[str]) -> Headers:
-    """The runs of one side of a comparison.
+    """Runs of one side of a comparison.
 
     Raises:
-        UsageInvalid: a condition is none, or no run is as it says.
+        UsageInvalid: a condition is invalid, or no run meets all conditions.
     """
     from tracemap.store.headers import conditions
 
     side = headers.chosen(conditions(texts))
     if not side.rows:
-        raise UsageInvalid(f"{name} {' '.join(texts)}: no run of {len(headers.rows)} is as asked for")
+        raise UsageInvalid(f"{name} {' '.join(texts)}: none of the {len(headers.rows)} runs matches")
     return side
 
 
 def _answer(options: AskOptions, tables: Sequence[str], ask: Callable[..., _AnswerT], *sides: Headers) -> _AnswerT:
-    """The answer to a question that reads some tables of one set of runs or more; asked again without runs whose files
-    cannot be read whole.
+    """Answer a query over tables of one or more sets of runs. With `--skip-bad`, repeat it without damaged files.
 
     Raises:
-        StoreInvalid: a file cannot be read, and is not to be left out, or no run is left without it; or no file is to
-            blame for what has failed.
+        StoreInvalid: a file cannot be read and `--skip-bad` is not set, no run is left without it, or the query fails
+            although all files can be read.
     """
     from tracemap.store.headers import check_readable, damaged
 
     try:
         return ask(*sides)
     except StoreInvalid:
-        found = [bad for side in sides for bad in damaged(side, tables)]
-        if not found:
+        bad_files = [bad for side in sides for bad in damaged(side, tables)]
+        if not bad_files:
             raise
-    left = [side.without(found) for side in sides]
+    left = [side.without(bad_files) for side in sides]
     if not options.skip_bad:
         check_readable(left[0].listing)
     if not all(side.rows for side in left):
-        check_readable(left[0].listing, "no run without such a file is left to answer of; add runs again")
+        check_readable(left[0].listing, "no run without damaged files is left; add runs again")
     return ask(*left)
 
 
 def store_list(options: StoreListOptions) -> FleetRuns:
-    """The runs of a store.
+    """Runs of a store, with the data of their headers.
 
     Raises:
-        StoreInvalid, UsageInvalid: as `store_query` does.
+        StoreInvalid, UsageInvalid: see `store_query`.
         TargetExists, TargetUnwritable: the output cannot be written.
     """
     from tracemap.store.grouping import fleet_runs
 
     check_files(options.output, force=options.force)
-    found = fleet_runs(asked(options))
+    answer = fleet_runs(asked(options))
     if options.output is not None:
-        write_shown(partial(show_list, found, options), options.output)
-    return found
+        write_shown(partial(show_list, answer, options), options.output)
+    return answer
 
 
 @contextmanager
@@ -319,6 +321,8 @@ def _engine(options: StoreQueryOptions | StoreSitesOptions, place: Place, progre
     from tracemap.store.spark import spark_engine
 
     if not place.local:
-        raise UsageInvalid(f"--engine {options.engine}: Spark reads stores in folders only; leave it out for {place}")
+        raise UsageInvalid(
+            f"--engine {options.engine}: Spark reads only stores in folders; leave --engine out for {place}"
+        )
     with spark_engine(options.engine, options.memory, progress) as on_spark:
         yield on_spark

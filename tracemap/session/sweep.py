@@ -1,4 +1,4 @@
-"""Generated operations, compiled, verified and timed: a table of them, the best of each operation first."""
+"""`sweep`: compile, verify and time generated operations; a table with the fastest configuration first."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _KEY: Final = ("Operation", "Configuration")
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What a sweep made: the text of the table, and of how many trials that were new why some were not compiled."""
+    """Result of a sweep: the table as CSV, the number of new trials, and the reasons of those that did not compile."""
 
     table: str
     trials: int = 0
@@ -41,53 +41,53 @@ class Swept:
 
     @property
     def has_failed(self) -> bool:
-        """Whether a kernel of the table is wrong, or nothing could be compiled."""
+        """Whether a kernel in the table computes wrong results, or nothing compiles."""
         rows = csv.DictReader(io.StringIO(self.table))
         wrong = any(row["Verification"] == "FAILED" for row in rows)
         return wrong or 0 < self.trials == len(self.obstacles)
 
     @property
     def not_compiled(self) -> str:
-        """A sentence on what was not compiled, with the first reason; "" where all was."""
+        """A sentence on trials that do not compile, with the first reason; "" if there are none."""
         if not self.obstacles:
             return ""
-        how_many = f"{len(self.obstacles)} of {plural(self.trials, 'trial')} could not be compiled"
-        return f"{how_many}; the first: {_in_a_line(self.obstacles[0])}"
+        counts = f"{len(self.obstacles)} of {plural(self.trials, 'trial')} could not be compiled"
+        return f"{counts}; the first: {_single_line(self.obstacles[0])}"
 
 
 def sweep(kind: str, options: SweepOptions, progress: Progress = no_progress) -> Swept:
-    """Do a sweep; its table is written where the options say.
+    """Run a sweep, and write its table if the options name an output.
 
     Raises:
-        UsageInvalid: a size, type, epilogue, configuration or flag is none, or nothing is left to do.
+        UsageInvalid: a size, type, epilogue, configuration or flag is invalid, or no operation is selected.
         TargetExists, TargetUnwritable: the table cannot be written.
         ToolMissing: the compiler or the runtime is not installed.
     """
     if options.append and options.output is None:
-        raise UsageInvalid("--append adds to a table that exists: name it with -o")
-    kept = options.work or _beside(options.output)
-    if options.only in ("generate", "compile") and kept is None:
+        raise UsageInvalid("--append adds rows to an existing table: name it with -o")
+    work_folder = options.work or _default_work_folder(options.output)
+    if options.only in ("generate", "compile") and work_folder is None:
         raise UsageInvalid(
-            f"--only {options.only}: what it makes lies in the work folder; name that with --work, or a table with -o"
+            f"--only {options.only} writes into the work folder: name it with --work, or name a table with -o"
         )
     _tags(options)
-    before = _rows_before(options)
+    existing = _existing_rows(options)
     if not options.append:
         check_files(options.output, force=options.force)
     trials = _trials(kind, options)
-    if kept is not None:
-        return _done(trials, kept, options, before, progress)
+    if work_folder is not None:
+        return _run_trials(trials, work_folder, options, existing, progress)
     with temporary_folder() as folder:
-        return _done(trials, folder, options, before, progress)
+        return _run_trials(trials, folder, options, existing, progress)
 
 
-def _beside(table: Path | None) -> Path | None:
-    """The work folder that belongs to a table; None for one that is printed."""
+def _default_work_folder(table: Path | None) -> Path | None:
+    """Default work folder of a table; None if the table is printed."""
     return None if table is None or is_stream(table) else Path(f"{table}.work")
 
 
-def _rows_before(options: SweepOptions) -> list[dict[str, str]]:
-    """The rows of a table that is to be added to."""
+def _existing_rows(options: SweepOptions) -> list[dict[str, str]]:
+    """Rows of the existing table with `--append`; else empty."""
     if not options.append or options.output is None or not options.output.is_file():
         return []
     try:
@@ -96,7 +96,7 @@ def _rows_before(options: SweepOptions) -> list[dict[str, str]]:
     except (csv.Error, UnicodeDecodeError):
         rows, names = [], ()
     if not set(COLUMNS) <= set(names) or any("" in row for row in rows):
-        raise TargetExists(f"{options.output}: is no table of a sweep; choose another name")
+        raise TargetExists(f"{options.output}: is not a table of `tracemap sweep`; choose another name")
     return [{plain_cell(name): plain_cell(cell) for name, cell in row.items()} for row in rows]
 
 
@@ -106,55 +106,56 @@ def _trials(kind: str, options: SweepOptions) -> list[Trial]:
     from tracemap.mapping.compiler.compiling import check_accepted
     from tracemap.mapping.compiler.flags import compile_flags
 
-    flags, operations, hows = (
-        compile_flags("local", options.flags),
-        _operations(kind, options),
-        _configurations(options),
-    )
-    made_by = "" if options.only == "generate" else makers()
-    if made_by:
+    flags = compile_flags("local", options.flags)
+    operations, configurations = _operations(kind, options), _configurations(options)
+    versions = "" if options.only == "generate" else makers()
+    if versions:
         check_accepted(flags)
-    found = [Trial(each, how, flags, made_by) for each in operations for how in hows]
-    if not found:
-        raise UsageInvalid("no operation is left: none has a name that --dispatches asks for")
-    return found
+    trials = [Trial(operation, config, flags, versions) for operation in operations for config in configurations]
+    if not trials:
+        raise UsageInvalid("no operation is selected: no name matches --dispatches")
+    return trials
 
 
 def _operations(kind: str, options: SweepOptions) -> list[SweptOperation]:
     from tracemap.experiments.operations import ACCUMULATED, EPILOGUES, swept
 
-    for name, known, given in (("type", ACCUMULATED, options.type), ("epilogue", EPILOGUES, options.epilogue)):
-        for each in given:
-            if each not in known:
-                raise UsageInvalid(f"{each}: is no {name}; there are: {', '.join(known)}")
-    sizes = _assigned(options.size, "a size is written LETTER=SIZES: M=64,128")
+    for name, known, values in (("type", ACCUMULATED, options.type), ("epilogue", EPILOGUES, options.epilogue)):
+        for value in values:
+            if value not in known:
+                raise UsageInvalid(f"{value}: unknown {name}; choose among: {', '.join(known)}")
+    sizes = _assignments(options.size, "write a size as LETTER=SIZES: M=64,128")
     try:
         patterns = [re.compile(pattern) for pattern in options.dispatches]
     except re.error as error:
-        raise UsageInvalid(f"--dispatches: is no regular expression: {error}") from error
-    found = swept(kind, sizes, options.type, options.epilogue)
-    return [each for each in found if not patterns or any(pattern.search(each.name) for pattern in patterns)]
+        raise UsageInvalid(f"--dispatches: invalid regular expression: {error}") from error
+    operations = swept(kind, sizes, options.type, options.epilogue)
+    return [
+        operation
+        for operation in operations
+        if not patterns or any(pattern.search(operation.name) for pattern in patterns)
+    ]
 
 
-def _assigned(words: Sequence[str], wanted: str) -> dict[str, str]:
-    """What is given as NAME=VALUE, by its name; `wanted` says how one is written."""
-    found: dict[str, str] = {}
+def _assignments(words: Sequence[str], syntax: str) -> dict[str, str]:
+    """Parse words NAME=VALUE; `syntax` is the part of an error message with the correct form."""
+    values: dict[str, str] = {}
     for word in words:
         name, equals, value = word.partition("=")
         if not equals or not name or not value:
-            raise UsageInvalid(f"{word}: {wanted}")
-        if name in found:
-            raise UsageInvalid(f"{word}: {name} is given twice; {wanted}")
-        found[name] = value
-    return found
+            raise UsageInvalid(f"{word}: {syntax}")
+        if name in values:
+            raise UsageInvalid(f"{word}: {name} is set twice; {syntax}")
+        values[name] = value
+    return values
 
 
 def _tags(options: SweepOptions) -> dict[str, str]:
-    """Columns of the user's own, and what stands in them."""
-    tags = _assigned(options.tag, "a tag is written NAME=VALUE")
+    """The user's extra columns and their values."""
+    tags = _assignments(options.tag, "write a tag as NAME=VALUE")
     for name in tags:
         if name in COLUMNS:
-            raise UsageInvalid(f"{name}: is a column of every sweep; give the tag another name")
+            raise UsageInvalid(f"{name}: every sweep has a column of this name; choose another name for the tag")
     return tags
 
 
@@ -163,79 +164,79 @@ def _configurations(options: SweepOptions) -> list[Configuration]:
 
     specs = sorted(options.configs_from.glob("*.mlir")) if options.configs_from is not None else []
     if options.configs_from is not None and not specs:
-        raise UsageInvalid(f"{options.configs_from}: holds no tuning spec (*.mlir); name a folder that does")
+        raise UsageInvalid(f"{options.configs_from}: contains no tuning spec (*.mlir); name a folder with tuning specs")
     texts = [*(options.config or (DEFAULT,)), *(f"spec={file}" for file in specs)]
     return [read_configuration(text) for text in dict.fromkeys(texts)]
 
 
-def _done(
-    trials: Sequence[Trial], folder: Path, options: SweepOptions, before: list[dict[str, str]], progress: Progress
+def _run_trials(
+    trials: Sequence[Trial], folder: Path, options: SweepOptions, existing: list[dict[str, str]], progress: Progress
 ) -> Swept:
-    """What is asked for, done in a folder; the table has no rows where nothing was timed or verified."""
+    """Run the sweep up to the step of `--only`; without timing and verification, the table has no rows."""
     from tracemap.experiments.sweeping import Work, compile_all, generate, measured_how, not_compiled
 
     work = Work(folder, measured_how(options))
     work.prepare("models")
-    missing = _missing(trials, before, _tags(options))
+    new_trials = _new_trials(trials, existing, _tags(options))
     obstacles: tuple[str, ...] = ()
-    generate(missing, work)
+    generate(new_trials, work)
     if options.only != "generate":
-        progress(f"compiling {plural(len(missing), 'trial')}")
-        compile_all(missing, work, options.jobs, lambda done, of: progress(f"compiled {done} of {of}"))
-        obstacles = tuple(not_compiled(missing, work))
+        progress(f"compiling {plural(len(new_trials), 'trial')}")
+        compile_all(new_trials, work, options.jobs, lambda done, total: progress(f"compiled {done} of {total}"))
+        obstacles = tuple(not_compiled(new_trials, work))
     if options.only in ("generate", "compile"):
-        return Swept(csv_line(COLUMNS), len(missing), obstacles)
-    table = _table(_measured(missing, work, options, progress), before, options)
+        return Swept(csv_line(COLUMNS), len(new_trials), obstacles)
+    table = _table(_measure_all(new_trials, work, options, progress), existing, options)
     if options.output is not None:
         write_text(table, options.output)
-    return Swept(table, len(missing), obstacles)
+    return Swept(table, len(new_trials), obstacles)
 
 
-def _missing(trials: Sequence[Trial], before: list[dict[str, str]], tags: Mapping[str, str]) -> list[Trial]:
-    """The trials that a table has no row for: one with the same tags, and no others."""
-    names = {name for row in before[:1] for name in row if name not in COLUMNS} | set(tags)
-    own = {name: value for name, value in tags.items() if value}
+def _new_trials(trials: Sequence[Trial], existing: list[dict[str, str]], tags: Mapping[str, str]) -> list[Trial]:
+    """Trials without a row in the table; rows with other tags do not count."""
+    names = {name for row in existing[:1] for name in row if name not in COLUMNS} | set(tags)
+    own_tags = {name: value for name, value in tags.items() if value}
     known = {
         tuple(row[name] for name in _KEY)
-        for row in before
-        if {name: row[name] for name in names if row.get(name)} == own
+        for row in existing
+        if {name: row[name] for name in names if row.get(name)} == own_tags
     }
     return [trial for trial in trials if (trial.operation.name, trial.configuration.text) not in known]
 
 
-def _measured(
+def _measure_all(
     trials: Sequence[Trial], work: Work, options: SweepOptions, progress: Progress
 ) -> list[tuple[Trial, TrialResult]]:
     from tracemap.experiments.sweeping import measure
 
-    found = []
+    results = []
     for number, trial in enumerate(trials, 1):
         progress(f"measuring {trial.operation.name} ({number} of {len(trials)})")
-        found.append((trial, measure(trial, work, options)))
-    return found
+        results.append((trial, measure(trial, work, options)))
+    return results
 
 
-def _table(measured: list[tuple[Trial, TrialResult]], before: list[dict[str, str]], options: SweepOptions) -> str:
-    """The rows that there were, then the new ones: by operation, of each the fastest configuration first."""
+def _table(measured: list[tuple[Trial, TrialResult]], existing: list[dict[str, str]], options: SweepOptions) -> str:
+    """CSV of the existing rows, then the new ones by operation, the fastest configuration first."""
     tags = _tags(options)
-    names = [name for row in before[:1] for name in row if name not in COLUMNS]
+    names = [name for row in existing[:1] for name in row if name not in COLUMNS]
     columns = [*COLUMNS, *dict.fromkeys([*names, *tags])]
-    order = {trial.operation.name: number for number, (trial, _) in reversed(list(enumerate(measured)))}
-    measured = sorted(measured, key=lambda each: (order[each[0].operation.name], each[1].time_ns or float("inf")))
-    rows = [*before, *({**_row(*each), **tags} for each in measured)]
+    order = {trial.operation.name: index for index, (trial, _) in reversed(list(enumerate(measured)))}
+    measured = sorted(measured, key=lambda pair: (order[pair[0].operation.name], pair[1].time_ns or float("inf")))
+    rows = [*existing, *({**_row(*pair), **tags} for pair in measured)]
     lines = [csv_line([row.get(name, "") for name in columns]) for row in rows]
     return "".join([csv_line(columns), *lines])
 
 
-def _in_a_line(reason: str) -> str:
+def _single_line(reason: str) -> str:
     return " ".join(reason.split())[:300]
 
 
 def _row(trial: Trial, result: TrialResult) -> dict[str, str]:
-    """A trial's cells."""
+    """Cells of a trial's row."""
     operation = trial.operation
     timed = result.time_ns > 0
-    words = {"NOT_VERIFIED": "Not verified", "": "Not compiled" if result.obstacle else ""}
+    verifications = {"NOT_VERIFIED": "Not verified", "": "Not compiled" if result.obstacle else ""}
     return {
         "Dispatch": operation.name,
         "Provider": _PROVIDER,
@@ -243,11 +244,11 @@ def _row(trial: Trial, result: TrialResult) -> dict[str, str]:
         "Operation": operation.name,
         "Configuration": trial.configuration.text,
         "Arguments": " ".join(f"{letter}={size}" for letter, size in operation.sizes) + f" {operation.element}",
-        "Verification": words.get(result.verification, result.verification),
+        "Verification": verifications.get(result.verification, result.verification),
         "Runtime(ms)": f"{result.time_ns / 1e6:.6g}" if timed else "",
         "GFLOPs": f"{operation.operations / result.time_ns:.6g}" if timed else "",
         "q1_ms": f"{result.q1_ns / 1e6:.6g}" if timed else "",
         "q3_ms": f"{result.q3_ns / 1e6:.6g}" if timed else "",
         "kernels": str(result.kernels or ""),
-        "reason": _in_a_line(result.obstacle or result.reason),
+        "reason": _single_line(result.obstacle or result.reason),
     }
