@@ -236,7 +236,7 @@ def test_a_slowed_kernel_is_named_first_and_its_op_only(built: Built, tmp_path: 
     [
         (["f_dispatch_0_matmul_48x64x4_f32=x.mlir"], f"did you mean {KERNEL}"),
         ([f"{KERNEL}=absent.mlir"], "absent.mlir"),
-        ([f"{KERNEL}=other.mlir"], "holds no executable f_dispatch_0"),
+        ([f"{KERNEL}=other.mlir"], "contains no executable f_dispatch_0"),
         ([f"{KERNEL}=entry.mlir"], "has no code for the entry point"),
         ([f"{KERNEL}=broken.mlir"], "is neither MLIR nor an object"),
         ([f"{KERNEL}=arm.o"], "is an object for EM_AARCH64"),
