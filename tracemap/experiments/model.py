@@ -140,8 +140,9 @@ class OpChange(Record, frozen=True):
 
     `after_ns` and `ratio` are corrected for the drift of the machine within a pair, as seen on untouched ops. `named`:
     a significant change of an op whose code changed: all pairs differ by more than the threshold in the same direction,
-    and the change is at least 1 % of the longer invocation. `beside`: a significant change of an op with unchanged code, since
-    the preceding ops left caches or clock in another state. `replaced`: whether one of its kernels was replaced.
+    and the change is at least 1 % of the longer invocation. `beside`: a significant change of an op with unchanged
+    code, since the preceding ops left caches or clock in another state. `replaced`: whether one of its kernels was
+    replaced.
     """
 
     op: str

@@ -113,7 +113,7 @@ def _body(operation: Operation, operands: Sequence[str]) -> str:
     del operation.attributes["lowering_config"]
     text: str = operation.get_asm(print_generic_op_form=True, use_local_scope=True)
     operation.attributes["lowering_config"] = configuration
-    return _OPERANDS.sub(lambda found: f"{found[1]}({', '.join(operands)})", text, count=1)
+    return _OPERANDS.sub(lambda match: f"{match[1]}({', '.join(operands)})", text, count=1)
 
 
 def stands_alone(operation: Operation) -> bool:
