@@ -10,7 +10,7 @@ from tracemap.experiments.reference.elements import Array, NotEvaluated, compute
 from tracemap.experiments.reference.memory import View
 from tracemap.experiments.reference.scalars import evaluate, linear_index
 from tracemap.ir.attributes import DYNAMIC, dense_elements, splat_value
-from tracemap.ir.parsing import Operation, Value, operand_parts
+from tracemap.ir.parsing import Operation, Value, operand_segments
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -70,7 +70,7 @@ def _signed(number: int, kind: str) -> int:
 
 
 def _subspan(state: State, operation: Operation) -> Sequence[Any]:
-    offset, dynamic = operand_parts(operation)
+    offset, dynamic = operand_segments(operation)
     kind = operation.results[0].type
     extents = _extents(state, kind, dynamic)
     begin = int(state.of(offset[0])) if offset else 0
@@ -93,7 +93,7 @@ def _slice_parameters(
     state: State, operation: Operation, first: int, rank: int
 ) -> tuple[list[int], list[int], list[int], list[int]]:
     """Offsets, sizes, strides and remaining axes of a slice operation; its operand segments start at `first`."""
-    segments = operand_parts(operation)[first:]
+    segments = operand_segments(operation)[first:]
     names = ("static_offsets", "static_sizes", "static_strides")
     offsets, sizes, steps = (
         _numbers(state, operation, name, dynamic) for name, dynamic in zip(names, segments, strict=True)
@@ -286,7 +286,7 @@ def _store_result(state: State, operation: Operation, values: Array) -> Sequence
 def _pack(state: State, operation: Operation) -> Sequence[Any]:
     import numpy as np
 
-    (source,), _, padding, dynamic = operand_parts(operation)
+    (source,), _, padding, dynamic = operand_segments(operation)
     plain = state.loaded(state.of(source))
     tiling = _tiling(state, operation, plain.ndim, dynamic)
     whole = np.full(tiling.padded(plain.shape), state.of(padding[0]) if padding else 0, plain.dtype)
