@@ -248,7 +248,7 @@ def test_a_slowed_kernel_is_named_first_and_its_op_only(built: Built, tmp_path: 
         ([KERNEL], "KERNEL=FILE"),
         ([], "nothing is replaced"),
         ([f"{KERNEL}=x.mlir", f"{KERNEL}=broken.mlir"], "is replaced twice"),
-        (["--sources-from", "."], "holds no file that is called after"),
+        (["--sources-from", "."], "contains no file named after"),
     ],
 )
 def test_what_cannot_take_a_kernels_place_is_refused(

@@ -133,7 +133,7 @@ def test_what_is_no_model_of_onnx(tmp_path: Path) -> None:
     with pytest.raises(ModelInvalid, match="shapes of the model's values cannot be inferred"):
         tracemap.build(file, target)
     model, inputs = perceptron()
-    with pytest.raises(InputInvalid, match="takes the inputs x"):
+    with pytest.raises(InputInvalid, match="has the inputs x"):
         tracemap.build(model, keywords={"z": inputs["x"]}, output=target)
     model.graph.node[0].op_type = "Nothing"
     with pytest.raises(ModelInvalid):

@@ -176,7 +176,7 @@ def run_job(job: Job, folder: Path, limit_s: float, tell: Callable[[int], None])
     while first < len(job.calls):
         file = folder / "job.json"
         file.write_bytes(encode(structs.replace(job, calls=job.calls[first:])))
-        process = _Process(file, folder / "said.txt", limit_s)
+        process = _Process(file, folder / "stderr.txt", limit_s)
         try:
             done = 0
             for number in range(first, len(job.calls)):
@@ -198,9 +198,9 @@ def run_job(job: Job, folder: Path, limit_s: float, tell: Callable[[int], None])
 class _Process:
     """The process that runs a job."""
 
-    def __init__(self, file: Path, said: Path, limit_s: float) -> None:
-        self._said, self._limit_s, self._late = said, limit_s, False
-        with said.open("wb") as stderr:
+    def __init__(self, file: Path, stderr_file: Path, limit_s: float) -> None:
+        self._stderr_file, self._limit_s, self._late = stderr_file, limit_s, False
+        with stderr_file.open("wb") as stderr:
             arguments = [sys.executable, "-m", _PROGRAM, str(file)]
             self._child: Child = start(arguments, stdout=subprocess.PIPE, stderr=stderr)
         self._rest = b""
@@ -240,7 +240,7 @@ class _Process:
             return Ended(call, f"it {ended_by(-status)}, probably because memory ran out", for_memory=True)
         if status < 0:
             return Ended(call, f"it {ended_by(-status)}")
-        said = self._said.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        if said and any(word in said[-1] for word in _NO_MEMORY):
+        lines = self._stderr_file.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        if lines and any(word in lines[-1] for word in _NO_MEMORY):
             return Ended(call, "there is not enough memory for its data", for_memory=True)
-        return Ended(call, f"it failed: {said[-1][:_MAX_ERROR_LENGTH] if said else f'status {status}'}")
+        return Ended(call, f"it failed: {lines[-1][:_MAX_ERROR_LENGTH] if lines else f'status {status}'}")

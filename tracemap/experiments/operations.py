@@ -247,19 +247,19 @@ def sizes_of(text: str) -> list[int]:
 
 
 def swept(
-    kind: str, given: Mapping[str, str], elements: Sequence[str], epilogues: Sequence[str]
+    kind: str, size_texts: Mapping[str, str], elements: Sequence[str], epilogues: Sequence[str]
 ) -> list[SweptOperation]:
-    """All operations of a kind with these sizes, types and epilogues, in order.
+    """All operations of a kind with these sizes (by letter, as typed), element types and epilogues, in order.
 
     Raises:
         UsageInvalid: the kind has no such letter, a window is too large, K cannot be split, or there are too many
             operations.
     """
     defaults = KINDS[kind].defaults
-    for letter in given:
+    for letter in size_texts:
         if letter not in defaults:
             raise UsageInvalid(f"{letter}: a {kind} has the sizes {', '.join(defaults)}")
-    choices = [sizes_of(given.get(letter, str(default))) for letter, default in defaults.items()]
+    choices = [sizes_of(size_texts.get(letter, str(default))) for letter, default in defaults.items()]
     operations = []
     for combination in itertools.product(*choices):
         sizes = tuple(zip(defaults, combination, strict=True))

@@ -38,7 +38,7 @@ from tracemap.units import UNKNOWN
 
 # ---- specs
 #
-# Tuning specs: they make a plain `iree-compile` use the best configuration found.
+# Tuning specs: they make a plain `iree-compile` use the best configuration of a search.
 #
 # A spec is a library in the transform dialect. It matches an operation by the exact types of its operands, and sets its
 # configuration before the compiler chooses one (`--iree-codegen-tuning-spec-path`; IREE: docs, reference, tuning).

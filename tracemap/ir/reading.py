@@ -304,7 +304,7 @@ class _Describer:
         return parsed.line == 0 or parsed == self._positions[index]
 
     def _position(self, index: int, name: str) -> tuple[Integer, Integer]:
-        """Line and column of the name. In short forms (`stablehlo.reduce(…)`) the parser's position follows the name."""
+        """Line and column of the name. In short forms (`stablehlo.reduce(…)`) the position follows the name."""
         position = self._positions[index]
         if not 0 < position.line <= len(self._lines):
             return UNKNOWN, UNKNOWN
