@@ -22,7 +22,7 @@ from tests.test_cli_record import alive, waited_for
 from tests.test_from_dumps import by_hand  # noqa: F401 (a fixture)
 from tracemap.errors import ModelInvalid
 from tracemap.forked import Forked
-from tracemap.ir.parsing import MlirParser, check_parses_apart
+from tracemap.ir.parsing import MlirParser, check_parses_in_subprocess
 
 
 def children() -> set[str]:
@@ -52,7 +52,7 @@ def fail() -> None:
     [
         (refuse, 60.0, "line 3: \u2018]\u2019 expected expected"),
         (die, 60.0, r"the parser of IREE's compiler crashes on it \(SIGSEGV\)"),
-        (loop, 1.0, "the parser of IREE's compiler does not come to an end on it"),
+        (loop, 1.0, "the parser of IREE's compiler does not finish within 1 s"),
         (fail, 60.0, r"the parser of IREE's compiler crashes on it \(status 1\)"),
     ],
 )
@@ -61,7 +61,7 @@ def test_what_becomes_of_a_parse(
 ) -> None:
     before = children()
     with pytest.raises(ModelInvalid, match=message):
-        check_parses_apart(parse, most_s)
+        check_parses_in_subprocess(parse, most_s)
     assert capfd.readouterr() == ("", "")
     assert children() <= before  # none is left, not even unwaited for
 
@@ -79,7 +79,7 @@ def test_a_parse_may_not_go_on_for_longer_than_its_parent(monkeypatch: pytest.Mo
         try:
             os.close(reading)
             monkeypatch.setattr(Forked, "told", lambda *_: time.sleep(600))  # nobody but the child is to end it
-            check_parses_apart(spin, 1.0)
+            check_parses_in_subprocess(spin, 1.0)
         finally:
             os._exit(0)
     os.close(writing)  # so that of a child that is gone the end of the file is read
@@ -106,7 +106,7 @@ def test_signals_are_answered_by_whoever_asks_for_the_parse(monkeypatch: pytest.
     monkeypatch.setattr("os.fork", forked)
     try:
         with pytest.raises(ModelInvalid, match="SIGTERM"):
-            check_parses_apart(lambda: None, 10.0)
+            check_parses_in_subprocess(lambda: None, 10.0)
     finally:
         signal.signal(signal.SIGTERM, before)
     assert seen == [(os.getpid(), signal.SIGTERM)]
@@ -119,13 +119,13 @@ def test_a_process_may_have_many_files_open() -> None:
         with ExitStack() as opened:
             for _ in range(1100):
                 opened.enter_context(Path(os.devnull).open("rb"))
-            check_parses_apart(lambda: None, 10.0)
+            check_parses_in_subprocess(lambda: None, 10.0)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_a_parse_that_ends_well_is_not_seen() -> None:
-    check_parses_apart(lambda: None, 10.0)
+    check_parses_in_subprocess(lambda: None, 10.0)
 
 
 def test_what_does_not_parse_is_parsed_elsewhere_only(monkeypatch: pytest.MonkeyPatch) -> None:

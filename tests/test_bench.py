@@ -17,10 +17,10 @@ from msgspec import structs
 import tracemap
 from tests.conftest import Built, Recorded
 from tests.support import Json, check_cli, json_cli, run_cli
-from tracemap.experiments.bench import Outcome, spread_of, together
+from tracemap.experiments.bench import Outcome, merge_outcomes, spread_of
 from tracemap.experiments.cases import find_cases
 from tracemap.experiments.descriptions import amounts
-from tracemap.experiments.jobs import Answer, Call, Ended, Job, Timed, run_job
+from tracemap.experiments.jobs import Answer, Call, Ended, Job, Timing, run_job
 from tracemap.experiments.model import Status, Verification
 from tracemap.experiments.wrapping import compile_wrapped, wrapped
 from tracemap.graph.bundle import Bundle, load
@@ -295,17 +295,17 @@ def test_processes_share_the_repetitions(built: Built) -> None:
 
 def test_quartiles_tell_how_far_processes_lie_apart() -> None:
     sound = Verification(Status.SUCCESS, "numpy", 0.0, "")
-    none = Timed(0, 0, ())
+    none = Timing(0, 0, ())
     one, other = (
-        Outcome(Answer(0, 1.0, Timed(9, 1, times), none), sound, "")
+        Outcome(Answer(0, 1.0, Timing(9, 1, times), none), sound, "")
         for times in ((100.0, 100.5, 101.0), (137.0, 137.5, 138.0))
     )
-    spread = spread_of(together(one, other).answer.warm)
+    spread = spread_of(merge_outcomes(one, other).answer.warm)
     assert spread is not None
     assert (spread.q3 - spread.q1) / spread.median > 0.3
     ended = Outcome(Answer(0, 0.0, none, none), Verification(Status.FAILED, UNKNOWN, 0.0, "it crashed"), "it crashed")
-    assert together(one, ended).verification.status is Status.FAILED
-    assert together(one, ended).answer == one.answer
+    assert merge_outcomes(one, ended).verification.status is Status.FAILED
+    assert merge_outcomes(one, ended).answer == one.answer
 
 
 def test_text_names_kernels_and_what_was_verified(built: Built) -> None:

@@ -9,13 +9,20 @@ import numpy as np
 import pytest
 
 from tracemap.experiments.cases import used_bytes, whole_memory
-from tracemap.experiments.explaining import Alone, Application, Recorded, SiteCalls, explained, typical_ratio
+from tracemap.experiments.explaining import (
+    AloneTimes,
+    Application,
+    ApplicationRun,
+    SiteCalls,
+    explain_site,
+    typical_ratio,
+)
 from tracemap.experiments.jobs import CANARY, Buffer, Call, Fill
 from tracemap.experiments.model import Bench, InApplication, KernelBench, Status, Verification
 from tracemap.experiments.reference.elements import from_memory, to_memory
 from tracemap.experiments.reference.kernel import Precision
 from tracemap.experiments.reference.memory import View
-from tracemap.experiments.verifying import first_difference, judged, tolerance
+from tracemap.experiments.verifying import compare, first_difference, tolerance
 from tracemap.reports.csv_tables import bench_csv
 from tracemap.units import UNKNOWN
 
@@ -67,7 +74,7 @@ def test_what_is_a_little_wrong_everywhere_is_found() -> None:
         difference = first_difference(call, right, found, [view], allowed)
         said[factor] = "" if difference is None else difference.text
     assert said[1.0] == ""
-    assert "differs everywhere a little" in said[1.03125]
+    assert "differs slightly everywhere" in said[1.03125]
 
 
 @pytest.mark.parametrize(
@@ -88,7 +95,7 @@ def test_what_half_the_reference_would_pass_as_well_is_not_verified(
     call = Call("call_0", 7, (Buffer(length, 0, length, True, ()),))
     memory = np.zeros(length, np.uint8)
     view.of([memory])[...] = to_memory(np.full(extents, reference), element)
-    found = judged(call, [memory], [memory.copy()], [view], "numpy", Precision(2.0**-10, sums))
+    found = compare(call, [memory], [memory.copy()], [view], "numpy", Precision(2.0**-10, sums))
     assert found.status is status
 
 
@@ -147,7 +154,7 @@ def test_bfloat16_is_rounded_to_the_nearest_even() -> None:
 
 def points_to(
     median_ns: int,
-    alone: Alone,
+    alone: AloneTimes,
     *,
     speed: float = 1.0,
     workers: int = 1,
@@ -157,10 +164,12 @@ def points_to(
 ) -> str:
     application = Application({"site0": SiteCalls(10, median_ns)}, workers, speed, disturbed)
     again = Application({"site0": SiteCalls(10, again_ns)} if again_ns else {}, 1)
-    return explained("site0", Recorded(application, typical), Recorded(again), alone).points_to.partition(":")[0]
+    return explain_site(
+        "site0", ApplicationRun(application, typical), ApplicationRun(again), alone
+    ).points_to.partition(":")[0]
 
 
-WARM = Alone(100_000, 0)
+WARM = AloneTimes(100_000, 0)
 
 
 @pytest.mark.parametrize(
@@ -169,19 +178,19 @@ WARM = Alone(100_000, 0)
         (points_to(110_000, WARM), ""),
         (points_to(90_000, WARM), ""),
         (points_to(50_000, WARM, speed=2.0), "clock"),
-        (points_to(150_000, Alone(100_000, 160_000)), "cold data"),
+        (points_to(150_000, AloneTimes(100_000, 160_000)), "cold data"),
         (points_to(50_000, WARM, typical=0.5), "the machine"),
-        (points_to(70_000, Alone(100_000, 150_000), typical=0.5), "cold data"),
-        (points_to(4_000, Alone(2_000, 0)), "a short call"),
-        (points_to(200_000, Alone(100_000, 0, 0.3)), "unsteady"),
-        (points_to(200_000, WARM, workers=2, disturbed=True), "a disturbed run"),
+        (points_to(70_000, AloneTimes(100_000, 150_000), typical=0.5), "cold data"),
+        (points_to(4_000, AloneTimes(2_000, 0)), "a short call"),
+        (points_to(200_000, AloneTimes(100_000, 0, 0.3)), "unsteady"),
+        (points_to(200_000, WARM, workers=2, disturbed=True), "a noisy run"),
         (points_to(200_000, WARM, workers=2), "contention"),
         (points_to(200_000, WARM, again_ns=110_000), "the machine"),
         (points_to(200_000, WARM, workers=2, again_ns=110_000), "contention"),
-        (points_to(50_000, Alone(100_000, 160_000), again_ns=150_000), "cold data"),
+        (points_to(50_000, AloneTimes(100_000, 160_000), again_ns=150_000), "cold data"),
         (points_to(200_000, WARM, speed=2.0, typical=2.0, disturbed=True, again_ns=200_000), "not explained"),
         (points_to(200_000, WARM), "not explained"),
-        (points_to(200_000, Alone(100_000, 110_000)), "not explained"),
+        (points_to(200_000, AloneTimes(100_000, 110_000)), "not explained"),
     ],
 )
 def test_a_difference_points_to_what_explains_it(found: str, wanted: str) -> None:

@@ -35,7 +35,7 @@ def added(tmp_path_factory: pytest.TempPathFactory) -> tuple[Call, Path]:
     return first_kernel(load(bundle), folder)
 
 
-def first_numbers(prepared: runner._Prepared) -> list[int]:
+def first_numbers(prepared: runner._PreparedCall) -> list[int]:
     """The first number of the result in each copy."""
     ((buffer, data),) = (
         (buffer, data) for buffer, data in zip(prepared.call.buffers, prepared._bytes, strict=True) if buffer.written
@@ -49,9 +49,9 @@ def test_each_copy_is_used_as_often(added: tuple[Call, Path], copies: int, batch
     """Of 700 copies, 324 were used twice in a batch of 1,024 calls, the second time behind the first few hundred."""
     call, module = added
     device = runner._Device(Job((written_path(module),), "local-sync", (call,), "", 1, 1, 0))
-    prepared = runner._Prepared(device, call, copies)
+    prepared = runner._PreparedCall(device, call, copies)
     before = first_numbers(prepared)
-    whole = runner._whole(batch, copies)
+    whole = runner._round_batch_up(batch, copies)
     prepared.run(whole)
     changes = {(new - old) % 2**32 for old, new in zip(before, first_numbers(prepared), strict=True)}
     assert whole >= batch

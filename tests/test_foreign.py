@@ -30,7 +30,7 @@ ONNX = b"\x08\x07\x12\x07pytorch\x1a\x051.9.0:\x10" + b"\x0a\x00" * 40
 FILES = {
     "model.tflite": (b"\x1c\0\0\0TFL3" + b"\0" * 64, "a TensorFlow Lite model", "iree-import-tflite"),
     "saved_model.pb": (b"\x08\x01\x12\x80\0", "a TensorFlow model", "iree-import-tf "),
-    "model.pt": (zipped(), "weights or a program of PyTorch", "iree-turbine"),
+    "model.pt": (zipped(), "weights or a PyTorch program", "iree-turbine"),
     "model.mlir.gz": (gzip.compress(MLP), "compressed", "zcat"),
     "packed.mlir": (gzip.compress(MLP), "compressed", "zcat"),
     "model.xz": (lzma.compress(MLP), "compressed", "zcat"),
@@ -39,7 +39,7 @@ FILES = {
     "model.gguf": (b"GGUF\x03\0\0\0", "weights", "MLIR"),
     "run.parquet": (b"PAR1\0\0", "a table", "attribute"),
     "wide.mlir": (MLP.decode().encode("utf-16"), "text in another encoding than UTF-8", "iconv"),
-    "marked.mlir": (b"\xef\xbb\xbf" + MLP, "text with a byte order mark", "without one"),
+    "marked.mlir": (b"\xef\xbb\xbf" + MLP, "text with a byte order mark", "without byte order mark"),
     "empty.mlir": (b"", "empty", "MLIR"),
     "blank.mlir": (b" \n\t\n", "empty", "MLIR"),
 }
@@ -81,7 +81,7 @@ def test_a_program_of_torch_names_what_reads_it(tmp_path: Path) -> None:
 def test_other_commands_say_the_same(tmp_path: Path) -> None:
     (tmp_path / "model.pt").write_bytes(zipped())
     done = run_cli("lower", "model.pt", "--pipeline", "builtin.module(cse)", cwd=tmp_path)
-    assert "model.pt: is weights or a program of PyTorch, not MLIR; " in done.stderr
+    assert "model.pt: is weights or a PyTorch program, not MLIR; " in done.stderr
 
 
 @pytest.mark.parametrize("name", ["model.onnx", "model.pb", "model", "model.pt"])

@@ -166,7 +166,7 @@ def test_the_module_keeps_its_name_for_the_compiler() -> None:
     [
         (b"func.func @f( {", "1:14: expected"),
         (b'module {\n  "unclosed', "2:12: expected"),
-        (b"\xff\xfe\x00", "line 1: not UTF-8"),
+        (b"\xff\xfe\x00", "line 1: neither UTF-8 text"),
         (b"ML\xefRgarbage", "bytecode"),
     ],
 )

@@ -482,7 +482,7 @@ def test_refused_models_options_and_outputs(tmp_path: Path) -> None:
         assert "--force" in refused("target-exists", "lower", model, *words, option, "there", cwd=tmp_path)
         assert "absent" in refused("target-unwritable", "lower", model, *words, option, "absent/x", cwd=tmp_path)
     assert run_cli("lower", model).returncode == 2
-    with pytest.raises(ModelInvalid, match="not UTF-8"):
+    with pytest.raises(ModelInvalid, match="neither UTF-8 text"):
         lower(b"\xff\xfe", "m.mlir", ("builtin.module(cse)",))
 
 

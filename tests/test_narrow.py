@@ -113,10 +113,10 @@ def test_what_another_kernel_makes_is_told_by_what_that_stores(tmp_path: Path) -
 
 
 def test_where_nobody_tells_what_is_read_the_model_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def places(_makers: object, _value: Value) -> tuple[Location, ...]:
+    def locations(_producers: object, _value: Value) -> tuple[Location, ...]:
         return ()
 
-    monkeypatch.setattr(flow._Makers, "places", places)
+    monkeypatch.setattr(flow._Producers, "locations", locations)
     assert converts(built_graph(text(3, "i8"), tmp_path)) == {"absorbed"}
 
 

@@ -236,7 +236,7 @@ def test_a_slowed_kernel_is_named_first_and_its_op_only(built: Built, tmp_path: 
     [
         (["f_dispatch_0_matmul_48x64x4_f32=x.mlir"], f"did you mean {KERNEL}"),
         ([f"{KERNEL}=absent.mlir"], "absent.mlir"),
-        ([f"{KERNEL}=other.mlir"], "holds no executable f_dispatch_0"),
+        ([f"{KERNEL}=other.mlir"], "contains no executable f_dispatch_0"),
         ([f"{KERNEL}=entry.mlir"], "has no code for the entry point"),
         ([f"{KERNEL}=broken.mlir"], "is neither MLIR nor an object"),
         ([f"{KERNEL}=arm.o"], "is an object for EM_AARCH64"),
@@ -248,7 +248,7 @@ def test_a_slowed_kernel_is_named_first_and_its_op_only(built: Built, tmp_path: 
         ([KERNEL], "KERNEL=FILE"),
         ([], "no kernel is replaced"),
         ([f"{KERNEL}=x.mlir", f"{KERNEL}=broken.mlir"], "is replaced twice"),
-        (["--sources-from", "."], "holds no file that is called after"),
+        (["--sources-from", "."], "contains no file named after"),
     ],
 )
 def test_what_cannot_take_a_kernels_place_is_refused(

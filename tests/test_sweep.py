@@ -235,8 +235,8 @@ def test_only_generate_and_only_compile_stop_there(tmp_path: Path) -> None:
     [
         (["--size", "M"], "LETTER=SIZES"),
         (["--size", "X=4"], "has the sizes M, N, K"),
-        (["--size", "M=0"], "a size is a number from 1"),
-        (["--size", "M=8:4"], "'8:4': holds no size"),
+        (["--size", "M=0"], "a size is a number of at least 1"),
+        (["--size", "M=8:4"], "'8:4': empty range"),
         (["--size", "M=8", "--size", "M=4"], "M=4: M is set twice"),
         (["--tag", "a=1", "--tag", "a=2"], "a=2: a is set twice"),
         (["--type", "f7"], "unknown type"),

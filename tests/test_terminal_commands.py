@@ -426,7 +426,7 @@ ALONE = KernelBench(
     same_code=True,
     stood_in=0,
     in_application=(
-        InApplication("site0", 900, 131_000, 1.543, UNKNOWN, "cold data: alone with cold caches it takes as long"),
+        InApplication("site0", 900, 131_000, 1.543, UNKNOWN, "cold data: with cold caches it takes as long alone"),
     ),
     not_measured="",
 )

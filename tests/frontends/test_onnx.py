@@ -125,15 +125,15 @@ def test_a_model_of_scikit_learn(tmp_path: Path) -> None:
 def test_what_is_no_model_of_onnx(tmp_path: Path) -> None:
     file, target = tmp_path / "a.onnx", tmp_path / "a.tracemap"
     file.write_bytes(b"\x08\x00\xff\xff\x00 not a model")
-    with pytest.raises(ModelInvalid, match=r"a\.onnx: is no model of ONNX"):
+    with pytest.raises(ModelInvalid, match=r"a\.onnx: is no ONNX model"):
         tracemap.build(file, target)
     with pytest.raises(ModelUnreadable):
         tracemap.build(tmp_path / "none.onnx", target)
     file.write_bytes(b"\x08\x07\x12\x07pytorch\x1a\x051.9.0:\x10" + b"\x0a\x00" * 40)
-    with pytest.raises(ModelInvalid, match="shapes of the model's values cannot be told"):
+    with pytest.raises(ModelInvalid, match="shapes of the model's values cannot be inferred"):
         tracemap.build(file, target)
     model, inputs = perceptron()
-    with pytest.raises(InputInvalid, match="takes the inputs x"):
+    with pytest.raises(InputInvalid, match="has the inputs x"):
         tracemap.build(model, keywords={"z": inputs["x"]}, output=target)
     model.graph.node[0].op_type = "Nothing"
     with pytest.raises(ModelInvalid):

@@ -1,1 +1,1 @@
-"""Experiments on single kernels of an application: how long they take alone, and whether they are right."""
+"""Experiments on single kernels: benchmarks, verification, sweeps, tuning and replacement."""

@@ -1,4 +1,4 @@
-"""`bench`: kernels of a bundle alone, verified and timed."""
+"""`bench`: verify and time kernels of a bundle alone."""
 
 from __future__ import annotations
 
@@ -10,13 +10,20 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import structs
 
-from tracemap.experiments.cases import Case, find_cases, left_behind, whole_memory
+from tracemap.experiments.cases import Case, find_cases, memory_after, whole_memory
 from tracemap.experiments.descriptions import amounts, arguments, operation_name
-from tracemap.experiments.explaining import Alone, Application, Recorded, alike, explained, typical_ratio
-from tracemap.experiments.jobs import Answer, Call, Ended, Job, Timed, run_job, written_path
+from tracemap.experiments.explaining import (
+    AloneTimes,
+    Application,
+    ApplicationRun,
+    explain_site,
+    nearly_equal,
+    typical_ratio,
+)
+from tracemap.experiments.jobs import Answer, Call, Ended, Job, Timing, run_job, written_path
 from tracemap.experiments.model import InApplication, KernelBench, Spread, Status, Verification
 from tracemap.experiments.reference.elements import OWN_CODE, SURPRISES, UNDEFINED, not_computed
-from tracemap.experiments.verifying import NOT_FINITE, Plain, changed, judged
+from tracemap.experiments.verifying import NOT_FINITE, UntiledReference, compare, unexpected_write
 from tracemap.experiments.wrapping import compile_wrapped, wrapped
 from tracemap.ir.attributes import add
 from tracemap.ir.executables import read_dispatches
@@ -37,40 +44,40 @@ if TYPE_CHECKING:
 
 # ---- outcomes
 #
-# What became of kernels that were run alone, in one process or in several that share the repetitions.
+# Results of kernels that were run alone, in one process or in several that share the repetitions.
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a case that was run; `ended`: how it ended before its time, "" where it did not."""
+    """Result of running a case. `ended`: how the call failed, or "" if it completed."""
 
     answer: Answer
     verification: Verification
     ended: str
 
 
-NOT_RUN: Final = Answer(0, 0.0, Timed(0, 0, ()), Timed(0, 0, ()))
+NOT_RUN: Final = Answer(0, 0.0, Timing(0, 0, ()), Timing(0, 0, ()))
 
 
 def shared_out(options: BenchOptions) -> list[int]:
-    """How often each process times a batch."""
+    """Repetitions per process."""
     processes = min(options.processes, options.repetitions)
     return split_by_largest_remainder(options.repetitions, [1] * processes)
 
 
-def together(one: Outcome, other: Outcome) -> Outcome:
-    """What two processes found of a case; one that ended before its time says what became of it."""
-    if other.ended:
-        return replace(one, verification=other.verification, ended=other.ended)
+def merge_outcomes(first: Outcome, second: Outcome) -> Outcome:
+    """Merge the outcomes of a case from two processes; a failure of the second one decides."""
+    if second.ended:
+        return replace(first, verification=second.verification, ended=second.ended)
     warm, cold = (
-        structs.replace(first, call_ns=(*first.call_ns, *second.call_ns))
-        for first, second in ((one.answer.warm, other.answer.warm), (one.answer.cold, other.answer.cold))
+        structs.replace(left, call_ns=(*left.call_ns, *right.call_ns))
+        for left, right in ((first.answer.warm, second.answer.warm), (first.answer.cold, second.answer.cold))
     )
-    return replace(one, answer=structs.replace(one.answer, warm=warm, cold=cold))
+    return replace(first, answer=structs.replace(first.answer, warm=warm, cold=cold))
 
 
-def spread_of(timed: Timed) -> Spread | None:
-    """The times of a call over all batches; None where there are none."""
+def spread_of(timed: Timing) -> Spread | None:
+    """Median and quartiles of a call's time over all batches; None without times."""
     if not timed.call_ns:
         return None
     times = timed.call_ns
@@ -80,24 +87,27 @@ def spread_of(timed: Timed) -> Spread | None:
 
 # ---- bench
 #
-# Kernels of a bundle, each alone: verified, timed with warm and with cold caches, compared with the application.
+# Run kernels alone: verify them, time them with warm and cold caches, compare them with the application.
 
 
 _DEVICE: Final = "local-sync"
 _NUMPY: Final = "numpy"
-_COMPARING: Final = 6
-"""So many times its data is held while it is compared: what was and what is, some of it in double precision."""
+_COMPARISON_COPIES: Final = 6
+"""Memory for verification over the size of the data: expected and actual values, partly in double precision."""
 _COLD_CACHES: Final = 2
-"""So many times the last cache's size is used between two looks at the same data."""
+"""Bytes used between two accesses to the same data, over the size of the last-level cache."""
 
 
 @dataclass(frozen=True)
 class BenchRequest:
-    """What to run: kernels of a bundle by name, in the order in which they are told; none: all.
+    """Kernels of a bundle to run, and how.
 
-    `extent`: of the program's arguments; `look` measures what the machine can do, and returns the best so far;
-    `application` says what the sites' calls took in a run, beside such peaks, nothing without one; `record_again`
-    records the application on one worker, as is done where a kernel takes another time alone.
+    Attributes:
+        kernels: names in the order of the results; empty: all kernels.
+        extent: sizes of the program's arguments.
+        look: measures the machine's peaks, and returns the best so far.
+        application: calls of the dispatch sites in a run, given the current peaks; empty without a run.
+        record_again: records the application on one worker. Called if a kernel takes another time alone.
     """
 
     bundle: Bundle
@@ -109,29 +119,29 @@ class BenchRequest:
     application: Callable[[Peaks], Application] = lambda _: Application()
     record_again: Callable[[], Application] = Application
     reference: bytes = b""
-    """A configured module whose kernels of the same names say what is right; empty: the bundle's own."""
+    """Configured module with reference kernels of the same names; empty: the bundle's own kernels."""
 
 
 def bench(request: BenchRequest, progress: Progress) -> tuple[KernelBench, ...]:
     """Run kernels alone.
 
     Raises:
-        BundleInvalid: the bundle does not have its kernels, or they are damaged.
-        ToolFailed: they cannot be compiled.
+        BundleInvalid: the bundle's kernels are missing or damaged.
+        ToolFailed: the kernels cannot be compiled.
         ToolMissing: the compiler or the runtime is not installed.
     """
     with temporary_folder() as folder:
-        return _Benching(request, folder, progress).run()
+        return _BenchRun(request, folder, progress).run()
 
 
-class _Benching:
-    """The steps, in order."""
+class _BenchRun:
+    """State and steps of a `bench` call."""
 
     def __init__(self, request: BenchRequest, folder: Path, progress: Progress) -> None:
         self._request, self._folder, self._progress = request, folder, progress
         self._options, self._flags = request.options, request.bundle.graph.module.flags
         self._parser = MlirParser()
-        self._run_of_application = self._again = Recorded(Application())
+        self._first_run = self._again = ApplicationRun(Application())
         self._peaks = request.look()
         self._application = request.application(self._peaks)
 
@@ -146,13 +156,14 @@ class _Benching:
             text = wrapped(self._configured(), [case.dispatch for case in runnable])
             module = compile_wrapped(text, self._flags, self._folder)
             same = same_code(self._request.bundle.module_path, module)
-            # Peaks are measured between what is run, and far apart: none of it is disturbed, and a busy moment passes.
+            # Peaks are measured between the runs of kernels, so they disturb none. Measuring several times, far apart,
+            # rides out a busy moment.
             self._request.look()
             outcomes = self._outcomes(runnable, module)
             self._request.look()
             outcomes = self._with_cold(runnable, module, outcomes)
             self._peaks = self._request.look()
-            self._look_at_application(runnable, outcomes)
+            self._compare_with_application(runnable, outcomes)
         numbers = {id(case): number for number, case in enumerate(runnable)}
         results = []
         for case in cases:
@@ -164,78 +175,78 @@ class _Benching:
         return self._parser.parse(self._request.bundle.configured())
 
     def _cases(self) -> list[Case]:
-        right = self._request.reference
+        reference = self._request.reference
         self._module = module = (
-            self._parser.parse(right) if right else self._configured()
-        )  # operations of the cases live no longer than their module
+            self._parser.parse(reference) if reference else self._configured()
+        )  # keeps the operations of the cases alive
         dispatches = read_dispatches(module, self._request.extent)
-        found = find_cases(self._request.bundle.graph, module, dispatches)
-        wanted = self._request.kernels
-        if not wanted:
-            return found
-        order = {name: number for number, name in enumerate(wanted)}
-        return sorted((case for case in found if case.kernel in order), key=lambda case: order[case.kernel])
+        cases = find_cases(self._request.bundle.graph, module, dispatches)
+        names = self._request.kernels
+        if not names:
+            return cases
+        order = {name: number for number, name in enumerate(names)}
+        return sorted((case for case in cases if case.kernel in order), key=lambda case: order[case.kernel])
 
     def _outcomes(self, cases: Sequence[Case], module: Path) -> dict[int, Outcome]:
-        """Run and verify all; those whose made-up numbers lead to none once more, with others."""
+        """Run and verify all cases. If inputs lead to infinities or NaN, verify again with positive inputs."""
         cold = self._options.cold
         outcomes = self._timed(cases, module, range(len(cases)), cold=cold)
-        again = [number for number, each in outcomes.items() if each.verification.reason == NOT_FINITE]
-        if again:
-            verified = self._run(cases, module, again, 0, cold=False, positive=True)
-            for number, other in verified.items():
-                outcomes[number] = replace(outcomes[number], verification=other.verification)
-        without = [number for number, each in outcomes.items() if _has_no_reference(each)]
-        if without:
+        not_finite = [number for number, outcome in outcomes.items() if outcome.verification.reason == NOT_FINITE]
+        if not_finite:
+            positive_outcomes = self._run(cases, module, not_finite, 0, cold=False, positive=True)
+            for number, outcome in positive_outcomes.items():
+                outcomes[number] = replace(outcomes[number], verification=outcome.verification)
+        without_reference = [number for number, outcome in outcomes.items() if _has_no_reference(outcome)]
+        if without_reference:
             configured = self._request.reference or self._request.bundle.configured()
             limit_s = self._options.time_limit
-            plain = Plain(configured, self._flags, module, cases, self._folder, limit_s)
-            for number, verification in plain.verified(without).items():
+            untiled = UntiledReference(configured, self._flags, module, cases, self._folder, limit_s)
+            for number, verification in untiled.verify(without_reference).items():
                 outcomes[number] = replace(outcomes[number], verification=verification)
         return outcomes
 
     def _with_cold(self, cases: Sequence[Case], module: Path, outcomes: dict[int, Outcome]) -> dict[int, Outcome]:
-        """Measure with cold caches too what takes another time in the application."""
+        """Measure with cold caches, too, if a kernel takes another time in the application."""
         if self._options.cold:
             return outcomes
-        again = [number for number, outcome in outcomes.items() if self._differs(cases[number], outcome)]
-        if again:
-            measured = self._timed(cases, module, again, cold=True, verify=False)
-            for number, other in measured.items():
-                outcomes[number] = replace(outcomes[number], answer=other.answer)
+        differing = [number for number, outcome in outcomes.items() if self._differs(cases[number], outcome)]
+        if differing:
+            cold_outcomes = self._timed(cases, module, differing, cold=True, verify=False)
+            for number, outcome in cold_outcomes.items():
+                outcomes[number] = replace(outcomes[number], answer=outcome.answer)
         return outcomes
 
-    def _look_at_application(self, cases: Sequence[Case], outcomes: Mapping[int, Outcome]) -> None:
-        """What the run tells, and a recording made now where it differs."""
+    def _compare_with_application(self, cases: Sequence[Case], outcomes: Mapping[int, Outcome]) -> None:
+        """Read the run of the application, and record it again if a kernel's time differs."""
         application, again = self._request.application(self._peaks), Application()
         if any(self._differs(cases[number], outcome) for number, outcome in outcomes.items()):
             self._progress("recording the application on one worker")
             again = self._request.record_again()
-        self._run_of_application = Recorded(application, typical_ratio(_beside(application, cases, outcomes)))
-        self._again = Recorded(again, typical_ratio(_beside(again, cases, outcomes)))
+        self._first_run = ApplicationRun(application, typical_ratio(_time_pairs(application, cases, outcomes)))
+        self._again = ApplicationRun(again, typical_ratio(_time_pairs(again, cases, outcomes)))
 
     def _differs(self, case: Case, outcome: Outcome) -> bool:
         if not outcome.answer.warm.call_ns:
             return False
-        warm_ns, known = statistics.median(outcome.answer.warm.call_ns), self._application.sites
-        seen = [known[site.id].median_ns for site in case.sites if site.id in known]
-        return any(not alike(median_ns, warm_ns) for median_ns in seen)
+        warm_ns, sites = statistics.median(outcome.answer.warm.call_ns), self._application.sites
+        medians_ns = [sites[site.id].median_ns for site in case.sites if site.id in sites]
+        return any(not nearly_equal(median_ns, warm_ns) for median_ns in medians_ns)
 
     def _timed(
         self, cases: Sequence[Case], module: Path, numbers: Sequence[int], *, cold: bool, verify: bool = True
     ) -> dict[int, Outcome]:
-        """Run some of the cases in one process after the other, which share the repetitions; the first one verifies.
+        """Run some of the cases in successive processes that share the repetitions; the first process verifies.
 
-        Where a process puts its data and code is by chance, and stays as it is: repeated in one process alone, times
-        agree with each other and not with those of the next (T. Kalibera, R. Jones: Rigorous benchmarking in reasonable
-        time, ISMM 2013: repetition belongs where times vary, up to the highest level).
+        The memory layout of data and code is random per process, but fixed within it. So times within one process agree
+        with each other, but not with those of the next process. Repetition belongs at the level where times vary
+        (T. Kalibera, R. Jones: Rigorous benchmarking in reasonable time, ISMM 2013).
         """
         first, *others = shared_out(self._options)
         outcomes = self._run(cases, module, numbers, first, cold=cold, positive=False, verify=verify)
         for repetitions in others:
-            sound = [number for number in numbers if number in outcomes and not outcomes[number].ended]
-            again = self._run(cases, module, sound, repetitions, cold=cold, positive=False, verify=False)
-            outcomes |= {number: together(outcomes[number], other) for number, other in again.items()}
+            completed = [number for number in numbers if number in outcomes and not outcomes[number].ended]
+            more = self._run(cases, module, completed, repetitions, cold=cold, positive=False, verify=False)
+            outcomes |= {number: merge_outcomes(outcomes[number], outcome) for number, outcome in more.items()}
         return outcomes
 
     def _run(
@@ -249,7 +260,7 @@ class _Benching:
         positive: bool,
         verify: bool = True,
     ) -> dict[int, Outcome]:
-        """Run some of the cases."""
+        """Run some of the cases in one process."""
         options, verify = self._options, verify and not self._options.no_verify
         calls = tuple(cases[number].call(number, positive) for number in numbers)
         outputs = written_path(self._folder) if verify else ""
@@ -258,27 +269,27 @@ class _Benching:
         job = Job((written_path(module),), _DEVICE, calls, outputs, repetitions, least_ns, cold_bytes)
         outcomes: dict[int, Outcome] = {}
 
-        def tell(place: int) -> None:
-            self._progress(f"running {cases[numbers[place]].kernel} ({place + 1} of {len(calls)})")
+        def tell(index: int) -> None:
+            self._progress(f"running {cases[numbers[index]].kernel} ({index + 1} of {len(calls)})")
 
         for answer in run_job(job, self._folder, options.time_limit, tell):
             number = numbers[answer.call]
             if isinstance(answer, Ended):
-                found = _not_verified(answer.text) if answer.for_memory else _failed(answer.text)
-                outcomes[number] = Outcome(NOT_RUN, found, answer.text)
+                verification = _not_verified(answer.text) if answer.for_memory else _failed(answer.text)
+                outcomes[number] = Outcome(NOT_RUN, verification, answer.text)
                 continue
-            verification = verified(cases[number], calls[answer.call], self._folder, answer) if verify else _UNASKED
+            verification = verified(cases[number], calls[answer.call], self._folder, answer) if verify else _SKIPPED
             outcomes[number] = Outcome(answer, verification, "")
         return outcomes
 
     def _result(self, case: Case, outcome: Outcome | None, same_code: bool | None) -> KernelBench:
-        """All that is known of a case."""
+        """The report of a case."""
         answer = NOT_RUN if outcome is None else outcome.answer
         warm, cold = spread_of(answer.warm), spread_of(answer.cold)
         verification = _not_verified(case.obstacle) if outcome is None else outcome.verification
         operations, moved = self._work(case)
         seconds = warm.median / 1e9 if warm else 0.0
-        attainable_s = _attainable_s(operations, moved, self._peaks)
+        roofline_s = _roofline_s(operations, moved, self._peaks)
         return KernelBench(
             kernel=case.kernel,
             sites=tuple(site.id for site in case.sites),
@@ -293,7 +304,7 @@ class _Benching:
             bytes=moved,
             operations_per_s=_per_second(operations, seconds),
             bytes_per_s=_per_second(moved, seconds),
-            attainable_share=round(attainable_s / seconds, 4) if seconds and attainable_s else None,
+            attainable_share=round(roofline_s / seconds, 4) if seconds and roofline_s else None,
             same_code=same_code,
             stood_in=case.dispatch.stood_in,
             in_application=self._in_application(case, warm, cold),
@@ -301,8 +312,8 @@ class _Benching:
         )
 
     def _work(self, case: Case) -> tuple[Integer, Integer]:
-        """Operations and bytes of a call, by the map; where it does not know sizes, counted with those of the case."""
-        operations, moved = _by_the_map(case)
+        """Operations and bytes of a call, from the map; if sizes are unknown there, counted with those of the case."""
+        operations, moved = _work_by_map(case)
         if case.function is None or (operations is not UNKNOWN and moved is not UNKNOWN):
             return operations, moved
         counted = amounts(case.function, case.accesses, self._parser)
@@ -315,30 +326,30 @@ class _Benching:
     def _in_application(self, case: Case, warm: Spread | None, cold: Spread | None) -> tuple[InApplication, ...]:
         if warm is None:
             return ()
-        seen = [site.id for site in case.sites if site.id in self._application.sites]
-        alone = Alone(warm.median, cold.median if cold else 0.0, (warm.q3 - warm.q1) / warm.median)
-        return tuple(explained(site, self._run_of_application, self._again, alone) for site in seen)
+        sites = [site.id for site in case.sites if site.id in self._application.sites]
+        alone = AloneTimes(warm.median, cold.median if cold else 0.0, (warm.q3 - warm.q1) / warm.median)
+        return tuple(explain_site(site, self._first_run, self._again, alone) for site in sites)
 
 
-def _beside(
+def _time_pairs(
     application: Application, cases: Sequence[Case], outcomes: Mapping[int, Outcome]
 ) -> Iterator[tuple[float, float]]:
-    """Of each kernel that a run has the time of its first site there, and its time alone."""
-    known = application.sites
+    """For each kernel with calls in a run, the time at its first site there, and its time alone."""
+    sites = application.sites
     for number, outcome in outcomes.items():
-        seen = [known[site.id].median_ns for site in cases[number].sites if site.id in known]
-        if seen and outcome.answer.warm.call_ns:
-            yield seen[0], statistics.median(outcome.answer.warm.call_ns)
+        medians_ns = [sites[site.id].median_ns for site in cases[number].sites if site.id in sites]
+        if medians_ns and outcome.answer.warm.call_ns:
+            yield medians_ns[0], statistics.median(outcome.answer.warm.call_ns)
 
 
-_UNASKED: Final = Verification(Status.NOT_VERIFIED, UNKNOWN, 0.0, "--no-verify was given")
+_SKIPPED: Final = Verification(Status.NOT_VERIFIED, UNKNOWN, 0.0, "--no-verify was given")
 
 
 def _has_no_reference(outcome: Outcome) -> bool:
-    """Whether numpy could not compute a kernel that came to its end, and that has one result."""
-    found = outcome.verification
-    unknown = found.status is Status.NOT_VERIFIED and found.reference is UNKNOWN and found is not _UNASKED
-    return unknown and not outcome.ended and not found.reason.startswith((OWN_CODE, UNDEFINED))
+    """Whether the call completed, but numpy has no reference; kernels without a unique result are excluded."""
+    result = outcome.verification
+    unknown = result.status is Status.NOT_VERIFIED and result.reference is UNKNOWN and result is not _SKIPPED
+    return unknown and not outcome.ended and not result.reason.startswith((OWN_CODE, UNDEFINED))
 
 
 def _not_verified(reason: str) -> Verification:
@@ -350,23 +361,25 @@ def _failed(reason: str) -> Verification:
 
 
 def verified(case: Case, call: Call, folder: Path, answer: Answer) -> Verification:
-    """Compare what a call left in its buffers with what the reference leaves."""
+    """Compare the buffers after a call with those of the reference."""
     assert case.function is not None
-    if (wanted := _COMPARING * case.used_bytes) > (free := free_memory()):
-        return _not_verified(f"comparing it takes {format_bytes(wanted)}, and {format_bytes(free)} of memory are free")
+    if (needed := _COMPARISON_COPIES * case.used_bytes) > (free := free_memory()):
+        return _not_verified(
+            f"comparing takes {format_bytes(needed)}, but only {format_bytes(free)} of memory are free"
+        )
     expected = whole_memory(call)
-    actual = left_behind(call, expected, folder, answer.call)
+    actual = memory_after(call, expected, folder, answer.call)
     if answer.spoiled is not None:
-        return _failed(changed(answer.spoiled).text)
+        return _failed(unexpected_write(answer.spoiled).text)
     try:
         computed = case.function.run(expected)
     except SURPRISES as error:
         return _not_verified(not_computed(error))
-    return judged(call, expected, actual, computed.stored, _NUMPY, computed.precision)
+    return compare(call, expected, actual, computed.stored, _NUMPY, computed.precision)
 
 
-def _by_the_map(case: Case) -> tuple[Integer, Integer]:
-    """Operations and bytes of a call, by the map; the members' of the first site."""
+def _work_by_map(case: Case) -> tuple[Integer, Integer]:
+    """Operations and bytes of a call from the map: the sum over the fused ops of the first site."""
     if not case.sites:
         return UNKNOWN, UNKNOWN
     operations: Integer = 0
@@ -380,8 +393,8 @@ def _per_second(amount: Integer, seconds: float) -> float | None:
     return round(amount / seconds, 1) if seconds and isinstance(amount, int) else None
 
 
-def _attainable_s(operations: Integer, moved: Integer, peaks: Peaks) -> float:
-    """How long a call takes at least at the machine's peaks (the roofline); 0 where that is not known."""
+def _roofline_s(operations: Integer, moved: Integer, peaks: Peaks) -> float:
+    """Roofline time of a call: the least time at the machine's peaks, in s; 0 if unknown."""
     if isinstance(operations, Unknown) or isinstance(moved, Unknown):
         return 0.0
     return max(operations / peaks.operations_per_second, moved / peaks.bytes_per_second)

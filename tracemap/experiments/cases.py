@@ -1,4 +1,4 @@
-"""Cases to run: each kernel once for each kind of work, and the contents of its buffers."""
+"""Cases to run: one per kernel and kind of work, with the contents of its buffers."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 # ---- filling
 #
-# What lies in a kernel's buffers before its first call: made up from a seed, the same in every process.
+# Contents of a kernel's buffers before its first call: random, from a fixed seed, so the same in every process.
 
 
 def used_bytes(call: Call, binding: int) -> npt.NDArray[np.uint8]:
-    """The bytes of a buffer that are used, as they are before the first call. Shape: (end - begin,)."""
+    """The used bytes of a buffer before the first call. Shape: (end - begin,)."""
     import numpy as np
 
     buffer = call.buffers[binding]
@@ -48,7 +48,7 @@ def used_bytes(call: Call, binding: int) -> npt.NDArray[np.uint8]:
 
 
 def whole_memory(call: Call) -> list[npt.NDArray[np.uint8]]:
-    """All bytes of all buffers; pages that are not used are not touched."""
+    """All bytes of all buffers before the first call; unused pages are not touched."""
     import numpy as np
 
     memory = []
@@ -59,15 +59,15 @@ def whole_memory(call: Call) -> list[npt.NDArray[np.uint8]]:
     return memory
 
 
-def left_behind(call: Call, before: Memory, folder: Path, number: int) -> Memory:
-    """The memory behind a call: what may have been changed is in files, which are taken away; the rest is as it was."""
+def memory_after(call: Call, before: Memory, folder: Path, number: int) -> Memory:
+    """The memory after a call: writable buffers are read from files, which are deleted; others are unchanged."""
     import numpy as np
 
-    memory = list(before)  # nobody writes into any but those that are replaced below
+    memory = list(before)  # shares the buffers that are not replaced below; nobody writes into them
     for binding, buffer in enumerate(call.buffers):
         file = folder / f"{number}-{binding}.bin"
         if buffer.written:
-            memory[binding] = np.zeros(buffer.length, np.uint8)  # pages that are not used are not touched
+            memory[binding] = np.zeros(buffer.length, np.uint8)  # unused pages are not touched
             memory[binding][buffer.begin : buffer.end] = np.fromfile(file, np.uint8)
             file.unlink()
     return memory
@@ -86,25 +86,25 @@ def _values(
     return to_memory(values, element)
 
 
-def copied(buffer: Buffer, copies: int) -> int:
-    """The length of a buffer that holds copies, each moved behind the one before."""
+def length_of_copies(buffer: Buffer, copies: int) -> int:
+    """The length of a buffer that holds this number of copies of the used bytes, one after the other."""
     return buffer.length + (copies - 1) * buffer.moved
 
 
 # ---- cases
 #
-# What there is to be run: each kernel once for each kind of work that its sites give it.
+# Cases to run: one per kernel and kind of work.
 #
-# Sites of a kernel that differ only in where their data lies give it the same work, and are one case; those with other
-# sizes are another.
+# Dispatch sites of a kernel that differ only in the location of their data do the same work, and form one case. Sites
+# with other sizes form another case.
 
 
 _CPU = "llvm-cpu"
-_MOST_NUMBER = 1 << 63
+_SIZE_LIMIT = 1 << 63
 _SCALES: Final = (120.0, 128.0)
 """Codes of `f8E8M0FNU`, for powers of two from 1/128 to 1."""
 _ANY_BYTE: Final = (-128.0, 128.0)
-"""Of elements of which several lie in a byte."""
+"""Range of the bytes of sub-byte elements."""
 _NARROW_INTEGERS = {"i8": (-128, 128), "i16": (-1000, 1000)}
 _GATHERS = {"tensor.extract", "iree_linalg_ext.gather", "iree_linalg_ext.scatter"}
 _DIVISIONS = {"arith.divsi", "arith.divui", "arith.remsi", "arith.remui", "arith.floordivsi"}
@@ -112,9 +112,9 @@ _DIVISIONS = {"arith.divsi", "arith.divui", "arith.remsi", "arith.remui", "arith
 
 @dataclass(frozen=True)
 class Case:
-    """A kernel with sizes: the sites that give it this work, and the dispatch that stands for all of theirs.
+    """A kernel with sizes: the dispatch sites with this work, and a representative dispatch.
 
-    `obstacle`: why it cannot be run alone, "" where it can.
+    `obstacle`: why the kernel cannot be run alone, or "".
     """
 
     kernel: str
@@ -126,13 +126,18 @@ class Case:
     configuration: str = ""
 
     def call(self, number: int, positive: bool = False) -> Call:
-        """How it is run: `number` is that of its function in the module; `positive`: floats that are made up are."""
+        """The call that runs this case.
+
+        Args:
+            number: index of its function in the module.
+            positive: fill buffers with positive floats.
+        """
         buffers = tuple(self._buffer(binding, positive) for binding in range(len(self.dispatch.bindings)))
         return Call(function_name(number), zlib.crc32(self.kernel.encode("utf-8", "surrogatepass")), buffers)
 
     @property
     def used_bytes(self) -> int:
-        """How large its data is."""
+        """Size of the used data in bytes."""
         return sum(buffer.end - buffer.begin for buffer in self.call(0).buffers)
 
     def _buffer(self, binding: int, positive: bool) -> Buffer:
@@ -153,7 +158,7 @@ class Case:
         return Fill(view.offset, view.extents, view.strides, view.element, low, high)
 
     def _range(self, element: str, positive: bool) -> tuple[float, float]:
-        """Between which numbers elements are made up: such that what is looked up is there, and none divides by 0."""
+        """Range of random elements, chosen so that indices are in bounds and no divisor is 0."""
         if element in EPSILON:
             return (0.5, 1.5) if positive else (-1.0, 1.0)
         assert self.function is not None
@@ -167,48 +172,50 @@ class Case:
         return _NARROW_INTEGERS.get(element, (-1000, 1000))
 
     def _least_extent(self) -> int:
-        """An index below this is in bounds of everything that is loaded."""
+        """Smallest extent above 1 of all loaded tensors; indices below it are in bounds."""
         extents = [extent for access in self.accesses for extent in access.view.extents if extent > 1]
         return min(extents, default=1)
 
 
 def find_cases(graph: TraceGraph, module: Module, dispatches: Sequence[Dispatch]) -> list[Case]:
-    """The cases of all kernels, in the order of the program.
+    """The cases of all kernels, in program order.
 
     Args:
         graph: the map of the bundle.
         module: its configured module, parsed.
-        dispatches: those of the module, in order.
+        dispatches: the dispatches of the module, in order.
     """
-    return dispatched(module, dispatches, sites_of_dispatches(graph, dispatches))
+    return group_into_cases(module, dispatches, sites_of_dispatches(graph, dispatches))
 
 
-def dispatched(module: Module, dispatches: Sequence[Dispatch], sites_of: Mapping[int, tuple[Site, ...]]) -> list[Case]:
-    """The cases of a module's dispatches, of which some have sites, by their number."""
+def group_into_cases(
+    module: Module, dispatches: Sequence[Dispatch], sites_of: Mapping[int, tuple[Site, ...]]
+) -> list[Case]:
+    """Group a module's dispatches into cases; `sites_of` has the known dispatch sites by dispatch index."""
     functions, blobs = _functions(module), Blobs(module)
-    found: dict[tuple[object, ...], Case] = {}
+    cases: dict[tuple[object, ...], Case] = {}
     for number, dispatch in enumerate(dispatches):
         case = _case(dispatch, sites_of.get(number, ()), functions, blobs)
-        key = _work(case)
-        known = found.get(key)
-        found[key] = case if known is None else replace(known, sites=(*known.sites, *case.sites))
-    return list(found.values())
+        key = _work_key(case)
+        previous = cases.get(key)
+        cases[key] = case if previous is None else replace(previous, sites=(*previous.sites, *case.sites))
+    return list(cases.values())
 
 
 def _functions(module: Module) -> Mapping[tuple[str, str], Operation]:
-    """The functions of kernels by the names of executable and export; of several variants the first."""
-    found: dict[tuple[str, str], Operation] = {}
+    """Kernel functions by names of executable and export; the first variant if there are several."""
+    functions: dict[tuple[str, str], Operation] = {}
     for executable in nested(module.operation):
         if executable.name == "hal.executable":
             name = string_attribute(executable, "sym_name")
             for operation in walk(executable):
                 if operation.name == "func.func":
-                    found.setdefault((name, string_attribute(operation, "sym_name")), operation)
-    return found
+                    functions.setdefault((name, string_attribute(operation, "sym_name")), operation)
+    return functions
 
 
 def sites_of_dispatches(graph: TraceGraph, dispatches: Sequence[Dispatch]) -> Mapping[int, tuple[Site, ...]]:
-    """Of each dispatch the sites: its place among the dispatches is that of its command among the commands."""
+    """Dispatch sites by dispatch index. Dispatches have the order of the map's commands; empty if kernels differ."""
     commands = [
         command for buffer in graph.command_buffers for command in buffer.commands if command.kind == "dispatch"
     ]
@@ -226,18 +233,19 @@ def _case(
     operation = functions.get((dispatch.target[0], dispatch.kernel))
     case = Case(dispatch.kernel, sites, dispatch, None, (), "")
     if operation is None:
-        return replace(case, obstacle="its executable has no code of its own in the bundle")
+        return replace(case, obstacle="the bundle has no code for its executable")
     case = replace(case, configuration=configuration(operation))
     backend = backend_of(operation)
     if backend not in ("", _CPU):
-        return replace(case, obstacle=f"its code is for {backend}; only code for CPUs ({_CPU}) is run alone")
+        return replace(case, obstacle=f"its code is for {backend}; only CPU code ({_CPU}) can run alone")
     function = KernelFunction(operation, dispatch.constants, blobs)
     try:
         accesses = function.accesses()
         for access in accesses:
             _ = access.view.whole_bytes
     except SURPRISES as error:
-        return replace(case, function=function, obstacle=f"what it reads and writes is not told: {not_computed(error)}")
+        obstacle = f"its memory accesses are unknown: {not_computed(error)}"
+        return replace(case, function=function, obstacle=obstacle)
     if any(access.view.end > dispatch.bindings[access.view.binding].length for access in accesses):
         return replace(case, function=function, obstacle=_TOO_SMALL if dispatch.stood_in else _NO_ROOM)
     case = replace(case, function=function, accesses=accesses)
@@ -245,21 +253,22 @@ def _case(
 
 
 def _too_large(case: Case) -> str:
-    """Why a case is too large to be run, "" where it is not."""
+    """Why a case is too large to run, or ""."""
     dispatch = case.dispatch
-    numbers = (*dispatch.workload, *(number for each in dispatch.bindings for number in (each.offset, each.length)))
-    if max(numbers, default=0) >= _MOST_NUMBER:
-        return "its data is larger than any memory: a size has more than 64 bits"
+    bindings = (number for binding in dispatch.bindings for number in (binding.offset, binding.length))
+    numbers = (*dispatch.workload, *bindings)
+    if max(numbers, default=0) >= _SIZE_LIMIT:
+        return "its data exceeds any memory: a size has more than 64 bits"
     if case.used_bytes > (free := free_memory()):
-        return f"its data takes {format_bytes(case.used_bytes)}, and {format_bytes(free)} of memory are free"
+        return f"its data takes {format_bytes(case.used_bytes)}, but only {format_bytes(free)} of memory are free"
     return ""
 
 
-_TOO_SMALL = "how large its data is only a run tells"
-_NO_ROOM = "what it reads or writes does not fit into its buffers"
+_TOO_SMALL = "the size of its data is unknown without a run"
+_NO_ROOM = "its data does not fit into its buffers"
 
 
-def _work(case: Case) -> tuple[object, ...]:
-    """What two dispatches have in common that give a kernel the same work: all but where the data lies."""
+def _work_key(case: Case) -> tuple[object, ...]:
+    """Key of a kernel's work: equal for dispatches that differ only in the location of their data."""
     views = tuple((access.view.binding, access.view.extents, access.view.element) for access in case.accesses)
     return case.kernel, case.dispatch.workload, views, case.obstacle

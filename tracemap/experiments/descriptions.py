@@ -1,4 +1,4 @@
-"""Descriptions of kernels: what they compute, move and take."""
+"""Descriptions of kernels: arguments, configuration, and amount of work."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from tracemap.units import UNKNOWN, Integer
 
 # ---- describing
 #
-# What a kernel is, in words: what it takes and gives, how it is configured, what it is called after.
+# A kernel as text: arguments, configuration, and the operation in its name.
 
 
-_CALLED_AFTER = re.compile(r".*?_dispatch_\d+_(.+)", re.DOTALL)
+_OPERATION_IN_NAME = re.compile(r".*?_dispatch_\d+_(.+)", re.DOTALL)
 _PIPELINE = re.compile(r"pipeline = (?:#[\w.]+pipeline<)?(\w+)")
 _TILES = re.compile(r"(\w+) = (\[[\d, \[\]]*\])")
 
 
 def operation_name(kernel: str) -> str:
-    """What a kernel's name says that it does: `matmul_64x64x64_f32` of `main_dispatch_4_matmul_64x64x64_f32`."""
-    found = _CALLED_AFTER.fullmatch(kernel)
-    return found[1] if found else kernel
+    """The operation in a kernel's name: `matmul_64x64x64_f32` of `main_dispatch_4_matmul_64x64x64_f32`."""
+    match = _OPERATION_IN_NAME.fullmatch(kernel)
+    return match[1] if match else kernel
 
 
 def arguments(accesses: Sequence[Access]) -> str:
-    """What is read, and behind an arrow what is written: `64x64xf32, 64xf32 -> 64x64xf32`."""
+    """The shapes that a kernel reads and writes: `64x64xf32, 64xf32 -> 64x64xf32`."""
     read = [_shape(access) for access in accesses if access.loaded]
     written = [_shape(access) for access in accesses if access.stored]
     return f"{', '.join(read)} -> {', '.join(written)}"
@@ -46,11 +46,11 @@ def _shape(access: Access) -> str:
 
 
 def configuration(function: Operation) -> str:
-    """A kernel's pipeline, and the tiles of the operation that has the most: `CPUDefault distribution=[64, 64, 0]`."""
+    """A kernel's pipeline, and the tiles of its most tiled operation: `CPUDefault distribution=[64, 64, 0]`."""
     pipeline = ""
     if "translation_info" in function.attributes:
-        found = _PIPELINE.search(str(function.attributes["translation_info"]))
-        pipeline = found[1] if found else ""
+        match = _PIPELINE.search(str(function.attributes["translation_info"]))
+        pipeline = match[1] if match else ""
     configs = [
         str(operation.attributes["lowering_config"])
         for operation in walk(function)
@@ -62,31 +62,31 @@ def configuration(function: Operation) -> str:
 
 # ---- amounts
 #
-# What a call of a kernel computes and moves, counted by the map's rules where the map itself knows no sizes.
+# Operations and bytes of a kernel call, counted by the map's rules for kernels whose sizes the map does not know.
 #
-# The numbers that the program hands the kernel tell how large what it loads and makes is. Where something is made by
-# an operation that is not followed here, its size stays unknown.
+# The kernel's push constants decide the sizes of its tensors. A tensor that an unsupported operation produces has an
+# unknown size.
 
 
 _KERNEL: Final = ("kernel",)
 _STRUCTURED: Final = ("linalg.", "iree_linalg_ext.")
-_DEEPEST: Final = 100
+_MAX_DEPTH: Final = 100
 
 
 def amounts(function: KernelFunction, accesses: Sequence[Access], parser: MlirParser) -> tuple[Integer, Integer]:
-    """Operations and bytes of a call; each unknown where a size of it is."""
+    """Operations and bytes of a call; unknown if they depend on an unknown size."""
     moved = sum(_bytes(access.view) * (access.loaded + access.stored) for access in accesses)
     try:
         body = read_body(parser, function.operation, _Sizes(function.numbers()).shape)
     except SURPRISES:
         return UNKNOWN, moved
-    # Bodies in the map lack what computes sizes and places.
+    # As in the map, operations that compute sizes and addresses do not count.
     counted = [replace(op, iterations=0) if op.parent < 0 and not _makes_tensors(op.results) else op for op in body]
     return CostModel(counted, lambda _: _KERNEL).operations.get(*_KERNEL, 0), moved
 
 
 def _makes_tensors(results: Sequence[Shape]) -> bool:
-    return any(each.element_bits is not UNKNOWN for each in results)
+    return any(shape.element_bits is not UNKNOWN for shape in results)
 
 
 def _bytes(view: View) -> int:
@@ -94,31 +94,31 @@ def _bytes(view: View) -> int:
 
 
 class _Sizes:
-    """The sizes of tensors in a kernel's function; `number_of` tells what is a number, or a view of memory."""
+    """Sizes of tensors in a kernel's function; `number_of` evaluates a value to a number or a view of memory."""
 
     def __init__(self, number_of: Callable[[Value], Any]) -> None:
         self._number_of = number_of
 
     def shape(self, value: Value) -> Shape:
-        """The shape of a value, with the sizes that its type leaves open as far as they are known."""
+        """The shape of a value, with its dynamic sizes resolved as far as possible."""
         return self._shape(value, 0)
 
     def _shape(self, value: Value, depth: int) -> Shape:
-        typed = shape_of(str(value.type))
+        static_shape = shape_of(str(value.type))
         owner = getattr(value.owner, "operation", value.owner)
-        if UNKNOWN not in typed.extents or not hasattr(owner, "name") or depth > _DEEPEST:
-            return typed
+        if UNKNOWN not in static_shape.extents or not hasattr(owner, "name") or depth > _MAX_DEPTH:
+            return static_shape
         if owner.name == LOAD:
-            return Shape(tuple(self._number_of(owner.operands[0]).extents), typed.element_bits)
+            return Shape(tuple(self._number_of(owner.operands[0]).extents), static_shape.element_bits)
         if owner.name == "tensor.empty":
-            given = iter(owner.operands)
-            sizes = (self._number_of(next(given)) if size == DYNAMIC else size for size in value.type.shape)
-            return Shape(tuple(map(int, sizes)), typed.element_bits)
+            dynamic = iter(owner.operands)
+            sizes = (self._number_of(next(dynamic)) if size == DYNAMIC else size for size in value.type.shape)
+            return Shape(tuple(map(int, sizes)), static_shape.element_bits)
         if owner.name.startswith(_STRUCTURED):
             return self._shape(_output(owner, value.result_number), depth + 1)
-        return typed
+        return static_shape
 
 
 def _output(operation: Operation, number: int) -> Value:
-    """The operand that a result takes the place of: the last operands are the outputs."""
+    """The output operand of a result; outputs are the last operands."""
     return operation.operands[len(operation.operands) - len(operation.results) + number]

@@ -1,7 +1,7 @@
-"""Kernels of AMD GPUs as `amdsharktuner` takes them: one dispatch a folder, with what its command line needs.
+"""Export of AMD GPU kernels for `amdsharktuner`: one folder per dispatch, with all inputs of its command line.
 
-It reads `dispatch_benchmark.mlir`, in which one operation has the attribute `root_op`, takes the configuration out and
-compiles candidates of it from its sources on, with the flags of a file that has one a line.
+The tuner reads `dispatch_benchmark.mlir`, in which exactly one operation has the attribute `root_op`. It strips the
+configuration and compiles candidates from the executable's sources. Compiler flags come from a file, one per line.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
 BACKEND: Final = "rocm"
 RANKING: Final = "ranking.json"
 _ROOT: Final = "root_op"
-_ODD: Final = re.compile(r"[^A-Za-z0-9_.-]")
-_LONGEST: Final = 100
+_UNSAFE_CHARACTERS: Final = re.compile(r"[^A-Za-z0-9_.-]")
+_MAX_NAME_LENGTH: Final = 100
 _SPEC_FLAG: Final = "--iree-codegen-tuning-spec-path"
 _COMMAND: Final = (
     "python -m dispatch_tuner dispatch.mlir dispatch_benchmark.mlir --compile-flags-file=compile_flags.txt "
     '--devices="$devices" --num-candidates="$candidates"'
 )
-_LOOP: Final = f"""#!/bin/sh
-# Tunes the dispatches of this folder, the first first: tune.sh [DEVICES [CANDIDATES]]
-# In each folder a tuning spec is written, tuning-spec.mlir; amdsharktuner is installed by: pip install amdsharktuner
+_TUNE_SCRIPT: Final = f"""#!/bin/sh
+# Tune all dispatches of this folder in order: tune.sh [DEVICES [CANDIDATES]]
+# Each folder gets a tuning spec, tuning-spec.mlir. To install amdsharktuner: pip install amdsharktuner
 devices=${{1:-hip://0}}
 candidates=${{2:-100}}
 for folder in "$(dirname "$0")"/[0-9]*/; do
@@ -51,7 +51,7 @@ done
 
 @dataclass(frozen=True, slots=True)
 class Dumped:
-    """What IREE dumps of an executable: its sources, its benchmark, and how many operations in it are roots."""
+    """IREE's dumps of an executable: its source, its benchmark, and the number of `root_op` operations in it."""
 
     source: str
     benchmark: str
@@ -59,141 +59,146 @@ class Dumped:
 
     @property
     def obstacle(self) -> str:
-        """Why it cannot be tuned, "" where it can: the tuner takes one root, no more and no less."""
+        """Why the executable cannot be tuned; "" if it can. The tuner requires exactly one root operation."""
         if not self.benchmark:
-            return "IREE makes no benchmark of it, as its sizes are not known"
-        return "" if self.roots == 1 else f"{self.roots or 'no'} operations of it are roots; the tuner takes one"
+            return "IREE generates no benchmark for it, because its sizes are not known"
+        return "" if self.roots == 1 else f"it has {self.roots or 'no'} root operations; the tuner requires exactly one"
 
 
 def dumped(bundle: Bundle, folder: Path) -> Mapping[str, Dumped]:
-    """The dumps of a bundle's executables, by the names of their kernels.
+    """Dump a bundle's executables; the result is keyed by kernel name.
 
     Raises:
-        UsageInvalid: the bundle has no model to compile, or names in it would lead its dumps elsewhere.
-        ToolFailed: the compiler fails; the message is its own.
+        UsageInvalid: the bundle has no model to compile, or a name in it contains a slash.
+        ToolFailed: the compiler fails; the message is the compiler's.
     """
     model = bundle.model()
     if not model:
-        raise UsageInvalid(f"{bundle.path}: does not keep its model (--no-sources); build it again with its text")
+        raise UsageInvalid(f"{bundle.path}: contains no model; build it again without --no-sources")
     parser = MlirParser()
     _check_names(bundle, parser.parse(model))
     file, sources, benchmarks = folder / "model.mlir", folder / "sources", folder / "benchmarks"
     file.write_bytes(model)
-    dumps = [f"--iree-hal-dump-executable-{name.name}-to={name}" for name in (sources, benchmarks)]
-    ours = [*dumps, "--iree-codegen-add-tuner-attributes", f"--compile-to={CONFIGURED}"]
+    dump_flags = [f"--iree-hal-dump-executable-{path.name}-to={path}" for path in (sources, benchmarks)]
+    flags = [*dump_flags, "--iree-codegen-add-tuner-attributes", f"--compile-to={CONFIGURED}"]
     target = folder / "configured.mlir"
-    done = run_tool([find_tool("iree-compile"), file, *ours, "-o", target, *flags_of(bundle)])
+    done = run_tool([find_tool("iree-compile"), file, *flags, "-o", target, *flags_of(bundle)])
     if done.returncode != 0:
         raise failed(ToolFailed, done.returncode, done.stderr, f"{bundle.path}: cannot be compiled: ")
-    found = {kernel: Dumped(text, "", 0) for kernel, (text, _) in _by_kernel(parser, sources).items()}
-    for kernel, (text, roots) in _by_kernel(parser, benchmarks).items():
-        if kernel in found:
-            found[kernel] = Dumped(found[kernel].source, text, roots)
-    return found
+    dumps = {kernel: Dumped(text, "", 0) for kernel, (text, _) in _texts_by_kernel(parser, sources).items()}
+    for kernel, (text, roots) in _texts_by_kernel(parser, benchmarks).items():
+        if kernel in dumps:
+            dumps[kernel] = Dumped(dumps[kernel].source, text, roots)
+    return dumps
 
 
 def _check_names(bundle: Bundle, model: Module) -> None:
-    """Refuse names with a slash: IREE calls its dumps after module and kernel, as they are."""
+    """Refuse names with a slash: IREE builds the dumps' file names from module and kernel names without escaping."""
     operation = model.operation
-    of_module = string_attribute(operation, "sym_name") if "sym_name" in operation.attributes else ""
-    for name in (of_module, *(kernel.name for kernel in bundle.graph.kernels)):
+    module_name = string_attribute(operation, "sym_name") if "sym_name" in operation.attributes else ""
+    for name in (module_name, *(kernel.name for kernel in bundle.graph.kernels)):
         if "/" in name:
-            raise UsageInvalid(f"{name}: IREE makes a file name of it, which a slash would lead elsewhere; rename it")
+            raise UsageInvalid(f"{name}: rename it without a slash; IREE uses the name as a file name")
 
 
-def _by_kernel(parser: MlirParser, folder: Path) -> dict[str, tuple[str, int]]:
-    """Of each kernel the text of the first file that it is in, and how many roots that has."""
-    found: dict[str, tuple[str, int]] = {}
+def _texts_by_kernel(parser: MlirParser, folder: Path) -> dict[str, tuple[str, int]]:
+    """For each kernel, the text of the first file that contains it, and the number of root operations there."""
+    texts: dict[str, tuple[str, int]] = {}
     for file in sorted(folder.glob("*.mlir")):
         data = file.read_bytes()
         module, executables = read_executables(parser, data)
-        text, roots = data.decode(errors="replace"), _roots(module.operation)
-        for each in executables.values():
-            for kernel in each.exports:
-                found.setdefault(kernel, (text, roots))
-    return found
+        text, roots = data.decode(errors="replace"), _count_roots(module.operation)
+        for executable in executables.values():
+            for kernel in executable.exports:
+                texts.setdefault(kernel, (text, roots))
+    return texts
 
 
-def _roots(operation: Operation) -> int:
-    return sum(_ROOT in each.attributes for each in walk(operation))
+def _count_roots(operation: Operation) -> int:
+    return sum(_ROOT in op.attributes for op in walk(operation))
 
 
 def flags_of(bundle: Bundle) -> list[str]:
-    """The bundle's flags without those that write something besides; a spec would decide what the tuner is to find.
+    """The bundle's compiler flags for the tuner.
+
+    Flags that write extra files are left out. So is a tuning spec, since it would fix the configuration to be tuned.
 
     Raises:
-        UsageInvalid: one of them cannot be a line of a file.
+        UsageInvalid: a flag contains a line break.
     """
     flags = [flag for flag in bundle.graph.module.flags if not flag.startswith((*BESIDES, _SPEC_FLAG))]
     if any(len(flag.splitlines()) != 1 for flag in flags):
-        raise UsageInvalid(f"{bundle.path}: a flag that it was built with has line breaks, and cannot be handed on")
+        raise UsageInvalid(
+            f"{bundle.path}: was built with a flag that contains a line break; build it without that flag"
+        )
     return flags
 
 
 def ranked(kernels: Sequence[tuple[str, Integer]], dumps: Mapping[str, Dumped]) -> tuple[RankedKernel, ...]:
-    """Kernels with the folders that they get: numbers first, of the names what is harmless.
+    """Kernels with their folder names: a number, then the kernel's name with unsafe characters replaced.
 
     Args:
-        kernels: their names, each with its cost in ns, unknown without a run.
-        dumps: what is known of them.
+        kernels: names with costs in ns; the cost is unknown without a run.
+        dumps: IREE's dumps by kernel name.
     """
     digits = max(2, len(str(len(kernels))))
-    found, number = [], 0
+    rows, number = [], 0
     for kernel, cost_ns in kernels:
         obstacle = dumps[kernel].obstacle if kernel in dumps else "its executable has no source of its own"
         number += not obstacle
-        folder = "" if obstacle else f"{number:0{digits}d}-{_ODD.sub('_', kernel)[:_LONGEST]}"
-        found.append(RankedKernel(kernel, folder, cost_ns, obstacle))
-    return tuple(found)
+        safe_name = _UNSAFE_CHARACTERS.sub("_", kernel)[:_MAX_NAME_LENGTH]
+        folder = "" if obstacle else f"{number:0{digits}d}-{safe_name}"
+        rows.append(RankedKernel(kernel, folder, cost_ns, obstacle))
+    return tuple(rows)
 
 
 def check_folder(target: Path, *, force: bool) -> None:
-    """Refuse a folder before any work is done.
+    """Refuse an unusable output folder before any work is done.
 
     Raises:
-        TargetExists: there is something already; with `force` only what this module wrote is replaced.
-        TargetUnwritable: it cannot be made.
+        TargetExists: the path exists; `force` permits replacing only folders that this module wrote.
+        TargetUnwritable: the folder cannot be created.
     """
     check_name(target)
     if os.path.lexists(target):
         if not force:
-            raise _taken(target)
+            raise _target_exists(target)
         if not (target / RANKING).is_file():
             raise TargetExists(f"{target}: exists and was not written for amdsharktuner; name another folder")
     check_folder_of(end_of_links(target))
 
 
-def _taken(target: Path) -> TargetExists:
+def _target_exists(target: Path) -> TargetExists:
     return TargetExists(f"{target}: exists already; pass --force to replace it, or name another folder")
 
 
 def write_folder(
     target: Path, ranking: Ranking, dumps: Mapping[str, Dumped], flags: Sequence[str], *, force: bool
 ) -> None:
-    """Write the folder, there whole or not at all; with `force` it takes the place of an earlier one.
+    """Write the folder atomically; with `force` it replaces an earlier one.
 
     Raises:
-        TargetExists: another program has made it meanwhile.
-        TargetUnwritable: it cannot be written.
+        TargetExists: another program has created the folder meanwhile.
+        TargetUnwritable: the folder cannot be written.
     """
-    place = end_of_links(target)
+    final_path = end_of_links(target)
     try:
-        with beside(place) as made:
-            made.mkdir()
-            for each in ranking.kernels:
-                if each.folder:
-                    _write_dispatch(made / each.folder, dumps[each.kernel], flags)
-            (made / RANKING).write_text(pretty(ranking), encoding="utf-8")
-            (made / "README.md").write_text(_readme(ranking), encoding="utf-8")
-            (made / "tune.sh").write_text(_LOOP, encoding="utf-8")
-            (made / "tune.sh").chmod(0o755)
+        with beside(final_path) as folder:
+            folder.mkdir()
+            for kernel in ranking.kernels:
+                if kernel.folder:
+                    _write_dispatch(folder / kernel.folder, dumps[kernel.kernel], flags)
+            (folder / RANKING).write_text(pretty(ranking), encoding="utf-8")
+            (folder / "README.md").write_text(_readme(ranking), encoding="utf-8")
+            (folder / "tune.sh").write_text(_TUNE_SCRIPT, encoding="utf-8")
+            (folder / "tune.sh").chmod(0o755)
             if not force:
-                take_place(made, place)
+                take_place(folder, final_path)
                 return
-            with moved_away(place):
-                made.rename(place)
+            with moved_away(final_path):
+                folder.rename(final_path)
     except FileExistsError as error:
-        raise _taken(target) from error
+        raise _target_exists(target) from error
     except OSError as error:
         raise TargetUnwritable(f"{target}: cannot be written: {error.strerror}") from error
 
@@ -206,23 +211,23 @@ def _write_dispatch(folder: Path, dump: Dumped, flags: Sequence[str]) -> None:
 
 
 def _readme(ranking: Ranking) -> str:
-    """For people; of hostile texts it has only what folders are called by."""
-    rows = [f"| {each.folder} | {_share(each)} |" for each in ranking.kernels if each.folder]
-    left_out = sum(not each.folder for each in ranking.kernels)
-    order = "by what they cost in a run of the application" if _is_costed(ranking) else "in the order of the program"
+    """Text of README.md. Folder names are its only text from the model, and they contain no unsafe characters."""
+    rows = [f"| {kernel.folder} | {_cost(kernel)} |" for kernel in ranking.kernels if kernel.folder]
+    left_out = sum(not kernel.folder for kernel in ranking.kernels)
+    order = "sorted by cost in a run of the application" if _has_costs(ranking) else "in program order"
     return "\n".join(
         [
             "# Dispatches for amdsharktuner",
             "",
-            f"The dispatches stand {order}. In each folder:",
+            f"Dispatches are {order}. To tune one, run in its folder:",
             "",
             "```",
             "python -m dispatch_tuner dispatch.mlir dispatch_benchmark.mlir --compile-flags-file=compile_flags.txt \\",
             "    --devices=hip://0 --num-candidates=100",
             "```",
             "",
-            "`./tune.sh [DEVICES [CANDIDATES]]` does so in all of them, one after the other.",
-            *([f"Left out: {left_out}; `{RANKING}` says why."] if left_out else []),
+            "`./tune.sh [DEVICES [CANDIDATES]]` tunes all of them in order.",
+            *([f"{left_out} left out; see `{RANKING}` for the reasons."] if left_out else []),
             "",
             "| folder | cost in the run |",
             "|---|---|",
@@ -232,9 +237,9 @@ def _readme(ranking: Ranking) -> str:
     )
 
 
-def _is_costed(ranking: Ranking) -> bool:
+def _has_costs(ranking: Ranking) -> bool:
     return isinstance(ranking.run, str)
 
 
-def _share(each: RankedKernel) -> str:
-    return "not known" if isinstance(each.cost_ns, Unknown) else format_ns(each.cost_ns)
+def _cost(kernel: RankedKernel) -> str:
+    return "not known" if isinstance(kernel.cost_ns, Unknown) else format_ns(kernel.cost_ns)

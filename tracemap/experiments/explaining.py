@@ -1,11 +1,17 @@
-"""A kernel alone beside the same kernel in its application, and what a difference points to.
+"""Why a kernel takes another time alone than in the application.
 
-Alone it has its processor and its caches for itself, and its data is where the last call left it. Where times differ,
-the application is recorded again, on one worker, right behind the kernels: a difference that is gone then was the
-machine's or the other workers'. What explains the rest is tried in the order of how surely it is known: a machine whose
-peaks are others now than when the run was recorded; caches that are cold; a difference that most kernels have, which
-the machine makes and not the kernel; calls so short that starting them counts; times that vary, here or in the run;
-other workers. What none of them explains is called so.
+A kernel alone has the processor and its caches to itself, and its data is where the last call left it. If the times
+differ, the application is recorded again, on one worker, right after the kernels. If the difference is gone then, the
+machine or the other workers caused it. Otherwise these causes are tried, the most certain first:
+
+1. The machine's peaks have changed since the run was recorded.
+2. The caches are cold in the application.
+3. Most kernels differ by the same factor, so the machine is faster or slower.
+4. Calls are so short that the cost of starting them counts.
+5. Times vary, alone or in the run.
+6. Other workers compete for caches, memory and cores.
+
+A difference with none of these causes is reported as not explained.
 """
 
 from __future__ import annotations
@@ -19,15 +25,15 @@ from tracemap.experiments.model import InApplication
 from tracemap.units import UNKNOWN, Integer
 
 ALIKE: Final = 1.2
-"""Times within this factor of each other are the same: what two recordings of a site differ by (a fifth)."""
-_SHORT_NS: Final = 5_000
-_MOST_OF: Final = 5
-"""Of fewer kernels nothing is said to be so of most."""
+"""Times within this factor of each other count as the same: two recordings of a dispatch differ by up to a fifth."""
+_SHORT_CALL_NS: Final = 5_000
+_MIN_KERNELS: Final = 5
+"""Fewest kernels for a typical ratio."""
 
 
 @dataclass(frozen=True, slots=True)
 class SiteCalls:
-    """The calls of a site in a run, and the median of their CPU time."""
+    """The calls of a dispatch site in a run: their number and the median CPU time."""
 
     calls: int
     median_ns: int
@@ -35,9 +41,11 @@ class SiteCalls:
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """What a run tells of the sites, by id; of how many workers, and how many times as fast as now the machine was.
+    """A run of the application: calls by site id, number of workers, and noise.
 
-    `disturbed`: the run says that other programs kept it from the processor.
+    Attributes:
+        speed: machine speed during the run over machine speed now.
+        disturbed: other programs kept the run waiting for a CPU.
     """
 
     sites: Mapping[str, SiteCalls] = field(default_factory=dict)
@@ -46,16 +54,16 @@ class Application:
     disturbed: bool = False
 
 
-def alike(one: float, other: float) -> bool:
-    """Whether two times are the same, but for what measurements differ by."""
-    return max(one, other) <= ALIKE * min(one, other)
+def nearly_equal(left: float, right: float) -> bool:
+    """Whether two times are the same within the measurement error (`ALIKE`)."""
+    return max(left, right) <= ALIKE * min(left, right)
 
 
 @dataclass(frozen=True, slots=True)
-class Alone:
-    """What a kernel takes alone, with warm and with cold caches (0: not measured), in ns.
+class AloneTimes:
+    """Times of a kernel alone in ns, with warm and with cold caches (0: not measured).
 
-    `spread` is the distance of the quartiles of the warm times, in parts of their median.
+    `spread`: interquartile range of the warm times over their median.
     """
 
     warm_ns: float
@@ -64,74 +72,75 @@ class Alone:
 
 
 def typical_ratio(times: Iterable[tuple[float, float]]) -> float:
-    """How many times as long as alone most kernels take in the application; 1 where too few are told.
+    """The median ratio of a kernel's time in the application to its time alone; 1 for fewer than `_MIN_KERNELS`.
 
     Args:
-        times: of each kernel the time in the application, and alone.
+        times: per kernel, the time in the application and the time alone.
     """
     ratios = [application / alone for application, alone in times if alone]
-    return statistics.median(ratios) if len(ratios) >= _MOST_OF else 1.0
+    return statistics.median(ratios) if len(ratios) >= _MIN_KERNELS else 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class ApplicationRun:
     """A run of the application, and the `typical_ratio` of its kernels."""
 
     application: Application
     typical: float = 1.0
 
 
-def explained(site: str, run: Recorded, again: Recorded, alone: Alone) -> InApplication:
-    """A site beside its kernel alone.
+def explain_site(site: str, run: ApplicationRun, again: ApplicationRun, alone: AloneTimes) -> InApplication:
+    """Compare a dispatch site's calls in the application with its kernel alone.
 
     Args:
-        site: its id; the run has calls of it.
-        run: what the run tells.
-        again: what a recording on one worker tells that was made right behind the kernels; of no sites: there is none.
-        alone: the kernel's times.
+        site: id of a site that has calls in the run.
+        run: the run of the application.
+        again: a recording on one worker, made right after the kernels ran alone; without sites if there is none.
+        alone: the kernel's times alone.
     """
-    seen, now = run.application.sites[site], again.application.sites.get(site)
-    if alike(seen.median_ns, alone.warm_ns):
+    in_run, in_rerun = run.application.sites[site], again.application.sites.get(site)
+    if nearly_equal(in_run.median_ns, alone.warm_ns):
         points_to = ""
-    elif now is None:
-        points_to = _points_to(seen.median_ns, run, alone)
-    elif alike(now.median_ns, alone.warm_ns):
-        points_to = _gone(run.application)
+    elif in_rerun is None:
+        points_to = _cause(in_run.median_ns, run, alone)
+    elif nearly_equal(in_rerun.median_ns, alone.warm_ns):
+        points_to = _cause_absent_in_rerun(run.application)
     else:
-        points_to = _points_to(now.median_ns, again, alone)
-    ratio = round(seen.median_ns / alone.warm_ns, 3)
-    return InApplication(site, seen.calls, seen.median_ns, ratio, UNKNOWN if now is None else now.median_ns, points_to)
+        points_to = _cause(in_rerun.median_ns, again, alone)
+    ratio = round(in_run.median_ns / alone.warm_ns, 3)
+    rerun_ns = UNKNOWN if in_rerun is None else in_rerun.median_ns
+    return InApplication(site, in_run.calls, in_run.median_ns, ratio, rerun_ns, points_to)
 
 
-def _gone(run: Application) -> str:
-    """What a difference came from that a recording on one worker does not have any more."""
+def _cause_absent_in_rerun(run: Application) -> str:
+    """The cause of a difference that disappears when the application is recorded again on one worker."""
     if isinstance(run.workers, int) and run.workers > 1:
         return f"contention: the run has {run.workers} workers; recorded again on one, it takes as long as alone"
-    return "the machine: recorded again behind the kernels, it takes as long as alone"
+    return "the machine: recorded again right after the kernels, it takes as long as alone"
 
 
-def _points_to(median_ns: float, run: Recorded, alone: Alone) -> str:
+def _cause(median_ns: float, run: ApplicationRun, alone: AloneTimes) -> str:
     application, typical = run.application, run.typical
     speed = application.speed
-    if not alike(speed, 1.0) and alike(median_ns * speed, alone.warm_ns):
-        return f"clock: by its peaks the machine was {speed:.2f} times as fast when the run was recorded"
+    if not nearly_equal(speed, 1.0) and nearly_equal(median_ns * speed, alone.warm_ns):
+        return f"clock: the machine's peaks were {speed:.2f} times as high when the run was recorded"
     if _is_cold(median_ns * speed, alone):
-        return "cold data: alone with cold caches it takes as long"
-    if not alike(typical, 1.0) and alike(median_ns / typical, alone.warm_ns):
-        return f"the machine: most kernels take {typical:.2f} times as long as alone; it is faster or slower now"
+        return "cold data: with cold caches it takes as long alone"
+    if not nearly_equal(typical, 1.0) and nearly_equal(median_ns / typical, alone.warm_ns):
+        return f"the machine: most kernels take {typical:.2f} times as long as alone, so its speed has changed"
     if _is_cold(median_ns / typical, alone):
-        return "cold data: alone with cold caches it takes as long, beside other kernels"
-    if min(median_ns, alone.warm_ns) < _SHORT_NS:
-        return "a short call: what starts it counts as much as what it does"
+        return "cold data: with cold caches it takes as long alone, given the typical ratio of the other kernels"
+    if min(median_ns, alone.warm_ns) < _SHORT_CALL_NS:
+        return "a short call: starting it costs as much as its work"
     if alone.spread > ALIKE - 1:
-        return "unsteady: alone, its calls vary by as much, so something else ran on this machine"
+        return "unsteady: alone, its calls vary as much, so other programs ran on this machine"
     if application.disturbed:
-        return "a disturbed run: other programs kept the application from the processor"
+        return "a noisy run: other programs kept the application waiting for a CPU"
     if isinstance(application.workers, int) and application.workers > 1 and median_ns > alone.warm_ns:
         return f"contention: {application.workers} workers share caches, memory and cores"
-    return "not explained: neither by cold caches nor by the machine's speed"
+    return "not explained: not by cold caches, machine speed, call length, noise or other workers"
 
 
-def _is_cold(median_ns: float, alone: Alone) -> bool:
-    """Whether a time lies between those with warm and with cold caches."""
+def _is_cold(median_ns: float, alone: AloneTimes) -> bool:
+    """Whether a time lies between the times with warm and with cold caches."""
     return alone.warm_ns < median_ns <= ALIKE * alone.cold_ns

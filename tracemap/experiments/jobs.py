@@ -1,4 +1,4 @@
-"""Jobs for the process that runs kernels alone."""
+"""Jobs for the process that runs kernels alone (`runner`)."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tracemap.toolchain import check_runtime, ended_by
 
 # ---- job
 #
-# What is handed to the process that runs kernels alone, and what it answers: one line of JSON per call.
+# Input and output of the process that runs kernels alone. It answers with one line of JSON per call.
 #
-# Kernels run in a process of their own, since one that is wrong may end it.
+# Kernels run in a separate process, since a wrong kernel may crash it.
 
 
 def written_path(path: Path) -> str:
-    """A path as JSON can hold it, whose texts are UTF-8: each byte of its name is a character."""
+    """A path encoded for JSON, whose texts are UTF-8: one character per byte of the name."""
     return os.fsencode(path).decode("latin-1")
 
 
@@ -37,9 +37,9 @@ def read_path(written: str) -> Path:
 
 
 class Fill(Record, frozen=True):
-    """Elements of a buffer that are made up before the first call: whole numbers or floats from `low` to below `high`.
+    """Random contents of a part of a buffer before the first call: integers or floats in [`low`, `high`).
 
-    Places as of `reference.memory.View`: `offset` in bytes, `strides` in elements.
+    The part is described as in `reference.memory.View`: `offset` in bytes, `strides` in elements.
     """
 
     offset: Count
@@ -51,9 +51,9 @@ class Fill(Record, frozen=True):
 
 
 class Buffer(Record, frozen=True):
-    """The memory of one binding: how long it is, which bytes of it are used, what lies in it before the first call.
+    """The memory of a binding: its length, its used bytes from `begin` to `end`, its contents before the first call.
 
-    `written`: the kernel may change it, and it is kept for a look at what became of it.
+    `written`: the kernel may change it, so it is saved for verification.
     """
 
     length: Count
@@ -64,14 +64,14 @@ class Buffer(Record, frozen=True):
 
     @property
     def moved(self) -> int:
-        """How far a copy lies behind the one before it, so that none share what is used, in whole cache lines."""
+        """Distance of successive copies in bytes: whole cache lines, so that their used bytes do not overlap."""
         return -(-max(self.end - self.begin, 1) // LINE_BYTES) * LINE_BYTES
 
 
 class Call(Record, frozen=True):
-    """A function of a module that records calls of a kernel; `seed` decides what is made up.
+    """A function of a module that records calls of a kernel; `seed` seeds the random contents.
 
-    `module` is the place of the module among those of the job.
+    `module` is the index of the module in the job.
     """
 
     function: str
@@ -81,11 +81,13 @@ class Call(Record, frozen=True):
 
 
 class Job(Record, frozen=True):
-    """What to run: functions of modules on a device, in their order.
+    """Functions of modules to run on a device, in order.
 
-    `modules` and `outputs` are as `written_path` has them. `outputs`: a folder for what calls left in buffers that are
-    written, empty where it is not wanted. `least_ns`: a measurement takes so long at least; `cold_bytes`: calls are
-    measured with so much memory used between two looks at the same, 0: they are not.
+    Attributes:
+        modules: paths, encoded by `written_path`.
+        outputs: folder for the written buffers of the calls, encoded by `written_path`; empty: do not save them.
+        least_ns: minimum time of a batch.
+        cold_bytes: bytes used between two uses of the same data when measuring with cold caches; 0: do not measure.
     """
 
     modules: tuple[str, ...]
@@ -97,15 +99,15 @@ class Job(Record, frozen=True):
     cold_bytes: Count
 
 
-class Timed(Record, frozen=True):
-    """Measurements: how many calls each was of, in how many copies of the buffers in turn, and the time of a call."""
+class Timing(Record, frozen=True):
+    """Measurements: calls per batch, copies of the buffers that calls cycle through, mean time of a call per batch."""
 
     batch: Count
     copies: Count
     call_ns: tuple[float, ...]
 
 
-class Place(Record, frozen=True):
+class BufferByte(Record, frozen=True):
     """A byte of a binding."""
 
     binding: Count
@@ -113,44 +115,44 @@ class Place(Record, frozen=True):
 
 
 class Answer(Record, frozen=True):
-    """What one call took; `overhead_ns` is the time of a batch of none. `cold` has no times where none were wanted.
+    """Result of a call; `overhead_ns` is the time of an empty batch. `cold` is empty if it was not requested.
 
-    `spoiled`: a byte that the first call changed although it lies where the kernel only reads, or beside what is used.
+    `spoiled`: a byte that the first call changed outside the used bytes, or in a buffer that the kernel only reads.
     """
 
     call: Count
     overhead_ns: float
-    warm: Timed
-    cold: Timed
-    spoiled: Place | None = None
+    warm: Timing
+    cold: Timing
+    spoiled: BufferByte | None = None
 
 
 LINE_BYTES = 64
-"""Of a cache; buffers' copies are aligned to it, as IREE aligns bindings."""
+"""Cache line size. Copies of buffers are aligned to it, as IREE aligns bindings."""
 GUARD_BYTES = 1 << 20
-"""So many bytes before and behind what is used of a buffer are looked at: a wrong bound seldom leads farther."""
+"""Checked bytes before and after the used part of a buffer; out-of-bounds writes rarely land farther away."""
 CANARY = 0xFF
-"""What every byte is that is not made up: floats of it are no numbers, so that whoever reads them shows it."""
+"""Value of all bytes without random contents. As floats these are NaN, so reading them shows in the results."""
 EXECUTE = "execute"
-"""The function of a module that executes a command buffer so often as it is told."""
+"""Name of the module's function that executes a command buffer a given number of times."""
 
 
 # ---- running
 #
-# Runs a job in a process of its own, and goes on behind a call that ends it.
+# Run a job in a separate process, and resume after a call that crashes it.
 
 
 _PROGRAM: Final = "tracemap.experiments.runner"
-_LAST_WORDS = 400
+_MAX_ERROR_LENGTH = 400
 _NO_MEMORY: Final = ("MemoryError", "RESOURCE_EXHAUSTED")
-"""In the last words of a process that could not have as much memory as it asked for, of numpy or of the runtime."""
+"""Marks of a failed allocation in the last line of stderr, by numpy or the runtime."""
 _GRACE_S = 2.0
-"""For a process that has answered all, or is about to end by itself."""
+"""Time for the process to exit by itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A call that did not come to its end, and how it ended; `for_memory`: there was none for it, which is no fault."""
+    """A call that did not complete, with the reason. `for_memory`: memory ran out, so the kernel is not at fault."""
 
     call: int
     text: str
@@ -158,13 +160,13 @@ class Ended:
 
 
 def run_job(job: Job, folder: Path, limit_s: float, tell: Callable[[int], None]) -> Iterator[Answer | Ended]:
-    """Do a job; what its calls answer, in their order.
+    """Run a job; yields the results of its calls in order.
 
     Args:
-        job: what to run.
-        folder: for what is written on the way.
-        limit_s: a call that takes longer is ended.
-        tell: told the number of each call before it begins.
+        job: the calls to run.
+        folder: for temporary files.
+        limit_s: a call that takes longer is killed.
+        tell: receives the index of a call before it begins.
 
     Raises:
         ToolMissing: the runtime is not installed.
@@ -174,7 +176,7 @@ def run_job(job: Job, folder: Path, limit_s: float, tell: Callable[[int], None])
     while first < len(job.calls):
         file = folder / "job.json"
         file.write_bytes(encode(structs.replace(job, calls=job.calls[first:])))
-        process = _Process(file, folder / "said.txt", limit_s)
+        process = _Process(file, folder / "stderr.txt", limit_s)
         try:
             done = 0
             for number in range(first, len(job.calls)):
@@ -194,24 +196,24 @@ def run_job(job: Job, folder: Path, limit_s: float, tell: Callable[[int], None])
 
 
 class _Process:
-    """The process that does a job."""
+    """The process that runs a job."""
 
-    def __init__(self, file: Path, said: Path, limit_s: float) -> None:
-        self._said, self._limit_s, self._late = said, limit_s, False
-        with said.open("wb") as stderr:
+    def __init__(self, file: Path, stderr_file: Path, limit_s: float) -> None:
+        self._stderr_file, self._limit_s, self._late = stderr_file, limit_s, False
+        with stderr_file.open("wb") as stderr:
             arguments = [sys.executable, "-m", _PROGRAM, str(file)]
             self._child: Child = start(arguments, stdout=subprocess.PIPE, stderr=stderr)
         self._rest = b""
 
     def line(self) -> bytes:
-        """The next line; nothing where the process has ended, or is ended for it takes too long."""
-        until = time.monotonic() + self._limit_s
+        """The next line of output; empty if the process has exited or exceeds the time limit."""
+        deadline = time.monotonic() + self._limit_s
         stdout = self._child.stdout
         assert stdout is not None
         with selectors.DefaultSelector() as selector:
             selector.register(stdout, selectors.EVENT_READ)
             while b"\n" not in self._rest:
-                if not selector.select(max(0.0, until - time.monotonic())):
+                if not selector.select(max(0.0, deadline - time.monotonic())):
                     self._late = True
                     return b""
                 data = os.read(stdout.fileno(), 1 << 16)
@@ -222,7 +224,7 @@ class _Process:
         return line
 
     def end(self) -> None:
-        """End it where it still runs."""
+        """End the process if it still runs."""
         if not self._late:
             ended_within(self._child, _GRACE_S)
         end(self._child)
@@ -230,15 +232,15 @@ class _Process:
             self._child.stdout.close()
 
     def ending(self, call: int) -> Ended:
-        """How it ended, of the call that was running."""
+        """The failure of the call that was running."""
         if self._late:
             return Ended(call, f"it did not end within {self._limit_s:g} s")
         status = self._child.returncode
         if status == -signal.SIGKILL:
-            return Ended(call, f"it {ended_by(-status)}, as it is where memory is short", for_memory=True)
+            return Ended(call, f"it {ended_by(-status)}, probably because memory ran out", for_memory=True)
         if status < 0:
             return Ended(call, f"it {ended_by(-status)}")
-        said = self._said.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        if said and any(word in said[-1] for word in _NO_MEMORY):
+        lines = self._stderr_file.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        if lines and any(word in lines[-1] for word in _NO_MEMORY):
             return Ended(call, "there is not enough memory for its data", for_memory=True)
-        return Ended(call, f"it failed: {said[-1][:_LAST_WORDS] if said else f'status {status}'}")
+        return Ended(call, f"it failed: {lines[-1][:_MAX_ERROR_LENGTH] if lines else f'status {status}'}")

@@ -1,4 +1,4 @@
-"""What is found out about kernels alone: whether they are right, how long a call takes, and the application's."""
+"""Records of experiments on kernels: verification, benchmarks, replacement and tuning."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tracemap.units import UNKNOWN, Integer, Text
 
 
 class Status(StrEnum):
-    """Whether a kernel computes what its reference says."""
+    """Whether a kernel agrees with its reference."""
 
     SUCCESS = "SUCCESS"
     FAILED = "FAILED"
@@ -19,10 +19,10 @@ class Status(StrEnum):
 
 
 class Verification(Record, frozen=True):
-    """How a kernel was compared, and with what.
+    """Comparison of a kernel with its reference.
 
-    `reference`: what it was compared with, `UNKNOWN` for nothing; `tolerance`: in parts of the reference, 0 where
-    nothing but equality will do. `reason`: why it failed or was not verified, "" for success.
+    `reference`: name of the reference, `UNKNOWN` if there is none; `tolerance`: relative to the reference, 0 if results
+    must be equal. `reason`: why it failed or was not verified, "" for success.
     """
 
     status: Status
@@ -32,9 +32,9 @@ class Verification(Record, frozen=True):
 
 
 class Spread(Record, frozen=True):
-    """Times of a call over repetitions of a batch, in all processes, in nanoseconds: the median and the quartiles.
+    """Time of a call in nanoseconds: median and quartiles over all repetitions of a batch, in all processes.
 
-    `batch` is how many calls were timed at once, `repetitions` how often, `buffers` on how many sets of data in turn.
+    `batch`: calls per batch; `repetitions`: number of batches; `buffers`: sets of data that the calls cycle through.
     """
 
     median: float
@@ -46,10 +46,10 @@ class Spread(Record, frozen=True):
 
 
 class InApplication(Record, frozen=True):
-    """A site in a run: the median of its calls' CPU time, and how many times the kernel alone takes that.
+    """A dispatch site in a run: the median CPU time of its calls, compared with the kernel alone.
 
-    `again_ns`: the median in a recording on one worker that was made behind the kernels; unknown where there is none.
-    `points_to`: what a difference comes from, as far as it was seen; "" where there is none to speak of.
+    `ratio`: median over the time alone. `again_ns`: median in a recording on one worker, made right after the kernels;
+    unknown if there is none. `points_to`: likely cause of the difference, "" if the times agree.
     """
 
     site: str
@@ -61,13 +61,12 @@ class InApplication(Record, frozen=True):
 
 
 class KernelBench(Record, frozen=True):
-    """A kernel alone, with the work that some of its sites give it.
+    """A kernel alone, with the work of one or more of its dispatch sites.
 
-    `operations` and `bytes` are of one call, by the map. `time_ns` is with warm caches, `cold_ns` with cold ones; None
-    where it was not measured. `attainable_share` is the time that the machine's peaks allow over the measured one.
-    `same_code`: its machine code alone is that of the bundle's module; None where there is none to look at.
-    `stood_in`: how many of the numbers that the program hands it only a run tells; others stand in for them here.
-    `not_measured`: why it was not, "" where it was.
+    `operations` and `bytes` are of one call, by the map. `time_ns`: with warm caches; `cold_ns`: with cold caches; None
+    if not measured. `attainable_share`: the roofline time over the measured time. `same_code`: whether the kernel alone
+    has the machine code of the bundle's module, None if there is none to compare. `stood_in`: number of push constants
+    that are unknown without a run, and replaced by assumed values. `not_measured`: why it was not measured, or "".
     """
 
     kernel: str
@@ -91,9 +90,9 @@ class KernelBench(Record, frozen=True):
 
 
 class Bench(Document, frozen=True, kw_only=True):
-    """All kernels that were asked for, the dearest first where a run tells, else in the order of the program.
+    """The requested kernels, most expensive first if there is a run, otherwise in program order.
 
-    `processes`: so many shared the repetitions of each kernel. Versions: 1: first. 2: `processes`.
+    `processes`: number of processes that shared the repetitions. Versions: 1: first. 2: `processes`.
     """
 
     schema_version: Literal[2] = 2
@@ -107,7 +106,7 @@ class Bench(Document, frozen=True, kw_only=True):
 
 
 class Replacement(Record, frozen=True):
-    """An executable that was replaced: its kernels, by which file, at which stage."""
+    """A replaced executable: its kernels, the replacing file, and the compiler stage of that file."""
 
     executable: str
     kernels: tuple[str, ...]
@@ -116,9 +115,9 @@ class Replacement(Record, frozen=True):
 
 
 class KernelChange(Record, frozen=True):
-    """A replaced kernel beside the original: whether it computes the same, and what a call takes alone.
+    """A replaced kernel compared with the original: verification, and the time of a call alone.
 
-    `steps` are how many operations of its text are known to be of which op; an object has none.
+    `steps`: number of operations in its text that are traced to an op, 0 for an object file.
     """
 
     kernel: str
@@ -129,7 +128,7 @@ class KernelChange(Record, frozen=True):
 
 
 class Ratio(Record, frozen=True):
-    """After over before: the median over pairs of recordings, and the smallest and largest of them."""
+    """After over before: median, smallest and largest ratio over pairs of recordings."""
 
     median: float
     low: float
@@ -139,11 +138,11 @@ class Ratio(Record, frozen=True):
 class OpChange(Record, frozen=True):
     """An op in the application: its cost per invocation before and after, medians over recordings.
 
-    `after_ns` and `ratio` are without the drift of the machine between the recordings of a pair, which ops show that
-    nothing was done to. `named`: all pairs differ by more than the threshold, in the same direction, the change is a
-    hundredth of the longer invocation or more, and the op's code is not the same. `beside`: the same of an op all of
-    whose code is the same: what ran before it left the caches or the clock in another state. `replaced`: a kernel of
-    its was.
+    `after_ns` and `ratio` are corrected for the drift of the machine within a pair, as seen on untouched ops. `named`:
+    a significant change of an op whose code changed: all pairs differ by more than the threshold in the same direction,
+    and the change is at least 1 % of the longer invocation. `beside`: a significant change of an op with unchanged
+    code, since the preceding ops left caches or clock in another state. `replaced`: whether one of its kernels was
+    replaced.
     """
 
     op: str
@@ -158,7 +157,7 @@ class OpChange(Record, frozen=True):
 
 
 class ComparedOutput(Record, frozen=True):
-    """An output of a function of the new bundle beside the original's: what is to be said, and whether they agree."""
+    """Comparison of an output of the new bundle with the original's: its description, and whether they agree."""
 
     place: Count
     type: str
@@ -169,7 +168,7 @@ class ComparedOutput(Record, frozen=True):
 class ComparedFunction(Record, frozen=True):
     """A function that was called in both bundles with the same inputs.
 
-    `failure`: how the new program ended, "" where it came to its end; then there are no outputs.
+    `failure`: how the new program failed, "" if it completed. There are no outputs after a failure.
     """
 
     function: str
@@ -179,15 +178,15 @@ class ComparedFunction(Record, frozen=True):
 
     @property
     def matches(self) -> bool:
-        """Whether the new program computes what the original does."""
+        """Whether the new program computes the same outputs as the original."""
         return not self.failure and all(output.matches for output in self.outputs)
 
 
 class Swapped(Document, frozen=True, kw_only=True):
-    """Kernels of a bundle replaced: the two bundles, kernel by kernel, and op by op where both were recorded.
+    """Replacement of kernels in a bundle: changes per kernel, and changes per op if both bundles were recorded.
 
-    `ops`: those that changed the most first, by what that is of an invocation. `whole` is the change of an invocation's
-    work; None without recordings. `functions`: those whose outputs were compared.
+    `ops`: largest change of an invocation first. `whole`: change of an invocation's work, None without recordings.
+    `functions`: functions whose outputs were compared.
     """
 
     schema_version: Literal[2] = 2
@@ -204,9 +203,9 @@ class Swapped(Document, frozen=True, kw_only=True):
 
 
 class BestConfiguration(Record, frozen=True):
-    """A configuration that is faster than the compiler's own: its text, and its time over the default's, alone.
+    """A configuration that is faster than the compiler's own: its text, and the kernel's time alone over the default's.
 
-    `pipeline`: the one that it is compiled by, "" where that is the compiler's own.
+    `pipeline`: its code generation pipeline, "" if it is the compiler's own choice.
     """
 
     configuration: str
@@ -215,9 +214,9 @@ class BestConfiguration(Record, frozen=True):
 
 
 class KernelTuning(Record, frozen=True):
-    """A kernel that was tuned: how many candidates were tried, how many of them failed, the best if one is better.
+    """A tuned kernel: numbers of tried and failed candidates, and the best one if it is faster than the default.
 
-    `obstacle`: why the kernel cannot be tuned, or its best configuration not be written as a spec; "" otherwise.
+    `obstacle`: why the kernel cannot be tuned, or why its best configuration cannot be written as a spec; otherwise "".
     """
 
     kernel: str
@@ -228,9 +227,9 @@ class KernelTuning(Record, frozen=True):
 
 
 class RankedKernel(Record, frozen=True):
-    """A kernel for another tuner: the folder that was written for it, and what it costs in the run.
+    """A kernel for another tuner: its folder, and its cost in the run.
 
-    `obstacle`: why there is no folder for it, "" where there is one.
+    `obstacle`: why it has no folder, or "".
     """
 
     kernel: str
@@ -240,17 +239,17 @@ class RankedKernel(Record, frozen=True):
 
 
 class Ranking(Record, frozen=True):
-    """Kernels for another tuner, the dearest first by a run, in the order of the program where there is none."""
+    """Kernels for another tuner, most expensive first if there is a run, otherwise in program order."""
 
     run: Text
     kernels: tuple[RankedKernel, ...]
 
 
 class Tune(Document, frozen=True, kw_only=True):
-    """Kernels tuned: what was found alone, and what it changes in the application; None where that was not recorded.
+    """Tuned kernels: results alone, and changes in the application.
 
-    `spec`: the file that a plain `iree-compile` takes, "" where there is nothing to write. `handed_on`: what was
-    written for another tuner instead, in the folder `spec`.
+    `spec`: tuning spec for a plain `iree-compile`, "" if none was written. `application`: change of an invocation, None
+    without recordings. `handed_on`: kernels written for another tuner instead, to the folder `spec`.
     """
 
     schema_version: Literal[2] = 2

@@ -1,8 +1,7 @@
-"""Operations to sweep over: sizes, types and what is fused behind them, as programs of one operation.
+"""Operations for sweeps: programs of one operation with its sizes, element type and epilogue.
 
-Sizes are letters as in the operations' usual formulas: a matrix product is M x K by K x N, a batch has B of them, one
-that is split has K in P parts whose products are added up; a convolution has N images of H x W with C channels, F
-filters of R x S, and a stride D.
+Sizes have the usual letters. A matrix product is M x K by K x N, and a batch has B of them. A split product sums P
+parts of K. A convolution has N images of H x W with C channels, F filters of R x S, and stride D.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ from typing import Final
 from tracemap.errors import UsageInvalid
 
 _NUMBER = re.compile(r"(\d{1,9})(?::(\d{1,9})(?::(\d{1,9}))?)?")
-_MOST = 100_000
-"""Operations of one sweep; more is a slip of the keys."""
+_MAX_OPERATIONS = 100_000
+"""Maximum of operations in a sweep; more is probably a typo."""
 
 ACCUMULATED: Final[Mapping[str, str]] = {"f32": "f32", "f16": "f32", "bf16": "f32", "i8": "i32", "f64": "f64"}
-"""Element types, and those that they are summed up in."""
+"""Element types and their accumulator types."""
 EPILOGUES: Final = ("none", "bias", "relu", "bias+relu")
 
 
@@ -28,7 +27,7 @@ EPILOGUES: Final = ("none", "bias", "relu", "bias+relu")
 class Kind:
     """A kind of operation: its sizes and their defaults, the named operation, and the shapes of its operands.
 
-    Shapes are products of letters; the last letter of the output is that of a bias. `output` may compute.
+    Shapes are tuples of size letters. A bias has the size of the output's axis `bias_axis`.
     """
 
     defaults: Mapping[str, int]
@@ -41,7 +40,7 @@ class Kind:
     """Letters whose product is the number of multiply-adds."""
     windowed: bool = False
     split: bool = False
-    """The sum is made of P parts, one after the other in K."""
+    """The reduction over K is split into P consecutive parts."""
 
 
 _CONVOLUTION = {"N": 1, "H": 32, "W": 32, "C": 16, "F": 32, "R": 3, "S": 3, "D": 1}
@@ -110,7 +109,7 @@ class SweptOperation:
 
     @property
     def name(self) -> str:
-        """Says all of it, and can be a file's name: `matmul_128x256x512_f32_bias_relu`."""
+        """Unique name, also valid as a file name: `matmul_128x256x512_f32_bias_relu`."""
         sizes = "x".join(str(size) for _, size in self.sizes)
         epilogue = "" if self.epilogue == "none" else f"_{self.epilogue.replace('+', '_')}"
         return f"{self.kind}_{sizes}_{self.element}{epilogue}"
@@ -125,20 +124,20 @@ class SweptOperation:
 
     @property
     def _extents(self) -> dict[str, int]:
-        """The sizes, and of windows how many there are."""
-        found = dict(self.sizes)
+        """The sizes, plus the derived ones: output height P and width Q, or part size T."""
+        extents = dict(self.sizes)
         if KINDS[self.kind].windowed:
-            found["P"] = (found["H"] - found["R"]) // found["D"] + 1
-            found["Q"] = (found["W"] - found["S"]) // found["D"] + 1
+            extents["P"] = (extents["H"] - extents["R"]) // extents["D"] + 1
+            extents["Q"] = (extents["W"] - extents["S"]) // extents["D"] + 1
         if KINDS[self.kind].split:
-            found["T"] = found["K"] // found["P"]
-        return found
+            extents["T"] = extents["K"] // extents["P"]
+        return extents
 
     def _tensor(self, letters: Sequence[str], element: str) -> str:
         return f"tensor<{'x'.join(str(self._extents[letter]) for letter in letters)}x{element}>"
 
     def text(self) -> str:
-        """The program: a function of the operands, and of the bias where there is one."""
+        """The program: a function of the operands and the optional bias."""
         kind, summed = KINDS[self.kind], ACCUMULATED[self.element]
         left, right = self._tensor(kind.left, self.element), self._tensor(kind.right, self.element)
         out, bias = self._tensor(kind.output, summed), self._tensor([kind.output[kind.bias_axis]], summed)
@@ -157,7 +156,7 @@ class SweptOperation:
         return "\n".join([*lines, ""])
 
     def _named(self) -> Iterator[str]:
-        """The operation, named as linalg has it."""
+        """The operation as a named op of the linalg dialect."""
         kind = KINDS[self.kind]
         left, right = self._tensor(kind.left, self.element), self._tensor(kind.right, self.element)
         out = self._tensor(kind.output, ACCUMULATED[self.element])
@@ -166,7 +165,7 @@ class SweptOperation:
         yield f"  %0 = linalg.{kind.operation}{windows} ins(%a, %b : {left}, {right}) outs(%filled : {out}) -> {out}"
 
     def _split(self, summed: str) -> Iterator[str]:
-        """A product in parts: those of K beside each other, then their sum."""
+        """A split product: the partial products over parts of K, then their sum."""
         whole = [self._tensor(letters, self.element) for letters in (("M", "K"), ("K", "N"))]
         left, right = (self._tensor(letters, self.element) for letters in (("M", "P", "T"), ("P", "T", "N")))
         parts, out = self._tensor(("P", "M", "N"), summed), self._tensor(("M", "N"), summed)
@@ -188,7 +187,7 @@ class SweptOperation:
         yield f"  %0 = linalg.reduce {{ arith.{add} }} ins(%parts : {parts}) outs(%filled : {out}) dimensions = [0]"
 
     def _multiplied(self, summed: str) -> Iterator[str]:
-        """The body of a product: operands in the type of the sum, multiplied and added."""
+        """The body of a product: convert the operands to the accumulator type, multiply and add."""
         whole_number = summed.startswith("i")
         names = ["%x", "%y"]
         if summed != self.element:
@@ -224,51 +223,52 @@ class SweptOperation:
 
 
 def sizes_of(text: str) -> list[int]:
-    """Sizes as they are typed: numbers and ranges with commas between them; `64:256:64` ends with 256.
+    """Parse sizes: numbers and ranges separated by commas; `64:256:64` includes 256.
 
     >>> sizes_of("32,64:256:64")
     [32, 64, 128, 192, 256]
 
     Raises:
-        UsageInvalid: it is none of these.
+        UsageInvalid: the text is malformed, or has too many sizes.
     """
-    found: list[int] = []
+    all_sizes: list[int] = []
     for part in text.split(","):
         match = _NUMBER.fullmatch(part.strip())
         if match is None or int(match[1]) < 1 or (match[3] is not None and int(match[3]) < 1):
-            raise UsageInvalid(f"{part!r}: a size is a number from 1, or start:stop:step")
+            raise UsageInvalid(f"{part!r}: a size is a number of at least 1, or start:stop:step")
         start = int(match[1])
         sizes = range(start, int(match[2] or start) + 1, int(match[3] or 1))
         if not sizes:
-            raise UsageInvalid(f"{part!r}: holds no size: it ends below its start")
-        if len(found) + len(sizes) > _MOST:
-            raise UsageInvalid(f"{part!r}: is more than {_MOST:,} sizes")
-        found += sizes
-    return found
+            raise UsageInvalid(f"{part!r}: empty range: it ends below its start")
+        if len(all_sizes) + len(sizes) > _MAX_OPERATIONS:
+            raise UsageInvalid(f"{part!r}: more than {_MAX_OPERATIONS:,} sizes; use a larger step")
+        all_sizes += sizes
+    return all_sizes
 
 
 def swept(
-    kind: str, given: Mapping[str, str], elements: Sequence[str], epilogues: Sequence[str]
+    kind: str, size_texts: Mapping[str, str], elements: Sequence[str], epilogues: Sequence[str]
 ) -> list[SweptOperation]:
-    """All operations of a kind with these sizes, types and epilogues, in order.
+    """All operations of a kind with these sizes (by letter, as typed), element types and epilogues, in order.
 
     Raises:
-        UsageInvalid: there is no such kind or letter, or a window does not fit; or they are too many.
+        UsageInvalid: the kind has no such letter, a window is too large, K cannot be split, or there are too many
+            operations.
     """
-    known = KINDS[kind].defaults
-    for letter in given:
-        if letter not in known:
-            raise UsageInvalid(f"{letter}: a {kind} has the sizes {', '.join(known)}")
-    choices = [sizes_of(given.get(letter, str(default))) for letter, default in known.items()]
-    found = []
-    for sizes in itertools.product(*choices):
-        named = tuple(zip(known, sizes, strict=True))
-        extents = dict(named)
+    defaults = KINDS[kind].defaults
+    for letter in size_texts:
+        if letter not in defaults:
+            raise UsageInvalid(f"{letter}: a {kind} has the sizes {', '.join(defaults)}")
+    choices = [sizes_of(size_texts.get(letter, str(default))) for letter, default in defaults.items()]
+    operations = []
+    for combination in itertools.product(*choices):
+        sizes = tuple(zip(defaults, combination, strict=True))
+        extents = dict(sizes)
         if KINDS[kind].windowed and (extents["R"] > extents["H"] or extents["S"] > extents["W"]):
             raise UsageInvalid(f"a window of {extents['R']}x{extents['S']} does not fit {extents['H']}x{extents['W']}")
         if KINDS[kind].split and extents["K"] % extents["P"]:
-            raise UsageInvalid(f"K={extents['K']}: cannot be split into {extents['P']} parts (P) of the same size")
-        found += [SweptOperation(kind, named, element, epilogue) for element in elements for epilogue in epilogues]
-        if len(found) > _MOST:
-            raise UsageInvalid(f"these are more than {_MOST:,} operations")
-    return found
+            raise UsageInvalid(f"K={extents['K']}: cannot be split into {extents['P']} parts (P) of equal size")
+        operations += [SweptOperation(kind, sizes, element, epilogue) for element in elements for epilogue in epilogues]
+        if len(operations) > _MAX_OPERATIONS:
+            raise UsageInvalid(f"more than {_MAX_OPERATIONS:,} operations; pass fewer sizes")
+    return operations

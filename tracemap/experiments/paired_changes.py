@@ -15,30 +15,30 @@ from tracemap.measurements.medians import slower_by
 from tracemap.units import Unknown
 
 Costs = Mapping[str, float]
-"""What an op costs per invocation, by its id, in ns."""
+"""Cost per invocation in ns, by op id."""
 
 _LEAST_SHARE: Final = 0.01
-"""Of an invocation, the longer of the two: what changes it by less is not named."""
+"""Least significant change, as a share of the longer invocation."""
 
 
 def ratio_of(before: Sequence[float], after: Sequence[float]) -> Ratio | None:
-    """After over before, pair by pair; None where nothing was spent before."""
-    ratios = [two / one for one, two in zip(before, after, strict=True) if one > 0]
+    """After over before, pair by pair; None if all costs before are 0."""
+    ratios = [after_ns / before_ns for before_ns, after_ns in zip(before, after, strict=True) if before_ns > 0]
     if not ratios:
         return None
-    return Ratio(*(round(each, 4) for each in (statistics.median(ratios), min(ratios), max(ratios))))
+    return Ratio(*(round(ratio, 4) for ratio in (statistics.median(ratios), min(ratios), max(ratios))))
 
 
 def whole_of(before: Sequence[Costs], after: Sequence[Costs]) -> Ratio | None:
-    """The change of all ops together; None without recordings."""
+    """The change of the sum of all ops; None without recordings."""
     return ratio_of(list(map(_sum, before)), list(map(_sum, after)))
 
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """What was changed: kernels, by name; and which change of an op's cost is worth a name, in percent.
+    """The replaced kernels by name, and the threshold of a significant change in percent.
 
-    `same`: kernels whose machine code is known to be the same in both bundles.
+    `same`: kernels with identical machine code in both bundles.
     """
 
     kernels: Set[str]
@@ -49,38 +49,38 @@ class Touched:
 def changes(
     graph: TraceGraph, touched: Touched, before: Sequence[Costs], after: Sequence[Costs]
 ) -> tuple[OpChange, ...]:
-    """Ops that all recordings have, named ones first, then by how much they changed an invocation.
+    """Changes of the ops that occur in all recordings: significant ones first, then by change of an invocation.
 
     Args:
         graph: the map of either bundle.
-        touched: what was changed.
-        before: costs in recordings of the one bundle.
-        after: those of the other, each recorded next to the one of the same place.
+        touched: the replaced kernels and the threshold.
+        before: costs in recordings of the first bundle.
+        after: costs in recordings of the second bundle, paired with `before` by index.
     """
-    common = [name for name in (before[0] if before else {}) if all(name in each for each in (*before, *after))]
-    inside = {name for name in common if touched.kernels & _kernels_of(graph, graph.op_by_id[name])}
-    outside = [name for name in common if name not in inside]
-    drifts = [_drift(one, two, outside) for one, two in zip(before, after, strict=True)]
-    sides = [statistics.median(map(_sum, side)) for side in (before, after) if side]
-    least_ns = _LEAST_SHARE * max(sides, default=0.0)
-    found = []
-    for name in common:
-        one = [each[name] for each in before]
-        two = [each[name] / drift for each, drift in zip(after, drifts, strict=True)]
-        ratio = ratio_of(one, two)
+    common = [op_id for op_id in (before[0] if before else {}) if all(op_id in costs for costs in (*before, *after))]
+    replaced = {op_id for op_id in common if touched.kernels & _kernels_of(graph, graph.op_by_id[op_id])}
+    untouched = [op_id for op_id in common if op_id not in replaced]
+    drifts = [_drift(first, second, untouched) for first, second in zip(before, after, strict=True)]
+    invocations_ns = [statistics.median(map(_sum, recordings)) for recordings in (before, after) if recordings]
+    least_ns = _LEAST_SHARE * max(invocations_ns, default=0.0)
+    op_changes = []
+    for op_id in common:
+        costs_before = [costs[op_id] for costs in before]
+        costs_after = [costs[op_id] / drift for costs, drift in zip(after, drifts, strict=True)]
+        ratio = ratio_of(costs_before, costs_after)
         if ratio is not None:
-            before_ns, after_ns = statistics.median(one), statistics.median(two)
+            before_ns, after_ns = statistics.median(costs_before), statistics.median(costs_after)
             material = abs(after_ns - before_ns) >= least_ns
-            differs = len(one) > 1 and material and _is_clear(ratio, touched.threshold)
-            op, costs = graph.op_by_id[name], (round(before_ns, 1), round(after_ns, 1))
+            differs = len(costs_before) > 1 and material and _is_clear(ratio, touched.threshold)
+            op, medians = graph.op_by_id[op_id], (round(before_ns, 1), round(after_ns, 1))
             same = _kernels_of(graph, op) <= touched.same
-            seen = {"named": differs and not same, "beside": differs and same, "replaced": name in inside}
-            found.append(OpChange(op.id, op.name, op.line, *costs, ratio, **seen))
-    return tuple(sorted(found, key=lambda each: (not each.named, -abs(each.after_ns - each.before_ns))))
+            flags = {"named": differs and not same, "beside": differs and same, "replaced": op_id in replaced}
+            op_changes.append(OpChange(op.id, op.name, op.line, *medians, ratio, **flags))
+    return tuple(sorted(op_changes, key=lambda op: (not op.named, -abs(op.after_ns - op.before_ns))))
 
 
 def same_kernels(before: Path, after: Path) -> frozenset[str]:
-    """The kernels that two modules have the same code for."""
+    """The kernels with identical machine code in two modules."""
     return frozenset(name for name, same in same_code(before, after).items() if same)
 
 
@@ -95,12 +95,12 @@ def _is_clear(ratio: Ratio, threshold: float) -> bool:
 
 
 def _drift(before: Costs, after: Costs, untouched: Sequence[str]) -> float:
-    """How many times as slow the machine was for the second recording of a pair, by the ops that nothing was done to.
+    """Slowdown of the machine in the second recording of a pair, measured on untouched ops.
 
-    1 where these are too few, or too little of the work, to tell.
+    1 if these are too few or too small a part of the work.
     """
-    found = slower_by([(before[name], after[name]) for name in untouched], (_sum(before), _sum(after)))
-    return 1.0 if isinstance(found, Unknown) else found
+    slowdown = slower_by([(before[op_id], after[op_id]) for op_id in untouched], (_sum(before), _sum(after)))
+    return 1.0 if isinstance(slowdown, Unknown) else slowdown
 
 
 def _sum(costs: Costs) -> float:

@@ -1,7 +1,7 @@
-"""Kernels of a bundle replaced by edited ones: the thing to edit, what is wrong with a file, and the flags for IREE.
+"""Replace kernels of a bundle: dump a kernel for editing, check the edited file, build IREE's flags.
 
-IREE takes an executable's source, configuration or object from a file of its own. It only warns where a name matches
-nothing, and crashes on objects that do not fit; what it would do that with is refused here.
+IREE can substitute an executable's source, configuration or object with a file. It only warns if a name matches
+nothing, and crashes on objects that do not fit, so such files are refused here.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _PHASES: Final[Mapping[str, str]] = {
     "configuration": CONFIGURED,
     "object": "executable-targets",
 }
-"""Where the compiler stops."""
+"""The compiler phase that dumps each stage."""
 _FLAG = "--iree-hal-substitute-executable-"
 _ELF = b"\x7fELF"
 
 
 @dataclass(frozen=True, slots=True)
 class Swap:
-    """An executable that is replaced: its name, the kernels in it, by what, and at which stage that is."""
+    """Replacement of an executable: its name, its kernels, the replacing file, and the compiler stage of that file."""
 
     executable: str
     kernels: tuple[str, ...]
@@ -49,12 +49,12 @@ class Swap:
 
     @property
     def flag(self) -> str:
-        """What tells IREE."""
+        """The flag for `iree-compile`."""
         return f"{_FLAG}{self.stage}={self.executable}={self.file}"
 
 
 class Swapping:
-    """The executables of a bundle."""
+    """The replaceable executables of a bundle."""
 
     def __init__(self, bundle: Bundle) -> None:
         self._bundle = bundle
@@ -63,97 +63,103 @@ class Swapping:
         self._executables = executables_of(self._module)
 
     def named(self, name: str) -> Executable:
-        """The executable of this name, or in which there is a kernel of this name.
+        """The executable with this name, or with a kernel of this name.
 
         Raises:
-            QueryInvalid: there is none; the message names those that are most like it.
+            QueryInvalid: nothing has this name; the message suggests similar names.
         """
-        by_kernel = {kernel: each for each in self._executables.values() for kernel in each.exports}
-        found = self._executables.get(name) or by_kernel.get(name)
-        if found is None:
+        by_kernel = {kernel: executable for executable in self._executables.values() for kernel in executable.exports}
+        executable = self._executables.get(name) or by_kernel.get(name)
+        if executable is None:
             near = difflib.get_close_matches(name, [*by_kernel, *self._executables], 3, 0.3)
-            meant = f"; did you mean {', '.join(near)}?" if near else ""
-            raise QueryInvalid(f"{name}: the bundle has no kernel of this name{meant}")
-        return found
+            suggestion = f"; did you mean {', '.join(near)}?" if near else ""
+            raise QueryInvalid(f"{name}: the bundle has no kernel of this name{suggestion}")
+        return executable
 
     def swap(self, name: str, file: Path) -> Swap:
-        """A replacement, looked at.
+        """Check a replacement file and pair it with its executable.
 
         Raises:
             QueryInvalid: the bundle has no such kernel.
             ModelUnreadable: the file cannot be read.
-            UsageInvalid: it cannot take the executable's place; the message says why.
+            UsageInvalid: the file cannot replace the executable; the message says why.
         """
         original = self.named(name)
         data = stored_bytes(file, ModelUnreadable)
         if data.startswith(_ELF):
             raise UsageInvalid(_object_fault(file, data, original, self._machines()))
         try:
-            _module, found = read_executables(self._parser, data)
+            _module, executables = read_executables(self._parser, data)
         except ModelInvalid as error:
             raise UsageInvalid(f"{file}: is neither MLIR nor an object: {error}") from error
-        new = found.get(original.name)
+        new = executables.get(original.name)
         if new is None:
-            names = listed(list(found)) or "none"
-            raise UsageInvalid(f"{file}: holds no executable {original.name} (it holds: {names}); dump one with --dump")
+            names = listed(list(executables)) or "none"
+            raise UsageInvalid(
+                f"{file}: contains no executable {original.name} (it contains: {names}); dump one with --dump"
+            )
         for export in original.exports:
             if export not in new.exports or export not in new.functions:
                 raise UsageInvalid(f"{file}: has no code for the entry point {export} of {original.name}")
         if other := formats_of(new) - formats_of(original):
-            wanted = ", ".join(sorted(formats_of(original)))
-            raise UsageInvalid(f"{file}: is for {', '.join(sorted(other))}, and {original.name} for {wanted}")
+            formats = ", ".join(sorted(formats_of(original)))
+            raise UsageInvalid(f"{file}: is for {', '.join(sorted(other))}, but {original.name} is for {formats}")
         return Swap(original.name, original.exports, file.resolve(), new.stage)
 
     def folder_swaps(self, folder: Path, stage: Stage) -> list[Swap]:
-        """Replacements at a stage by files of a folder, each of which is called after its executable.
+        """Replacements at a stage by the files of a folder; a file is named after its executable.
 
         Raises:
-            UsageInvalid: the folder has no such file, or one of another stage; else as `swap`.
+            UsageInvalid: the folder has no such file, or a file is of another stage; also as `swap`.
         """
         files = {file.stem: file for file in sorted(folder.glob("*.mlir"))}
-        named = {name: [files[stem] for stem in _stems(name, stage) if stem in files] for name in self._executables}
-        found = [self.swap(name, its[0]) for name, its in named.items() if its]
-        if not found:
-            raise UsageInvalid(f"{folder}: holds no file that is called after an executable of the bundle")
-        for each in found:
-            if each.stage != stage:
-                raise UsageInvalid(f"{each.file}: is of the stage {each.stage}, not of {stage}")
-        return found
+        by_name = {name: [files[stem] for stem in _stems(name, stage) if stem in files] for name in self._executables}
+        swaps = [self.swap(name, candidates[0]) for name, candidates in by_name.items() if candidates]
+        if not swaps:
+            raise UsageInvalid(f"{folder}: contains no file named after an executable of the bundle")
+        for swap in swaps:
+            if swap.stage != stage:
+                raise UsageInvalid(f"{swap.file}: is of the stage {swap.stage}, not of {stage}")
+        return swaps
 
     def dumped(self, name: str, stage: Stage, folder: Path) -> str:
-        """The text of the executable at a stage, with locations by which its ops are known again.
+        """The text of an executable at a stage, with locations that identify its ops.
 
         Raises:
             QueryInvalid: there is no such kernel.
             UsageInvalid: the bundle has no model to compile.
-            ToolFailed: the compiler fails; the message is its own.
+            ToolFailed: the compiler fails; the message is the compiler's.
         """
         executable = self.named(name)
-        # Of what goes on from the model the locations name ops; the bundle's kernels have lines of their texts instead.
+        # In code compiled from the tagged model, locations name ops. In the bundle's kernels they are lines of text.
         source = self._configured(folder) if stage == "object" else self._tagged(folder)
-        begin = (f"--compile-from={CONFIGURED}",) if stage == "object" else ()
+        start_flags = (f"--compile-from={CONFIGURED}",) if stage == "object" else ()
         target = folder / "stage.mlir"
         flags = self._bundle.graph.module.flags
-        stop = f"--compile-to={_PHASES[stage]}"
+        stop_flag = f"--compile-to={_PHASES[stage]}"
         program = find_tool("iree-compile")
-        done = run_tool([program, source, *flags, *begin, stop, "--mlir-print-debuginfo", "-o", target])
+        done = run_tool([program, source, *flags, *start_flags, stop_flag, "--mlir-print-debuginfo", "-o", target])
         if done.returncode != 0:
-            raise failed(ToolFailed, done.returncode, done.stderr, f"{name}: the stage {stage} cannot be made: ")
-        if lost := not_loaded(done.stderr):
-            raise ToolFailed(f"{name}: the stage {stage} cannot be made: {lost}")
-        _module, found = read_executables(self._parser, target.read_bytes())
-        if executable.name not in found:
-            raise ToolFailed(f"{name}: has no code of its own at the stage {stage}; the compiler linked it with others")
-        return executable_text(found[executable.name])
+            raise failed(ToolFailed, done.returncode, done.stderr, f"{name}: cannot be dumped at the stage {stage}: ")
+        if load_failure := not_loaded(done.stderr):
+            raise ToolFailed(f"{name}: cannot be dumped at the stage {stage}: {load_failure}")
+        _module, executables = read_executables(self._parser, target.read_bytes())
+        if executable.name not in executables:
+            raise ToolFailed(
+                f"{name}: has no code of its own at the stage {stage}; the compiler linked it with other kernels"
+            )
+        return executable_text(executables[executable.name])
 
     def _machines(self) -> Set[str]:
-        """The architectures that the bundle's module has code for, as ELF names them."""
+        """ELF names of the architectures of the bundle's code."""
         return {image.machine for image in read_images(self._bundle.module_path)}
 
     def _tagged(self, folder: Path) -> Path:
         model = self._bundle.model()
         if not model:
-            raise UsageInvalid("the bundle does not keep its model (--no-sources), from which sources are made")
+            raise UsageInvalid(
+                "the bundle contains no model to dump the kernel from; build it again without --no-sources"
+            )
         name = self._bundle.graph.sources[0].name
         return write_tagged(self._parser.parse(model), Tags(unused_prefix(model)), name, folder)
 
@@ -164,9 +170,9 @@ class Swapping:
 
 
 def _stems(executable: str, stage: Stage) -> tuple[str, ...]:
-    """What an executable's file may be called at a stage, likeliest first.
+    """Possible file stems of an executable at a stage, likeliest first.
 
-    IREE's own dumps are called after the module too, and lie in one folder: module_NAME, configured_module_NAME.
+    IREE's own dumps also contain the module's name, all in one folder: module_NAME, configured_module_NAME.
     """
     plain = (executable, f"module_{executable}")
     configured = tuple(f"configured_{stem}" for stem in plain)
@@ -174,29 +180,29 @@ def _stems(executable: str, stage: Stage) -> tuple[str, ...]:
 
 
 def _object_fault(file: Path, data: bytes, original: Executable, machines: Set[str]) -> str:
-    """Why an object file is not taken: it does not fit, or the compiler does not take any."""
+    """Why an object file is refused: it does not fit, or IREE accepts none for this target."""
     from elftools.elf.elffile import ELFFile
 
     try:
         elf = ELFFile(io.BytesIO(data))
         machine = str(elf["e_machine"])
-        symbols = {each.name for section in elf.iter_sections("SHT_SYMTAB") for each in section.iter_symbols()}
-    except Exception:  # the library checks little: what damage does to its assumptions ends in any kind of error
+        symbols = {symbol.name for section in elf.iter_sections("SHT_SYMTAB") for symbol in section.iter_symbols()}
+    except Exception:  # pyelftools checks little: a damaged file can raise any kind of error
         return f"{file}: is a damaged object file"
     if machine not in machines:
-        wanted = " or ".join(sorted(machines)) or "a CPU: the bundle has no code for one"
-        return f"{file}: is an object for {machine}, not for {wanted}"
+        targets = " or ".join(sorted(machines)) or "a CPU: the bundle has no CPU code"
+        return f"{file}: is an object for {machine}, not for {targets}"
     missing = [export for export in original.exports if export not in symbols]
     if missing:
         return f"{file}: defines no {missing[0]}, the entry point of {original.name}"
     return (
-        f"{file}: IREE takes no object files for CPUs, its compiler crashes on them; "
-        "give what `--dump object` writes, in LLVM's dialect of MLIR"
+        f"{file}: IREE's compiler crashes on object files for CPUs; "
+        "pass the MLIR (LLVM dialect) that `--dump object` writes"
     )
 
 
 def swapped_flags(flags: Sequence[str], swaps: Sequence[Swap]) -> tuple[str, ...]:
-    """A bundle's flags with replacements; those of the same executables that it had before are left out."""
+    """A bundle's flags plus the replacements; earlier replacements of the same executables are dropped."""
     names = {swap.executable for swap in swaps}
-    kept = [flag for flag in flags if not (flag.startswith(_FLAG) and flag.split("=")[1] in names)]
-    return (*kept, *(swap.flag for swap in swaps))
+    other_flags = [flag for flag in flags if not (flag.startswith(_FLAG) and flag.split("=")[1] in names)]
+    return (*other_flags, *(swap.flag for swap in swaps))

@@ -1,7 +1,6 @@
-"""Many generated operations, each with many configurations: compiled in parallel, verified, timed, and kept.
+"""Sweeps: compile generated operations with many configurations in parallel, then verify and time them.
 
-What was done is kept in a folder, each thing under a name that stands for all that it was made of: after an end of any
-kind the same sweep goes on where it was, and does nothing twice.
+Results are cached in a work folder, under a hash of all inputs. An interrupted sweep resumes where it stopped.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from tracemap.codec import Count, Record
 from tracemap.errors import ModelInvalid, ToolFailed
 from tracemap.experiments.bench import verified
-from tracemap.experiments.cases import Case, dispatched
+from tracemap.experiments.cases import Case, group_into_cases
 from tracemap.experiments.configurations import Configuration, apply
 from tracemap.experiments.jobs import Ended, Job, run_job, written_path
 from tracemap.experiments.model import Status
@@ -36,15 +35,16 @@ if TYPE_CHECKING:
 
 _DEVICE: Final = "local-sync"
 _LIMIT_S: Final = 60.0
-_LOOKS: Final = 3
-"""A batch may take so many times as long as it has to, and is tried so often before it is large enough."""
+_BATCH_FACTOR: Final = 3
+"""Allowance of the time limit: extra batches to find the batch size, and the factor by which a batch may exceed the
+minimum time."""
 
-_KILLED: Final = "the compiler was killed, as it is where memory is short; the same command tries it again"
+_KILLED: Final = "the compiler was killed, probably because memory ran out; run the same command again to retry"
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """An operation with a configuration, the flags that it is compiled with, and what that is done by."""
+    """An operation with a configuration and compiler flags; `makers` identifies compiler, processor and tracemap."""
 
     operation: SweptOperation
     configuration: Configuration
@@ -53,16 +53,16 @@ class Trial:
 
     @property
     def key(self) -> str:
-        """Stands for all that the result depends on, the content of a tuning spec included."""
+        """Hash of everything that the result depends on, including the content of a tuning spec."""
         flags = flag_parts([*self.flags, *self.configuration.flags])
         return key_of(self.operation.text(), self.configuration.text, self.makers, *flags)
 
 
 class TrialResult(Record, frozen=True):
-    """What became of a trial.
+    """Result of a trial.
 
-    `obstacle`: why it was not compiled, "" where it was. Times are of one call of all of its kernels, in ns; 0 where
-    they were not taken.
+    `obstacle`: why it was not compiled; "" if it was. Times cover one call of all kernels of the trial, in ns; 0 if not
+    measured.
     """
 
     kernels: Count
@@ -76,35 +76,35 @@ class TrialResult(Record, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Work(WorkFolder):
-    """The folder in which a sweep keeps what was done; `measured_how`: whether it verifies, and how it takes times."""
+    """The work folder of a sweep; `measured_how` says whether results are verified and how they are timed."""
 
     measured_how: str
 
     def model(self, trial: Trial) -> Path:
-        """The program."""
+        """File of the trial's program."""
         return self.path / "models" / f"{trial.operation.name}.mlir"
 
     def configured(self, trial: Trial) -> Path:
-        """The module before code generation, configured."""
+        """File of the configured module before code generation."""
         return self.path / "modules" / f"{trial.key}.mlir"
 
     def measured(self, trial: Trial) -> Path:
-        """What became of it; measured otherwise, it is another result."""
+        """File of the trial's result, separate for each way of measuring."""
         return self.result(trial.key, self.measured_how)
 
 
 def measured_how(options: SweepOptions) -> str:
-    """A word for what a result depends on besides its module."""
-    verified = "unverified" if options.no_verify else "verified"
-    # A tag stands for something that was done besides, which may change times.
-    tagged = f"-{key_of(*sorted(options.tag))}" if options.tag else ""
+    """File name part for the measurement options that a result depends on."""
+    verification = "unverified" if options.no_verify else "verified"
+    # A tag marks a circumstance that may change times.
+    tag = f"-{key_of(*sorted(options.tag))}" if options.tag else ""
     if options.only == "verify":
-        return f"{verified}{tagged}"
-    return f"{verified}-{options.repetitions}x{options.min_time:g}ms{tagged}"
+        return f"{verification}{tag}"
+    return f"{verification}-{options.repetitions}x{options.min_time:g}ms{tag}"
 
 
 def generate(trials: Sequence[Trial], work: Work) -> None:
-    """Write the programs that are not there yet."""
+    """Write the missing programs."""
     for trial in trials:
         file = work.model(trial)
         text = trial.operation.text().encode()
@@ -113,17 +113,17 @@ def generate(trials: Sequence[Trial], work: Work) -> None:
 
 
 def compile_all(trials: Sequence[Trial], work: Work, jobs: int, tell: Callable[[int, int], None]) -> None:
-    """Compile what is not compiled yet, several at once; what cannot be compiled is kept as a result.
+    """Compile the missing trials in parallel; a trial that cannot be compiled is recorded as a result.
 
-    `tell` is told how many are done, of how many.
+    `tell` receives the number of finished trials and the total.
     """
-    missing = [trial for trial in trials if not _is_done(trial, work)]
+    missing = [trial for trial in trials if not _is_compiled(trial, work)]
     workers = jobs or usable_processors()
     with ThreadPoolExecutor(workers) as pool:
-        waiting = [pool.submit(_compile, trial, work) for trial in missing]
+        futures = [pool.submit(_compile, trial, work) for trial in missing]
         try:
-            for done, each in enumerate(as_completed(waiting), 1):
-                each.result()
+            for done, future in enumerate(as_completed(futures), 1):
+                future.result()
                 tell(done, len(missing))
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -131,20 +131,20 @@ def compile_all(trials: Sequence[Trial], work: Work, jobs: int, tell: Callable[[
 
 
 def not_compiled(trials: Sequence[Trial], work: Work) -> Iterator[str]:
-    """Why trials were not compiled, of each that was not, in their order."""
+    """The reasons of all trials that were not compiled, in trial order."""
     for trial in trials:
         if not work.module(trial.key).is_file():
-            known = kept_record(work.result(trial.key), TrialResult)
-            yield _KILLED if known is None else known.obstacle
+            result = kept_record(work.result(trial.key), TrialResult)
+            yield _KILLED if result is None else result.obstacle
 
 
-def _is_done(trial: Trial, work: Work) -> bool:
+def _is_compiled(trial: Trial, work: Work) -> bool:
     key = trial.key
     return work.module(key).is_file() or kept_record(work.result(key), TrialResult) is not None
 
 
 def _compile(trial: Trial, work: Work) -> None:
-    """One operation to a module that calls its kernels."""
+    """Compile an operation to a module that calls its kernels."""
     with temporary_folder() as folder:
         try:
             configured = _configured(trial, work, folder)
@@ -157,7 +157,7 @@ def _compile(trial: Trial, work: Work) -> None:
                 keep_record(work.result(trial.key), _not_compiled(str(error)))
             return
         keep(work.configured(trial), configured)
-        keep(work.module(trial.key), module.read_bytes())  # the last: where it is, all is
+        keep(work.module(trial.key), module.read_bytes())  # last, so that its presence marks a complete trial
 
 
 def _not_compiled(obstacle: str) -> TrialResult:
@@ -165,10 +165,10 @@ def _not_compiled(obstacle: str) -> TrialResult:
 
 
 def _configured(trial: Trial, work: Work, folder: Path) -> bytes:
-    """The operation before code generation, with the configuration that is tried.
+    """The operation before code generation, with the trial's configuration.
 
     Raises:
-        ToolFailed: the compiler does not take it, or there is nothing to configure.
+        ToolFailed: the compiler fails, or no kernel can be configured.
         ModelInvalid: IREE has no such pipeline.
     """
     target = folder / "configured.mlir"
@@ -178,8 +178,8 @@ def _configured(trial: Trial, work: Work, folder: Path) -> bytes:
         raise ToolFailed(failure(done.returncode, done.stderr))
     parser = MlirParser()
     module = parser.parse(target.read_bytes(), printed=True)
-    applied = [apply(trial.configuration, each, parser) for each in executables_of(module).values()]
-    if not any(applied):
+    changed = [apply(trial.configuration, executable, parser) for executable in executables_of(module).values()]
+    if not any(changed):
         raise ToolFailed(f"{trial.configuration.text}: no kernel has tiles to change")
     text: str = module.operation.get_asm()
     return text.encode()
@@ -187,52 +187,52 @@ def _configured(trial: Trial, work: Work, folder: Path) -> bytes:
 
 def _cases(parser: MlirParser, configured: bytes) -> list[Case]:
     module = parser.parse(configured, printed=True)
-    return dispatched(module, read_dispatches(module, lambda *_: 1), {})
+    return group_into_cases(module, read_dispatches(module, lambda *_: 1), {})
 
 
 def measure(trial: Trial, work: Work, options: SweepOptions) -> TrialResult:
-    """Verify and time a compiled trial, once; what is kept already is not done again."""
+    """Verify and time a compiled trial; return the cached result if there is one."""
     for file in (work.result(trial.key), work.measured(trial)):
-        known = kept_record(file, TrialResult)
-        if known is not None:
-            return known
+        cached = kept_record(file, TrialResult)
+        if cached is not None:
+            return cached
     if not work.module(trial.key).is_file():
         return _not_compiled(_KILLED)
     with temporary_folder() as folder:
-        result = _measured(trial, work, options, folder)
+        result = _run_trial(trial, work, options, folder)
     keep_record(work.measured(trial), result)
     return result
 
 
-def _measured(trial: Trial, work: Work, options: SweepOptions, folder: Path) -> TrialResult:
+def _run_trial(trial: Trial, work: Work, options: SweepOptions, folder: Path) -> TrialResult:
     parser = MlirParser()
     configured = work.configured(trial).read_bytes()
-    module = parser.parse(configured, printed=True)  # operations of the cases live no longer than their module
-    cases = dispatched(module, read_dispatches(module, lambda *_: 1), {})
+    module = parser.parse(configured, printed=True)  # keeps the operations of the cases alive
+    cases = group_into_cases(module, read_dispatches(module, lambda *_: 1), {})
     calls = tuple(case.call(number) for number, case in enumerate(cases))
-    timed, verify = options.only != "verify", not options.no_verify
-    repetitions = options.repetitions if timed else 0
+    verify = not options.no_verify
+    repetitions = 0 if options.only == "verify" else options.repetitions
     least_ns = max(1, round(options.min_time * 1e6))
     module, outputs = written_path(work.module(trial.key)), written_path(folder) if verify else ""
     job = Job((module,), _DEVICE, calls, outputs, repetitions, least_ns, 0)
     times: list[tuple[float, ...]] = []
-    limit_s = _LIMIT_S + _LOOKS * (repetitions + _LOOKS) * options.min_time / 1e3
+    limit_s = _LIMIT_S + _BATCH_FACTOR * (repetitions + _BATCH_FACTOR) * options.min_time / 1e3
     for answer in run_job(job, folder, limit_s, lambda _: None):
         if isinstance(answer, Ended):
             status = Status.NOT_VERIFIED if answer.for_memory else Status.FAILED
             return TrialResult(len(cases), "", status.value, answer.text, 0.0, 0.0, 0.0)
         if verify:
-            found = verified(cases[answer.call], calls[answer.call], folder, answer)
-            if found.status is not Status.SUCCESS:
-                return TrialResult(len(cases), "", found.status.value, found.reason, 0.0, 0.0, 0.0)
+            verification = verified(cases[answer.call], calls[answer.call], folder, answer)
+            if verification.status is not Status.SUCCESS:
+                return TrialResult(len(cases), "", verification.status.value, verification.reason, 0.0, 0.0, 0.0)
         times.append(answer.warm.call_ns)
     status = Status.SUCCESS if verify else Status.NOT_VERIFIED
-    totals = [sum(each) for each in zip(*times, strict=True)]
-    return TrialResult(len(cases), "", status.value, "", *_quartiles(totals))
+    totals = [sum(kernel_times) for kernel_times in zip(*times, strict=True)]
+    return TrialResult(len(cases), "", status.value, "", *_median_and_quartiles(totals))
 
 
-def _quartiles(times: Sequence[float]) -> tuple[float, float, float]:
-    """The median and the quartiles; zeros of nothing."""
+def _median_and_quartiles(times: Sequence[float]) -> tuple[float, float, float]:
+    """The median, then the quartiles; zeros without times."""
     if not times:
         return 0.0, 0.0, 0.0
     q1, median, q3 = quartiles(times)

@@ -38,15 +38,15 @@ from tracemap.units import UNKNOWN
 
 # ---- specs
 #
-# Tuning specs: what tells a plain `iree-compile` to configure an operation as was found to be best.
+# Tuning specs: they make a plain `iree-compile` use the best configuration of a search.
 #
-# A spec is a library in the transform dialect. It matches an operation with the very types of its operands, and sets
-# its configuration before the compiler chooses one (`--iree-codegen-tuning-spec-path`; IREE: docs, reference, tuning).
+# A spec is a library in the transform dialect. It matches an operation by the exact types of its operands, and sets its
+# configuration before the compiler chooses one (`--iree-codegen-tuning-spec-path`; IREE: docs, reference, tuning).
 
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """A configured operation of a kernel, and the configuration that it is to have, as MLIR prints it."""
+    """A configured operation of a kernel, and its new configuration as MLIR text."""
 
     operation: Operation
     lowering_config: str
@@ -54,14 +54,14 @@ class Tuned:
 
 
 def root_of(function: Operation) -> Operation | None:
-    """The operation of a configured kernel that decides how the others are tiled; None where none does."""
-    found = [each for each in walk(function) if "distribution" in str(each.attributes.get("lowering_config", ""))]
-    return found[-1] if found else None
+    """The operation of a configured kernel that decides the tiling of the others; None if there is none."""
+    roots = [op for op in walk(function) if "distribution" in str(op.attributes.get("lowering_config", ""))]
+    return roots[-1] if roots else None
 
 
 def spec_text(tuned: Sequence[Tuned]) -> str:
-    """The text of a spec that configures these operations, wherever they stand."""
-    matchers = [_matcher(number, each) for number, each in enumerate(tuned)]
+    """The text of a spec that configures these operations wherever they occur."""
+    matchers = [_matcher(number, config) for number, config in enumerate(tuned)]
     pairs = ", ".join(f"@match_{number} -> @apply" for number in range(len(tuned)))
     return "\n".join(
         [
@@ -108,31 +108,31 @@ _OPERANDS = re.compile(r'("[\w.]+")\(([^)]*)\)')
 
 
 def _body(operation: Operation, operands: Sequence[str]) -> str:
-    """The operation as it stands before it is configured, in generic form, with other names for its operands."""
+    """The operation without its configuration, in generic form, with renamed operands."""
     configuration = operation.attributes["lowering_config"]
     del operation.attributes["lowering_config"]
     text: str = operation.get_asm(print_generic_op_form=True, use_local_scope=True)
     operation.attributes["lowering_config"] = configuration
-    return _OPERANDS.sub(lambda found: f"{found[1]}({', '.join(operands)})", text, count=1)
+    return _OPERANDS.sub(lambda match: f"{match[1]}({', '.join(operands)})", text, count=1)
 
 
 def stands_alone(operation: Operation) -> bool:
-    """Whether the body of an operation takes nothing from outside but its operands: only then a spec can match it."""
+    """Whether the body of an operation uses no outer values except its operands, as a spec's matcher requires."""
     inside = set(walk(operation))
-    taken = [value for inner in inside if inner != operation.operation for value in inner.operands]
-    owners = [getattr(value.owner, "operation", value.owner) for value in taken]
+    used = [value for inner in inside if inner != operation.operation for value in inner.operands]
+    owners = [getattr(value.owner, "operation", value.owner) for value in used]
     return all(not hasattr(owner, "name") or owner in inside for owner in owners)
 
 
 # ---- tuning
 #
-# The best configuration of a kernel that is right, of many that are tried.
+# Search for the fastest configuration of a kernel whose results are right.
 #
-# Each candidate is compiled, verified and timed next to the default: both in the same process, batch by batch in turn,
-# so that what changes on the machine changes both. The worse half is given up after each round, until one is left; it
-# is then measured again, by itself, so that the choice among many does not flatter it. A gain is claimed only where
-# the interval of the ratio says so. What was compiled, verified and found is kept: a search that was ended goes on
-# where it was.
+# Each candidate is compiled, verified, and timed against the default. Both run in the same process, with alternating
+# batches, so that noise affects both. Each round drops the slower half, until one candidate is left. It is then
+# measured again alone, since the choice among many favours lucky measurements. A gain is claimed only if the interval
+# of the ratio excludes no gain. Compiled modules, verifications and results are cached, so an interrupted search
+# resumes.
 
 
 _DEVICE: Final = "local-sync"
@@ -143,10 +143,10 @@ _LIMIT_S: Final = 60.0
 
 
 class Outcome(Record, frozen=True):
-    """What was found for a kernel: the best configuration of its root and its ratio to the default, None for no gain.
+    """Result of a search: the best configuration of a kernel's root, and its time over the default's (None: no gain).
 
-    `failed`: candidates that could not be compiled, or were wrong. `pipeline`: that of the best, "" where it is the
-    compiler's own. `obstacle`: why none was tried, "" otherwise.
+    `failed`: number of candidates that could not be compiled or computed wrong results. `pipeline`: that of the best
+    candidate; "" if it is the compiler's own choice. `obstacle`: why no candidate was tried, or "".
     """
 
     kernel: str
@@ -158,7 +158,7 @@ class Outcome(Record, frozen=True):
     obstacle: str = ""
 
 
-class _Refused(Record, frozen=True):
+class _CompileFailure(Record, frozen=True):
     """Why a candidate was not compiled."""
 
     obstacle: str
@@ -166,7 +166,7 @@ class _Refused(Record, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How far a search goes: so many candidates, for so long; and how many percent are a gain."""
+    """Limits of a search: number of candidates, seconds, and the least gain in percent."""
 
     candidates: int
     limit_s: float
@@ -174,39 +174,42 @@ class Effort:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
-    """A candidate and the module that was compiled with it."""
+class CompiledCandidate:
+    """A candidate and its compiled module."""
 
     candidate: Candidate
     module: Path
 
 
-class _Tried:
-    """What a search has tried so far: candidates that are right, the default first; `positive`: made-up floats are."""
+class _SearchState:
+    """Progress of a search: the correct candidates, the default first, and counts of tried and failed candidates.
 
-    def __init__(self, positive: bool, made: list[Made]) -> None:
-        self.positive, self.made = positive, made
+    `positive`: generated input floats are positive.
+    """
+
+    def __init__(self, positive: bool, candidates: list[CompiledCandidate]) -> None:
+        self.positive, self.candidates = positive, candidates
         self.count = self.failed = 0
-        self._seen = {made[0].module.read_bytes()}
+        self._seen = {candidates[0].module.read_bytes()}
 
     def is_new(self, module: Path) -> bool:
-        """Whether no candidate before had the same code."""
+        """Whether no earlier candidate had the same code."""
         code = module.read_bytes()
-        known = code in self._seen
+        seen = code in self._seen
         self._seen.add(code)
-        return not known
+        return not seen
 
 
 class Tuning:
-    """A kernel to tune, and what its candidates are made of.
+    """The search for a kernel's best configuration.
 
     Args:
         case: the kernel with its sizes.
         configured: the bundle's configured module.
-        flags: those of the bundle.
-        work: where is kept what is made.
-        makers: what is made depends on, besides (`keeping.makers`).
-        folder: for what nobody needs later.
+        flags: the bundle's compiler flags.
+        work: cache folder.
+        makers: identity of compiler, processor and tracemap (`work_cache.makers`).
+        folder: for temporary files.
     """
 
     def __init__(
@@ -214,70 +217,69 @@ class Tuning:
     ) -> None:
         self._case, self._flags, self._work, self._folder = case, tuple(flags), work, folder
         self._text = wrapped(MlirParser().parse(configured), [case.dispatch])
-        self._made_by = (makers, *flag_parts(self._flags))
+        self._key_parts = (makers, *flag_parts(self._flags))
 
     def run(self, effort: Effort, progress: Progress) -> Outcome:
-        """Try candidates, unless that was done already.
+        """Search, or return the cached result.
 
         Raises:
-            TargetUnwritable: nothing can be kept.
-            ToolFailed: the default cannot be timed; nothing is kept of what that would have told.
+            TargetUnwritable: the cache cannot be written.
+            ToolFailed: the default cannot be timed; then no result is cached.
             ToolMissing: the compiler or the runtime is not installed.
         """
-        how = (str(effort.candidates), str(effort.limit_s), str(effort.threshold))
-        file = self._work.result(key_of(self._text, *self._made_by, *how), "tuned")
+        limits = (str(effort.candidates), str(effort.limit_s), str(effort.threshold))
+        file = self._work.result(key_of(self._text, *self._key_parts, *limits), "tuned")
         outcome = kept_record(file, Outcome)
         if outcome is None:
-            outcome = self._found(effort, progress)
+            outcome = self._search(effort, progress)
             keep_record(file, outcome)
         return outcome
 
-    def _found(self, effort: Effort, progress: Progress) -> Outcome:
+    def _search(self, effort: Effort, progress: Progress) -> Outcome:
         default = self._default()
-        nothing = Outcome(self._case.kernel, 0, 0, "", "", None)
+        empty = Outcome(self._case.kernel, 0, 0, "", "", None)
         if default is None:
-            return nothing
-        module = self._compiled(default)
-        positive, obstacle = self._data(module)
+            return empty
+        module = self._compile(default)
+        positive, obstacle = self._check_default(module)
         if module is None or obstacle:
-            return structs.replace(nothing, obstacle=obstacle)
-        until = time.monotonic() + effort.limit_s
-        own = Made(default, module)
-        tried = _Tried(positive, [own])
+            return structs.replace(empty, obstacle=obstacle)
+        deadline = time.monotonic() + effort.limit_s
+        state = _SearchState(positive, [CompiledCandidate(default, module)])
         for candidate in other_pipelines(default, effort.candidates):
-            self._try(candidate, tried, until, progress)
-        pipelines = [made.candidate.pipeline for made in tried.made[1:]]
-        for candidate in candidates_of(default, effort.candidates - tried.count, pipelines):
-            self._try(candidate, tried, until, progress)
-        return self._chosen(tried, until, effort.threshold, progress)
+            self._try(candidate, state, deadline, progress)
+        pipelines = [other.candidate.pipeline for other in state.candidates[1:]]
+        for candidate in candidates_of(default, effort.candidates - state.count, pipelines):
+            self._try(candidate, state, deadline, progress)
+        return self._choose(state, deadline, effort.threshold, progress)
 
-    def _chosen(self, tried: _Tried, until: float, threshold: float, progress: Progress) -> Outcome:
-        """The best of those that are right, if it is a gain."""
-        own, *others = tried.made
-        outcome = Outcome(self._case.kernel, tried.count, tried.failed, "", "", None)
-        best = self._best(own.module, others, until, progress)
+    def _choose(self, state: _SearchState, deadline: float, threshold: float, progress: Progress) -> Outcome:
+        """The best correct candidate, if it is a gain."""
+        default, *others = state.candidates
+        outcome = Outcome(self._case.kernel, state.count, state.failed, "", "", None)
+        best = self._best(default.module, others, deadline, progress)
         if best is None:
             return outcome
-        ratio = interval_of(self._ratios(own.module, [best.module], _LAST_ROUND)[0])
+        ratio = interval_of(self._ratios(default.module, [best.module], _LAST_ROUND)[0])
         if ratio is None or ratio.high >= 1 / (1 + threshold / 100):
             return outcome
-        pipeline = best.candidate.pipeline if best.candidate.pipeline != own.candidate.pipeline else ""
+        pipeline = best.candidate.pipeline if best.candidate.pipeline != default.candidate.pipeline else ""
         return structs.replace(outcome, best=written(best.candidate.levels), pipeline=pipeline, ratio=ratio)
 
-    def _try(self, candidate: Candidate, tried: _Tried, until: float, progress: Progress) -> None:
-        """Compile and verify a candidate, where there is time; code that was there before is not timed again."""
-        if time.monotonic() > until:
+    def _try(self, candidate: Candidate, state: _SearchState, deadline: float, progress: Progress) -> None:
+        """Compile and verify a candidate before the deadline; duplicates of earlier code are not timed."""
+        if time.monotonic() > deadline:
             return
-        tried.count += 1
-        progress(f"compiling candidate {tried.count} of {self._case.kernel}")
-        module = self._compiled(candidate)
-        if module is None or self._verified(module, tried.positive).status is not Status.SUCCESS:
-            tried.failed += 1
-        elif tried.is_new(module):
-            tried.made.append(Made(candidate, module))
+        state.count += 1
+        progress(f"compiling candidate {state.count} of {self._case.kernel}")
+        module = self._compile(candidate)
+        if module is None or self._verify(module, state.positive).status is not Status.SUCCESS:
+            state.failed += 1
+        elif state.is_new(module):
+            state.candidates.append(CompiledCandidate(candidate, module))
 
     def _default(self) -> Candidate | None:
-        """The configuration that the compiler chose; None where nothing in the kernel has tiles."""
+        """The compiler's own configuration; None if no operation of the kernel has tiles."""
         module = MlirParser().parse(self._text, printed=True)
         function, root = self._root(module)
         if root is None:
@@ -289,8 +291,8 @@ class Tuning:
         executable = executables_of(module)[self._case.dispatch.target[0]]
         return executable.operation, root_of(executable.operation)
 
-    def _compiled(self, candidate: Candidate) -> Path | None:
-        """A module that calls the kernel with a configuration; None where the compiler does not take it."""
+    def _compile(self, candidate: Candidate) -> Path | None:
+        """A module that calls the kernel with a configuration; None if it cannot be compiled."""
         parser = MlirParser()
         module = parser.parse(self._text, printed=True)
         function, root = self._root(module)
@@ -301,60 +303,62 @@ class Tuning:
         except ModelInvalid:
             return None
         text = module.operation.get_asm(enable_debug_info=False)
-        key = key_of(text, *self._made_by)
-        made, refused = self._work.module(key), self._work.result(key)
-        if not made.is_file() and kept_record(refused, _Refused) is None:
+        key = key_of(text, *self._key_parts)
+        target, failure = self._work.module(key), self._work.result(key)
+        if not target.is_file() and kept_record(failure, _CompileFailure) is None:
             try:
-                keep(made, compile_wrapped(text, self._flags, self._folder).read_bytes())
+                keep(target, compile_wrapped(text, self._flags, self._folder).read_bytes())
             except ToolFailed as error:
                 if not was_killed(error):
-                    keep_record(refused, _Refused(str(error)))
-        return made if made.is_file() else None
+                    keep_record(failure, _CompileFailure(str(error)))
+        return target if target.is_file() else None
 
-    def _data(self, own: Path | None) -> tuple[bool, str]:
-        """Whether made-up floats are to be positive, and why the kernel is not tuned: what it computes is not known."""
-        if own is None:
+    def _check_default(self, default: Path | None) -> tuple[bool, str]:
+        """Whether the kernel needs positive input floats, and why it cannot be tuned ("": it can)."""
+        if default is None:
             return False, "it cannot be compiled alone"
-        found = self._verified(own, positive=False)
-        if found.status is Status.SUCCESS:
+        verification = self._verify(default, positive=False)
+        if verification.status is Status.SUCCESS:
             return False, ""
-        if self._verified(own, positive=True).status is Status.SUCCESS:
+        if self._verify(default, positive=True).status is Status.SUCCESS:
             return True, ""
-        return False, f"what it computes cannot be verified: {found.reason}"
+        return False, f"its results cannot be verified: {verification.reason}"
 
-    def _verified(self, module: Path, positive: bool) -> Verification:
-        """What a module computes beside the reference; looked at once."""
+    def _verify(self, module: Path, positive: bool) -> Verification:
+        """Compare a module's results with the reference; cached."""
         file = self._work.result(module.stem, "positive" if positive else "verified")
-        known = kept_record(file, Verification)
-        if known is not None:
-            return known
+        cached = kept_record(file, Verification)
+        if cached is not None:
+            return cached
         call = self._case.call(0, positive)
         job = Job((written_path(module),), _DEVICE, (call,), written_path(self._folder), 0, 1, 0)
         (answer,) = run_job(job, self._folder, _LIMIT_S, lambda _: None)
         if isinstance(answer, Ended):
             return Verification(Status.FAILED, UNKNOWN, 0.0, answer.text)
-        found = verified(self._case, call, self._folder, answer)
-        keep_record(file, found)
-        return found
+        verification = verified(self._case, call, self._folder, answer)
+        keep_record(file, verification)
+        return verification
 
-    def _best(self, own: Path, made: Sequence[Made], until: float, progress: Progress) -> Made | None:
-        """The fastest of many, the worse half given up after each round; None of none."""
-        left = list(made)
+    def _best(
+        self, default: Path, candidates: Sequence[CompiledCandidate], deadline: float, progress: Progress
+    ) -> CompiledCandidate | None:
+        """The fastest candidate: each round drops the slower half. None without candidates."""
+        remaining = list(candidates)
         turns = _FIRST_ROUND
-        while len(left) > 1:
-            progress(f"timing {len(left)} candidates of {self._case.kernel}")
-            ratios = self._ratios(own, [each.module for each in left], turns)
-            order = sorted(range(len(left)), key=lambda each: statistics.median(ratios[each]))
-            left = [left[each] for each in order[: -(-len(left) // 2)]]
-            if time.monotonic() > until:
-                return left[0]
-            if len(left) == 1:
+        while len(remaining) > 1:
+            progress(f"timing {len(remaining)} candidates of {self._case.kernel}")
+            ratios = self._ratios(default, [candidate.module for candidate in remaining], turns)
+            order = sorted(range(len(remaining)), key=lambda index: statistics.median(ratios[index]))
+            remaining = [remaining[index] for index in order[: -(-len(remaining) // 2)]]
+            if time.monotonic() > deadline:
+                return remaining[0]
+            if len(remaining) == 1:
                 break
             turns += _FIRST_ROUND
-        return left[0] if left else None
+        return remaining[0] if remaining else None
 
-    def _ratios(self, own: Path, modules: Sequence[Path], turns: int) -> list[list[float]]:
-        """Of each module the ratios of its time to the default's next to it, one per turn."""
+    def _ratios(self, default: Path, modules: Sequence[Path], turns: int) -> list[list[float]]:
+        """For each module and turn, its time over the default's time measured next to it."""
         call = self._case.call(0)
         ratios: list[list[float]] = [[] for _ in modules]
         series: list[Call] = []
@@ -362,33 +366,33 @@ class Tuning:
             for number in range(len(modules)):
                 pair = (call, structs.replace(call, module=number + 1))
                 series += pair if turn % 2 == 0 else pair[::-1]
-        times = self._times((own, *modules), series)
-        for place in range(0, len(series), 2):
-            one, two = times[place : place + 2]
-            first_is_own = series[place].module == 0
-            number = max(series[place].module, series[place + 1].module) - 1
-            own_ns, other_ns = (one, two) if first_is_own else (two, one)
-            # What does not come to its end is no gain, whichever of the two it was.
-            ratios[number].append(other_ns / own_ns if math.isfinite(own_ns) else math.inf)
+        times = self._times((default, *modules), series)
+        for index in range(0, len(series), 2):
+            first_ns, second_ns = times[index : index + 2]
+            default_is_first = series[index].module == 0
+            number = max(series[index].module, series[index + 1].module) - 1
+            default_ns, other_ns = (first_ns, second_ns) if default_is_first else (second_ns, first_ns)
+            # A failed call is no gain, whichever of the two failed.
+            ratios[number].append(other_ns / default_ns if math.isfinite(default_ns) else math.inf)
         return ratios
 
     def _times(self, modules: Sequence[Path], series: Sequence[Call]) -> list[float]:
-        """The time of each call, infinite for one that did not come to its end; the first module is the default's.
+        """The time of each call, infinite if the call failed; the first module is the default.
 
         Raises:
-            ToolFailed: none of the default's came to its end, so that nothing can be said of the others.
+            ToolFailed: all calls of the default failed, so there is nothing to compare with.
         """
         job = Job(tuple(map(written_path, modules)), _DEVICE, tuple(series), "", 3, _LEAST_NS, 0)
         answers = list(run_job(job, self._folder, _LIMIT_S, lambda _: None))
-        own = [answer for call, answer in zip(series, answers, strict=True) if call.module == 0]
-        ended = [answer.text for answer in own if isinstance(answer, Ended)]
-        if len(ended) == len(own):
-            raise ToolFailed(f"{self._case.kernel}: the compiler's own configuration cannot be timed: {ended[0]}")
+        default = [answer for call, answer in zip(series, answers, strict=True) if call.module == 0]
+        failures = [answer.text for answer in default if isinstance(answer, Ended)]
+        if len(failures) == len(default):
+            raise ToolFailed(f"{self._case.kernel}: the compiler's own configuration cannot be timed: {failures[0]}")
         return [math.inf if isinstance(answer, Ended) else min(answer.warm.call_ns) for answer in answers]
 
 
 def interval_of(ratios: Sequence[float]) -> Ratio | None:
-    """The median of ratios with its interval of 95 % by order statistics (Conover, section 3.2); None of too few."""
+    """The median of ratios with its 95 % interval by order statistics (Conover, section 3.2); None if too few."""
     if len(ratios) < FEWEST:
         return None
     ordered = sorted(ratios)

@@ -1,4 +1,4 @@
-"""Verification of kernels against a reference, or the kernel compiled without tiles."""
+"""Verify kernels against the numpy reference, or against the same kernel compiled without tiles."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tracemap.errors import ModelInvalid, ToolFailed
-from tracemap.experiments.cases import Case, left_behind, whole_memory
+from tracemap.experiments.cases import Case, memory_after, whole_memory
 from tracemap.experiments.configurations import with_pipeline
-from tracemap.experiments.jobs import Call, Ended, Job, Place, run_job, written_path
+from tracemap.experiments.jobs import BufferByte, Call, Ended, Job, run_job, written_path
 from tracemap.experiments.model import Status, Verification
 from tracemap.experiments.reference.elements import EPSILON, SURPRISES, from_memory, stored_type
 from tracemap.experiments.reference.kernel import Precision
@@ -26,58 +26,67 @@ if TYPE_CHECKING:
 
 # ---- verifying
 #
-# Whether a kernel computed what its reference says: every byte that it may have changed is looked at.
+# Compare a kernel's memory with its reference's. All bytes that the kernel may have changed are checked.
 #
-# Floats agree within a tolerance that follows from the types, the rest agrees exactly; what the kernel should not
-# write must be as it was. A float agrees where it differs by at most
+# Floats must agree within a tolerance that follows from the types. Other elements must be equal. Bytes that the kernel
+# should not write must be unchanged. A float agrees if it differs by at most
 #
 # T (|reference| + the reference's root mean square over the tensor), T = m eps + 4 eps_sum sqrt(n)
 #
-# where the mean leaves out masks: a -3e38 in some places would else excuse every error in the others; with eps the
-# distance of 1 to the next number of the coarsest type that is computed with, eps_sum that of the sums, and n the
-# length of the longest sum: rounding errors of n terms grow as sqrt(n) (Higham, Accuracy and Stability of Numerical
-# Algorithms, 2nd ed., section 2.6). m is 8, and 64 where there are functions that code generation approximates: MLIR's
-# polynomials for tanh are 16 units of the last place off (seen with IREE 3.13 on AVX2).
+# The root mean square leaves out masks: otherwise a few elements of -3e38 would excuse any error in the others. eps is
+# the distance of 1 to the next number of the coarsest type that the kernel computes with, eps_sum that of the sums, and
+# n the length of the longest sum. Rounding errors of n terms grow as sqrt(n) (Higham, Accuracy and Stability of
+# Numerical Algorithms, 2nd ed., section 2.6). m is 8, or 64 for functions that code generation approximates: MLIR's
+# polynomial for tanh is off by 16 units in the last place (observed with IREE 3.13 on AVX2).
 #
-# T is for the worst of many elements. Roundings have no direction and are mostly smaller: over a tensor of some size,
-# the root mean square of the differences, each in parts of what T is multiplied with, is at most T / 8. This finds
-# what is a little wrong everywhere, as with a constant that is off by three percent in bf16, whose T is 6 %.
+# T bounds the worst of many elements. Rounding errors have no direction and most are smaller. So for tensors of some
+# size, the root mean square of the relative differences must be at most T / 8. This finds errors that are small but
+# everywhere, such as a constant that is off by three percent in bf16, whose T is 6 %.
 #
-# Long sums in narrow types have a T for which a wrong kernel agrees as well: it is 4 for a million numbers that are
-# summed up in f16. Where numbers half as large as the reference would agree, the kernel is not said to be verified.
+# For long sums in narrow types T is so large that a wrong kernel would agree, too: it is 4 for a sum of a million
+# numbers in f16. If half the reference's values would agree, the kernel is reported as not verified.
 
 
 _ROUNDINGS: Final = 8
 _APPROXIMATED_ROUNDINGS: Final = 64
 _SUM_ROUNDINGS: Final = 4
-_WHOLE: Final = 8.0
-"""So many times smaller than the largest difference that is allowed is that of all elements together."""
+_MEAN_FACTOR: Final = 8.0
+"""Tolerance of an element over the tolerance of the root mean square."""
 _LEAST_ELEMENTS: Final = 64
-_OUTLYING: Final = 1000.0
-"""A number that stands in several places and is so many times as large as all others is a mask."""
-_MOST_MASKS: Final = 4
-NOT_FINITE: Final = "most of what it computes of made-up numbers are none"
-TOO_ROUGH: Final = "its sums round so much in their type that numbers half as large would agree as well"
+_MASK_FACTOR: Final = 1000.0
+"""A number that occurs several times and exceeds all others by this factor is a mask."""
+_MAX_MASKS: Final = 4
+NOT_FINITE: Final = "most of its results are infinite or NaN for random inputs"
+TOO_ROUGH: Final = "its sums round so much in their type that values half as large would agree, too"
 _INTEGER_OF = {1: "i8", 2: "i16", 4: "i32", 8: "i64"}
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first place where a kernel and its reference do not agree, in words."""
+    """Description of the first difference between a kernel and its reference."""
 
     text: str
 
 
 def tolerance(precision: Precision) -> float:
-    """How far floats may lie from their reference, in parts of it."""
+    """Relative tolerance of floats."""
     roundings = _APPROXIMATED_ROUNDINGS if precision.approximated else _ROUNDINGS
     return roundings * precision.epsilon + _SUM_ROUNDINGS * precision.sums
 
 
-def judged(
+def compare(
     call: Call, expected: Memory, actual: Memory, stored: Sequence[View], reference: str, precision: Precision
 ) -> Verification:
-    """What is to be said of a kernel that left `actual` where the reference of this name left `expected`."""
+    """Verify a kernel: compare its memory with the memory of the reference.
+
+    Args:
+        call: the call of the kernel.
+        expected: memory after the reference.
+        actual: memory after the kernel.
+        stored: views that the reference stored.
+        reference: name of the reference.
+        precision: accuracy of the kernel's floats.
+    """
     allowed = tolerance(precision)
     difference = first_difference(call, expected, actual, stored, allowed)
     if difference is not None:
@@ -92,87 +101,91 @@ def judged(
 def first_difference(
     call: Call, expected: Memory, actual: Memory, stored: Sequence[View], allowed: float
 ) -> Difference | None:
-    """Compare what a kernel left with what its reference left; None where they agree.
+    """The first difference between the memory of a kernel and of its reference; None if they agree.
 
     Args:
-        call: what was run.
-        expected: the memory that the reference left.
-        actual: that which the kernel left.
-        stored: what the reference stored.
+        call: the call of the kernel.
+        expected: memory after the reference.
+        actual: memory after the kernel.
+        stored: views that the reference stored.
         allowed: `tolerance`.
     """
     for view in dict.fromkeys(stored):
-        difference = _in_view(view, expected, actual, allowed)
+        difference = _difference_in_view(view, expected, actual, allowed)
         if difference is not None:
             return difference
-    return _outside(call, expected, actual, stored)
+    return _difference_outside(call, expected, actual, stored)
 
 
-def _in_view(view: View, expected: Memory, actual: Memory, allowed: float) -> Difference | None:
+def _difference_in_view(view: View, expected: Memory, actual: Memory, allowed: float) -> Difference | None:
     import numpy as np
 
     right = from_memory(view.of(expected), view.element)
-    found = from_memory(view.of(actual), view.element)
+    computed = from_memory(view.of(actual), view.element)
     if view.element in EPSILON:
-        parts = _differences(right, found)
-        wrong = ~(parts <= allowed)
+        errors = _relative_errors(right, computed)
+        wrong = ~(errors <= allowed)
     else:
-        parts, wrong = np.zeros(0), right != found
+        errors, wrong = np.zeros(0), right != computed
     count = int(np.count_nonzero(wrong))
     if not count:
-        return _everywhere(parts, allowed, view)
-    place = tuple(int(each) for each in np.argwhere(wrong)[0])
-    where = f"[{', '.join(map(str, place))}]"
+        return _mean_difference(errors, allowed, view)
+    index = tuple(int(coordinate) for coordinate in np.argwhere(wrong)[0])
     return Difference(
-        f"{where} of {'x'.join(map(str, (*view.extents, view.element)))} in binding {view.binding} is "
-        f"{_number(found[place])}, not {_number(right[place])}; {count:,} of {wrong.size:,} elements differ"
+        f"[{', '.join(map(str, index))}] of {_shape_text(view)} in binding {view.binding} is "
+        f"{_format_number(computed[index])}, not {_format_number(right[index])}; "
+        f"{count:,} of {wrong.size:,} elements differ"
     )
 
 
-def _number(value: Any) -> str:  # noqa: ANN401 - a number of numpy
+def _shape_text(view: View) -> str:
+    return "x".join(map(str, (*view.extents, view.element)))
+
+
+def _format_number(value: Any) -> str:  # noqa: ANN401 - a number of numpy
     return f"{value:.9g}" if isinstance(value, float) or value.dtype.kind == "f" else str(value)
 
 
-def _everywhere(parts: npt.NDArray[np.float64], allowed: float, view: View) -> Difference | None:
-    """Whether all elements together differ by more than roundings do, though none does alone."""
+def _mean_difference(errors: npt.NDArray[np.float64], allowed: float, view: View) -> Difference | None:
+    """Check the root mean square of all errors when no element alone exceeds the tolerance."""
     import numpy as np
 
-    whole = math.sqrt(float(np.mean(np.square(parts)))) if parts.size >= _LEAST_ELEMENTS else 0.0
-    if whole <= allowed / _WHOLE:
+    root_mean_square = math.sqrt(float(np.mean(np.square(errors)))) if errors.size >= _LEAST_ELEMENTS else 0.0
+    if root_mean_square <= allowed / _MEAN_FACTOR:
         return None
     return Difference(
-        f"{'x'.join(map(str, (*view.extents, view.element)))} in binding {view.binding} differs everywhere a little: "
-        f"by {whole:.2g} in the root mean square, and roundings by at most {allowed / _WHOLE:.2g}"
+        f"{_shape_text(view)} in binding {view.binding} differs slightly everywhere: the root mean square is "
+        f"{root_mean_square:.2g}, but rounding explains at most {allowed / _MEAN_FACTOR:.2g}"
     )
 
 
-def _differences(right: npt.NDArray[Any], found: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    """How far numbers lie from those that are right, in parts of these and their scale; NaN where one is none."""
+def _relative_errors(right: npt.NDArray[Any], computed: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """Differences from the right numbers, over their size plus their scale; NaN if either is NaN."""
     import numpy as np
 
     scale = _scale(np.abs(right[np.isfinite(right)]))
     with np.errstate(all="ignore"):
-        parts = np.abs(found - right) / (np.abs(right) + scale)
-    same = (found == right) | (np.isnan(found) & np.isnan(right))
-    return np.where(same, 0.0, parts)
+        errors = np.abs(computed - right) / (np.abs(right) + scale)
+    same = (computed == right) | (np.isnan(computed) & np.isnan(right))
+    return np.where(same, 0.0, errors)
 
 
 def _scale(sizes: npt.NDArray[Any]) -> float:
-    """The root mean square of numbers without their signs, but for masks: they say nothing of the others' errors."""
+    """The root mean square of absolute values without masks, which say nothing about the errors of the others."""
     import numpy as np
 
-    for _ in range(_MOST_MASKS):
+    for _ in range(_MAX_MASKS):
         largest = np.max(sizes, initial=0.0)
         others = sizes[sizes < largest]
         next_largest = float(np.max(others, initial=0.0))
-        if sizes.size - others.size < 2 or not 0 < _OUTLYING * next_largest < largest:
+        if sizes.size - others.size < 2 or not 0 < _MASK_FACTOR * next_largest < largest:
             break
         sizes = others
     return math.sqrt(float(np.mean(np.square(sizes)))) if sizes.size else 0.0
 
 
-def _outside(call: Call, expected: Memory, actual: Memory, stored: Sequence[View]) -> Difference | None:
-    """Whether the kernel wrote where it should not have, among what is used of its buffers."""
+def _difference_outside(call: Call, expected: Memory, actual: Memory, stored: Sequence[View]) -> Difference | None:
+    """Find a write to used bytes that the reference does not store."""
     import numpy as np
 
     for binding, buffer in enumerate(call.buffers):
@@ -185,17 +198,17 @@ def _outside(call: Call, expected: Memory, actual: Memory, stored: Sequence[View
                 flags = View(0, view.offset - buffer.begin, view.extents, view.strides, _INTEGER_OF[width])
                 flags.of([altered.view(np.uint8)])[...] = 0
         if np.any(altered):
-            return changed(Place(binding, buffer.begin + int(np.argmax(altered))))
+            return unexpected_write(BufferByte(binding, buffer.begin + int(np.argmax(altered))))
     return None
 
 
-def changed(place: Place) -> Difference:
-    """A byte that the kernel changed where it writes nothing."""
-    return Difference(f"byte {place.byte:,} of binding {place.binding} was changed, which the kernel has not to write")
+def unexpected_write(place: BufferByte) -> Difference:
+    """A byte that the kernel changed but should not write."""
+    return Difference(f"byte {place.byte:,} of binding {place.binding} was changed, but the kernel should not write it")
 
 
 def is_mostly_finite(memory: Memory, stored: Sequence[View]) -> bool:
-    """Whether a reference's floats are numbers for the most part: others agree whatever led to them."""
+    """Whether at least half of a reference's floats are finite. Infinities and NaN agree whatever their cause."""
     import numpy as np
 
     for view in stored:
@@ -207,25 +220,25 @@ def is_mostly_finite(memory: Memory, stored: Sequence[View]) -> bool:
 
 
 def is_too_rough(memory: Memory, stored: Sequence[View], allowed: float) -> bool:
-    """Whether floats half as large as the reference's would agree with it somewhere, so that agreeing says nothing."""
+    """Whether half the reference's values would agree with it in some view, so that agreement proves nothing."""
     import numpy as np
 
     for view in dict.fromkeys(stored):
         if view.element not in EPSILON:
             continue
         right = from_memory(view.of(memory), view.element)
-        parts = _differences(right, right / 2)
-        if np.any(parts) and np.all(parts <= allowed) and _everywhere(parts, allowed, view) is None:
+        errors = _relative_errors(right, right / 2)
+        if np.any(errors) and np.all(errors <= allowed) and _mean_difference(errors, allowed, view) is None:
             return True
     return False
 
 
-# ---- plain
+# ---- untiled reference
 #
-# A second reference, for kernels that numpy has none for: the same kernel compiled without tiles and vectors.
+# A second reference, for kernels without a numpy reference: the same kernel compiled without tiles and vectors.
 #
-# It shares the compiler's lowering of single operations with what it judges, and none of what chooses, tiles, fuses
-# and vectorises loops.
+# It shares the compiler's lowering of single operations with the verified kernel, but not the choice of configuration,
+# tiling, fusion and vectorization.
 
 
 NAME: Final = "iree-compile without tiles and vectors"
@@ -235,11 +248,14 @@ _DEVICE: Final = "local-sync"
 
 
 @dataclass(frozen=True)
-class Plain:
-    """Kernels to compare with themselves, compiled plainly.
+class UntiledReference:
+    """Compares kernels with themselves, compiled without tiles and vectors.
 
-    `configured`: the bundle's kernels before code generation; `module`: what is judged, `numbers` the cases that have
-    no other reference, by their number there.
+    Attributes:
+        configured: the bundle's kernels before code generation.
+        module: the compiled module under test.
+        cases: the cases of `module`, in the order of its functions.
+        limit_s: time limit of a call.
     """
 
     configured: bytes
@@ -249,18 +265,18 @@ class Plain:
     folder: Path
     limit_s: float
 
-    def verified(self, numbers: Sequence[int]) -> Mapping[int, Verification]:
-        """What comes out, of those that can be compiled plainly and come to their end."""
-        found: dict[int, Verification] = {}
+    def verify(self, numbers: Sequence[int]) -> Mapping[int, Verification]:
+        """Verify cases by their index; omits those that cannot be compiled untiled, or do not complete."""
+        verifications: dict[int, Verification] = {}
         for number in numbers:
-            # One by one: a kernel that cannot be compiled so takes no other's reference away.
-            module = self._compiled(number)
-            verification = None if module is None else self._compared(number, module)
+            # Compiled separately, so that a failure affects no other kernel.
+            module = self._compile(number)
+            verification = None if module is None else self._compare(number, module)
             if verification is not None:
-                found[number] = verification
-        return found
+                verifications[number] = verification
+        return verifications
 
-    def _compiled(self, number: int) -> Path | None:
+    def _compile(self, number: int) -> Path | None:
         parser = MlirParser()
         module = parser.parse(self.configured)
         try:
@@ -274,8 +290,8 @@ class Plain:
         except (ModelInvalid, ToolFailed):
             return None
 
-    def _compared(self, number: int, module: Path) -> Verification | None:
-        """Both on the same data; None where one of them does not come to its end."""
+    def _compare(self, number: int, module: Path) -> Verification | None:
+        """Run both kernels on the same data and compare; None if either fails."""
         case = self.cases[number]
         memories = []
         for path, call in ((module, case.call(0)), (self.module, case.call(number))):
@@ -283,17 +299,17 @@ class Plain:
             (answer,) = run_job(job, self.folder, self.limit_s, lambda _: None)
             if isinstance(answer, Ended):
                 return None
-            memories.append(left_behind(call, whole_memory(call), self.folder, answer.call))
+            memories.append(memory_after(call, whole_memory(call), self.folder, answer.call))
         stored = [access.view.whole_bytes for access in case.accesses if access.stored]
         try:
             expected, actual = memories
-            found = judged(case.call(0), expected, actual, stored, NAME, self._precision(case))
+            verification = compare(case.call(0), expected, actual, stored, NAME, self._precision(case))
         except SURPRISES:
             return None
-        return None if found.reason == NOT_FINITE else found
+        return None if verification.reason == NOT_FINITE else verification
 
     def _precision(self, case: Case) -> Precision:
-        """How exact floats can be where it is not known how many go into a sum: as many as a binding has, at most."""
+        """Accuracy of floats for unknown sum lengths: a sum has at most as many terms as the largest binding."""
         epsilons = [EPSILON[access.view.element] for access in case.accesses if access.view.element in EPSILON]
         longest = max((math.prod(access.view.extents) for access in case.accesses), default=1)
         coarsest = max(epsilons, default=0.0)

@@ -1,4 +1,4 @@
-"""Intermediate results of a long search, kept beside its output."""
+"""On-disk cache of intermediate results of a long search, so that an interrupted search can resume."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _KILLED: Final = f"was ended by signal {int(signal.SIGKILL)}"
 
 @dataclass(frozen=True, slots=True)
 class WorkFolder:
-    """The folder, in which `modules` and `results` lie, and whatever else is asked for."""
+    """The cache folder, with the subfolders `modules` and `results`."""
 
     path: Path
 
     def prepare(self, *names: str) -> None:
-        """Make the folders.
+        """Create the standard subfolders and those with the given names.
 
         Raises:
-            TargetUnwritable: they cannot be made, or may not be written.
+            TargetUnwritable: they cannot be created or written.
         """
         try:
             for name in ("modules", "results", *names):
@@ -39,35 +39,35 @@ class WorkFolder:
                 check_folder_of(self.path / name / "any")
         except OSError as error:
             raise TargetUnwritable(
-                f"{self.path}: the folder for what is kept cannot be made: {error.strerror}; choose another with --work"
+                f"{self.path}: the work folder cannot be created: {error.strerror}; choose another with --work"
             ) from error
 
     def module(self, key: str) -> Path:
-        """Where the compiled kernels of a key lie, or will."""
+        """File of the compiled kernels of a key."""
         return self.path / "modules" / f"{key}.vmfb"
 
     def result(self, key: str, how: str = "") -> Path:
-        """Where a result of a key lies, or will; `how` tells several of one key apart."""
+        """File of a result of a key; `how` distinguishes several results of the same key."""
         return self.path / "results" / f"{key}{how and '-'}{how}.json"
 
 
 def keep(file: Path, data: bytes) -> None:
-    """Write a file, there whole or not at all.
+    """Write a file atomically.
 
     Raises:
-        TargetUnwritable: it cannot be written.
+        TargetUnwritable: the file cannot be written.
     """
     with replaced(file) as temporary:
         temporary.write_bytes(data)
 
 
 def keep_record(file: Path, record: Record) -> None:
-    """Write a result; as `keep`."""
+    """Write a result atomically; raises as `keep`."""
     keep(file, encode(record))
 
 
 def kept_record(file: Path, kind: type[_T]) -> _T | None:
-    """A result that is kept; None where there is none, or a damaged one."""
+    """Read a cached result; None if it is missing or damaged."""
     try:
         return decode(file.read_bytes(), kind)
     except (OSError, ValueError):
@@ -75,16 +75,16 @@ def kept_record(file: Path, kind: type[_T]) -> _T | None:
 
 
 def key_of(*parts: str | bytes) -> str:
-    """A name that stands for texts, in their order."""
-    whole = hashlib.sha256()
+    """Cache key: a hash of all parts in order."""
+    digest = hashlib.sha256()
     for part in parts:
         data = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part
-        whole.update(len(data).to_bytes(8, "little") + data)
-    return whole.hexdigest()[:24]
+        digest.update(len(data).to_bytes(8, "little") + data)
+    return digest.hexdigest()[:24]
 
 
 def flag_parts(flags: Sequence[str]) -> Iterator[str]:
-    """Flags, each with what stands for the file that it names, such as a tuning spec; "" where it names none."""
+    """Key parts of flags: for each flag its text, then the hash of the file it names (a tuning spec), or ""."""
     for flag in flags:
         yield flag
         try:
@@ -95,18 +95,18 @@ def flag_parts(flags: Sequence[str]) -> Iterator[str]:
 
 
 def makers() -> str:
-    """What results depend on besides what they are made of: compiler, processor and this program, in one text.
+    """Identity of compiler, processor and tracemap, on which all results depend.
 
     Raises:
-        ToolMissing: there is no compiler.
-        ToolFailed: it does not say its version.
+        ToolMissing: the compiler is not installed.
+        ToolFailed: the compiler does not report its version.
     """
     compiler = check_tool([find_tool("iree-compile"), "--version"])
     return "\n".join((compiler.strip(), *_processor(), __version__))
 
 
 def _processor() -> Iterator[str]:
-    """The name of the processor, and what it can do: code for the host is made for these."""
+    """Model and features of the processor; code for the host depends on them."""
     yield platform.machine()
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").split("\n\n")[0].splitlines()
@@ -116,5 +116,5 @@ def _processor() -> Iterator[str]:
 
 
 def was_killed(error: Exception) -> bool:
-    """Whether a program was killed: by us, as we end, or for want of memory; another time it may end well."""
+    """Whether a program was killed, at our exit or for lack of memory; a retry may succeed."""
     return _KILLED in str(error)

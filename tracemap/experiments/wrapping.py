@@ -1,9 +1,9 @@
-"""A module whose functions each record calls of one kernel: the bundle's kernels without their program.
+"""Modules that run kernels alone: the bundle's kernels, with one function per kernel that records calls of it.
 
-Executables are taken from the bundle as they were before code generation, so that the same code comes out; the program
-around them is made anew, in the dialect that IREE's own dumped benchmarks of executables are in. Calls are recorded
-into a command buffer once and executed many times, as IREE's own programs do: recording is interpreted and takes 0.2 us
-per call, which would be measured too.
+Executables are taken from the bundle before code generation, so the compiler generates the same code. The host program
+around them is new, in the dialect of IREE's own executable benchmarks. Calls are recorded into a command buffer once
+and executed many times, as in IREE's own programs. Recording is interpreted and takes 0.2 us per call, so it must not
+be part of the measurement.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from tracemap.mapping.compiler.messages import failure
 from tracemap.mapping.compiler.simulated import REPEAT
 from tracemap.toolchain import find_tool, run_tool
 
-_NOT_OURS = (
+_EXCLUDED_FLAGS = (
     *BESIDES,
     *("--iree-hal-substitute-executable-source", "--iree-hal-substitute-executable-configuration"),
     *("--iree-codegen-tuning-spec-path=", REPEAT),
 )
-"""Flags that write something besides, change what was changed already, or run each dispatch several times."""
+"""Flags that write extra files, apply a change a second time, or repeat dispatches."""
 
 
 def function_name(number: int) -> str:
-    """The function that records calls of the kernel of the `number`-th dispatch that was asked for."""
+    """Name of the function that records calls of the dispatch with this index."""
     return f"record_{number}"
 
 
 def wrapped(module: Module, dispatches: Sequence[Dispatch]) -> str:
-    """The text of the module; the one that is given is left with its executables only.
+    """The text of a module that calls these dispatches. Removes everything but the executables from `module`.
 
     Args:
         module: `Bundle.configured()`, parsed.
-        dispatches: what to call, all of whose sizes are known.
+        dispatches: the dispatches to call; all their sizes are known.
 
     Raises:
         BundleInvalid: the module has no device.
@@ -46,11 +46,11 @@ def wrapped(module: Module, dispatches: Sequence[Dispatch]) -> str:
     tops = nested(module.operation)
     device = next((top for top in tops if _is_device(top)), None)
     if device is None:
-        raise BundleInvalid("the bundle's kernels name no device; build it again")
+        raise BundleInvalid("the bundle's kernels name no device; build the bundle again")
     name = string_attribute(device, "sym_name")
-    wanted = {dispatch.target[0] for dispatch in dispatches}
+    executables = {dispatch.target[0] for dispatch in dispatches}
     for top in reversed(tops):
-        if top != device and (top.name != "hal.executable" or string_attribute(top, "sym_name") not in wanted):
+        if top != device and (top.name != "hal.executable" or string_attribute(top, "sym_name") not in executables):
             top.erase()
     text = module.operation.get_asm(enable_debug_info=False)
     functions = [_function(number, dispatch, name) for number, dispatch in enumerate(dispatches)]
@@ -69,7 +69,7 @@ def _symbol(names: Sequence[str]) -> str:
 
 
 def _function(number: int, dispatch: Dispatch, device: str) -> str:
-    """A function that records `batch` calls, one after the other, on `copies` copies of the buffers in turn.
+    """A function that records `batch` calls into a command buffer, cycling through `copies` copies of the buffers.
 
     It returns the command buffer.
     """
@@ -90,18 +90,18 @@ def _function(number: int, dispatch: Dispatch, device: str) -> str:
 
 
 def _numbers(dispatch: Dispatch) -> Iterator[str]:
-    """The numbers and buffers that the calls need."""
+    """Definitions of the constants and buffers of the calls."""
     yield "%zero = arith.constant 0 : index"
     yield "%one = arith.constant 1 : index"
     yield "%count = arith.index_cast %batch : i32 to index"
     yield "%turns = arith.index_cast %copies : i32 to index"
     for at, (value, kind) in enumerate(zip(dispatch.constants, dispatch.constant_types, strict=True)):
-        yield f"%constant{at} = arith.constant {_written(value, kind)} : {kind}"
+        yield f"%constant{at} = arith.constant {_signed_text(value, kind)} : {kind}"
     for at, value in enumerate(dispatch.workload):
         yield f"%workload{at} = arith.constant {value} : index"
-    for at, each in enumerate(dispatch.bindings):
+    for at, binding in enumerate(dispatch.bindings):
         yield f"%buffer{at} = hal.buffer_view.buffer<%view{at} : !hal.buffer_view> : !hal.buffer"
-        yield f"%length{at} = arith.constant {each.length} : index"
+        yield f"%length{at} = arith.constant {binding.length} : index"
         yield f"%step{at} = arith.index_cast %moved{at} : i64 to index"
 
 
@@ -150,8 +150,8 @@ util.return
 }}"""
 
 
-def _written(value: int, kind: str) -> str:
-    """A number as MLIR takes it for its type, which has a sign."""
+def _signed_text(value: int, kind: str) -> str:
+    """A number as an MLIR literal of a signed type."""
     bits = 64 if kind == "index" else int(kind[1:])
     return str(value - (1 << bits) if value >> (bits - 1) else value)
 
@@ -171,16 +171,16 @@ def _bindings(dispatch: Dispatch) -> str:
 
 
 def compile_wrapped(text: str, flags: Sequence[str], folder: Path, name: str = "kernels") -> Path:
-    """Compile such a module with a bundle's flags; returns where it is.
+    """Compile the text of `wrapped` with a bundle's flags; returns the path of the module.
 
     Raises:
-        ToolFailed: the compiler does not take it; the message is the compiler's.
-        ToolMissing: there is none.
+        ToolFailed: the compiler fails; the message is the compiler's.
+        ToolMissing: the compiler is not installed.
     """
     source, target = folder / f"{name}.mlir", folder / f"{name}.vmfb"
     source.write_text(text, encoding="utf-8")
-    kept = [flag for flag in flags if not flag.startswith(_NOT_OURS)]
-    done = run_tool([find_tool("iree-compile"), source, f"--compile-from={CONFIGURED}", "-o", target, *kept])
+    usable = [flag for flag in flags if not flag.startswith(_EXCLUDED_FLAGS)]
+    done = run_tool([find_tool("iree-compile"), source, f"--compile-from={CONFIGURED}", "-o", target, *usable])
     if done.returncode != 0:
         raise ToolFailed(f"the kernels cannot be compiled alone: {failure(done.returncode, done.stderr)}")
     return target

@@ -1,4 +1,4 @@
-"""Programs of other tools handed in as they are: a function of JAX, a program of torch, a model of ONNX.
+"""Import of programs from frameworks: JAX functions, torch programs, ONNX models.
 
-A file per framework, which is imported only when a program of it is handed in; each makes an `Imported` of it.
+There is a module per framework, loaded only when needed, which converts a program to an `Imported`.
 """

@@ -1,4 +1,4 @@
-"""What a frontend makes of a program: a model as MLIR, and all that the program knows of itself beside it."""
+"""Result of a frontend: a model as MLIR, with the program's inputs, parameters and Python sources."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tracemap.mapping.texts import no_text
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """A model that was made of a program, as text or bytecode.
+    """An imported model, as MLIR text or bytecode.
 
-    `name`: what the program is called, of which the names of the model's file and of its bundle are made;
-    `keeping`: the inputs that it was handed in with, and its parameters; `text_of`: the texts of its Python files.
+    `name`: name of the program, used in the names of the model's file and bundle; `keeping`: its inputs and parameters;
+    `text_of`: returns the texts of its Python files.
     """
 
     name: str
@@ -27,12 +27,12 @@ class Imported:
 
     @property
     def file_name(self) -> str:
-        """What the model's text is called in reports."""
+        """Name of the model's text in reports."""
         return f"{self.name}.mlir"
 
 
 def as_identifier(name: str, otherwise: str = "main") -> str:
-    """A program's name as one of files and functions, as far as there is something to make one of.
+    """Convert a program's name to a valid identifier; `otherwise` if nothing is left of it.
 
     >>> as_identifier("<lambda>"), as_identifier("***")
     ('lambda', 'main')

@@ -1,8 +1,8 @@
-"""Functions of JAX: `jax.jit(f)` with its arguments, what is traced or lowered of it, and exported ones.
+"""Import of JAX functions: `jax.jit(f)` with its arguments, its traced or lowered forms, and exported functions.
 
-The model is StableHLO with JAX's locations (Python frames, name scopes). Its arguments are the leaves of the function's
-arguments in JAX's order, without static ones and those that JAX drops as unused; their values are kept, those of
-donated ones too.
+The model is StableHLO with JAX's locations (Python frames, name scopes). Its inputs are the leaves of the function's
+arguments in JAX's order, without static arguments and those that JAX drops as unused. Their values are kept, including
+donated ones.
 """
 
 from __future__ import annotations
@@ -22,43 +22,43 @@ if TYPE_CHECKING:
     import numpy as np
 
 Inputs = tuple[tuple[str, "np.ndarray[Any, Any]"], ...]
-"""The name and the value of each."""
+"""Names and values of the inputs."""
 
 _PLATFORM: Final = "cpu"
-"""What JAX lowers for: operations of all devices, rather than calls of one vendor's library."""
+"""JAX's target platform. For others, JAX may emit calls of vendor libraries."""
 _MAIN: Final = "main"
 _FUNCTION: Final = "func.func"
 _SHARDINGS: Final = "sdy."
-"""How names of operations and attributes begin that say on which device what lies."""
+"""Prefix of operations and attributes that distribute data over devices."""
 _CONSTRAINT: Final = "sdy.sharding_constraint"
 _MESH: Final = "sdy.mesh"
 
 
 def import_program(program: Any, arguments: Sequence[object], keywords: Mapping[str, object]) -> Imported:  # noqa: ANN401 - one of several classes of JAX
-    """The model of a function of JAX.
+    """Import a JAX function.
 
     Args:
-        program: `jax.jit(f)`; what its `trace` or `lower` returned; or a `jax.export.Exported`.
-        arguments: what it is called with, static arguments included; of one that is lowered already they may be left
-            out, and then no inputs are kept.
-        keywords: the same, by name.
+        program: `jax.jit(f)`, the result of its `trace` or `lower`, or a `jax.export.Exported`.
+        arguments: positional arguments, including static ones. For a lowered function they may be omitted, and then no
+            inputs are kept.
+        keywords: keyword arguments.
 
     Raises:
-        InputInvalid: arguments are missing or of another structure, or an array was given away to an earlier call.
-        ModelInvalid: the module has inputs that are no arguments, is written for several devices, or IREE does not
+        InputInvalid: arguments are missing or have another structure, or an array was donated to an earlier call.
+        ModelInvalid: the module has inputs other than the arguments, is written for several devices, or IREE cannot
             parse it.
-        Exception: whatever JAX or the function itself raises while it is traced.
+        Exception: any error of JAX or of the function itself during tracing.
     """
     _hide_own_frames()
     if hasattr(program, "mlir_module"):
         return _exported(program, arguments, keywords)
-    about = _About(program)
-    lowered = _lowered(program, arguments, keywords)
+    signature = _Signature(program)
+    lowered = _lower(program, arguments, keywords)
     module = _Module(lowered.compiler_ir("stablehlo"))
     infos = lowered.args_info
-    inputs = _inputs(about, lowered.in_tree, infos, arguments, keywords)
+    inputs = _inputs(signature, lowered.in_tree, infos, arguments, keywords)
     lowering = lowered._lowering
-    used = _used(inputs, lowering.compile_args.get("kept_var_idx"), lowering.const_args)
+    used = _used_inputs(inputs, lowering.compile_args.get("kept_var_idx"), lowering.const_args)
     return module.imported(used)
 
 
@@ -68,8 +68,8 @@ def _exported(exported: Any, arguments: Sequence[object], keywords: Mapping[str,
     from jaxlib.mlir.dialects import stablehlo
 
     infos = jax.tree.unflatten(exported.in_tree, exported.in_avals)
-    inputs = _inputs(_About(None), exported.in_tree, infos, arguments, keywords)
-    used = _used(inputs, exported.module_kept_var_idx, ())
+    inputs = _inputs(_Signature(None), exported.in_tree, infos, arguments, keywords)
+    used = _used_inputs(inputs, exported.module_kept_var_idx, ())
     if used and len(exported.platforms) > 1:
         used = (("platform index", _platform_index(exported.platforms)), *used)
     with make_ir_context() as context:
@@ -78,26 +78,26 @@ def _exported(exported: Any, arguments: Sequence[object], keywords: Mapping[str,
 
 
 def _platform_index(platforms: Sequence[str]) -> np.ndarray[Any, Any]:
-    """What a function exported for several platforms takes first: the index of the one that it runs on."""
+    """First input of a function exported for several platforms: the index of the platform it runs on."""
     import numpy as np
 
     return np.asarray(platforms.index(_PLATFORM) if _PLATFORM in platforms else 0, dtype=np.int32)
 
 
 def _hide_own_frames() -> None:
-    """Have JAX leave tracemap's own functions out of the frames, of which it keeps a few only."""
+    """Exclude tracemap's own functions from JAX's stack frames, whose number is limited."""
     from jax._src import source_info_util
 
     source_info_util.register_exclusion(str(OWN_FOLDER))
 
 
-def _lowered(program: Any, arguments: Sequence[object], keywords: Mapping[str, object]) -> Any:  # noqa: ANN401 - JAX's
+def _lower(program: Any, arguments: Sequence[object], keywords: Mapping[str, object]) -> Any:  # noqa: ANN401 - JAX's
     traced = program.trace(*arguments, **keywords) if hasattr(program, "trace") else program
     return traced.lower(lowering_platforms=(_PLATFORM,)) if hasattr(traced, "lower") else traced
 
 
 class _Module:
-    """A copy of the module that JAX made, which goes on belonging to it, without what IREE does not know."""
+    """A copy of JAX's module, without the parts that IREE does not support."""
 
     def __init__(self, original: Any) -> None:  # noqa: ANN401 - JAX's
         from jax.interpreters import mlir as _  # noqa: F401 - JAX registers its dialects
@@ -105,15 +105,15 @@ class _Module:
 
         self._ir = ir
         self._module = original.operation.clone()
-        self._leave_out_shardings()
+        self._remove_shardings()
         self._functions = [op for op in self._module.regions[0].blocks[0].operations if "sym_name" in op.attributes]
         self._main = next(op for op in self._functions if op.attributes["sym_name"].value == _MAIN)
         self.name = as_identifier(str(self._module.attributes["sym_name"].value).removeprefix("jit_"))
-        self.function = self._named()
+        self.function = self._rename_main()
         self._make_others_private()
 
-    def _named(self) -> str:
-        """Call the function as the user does, where nothing else in the module is called so."""
+    def _rename_main(self) -> str:
+        """Give the function its name in the user's program, unless that is taken in the module; returns the name."""
         if self.name in {op.attributes["sym_name"].value for op in self._functions}:
             return _MAIN
         with self._module.context:
@@ -121,14 +121,18 @@ class _Module:
         return self.name
 
     def _make_others_private(self) -> None:
-        """Leave one entry point: JAX has public functions that only its own operations use, as comparators."""
+        """Leave a single entry point; JAX also marks internal functions, such as comparators, as public."""
         with self._module.context:
             for op in self._functions:
                 if op.operation.name == _FUNCTION and op != self._main:
                     op.attributes["sym_visibility"] = self._ir.StringAttr.get("private")
 
-    def _leave_out_shardings(self) -> None:
-        """Remove the layout over devices, as there is one device: IREE does not know the dialect."""
+    def _remove_shardings(self) -> None:
+        """Remove the distribution over devices, which IREE does not support; there is only one device.
+
+        Raises:
+            ModelInvalid: the program is written for several devices.
+        """
         for op in _walk(self._module):
             if op.name == _CONSTRAINT:
                 op.results[0].replace_all_uses_with(op.operands[0])
@@ -136,51 +140,52 @@ class _Module:
                 op.erase()
             elif op.name.startswith(_SHARDINGS):
                 raise ModelInvalid(
-                    "the program is written for several devices (as by jax.shard_map), and IREE compiles it for one: "
-                    "give it a mesh of one device"
+                    "the program is written for several devices (as by jax.shard_map), but IREE compiles for one; "
+                    "use a mesh of one device"
                 )
             else:
-                self._leave_out_attributes(op)
+                self._remove_attributes(op)
 
-    def _leave_out_attributes(self, op: Any) -> None:  # noqa: ANN401 - MLIR's
+    def _remove_attributes(self, op: Any) -> None:  # noqa: ANN401 - MLIR's
         """Remove attributes of the dialect from an operation, and from a function's arguments and results."""
-        for name in [each for each in op.attributes if each.startswith(_SHARDINGS)]:
+        for name in [name for name in op.attributes if name.startswith(_SHARDINGS)]:
             del op.attributes[name]
-        for name in _OF_VALUES:
+        for name in _VALUE_ATTRIBUTES:
             if name in op.attributes and _SHARDINGS in str(op.attributes[name]):
                 with self._module.context:
-                    op.attributes[name] = self._ir.ArrayAttr.get([self._kept(each) for each in op.attributes[name]])
+                    filtered = [self._without_shardings(dictionary) for dictionary in op.attributes[name]]
+                    op.attributes[name] = self._ir.ArrayAttr.get(filtered)
 
-    def _kept(self, attributes: Any) -> Any:  # noqa: ANN401 - MLIR's
-        names = (attributes[place].name for place in range(len(attributes)))
+    def _without_shardings(self, attributes: Any) -> Any:  # noqa: ANN401 - MLIR's
+        names = (attributes[index].name for index in range(len(attributes)))
         return self._ir.DictAttr.get({name: attributes[name] for name in names if not name.startswith(_SHARDINGS)})
 
     def imported(self, inputs: Inputs) -> Imported:
         """The model with its inputs.
 
         Raises:
-            ModelInvalid: IREE does not parse the module, or the inputs are not those that it takes.
+            ModelInvalid: IREE cannot parse the module, or the inputs do not match its arguments.
         """
         self._check_number(inputs)
         text = self._module.get_asm(print_generic_op_form=True, enable_debug_info=True)
         return Imported(self.name, own_bytecode(text), Keeping(self.function, inputs), loaded_text)
 
     def _check_number(self, inputs: Inputs) -> None:
-        """Refuse inputs of which there is not one for each argument of the module; none at all may be left out."""
-        takes = len(self._main.regions[0].blocks[0].arguments)
-        if inputs and len(inputs) != takes:
+        """Refuse inputs whose number differs from the module's arguments, unless there are no inputs."""
+        count = len(self._main.regions[0].blocks[0].arguments)
+        if inputs and len(inputs) != count:
             raise ModelInvalid(
-                f"{self.name}: its module takes {takes} inputs, and {len(inputs)} leaves of its arguments are used; "
-                "effects and sizes that are not known have inputs of their own, which cannot be handed in"
+                f"{self.name}: its module has {count} inputs, but its arguments provide {len(inputs)}; effects and "
+                "dynamic sizes add inputs that tracemap cannot provide"
             )
 
 
-_OF_VALUES: Final = ("arg_attrs", "res_attrs")
-"""Attributes of a function that hold those of its arguments and results."""
+_VALUE_ATTRIBUTES: Final = ("arg_attrs", "res_attrs")
+"""Attributes of a function with the attributes of its arguments and results."""
 
 
 def _walk(op: Any) -> Iterator[Any]:  # noqa: ANN401 - MLIR's
-    """The operations inside of one; each may be erased when it comes."""
+    """The operations nested in an operation, innermost first; the caller may erase the current one."""
     for region in op.regions:
         for block in region.blocks:
             for inner in list(block.operations):
@@ -188,18 +193,18 @@ def _walk(op: Any) -> Iterator[Any]:  # noqa: ANN401 - MLIR's
                 yield inner.operation
 
 
-class _About:
-    """What a jitted function says of its parameters; of what is lowered already nothing is known."""
+class _Signature:
+    """The parameters of a jitted function; unknown for a function that is lowered already."""
 
     def __init__(self, program: Any) -> None:  # noqa: ANN401 - JAX's
         self._jitted = program if hasattr(program, "_jit_info") else None
-        about = getattr(program, "_jit_info", None)
-        self._numbers: tuple[int, ...] = getattr(about, "static_argnums", ())
-        self._names: tuple[str, ...] = getattr(about, "static_argnames", ())
+        info = getattr(program, "_jit_info", None)
+        self._numbers: tuple[int, ...] = getattr(info, "static_argnums", ())
+        self._names: tuple[str, ...] = getattr(info, "static_argnames", ())
 
     def dynamic(self, arguments: Sequence[object], keywords: Mapping[str, object]) -> tuple[Any, Any]:
         """The arguments without static ones."""
-        static = _places(self._numbers, len(arguments))
+        static = _non_negative(self._numbers, len(arguments))
         positional = tuple(value for number, value in enumerate(arguments) if number not in static)
         return positional, {name: value for name, value in keywords.items() if name not in self._names}
 
@@ -208,50 +213,54 @@ class _About:
         """The names of the positional parameters that are not static."""
         if self._jitted is None:
             return []
-        every = inspect.signature(self._jitted).parameters.values()
-        static = _places(self._numbers, len(every))
-        plain = [each.name for each in every if each.kind in {each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD}]
-        return [name for number, name in enumerate(plain) if number not in static]
+        parameters = inspect.signature(self._jitted).parameters.values()
+        static = _non_negative(self._numbers, len(parameters))
+        positional = [
+            parameter.name
+            for parameter in parameters
+            if parameter.kind in {parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD}
+        ]
+        return [name for number, name in enumerate(positional) if number not in static]
 
 
-def _places(numbers: Sequence[int], count: int) -> set[int]:
-    """Places among so many, of which negative ones count from the end."""
-    return {number % count for number in numbers if -count <= number < count}
+def _non_negative(indices: Sequence[int], count: int) -> set[int]:
+    """Resolve indices into a sequence of this length; negative ones count from the end, invalid ones are dropped."""
+    return {index % count for index in indices if -count <= index < count}
 
 
 def _inputs(
-    about: _About,
+    signature: _Signature,
     tree: Any,  # noqa: ANN401 - JAX's
     infos: Any,  # noqa: ANN401 - JAX's
     arguments: Sequence[object],
     keywords: Mapping[str, object],
 ) -> Inputs:
-    """Name and value of each leaf of the arguments; none where not all values are known."""
+    """Names and values of the leaves of the arguments; empty if a value is unknown."""
     import jax
 
     if not arguments and not keywords:
         return ()
-    found, own_tree = jax.tree_util.tree_flatten_with_path(about.dynamic(arguments, keywords))
+    paths_and_leaves, own_tree = jax.tree_util.tree_flatten_with_path(signature.dynamic(arguments, keywords))
     if own_tree != tree:
         raise InputInvalid(f"the arguments have the structure {own_tree}; the function was lowered for {tree}")
-    if any(isinstance(leaf, jax.ShapeDtypeStruct) for _, leaf in found):
+    if any(isinstance(leaf, jax.ShapeDtypeStruct) for _, leaf in paths_and_leaves):
         return ()
-    names = [_name(about.parameters, path) for path, _ in found]
-    leaves = zip(names, (leaf for _, leaf in found), jax.tree.leaves(infos), strict=True)
+    names = [_name(signature.parameters, path) for path, _ in paths_and_leaves]
+    leaves = zip(names, (leaf for _, leaf in paths_and_leaves), jax.tree.leaves(infos), strict=True)
     return tuple((name, _value(name, leaf, info)) for name, leaf, info in leaves)
 
 
-def _used(inputs: Inputs, kept: Iterable[int] | None, constants: Sequence[Any]) -> Inputs:
-    """The inputs that the module takes: those that it uses, and before them constants that JAX makes arguments of."""
+def _used_inputs(inputs: Inputs, used_indices: Iterable[int] | None, constants: Sequence[Any]) -> Inputs:
+    """The module's inputs: constants that JAX turned into arguments, then the arguments that the module uses."""
     if not inputs:
         return ()
-    places = range(len(inputs)) if kept is None else sorted(kept)
-    before = tuple((f"constant {number}", _array(value)) for number, value in enumerate(constants))
-    return (*before, *(inputs[place] for place in places))
+    indices = range(len(inputs)) if used_indices is None else sorted(used_indices)
+    constant_inputs = tuple((f"constant {number}", _array(value)) for number, value in enumerate(constants))
+    return (*constant_inputs, *(inputs[index] for index in indices))
 
 
 def _name(parameters: Sequence[str], path: Any) -> str:  # noqa: ANN401 - JAX's
-    """What the program calls a leaf of its arguments: `params['w']`."""
+    """The name of a leaf of the arguments in the program: `params['w']`."""
     import jax
 
     key, inside = path[1], jax.tree_util.keystr(path[2:])
@@ -267,14 +276,12 @@ def _value(name: str, leaf: Any, info: Any) -> np.ndarray[Any, Any]:  # noqa: AN
     if not isinstance(leaf, jax.Array):
         return np.asarray(leaf, dtype=info.dtype)
     if leaf.is_deleted():
-        raise InputInvalid(
-            f"{name}: its array was given away (donated) to an earlier call; build before that call, or with a copy"
-        )
+        raise InputInvalid(f"{name}: its array was donated to an earlier call; build before that call, or pass a copy")
     return _array(leaf)
 
 
 def _array(value: Any) -> np.ndarray[Any, Any]:  # noqa: ANN401 - JAX's
-    """An array as numpy has it; of keys of random numbers their data."""
+    """Convert to a numpy array; a random key is converted to its data."""
     import jax
     import numpy as np
 

@@ -1,7 +1,7 @@
-"""Models of ONNX, as files or in memory, by way of IREE's importer.
+"""Import of ONNX models, from files or memory, with IREE's importer.
 
-The names of nodes become locations, and so scopes; initialisers become parameters, which the bundle keeps. Data that
-lies in files of its own is read only when these are written.
+Node names become locations, and so scopes. Initialisers become parameters, which the bundle keeps. External data is
+read only when the parameters are written.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 SUFFIX: Final = ".onnx"
 _SCOPE: Final = "model"
 _OPSET: Final = 17
-"""The oldest version of ONNX's own operators that IREE's importer is meant for."""
+"""The oldest version of ONNX's own operators that IREE's importer supports."""
 _OWN_DOMAINS: Final = ("", "ai.onnx")
 _SMALL: Final = 1 << 16
-"""Elements of a tensor with data of its own file that is read at once: such decide shapes."""
+"""Maximum elements of an external tensor that is read at once, since it may decide shapes."""
 
 
 def import_file(path: Path, folder: Path) -> Imported:
-    """The model of a file; its parameters are written into `folder`, which must stay until they are kept.
+    """Import a model file. Parameters are written to `folder`, which must exist until the bundle is written.
 
     Raises:
-        ModelInvalid: it is no model of ONNX, or the importer does not take it.
-        ModelUnreadable: it cannot be read.
+        ModelInvalid: the file is no ONNX model, or the importer rejects it.
+        ModelUnreadable: the file cannot be read.
         ToolMissing: the package onnx is not installed.
     """
     _check_installed()
@@ -50,7 +50,7 @@ def import_file(path: Path, folder: Path) -> Imported:
         check_limits(error)
         raise ModelUnreadable(f"{path}: cannot be read: {error.strerror}") from error
     except (DecodeError, ValueError) as error:
-        raise ModelInvalid(f"{path.name}: is no model of ONNX: {error}") from error
+        raise ModelInvalid(f"{path.name}: is no ONNX model: {error}") from error
     return _imported(model, path.stem, path.parent, folder, ())
 
 
@@ -60,17 +60,17 @@ def import_program(
     keywords: Mapping[str, object],
     folder: Path,
 ) -> Imported:
-    """The model of an `onnx.ModelProto`; data in files of its own is looked for in the working folder.
+    """Import an `onnx.ModelProto`; external data is searched in the working folder.
 
     Args:
-        model: it.
-        arguments: arrays for its inputs, in their order; none: none are kept.
-        keywords: the same, by the names of the inputs.
-        folder: where its parameters are written; it must stay until they are kept.
+        model: the model.
+        arguments: arrays for its inputs, in order; empty: no inputs are kept.
+        keywords: arrays by input name.
+        folder: folder for parameters; it must exist until the bundle is written.
 
     Raises:
-        InputInvalid: there are arrays for some of its inputs only, or for others.
-        ModelInvalid: the importer does not take it.
+        InputInvalid: the arrays do not match the inputs.
+        ModelInvalid: the importer rejects the model.
         ToolMissing: the package onnx is not installed.
     """
     import onnx
@@ -82,7 +82,7 @@ def import_program(
 
 def _check_installed() -> None:
     if not is_installed("onnx"):
-        raise ToolMissing("models of ONNX are read by the package onnx; install it with: pip install 'tracemap[onnx]'")
+        raise ToolMissing("ONNX models require the package onnx; install it with: pip install 'tracemap[onnx]'")
 
 
 def _imported(
@@ -93,18 +93,20 @@ def _imported(
     inputs: tuple[tuple[str, np.ndarray[Any, Any]], ...],
 ) -> Imported:
     _load_small(model, data_folder)
-    upgraded, said = _upgraded(model)
+    upgraded, upgrade_diagnostics = _upgrade_opset(model)
     _name_nodes(upgraded.graph)
     archive = folder / f"{_SCOPE}.irpa"
-    data, warned = import_graph(_with_shapes(upgraded), _SCOPE, data_folder, archive)
+    data, importer_warnings = import_graph(_with_shapes(upgraded), _SCOPE, data_folder, archive)
     parameters = ((_SCOPE, archive),) if archive.exists() else ()
     keeping = Keeping(upgraded.graph.name, inputs, parameters)
-    of_importer = (Diagnostic("importer-warned", f"IREE's importer of ONNX says: {text}") for text in warned)
-    return Imported(name, data, keeping, diagnostics=(*said, *of_importer))
+    importer_diagnostics = (
+        Diagnostic("importer-warned", f"IREE's ONNX importer warns: {text}") for text in importer_warnings
+    )
+    return Imported(name, data, keeping, diagnostics=(*upgrade_diagnostics, *importer_diagnostics))
 
 
 def _load_small(model: Any, data_folder: Path) -> None:  # noqa: ANN401 - an onnx.ModelProto
-    """Read small tensors whose data lies in files: shapes are inferred of them, and small ones stay in the module."""
+    """Read small external tensors: shape inference needs their values, and they stay in the module."""
     from onnx.checker import ValidationError
     from onnx.external_data_helper import load_external_data_for_tensor, uses_external_data
 
@@ -119,24 +121,24 @@ def _load_small(model: Any, data_folder: Path) -> None:  # noqa: ANN401 - an onn
             tensor.ClearField("external_data")
 
 
-def _upgraded(model: Any) -> tuple[Any, tuple[Diagnostic, ...]]:  # noqa: ANN401 - onnx.ModelProtos
-    """The model with operators of a version that the importer takes, and what was done about it."""
+def _upgrade_opset(model: Any) -> tuple[Any, tuple[Diagnostic, ...]]:  # noqa: ANN401 - onnx.ModelProtos
+    """Upgrade the model's operators to a version that the importer supports; also returns diagnostics."""
     from onnx import version_converter
 
-    version = next((each.version for each in model.opset_import if each.domain in _OWN_DOMAINS), _OPSET)
+    version = next((opset.version for opset in model.opset_import if opset.domain in _OWN_DOMAINS), _OPSET)
     if version >= _OPSET:
         return model, ()
     try:
-        made = version_converter.convert_version(model, _OPSET)
+        upgraded = version_converter.convert_version(model, _OPSET)
     except (RuntimeError, ValueError, version_converter.ConvertError) as error:
-        text = f"the model's operators are of opset {version}, and cannot be made those of {_OPSET}: {error}"
+        text = f"the model uses opset {version}, which cannot be upgraded to {_OPSET}: {error}"
         return model, (Diagnostic("opset-kept", text),)
-    text = f"the model's operators are of opset {version}; IREE's importer needs {_OPSET} or later, and it was upgraded"
-    return made, (Diagnostic("opset-upgraded", text),)
+    text = f"upgraded the model from opset {version} to {_OPSET}, the oldest that IREE's importer supports"
+    return upgraded, (Diagnostic("opset-upgraded", text),)
 
 
 def _name_nodes(graph: Any) -> None:  # noqa: ANN401 - an onnx.GraphProto
-    """Call nodes without a name as what they make: the importer's locations are names of nodes."""
+    """Name unnamed nodes after their outputs, since the importer's locations are names of nodes."""
     for number, node in enumerate(_nodes(graph)):
         if not node.name:
             node.name = next((output for output in node.output if output), f"{node.op_type}_{number}")
@@ -146,7 +148,7 @@ def _name_nodes(graph: Any) -> None:  # noqa: ANN401 - an onnx.GraphProto
 
 
 def _nodes(graph: Any) -> Iterator[Any]:  # noqa: ANN401 - an onnx.GraphProto
-    """The nodes of a graph and of those inside of them."""
+    """The nodes of a graph and of its nested graphs."""
     for node in graph.node:
         yield node
         for attribute in node.attribute:
@@ -156,13 +158,13 @@ def _nodes(graph: Any) -> Iterator[Any]:  # noqa: ANN401 - an onnx.GraphProto
 
 
 def _with_shapes(model: Any) -> Any:  # noqa: ANN401 - onnx.ModelProtos
-    """The model with the shapes of all values, which the importer asks for."""
+    """Infer the shapes of all values, which the importer requires."""
     from onnx import shape_inference
 
     try:
         return shape_inference.infer_shapes(model, data_prop=True)
     except (RuntimeError, ValueError, shape_inference.InferenceError) as error:
-        raise ModelInvalid(f"the shapes of the model's values cannot be told: {error}") from error
+        raise ModelInvalid(f"the shapes of the model's values cannot be inferred: {error}") from error
 
 
 def _inputs(
@@ -170,14 +172,14 @@ def _inputs(
     arguments: Sequence[object],
     keywords: Mapping[str, object],
 ) -> tuple[tuple[str, np.ndarray[Any, Any]], ...]:
-    """Name and array of each input; none where none are given."""
+    """Names and arrays of the inputs; empty without arguments."""
     import numpy as np
 
     if not arguments and not keywords:
         return ()
-    made = {tensor.name for tensor in model.graph.initializer}
-    names = [each.name for each in model.graph.input if each.name not in made]
-    given = {**dict(zip(names, arguments, strict=False)), **keywords}
-    if len(arguments) > len(names) or given.keys() != set(names):
-        raise InputInvalid(f"the model takes the inputs {', '.join(names) or 'none'}; give an array for each")
-    return tuple((name, np.asarray(given[name])) for name in names)
+    initializers = {tensor.name for tensor in model.graph.initializer}
+    names = [value.name for value in model.graph.input if value.name not in initializers]
+    arrays = {**dict(zip(names, arguments, strict=False)), **keywords}
+    if len(arguments) > len(names) or arrays.keys() != set(names):
+        raise InputInvalid(f"the model has the inputs {', '.join(names) or 'none'}; pass an array for every input")
+    return tuple((name, np.asarray(arrays[name])) for name in names)

@@ -1,6 +1,6 @@
-"""The texts of the Python code that runs in this process, cells of notebooks included.
+"""Source texts of the Python code in this process, including notebook cells.
 
-A model names files; only files that this process has loaded code from are read for it.
+A model may name any file, but only files that this process has loaded code from are read.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Final
 
 OWN_FOLDER: Final = Path(__file__).parent.parent
-"""Where tracemap's own code lies, which is no part of the program, though it called it."""
+"""Folder of tracemap's own code, which is never part of the program."""
 
 
 def loaded_text(name: str) -> str | None:
-    """The text of a file of Python code that this process has loaded; None where it has not."""
+    """The text of a Python file that this process has loaded; None for other files."""
     if (name not in linecache.cache and name not in _loaded_files()) or Path(name).is_relative_to(OWN_FOLDER):
         return None
     return "".join(linecache.getlines(name)) or None

@@ -1,4 +1,4 @@
-"""Which framework an object is of, told by its class: nothing is imported to find out."""
+"""Detect the framework of a file or object, without importing frameworks, and call its frontend."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from tracemap.ir.checks import why_no_model
 
 
 def import_file(path: Path, folder: Path) -> Imported | None:
-    """The model of a file of one of the frameworks; None: it is none, as far as its name tells.
+    """Import a framework's model file; None if the file's name or content is of no framework.
 
     Args:
         path: the file.
-        folder: where parameters are written; it must stay until they are kept.
+        folder: folder for parameters; it must exist until the bundle is written.
 
     Raises:
-        ModelInvalid: no model can be made of it.
-        ModelUnreadable: it cannot be read.
-        ToolMissing: what reads it is not installed.
+        ModelInvalid: the file cannot be imported.
+        ModelUnreadable: the file cannot be read.
+        ToolMissing: the importer is not installed.
     """
     if path.suffix.lower() == ".onnx" and not _is_text(path):
         from tracemap.frontends.onnx import import_file as import_onnx
@@ -36,37 +36,37 @@ def import_file(path: Path, folder: Path) -> Imported | None:
 
 
 def _is_text(path: Path) -> bool:
-    """Whether a file is text or MLIR bytecode, whatever it is called; a pipe is, since it can be read only once."""
+    """Whether a file is text or MLIR bytecode, whatever its name. True for a pipe, which can be read only once."""
     if not names_file(path):
         return True
     try:
         with path.open("rb") as file:
-            beginning = file.read(_LOOKED_AT)
+            beginning = file.read(_HEAD_BYTES)
     except OSError:
         return True
     return not why_no_model(beginning, path.name)
 
 
-_LOOKED_AT: Final = 4096
+_HEAD_BYTES: Final = 4096
 
 
 def import_program(
     program: object, arguments: Sequence[object], keywords: Mapping[str, object], folder: Path
 ) -> Imported:
-    """The model of a program of one of the frameworks.
+    """Import a program of a supported framework.
 
     Args:
-        program: such as `jax.jit(f)`.
-        arguments: what it is called with.
-        keywords: the same, by name.
-        folder: where parameters are written; it must stay until they are kept.
+        program: the program, such as `jax.jit(f)`.
+        arguments: positional arguments of the program.
+        keywords: keyword arguments of the program.
+        folder: folder for parameters; it must exist until the bundle is written.
 
     Raises:
-        InputInvalid: it does not take these arguments.
-        ModelInvalid: no model can be made of it.
-        UsageInvalid: it is of no framework that is known.
+        InputInvalid: the arguments do not fit the program.
+        ModelInvalid: the program cannot be imported.
+        UsageInvalid: the object belongs to no supported framework.
     """
-    packages = {each.__module__.partition(".")[0] for each in type(program).__mro__}
+    packages = {base.__module__.partition(".")[0] for base in type(program).__mro__}
     if packages & {"jax", "jaxlib"}:
         from tracemap.frontends.jax import import_program as import_jax
 
@@ -80,8 +80,7 @@ def import_program(
 
         return import_torch(program, arguments, keywords, folder)
     if callable(program) and packages <= {"builtins"}:
-        raise UsageInvalid("a plain function has no model: hand in jax.jit(f) with its arguments")
+        raise UsageInvalid("a plain function is no model; pass jax.jit(f) with its arguments")
     raise UsageInvalid(
-        f"no model can be made of {type(program).__name__}; hand in a file, MLIR, or jax.jit(f) or a module of torch "
-        "with its arguments"
+        f"{type(program).__name__} is no model; pass a file, MLIR, or jax.jit(f) or a torch module with its arguments"
     )

@@ -1,7 +1,7 @@
-"""Programs of torch: an `nn.Module` with its arguments, or what `torch.export.export` made, by way of iree-turbine.
+"""Import of torch programs with iree-turbine: an `nn.Module` with its arguments, or an `ExportedProgram`.
 
-Locations are the modules and Python frames that torch records; parameters and buffers that are saved with a module are
-external, and the bundle keeps them.
+Locations are the modules and Python frames that torch records. Saved parameters and buffers of a module become external
+parameters, which the bundle keeps.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _SCOPE: Final = "model"
 _TRAIT: Final = "_turbine_external_tensor_trait"
-"""The attribute by which iree-turbine knows of a tensor that it lies elsewhere."""
+"""The attribute with which iree-turbine marks external tensors."""
 
 
 def import_program(
@@ -37,40 +37,41 @@ def import_program(
     keywords: Mapping[str, object],
     folder: Path,
 ) -> Imported:
-    """The model of a program of torch.
+    """Import a torch program.
 
     Args:
-        program: an `nn.Module`, or an `ExportedProgram`, whose own example inputs are kept where none are given.
-        arguments: what it is called with.
-        keywords: the same, by name.
-        folder: where its parameters are written; it must stay until they are kept.
+        program: an `nn.Module`, or an `ExportedProgram`. Without arguments, the latter's example inputs are kept.
+        arguments: positional arguments of the program.
+        keywords: keyword arguments of the program.
+        folder: folder for parameters; it must exist until the bundle is written.
 
     Raises:
-        InputInvalid: the arguments are not those that it was exported for.
-        ModelInvalid: the importer does not take it; the message is its own.
+        InputInvalid: the arguments do not match the exported program.
+        ModelInvalid: the importer rejects the program; the message is the importer's.
         ToolMissing: iree-turbine is not installed.
-        Exception: whatever torch or the module itself raises while it is exported.
+        Exception: any error of torch or of the module itself during export.
     """
     _check_installed()
     import torch
 
     is_module = isinstance(program, torch.nn.Module)
     exported = torch.export.export(program, tuple(arguments), dict(keywords)) if is_module else program
-    given = (tuple(arguments), dict(keywords)) if arguments or keywords else exported.example_inputs
-    return _imported(exported, as_identifier(type(program).__name__ if is_module else "exported"), given, folder)
+    inputs = (tuple(arguments), dict(keywords)) if arguments or keywords else exported.example_inputs
+    return _imported(exported, as_identifier(type(program).__name__ if is_module else "exported"), inputs, folder)
 
 
 def import_file(path: Path, folder: Path) -> Imported:
-    """The model of a file that `torch.export.save` wrote, with the example inputs in it.
+    """Import a file written by `torch.export.save`, with its example inputs.
 
-    Objects in it that only a pickle could bring are refused; but torch evaluates other texts in it: it is a program.
+    Pickled objects in it are refused. But torch evaluates other texts in it, so the file must be trusted like a
+    program.
 
     Args:
-        path: it.
-        folder: where its parameters are written; it must stay until they are kept.
+        path: the file.
+        folder: folder for parameters; it must exist until the bundle is written.
 
     Raises:
-        ModelInvalid: torch cannot read it, or the importer does not take it.
+        ModelInvalid: torch cannot read the file, or the importer rejects it.
         ToolMissing: torch or iree-turbine is not installed.
     """
     _check_installed()
@@ -80,15 +81,15 @@ def import_file(path: Path, folder: Path) -> Imported:
     try:
         with _without_pickles():
             exported = torch.export.load(path)
-    except Exception as error:  # torch's readers raise errors of every kind
-        said = str(error).strip().partition("\n")[0] or type(error).__name__
-        raise ModelInvalid(f"{path.name}: torch cannot read it as what torch.export.save writes: {said}") from error
+    except Exception as error:  # torch's readers raise any kind of error
+        cause = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise ModelInvalid(f"{path.name}: torch cannot read it as a file of torch.export.save: {cause}") from error
     return _imported(exported, as_identifier(path.stem), exported.example_inputs, folder)
 
 
 @contextmanager
 def _without_pickles() -> Iterator[None]:
-    """Have torch read numbers only, and keep from the log what it raises as well."""
+    """Make torch load only weights, and silence its log, since it also raises the errors."""
     before, log = os.environ.get(_NO_PICKLES), logging.getLogger("torch.export")
     os.environ[_NO_PICKLES], log.disabled = "1", True
     try:
@@ -106,22 +107,22 @@ _NO_PICKLES: Final = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 def _check_installed() -> None:
     if not is_installed("iree.turbine") or not is_installed("torch"):
         raise ToolMissing(
-            "programs of torch are imported by iree-turbine; install it with: pip install 'tracemap[torch]', or hand "
-            "in the MLIR that iree.turbine.aot.export(module, *arguments).save_mlir(FILE) writes elsewhere"
+            "torch programs require iree-turbine; install it with: pip install 'tracemap[torch]', or pass the MLIR "
+            "that iree.turbine.aot.export(module, *arguments).save_mlir(FILE) writes on another machine"
         )
 
 
-def _imported(exported: Any, name: str, given: Any, folder: Path) -> Imported:  # noqa: ANN401 - torch's
+def _imported(exported: Any, name: str, inputs: Any, folder: Path) -> Imported:  # noqa: ANN401 - torch's
     parameters = _parameters(exported)
     data = _bytecode(exported, parameters, name)
     archive = folder / f"{_SCOPE}.irpa"
     _save(parameters, archive)
-    keeping = Keeping(name, _inputs(exported, given), ((_SCOPE, archive),) if parameters else ())
+    keeping = Keeping(name, _named_inputs(exported, inputs), ((_SCOPE, archive),) if parameters else ())
     return Imported(name, data, keeping, loaded_text)
 
 
 def _parameters(exported: Any) -> dict[str, Any]:  # noqa: ANN401 - torch's
-    """The tensors by their names that are the program's own and saved with it."""
+    """The saved parameters and buffers of the program, by name."""
     import torch
 
     return {name: value for name, value in exported.state_dict.items() if isinstance(value, torch.Tensor)}
@@ -130,22 +131,22 @@ def _parameters(exported: Any) -> dict[str, Any]:  # noqa: ANN401 - torch's
 def _bytecode(exported: Any, parameters: Mapping[str, Any], name: str) -> bytes:  # noqa: ANN401 - torch's
     from iree.turbine import aot
 
-    written = io.BytesIO()
-    with _external(parameters), as_importable(exported) as nodes:
+    bytecode = io.BytesIO()
+    with _mark_external(parameters), as_importable(exported) as nodes:
         try:
-            made = aot.export(exported, module_name=name, function_name=name)
+            output = aot.export(exported, module_name=name, function_name=name)
         except (RuntimeError, NotImplementedError, ValueError, TypeError, KeyError) as error:
-            raise ModelInvalid(f"iree-turbine does not take the program: {error}") from error
-        set_locations(made.mlir_module, nodes)
-        made.mlir_module.write_bytecode(written)
-    return written.getvalue()
+            raise ModelInvalid(f"iree-turbine rejects the program: {error}") from error
+        set_locations(output.mlir_module, nodes)
+        output.mlir_module.write_bytecode(bytecode)
+    return bytecode.getvalue()
 
 
 @contextmanager
-def _external(parameters: Mapping[str, Any]) -> Iterator[None]:
-    """Mark tensors as lying in a file, for as long as they are imported: they are the user's own.
+def _mark_external(parameters: Mapping[str, Any]) -> Iterator[None]:
+    """Mark tensors as external during the import, then restore them, since they belong to the user.
 
-    A tensor that has several names, as of layers that share it, is marked once.
+    A tensor with several names, such as a shared weight, is marked once.
     """
     from iree.turbine.aot import ExternalTensorTrait
 
@@ -173,22 +174,22 @@ def _save(parameters: Mapping[str, Any], archive: Path) -> None:
         builder.save(archive)
 
 
-def _inputs(exported: Any, given: Any) -> tuple[tuple[str, np.ndarray[Any, Any]], ...]:  # noqa: ANN401 - torch's
-    """Name and array of each input; none where the program knows of no examples."""
+def _named_inputs(exported: Any, inputs: Any) -> tuple[tuple[str, np.ndarray[Any, Any]], ...]:  # noqa: ANN401 - torch's
+    """Names and arrays of the inputs; empty without inputs."""
     import torch
     from torch.utils import _pytree
 
-    if given is None:
+    if inputs is None:
         return ()
-    tensors = [leaf for leaf in _pytree.tree_leaves(given) if isinstance(leaf, torch.Tensor)]
+    tensors = [leaf for leaf in _pytree.tree_leaves(inputs) if isinstance(leaf, torch.Tensor)]
     names = [str(name) for name in exported.graph_signature.user_inputs if isinstance(name, str)]
     if len(tensors) != len(names):
-        raise InputInvalid(f"the program takes {len(names)} tensors ({', '.join(names)}), {len(tensors)} are given")
+        raise InputInvalid(f"the program has {len(names)} tensor inputs ({', '.join(names)}), but got {len(tensors)}")
     return tuple((name, _array(tensor)) for name, tensor in zip(names, tensors, strict=True))
 
 
 def _array(tensor: Any) -> np.ndarray[Any, Any]:  # noqa: ANN401 - torch's
-    """A tensor as numpy has it, which knows bfloat16 by ml_dtypes only."""
+    """Convert to a numpy array; bfloat16 needs a type of ml_dtypes."""
     import ml_dtypes
     import numpy as np
     import torch

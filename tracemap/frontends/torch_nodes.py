@@ -1,4 +1,4 @@
-"""What the nodes of an exported program of torch know: the modules that they are in, and their Python frames."""
+"""Origins of the nodes of an exported torch program: their modules and Python frames."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from tracemap.ir.frameworks import Frame, Node, place_of
+from tracemap.ir.frameworks import Frame, Node, placeholder_of
 
 _STACK_TRACE: Final = "stack_trace"
 _VALUE: Final = "val"
@@ -15,33 +15,33 @@ _MODULES: Final = "nn_module_stack"
 _KINDS: Final = frozenset({"call_function", "get_attr"})
 _FRAME: Final = re.compile(r'File "([^"\n]+)", line (\d+)(?:, in (\S+))?')
 _BRANCH_ROOT: Final = "_export_root"
-"""What torch calls the user's own module in the branches of a condition."""
+"""Torch's name of the user's module in the branches of a condition."""
 
 
 @contextmanager
 def as_importable(exported: Any) -> Iterator[tuple[Node, ...]]:  # noqa: ANN401 - torch's ExportedProgram
-    """Have the importer tell the nodes of a program apart; yields what they know, by the numbers of their places.
+    """Prepare a program for the importer, and restore it afterwards; yields the origins of its nodes.
 
-    What makes several tensors has a tuple of them in a program that was read from a file; the importer takes lists.
-    The program is the user's: its nodes are as before when this ends.
+    Nodes get unique placeholder locations, numbered by the index of their origin. In a program read from a file, a node
+    with several results has a tuple of tensors, which becomes a list, as the importer requires.
     """
     nodes = [node for graph in _graphs(exported) for node in graph.nodes if node.op in _KINDS]
     before = [{key: node.meta[key] for key in (_STACK_TRACE, _VALUE) if key in node.meta} for node in nodes]
     try:
-        told = tuple(map(_told, nodes))
+        origins = tuple(map(_origin, nodes))
         for number, node in enumerate(nodes):
-            node.meta[_STACK_TRACE] = place_of(number)
+            node.meta[_STACK_TRACE] = placeholder_of(number)
             if isinstance(node.meta.get(_VALUE), tuple):
                 node.meta[_VALUE] = list(node.meta[_VALUE])
-        yield told
+        yield origins
     finally:
-        for node, kept in zip(nodes, before, strict=True):
+        for node, meta in zip(nodes, before, strict=True):
             node.meta.pop(_STACK_TRACE, None)
-            node.meta.update(kept)
+            node.meta.update(meta)
 
 
 def _graphs(exported: Any) -> Iterator[Any]:  # noqa: ANN401 - torch's
-    """The graph of a program and those of its branches and loops."""
+    """The graph of a program and the graphs of its branches and loops."""
     import torch
 
     for module in exported.graph_module.modules():
@@ -49,8 +49,8 @@ def _graphs(exported: Any) -> Iterator[Any]:  # noqa: ANN401 - torch's
             yield module.graph
 
 
-def _told(node: Any) -> Node:  # noqa: ANN401 - torch's
-    """A node that torch knows no modules of stands in none."""
+def _origin(node: Any) -> Node:  # noqa: ANN401 - torch's
+    """Modules and frames of a node, as recorded by torch."""
     modules = list((node.meta.get(_MODULES) or {}).values())
     path = str(modules[-1][0]).split(".") if modules else []
     names = [name for name in path if name not in ("", _BRANCH_ROOT)]

@@ -1,4 +1,4 @@
-"""Phase dumps of iree-compile and input models, read with `iree.compiler.ir` into typed records."""
+"""Readers of input models and of iree-compile's phase dumps: from `iree.compiler.ir` to typed records."""
 
 import importlib.util
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # ---- types
 #
-# Sizes of types, read from their printed form (there are few distinct ones; each is read once).
+# Shapes of types, parsed from their text and cached, since few are distinct.
 
 
 _SHAPED = re.compile(r"(?:tensor|memref|vector)<((?:(?:\d+|\?)x)*)([^<>,]+(?:<[^<>]*>)?)")
@@ -29,7 +29,7 @@ _BIT_WIDTH = re.compile(r"^(?:[su]?i|f|bf|tf)(\d+)|^f(\d+)E", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A shaped type's extents (`UNKNOWN` where dynamic) and the bits of one element (`UNKNOWN` for opaque elements)."""
+    """Extents of a shaped type (`UNKNOWN` if dynamic), and bits per element (`UNKNOWN` for opaque elements)."""
 
     extents: tuple[Integer, ...]
     element_bits: Integer
@@ -47,11 +47,11 @@ class Shape:
 
 
 SCALAR = Shape((), UNKNOWN)
-"""What `shape_of` answers for types that are not shaped; it has one element."""
+"""Result of `shape_of` for types that are not shaped; it has a single element."""
 
 
 def product(factors: tuple[Integer, ...]) -> Integer:
-    """The product, `UNKNOWN` as soon as one factor is; 1 of none."""
+    """The product; `UNKNOWN` if a factor is; 1 without factors."""
     result = 1
     for factor in factors:
         if factor is UNKNOWN:
@@ -61,14 +61,14 @@ def product(factors: tuple[Integer, ...]) -> Integer:
 
 
 def add(left: Integer, right: Integer) -> Integer:
-    """The sum, `UNKNOWN` as soon as one of the two is."""
+    """The sum; `UNKNOWN` if a summand is."""
     return UNKNOWN if left is UNKNOWN or right is UNKNOWN else left + right
 
 
 @lru_cache(maxsize=8192)
 def shape_of(type_text: str) -> Shape:
     """The shape of the first tensor, memref, vector or torch tensor in a type's text (dispatch tensors wrap one)."""
-    # Torch's first: what follows its bracket looks like the element of a tensor without extents.
+    # Torch types first, since the builtin pattern would match a part of them.
     match, separator = _TORCH_TENSOR.search(type_text), ","
     if match is None:
         match, separator = _SHAPED.search(type_text), "x"
@@ -79,7 +79,7 @@ def shape_of(type_text: str) -> Shape:
 
 
 def element_bits(element: str) -> Integer:
-    """Bits of an element type in memory: an i1 takes a byte, complex numbers take two elements.
+    """Bits of an element type in memory; an i1 takes a byte, a complex number two elements.
 
     >>> element_bits("bf16"), element_bits("complex<f32>"), element_bits("i1")
     (16, 64, 8)
@@ -97,23 +97,23 @@ def element_bits(element: str) -> Integer:
 
 # ---- affine
 #
-# Affine maps of structured operations: which element of an operand a point of the loops sees.
+# Affine maps of structured operations: they map a point of the loops to an element of an operand.
 
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """A sum: a constant, and dimensions times their factors (none of which is 0)."""
+    """A linear expression: a constant plus dimensions times factors, which are not 0."""
 
     constant: int = 0
     factors: dict[int, int] = field(default_factory=dict)
 
     @property
     def is_dimension(self) -> bool:
-        """Whether it is one of the dimensions, and nothing else."""
+        """Whether the expression is a single dimension."""
         return self.constant == 0 and list(self.factors.values()) == [1]
 
     def plus(self, other: Linear) -> Linear:
-        """The sum of two."""
+        """The sum of two expressions."""
         factors = {
             number: self.factors.get(number, 0) + other.factors.get(number, 0)
             for number in {*self.factors, *other.factors}
@@ -123,20 +123,20 @@ class Linear:
         )
 
     def times(self, factor: int) -> Linear:
-        """A multiple."""
-        factors = {number: each * factor for number, each in self.factors.items()} if factor else {}
+        """A multiple of the expression."""
+        factors = {number: old * factor for number, old in self.factors.items()} if factor else {}
         return Linear(self.constant * factor, factors)
 
 
 class NotLinear(ValueError):
-    """An operand is seen through something else than sums of multiples; the message says through what."""
+    """An indexing map is not linear; the message names the expression."""
 
 
 def linear_maps(operation: Operation) -> list[list[Linear]]:
-    """The maps of an operation, one per operand: a row for each axis of the operand.
+    """The indexing maps of an operation, one per operand, with an expression per axis of the operand.
 
     Raises:
-        NotLinear: it has none, or one is not linear.
+        NotLinear: the operation has no maps, or a map is not linear.
     """
     if operation.name == "affine.apply":
         maps: Sequence[Any] = [operation.attributes["map"]]
@@ -146,7 +146,7 @@ def linear_maps(operation: Operation) -> list[list[Linear]]:
         maps = list(linalg.get_indexing_maps(operation) or ())
     if not maps:
         raise NotLinear(f"{operation.name} has no maps")
-    return [[_linear(result) for result in _map_of(each).results] for each in maps]
+    return [[_linear(result) for result in _map_of(attribute).results] for attribute in maps]
 
 
 def _map_of(attribute: Any) -> Any:  # noqa: ANN401 - of the bindings
@@ -154,7 +154,11 @@ def _map_of(attribute: Any) -> Any:  # noqa: ANN401 - of the bindings
 
 
 def _linear(expression: Any) -> Linear:  # noqa: ANN401 - of the bindings
-    """A sum of multiples of dimensions."""
+    """Convert an affine expression.
+
+    Raises:
+        NotLinear: it is not linear.
+    """
     if isinstance(expression, ir.AffineConstantExpr):
         return Linear(expression.value)
     if isinstance(expression, ir.AffineDimExpr):
@@ -162,37 +166,37 @@ def _linear(expression: Any) -> Linear:  # noqa: ANN401 - of the bindings
     if isinstance(expression, ir.AffineAddExpr):
         return _linear(expression.lhs).plus(_linear(expression.rhs))
     if isinstance(expression, ir.AffineMulExpr):
-        one, other = _linear(expression.lhs), _linear(expression.rhs)
-        if not other.factors:
-            return one.times(other.constant)
-        if not one.factors:
-            return other.times(one.constant)
-    raise NotLinear(f"an operand is seen through {expression}")
+        left, right = _linear(expression.lhs), _linear(expression.rhs)
+        if not right.factors:
+            return left.times(right.constant)
+        if not left.factors:
+            return right.times(left.constant)
+    raise NotLinear(f"an operand is indexed by {expression}")
 
 
 # ---- scalars
 #
-# What operations on single numbers are: the values of constants and switches, how they compare, what only converts.
+# Scalar operations: values of constants and switches, comparison directions, conversions.
 
 
 _DIRECTION = re.compile(r"\b(EQ|NE|LT|LE|GT|GE)>$")
 _OF_INTEGERS = {0: "EQ", 1: "NE", 2: "LT", 3: "LE", 4: "GT", 5: "GE"}
-"""Predicates of `arith.cmpi` on signed numbers; unsigned and floating-point ones are not told."""
+"""Predicates of `arith.cmpi` on signed numbers; unsigned and floating-point comparisons are not supported."""
 
 
 def constant_of(operation: Operation) -> Integer:
-    """The whole number that a constant consists of; of truth values 1 and 0."""
+    """The value of an integer or boolean (1, 0) constant; otherwise unknown."""
     if "value" not in operation.attributes:
         return UNKNOWN
     try:
         value = operation.attributes["value"]
-    except TypeError:  # the bindings have no class for it, as for constants of complex numbers
+    except TypeError:  # the bindings have no class for some constants, such as complex numbers
         return UNKNOWN
     if isinstance(value, ir.DenseElementsAttr) and value.is_splat:
         value = value.get_splat_value()
     if isinstance(value, ir.BoolAttr):
         return int(value.value)
-    # The bindings refuse numbers that C++ holds as unsigned, and those of more than 64 bits.
+    # The bindings reject unsigned numbers and numbers of more than 64 bits.
     if not isinstance(value, ir.IntegerAttr) or str(value.type).startswith("u"):
         return UNKNOWN
     try:
@@ -202,24 +206,24 @@ def constant_of(operation: Operation) -> Integer:
 
 
 _VALUES = ("value", "torch.onnx.value", "values")
-"""The attributes in which the dialects keep the elements of their constants."""
+"""The attributes with the elements of constants in the various dialects."""
 
 
 def splat_of(operation: Operation) -> str:
-    """The number that all elements of a constant are, with its type, as MLIR prints it; "" where there is none."""
+    """The common value of all elements of a constant, with its type, as MLIR prints it; "" if there is none."""
     name = next((name for name in _VALUES if name in operation.attributes), "")
     try:
         value = operation.attributes[name] if name else None
         return str(value.get_splat_value()) if isinstance(value, ir.DenseElementsAttr) and value.is_splat else ""
-    except (TypeError, ValueError):  # the bindings have no class for it, as for constants of complex numbers
+    except (TypeError, ValueError):  # the bindings have no class for some constants, such as complex numbers
         return ""
 
 
 def direction_of(operation: Operation) -> str:
-    """How an operation compares whole numbers: EQ, NE, LT, LE, GT or GE; "" where it does not, or is not told."""
+    """The direction of an integer comparison: EQ, NE, LT, LE, GT or GE; "" for other operations."""
     if "comparison_direction" in operation.attributes:
-        found = _DIRECTION.search(str(operation.attributes["comparison_direction"]))
-        return found[1] if found else ""
+        match = _DIRECTION.search(str(operation.attributes["comparison_direction"]))
+        return match[1] if match else ""
     if operation.name == "arith.cmpi":
         return _OF_INTEGERS.get(operation.attributes["predicate"].value, "")
     return ""
@@ -229,7 +233,7 @@ _SWITCH = "scf.index_switch"
 
 
 def cases_of(operation: Operation, name: str) -> tuple[int, ...]:
-    """The numbers that the arms of a switch are for; none of any other operation."""
+    """The case values of a switch; empty for other operations."""
     return tuple(operation.attributes["cases"]) if name == _SWITCH else ()
 
 
@@ -241,28 +245,28 @@ _CONVERSIONS = frozenset(
 
 
 def is_conversion(name: str) -> bool:
-    """Whether an operation on numbers only changes their type."""
+    """Whether an operation only converts numbers to another type."""
     return name in _CONVERSIONS
 
 
 # ---- constants
 #
-# The elements of constant tensors, and what stands in attributes for numbers that are operands.
+# Elements of constant tensors, and the marker of dynamic numbers.
 
 
 DYNAMIC: Final[int] = ir.ShapedType.get_dynamic_size()
-"""What stands in an attribute, or in a type, for a number that is an operand."""
+"""Placeholder in attributes and types for a number that an operand provides."""
 
 
 def splat_value(attribute: object) -> Any:  # noqa: ANN401 - a number
-    """The number that all elements of a constant are; None where they differ, or are not kept in it."""
+    """The common value of all elements of a constant; None if they differ, or are stored elsewhere."""
     if isinstance(attribute, ir.DenseElementsAttr) and attribute.is_splat:
         return attribute.get_splat_value().value
     return None
 
 
 def dense_elements(attribute: object) -> npt.NDArray[Any] | None:
-    """The elements of a constant in its shape; None where they are not kept in it, or numpy has no such type."""
+    """The elements of a constant in its shape; None if they are stored elsewhere, or numpy lacks the type."""
     import numpy as np
 
     if not isinstance(attribute, ir.DenseElementsAttr):
@@ -273,16 +277,16 @@ def dense_elements(attribute: object) -> npt.NDArray[Any] | None:
 
 # ---- resources
 #
-# Constants that a module keeps beside its operations, as blobs (`dense_resource`); the bindings hide them.
+# Resource constants (`dense_resource`), which a module stores after its operations; the bindings do not expose them.
 
 
 _NAME = re.compile(r"dense_resource<([^>]+)>")
 _ALIGNMENT_BYTES = 4
-"""In front of the data of a blob stands its alignment (mlir/lib/AsmParser/Parser.cpp, `parseAsBlob`)."""
+"""The alignment precedes the data of a blob (mlir/lib/AsmParser/Parser.cpp, `parseAsBlob`)."""
 
 
 class Blobs:
-    """The blobs of a module, which is printed when the first one is asked for."""
+    """The resource blobs of a module; the module is printed on first access."""
 
     def __init__(self, module: Module) -> None:
         self._module = module
@@ -293,9 +297,9 @@ class Blobs:
         return text[text.rfind("{-#") :]
 
     def of(self, attribute: object) -> bytes:
-        """The data of a constant's attribute; empty where there is none."""
-        named = _NAME.match(str(attribute)[:400])
-        if named is None:
+        """The data of a resource constant; empty if there is none."""
+        name = _NAME.match(str(attribute)[:400])
+        if name is None:
             return b""
-        found = re.search(rf'(?m)^\s*"?{re.escape(named[1])}"?: "0x([0-9A-Fa-f]*)"', self._text)
-        return b"" if found is None else bytes.fromhex(found[1])[_ALIGNMENT_BYTES:]
+        data = re.search(rf'(?m)^\s*"?{re.escape(name[1])}"?: "0x([0-9A-Fa-f]*)"', self._text)
+        return b"" if data is None else bytes.fromhex(data[1])[_ALIGNMENT_BYTES:]

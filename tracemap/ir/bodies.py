@@ -1,4 +1,4 @@
-"""Bodies of dispatches: operations, what feeds them, and how often they run."""
+"""Bodies of dispatches: operations, their operands, and their iteration counts."""
 
 from __future__ import annotations
 
@@ -15,74 +15,74 @@ from tracemap.ir.parsing import (
     get_indexing_maps,
     ir,
     is_scalar_like,
-    own_name,
+    unwrapped_name,
 )
 from tracemap.locations import Location
 from tracemap.units import UNKNOWN, Integer
 
 # ---- positions
 #
-# Work on positions: the operations that say which element is meant, and those that they say it for.
+# Index computations, and the operations that use them.
 #
-# Where the compiler makes one loop of several dimensions, or reads backwards, a kernel's region divides and counts
-# before it reads. Such operations carry the location of whatever the region was made for; what they cost is of the
-# operation that needs the position.
+# If the compiler collapses several dimensions into a loop, or reads backwards, the kernel computes indices before it
+# reads. These operations have the location of the whole region. Their cost belongs to the operation that uses the
+# index.
 
 
 _INDEX = "index"
 _STRUCTURED = ("linalg.", "iree_linalg_ext.")
-_MOST_USES = 64
-"""How many operations behind a position are looked at."""
+_MAX_INDEX_OPS = 64
+"""Maximum of index operations to follow."""
 
 
 def computes_index(parser: MlirParser, operation: Operation) -> bool:
-    """Whether all results of an operation are indices, and it has any."""
+    """Whether an operation has results and all of them are indices."""
     results = operation.results
     return len(results) > 0 and all(parser.text_of(result.type) == _INDEX for result in results)
 
 
 def served(parser: MlirParser, operation: Operation) -> tuple[Operation, ...]:
-    """The operations that a position is worked out for, behind further work on positions; else the operation itself.
+    """The operations that use an index computation, directly or through others; other operations return themselves.
 
-    Only in the regions of structured operations: elsewhere positions are of tiles, loops and sizes.
+    Applies only in the regions of structured operations. Elsewhere indices belong to tiles, loops and sizes.
     """
     if not computes_index(parser, operation) or not operation.parent.name.startswith(_STRUCTURED):
         return (operation,)
-    working = [operation]
-    found: dict[Operation, None] = {}
-    for position in working:  # which grows meanwhile
-        for result in position.results:
+    worklist = [operation]
+    users: dict[Operation, None] = {}
+    for index_op in worklist:  # grows during the loop
+        for result in index_op.results:
             for use in result.uses:
                 user = use.owner.operation
                 if not computes_index(parser, user):
-                    found[user] = None
-                elif user not in working and len(working) < _MOST_USES:
-                    working.append(user)
-    return tuple(found) or (operation,)
+                    users[user] = None
+                elif user not in worklist and len(worklist) < _MAX_INDEX_OPS:
+                    worklist.append(user)
+    return tuple(users) or (operation,)
 
 
-# ---- looping
+# ---- loop bounds
 #
-# Which arguments decide how often a loop runs: followed from the value to bounds and conditions.
+# Arguments that decide the trip count of a loop, found by following their uses to bounds and conditions.
 
 
 _BOUNDS_OF = {"scf.for": slice(0, 3), "scf.parallel": slice(0, None), "scf.forall": slice(0, None)}
-"""Of counted loops the operands that are bounds or steps."""
+"""Operands of counted loops that are bounds or steps."""
 _CONDITIONS = frozenset({"scf.condition", "torch.prim.Loop.condition"})
 _COUNTED_FIRST = frozenset({"onnx.Loop", "torch.prim.Loop"})
-"""Loops whose first operand is how often they run at most."""
+"""Loops whose first operand is the maximum trip count."""
 
 
 def bounds_loop(value: Value) -> bool:
-    """Whether a value is one number that reaches the bounds of a counted loop or the condition of a while loop."""
+    """Whether a value is a single number that flows into the bounds or the condition of a loop."""
     return is_scalar_like(value) and _reaches_loop(value)
 
 
 def _reaches_loop(value: Value) -> bool:
-    seen: set[object] = set()  # a loop's values flow back to where they came from
-    left = [value]  # no recursion: a chain of numbers may be as long as the program
-    while left:
-        current = left.pop()
+    seen: set[object] = set()  # values may flow in cycles through a loop
+    worklist = [value]  # iterative, since chains may be as long as the program
+    while worklist:
+        current = worklist.pop()
         if current in seen:
             continue
         seen.add(current)
@@ -90,20 +90,20 @@ def _reaches_loop(value: Value) -> bool:
             decides, follow = _use_of_number(use.owner.operation, use.operand_number)
             if decides:
                 return True
-            left += follow
+            worklist += follow
     return False
 
 
 def _use_of_number(user: Operation, number: int) -> tuple[bool, list[Value]]:
-    """Whether an operation runs a loop as often as this operand says; and the numbers that come of the operand."""
+    """Whether this operand of `user` decides a loop's trip count, and the values that it flows into."""
     if user.name in _BOUNDS_OF:
         return number in range(len(user.operands))[_BOUNDS_OF[user.name]], []
     if user.name in ("scf.while", "stablehlo.while"):
         return False, [user.regions[0].blocks[0].arguments[number]]
-    if user.name in _CONDITIONS or own_name(user, user.name) in _COUNTED_FIRST:
+    if user.name in _CONDITIONS or unwrapped_name(user, user.name) in _COUNTED_FIRST:
         return number == 0, []
     if user.name == "torch.operator_terminator":
-        return number == 0 and own_name(user.parent.operation, user.parent.operation.name) == "onnx.Loop", []
+        return number == 0 and unwrapped_name(user.parent.operation, user.parent.operation.name) == "onnx.Loop", []
     if user.name == "stablehlo.return" and user.parent.operation.name == "stablehlo.while":
         return bool(user.block == user.parent.operation.regions[0].blocks[0]), []
     return False, [result for result in user.results if is_scalar_like(result)]
@@ -111,14 +111,14 @@ def _use_of_number(user: Operation, number: int) -> tuple[bool, list[Value]]:
 
 # ---- bodies
 #
-# What stands in the body of a dispatch: its operations, what feeds them, and how often each runs.
+# The body of a dispatch: its operations, their operands, and their iteration counts.
 
 
 @dataclass(frozen=True, slots=True)
 class BodyOperand:
-    """An operand: the body operation that made it and as which result, or the number of the block argument it is.
+    """An operand: either the index of its producer and the number of the result, or the number of the block argument.
 
-    What does not apply is -1.
+    Numbers that do not apply are -1.
     """
 
     producer: int
@@ -129,14 +129,16 @@ class BodyOperand:
 
 @dataclass(frozen=True, slots=True)
 class BodyOp:
-    """An operation in a dispatch body, ops nested in regions included, in pre-order.
+    """An operation in a dispatch body, possibly nested in a region of another one.
 
-    `index`: its own, in pre-order; `parent`: the index of the operation whose region it is in (-1: the body itself);
-    `iterations`: of a structured (linalg) op or a loop, how often its region runs when it runs once; of an attention
-    the products that it adds up; of others the elements of their results;
-    `computes_index`: all its results are indices;
-    `loops`: of a structured op the extents of its loops, the outermost first, nothing of others; `positions`: of each
-    of its operands the loop that each dimension runs over (-1: a computed one).
+    Attributes:
+        index: pre-order index in the body.
+        parent: index of the enclosing operation; -1 at the top level of the body.
+        iterations: executions of the region per execution of the operation, for structured (linalg) ops and loops; for
+            attention, the number of multiply-adds; for other operations, the number of elements of their results.
+        computes_index: all its results are indices.
+        loops: loop extents of a structured op, outermost first; otherwise empty.
+        positions: per operand and dimension, the loop that indexes it; -1 for a computed index.
     """
 
     index: int
@@ -156,17 +158,17 @@ def read_body(
 ) -> tuple[BodyOp, ...]:
     """The operations in the first region of a `flow.dispatch.workgroups`, in pre-order.
 
-    The second region computes the workgroup count on the host and is no work of the dispatch. `shape` tells the shapes
-    of values; None: their types do.
+    The second region computes the workgroup count on the host, so it is no work of the dispatch. `shape` returns the
+    shapes of values; if None, they come from the types.
     """
     reader = _BodyReader(parser, shape)
     if len(dispatch.regions):
         reader.read_region(dispatch.regions[0], -1)
-    return tuple(reader.found)
+    return tuple(reader.operations)
 
 
-def has_open_sizes(body: Sequence[BodyOp]) -> bool:
-    """Whether a size of anything in a body is not known before."""
+def has_unknown_sizes(body: Sequence[BodyOp]) -> bool:
+    """Whether a shape in a body has an unknown extent."""
     shapes = (shape for op in body for shape in (*op.results, *(operand.shape for operand in op.operands)))
     return any(UNKNOWN in shape.extents for shape in shapes)
 
@@ -174,10 +176,10 @@ def has_open_sizes(body: Sequence[BodyOp]) -> bool:
 class _BodyReader:
     def __init__(self, parser: MlirParser, shape: Callable[[Value], Shape] | None) -> None:
         self._parser = parser
-        self._told = shape is not None
-        self._shape = shape or self._typed
+        self._has_own_shapes = shape is not None
+        self._shape = shape or self._shape_of_type
         self._index_of: dict[Operation, int] = {}
-        self.found: list[BodyOp] = []
+        self.operations: list[BodyOp] = []
 
     def read_region(self, region: Region, parent: int) -> None:
         for block in region.blocks:
@@ -185,13 +187,13 @@ class _BodyReader:
                 self._read(child.operation, parent)
 
     def _read(self, operation: Operation, parent: int) -> None:
-        index = len(self.found)
+        index = len(self.operations)
         self._index_of[operation] = index
         operands = tuple([self._operand(operand) for operand in operation.operands])
         results = tuple(map(self._shape, operation.results))
         name = operation.name
-        loops, positions = _loops(self._parser, operation, name, self._telling(operation, operands))
-        self.found.append(
+        loops, positions = _loops(self._parser, operation, name, self._operand_shapes(operation, operands))
+        self.operations.append(
             BodyOp(
                 index=index,
                 parent=parent,
@@ -210,17 +212,17 @@ class _BodyReader:
         for region in operation.regions:
             self.read_region(region, index)
 
-    def _typed(self, value: Value) -> Shape:
+    def _shape_of_type(self, value: Value) -> Shape:
         return shape_of(self._parser.text_of(value.type))
 
-    def _telling(self, operation: Operation, operands: Sequence[BodyOperand]) -> list[Sequence[Shape]]:
-        """The shapes of operands that tell how long loops are, what types say before what was told beside them."""
+    def _operand_shapes(self, operation: Operation, operands: Sequence[BodyOperand]) -> list[Sequence[Shape]]:
+        """The shapes of all operands, by precedence for loop extents: from the types first, then from `shape`."""
         shapes = [operand.shape for operand in operands]
-        return [[*map(self._typed, operation.operands)], shapes] if self._told else [shapes]
+        return [[*map(self._shape_of_type, operation.operands)], shapes] if self._has_own_shapes else [shapes]
 
     def _operand(self, operand: Value) -> BodyOperand:
         shape = self._shape(operand)
-        if hasattr(operand, "arg_number"):  # an argument, whose owner is a block
+        if hasattr(operand, "arg_number"):  # a block argument; its owner is a block
             return BodyOperand(-1, -1, operand.arg_number, shape)
         return BodyOperand(self._index_of.get(operand.owner.operation, -1), operand.result_number, -1, shape)
 
@@ -230,9 +232,9 @@ GATHER = "iree_linalg_ext.gather"
 
 
 def _products_of_attention(parser: MlirParser, attention: Operation, shapes: list[Shape]) -> Integer:
-    """How many products of two numbers an attention adds up: of queries with keys, and of what these give with values.
+    """Number of multiply-adds of an attention: of queries with keys, and of scores with values.
 
-    Its maps tell which dimensions its operands (query, key, value …) and its result share, in whatever order they lie.
+    Its indexing maps decide which dimensions its operands (query, key, value …) and its result share.
     """
     maps = _positions_of_maps(parser, attention.attributes["indexing_maps"])[1]
     extents: dict[int, Integer] = {}
@@ -252,7 +254,7 @@ _LOOPS = frozenset({_COUNTED_LOOP, "scf.while"})
 
 
 def _trips(loop: Operation) -> Integer:
-    """How often the body of a loop runs whose bounds are constants."""
+    """Trip count of a loop with constant bounds; otherwise unknown."""
     low, high, step = map(_constant, list(loop.operands)[:3])
     if low is UNKNOWN or high is UNKNOWN or step is UNKNOWN or step < 1:
         return UNKNOWN
@@ -260,7 +262,7 @@ def _trips(loop: Operation) -> Integer:
 
 
 def _constant(value: Value) -> Integer:
-    """The number that a constant is."""
+    """The number of a constant; unknown for other values."""
     if hasattr(value, "arg_number") or value.owner.operation.name != "arith.constant":
         return UNKNOWN
     return constant_of(value.owner.operation)
@@ -274,9 +276,9 @@ def _iterations(
     if name in _LOOPS:
         return _trips(operation) if name == _COUNTED_LOOP else UNKNOWN
     if name == SCATTER:
-        return operands[0].shape.elements  # the updates; what they go into may be far larger
+        return operands[0].shape.elements  # the updates; the target may be far larger
     if name == GATHER:
-        return operands[-1].shape.elements  # what is taken; what it is taken from may be far larger
+        return operands[-1].shape.elements  # the output; the source may be far larger
     shapes = [*results, *(operand.shape for operand in operands)] if name.startswith("iree_linalg_ext.") else results
     sizes = [shape.elements for shape in shapes]
     known = [size for size in sizes if size is not UNKNOWN]
@@ -285,25 +287,25 @@ def _iterations(
     return max(known, default=1)
 
 
-# Affine maps of the compiler are shared between operations; the positions of each are worked out once per context.
+# Operations share affine maps; the positions of a map are computed once and cached by its text.
 NO_DIMENSION = -1
 
 
 def _loops(
-    parser: MlirParser, operation: Operation, name: str, told: Sequence[Sequence[Shape]]
+    parser: MlirParser, operation: Operation, name: str, operand_shapes: Sequence[Sequence[Shape]]
 ) -> tuple[tuple[Integer, ...], tuple[tuple[int, ...], ...]]:
-    """The extents of a linalg op's loops, from its indexing maps and operand shapes, and the maps; nothing without.
+    """The loop extents of a linalg op, from indexing maps and operand shapes, and its maps; empty for other ops.
 
-    `told`: the shapes of all operands, once or more often; the first that knows an extent tells it.
+    `operand_shapes`: alternative shapes of all operands; the first known extent of a loop counts.
     """
     maps = _indexing_maps(parser, operation) if name.startswith("linalg.") else None
     if maps is None:
         return (), ()
     extents: dict[int, Integer] = {}
-    pairs = (pair for shapes in told for pair in zip(maps[1], shapes, strict=False))
+    pairs = (pair for shapes in operand_shapes for pair in zip(maps[1], shapes, strict=False))
     for dimensions, shape in pairs:
         for dimension, extent in zip(dimensions, shape.extents, strict=False):
-            # A loop that one operand leaves open may be given by another's static shape.
+            # If the extent is dynamic in one operand, it may be static in another.
             if dimension != NO_DIMENSION and extents.get(dimension, UNKNOWN) is UNKNOWN:
                 extents[dimension] = extent
     return tuple(extents.get(dimension, UNKNOWN) for dimension in range(maps[0])), maps[1]
@@ -313,7 +315,7 @@ _MAPS: dict[str, tuple[int, tuple[tuple[int, ...], ...]]] = {}
 
 
 def _indexing_maps(parser: MlirParser, operation: Operation) -> tuple[int, tuple[tuple[int, ...], ...]] | None:
-    """The number of loops, and for each operand the loop that each of its dimensions runs over (-1: a computed one)."""
+    """The number of loops, and per operand and dimension the loop that indexes it (-1: a computed index)."""
     attribute = get_indexing_maps(operation)
     return None if attribute is None else _positions_of_maps(parser, attribute)
 
@@ -322,7 +324,7 @@ def _positions_of_maps(parser: MlirParser, attribute: Attribute) -> tuple[int, t
     text = parser.text_of(attribute)
     if text not in _MAPS:
         maps = [element.value for element in attribute]
-        positions = tuple(tuple(_dimension(expression) for expression in each.results) for each in maps)
+        positions = tuple(tuple(_dimension(expression) for expression in map_.results) for map_ in maps)
         _MAPS[text] = (maps[0].n_dims if maps else 0, positions)
     return _MAPS[text]
 

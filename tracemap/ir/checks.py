@@ -1,4 +1,4 @@
-"""Checks of a model's text before it is parsed: files that are no MLIR, and nesting that is too deep."""
+"""Checks of a model's text before parsing: files of other formats, and excessive nesting."""
 
 from __future__ import annotations
 
@@ -13,86 +13,86 @@ from tracemap.locations import STRING
 
 # ---- nesting
 #
-# How deep a text of MLIR is nested: what is deeper than any compiler makes is refused before it is parsed.
+# Nesting depth of MLIR text. Text that is nested deeper than any compiler's output is refused before parsing.
 #
-# MLIR's parser and printer call themselves for each level and know no limit. With a stack of 8 MiB, IREE 3.13's parser
-# dies of about 2,000 regions of operations in generic form (`({`), 3,100 nested structs of LLVM, 3,500 modules, 5,200
+# MLIR's parser and printer recurse per level without a limit. With a stack of 8 MiB, IREE 3.13's parser crashes at
+# about 2,000 regions of operations in generic form (`({`), 3,100 nested structs of LLVM, 3,500 modules, 5,200
 # dictionaries, 6,600 arrays, 6,800 parentheses of affine maps, 13,000 function types and 16,000 tuples or locations.
 
 
 TOO_DEEP: Final = "nested too deep"
-"""What is said of all that is refused."""
-MOST_BRACKETS: Final = 1500
-"""Brackets of any kind within one another: less than half of what the parser dies of."""
-MOST_BRACES: Final = 400
-"""Of these braces, which hold regions and dictionaries: what reads operations calls itself for each region too."""
-MOST_TIMES: Final = 256
-MOST_BYTES: Final = 1 << 24
-"""How much longer a text may be with all aliases written out: so many times its length, and so many bytes more. No
-alias alone is longer than these.
+"""Part of all messages about nesting."""
+MAX_BRACKETS: Final = 1500
+"""Maximum of nested brackets of any kind: less than half of the parser's limit."""
+MAX_BRACES: Final = 400
+"""Maximum of nested braces, which enclose regions and dictionaries. tracemap's reader recurses per region, too."""
+MAX_EXPANSION: Final = 256
+MAX_EXTRA_BYTES: Final = 1 << 24
+"""Maximum length of a text with all aliases expanded: `MAX_EXPANSION` times its length plus `MAX_EXTRA_BYTES`. A single
+alias may expand to `MAX_EXTRA_BYTES`.
 """
 
-MOST_OF_MAP: Final = 1 << 16
-"""Bytes of an affine map or set: each of its terms is a level too, and the parser dies of 84,000."""
+MAX_MAP_BYTES: Final = 1 << 16
+"""Maximum bytes of an affine map or set. Its terms are levels, too, and the parser crashes at 84,000."""
 
 _OPEN, _CLOSED = b"([{<", b")]}>"
 _NO_BRACKETS = bytes(set(range(256)) - set(_OPEN + _CLOSED))
 _PASSES = 16
-# Where a bracket is none: in strings, in comments, which end with a carriage return too, and in arrows. The first
-# character is looked for at once, which takes half the time of trying one branch after the other.
+# Places where a bracket does not nest: strings, comments (a carriage return ends them, too) and arrows. Matching the
+# first character before the alternatives halves the time.
 _NOT_NESTING = rb'(["/=-])(?:(?<=")%s|(?<=/)/[^\r\n]*+|(?<=[-=])>)' % STRING[1:].encode()
 _SKIPPED = re.compile(_NOT_NESTING, re.DOTALL)
 _BRACKET = re.compile(_NOT_NESTING + rb"|[][(){}<>]", re.DOTALL)
-_LONG_MAP = re.compile(rb"affine_(?:map|set)\s*+<[^<>]{%d}" % MOST_OF_MAP)
+_LONG_MAP = re.compile(rb"affine_(?:map|set)\s*+<[^<>]{%d}" % MAX_MAP_BYTES)
 _DEFINED = re.compile(rb"([#!][\w.$-]++)\s*+=")
 _NAMED = re.compile(rb"[#!][\w.$-]+")
-# At the outermost level no two words of an alias stand side by side: the second one begins an operation.
+# At the outermost level, an alias never contains two adjacent words; the second word begins an operation.
 _OPERATION = re.compile(rb"""(?<=[\w.$>\])}"])\s+[a-z_%"]""")
 
 
 def nesting_fault(text: bytes) -> str:
-    """Why a text of MLIR is not to be parsed: it is nested so deep, or grows so long by its aliases; "": it may be.
+    """Why MLIR text must not be parsed (nested too deep, or too long with aliases expanded); "" if it may be.
 
-    Takes time and memory that grow with the length of the text alone.
+    Takes time and memory proportional to the length of the text.
     """
-    # Of strings and arrows their first character is left.
+    # Strings and arrows are reduced to their first character.
     bare = b"".join(_SKIPPED.sub(rb"\1", part).replace(b"/", b"") for part in _parts(text))
     deep = "" if _is_shallow(bare) else _fault_of_brackets(text)
     if not deep and _LONG_MAP.search(bare):
-        return f"an affine map or set is {TOO_DEEP} to be read: it is longer than {MOST_OF_MAP} bytes; shorten it"
+        return f"an affine map or set is {TOO_DEEP}: more than {MAX_MAP_BYTES} bytes; shorten it"
     return deep or (_fault_of_aliases(bare, len(text)) if _DEFINED.search(bare) else "")
 
 
 def printed_fault(text: bytes) -> str:
-    """As `nesting_fault`, of what the compiler has printed: it has read the model, which was not nested too deep.
+    """As `nesting_fault`, but faster, for text that the compiler printed.
 
-    That is much longer than a model, and no string in it is there to hide brackets: where those of strings and of code
-    together leave none, it is shallow.
+    Such text is much longer than a model, and its strings do not hide brackets on purpose. If the brackets of strings
+    and code together are shallow, so is the text.
     """
     return "" if _is_shallow(text.replace(b"->", b"")) else nesting_fault(text)
 
 
 def _parts(text: bytes) -> Iterator[bytes]:
-    """A text in parts of whole lines, as no string goes over the end of a line: each match is an object for a while."""
+    """Split a text into parts of whole lines, which bounds the number of match objects. Strings never span lines."""
     begin = 0
     while begin < len(text):
-        end = text.find(b"\n", begin + _PART) + 1 or len(text)
+        end = text.find(b"\n", begin + _PART_BYTES) + 1 or len(text)
         yield text[begin:end]
         begin = end
 
 
-_PART = 1 << 18
+_PART_BYTES = 1 << 18
 
 
 def _is_shallow(bare: bytes) -> bool:
-    """Whether a text is certainly not too deep: few brackets are left when the innermost pairs are taken out."""
+    """Whether a text is certainly shallow: few brackets remain after removing innermost pairs repeatedly."""
     brackets = bare.translate(None, _NO_BRACKETS)
     for _ in range(_PASSES):
-        if len(brackets) <= MOST_BRACES // 2:
-            return True  # each pass takes four levels at most
+        if len(brackets) <= MAX_BRACES // 2:
+            return True  # a pass removes at most four levels
         for pair in (b"()", b"[]", b"<>", b"{}"):
             brackets = brackets.replace(pair, b"")
-    return len(brackets) <= MOST_BRACES // 2
+    return len(brackets) <= MAX_BRACES // 2
 
 
 def _fault_of_brackets(text: bytes) -> str:
@@ -107,19 +107,19 @@ def _fault_of_brackets(text: bytes) -> str:
             braces += bracket == b"{"
         else:
             braces -= _close(stack, bracket)
-        if len(stack) > MOST_BRACKETS or braces > MOST_BRACES:
+        if len(stack) > MAX_BRACKETS or braces > MAX_BRACES:
             line = text.count(b"\n", 0, match.start()) + 1
             return (
-                f"line {line}: {TOO_DEEP} to be read: more than {MOST_BRACKETS} brackets, or {MOST_BRACES} braces,"
-                " within one another; take some of them away"
+                f"line {line}: {TOO_DEEP}: more than {MAX_BRACKETS} nested brackets or {MAX_BRACES} nested braces;"
+                " reduce the nesting"
             )
     return ""
 
 
 def _close(stack: bytearray, bracket: bytes) -> int:
-    """Take away what a bracket closes; returns how many braces these were.
+    """Pop the bracket that `bracket` closes; returns the number of popped braces.
 
-    A `>` or `<` may be a comparison: it closes nothing but a `<`, and does not keep other brackets from being closed.
+    A `>` or `<` may be a comparison. So `>` closes only a `<`, and an open `<` does not block other closing brackets.
     """
     opening = _OPEN[_CLOSED.index(bracket)]
     while bracket != b">" and stack[-1:] == b"<":
@@ -132,47 +132,46 @@ def _close(stack: bytearray, bracket: bytes) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Alias:
-    """What an alias stands for, with all aliases in it written out: its length in bytes, and how deep it is nested."""
+    """Length in bytes and nesting depth of an alias with all aliases in it expanded."""
 
     length: int
     depth: int
 
 
 def _fault_of_aliases(bare: bytes, length: int) -> str:
-    """Aliases stand for others: a hundred short lines may mean a text that is longer than any memory."""
-    known: dict[bytes, _Alias] = {}
-    left = MOST_TIMES * length + MOST_BYTES
-    for name, meaning in _definitions(bare):
-        within = [known[each] for each in _NAMED.findall(meaning) if each in known]
+    """Check the expansion of aliases: a hundred short lines may expand to more than any memory."""
+    aliases: dict[bytes, _Alias] = {}
+    left = MAX_EXPANSION * length + MAX_EXTRA_BYTES
+    for name, definition in _definitions(bare):
+        inner = [aliases[other] for other in _NAMED.findall(definition) if other in aliases]
         alias = _Alias(
-            len(meaning) + sum(each.length for each in within),
-            _levels(meaning) + max((each.depth for each in within), default=0),
+            len(definition) + sum(other.length for other in inner),
+            _levels(definition) + max((other.depth for other in inner), default=0),
         )
-        known[name] = alias
+        aliases[name] = alias
         left -= alias.length
-        if left < 0 or alias.length > MOST_BYTES or alias.depth > MOST_BRACKETS:
+        if left < 0 or alias.length > MAX_EXTRA_BYTES or alias.depth > MAX_BRACKETS:
             return (
-                f"the alias {start_of(name.decode(errors='replace'), 40)}, with all others in it written out, is"
-                f" {TOO_DEEP} or too long to be read: more than {MOST_BRACKETS} levels, or {MOST_TIMES} times the text;"
-                " shorten it"
+                f"the alias {start_of(name.decode(errors='replace'), 40)} is {TOO_DEEP} or too long when expanded: more"
+                f" than {MAX_BRACKETS} levels or {MAX_EXPANSION} times the text; shorten it"
             )
     return ""
 
 
 def _definitions(bare: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Names of aliases and what they stand for: up to the next one, or to the operation before it."""
-    found = list(_DEFINED.finditer(bare))
-    ends = [*(match.start() for match in found[1:]), len(bare)]
-    for match, end in zip(found, ends, strict=True):
+    """Names and definitions of aliases; a definition ends at the next alias or operation."""
+    matches = list(_DEFINED.finditer(bare))
+    ends = [*(match.start() for match in matches[1:]), len(bare)]
+    for match, end in zip(matches, ends, strict=True):
         line = bare.find(b"\n", match.end(), end)
-        if line < 0 or not bare[line:end].strip():  # most are: a line, and the next one begins with an alias
+        if line < 0 or not bare[line:end].strip():  # the usual case: a single line, followed by another alias
             yield match[1], bare[match.end() : end]
         else:
             yield match[1], bare[match.end() : _end_of_alias(bare, match.end(), end)]
 
 
 def _end_of_alias(bare: bytes, begin: int, end: int) -> int:
-    """Where an operation begins behind an alias; `end`: nowhere."""
+    """Start of the operation after an alias; `end` if there is none."""
     depth = at = 0
     for match in _BRACKET.finditer(bare, begin, end):
         if not depth and (operation := _OPERATION.search(bare, max(begin, at), match.start())):
@@ -182,40 +181,40 @@ def _end_of_alias(bare: bytes, begin: int, end: int) -> int:
     return end
 
 
-def _levels(meaning: bytes) -> int:
-    """How deep an alias is nested by itself; the `loc(…)` around a location vanishes where it is written out."""
-    brackets = meaning.translate(None, _NO_BRACKETS)
+def _levels(definition: bytes) -> int:
+    """Nesting depth of a definition alone, without the `loc(…)` that disappears when a location is expanded."""
+    brackets = definition.translate(None, _NO_BRACKETS)
     depth = most = 0
     for bracket in brackets:
         depth += 1 if bracket in _OPEN else -1
         most = max(most, depth)
-    return most - meaning.lstrip().startswith(b"loc")
+    return most - definition.lstrip().startswith(b"loc")
 
 
-# ---- foreign
+# ---- not MLIR
 #
-# Files that are given as models and are none: what they are, and what makes a model of them.
+# Files of other formats passed as models: their format, and how to convert them.
 
 
-_IMPORTER: Final = {
-    "an ONNX model": "`tracemap build` takes it as MODEL.onnx; else import it: iree-import-onnx MODEL.onnx "
+_REMEDIES: Final = {
+    "an ONNX model": "rename it to MODEL.onnx for `tracemap build`, or import it: iree-import-onnx MODEL.onnx "
     "-o MODEL.mlir (pip install iree-base-compiler[onnx])",
     "a TensorFlow Lite model": "import it first: iree-import-tflite MODEL.tflite -o MODEL.mlir (pip install "
     "iree-tools-tflite)",
     "a TensorFlow model": "import it first: iree-import-tf FOLDER -o MODEL.mlir (pip install iree-tools-tf)",
-    "a program of PyTorch": "`tracemap build` takes what torch.export.save writes as MODEL.pt2 (pip install "
+    "a PyTorch program": "`tracemap build` accepts files written by torch.export.save as MODEL.pt2 (pip install "
     "'tracemap[torch]')",
-    "weights or a program of PyTorch": "hand the module to `tracemap.build` in Python, or export it first, by "
+    "weights or a PyTorch program": "pass the module to `tracemap.build` in Python, or export it first with "
     "torch-mlir or iree-turbine (iree.turbine.aot.export(module, args).save_mlir(…))",
-    "weights": "name the program that uses them; `tracemap build --parameters SCOPE=FILE` keeps them with it",
+    "weights": "pass the program that uses them, and add the weights with `tracemap build --parameters SCOPE=FILE`",
     "compressed": "unpack it first, for example: tracemap build <(zcat MODEL.mlir.gz) -o MODEL.tracemap",
-    "a compiled module": "name the model that it was compiled from",
-    "a table": "name a model; runs are for tracemap attribute",
+    "a compiled module": "pass the model that it was compiled from",
+    "a table": "pass a model; for runs, use `tracemap attribute`",
     "text in another encoding than UTF-8": "convert it first: iconv -f UTF-16 -t UTF-8",
-    "text with a byte order mark": "save it as UTF-8 without one",
-    "empty": "name a file with MLIR text or bytecode",
+    "text with a byte order mark": "save it as UTF-8 without byte order mark",
+    "empty": "pass a file with MLIR text or bytecode",
 }
-"""What is done about each."""
+"""What to do, by file format."""
 _BEGINNINGS: Final = (
     (b"\x1f\x8b", "compressed"),
     (b"\xfd7zXZ\0", "compressed"),
@@ -224,7 +223,7 @@ _BEGINNINGS: Final = (
     (b"GGUF", "weights"),
     (b"\x89HDF\r\n", "weights"),
     (b"IRPA", "weights"),
-    (b"\x80\x02", "weights or a program of PyTorch"),
+    (b"\x80\x02", "weights or a PyTorch program"),
     (b"\x7fELF", "a compiled module"),
     (b"PAR1", "a table"),
     (b"\xff\xfe", "text in another encoding than UTF-8"),
@@ -235,9 +234,9 @@ _ENDINGS: Final = {
     ".onnx": "an ONNX model",
     ".tflite": "a TensorFlow Lite model",
     ".pb": "a TensorFlow model",
-    ".pt": "weights or a program of PyTorch",
-    ".pt2": "a program of PyTorch",
-    ".pth": "weights or a program of PyTorch",
+    ".pt": "weights or a PyTorch program",
+    ".pt2": "a PyTorch program",
+    ".pth": "weights or a PyTorch program",
     ".safetensors": "weights",
     ".vmfb": "a compiled module",
 }
@@ -245,21 +244,21 @@ _ZIP: Final = b"PK\x03\x04"
 
 
 def why_no_model(data: bytes, name: str) -> str:
-    """What a file is instead of MLIR, and what to do; "": it may well be a model.
+    """The format of a file that is not MLIR, and what to do; "" if it may be a model.
 
-    Names decide only where the content is not text: a model may be called anything.
+    The name decides only for binary content, since a text model may have any name.
     """
-    what = _what(data, PurePath(name).suffix.lower())
-    return what and f"is {what}, not MLIR; {_IMPORTER[what]}"
+    file_format = _file_format(data, PurePath(name).suffix.lower())
+    return file_format and f"is {file_format}, not MLIR; {_REMEDIES[file_format]}"
 
 
-def _what(data: bytes, suffix: str) -> str:
+def _file_format(data: bytes, suffix: str) -> str:
     if not data.strip():
         return "empty"
     if data[4:8] == b"TFL3":
         return "a TensorFlow Lite model"
-    if found := next((what for start, what in _BEGINNINGS if data.startswith(start)), ""):
-        return found
+    if by_magic := next((file_format for magic, file_format in _BEGINNINGS if data.startswith(magic)), ""):
+        return by_magic
     if b"\0" not in data[:4096] and not data.startswith((_ZIP, b"\x08")):
         return ""
     if data.startswith(_ZIP):

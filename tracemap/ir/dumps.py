@@ -1,4 +1,4 @@
-"""Phase dumps: tags in their text, and the operations of a stage as a tree."""
+"""Phase dumps: the tags in their text, and the operations of a stage as a tree."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tracemap.units import UNKNOWN, Integer
 
 # ---- dump text
 #
-# The tags in the text of a dump, without parsing it: a dump is large, and asked only which tags its operations carry.
+# The tags in the text of a dump, read without parsing, since dumps are large and only their tags are needed.
 #
-# Locations are printed as aliases (`#loc5 = loc(callsite(#loc3 at #loc1))`), which operations name. Of call sites only
-# the callee side counts: the caller side names calls and functions, long after they are gone.
+# Operations refer to locations by aliases (`#loc5 = loc(callsite(#loc3 at #loc1))`). Only the callee side of a call
+# site counts. The caller side names calls and functions that may be long gone.
 
 
 _ALIAS = re.compile(r"^(#loc\d*) = loc\((.*)\)$", re.MULTILINE)
-# An operation's location ends its line; those of block arguments stand elsewhere and say nothing of operations.
+# An operation's location ends its line. Locations elsewhere belong to block arguments, and are ignored.
 _USE = re.compile(r" loc\((#loc\d*)\)$", re.MULTILINE)
 _INLINE = re.compile(r"^(?!#loc).* loc\(([\"cf].*)\)$", re.MULTILINE)
 _NAME = re.compile(r'"[^"\\]*"')
@@ -29,7 +29,7 @@ _TOKEN = re.compile(STRING + r"|#loc\d*|\bcallsite\(|\bat\b|[()]")
 
 
 class DumpText:
-    """The tags in the text of a dump, by what carries them."""
+    """The tags in the text of a dump."""
 
     def __init__(self, text: str, prefix: str) -> None:
         self.text = text
@@ -39,57 +39,62 @@ class DumpText:
 
     def tags(self) -> frozenset[int]:
         """The tags of all operations, callee sides only."""
-        found: set[int] = set()
+        tags: set[int] = set()
         if not self._bodies:  # printed in local scope, without aliases
             for body in _INLINE.findall(self.text):
-                found |= self._own(body)
-            return frozenset(found)
-        # Each alias is looked at once, whatever names it: sets for each, put together, take several times as long.
+                tags |= self._of_body(body)
+            return frozenset(tags)
+        # Visit each alias once. Merging sets per alias would take several times as long.
         reached = set(_USE.findall(self.text))
-        waiting = list(reached)
-        while waiting:
-            for each in _named(self._bodies.get(waiting.pop(), "")):
-                if each[0] != "#":
-                    found |= self._of_name(each[1:-1])
-                elif each not in reached:
-                    reached.add(each)
-                    waiting.append(each)
-        return frozenset(found)
+        worklist = list(reached)
+        while worklist:
+            for token in _callee_tokens(self._bodies.get(worklist.pop(), "")):
+                if token[0] != "#":
+                    tags |= self._of_name(token[1:-1])
+                elif token not in reached:
+                    reached.add(token)
+                    worklist.append(token)
+        return frozenset(tags)
 
     def of_line(self, line: str) -> frozenset[int]:
-        """The tags of the operation that a line of the text ends with, callee sides only."""
+        """The tags of the operation at the end of a line, callee sides only."""
         start = line.rfind(" loc(")
         if start < 0 or line.startswith("#"):
             return frozenset()
-        return self._own(line[start + len(" loc(") :].removesuffix(")"))
+        return self._of_body(line[start + len(" loc(") :].removesuffix(")"))
 
     def _of_alias(self, alias: str) -> frozenset[int]:
-        """The tags of an alias. Those that it names are found first, without a call in a call: chains may be long."""
-        waiting, begun = [alias], set[str]()
-        while waiting:
-            name = waiting[-1]
-            named = [] if name in self._known else _named(self._bodies.get(name, ""))
-            if name not in begun:
-                begun.add(name)
-                # Damaged text must not loop: what has begun and is not known names itself.
-                waiting += [each for each in named if each[0] == "#" and each not in self._known and each not in begun]
+        """The tags of an alias. Inner aliases are resolved first, iteratively, since chains may be long."""
+        stack, visited = [alias], set[str]()
+        while stack:
+            name = stack[-1]
+            tokens = [] if name in self._known else _callee_tokens(self._bodies.get(name, ""))
+            if name not in visited:
+                visited.add(name)
+                # Skip visited aliases, so that cycles in damaged text do not loop forever.
+                stack += [
+                    token for token in tokens if token[0] == "#" and token not in self._known and token not in visited
+                ]
                 continue
-            waiting.pop()
+            stack.pop()
             if name not in self._known:
-                self._known[name] = self._union(named)
+                self._known[name] = self._union(tokens)
         return self._known[alias]
 
-    def _own(self, body: str) -> frozenset[int]:
-        """The tags in the printed form of a location, without those behind an `at`."""
-        named = _named(body)
-        for each in named:
-            if each[0] == "#" and each not in self._known:
-                self._of_alias(each)
-        return self._union(named)
+    def _of_body(self, body: str) -> frozenset[int]:
+        """The tags in the printed form of a location, callee side only."""
+        tokens = _callee_tokens(body)
+        for token in tokens:
+            if token[0] == "#" and token not in self._known:
+                self._of_alias(token)
+        return self._union(tokens)
 
-    def _union(self, named: Iterable[str]) -> frozenset[int]:
+    def _union(self, tokens: Iterable[str]) -> frozenset[int]:
         return frozenset().union(
-            *(self._known.get(each, frozenset()) if each[0] == "#" else self._of_name(each[1:-1]) for each in named)
+            *(
+                self._known.get(token, frozenset()) if token[0] == "#" else self._of_name(token[1:-1])
+                for token in tokens
+            )
         )
 
     def _of_name(self, name: str) -> frozenset[int]:
@@ -97,19 +102,19 @@ class DumpText:
         return frozenset((int(number),) if name.startswith(self._prefix) and number.isdecimal() else ())
 
 
-def _named(body: str) -> Sequence[str]:
-    """The names and aliases of a location's callee side."""
-    if '"' not in body and body.rfind("callsite(") <= 0:  # nothing but aliases, as nearly always
+def _callee_tokens(body: str) -> Sequence[str]:
+    """The names and aliases on the callee side of a location."""
+    if '"' not in body and body.rfind("callsite(") <= 0:  # the usual case: only aliases
         return _REFERENCE.findall(body.partition(" at ")[0])
     if _NAME.fullmatch(body):
         return (body,)
-    return list(_callee_side(body))
+    return list(_scan_callee_side(body))
 
 
-def _callee_side(body: str) -> Iterator[str]:
-    """The names and aliases in the printed form of a location that stand behind no `at`."""
+def _scan_callee_side(body: str) -> Iterator[str]:
+    """The names and aliases in the printed form of a location, except those after an `at`."""
     depth = 0
-    skipped_from = -1  # the depth of the `at` whose caller side is being skipped; -1: none is
+    skipped_from = -1  # depth of the `at` whose caller side is skipped; -1: nothing is skipped
     for token in _TOKEN.findall(body):
         if token == ")":
             depth -= 1
@@ -125,19 +130,19 @@ def _callee_side(body: str) -> Iterator[str]:
 
 # ---- stages
 #
-# The operations of a stage of lowering as a tree: where each came from, and on which line of the text it stands.
+# The operations of a lowering stage as a tree, with their locations and their lines in the text.
 
 
-_ELEMENTS_SHOWN = 16
-"""Constants with more elements, and resources of more characters, are left out of the text of a stage."""
+_MAX_ELEMENTS = 16
+"""Constants with more elements, and resources with more characters, are elided in the text of a stage."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageOp:
-    """An operation of a stage, and those in its regions.
+    """An operation of a stage, with the operations in its regions.
 
-    `function`: the innermost symbol around it that is no module, "" where there is none; `line`: in the stage's text;
-    `computes_index`: all its results are indices.
+    `function`: innermost enclosing symbol except modules, or ""; `line`: line in the stage's text; `computes_index`:
+    all its results are indices.
     """
 
     name: str
@@ -148,22 +153,22 @@ class StageOp:
     children: tuple[StageOp, ...]
 
     def walk(self) -> Iterator[StageOp]:
-        """The operation and all in it, in the order of the text."""
+        """The operation and all nested ones, in program order."""
         yield self
         for child in self.children:
             yield from child.walk()
 
 
 def stage_text(module: Module) -> str:
-    """The module as text without locations; large constants are left out."""
+    """The module as text, without locations and large constants."""
     text: str = module.operation.get_asm(
-        enable_debug_info=False, large_elements_limit=_ELEMENTS_SHOWN, large_resource_limit=_ELEMENTS_SHOWN
+        enable_debug_info=False, large_elements_limit=_MAX_ELEMENTS, large_resource_limit=_MAX_ELEMENTS
     )
     return text if text.endswith("\n") else text + "\n"
 
 
 def lines_in(parser: MlirParser, module: Module, text: str) -> tuple[Integer, ...]:
-    """The line of each operation, in pre-order, in the text of the module; none where the text shows others."""
+    """The lines of all operations in the text of the module, in pre-order; empty if the text has other operations."""
     return tuple(map(_line, printed_locations(parser, module.operation, text)))
 
 
@@ -172,7 +177,7 @@ def _line(location: Location) -> Integer:
 
 
 def read_stage(parser: MlirParser, module: Module, lines: Sequence[Integer]) -> StageOp:
-    """The operations of a module as a tree; `lines` in pre-order, empty where they are not known."""
+    """The operations of a module as a tree; `lines` in pre-order, empty if not known."""
     return _read(parser, module.operation, "", iter(lines))
 
 

@@ -1,4 +1,4 @@
-"""Executables of a module: kernels before code generation, their dispatches, and replacements."""
+"""Executables of a module: kernels before code generation, dispatches, and replacement executables."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tracemap.ir.parsing import (
     Module,
     Operation,
     ir,
-    is_file_place,
+    is_file_location,
     nested,
-    operand_parts,
+    operand_segments,
     string_attribute,
     symbol_path,
     symbols_in,
@@ -26,50 +26,51 @@ from tracemap.ir.parsing import (
 from tracemap.locations import Location
 from tracemap.units import UNKNOWN, Integer
 
-# ---- rewriting
+# ---- bytecode
 #
-# Modules of another build of MLIR as bytecode of this compiler.
+# Convert modules of another MLIR build to bytecode of this compiler.
 
 
 def own_bytecode(text: str) -> bytes:
-    """The bytecode that this compiler writes for a module.
+    """Convert a module to bytecode of this compiler.
 
-    Bytecode of another build is read wrongly where a dialect has changed since: attributes have other places in it. The
-    text in generic form names each attribute, and keeps the locations of all operations, those in regions included.
+    Bytecode of another build is misread if a dialect has changed since, because its attributes are stored by position.
+    Text in generic form names all attributes, and keeps the locations of all operations, also in regions.
 
     Args:
         text: the module in generic form, with locations.
 
     Raises:
-        ModelInvalid: it does not parse.
+        ModelInvalid: the text does not parse.
     """
-    written = io.BytesIO()
-    MlirParser().parse(text, printed=True).operation.write_bytecode(written)
-    return written.getvalue()
+    bytecode = io.BytesIO()
+    MlirParser().parse(text, printed=True).operation.write_bytecode(bytecode)
+    return bytecode.getvalue()
 
 
 # ---- configured
 #
-# Kernels before code generation: their text, and debug lines that are lines of that text.
+# Kernels before code generation: their text, with debug locations that are lines of this text.
 #
-# After the phase `executable-configurations` a kernel is final in what it computes; what follows tiles, vectorises and
-# lowers it, and hands on the locations of its operations. So these are replaced here by places in the kernel's printed
-# text: the machine code's debug information then names one operation of the text for each instruction. What the
-# operations came from is read before.
+# After the phase `executable-configurations`, later phases only tile, vectorize and lower a kernel, and preserve the
+# locations of its operations. So these locations are replaced by lines of the kernel's printed text. The debug
+# information of the machine code then maps instructions to operations of the text. The original locations are read
+# first.
 
 
-_LONGEST_CONSTANT = 16
-"""Elements of a constant up to which a kernel's text shows them all."""
+_MAX_CONSTANT_ELEMENTS = 16
+"""Larger constants are elided in a kernel's text."""
 
 
 @dataclass(frozen=True, slots=True)
 class LocatedStep:
-    """A step of a kernel: the operation that begins on a line of its text, with where it came from.
+    """A line of kernel IR: the operation that begins there, with its original locations.
 
-    `locations` are those of the operation and of others on its line (the hidden body of a matrix product), as they
-    were; of a position they are those of what it is worked out for. `parent` is the line of the operation in whose
-    region it stands, `UNKNOWN` for those of the kernel itself; `takes` the lines there whose results it computes with,
-    none for those of the kernel itself.
+    Attributes:
+        locations: of the operation and of others on its line, such as the hidden body of a matrix product. An index
+            computation has the locations of the operations that use the index.
+        parent: line of the enclosing operation; `UNKNOWN` at the top level of the kernel.
+        takes: lines in the same region whose results it uses; empty at the top level of the kernel.
     """
 
     line: int
@@ -81,7 +82,7 @@ class LocatedStep:
 
 @dataclass(frozen=True, slots=True)
 class KernelText:
-    """A kernel's text, the file that debug information calls it by, and its steps in the order of their lines."""
+    """A kernel's text, its file name in debug information, and its steps in line order."""
 
     kernel: str
     file: str
@@ -90,13 +91,13 @@ class KernelText:
 
 
 class KernelNames:
-    """Names of kernels' files: of the kernel's own letters, and no two alike even where case does not count."""
+    """File names of kernels, made of safe characters and unique even if case is ignored."""
 
     def __init__(self) -> None:
         self._taken: set[str] = set()
 
     def file_of(self, kernel: str) -> str:
-        """A file name that no kernel has got yet."""
+        """A new, unique file name for a kernel."""
         letters = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "_" for c in kernel)[:150]
         name, number = f"{letters.lstrip('.') or 'kernel'}.mlir", 1
         while name.lower() in self._taken:
@@ -107,24 +108,24 @@ class KernelNames:
 
 
 def line_kernels(parser: MlirParser, module: Module) -> tuple[KernelText, ...]:
-    """Print the kernels of a configured module, and change the locations of their operations to lines of that text.
+    """Print the kernels of a configured module, and set the locations of their operations to lines of this text.
 
-    A kernel that is compiled for several targets has its text for the first one.
+    For a kernel that is compiled for several targets, the text is that of the first target.
 
     Raises:
-        ModelInvalid: a kernel's text does not parse again.
+        ModelInvalid: the text of a kernel does not parse.
     """
     names = KernelNames()
-    found: dict[str, KernelText] = {}
+    texts: dict[str, KernelText] = {}
     for inner, function in _kernel_functions(module):
         kernel = string_attribute(function, "sym_name")
-        if kernel not in found:
-            found[kernel] = _line(parser, inner, function, kernel, names.file_of(kernel))
-    return tuple(found.values())
+        if kernel not in texts:
+            texts[kernel] = _line_kernel(parser, inner, function, kernel, names.file_of(kernel))
+    return tuple(texts.values())
 
 
 def _kernel_functions(module: Module) -> Iterator[tuple[Operation, Operation]]:
-    """The functions that executables export, each with the module that it stands in."""
+    """The functions that executables export, with their enclosing modules (module first)."""
     for executable in nested(module.operation):
         if executable.name != "hal.executable":
             continue
@@ -138,73 +139,74 @@ def _kernel_functions(module: Module) -> Iterator[tuple[Operation, Operation]]:
                             yield inner, function
 
 
-def _line(parser: MlirParser, inner: Operation, function: Operation, kernel: str, file: str) -> KernelText:
-    text = function.get_asm(use_local_scope=True, enable_debug_info=False, large_elements_limit=_LONGEST_CONSTANT)
-    reread = parser.parse("\n".join((text, *_named_in(text, inner, {kernel}))), printed=True)
+def _line_kernel(parser: MlirParser, inner: Operation, function: Operation, kernel: str, file: str) -> KernelText:
+    text = function.get_asm(use_local_scope=True, enable_debug_info=False, large_elements_limit=_MAX_CONSTANT_ELEMENTS)
+    reread = parser.parse("\n".join((text, *_referenced_texts(text, inner, {kernel}))), printed=True)
     steps: dict[int, LocatedStep] = {}
     line_of: dict[Operation, int] = {}
-    for operation, line, column, parent in _placed(function, nested(reread.operation)[0]):
-        # In pre-order, so that the first operation of a line is its outermost one.
+    for operation, line, column, parent in _with_positions(function, nested(reread.operation)[0]):
+        # In pre-order, so the first operation of a line is its outermost one.
         step = steps.get(line) or LocatedStep(line, operation.name, (), parent)
-        locations = (parser.location(each) for each in served(parser, operation))
-        taken = set() if parent is UNKNOWN else {*_taken(operation, line_of)} - {line}
-        takes = {*step.takes, *(each for each in taken if steps[each].parent == parent)}
+        locations = (parser.location(user) for user in served(parser, operation))
+        inputs = set() if parent is UNKNOWN else {*_input_lines(operation, line_of)} - {line}
+        takes = {*step.takes, *(input_line for input_line in inputs if steps[input_line].parent == parent)}
         steps[line] = replace(step, locations=(*step.locations, *locations), takes=tuple(sorted(takes)))
         operation.location = ir.Location.file(f"kernels/{file}", line, column, context=parser.context)
-        line_of[operation] = line  # not before: the hash of an operation changes with its location
-    # The file of the debug information is that of the module around.
+        line_of[operation] = line  # last, because the hash of an operation changes with its location
+    # The enclosing module's location decides the file in the debug information.
     inner.location = ir.Location.file(f"kernels/{file}", 1, 1, context=parser.context)
     return KernelText(kernel, file, text.rstrip("\n") + "\n", tuple(steps[line] for line in sorted(steps)))
 
 
-def _named_in(text: str, inner: Operation, known: set[str]) -> Iterator[str]:
-    """The texts of what a function names besides itself: code of the model's own that it calls, with what that names.
+def _referenced_texts(text: str, inner: Operation, known: set[str]) -> Iterator[str]:
+    """The texts of functions that a function references, directly or not: code that the model itself brings.
 
-    Without them its text is not valid. `known`: the names of those that are there already, to which these are added.
+    Without them the function's text is not valid. `known`: names that are present already; gets the new names.
     """
-    wanted = set(symbols_in(text)) - known
-    known |= wanted
-    for other in nested(inner) if wanted else ():
-        if string_attribute(other, "sym_name") in wanted:
-            more = other.get_asm(use_local_scope=True, enable_debug_info=False)
-            yield more
-            yield from _named_in(more, inner, known)
+    missing = set(symbols_in(text)) - known
+    known |= missing
+    for other in nested(inner) if missing else ():
+        if string_attribute(other, "sym_name") in missing:
+            referenced = other.get_asm(use_local_scope=True, enable_debug_info=False)
+            yield referenced
+            yield from _referenced_texts(referenced, inner, known)
 
 
-def _taken(operation: Operation, line_of: Mapping[Operation, int]) -> Iterator[int]:
-    """The lines of what an operation computes with."""
+def _input_lines(operation: Operation, line_of: Mapping[Operation, int]) -> Iterator[int]:
+    """The lines of the operations that define an operation's operands."""
     for operand in operation.operands:
         owner = getattr(operand.owner, "operation", operand.owner)
         if owner in line_of:
             yield line_of[owner]
 
 
-def _placed(function: Operation, printed: Operation) -> Iterator[tuple[Operation, int, int, Integer]]:
-    """The operations of a function in pre-order, each with line, column and the line of the one around it.
+def _with_positions(function: Operation, printed: Operation) -> Iterator[tuple[Operation, int, int, Integer]]:
+    """The operations of a function in pre-order, with line, column and the line of the enclosing operation.
 
-    `printed` is the function as its text was read again. What stands in the function itself has nothing around it.
+    `printed` is the function parsed from its own text. Top-level operations have no enclosing line (`UNKNOWN`).
     """
     root = function.operation
-    waiting: list[tuple[Operation, Operation, int, int, Integer]] = [(root, printed, 1, 1, UNKNOWN)]
-    while waiting:
-        operation, again, line, column, parent = waiting.pop()
-        place = again.location
-        if is_file_place(place):
-            line, column = place.start_line, place.start_col
+    stack: list[tuple[Operation, Operation, int, int, Integer]] = [(root, printed, 1, 1, UNKNOWN)]
+    while stack:
+        operation, printed_operation, line, column, parent = stack.pop()
+        location = printed_operation.location
+        if is_file_location(location):
+            line, column = location.start_line, location.start_col
         yield operation, line, column, parent
-        # The text shows no hidden bodies, and leaves terminators out: these are on the line of what is around them.
-        around = UNKNOWN if operation is root else line
-        children = [(*pair, line, column, around) for pair in zip(nested(operation), nested(again), strict=True)]
-        waiting.extend(reversed(children))
+        # The text omits hidden bodies and terminators; these get the line of the enclosing operation.
+        enclosing = UNKNOWN if operation is root else line
+        pairs = zip(nested(operation), nested(printed_operation), strict=True)
+        children = [(*pair, line, column, enclosing) for pair in pairs]
+        stack.extend(reversed(children))
 
 
 # ---- dispatches
 #
-# The dispatches of a bundle's configured module: which kernel each calls, and with which numbers.
+# The dispatches of a bundle's configured module: kernels, workloads, push constants and bindings.
 #
 # The host program of this phase is in the stream dialect. Its k-th `stream.cmd.dispatch` becomes the k-th dispatch
-# command of the hal phase, so that sites are told by order. Sizes that depend on the program's arguments are computed
-# from the extents of these, as far as the host program itself would compute them from nothing else.
+# command of the hal phase, so dispatch sites are identified by order. Sizes that depend on the program's arguments are
+# computed from their extents, if the host program computes them from nothing else.
 
 
 _DISPATCH = "stream.cmd.dispatch"
@@ -212,22 +214,25 @@ _DISPATCH = "stream.cmd.dispatch"
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """A part of a buffer that a dispatch hands to its kernel: `length` bytes from `offset` on."""
+    """A part of a buffer that a dispatch passes to its kernel: `length` bytes from `offset`."""
 
     offset: int
     length: int
     access: str
-    """`ro`, `wo` or `rw`, as the host program says."""
+    """`ro`, `wo` or `rw`, as declared by the host program."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dispatch:
-    """A dispatch of the host program, in the order of the text.
+    """A dispatch of the host program, in program order.
 
-    `target` are the names of the executable, of its variant and of the export, as symbols; `workload` and `constants`
-    the numbers that it is given; `constant_types` how wide each is (`i32`). `stood_in`: how many of its numbers only a
-    run tells, such as counters of loops and what was computed on the device; they are those of a first trip and of
-    values that are 0 or true.
+    Attributes:
+        target: symbol names of executable, variant and export.
+        workload: workload numbers.
+        constants: push constants.
+        constant_types: types of the push constants (`i32`).
+        stood_in: number of its numbers that are unknown without a run, such as loop counters and results of the device.
+            They are replaced by the values of a first loop iteration, and by 0 or true.
     """
 
     target: tuple[str, ...]
@@ -244,11 +249,11 @@ class Dispatch:
 
 
 def read_dispatches(module: Module, extent: Extent) -> tuple[Dispatch, ...]:
-    """All dispatches of the host program, initializers included, in the order of the text.
+    """All dispatches of the host program, including initializers, in program order.
 
     Args:
         module: `Bundle.configured()`, parsed.
-        extent: what the extents of the entry points' arguments are.
+        extent: the extents of the entry points' arguments.
     """
     values = HostValues(module, extent)
     hosts = (top for top in nested(module.operation) if top.name != "hal.executable")
@@ -258,18 +263,18 @@ def read_dispatches(module: Module, extent: Extent) -> tuple[Dispatch, ...]:
 
 
 def _dispatch(operation: Operation, values: HostValues) -> Dispatch:
-    # Between them stand the buffers and their sizes, which are no numbers of its own.
-    given, constant, _, _, begins, sizes = operand_parts(operation)
-    told = (given, constant, begins, sizes)
-    workload, constants, offsets, lengths = ([values.of(each) for each in part] for part in told)
-    accesses = [_access(each) for each in operation.attributes["resource_accesses"]]
+    # The omitted segments are the buffers and their sizes.
+    workload_operands, constant_operands, _, _, begins, sizes = operand_segments(operation)
+    segments = (workload_operands, constant_operands, begins, sizes)
+    workload, constants, offsets, lengths = ([values.of(operand) for operand in segment] for segment in segments)
+    accesses = [_access(attribute) for attribute in operation.attributes["resource_accesses"]]
     bindings = zip(_values(offsets), _values(lengths), accesses, strict=True)
     return Dispatch(
         symbol_path(operation.attributes["entry_points"][0]),
         _values(workload),
         _values(constants),
-        tuple(str(each.type) for each in constant),
-        tuple(Binding(*each) for each in bindings),
+        tuple(str(operand.type) for operand in constant_operands),
+        tuple(Binding(*binding) for binding in bindings),
         sum(not number.told for number in (*workload, *constants, *offsets, *lengths)),
     )
 
@@ -279,29 +284,29 @@ def _values(numbers: Sequence[Number]) -> tuple[int, ...]:
 
 
 def _access(attribute: Attribute) -> str:
-    """How a resource is accessed: bits of `IREE::Stream::ResourceAccessBitfield`, 1 reads and 2 writes."""
+    """Access mode from `IREE::Stream::ResourceAccessBitfield`: bit 1 reads, bit 2 writes."""
     return {1: "ro", 2: "wo"}.get(int(attribute.value), "rw")
 
 
 # ---- executables
 #
-# Executables of a module, and of files that are to take their place: names, exports, stage.
+# Executables of a module and of replacement files: names, exports, stage.
 
 
 _BACKEND = re.compile(r'#hal\.executable\.target<"([\w-]+)"')
 _FORMAT = re.compile(r'#hal\.executable\.target<"[\w-]+", "([\w-]+)"')
 _RESOURCE = "dense_resource<"
 _DATA = "\n{-#"
-"""What begins the data behind a module; in texts of a module line ends are written as escapes."""
+"""Start of the resource data after a module. It cannot occur within the module, where newlines are escaped."""
 _EXECUTABLES = ("hal.executable", "hal.executable.source")
 
 
 @dataclass(frozen=True, slots=True)
 class Executable:
-    """An executable: its name, the exports by which it is called, the stage that its code is at.
+    """An executable: its name, its exported entry points, and the stage of its code.
 
-    `stage` is `source` (loops have no tiles yet), `configuration` (they have) or `object` (they are in LLVM's dialect).
-    `functions` are those that its code defines.
+    `stage`: `source` (not tiled yet), `configuration` (with tile sizes) or `object` (in the LLVM dialect). `functions`:
+    names of the functions that its code defines.
     """
 
     name: str
@@ -312,16 +317,16 @@ class Executable:
 
 
 def executables_of(module: Module) -> Mapping[str, Executable]:
-    """The executables of a module by name, in the order of the text."""
-    found = (_executable(top) for top in nested(module.operation) if top.name in _EXECUTABLES)
-    return {each.name: each for each in found}
+    """The executables of a module by name, in program order."""
+    executables = (_executable(top) for top in nested(module.operation) if top.name in _EXECUTABLES)
+    return {executable.name: executable for executable in executables}
 
 
 def read_executables(parser: MlirParser, text: bytes) -> tuple[Module, Mapping[str, Executable]]:
-    """The executables of a file as IREE dumps them, and the module that they live in.
+    """The executables of a file in IREE's dump format, and the module that keeps them alive.
 
     Raises:
-        ModelInvalid: it does not parse.
+        ModelInvalid: the text does not parse.
     """
     module = parser.parse(text)
     return module, executables_of(module)
@@ -344,17 +349,17 @@ def _executable(operation: Operation) -> Executable:
 
 
 def backend_of(operation: Operation) -> str:
-    """What the code that an operation lies in is for, as the compiler names it; "" where nothing says it."""
+    """The compiler's name of the backend of the code around an operation; "" if there is none."""
     outer = operation.parent
     while outer is not None and outer.name != "hal.executable.variant":
         outer = outer.parent
-    found = None if outer is None else _BACKEND.match(str(outer.attributes["target"]))
-    return found[1] if found else ""
+    match = None if outer is None else _BACKEND.match(str(outer.attributes["target"]))
+    return match[1] if match else ""
 
 
 def formats_of(executable: Executable) -> frozenset[str]:
-    """The formats of an executable's machine code, which name its architecture: `embedded-elf-x86_64`."""
-    return frozenset(found[1] for target in _targets(executable.operation) if (found := _FORMAT.match(target)))
+    """The formats of an executable's machine code, with its architecture: `embedded-elf-x86_64`."""
+    return frozenset(match[1] for target in _targets(executable.operation) if (match := _FORMAT.match(target)))
 
 
 def _targets(executable: Operation) -> list[str]:
@@ -362,19 +367,20 @@ def _targets(executable: Operation) -> list[str]:
 
 
 def backends_of(module: Module) -> frozenset[str]:
-    """What the code of a module's executables is for, as the compiler names it: `llvm-cpu`, `rocm`, `vulkan-spirv`."""
-    targets = [target for each in executables_of(module).values() for target in _targets(each.operation)]
-    return frozenset(found[1] for target in targets if (found := _BACKEND.match(target)))
+    """The backends of a module's executables, as the compiler names them: `llvm-cpu`, `rocm`, `vulkan-spirv`."""
+    executables = executables_of(module).values()
+    targets = [target for executable in executables for target in _targets(executable.operation)]
+    return frozenset(match[1] for target in targets if (match := _BACKEND.match(target)))
 
 
 def executable_text(executable: Executable) -> str:
-    """The text of an executable with its locations, as IREE takes it in place of the one of its name."""
+    """The text of an executable with its locations, in the form that IREE accepts as a replacement."""
     text: str = executable.operation.get_asm(enable_debug_info=True, use_local_scope=True)
     return text.replace("hal.executable private @", "hal.executable public @", 1) + "\n" + _resources(executable, text)
 
 
 def _resources(executable: Executable, text: str) -> str:
-    """The data of constants that a text refers to by name; it is printed behind a module that has no local scope."""
+    """The data of resource constants that a text refers to; MLIR prints it only after a whole module."""
     if _RESOURCE not in text:
         return ""
     with executable.operation.context, executable.operation.location:

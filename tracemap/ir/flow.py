@@ -1,4 +1,4 @@
-"""The phases dispatch-creation and flow as records: call sites, dispatches, and assumed sizes."""
+"""The phases dispatch-creation and flow as records: dispatch sites, kernels, functions, and assumed sizes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Final
 
 from tracemap.ir.attributes import DYNAMIC, Shape, is_conversion, shape_of
-from tracemap.ir.bodies import BodyOp, has_open_sizes, read_body
+from tracemap.ir.bodies import BodyOp, has_unknown_sizes, read_body
 from tracemap.ir.host import (
     CALL,
     INITIALIZER,
@@ -27,9 +27,9 @@ from tracemap.ir.parsing import (
     Module,
     Operation,
     Value,
-    maker_of,
     nested,
-    operand_parts,
+    operand_segments,
+    producer_of,
     string_attribute,
     symbol_path,
     walk,
@@ -39,23 +39,23 @@ from tracemap.units import ASSUMED_SIZE, UNKNOWN, Integer
 
 # ---- assumed
 #
-# How large the tensors of dispatches would be if every size that the program does not know before were the same.
+# Sizes of tensors in dispatches if every dynamic size of the program had the same assumed value.
 #
-# Sizes are numbers of the program: computed of those of its arguments, which are assumed, and handed to the
-# dispatches. So what several dimensions are flattened to is as large as these together.
+# The program computes sizes from those of its arguments, which are assumed, and passes them to the dispatches. So a
+# flattened dimension has the product of the assumed sizes.
 
 
-_DEEPEST: Final = 64
-"""How many operations behind a tensor are looked at for its size."""
+_MAX_DEPTH: Final = 64
+"""Maximum of operations to trace back for the size of a tensor."""
 
 _STRUCTURED: Final = ("linalg.", "iree_linalg_ext.")
 _TAKES_A_PART: Final = frozenset({"iree_tensor_ext.dispatch.tensor.load", "tensor.extract_slice"})
 _SIZES: Final = -2
-"""Of the parts of their operands that with the sizes; strides come last."""
+"""Index of the operand segment with the sizes; strides come last."""
 
 
 class AssumedShapes:
-    """The shapes of values in the dispatches of a module."""
+    """The assumed shapes of values in the dispatches of a module."""
 
     def __init__(self, parser: MlirParser, module: Module) -> None:
         self._parser = parser
@@ -63,37 +63,37 @@ class AssumedShapes:
 
     @cached_property
     def _numbers(self) -> HostValues:
-        # Only where a shape asks: the whole host program is gone through for it.
+        # Lazy, since it traverses the whole host program.
         return HostValues(self._module, lambda *_: ASSUMED_SIZE, unknown=ASSUMED_SIZE, first_values=False)
 
     def shape(self, value: Value) -> Shape:
-        """The shape of a value, of which no extent is unknown."""
+        """The shape of a value, without unknown extents."""
         return self._shape(value, 0)
 
     def _shape(self, value: Value, depth: int) -> Shape:
-        typed = shape_of(self._parser.text_of(value.type))
-        if UNKNOWN not in typed.extents:
-            return typed
-        found = self._open_sizes(value, depth) if depth < _DEEPEST else iter(())
+        static_shape = shape_of(self._parser.text_of(value.type))
+        if UNKNOWN not in static_shape.extents:
+            return static_shape
+        sizes = self._dynamic_sizes(value, depth) if depth < _MAX_DEPTH else iter(())
         return Shape(
-            tuple([next(found, ASSUMED_SIZE) if extent is UNKNOWN else extent for extent in typed.extents]),
-            typed.element_bits,
+            tuple([next(sizes, ASSUMED_SIZE) if extent is UNKNOWN else extent for extent in static_shape.extents]),
+            static_shape.element_bits,
         )
 
-    def _open_sizes(self, value: Value, depth: int) -> Iterator[int]:
-        """Of a value the sizes that its type leaves open, in order; none where nothing tells them."""
+    def _dynamic_sizes(self, value: Value, depth: int) -> Iterator[int]:
+        """The dynamic sizes of a value's type, in order; empty if they cannot be traced."""
         if hasattr(value, "arg_number"):
             return iter(())
         owner = value.owner.operation
         if owner.name == "tensor.empty":
             return self._numbers_of(owner.operands)
         if owner.name in _TAKES_A_PART:
-            return self._numbers_of(operand_parts(owner)[_SIZES])
+            return self._numbers_of(operand_segments(owner)[_SIZES])
         if owner.name == "tensor.expand_shape":
             return self._numbers_of(list(owner.operands)[1:])
         if owner.name == "tensor.collapse_shape":
             return self._collapsed(owner, depth)
-        return self._as_large_as(_alike(value, owner), value, depth)
+        return self._sizes_like(_same_shape_operand(value, owner), value, depth)
 
     def _numbers_of(self, sizes: Iterable[Value]) -> Iterator[int]:
         return (max(1, self._numbers.of(size).value) for size in sizes)
@@ -104,7 +104,7 @@ class AssumedShapes:
             if size == DYNAMIC:
                 yield math.prod(_known(before[dimension.value]) for dimension in group)
 
-    def _as_large_as(self, other: Value | None, value: Value, depth: int) -> Iterator[int]:
+    def _sizes_like(self, other: Value | None, value: Value, depth: int) -> Iterator[int]:
         extents = shape_of(self._parser.text_of(value.type)).extents
         sizes = () if other is None else self._shape(other, depth + 1).extents
         if len(sizes) != len(extents):
@@ -113,15 +113,15 @@ class AssumedShapes:
 
 
 def _known(size: Integer) -> int:
-    """An extent of a shape that was assumed; the type says that it may be unknown."""
+    """Narrow the type of an extent of an assumed shape, which is never unknown."""
     return ASSUMED_SIZE if size is UNKNOWN else size
 
 
-def _alike(value: Value, owner: Operation) -> Value | None:
-    """The operand that is as large as a result; None where none is known to be."""
-    if owner.name.startswith(_STRUCTURED):  # the last operands are what the results are made in
-        place = len(owner.operands) - len(owner.results) + value.result_number
-        return owner.operands[place] if 0 <= place < len(owner.operands) else None
+def _same_shape_operand(value: Value, owner: Operation) -> Value | None:
+    """The operand with the shape of a result; None if there is none."""
+    if owner.name.startswith(_STRUCTURED):  # the last operands are the outputs, one per result
+        index = len(owner.operands) - len(owner.results) + value.result_number
+        return owner.operands[index] if 0 <= index < len(owner.operands) else None
     if owner.name == "tensor.cast":
         return owner.operands[0]
     return owner.operands[1] if owner.name == "tensor.insert_slice" else None
@@ -129,20 +129,22 @@ def _alike(value: Value, owner: Operation) -> Value | None:
 
 # ---- flow
 #
-# The phases dispatch-creation and flow of iree-compile as typed records: call sites, their bodies, their kernels.
+# The phases dispatch-creation and flow of iree-compile as typed records: dispatch sites, their bodies, their kernels.
 #
-# In dispatch-creation each call site still has a body of its own; in flow bodies are outlined and equal ones merged,
-# so that sites name kernels.
+# In dispatch-creation every dispatch site has its own body. In flow, bodies are outlined and equal ones merged, and
+# dispatch sites refer to kernels by name.
 
 
 @dataclass(frozen=True, slots=True)
 class DispatchRegion:
-    """A call site with its body, in the dispatch-creation phase. `function` is empty in initializers.
+    """A dispatch site with its body, in the dispatch-creation phase.
 
-    `reads`: where something converts numbers, the locations of what makes each argument of the body;
-    `assumed`: the body again with sizes that are not known before taken as `ASSUMED_SIZE`, where there are any;
-    `added`: the compiler made it in a later phase, for one of the ops that its location names; `brought`: it calls a
-    kernel that the model itself brings, and has no body of its own.
+    Attributes:
+        function: enclosing function; empty in initializers.
+        reads: for bodies that convert numbers, the locations of the producers of each argument of the body.
+        assumed: the body with dynamic sizes replaced by `ASSUMED_SIZE`; empty without dynamic sizes.
+        added: the compiler added the dispatch in a later phase, for an op that its location names.
+        brought: it calls a kernel that the model itself brings, so it has no body.
     """
 
     function: str
@@ -155,14 +157,14 @@ class DispatchRegion:
 
 
 Around = tuple[tuple[int, int], ...]
-"""Numbers of the operations around one, from its function on, each with that of its block that leads to the one."""
+"""Numbers of the enclosing operations, outermost first, paired with the number of the enclosing block in them."""
 
 
 @dataclass(frozen=True, slots=True)
 class FlowDispatch:
-    """A call site in the flow phase: the kernel that it calls. `function` is empty in initializers.
+    """A dispatch site in the flow phase, with its kernel. `function` is empty in initializers.
 
-    `around`: what it stands in, calls that are inlined later included; empty where that is not known.
+    `around`: enclosing operations, including calls that are inlined later; empty if not known.
     """
 
     function: str
@@ -173,9 +175,9 @@ class FlowDispatch:
 
 @dataclass(frozen=True, slots=True)
 class HostCall:
-    """A call between functions of the host program in the flow phase; `behind`: how many dispatches stand before it.
+    """A call between functions of the host program in the flow phase.
 
-    `around`: as of dispatches.
+    `behind`: number of dispatches before it in the text; `around`: enclosing operations, as of `FlowDispatch`.
     """
 
     function: str
@@ -187,9 +189,9 @@ class HostCall:
 
 @dataclass(frozen=True, slots=True)
 class HostFunction:
-    """A function of the host program: whether it is public, whom it calls, and its declared arguments.
+    """A function of the host program: its visibility, the functions it calls, and its declared arguments.
 
-    `arguments` are printed types of tensors and scalars; empty where the function does not say.
+    `arguments`: printed types of tensors and scalars; empty if the function declares none.
     """
 
     name: str
@@ -200,7 +202,7 @@ class HostFunction:
 
 @dataclass(frozen=True, slots=True)
 class HostOp:
-    """An operation of the host program in the flow phase that is no dispatch. `function` is empty in initializers."""
+    """An operation of the host program in the flow phase, except dispatches. `function` is empty in initializers."""
 
     function: str
     name: str
@@ -209,7 +211,10 @@ class HostOp:
 
 @dataclass(frozen=True, slots=True)
 class FlowProgram:
-    """The flow phase: kernels, call sites and other host operations in order, functions, and what initializers call."""
+    """The flow phase: kernels, dispatches, calls and other host operations in order, and functions.
+
+    `called_by_initializers`: functions that run only at load time.
+    """
 
     kernels: tuple[str, ...]
     dispatches: tuple[FlowDispatch, ...]
@@ -220,30 +225,30 @@ class FlowProgram:
 
 
 def read_dispatch_creation(parser: MlirParser, module: Module) -> tuple[DispatchRegion, ...]:
-    """Call sites of phase 5, in order."""
-    found = []
-    makers = _Makers(parser, module)
+    """The dispatch sites of phase 5, in program order."""
+    regions = []
+    producers = _Producers(parser, module)
     shapes = AssumedShapes(parser, module)
     for function, operation in walk_hosts(module):
         if operation.name in _DISPATCHES:
             body, brought = read_body(parser, operation), operation.name == "flow.dispatch"
-            assumed = read_body(parser, operation, shapes.shape) if has_open_sizes(body) else ()
+            assumed = read_body(parser, operation, shapes.shape) if has_unknown_sizes(body) else ()
             converts = not brought and any(is_conversion(op.name) for op in body)
-            reads = tuple(map(makers.places, _arguments(operation))) if converts else ()
-            found.append(DispatchRegion(function, parser.location(operation), body, reads, assumed, brought=brought))
-    return tuple(found)
+            reads = tuple(map(producers.locations, _arguments(operation))) if converts else ()
+            regions.append(DispatchRegion(function, parser.location(operation), body, reads, assumed, brought=brought))
+    return tuple(regions)
 
 
 RESHAPES = frozenset(
     {"flow.tensor.encode", "flow.tensor.reshape", "tensor.cast", "tensor.collapse_shape", "tensor.expand_shape"}
 )
-"""Operations that hand their first operand on in another shape or layout."""
-_MOST_STEPS = 16
-"""How far back a value is followed: through a global that is made of another, say."""
+"""Operations that return their first operand in another shape or layout."""
+_MAX_STEPS = 16
+"""Maximum of operations to trace a value back, for example through globals that depend on each other."""
 
 
-class _Makers:
-    """Where values of the host program are made, behind changes of shape, and of layout at load time."""
+class _Producers:
+    """Traces values of the host program to their producers, through changes of shape, and of layout at load time."""
 
     def __init__(self, parser: MlirParser, module: Module) -> None:
         self._parser = parser
@@ -251,83 +256,87 @@ class _Makers:
         stores = [op for initializer in initializers for op in walk(initializer) if op.name == "util.global.store"]
         self._stored = {global_of(store): store.operands[0] for store in stores}
 
-    def places(self, value: Value) -> tuple[Location, ...]:
-        """The locations of what makes a value and hands it on; of a kernel's also of what it stores of this type."""
-        found: list[Operation] = []
-        loaded = set[str]()
-        while (maker := maker_of(value)) is not None and len(found) < _MOST_STEPS:
-            found.append(maker)
-            behind = self._behind(maker, loaded)
-            if behind is None:
-                found += _makers_of_result(maker, value)
-                break
-            value = behind
-        return tuple(map(self._parser.location, found))
+    def locations(self, value: Value) -> tuple[Location, ...]:
+        """The locations of a value's producer and of the operations that forward it.
 
-    def _behind(self, maker: Operation, loaded: set[str]) -> Value | None:
-        """What an operation hands on; None where it makes something else of it, or of several.
-
-        `loaded`: the globals that were come to so far, each of which is followed once.
+        If a kernel produces the value, the operations in it that produce stored values of this type are included.
         """
-        if maker.name in RESHAPES:
-            return maker.operands[0]
-        if maker.name == "util.global.load" and global_of(maker) not in loaded:
-            loaded.add(global_of(maker))
-            return self._stored.get(global_of(maker))
-        arguments = _arguments(maker) if loaded and maker.name == "flow.dispatch.workgroups" else []
+        producers: list[Operation] = []
+        loaded = set[str]()
+        while (producer := producer_of(value)) is not None and len(producers) < _MAX_STEPS:
+            producers.append(producer)
+            forwarded = self._forwarded(producer, loaded)
+            if forwarded is None:
+                producers += _inner_producers(producer, value)
+                break
+            value = forwarded
+        return tuple(map(self._parser.location, producers))
+
+    def _forwarded(self, producer: Operation, loaded: set[str]) -> Value | None:
+        """The value that an operation forwards; None if it computes something new.
+
+        `loaded`: the globals that were visited so far, to follow them only once.
+        """
+        if producer.name in RESHAPES:
+            return producer.operands[0]
+        if producer.name == "util.global.load" and global_of(producer) not in loaded:
+            loaded.add(global_of(producer))
+            return self._stored.get(global_of(producer))
+        arguments = _arguments(producer) if loaded and producer.name == "flow.dispatch.workgroups" else []
         return arguments[0] if len(arguments) == 1 else None
 
 
-def _makers_of_result(maker: Operation, value: Value) -> list[Operation]:
-    """Of a kernel what may make this result, of an import the function whose argument it is; nothing of others."""
-    if maker.name == "hal.tensor.import":
-        return [maker.parent.operation]
-    if maker.name != "flow.dispatch.workgroups":
+def _inner_producers(producer: Operation, value: Value) -> list[Operation]:
+    """For a kernel, the operations that may produce this result; for an import, the function; otherwise nothing."""
+    if producer.name == "hal.tensor.import":
+        return [producer.parent.operation]
+    if producer.name != "flow.dispatch.workgroups":
         return []
-    stored = (op.operands[0] for op in nested(maker) if op.name == "iree_tensor_ext.dispatch.tensor.store")
-    makers = (maker_of(each) for each in stored if each.type == value.type)
-    return [each for each in makers if each is not None]
+    stored = (op.operands[0] for op in nested(producer) if op.name == "iree_tensor_ext.dispatch.tensor.store")
+    producers = (producer_of(result) for result in stored if result.type == value.type)
+    return [inner for inner in producers if inner is not None]
 
 
 def _arguments(dispatch: Operation) -> list[Value]:
-    _workload, arguments, *_dimensions = operand_parts(dispatch)
+    _workload, arguments, *_dimensions = operand_segments(dispatch)
     return arguments
 
 
 _DISPATCHES = ("flow.dispatch", "flow.dispatch.workgroups")
-"""In dispatch-creation the first are of the model itself."""
+"""In dispatch-creation, a `flow.dispatch` comes from the model itself."""
 
 
-_MOST_USES = 64
-"""How many operations behind a dispatch are looked at for what it serves."""
+_MAX_USERS = 64
+"""Maximum of operations to collect as users of a dispatch."""
 
 
 def read_served(parser: MlirParser, module: Module, ordinals: Iterable[int]) -> dict[int, tuple[Location, ...]]:
-    """For call sites of phase 5, by their ordinals, the locations of what uses their results, nearest first."""
+    """For dispatch sites of phase 5, by ordinal, the locations of all users of their results, nearest first."""
     dispatches = [operation for _, operation in walk_hosts(module) if operation.name in _DISPATCHES]
     return {ordinal: _users(parser, dispatches[ordinal]) for ordinal in ordinals}
 
 
 def _users(parser: MlirParser, dispatch: Operation) -> tuple[Location, ...]:
-    found = [dispatch]
-    for operation in found:  # which grows meanwhile
+    worklist = [dispatch]
+    for operation in worklist:  # grows during the loop
         users = (use.owner.operation for result in operation.results for use in result.uses)
-        found += [user for user in dict.fromkeys(users) if user not in found][: _MOST_USES - len(found)]
-    return tuple(parser.location(operation) for operation in found[1:])
+        worklist += [user for user in dict.fromkeys(users) if user not in worklist][: _MAX_USERS - len(worklist)]
+    return tuple(parser.location(operation) for operation in worklist[1:])
 
 
 _EXECUTABLES = ("flow.executable", "stream.executable")
-"""Those of later phases are the model's own; `hal.executable` is for single devices, and has its kernels one deeper."""
+"""In this phase, `stream.executable` comes from the model itself. A `hal.executable` is for a single device, and nests
+its kernels one level deeper."""
 
 
 def read_flow(parser: MlirParser, module: Module) -> FlowProgram:
-    """Kernels, call sites and functions of phase 6, in order."""
+    """Kernels, dispatch sites and functions of phase 6, in program order."""
     kernels: list[str] = []
     for executable in nested(module.operation):
         if executable.name in _EXECUTABLES:
             exports = (op for op in nested(executable) if op.name == f"{executable.name}.export")
             kernels += [string_attribute(export, "sym_name") for export in exports]
-    # In the order of the text: the i-th dispatch here is the i-th region of the phase before (`sites.pair_bodies`).
+    # In program order, since the i-th dispatch here is the i-th region of the previous phase (`sites.pair_bodies`).
     dispatches: list[FlowDispatch] = []
     calls: list[HostCall] = []
     host_ops: list[HostOp] = []
@@ -335,7 +344,7 @@ def read_flow(parser: MlirParser, module: Module) -> FlowProgram:
     for function, operation in walk_hosts(module):
         location = parser.location(operation)
         if operation.name == "flow.dispatch":
-            # One reference per variant, all of the same export name.
+            # There is a reference per variant, all with the same export name.
             kernel = symbol_path(operation.attributes["entry_points"])[-1]
             dispatches.append(FlowDispatch(function, location, kernel, _around(operation, numbers)))
             continue
@@ -355,11 +364,11 @@ def read_flow(parser: MlirParser, module: Module) -> FlowProgram:
 
 
 def _around(operation: Operation, numbers: dict[Operation, int]) -> Around:
-    found: list[tuple[int, int]] = []
+    enclosing: list[tuple[int, int]] = []
     while operation.name not in ("util.func", INITIALIZER):
         block, operation = operation.block, operation.parent.operation
-        found.append((numbers.setdefault(operation, len(numbers)), numbers.setdefault(block, len(numbers))))
-    return tuple(reversed(found))
+        enclosing.append((numbers.setdefault(operation, len(numbers)), numbers.setdefault(block, len(numbers))))
+    return tuple(reversed(enclosing))
 
 
 _DECLARED_ARGUMENT = re.compile(r"%\w+: ")
@@ -390,7 +399,7 @@ def _declared_arguments(declaration: str) -> tuple[str, ...]:
 
 
 def _imported_arguments(function: Operation) -> tuple[str, ...]:
-    """Argument types as the function imports its buffer views; fences (of asynchronous functions) are left out."""
+    """Argument types from the imports of buffer views; fences of asynchronous functions are left out."""
     types: list[str] = []
     if not len(function.regions) or not len(function.regions[0].blocks):
         return ()

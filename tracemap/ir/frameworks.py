@@ -1,4 +1,4 @@
-"""Models of ONNX and torch: imported, and their nodes' locations."""
+"""Import of ONNX models, and locations of imported torch programs."""
 
 from __future__ import annotations
 
@@ -16,20 +16,23 @@ from tracemap.ir.parsing import BoundLocation, Module, Operation, ir, walk
 
 # ---- onnx
 #
-# A graph of ONNX to a module, by the compiler's own importer; its locations are the names of nodes and values.
+# Import an ONNX graph with the compiler's own importer; locations are the names of nodes and values.
 
 
 def import_graph(model: Any, scope: str, data_folder: Path, archive: Path) -> tuple[bytes, list[str]]:  # noqa: ANN401 - an onnx.ModelProto, whose package need not be there
-    """The bytecode of a model with all shapes, and what the importer warns of; large initialisers are parameters.
+    """Import a model with all shapes; large initialisers become parameters.
 
     Args:
         model: an `onnx.ModelProto`.
-        scope: of its parameters.
-        data_folder: where its external data lies.
-        archive: the file for its parameters, which is not written where there are none.
+        scope: parameter scope.
+        data_folder: folder of its external data.
+        archive: file for its parameters; not written if there are none.
+
+    Returns:
+        The module's bytecode, and the importer's warnings.
 
     Raises:
-        ModelInvalid: the importer does not take the graph; the message is its own.
+        ModelInvalid: the importer rejects the graph; the message is the importer's.
     """
     from iree.compiler.extras import onnx_importer
     from iree.compiler.ir import Context, MLIRError
@@ -43,7 +46,7 @@ def import_graph(model: Any, scope: str, data_folder: Path, archive: Path) -> tu
         param_path=str(archive),
         input_index_threshold=None,
     )
-    with warnings.catch_warnings(record=True) as warned:
+    with warnings.catch_warnings(record=True) as recorded_warnings:
         warnings.simplefilter("always")
         try:
             info = onnx_importer.ModelInfo(model)
@@ -61,38 +64,38 @@ def import_graph(model: Any, scope: str, data_folder: Path, archive: Path) -> tu
             TypeError,
             NotImplementedError,
         ) as error:
-            said = str(error).strip() or type(error).__name__
-            raise ModelInvalid(f"IREE's importer of ONNX does not take the model: {said}") from error
-    written = io.BytesIO()
-    module.write_bytecode(written)
-    return written.getvalue(), sorted({str(each.message) for each in warned})
+            cause = str(error).strip() or type(error).__name__
+            raise ModelInvalid(f"IREE's ONNX importer rejects the model: {cause}") from error
+    bytecode = io.BytesIO()
+    module.write_bytecode(bytecode)
+    return bytecode.getvalue(), sorted({str(warning.message) for warning in recorded_warnings})
 
 
 _LEAST_ELEMENTS = 100
-"""Of a parameter: what is smaller stays in the module, where the compiler can reckon with it."""
+"""Least elements of a parameter. Smaller tensors stay in the module, where the compiler can fold them."""
 
 
 # ---- torch
 #
-# Locations in a module that iree-turbine made of a program of torch: what each node of the program knows of itself.
+# Locations in a module that iree-turbine imported from a torch program.
 #
-# The importer takes of a node its files and lines alone, and gives the loads of parameters the place of whichever node
-# comes first. So nodes are imported with places of their own (`place_of`), which give way here to what they know.
+# The importer keeps only files and lines of a node, and gives loads of parameters the location of an arbitrary node. So
+# nodes are imported with unique placeholder locations (`placeholder_of`), which are replaced here by full locations.
 
 
-_PLACE: Final = "tracemap: a node of torch"
-_NUMBERED: Final = re.compile(rf'"{_PLACE}":(\d+):')
+_PLACEHOLDER: Final = "tracemap: a node of torch"
+_NUMBERED: Final = re.compile(rf'"{_PLACEHOLDER}":(\d+):')
 _LOAD: Final = "util.global.load"
-_HANDS_ON: Final = "torch_c.from_builtin_tensor"
-_WHOLE: Final = frozenset({"func.func", "func.return"})
-"""What is of no node: the importer gives them the place of the first."""
+_FROM_BUILTIN: Final = "torch_c.from_builtin_tensor"
+_WITHOUT_NODE: Final = frozenset({"func.func", "func.return"})
+"""Operations that belong to no node; the importer gives them the location of the first node."""
 _PREFIX: Final = "__auto."
-"""What iree-turbine puts before the name of a parameter."""
+"""Prefix that iree-turbine adds to the names of parameters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A call in Python; `function` is empty where it is not told."""
+    """A frame of a Python call stack; `function` is empty if not known."""
 
     file: str
     line: int
@@ -101,19 +104,19 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """What a node knows: the path of its modules with its own name behind it, and its frames, innermost first."""
+    """A node's origin: the path of its modules plus its own name, and its frames, innermost first."""
 
     path: str
     frames: tuple[Frame, ...]
 
 
-def place_of(number: int) -> str:
-    """What stands for a node, counted from 0, where torch has its stack of calls."""
-    return f'File "{_PLACE}", line {number + 1}, in node'
+def placeholder_of(number: int) -> str:
+    """Placeholder stack trace of a node, by its index from 0."""
+    return f'File "{_PLACEHOLDER}", line {number + 1}, in node'
 
 
 def set_locations(module: Module, nodes: Sequence[Node]) -> None:
-    """Put what nodes know in the place of their numbers; loads of parameters are called as these, without a line."""
+    """Replace placeholder locations by those of the nodes; loads of parameters get the parameter's name, no line."""
     with module.context:
 
         @cache
@@ -124,15 +127,15 @@ def set_locations(module: Module, nodes: Sequence[Node]) -> None:
             number = _NUMBERED.search(str(operation.location))
             if parameter := _parameter(operation):
                 operation.location = _location(Node(parameter, ()))
-            elif number and operation.name in _WHOLE:
+            elif number and operation.name in _WITHOUT_NODE:
                 operation.location = ir.Location.unknown()
             elif number:
                 operation.location = of_node(int(number[1]) - 1)
 
 
 def _parameter(operation: Operation) -> str:
-    """The path of the parameter that an operation loads or hands on, "" for any other operation."""
-    if operation.name == _HANDS_ON:
+    """The path of the parameter that an operation loads or converts; "" for other operations."""
+    if operation.name == _FROM_BUILTIN:
         owner = operation.operands[0].owner
         return _parameter(owner) if getattr(owner, "name", "") == _LOAD else ""
     if operation.name != _LOAD:
@@ -142,12 +145,12 @@ def _parameter(operation: Operation) -> str:
 
 
 def _location(node: Node) -> BoundLocation:
-    """`"path"(callsite("f"("a.py":3:0) at …))`, as JAX writes it."""
+    """A location in the form of JAX: `"path"(callsite("f"("a.py":3:0) at …))`."""
     calls = [_frame(frame) for frame in node.frames]
     stack = calls[0] if len(calls) == 1 else ir.Location.callsite(calls[0], calls[1:]) if calls else None
     return ir.Location.name(node.path, childLoc=stack)
 
 
 def _frame(frame: Frame) -> BoundLocation:
-    place = ir.Location.file(frame.file, frame.line, 0)
-    return ir.Location.name(frame.function, childLoc=place) if frame.function else place
+    position = ir.Location.file(frame.file, frame.line, 0)
+    return ir.Location.name(frame.function, childLoc=position) if frame.function else position

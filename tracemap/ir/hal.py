@@ -26,18 +26,18 @@ from tracemap.units import UNKNOWN, Integer, Text, Unknown
 
 # ---- stream
 #
-# The phase stream of iree-compile as typed records: the kernels that it adds to those of the flow phase, and who calls
-# them.
+# The phase stream of iree-compile as typed records: the kernels that it adds to those of the flow phase, and their
+# dispatches.
 #
-# Operands are brought into the layout of a tiled product (`_encoding_0_encode_…`), and what the device cannot fill by
-# itself is filled by a kernel (`__builtin_splat_i64`).
+# These kernels convert operands to the layout of a tiled product (`_encoding_0_encode_…`), or fill buffers with values
+# that the device's fill command does not support (`__builtin_splat_i64`).
 
 
 _EXPORT = re.compile(rf"\bstream\.executable\.export (?:public |private )?{SYMBOL}")
 
 
 def added_kernels(text: str, known: Collection[str]) -> tuple[str, ...]:
-    """The kernels of a stream phase's text that are not among those known, in order."""
+    """The kernels in the text of a stream phase, in order, except the known ones."""
     return tuple(dict.fromkeys(name for name in symbols_in(text, _EXPORT) if name not in known))
 
 
@@ -45,20 +45,20 @@ _FUNCTION = re.compile(rf"^ *util\.func (?:public |private )?{SYMBOL}", re.MULTI
 
 
 def functions_of(text: str) -> frozenset[str]:
-    """The functions of the host program that a phase's text has; none where it is printed in the generic form."""
+    """The host program's functions in a phase's text; empty if the text is in generic form."""
     return frozenset(symbols_in(text, _FUNCTION))
 
 
 def read_added(
     parser: MlirParser, module: Module, kernels: Collection[str]
 ) -> tuple[tuple[FlowDispatch, DispatchRegion], ...]:
-    """Each dispatch of these kernels in phase 7, in order, with the kernel's body.
+    """All dispatches of these kernels in phase 7, in order, with the kernel's body.
 
-    All that stands in a body has the place of the dispatch: the compiler made it of a text of its own, or for the first
-    of the dispatches that share it.
+    The operations in a body get the location of the dispatch. Their own location is that of the compiler's template, or
+    of the first dispatch that shares the kernel.
     """
     bodies = _bodies(parser, module, kernels)
-    found = []
+    added = []
     for function, operation in walk_hosts(module):
         if operation.name == "stream.cmd.dispatch":
             kernel = symbol_path(operation.attributes["entry_points"])[-1]
@@ -66,8 +66,8 @@ def read_added(
                 location = parser.location(operation)
                 body = tuple(replace(op, location=location) for op in bodies.get(kernel, ()))
                 dispatch = FlowDispatch(function, location, kernel)
-                found.append((dispatch, DispatchRegion(function, location, body, added=True)))
-    return tuple(found)
+                added.append((dispatch, DispatchRegion(function, location, body, added=True)))
+    return tuple(added)
 
 
 def _bodies(parser: MlirParser, module: Module, kernels: Collection[str]) -> dict[str, tuple[BodyOp, ...]]:
@@ -79,15 +79,15 @@ def _bodies(parser: MlirParser, module: Module, kernels: Collection[str]) -> dic
 
 # ---- hal
 #
-# The hal phase of iree-compile as typed records: command buffers and their commands, and what functions submit.
+# The hal phase of iree-compile as typed records: command buffers, their commands, and queue submissions.
 
 
 @dataclass(frozen=True, slots=True)
 class HalCommand:
-    """A command in a command buffer: kind (dispatch, barrier, copy, fill, update), its kernel, location, workgroups.
+    """A command in a command buffer: its kind (dispatch, barrier, copy, fill, update), kernel, location and workgroups.
 
-    `workgroups`: those that all backends have, where the module has a variant of the kernel for each of several.
-    `export`: of a dispatch whose kernel is not named (before IREE 3.12), the executable and the number in it.
+    `workgroups`: workgroup counts; unknown if they differ between variants for several backends. `export`: executable
+    and ordinal, for a dispatch without a kernel name (before IREE 3.12).
     """
 
     kind: str
@@ -99,9 +99,9 @@ class HalCommand:
 
 @dataclass(frozen=True, slots=True)
 class HalBuffer:
-    """A command buffer creation of the hal phase, in the order of the text.
+    """A command buffer creation of the hal phase, in program order.
 
-    `function`: the symbol of the enclosing function, empty in an initializer; `one_shot`: made for one submission.
+    `function`: symbol of the enclosing function, empty in an initializer; `one_shot`: for a single submission.
     """
 
     function: str
@@ -111,7 +111,7 @@ class HalBuffer:
 
 @dataclass(frozen=True, slots=True)
 class HalProgram:
-    """The hal phase: command buffers in order, the functions that initializers call, and what functions submit."""
+    """The hal phase: command buffers in order, functions that run only at load time, and queue submissions."""
 
     buffers: tuple[HalBuffer, ...]
     called_by_initializers: frozenset[str]
@@ -119,7 +119,7 @@ class HalProgram:
 
 
 def read_hal(parser: MlirParser, module: Module) -> HalProgram:
-    """Command buffers of phase 11, in order of creation in the text."""
+    """The command buffers of phase 11, in program order of their creation."""
     buffers: list[HalBuffer] = []
     ordinals: dict[Operation, int] = {}
     for function, operation in walk_hosts(module):
@@ -142,11 +142,11 @@ _COMMANDS = {
 
 
 def _read_commands(parser: MlirParser, create: Operation) -> tuple[HalCommand, ...]:
-    """The commands recorded into a buffer, in the order of the text.
+    """The commands of a command buffer, in program order.
 
-    A module for several backends has one dispatch per variant, each in a branch of its own: one command.
+    A module for several backends has a dispatch per variant, in separate branches; they count as a single command.
     """
-    # A buffer's users come in no order; the walk below gives them that of the text, in which they are recorded.
+    # The users of a value are unordered; the traversal below yields them in program order, which is recording order.
     users = {use.owner.operation for use in create.results[0].uses if use.owner.operation.name in _COMMANDS}
     commands: list[HalCommand] = []
     previous: Operation = None
@@ -155,8 +155,8 @@ def _read_commands(parser: MlirParser, create: Operation) -> tuple[HalCommand, .
             continue
         command = _command(parser, operation)
         if previous is not None and _is_variant_of(previous, operation):
-            # The runtime records one of the variants only, so indices of commands count them once.
-            commands[-1] = _either(commands[-1], command)
+            # The runtime records only one of the variants, so command indices count them once.
+            commands[-1] = _merge_variants(commands[-1], command)
             continue
         commands.append(command)
         previous = operation
@@ -171,19 +171,19 @@ def _enclosing_function_ops(operation: Operation) -> Iterator[Operation]:
 
 
 def _is_variant_of(first: Operation, second: Operation) -> bool:
-    """Whether two dispatches are the same command for two backends: same place, same export, another branch."""
+    """Whether two dispatches are the same command for two backends: same location and export, but another branch."""
     if first.name != second.name or not first.name.startswith("hal.command_buffer.dispatch"):
         return False
     if first.location.attr != second.location.attr or first.block == second.block:
         return False
-    one, other = _function_symbol(first), _function_symbol(second)
-    return one[-1:] == other[-1:] and one != other
+    first_symbol, second_symbol = _function_symbol(first), _function_symbol(second)
+    return first_symbol[-1:] == second_symbol[-1:] and first_symbol != second_symbol
 
 
-def _either(one: HalCommand, other: HalCommand) -> HalCommand:
-    """A command of which two variants are known: backends cut the same work into other workgroups."""
-    both = zip(one.workgroups, other.workgroups, strict=True)
-    return replace(one, workgroups=tuple(first if first == second else UNKNOWN for first, second in both))
+def _merge_variants(first: HalCommand, second: HalCommand) -> HalCommand:
+    """Merge two variants of a command; workgroup counts that differ between backends become unknown."""
+    pairs = zip(first.workgroups, second.workgroups, strict=True)
+    return replace(first, workgroups=tuple(left if left == right else UNKNOWN for left, right in pairs))
 
 
 def _function_symbol(dispatch: Operation) -> tuple[str, ...]:
@@ -202,16 +202,16 @@ def _command(parser: MlirParser, operation: Operation) -> HalCommand:
     workgroups: tuple[Integer, ...] = (UNKNOWN, UNKNOWN, UNKNOWN)
     if operation.name == "hal.command_buffer.dispatch":
         workgroups = tuple(constant(operand) for operand in list(operation.operands)[3:6])
-    place = parser.location(operation)
+    location = parser.location(operation)
     if symbol:
-        return HalCommand(kind, symbol[-1], place, workgroups)
-    return HalCommand(kind, UNKNOWN, place, workgroups, _export(operation))
+        return HalCommand(kind, symbol[-1], location, workgroups)
+    return HalCommand(kind, UNKNOWN, location, workgroups, _export(operation))
 
 
 def _export(dispatch: Operation) -> tuple[str, int] | Unknown:
-    """The global that holds a dispatch's executable, and the number of the export in it."""
+    """The global with a dispatch's executable, and the ordinal of the export in it."""
     executable, ordinal = list(dispatch.operands)[1:3]
-    loaded, number = getattr(executable.owner, "operation", executable.owner), constant(ordinal)
-    if getattr(loaded, "name", "") != "util.global.load" or not isinstance(number, int):
+    load, number = getattr(executable.owner, "operation", executable.owner), constant(ordinal)
+    if getattr(load, "name", "") != "util.global.load" or not isinstance(number, int):
         return UNKNOWN
-    return symbol_path(loaded.attributes["global"])[-1], number
+    return symbol_path(load.attributes["global"])[-1], number

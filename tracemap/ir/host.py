@@ -1,4 +1,4 @@
-"""The host program in a phase's dump: its functions and initializers, and what stands in them outside of dispatches."""
+"""The host program in a phase dump: its functions and initializers, and their operations outside dispatches."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from tracemap.ir.parsing import Module, Operation, nested, string_attribute, symbol_path, walk
 
 INITIALIZER = "util.initializer"
-"""Runs once, when the module is loaded."""
+"""Operation that runs once, when the module is loaded."""
 CALL = "util.call"
 
 
 def walk_hosts(module: Module) -> Iterator[tuple[str, Operation]]:
-    """All operations of the host program with the symbol of their function ("" in initializers), in order."""
+    """All operations of the host program, in order, with the symbol of their function ("" in initializers)."""
     for top in nested(module.operation):
         if top.name in ("util.func", INITIALIZER):
             function = string_attribute(top, "sym_name")  # initializers have none
@@ -28,7 +28,7 @@ def _walk_outside_dispatches(operation: Operation) -> Iterator[Operation]:
 
 
 def called_by_initializers(module: Module) -> frozenset[str]:
-    """Functions that only run at load: called from initializers, directly or not, and from nowhere else."""
+    """Functions that run only at load time: initializers call them, directly or not, and nothing else does."""
     tops = nested(module.operation)
     functions = {string_attribute(top, "sym_name"): top for top in tops if top.name == "util.func"}
     calls = {name: callees(function) for name, function in functions.items()}
@@ -38,27 +38,27 @@ def called_by_initializers(module: Module) -> frozenset[str]:
 
 
 def callees(operation: Operation) -> tuple[str, ...]:
-    """The functions that an operation, or what is in it, calls, in the order of the calls."""
+    """The functions that an operation and its nested operations call, in order."""
     return tuple(callee_of(op) for op in walk(operation) if op.name == CALL)
 
 
 def callee_of(call: Operation) -> str:
-    """The function that a call names."""
+    """Name of the called function."""
     return symbol_path(call.attributes["callee"])[0]
 
 
 def global_of(access: Operation) -> str:
-    """The global that an operation loads, stores into or takes the address of."""
+    """Name of the global that an operation loads, stores or takes the address of."""
     return symbol_path(access.attributes["global"])[-1]
 
 
 def is_public(function: Operation) -> bool:
-    """Whether a function can be called from outside of the module."""
+    """Whether a function can be called from outside the module."""
     return string_attribute(function, "sym_visibility") in ("", "public")
 
 
 def _closure(start: Iterable[str], calls: Mapping[str, Iterable[str]]) -> set[str]:
-    """The functions that run where those at the start run."""
+    """The given functions and all functions that they call, directly or not."""
     reached: set[str] = set()
     stack = list(start)
     while stack:

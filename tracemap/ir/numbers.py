@@ -1,4 +1,4 @@
-"""The numbers that values of the host program are, as far as it computes them from what is known or assumed."""
+"""Constant propagation in the host program, given known or assumed extents of its arguments."""
 
 from __future__ import annotations
 
@@ -7,18 +7,28 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from tracemap.ir.host import global_of
-from tracemap.ir.parsing import Module, Operation, Value, ir, nested, operand_parts, string_attribute, symbol_path, walk
+from tracemap.ir.parsing import (
+    Module,
+    Operation,
+    Value,
+    ir,
+    nested,
+    operand_segments,
+    string_attribute,
+    symbol_path,
+    walk,
+)
 
 Extent = Callable[[str, int, int], int]
-"""The extent of an argument: of which public function, which argument, which dimension."""
+"""Extent of an argument, by public function, argument number and dimension."""
 
-_DEEPEST = 200
-"""Values that depend on others through more steps are not followed."""
+_MAX_DEPTH = 200
+"""Maximum length of a dependency chain."""
 
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number of the host program; where only a run tells it, one that stands in for it."""
+    """A number of the host program; `told` is False for an assumed number, whose real value only a run shows."""
 
     value: int
     told: bool
@@ -28,9 +38,9 @@ def _unsigned(value: int, bits: int) -> int:
     return value & ((1 << bits) - 1)
 
 
-_WIDEST = 64
-"""Bits of a number: what is shifted farther is 0, and would take all memory."""
-_HALF = 1 << (_WIDEST - 1)
+_MAX_BITS = 64
+"""Bits of a number. Larger shift distances yield 0; Python would compute huge numbers."""
+_HALF = 1 << (_MAX_BITS - 1)
 
 _BINARY: dict[str, Callable[[int, int], int]] = {
     "arith.addi": lambda a, b: a + b,
@@ -47,15 +57,15 @@ _BINARY: dict[str, Callable[[int, int], int]] = {
     "arith.minsi": min,
     "arith.maxui": max,
     "arith.maxsi": max,
-    "arith.shli": lambda a, b: a << b if 0 <= b < _WIDEST else 0,
-    "arith.shrui": lambda a, b: a >> b if 0 <= b < _WIDEST else 0,
-    "arith.shrsi": lambda a, b: a >> b if 0 <= b < _WIDEST else 0,
+    "arith.shli": lambda a, b: a << b if 0 <= b < _MAX_BITS else 0,
+    "arith.shrui": lambda a, b: a >> b if 0 <= b < _MAX_BITS else 0,
+    "arith.shrsi": lambda a, b: a >> b if 0 <= b < _MAX_BITS else 0,
     "arith.andi": lambda a, b: a & b,
     "arith.ori": lambda a, b: a | b,
     "arith.xori": lambda a, b: a ^ b,
     "util.align": lambda a, b: -(-a // b) * b if b else a,
 }
-"""On numbers that are not negative, which sizes are; a result is cut to the width of its type."""
+"""Semantics for non-negative numbers, such as sizes; results are truncated to the width of their type."""
 _SAME = {"arith.index_cast", "arith.index_castui", "arith.extui", "arith.extsi", "arith.trunci", "util.assume.int"}
 _SAME |= {"util.optimization_barrier"}
 _SAME |= {"iree_tensor_ext.dispatch.workload.ordinal"}
@@ -65,14 +75,18 @@ _COMPARE: tuple[Callable[[int, int], bool], ...] = (
     *(lambda a, b: a < b, lambda a, b: a <= b, lambda a, b: a > b, lambda a, b: a >= b),
     *(lambda a, b: a < b, lambda a, b: a <= b, lambda a, b: a > b, lambda a, b: a >= b),
 )
-"""Predicates of `arith.cmpi`, by number: eq, ne, then the signed and the unsigned ones."""
+"""Predicates of `arith.cmpi`, by number: eq, ne, then signed and unsigned comparisons."""
 
 
 class HostValues:
-    """The numbers that values of the host program are, each found once, and those of the bodies of its dispatches.
+    """Numbers of the values of the host program and of its dispatch bodies; cached.
 
-    `unknown` stands in for a number that nothing tells; truth values are true then. For one that changes while the
-    program runs, a loop's counter say, its first value stands in, or `unknown` too unless `first_values`.
+    Args:
+        module: the module.
+        extent: extents of the arguments of public functions.
+        unknown: assumed value of a number that cannot be computed; booleans are assumed true.
+        first_values: assume the first value of a number that changes during execution, such as a loop counter;
+            otherwise assume `unknown`.
     """
 
     def __init__(self, module: Module, extent: Extent, unknown: int = 0, *, first_values: bool = True) -> None:
@@ -96,48 +110,48 @@ class HostValues:
                     self._addressed.add(global_of(operation))
 
     def of(self, value: Value) -> Number:
-        """The number that a value is."""
+        """The number of a value."""
         return self._of(value, 0)
 
     def _of(self, value: Value, depth: int) -> Number:
         if value not in self._known:
-            # What depends on itself, as in a loop, is not told.
+            # Preset, so that cyclic dependencies, as in loops, yield an assumed number.
             self._known[value] = unknown = Number(1 if str(value.type) == "i1" else self._unknown, told=False)
-            self._known[value] = self._found(value, depth + 1) or unknown if depth < _DEEPEST else unknown
+            self._known[value] = self._compute(value, depth + 1) or unknown if depth < _MAX_DEPTH else unknown
         return self._known[value]
 
-    def _found(self, value: Value, depth: int) -> Number | None:
-        """The number; None where nothing tells it, be it of a first trip."""
+    def _compute(self, value: Value, depth: int) -> Number | None:
+        """The number; None if it cannot be computed, not even its first value."""
         owner = getattr(value.owner, "operation", value.owner)
-        if not hasattr(owner, "name"):  # a block's argument
-            given = self._given(owner, value.arg_number)
-            return self._one_of([self._of(each, depth) for each in given if each != value])
+        if not hasattr(owner, "name"):  # a block argument
+            sources = self._argument_sources(owner, value.arg_number)
+            return self._merge([self._of(source, depth) for source in sources if source != value])
         if owner.name == "arith.constant":
             return _attribute_number(owner.attributes["value"])
         if owner.name == "hal.buffer_view.dim":
             return self._argument_extent(owner)
         if owner.name == "util.global.load":
-            return self._loaded(global_of(owner), depth)
-        return self._computed(owner, value, depth)
+            return self._load_global(global_of(owner), depth)
+        return self._fold(owner, value, depth)
 
-    def _loaded(self, name: str, depth: int) -> Number | None:
-        """What a global holds: its initial value, or what is stored in it; by its address anything may be."""
-        holder = self._globals.get(name)
-        initial = None if holder is None else _attribute_number(holder.attributes.get("initial_value"))
-        stored = [self._of(each, depth) for each in self._stored.get(name, ())]
-        found = self._one_of(stored if initial is None else [initial, *stored])
-        return replace(found, told=False) if found and name in self._addressed else found
+    def _load_global(self, name: str, depth: int) -> Number | None:
+        """The number in a global: its initial value or a stored one; assumed if its address is taken."""
+        declaration = self._globals.get(name)
+        initial = None if declaration is None else _attribute_number(declaration.attributes.get("initial_value"))
+        stored = [self._of(value, depth) for value in self._stored.get(name, ())]
+        number = self._merge(stored if initial is None else [initial, *stored])
+        return replace(number, told=False) if number and name in self._addressed else number
 
-    def _computed(self, owner: Operation, value: Value, depth: int) -> Number | None:
+    def _fold(self, owner: Operation, value: Value, depth: int) -> Number | None:
         if owner.name not in _COMPUTED:
             return None
         inputs = [self._of(operand, depth) for operand in owner.operands]
-        numbers, told = [each.value for each in inputs], all(each.told for each in inputs)
+        numbers, told = [number.value for number in inputs], all(number.told for number in inputs)
         if owner.name == "affine.apply":
-            return Number(_applied(ir.AffineMapAttr(owner.attributes["map"]).value, numbers), told)
+            return Number(_apply_map(ir.AffineMapAttr(owner.attributes["map"]).value, numbers), told)
         if owner.name == "arith.select":
-            chosen = inputs[1] if numbers[0] else inputs[2]
-            return Number(chosen.value, told=inputs[0].told and chosen.told)
+            selected = inputs[1] if numbers[0] else inputs[2]
+            return Number(selected.value, told=inputs[0].told and selected.told)
         if owner.name in _SAME:
             result = numbers[value.result_number]
         elif owner.name == "arith.cmpi":
@@ -146,40 +160,40 @@ class HostValues:
             return None
         else:
             result = _BINARY[owner.name](*numbers)
-        return Number(_cut(result, str(value.type)), told)
+        return Number(_truncate(result, str(value.type)), told)
 
-    def _one_of(self, candidates: Sequence[Number]) -> Number | None:
-        """The number that all of these are; where they differ, the first of them stands in, if that is wanted."""
-        same = len({each.value for each in candidates}) == 1
+    def _merge(self, candidates: Sequence[Number]) -> Number | None:
+        """The common value of the candidates; if they differ, the first one is assumed (with `first_values`)."""
+        same = len({number.value for number in candidates}) == 1
         if not candidates or not (same or self._first_values):
             return None
-        return Number(candidates[0].value, told=same and all(each.told for each in candidates))
+        return Number(candidates[0].value, told=same and all(number.told for number in candidates))
 
-    def _given(self, block: Operation, number: int) -> list[Value]:
-        """What a block's argument may be: operands of the branches to the block, or of the calls of its function."""
-        holder = block.owner.operation
-        if block != holder.regions[0].blocks[0]:
-            return [each for other in block.region.blocks for each in _handed_over(other, block, number)]
-        if holder.name == "flow.dispatch.workgroups":
-            return operand_parts(holder)[_ARGUMENTS][number : number + 1]
-        calls = self._calls.get(string_attribute(holder, "sym_name"), [])
-        return [call.operands[number] for call in calls] if holder.name == "util.func" else []
+    def _argument_sources(self, block: Operation, number: int) -> list[Value]:
+        """Possible values of a block argument: operands of branches to the block, or of calls of its function."""
+        enclosing = block.owner.operation
+        if block != enclosing.regions[0].blocks[0]:
+            return [value for other in block.region.blocks for value in _branch_operands(other, block, number)]
+        if enclosing.name == "flow.dispatch.workgroups":
+            return operand_segments(enclosing)[_ARGUMENTS][number : number + 1]
+        calls = self._calls.get(string_attribute(enclosing, "sym_name"), [])
+        return [call.operands[number] for call in calls] if enclosing.name == "util.func" else []
 
     def _argument_extent(self, owner: Operation) -> Number | None:
         view = owner.operands[0]
         block = getattr(view.owner, "operation", view.owner)
         if hasattr(block, "name") or block.owner.operation.name != "util.func":
-            return None  # the buffer of another computation
+            return None  # the buffer is computed
         function = string_attribute(block.owner.operation, "sym_name")
         return Number(self._extent(function, view.arg_number, owner.attributes["index"].value), told=True)
 
 
 _ARGUMENTS = 1
-"""Of the parts of a dispatch's operands those that its body is handed, behind which it has what it writes."""
+"""Index of the operand segment that becomes the first arguments of a dispatch's body; its outputs follow."""
 
 
-def _applied(map_: Any, operands: Sequence[int]) -> int:  # noqa: ANN401 - of the bindings
-    """The one result of an affine map; its symbols are the last operands. Nothing is divided by 0: that is 0."""
+def _apply_map(map_: Any, operands: Sequence[int]) -> int:  # noqa: ANN401 - of the bindings
+    """The single result of an affine map, whose symbols are the last operands. A division by 0 yields 0."""
 
     def value(expression: Any) -> int:  # noqa: ANN401 - of the bindings
         if isinstance(expression, ir.AffineConstantExpr):
@@ -188,9 +202,9 @@ def _applied(map_: Any, operands: Sequence[int]) -> int:  # noqa: ANN401 - of th
             return operands[int(expression.position)]
         if isinstance(expression, ir.AffineSymbolExpr):
             return operands[int(map_.n_dims) + int(expression.position)]
-        one, other = value(expression.lhs), value(expression.rhs)
-        compute = next(each for kind, each in _AFFINE if isinstance(expression, kind))
-        return compute(one, other)
+        left, right = value(expression.lhs), value(expression.rhs)
+        compute = next(function for kind, function in _AFFINE if isinstance(expression, kind))
+        return compute(left, right)
 
     return value(map_.results[0])
 
@@ -204,16 +218,17 @@ _AFFINE: Final[tuple[tuple[Any, Callable[[int, int], int]], ...]] = (
 )
 
 
-def _handed_over(source: Operation, target: Operation, number: int) -> list[Value]:
-    """What a block hands over to another one as this argument, once for each way."""
-    last = list(source.operations)[-1].operation
-    if last.name == "cf.br":
-        handed = [list(last.operands)]
-    elif last.name == "cf.cond_br":
-        _, *handed = operand_parts(last)
+def _branch_operands(source: Operation, target: Operation, number: int) -> list[Value]:
+    """The values that a block passes to this argument of another block, one per edge."""
+    branch = list(source.operations)[-1].operation
+    if branch.name == "cf.br":
+        operands = [list(branch.operands)]
+    elif branch.name == "cf.cond_br":
+        _, *operands = operand_segments(branch)
     else:
         return []
-    return [part[number] for successor, part in zip(last.successors, handed, strict=True) if successor == target]
+    edges = zip(branch.successors, operands, strict=True)
+    return [values[number] for successor, values in edges if successor == target]
 
 
 def _attribute_number(attribute: object) -> Number | None:
@@ -221,8 +236,8 @@ def _attribute_number(attribute: object) -> Number | None:
     return Number(int(value), told=True) if isinstance(value, int) else None
 
 
-def _cut(number: int, type_text: str) -> int:
-    """A number as its type holds it; the sign of those that are no index is not told, and theirs are not negative."""
+def _truncate(number: int, type_text: str) -> int:
+    """A number truncated to its type: signed for `index`, unsigned for other types."""
     if type_text == "index":
-        return _unsigned(number + _HALF, _WIDEST) - _HALF
+        return _unsigned(number + _HALF, _MAX_BITS) - _HALF
     return _unsigned(number, int(type_text.removeprefix("i") or 64))

@@ -1,4 +1,4 @@
-"""Parsing with `iree.compiler.ir`: bindings, contexts, walking, and locations."""
+"""Parsing with `iree.compiler.ir`: bindings, contexts, traversal and locations."""
 
 from __future__ import annotations
 
@@ -20,48 +20,48 @@ from typing import Any, Final
 
 from tracemap.errors import LocationInvalid, ModelInvalid
 from tracemap.forked import forked
-from tracemap.ir.checks import MOST_BRACES, TOO_DEEP, nesting_fault, printed_fault
+from tracemap.ir.checks import MAX_BRACES, TOO_DEEP, nesting_fault, printed_fault
 from tracemap.locations import STRING, UNKNOWN_LOCATION, Location, read_location, unescape
 
 # ---- bindings
 #
-# The compiler's bindings, without what they import for those who build modules: that takes longer than reading one.
+# The compiler's Python bindings, without their imports for building modules, which take longer than reading a model.
 
 
-__all__ = ["do_without_dialect_modules", "get_indexing_maps", "ir"]
+__all__ = ["get_indexing_maps", "ir", "skip_dialect_modules"]
 
 
-_FOUND = threading.Lock()
-"""Held by who takes a stand-in away."""
+_REMOVAL_LOCK = threading.Lock()
+"""Held while a placeholder is removed from `sys.modules`."""
 
 
-class _Late(ModuleType):
-    """Stands for a module until something of it is used."""
+class _LazyModule(ModuleType):
+    """Placeholder for a module, which is imported on first use."""
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the module has
-        with _FOUND:
-            if sys.modules.get(self.__name__) is self:  # in a thread that imports it just now
+        with _REMOVAL_LOCK:
+            if sys.modules.get(self.__name__) is self:  # another thread may import the module at the same time
                 del sys.modules[self.__name__]
         return getattr(importlib.import_module(self.__name__), name)
 
 
 @contextmanager
-def _late(name: str) -> Iterator[None]:
-    """Let who imports a module meanwhile have it only when something of it is used; nothing where it is there."""
-    stand_in = _Late(name)
-    stand_in.__spec__ = importlib.util.find_spec(name)
-    late = sys.modules.setdefault(name, stand_in) is stand_in
+def _lazy_import(name: str) -> Iterator[None]:
+    """Make imports of a module inside this context lazy; without effect if the module is loaded already."""
+    placeholder = _LazyModule(name)
+    placeholder.__spec__ = importlib.util.find_spec(name)
+    is_lazy = sys.modules.setdefault(name, placeholder) is placeholder
     try:
         yield
     finally:
-        with _FOUND:
-            if late and sys.modules.get(name) is stand_in:
-                del sys.modules[name]  # nobody else is to find it: who imports the real one gets that
+        with _REMOVAL_LOCK:
+            if is_lazy and sys.modules.get(name) is placeholder:
+                del sys.modules[name]  # later imports get the real module
 
 
-with _late("numpy"):  # two thirds of the time that the bindings take; they need it to make constants of arrays
+with _lazy_import("numpy"):  # two thirds of the bindings' import time; needed only to create constants from arrays
     from iree.compiler import ir
-    from iree.compiler._mlir_libs._mlirDialectsLinalg import get_indexing_maps  # without the module of the dialect
+    from iree.compiler._mlir_libs._mlirDialectsLinalg import get_indexing_maps  # without the dialect's Python module
 
 _DIALECTS = """
     affine arith cf chlo complex flow func gpu hal hal_inline hal_loader io_parameters iree_codegen iree_cpu
@@ -71,87 +71,87 @@ _DIALECTS = """
 
 
 @cache
-def do_without_dialect_modules() -> None:
-    """Tell the bindings once that they have the modules of these dialects.
+def skip_dialect_modules() -> None:
+    """Register these dialects as loaded in the bindings, so that their Python modules are never imported.
 
-    Of every operation and attribute that they hand out they import the Python module of its dialect, which has a class
-    for each of its operations. No such class is used here, and to import those of `linalg` takes as long as to read a
-    small model. Where there is no module they look for it each time: most of the time of walking a large model.
+    For every operation and attribute, the bindings import the Python module of its dialect, with a class per operation.
+    tracemap uses none of these classes, and importing those of `linalg` takes as long as reading a small model. For
+    dialects without a module the bindings search again each time, which dominates the traversal of a large model.
     """
     bindings = importlib.import_module("iree.compiler._mlir_libs._mlir")
     for dialect in _DIALECTS:
         name = f"iree.compiler.dialects.{dialect}"
         if name not in sys.modules:
-            sys.modules[name] = ModuleType(name)  # nobody else is to find it: who imports the real one gets that
+            sys.modules[name] = ModuleType(name)  # removed below, so that later imports get the real module
             try:
                 bindings.globals._check_dialect_module_loaded(dialect)
             finally:
                 del sys.modules[name]
 
 
-# ---- apart
+# ---- trial parse in a subprocess
 #
-# Whether the parser survives a text: tried in a process of its own.
+# Parse untrusted text in a forked process first, since the parser may crash on it.
 #
-# Parsers and verifiers are written for texts that are right. On some that were edited or cut they use what is not
-# theirs: the count region of `flow.dispatch.workgroups`, for one, compares its results with as many types as it should
-# have (`zip_equal`, compiler/src/iree/compiler/Dialect/Flow/IR/FlowOps.cpp); where the text of a `linalg.generic`
-# fails behind its region, that is freed before what around it still points there (`GenericOp::parse`,
-# mlir/lib/Dialect/Linalg/IR/LinalgOps.cpp). That crashes, or spoils the heap, so that something else crashes later, or
-# never ends, and no exception tells of it. So a text from somebody else is parsed in a forked process first, and here
-# only where it was parsed well there.
+# MLIR's parsers and verifiers expect valid text. On some edited or truncated texts they access invalid memory.
+# Examples: the count region of `flow.dispatch.workgroups` compares its results with as many types as it should have
+# (`zip_equal`, compiler/src/iree/compiler/Dialect/Flow/IR/FlowOps.cpp). If the text of a `linalg.generic` is wrong
+# after its region, the region is freed while its surroundings still point to it (`GenericOp::parse`,
+# mlir/lib/Dialect/Linalg/IR/LinalgOps.cpp). The process crashes at once, or later from a corrupted heap, or hangs,
+# without an exception. So foreign text is parsed in this process only after a forked process has parsed it
+# successfully.
 
 
-_WELL: Final = b"+"
+_SUCCESS: Final = b"+"
 
 
-def check_parses_apart(parse: Callable[[], object], most_s: float) -> None:
-    """Try a parse in a process of its own.
+def check_parses_in_subprocess(parse: Callable[[], object], limit_s: float) -> None:
+    """Try a parse in a forked process.
 
     Args:
-        parse: the parse; it must do without threads that exist already, which the other process does not have.
-        most_s: how long it may take.
+        parse: the parse; it must not need existing threads, which the forked process lacks.
+        limit_s: time limit.
 
     Raises:
-        ModelInvalid: the text does not parse, with the parser's message; or the parser crashes, or does not end.
+        ModelInvalid: the text does not parse (with the parser's message), or the parser crashes or exceeds the limit.
     """
 
-    def tried() -> bytes:
-        _limit_cpu_time(math.ceil(most_s))
+    def attempt() -> bytes:
+        _limit_cpu_time(math.ceil(limit_s))
         try:
             parse()
         except ModelInvalid as error:
             return str(error).encode(errors="surrogatepass")
-        return _WELL
+        return _SUCCESS
 
-    with forked(tried) as child:
+    with forked(attempt) as child:
         try:
-            told = child.told(most_s)
+            answer = child.told(limit_s)
         except TimeoutError as error:
-            raise ModelInvalid("the parser of IREE's compiler does not come to an end on it") from error
+            raise ModelInvalid(f"the parser of IREE's compiler does not finish within {limit_s:.0f} s") from error
         status = child.end()
-    if told != _WELL:
-        raise ModelInvalid(told.decode(errors="replace") or _without_a_word(status))
+    if answer != _SUCCESS:
+        raise ModelInvalid(answer.decode(errors="replace") or _crash_message(status))
 
 
-def _limit_cpu_time(most_s: int) -> None:
-    """Whoever is to end a parse that does not end may itself be ended before."""
+def _limit_cpu_time(limit_s: int) -> None:
+    """Limit this process's CPU time, in case its parent dies before it can kill a hanging parse."""
     soft, hard = resource.getrlimit(resource.RLIMIT_CPU)
-    if soft == resource.RLIM_INFINITY or most_s < soft:
-        resource.setrlimit(resource.RLIMIT_CPU, (most_s, hard))
+    if soft == resource.RLIM_INFINITY or limit_s < soft:
+        resource.setrlimit(resource.RLIMIT_CPU, (limit_s, hard))
 
 
-def _without_a_word(status: int) -> str:
+def _crash_message(status: int) -> str:
     number = os.waitstatus_to_exitcode(status)
-    how = signal.Signals(-number).name if number < 0 else f"status {number}"
-    return f"the parser of IREE's compiler crashes on it ({how})"
+    cause = signal.Signals(-number).name if number < 0 else f"status {number}"
+    return f"the parser of IREE's compiler crashes on it ({cause})"
 
 
 # ---- parsing
 #
-# The door to `iree.compiler.ir`: contexts, parsing, walking, and locations parsed once each.
+# Access to `iree.compiler.ir`: contexts, parsing, traversal, and cached locations.
 #
-# Everything that the bindings hand out stays inside `tracemap.ir` and `tracemap.mapping`; typed records leave it.
+# Objects of the bindings stay inside `tracemap.ir` and `tracemap.mapping`; other packages get typed records.
 
 
 Operation = Any
@@ -174,52 +174,52 @@ BYTECODE_MAGIC = b"ML\xefR"
 
 
 class MlirParser:
-    """Parses modules in one context and reads locations, each distinct one once.
+    """Parser with a context of its own and a cache of locations.
 
-    `cut_locations`: how many of them are nested deeper than is read.
+    `cut_locations`: number of locations that were truncated because they are nested too deep.
     """
 
     def __init__(self) -> None:
-        do_without_dialect_modules()
+        skip_dialect_modules()
         self.context = ir.Context()
         self.context.allow_unregistered_dialects = True
-        # A diagnostic of a thread of MLIR's waits for Python's lock, whose holder may be waiting for that thread; forks
-        # have no threads; and a model of which nearly all is one function is read as fast without.
+        # MLIR's threads can deadlock: a diagnostic waits for the GIL, whose holder may wait for that thread. Forked
+        # processes have no threads. And a model with a single large function is read as fast without them.
         self.context.enable_multithreading(False)
         self._locations: dict[Any, Location] = {}
         self._texts: dict[Any, str] = {}
         self.cut_locations = 0
 
     def parse(self, text: str | bytes, *, printed: bool = False) -> Module:
-        """A module from text or bytecode.
+        """Parse a module from text or bytecode.
 
         Args:
-            text: of a module.
-            printed: whether it is what the compiler, or this program, made of a model that was parsed here before. What
-                is not is parsed in a process apart first.
+            text: the module.
+            printed: whether the compiler or tracemap printed it, from a model that was parsed before. Other text is
+                tried in a forked process first.
 
         Raises:
-            ModelInvalid: it does not parse; the message is the parser's first, with line and column. Or it is nested so
-                deep that the parser might not come to an end; or the parser crashes on it.
+            ModelInvalid: it does not parse, is nested too deep, or crashes the parser. For a syntax error the message
+                is the parser's first one, with line and column.
         """
         data = text.encode(errors="surrogatepass") if isinstance(text, str) else text
         fault_of = printed_fault if printed else nesting_fault
         if not data.startswith(BYTECODE_MAGIC) and (fault := fault_of(data)):
             raise ModelInvalid(fault)
         if not printed:
-            _check_apart(data)
+            _check_in_subprocess(data)
         try:
             if data.startswith(BYTECODE_MAGIC):
-                return _of_bytecode(data, self.context)
+                return _parse_bytecode(data, self.context)
             return ir.Module.parse(text, self.context)
         except ir.MLIRError as error:
             raise ModelInvalid(_first_diagnostic(error)) from error
 
     def attribute(self, text: str) -> Attribute:
-        """An attribute from its text.
+        """Parse an attribute.
 
         Raises:
-            ModelInvalid: it does not parse.
+            ModelInvalid: the text does not parse.
         """
         try:
             return ir.Attribute.parse(text, self.context)
@@ -227,73 +227,74 @@ class MlirParser:
             raise ModelInvalid(_first_diagnostic(error)) from error
 
     def location(self, operation: Operation) -> Location:
-        """The location of an operation; one of a form that we cannot read is unknown."""
+        """The location of an operation; unknown if its form is not supported."""
         return self.location_of(operation.location.attr)
 
     def location_of(self, attribute: Attribute) -> Location:
-        """The location that an attribute of the bindings stands for; equal attributes give the very same object."""
-        known = self._locations.get(attribute)
-        if known is None:
+        """The location of a location attribute; equal attributes give the identical object."""
+        location = self._locations.get(attribute)
+        if location is None:
             try:
-                known, has_cut = read_location(str(attribute))
+                location, has_cut = read_location(str(attribute))
                 self.cut_locations += has_cut
             except LocationInvalid:
-                known = UNKNOWN_LOCATION
-            self._locations[attribute] = known
-        return known
+                location = UNKNOWN_LOCATION
+            self._locations[attribute] = location
+        return location
 
     def text_of(self, attribute: Attribute | Type) -> str:
-        """The text of an attribute or a type: there are few, and each is printed once."""
-        known = self._texts.get(attribute)
-        if known is None:
-            known = self._texts[attribute] = str(attribute)
-        return known
+        """The text of an attribute or type; cached, since few are distinct."""
+        text = self._texts.get(attribute)
+        if text is None:
+            text = self._texts[attribute] = str(attribute)
+        return text
 
 
-_LARGE_STACK = 1 << 29
-"""Bytes of addresses; of memory it takes what is used."""
+_LARGE_STACK_BYTES = 1 << 29
+"""Address space; memory is allocated on use."""
 
 
-_MOST_S, _MOST_S_PER_BYTE = 8.0, 4e-6
-"""Forty times what the parser takes, as other programs may keep it waiting."""
-_PARSED_APART: set[bytes] = set()
-"""Digests of the texts that parse well; the same dump is asked for more than once."""
+_LIMIT_S, _LIMIT_S_PER_BYTE = 8.0, 4e-6
+"""Forty times the parser's own time, since other programs may delay it."""
+_CHECKED_TEXTS: set[bytes] = set()
+"""Digests of texts that parse; the same dump is parsed several times."""
 
 
-def _check_apart(data: bytes) -> None:
+def _check_in_subprocess(data: bytes) -> None:
     digest = hashlib.sha256(data).digest()
-    if digest not in _PARSED_APART:
-        check_parses_apart(lambda: MlirParser().parse(data, printed=True), _MOST_S + _MOST_S_PER_BYTE * len(data))
-        _PARSED_APART.add(digest)
+    if digest not in _CHECKED_TEXTS:
+        limit_s = _LIMIT_S + _LIMIT_S_PER_BYTE * len(data)
+        check_parses_in_subprocess(lambda: MlirParser().parse(data, printed=True), limit_s)
+        _CHECKED_TEXTS.add(digest)
 
 
-def _of_bytecode(data: bytes, context: ir.Context) -> Module:
-    """A module of bytecode: how deep it is nested is seen only when it was parsed, in a thread that has room for it."""
+def _parse_bytecode(data: bytes, context: ir.Context) -> Module:
+    """Parse bytecode in a thread with a large stack, since its nesting depth is known only after parsing."""
 
-    def parsed() -> Module | None:
-        module = _parsed_where_it_lies_right(data, context)
+    def parse() -> Module | None:
+        module = _parse_aligned(data, context)
         if _is_shallow(module):
             return module
-        _take_apart(module)  # here, as that needs the room too
+        _erase_inside_out(module)  # in this thread, since it needs the large stack, too
         return None
 
-    before = threading.stack_size(_LARGE_STACK)
+    before = threading.stack_size(_LARGE_STACK_BYTES)
     try:
         with ThreadPoolExecutor(1) as executor:
-            module = executor.submit(parsed).result()
+            module = executor.submit(parse).result()
     finally:
         threading.stack_size(before)
     if module is None:
-        raise ModelInvalid(f"{TOO_DEEP} to be read: more than {MOST_BRACES} regions within one another")
+        raise ModelInvalid(f"{TOO_DEEP}: more than {MAX_BRACES} nested regions")
     return module
 
 
-def _parsed_where_it_lies_right(data: bytes, context: ir.Context) -> Module:
-    """A module of bytecode, whose blobs may want an alignment that Python's bytes do not have, but a file's have."""
+def _parse_aligned(data: bytes, context: ir.Context) -> Module:
+    """Parse bytecode; if a blob needs more alignment than Python's bytes have, parse it from an in-memory file."""
     try:
         return ir.Module.parse(data, context)
     except ir.MLIRError as error:
-        if not _OF_ALIGNMENT.search(str(error)):
+        if not _ALIGNMENT_ERROR.search(str(error)):
             raise
         file = os.memfd_create("bytecode")
         try:
@@ -301,26 +302,26 @@ def _parsed_where_it_lies_right(data: bytes, context: ir.Context) -> Module:
                 stream.write(data)
             return ir.Module.parseFile(f"/proc/self/fd/{file}", context)
         except ir.MLIRError:
-            raise error from None  # which names no file that nobody knows
+            raise error from None  # the first error, since the second one names the in-memory file
         finally:
             os.close(file)
 
 
-_OF_ALIGNMENT = re.compile("section alignment|trailing bytes in resource entry")
+_ALIGNMENT_ERROR = re.compile("section alignment|trailing bytes in resource entry")
 
 
 def _is_shallow(module: Module) -> bool:
     left = [(module.operation, 0)]
     while left:
         operation, depth = left.pop()
-        if depth > MOST_BRACES:
+        if depth > MAX_BRACES:
             return False
         left += [(child, depth + 1) for child in nested(operation)]
     return True
 
 
-def _take_apart(module: Module) -> None:
-    """Remove operations from within: MLIR goes through all that is in one when it removes it, so each level anew."""
+def _erase_inside_out(module: Module) -> None:
+    """Erase inner operations first: MLIR visits all nested operations of an erased one, so outside-in is quadratic."""
     _, *inside = walk(module.operation)
     for operation in reversed(inside):
         if not any(list(result.uses) for result in operation.results):
@@ -335,8 +336,8 @@ def _first_diagnostic(error: ir.MLIRError) -> str:
 
 
 def walk(operation: Operation) -> Iterator[Operation]:
-    """An operation and all that is nested in it, in pre-order (the order in which the text shows them)."""
-    stack = [operation.operation]  # no recursion: generators within generators cost with the depth of the nest
+    """An operation and all operations nested in it, in pre-order, which is the order of the text."""
+    stack = [operation.operation]  # iterative, since nested generators take time proportional to the depth
     while stack:
         current = stack.pop()
         yield current
@@ -346,7 +347,7 @@ def walk(operation: Operation) -> Iterator[Operation]:
 
 
 def printed_locations(parser: MlirParser, root: Operation, text: str) -> list[Location]:
-    """Where all operations stand in a text of theirs, in pre-order; none where the text shows other operations."""
+    """Locations of all operations in their printed text, in pre-order; empty if the text has other operations."""
     try:
         printed = list(walk(parser.parse(text, printed=True).operation))
     except ModelInvalid:
@@ -355,18 +356,18 @@ def printed_locations(parser: MlirParser, root: Operation, text: str) -> list[Lo
     return [parser.location(operation) for operation in printed] if same else []
 
 
-def maker_of(value: Value) -> Operation | None:
-    """The operation that makes a value; None for an argument, which is of a block."""
+def producer_of(value: Value) -> Operation | None:
+    """The operation that defines a value; None for a block argument."""
     return getattr(value.owner, "operation", None)
 
 
-def operand_parts(operation: Operation) -> list[list[Value]]:
-    """The operands of an operation that says how many of each kind it has, by kind."""
-    operands, parts = list(operation.operands), []
+def operand_segments(operation: Operation) -> list[list[Value]]:
+    """The operands of an operation with `operandSegmentSizes`, by segment."""
+    operands, segments = list(operation.operands), []
     for size in operation.attributes["operandSegmentSizes"]:
-        parts.append(operands[: int(size)])
+        segments.append(operands[: int(size)])
         operands = operands[int(size) :]
-    return parts
+    return segments
 
 
 def nested(operation: Operation) -> list[Operation]:
@@ -374,14 +375,14 @@ def nested(operation: Operation) -> list[Operation]:
     return [child.operation for region in operation.regions for block in region.blocks for child in block.operations]
 
 
-def is_file_place(location: BoundLocation) -> bool:
-    """Whether a location of the bindings is a line of a file: a class of its own since IREE 3.12, a question before."""
+def is_file_location(location: BoundLocation) -> bool:
+    """Whether a location of the bindings is a file location: a class since IREE 3.12, a method earlier."""
     kind = getattr(ir, "FileLineColLoc", None)
     return bool(location.is_a_file()) if kind is None else isinstance(location, kind)
 
 
 def string_attribute(operation: Operation, name: str) -> str:
-    """The value of a string or symbol attribute, or "" where there is none."""
+    """The value of a string or symbol attribute, or "" if it is missing."""
     attribute = operation.attributes.get(name)
     if attribute is None:
         return ""
@@ -389,13 +390,13 @@ def string_attribute(operation: Operation, name: str) -> str:
     return value if isinstance(value, str) else str(attribute)
 
 
-def own_name(operation: Operation, name: str) -> str:
-    """What an operation is called: ONNX ops come as `torch.operator "onnx.Add"` and go by their own name."""
+def unwrapped_name(operation: Operation, name: str) -> str:
+    """The name of an operation; for ONNX ops, wrapped as `torch.operator "onnx.Add"`, the inner name."""
     return (string_attribute(operation, "name") if name == "torch.operator" else "") or name
 
 
 SYMBOL = rf"@(?:({STRING})|([\w.$-]+))"
-"""A symbol in a text: with its quotes and escapes, or as it is."""
+"""A symbol in a text, either quoted with escapes or plain."""
 _SYMBOL = re.compile(SYMBOL)
 
 
@@ -405,7 +406,7 @@ def symbol_path(attribute: Attribute) -> tuple[str, ...]:
 
 
 def symbols_in(text: str, where: re.Pattern[str] = _SYMBOL) -> tuple[str, ...]:
-    """The names of the symbols in a text, in order; `where`: a pattern around `SYMBOL`, for those in such places."""
+    """The names of the symbols in a text, in order; `where`: a pattern that contains `SYMBOL`, to restrict them."""
     return tuple(plain or unescape(quoted) for quoted, plain in where.findall(text))
 
 
@@ -413,5 +414,5 @@ _SCALAR = re.compile(r"tensor<[su]?(i\d+|index)>|index|[su]?i\d+|!torch\.(int|bo
 
 
 def is_scalar_like(value: Value) -> bool:
-    """Whether a value is one number: an integer, an index, or a tensor of rank 0."""
+    """Whether a value is a single number: an integer, an index, or a tensor of rank 0."""
     return _SCALAR.fullmatch(str(value.type)) is not None

@@ -1,7 +1,7 @@
-"""What the host program of the hal phase submits to the device's queue, and in what order.
+"""Queue submissions of the host program in the hal phase, and their possible orders.
 
-A function becomes a graph of points: a submission, a call, or nothing (where control flow parts and meets). What a
-run then shows, one submission after the other, is a way through this graph.
+A function becomes a graph of points: a submission, a call, or an empty point where control flow splits or joins. The
+sequence of submissions in a run is a path through this graph.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ _SUBMISSIONS = {
     "hal.device.queue.fill": "fill",
     "hal.device.queue.update": "update",
 }
-"""Submissions that do work; those that allocate and release memory tell no more about the way than these."""
+"""Submissions that do work. Allocations and releases of memory are omitted, since they do not help to find the path."""
 
 _BUFFER_TYPE = "!hal.command_buffer"
 ENTRY, EXIT = 0, 1
-"""The first points of every function: where it begins, and where it returns."""
+"""The first two points of every function: its entry and its exit."""
 
 
 @dataclass(frozen=True, slots=True)
 class HalPoint:
-    """A point of a function: `kind` is execute, copy, fill, update, call, or empty where nothing is submitted.
+    """A point of a function: `kind` is execute, copy, fill, update, call, or empty for a point without submission.
 
-    `buffers`: ordinals of the command buffers that an execute may be given, in order; `callee`: of a call; `length`:
-    bytes of a transfer; `next`: the points that may follow.
+    `buffers`: ordinals of the command buffers that an execute may submit, sorted; `callee`: callee of a call; `length`:
+    bytes of a transfer; `next`: possible successors.
     """
 
     kind: str = ""
@@ -56,7 +56,7 @@ class HalFunction:
 def read_queues(
     parser: MlirParser, module: Module, ordinal_of_create: Mapping[Operation, int]
 ) -> tuple[HalFunction, ...]:
-    """The functions of the hal phase that have a body; `ordinal_of_create` numbers the command buffers' creations."""
+    """The functions of the hal phase with a body; `ordinal_of_create`: ordinals of command buffer creations."""
     sources = _BufferSources(module, ordinal_of_create)
     functions = [op for op in nested(module.operation) if op.name == "util.func" and _blocks(op)]
     return tuple(_FunctionReader(parser, sources).read(function) for function in functions)
@@ -72,7 +72,7 @@ def _buffers_of(operation: Operation) -> list[Value]:
 
 
 class _FunctionReader:
-    """Reads one function. `_next`: of each point those that may follow, which are not known before all are read."""
+    """Reader of a function. `_next`: successors by point, complete only after reading all operations."""
 
     def __init__(self, parser: MlirParser, sources: _BufferSources) -> None:
         self._parser = parser
@@ -81,7 +81,7 @@ class _FunctionReader:
         self._next: list[list[int]] = [[], []]
 
     def read(self, function: Operation) -> HalFunction:
-        """All of its blocks, joined as the branches say."""
+        """Read a function: its blocks, connected by its branches."""
         self._regions(function, ENTRY, EXIT)
         points = zip(self._points, self._next, strict=True)
         linked = tuple(replace(point, next=tuple(dict.fromkeys(following))) for point, following in points)
@@ -97,24 +97,24 @@ class _FunctionReader:
                 end = begins[block]
                 for child in block.operations:
                     end = self._operation(child.operation, end)
-                # A block that branches nowhere ends the region, by a return or a yield.
+                # A block without successors ends the region with a return or yield.
                 followers = [begins[follower] for follower in block.successors]
                 self._next[end] += followers or [leave]
 
     def _operation(self, operation: Operation, before: int) -> int:
-        """The point after an operation that is reached from the point `before`."""
+        """Add an operation after the point `before`; returns the point after the operation."""
         kind = _SUBMISSIONS.get(operation.name, "")
         if kind:
             return self._after(before, self._submission(kind, operation))
         if operation.name == "util.call":
             callee = symbol_path(operation.attributes["callee"])[0]
             return self._after(before, HalPoint("call", callee))
-        if any(each.name in _SUBMISSIONS or each.name == "util.call" for each in walk(operation)):
+        if any(op.name in _SUBMISSIONS or op.name == "util.call" for op in walk(operation)):
             return self._structured(operation, before)
         return before
 
     def _structured(self, operation: Operation, before: int) -> int:
-        """An operation with regions: they may run in any order, any number of times, or not at all."""
+        """Add an operation with regions, which may run in any order, any number of times, or not at all."""
         hub = self._after(before, HalPoint())
         self._regions(operation, hub, hub)
         return self._after(hub, HalPoint())
@@ -122,8 +122,8 @@ class _FunctionReader:
     def _submission(self, kind: str, operation: Operation) -> HalPoint:
         location = self._parser.location(operation)
         if kind == "execute":
-            # Several where the program chooses one at run time; in order, so that equal programs have equal points.
-            ordinals = sorted({each for value in _buffers_of(operation) for each in self._sources.of(value)})
+            # Several if the program selects one at run time; sorted, so that equal programs have equal points.
+            ordinals = sorted({ordinal for value in _buffers_of(operation) for ordinal in self._sources.of(value)})
             return HalPoint(kind, buffers=tuple(ordinals), location=location)
         lengths = [value for value in operation.operands if str(value.type) == "index"]
         return HalPoint(kind, length=constant(lengths[-1]) if lengths else UNKNOWN, location=location)
@@ -140,7 +140,7 @@ class _FunctionReader:
 
 
 class _BufferSources:
-    """Which creations a command buffer's value may come from: through selects, branches, calls and globals."""
+    """Traces a command buffer to its possible creations, through selects, branches, calls and globals."""
 
     def __init__(self, module: Module, ordinal_of_create: Mapping[Operation, int]) -> None:
         self._ordinals = ordinal_of_create
@@ -158,30 +158,30 @@ class _BufferSources:
         table.setdefault(name, []).extend(_buffers_of(operation))
 
     def of(self, value: Value) -> set[int]:
-        """The ordinals of the creations."""
-        found: set[int] = set()
+        """The ordinals of all possible creations of a value."""
+        ordinals: set[int] = set()
         seen: set[Value] = set()
-        waiting = [value]
-        while waiting:
-            current = waiting.pop()
+        worklist = [value]
+        while worklist:
+            current = worklist.pop()
             if current in seen:
                 continue
             seen.add(current)
             owner = getattr(current.owner, "operation", None)
             if owner is not None and owner in self._ordinals:
-                found.add(self._ordinals[owner])
+                ordinals.add(self._ordinals[owner])
             else:
-                waiting += self._before(current) if owner is None else self._behind(owner)
-        return found
+                worklist += self._sources_of_argument(current) if owner is None else self._sources_of_result(owner)
+        return ordinals
 
     @staticmethod
-    def _before(argument: Value) -> Sequence[Value]:
-        """What the branches to an argument's block hand over."""
+    def _sources_of_argument(argument: Value) -> Sequence[Value]:
+        """The command buffers that branches pass to an argument's block."""
         branches = [block.operations[len(block.operations) - 1] for block in argument.owner.predecessors]
         return [value for branch in branches for value in _buffers_of(branch)]
 
-    def _behind(self, owner: Operation) -> Sequence[Value]:
-        """What an operation's result is one of."""
+    def _sources_of_result(self, owner: Operation) -> Sequence[Value]:
+        """The command buffers that an operation may return."""
         if owner.name == "util.global.load":
             return self._stored.get(symbol_path(owner.attributes["global"])[0], [])
         if owner.name == "util.call":
@@ -190,7 +190,7 @@ class _BufferSources:
 
 
 def constant(value: Value) -> Integer:
-    """The number that a value is, if it is a constant."""
+    """The number of a constant; unknown for other values."""
     owner = getattr(value.owner, "operation", value.owner)
     if getattr(owner, "name", "") != "arith.constant":
         return UNKNOWN

@@ -1,7 +1,8 @@
-"""What the compiler made one operation of: those of the phase before, between what it reads and what it yields.
+"""Operations that the compiler combined into a single one (raising), such as softmax.
 
-An operation that is raised (IREE, GlobalOptimization/RaiseSpecialOps.cpp) takes the place of the last operation of an
-idiom, and has that one's location alone; the locations of the others are found on the way that it replaced.
+A raised operation (IREE, GlobalOptimization/RaiseSpecialOps.cpp) replaces an idiom, and has only the location of the
+idiom's last operation. The locations of the other operations are found in the previous phase, on the path between the
+idiom's input and its result.
 """
 
 from __future__ import annotations
@@ -10,48 +11,48 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tracemap.ir.host import walk_hosts
-from tracemap.ir.parsing import MlirParser, Module, Operation, Value, maker_of, walk
+from tracemap.ir.parsing import MlirParser, Module, Operation, Value, producer_of, walk
 from tracemap.locations import Location
 
 RAISED = frozenset({"linalg.softmax"})
-"""Operations that stand for an idiom; their first operand is what the idiom reads."""
+"""Raised operations; their first operand is the input of the idiom."""
 
 _DESTINATIONS = frozenset({"tensor.empty", "linalg.fill"})
-"""They hold nothing of their own, so the compiler makes one for all that need its shape, wherever the first stands."""
+"""Initial values of outputs. The compiler shares them between users of the same shape, so their place is arbitrary."""
 _CONSTANT = "arith.constant"
-_MOST_BETWEEN = 32
-"""How many operations an idiom may have."""
+_MAX_IDIOM_OPS = 32
+"""Maximum of operations in an idiom."""
 
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """The location of an operation that was raised, and those of the operations that it was made of."""
+    """The location of a raised operation, and the locations of the operations that it replaces."""
 
     location: Location
     made_of: tuple[Location, ...]
 
 
 def read_raised(parser: MlirParser, before: Module, after: Module) -> tuple[Raised, ...]:
-    """What raised operations were made of, as far as the phase before shows it; each location once.
+    """The raised operations and the locations that they replace, as far as the previous phase shows them.
 
-    Of several at one location nothing is told: the operations before them could be of any.
+    Raised operations that share a location are left out, because the operations of their idioms cannot be assigned.
 
     Args:
-        parser: of both modules.
-        before: the phase before any was raised.
-        after: the phase in which they stand.
+        parser: the parser of both modules.
+        before: the phase before raising.
+        after: the phase after raising.
     """
-    # By identity, as parsers hand out one object per distinct location.
-    found: dict[int, list[Operation]] = {}
+    # Keyed by identity, since the parser returns one object per distinct location.
+    raised_at: dict[int, list[Operation]] = {}
     for _, operation in walk_hosts(after):
         if operation.name in RAISED:
-            found.setdefault(id(parser.location(operation)), []).append(operation)
-    at: dict[int, list[Operation]] = {place: [] for place, raised in found.items() if len(raised) == 1}
-    for _, operation in walk_hosts(before) if at else ():
-        ends = at.get(id(parser.location(operation)))
+            raised_at.setdefault(id(parser.location(operation)), []).append(operation)
+    ends_at: dict[int, list[Operation]] = {key: [] for key, raised in raised_at.items() if len(raised) == 1}
+    for _, operation in walk_hosts(before) if ends_at else ():
+        ends = ends_at.get(id(parser.location(operation)))
         if ends is not None and _computes_tensors(operation):
             ends.append(operation)
-    return tuple(_raised(parser, found[place][0], ends) for place, ends in at.items())
+    return tuple(_raised(parser, raised_at[key][0], ends) for key, ends in ends_at.items())
 
 
 def _computes_tensors(operation: Operation) -> bool:
@@ -60,37 +61,37 @@ def _computes_tensors(operation: Operation) -> bool:
 
 
 def _raised(parser: MlirParser, operation: Operation, ends: list[Operation]) -> Raised:
-    between = _between(parser, _made_at(parser, operation.operands[0]), ends)
-    return Raised(parser.location(operation), tuple(dict.fromkeys(map(parser.location, between))))
+    idiom = _operations_between(parser, _producer_location(parser, operation.operands[0]), ends)
+    return Raised(parser.location(operation), tuple(dict.fromkeys(map(parser.location, idiom))))
 
 
-def _between(parser: MlirParser, start: Location | None, ends: list[Operation]) -> list[Operation]:
-    """The operations from a value to some that need no other, these included; none where they need others.
+def _operations_between(parser: MlirParser, start: Location | None, ends: list[Operation]) -> list[Operation]:
+    """The operations on all paths from a single value to `ends`; empty if they depend on other values, too.
 
-    `start`: where the value is made; None for an argument.
+    `start`: location of the value's producer; None for an argument.
     """
-    found = list(ends)
+    worklist = list(ends)
     starts: set[Value] = set()
-    for operation in found:  # which grows meanwhile
-        read = [value for value in _tensors_read(operation) if _name_of_maker(value) not in _DESTINATIONS]
-        for value in read:
-            maker = maker_of(value)
-            if maker is None or parser.location(maker) is start:
+    for operation in worklist:  # grows during the loop
+        inputs = [value for value in _outer_tensors(operation) if _producer_name(value) not in _DESTINATIONS]
+        for value in inputs:
+            producer = producer_of(value)
+            if producer is None or parser.location(producer) is start:
                 starts.add(value)
-            elif maker.name != _CONSTANT and maker not in found:
-                found.append(maker)
-        if not read or len(found) > _MOST_BETWEEN:
-            return []  # a value that is made of none is one that the others need
-    return found if [_made_at(parser, value) for value in starts] == [start] else []
+            elif producer.name != _CONSTANT and producer not in worklist:
+                worklist.append(producer)
+        if not inputs or len(worklist) > _MAX_IDIOM_OPS:
+            return []  # an operation without inputs is a further value that the idiom depends on
+    return worklist if [_producer_location(parser, value) for value in starts] == [start] else []
 
 
-def _tensors_read(operation: Operation) -> Iterator[Value]:
-    """The tensors that an operation, or what is in its regions, reads of what is made outside of it."""
-    within = list(walk(operation))
-    inside = set(within)
-    for each in within:
-        for value in each.operands:
-            if _is_tensor(value) and _holder(value) not in inside:
+def _outer_tensors(operation: Operation) -> Iterator[Value]:
+    """The tensors from outside an operation that it and its nested operations read."""
+    operations = list(walk(operation))
+    inside = set(operations)
+    for inner in operations:
+        for value in inner.operands:
+            if _is_tensor(value) and _definer(value) not in inside:
                 yield value
 
 
@@ -98,16 +99,16 @@ def _is_tensor(value: Value) -> bool:
     return str(value.type).startswith("tensor<")
 
 
-def _holder(value: Value) -> Operation:
-    """The operation that makes a value, or in whose region it is an argument."""
-    return maker_of(value) or value.owner.owner.operation
+def _definer(value: Value) -> Operation:
+    """The operation that produces a value, or whose region has it as argument."""
+    return producer_of(value) or value.owner.owner.operation
 
 
-def _name_of_maker(value: Value) -> str:
-    maker = maker_of(value)
-    return "" if maker is None else str(maker.name)
+def _producer_name(value: Value) -> str:
+    producer = producer_of(value)
+    return "" if producer is None else str(producer.name)
 
 
-def _made_at(parser: MlirParser, value: Value) -> Location | None:
-    maker = maker_of(value)
-    return None if maker is None else parser.location(maker)
+def _producer_location(parser: MlirParser, value: Value) -> Location | None:
+    producer = producer_of(value)
+    return None if producer is None else parser.location(producer)

@@ -1,4 +1,4 @@
-"""Reading of models: bytes are parsed, and operations become records."""
+"""Read models: parse bytes, and turn operations into records."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from tracemap.ir.parsing import (
     Region,
     Value,
     ir,
-    own_name,
     printed_locations,
     string_attribute,
+    unwrapped_name,
     walk,
 )
 from tracemap.ir.source import (
@@ -41,19 +41,19 @@ from tracemap.units import UNKNOWN, Integer, Text
 
 # ---- blanking
 #
-# A model's text without its locations, every other character in its place.
+# Replace the locations in a model's text by spaces, so that all other characters keep their positions.
 
 
-# What matters when looking for `loc(`: strings and comments, in which it means nothing, and blobs at the end.
+# Strings and comments are matched as well, since a `loc(` in them is no location.
 _LOC = re.compile(r'"(?:[^"\\\n]++|\\.)*+"|//[^\n]*|(?<![\w.$#@%!-])loc\s*\(')
 _INSIDE_LOC = re.compile(STRING + r"|[()]", re.DOTALL)
 
 
 def blank_locations(text: str) -> str:
-    """The text with every trailing `loc(…)` replaced by spaces, so that all other characters keep their place.
+    """Replace every trailing `loc(…)` by spaces, so that all other characters keep their positions.
 
-    Locations that are values of something (`#loc = loc(…)`, `{attribute = loc(…)}`) stay: they give no operation its
-    position, and without them the text would not parse.
+    Locations used as values (`#loc = loc(…)`, `{attribute = loc(…)}`) stay, since the text would not parse without
+    them. They do not affect the positions of operations.
     """
     if "loc" not in text:
         return text
@@ -77,7 +77,7 @@ def _is_value(text: str, position: int) -> bool:
 
 
 def _closing(text: str, position: int) -> int:
-    """The position after the parenthesis that closes the one just before `position`."""
+    """The position after the parenthesis that closes the one directly before `position`."""
     depth = 1
     while depth and (match := _INSIDE_LOC.search(text, position)) is not None:
         depth += (match.group() == "(") - (match.group() == ")")
@@ -87,18 +87,18 @@ def _closing(text: str, position: int) -> int:
 
 # ---- reading
 #
-# Reads a model: bytes are parsed, then its operations become records (`tracemap.ir.source`).
+# Parse bytes, then turn operations into records (`tracemap.ir.source`).
 #
-# Positions are found apart from locations: a text that carries explicit `loc(…)` is blanked of them, parsed again and
-# walked in parallel, so that every op has the line and column of its name whatever its location says.
+# Positions are independent of locations. If a text contains `loc(…)`, they are blanked, and the text is parsed again
+# and traversed in parallel. So every op has the line and column of its name, whatever its location is.
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedModel:
-    """A model as the parser gave it.
+    """A parsed model.
 
-    `text`: what positions refer to, the model's own or for bytecode the canonical print (`is_bytecode`);
-    `locations`: the location attributes of all operations in pre-order, whatever is done to the module later.
+    `text`: the text that positions refer to, which for bytecode (`is_bytecode`) is the printed module; `locations`:
+    original location attributes of all operations in pre-order, even if the module is changed later.
     """
 
     module: Module
@@ -108,10 +108,10 @@ class ParsedModel:
 
 
 def parse_model(parser: MlirParser, data: bytes) -> ParsedModel:
-    """Parse a model, text or bytecode.
+    """Parse a model from text or bytecode.
 
     Raises:
-        ModelInvalid: it does not parse, or is text in another encoding than UTF-8.
+        ModelInvalid: the model does not parse, or is text in another encoding than UTF-8.
     """
     is_bytecode = data.startswith(BYTECODE_MAGIC)
     if is_bytecode:
@@ -129,38 +129,38 @@ def _decoded(data: bytes) -> str:
         return data.decode()
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise ModelInvalid(f"line {line}: not UTF-8 text, and not MLIR bytecode either") from error
+        raise ModelInvalid(f"line {line}: neither UTF-8 text nor MLIR bytecode") from error
 
 
 def location_attributes(module: Module) -> tuple[Attribute, ...]:
-    """The location attributes of all operations of a module, in pre-order; reading them can wait."""
+    """The location attributes of all operations of a module, in pre-order, not yet read."""
     return tuple(operation.location.attr for operation in walk(module.operation))
 
 
 def describe(parser: MlirParser, parsed: ParsedModel) -> SourceModel:
-    """The records of a parsed model; its module may have got other locations since."""
+    """Create the records of a parsed model; the locations of its module may have been replaced since."""
     root = parsed.module.operation
     locations = [parser.location_of(attribute) for attribute in parsed.locations]
     blanked = blank_locations(parsed.text)
-    # Without a `loc(…)` in the text the parser's own locations are positions already: one parse is enough.
-    again = parsed.is_bytecode or blanked != parsed.text
-    printed = printed_locations(parser, root, blanked) if again else locations
-    places = [_place(location) for location in printed] or [_NO_PLACE] * len(locations)
-    describer = _Describer(parser, parsed.text, places, locations)
+    # Without `loc(…)` in the text, the parser's locations are the positions, and no second parse is needed.
+    parse_again = parsed.is_bytecode or blanked != parsed.text
+    printed = printed_locations(parser, root, blanked) if parse_again else locations
+    positions = [_position_of(location) for location in printed] or [_NO_POSITION] * len(locations)
+    describer = _Describer(parser, parsed.text, positions, locations)
     describer.describe(root, _OUTSIDE)
     return describer.model(root, parsed.text, positions_known=bool(printed))
 
 
 def describe_bare(parser: MlirParser, data: bytes, number_of: Callable[[Operation], int]) -> SourceModel:
-    """The records of a model of which nobody asks lines, constants or signatures: in a fourth of the time.
+    """Create records without lines and constants, in a quarter of the time.
 
     Args:
-        parser: parses it.
+        parser: the parser for the model.
         data: text or bytecode.
-        number_of: what each operation gets in the place of its signature.
+        number_of: computes the number to use as signature of an operation.
 
     Raises:
-        ModelInvalid: as `parse_model` does.
+        ModelInvalid: as `parse_model`.
     """
     is_bytecode = data.startswith(BYTECODE_MAGIC)
     module = parser.parse(data if is_bytecode else _decoded(data))
@@ -169,18 +169,18 @@ def describe_bare(parser: MlirParser, data: bytes, number_of: Callable[[Operatio
     return describer.model(module.operation, "", positions_known=False)
 
 
-_NO_PLACE = FileRange(TEXT_FILE, 0, 0, 0, 0)
+_NO_POSITION = FileRange(TEXT_FILE, 0, 0, 0, 0)
 
 
-def _place(location: Location) -> FileRange:
-    return location if isinstance(location, FileRange) else _NO_PLACE
+def _position_of(location: Location) -> FileRange:
+    return location if isinstance(location, FileRange) else _NO_POSITION
 
 
-class _Around(NamedTuple):
-    """What an operation stands in.
+class _Context(NamedTuple):
+    """The surroundings of an operation.
 
-    `parent`: the operation in whose region it is; `owner`: the op whose part it is, -1 if it is an op itself;
-    `function`: the symbol of the function; `block`: the number of the block.
+    `parent`: the enclosing operation; `owner`: the op that it is a part of, -1 for ops; `function`: symbol of the
+    enclosing function; `block`: number of the enclosing block.
     """
 
     parent: int
@@ -189,11 +189,11 @@ class _Around(NamedTuple):
     block: int
 
 
-_OUTSIDE = _Around(-1, -1, UNKNOWN, 0)
+_OUTSIDE = _Context(-1, -1, UNKNOWN, 0)
 
 
-class _Computed(TypedDict):
-    """What is said of what an operation computes: fields of `SourceOperation`."""
+class _Computation(TypedDict):
+    """The fields of `SourceOperation` on its computation."""
 
     signature: int
     constant: Integer
@@ -203,25 +203,25 @@ class _Computed(TypedDict):
 
 
 class _Describer:
-    """Walks a module once, in pre-order, and records its operations."""
+    """Traverses a module in pre-order and records its operations."""
 
-    def __init__(self, parser: MlirParser, text: str, places: list[FileRange], locations: list[Location]) -> None:
+    def __init__(self, parser: MlirParser, text: str, positions: list[FileRange], locations: list[Location]) -> None:
         self._parser = parser
         self._lines = text.encode().split(b"\n")
-        self._places = places
+        self._positions = positions
         self._locations = locations
         self._index_of: dict[Operation, int] = {}
         self._signatures = Signatures(parser, self._index_of)
         self._blocks = 0
         self._first_argument: dict[ir.Block, int] = {}
-        self._place: dict[ir.Block, int] = {}
+        self._index_of_block: dict[ir.Block, int] = {}
         self.operations: list[SourceOperation] = []
         self.arguments: dict[str, tuple[SourceArgument, ...]] = {}
         self.private: set[str] = set()
         self.fixed: set[str] = set()
 
     def model(self, root: Operation, text: str, *, positions_known: bool) -> SourceModel:
-        """All that was described."""
+        """The model of all recorded operations."""
         return SourceModel(
             name=string_attribute(root, "sym_name") or "module",
             text=text,
@@ -232,11 +232,11 @@ class _Describer:
             positions_known=positions_known,
         )
 
-    def describe(self, operation: Operation, around: _Around) -> None:
-        """Record an operation and all below it."""
-        record = self._record(operation, around)
+    def describe(self, operation: Operation, context: _Context) -> None:
+        """Record an operation and all operations nested in it."""
+        record = self._record(operation, context)
         self.operations.append(record)
-        function, owner = record.function, around.owner
+        function, owner = record.function, context.owner
         if record.name in FUNCTIONS:
             self.arguments[record.symbol] = _arguments(operation)
             self.private |= {record.symbol} if string_attribute(operation, "sym_visibility") == "private" else set()
@@ -244,32 +244,32 @@ class _Describer:
             owner = record.index
             self.fixed |= {record.symbol} if _is_fixed(operation) else set()
         for region in operation.regions:
-            self._count(region)
+            self._number_blocks(region)
             for block in region.blocks:
                 self._blocks += 1
-                inside = _Around(record.index, owner, function, self._blocks)
+                inside = _Context(record.index, owner, function, self._blocks)
                 for child in block.operations:
                     self.describe(child.operation, inside)
 
-    def _count(self, region: Region) -> None:
-        """Note the place of each block, and its arguments: those that branches lead to have some of their own."""
-        before = 0
-        for place, block in enumerate(region.blocks):
-            self._place[block], self._first_argument[block] = place, before
-            before += len(block.arguments)
+    def _number_blocks(self, region: Region) -> None:
+        """Number the blocks of a region, and their arguments continuously."""
+        first = 0
+        for index, block in enumerate(region.blocks):
+            self._index_of_block[block], self._first_argument[block] = index, first
+            first += len(block.arguments)
 
-    def _record(self, operation: Operation, around: _Around) -> SourceOperation:
+    def _record(self, operation: Operation, context: _Context) -> SourceOperation:
         index, name, symbol = len(self.operations), operation.name, _symbol(operation)
-        # Before its operands are looked up: in regions without order an operation may use its own result.
+        # First, since in regions without order an operation may use its own result.
         self._index_of[operation] = index
         line, column = self._position(index, name)
         results = tuple([self._parser.text_of(result.type) for result in operation.results])
         return SourceOperation(
             index=index,
-            owner=index if around.owner < 0 else around.owner,
-            parent=around.parent,
-            name=own_name(operation, name),
-            function=symbol if name in FUNCTIONS else around.function,
+            owner=index if context.owner < 0 else context.owner,
+            parent=context.parent,
+            name=unwrapped_name(operation, name),
+            function=symbol if name in FUNCTIONS else context.function,
             parsed_location=self._location(operation, index),
             made_up=self._is_made_up(index),
             line=line,
@@ -277,15 +277,17 @@ class _Describer:
             operands=tuple([self._definition(operand) for operand in operation.operands]),
             results=results,
             symbol=symbol,
-            block=around.block,
-            successors=tuple([self._place[block] for block in operation.successors]) if name in BRANCHES else (),
-            **self._computed(operation, name, results),
+            block=context.block,
+            successors=tuple([self._index_of_block[block] for block in operation.successors])
+            if name in BRANCHES
+            else (),
+            **self._computation(operation, name, results),
         )
 
     def _location(self, operation: Operation, index: int) -> Location:
         return self._locations[index]
 
-    def _computed(self, operation: Operation, name: str, results: tuple[str, ...]) -> _Computed:
+    def _computation(self, operation: Operation, name: str, results: tuple[str, ...]) -> _Computation:
         return {
             "signature": self._signatures.of(operation, name, results),
             "constant": UNKNOWN if operation.operands else constant_of(operation),
@@ -295,43 +297,43 @@ class _Describer:
         }
 
     def _is_made_up(self, index: int) -> bool:
-        """Whether the location is the place at which the parser is, or would be without locations in the text."""
+        """Whether the location is the parser's own position, in the text with or without its locations."""
         parsed = self._locations[index]
         if not isinstance(parsed, FileRange) or parsed.file != TEXT_FILE:
             return False
-        return parsed.line == 0 or parsed == self._places[index]
+        return parsed.line == 0 or parsed == self._positions[index]
 
     def _position(self, index: int, name: str) -> tuple[Integer, Integer]:
-        """Line and column of the name; of short forms (`stablehlo.reduce(…)`) the parser gives what follows it."""
-        place = self._places[index]
-        if not 0 < place.line <= len(self._lines):
+        """Line and column of the name. In short forms (`stablehlo.reduce(…)`) the position follows the name."""
+        position = self._positions[index]
+        if not 0 < position.line <= len(self._lines):
             return UNKNOWN, UNKNOWN
-        # Columns count bytes, so the text is looked at as bytes.
-        before = self._lines[place.line - 1][: place.column - 1].rstrip()
+        # Columns count bytes.
+        before = self._lines[position.line - 1][: position.column - 1].rstrip()
         if before.endswith(name.encode()):
-            return place.line, len(before) - len(name.encode()) + 1
-        return place.line, place.column
+            return position.line, len(before) - len(name.encode()) + 1
+        return position.line, position.column
 
     def _definition(self, operand: Value) -> Definition:
-        if hasattr(operand, "arg_number"):  # an argument, whose owner is a block; results are owned by an operation
+        if hasattr(operand, "arg_number"):  # a block argument; its owner is a block
             block = operand.owner
             number = self._first_argument.get(block, 0) + operand.arg_number
             return Definition(self._index_of[block.owner.operation], number, argument=True)
         return Definition(self._index(operand.owner.operation), operand.result_number, argument=False)
 
     def _index(self, operation: Operation) -> int:
-        """The place of an operation in pre-order, which may be behind its use: blocks may stand in any order."""
-        known = self._index_of.get(operation)
-        return self._places_in_order[operation] if known is None else known
+        """The pre-order index of an operation, which may come after its use, since blocks may be in any order."""
+        index = self._index_of.get(operation)
+        return self._all_indices[operation] if index is None else index
 
     @cached_property
-    def _places_in_order(self) -> dict[Operation, int]:
+    def _all_indices(self) -> dict[Operation, int]:
         root = next(iter(self._index_of))
         return {operation: index for index, operation in enumerate(walk(root))}
 
 
 class _BareDescriber(_Describer):
-    """Leaves out what takes most of the time: see `describe_bare`."""
+    """Describer without the expensive fields; see `describe_bare`."""
 
     def __init__(self, parser: MlirParser, number_of: Callable[[Operation], int]) -> None:
         super().__init__(parser, "", [], [])
@@ -346,7 +348,7 @@ class _BareDescriber(_Describer):
     def _position(self, index: int, name: str) -> tuple[Integer, Integer]:
         return UNKNOWN, UNKNOWN
 
-    def _computed(self, operation: Operation, name: str, results: tuple[str, ...]) -> _Computed:
+    def _computation(self, operation: Operation, name: str, results: tuple[str, ...]) -> _Computation:
         return {"signature": self._number_of(operation), "constant": UNKNOWN, "splat": "", "direction": "", "cases": ()}
 
 
@@ -358,17 +360,17 @@ def _symbol(operation: Operation) -> str:
 
 
 def _is_fixed(operation: Operation) -> bool:
-    """Whether an operation is a global that always has the value written with it; a parameter's is elsewhere."""
+    """Whether an operation is a global that never changes from the initial value in the text (unlike a parameter)."""
     attributes = operation.attributes
     if operation.name not in _VALUE_OF_GLOBAL or "is_mutable" in attributes:
         return False
     value = _VALUE_OF_GLOBAL[operation.name]
-    return value in attributes and isinstance(attributes[value], _WRITTEN)
+    return value in attributes and isinstance(attributes[value], _LITERALS)
 
 
 _VALUE_OF_GLOBAL = {"util.global": "initial_value", "ml_program.global": "value"}
-"""The attribute that has the first value of a global."""
-_WRITTEN = (ir.DenseElementsAttr, ir.DenseResourceElementsAttr, ir.FloatAttr, ir.IntegerAttr)
+"""The attribute with the initial value of a global."""
+_LITERALS = (ir.DenseElementsAttr, ir.DenseResourceElementsAttr, ir.FloatAttr, ir.IntegerAttr)
 
 
 def _arguments(function: Operation) -> tuple[SourceArgument, ...]:

@@ -1,4 +1,4 @@
-"""The model as written, as records: operations, values, and signatures of equal computations."""
+"""The model as written, as records: operations, values, and signatures that identify equal computations."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from tracemap.units import UNKNOWN, Integer, Text
 
 # ---- signatures
 #
-# What an operation computes from its operands, as a number: equal for operations that compute the same.
+# Signatures: numbers that are equal for operations that compute the same from equal operands.
 
 
 _PRODUCT, _PLAIN_PRODUCT = "stablehlo.dot_general", "stablehlo.dot"
 _DIMENSIONS = "dot_dimension_numbers"
 _PLAIN_NAMES = {"torch.aten.mm": "torch.aten.matmul"}
-"""Ops that are a special case of another one, which computes the same from the same operands."""
+"""Ops that compute the same as another, more general op on the same operands."""
 
 
 class Signatures:
-    """Numbers the operations of one model, in pre-order.
+    """Assigns signatures to the operations of a model, in pre-order.
 
-    `index_of`: the operations met so far, each with its place in pre-order; whoever walks the model lets it grow.
+    `index_of`: pre-order indices of the operations visited so far; the caller adds to it while traversing the model.
     """
 
     def __init__(self, parser: MlirParser, index_of: Mapping[Operation, int]) -> None:
@@ -33,30 +33,30 @@ class Signatures:
         self._number_of: dict[Hashable, int] = {}
 
     def of(self, operation: Operation, name: str, results: tuple[str, ...]) -> int:
-        """The number of an operation by its name, attributes, types of results, and what stands in its regions."""
-        written = _PLAIN_NAMES.get(name, name)
+        """The signature of an operation, from its name, attributes, result types and regions."""
+        general_name = _PLAIN_NAMES.get(name, name)
         attributes = self._attributes(operation)
         if name == _PRODUCT and _is_plain(operation):
-            written, attributes = _PLAIN_PRODUCT, self._attributes(operation, without=_DIMENSIONS)
-        content = (written, attributes, results, self._regions(operation))
+            general_name, attributes = _PLAIN_PRODUCT, self._attributes(operation, without=_DIMENSIONS)
+        content = (general_name, attributes, results, self._regions(operation))
         return self._number_of.setdefault(content, len(self._number_of))
 
     def _attributes(self, operation: Operation, without: str = "") -> Hashable:
         attributes = operation.attributes
         try:
             return tuple([(name, attributes[name]) for name in attributes if name != without])
-        except TypeError:  # the bindings cannot hand out attributes that are locations: like no other
+        except TypeError:  # the bindings do not support location attributes: make the signature unique
             return len(self._index_of)
 
     def _regions(self, operation: Operation) -> Hashable:
-        """What stands in an operation's regions: names, attributes, types, and where values come from within it."""
+        """Content of an operation's regions: names, attributes, types and data flow."""
         if not len(operation.regions):
             return ()
-        # Values defined inside go by their number there, so that equal regions at two places are equal.
+        # Inner values are numbered within the region, so that equal regions compare equal.
         _, *inside = walk(operation)
-        number_of = {each: number for number, each in enumerate(inside)}
+        number_of = {op: number for number, op in enumerate(inside)}
 
-        def defined(value: Value) -> Hashable:
+        def definition(value: Value) -> Hashable:
             if hasattr(value, "arg_number"):
                 return ("argument", value.arg_number, number_of.get(value.owner.owner.operation, -1))
             owner = value.owner.operation
@@ -66,19 +66,19 @@ class Signatures:
 
         return tuple(
             (
-                each.name,
-                self._attributes(each),
-                tuple(map(defined, each.operands)),
-                tuple([self._parser.text_of(result.type) for result in each.results]),
+                op.name,
+                self._attributes(op),
+                tuple(map(definition, op.operands)),
+                tuple([self._parser.text_of(result.type) for result in op.results]),
             )
-            for each in inside
+            for op in inside
         )
 
 
 def _is_plain(product: Operation) -> bool:
-    """Whether a product of StableHLO sums over the last dimension of one operand and the first of the other.
+    """Whether a StableHLO product contracts the last dimension of its first operand with the first of its second.
 
-    Then it is the product that StableHLO has an op of its own for.
+    Then `stablehlo.dot` computes the same.
     """
     last = len(shape_of(str(product.operands[0].type)).extents) - 1
     dimensions = str(product.attributes[_DIMENSIONS])
@@ -87,10 +87,10 @@ def _is_plain(product: Operation) -> bool:
 
 # ---- source
 #
-# The model as the user wrote it, as records: its operations, which of them are ops and which parts, where they stand.
+# The model as the user wrote it, as records: its operations with their positions in the text.
 #
-# An *op* is an operation that stands for itself. In the regions of ops that are no control flow stand their *parts*.
-# `tracemap.ir.reading` makes these records.
+# An *op* is an operation of its own. Operations in the regions of an op that is not control flow are its *parts*.
+# `tracemap.ir.reading` creates these records.
 
 
 CONTROL_FLOW = frozenset(
@@ -106,23 +106,23 @@ CONTROL_FLOW = frozenset(
     util.initializer
     """.split()
 )
-"""Operations whose regions hold ops of their own right; in any other operation's region stand its parts."""
+"""Operations whose regions contain ops. The regions of all other operations contain their parts."""
 
 BRANCHES = frozenset({"cf.br", "cf.cond_br", "cf.switch"})
-"""Operations that go on in another block of their region."""
+"""Operations that branch to another block of their region."""
 
 FUNCTIONS = frozenset({"func.func", "util.func", "ml_program.func"})
 
 TEXT_FILE = "-"
-"""The file name in locations that the parser makes for text that it is handed without a name."""
+"""The file name in locations that the parser creates for text without a file name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """Where a value is defined: as result `number` of the operation `maker`, or as argument `number` of its region.
+    """Definition of a value: result `number` of the operation `maker`, or argument `number` of its region.
 
-    Arguments of functions are arguments of the function operation. Those of the blocks that branches lead to are
-    counted on from those of the blocks before.
+    Arguments of a function belong to the function operation. Block arguments are numbered continuously over the blocks
+    of a region.
     """
 
     maker: int
@@ -132,20 +132,27 @@ class Definition:
 
 @dataclass(frozen=True, slots=True)
 class SourceOperation:
-    """One operation of the parsed module, op or part.
+    """An operation of the parsed module, either an op or a part of an op.
 
-    `index`: its pre-order place over all operations; `owner`: the index of the op whose part it is (its own index for
-    ops); `parent`: the index of the operation in whose region it stands, -1 for the module; `function`: the symbol of
-    the enclosing function; `parsed_location`: as the parser gave it; `made_up`: it
-    is no word of the model, only the parser's own place in its text; `line`, `column`: of its name in the text;
-    `operands`: where each is defined; `results`: the printed types of its results;
-    `symbol`: the name it defines, or the one it refers to: the callee of a call, the global of a load;
-    `signature`: equal for operations that compute the same from equal operands; `block`: the number of the block that
-    it stands in, unique in the model; `constant`: the whole number that a constant consists of; `splat`: the
-    number that all elements of a constant tensor are, with its type, as MLIR prints it; `direction`: how it compares
-    (EQ, NE, LT, LE, GT, GE); `cases`: of a switch the numbers that its arms are for, behind the first one, which is for
-    all others; `successors`: of a branch between blocks the places of those that it leads to, among the blocks of their
-    region.
+    Attributes:
+        index: pre-order index over all operations.
+        owner: index of the op that it is a part of; its own index for ops.
+        parent: index of the enclosing operation, -1 for the module.
+        function: symbol of the enclosing function.
+        parsed_location: location as parsed.
+        made_up: the location does not come from the model; the parser inserted its own position in the text.
+        line: line of the operation's name in the text.
+        column: column of the operation's name in the text.
+        operands: definitions of the operands.
+        results: printed types of the results.
+        symbol: the symbol it defines or refers to, such as the callee of a call or the global of a load.
+        signature: equal for operations that compute the same from equal operands.
+        block: number of the enclosing block, unique in the model.
+        constant: value of an integer constant.
+        splat: common value of all elements of a constant tensor, with its type, as MLIR prints it.
+        direction: comparison direction (EQ, NE, LT, LE, GT, GE).
+        cases: case values of a switch. The first arm, the default, has none.
+        successors: for branches, the indices of the target blocks in their region.
     """
 
     index: int
@@ -175,13 +182,13 @@ class SourceOperation:
 
     @property
     def location(self) -> Location:
-        """What the model says of where it comes from; unknown where the parser made it up, for want of one."""
+        """The location that the model gives; unknown if the parser inserted its own."""
         return UNKNOWN_LOCATION if self.made_up else self.parsed_location
 
 
 @dataclass(frozen=True, slots=True)
 class SourceArgument:
-    """An argument of a function: whether its value decides how often a loop runs."""
+    """An argument of a function; `loop_bound`: its value decides the trip count of a loop."""
 
     type: str
     loop_bound: bool
@@ -189,10 +196,10 @@ class SourceArgument:
 
 @dataclass(frozen=True, slots=True)
 class SourceModel:
-    """The model: its name, text, operations in pre-order, and its functions' arguments by symbol.
+    """The model: its name, text, operations in pre-order, and function arguments by symbol.
 
-    `private`: the functions that only the module itself can call; `fixed`: the globals that always have the value that
-    is written with them; `positions_known`: whether lines and columns are those of the operations' names in the text.
+    `private`: functions that only the module itself can call; `fixed`: globals that never change from their initial
+    value in the text; `positions_known`: whether operations have lines and columns.
     """
 
     name: str
@@ -204,7 +211,7 @@ class SourceModel:
     positions_known: bool
 
     def type_of(self, value: Definition) -> str:
-        """The type of a value as it is printed; "" for an argument of a region, or of a block that branches lead to."""
+        """The printed type of a value; "" for arguments of regions and of blocks other than a function's first."""
         maker = self.operations[value.maker]
         if not value.argument:
             return maker.results[value.number]

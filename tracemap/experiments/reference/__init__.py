@@ -1,1 +1,1 @@
-"""What a kernel should compute, found by numpy from the kernel's IR before code generation."""
+"""Numpy reference for kernels, evaluated from their IR before code generation."""

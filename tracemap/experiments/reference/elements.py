@@ -1,4 +1,4 @@
-"""Elements of tensors in memory and in the reference, small floats too."""
+"""Element types: their storage in memory, and their representation in the reference."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 # ---- small floats
 #
-# Floats of eight bits: all values of OCP's 8-bit and microscaling formats, and of AMD's FNUZ types.
+# 8-bit floats: OCP's 8-bit and microscaling formats, and AMD's FNUZ types.
 #
-# A type has a sign, some bits of exponent and some of mantissa. `fn` types have no infinity, and of `fnuz` types the
-# only NaN is what would be the negative zero.
+# A type has a sign bit, exponent bits and mantissa bits. `fn` types have no infinity. The only NaN of `fnuz` types has
+# the code of negative zero.
 
 
 @dataclass(frozen=True, slots=True)
 class _Format:
-    """`bias`: of the exponent; `special`: the codes, without a sign, from which on there is no finite number."""
+    """`mantissa`: mantissa bits; `bias`: exponent bias; `special`: first code without sign that is not finite."""
 
     mantissa: int
     bias: int
@@ -40,13 +40,13 @@ SCALE: Final = "f8E8M0FNU"
 """A power of two, without sign or mantissa."""
 _SCALE_BIAS, _NAN_SCALE = 127, 255
 
-SMALL_EPSILON: Final = {**{name: 2.0**-each.mantissa for name, each in _FORMATS.items()}, SCALE: 1.0}
-"""The distance of 1 to the next larger number, by type."""
+SMALL_EPSILON: Final = {**{name: 2.0**-layout.mantissa for name, layout in _FORMATS.items()}, SCALE: 1.0}
+"""Distance of 1 to the next larger number, by type."""
 
 
 @cache
 def values_of(element: str) -> npt.NDArray[np.float64]:
-    """The number of each of the 256 codes of a type. Shape: (256,)."""
+    """The values of all 256 codes of a type. Shape: (256,)."""
     import numpy as np
 
     codes = np.arange(256)
@@ -66,37 +66,37 @@ def values_of(element: str) -> npt.NDArray[np.float64]:
 
 
 def nearest_codes(values: Any, element: str) -> npt.NDArray[np.uint8]:  # noqa: ANN401 - a numpy array or a number
-    """The codes of the nearest numbers of a type, to even where two are as near.
+    """The codes of the nearest numbers of a type; ties to even.
 
     Raises:
-        OverflowError: a number is larger than all of the type, for which not all programs have the same result; or the
-            type has no sign, and the number is none of its own.
+        OverflowError: a number exceeds the range of the type, so that results differ between implementations; or a
+            number is not representable as `SCALE`.
     """
     import numpy as np
 
-    wanted, table = np.asarray(values, np.float64), values_of(element)
+    numbers, table = np.asarray(values, np.float64), values_of(element)
     codes = np.flatnonzero(np.isfinite(table) & (np.arange(256) < 0x80 if element != SCALE else True))
-    sizes, finite = table[codes], np.nan_to_num(np.abs(wanted))
+    sizes, finite = table[codes], np.nan_to_num(np.abs(numbers))
     above = np.clip(np.searchsorted(sizes, finite), 1, len(sizes) - 1)
     lower, upper = sizes[above - 1], sizes[above]
     is_upper = (finite - lower > upper - finite) | ((finite - lower == upper - finite) & (codes[above] % 2 == 0))
-    found = np.where(is_upper, codes[above], codes[above - 1])
-    if np.any(finite > sizes[-1]) or (element == SCALE and np.any(table[found] != wanted)):
-        raise OverflowError(f"a number that {element} does not have")
+    nearest = np.where(is_upper, codes[above], codes[above - 1])
+    if np.any(finite > sizes[-1]) or (element == SCALE and np.any(table[nearest] != numbers)):
+        raise OverflowError(f"a number that {element} cannot represent")
     if element == SCALE:
-        return found.astype(np.uint8)
-    is_negative = np.signbit(wanted) & ~((found == 0) & _FORMATS[element].unsigned_zero)
+        return nearest.astype(np.uint8)
+    is_negative = np.signbit(numbers) & ~((nearest == 0) & _FORMATS[element].unsigned_zero)
     nan = 0x80 if _FORMATS[element].unsigned_zero else 0x7F
-    return np.where(np.isnan(wanted), nan, found | np.where(is_negative, 0x80, 0)).astype(np.uint8)
+    return np.where(np.isnan(numbers), nan, nearest | np.where(is_negative, 0x80, 0)).astype(np.uint8)
 
 
 # ---- elements
 #
-# Elements of tensors: how they lie in memory, and what they are while a reference is computed.
+# Storage of elements in memory, and their representation during the evaluation of a reference.
 #
-# Floats are computed in double precision, whatever their type, so that a reference has no rounding of its own worth
-# speaking of; they are rounded where the kernel's IR rounds (`arith.truncf`) and where they are stored. Integers are
-# computed in their own width and wrap around as the kernel's do.
+# Floats of all types are computed in double precision, so the reference's own rounding is negligible. They are rounded
+# where the kernel's IR rounds (`arith.truncf`) and where they are stored. Integers are computed in their own width and
+# wrap around as in the kernel.
 
 
 Array = Any
@@ -104,20 +104,20 @@ Array = Any
 
 
 class NotEvaluated(ValueError):
-    """Part of a kernel that has no reference here; the message says what it is."""
+    """Part of a kernel without a reference; the message names it."""
 
 
 UNDEFINED: Final = "undefined: "
-"""Begins the message of a `NotEvaluated` that says that made-up numbers lead to no one result, whoever computes it."""
+"""Prefix of `NotEvaluated` messages for random inputs on which the kernel has no unique result."""
 OWN_CODE: Final = "it calls code of the model's own: "
-"""Begins the message of one that says that a part of the kernel is no IR: it is the same however that is compiled."""
+"""Prefix of `NotEvaluated` messages for kernels that call external code, which every compilation shares."""
 
 SURPRISES: Final = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, MemoryError)
-"""How a reference can end that meets what nobody thought of; it costs this kernel's verification, no other's."""
+"""Errors of a reference on unforeseen input. They prevent the verification of one kernel only."""
 
 
 def not_computed(error: Exception) -> str:
-    """Why a kernel has no reference, one of `SURPRISES`."""
+    """Why a kernel has no reference, as text; `error` is one of `SURPRISES`."""
     if isinstance(error, NotEvaluated):
         return str(error)
     return f"its reference cannot be computed: {type(error).__name__}: {error}"
@@ -126,26 +126,26 @@ def not_computed(error: Exception) -> str:
 _STORED: Final = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "uint16", "i1": "uint8"}
 _STORED_INTEGER = re.compile(r"i(8|16|32|64)")
 EPSILON: Final = {"f64": 2.0**-52, "f32": 2.0**-23, "f16": 2.0**-10, "bf16": 2.0**-7, **SMALL_EPSILON}
-"""The distance of 1 to the next larger number, by type (IEEE 754-2019, table 3.5; bfloat16 keeps 8 bits)."""
+"""Distance of 1 to the next larger number, by type (IEEE 754-2019, table 3.5; bfloat16 keeps 8 bits)."""
 
 _PACKED: Final = {"i2": 2, "i4": 4, "f4E2M1FN": 4}
-"""Elements of which several lie in a byte, and their bits; odd widths have a byte each."""
+"""Sub-byte types and their bits; odd widths take a whole byte."""
 
 
 def stored_bits(element: str) -> int:
-    """How many bits of memory an element takes.
+    """Bits of memory per element.
 
     Raises:
-        NotEvaluated: that is not known here.
+        NotEvaluated: the type is not supported.
     """
     return _PACKED.get(element) or 8 * stored_type(element).itemsize
 
 
 def stored_type(element: str) -> np.dtype[Any]:
-    """How an element lies in memory; of bfloat16 the bits.
+    """Type of an element in memory; unsigned integers for bfloat16 and small floats.
 
     Raises:
-        NotEvaluated: elements of this type are not computed with.
+        NotEvaluated: the type is not supported.
     """
     import numpy as np
 
@@ -157,7 +157,7 @@ def stored_type(element: str) -> np.dtype[Any]:
 
 
 def computed_type(element: str) -> np.dtype[Any]:
-    """What an element is while it is computed with."""
+    """Type of an element during evaluation."""
     import numpy as np
 
     if element in EPSILON:
@@ -168,7 +168,7 @@ def computed_type(element: str) -> np.dtype[Any]:
 
 
 def from_memory(stored: npt.NDArray[Any], element: str) -> npt.NDArray[Any]:
-    """A copy of elements in memory, to compute with."""
+    """Convert stored elements to their type during evaluation; returns a copy."""
     import numpy as np
 
     if element in SMALL_EPSILON:
@@ -180,7 +180,7 @@ def from_memory(stored: npt.NDArray[Any], element: str) -> npt.NDArray[Any]:
 
 
 def to_memory(values: Array, element: str) -> npt.NDArray[Any]:
-    """Elements as they lie in memory, rounded to the nearest."""
+    """Convert elements to their type in memory, rounded to nearest."""
     import numpy as np
 
     if element in SMALL_EPSILON:
@@ -192,7 +192,7 @@ def to_memory(values: Array, element: str) -> npt.NDArray[Any]:
 
 
 def rounded(values: Array, element: str) -> Array:
-    """Floats rounded to a narrower type, still to compute with."""
+    """Round floats to a narrower type; the result has the type of evaluation."""
     import numpy as np
 
     if element in SMALL_EPSILON:
@@ -211,7 +211,7 @@ def _small_codes(values: Array, element: str) -> npt.NDArray[Any]:
 
 
 def _bfloat_bits(values: Array) -> npt.NDArray[Any]:
-    """The upper half of a float32, rounded to nearest, ties to even; a NaN stays one."""
+    """The upper half of a float32, rounded to nearest, ties to even; NaN stays NaN."""
     import numpy as np
 
     with np.errstate(all="ignore"):

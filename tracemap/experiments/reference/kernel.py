@@ -1,7 +1,7 @@
-"""A kernel as its IR before code generation has it: what it reads, what it writes, and what it computes.
+"""Reference of a whole kernel, from its IR before code generation: its memory accesses and its results.
 
-The function of a kernel loads tensors from its bindings, works on them with structured operations, and stores tensors.
-It is followed operation by operation, on whole tensors.
+A kernel's function loads tensors from its bindings, computes with structured operations, and stores tensors. The
+reference evaluates it operation by operation, on whole tensors.
 """
 
 from __future__ import annotations
@@ -35,11 +35,12 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """How exact a kernel's floats can be.
+    """Accuracy of a kernel's floats; without floats both numbers are 0.
 
-    `epsilon`: the distance of 1 to the next number of the coarsest type that it computes with or stores; `sums`: that
-    of what sums are kept in, times the root of how many numbers go into one, the largest of them. Without floats both
-    are 0. `approximated`: it has functions that code generation approximates.
+    Attributes:
+        epsilon: distance of 1 to the next number, of the coarsest type that the kernel computes with or stores.
+        sums: the largest product of an accumulator's epsilon and the square root of the number of its terms.
+        approximated: the kernel contains functions that code generation approximates.
     """
 
     epsilon: float
@@ -49,7 +50,7 @@ class Precision:
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """What a reference stored, in order, and how exact it is."""
+    """Views that a reference stored, in order, and the accuracy of the results."""
 
     stored: tuple[View, ...]
     precision: Precision
@@ -59,13 +60,13 @@ _NOT_APPROXIMATED: Final = {
     *("math.absf", "math.absi", "math.ceil", "math.floor", "math.trunc", "math.round", "math.roundeven"),
     *("math.sqrt", "math.copysign", "math.fma", "math.isnan", "math.isinf", "math.isfinite"),
 }
-"""Functions that processors compute exactly, or rounded once."""
+"""Functions that processors compute exactly, or with a single rounding."""
 _EXACT: Final = {"arith.constant", "arith.extf", "arith.select"}
-"""Operations on floats that round nothing."""
+"""Operations on floats without rounding."""
 _SEGMENTS: Final = "operandSegmentSizes"
 _CALL: Final = "func.call"
 _METADATA: Final = "iree_codegen.extract_strided_metadata"
-"""What tells of a view where it begins and how it lies."""
+"""Operation that returns the offset and strides of a view."""
 
 
 class KernelFunction:
@@ -77,23 +78,24 @@ class KernelFunction:
         self._blobs = blobs
 
     def accesses(self) -> tuple[Access, ...]:
-        """What the kernel may load and store, in the order of its text; needs no memory.
+        """All possible memory accesses of the kernel, in program order.
 
         Raises:
-            NotEvaluated: it does something that is not known here.
+            NotEvaluated: the kernel contains an unsupported operation.
         """
         return tuple(_access(value, view) for value, view in self._without_memory().views())
 
     def numbers(self) -> Callable[[Value], Any]:
-        """What tells of a value in the kernel which number it is, or which view of memory.
+        """A function that maps a value of the kernel to its number or its view of memory.
 
         Raises:
-            NotEvaluated: it does something that is not known here; so does what is returned, of another value.
+            NotEvaluated: the kernel contains an unsupported operation. The returned function raises it for values that
+                are neither numbers nor views.
         """
         return self._without_memory().of
 
     def _without_memory(self) -> _State:
-        """The function followed as far as it needs no memory."""
+        """Evaluate all operations that need no memory: addresses and scalars."""
         state = _State(self._constants, None, self._blobs)
         for operation in nested(self._function):
             if operation.name in ADDRESSES or (operation.name.startswith(OF_ADDRESSES) and _of_numbers(operation)):
@@ -101,39 +103,39 @@ class KernelFunction:
         return state
 
     def run(self, memory: Memory) -> Computed:
-        """Change a memory as the kernel should.
+        """Apply the kernel to a memory.
 
         Raises:
-            NotEvaluated: it does something that has no reference.
+            NotEvaluated: the kernel contains an unsupported operation.
         """
         state = _State(self._constants, memory, self._blobs)
-        called = [symbol_path(each.attributes["callee"])[0] for each in walk(self._function) if each.name == _CALL]
-        if called:
-            raise NotEvaluated(f"{OWN_CODE}{', '.join(dict.fromkeys(called))}")
+        callees = [symbol_path(op.attributes["callee"])[0] for op in walk(self._function) if op.name == _CALL]
+        if callees:
+            raise NotEvaluated(f"{OWN_CODE}{', '.join(dict.fromkeys(callees))}")
         for operation in nested(self._function):
             state.step(operation)
         return Computed(tuple(state.stored), self._precision(state))
 
     def _precision(self, state: _State) -> Precision:
-        """How exact the results can be."""
+        """Accuracy of the results."""
         elements = {view.element for view in state.stored}
         for operation in walk(self._function):
             if operation.name.startswith(("arith.", "math.")) and operation.name not in _EXACT:
                 elements |= {str(result.type) for result in operation.results}
-        sums = [(EPSILON.get(each.element, 0.0) * math.sqrt(each.length)) for each in state.reductions]
-        epsilon = max((EPSILON[each] for each in elements if each in EPSILON), default=0.0)
+        sums = [EPSILON.get(reduction.element, 0.0) * math.sqrt(reduction.length) for reduction in state.reductions]
+        epsilon = max((EPSILON[element] for element in elements if element in EPSILON), default=0.0)
         approximated = any(name.startswith("math.") and name not in _NOT_APPROXIMATED for name in self.names())
         return Precision(epsilon, max(sums, default=0.0), approximated)
 
     def names(self) -> frozenset[str]:
-        """The names of its operations."""
+        """The names of the kernel's operations."""
         return frozenset(operation.name for operation in walk(self._function))
 
     @property
     def has_truth_values(self) -> bool:
-        """Whether bytes that it loads are truth values."""
-        narrowed = (each for each in walk(self._function) if each.name == "arith.trunci")
-        return any(str(each.results[0].type) == "i1" for each in narrowed)
+        """Whether the kernel loads bytes as booleans."""
+        narrowed = (op for op in walk(self._function) if op.name == "arith.trunci")
+        return any(str(op.results[0].type) == "i1" for op in narrowed)
 
 
 def _of_numbers(operation: Operation) -> bool:
@@ -141,15 +143,15 @@ def _of_numbers(operation: Operation) -> bool:
 
 
 def _access(value: Value, view: View) -> Access:
-    """How a view of a binding is used, through views of it as well."""
+    """Whether a view of a binding is loaded or stored, directly or through views derived from it."""
     loaded = stored = False
-    waiting = [value]
-    while waiting:
-        for use in waiting.pop().uses:
+    worklist = [value]
+    while worklist:
+        for use in worklist.pop().uses:
             owner = use.owner.operation
             if owner.name in ADDRESSES or owner.name == _METADATA:
-                waiting += list(owner.results)
-            elif owner.name == _CALL:  # what is called may do anything with it
+                worklist += list(owner.results)
+            elif owner.name == _CALL:  # the callee may load and store
                 loaded = stored = True
             elif owner.name in (STORE, "iree_linalg_ext.map_store") and use.operand_number == 1:
                 stored = True
@@ -163,13 +165,13 @@ def _is_output(operation: Operation, number: int) -> bool:
     """Whether a structured operation on memory writes to an operand."""
     if not operation.name.startswith("linalg.") or operation.results:
         return False
-    # Of what does not say where its outputs begin, such as an unpacking, the second operand is the output.
+    # Operations without operand segments, such as `linalg.unpack`, have the output as second operand.
     inputs = int(operation.attributes[_SEGMENTS][0]) if _SEGMENTS in operation.attributes else 1
     return number >= inputs
 
 
 def _is_overwritten(operation: Operation, number: int) -> bool:
-    """Whether it writes to an operand without a look at what is there."""
+    """Whether a structured operation on memory writes to an operand without reading it."""
     if not _is_output(operation, number):
         return False
     if not len(operation.regions):
@@ -179,7 +181,7 @@ def _is_overwritten(operation: Operation, number: int) -> bool:
 
 
 class _State:
-    """What the values of a function are, as far as it has been followed."""
+    """The values of a function during its evaluation."""
 
     def __init__(self, constants: Sequence[int], memory: Memory | None, blobs: Blobs) -> None:
         self._constants = constants
@@ -190,18 +192,18 @@ class _State:
         self.stored: list[View] = []
 
     def views(self) -> list[tuple[Value, View]]:
-        """The views of bindings that were made, in order."""
-        made = (each for each in self._known.items() if isinstance(each[1], View))
-        return [(value, view) for value, view in made if value.owner.name == "hal.interface.binding.subspan"]
+        """The views of whole bindings, in order of creation."""
+        views = ((value, view) for value, view in self._known.items() if isinstance(view, View))
+        return [(value, view) for value, view in views if value.owner.name == "hal.interface.binding.subspan"]
 
     def of(self, value: Value) -> Any:  # noqa: ANN401 - a view, a tensor or a number
-        """What a value is."""
+        """The view, tensor or number of a value."""
         if value not in self._known:
-            raise NotEvaluated("a value from outside of the kernel has no reference")
+            raise NotEvaluated("a value from outside the kernel has no reference")
         return self._known[value]
 
     def step(self, operation: Operation) -> None:
-        """Follow one operation."""
+        """Evaluate an operation."""
         name = operation.name
         handle = HANDLERS.get(name) or PACKING.get(name) or EXTENSIONS.get(name)
         if handle is not None:
@@ -209,27 +211,27 @@ class _State:
         elif name.startswith("linalg."):
             results = self._structured(operation)
         else:
-            made = evaluate(operation, [self.of(each) for each in operation.operands])
-            results = list(made) if isinstance(made, tuple) else [made]
+            result = evaluate(operation, [self.of(operand) for operand in operation.operands])
+            results = list(result) if isinstance(result, tuple) else [result]
         self._known.update(zip(operation.results, results, strict=True))
 
     def _structured(self, operation: Operation) -> list[Array]:
         if _SEGMENTS not in operation.attributes:
             raise NotEvaluated(f"{operation.name} has no reference")
         sizes = [int(size) for size in operation.attributes[_SEGMENTS]]
-        operands = [self.of(each) for each in operation.operands]
-        values = [self.loaded(each) for each in operands]
+        operands = [self.of(operand) for operand in operation.operands]
+        values = [self.loaded(operand) for operand in operands]
         results, reductions = evaluate_structured(operation, values[: sizes[0]], values[sizes[0] :], self.of)
         self.reductions += reductions
         for result, target in zip(results, operands[sizes[0] :], strict=True):
-            if isinstance(target, View):  # it works on memory, and has no results
+            if isinstance(target, View):  # an operation on memory has no results
                 self.store(result, target)
         return results[: len(operation.results)]
 
-    # What the handlers need.
+    # The interface of `tensors.State`, used by the handlers.
 
     def blob(self, attribute: object) -> bytes:
-        """The data of a constant that is kept beside the operations."""
+        """The data of a constant that is stored outside the operations (a resource blob)."""
         return self._blobs.of(attribute)
 
     def constant(self, ordinal: int) -> int:
@@ -237,12 +239,12 @@ class _State:
         return self._constants[ordinal]
 
     def load(self, view: View) -> npt.NDArray[Any]:
-        """A copy of elements in memory, to compute with."""
+        """A copy of the elements of a view, in the type of evaluation."""
         assert self._memory is not None
         return from_memory(view.of(self._memory), view.element)
 
     def loaded(self, value: Any) -> Array:  # noqa: ANN401 - a view, a tensor or a number
-        """A tensor or a number, of a view the elements."""
+        """A tensor or number; for a view, its elements."""
         return self.load(value) if isinstance(value, View) else value
 
     def store(self, values: Array, view: View) -> None:

@@ -1,4 +1,4 @@
-"""Scalar operations and bodies, computed on whole arrays."""
+"""Reference for scalar operations and bodies, vectorized over arrays."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 
 # ---- scalars
 #
-# Operations on single numbers (`arith`, `math`), each on whole arrays at once.
+# Scalar operations (`arith`, `math`), computed on whole arrays at once.
 #
-# Semantics are those of MLIR's documentation of the two dialects (https://mlir.llvm.org/docs/Dialects/ArithOps/ and
-# …/MathOps/). What is undefined there, as a division by zero, has any result.
+# Semantics follow MLIR's documentation of the two dialects (https://mlir.llvm.org/docs/Dialects/ArithOps/ and
+# …/MathOps/). Undefined cases, such as a division by zero, have an arbitrary result.
 
 
 Compute = Callable[..., Array]
 
 
 def evaluate(operation: Operation, inputs: list[Array]) -> Array:
-    """The results of an operation on numbers; of several results a tuple.
+    """The result of a scalar operation; a tuple for several results.
 
     Raises:
-        NotEvaluated: it is none that is known.
+        NotEvaluated: the operation is not supported.
     """
     import numpy as np
 
@@ -38,27 +38,27 @@ def evaluate(operation: Operation, inputs: list[Array]) -> Array:
     with np.errstate(all="ignore"):
         if special is not None:
             return special(operation, inputs)
-        compute = (_of_truth() if _is_truth(inputs) else _plain()).get(operation.name)
+        compute = (_boolean_operations() if _are_boolean(inputs) else _plain_operations()).get(operation.name)
         if compute is None:
             raise NotEvaluated(f"{operation.name} has no reference")
         return compute(*inputs)
 
 
-def _is_truth(inputs: list[Array]) -> bool:
-    """Whether an operation is on truth values only: numbers of one bit, of which the one is -1 where it has a sign."""
+def _are_boolean(inputs: list[Array]) -> bool:
+    """Whether all operands are i1, whose set bit means -1 in signed operations."""
     import numpy as np
 
-    return bool(inputs) and all(np.asarray(each).dtype == np.bool_ for each in inputs)
+    return bool(inputs) and all(np.asarray(value).dtype == np.bool_ for value in inputs)
 
 
 @cache
-def _of_truth() -> Mapping[str, Compute]:
-    """What numbers of one bit add up to, and which is the larger."""
+def _boolean_operations() -> Mapping[str, Compute]:
+    """Arithmetic and order of 1-bit integers."""
     import numpy as np
 
     same = "arith.andi arith.ori arith.xori arith.maxui arith.minui arith.select util.optimization_barrier".split()
     return {
-        **{name: _plain()[name] for name in same},
+        **{name: _plain_operations()[name] for name in same},
         **dict.fromkeys(("arith.addi", "arith.subi"), np.logical_xor),
         **dict.fromkeys(("arith.muli", "arith.maxsi"), np.logical_and),
         "arith.minsi": np.logical_or,
@@ -66,8 +66,8 @@ def _of_truth() -> Mapping[str, Compute]:
 
 
 @cache
-def _plain() -> Mapping[str, Compute]:
-    """What depends on nothing but the operands."""
+def _plain_operations() -> Mapping[str, Compute]:
+    """Operations that depend on their operands only, not on attributes."""
     return {**_arithmetic(), **_functions()}
 
 
@@ -115,7 +115,7 @@ def _arithmetic() -> Mapping[str, Compute]:
 
 
 def _functions() -> Mapping[str, Compute]:
-    """Functions of floats, that have numpy's names for the most part."""
+    """Functions on floats; most have the same name in numpy."""
     import numpy as np
 
     erf = np.frompyfunc(math.erf, 1, 1)
@@ -135,7 +135,7 @@ def _functions() -> Mapping[str, Compute]:
 
 
 def unsigned(value: Array) -> Array:
-    """Integers without their sign, of the same width; truth values as they are."""
+    """Reinterpret integers as unsigned of the same width; booleans are unchanged."""
     import numpy as np
 
     array = np.asarray(value)
@@ -155,23 +155,23 @@ def _not_zero(value: Array) -> Array:
     return np.where(array == 0, array.dtype.type(1), array)
 
 
-def _quotient(one: Array, other: Array) -> Array:
-    """Rounded towards zero."""
+def _quotient(dividend: Array, divisor: Array) -> Array:
+    """Quotient rounded towards zero."""
     import numpy as np
 
-    other = _not_zero(other)
-    down = one // other
-    return np.where((down * other != one) & ((one < 0) != (other < 0)), down + 1, down)
+    divisor = _not_zero(divisor)
+    down = dividend // divisor
+    return np.where((down * divisor != dividend) & ((dividend < 0) != (divisor < 0)), down + 1, down)
 
 
-def _ceiling_unsigned(one: Array, other: Array) -> Array:
-    """Rounded up."""
-    dividend, divisor = unsigned(one), _not_zero(unsigned(other))
-    return _as(dividend // divisor + (dividend % divisor != 0), one)
+def _ceiling_unsigned(left: Array, right: Array) -> Array:
+    """Unsigned quotient rounded up."""
+    dividend, divisor = unsigned(left), _not_zero(unsigned(right))
+    return _as(dividend // divisor + (dividend % divisor != 0), left)
 
 
 def _shifted(shift: Compute, value: Array, by: Array) -> Array:
-    """Shifts by the width or more have no result in MLIR; numpy would take the width's remainder or worse."""
+    """Shift with clamped distance: larger distances are undefined in MLIR, and numpy would reduce them modulo width."""
     import numpy as np
 
     bits = np.asarray(value).dtype.itemsize * 8
@@ -182,18 +182,18 @@ _ORDER: tuple[str, ...] = ("equal", "greater", "greater_equal", "less", "less_eq
 
 
 def _compare_floats(operation: Operation, inputs: list[Array]) -> Array:
-    """`arith.cmpf`: predicates 1 to 6 are ordered, 8 to 13 unordered; 0, 7, 14, 15: no, ordered, unordered, yes."""
+    """`arith.cmpf`. Predicates 1 to 6 are ordered, 8 to 13 unordered; 0, 7, 14, 15: false, ord, uno, true."""
     import numpy as np
 
     predicate = operation.attributes["predicate"].value
-    one, other = np.broadcast_arrays(*inputs)
-    either_nan = np.isnan(one) | np.isnan(other)
+    left, right = np.broadcast_arrays(*inputs)
+    either_nan = np.isnan(left) | np.isnan(right)
     if predicate in (0, 15):
-        return np.full(one.shape, predicate == 15)
+        return np.full(left.shape, predicate == 15)
     if predicate in (7, 14):
         return either_nan if predicate == 14 else ~either_nan
-    compared = getattr(np, _ORDER[(predicate - 1) % 7])(one, other)
-    return compared & ~either_nan if predicate < 7 else compared | either_nan
+    comparison = getattr(np, _ORDER[(predicate - 1) % 7])(left, right)
+    return comparison & ~either_nan if predicate < 7 else comparison | either_nan
 
 
 def _compare_integers(operation: Operation, inputs: list[Array]) -> Array:
@@ -201,15 +201,15 @@ def _compare_integers(operation: Operation, inputs: list[Array]) -> Array:
 
     predicate = operation.attributes["predicate"].value
     names = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
-    if _is_truth(inputs):  # with a sign, true is the smaller one
-        inputs = [each if predicate >= len(names) else -np.asarray(each, np.int8) for each in inputs]
+    if _are_boolean(inputs):  # in signed comparisons, true (-1) is less than false
+        inputs = [value if predicate >= len(names) else -np.asarray(value, np.int8) for value in inputs]
     if predicate >= len(names):
-        inputs, predicate = [unsigned(each) for each in inputs], predicate - 4
+        inputs, predicate = [unsigned(value) for value in inputs], predicate - 4
     return getattr(np, names[predicate])(*inputs)
 
 
-def _converted(operation: Operation, inputs: list[Array]) -> Array:
-    """Between integers, and from floats to integers, which saturate in no way that is told."""
+def _convert(operation: Operation, inputs: list[Array]) -> Array:
+    """Convert between integers, or between integers and floats. Overflow of floats to integers is undefined in MLIR."""
     import numpy as np
 
     value = np.asarray(inputs[0])
@@ -224,12 +224,12 @@ def _converted(operation: Operation, inputs: list[Array]) -> Array:
         value = np.nan_to_num(np.trunc(value))
         whole = value.astype(np.uint64) if operation.name.endswith("ui") else value.astype(np.int64)
         return whole.astype(computed_type(target))
-    made = value.astype(computed_type(target))
-    return rounded(made, target) if operation.name.endswith("tofp") else made
+    result = value.astype(computed_type(target))
+    return rounded(result, target) if operation.name.endswith("tofp") else result
 
 
-def _bits_as(operation: Operation, inputs: list[Array]) -> Array:
-    """The same bits as another type of the same width."""
+def _bitcast(operation: Operation, inputs: list[Array]) -> Array:
+    """Reinterpret bits as another type of the same width."""
     from tracemap.experiments.reference.elements import from_memory, stored_type, to_memory
 
     source, target = str(operation.operands[0].type), str(operation.results[0].type)
@@ -245,7 +245,7 @@ def _product_with_carry(operation: Operation, inputs: list[Array]) -> Array:
         raise NotEvaluated(f"{operation.name} of 64 bits has no reference")
     signed = operation.name == "arith.mulsi_extended"
     wide = np.int64 if signed else np.uint64
-    factors = [np.asarray(each if signed else unsigned(each)).astype(wide) for each in inputs]
+    factors = [np.asarray(value if signed else unsigned(value)).astype(wide) for value in inputs]
     whole = factors[0] * factors[1]
     return whole.astype(kind), (whole >> (8 * kind.itemsize)).astype(kind)
 
@@ -264,7 +264,7 @@ def _constant(operation: Operation, _: list[Array]) -> Array:
 
 
 def constant_number(operation: Operation) -> Array:
-    """The number of an `arith.constant` that is no tensor."""
+    """The number of a scalar `arith.constant`."""
     attribute, kind = operation.attributes["value"], str(operation.results[0].type)
     value: Any = attribute.value
     return computed_type(kind).type(value)
@@ -276,7 +276,7 @@ _SPECIAL: Mapping[str, Callable[[Operation, list[Array]], Array]] = {
     "arith.cmpi": _compare_integers,
     "arith.truncf": _rounded,
     "arith.extf": lambda _, inputs: inputs[0],
-    "arith.bitcast": _bits_as,
+    "arith.bitcast": _bitcast,
     "arith.mului_extended": _product_with_carry,
     "arith.mulsi_extended": _product_with_carry,
     "arith.addui_extended": _sum_with_carry,
@@ -285,25 +285,25 @@ _SPECIAL: Mapping[str, Callable[[Operation, list[Array]], Array]] = {
             *("arith.extui", "arith.extsi", "arith.trunci", "arith.index_cast", "arith.index_castui"),
             *("arith.sitofp", "arith.uitofp", "arith.fptosi", "arith.fptoui"),
         ],
-        _converted,
+        _convert,
     ),
 }
 
 
 # ---- blocks
 #
-# Bodies: series of operations on numbers, each computed on all points of a space at once.
+# Bodies: sequences of scalar operations, computed on all points of an iteration space at once.
 
 
 Outer = Callable[[Value], Array]
-"""What a value is that the body takes from outside."""
+"""Evaluates a value that is defined outside the body."""
 
 
 def operand_maps(operation: Operation) -> list[list[Linear]]:
-    """The maps of an operation's operands.
+    """The indexing maps of an operation's operands.
 
     Raises:
-        NotEvaluated: they have no reference.
+        NotEvaluated: a map is not linear.
     """
     try:
         return linear_maps(operation)
@@ -312,18 +312,26 @@ def operand_maps(operation: Operation) -> list[list[Linear]]:
 
 
 def no_indices(_: int) -> Array:
-    """Of a body that is no loop's."""
-    raise NotEvaluated("an index of no loop has no reference")
+    """Loop indices of a body without loops: refuses."""
+    raise NotEvaluated("an index outside of a loop has no reference")
 
 
 def evaluate_block(
     operations: Sequence[Operation],
     known: dict[Value, Array],
     outer: Outer,
-    wanted: Sequence[Value],
+    results_of: Sequence[Value],
     indices: Callable[[int], Array] = no_indices,
 ) -> list[Array]:
-    """What values are behind operations on numbers; `indices` are those of the loops around, by dimension."""
+    """Evaluate scalar operations.
+
+    Args:
+        operations: the operations, in order.
+        known: values of the block's arguments; gets the results of the operations.
+        outer: evaluates values from outside the block.
+        results_of: the values to return.
+        indices: loop indices by dimension, for `linalg.index`.
+    """
 
     def of(value: Value) -> Array:
         return known[value] if value in known else outer(value)
@@ -332,25 +340,25 @@ def evaluate_block(
         if operation.name == "linalg.index":
             results: Sequence[Array] = (indices(operation.attributes["dim"].value),)
         else:
-            results = _computed(operation, [of(each) for each in operation.operands])
+            results = _compute(operation, [of(operand) for operand in operation.operands])
         known.update(zip(operation.results, results, strict=True))
-    return [of(value) for value in wanted]
+    return [of(value) for value in results_of]
 
 
-def _computed(operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
+def _compute(operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
     if operation.name == "tensor.extract":
-        return (_extracted(operands[0], operands[1:]),)
+        return (_extract(operands[0], operands[1:]),)
     if operation.name == "affine.apply":
         row = operand_maps(operation)[0][0]
         return (row.constant + sum(factor * operands[number] for number, factor in row.factors.items()),)
     if operation.name == "affine.linearize_index":
         return (linear_index(operation, operands),)
-    made = evaluate(operation, list(operands))
-    return made if isinstance(made, tuple) else (made,)
+    result = evaluate(operation, list(operands))
+    return result if isinstance(result, tuple) else (result,)
 
 
 def linear_index(operation: Operation, operands: Sequence[Array]) -> Array:
-    """`affine.linearize_index`: one index of several, the last one fastest."""
+    """`affine.linearize_index`: combine indices into one, row-major."""
     count = int(operation.attributes["operandSegmentSizes"][0])
     indices, dynamic = operands[:count], iter(operands[count:])
     basis = [next(dynamic) if size == DYNAMIC else int(size) for size in operation.attributes["static_basis"]]
@@ -360,12 +368,12 @@ def linear_index(operation: Operation, operands: Sequence[Array]) -> Array:
     return total
 
 
-def _extracted(tensor: npt.NDArray[Any], indices: Sequence[Array]) -> Array:
+def _extract(tensor: npt.NDArray[Any], indices: Sequence[Array]) -> Array:
     import numpy as np
 
     if not indices:
         return tensor[()]
-    places = np.broadcast_arrays(*indices)
-    if any(np.any((place < 0) | (place >= size)) for place, size in zip(places, tensor.shape, strict=True)):
-        raise NotEvaluated(f"{UNDEFINED}an element lies outside of its tensor")
-    return tensor[tuple(places)]
+    coordinates = np.broadcast_arrays(*indices)
+    if any(np.any((axis < 0) | (axis >= size)) for axis, size in zip(coordinates, tensor.shape, strict=True)):
+        raise NotEvaluated(f"{UNDEFINED}an element index is out of bounds")
+    return tensor[tuple(coordinates)]

@@ -1,9 +1,9 @@
-"""Structured operations (the linalg dialect): loops over points, of which each operand sees some through an affine map.
+"""Reference for structured operations (the linalg dialect).
 
-An operation is a space of iteration, a map per operand, and a body for one point. Operands become views over the whole
-space, and the body is computed on all points at once; dimensions that an output does not have are reduced: at once
-where the body only adds, multiplies or compares, in order where it does more. Products that are summed up go to a
-matrix product.
+An operation has an iteration space, an affine map per operand, and a body for a point. Operands become views over the
+whole space, and the body is computed on all points at once. Dimensions that an output lacks are reduced. If the body
+only adds, multiplies or compares, it reduces all points at once, otherwise in loop order. Sums of products are computed
+as matrix products.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from tracemap.ir.parsing import Operation, Value
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-_MOST_POINTS: Final = 1 << 22
-"""Points that are computed at once; a space of more is parted."""
-_MOST_STEPS: Final = 20_000
-"""Steps of a reduction that is computed in order."""
+_MAX_POINTS: Final = 1 << 22
+"""Maximum of points computed at once; larger spaces are split."""
+_MAX_STEPS: Final = 20_000
+"""Maximum of steps of a reduction in loop order."""
 
 _COMBINERS: Mapping[str, str] = {
     "arith.addf": "add",
@@ -42,17 +42,17 @@ _COMBINERS: Mapping[str, str] = {
     "arith.ori": "bitwise_or",
     "arith.xori": "bitwise_xor",
 }
-"""Operations that reduce in any order, and numpy's for the same."""
+"""Operations that reduce in any order, and their numpy equivalents."""
 _WIDENING = {"arith.extf", "arith.extsi", "arith.sitofp"}
-_WIDENING_TRUTH = {"arith.extui", "arith.uitofp"}
-"""Conversions after which a number is what numpy takes it for: one with a sign, and a truth value as 0 or 1."""
+_WIDENING_BOOLEAN = {"arith.extui", "arith.uitofp"}
+"""Widening conversions that numpy performs the same way: of signed numbers, and of booleans (to 0 or 1)."""
 
 
 @dataclass(frozen=True)
 class _Space:
-    """A part of the space of iteration: where it begins, its extents, and the operands' views over it.
+    """A part of the iteration space: its first point, its extents, and the operands' views over it.
 
-    A view has an extent of 1 in dimensions that its operand does not see.
+    A view has extent 1 in dimensions that its operand does not depend on.
     """
 
     begins: tuple[int, ...]
@@ -65,9 +65,9 @@ class _Space:
         def cut(view: npt.NDArray[Any]) -> npt.NDArray[Any]:
             if view.shape[dimension] == 1 and self.extents[dimension] != 1:
                 return view
-            place = [slice(None)] * view.ndim
-            place[dimension] = slice(begin, end)
-            return view[tuple(place)]
+            region = [slice(None)] * view.ndim
+            region[dimension] = slice(begin, end)
+            return view[tuple(region)]
 
         begins, extents = list(self.begins), list(self.extents)
         begins[dimension] += begin
@@ -75,7 +75,7 @@ class _Space:
         return replace(self, begins=tuple(begins), extents=tuple(extents), views=tuple(map(cut, self.views)))
 
     def indices(self, dimension: int) -> Array:
-        """The numbers of the points along a dimension, so that they broadcast over the space."""
+        """The indices of the points along a dimension, broadcastable over the space."""
         import numpy as np
 
         begin = self.begins[dimension]
@@ -83,8 +83,8 @@ class _Space:
         return np.arange(begin, begin + self.extents[dimension], dtype=np.int64).reshape(shape)
 
     def parts(self, dimension: int) -> Iterator[_Space]:
-        """Parts along a dimension, small enough where they can be."""
-        count = min(self.extents[dimension], -(-math.prod(self.extents) // _MOST_POINTS))
+        """Split along a dimension into parts of at most `_MAX_POINTS`, if possible."""
+        count = min(self.extents[dimension], -(-math.prod(self.extents) // _MAX_POINTS))
         edges = [self.extents[dimension] * number // count for number in range(count + 1)]
         for begin, end in pairwise(edges):
             yield self.part(dimension, begin, end)
@@ -92,7 +92,7 @@ class _Space:
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """Numbers that go into one: how many, and of which type the one is."""
+    """A reduction: the number of reduced elements, and the type of the accumulator."""
 
     length: int
     element: str
@@ -101,33 +101,33 @@ class Reduction:
 def evaluate_structured(
     operation: Operation, inputs: Sequence[Array], outputs: Sequence[Array], outer: Outer
 ) -> tuple[list[Array], list[Reduction]]:
-    """The results of a structured operation, and what it reduces.
+    """The results of a structured operation, and its reductions.
 
     Args:
-        operation: any of the linalg dialect that has a body and maps.
+        operation: an operation of the linalg dialect with a body and maps.
         inputs: its inputs, tensors or numbers.
-        outputs: what its outputs are before; they are not changed.
-        outer: what the body takes from outside.
+        outputs: initial values of its outputs; not modified.
+        outer: evaluates values from outside the body.
 
     Raises:
-        NotEvaluated: there is no reference for it.
+        NotEvaluated: the operation is not supported.
     """
     import numpy as np
 
-    results = [np.array(each) for each in outputs]
-    operands = [np.asarray(each) for each in (*inputs, *results)]
+    results = [np.array(value) for value in outputs]
+    operands = [np.asarray(operand) for operand in (*inputs, *results)]
     maps = operand_maps(operation)
     extents = _extents(maps, operands)
     if 0 in extents:
         return results, []
-    views = tuple(_view(each, along, extents) for each, along in zip(operands, maps, strict=True))
+    views = tuple(_view(operand, rows, extents) for operand, rows in zip(operands, maps, strict=True))
     space = _Space((0,) * len(extents), extents, views)
     body = _Body(operation, len(inputs), outer)
-    seen = [{dimension for row in along for dimension in row.factors} for along in maps[len(inputs) :]]
-    reduced = [tuple(sorted(set(range(len(extents))) - dimensions)) for dimensions in seen]
+    output_dimensions = [{dimension for row in rows for dimension in row.factors} for rows in maps[len(inputs) :]]
+    reduced = [tuple(sorted(set(range(len(extents))) - dimensions)) for dimensions in output_dimensions]
     if not _contract(body, space, reduced):
         _run(body, space, reduced)
-    elements = [str(each.type) for each in body.accumulators]
+    elements = [str(accumulator.type) for accumulator in body.accumulators]
     lengths = [math.prod(extents[axis] for axis in axes) for axes in reduced]
     return results, [
         Reduction(length, element) for length, element in zip(lengths, elements, strict=True) if length > 1
@@ -135,32 +135,32 @@ def evaluate_structured(
 
 
 def _extents(maps: Sequence[Sequence[Linear]], operands: Sequence[Array]) -> tuple[int, ...]:
-    """How far each dimension goes: as far as an operand that sees it by itself."""
-    found: dict[int, int] = {}
-    for along, operand in zip(maps, operands, strict=True):
-        for row, extent in zip(along, operand.shape, strict=True):
+    """Loop extents: the extent of an operand's axis that is indexed by this loop alone."""
+    by_dimension: dict[int, int] = {}
+    for rows, operand in zip(maps, operands, strict=True):
+        for row, extent in zip(rows, operand.shape, strict=True):
             if row.is_dimension:
-                found[next(iter(row.factors))] = extent
-    count = 1 + max((dimension for along in maps for row in along for dimension in row.factors), default=-1)
-    if any(number not in found for number in range(count)):
-        raise NotEvaluated("a loop whose length no operand tells has no reference")
-    return tuple(found[number] for number in range(count))
+                by_dimension[next(iter(row.factors))] = extent
+    count = 1 + max((dimension for rows in maps for row in rows for dimension in row.factors), default=-1)
+    if any(number not in by_dimension for number in range(count)):
+        raise NotEvaluated("a loop whose extent no operand determines has no reference")
+    return tuple(by_dimension[number] for number in range(count))
 
 
-def _view(operand: npt.NDArray[Any], along: Sequence[Linear], extents: Sequence[int]) -> npt.NDArray[Any]:
-    """An operand over the space: each dimension moves it by the sum of what it moves its axes."""
+def _view(operand: npt.NDArray[Any], rows: Sequence[Linear], extents: Sequence[int]) -> npt.NDArray[Any]:
+    """A strided view of an operand over the iteration space; its stride in a loop sums over the operand's axes."""
     import numpy as np
 
     steps = [0] * len(extents)
-    for row, stride in zip(along, operand.strides, strict=True):
+    for row, stride in zip(rows, operand.strides, strict=True):
         for dimension, factor in row.factors.items():
             steps[dimension] += factor * stride
-    last = [row.constant + sum(f * (extents[d] - 1) for d, f in row.factors.items()) for row in along]
-    if any(row.constant < 0 or end >= size for row, end, size in zip(along, last, operand.shape, strict=True)):
-        raise NotEvaluated("an operand that is read outside of its bounds has no reference")
-    begin = operand[tuple(slice(row.constant, None) for row in along)] if along else operand
-    seen = {dimension for row in along for dimension in row.factors}
-    shape = [extent if number in seen else 1 for number, extent in enumerate(extents)]
+    last = [row.constant + sum(f * (extents[d] - 1) for d, f in row.factors.items()) for row in rows]
+    if any(row.constant < 0 or end >= size for row, end, size in zip(rows, last, operand.shape, strict=True)):
+        raise NotEvaluated("an operand that is accessed out of bounds has no reference")
+    begin = operand[tuple(slice(row.constant, None) for row in rows)] if rows else operand
+    used = {dimension for row in rows for dimension in row.factors}
+    shape = [extent if number in used else 1 for number, extent in enumerate(extents)]
     return np.lib.stride_tricks.as_strided(begin, shape, steps)
 
 
@@ -169,44 +169,44 @@ class _Body:
 
     def __init__(self, operation: Operation, inputs: int, outer: Outer) -> None:
         self.block = operation.regions[0].blocks[0]
-        operations = [each.operation for each in self.block.operations]
+        operations = [op.operation for op in self.block.operations]
         self.operations, self.yielded = operations[:-1], list(operations[-1].operands)
         self.inputs = inputs
         self._outer = outer
         arguments = list(self.block.arguments)
         self.arguments, self.accumulators = arguments[:inputs], arguments[inputs:]
 
-    def values(self, space: _Space, arguments: Sequence[Array], wanted: Sequence[Value]) -> list[Array]:
-        """What values of the body are on all points of a space."""
+    def values(self, space: _Space, arguments: Sequence[Array], results_of: Sequence[Value]) -> list[Array]:
+        """Evaluate values of the body on all points of a space."""
         known: dict[Value, Array] = dict(zip(self.block.arguments, arguments, strict=True))
-        return evaluate_block(self.operations, known, self._outer, wanted, space.indices)
+        return evaluate_block(self.operations, known, self._outer, results_of, space.indices)
 
     def reductions(self) -> list[tuple[str, Value]]:
-        """Of each output the way in which it is reduced, and what is reduced; none where that cannot be told."""
-        found: list[tuple[str, Value]] = []
+        """Per output, the numpy combiner and the value it reduces; empty if the body does more than reduce."""
+        combined: list[tuple[str, Value]] = []
         for value, accumulator in zip(self.yielded, self.accumulators, strict=True):
             owner = getattr(value.owner, "operation", value.owner)
-            # Sums and orders of truth values are not those of numpy.
+            # numpy sums and orders booleans differently.
             combiner = _COMBINERS.get(getattr(owner, "name", ""), "") if str(value.type) != "i1" else ""
             uses = list(accumulator.uses)
             if not combiner or len(uses) != 1 or uses[0].owner.operation != owner:
                 return []
-            one, other = owner.operands
-            found.append((combiner, other if one == accumulator else one))
-        return found
+            left, right = owner.operands
+            combined.append((combiner, right if left == accumulator else left))
+        return combined
 
 
 def _run(body: _Body, space: _Space, reduced: Sequence[Sequence[int]]) -> None:
-    """Compute all points, in parts; the outputs' views get the results."""
+    """Compute all points, in parts, and write the results to the outputs' views."""
     sequential = [] if any(reduced) and body.reductions() else sorted({axis for axes in reduced for axis in axes})
     parallel = [number for number in range(len(space.extents)) if not any(number in axes for axes in reduced)]
     widest = max(parallel, key=lambda number: space.extents[number], default=None)
     spaces = [space] if widest is None else space.parts(widest)
     for part in spaces:
         if sequential:
-            _in_order(body, part, sequential)
+            _reduce_in_order(body, part, sequential)
         elif any(reduced):
-            _reduced(body, part, reduced)
+            _reduce_at_once(body, part, reduced)
         else:
             _write(body.values(part, part.views, body.yielded), part, body.inputs)
 
@@ -216,37 +216,37 @@ def _write(values: Sequence[Array], space: _Space, inputs: int) -> None:
         view[...] = value
 
 
-def _reduced(body: _Body, space: _Space, reduced: Sequence[Sequence[int]]) -> None:
-    """Compute what is reduced on all points, and reduce it at once."""
+def _reduce_at_once(body: _Body, space: _Space, reduced: Sequence[Sequence[int]]) -> None:
+    """Compute the reduced values on all points, then reduce with numpy."""
     import numpy as np
 
-    ways = body.reductions()
-    values = body.values(space, space.views, [value for _, value in ways])
-    for (combiner, _), value, axes, view in zip(ways, values, reduced, space.views[body.inputs :], strict=True):
+    reductions = body.reductions()
+    values = body.values(space, space.views, [value for _, value in reductions])
+    for (combiner, _), value, axes, view in zip(reductions, values, reduced, space.views[body.inputs :], strict=True):
         combine: np.ufunc = getattr(np, combiner)
-        # What does not depend on a dimension is still combined once for each of its points.
+        # A value that does not depend on a reduced dimension is still combined once per point.
         whole = np.broadcast_to(value, space.extents)
         total = combine.reduce(whole, axis=tuple(axes), keepdims=True, dtype=view.dtype) if axes else whole
         with np.errstate(all="ignore"):
             view[...] = combine(view, total)
 
 
-def _in_order(body: _Body, space: _Space, sequential: Sequence[int]) -> None:
-    """Compute one step of a reduction after the other, as the loops would."""
+def _reduce_in_order(body: _Body, space: _Space, sequential: Sequence[int]) -> None:
+    """Compute the steps of a reduction in loop order."""
     import numpy as np
 
     counts = [space.extents[axis] for axis in sequential]
-    if math.prod(counts) > _MOST_STEPS:
-        raise NotEvaluated(f"a reduction in order of {math.prod(counts):,} steps takes too long")
+    if math.prod(counts) > _MAX_STEPS:
+        raise NotEvaluated(f"a reduction in loop order with {math.prod(counts):,} steps takes too long")
     for step in np.ndindex(*counts):
         point = space
-        for axis, place in zip(sequential, step, strict=True):
-            point = point.part(axis, place, place + 1)
+        for axis, index in zip(sequential, step, strict=True):
+            point = point.part(axis, index, index + 1)
         _write(body.values(point, point.views, body.yielded), point, body.inputs)
 
 
 def _contract(body: _Body, space: _Space, reduced: Sequence[Sequence[int]]) -> bool:
-    """Sums of products of two inputs, by a matrix product; whether it was one."""
+    """Compute a sum of products of two inputs as a matrix product; returns False if the body is something else."""
     import numpy as np
 
     factors = _factors(body, reduced)
@@ -256,31 +256,31 @@ def _contract(body: _Body, space: _Space, reduced: Sequence[Sequence[int]]) -> b
     out = space.views[-1]
     if out.dtype.kind == "i" and max(view.dtype.itemsize for view in views) > 2:
         return False  # wide integers are not exact in double precision
-    letters = [_seen(view, space.extents) for view in views]
+    dimensions = [_used_dimensions(view, space.extents) for view in views]
     axes = [number for number in range(len(space.extents)) if number not in reduced[0]]
-    unseen = set(axes) - set(letters[0]) - set(letters[1])
-    if unseen or set(reduced[0]) - set(letters[0]) - set(letters[1]):
+    unused = set(axes) - set(dimensions[0]) - set(dimensions[1])
+    if unused or set(reduced[0]) - set(dimensions[0]) - set(dimensions[1]):
         return False
-    operands = [view.reshape([view.shape[axis] for axis in seen]) for view, seen in zip(views, letters, strict=True)]
+    operands = [view.reshape([view.shape[axis] for axis in used]) for view, used in zip(views, dimensions, strict=True)]
     left, right = (operand.astype(np.float64) for operand in operands)
-    names = ["".join(chr(ord("a") + axis) for axis in each) for each in (*letters, axes)]
-    total = np.einsum(f"{names[0]},{names[1]}->{names[2]}", left, right, optimize=True)
+    subscripts = ["".join(chr(ord("a") + axis) for axis in used) for used in (*dimensions, axes)]
+    total = np.einsum(f"{subscripts[0]},{subscripts[1]}->{subscripts[2]}", left, right, optimize=True)
     shape = [1 if number in reduced[0] else extent for number, extent in enumerate(space.extents)]
     out[...] += total.reshape(shape).astype(out.dtype)
     return True
 
 
-def _seen(view: npt.NDArray[Any], extents: Sequence[int]) -> list[int]:
-    """The dimensions in which an operand's view is not the same everywhere."""
+def _used_dimensions(view: npt.NDArray[Any], extents: Sequence[int]) -> list[int]:
+    """The dimensions that an operand depends on."""
     return [number for number, size in enumerate(view.shape) if size == extents[number]]
 
 
 def _factors(body: _Body, reduced: Sequence[Sequence[int]]) -> tuple[int, int] | None:
-    """The numbers of the two inputs whose products an operation sums up; None where it does something else."""
-    ways = body.reductions()
-    if len(ways) != 1 or not reduced[0] or ways[0][0] != "add":
+    """Indices of the two inputs whose products an operation sums; None if it does something else."""
+    reductions = body.reductions()
+    if len(reductions) != 1 or not reduced[0] or reductions[0][0] != "add":
         return None
-    owner = getattr(ways[0][1].owner, "operation", ways[0][1].owner)
+    owner = getattr(reductions[0][1].owner, "operation", reductions[0][1].owner)
     if getattr(owner, "name", "") not in ("arith.mulf", "arith.muli"):
         return None
     numbers = [_input_number(body, operand) for operand in owner.operands]
@@ -288,10 +288,10 @@ def _factors(body: _Body, reduced: Sequence[Sequence[int]]) -> tuple[int, int] |
 
 
 def _input_number(body: _Body, value: Value) -> int:
-    """The input that a value is, widened or not; -1 for none."""
+    """Index of the input that a value equals, possibly after widening; -1 for none."""
     owner = getattr(value.owner, "operation", value.owner)
     name = getattr(owner, "name", "")
-    if name in _WIDENING | _WIDENING_TRUTH:
-        truth = str(owner.operands[0].type) == "i1"
-        value = owner.operands[0] if truth == (name in _WIDENING_TRUTH) else value
+    if name in _WIDENING | _WIDENING_BOOLEAN:
+        boolean = str(owner.operands[0].type) == "i1"
+        value = owner.operands[0] if boolean == (name in _WIDENING_BOOLEAN) else value
     return next((number for number, argument in enumerate(body.arguments) if argument == value), -1)
