@@ -260,7 +260,7 @@ def test_without_spark_it_is_said_what_to_install(store: Path) -> None:
         pytest.skip("pyspark is installed")
     done = query(store, "local[2]")
     check_refused(done)
-    assert "Spark is not installed: pip install 'tracemap[spark]', and Java 17" in done.stderr
+    assert "Spark is not installed; run pip install 'tracemap[spark]', and install Java 17" in done.stderr
     assert done.stderr.endswith("[tool-missing]\n")
 
 
@@ -288,7 +288,7 @@ def test_what_spark_says_of_a_start_that_fails_is_passed_on(store: Path, tmp_pat
     java.chmod(0o755)
     done = query(store, "local[2]", JAVA_HOME=str(tmp_path))
     check_refused(done)
-    assert "Spark on local[2] does not start: Error: this is no Java [tool-failed]" in done.stderr
+    assert "Spark on local[2] did not start: Error: this is no Java [tool-failed]" in done.stderr
 
 
 @on_spark
@@ -298,7 +298,7 @@ def test_a_master_that_is_not_there_is_said_so_at_once(store: Path) -> None:
         port = taken.getsockname()[1]
         done = query(store, f"spark://127.0.0.1:{port}")
     check_refused(done)
-    assert f"--engine spark://127.0.0.1:{port}: no master answers there" in done.stderr
+    assert f"--engine spark://127.0.0.1:{port}: no Spark master answers" in done.stderr
 
 
 @on_spark

@@ -208,9 +208,9 @@ def test_conditions_choose_runs(store: Path) -> None:
     assert listed("compiler<3.100", "compiler>2.99") == [20, 21, 22]
     for condition, why in (
         ("tag.branch=x", "no run of 3"),
-        ("colour=red", "no such column"),
+        ("colour=red", "not a column of runs"),
         ("compiler<3.9", "no run of 3"),
-        ("host", "is no condition"),
+        ("host", "not a condition"),
         ("date<yesterday", "such as 2026-11-09"),
         ("date>=2026-11-9", "such as 2026-11-09"),
     ):
@@ -319,7 +319,7 @@ def test_a_store_that_may_not_be_written(bundle: Path, runs: list[Path], tmp_pat
 
 def test_what_is_no_store_is_said_so(tmp_path: Path) -> None:
     assert "no such folder" in failed("store", "list", "--store", tmp_path / "none").stderr
-    assert "is no store" in failed("store", "list", "--store", tmp_path).stderr
+    assert "is not a store" in failed("store", "list", "--store", tmp_path).stderr
     assert "Missing option '--store'" in failed("store", "list").stderr
 
 
