@@ -295,8 +295,10 @@ class _Comparing:
             unchanged_costs = [(OpId(getattr(op, end)), op.old_costs[0].median) for op in unchanged]
             ops = [OpId(name) for op in measured if isinstance(name := getattr(op, end), str)]
             spreads_of_sides.append(corrected_spreads(side.attributions, metric, unchanged_costs, ops))
-        befores, afters = spreads_of_sides
-        pairs = [(befores.get(OpId(str(op.before)), ()), afters.get(OpId(str(op.after)), ())) for op in measured]
+        old_spreads, new_spreads = spreads_of_sides
+        pairs = [
+            (old_spreads.get(OpId(str(op.before)), ()), new_spreads.get(OpId(str(op.after)), ())) for op in measured
+        ]
         return [replace(op, corrected=pair) if all(pair) else op for op, pair in zip(measured, pairs, strict=True)]
 
     def _diagnostics(self) -> Iterator[Diagnostic]:

@@ -51,11 +51,11 @@ class Spread:
 
 def ratio_between(before: Sequence[Spread], after: Sequence[Spread]) -> Spread:
     """Cost ratio of after to before. Each side has a `Spread` for each run; all are above 0."""
-    befores, afters = ([_log(run) for run in runs] for runs in (before, after))
-    if len(befores) == len(afters):
-        ratio = _combine([_difference(old, new) for old, new in zip(befores, afters, strict=True)])
+    old_logs, new_logs = ([_log(run) for run in runs] for runs in (before, after))
+    if len(old_logs) == len(new_logs):
+        ratio = _combine([_difference(old, new) for old, new in zip(old_logs, new_logs, strict=True)])
     else:
-        ratio = _difference(_combine(befores), _combine(afters))
+        ratio = _difference(_combine(old_logs), _combine(new_logs))
     return Spread(*map(math.exp, (ratio.median, ratio.low, ratio.high)))
 
 
@@ -140,7 +140,7 @@ _MOST_OF_COST: Final = 0.9
 class MeasuredOp:
     """An op with its costs per invocation before and after; `same_code`: it takes part in the estimate of drift.
 
-    `old_costs`, `new_costs`: a spread for each run of the side; empty if the op does not exist there, or a run lacks its
+    `old_costs`, `new_costs`: a spread per run of the side; empty if the op does not exist there, or a run lacks its
     cost. `corrected`: the costs after correction for drift in each invocation (`drift_correction`), if both sides have
     them.
     """
@@ -208,20 +208,20 @@ def machine_of(ops: Sequence[MeasuredOp]) -> Machine:
     unchanged = [op for op in ops if op.same_code and op.has_ratio]
     if not unchanged:
         return NO_CORRECTION
-    befores = _factors([op.old_costs for op in unchanged], [op.old_costs for op in ops if op.old_costs], unchanged)
-    afters = _factors([op.new_costs for op in unchanged], [op.new_costs for op in ops if op.new_costs], unchanged)
-    if not befores or not afters:
+    old_factors = _factors([op.old_costs for op in unchanged], [op.old_costs for op in ops if op.old_costs], unchanged)
+    new_factors = _factors([op.new_costs for op in unchanged], [op.new_costs for op in ops if op.new_costs], unchanged)
+    if not old_factors or not new_factors:
         return NO_CORRECTION
-    machine = Machine(befores, afters, NO_DRIFT)
+    machine = Machine(old_factors, new_factors, NO_DRIFT)
     scatter = [
         (math.exp(abs(math.log(ratio.median))), op.old_costs[0].median)
         for op in unchanged
         if (ratio := machine.ratio_of(op)) is not None
     ]
-    drift = math.exp(_mean_log(afters) - _mean_log(befores))
+    drift = math.exp(_mean_log(new_factors) - _mean_log(old_factors))
     return Machine(
-        befores,
-        afters,
+        old_factors,
+        new_factors,
         Drift(round(drift, 4), round(weighted_quantile(scatter, _MOST_OF_COST), 4), len(unchanged)),
     )
 

@@ -136,7 +136,7 @@ class ResidualDifference(Record, frozen=True):
 class MetricDifference(Record, frozen=True):
     """A metric of both sides. The changes of all ops and of unattributed cost add up to the total change.
 
-    `matched`: ops on both sides; `gone`, `new`: ops on one side.
+    `matched`: cost of ops on both sides; `gone`: of ops only before; `new`: of ops only after.
     """
 
     name: str
@@ -221,7 +221,7 @@ class KernelDifference(Record, frozen=True):
 class RemarkDifference(Record, frozen=True):
     """A remark of the compiler only after (`new`), only before (`gone`), or `count` times more often on that side.
 
-    `kernel`, `line` and `ops` are those of its side; `ops` are those with the difference.
+    `kernel` and `line` are those of its side. `ops`: the ops with the difference.
     """
 
     kind: Literal["new", "gone"]
