@@ -24,7 +24,7 @@ from tracemap.units import UNKNOWN, Integer, Text, Unknown
 # Controlled Clinical Trials 7, 1986, p. 177), and the interval is that of Hartung and Knapp (Statistics in Medicine 20,
 # 2001, p. 3875), by Student's t. So a noisy run weighs little. The interval of a difference adds the squared distances
 # to the bounds (Zou and Donner, Statistics in Medicine 27, 2008, p. 1693). With equally many runs on both sides, runs
-# are compared pair by pair, since changes of the machine from recording to recording affect both runs of a pair.
+# are compared pair by pair. Changes of the machine from recording to recording then affect both runs of a pair.
 
 
 _CONFIDENCE: Final = 0.95

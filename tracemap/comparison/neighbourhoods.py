@@ -15,9 +15,9 @@ from tracemap.graph.documents import Flow
 #
 # Hash the structure around each node with numbers that are equal in both models.
 #
-# A node's backward number covers its whole backward slice (operands of operands), its forward number the whole forward
-# slice (users of users), and its ring number all nodes within a few steps (colours of Weisfeiler and Leman, 1968). Two
-# nodes match if each is the only node of its model with a number, and the numbers are equal.
+# A node's backward number covers its backward slice (operands of operands), its forward number the forward slice (users
+# of users). Its ring number covers all nodes within a few steps (colours of Weisfeiler and Leman, 1968). Two nodes
+# match if each is the only node of its model with a number, and the numbers are equal.
 
 
 if TYPE_CHECKING:

@@ -183,7 +183,7 @@ class Contracted:
     products: Mapping[int, int] = field(default_factory=dict)
 
 
-def contracted(instructions: Sequence[Instruction], op_lines: OpLines) -> Contracted:
+def separate_products(instructions: Sequence[Instruction], op_lines: OpLines) -> Contracted:
     """Separate merged multiplications from the sums that they were merged into."""
     products = {
         instruction.address: product for instruction in instructions if (product := product_of(instruction)) is not None
@@ -248,9 +248,9 @@ def _lines_of_products(lines: OpLines, seen: Collection[int], multiplying: Colle
 # Instructions that LLVM left without an op's line, although they do an op's work.
 #
 # LLVM drops the line of code that it moves out of a loop. When it scalarizes vector code, it uses the line of the loop
-# nest. The op then has no instruction. A floating-point instruction without a line, or on the line of the nest, is
-# assigned to an op in the nest that computes the same and has no code. This is an inference. If several ops qualify,
-# each gets an equal number of the instructions, in order.
+# nest. The op then has no instruction. Floating-point instructions without a line, or on the line of the nest, are
+# assigned to an op in the nest. That op computes the same and has no code. This is an inference. If several ops
+# qualify, each gets an equal number of the instructions, in order.
 #
 # Source: when to drop a location (llvm/docs/HowToUpdateDebugInfo.rst).
 
@@ -271,10 +271,10 @@ _KINDS: Final[Sequence[tuple[re.Pattern[str], Collection[str]]]] = (
 
 def code_of_ops(instructions: Sequence[Instruction], lines: OpLines) -> Contracted:
     """The instructions of a kernel, on the lines of the ops whose work they do."""
-    return placed(contracted(instructions, lines))
+    return assign_missing_lines(separate_products(instructions, lines))
 
 
-def placed(code: Contracted) -> Contracted:
+def assign_missing_lines(code: Contracted) -> Contracted:
     """Assign instructions without an op's line to an op without code that computes the same."""
     with_code = {
         *(instruction.line for instruction in code.instructions),

@@ -75,8 +75,8 @@ def _code(module: Path) -> dict[str, tuple[str, ...]]:
 #
 # Figures of a kernel's code: instructions, loops, vector width, spills.
 #
-# They are read from the text of instructions, in a tenth of the time of full decoding, since `diff` reads all changed
-# kernels and a page shows many.
+# They come from the text of instructions, which takes a tenth of the time of full decoding: `diff` reads all changed
+# kernels, and a page shows many.
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,9 @@
 
 Instructions retire in order, so a processor waits for the oldest instruction that has not retired. A sample of the
 program counter names that instruction or the next one, since many processors take the interrupt when the awaited
-instruction completes (T. Downs, "Where do interrupts happen?", 2019, tested on Skylake; Zen 3 behaves the same). So the
-wait for a load shows at the load and at the next instruction only: when a user of the value is the oldest instruction,
-the value is there.
+instruction completes. (T. Downs, "Where do interrupts happen?", 2019, tested on Skylake; Zen 3 behaves the same.) So
+the wait for a load shows at the load and at the next instruction only: when a user of the value is the oldest
+instruction, the value is there.
 
 While a load waits, instructions that do not need its value proceed. Those that need it start later and are waited for
 in turn. Time without retirement belongs to the instruction whose latency the processor exposes (B. Gottschall,

@@ -258,7 +258,7 @@ class _Sizes:
 def fit(design: Design, series: Floats, rarities: Floats, indexes: Sequence[int]) -> Fit:
     """Estimate the sizes of steps at these nights in a series (host, night).
 
-    Average over all strengths of walk and shocks by likelihood, so that intervals include their uncertainty (Hoeting,
+    Average over all strengths of walk and shocks by likelihood. So intervals include their uncertainty (Hoeting,
     Madigan, Raftery and Volinsky, "Bayesian model averaging", Statistical Science 14, 1999).
     """
     candidates = [

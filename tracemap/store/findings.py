@@ -124,8 +124,8 @@ class SetDifferences:
 # Merge level shifts of the same size and night on all CPU models into one finding.
 #
 # Sizes are the same if Cochran's Q says so (Biometrics 10, 1954, p. 101: squared differences in units of their errors).
-# A CPU model whose own shift is not significant counts too, if its interval for a step at this night excludes 0 with
-# the same sign.
+# A CPU model without a significant shift counts, too, if its interval for a step at this night excludes 0 with the same
+# sign.
 
 
 _MAX_HETEROGENEITY: Final = 3.1

@@ -1,8 +1,8 @@
 """Costs of ops per night as arrays, with host levels and effects common to a run removed.
 
-Model: log cost = level of the op on the host + effect common to all ops of the run (busy, hot or differently clocked
-machine) + residual. Residuals are searched for level shifts. The common effect is first the median over ops, then
-refined by a mean of clipped residuals.
+Model: log cost = level of the op on the host + effect common to all ops of the run + residual. The common effect comes
+from a busy, hot or differently clocked machine. Residuals are searched for level shifts. The common effect is first the
+median over ops, then refined by a mean of clipped residuals.
 """
 
 from __future__ import annotations
