@@ -251,7 +251,7 @@ def query(store: Path, engine: str, **variables: str) -> subprocess.CompletedPro
 def test_an_engine_that_is_none_is_refused(store: Path, engine: str) -> None:
     done = query(store, engine)
     check_refused(done)
-    assert f"--engine {engine}: is not known; choose duckdb, local[*] or spark://HOST:PORT" in done.stderr
+    assert f"--engine {engine}: unknown engine; choose duckdb, local[*] or spark://HOST:PORT" in done.stderr
 
 
 def test_without_spark_it_is_said_what_to_install(store: Path) -> None:
@@ -276,7 +276,7 @@ def test_without_java_it_is_said_what_to_install(store: Path) -> None:
 def test_a_java_that_is_none_is_said_so(store: Path, tmp_path: Path) -> None:
     done = query(store, "local[2]", JAVA_HOME=str(tmp_path))
     check_refused(done)
-    assert f"JAVA_HOME is {tmp_path}, where no bin/java is" in done.stderr
+    assert f"JAVA_HOME is {tmp_path}, which has no bin/java" in done.stderr
 
 
 @on_spark
@@ -310,5 +310,5 @@ def test_a_master_that_keeps_silent_is_given_up(store: Path) -> None:
         began = time.monotonic()
         done = query(store, f"spark://127.0.0.1:{silent.getsockname()[1]}")
     check_refused(done)
-    assert "does not start" in done.stderr
+    assert "did not start" in done.stderr
     assert time.monotonic() - began < 140

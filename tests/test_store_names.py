@@ -113,7 +113,7 @@ def test_metrics_that_differ_in_case_are_not_mixed(tmp_path: Path, built: Built,
         for words in (("sites",), ("query", "--calls")):
             done = run_cli("store", *words, "--store", store, "--metric", metric)
             assert done.returncode == 2
-            assert f"--metric {metric}: some runs call it {other}" in done.stderr
+            assert f"--metric {metric}: some runs spell it {other}" in done.stderr
     for words in (("sites",), ("query", "--calls"), ("query",)):
         check_cli("store", *words, "--store", store, "--metric", "cycles", "--where", "host=cycles")
 
