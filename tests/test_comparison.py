@@ -26,9 +26,9 @@ from tests.support import SAMPLES, check_cli, json_cli, run_cli
 from tests.terminals import RUN
 from tracemap.comparison.costs import scaled_to
 from tracemap.comparison.findings import (
+    NO_CORRECTION,
     NO_DRIFT,
-    STEADY,
-    Measured,
+    MeasuredOp,
     Spread,
     beyond,
     findings,
@@ -251,14 +251,14 @@ def test_another_processor_matches_models_the_same(
 # ---- what is named
 
 
-def measured(one: tuple[int, int, int] | None, two: tuple[int, int, int] | None, *, same: bool = False) -> Measured:
+def measured(one: tuple[int, int, int] | None, two: tuple[int, int, int] | None, *, same: bool = False) -> MeasuredOp:
     first, second = (() if each is None else (Spread(*each),) for each in (one, two))
     ends = (UNKNOWN if one is None else "op1", UNKNOWN if two is None else "op2")
-    return Measured(*ends, "linalg.matmul", 3, first, second, same_code=same)
+    return MeasuredOp(*ends, "linalg.matmul", 3, first, second, same_code=same)
 
 
 def test_only_what_clears_the_threshold_is_named() -> None:
-    def kinds(op: Measured, threshold: float = 3.0) -> list[str]:
+    def kinds(op: MeasuredOp, threshold: float = 3.0) -> list[str]:
         others = [measured((80_000, 79_000, 81_000), (80_000, 79_000, 81_000), same=True)]
         return [each.kind for each in findings([op, *others], "cpu_ns", threshold)]
 
@@ -278,7 +278,7 @@ def test_an_op_that_runs_on_one_side_only_is_named_though_both_models_have_it() 
     nothing, something = (0, 0, 0), (9_000, 8_000, 9_500)
     others = [measured((80_000, 79_000, 81_000), (80_000, 79_000, 81_000), same=True)]
 
-    def found(op: Measured) -> list[str]:
+    def found(op: MeasuredOp) -> list[str]:
         return list(map(finding_text, findings([op, *others], "cpu_ns", 3.0)))
 
     assert found(measured(nothing, something)) == ["op1 → op2 linalg.matmul line 3: runs now, 9.00 µs per invocation"]
@@ -338,7 +338,7 @@ def test_what_the_machine_was_slower_by_is_no_change() -> None:
     machine = machine_of(same)
     assert (machine.drift.ratio, machine.drift.ops) == (1.1, 3)
     changed = measured((50_000, 49_990, 50_010), (55_000, 54_990, 55_010))
-    assert findings([changed, *same], "cpu_ns", 3.0, STEADY)
+    assert findings([changed, *same], "cpu_ns", 3.0, NO_CORRECTION)
     assert not findings([changed, *same], "cpu_ns", 3.0, machine)
     assert machine_of(same[:2]).drift == NO_DRIFT
     # What costs nothing in some invocations, as an op of a few nanoseconds may, tells nothing.
@@ -373,13 +373,15 @@ def test_intervals_hold_the_truth_as_often_as_they_say(ones: int, twos: int) -> 
 
 def test_what_differs_from_run_to_run_is_not_named() -> None:
     """Each run is sure of itself, and no two of them agree."""
-    one = Measured(
+    one = MeasuredOp(
         "op1", "op1", "x", 1, _runs(100, 108, 104, 111, 101), _runs(109, 103, 112, 100, 107), same_code=False
     )
     assert not findings([one], "cpu_ns", 3.0)
     first_alone = _first(one, 1)
     assert [each.kind for each in findings([first_alone], "cpu_ns", 3.0)] == ["slower"]
-    two = Measured("op1", "op1", "x", 1, _runs(100, 101, 99, 100, 102), _runs(110, 111, 110, 109, 112), same_code=False)
+    two = MeasuredOp(
+        "op1", "op1", "x", 1, _runs(100, 101, 99, 100, 102), _runs(110, 111, 110, 109, 112), same_code=False
+    )
     (found,) = findings([two], "cpu_ns", 3.0)
     assert (found.kind, found.median_before, found.median_after) == ("slower", 10000, 11000)
 
@@ -388,13 +390,13 @@ def _runs(*medians: int) -> tuple[Spread, ...]:
     return tuple(Spread(100 * each, 100 * each - 10, 100 * each + 10) for each in medians)
 
 
-def _first(op: Measured, runs: int) -> Measured:
-    return replace(op, one=op.one[:runs], two=op.two[:runs])
+def _first(op: MeasuredOp, runs: int) -> MeasuredOp:
+    return replace(op, old_costs=op.old_costs[:runs], new_costs=op.new_costs[:runs])
 
 
 def test_over_a_limit_are_the_slower_ones_by_the_near_end_of_their_interval() -> None:
     op = measured((20_000, 19_950, 20_050), (21_200, 21_100, 21_300))
-    found = findings([op], "cpu_ns", 3.0, STEADY)
+    found = findings([op], "cpu_ns", 3.0, NO_CORRECTION)
     assert beyond(found, 5) == list(found)
     assert beyond(found, 5.5) == []
 
@@ -578,7 +580,7 @@ def test_what_other_inputs_cost_is_not_the_machines_part(tmp_path: Path) -> None
 
     unchanged, (said,) = compared("few", "many")
     assert unchanged == 0
-    assert said.startswith("the runs are of other inputs: argument 0 is 16x64xf32: ")
+    assert said.startswith("the runs have different inputs: argument 0 is 16x64xf32: ")
     assert " before, 64x64xf32: " in said
     assert compared("many", "again")[1] == []
 
@@ -627,4 +629,6 @@ def test_what_a_side_does_not_tell_is_not_said_to_be_another(built: Built, recor
     maps = ("--map-a", built("hand_mlp"), "--map-b", built("hand_mlp"))
     made = json_cli("diff", bare, recorded("hand_mlp"), *maps)
     (said,) = [each["message"] for each in made["diagnostics"] if each["slug"] == "settings-differ"]
-    assert said.startswith("what the runs before do not tell may be another: device, number of workers, function")
+    assert said.startswith(
+        "conditions of the runs before are unknown and may differ: device, number of workers, function"
+    )

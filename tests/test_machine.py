@@ -71,5 +71,5 @@ def test_addresses_that_no_image_has_are_refused(image: bytearray, tmp_path: Pat
     assert set_address in image
     struct.pack_into("<Q", image, image.index(set_address) + len(set_address), 2**64 - 1)
     path.write_bytes(image)
-    with pytest.raises(ModuleInvalid, match="more than 63 bits"):
+    with pytest.raises(ModuleInvalid, match="exceeds 63 bits"):
         read_images(path)

@@ -19,7 +19,7 @@ from tracemap.machine.chains import chains_of
 from tracemap.machine.estimate import Cache, Estimate, estimate
 from tracemap.machine.execution import Access
 from tracemap.machine.integers import Value
-from tracemap.machine.traffic import Stream, Turns, brought, streams_of
+from tracemap.machine.traffic import Stream, Turns, streams_of, traffic_of
 from tracemap.mapping.sites.steps import assign_storage_conversions
 from tracemap.units import UNKNOWN
 
@@ -135,8 +135,8 @@ def test_lines_are_counted_once_in_a_loop_that_fits() -> None:
     once = stream((64, 32), (0, 10))  # the same 2 KiB ten times
     assert once.touched == (64.0, 2048.0, 2048.0)
     assert once.runs == (320.0, 10.0, 1.0)
-    assert brought([once], [4096]) == [(0.0,)]
-    assert brought([once], [1024]) == [(20480.0,)]
+    assert traffic_of([once], [4096]) == [(0.0,)]
+    assert traffic_of([once], [1024]) == [(20480.0,)]
 
 
 def test_small_steps_share_lines_and_large_ones_do_not() -> None:
@@ -150,7 +150,7 @@ def test_what_another_loop_has_read_in_the_same_turn_is_there() -> None:
     one, other = ([Turns(number, 64, 32.0), Turns(9, 2048, 100.0)] for number in (0, 1))
     access = Access(Value("x", 0), 64)
     streams = streams_of({0: (access, one), 8: (access, other)})
-    assert brought(streams, [16 << 10]) == [(204800.0,), (0.0,)]
+    assert traffic_of(streams, [16 << 10]) == [(204800.0,), (0.0,)]
 
 
 # ---- whose conversions for storage are

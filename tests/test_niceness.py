@@ -189,4 +189,4 @@ def test_runs_of_other_niceness_are_not_alike(built: Built, tmp_path: Path) -> N
     for run, niceness in zip(runs, ("3", "4"), strict=True):
         check_cli("record", built("hand_mlp"), "--iterations", "3", "--nice", niceness, "-o", run)
     notes = json_cli("diff", *runs, "--map-a", built("hand_mlp"), "--map-b", built("hand_mlp"))["diagnostics"]
-    assert "the runs are of another niceness: 3 before, 4 after" in [note["message"] for note in notes]
+    assert "the runs differ in niceness: 3 before, 4 after" in [note["message"] for note in notes]

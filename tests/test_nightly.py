@@ -54,7 +54,7 @@ def test_nights_are_compared_host_by_host(store: Path) -> None:
     (quiet,) = json_cli("store", "compare", "--store", store, *before)["models"]
     assert quiet["differences"] == []
     both = run_cli("store", "compare", "--store", store, "--before", "date<2026-11-19", "--after", "date=2026-11-18")
-    assert (both.returncode, "runs are of both sides" in both.stderr) == (2, True)
+    assert (both.returncode, "runs are in both sets" in both.stderr) == (2, True)
 
 
 def test_the_page_shows_the_nights(store: Path, tmp_path: Path) -> None:

@@ -251,7 +251,7 @@ def query(store: Path, engine: str, **variables: str) -> subprocess.CompletedPro
 def test_an_engine_that_is_none_is_refused(store: Path, engine: str) -> None:
     done = query(store, engine)
     check_refused(done)
-    assert f"--engine {engine}: is not known; choose duckdb, local[*] or spark://HOST:PORT" in done.stderr
+    assert f"--engine {engine}: unknown engine; choose duckdb, local[*] or spark://HOST:PORT" in done.stderr
 
 
 def test_without_spark_it_is_said_what_to_install(store: Path) -> None:
@@ -260,7 +260,7 @@ def test_without_spark_it_is_said_what_to_install(store: Path) -> None:
         pytest.skip("pyspark is installed")
     done = query(store, "local[2]")
     check_refused(done)
-    assert "Spark is not installed: pip install 'tracemap[spark]', and Java 17" in done.stderr
+    assert "Spark is not installed; run pip install 'tracemap[spark]', and install Java 17" in done.stderr
     assert done.stderr.endswith("[tool-missing]\n")
 
 
@@ -276,7 +276,7 @@ def test_without_java_it_is_said_what_to_install(store: Path) -> None:
 def test_a_java_that_is_none_is_said_so(store: Path, tmp_path: Path) -> None:
     done = query(store, "local[2]", JAVA_HOME=str(tmp_path))
     check_refused(done)
-    assert f"JAVA_HOME is {tmp_path}, where no bin/java is" in done.stderr
+    assert f"JAVA_HOME is {tmp_path}, which has no bin/java" in done.stderr
 
 
 @on_spark
@@ -288,7 +288,7 @@ def test_what_spark_says_of_a_start_that_fails_is_passed_on(store: Path, tmp_pat
     java.chmod(0o755)
     done = query(store, "local[2]", JAVA_HOME=str(tmp_path))
     check_refused(done)
-    assert "Spark on local[2] does not start: Error: this is no Java [tool-failed]" in done.stderr
+    assert "Spark on local[2] did not start: Error: this is no Java [tool-failed]" in done.stderr
 
 
 @on_spark
@@ -298,7 +298,7 @@ def test_a_master_that_is_not_there_is_said_so_at_once(store: Path) -> None:
         port = taken.getsockname()[1]
         done = query(store, f"spark://127.0.0.1:{port}")
     check_refused(done)
-    assert f"--engine spark://127.0.0.1:{port}: no master answers there" in done.stderr
+    assert f"--engine spark://127.0.0.1:{port}: no Spark master answers" in done.stderr
 
 
 @on_spark
@@ -310,5 +310,5 @@ def test_a_master_that_keeps_silent_is_given_up(store: Path) -> None:
         began = time.monotonic()
         done = query(store, f"spark://127.0.0.1:{silent.getsockname()[1]}")
     check_refused(done)
-    assert "does not start" in done.stderr
+    assert "did not start" in done.stderr
     assert time.monotonic() - began < 140

@@ -44,7 +44,7 @@ def test_a_worker_that_is_killed_in_the_middle_changes_nothing(store: Path, tmp_
         def progress(said: str) -> None:
             """Kill one worker and its executor as soon as some of the work is done, but not all."""
             seen.append(said)
-            done, _, tasks = said.removeprefix("adding up on Spark: ").removesuffix(" tasks").partition(" of ")
+            done, _, tasks = said.removeprefix("summing on Spark: ").removesuffix(" tasks").partition(" of ")
             if not killed and tasks.isdigit() and int(tasks) > 4 and 0 < int(done) < int(tasks):
                 killed.append(kill_with_children(lost))
 
@@ -70,4 +70,4 @@ def test_a_cluster_without_workers_is_given_up(store: Path, tmp_path: Path) -> N
     with cluster_in(tmp_path / "cluster") as cluster:
         done = run_cli("store", "query", "--store", store, "--engine", cluster.master)
     check_refused(done)
-    assert "Spark has no worker that takes the work" in done.stderr
+    assert "no Spark worker accepted work" in done.stderr

@@ -13,7 +13,7 @@ import pytest
 from tests.builders import attribution, graph, op, site
 from tests.conftest import Built, Recorded
 from tracemap.attribution.model import Attribution, Series
-from tracemap.comparison.drift_correction import MOST_UNCHANGED, Unchanged, steady, steady_spreads
+from tracemap.comparison.drift_correction import MOST_UNCHANGED, Unchanged, correct_drift, corrected_spreads
 from tracemap.graph.bundle import load
 from tracemap.graph.model import OpId
 from tracemap.options.results import AttributeOptions
@@ -47,7 +47,7 @@ def test_a_machine_that_is_slower_now_and_then_does_not_hide_a_change() -> None:
     random, unchanged = Random(5), [(OpId.of(number), 100.0 * number) for number in (1, 2, 3, 4)]
     held = []
     for _ in range(100):
-        run = steady(recorded_with(random, 1.05, unchanged), "cpu_ns", unchanged)
+        run = correct_drift(recorded_with(random, 1.05, unchanged), "cpu_ns", unchanged)
         assert run is not None
         spread = run.spread_of(CHANGED)
         assert spread is not None
@@ -59,7 +59,9 @@ def test_a_machine_that_is_slower_now_and_then_does_not_hide_a_change() -> None:
 def test_a_few_unchanged_ops_are_judged_by_the_others() -> None:
     """One of them that costs twice as much as before says so itself."""
     unchanged = [(OpId.of(number), 100.0) for number in (1, 2, 3, 4)]
-    run = steady(run_of({op: [cost * (1 + (op.number == 1))] * 8 for op, cost in unchanged}), "cpu_ns", unchanged)
+    run = correct_drift(
+        run_of({op: [cost * (1 + (op.number == 1))] * 8 for op, cost in unchanged}), "cpu_ns", unchanged
+    )
     assert run is not None
     medians = [spread.median for op, _ in unchanged if (spread := run.spread_of(op)) is not None]
     assert medians == [200.0, 100.0, 100.0, 100.0]
@@ -70,7 +72,7 @@ def test_the_dearest_tell() -> None:
     many = [(OpId.of(number), 1000.0) for number in range(10, 10 + MOST_UNCHANGED)]
     few = [(OpId.of(number), 1.0) for number in range(1, 4)]
     costs = {op: [cost * (1 + (cost == 1))] * 8 for op, cost in [*many, *few]}
-    run = steady(run_of(costs), "cpu_ns", [*few, *many])
+    run = correct_drift(run_of(costs), "cpu_ns", [*few, *many])
     assert run is not None
     spread = run.spread_of(few[0][0])
     assert spread is not None
@@ -81,15 +83,15 @@ def test_what_tells_too_little_of_the_machine_is_not_corrected() -> None:
     three = [(OpId.of(number), 100.0) for number in (1, 2, 3)]
 
     def told(costs: Mapping[OpId, list[float]]) -> bool:
-        return steady(run_of(costs), "cpu_ns", three) is not None
+        return correct_drift(run_of(costs), "cpu_ns", three) is not None
 
     costs = {op: [cost] * 8 for op, cost in three}
     assert told(costs)
     assert not told({op: each[:5] for op, each in costs.items()})
     assert not told({**costs, three[0][0]: [0.0, *[100.0] * 7]})
     runs = [run_of(costs), run_of({op: costs[op] for op, _ in three[:2]})]
-    assert steady_spreads(runs[:1] * 2, "cpu_ns", three, [three[0][0], CHANGED]).keys() == {three[0][0]}
-    assert steady_spreads(runs, "cpu_ns", three, [three[0][0]]) == {}
+    assert corrected_spreads(runs[:1] * 2, "cpu_ns", three, [three[0][0], CHANGED]).keys() == {three[0][0]}
+    assert corrected_spreads(runs, "cpu_ns", three, [three[0][0]]) == {}
 
 
 def test_series_are_what_distributions_are_of(built: Built, recorded: Recorded) -> None:

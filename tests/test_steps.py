@@ -267,7 +267,7 @@ def test_what_is_no_image(cut: int, built: Built, tmp_path: Path) -> None:
     (image,) = read_images(load(built("hand_mlp")).module_path)
     file = tmp_path / "cut.so"
     file.write_bytes(image.data[:cut])
-    with pytest.raises(ModuleInvalid, match="is no ELF file"):
+    with pytest.raises(ModuleInvalid, match="is not an ELF file"):
         read_image(file)
 
 

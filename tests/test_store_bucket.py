@@ -170,7 +170,7 @@ def test_a_cut_file_is_named_and_can_be_left_out(store: str, server: Server, cha
     broken = of_table(changed, CALLS)[0]
     server.put(broken, changed[broken][:-20])
     said = failed("store", "query", "--store", store)
-    assert f"s3://{BUCKET}/{broken} is cut off" in said
+    assert f"s3://{BUCKET}/{broken} is truncated" in said
     assert "--skip-bad" in said
     found = json_cli("store", "query", "--store", store, "--skip-bad")
     assert found["looked"]["runs"] == RUNS - 1
@@ -200,7 +200,7 @@ def test_files_of_others_are_names_and_nothing_else(store: str, server: Server, 
         assert len(json_cli("store", "list", "--store", store)["runs"]) == RUNS
         return
     said = failed("store", "list", "--store", store)
-    assert "is cut off" in said
+    assert "is truncated" in said
     assert "\x1b" not in said
     found = json_cli("store", "query", "--store", store, "--skip-bad")
     assert [skipped["file"] for skipped in found["looked"]["skipped"]] == [f"{store}/runs/{name}"]
@@ -265,7 +265,7 @@ def test_a_server_that_goes_away_is_to_blame_not_the_files(bundle: Path, runs: l
 @pytest.mark.usefixtures("server")
 def test_no_such_bucket_or_store() -> None:
     for where in (f"s3://{BUCKET}/nothing", "s3://no-such-bucket/at-all"):
-        assert "is no store, or an empty one, or there is no such bucket" in failed("store", "list", "--store", where)
+        assert "is not a store, is empty, or the bucket does not exist" in failed("store", "list", "--store", where)
 
 
 @with_bucket
@@ -287,10 +287,10 @@ def test_spark_reads_folders_only(store: str) -> None:
 @pytest.mark.parametrize(
     ("address", "why"),
     [
-        ("s3://", "names no bucket"),
-        ("s3:///prefix", "names no bucket"),
-        ("ftp://a/b", "stores lie in folders and at s3://"),
-        ("file:///tmp", "stores lie in folders and at s3://"),
+        ("s3://", "has no bucket name"),
+        ("s3:///prefix", "has no bucket name"),
+        ("ftp://a/b", "a store is a folder or s3://"),
+        ("file:///tmp", "a store is a folder or s3://"),
     ],
 )
 def test_addresses_that_are_none_of_a_store(address: str, why: str) -> None:

@@ -100,7 +100,7 @@ def test_whole_numbers_and_fractions_of_a_metric_are_not_added_up(tmp_path: Path
     both = bare("both.csv", bundle, "joules,joules_millionths", "2.5,3")
     done = run_cli("store", "add", both, "--map", bundle, "--store", store)
     assert done.returncode == 2
-    assert "as another one is called (joules_millionths); rename it in the run" in done.stderr
+    assert "has the same name as another metric (joules_millionths); rename it in the run" in done.stderr
 
 
 def test_metrics_that_differ_in_case_are_not_mixed(tmp_path: Path, built: Built, bare: Bare) -> None:
@@ -113,7 +113,7 @@ def test_metrics_that_differ_in_case_are_not_mixed(tmp_path: Path, built: Built,
         for words in (("sites",), ("query", "--calls")):
             done = run_cli("store", *words, "--store", store, "--metric", metric)
             assert done.returncode == 2
-            assert f"--metric {metric}: some runs call it {other}" in done.stderr
+            assert f"--metric {metric}: some runs spell it {other}" in done.stderr
     for words in (("sites",), ("query", "--calls"), ("query",)):
         check_cli("store", *words, "--store", store, "--metric", "cycles", "--where", "host=cycles")
 

@@ -549,7 +549,7 @@ COMPARISON = Comparison(
         KernelDifference("a_matmul", "b_softmax", KernelCode(214, 3, 512, 0), KernelCode(394, 3, 256, 11)),
         KernelDifference("gone", UNKNOWN, KernelCode(), KernelCode()),
     ),
-    diagnostics=(Diagnostic("settings-differ", "the runs are of another number of workers: 1 before, 4 after"),),
+    diagnostics=(Diagnostic("settings-differ", "the runs differ in number of workers: 1 before, 4 after"),),
 )
 
 

@@ -27,10 +27,10 @@ from tracemap.store.p_values import (
     tail,
     trigamma,
 )
-from tracemap.store.series import EVERY, Floats, Observations, median_of, tabled
-from tracemap.store.set_comparison import compared
+from tracemap.store.series import EVERY, Floats, Observations, cost_table, median_of
+from tracemap.store.set_comparison import compare_sets
 from tracemap.store.trends import changes
-from tracemap.store.variance_shrinkage import moderated
+from tracemap.store.variance_shrinkage import shrink_variances
 from tracemap.units import UNKNOWN
 
 pytestmark = pytest.mark.quick
@@ -99,12 +99,12 @@ def test_variances_go_where_the_others_are() -> None:
     random = np.random.default_rng(3)
     true = 4.0 * 8 / random.chisquare(8, 3000)
     seen = true * random.chisquare(3, 3000) / 3
-    told = moderated(seen, np.full(3000, 3.0))
+    told = shrink_variances(seen, np.full(3000, 3.0))
     assert told.degrees[0] - 3 == pytest.approx(8, rel=0.25)
     assert np.mean((np.log(told.variances) - np.log(true)) ** 2) < 0.4 * np.mean((np.log(seen) - np.log(true)) ** 2)
-    alike = moderated(random.chisquare(200, 50) / 200, np.full(50, 2.0))
+    alike = shrink_variances(random.chisquare(200, 50) / 200, np.full(50, 2.0))
     assert np.all(np.isinf(alike.degrees))
-    alone = moderated(np.array([2.0]), np.array([1.0]))
+    alone = shrink_variances(np.array([2.0]), np.array([1.0]))
     assert (alone.variances[0], alone.degrees[0]) == (2.0, 1.0)
 
 
@@ -238,19 +238,19 @@ def test_of_few_ops_nothing_common_is_told() -> None:
     small.logs[0, :3, 15:] += 0.2
     (found,) = changes(small.observed()).changes
     assert (found.op, found.cpu_model) == (0, 0)
-    assert np.all(np.isnan(tabled(small.observed()).common))
+    assert np.all(np.isnan(cost_table(small.observed()).common))
 
 
 def test_nothing_and_nonsense() -> None:
     empty = Observations.of(op=[], host=[], cpu_model=[], night=[], run=[], cost_ns=[])
     assert changes(empty).changes == ()
     assert outliers(empty) == []
-    assert compared(empty, empty).changes == ()
+    assert compare_sets(empty, empty).changes == ()
     odd = Observations.of(
         op=[0, 1, 2], host=[0, 0, 0], cpu_model=[0, 0, 0], night=[1, 1, 1], run=[0, 0, 0], cost_ns=[0, -4, math.nan]
     )
     assert changes(odd).series == 0
-    with pytest.raises(ValueError, match="other lengths"):
+    with pytest.raises(ValueError, match="columns differ in length"):
         Observations.of(op=[0], host=[], cpu_model=[], night=[], run=[], cost_ns=[])
 
 
@@ -323,21 +323,21 @@ def _parts(small: Small, before: tuple[int, int], after: tuple[int, int]) -> tup
 def test_two_nights_are_compared_by_host() -> None:
     small = Small(models=np.repeat([0, 1], 8))
     small.logs[3, 8:, 20:] += 0.1
-    made = compared(*_parts(small, (19, 20), (20, 21)))
+    made = compare_sets(*_parts(small, (19, 20), (20, 21)))
     assert [(each.kind, each.op, each.cpu_model) for each in made.changes] == [("slower", 9, 1)]
     found = made.changes[0]
     assert found.ratio_low < math.exp(0.1) < found.ratio_high
     assert (found.hosts, found.runs) == (8, 16)
     assert made.compared == (OPS + 1) * 2
     assert made.lonely == 0
-    assert compared(*_parts(small, (18, 19), (19, 20))).changes == ()
+    assert compare_sets(*_parts(small, (18, 19), (19, 20))).changes == ()
 
 
 def test_many_runs_tell_small_changes_and_machines_apart() -> None:
     small = Small()
     small.logs[3, 3:, 20:] += 0.03
     small.logs[:, :3, 20:] += 0.3
-    made = compared(*_parts(small, (0, 20), (20, 40)))
+    made = compare_sets(*_parts(small, (0, 20), (20, 40)))
     assert {(each.op, each.cpu_model) for each in made.changes} == {(9, 1), (EVERY, 0)}
 
 
@@ -345,12 +345,12 @@ def test_hosts_of_one_night_only_tell_nothing() -> None:
     small = Small()
     small.there[:, :3, 20:] = False
     small.there[:, 4:, 20:] = False
-    made = compared(*_parts(small, (10, 20), (20, 30)))
+    made = compare_sets(*_parts(small, (10, 20), (20, 30)))
     assert made.compared == made.lonely == OPS + 1
     small.there[:, 3:, 20:] = False
     small.there[:, 0, 20:] = True
     small.there[:, 0, :20] = False
-    assert compared(*_parts(small, (10, 20), (20, 30))).compared == 0
+    assert compare_sets(*_parts(small, (10, 20), (20, 30))).compared == 0
 
 
 # ---- the oracle itself

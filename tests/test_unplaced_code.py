@@ -17,7 +17,7 @@ from tests.kernels import built, in_loops, steps_of
 from tests.support import check_cli, json_cli
 from tracemap.attribution.steps.lines import KernelSteps
 from tracemap.machine.code import Instruction
-from tracemap.machine.debug_lines import Contracted, LineOp, OpLines, placed
+from tracemap.machine.debug_lines import Contracted, LineOp, OpLines, assign_missing_lines
 from tracemap.machine.values import NO_VALUES
 
 BASELINE = ("--iree-llvmcpu-target-cpu=x86-64-v3",)
@@ -84,13 +84,13 @@ def test_only_ops_without_code_of_their_own_get_what_does_the_same() -> None:
     lines = OpLines(frozenset({2, 3, 4, 6}), tuple(text))
     given = [("vmulps", 2), ("vmulps", 1), ("vaddps", 0), ("vaddps", 1), ("vdivps", 1), ("vpaddd", 1), ("vmulss", 0)]
     code = [instruction(16 * place, *each) for place, each in enumerate(given)]
-    found = placed(Contracted(code, lines))
+    found = assign_missing_lines(Contracted(code, lines))
     assert [each.line for each in found.instructions] == [2, 4, 3, 3, 1, 1, 4]
     moved = {one.address: one.line for one, two in zip(code, found.instructions, strict=True) if one != two}
     assert moved == {16: 1, 32: 0, 48: 1, 96: 0}
     whole = Contracted([*code, *(instruction(256, "nop", line) for line in (3, 4, 6))], lines)
-    assert placed(whole) == whole
-    assert placed(found) == found
+    assert assign_missing_lines(whole) == whole
+    assert assign_missing_lines(found) == found
 
 
 @pytest.mark.parametrize(

@@ -21,10 +21,10 @@ import numpy as np
 from tests.documents import DOCS, write_part
 from tests.oracle.fleets import FIRST_NIGHT, HOSTS, Maker
 from tests.oracle.nights import FIRST_SEED
-from tracemap.store.findings import NightChange, OutlierHost
+from tracemap.store.findings import OutlierHost, SetDifference
 from tracemap.store.hosts import LEAST_HOSTS, outliers
 from tracemap.store.series import EVERY, Observations
-from tracemap.store.set_comparison import compared
+from tracemap.store.set_comparison import compare_sets
 
 NIGHTS: Final = 60
 _MIDDLE: Final = FIRST_NIGHT + NIGHTS // 2
@@ -49,10 +49,10 @@ class Sides:
         night = fleet.observations.night
         before = fleet.observations.where((night >= first - self.nights) & (night < first))
         after = fleet.observations.where((night >= first) & (night < first + self.nights))
-        said = compared(before, after).changes
+        said = compare_sets(before, after).changes
         return {(each.op, each.cpu_model, 0) for each in fleet.planted}, [self._of(each) for each in said]
 
-    def _of(self, said: NightChange) -> Named:
+    def _of(self, said: SetDifference) -> Named:
         kind = "slower" if self.ratio > 1 else "faster"
         return (said.op if said.kind == kind else EVERY - 1, said.cpu_model, 0)
 

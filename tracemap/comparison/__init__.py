@@ -1,1 +1,1 @@
-"""Two models and their costs compared: which op became which, and what each costs more or less than before."""
+"""Compare two models and their costs: match ops, and find significant changes."""

@@ -1,4 +1,4 @@
-"""Two sides compared: costs by op, scope and line; what is found; what is regrouped; kernels that are other code."""
+"""Compare two sides: costs by op, scope and line; findings; fusion changes; changed kernels."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from msgspec import structs
 
 from tracemap.comparison.changes import kernel_differences, regrouped, remark_differences, settings_differ
 from tracemap.comparison.costs import Costs, amount, are_per_invocation, common_metrics, costs
-from tracemap.comparison.drift_correction import steady_spreads
-from tracemap.comparison.findings import STEADY, Machine, Measured, findings, machine_of, told
+from tracemap.comparison.drift_correction import corrected_spreads
+from tracemap.comparison.findings import NO_CORRECTION, Machine, MeasuredOp, findings, machine_of, op_ratio
 from tracemap.comparison.model import (
     BASIS,
     Amount,
@@ -26,7 +26,7 @@ from tracemap.comparison.model import (
     ResidualDifference,
     total,
 )
-from tracemap.comparison.sides import UNTOLD, Compared
+from tracemap.comparison.sides import UNKNOWN_WORK, Compared
 from tracemap.diagnostics import Diagnostic
 from tracemap.graph.model import Op, OpId
 from tracemap.graph.query import scope_text, stack_of
@@ -39,7 +39,7 @@ CHANGED: Final = "changed"
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """An op before and after, and how that is known; one of the two may be missing."""
+    """An op before and after with its match; one of the two may be missing."""
 
     before: Op | None
     after: Op | None
@@ -47,14 +47,14 @@ class Pair:
 
     @property
     def shown(self) -> Op:
-        """The op by which it is called: the one after, where there is one."""
-        found = self.after or self.before
-        assert found is not None
-        return found
+        """The op that names the pair: the one after, if it exists."""
+        op = self.after or self.before
+        assert op is not None
+        return op
 
 
 def identical(before: Compared, after: Compared) -> tuple[Match, ...]:
-    """The matches of two maps of the same model."""
+    """Match ops by identity, for two maps of the same model."""
     known = after.graph.op_by_id
     return tuple(Match(op.id, op.id, How.IDENTITY, edited=False) for op in before.graph.ops if op.id in known)
 
@@ -62,10 +62,10 @@ def identical(before: Compared, after: Compared) -> tuple[Match, ...]:
 def compare(
     before: Compared, after: Compared, matches: Sequence[Match], *, same_model: bool, threshold: float
 ) -> Comparison:
-    """Compare two sides whose ops are matched; `threshold` in percent.
+    """Compare two sides with matched ops; `threshold` in percent.
 
     Raises:
-        Unbalanced: what is found does not add up.
+        Unbalanced: the changes do not add up.
     """
     return _Comparing(before, after, matches, same_model, threshold).comparison()
 
@@ -116,15 +116,15 @@ class _Comparing:
 
     @cached_property
     def pairs(self) -> tuple[Pair, ...]:
-        """Matched ops and new ones in the order of the model after, then those that are gone."""
+        """Matched and new ops in the order of the model after, then gone ops."""
         ops = self.before.graph.op_by_id
         match_of = {match.after: match for match in self.matches}
-        found = [
+        pairs = [
             Pair(ops[match_of[op.id].before], op, match_of[op.id]) if op.id in match_of else Pair(None, op, None)
             for op in self.after.graph.ops
         ]
         matched = {match.before for match in self.matches}
-        return (*found, *(Pair(op, None, None) for op in self.before.graph.ops if op.id not in matched))
+        return (*pairs, *(Pair(op, None, None) for op in self.before.graph.ops if op.id not in matched))
 
     def _percent(self) -> float:
         ops = len(self.before.graph.ops) + len(self.after.graph.ops)
@@ -137,19 +137,19 @@ class _Comparing:
         return tuple(map(self._difference, self.pairs))
 
     def _difference(self, pair: Pair) -> OpDifference:
-        one, two, match = pair.before, pair.after, pair.match
+        old, new, match = pair.before, pair.after, pair.match
         return OpDifference(
-            before=one.id if one else UNKNOWN,
-            after=two.id if two else UNKNOWN,
+            before=old.id if old else UNKNOWN,
+            after=new.id if new else UNKNOWN,
             how=match.how.value if match else UNKNOWN,
             edited=match is not None and match.edited,
-            name_before=one.name if one else UNKNOWN,
+            name_before=old.name if old else UNKNOWN,
             name=pair.shown.name,
-            line_before=one.line if one else UNKNOWN,
-            line_after=two.line if two else UNKNOWN,
+            line_before=old.line if old else UNKNOWN,
+            line_after=new.line if new else UNKNOWN,
             scope=tuple(filter(None, self._scope(pair).split("/"))),
-            fate_before=one.fate.value if one else UNKNOWN,
-            fate_after=two.fate.value if two else UNKNOWN,
+            fate_before=old.fate.value if old else UNKNOWN,
+            fate_after=new.fate.value if new else UNKNOWN,
             code=self._code(pair),
             amounts=self._amounts(pair),
         )
@@ -158,9 +158,9 @@ class _Comparing:
         return scope_text((self.after if pair.after else self.before).graph, pair.shown)
 
     def _line(self, pair: Pair) -> str:
-        """The line of the user's program that made an op: of Python where that is known, else of the model.
+        """The source line of an op: of Python if known, else of the model.
 
-        Another op may stand there after: of an op that is gone it is said to be the line before.
+        A gone op's line gets the suffix "(before)", since another op may stand there after.
         """
         op = pair.shown
         frames = stack_of((self.after if pair.after else self.before).graph, op)
@@ -170,51 +170,55 @@ class _Comparing:
         return f"{file}:{line}" + (" (before)" if pair.after is None else "")
 
     def _amounts(self, pair: Pair) -> Mapping[str, Amount]:
-        one, two = self._costs
-        found = {}
+        before, after = self._costs
+        amounts = {}
         for name, _ in self.metrics:
-            first = one.ops[name].get(pair.before.id) if pair.before else None
-            second = two.ops[name].get(pair.after.id) if pair.after else None
-            if first is not None or second is not None:
-                found[name] = amount(first or 0, second or 0)
-        return found
+            old = before.ops[name].get(pair.before.id) if pair.before else None
+            new = after.ops[name].get(pair.after.id) if pair.after else None
+            if old is not None or new is not None:
+                amounts[name] = amount(old or 0, new or 0)
+        return amounts
 
     def _code(self, pair: Pair) -> Text:
-        """Whether what an op works in is the same code, be it in kernels of other names."""
+        """Whether an op's kernels have the same code, under any name."""
         if pair.before is None or pair.after is None:
             return UNKNOWN
-        first = self.before.kernels_of.get(pair.before.id, ())
-        second = self.after.kernels_of.get(pair.after.id, ())
-        if not first or not second:
+        before_kernels = self.before.kernels_of.get(pair.before.id, ())
+        after_kernels = self.after.kernels_of.get(pair.after.id, ())
+        if not before_kernels or not after_kernels:
             return UNKNOWN
         if self.before.graph.module.sha256 == self.after.graph.module.sha256:
             return SAME
-        ones, twos = {self.before.code(name) for name in first}, {self.after.code(name) for name in second}
-        if () in ones or () in twos:
+        before_codes, after_codes = (
+            {self.before.code(name) for name in before_kernels},
+            {self.after.code(name) for name in after_kernels},
+        )
+        if () in before_codes or () in after_codes:
             return UNKNOWN
-        return SAME if ones == twos else CHANGED
+        return SAME if before_codes == after_codes else CHANGED
 
     def _metric(self, name: str, unit: str) -> MetricDifference:
-        one, two = self._costs
+        before, after = self._costs
         kinds: dict[str, list[Amount]] = defaultdict(list)
-        for each in self.differences:
-            kind = "new" if each.before is UNKNOWN else "gone" if each.after is UNKNOWN else "matched"
-            kinds[kind] += [each.amounts[name]] if name in each.amounts else []
+        for difference in self.differences:
+            kind = "new" if difference.before is UNKNOWN else "gone" if difference.after is UNKNOWN else "matched"
+            kinds[kind] += [difference.amounts[name]] if name in difference.amounts else []
         return MetricDifference(
             name=name,
             unit=unit,
-            whole=amount(one.wholes[name], two.wholes[name]),
+            whole=amount(before.wholes[name], after.wholes[name]),
             residual=total([row.amounts[name] for row in self._residual()]),
             **{kind: total(kinds[kind]) for kind in ("matched", "gone", "new")},
         )
 
     def _residual(self) -> Iterator[ResidualDifference]:
-        one, two = self._costs
+        before, after = self._costs
         names = [name for name, _ in self.metrics]
-        reasons = dict.fromkeys(reason for each in (one, two) for name in names for reason in each.residual[name])
+        reasons = dict.fromkeys(reason for side in (before, after) for name in names for reason in side.residual[name])
         for reason in sorted(reasons):
             amounts = {
-                name: amount(one.residual[name].get(reason, 0), two.residual[name].get(reason, 0)) for name in names
+                name: amount(before.residual[name].get(reason, 0), after.residual[name].get(reason, 0))
+                for name in names
             }
             yield ResidualDifference(reason, amounts)
 
@@ -231,74 +235,82 @@ class _Comparing:
             for group, ops in sorted(members.items())
         )
 
-    # ---- what is found
+    # ---- findings
 
     @property
     def _time(self) -> str:
-        """The metric of which findings are; "": there is no time."""
+        """The time metric of the findings; "": there is none."""
         names = [name for name, _ in self.metrics]
         return next((name for name in TIME_METRICS if name in names), "")
 
     @cached_property
-    def _measured(self) -> tuple[Machine, Sequence[Measured]]:
-        """What the machine was slower in each run, and what each of the differences cost; nothing without a time."""
+    def _measured(self) -> tuple[Machine, Sequence[MeasuredOp]]:
+        """The machine's drift, and the costs of all differences; empty if there is no time metric."""
         metric = self._time
         if not metric:
-            return STEADY, ()
-        # Where runs were made otherwise, code that is the same is no reason to cost the same.
+            return NO_CORRECTION, ()
+        # If runs were recorded under different conditions, unchanged code may well cost more or less.
         comparable = not any(settings_differ(self.before, self.after, same_model=self.same_model))
         sides = (self.before, self.after)
-        (one, two), (work, more) = ([side.spreads(metric) for side in sides], [side.work_of(metric) for side in sides])
+        (before, after), (work_before, work_after) = (
+            [side.spreads(metric) for side in sides],
+            [side.work_of(metric) for side in sides],
+        )
         measured = [
-            Measured(
+            MeasuredOp(
                 difference.before,
                 difference.after,
                 difference.name,
                 pair.shown.line,
-                one.get(difference.before, ()),
-                two.get(difference.after, ()),
+                before.get(difference.before, ()),
+                after.get(difference.after, ()),
                 same_code=comparable
                 and difference.code == SAME
-                and work.get(difference.before, UNTOLD).is_that_of(more.get(difference.after, UNTOLD)),
+                and work_before.get(difference.before, UNKNOWN_WORK).is_that_of(
+                    work_after.get(difference.after, UNKNOWN_WORK)
+                ),
             )
             for pair, difference in zip(self.pairs, self.differences, strict=True)
         ]
         machine = machine_of(measured)
-        # Of one run on a side nothing tells how runs differ: surer of that run, it would be too sure of the bundle.
+        # A single run per side shows nothing of the variation between runs. A correction within it would make its
+        # interval too narrow for a statement on the bundle.
         if machine.drift.ops and min(len(side.attributions) for side in (self.before, self.after)) > 1:
-            measured = self._steadied(measured, metric)
+            measured = self._with_correction(measured, metric)
             machine = machine_of(measured)
         return machine, measured
 
     def _with_ratios(self) -> Iterator[OpDifference]:
-        """The differences, each with the ratio by which it is a finding or none."""
+        """The differences, with the ratios that decide on findings."""
         machine, measured = self._measured
         ratios = [machine.ratio_of(op) for op in measured] or [None] * len(self.differences)
-        for each, ratio in zip(self.differences, ratios, strict=True):
-            yield each if ratio is None else structs.replace(each, ratio=told(ratio))
+        for difference, ratio in zip(self.differences, ratios, strict=True):
+            yield difference if ratio is None else structs.replace(difference, ratio=op_ratio(ratio))
 
-    def _steadied(self, measured: Sequence[Measured], metric: str) -> list[Measured]:
-        """The same, with what ops cost without what the machine was slower in each invocation."""
-        unchanged = [op for op in measured if op.same_code and op.one and op.two]
-        of_sides = []
+    def _with_correction(self, measured: Sequence[MeasuredOp], metric: str) -> list[MeasuredOp]:
+        """Add the costs after correction for drift in each invocation."""
+        unchanged = [op for op in measured if op.same_code and op.old_costs and op.new_costs]
+        spreads_of_sides = []
         for side, end in ((self.before, "before"), (self.after, "after")):
-            known = [(OpId(getattr(op, end)), op.one[0].median) for op in unchanged]
+            unchanged_costs = [(OpId(getattr(op, end)), op.old_costs[0].median) for op in unchanged]
             ops = [OpId(name) for op in measured if isinstance(name := getattr(op, end), str)]
-            of_sides.append(steady_spreads(side.attributions, metric, known, ops))
-        ones, twos = of_sides
-        pairs = [(ones.get(OpId(str(op.before)), ()), twos.get(OpId(str(op.after)), ())) for op in measured]
-        return [replace(op, steady=pair) if all(pair) else op for op, pair in zip(measured, pairs, strict=True)]
+            spreads_of_sides.append(corrected_spreads(side.attributions, metric, unchanged_costs, ops))
+        old_spreads, new_spreads = spreads_of_sides
+        pairs = [
+            (old_spreads.get(OpId(str(op.before)), ()), new_spreads.get(OpId(str(op.after)), ())) for op in measured
+        ]
+        return [replace(op, corrected=pair) if all(pair) else op for op, pair in zip(measured, pairs, strict=True)]
 
     def _diagnostics(self) -> Iterator[Diagnostic]:
         for side, word in ((self.before, "before"), (self.after, "after")):
-            found: dict[str, list[str]] = defaultdict(list)
+            messages_by_slug: dict[str, list[str]] = defaultdict(list)
             for run in side.attributions:
-                for each in run.diagnostics:
-                    found[each.slug].append(each.message)
-            for slug, messages in found.items():
-                more = f" (the first of {len(messages)} such notes)" if len(messages) > 1 else ""
+                for diagnostic in run.diagnostics:
+                    messages_by_slug[diagnostic.slug].append(diagnostic.message)
+            for slug, messages in messages_by_slug.items():
+                more = f" (and {len(messages) - 1} more such notes)" if len(messages) > 1 else ""
                 yield Diagnostic(slug, f"{word}: {messages[0]}{more}")
         yield from settings_differ(self.before, self.after, same_model=self.same_model)
         if self.metrics and not self._per_invocation:
-            text = "a run does not tell of how many invocations it is: amounts are of the whole runs"
+            text = "the number of invocations of a run is unknown, so amounts are sums over whole runs"
             yield Diagnostic("invocations-unknown", text)

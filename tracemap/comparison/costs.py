@@ -1,4 +1,4 @@
-"""What ops and residuals cost before and after, of as many invocations, in whole numbers that add up."""
+"""Costs of ops and unattributed costs before and after, scaled to equal invocations, in integers that add up."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tracemap.comparison.model import BASIS, Amount
 from tracemap.units import UNKNOWN, Integer, Unknown, rounded, sum_of
 
 Scaled = Mapping[str, Mapping[str, int]]
-"""By metric and by op or residual reason."""
+"""Scaled costs, by metric and by op or reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """The costs of one side by metric: of the whole, and of each part, which add up to it."""
+    """Costs of one side by metric: the totals, and the parts that add up to them."""
 
     wholes: Mapping[str, int]
     ops: Scaled
@@ -25,19 +25,19 @@ class Costs:
 
 
 def common_metrics(before: Sequence[Attribution], after: Sequence[Attribution]) -> tuple[tuple[str, str], ...]:
-    """Names and units of the metrics that all runs have, in the order of the second side; none without runs.
+    """Names and units of the metrics that all runs have, in the order of the second side; empty without runs.
 
-    One that has fractions in some runs is in millionths of all: in the others it merely happens to be whole.
+    A metric with fractions in some runs is in millionths for all runs; in the others it merely happens to be whole.
     """
     if not before or not after:
         return ()
-    units = [{metric.name: metric.unit for metric in each.metrics} for each in (*after, *before)]
-    found = ((name, _common_unit({of.get(name) for of in units})) for name in units[0])
-    return tuple([(name, unit) for name, unit in found if unit is not None])
+    units = [{metric.name: metric.unit for metric in attribution.metrics} for attribution in (*after, *before)]
+    names_and_units = ((name, _common_unit({units_of_run.get(name) for units_of_run in units})) for name in units[0])
+    return tuple([(name, unit) for name, unit in names_and_units if unit is not None])
 
 
 def _common_unit(units: set[str | None]) -> str | None:
-    """The unit in which runs with these can be laid side by side; None: a run lacks the metric, or counts another."""
+    """The common unit of a metric; None: a run lacks the metric, or has another unit."""
     whole = units - {IN_MILLIONTHS}
     if None in units or len(whole) > 1:
         return None
@@ -45,60 +45,62 @@ def _common_unit(units: set[str | None]) -> str | None:
 
 
 def invocations_of(runs: Sequence[Attribution], metric: str) -> Integer:
-    """In how many calls a metric was measured, in all of these runs; those of several functions do not add up."""
+    """Invocations of a metric over all runs. Unknown if the runs called different functions."""
     if len({run.run.function for run in runs}) > 1:
         return UNKNOWN
-    return sum_of([each.invocations for run in runs for each in run.metrics if each.name == metric])
+    return sum_of(
+        [metric_total.invocations for run in runs for metric_total in run.metrics if metric_total.name == metric]
+    )
 
 
 def are_per_invocation(before: Sequence[Attribution], after: Sequence[Attribution]) -> bool:
-    """Whether both sides tell how many invocations each common metric is of."""
+    """Whether the number of invocations is known for each common metric on both sides."""
     names = [name for name, _ in common_metrics(before, after)]
     counts = [invocations_of(runs, name) for runs in (before, after) if runs for name in names]
     return all(not isinstance(count, Unknown) and count > 0 for count in counts)
 
 
 def costs(runs: Sequence[Attribution], metrics: Sequence[tuple[str, str]], *, per_invocation: bool) -> Costs:
-    """The costs of all runs of a side together, of `BASIS` invocations or of the whole runs; `metrics` with units."""
+    """Sum the costs of a side's runs, scaled to `BASIS` invocations or unscaled; `metrics` with units."""
     wholes, ops, residual = {}, {}, {}
     for name, unit in metrics:
-        of_ops, of_reasons = Counter[str](), Counter[str]()
+        op_sums, reason_sums = Counter[str](), Counter[str]()
         for run in runs:
-            size = _size_in(unit, run, name)
+            factor = _size_in(unit, run, name)
             for op in run.ops:
-                of_ops[op.op] += op.metrics[name].attributed * size
+                op_sums[op.op] += op.metrics[name].attributed * factor
             for row in run.residual:
-                of_reasons[row.reason.value] += row.metrics[name] * size
+                reason_sums[row.reason.value] += row.metrics[name] * factor
         count = invocations_of(runs, name)
-        values = [*of_ops.values(), *of_reasons.values()]
+        values = [*op_sums.values(), *reason_sums.values()]
         scaled = scaled_to(values, count) if per_invocation and isinstance(count, int) else values
         wholes[name] = sum(scaled)
-        ops[name] = dict(zip(of_ops, scaled, strict=False))
-        residual[name] = dict(zip(of_reasons, scaled[len(of_ops) :], strict=True))
+        ops[name] = dict(zip(op_sums, scaled, strict=False))
+        residual[name] = dict(zip(reason_sums, scaled[len(op_sums) :], strict=True))
     return Costs(wholes, ops, residual)
 
 
 def _size_in(unit: str, run: Attribution, name: str) -> int:
-    """How many of a unit one of a run's is: a run that has no fractions counts wholes."""
+    """Factor from a run's unit to a unit: a run without fractions counts wholes."""
     own = next(metric.unit for metric in run.metrics if metric.name == name)
     return MILLIONTHS if unit == IN_MILLIONTHS != own else 1
 
 
 def scaled_to(values: Sequence[int], count: int) -> list[int]:
-    """Sums over `count` invocations as those over `BASIS`: whole numbers, whose sum is the nearest to the exact one.
+    """Scale sums over `count` invocations to `BASIS`. The integers add up to the rounded exact sum.
 
-    What is left of rounding down goes, one each, to the largest remainders (Hamilton's method).
+    Units lost by rounding down go, one each, to the largest remainders (Hamilton's method).
     """
     if count == BASIS:
         return list(values)
     parts = [value * BASIS // count for value in values]
-    left_over = rounded(sum(values) * BASIS, count) - sum(parts)
-    rests = [value * BASIS % count for value in values]
-    for place in sorted(range(len(rests)), key=rests.__getitem__, reverse=True)[:left_over]:
-        parts[place] += 1
+    missing = rounded(sum(values) * BASIS, count) - sum(parts)
+    remainders = [value * BASIS % count for value in values]
+    for index in sorted(range(len(remainders)), key=remainders.__getitem__, reverse=True)[:missing]:
+        parts[index] += 1
     return parts
 
 
 def amount(before: int, after: int) -> Amount:
-    """What something costs before and after."""
+    """A cost before and after, with its change."""
     return Amount(before, after, after - before)

@@ -1,9 +1,9 @@
-"""Programs of different dialects laid beside each other: a StableHLO model and the linalg form of it, torch and ONNX.
+"""Match programs of different dialects, such as a StableHLO model and its linalg form, or torch and ONNX.
 
-No op of one is an op of the other, so what is matched is approximate: first what comes from the same place, as the
-locations of a program that was made from the other say; then, within the same scopes, and last between what is matched,
-ops that do the like, in their order. Of several orders that fit, the one with most of like shapes and scopes is taken:
-the alignment of Needleman and Wunsch (Journal of Molecular Biology 48, 1970, p. 443).
+Ops of different dialects are never equal, so these matches are approximate. Ops with a common location match first, if
+one program was made from the other. Then ops of the same kind match, in order: within equal scopes, and finally between
+matched ops. Among possible orders, take the alignment with most equal shapes and scopes (Needleman and Wunsch, Journal
+of Molecular Biology 48, 1970, p. 443).
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from tracemap.graph.documents import OWN_TEXT, Flow, FlowNode
 from tracemap.locations import CallSite, FileRange, Fused, Location, is_informative
 
 _LIKE, _SHAPE, _SCOPE = 2, 4, 1
-"""What two ops gain by doing the like, by the same shape, by the same scope: of few kinds of ops there are many."""
+"""Score for the same kind of op, the same shape, and the same scope. Kinds are few and repeat often, so shape wins."""
 _MOST_CELLS: Final = 250_000
-"""Of longer series the n-th op of a kind is taken for the n-th."""
+"""Limit for exact alignment. In longer series, the n-th ops of a kind match."""
 _CONSTANT: Final = "constant"
-_Found = Iterator[tuple[int, int]]
+_IndexPairs = Iterator[tuple[int, int]]
 
 
 def are_of_other_dialects(before: Flow, after: Flow) -> bool:
-    """Whether most of what one program computes is of another dialect than what the other does."""
-    one, two = _dialect(before), _dialect(after)
-    return bool(one and two) and one != two
+    """Whether most ops of the two programs are of different dialects."""
+    before_dialect, after_dialect = _dialect(before), _dialect(after)
+    return bool(before_dialect and after_dialect) and before_dialect != after_dialect
 
 
 def _dialect(flow: Flow) -> str:
@@ -38,65 +38,67 @@ def _dialect(flow: Flow) -> str:
 
 
 def approximate(pairs: Pairs, files: tuple[str, str]) -> list[tuple[int, int]]:
-    """Match ops that do the like, by location, then by scope, then by order; returns what was found.
+    """Match ops of the same kind, by location, then by scope, then by order; returns the new matches.
 
-    `files`: what the texts of both programs are called, as locations of the other may name them.
+    `files`: names of both programs' texts, as locations in the other program have them.
     """
-    located = _Located()
-    found = list(_by_location(pairs, files, located))
-    working = _untold(pairs.before, located.before), _untold(pairs.after, located.after)
-    ones, twos = (_in_scopes(side, places) for side, places in zip((pairs.before, pairs.after), working, strict=True))
-    for scope in sorted(ones.keys() & twos.keys()):
-        found += _aligned(pairs, ones[scope], twos[scope])
-    for before, after in gaps(pairs, sorted(found)):
-        left = [one for one in before if one in working[0]]
-        found += _aligned(pairs, left, [two for two in after if two in working[1]])
-    return found
+    shared = _SharedLocations()
+    matches = list(_by_location(pairs, files, shared))
+    candidates = _ops_without_origin(pairs.before, shared.before), _ops_without_origin(pairs.after, shared.after)
+    old_scopes, new_scopes = (
+        _in_scopes(side, indexes) for side, indexes in zip((pairs.before, pairs.after), candidates, strict=True)
+    )
+    for scope in sorted(old_scopes.keys() & new_scopes.keys()):
+        matches += _aligned(pairs, old_scopes[scope], new_scopes[scope])
+    for before, after in gaps(pairs, sorted(matches)):
+        old_indexes = [old for old in before if old in candidates[0]]
+        matches += _aligned(pairs, old_indexes, [new for new in after if new in candidates[1]])
+    return matches
 
 
 @dataclass(frozen=True, slots=True)
-class _Located:
-    """The ops of each side that share a place with some of the other: where they come from is told."""
+class _SharedLocations:
+    """The ops of each side that share a location with the other side, so that their origin is known."""
 
     before: set[int] = field(default_factory=set)
     after: set[int] = field(default_factory=set)
 
 
-def _untold(side: Side, located: set[int]) -> set[int]:
-    """The ops that do something, and do not say where they come from; of constants there are too many alike."""
-    return {place for place, node in enumerate(side.flow) if node.word not in ("", _CONSTANT) and place not in located}
+def _ops_without_origin(side: Side, shared: set[int]) -> set[int]:
+    """Indexes of ops that compute something and whose origin is unknown. Constants are too many and too alike."""
+    return {index for index, node in enumerate(side.flow) if node.word not in ("", _CONSTANT) and index not in shared}
 
 
 # ---- by location
 
 
-def _by_location(pairs: Pairs, files: tuple[str, str], located: _Located) -> _Found:
-    """What is said to come from the same place: as a whole, then as a part of what is fused or inlined."""
-    for own in (0, 1):
-        named = [file if side == own else "" for side, file in enumerate(files)]
+def _by_location(pairs: Pairs, files: tuple[str, str], shared: _SharedLocations) -> _IndexPairs:
+    """Match ops with a common location: the whole location first, then a part of a fused or inlined one."""
+    for owner in (0, 1):
+        file_names = [file if side == owner else "" for side, file in enumerate(files)]
         for parts in ((False, False), (False, True), (True, False)):
-            sides = zip((pairs.before, pairs.after), named, parts, strict=True)
-            ones, twos = (_at_places(*side) for side in sides)
-            for place, group in ones.items():
-                if place in twos:
-                    located.before.update(group)
-                    located.after.update(twos[place])
-                    yield from _of_a_place(pairs, group, twos[place])
+            sides = zip((pairs.before, pairs.after), file_names, parts, strict=True)
+            old_ops, new_ops = (_at_places(*side) for side in sides)
+            for location, ops in old_ops.items():
+                if location in new_ops:
+                    shared.before.update(ops)
+                    shared.after.update(new_ops[location])
+                    yield from _match_at_location(pairs, ops, new_ops[location])
 
 
 def _at_places(side: Side, file: str, in_parts: bool) -> Mapping[Hashable, list[int]]:
-    """The ops of each place; `file`: what the model's own text is called, "" where its places say nothing."""
-    found: dict[Hashable, list[int]] = defaultdict(list)
-    for place, node in enumerate(side.flow):
+    """Ops by location. `file`: name of the model's own text; "": locations in it do not count."""
+    indexes: dict[Hashable, list[int]] = defaultdict(list)
+    for index, node in enumerate(side.flow):
         if node.word:
-            for each in _parts(node.location) if in_parts else (node.location,):
-                if is_informative(each) and (key := _key(each, file)) is not None:
-                    found[key].append(place)
-    return found
+            for location in _parts(node.location) if in_parts else (node.location,):
+                if is_informative(location) and (key := _key(location, file)) is not None:
+                    indexes[key].append(index)
+    return indexes
 
 
 def _key(location: Location, file: str) -> Hashable:
-    """What is the same for one place, wherever its file lies; None of the model's own text where that has no name."""
+    """Key of a location, independent of the file's folder; None for a location in the model's own, unnamed text."""
     if not isinstance(location, FileRange):
         return location
     name = file if location.file == OWN_TEXT else location.file
@@ -104,63 +106,70 @@ def _key(location: Location, file: str) -> Hashable:
 
 
 def _parts(location: Location) -> Iterator[Location]:
-    """The places that a location is made of; of what was inlined that in the function."""
+    """The parts of a location; for an inlined call, the callee's location."""
     match location:
         case CallSite():
             yield location.callee
             yield from _parts(location.callee)
         case Fused():
-            for each in dict.fromkeys(location.locations):
-                yield each
-                yield from _parts(each)
+            for part in dict.fromkeys(location.locations):
+                yield part
+                yield from _parts(part)
         case _:
             pass
 
 
-def _of_a_place(pairs: Pairs, ones: Sequence[int], twos: Sequence[int]) -> _Found:
-    """Ops of one place: those that do the like, then others of the same shape, in their order: they became that."""
-    yield from _aligned(pairs, ones, twos)
+def _match_at_location(pairs: Pairs, old_indexes: Sequence[int], new_indexes: Sequence[int]) -> _IndexPairs:
+    """Match ops at one location: those of the same kind, then others of the same shape, in order."""
+    yield from _aligned(pairs, old_indexes, new_indexes)
     flows = pairs.before.flow, pairs.after.flow
-    left = [one for one in ones if pairs.to_after[one] < 0 and flows[0][one].word != _CONSTANT]
-    right = [two for two in twos if pairs.to_before[two] < 0 and flows[1][two].word != _CONSTANT]
-    in_order = zip(left, right, strict=False)
-    yield from _put(pairs, ((one, two) for one, two in in_order if flows[0][one].shape == flows[1][two].shape))
+    unmatched_old = [old for old in old_indexes if pairs.to_after[old] < 0 and flows[0][old].word != _CONSTANT]
+    unmatched_new = [new for new in new_indexes if pairs.to_before[new] < 0 and flows[1][new].word != _CONSTANT]
+    remaining = zip(unmatched_old, unmatched_new, strict=False)
+    yield from _put_all(pairs, ((old, new) for old, new in remaining if flows[0][old].shape == flows[1][new].shape))
 
 
 # ---- by scope and order
 
 
-def _in_scopes(side: Side, places: Iterable[int]) -> Mapping[tuple[str, ...], list[int]]:
-    found: dict[tuple[str, ...], list[int]] = defaultdict(list)
-    for place in sorted(places):
-        if scope := side.flow[place].where:
-            found[scope].append(place)
-    return found
+def _in_scopes(side: Side, indexes: Iterable[int]) -> Mapping[tuple[str, ...], list[int]]:
+    indexes_by_scope: dict[tuple[str, ...], list[int]] = defaultdict(list)
+    for index in sorted(indexes):
+        if scope := side.flow[index].where:
+            indexes_by_scope[scope].append(index)
+    return indexes_by_scope
 
 
-def _aligned(pairs: Pairs, ones: Sequence[int], twos: Sequence[int]) -> list[tuple[int, int]]:
-    """Match ops of two series that do the like, in their order."""
-    ones = [one for one in ones if pairs.to_after[one] < 0]
-    twos = [two for two in twos if pairs.to_before[two] < 0]
-    left, right = [pairs.before.flow[one] for one in ones], [pairs.after.flow[two] for two in twos]
-    steps = _by_number(left, right) if len(ones) * len(twos) > _MOST_CELLS else _best(left, right)
-    return list(_put(pairs, ((ones[i], twos[j]) for i, j in steps)))
+def _aligned(pairs: Pairs, old_indexes: Sequence[int], new_indexes: Sequence[int]) -> list[tuple[int, int]]:
+    """Match ops of the same kind in two series, in order."""
+    old_indexes = [old for old in old_indexes if pairs.to_after[old] < 0]
+    new_indexes = [new for new in new_indexes if pairs.to_before[new] < 0]
+    old_nodes, new_nodes = (
+        [pairs.before.flow[old] for old in old_indexes],
+        [pairs.after.flow[new] for new in new_indexes],
+    )
+    alignment = (
+        _by_number(old_nodes, new_nodes)
+        if len(old_indexes) * len(new_indexes) > _MOST_CELLS
+        else _best(old_nodes, new_nodes)
+    )
+    return list(_put_all(pairs, ((old_indexes[i], new_indexes[j]) for i, j in alignment)))
 
 
-def _put(pairs: Pairs, proposed: Iterable[tuple[int, int]]) -> _Found:
-    return ((one, two) for one, two in proposed if pairs.put(one, two))
+def _put_all(pairs: Pairs, proposed: Iterable[tuple[int, int]]) -> _IndexPairs:
+    return ((old, new) for old, new in proposed if pairs.put(old, new))
 
 
-def _likeness(one: FlowNode, two: FlowNode) -> int:
-    if one.word != two.word:
+def _likeness(old: FlowNode, new: FlowNode) -> int:
+    if old.word != new.word:
         return 0
-    return _LIKE + _SHAPE * (one.shape == two.shape) + _SCOPE * (one.where == two.where)
+    return _LIKE + _SHAPE * (old.shape == new.shape) + _SCOPE * (old.where == new.where)
 
 
-def _best(left: Sequence[FlowNode], right: Sequence[FlowNode]) -> _Found:
-    """The alignment of two series with most likeness; of equal ones the one that matches earlier ops."""
-    gains = [[_likeness(one, two) for two in right] for one in left]
-    # totals[i][j]: of the best alignment of what begins there.
+def _best(left: Sequence[FlowNode], right: Sequence[FlowNode]) -> _IndexPairs:
+    """The alignment of two series with the highest score; of equal alignments, the one that matches earlier ops."""
+    gains = [[_likeness(old, new) for new in right] for old in left]
+    # totals[i][j]: score of the best alignment from there on.
     totals = [[0] * (len(right) + 1) for _ in range(len(left) + 1)]
     for i in range(len(left) - 1, -1, -1):
         row, below, gain = totals[i], totals[i + 1], gains[i]
@@ -178,10 +187,10 @@ def _best(left: Sequence[FlowNode], right: Sequence[FlowNode]) -> _Found:
             j += 1
 
 
-def _by_number(left: Sequence[FlowNode], right: Sequence[FlowNode]) -> _Found:
-    places: dict[Hashable, list[int]] = defaultdict(list)
+def _by_number(left: Sequence[FlowNode], right: Sequence[FlowNode]) -> _IndexPairs:
+    indexes: dict[Hashable, list[int]] = defaultdict(list)
     for j in range(len(right) - 1, -1, -1):
-        places[right[j].word, right[j].shape].append(j)
+        indexes[right[j].word, right[j].shape].append(j)
     for i, node in enumerate(left):
-        if places[node.word, node.shape]:
-            yield i, places[node.word, node.shape].pop()
+        if indexes[node.word, node.shape]:
+            yield i, indexes[node.word, node.shape].pop()

@@ -1,4 +1,4 @@
-"""Which op of one model is which of another: by what is computed, then by neighbours, then by order."""
+"""Match ops of two models: by structure, then by neighbours, then by order."""
 
 from __future__ import annotations
 
@@ -12,100 +12,102 @@ from tracemap.comparison.neighbourhoods import (
     Numbers,
     Pairs,
     Side,
-    alone_in_both,
-    along,
-    downwards,
-    in_order,
-    ringed,
-    spread,
-    upwards,
+    align_gaps,
+    backward_numbers,
+    forward_numbers,
+    match_unique_neighbours,
+    propagate,
+    ring_numbers,
+    unique_in_both,
 )
 from tracemap.graph.documents import Flow
 from tracemap.graph.model import OpId
 from tracemap.units import Unknown
 
 _ROUNDS: Final = 4
-"""How often order and neighbours take turns."""
+"""Number of alternations between order and neighbours."""
 _ALIKE: Final = 3
-"""Neighbours of what is matched that have the same so many steps around them are looked at no further."""
+"""Radius of the ring by which unique neighbours match."""
 _Rings = Sequence[Sequence[int]]
 
 
 def match_flows(before: Flow, after: Flow, files: tuple[str, str] = ("", "")) -> tuple[Match, ...]:
-    """Match the ops of two models that were numbered together; in the order of the first.
+    """Match the ops of two models whose nodes were numbered together; in the order of the first model.
 
-    `files`: what the texts of both are called, as locations of the one that was made from the other name it.
+    `files`: names of both models' texts, as locations in a program that was made from the other one have them.
     """
     pairs = Pairs(Side(before), Side(after))
-    how: dict[int, How] = {}
+    kinds: dict[int, How] = {}
 
-    def note(found: Iterable[tuple[int, int]], by: How) -> list[tuple[int, int]]:
-        noted = list(found)
-        how.update({one: by for one, _ in noted})
-        return noted
+    def note(proposals: Iterable[tuple[int, int]], by: How) -> list[tuple[int, int]]:
+        matches = list(proposals)
+        kinds.update({old: by for old, _ in matches})
+        return matches
 
-    rings = ringed(pairs.before), ringed(pairs.after)
-    known = note(_added(pairs, _anchors(pairs, rings)), How.STRUCTURE)
-    known += note(along(pairs, known, (rings[0][_ALIKE], rings[1][_ALIKE])), How.NEIGHBOURS)
-    note(spread(pairs, known), How.NEIGHBOURS)
-    known = note(_added(pairs, _loose_anchors(pairs)), How.STRUCTURE)
-    note(spread(pairs, known), How.NEIGHBOURS)
-    other = are_of_other_dialects(before, after)
-    if other:
+    rings = ring_numbers(pairs.before), ring_numbers(pairs.after)
+    known = note(_add_all(pairs, _anchors(pairs, rings)), How.STRUCTURE)
+    known += note(match_unique_neighbours(pairs, known, (rings[0][_ALIKE], rings[1][_ALIKE])), How.NEIGHBOURS)
+    note(propagate(pairs, known), How.NEIGHBOURS)
+    known = note(_add_all(pairs, _loose_anchors(pairs)), How.STRUCTURE)
+    note(propagate(pairs, known), How.NEIGHBOURS)
+    dialects_differ = are_of_other_dialects(before, after)
+    if dialects_differ:
         note(approximate(pairs, files), How.APPROXIMATE)
-    for number in range(1 if other else _ROUNDS):
+    for iteration in range(1 if dialects_differ else _ROUNDS):
         if not pairs.is_left:
             break
-        found = note(_likely(pairs, in_order(pairs, loose=number % 2 == 1)), How.ORDER)
-        note(spread(pairs, found), How.NEIGHBOURS)
-    return tuple(_matches(pairs, how))
+        proposals = note(_likely(pairs, align_gaps(pairs, loose=iteration % 2 == 1)), How.ORDER)
+        note(propagate(pairs, proposals), How.NEIGHBOURS)
+    return tuple(_matches(pairs, kinds))
 
 
-def _added(pairs: Pairs, proposed: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    return [(one, two) for one, two in proposed if pairs.add(one, two)]
+def _add_all(pairs: Pairs, proposed: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    return [(old, new) for old, new in proposed if pairs.add(old, new)]
 
 
 def _likely(pairs: Pairs, proposed: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Those whose neighbours do not say otherwise, those with most evidence first."""
-    scored = sorted((-pairs.score(one, two), one, two) for one, two in proposed)
-    for _, one, two in scored:
-        if pairs.score(one, two) >= 0 and pairs.add(one, two):
-            yield one, two
+    """Match pairs that no neighbour contradicts, those with most evidence first."""
+    scored = sorted((-pairs.score(old, new), old, new) for old, new in proposed)
+    for _, old, new in scored:
+        if pairs.score(old, new) >= 0 and pairs.add(old, new):
+            yield old, new
 
 
 def _anchors(pairs: Pairs, rings: tuple[_Rings, _Rings]) -> Iterator[tuple[int, int]]:
-    """What has the same in front of it and behind it; then in front; then behind; then around it."""
+    """Nodes with equal slices in both directions, then backward, then forward; then with equal rings."""
     yield from _by_cones(pairs, loose=False)
-    for steps in RINGS:
-        yield from alone_in_both(_told(pairs.before, rings[0][steps]), _told(pairs.after, rings[1][steps]))
+    for radius in RINGS:
+        yield from unique_in_both(
+            _matchable_keys(pairs.before, rings[0][radius]), _matchable_keys(pairs.after, rings[1][radius])
+        )
 
 
 def _loose_anchors(pairs: Pairs) -> Iterator[tuple[int, int]]:
-    """The same without attributes and types: of programs in which a shape has changed everywhere."""
+    """Nodes with equal slices but for attributes and types, for programs in which a shape changed everywhere."""
     yield from _by_cones(pairs, loose=True, only_both=True)
 
 
 def _by_cones(pairs: Pairs, *, loose: bool, only_both: bool = False) -> Iterator[tuple[int, int]]:
     sides, up, down = (pairs.before, pairs.after), Numbers(), Numbers()
     labels = [side.labels(loose=loose) for side in sides]
-    ups = [upwards(side, own, up) for side, own in zip(sides, labels, strict=True)]
-    downs = [downwards(side, own, down) for side, own in zip(sides, labels, strict=True)]
-    both: list[Sequence[Hashable]] = [list(zip(*each, strict=True)) for each in zip(ups, downs, strict=True)]
+    ups = [backward_numbers(side, own, up) for side, own in zip(sides, labels, strict=True)]
+    downs = [forward_numbers(side, own, down) for side, own in zip(sides, labels, strict=True)]
+    both: list[Sequence[Hashable]] = [list(zip(*numbers, strict=True)) for numbers in zip(ups, downs, strict=True)]
     for keys in (both,) if only_both else (both, ups, downs):
-        yield from alone_in_both(*(_told(side, own) for side, own in zip(sides, keys, strict=True)))
+        yield from unique_in_both(*(_matchable_keys(side, own) for side, own in zip(sides, keys, strict=True)))
 
 
-def _told(side: Side, keys: Sequence[Hashable]) -> list[Hashable]:
-    """The keys of nodes that these tell of: not of functions, calls and returns, which compute nothing."""
+def _matchable_keys(side: Side, keys: Sequence[Hashable]) -> list[Hashable]:
+    """The keys of nodes that can match; None for functions, calls and returns, which compute nothing."""
     return [
-        None if node.passes_on or (not node.reads and not side.readers[place] and not node.is_argument) else key
-        for place, (node, key) in enumerate(zip(side.flow, keys, strict=True))
+        None if node.passes_on or (not node.reads and not side.users[index] and not node.is_argument) else key
+        for index, (node, key) in enumerate(zip(side.flow, keys, strict=True))
     ]
 
 
-def _matches(pairs: Pairs, how: dict[int, How]) -> Iterator[Match]:
-    for one, two in pairs:
-        first, second = pairs.before.flow[one], pairs.after.flow[two]
-        if isinstance(first.op, OpId) and not isinstance(second.op, Unknown):
-            edited = first.exact != second.exact and how[one] is not How.APPROXIMATE
-            yield Match(first.op, second.op, how[one], edited=edited)
+def _matches(pairs: Pairs, kinds: dict[int, How]) -> Iterator[Match]:
+    for old, new in pairs:
+        old_node, new_node = pairs.before.flow[old], pairs.after.flow[new]
+        if isinstance(old_node.op, OpId) and not isinstance(new_node.op, Unknown):
+            edited = old_node.exact != new_node.exact and kinds[old] is not How.APPROXIMATE
+            yield Match(old_node.op, new_node.op, kinds[old], edited=edited)

@@ -1,6 +1,6 @@
-"""What a comparison finds out: which ops are which, and what each costs more or less than before; it balances.
+"""Result of a comparison: matched ops, and changes of cost that add up.
 
-The constructor of `Comparison` raises when the changes of ops and residuals are not the change of the whole.
+The constructor of `Comparison` raises if the changes of ops and unattributed costs do not add up to the total change.
 """
 
 from __future__ import annotations
@@ -18,31 +18,30 @@ from tracemap.graph.model import OpId
 from tracemap.units import UNKNOWN, Integer, Text
 
 COMPARISON_VERSION: Final = 3
-"""Version of the JSON. 1: first. 2: ops have the name before; ops of other dialects are matched, as `approximate`.
-
-3: ops have the `ratio` of their medians."""
+"""Version of the JSON. 2 added the name before, and approximate matches between dialects. 3 added `ratio`, the ratio of
+medians."""
 BASIS: Final = 1000
-"""Amounts are of so many invocations, as whole numbers: small costs of single ones would all be 0."""
+"""Amounts are per 1000 invocations, in integers. Per invocation, small costs would round to 0."""
 
 
 class How(enum.StrEnum):
-    """How an op of one model is known to be an op of the other, surest first."""
+    """Evidence for a match of two ops, strongest first."""
 
     IDENTITY = "identity"
-    """It is the same model."""
+    """Both maps are of the same model."""
     STRUCTURE = "structure"
-    """In both models one op alone has this in front of it, or behind it, or around it."""
+    """Exactly one op in each model has this structure above, below or around it."""
     NEIGHBOURS = "neighbours"
-    """What it reads, and what reads it, is matched."""
+    """Its operands and its users are matched."""
     ORDER = "order"
-    """It stands between the same ops, in the same order, and nothing says otherwise."""
+    """It stands between the same ops, in the same order, and no neighbour contradicts."""
     APPROXIMATE = "approximate"
-    """Of a program of another dialect: it says that it comes from there, or does the like, of the same shape, in the
-    same scope and order."""
+    """The programs have different dialects: its location comes from the other op, or it has the same kind, shape, scope
+    and order."""
 
 
 class Match(Record, frozen=True):
-    """An op before and after; `edited`: its attributes, types or parts are others."""
+    """An op before and after; `edited`: its attributes, types or parts differ."""
 
     before: OpId
     after: OpId
@@ -51,7 +50,7 @@ class Match(Record, frozen=True):
 
 
 def ways_of(ops: Iterable[OpDifference]) -> Iterator[tuple[str, int]]:
-    """How ops are matched, in words such as `by structure`, and how many of them are, surest first."""
+    """Kinds of match, such as `by structure`, with their numbers of ops, strongest first."""
     counts = Counter(op.how for op in ops)
     for how in How:
         if counts[how.value]:
@@ -59,22 +58,22 @@ def ways_of(ops: Iterable[OpDifference]) -> Iterator[tuple[str, int]]:
 
 
 class ComparedSide(Record, frozen=True):
-    """One of the two that are compared: a bundle and, maybe, runs of it."""
+    """One side of a comparison: a bundle, with or without runs."""
 
     bundle: str
     map_sha256: str
     module_sha256: str
-    run: Annotated[Text, Meta(description="Its name, of several the first; null: the map alone.")]
+    run: Annotated[Text, Meta(description="The run's name; of several runs, the first; null: no run.")]
     iterations: Integer
-    invocation_ns: Annotated[Integer, Meta(description="How long a call took as a whole: the median.")]
+    invocation_ns: Annotated[Integer, Meta(description="Median time of an invocation.")]
     ops: Count
-    compile_ns: Annotated[Integer, Meta(description="How long iree-compile took, on the wall.")] = UNKNOWN
-    compile_cpu_ns: Annotated[Integer, Meta(description="The time of processors that iree-compile took.")] = UNKNOWN
-    runs: Annotated[tuple[str, ...], Meta(description="The names of all of them.")] = ()
+    compile_ns: Annotated[Integer, Meta(description="Wall time of iree-compile.")] = UNKNOWN
+    compile_cpu_ns: Annotated[Integer, Meta(description="CPU time of iree-compile.")] = UNKNOWN
+    runs: Annotated[tuple[str, ...], Meta(description="Names of all runs.")] = ()
 
 
 class Amount(Record, frozen=True):
-    """What something costs before and after, of as many invocations; `change` is after less before."""
+    """A cost before and after, over equally many invocations; `change` is after minus before."""
 
     before: int
     after: int
@@ -82,7 +81,7 @@ class Amount(Record, frozen=True):
 
 
 class OpRatio(Record, frozen=True):
-    """How many times as much an op costs in an invocation, with its bounds, without what the machine was slower."""
+    """An op's cost per invocation after over that before, with its interval, corrected for drift of the machine."""
 
     ratio: float
     ratio_low: float
@@ -90,11 +89,10 @@ class OpRatio(Record, frozen=True):
 
 
 class OpDifference(Record, frozen=True):
-    """An op before, after, or both; where it stands and what became of it, each unknown where it is not there.
+    """An op before, after, or both. Its lines and outcomes are unknown on a side where it does not exist.
 
-    `name` is that after, of gone ops that before. `code`: whether the kernels that it works in have the same
-    instructions before and after; unknown where it works in none, or they cannot be read. `amounts`: by metric; none of
-    ops without a cost.
+    `name`: its name after; for a gone op, before. `code`: whether its kernels have the same instructions before and
+    after; unknown if it has no kernels, or they cannot be read. `amounts`: by metric; empty if it has no cost.
     """
 
     before: Text
@@ -111,17 +109,17 @@ class OpDifference(Record, frozen=True):
     code: Annotated[Text, Meta(description="`same` or `changed`.")]
     amounts: Mapping[str, Amount]
     ratio: Annotated[
-        OpRatio | None, Meta(description="Of the medians of its time; null where not both sides tell these.")
+        OpRatio | None, Meta(description="Ratio of the medians of its time; null if a side has no medians.")
     ] = None
 
     @property
     def called(self) -> str:
-        """Its name, with the one before where that is another."""
+        """Its name, with the name before if that differs."""
         return self.name if self.name_before in (self.name, UNKNOWN) else f"{self.name_before} → {self.name}"
 
 
 class Group(Record, frozen=True):
-    """What the ops of a scope, or of a line of the source, cost together; names are those after, else before."""
+    """Cost of all ops of a scope or source line, with its name after, or before if it is gone."""
 
     name: str
     ops: Count
@@ -129,16 +127,16 @@ class Group(Record, frozen=True):
 
 
 class ResidualDifference(Record, frozen=True):
-    """A cost without an op: why, and how much by metric."""
+    """Unattributed cost of a reason, by metric."""
 
     reason: str
     amounts: Mapping[str, Amount]
 
 
 class MetricDifference(Record, frozen=True):
-    """A metric that both have. The changes of all ops and of the residual add up to the change of the whole.
+    """A metric of both sides. The changes of all ops and of unattributed cost add up to the total change.
 
-    `matched`: of ops that are there before and after; `gone`, `new`: of the others.
+    `matched`: cost of ops on both sides; `gone`: of ops only before; `new`: of ops only after.
     """
 
     name: str
@@ -151,15 +149,14 @@ class MetricDifference(Record, frozen=True):
 
 
 Kind = Literal["slower", "faster", "new", "gone"]
-"""What a finding says of an op."""
+"""Kind of a finding."""
 
 
 class Finding(Record, frozen=True):
-    """An op whose cost has changed beyond what chance explains.
+    """An op whose cost changed significantly.
 
-    Medians of what it costs in an invocation, and their ratio with its bounds, after what the machine itself was faster
-    or slower is taken away. Of ops that are `new` or `gone` there is no ratio: they are in one of the models only, or
-    do nothing in the other side's runs, as behind a branch that is not taken.
+    Medians are per invocation. The ratio is corrected for drift of the machine. Ops that are `new` or `gone` have no
+    ratio: they exist in one model only, or cost nothing in the other side's runs, such as in a branch not taken.
     """
 
     kind: Kind
@@ -176,9 +173,9 @@ class Finding(Record, frozen=True):
 
 
 class Drift(Record, frozen=True):
-    """How many times as slow the machine was for the second run, by ops that run the same code as often; 1 of too few.
+    """Slowdown of the machine from the first side to the second, estimated from ops with unchanged code; 1 if too few.
 
-    `spread`: by what factor, up or down, nine tenths of their cost differ from that at most.
+    `spread`: factor, up or down, within which 90 % of the cost of these ops lies around `ratio`.
     """
 
     ratio: float
@@ -187,23 +184,23 @@ class Drift(Record, frozen=True):
 
 
 class Regrouped(Record, frozen=True):
-    """An op that shares its kernels with others than before; those by their ids after, of gone ones before."""
+    """A fusion change: an op that shares its kernels with other ops than before. Gone ops have their ids before."""
 
     before: OpId
     after: OpId
     name: str
-    joined: Annotated[tuple[OpId, ...], Meta(description="Ids after.")]
-    left: Annotated[tuple[OpId, ...], Meta(description="Ids before.")]
+    joined: Annotated[tuple[OpId, ...], Meta(description="Ops that share its kernels now; ids after.")]
+    left: Annotated[tuple[OpId, ...], Meta(description="Ops that no longer share its kernels; ids before.")]
     kernels_before: tuple[str, ...]
     kernels_after: tuple[str, ...]
 
 
 class KernelCode(Record, frozen=True):
-    """What a kernel's machine code amounts to; all unknown where there is no such kernel, or it cannot be read.
+    """Figures of a kernel's machine code. All are unknown if there is no such kernel, or it cannot be read.
 
-    `loops`: natural ones, nested ones too. `vector_bits`: of the widest registers whose elements are computed with
-    together, 0 where there are none; unknown where the processor decides. `spills`: instructions that put a register's
-    value on the stack to free the register.
+    `loops`: natural loops, including nested ones. `vector_bits`: width of the widest registers used for vector
+    arithmetic, 0 if there is none; unknown if the processor decides it. `spills`: instructions that save a register on
+    the stack to free it.
     """
 
     instructions: Integer = UNKNOWN
@@ -213,7 +210,7 @@ class KernelCode(Record, frozen=True):
 
 
 class KernelDifference(Record, frozen=True):
-    """A kernel that is other code than before, or has no counterpart; unknown is what is not there."""
+    """A kernel whose code changed, or that exists on one side only. Values of a missing side are unknown."""
 
     before: Text
     after: Text
@@ -222,9 +219,9 @@ class KernelDifference(Record, frozen=True):
 
 
 class RemarkDifference(Record, frozen=True):
-    """A remark of the compiler that is there only after, `new`, or only before, `gone`, or so many times more often.
+    """A remark of the compiler only after (`new`), only before (`gone`), or `count` times more often on that side.
 
-    `kernel`, `line` and `ops` are those of its side; `ops` only those of which it is new or gone.
+    `kernel` and `line` are those of its side. `ops`: the ops with the difference.
     """
 
     kind: Literal["new", "gone"]
@@ -237,14 +234,14 @@ class RemarkDifference(Record, frozen=True):
 
 
 class Unbalanced(AssertionError):
-    """The changes do not add up: a defect of tracemap, never of its input."""
+    """The changes do not add up. This is a defect of tracemap, not of its input."""
 
 
 class Comparison(Document, frozen=True, kw_only=True):
-    """Two bundles compared, with the costs of a run of each or without.
+    """A comparison of two bundles, with or without the costs of their runs.
 
     Raises:
-        Unbalanced: the changes of ops and residuals are not that of the whole, for any metric.
+        Unbalanced: the changes of ops and unattributed costs do not add up to the total change of a metric.
     """
 
     schema_version: Literal[3] = COMPARISON_VERSION
@@ -252,8 +249,8 @@ class Comparison(Document, frozen=True, kw_only=True):
     before: ComparedSide
     after: ComparedSide
     same_model: bool
-    matched_percent: Annotated[float, Meta(description="Of all ops of both models, those that are matched.")]
-    invocations: Annotated[Integer, Meta(description="Of how many invocations amounts are; null: of the whole runs.")]
+    matched_percent: Annotated[float, Meta(description="Matched ops in percent of all ops of both models.")]
+    invocations: Annotated[Integer, Meta(description="Number of invocations of the amounts; null: sums of whole runs.")]
     threshold_percent: float
     drift: Drift
     findings: tuple[Finding, ...]
@@ -265,7 +262,7 @@ class Comparison(Document, frozen=True, kw_only=True):
     regrouped: tuple[Regrouped, ...]
     kernels: tuple[KernelDifference, ...]
     remarks: Annotated[
-        tuple[RemarkDifference, ...] | None, Meta(description="Null where not both bundles were built with remarks.")
+        tuple[RemarkDifference, ...] | None, Meta(description="Null unless both bundles were built with remarks.")
     ] = None
     diagnostics: tuple[Diagnostic, ...]
 
@@ -274,9 +271,9 @@ class Comparison(Document, frozen=True, kw_only=True):
             name, whole = metric.name, metric.whole
             parts = [part.amounts[name] for part in self._parts() if name in part.amounts]
             kinds = (metric.matched, metric.gone, metric.new, metric.residual)
-            for each in (total(parts), total(kinds)):
-                if each != whole or whole.after - whole.before != whole.change:
-                    raise Unbalanced(f"{name}: the whole is {whole}, its parts are {each}")
+            for part_sum in (total(parts), total(kinds)):
+                if part_sum != whole or whole.after - whole.before != whole.change:
+                    raise Unbalanced(f"{name}: the total is {whole}, but its parts sum to {part_sum}")
 
     def _parts(self) -> Iterator[OpDifference | ResidualDifference]:
         yield from self.ops
@@ -284,7 +281,7 @@ class Comparison(Document, frozen=True, kw_only=True):
 
 
 class Comparisons(Document, frozen=True, kw_only=True):
-    """Several bundles, each compared with the same one."""
+    """Several bundles, compared with the same baseline."""
 
     schema_version: Literal[3] = COMPARISON_VERSION
     kind: Literal["diffs"] = "diffs"
@@ -293,5 +290,5 @@ class Comparisons(Document, frozen=True, kw_only=True):
 
 def total(amounts: list[Amount] | tuple[Amount, ...]) -> Amount:
     """The sum of amounts."""
-    before, after = sum([each.before for each in amounts]), sum([each.after for each in amounts])
-    return Amount(before, after, sum([each.change for each in amounts]))
+    before, after = sum([item.before for item in amounts]), sum([item.after for item in amounts])
+    return Amount(before, after, sum([item.change for item in amounts]))

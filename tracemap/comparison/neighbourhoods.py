@@ -1,4 +1,4 @@
-"""Ops matched by what surrounds them: anchors, neighbours, order."""
+"""Match ops by their surroundings: structure, neighbours, order."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Final
 
 from tracemap.graph.documents import Flow
 
-# ---- anchors
+# ---- structure
 #
-# Ops that are found by what is computed before and behind them: numbers for neighbourhoods, equal in both models.
+# Hash the structure around each node with numbers that are equal in both models.
 #
-# A node's number *upwards* stands for all that its value is made of, *downwards* for all that is made of it, of a
-# *ring* for what lies a few steps around it (the colours of Weisfeiler and Leman, 1968). What has a number that no
-# other node of its model has, and one of the other model has alone as well, is the same op.
+# A node's backward number covers its backward slice (operands of operands), its forward number the forward slice (users
+# of users). Its ring number covers all nodes within a few steps (colours of Weisfeiler and Leman, 1968). Two nodes
+# match if each is the only node of its model with a number, and the numbers are equal.
 
 
 if TYPE_CHECKING:
@@ -28,135 +28,136 @@ if TYPE_CHECKING:
     Places = NDArray[np.int64]
 
 RINGS: Final = (6, 4, 3, 2, 1)
-"""How many steps around a node are looked at, the most telling first."""
+"""Radii of rings in steps, the most specific first."""
 
 
 class Numbers:
-    """Equal things get equal numbers, in the order in which they are met."""
+    """Number equal contents equally, in order of appearance."""
 
     def __init__(self) -> None:
         self._numbers: dict[Hashable, int] = {}
 
     def of(self, content: Hashable) -> int:
-        """The number of a thing."""
+        """The number of a content."""
         return self._numbers.setdefault(content, len(self._numbers))
 
 
 class Side:
-    """One of the two models: its nodes, and who reads what each makes."""
+    """One of the two models: its nodes, and the users of each."""
 
     def __init__(self, flow: Flow) -> None:
         self.flow = flow
-        self.readers: list[list[tuple[int, int]]] = [[] for _ in flow]
-        """Of each node those that read it, each with the number of the operand; what only passes on is left out."""
+        self.users: list[list[tuple[int, int]]] = [[] for _ in flow]
+        """Users of each node, with the operand's index. Calls and returns, which only forward values, are left out."""
         self.passing: list[list[tuple[int, int]]] = [[] for _ in flow]
-        """Of each node the calls and returns that pass its value on."""
+        """Calls and returns that forward the value of each node."""
         self.ends: list[list[int]] = [[] for _ in flow]
-        """Of each node its terminators, and of functions their calls."""
-        for place, node in enumerate(flow):
-            for number, makers in enumerate(node.reads):
-                for maker in makers:
-                    (self.passing if node.passes_on else self.readers)[maker].append((place, number))
+        """Terminators of each node; for functions, their calls."""
+        for index, node in enumerate(flow):
+            for operand, producers in enumerate(node.reads):
+                for producer in producers:
+                    (self.passing if node.passes_on else self.users)[producer].append((index, operand))
             if node.holder >= 0:
-                self.ends[node.holder].append(place)
+                self.ends[node.holder].append(index)
 
     def labels(self, *, loose: bool) -> list[int]:
-        """The number that each node has by itself."""
+        """The number of each node on its own."""
         return [node.loose if loose else node.exact for node in self.flow]
 
     @cached_property
-    def makers_first(self) -> list[int]:
-        """All places, each behind what it reads (functions behind their calls)."""
-        return _behind(
-            range(len(self.flow)), lambda place: (each for makers in self.flow[place].reads for each in makers)
+    def producers_first(self) -> list[int]:
+        """All indexes in topological order: nodes after their operands, functions after their calls."""
+        return _topological(
+            range(len(self.flow)),
+            lambda index: (producer for producers in self.flow[index].reads for producer in producers),
         )
 
     @cached_property
-    def readers_first(self) -> list[int]:
-        """All places, each behind those that read it."""
+    def users_first(self) -> list[int]:
+        """All indexes in topological order: nodes after their users."""
         last_first = range(len(self.flow) - 1, -1, -1)
-        return _behind(last_first, lambda place: (reader for reader, _ in self.readers[place]))
+        return _topological(last_first, lambda index: (user for user, _ in self.users[index]))
 
     @cached_property
     def edges(self) -> tuple[Places, Places, Hashes]:
-        """Who reads what, in three columns: the reader, the maker, and a hash of the number of the operand."""
+        """Edges in three columns: the user, the producer, and a hash of the operand's index."""
         import numpy as np
 
-        found = [
-            (place, maker, number)
-            for place, node in enumerate(self.flow)
-            for number, makers in enumerate(node.reads)
-            for maker in makers
+        edges = [
+            (index, producer, operand)
+            for index, node in enumerate(self.flow)
+            for operand, producers in enumerate(node.reads)
+            for producer in producers
         ]
-        places = np.array(found, dtype=np.int64).reshape(-1, 3)
-        return places[:, 0], places[:, 1], _mixed(places[:, 2].astype(np.uint64))
+        columns = np.array(edges, dtype=np.int64).reshape(-1, 3)
+        return columns[:, 0], columns[:, 1], _mixed(columns[:, 2].astype(np.uint64))
 
 
-def _behind(roots: Sequence[int], needs: Callable[[int], Iterable[int]]) -> list[int]:
-    """All places, each behind those that it needs; where these go round, one of them is left out."""
+def _topological(roots: Sequence[int], needs: Callable[[int], Iterable[int]]) -> list[int]:
+    """Order all indexes after the indexes that they need. A cycle is cut at one of its nodes."""
     done, opened = [False] * len(roots), set[int]()
-    found = []
+    ordered = []
     for root in roots:
         waiting = [root]
         while waiting:
-            place = waiting[-1]
-            missing = () if done[place] else [each for each in needs(place) if not done[each] and each not in opened]
-            if missing and place not in opened:
-                opened.add(place)
+            index = waiting[-1]
+            missing = () if done[index] else [need for need in needs(index) if not done[need] and need not in opened]
+            if missing and index not in opened:
+                opened.add(index)
                 waiting += missing
                 continue
             waiting.pop()
-            if not done[place]:
-                done[place] = True
-                found.append(place)
-    return found
+            if not done[index]:
+                done[index] = True
+                ordered.append(index)
+    return ordered
 
 
-def upwards(side: Side, labels: Sequence[int], numbers: Numbers) -> list[int]:
-    """Numbers of what each value is made of."""
-    found = [-1] * len(labels)
-    for place in side.makers_first:
-        read = [_several(found, makers) for makers in side.flow[place].reads]
-        found[place] = numbers.of((labels[place], *read))
-    return found
+def backward_numbers(side: Side, labels: Sequence[int], numbers: Numbers) -> list[int]:
+    """Numbers of the backward slices."""
+    result = [-1] * len(labels)
+    for index in side.producers_first:
+        read = [_operand_number(result, producers) for producers in side.flow[index].reads]
+        result[index] = numbers.of((labels[index], *read))
+    return result
 
 
-def _several(found: Sequence[int], makers: Sequence[int]) -> Hashable:
-    """What an operand may be; mostly it is one thing."""
-    return found[makers[0]] if len(makers) == 1 else tuple(sorted([found[maker] for maker in makers]))
+def _operand_number(result: Sequence[int], producers: Sequence[int]) -> Hashable:
+    """The number of an operand, which mostly has a single producer."""
+    return result[producers[0]] if len(producers) == 1 else tuple(sorted([result[producer] for producer in producers]))
 
 
-def downwards(side: Side, labels: Sequence[int], numbers: Numbers) -> list[int]:
-    """Numbers of what is made of each value; what reads it stands behind it, but for what functions hold."""
-    found = [-1] * len(labels)
-    for place in side.readers_first:
-        readers = sorted([(found[reader], number) for reader, number in side.readers[place]])
-        found[place] = numbers.of((labels[place], *readers))
-    return found
+def forward_numbers(side: Side, labels: Sequence[int], numbers: Numbers) -> list[int]:
+    """Numbers of the forward slices. Users come after their operands, except for functions' contents."""
+    result = [-1] * len(labels)
+    for index in side.users_first:
+        users = sorted([(result[user], operand) for user, operand in side.users[index]])
+        result[index] = numbers.of((labels[index], *users))
+    return result
 
 
-def ringed(side: Side) -> list[list[int]]:
-    """Numbers of what lies up to 0, 1, 2, … steps around each node; of 64 bits, which do not agree by chance.
+def ring_numbers(side: Side) -> list[list[int]]:
+    """Numbers of the nodes within 0, 1, 2, … steps around each node. With 64 bits, collisions are negligible.
 
-    All of a step is done at once, in columns: a set of neighbours is the sum of their mixed numbers, modulo 2^64.
+    Each step is computed at once, in columns. A set of neighbours is the sum of their mixed numbers, modulo 2^64.
     """
     import numpy as np
 
-    reader, maker, operand = side.edges
-    is_read = ~np.array([node.passes_on for node in side.flow], dtype=bool)[reader]
-    before = _mixed(np.array(side.labels(loose=False), dtype=np.uint64))
-    steps = [before]
+    user, producer, operand = side.edges
+    is_direct = ~np.array([node.passes_on for node in side.flow], dtype=bool)[user]
+    current = _mixed(np.array(side.labels(loose=False), dtype=np.uint64))
+    rings = [current]
     for _ in range(max(RINGS)):
-        made, making = np.zeros_like(before), np.zeros_like(before)
-        np.add.at(made, reader, _mixed(before[maker] + operand))
-        np.add.at(making, maker[is_read], _mixed(before[reader[is_read]] ^ operand[is_read]))
-        before = _mixed(_mixed(_mixed(before) + made) + making)
-        steps.append(before)
-    return [step.tolist() for step in steps]
+        from_operands, from_users = np.zeros_like(current), np.zeros_like(current)
+        np.add.at(from_operands, user, _mixed(current[producer] + operand))
+        np.add.at(from_users, producer[is_direct], _mixed(current[user[is_direct]] ^ operand[is_direct]))
+        current = _mixed(_mixed(_mixed(current) + from_operands) + from_users)
+        rings.append(current)
+    return [ring.tolist() for ring in rings]
 
 
 def _mixed(numbers: Hashes) -> Hashes:
-    """Numbers with all bits changed by each (Steele, Lea and Flood 2014: the finalizer of SplitMix64)."""
+    """Mix numbers so that each bit affects all bits (Steele, Lea and Flood 2014: the finalizer of SplitMix64)."""
     import numpy as np
 
     mixed = numbers + np.uint64(0x9E3779B97F4A7C15)
@@ -165,317 +166,338 @@ def _mixed(numbers: Hashes) -> Hashes:
     return mixed ^ (mixed >> np.uint64(31))
 
 
-def alone_in_both(before: Sequence[Hashable], after: Sequence[Hashable]) -> Iterator[tuple[int, int]]:
-    """The places, in both models, of what only one node of each has; `None` counts as nothing."""
-    first, second = _alone(before), _alone(after)
-    for key, place in first.items():
-        if key in second:
-            yield place, second[key]
+def unique_in_both(before: Sequence[Hashable], after: Sequence[Hashable]) -> Iterator[tuple[int, int]]:
+    """Indexes of nodes that are the only one with their key in both models. Key `None` never matches."""
+    before_indexes, after_indexes = _unique(before), _unique(after)
+    for key, index in before_indexes.items():
+        if key in after_indexes:
+            yield index, after_indexes[key]
 
 
-def _alone(keys: Sequence[Hashable]) -> dict[Hashable, int]:
-    places: dict[Hashable, int] = {}
-    several = set[Hashable]()
-    for place, key in enumerate(keys):
-        if key in places:
-            several.add(key)
-        places[key] = place
-    return {key: place for key, place in places.items() if key is not None and key not in several}
+def _unique(keys: Sequence[Hashable]) -> dict[Hashable, int]:
+    indexes: dict[Hashable, int] = {}
+    repeated = set[Hashable]()
+    for index, key in enumerate(keys):
+        if key in indexes:
+            repeated.add(key)
+        indexes[key] = index
+    return {key: index for key, index in indexes.items() if key is not None and key not in repeated}
 
 
 # ---- neighbours
 #
-# Ops that are found by their neighbours: who reads, or is read by, what is matched already.
+# Match nodes next to matched nodes: operands and users.
 #
-# Pairs of nodes with evidence are looked at best first. A pair gains where neighbours at the same operand are matched
-# to one another, and loses where one is matched to something else; operands, of which a value is made, tell more than
-# readers. What is found is evidence for its own neighbours.
+# Candidates are processed in order of evidence. A pair gains score if neighbours at the same operand are matched to
+# each other, and loses score if one is matched elsewhere. Operands define a value, so they weigh more than users. Each
+# new match is evidence for its own neighbours.
 
 
-_READS, _READERS, _ENDS, _SAME, _WHERE, _AGAINST = 6, 4, 4, 2, 1, 2
-"""What a pair gains by an operand, by a reader, by what ends it or what it ends, by being equal, by the same scope.
+_READS, _USERS, _ENDS, _SAME, _WHERE, _AGAINST = 6, 4, 4, 2, 1, 2
+"""Score of a pair for: an operand, a user, a terminator or its holder, equal contents, equal scope.
 
-The last is what it loses by a neighbour that says otherwise."""
-ENOUGH: Final = 4
-"""What a pair needs that neighbours propose."""
+The last is the penalty for a neighbour that is matched elsewhere."""
+LEAST_SCORE: Final = 4
+"""Smallest score of a match that neighbours propose."""
 _MOST_NEIGHBOURS: Final = 24
-"""Of a node with more readers, the first are looked at."""
+"""Limit on the users of a node that are considered."""
 
 _Candidate = tuple[int, int, int, int]
 
 
 class Pairs:
-    """Which nodes are matched so far: of each node of either side the place of its partner, -1 for none."""
+    """The matches so far: for each node of both sides the index of its partner, -1 for none."""
 
     def __init__(self, before: Side, after: Side) -> None:
         self.before, self.after = before, after
         self.to_after = [-1] * len(before.flow)
         self.to_before = [-1] * len(after.flow)
 
-    def add(self, one: int, two: int) -> bool:
-        """Match two nodes; False where one of them is matched already, or they cannot be the same."""
-        return self.can_be(one, two) and self.put(one, two)
+    def add(self, old: int, new: int) -> bool:
+        """Match two nodes. False: one of them is already matched, or they are of different kinds."""
+        return self.can_be(old, new) and self.put(old, new)
 
-    def put(self, one: int, two: int) -> bool:
-        """Match two nodes of whatever kinds; False where one of them is matched already."""
-        if self.to_after[one] >= 0 or self.to_before[two] >= 0:
+    def put(self, old: int, new: int) -> bool:
+        """Match two nodes of any kinds. False: one of them is already matched."""
+        if self.to_after[old] >= 0 or self.to_before[new] >= 0:
             return False
-        self.to_after[one], self.to_before[two] = two, one
+        self.to_after[old], self.to_before[new] = new, old
         return True
 
-    def can_be(self, one: int, two: int) -> bool:
-        """Whether two nodes are of one kind."""
-        first, second = self.before.flow[one], self.after.flow[two]
-        return first.name == second.name and first.passes_on == second.passes_on
+    def can_be(self, old: int, new: int) -> bool:
+        """Whether two nodes are of the same kind."""
+        old_node, new_node = self.before.flow[old], self.after.flow[new]
+        return old_node.name == new_node.name and old_node.passes_on == new_node.passes_on
 
     @property
     def is_left(self) -> bool:
-        """Whether both models have nodes without a partner."""
+        """Whether both models have unmatched nodes."""
         return min(self.to_after, default=0) < 0 and min(self.to_before, default=0) < 0
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
-        return ((one, two) for one, two in enumerate(self.to_after) if two >= 0)
+        return ((old, new) for old, new in enumerate(self.to_after) if new >= 0)
 
     # ---- evidence
 
-    def score(self, one: int, two: int) -> int:
-        """What speaks for two nodes being the same."""
-        first, second = self.before.flow[one], self.after.flow[two]
-        score = _SAME * (first.exact == second.exact) + _WHERE * (bool(first.where) and first.where == second.where)
-        for makers, others in zip(first.reads, second.reads, strict=False):
-            score += self._of_operand(makers, others)
-        score += self._of_readers(one, two)
-        if first.holder >= 0 and self.to_after[first.holder] >= 0:
-            score += _ENDS if self.to_after[first.holder] == second.holder else -_AGAINST
-        ends = self.before.ends[one][:_MOST_NEIGHBOURS]
-        return score + sum(_ENDS for end in ends if self.to_after[end] in self.after.ends[two])
+    def score(self, old: int, new: int) -> int:
+        """Evidence that two nodes are the same."""
+        old_node, new_node = self.before.flow[old], self.after.flow[new]
+        score = _SAME * (old_node.exact == new_node.exact) + _WHERE * (
+            bool(old_node.where) and old_node.where == new_node.where
+        )
+        for producers, others in zip(old_node.reads, new_node.reads, strict=False):
+            score += self._of_operand(producers, others)
+        score += self._of_users(old, new)
+        if old_node.holder >= 0 and self.to_after[old_node.holder] >= 0:
+            score += _ENDS if self.to_after[old_node.holder] == new_node.holder else -_AGAINST
+        ends = self.before.ends[old][:_MOST_NEIGHBOURS]
+        return score + sum(_ENDS for end in ends if self.to_after[end] in self.after.ends[new])
 
-    def _of_operand(self, makers: tuple[int, ...], others: tuple[int, ...]) -> int:
-        if any(self.to_after[maker] in others for maker in makers):
+    def _of_operand(self, producers: tuple[int, ...], others: tuple[int, ...]) -> int:
+        if any(self.to_after[producer] in others for producer in producers):
             return _READS
-        elsewhere = sum(any(to[maker] >= 0 for maker in several) for to, several in self._both(makers, others))
+        elsewhere = sum(any(to[producer] >= 0 for producer in own) for to, own in self._both(producers, others))
         return -_AGAINST * elsewhere
 
-    def _both(self, makers: tuple[int, ...], others: tuple[int, ...]) -> Iterable[tuple[list[int], tuple[int, ...]]]:
-        return (self.to_after, makers), (self.to_before, others)
+    def _both(self, producers: tuple[int, ...], others: tuple[int, ...]) -> Iterable[tuple[list[int], tuple[int, ...]]]:
+        return (self.to_after, producers), (self.to_before, others)
 
-    def _of_readers(self, one: int, two: int) -> int:
+    def _of_users(self, old: int, new: int) -> int:
         score = 0
-        for reader, number in self.before.readers[one][:_MOST_NEIGHBOURS]:
-            other = self.to_after[reader]
+        for user, operand in self.before.users[old][:_MOST_NEIGHBOURS]:
+            other = self.to_after[user]
             if other >= 0:
-                score += _READERS if _reads(self.after, other, number, two) else -_AGAINST
-        for reader, number in self.after.readers[two][:_MOST_NEIGHBOURS]:
-            other = self.to_before[reader]
-            if other >= 0 and not _reads(self.before, other, number, one):
+                score += _USERS if _reads(self.after, other, operand, new) else -_AGAINST
+        for user, operand in self.after.users[new][:_MOST_NEIGHBOURS]:
+            other = self.to_before[user]
+            if other >= 0 and not _reads(self.before, other, operand, old):
                 score -= _AGAINST
         return score
 
 
-def _reads(side: Side, reader: int, number: int, maker: int) -> bool:
-    reads = side.flow[reader].reads
-    return number < len(reads) and maker in reads[number]
+def _reads(side: Side, user: int, operand: int, producer: int) -> bool:
+    reads = side.flow[user].reads
+    return operand < len(reads) and producer in reads[operand]
 
 
-def along(
+def match_unique_neighbours(
     pairs: Pairs, known: Iterable[tuple[int, int]], rings: tuple[Sequence[int], Sequence[int]]
 ) -> list[tuple[int, int]]:
-    """Match neighbours of these pairs, and theirs, that have the same around them and are alone in that; in one pass.
+    """Match neighbours of pairs, and their neighbours, if they are the only one with their ring number; in one pass.
 
-    What is left has more than one neighbour like it, or stands where something was changed.
+    Nodes with several equal neighbours, or near a change, remain unmatched.
     """
     waiting = deque(known)
-    found = []
+    matches = []
     while waiting:
-        one, two = waiting.popleft()
-        for ones, twos in _beside(pairs, one, two):
-            theirs = _unmatched_alone([(number, rings[1][place], place) for place, number in twos])
-            for key, first in _unmatched_alone([(number, rings[0][place], place) for place, number in ones]).items():
-                if key in theirs and pairs.add(first, theirs[key]):
-                    found.append((first, theirs[key]))
-                    waiting.append(found[-1])
-    return found
+        old, new = waiting.popleft()
+        for old_indexes, new_indexes in _operands_and_users(pairs, old, new):
+            new_candidates = _unique_indexes([(operand, rings[1][index], index) for index, operand in new_indexes])
+            for key, old_neighbour in _unique_indexes(
+                [(operand, rings[0][index], index) for index, operand in old_indexes]
+            ).items():
+                if key in new_candidates and pairs.add(old_neighbour, new_candidates[key]):
+                    matches.append((old_neighbour, new_candidates[key]))
+                    waiting.append(matches[-1])
+    return matches
 
 
 _Numbered = list[tuple[int, int]]
 
 
-def _beside(pairs: Pairs, one: int, two: int) -> Iterator[tuple[_Numbered, _Numbered]]:
-    """What a pair reads, then who reads it, each with the number of the operand, on both sides; some is unmatched."""
+def _operands_and_users(pairs: Pairs, old: int, new: int) -> Iterator[tuple[_Numbered, _Numbered]]:
+    """Operands of a pair, then users, with operand indexes, on both sides; only if some are unmatched."""
     before, after = pairs.before, pairs.after
-    for ones, twos in (
-        (_makers(before, one), _makers(after, two)),
-        (before.readers[one][:_MOST_NEIGHBOURS], after.readers[two][:_MOST_NEIGHBOURS]),
+    for old_indexes, new_indexes in (
+        (_producers(before, old), _producers(after, new)),
+        (before.users[old][:_MOST_NEIGHBOURS], after.users[new][:_MOST_NEIGHBOURS]),
     ):
-        if any(pairs.to_after[place] < 0 for place, _ in ones):
-            yield ones, twos
+        if any(pairs.to_after[index] < 0 for index, _ in old_indexes):
+            yield old_indexes, new_indexes
 
 
-def _makers(side: Side, place: int) -> _Numbered:
-    return [(maker, number) for number, makers in enumerate(side.flow[place].reads) for maker in makers]
+def _producers(side: Side, index: int) -> _Numbered:
+    return [(producer, operand) for operand, producers in enumerate(side.flow[index].reads) for producer in producers]
 
 
-def _unmatched_alone(keyed: list[tuple[int, int, int]]) -> dict[tuple[int, int], int]:
-    """The places that have their key alone."""
-    found: dict[tuple[int, int], int] = {}
-    for number, ring, place in keyed:
-        found[number, ring] = -1 if (number, ring) in found else place
-    return {key: place for key, place in found.items() if place >= 0}
+def _unique_indexes(keyed: list[tuple[int, int, int]]) -> dict[tuple[int, int], int]:
+    """The indexes with a unique key."""
+    indexes: dict[tuple[int, int], int] = {}
+    for operand, ring, index in keyed:
+        indexes[operand, ring] = -1 if (operand, ring) in indexes else index
+    return {key: index for key, index in indexes.items() if index >= 0}
 
 
-def spread(pairs: Pairs, known: Iterable[tuple[int, int]], least: int = ENOUGH) -> list[tuple[int, int]]:
-    """Match neighbours of these pairs, and theirs, as long as the evidence is enough; returns what was found."""
+def propagate(pairs: Pairs, known: Iterable[tuple[int, int]], least: int = LEAST_SCORE) -> list[tuple[int, int]]:
+    """Match neighbours of pairs, and their neighbours, while the evidence is sufficient; returns the new matches."""
     waiting: list[_Candidate] = []
     near = _near_unmatched(pairs)
-    for one, two in known:
-        if one in near:
-            _propose(pairs, one, two, waiting, least)
-    found = []
+    for old, new in known:
+        if old in near:
+            _propose(pairs, old, new, waiting, least)
+    matches = []
     while waiting:
-        negative, distance, one, two = heapq.heappop(waiting)
-        if pairs.to_after[one] >= 0 or pairs.to_before[two] >= 0:
+        negative, distance, old, new = heapq.heappop(waiting)
+        if pairs.to_after[old] >= 0 or pairs.to_before[new] >= 0:
             continue
-        score = pairs.score(one, two)
-        if score < -negative:  # something else was found since that speaks against it
+        score = pairs.score(old, new)
+        if score < -negative:  # a later match contradicts it
             if score >= least:
-                heapq.heappush(waiting, (-score, distance, one, two))
+                heapq.heappush(waiting, (-score, distance, old, new))
             continue
-        if pairs.add(one, two):
-            found.append((one, two))
-            _propose(pairs, one, two, waiting, least)
-    return found
+        if pairs.add(old, new):
+            matches.append((old, new))
+            _propose(pairs, old, new, waiting, least)
+    return matches
 
 
 def _near_unmatched(pairs: Pairs) -> set[int]:
-    """The nodes before that lie as far from one without a partner as neighbours are looked for: two steps."""
+    """Nodes before that are within two steps of an unmatched node, the distance at which neighbours are considered."""
     side = pairs.before
-    near = {place for place, other in enumerate(pairs.to_after) if other < 0}
+    near = {index for index, partner in enumerate(pairs.to_after) if partner < 0}
     for _ in range(2):
-        near |= {each for place in near for each in _around(side, place)}
+        near |= {neighbour for index in near for neighbour in _around(side, index)}
     return near
 
 
-def _around(side: Side, place: int) -> Iterator[int]:
-    node = side.flow[place]
-    for makers in node.reads:
-        yield from makers
-    for reader, _ in (*side.readers[place], *side.passing[place]):
-        yield reader
-    yield from side.ends[place]
+def _around(side: Side, index: int) -> Iterator[int]:
+    node = side.flow[index]
+    for producers in node.reads:
+        yield from producers
+    for user, _ in (*side.users[index], *side.passing[index]):
+        yield user
+    yield from side.ends[index]
     if node.holder >= 0:
         yield node.holder
 
 
-def _propose(pairs: Pairs, one: int, two: int, waiting: list[_Candidate], least: int) -> None:
-    """Put the pairs of neighbours of a pair into the heap."""
-    for first, second in dict.fromkeys(_neighbours(pairs, one, two)):
-        if pairs.to_after[first] < 0 and pairs.to_before[second] < 0 and pairs.can_be(first, second):
-            score = pairs.score(first, second)
+def _propose(pairs: Pairs, old: int, new: int, waiting: list[_Candidate], least: int) -> None:
+    """Push the pairs of neighbours of a pair onto the heap."""
+    for old_neighbour, new_neighbour in dict.fromkeys(_neighbours(pairs, old, new)):
+        if (
+            pairs.to_after[old_neighbour] < 0
+            and pairs.to_before[new_neighbour] < 0
+            and pairs.can_be(old_neighbour, new_neighbour)
+        ):
+            score = pairs.score(old_neighbour, new_neighbour)
             if score >= least:
-                distance = abs((first - one) - (second - two))
-                heapq.heappush(waiting, (-score, distance, first, second))
+                distance = abs((old_neighbour - old) - (new_neighbour - new))
+                heapq.heappush(waiting, (-score, distance, old_neighbour, new_neighbour))
 
 
-def _neighbours(pairs: Pairs, one: int, two: int) -> Iterator[tuple[int, int]]:
+def _neighbours(pairs: Pairs, old: int, new: int) -> Iterator[tuple[int, int]]:
     before, after = pairs.before, pairs.after
-    first, second = before.flow[one], after.flow[two]
-    for makers, others in zip(first.reads, second.reads, strict=False):
-        for maker in makers[:_MOST_NEIGHBOURS]:
+    old_node, new_node = before.flow[old], after.flow[new]
+    for producers, others in zip(old_node.reads, new_node.reads, strict=False):
+        for producer in producers[:_MOST_NEIGHBOURS]:
             for other in others[:_MOST_NEIGHBOURS]:
-                yield maker, other
-                # Something may have been put between, or taken away.
-                yield from ((maker, far) for several in after.flow[other].reads for far in several[:2])
-                yield from ((far, other) for several in before.flow[maker].reads for far in several[:2])
-    yield from _of_readers(before.readers[one], after.readers[two])
-    yield from _of_readers(before.passing[one], after.passing[two])
-    if first.holder >= 0 and second.holder >= 0:
-        yield first.holder, second.holder
-    yield from _of_readers([(end, 0) for end in before.ends[one]], [(end, 0) for end in after.ends[two]])
-    yield from _pairs_behind(pairs, one, two)
+                yield producer, other
+                # A node may have been inserted or removed in between.
+                yield from ((producer, far) for more_producers in after.flow[other].reads for far in more_producers[:2])
+                yield from (
+                    (far, other) for more_producers in before.flow[producer].reads for far in more_producers[:2]
+                )
+    yield from _user_pairs(before.users[old], after.users[new])
+    yield from _user_pairs(before.passing[old], after.passing[new])
+    if old_node.holder >= 0 and new_node.holder >= 0:
+        yield old_node.holder, new_node.holder
+    yield from _user_pairs([(end, 0) for end in before.ends[old]], [(end, 0) for end in after.ends[new]])
+    yield from _pairs_of_far_users(pairs, old, new)
 
 
-def _of_readers(ones: list[tuple[int, int]], twos: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Readers by the same operand: all with all of few, in their order of many."""
-    if len(ones) * len(twos) <= _MOST_NEIGHBOURS**2:
-        yield from ((one, two) for one, number in ones for two, other in twos if number == other)
+def _user_pairs(old_indexes: list[tuple[int, int]], new_indexes: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Pairs of users by the same operand: all combinations of a few, in order for many."""
+    if len(old_indexes) * len(new_indexes) <= _MOST_NEIGHBOURS**2:
+        yield from (
+            (old, new)
+            for old, old_operand in old_indexes
+            for new, new_operand in new_indexes
+            if old_operand == new_operand
+        )
     else:
-        yield from ((one, two) for (one, number), (two, other) in zip(ones, twos, strict=False) if number == other)
+        yield from (
+            (old, new)
+            for (old, old_operand), (new, new_operand) in zip(old_indexes, new_indexes, strict=False)
+            if old_operand == new_operand
+        )
 
 
-def _pairs_behind(pairs: Pairs, one: int, two: int) -> Iterator[tuple[int, int]]:
-    """Readers of readers: something may have been put between, or taken away."""
+def _pairs_of_far_users(pairs: Pairs, old: int, new: int) -> Iterator[tuple[int, int]]:
+    """Pairs of users of users, since a node may have been inserted or removed in between."""
     before, after = pairs.before, pairs.after
-    ones, twos = before.readers[one][:4], after.readers[two][:4]
-    for reader, _ in ones:
-        for other, _ in twos:
-            yield from ((reader, far) for far, _ in after.readers[other][:4])
-            yield from ((far, other) for far, _ in before.readers[reader][:4])
+    old_users, new_users = before.users[old][:4], after.users[new][:4]
+    for user, _ in old_users:
+        for other, _ in new_users:
+            yield from ((user, far) for far, _ in after.users[other][:4])
+            yield from ((far, other) for far, _ in before.users[user][:4])
 
 
-# ---- ordering
+# ---- order
 #
-# Ops that are found by their order: what stands between the same matched ops, in the same order, in both models.
+# Match nodes between the same matched nodes, in the same order, in both models.
 
 
 _MOST_CELLS: Final = 250_000
-"""Of larger gaps the n-th node of a label is taken for the n-th."""
+"""Limit for exact alignment. In larger gaps, the n-th nodes of a label match."""
 
 
-def in_order(pairs: Pairs, *, loose: bool) -> Iterator[tuple[int, int]]:
-    """Pairs of unmatched nodes by a longest common subsequence of each gap between matched ones."""
-    first, second = pairs.before.labels(loose=loose), pairs.after.labels(loose=loose)
-    for ones, twos in gaps(pairs, list(pairs)):
-        if ones and twos:
-            yield from _common([(one, first[one]) for one in ones], [(two, second[two]) for two in twos])
+def align_gaps(pairs: Pairs, *, loose: bool) -> Iterator[tuple[int, int]]:
+    """Pairs of unmatched nodes, by a longest common subsequence in each gap between matched nodes."""
+    old_labels, new_labels = pairs.before.labels(loose=loose), pairs.after.labels(loose=loose)
+    for old_indexes, new_indexes in gaps(pairs, list(pairs)):
+        if old_indexes and new_indexes:
+            yield from _common(
+                [(old, old_labels[old]) for old in old_indexes], [(new, new_labels[new]) for new in new_indexes]
+            )
 
 
 def gaps(pairs: Pairs, matched: Sequence[tuple[int, int]]) -> Iterator[tuple[list[int], list[int]]]:
-    """The unmatched places between these matched ones, as far as they stand in the same order in both models."""
-    ends = [*rising(matched), (len(pairs.to_after), len(pairs.to_before))]
-    left = [[place for place, other in enumerate(to) if other < 0] for to in (pairs.to_after, pairs.to_before)]
+    """Unmatched indexes between matched nodes, where these are in the same order in both models."""
+    bounds = [*rising(matched), (len(pairs.to_after), len(pairs.to_before))]
+    left = [[index for index, partner in enumerate(to) if partner < 0] for to in (pairs.to_after, pairs.to_before)]
     begin = [0, 0]
-    for end in ends:
-        places = [bisect_left(*each) for each in zip(left, end, strict=True)]
-        ones, twos = (own[first:last] for own, first, last in zip(left, begin, places, strict=True))
-        yield ones, twos
-        begin = places
+    for end in bounds:
+        positions = [bisect_left(indexes, bound) for indexes, bound in zip(left, end, strict=True)]
+        old_indexes, new_indexes = (own[first:last] for own, first, last in zip(left, begin, positions, strict=True))
+        yield old_indexes, new_indexes
+        begin = positions
 
 
 def rising(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The longest series of pairs whose second parts rise (Fredman 1975): the others have moved."""
+    """Longest subsequence of pairs whose second parts rise (Fredman 1975). The other pairs have moved."""
     tails: list[int] = []
-    at: list[int] = []
-    before: list[int] = []
-    for number, (_, two) in enumerate(pairs):
-        place = bisect_left(tails, two)
-        before.append(at[place - 1] if place else -1)
-        tails[place : place + 1] = [two]
-        at[place : place + 1] = [number]
-    found = []
-    number = at[-1] if at else -1
-    while number >= 0:
-        found.append(pairs[number])
-        number = before[number]
-    return found[::-1]
+    indexes: list[int] = []
+    previous: list[int] = []
+    for index, (_, value) in enumerate(pairs):
+        position = bisect_left(tails, value)
+        previous.append(indexes[position - 1] if position else -1)
+        tails[position : position + 1] = [value]
+        indexes[position : position + 1] = [index]
+    result = []
+    index = indexes[-1] if indexes else -1
+    while index >= 0:
+        result.append(pairs[index])
+        index = previous[index]
+    return result[::-1]
 
 
 _Labelled = Sequence[tuple[int, Hashable]]
 
 
-def _common(ones: _Labelled, twos: _Labelled) -> Iterator[tuple[int, int]]:
-    if len(ones) * len(twos) > _MOST_CELLS:
-        yield from _by_number(ones, twos)
+def _common(old_indexes: _Labelled, new_indexes: _Labelled) -> Iterator[tuple[int, int]]:
+    if len(old_indexes) * len(new_indexes) > _MOST_CELLS:
+        yield from _by_number(old_indexes, new_indexes)
         return
-    # lengths[i][j]: of the longest common subsequence of what begins there.
-    lengths = [[0] * (len(twos) + 1) for _ in range(len(ones) + 1)]
-    for i in range(len(ones) - 1, -1, -1):
-        row, below, label = lengths[i], lengths[i + 1], ones[i][1]
-        for j in range(len(twos) - 1, -1, -1):
-            row[j] = below[j + 1] + 1 if label == twos[j][1] else max(below[j], row[j + 1])
+    # lengths[i][j]: length of the longest common subsequence from there on.
+    lengths = [[0] * (len(new_indexes) + 1) for _ in range(len(old_indexes) + 1)]
+    for i in range(len(old_indexes) - 1, -1, -1):
+        row, below, label = lengths[i], lengths[i + 1], old_indexes[i][1]
+        for j in range(len(new_indexes) - 1, -1, -1):
+            row[j] = below[j + 1] + 1 if label == new_indexes[j][1] else max(below[j], row[j + 1])
     i = j = 0
-    while i < len(ones) and j < len(twos):
-        if ones[i][1] == twos[j][1]:
-            yield ones[i][0], twos[j][0]
+    while i < len(old_indexes) and j < len(new_indexes):
+        if old_indexes[i][1] == new_indexes[j][1]:
+            yield old_indexes[i][0], new_indexes[j][0]
             i, j = i + 1, j + 1
         elif lengths[i + 1][j] >= lengths[i][j + 1]:
             i += 1
@@ -483,10 +505,10 @@ def _common(ones: _Labelled, twos: _Labelled) -> Iterator[tuple[int, int]]:
             j += 1
 
 
-def _by_number(ones: _Labelled, twos: _Labelled) -> Iterator[tuple[int, int]]:
-    places: dict[Hashable, list[int]] = defaultdict(list)
-    for place, label in reversed(twos):
-        places[label].append(place)
-    for place, label in ones:
-        if places[label]:
-            yield place, places[label].pop()
+def _by_number(old_indexes: _Labelled, new_indexes: _Labelled) -> Iterator[tuple[int, int]]:
+    indexes: dict[Hashable, list[int]] = defaultdict(list)
+    for index, label in reversed(new_indexes):
+        indexes[label].append(index)
+    for index, label in old_indexes:
+        if indexes[label]:
+            yield index, indexes[label].pop()

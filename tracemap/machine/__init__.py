@@ -1,1 +1,1 @@
-"""The machine code of a compiled module: its ELF images, their debug lines, instructions and loops."""
+"""Machine code of a compiled module: ELF images, debug lines, instructions, loops, and estimates of time."""

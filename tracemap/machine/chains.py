@@ -1,9 +1,9 @@
-"""How long the values of a loop take to come about, as each needs the one before.
+"""Dependency chains of a loop: latency from values that need earlier values.
 
-A processor works on many instructions at a time, but a sum that is added to in each turn is a chain: a turn takes at
-least as long as the way from the sum to itself. And only so many instructions are in work at a time: of a long chain
-within a turn only as many turns overlap as fit into that window. Latencies are those that uops.info (Abel and Reineke,
-ASPLOS 2019) has for present-day server cores, put into classes; for AArch64 Arm's Software Optimization Guides.
+A processor overlaps many instructions, but a loop-carried sum is a chain: an iteration takes at least the latency from
+the sum back to itself. Also, the number of instructions in flight is limited: of a long chain within an iteration, only
+as many iterations overlap as fit into the window. Latencies are those of uops.info (Abel and Reineke, ASPLOS 2019) for
+current server cores, in classes; for AArch64, those of Arm's Software Optimization Guides.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from tracemap.machine.code import Instruction
 
 _LOAD: Final = 500
-"""Hundredths of a cycle from a place to its value, where that is in the first-level cache."""
+"""Latency of a load from the first-level cache, from address to value, in hundredths of a cycle."""
 
 _CLASSES: Final = tuple(
     (re.compile(pattern), hundredths)
@@ -45,18 +45,18 @@ _CLASSES: Final = tuple(
 )
 _OTHER: Final = 100
 _SETS: Final = re.compile(r"v?p?x?or(p[sd]|[dq])?$|v?pcmpeq|v?psub|v?subp|xor$|sub$")
-"""What depends on nothing where both its operands are the same."""
+"""Instructions whose result does not depend on their operands if both are equal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Instructions that wait for each other: hundredths of a cycle altogether, and how much each of them adds."""
+    """Instructions that wait for each other: total latency in hundredths of a cycle, and the part of each address."""
 
     hundredths: float = 0
     parts: Mapping[int, float] = field(default_factory=dict)
 
     def scaled(self, factor: float) -> Chain:
-        """A part of it."""
+        """Multiply by a factor."""
         return Chain(self.hundredths * factor, {address: part * factor for address, part in self.parts.items()})
 
 
@@ -65,7 +65,7 @@ NO_CHAIN: Final = Chain()
 
 @dataclass(frozen=True, slots=True)
 class Chains:
-    """The chains of a loop: from one turn to the next (`carried`: what a turn adds), and within one turn (`within`)."""
+    """Chains of a loop: carried between iterations (`carried`: per iteration), and within one iteration (`within`)."""
 
     carried: Chain = NO_CHAIN
     within: Chain = NO_CHAIN
@@ -75,69 +75,69 @@ _TURNS: Final = 6
 _SETTLED: Final = 3
 
 
-class _Made(NamedTuple):
-    """A value: when it is there, what made it and in which turn, and the value that this waited for last."""
+class _Result(NamedTuple):
+    """A computed value: time, instruction and iteration, and the operand that arrived last."""
 
     at: int
     address: int
     turn: int
-    before: _Made | None
+    before: _Result | None
 
 
-_NOTHING: Final = _Made(0, 0, 0, None)
+_NOTHING: Final = _Result(0, 0, 0, None)
 
 
 def chains_of(body: Sequence[Instruction]) -> Chains:
     """The longest chains of a loop.
 
     Args:
-        body: the loop's instructions, without those of loops inside of it, by address.
+        body: the loop's instructions by address, without nested loops.
     """
-    needs = [(each, *_needed(each), _latency_of(each)) for each in body]
-    made: dict[str, _Made] = {}
-    ends: list[_Made] = []
+    needs = [(instruction, *_dependencies(instruction), _latency_of(instruction)) for instruction in body]
+    results: dict[str, _Result] = {}
+    ends: list[_Result] = []
     for turn in range(_TURNS):
         latest = _NOTHING
-        for each, reads, places, latency in needs:
-            new = _value(each, reads, places, latency, turn, made)
-            for register in each.values.writes:
-                made[register] = new
-            if new.at > latest.at:
-                latest = new
+        for instruction, reads, places, latency in needs:
+            result = _value(instruction, reads, places, latency, turn, results)
+            for register in instruction.values.writes:
+                results[register] = result
+            if result.at > latest.at:
+                latest = result
         ends.append(latest)
-        if turn == 1 and ends[1].at == ends[0].at:  # nothing is carried from turn to turn
+        if turn == 1 and ends[1].at == ends[0].at:  # nothing is carried between iterations
             return Chains(within=_parts(ends[0], ends[0].at, 0))
     carried = (ends[-1].at - ends[_SETTLED - 1].at) / (_TURNS - _SETTLED)
     return Chains(_parts(ends[-1], carried, _SETTLED), _parts(ends[0], ends[0].at, 0))
 
 
 def _value(
-    each: Instruction,
+    instruction: Instruction,
     reads: Collection[str],
     places: Collection[str],
     latency: int,
     turn: int,
-    made: Mapping[str, _Made],
-) -> _Made:
-    last: _Made | None = None
+    results: Mapping[str, _Result],
+) -> _Result:
+    last: _Result | None = None
     arrived = 0
-    for registers, loaded in ((reads, 0), (places, _LOAD if each.values.loads else 0)):
+    for registers, loaded in ((reads, 0), (places, _LOAD if instruction.values.loads else 0)):
         for register in registers:
-            value = made.get(register)
+            value = results.get(register)
             if value is not None and value.at + loaded > arrived:
                 last, arrived = value, value.at + loaded
-    return _Made(arrived + latency, each.address, turn, last)
+    return _Result(arrived + latency, instruction.address, turn, last)
 
 
-def _parts(end: _Made, length: float, first_turn: int) -> Chain:
-    """How much each instruction of the way to a value adds to a length, from some turn on."""
+def _parts(last_result: _Result, length: float, first_turn: int) -> Chain:
+    """Distribute a length over the instructions on the path to a value, from an iteration on."""
     if length <= 0:
         return NO_CHAIN
     parts: Counter[int] = Counter()
-    made: _Made | None = end
-    while made is not None and made.turn >= first_turn:
-        parts[made.address] += made.at - (made.before.at if made.before is not None else 0)
-        made = made.before
+    result: _Result | None = last_result
+    while result is not None and result.turn >= first_turn:
+        parts[result.address] += result.at - (result.before.at if result.before is not None else 0)
+        result = result.before
     total = parts.total()
     return (
         Chain(length, {address: length * part / total for address, part in sorted(parts.items())})
@@ -146,21 +146,21 @@ def _parts(end: _Made, length: float, first_turn: int) -> Chain:
     )
 
 
-def _needed(each: Instruction) -> tuple[frozenset[str], frozenset[str]]:
-    """The registers whose values an instruction waits for, and those that its place is made of."""
-    if _SETS.match(each.mnemonic):
-        operands = each.operands.split(", ")
+def _dependencies(instruction: Instruction) -> tuple[frozenset[str], frozenset[str]]:
+    """The registers whose values an instruction waits for, and the registers of its address."""
+    if _SETS.match(instruction.mnemonic):
+        operands = instruction.operands.split(", ")
         if len(operands) > 1 and operands[-1] == operands[-2]:
             return frozenset(), frozenset()
-    return each.values.reads, each.values.places
+    return instruction.values.reads, instruction.values.places
 
 
-def _latency_of(each: Instruction) -> int:
-    if each.values.stores:
+def _latency_of(instruction: Instruction) -> int:
+    if instruction.values.stores:
         return 100
-    own = _class_of(each.mnemonic, each.operands[:4])
-    moves = each.mnemonic.lstrip("v").startswith(("mov", "ld", "broadcast", "lddqu"))
-    return 100 if each.values.loads and moves else own
+    own = _class_of(instruction.mnemonic, instruction.operands[:4])
+    moves = instruction.mnemonic.lstrip("v").startswith(("mov", "ld", "broadcast", "lddqu"))
+    return 100 if instruction.values.loads and moves else own
 
 
 @cache

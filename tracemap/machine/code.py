@@ -1,7 +1,7 @@
-"""The instructions of a kernel and its loops, as the processor runs them.
+"""Instructions and loops of a kernel's machine code.
 
-Loops are natural loops (Aho, Lam, Sethi, Ullman, section 9.6.6): found in the control flow of the instructions, so they
-are those that the code generator left, whatever it unrolled, fused or peeled.
+Loops are natural loops of the control flow (Aho, Lam, Sethi, Ullman, section 9.6.6). They are the loops of the
+generated code, after unrolling, fusion and peeling.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     import networkx as nx
 
 OUTSIDE = -1
-"""The parent of a loop that stands in no other."""
+"""Parent of an outermost loop."""
 WINDOW: Final = 512
-"""Instructions that a core has in work at a time: the reorder buffers of present-day server cores hold 350 to 512."""
+"""Instructions in flight in a core: reorder buffers of current server cores hold 350 to 512."""
 
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """An instruction: its address in the image, size in bytes, text, and the line that it is of (0: none).
+    """An instruction: address in the image, size in bytes, text, and debug line (0: none).
 
-    `targets` are where it may jump to within its function; `falls_through` says whether the next one may follow.
-    `hundredths` of a cycle is how long it keeps a core busy; `values` says what it reads and writes.
+    `targets`: jump targets within the function; `falls_through`: whether the next instruction may follow;
+    `hundredths`: hundredths of a cycle that it keeps a core busy; `values`: its data flow.
     """
 
     address: int
@@ -48,10 +48,10 @@ class Instruction:
 
 @dataclass(frozen=True, slots=True)
 class CodeLoop:
-    """A loop: the loop that it stands in (`OUTSIDE`: none), where it begins, and the code that belongs to it.
+    """A loop: its parent (`OUTSIDE`: none), the address of its header, and its code.
 
-    `ranges` are runs of addresses (first, behind the last), nested loops included; `lines` counts the instructions of
-    each line in it, nested loops included. Loops are in the order of their first address, outer ones before inner ones.
+    `ranges`: address ranges (low, high exclusive), nested loops included; `lines`: number of instructions per line,
+    nested loops included. Loops are in order of their first address, outer loops first.
     """
 
     parent: int
@@ -60,7 +60,7 @@ class CodeLoop:
     lines: Mapping[int, int]
 
     def holds(self, address: int) -> bool:
-        """Whether the instruction at an address belongs to it."""
+        """Whether the instruction at an address belongs to the loop."""
         return any(low <= address < high for low, high in self.ranges)
 
 
@@ -68,21 +68,24 @@ def instructions_of(image: Image, function: CodeFunction) -> tuple[Instruction, 
     """The instructions of a function, by address.
 
     Raises:
-        ModuleInvalid: the code is of an architecture that is not read here, or lies outside of the image.
+        ModuleInvalid: the architecture is not supported, or the code lies outside the image.
     """
     import numpy as np
 
-    found = list(decoded(image, function))
-    lines = image.lines_at(np.array([each.address for each in found], dtype=np.int64)).tolist()
+    decoded_instructions = list(decoded(image, function))
+    lines = image.lines_at(
+        np.array([instruction.address for instruction in decoded_instructions], dtype=np.int64)
+    ).tolist()
     known = _known(image.machine)
     return tuple(
-        _instruction(each, line, function, image.machine, known) for each, line in zip(found, lines, strict=True)
+        _instruction(instruction, line, function, image.machine, known)
+        for instruction, line in zip(decoded_instructions, lines, strict=True)
     )
 
 
 @cache
 def _known(_machine: str) -> dict[bytes, _Encoding]:
-    """By the bytes of instructions of an architecture: kernels have many in common."""
+    """Cache of encodings by their bytes, for an architecture. Kernels share many."""
     return {}
 
 
@@ -90,7 +93,7 @@ _MOST_KNOWN: Final = 1 << 16
 
 
 class _Encoding(NamedTuple):
-    """What instructions of the same bytes have in common."""
+    """Properties of an instruction that depend on its bytes only."""
 
     values: Values
     hundredths: int
@@ -106,24 +109,24 @@ def _instruction(
         if len(known) >= _MOST_KNOWN:
             known.clear()
         known[code] = _encoding(decoded, machine)
-    found = known[code]
+    encoding = known[code]
     return Instruction(
         address=decoded.address,
         size=decoded.size,
         mnemonic=decoded.mnemonic,
         operands=decoded.op_str,
         line=line,
-        targets=_targets(decoded, function) if found.is_jump else (),
-        falls_through=found.falls_through,
-        hundredths=found.hundredths,
-        values=found.values,
+        targets=_targets(decoded, function) if encoding.is_jump else (),
+        falls_through=encoding.falls_through,
+        hundredths=encoding.hundredths,
+        values=encoding.values,
     )
 
 
 def _encoding(decoded: Decoded, machine: str) -> _Encoding:
     import capstone
 
-    groups = decoded.groups if decoded.id else ()  # bytes that are no instruction have none
+    groups = decoded.groups if decoded.id else ()  # invalid bytes have none
     is_jump = capstone.CS_GRP_JUMP in groups
     ends = capstone.CS_GRP_RET in groups or capstone.CS_GRP_INT in groups
     values = values_of(decoded, machine) if decoded.id else NO_VALUES
@@ -136,15 +139,15 @@ def _encoding(decoded: Decoded, machine: str) -> _Encoding:
 
 
 def _targets(decoded: Decoded, function: CodeFunction) -> tuple[int, ...]:
-    """Where a jump leads to, as far as it says so itself: its last operand, if that is a number."""
+    """The direct target of a jump within the function: its last operand, if that is an immediate."""
     import capstone
 
-    told = [int(last.imm) for last in decoded.operands[-1:] if last.type == capstone.CS_OP_IMM]
-    return tuple(target for target in told if function.low <= target < function.high)
+    immediates = [int(last.imm) for last in decoded.operands[-1:] if last.type == capstone.CS_OP_IMM]
+    return tuple(target for target in immediates if function.low <= target < function.high)
 
 
 ALWAYS = ("jmp", "b", "br")
-"""Jumps that are always taken."""
+"""Unconditional jumps."""
 
 
 def loops_of(instructions: Sequence[Instruction]) -> tuple[CodeLoop, ...]:
@@ -165,35 +168,35 @@ def loops_of(instructions: Sequence[Instruction]) -> tuple[CodeLoop, ...]:
 
 
 def basic_blocks(instructions: Sequence[Instruction]) -> list[Sequence[Instruction]]:
-    """The basic blocks of a function, by address; not empty."""
-    leaders = {target for each in instructions for target in each.targets}
+    """The basic blocks of a function, by address."""
+    leaders = {target for instruction in instructions for target in instruction.targets}
     starts = [0]
-    for place in range(1, len(instructions)):
-        before = instructions[place - 1]
-        if instructions[place].address in leaders or before.targets or not before.falls_through:
-            starts.append(place)
+    for index in range(1, len(instructions)):
+        previous = instructions[index - 1]
+        if instructions[index].address in leaders or previous.targets or not previous.falls_through:
+            starts.append(index)
     return [instructions[low:high] for low, high in zip(starts, [*starts[1:], len(instructions)], strict=True)]
 
 
 def _flow(blocks: Sequence[Sequence[Instruction]]) -> nx.DiGraph[int]:
-    """Control flow between the numbers of blocks."""
+    """Control-flow graph of block indexes."""
     import networkx as nx
 
-    first = {block[0].address: number for number, block in enumerate(blocks)}
+    first = {block[0].address: index for index, block in enumerate(blocks)}
     graph: nx.DiGraph[int] = nx.DiGraph()
     graph.add_nodes_from(range(len(blocks)))
-    for number, block in enumerate(blocks):
+    for index, block in enumerate(blocks):
         last = block[-1]
-        graph.add_edges_from((number, first[target]) for target in last.targets if target in first)
-        if last.falls_through and number + 1 < len(blocks):
-            graph.add_edge(number, number + 1)
+        graph.add_edges_from((index, first[target]) for target in last.targets if target in first)
+        if last.falls_through and index + 1 < len(blocks):
+            graph.add_edge(index, index + 1)
     return graph
 
 
 def _dominates(head: int, node: int, dominator: Mapping[int, int | None]) -> bool:
-    """Whether every way from the entry to a node leads through another."""
+    """Whether all paths from the entry to `node` pass through `head`."""
     while node != head:
-        above = dominator.get(node)  # the entry has none, or itself, as the version of networkx will have it
+        above = dominator.get(node)  # for the entry, None or the entry itself, depending on networkx's version
         if above is None or above == node:
             return False
         node = above
@@ -201,32 +204,32 @@ def _dominates(head: int, node: int, dominator: Mapping[int, int | None]) -> boo
 
 
 def _natural(graph: nx.DiGraph[int], head: int, tail: int) -> set[int]:
-    """The nodes from which a loop's last node can be reached without passing its head."""
-    found, waiting = {head}, [tail]
+    """The nodes that reach a loop's tail without passing its head."""
+    nodes, waiting = {head}, [tail]
     while waiting:
         node = waiting.pop()
-        if node not in found:
-            found.add(node)
+        if node not in nodes:
+            nodes.add(node)
             waiting.extend(graph.predecessors(node))
-    return found
+    return nodes
 
 
 def _loop(
     head: int, order: Sequence[int], bodies: Mapping[int, set[int]], blocks: Sequence[Sequence[Instruction]]
 ) -> CodeLoop:
     body = bodies[head]
-    around = [place for place, other in enumerate(order) if other != head and body < bodies[other]]
-    lines = Counter(each.line for number in body for each in blocks[number])
+    outer_loops = [index for index, other in enumerate(order) if other != head and body < bodies[other]]
+    lines = Counter(instruction.line for block_index in body for instruction in blocks[block_index])
     return CodeLoop(
-        parent=min(around, key=lambda place: len(bodies[order[place]]), default=OUTSIDE),
+        parent=min(outer_loops, key=lambda index: len(bodies[order[index]]), default=OUTSIDE),
         header=blocks[head][0].address,
-        ranges=tuple(_ranges([blocks[number] for number in sorted(body)])),
+        ranges=tuple(_ranges([blocks[block_index] for block_index in sorted(body)])),
         lines=dict(sorted(lines.items())),
     )
 
 
 def _ranges(blocks: Sequence[Sequence[Instruction]]) -> Iterator[tuple[int, int]]:
-    """Runs of addresses that blocks cover, in order."""
+    """Merge the addresses of blocks into contiguous ranges, in order."""
     low = high = blocks[0][0].address
     for block in blocks:
         if block[0].address != high:
@@ -237,23 +240,23 @@ def _ranges(blocks: Sequence[Sequence[Instruction]]) -> Iterator[tuple[int, int]
 
 
 def loops_by_address(instructions: Sequence[Instruction], loops: Sequence[CodeLoop]) -> dict[int, int]:
-    """The number of the innermost loop around each instruction, by address; no entry where there is none.
+    """Index of the innermost loop around each instruction, by address; no entry outside of loops.
 
     Args:
-        instructions: of a function, by address.
-        loops: those of the function.
+        instructions: instructions of a function, by address.
+        loops: loops of the function.
     """
-    addresses = [each.address for each in instructions]
-    found: dict[int, int] = {}
+    addresses = [instruction.address for instruction in instructions]
+    loop_at: dict[int, int] = {}
     sizes = [sum(high - low for low, high in loop.ranges) for loop in loops]
-    for number in sorted(range(len(loops)), key=lambda number: -sizes[number]):  # inner ones last
-        for low, high in loops[number].ranges:
-            found.update(dict.fromkeys(addresses[bisect_left(addresses, low) : bisect_left(addresses, high)], number))
-    return found
+    for index in sorted(range(len(loops)), key=lambda index: -sizes[index]):  # inner ones last
+        for low, high in loops[index].ranges:
+            loop_at.update(dict.fromkeys(addresses[bisect_left(addresses, low) : bisect_left(addresses, high)], index))
+    return loop_at
 
 
 def loops_around(loops: Sequence[CodeLoop], loop: int) -> Iterator[int]:
-    """A loop and those that it stands in, from inside out; none outside of loops."""
+    """A loop and its ancestors, from inside out; empty for `OUTSIDE`."""
     while loop != OUTSIDE:
         yield loop
         loop = loops[loop].parent

@@ -14,19 +14,18 @@ from tracemap.units import Integer
 
 # ---- lines
 #
-# What machine code is told of the text that it was made of: which lines are of ops, and what these do.
+# Lines of a kernel's text that contain ops, and the operations on them.
 
 
 NO_LINE: Final = 0
-"""Lines count from 1."""
+"""No line; lines count from 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class LineOp:
     """The operation on a line.
 
-    `around`: the line of the one that holds it, unknown for what stands in none; `takes`: the lines there whose results
-    it computes with.
+    `around`: line of the enclosing operation, unknown for a top-level one; `takes`: lines of its operands.
     """
 
     line: int
@@ -37,79 +36,79 @@ class LineOp:
 
 @dataclass(frozen=True, slots=True)
 class OpLines:
-    """The lines of a kernel's text that are of ops, and the operations on them, by line."""
+    """The lines of a kernel's text that belong to ops, and the operations on all lines."""
 
     owned: frozenset[int] = frozenset()
     operations: tuple[LineOp, ...] = ()
 
     @property
     def makers(self) -> dict[int, Sequence[int]]:
-        """Of each of these lines those whose results it computes with."""
-        return {each.line: each.takes for each in self.operations}
+        """Lines of the operands of each operation, by line."""
+        return {operation.line: operation.takes for operation in self.operations}
 
 
 NO_LINES: Final = OpLines()
-"""Of code of which no text is known."""
+"""For code without a text."""
 
 
 _AT_ONCE: Final = re.compile(
     r"arith\.(?!div|ceildiv|floordiv|rem)|math\.(absf|floor|ceil|round|roundeven|trunc|copysign)$"
 )
-"""What an instruction does, or a part of one: two of these are about as much work as one another."""
+"""Operations of a single instruction or a part of one, whose amounts of work are similar."""
 _NARROWS: Final = ("arith.trunci", "arith.truncf")
 
 
 def taken_in(lines: OpLines, seen: Collection[int]) -> Mapping[int, frozenset[int]]:
-    """Lines without any code whose work instructions of others do as well, with these lines.
+    """Lines without code whose work is done by instructions of other lines; by line, these other lines.
 
-    These are the ones that take its result, or that of what has no code either. Where nobody does, as it is stored,
-    they are those that made what it takes; of what narrows numbers they always are, as its user takes them narrow. What
-    reads memory, or takes long, does more than that.
+    The other lines are the nearest users with code. If there are none, since the result is stored, they are the nearest
+    operands with code. Narrowing conversions always use the operands, since users need the narrow value. Only simple
+    operations count as other lines: loads and long operations do more than that.
 
     Args:
-        lines: of a kernel's text.
-        seen: the lines that have code.
+        lines: lines of a kernel's text.
+        seen: lines that have code.
     """
-    makers, users = lines.makers, _turned(lines.makers)
-    short = {each.line for each in lines.operations if _AT_ONCE.match(each.name)}
-    lost = [line for line in makers if line in short and line not in seen]
-    narrow = {each.line for each in lines.operations if each.name in _NARROWS}
-    found: dict[int, frozenset[int]] = {}
-    for line in lost:
-        first, then = (makers, users) if line in narrow else (users, makers)
-        others = (reached(line, first, seen)[0] or reached(line, then, seen)[0]) & short
+    makers, users = lines.makers, _inverted(lines.makers)
+    short = {operation.line for operation in lines.operations if _AT_ONCE.match(operation.name)}
+    without_code = [line for line in makers if line in short and line not in seen]
+    narrow = {operation.line for operation in lines.operations if operation.name in _NARROWS}
+    result: dict[int, frozenset[int]] = {}
+    for line in without_code:
+        first_edges, then_edges = (makers, users) if line in narrow else (users, makers)
+        others = (reached(line, first_edges, seen)[0] or reached(line, then_edges, seen)[0]) & short
         if others:
-            found[line] = others
-    return found
+            result[line] = others
+    return result
 
 
-def _turned(makers: Mapping[int, Sequence[int]]) -> Mapping[int, Sequence[int]]:
+def _inverted(makers: Mapping[int, Sequence[int]]) -> Mapping[int, Sequence[int]]:
     users: dict[int, list[int]] = defaultdict(list)
-    for line, taken in makers.items():
-        for other in taken:
-            users[other].append(line)
+    for line, operand_lines in makers.items():
+        for operand in operand_lines:
+            users[operand].append(line)
     return users
 
 
 def reached(
-    line: int, ways: Mapping[int, Sequence[int]], seen: Collection[int]
+    line: int, edges: Mapping[int, Sequence[int]], seen: Collection[int]
 ) -> tuple[frozenset[int], frozenset[int]]:
-    """The lines to which ways lead from one by lines without code: the first that have some, and those without."""
-    found: set[int] = set()
+    """The nearest lines with code along edges from a line, and the lines without code on the way."""
+    reached_lines: set[int] = set()
     waiting, passed = [line], {line}
     while waiting:
-        for other in ways.get(waiting.pop(), ()):
+        for other in edges.get(waiting.pop(), ()):
             if other in seen:
-                found.add(other)
+                reached_lines.add(other)
             elif other not in passed:
                 passed.add(other)
                 waiting.append(other)
-    return frozenset(found), frozenset(passed - {line})
+    return frozenset(reached_lines), frozenset(passed - {line})
 
 
 # ---- products
 #
-# Instructions that multiply, of x86-64 and AArch64; some of them add to the product at once.
+# Multiplications in x86-64 and AArch64 code, some of which also add (fused multiply-add).
 
 
 _MULTIPLIES: Final = re.compile(r"v?p?mul|fn?mul|[us]mull")
@@ -118,16 +117,16 @@ _ADDS_TOO: Final = re.compile(
 )
 _ORDER: Final = re.compile(r"132|213|231")
 _ADDEND_OF_ORDER: Final = {"132": 1, "213": 2, "231": 0}
-"""Which operand is added, by the digits in the names of x86-64: they number the factors first, then what is added."""
+"""Index of the addend operand, by the digits in x86-64 mnemonics, which list the factors first, then the addend."""
 _FOUR_OPERANDS: Final = re.compile(r"fn?m(?:add|sub)$|madd|msub")
 _END_OF_NAME: Final = re.compile(r"[ .\[{]")
 
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """What an instruction multiplies: the registers of the factors, and whether a factor is in memory.
+    """Multiplication of an instruction: registers of the factors, and whether a factor is loaded from memory.
 
-    `adds`: it adds to the product as well.
+    `adds`: it also adds to the product.
     """
 
     adds: bool
@@ -136,32 +135,32 @@ class Product:
 
 
 def product_of(instruction: Instruction) -> Product | None:
-    """What an instruction multiplies; None where it does not."""
+    """The multiplication of an instruction; None if there is none."""
     adds = _ADDS_TOO.match(instruction.mnemonic) is not None
     if not adds and not _MULTIPLIES.match(instruction.mnemonic):
         return None
     operands = instruction.operands.split(", ")
     if adds:
-        del operands[_place_of_addend(instruction.mnemonic) : _place_of_addend(instruction.mnemonic) + 1]
-    registers = frozenset(widest(_END_OF_NAME.split(each)[0]) for each in operands)
-    return Product(adds, registers & instruction.values.reads, any("ptr [" in each for each in operands))
+        del operands[_addend_index(instruction.mnemonic) : _addend_index(instruction.mnemonic) + 1]
+    registers = frozenset(widest(_END_OF_NAME.split(operand)[0]) for operand in operands)
+    return Product(adds, registers & instruction.values.reads, any("ptr [" in operand for operand in operands))
 
 
-def _place_of_addend(mnemonic: str) -> int:
+def _addend_index(mnemonic: str) -> int:
     order = _ORDER.search(mnemonic)
     return _ADDEND_OF_ORDER[order[0]] if order else 3 if _FOUR_OPERANDS.match(mnemonic) else 0
 
 
-# ---- contracted
+# ---- fused multiply-adds
 #
-# Multiplications to whose results something is added: the compiler often makes one operation of both.
+# Multiplications that the compiler merged into a following addition.
 #
-# It is then at the place of the addition, and no instruction has the line of the multiplication any more. IREE makes a
-# contraction of a sum of products, LLVM one instruction of a product and an addition. But an addition is never
-# compiled to an instruction that multiplies: those on its line are the multiplication's, and so are the loads of what
-# they multiply. One that multiplies and adds is of both: every second one is taken for each.
+# The merged operation has the location of the addition, and no instruction has the line of the multiplication. IREE
+# turns a sum of products into a contraction, LLVM turns a product and an addition into one instruction. But an addition
+# never compiles to a multiplying instruction. So multiplying instructions on its line belong to the multiplication, and
+# so do loads of their factors. Fused multiply-adds belong to both: every second one is assigned to each.
 #
-# Source: the patterns of MLIR that fold `arith.mulf` into the `vector.multi_reduction` behind it, which becomes a
+# Source: MLIR's patterns that fold `arith.mulf` into a following `vector.multi_reduction`, which becomes a
 # `vector.contract` (mlir/lib/Dialect/Vector/Transforms/VectorTransforms.cpp).
 
 
@@ -172,11 +171,10 @@ _MOVES: Final = re.compile(r"v?p?mov|v?broadcast|ld")
 
 @dataclass(frozen=True, slots=True)
 class Contracted:
-    """The instructions of a kernel, those that only multiply for a sum on the line of the multiplication.
+    """The instructions of a kernel, with pure multiplications for a sum moved to the line of the multiplication.
 
-    `lines`: those of the kernel's text that are of ops. Of instructions that multiply and add at once, by address:
-    `factors` are the registers that they multiply, with the line of the multiplication; `products` has this line for
-    those that count as the multiplication's.
+    `lines`: lines of the kernel's text. For fused multiply-adds, by address: `factors` has the factors' registers and
+    the line of the multiplication; `products` has this line for those that count as the multiplication.
     """
 
     instructions: Sequence[Instruction] = ()
@@ -185,66 +183,74 @@ class Contracted:
     products: Mapping[int, int] = field(default_factory=dict)
 
 
-def contracted(instructions: Sequence[Instruction], op_lines: OpLines) -> Contracted:
-    """Instructions of a kernel, with multiplications that sums have taken in told apart from these."""
-    multiplied = {each.address: found for each in instructions if (found := product_of(each)) is not None}
-    multiplying = {each.line for each in instructions if each.address in multiplied}
-    lines = _lines_of_products(op_lines, {each.line for each in instructions}, multiplying)
+def separate_products(instructions: Sequence[Instruction], op_lines: OpLines) -> Contracted:
+    """Separate merged multiplications from the sums that they were merged into."""
+    products = {
+        instruction.address: product for instruction in instructions if (product := product_of(instruction)) is not None
+    }
+    multiplying = {instruction.line for instruction in instructions if instruction.address in products}
+    lines = _lines_of_products(op_lines, {instruction.line for instruction in instructions}, multiplying)
     if not lines:
         return Contracted(instructions, op_lines)
-    do_both = [(each, multiplied[each.address]) for each in instructions if _does_both(each, multiplied, lines)]
-    in_registers = [each for each, product in do_both if not each.values.loads]
-    with_factor = [each for each, product in do_both if product.loads_factor]
+    fused = [
+        (instruction, products[instruction.address])
+        for instruction in instructions
+        if _is_fused(instruction, products, lines)
+    ]
+    in_registers = [instruction for instruction, product in fused if not instruction.values.loads]
+    with_factor = [instruction for instruction, product in fused if product.loads_factor]
     return Contracted(
-        [replace(each, line=_line(each, multiplied, lines)) for each in instructions],
+        [replace(instruction, line=_line(instruction, products, lines)) for instruction in instructions],
         op_lines,
-        {each.address: (product.factors, lines[each.line]) for each, product in do_both},
-        {each.address: lines[each.line] for each in (*in_registers[1::2], *with_factor)},
+        {instruction.address: (product.factors, lines[instruction.line]) for instruction, product in fused},
+        {instruction.address: lines[instruction.line] for instruction in (*in_registers[1::2], *with_factor)},
     )
 
 
-def _does_both(instruction: Instruction, multiplied: Mapping[int, Product], lines: Collection[int]) -> bool:
-    return instruction.line in lines and instruction.address in multiplied and multiplied[instruction.address].adds
+def _is_fused(instruction: Instruction, products: Mapping[int, Product], lines: Collection[int]) -> bool:
+    return instruction.line in lines and instruction.address in products and products[instruction.address].adds
 
 
-def _line(instruction: Instruction, multiplied: Mapping[int, Product], lines: Mapping[int, int]) -> int:
-    """The line of the multiplication where it does no more; what only brings a value there is of what takes that."""
+def _line(instruction: Instruction, products: Mapping[int, Product], lines: Mapping[int, int]) -> int:
+    """The multiplication's line for a pure multiplication; no line for a load, which then follows its user."""
     if instruction.line not in lines:
         return instruction.line
-    product = multiplied.get(instruction.address)
+    product = products.get(instruction.address)
     if product is not None:
         return instruction.line if product.adds else lines[instruction.line]
     return NO_LINE if instruction.values.loads and _MOVES.match(instruction.mnemonic) else instruction.line
 
 
 def _lines_of_products(lines: OpLines, seen: Collection[int], multiplying: Collection[int]) -> Mapping[int, int]:
-    """The lines of multiplications that sums have taken in, by those of the sums.
+    """Lines of merged multiplications, by the lines of the sums.
 
     Args:
-        lines: of the kernel's text.
-        seen: the lines that instructions have.
-        multiplying: those of instructions that multiply.
+        lines: lines of the kernel's text.
+        seen: lines that have code.
+        multiplying: lines of multiplying instructions.
     """
     makers = lines.makers
-    lost = {each.line for each in lines.operations if each.name in _PRODUCTS and each.line not in seen}
-    found: dict[int, int] = {}
-    for each in lines.operations:
-        if each.name in _SUMS and each.line in multiplying:
-            products = lost & reached(each.line, makers, seen)[1]
+    without_code = {
+        operation.line for operation in lines.operations if operation.name in _PRODUCTS and operation.line not in seen
+    }
+    product_of_sum: dict[int, int] = {}
+    for operation in lines.operations:
+        if operation.name in _SUMS and operation.line in multiplying:
+            products = without_code & reached(operation.line, makers, seen)[1]
             if products:
-                found[each.line] = min(products)
-                lost.remove(found[each.line])
-    return found
+                product_of_sum[operation.line] = min(products)
+                without_code.remove(product_of_sum[operation.line])
+    return product_of_sum
 
 
-# ---- unplaced
+# ---- missing lines
 #
-# Instructions that the code generator has left on no op's line, though they do an op's work.
+# Instructions that LLVM left without an op's line, although they do an op's work.
 #
-# LLVM takes the line from what it moves out of a loop, and gives what it makes of whole vectors element by element the
-# line of the loop nest. Of the op whose work it is, no instruction is left then. What computes with floating-point
-# numbers, and stands on no line or on that of the nest, is of an op in the nest that does the same and has no code:
-# inferred, as nothing tells. Of several such ops each has as many of these instructions, in order.
+# LLVM drops the line of code that it moves out of a loop. When it scalarizes vector code, it uses the line of the loop
+# nest. The op then has no instruction. Floating-point instructions without a line, or on the line of the nest, are
+# assigned to an op in the nest. That op computes the same and has no code. This is an inference. If several ops
+# qualify, each gets an equal number of the instructions, in order.
 #
 # Source: when to drop a location (llvm/docs/HowToUpdateDebugInfo.rst).
 
@@ -260,41 +266,52 @@ _KINDS: Final[Sequence[tuple[re.Pattern[str], Collection[str]]]] = (
     (re.compile(rf"v?sqrt{_NUMBERS}|fsqrt"), ("math.sqrt", "math.rsqrt")),
     (re.compile(r"v?fn?m(?:add|sub)|fml[as]"), ("arith.addf", "arith.subf")),
 )
-"""What instructions of x86-64 and AArch64 compute, by the operations of the text that are the same."""
+"""Floating-point instructions of x86-64 and AArch64, with the equivalent operations."""
 
 
 def code_of_ops(instructions: Sequence[Instruction], lines: OpLines) -> Contracted:
-    """The instructions of a kernel on the lines of the ops whose work they do; `lines`: of its text."""
-    return placed(contracted(instructions, lines))
+    """The instructions of a kernel, on the lines of the ops whose work they do."""
+    return assign_missing_lines(separate_products(instructions, lines))
 
 
-def placed(code: Contracted) -> Contracted:
-    """The instructions of a kernel, those on no op's line on that of the op without code that does what they do."""
-    with_code = {*(each.line for each in code.instructions), *(line for _, line in code.factors.values())}
-    lost = [each for each in code.lines.operations if each.line not in with_code]
-    line_of = _lines(code, lost) if lost else {}
+def assign_missing_lines(code: Contracted) -> Contracted:
+    """Assign instructions without an op's line to an op without code that computes the same."""
+    with_code = {
+        *(instruction.line for instruction in code.instructions),
+        *(line for _, line in code.factors.values()),
+    }
+    without_code = [operation for operation in code.lines.operations if operation.line not in with_code]
+    line_of = _lines(code, without_code) if without_code else {}
     if not line_of:
         return code
     return replace(
-        code, instructions=[replace(each, line=line_of.get(each.address, each.line)) for each in code.instructions]
+        code,
+        instructions=[
+            replace(instruction, line=line_of.get(instruction.address, instruction.line))
+            for instruction in code.instructions
+        ],
     )
 
 
-def _lines(code: Contracted, lost: Sequence[LineOp]) -> Mapping[int, int]:
-    """The lines of ops without code, by the addresses of instructions that do the same on no op's line."""
-    found: dict[tuple[int, ...], list[int]] = defaultdict(list)
-    for each in code.instructions:
-        if each.line not in code.lines.owned:
-            lines = _doing_the_same(each, lost)
+def _lines(code: Contracted, without_code: Sequence[LineOp]) -> Mapping[int, int]:
+    """The lines of ops without code, by the addresses of instructions that compute the same without an op's line."""
+    addresses_by_lines: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    for instruction in code.instructions:
+        if instruction.line not in code.lines.owned:
+            lines = _equivalent_lines(instruction, without_code)
             if lines:
-                found[lines].append(each.address)
+                addresses_by_lines[lines].append(instruction.address)
     return {
-        address: lines[place * len(lines) // len(addresses)]
-        for lines, addresses in found.items()
-        for place, address in enumerate(addresses)
+        address: lines[index * len(lines) // len(addresses)]
+        for lines, addresses in addresses_by_lines.items()
+        for index, address in enumerate(addresses)
     }
 
 
-def _doing_the_same(instruction: Instruction, lost: Sequence[LineOp]) -> tuple[int, ...]:
+def _equivalent_lines(instruction: Instruction, without_code: Sequence[LineOp]) -> tuple[int, ...]:
     names = next((names for pattern, names in _KINDS if pattern.match(instruction.mnemonic)), ())
-    return tuple(each.line for each in lost if each.name in names and instruction.line in (NO_LINE, each.around))
+    return tuple(
+        operation.line
+        for operation in without_code
+        if operation.name in names and instruction.line in (NO_LINE, operation.around)
+    )

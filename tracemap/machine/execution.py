@@ -1,4 +1,4 @@
-"""How often each instruction of a kernel runs, and where its loads and stores go, without running it."""
+"""Static execution counts: how often each instruction of a kernel runs, and which memory it accesses."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from tracemap.units import UNKNOWN, Unknown
 
 # ---- blocks
 #
-# The code of a function in basic blocks, with what is followed of each: whole numbers, and places in memory.
+# A function's basic blocks, with the instructions that affect tracked integers or memory addresses.
 
 
 _ELSEWHERE: Final = -2
-"""The child of a region that a block is not in."""
+"""`Blocks.child` of a region that does not contain the block."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What is followed of an instruction: what it does to whole numbers, and the place in memory that it goes to."""
+    """The tracked parts of an instruction: its effect on integers, and its memory operand."""
 
     address: int
     numbers: IntegerStep | None
@@ -33,10 +33,10 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A basic block. `steps`: of its instructions that matter.
+    """A basic block. `steps`: its tracked instructions.
 
-    `condition`: of the jump at its end, "" where it has none or is always taken. `targets`: the blocks that may follow,
-    where a condition decides the one that it jumps to, then the one that it goes on to.
+    `condition`: condition of the jump at its end, "" if there is none or it is unconditional. `targets`: successors; of
+    a conditional jump the jump target, then the fall-through.
     """
 
     instructions: Sequence[Instruction]
@@ -47,55 +47,55 @@ class Block:
 
     @property
     def address(self) -> int:
-        """Where it begins."""
+        """Start address."""
         return self.instructions[0].address
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """The blocks of a function, by address, and its loops."""
+    """The basic blocks of a function by address, and its loops."""
 
     by_address: Mapping[int, Block]
     loops: Sequence[CodeLoop]
 
     @property
     def entry(self) -> int:
-        """The first block."""
+        """The entry block."""
         return next(iter(self.by_address))
 
     def header(self, loop: int) -> int:
-        """The block that a loop begins with; -1 outside of loops."""
+        """Address of a loop's header; -1 outside of loops."""
         return self.loops[loop].header if loop != OUTSIDE else -1
 
     def is_in(self, address: int, loop: int) -> bool:
-        """Whether a block belongs to a loop, nested ones included; all do to the code outside of loops."""
+        """Whether a block belongs to a loop, nested loops included. Region `OUTSIDE` contains all blocks."""
         return address in self.by_address and (loop == OUTSIDE or self.loops[loop].holds(address))
 
     def child(self, address: int, region: int) -> int:
-        """The loop directly inside of a region that a block is in; the region itself where it is in none."""
+        """The child loop of a region that contains a block, or the region itself if the block is directly in it."""
         loop, inner = self.by_address[address].loop, region
         while loop not in (region, OUTSIDE):
             loop, inner = self.loops[loop].parent, loop
         return inner if loop == region else _ELSEWHERE
 
-    def behind(self, loop: int) -> set[int]:
-        """The blocks that a loop can be left to."""
+    def exits(self, loop: int) -> set[int]:
+        """The blocks outside of a loop that it can jump to."""
         inside = (block for address, block in self.by_address.items() if self.is_in(address, loop))
         return {target for block in inside for target in block.targets if not self.is_in(target, loop)}
 
     def order(self, address: int) -> int:
-        """The place of a block in an order in which each stands behind those that lead to it, but for loops."""
+        """Index of a block in topological order, ignoring back edges."""
         return self._order.get(address, 0)
 
     @cached_property
     def _order(self) -> dict[int, int]:
-        """Reverse postorder of a search in depth (Aho, Lam, Sethi, Ullman, section 9.6.2)."""
+        """Reverse postorder of a depth-first search (Aho, Lam, Sethi, Ullman, section 9.6.2)."""
         left: list[int] = []
         seen = {self.entry}
         waiting = [(self.entry, iter(self.by_address[self.entry].targets))]
         while waiting:
             address, targets = waiting[-1]
-            other = next((each for each in targets if each not in seen and each in self.by_address), None)
+            other = next((target for target in targets if target not in seen and target in self.by_address), None)
             if other is None:
                 left.append(address)
                 waiting.pop()
@@ -106,63 +106,63 @@ class Blocks:
 
 
 def blocks_of(instructions: Sequence[Instruction], loops: Sequence[CodeLoop]) -> Blocks:
-    """The blocks of a function.
+    """The basic blocks of a function.
 
     Args:
-        instructions: of the function, by address.
-        loops: those of the function.
+        instructions: instructions of the function, by address.
+        loops: loops of the function.
     """
     loop_at = loops_by_address(instructions, loops)
     bodies = _bodies(instructions)
-    found = [_block(body, following, loop_at.get(body[0].address, OUTSIDE)) for body, following in bodies]
-    return Blocks({block.address: block for block in found}, loops)
+    blocks = [_block(body, next_address, loop_at.get(body[0].address, OUTSIDE)) for body, next_address in bodies]
+    return Blocks({block.address: block for block in blocks}, loops)
 
 
 def _bodies(instructions: Sequence[Instruction]) -> Iterator[tuple[Sequence[Instruction], int]]:
-    """The instructions of each block, and the address behind it; -1 where it is the last."""
+    """The instructions of each block, and the address after it; -1 for the last block."""
     bodies = basic_blocks(instructions) if instructions else []
-    for place, body in enumerate(bodies):
-        yield body, bodies[place + 1][0].address if place + 1 < len(bodies) else -1
+    for index, body in enumerate(bodies):
+        yield body, bodies[index + 1][0].address if index + 1 < len(bodies) else -1
 
 
-def _block(body: Sequence[Instruction], following: int, loop: int) -> Block:
+def _block(body: Sequence[Instruction], next_address: int, loop: int) -> Block:
     last = body[-1]
     jumps = last.mnemonic.startswith("j") and last.mnemonic not in ALWAYS
-    onwards = (following,) if last.falls_through and following >= 0 else ()
-    targets = (*last.targets[:1], *onwards)
-    steps = [step for each in body if (step := _step(each)) is not None]
+    fall_through = (next_address,) if last.falls_through and next_address >= 0 else ()
+    targets = (*last.targets[:1], *fall_through)
+    steps = [step for instruction in body if (step := _step(instruction)) is not None]
     return Block(body, steps, last.mnemonic[1:] if jumps and len(targets) > 1 else "", targets, loop)
 
 
-def _step(each: Instruction) -> Step | None:
-    numbers = integer_step(each.mnemonic, each.operands, each.values.writes)
+def _step(instruction: Instruction) -> Step | None:
+    numbers = integer_step(instruction.mnemonic, instruction.operands, instruction.values.writes)
     memory = None
-    if (each.values.loads or each.values.stores) and not each.values.near:
-        memory = next((one for one in operands_of(each.operands) if isinstance(one, Memory)), None)
-    return Step(each.address, numbers, memory) if numbers is not None or memory is not None else None
+    if (instruction.values.loads or instruction.values.stores) and not instruction.values.near:
+        memory = next((operand for operand in operands_of(instruction.operands) if isinstance(operand, Memory)), None)
+    return Step(instruction.address, numbers, memory) if numbers is not None or memory is not None else None
 
 
 # ---- execution
 #
-# How often each instruction of a kernel runs, and where in memory its loads and stores go, found without running it.
+# Execution counts and memory accesses of a kernel, without running it.
 #
-# A kernel's control flow counts whole numbers that are known: sizes are in the code, places in the grid of workgroups
-# are given. So its code is followed as the processor would, with whole numbers alone (`machine.integers`). Of a loop
-# the first two turns and the last are followed; the turns between are taken to go on as these do. Where a branch
-# depends on data, both ways are followed, each with half of the weight; either may be the one that is always taken.
+# A kernel's control flow depends on known integers: sizes are in the code, and workgroup ids are given. So its code is
+# interpreted with integers only (`machine.integers`). Of a loop, the first two iterations and the last are interpreted;
+# the others are extrapolated. Where a branch depends on data, both sides are followed with half the weight each; either
+# of them may be the one that is always taken.
 
 
 _ALL: Final = 1 - 1e-9
 ASSUMED_TURNS: Final = 8
-"""Turns of a loop whose end depends on what is not known."""
-_MOST_FOLLOWED: Final = 200_000
-"""Blocks that are followed at most: of what nests deeper nothing is known."""
+"""Assumed trip count of a loop whose end depends on unknown data."""
+_MOST_INTERPRETED: Final = 200_000
+"""Limit on interpreted blocks. Beyond it, nothing is known."""
 
 
 class Access(NamedTuple):
-    """Where an instruction goes in memory: the first place, and by how many bytes each loop around it moves that.
+    """Memory access of an instruction: first address, and stride in each loop around it.
 
-    `turns`: of each loop from inside out, the step in bytes (unknown where it has none) and how many turns it makes.
+    `turns`: for each loop from inside out, the stride in bytes (unknown if it is not constant) and the trip count.
     """
 
     place: Known
@@ -170,32 +170,31 @@ class Access(NamedTuple):
     turns: tuple[tuple[int | Unknown, float], ...] = ()
 
     def within(self, step: int | Unknown, turns: float) -> Access:
-        """The same with one more loop around it."""
+        """The same access with one more loop around it."""
         return Access(self.place, self.bytes, (*self.turns, (step, turns)))
 
 
 class Doubt(NamedTuple):
-    """How much less or more often something may run than it is taken to, as factors."""
+    """Bounds of a count, as factors."""
 
     least: float
     most: float
 
     def times(self, other: Doubt) -> Doubt:
-        """Both together."""
+        """Combine two independent factors."""
         return Doubt(self.least * other.least, self.most * other.most)
 
 
 CERTAIN: Final = Doubt(1.0, 1.0)
 ASSUMED: Final = Doubt(0.0, 1e6)
-"""Of the turns of a loop whose end depends on what is not known."""
+"""Bounds for the trip count of a loop whose end depends on unknown data."""
 
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """What a call of a function does.
+    """Execution of a function call, by address of instructions.
 
-    `counts`: how often each instruction runs, by address; `accesses`: where loads and stores go, by address; `doubts`:
-    of instructions whose count depends on data, by address.
+    `counts`: execution counts; `accesses`: memory accesses; `doubts`: bounds of counts that depend on data.
     """
 
     counts: Mapping[int, float]
@@ -207,43 +206,47 @@ NO_EXECUTION: Final = Execution({}, {}, {})
 
 
 def executed(blocks: Blocks, around: Surroundings, *, with_turns: bool = True) -> Execution:
-    """What a call of a function does, with what it finds in registers and memory.
+    """Interpret a call of a function.
 
     Args:
-        blocks: of the function.
-        around: what it finds.
-        with_turns: tell by how much loops move accesses; else only where these begin, which takes less time.
+        blocks: blocks of the function.
+        around: initial registers and memory.
+        with_turns: compute the strides of accesses; otherwise only their first addresses, which takes less time.
     """
     if not blocks.by_address:
         return NO_EXECUTION
     walk = _Walk(blocks, with_turns)
     try:
-        found = walk.region(OUTSIDE, {blocks.entry: _Arrival(1.0, State.at_entry(around))})[0]
-    except _TooMuch:
+        region = walk.region(OUTSIDE, {blocks.entry: _Arrival(1.0, State.at_entry(around))})[0]
+    except _LimitExceeded:
         return NO_EXECUTION
     counts = {
-        each.address: count for start, count in found.counts.items() for each in blocks.by_address[start].instructions
+        instruction.address: count
+        for start, count in region.counts.items()
+        for instruction in blocks.by_address[start].instructions
     }
     doubts = {
-        each.address: doubt for start, doubt in found.doubts.items() for each in blocks.by_address[start].instructions
+        instruction.address: doubt
+        for start, doubt in region.doubts.items()
+        for instruction in blocks.by_address[start].instructions
     }
-    return Execution(counts, found.accesses if with_turns else walk.begins, doubts)
+    return Execution(counts, region.accesses if with_turns else walk.begins, doubts)
 
 
-class _TooMuch(Exception):
-    """More is to be followed than is worth it."""
+class _LimitExceeded(Exception):
+    """The limit on interpreted blocks is exceeded."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Arrival:
-    """Somewhere that control comes to: how often, and with which state."""
+    """Arrival of control at a block: weight (expected count), state and bounds."""
 
     weight: float
     state: State
     doubt: Doubt = CERTAIN
 
     def joined(self, other: _Arrival | None) -> _Arrival:
-        """Both, with what is the same in their states."""
+        """Merge two arrivals, keeping what their states have in common."""
         if other is None:
             return self
         weight, state = self.weight + other.weight, self.state.merged(other.state)
@@ -251,21 +254,21 @@ class _Arrival:
             return _Arrival(weight, state, self.doubt)
         pairs = zip(self.doubt, other.doubt, strict=True)
         return _Arrival(
-            weight, state, Doubt(*((self.weight * one + other.weight * two) / weight for one, two in pairs))
+            weight, state, Doubt(*((self.weight * own + other.weight * others) / weight for own, others in pairs))
         )
 
     def scaled(self, factor: float, doubt: Doubt) -> _Arrival:
-        """So many times as often, with more doubt."""
+        """Multiply the weight, and widen the bounds."""
         return _Arrival(self.weight * factor, self.state, self.doubt.times(doubt))
 
 
 _Arrivals = Mapping[int, _Arrival]
-"""By the block that control comes to."""
+"""Arrivals by target block."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Exit:
-    """A branch that leaves a loop: what it compares, and whether it leaves where its condition holds."""
+    """A conditional exit of a loop: the comparison, and whether it leaves the loop if the condition holds."""
 
     compared: Comparison
     condition: str
@@ -273,16 +276,16 @@ class _Exit:
 
 
 @dataclass(slots=True)
-class _Found:
-    """What happened in a region: how often blocks ran, accesses by address, exits by the block that they end."""
+class _RegionResult:
+    """Result for a region: block counts, accesses by address, and exits by the address of their block."""
 
     counts: dict[int, float] = field(default_factory=lambda: defaultdict(float))
     accesses: dict[int, Access] = field(default_factory=dict)
     exits: dict[int, _Exit] = field(default_factory=dict)
     doubts: dict[int, Doubt] = field(default_factory=dict)
-    """Of blocks whose count depends on data."""
+    """Bounds for blocks whose count depends on data."""
 
-    def add(self, other: _Found) -> None:
+    def add(self, other: _RegionResult) -> None:
         for start, count in other.counts.items():
             self.counts[start] += count
         self.add_doubts(other.doubts)
@@ -294,8 +297,8 @@ class _Found:
             known = self.doubts.get(start, doubt)
             self.doubts[start] = Doubt(min(known.least, doubt.least), max(known.most, doubt.most))
 
-    def scaled(self, factor: float, doubt: Doubt = CERTAIN) -> _Found:
-        """So many times as often, with more doubt."""
+    def scaled(self, factor: float, doubt: Doubt = CERTAIN) -> _RegionResult:
+        """Multiply the counts, and widen the bounds."""
         counts = defaultdict(float, {start: count * factor for start, count in self.counts.items()})
         doubts = self.doubts
         if doubt != CERTAIN:
@@ -304,52 +307,52 @@ class _Found:
 
 
 class _Walk:
-    """Follows the code of a function, region by region: all of it, or the body of a loop."""
+    """Interprets a function region by region: the whole function, or the body of a loop."""
 
     def __init__(self, blocks: Blocks, with_turns: bool) -> None:
         self.blocks = blocks
         self.begins: dict[int, Access] = {}
-        """Where loads and stores go first, if that is all that is asked."""
+        """First addresses of memory accesses, if only these are needed."""
         self._with_turns = with_turns
-        self.looks_at_places = True
-        """Whether it is noted where loads and stores go: not in the last turn of a loop."""
-        self._followed = 0
+        self.records_accesses = True
+        """Whether memory accesses are recorded: not in the last iteration of a loop."""
+        self._interpreted = 0
 
-    def region(self, loop: int, arrivals: _Arrivals) -> tuple[_Found, dict[int, _Arrival]]:
-        """Follow a region once: what happened in it, and where control leaves it to.
+    def region(self, loop: int, arrivals: _Arrivals) -> tuple[_RegionResult, dict[int, _Arrival]]:
+        """Interpret a region once, and return its result and the arrivals outside of it.
 
-        Of a loop that is one turn: coming back to the header leaves it.
+        For a loop this is one iteration: the back edge to the header leaves the region.
         """
-        found, leaving, waiting = _Found(), dict[int, _Arrival](), dict(arrivals)
-        header, total = self.blocks.header(loop), sum(each.weight for each in arrivals.values())
+        result, leaving, waiting = _RegionResult(), dict[int, _Arrival](), dict(arrivals)
+        header, total = self.blocks.header(loop), sum(arrived.weight for arrived in arrivals.values())
         while waiting:
             start = min(waiting, key=self.blocks.order)
             arrival = waiting.pop(start)
-            if not waiting and arrival.weight >= total * _ALL:  # whatever branches were taken, all of them lead here
+            if not waiting and arrival.weight >= total * _ALL:  # all paths join here, whichever branches were taken
                 arrival = replace(arrival, doubt=CERTAIN)
             inner = self.blocks.child(start, loop)
             if inner == loop:
-                edges = self._follow(start, arrival, found, loop)
+                edges = self._interpret_block(start, arrival, result, loop)
             else:
-                inside, edges = self._loop(inner, start, arrival)
-                found.add(inside)
+                inner_result, edges = self._loop(inner, start, arrival)
+                result.add(inner_result)
             for target, other in edges.items():
-                onto = leaving if target == header or not self.blocks.is_in(target, loop) else waiting
-                onto[target] = other.joined(onto.get(target))
-        return found, leaving
+                destination = leaving if target == header or not self.blocks.is_in(target, loop) else waiting
+                destination[target] = other.joined(destination.get(target))
+        return result, leaving
 
-    def _follow(self, start: int, arrival: _Arrival, found: _Found, loop: int) -> _Arrivals:
-        """Follow a block: where control goes behind it."""
-        self._followed += 1
-        if self._followed > _MOST_FOLLOWED:
-            raise _TooMuch
+    def _interpret_block(self, start: int, arrival: _Arrival, result: _RegionResult, loop: int) -> _Arrivals:
+        """Interpret a block, and return the arrivals at its successors."""
+        self._interpreted += 1
+        if self._interpreted > _MOST_INTERPRETED:
+            raise _LimitExceeded
         block, state = self.blocks.by_address[start], arrival.state.copy()
-        found.counts[start] += arrival.weight
+        result.counts[start] += arrival.weight
         if arrival.doubt != CERTAIN:
-            found.add_doubts({start: arrival.doubt})
-        accesses = found.accesses if self._with_turns else self.begins
+            result.add_doubts({start: arrival.doubt})
+        accesses = result.accesses if self._with_turns else self.begins
         for step in block.steps:
-            if step.memory is not None and self.looks_at_places and step.address not in accesses:
+            if step.memory is not None and self.records_accesses and step.address not in accesses:
                 accesses[step.address] = Access(state.address(step.memory), step.memory.size)
             if step.numbers is not None:
                 step.numbers.run(state)
@@ -359,128 +362,131 @@ class _Walk:
         if compared is UNKNOWN or block.condition not in CONDITIONS:
             doubt = Doubt(0.0, 2 * arrival.doubt.most)
             return {target: _Arrival(arrival.weight / 2, state.copy(), doubt) for target in block.targets}
-        self._note_exit(block, compared, loop, found)
+        self._record_exit(block, compared, loop, result)
         taken = compared.holds(block.condition)
         return {block.targets[0 if taken else -1]: _Arrival(arrival.weight, state, arrival.doubt)}
 
-    def _note_exit(self, block: Block, compared: Comparison, loop: int, found: _Found) -> None:
-        jumps_in, goes_on_in = (self.blocks.is_in(target, loop) for target in (block.targets[0], block.targets[-1]))
-        if loop != OUTSIDE and jumps_in != goes_on_in:
-            found.exits[block.address] = _Exit(compared, block.condition, leaves_if=goes_on_in)
+    def _record_exit(self, block: Block, compared: Comparison, loop: int, result: _RegionResult) -> None:
+        jump_stays, fall_through_stays = (
+            self.blocks.is_in(target, loop) for target in (block.targets[0], block.targets[-1])
+        )
+        if loop != OUTSIDE and jump_stays != fall_through_stays:
+            result.exits[block.address] = _Exit(compared, block.condition, leaves_if=fall_through_stays)
 
     # ---- loops
 
-    def _loop(self, loop: int, entry: int, arrival: _Arrival) -> tuple[_Found, _Arrivals]:
-        """Follow a loop until it ends."""
+    def _loop(self, loop: int, entry: int, arrival: _Arrival) -> tuple[_RegionResult, _Arrivals]:
+        """Interpret a loop to its end."""
         turns = _Turns(self, loop, entry, arrival.state)
-        found = turns.all()
-        if found is None:
-            found = turns.some()
+        result = turns.all()
+        if result is None:
+            result = turns.some()
             turns.add_untaken_exits(self.blocks)
-        total = sum(each.weight for each in turns.exits.values()) or 1.0
+        total = sum(exit_arrival.weight for exit_arrival in turns.exits.values()) or 1.0
         factor = arrival.weight / total
-        exits = {target: each.scaled(factor, arrival.doubt) for target, each in turns.exits.items()}
-        return found.scaled(arrival.weight, arrival.doubt), exits
+        exits = {target: arrived.scaled(factor, arrival.doubt) for target, arrived in turns.exits.items()}
+        return result.scaled(arrival.weight, arrival.doubt), exits
 
 
 class _Turns:
-    """The turns of a loop, and where it is left to."""
+    """The iterations of a loop, and its exits."""
 
     def __init__(self, walk: _Walk, loop: int, entry: int, state: State) -> None:
         self._walk = walk
         self._loop = loop
         self._entry = entry
         self.exits: dict[int, _Arrival] = {}
-        self._turns: list[_Found] = []
+        self._turns: list[_RegionResult] = []
         self._states = [state]
 
-    def all(self) -> _Found | None:
-        """What happened in all of them; None where their number is not known."""
+    def all(self) -> _RegionResult | None:
+        """The result for all iterations; None if the trip count is unknown."""
         for _ in range(2):
             back = self._turn(self._states[-1])
             if back is None:
                 return self._of(len(self._turns))
-            if back.weight < 1:  # it depends on data whether it goes on
+            if back.weight < 1:  # the next iteration depends on data
                 return None
             self._states.append(back.state)
-        count = _count(*self._turns)
+        count = _trip_count(*self._turns)
         if count is UNKNOWN:
             return None
-        looked, self._walk.looks_at_places = self._walk.looks_at_places, False
+        were_recorded, self._walk.records_accesses = self._walk.records_accesses, False
         self._turn(self._states[1].moved(self._states[2], count - 2))
-        self._walk.looks_at_places = looked
+        self._walk.records_accesses = were_recorded
         return self._of(count) if self.exits else None
 
     def _turn(self, state: State) -> _Arrival | None:
-        """Follow one turn; returns the way back to its header."""
+        """Interpret one iteration; returns the arrival at the header by the back edge."""
         start = self._walk.blocks.header(self._loop) if self._turns else self._entry
-        found, leaving = self._walk.region(self._loop, {start: _Arrival(1.0, state)})
-        self._turns.append(found)
+        result, leaving = self._walk.region(self._loop, {start: _Arrival(1.0, state)})
+        self._turns.append(result)
         back = leaving.pop(self._walk.blocks.header(self._loop), None)
         for target, arrival in leaving.items():
             self.exits[target] = arrival.joined(self.exits.get(target))
         return back
 
-    def some(self) -> _Found:
-        """What happens in as many turns as are assumed, all like the last one that was followed."""
+    def some(self) -> _RegionResult:
+        """The result for the assumed trip count, with all iterations like the last interpreted one."""
         last = self._turns[-1]
-        found = last.scaled(ASSUMED_TURNS, ASSUMED)
-        found.accesses = {address: access.within(UNKNOWN, ASSUMED_TURNS) for address, access in last.accesses.items()}
-        return found
+        result = last.scaled(ASSUMED_TURNS, ASSUMED)
+        result.accesses = {address: access.within(UNKNOWN, ASSUMED_TURNS) for address, access in last.accesses.items()}
+        return result
 
     def add_untaken_exits(self, blocks: Blocks) -> None:
-        """Have it end at any of its exits where none was seen: what is not known then may be anything."""
+        """Add all possible exits if none was seen, with unknown state."""
         around = self._states[-1].around
-        for target in () if self.exits else blocks.behind(self._loop):
+        for target in () if self.exits else blocks.exits(self._loop):
             self.exits[target] = _Arrival(1.0, State(around, dict(around.registers)))
         self.exits = {
-            target: _Arrival(each.weight, each.state.merged(self._states[-1])) for target, each in self.exits.items()
+            target: _Arrival(arrival.weight, arrival.state.merged(self._states[-1]))
+            for target, arrival in self.exits.items()
         }
 
-    def _of(self, count: int) -> _Found:
-        """What happened in so many turns: between the second and the last it goes on as it began."""
+    def _of(self, count: int) -> _RegionResult:
+        """The result for a trip count. Iterations between the second and the last are extrapolated."""
         first = self._turns[0]
         second = self._turns[1] if len(self._turns) > 1 else first
-        found = _Found()
+        result = _RegionResult()
         for start in {start for turn in self._turns for start in turn.counts}:
-            seen = [turn.counts.get(start, 0.0) for turn in self._turns]
-            found.counts[start] = sum(seen) + _between(seen, count)
+            counts = [turn.counts.get(start, 0.0) for turn in self._turns]
+            result.counts[start] = sum(counts) + _extrapolated_count(counts, count)
         for turn in self._turns:
-            found.add_doubts(turn.doubts)
+            result.add_doubts(turn.doubts)
             for address, access in turn.accesses.items():
-                if address not in found.accesses:
-                    found.accesses[address] = access.within(_bytes_a_turn(first, second, address), count)
-        return found
+                if address not in result.accesses:
+                    result.accesses[address] = access.within(_stride(first, second, address), count)
+        return result
 
 
-def _between(seen: Sequence[float], count: int) -> float:
-    """How often a block runs in the turns that were not followed, from how often it did in those that were."""
-    left = count - len(seen)
-    if left <= 0:
+def _extrapolated_count(counts: Sequence[float], count: int) -> float:
+    """Count of a block in the iterations that were not interpreted, extrapolated from the others."""
+    remaining = count - len(counts)
+    if remaining <= 0:
         return 0.0
-    first, second, last = seen
+    first, second, last = counts
     change = second - first
     grows = change and abs(first + (count - 1) * change - last) <= abs(change)
-    return left * (second + last) / 2 if grows else left * second
+    return remaining * (second + last) / 2 if grows else remaining * second
 
 
-def _bytes_a_turn(first: _Found, second: _Found, address: int) -> int | Unknown:
-    """How many bytes an access goes on by from one turn to the next."""
+def _stride(first: _RegionResult, second: _RegionResult, address: int) -> int | Unknown:
+    """Stride of an access in bytes per iteration."""
     if first is second or address not in first.accesses or address not in second.accesses:
         return 0 if first is second else UNKNOWN
-    one, two = first.accesses[address].place, second.accesses[address].place
-    if one is UNKNOWN or two is UNKNOWN or one.pointer != two.pointer:
+    first_place, second_place = first.accesses[address].place, second.accesses[address].place
+    if first_place is UNKNOWN or second_place is UNKNOWN or first_place.pointer != second_place.pointer:
         return UNKNOWN
-    return two.offset - one.offset
+    return second_place.offset - first_place.offset
 
 
-def _count(first: _Found, second: _Found) -> int | Unknown:
-    """How many turns a loop makes, from what its exits compare in the first two."""
+def _trip_count(first: _RegionResult, second: _RegionResult) -> int | Unknown:
+    """Trip count of a loop, from the comparisons of its exits in the first two iterations."""
     counts = [
         count
-        for start, then in second.exits.items()
+        for start, later_exit in second.exits.items()
         if start in first.exits
-        for count in _first_to_leave(first.exits[start], then)
+        for count in _exit_iteration(first.exits[start], later_exit)
     ]
     return min(counts, default=UNKNOWN)
 
@@ -488,18 +494,18 @@ def _count(first: _Found, second: _Found) -> int | Unknown:
 _NEAR: Final = 3
 
 
-def _first_to_leave(first: _Exit, second: _Exit) -> Iterator[int]:
-    """The number of the first turn, from the third on, at which an exit leaves its loop."""
+def _exit_iteration(first: _Exit, second: _Exit) -> Iterator[int]:
+    """The number of the first iteration, from the third on, in which an exit leaves the loop."""
     change = (second.compared.left - second.compared.right) - (first.compared.left - first.compared.right)
     distance = first.compared.left - first.compared.right
     whole = 1 << first.compared.bits
-    for apart in (distance, distance + whole, distance - whole) if change else ():
-        near = -apart // change
-        for turn in range(max(2, near - _NEAR), max(2, near + _NEAR) + 1):
-            if _leaves(first, second, turn) and (turn == 2 or not _leaves(first, second, turn - 1)):
+    for difference in (distance, distance + whole, distance - whole) if change else ():
+        guess = -difference // change
+        for turn in range(max(2, guess - _NEAR), max(2, guess + _NEAR) + 1):
+            if _exit_leaves(first, second, turn) and (turn == 2 or not _exit_leaves(first, second, turn - 1)):
                 yield turn + 1
                 return
 
 
-def _leaves(first: _Exit, second: _Exit, turn: int) -> bool:
+def _exit_leaves(first: _Exit, second: _Exit, turn: int) -> bool:
     return first.compared.moved(second.compared, turn).holds(first.condition) == first.leaves_if

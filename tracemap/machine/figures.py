@@ -1,4 +1,4 @@
-"""Figures of a kernel's code: instructions, loops, vector width; and whether two functions are equal."""
+"""Figures of a kernel's code (instructions, loops, vector width, spills), and equality of two functions."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from tracemap.machine.linked import called_by
 from tracemap.machine.values import NO_VALUES
 from tracemap.units import UNKNOWN, Integer
 
-# ---- sameness
+# ---- code equality
 #
-# Whether two images or modules have the same code for a function, wherever the linker put it and what it refers to.
+# Compare the code of a function between images or modules, independent of addresses of code, constants and callees.
 
 
 _DATA = re.compile(r"\[rip [+-] (?:0x)?[0-9a-f]+\]|#?0x[0-9a-f]+(?=\])")
 _PLACE = re.compile(r"#?0x([0-9a-f]+)$")
 _PAGES = ("adr", "adrp")
-"""Instructions of AArch64 that make an address of the program counter."""
+"""AArch64 instructions that compute an address from the program counter."""
 
 
 def placeless(image: Image, function: CodeFunction) -> tuple[str, ...]:
-    """The instructions of a function, without where it lies and where its constants and callees do.
+    """The instructions of a function, without the addresses of itself, its constants and its callees.
 
-    Behind them those of the functions that it reaches in objects which the image was linked with.
+    The functions that it reaches in linked objects follow.
 
     Raises:
-        ModuleInvalid: as `machine.code.instructions_of`.
+        ModuleInvalid: see `machine.code.instructions_of`.
     """
-    return tuple(text for each in (function, *called_by(image, function)) for text in _own(image, each))
+    return tuple(text for callee in (function, *called_by(image, function)) for text in _texts(image, callee))
 
 
-def _own(image: Image, function: CodeFunction) -> Iterator[str]:
+def _texts(image: Image, function: CodeFunction) -> Iterator[str]:
     for _, _, mnemonic, operands in decoded_texts(image, function):
         yield f"{mnemonic} {_without_place(mnemonic, operands, function)}"
 
@@ -49,40 +49,42 @@ def _without_place(mnemonic: str, operands: str, function: CodeFunction) -> str:
         return operands.partition(",")[0]
     text = _DATA.sub("[…]", operands) if "rip" in operands else operands
     if mnemonic.startswith(("j", "call", "b", "cb", "tb")):
-        place = _PLACE.search(text)
-        if place is not None:
-            inside = function.low <= int(place[1], 16) < function.high
-            text = text[: place.start()] + (f"+{int(place[1], 16) - function.low:#x}" if inside else "…")
+        address = _PLACE.search(text)
+        if address is not None:
+            is_local = function.low <= int(address[1], 16) < function.high
+            text = text[: address.start()] + (f"+{int(address[1], 16) - function.low:#x}" if is_local else "…")
     return text
 
 
 def same_code(module: Path, other: Path) -> dict[str, bool]:
-    """Of each kernel that two modules have whether its code is the same; none of modules whose code cannot be read."""
-    one, two = (_code(path) for path in (module, other))
-    return {name: one[name] == code for name, code in two.items() if name in one}
+    """Whether the code of each common kernel of two modules is equal; empty if a module's code cannot be read."""
+    first, second = (_code(path) for path in (module, other))
+    return {name: first[name] == code for name, code in second.items() if name in first}
 
 
 def _code(module: Path) -> dict[str, tuple[str, ...]]:
     try:
-        return {each.name: placeless(image, each) for image in read_images(module) for each in image.functions}
+        return {
+            function.name: placeless(image, function) for image in read_images(module) for function in image.functions
+        }
     except ModuleInvalid:
         return {}
 
 
 # ---- figures
 #
-# What a kernel's code amounts to: instructions, loops, the width of its vectors, what it puts on the stack.
+# Figures of a kernel's code: instructions, loops, vector width, spills.
 #
-# Read from the text of the instructions alone, which takes a tenth of the time of reading what each of them does:
-# `diff` looks at all kernels that changed, and a page shows the code of many.
+# They come from the text of instructions, which takes a tenth of the time of full decoding: `diff` reads all changed
+# kernels, and a page shows many.
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """How many instructions and natural loops code has, nested ones too.
+    """Numbers of instructions and of natural loops, nested loops included.
 
-    `vector_bits`: of the widest registers whose elements are computed with together, 0 where there are none; unknown
-    where the processor decides. `spills`: instructions that put a register's value on the stack to free the register.
+    `vector_bits`: width of the widest registers used for vector arithmetic, 0 if there is none; unknown if the
+    processor decides it. `spills`: instructions that save a register on the stack to free it.
     """
 
     instructions: int
@@ -95,28 +97,28 @@ def figures_of(image: Image, function: CodeFunction) -> Figures:
     """The figures of a function.
 
     Raises:
-        ModuleInvalid: as `machine.code.instructions_of`.
+        ModuleInvalid: see `machine.code.instructions_of`.
     """
     code = tuple(outline_of(image, function))
     kind = _KINDS[image.machine]
-    texts = [f"{each.mnemonic} {each.operands}" for each in code]
+    texts = [f"{instruction.mnemonic} {instruction.operands}" for instruction in code]
     return Figures(len(code), len(loops_of(code)), kind.vector_bits(texts), kind.spills(texts))
 
 
 def outline_of(image: Image, function: CodeFunction) -> Iterator[Instruction]:
-    """The instructions of a function without values and cycles: their texts and lines, and where control goes.
+    """The instructions of a function without data flow and cycles: texts, lines and control flow.
 
     Raises:
-        ModuleInvalid: as `machine.code.instructions_of`.
+        ModuleInvalid: see `machine.code.instructions_of`.
     """
     import numpy as np
 
-    found = list(decoded_texts(image, function))
+    texts = list(decoded_texts(image, function))
     kind = _KINDS[image.machine]
-    lines = image.lines_at(np.array([address for address, *_ in found], dtype=np.int64)).tolist()
-    for (address, size, mnemonic, operands), line in zip(found, lines, strict=True):
-        told = _ADDRESS.search(operands) if kind.jump.match(mnemonic) else None
-        target = int(told[1], 16) if told else -1
+    lines = image.lines_at(np.array([address for address, *_ in texts], dtype=np.int64)).tolist()
+    for (address, size, mnemonic, operands), line in zip(texts, lines, strict=True):
+        address_match = _ADDRESS.search(operands) if kind.jump.match(mnemonic) else None
+        target = int(address_match[1], 16) if address_match else -1
         yield Instruction(
             address=address,
             size=size,
@@ -134,7 +136,7 @@ _ADDRESS: Final = re.compile(r"(?:^|[ #])0x([0-9a-f]+)$")
 
 
 class _X86:
-    """The texts of x86-64's instructions, as Intel writes them."""
+    """Text patterns of x86-64 instructions, in Intel syntax."""
 
     jump = re.compile(r"j|loop")
     end = re.compile(r"i?ret|int\d?$|hlt$")
@@ -147,18 +149,18 @@ class _X86:
     _FRAME = re.compile(r"mov rbp, rsp$|lea rbp, \[rsp")
 
     def vector_bits(self, texts: Sequence[str]) -> Integer:
-        """Of the widest registers, without those that hold one number or are set to nothing."""
-        whole = (text for text in texts if not self._SCALAR.match(text) and not self._ZERO.match(text))
-        return max((self._BITS[letter] for text in whole for letter in self._WIDTH.findall(text)), default=0)
+        """Width of the widest registers, without scalar instructions and zeroing."""
+        vector_texts = (text for text in texts if not self._SCALAR.match(text) and not self._ZERO.match(text))
+        return max((self._BITS[letter] for text in vector_texts for letter in self._WIDTH.findall(text)), default=0)
 
     def spills(self, texts: Sequence[str]) -> int:
-        """What is put beside the pointers of the stack; the second is one only where the code makes it one."""
+        """Stores relative to the stack or frame pointer. `rbp` counts only if the code makes it a frame pointer."""
         pointers = {"rsp", *(["rbp"] if any(map(self._FRAME.match, texts)) else [])}
-        return sum(found[1] in pointers for found in map(self._STORED.match, texts) if found)
+        return sum(match[1] in pointers for match in map(self._STORED.match, texts) if match)
 
 
 class _AArch64:
-    """The texts of AArch64's instructions."""
+    """Text patterns of AArch64 instructions."""
 
     jump = re.compile(r"(?:b(?:\.\w+)?|cbn?z|tbn?z)$")
     end = re.compile(r"e?ret|svc$|brk$|hlt$")
@@ -168,21 +170,21 @@ class _AArch64:
     _SCALABLE = re.compile(r"\bz\d+\.")
     _STORED = re.compile(r"st(?:r|p|ur)\S* .*\[(?:sp|x29)(?:, #-?\w+)?\]!?(?:, #-?\w+)?$")
     _SAVED = re.compile(r"st\S* (?:x(?:19|2\d|30)|d(?:8|9|1[0-5])),")
-    """Registers that a function must give back as it found them."""
+    """Callee-saved registers."""
 
     def vector_bits(self, texts: Sequence[str]) -> Integer:
-        """Of the widest registers; those of SVE are as wide as the processor makes them."""
+        """Width of the widest registers; unknown with SVE, whose width the processor decides."""
         if any(map(self._SCALABLE.search, texts)):
             return UNKNOWN
         return 128 if any(map(self._WHOLE.search, texts)) else 64 if any(map(self._HALF.search, texts)) else 0
 
     def spills(self, texts: Sequence[str]) -> int:
-        """What is put beside the pointers of the stack; in front of all jumps not what the caller wants back."""
-        first = sum(1 for _ in takewhile(lambda text: not self.jump.match(text.split()[0]), texts))
+        """Stores relative to stack or frame pointer, except saves of callee-saved registers before the first jump."""
+        prologue_length = sum(1 for _ in takewhile(lambda text: not self.jump.match(text.split()[0]), texts))
         return sum(
             1 + text.startswith("stp")
-            for number, text in enumerate(texts)
-            if self._STORED.match(text) and not (number < first and self._SAVED.match(text))
+            for index, text in enumerate(texts)
+            if self._STORED.match(text) and not (index < prologue_length and self._SAVED.match(text))
         )
 
 

@@ -21,26 +21,26 @@ if TYPE_CHECKING:
 
 # ---- images
 #
-# The ELF images in a module, and which kernel and which line of its text an address belongs to.
+# Read the ELF images in a module, and map addresses to kernels and lines of their text.
 #
-# A module (`.vmfb`) holds its executables for CPUs as ELF files, as they are; `build` has given each kernel debug
-# lines that are lines of the kernel's own text. Other targets have no machine code that could be read here.
+# A module (`.vmfb`) contains its CPU executables as plain ELF files. `build` gives each kernel debug lines that refer
+# to the kernel's own text. Executables for other targets contain no readable machine code.
 
 
 Dwarf = Any
-"""A part of debug information as `elftools` hands it out; the library has no type hints."""
+"""A part of the debug information from `elftools`, which has no type hints."""
 
 _MAGIC = b"\x7fELF"
 _SMALLEST_ENTRY_BYTES = 32
-"""Of a table of sections or segments: a segment's of 32 bits (System V ABI, chapter 5)."""
+"""Smallest entry of a table of sections or segments: a 32-bit segment (System V ABI, chapter 5)."""
 _LARGEST = (1 << 63) - 1
 NO_LINE = 0
-"""The line of machine code that has none (DWARF 5, section 6.2.2)."""
+"""The line of code without a line (DWARF 5, section 6.2.2)."""
 
 
 @dataclass(frozen=True, slots=True)
 class CodeFunction:
-    """A function of an image: a kernel's, or one that the compiler made besides. Addresses as the image counts them."""
+    """A function of an image: a kernel, or a function added by the compiler. Addresses are those of the image."""
 
     name: str
     low: int
@@ -51,12 +51,12 @@ class CodeFunction:
 class Image:
     """An ELF image of a module.
 
-    `machine` is the architecture's name as ELF has it (`EM_X86_64`); `functions` are those with debug information, by
-    address; `rows` are the runs of code with one line: address and line, by address, each up to the next one.
+    `machine`: the ELF name of the architecture (`EM_X86_64`); `functions`: functions with debug information, by
+    address; `rows`: address and line of code ranges, by address; each range ends at the next.
     """
 
     offset: int
-    """Of its first byte in the module's file."""
+    """Offset of its first byte in the module's file."""
     data: bytes = field(repr=False)
     machine: str
     functions: tuple[CodeFunction, ...]
@@ -67,13 +67,13 @@ class Image:
         """Functions by name."""
         return {function.name: function for function in self.functions}
 
-    # What begins at addresses, by address, and behind it what is of all that lies before the first of them.
+    # Sorted starts, and the values after them. A last element serves addresses before the first start.
 
     @cached_property
     def _lows_and_highs(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         import numpy as np
 
-        lows, highs = [each.low for each in self.functions], [each.high for each in self.functions]
+        lows, highs = [function.low for function in self.functions], [function.high for function in self.functions]
         return np.array(lows, dtype=np.int64), np.array([*highs, -_LARGEST], dtype=np.int64)
 
     @cached_property
@@ -84,15 +84,15 @@ class Image:
         return np.array(starts, dtype=np.int64), np.array([*lines, NO_LINE], dtype=np.int64)
 
     def functions_at(self, addresses: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The number of the function that each address lies in; -1 for none. Shapes: (n,) to (n,)."""
+        """Index of the function at each address; -1 for none. Shapes: (n,) to (n,)."""
         import numpy as np
 
         lows, highs = self._lows_and_highs
-        found = np.searchsorted(lows, addresses, side="right") - 1
-        return np.where(addresses < highs[found], found, -1)
+        indexes = np.searchsorted(lows, addresses, side="right") - 1
+        return np.where(addresses < highs[indexes], indexes, -1)
 
     def lines_at(self, addresses: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The line of the code at each address, `NO_LINE` where it has none. Shapes: (n,) to (n,)."""
+        """Line of the code at each address; `NO_LINE` for none. Shapes: (n,) to (n,)."""
         import numpy as np
 
         starts, lines = self._starts_and_lines
@@ -100,7 +100,7 @@ class Image:
 
 
 def read_images(module: Path) -> tuple[Image, ...]:
-    """The images of a compiled module, in the order in which they lie in it.
+    """Read the images of a compiled module, in file order.
 
     Raises:
         ModuleInvalid: the file cannot be read, or an image in it is damaged.
@@ -109,15 +109,15 @@ def read_images(module: Path) -> tuple[Image, ...]:
 
 
 def read_image(file: Path) -> Image:
-    """The image of a shared object that stands alone.
+    """Read a shared object.
 
     Raises:
-        ModuleInvalid: it cannot be read, or is no ELF file.
+        ModuleInvalid: the file cannot be read, or is not an ELF file.
     """
-    found = read_images(file)
-    if not found or found[0].offset:
-        raise ModuleInvalid(f"{file}: is no ELF file")
-    return found[0]
+    images = read_images(file)
+    if not images or images[0].offset:
+        raise ModuleInvalid(f"{file}: is not an ELF file")
+    return images[0]
 
 
 def _images(data: bytes, name: str) -> Iterator[Image]:
@@ -128,8 +128,8 @@ def _images(data: bytes, name: str) -> Iterator[Image]:
         try:
             elf = ELFFile(io.BytesIO(data[offset:]))
             size = _size(elf)
-        except Exception:  # the library checks little: what damage does to its assumptions ends in any kind of error
-            offset = data.find(_MAGIC, offset + 1)  # constants may hold these bytes too
+        except Exception:  # the library checks little, so damage may raise any error
+            offset = data.find(_MAGIC, offset + 1)  # constants may contain these bytes, too
             continue
         try:
             functions, rows = _debug_information(elf)
@@ -140,10 +140,10 @@ def _images(data: bytes, name: str) -> Iterator[Image]:
 
 
 def _size(elf: ELFFile) -> int:
-    """How many bytes the image takes: up to the end of its last section, segment or table.
+    """Size of an image in bytes: the end of its last section, segment or table.
 
     Raises:
-        ValueError: these are not all in the file.
+        ValueError: the file is truncated.
     """
     end_of_file = elf.stream.seek(0, io.SEEK_END)
     ends = [len(_MAGIC)]
@@ -151,14 +151,14 @@ def _size(elf: ELFFile) -> int:
         (elf.num_sections(), elf["e_shentsize"], elf["e_shoff"]),
         (elf.num_segments(), elf["e_phentsize"], elf["e_phoff"]),
     ):
-        # Before the tables are walked: entries without a width would lie in any file, however many they are.
+        # Check the tables before reading them: any number of entries of width 0 would fit into a file.
         if count and (width < _SMALLEST_ENTRY_BYTES or offset + count * width > end_of_file):
-            raise ValueError("cut off")
+            raise ValueError("truncated")
         ends.append(offset + count * width)
     ends += [int(s["sh_offset"]) + int(s["sh_size"]) for s in elf.iter_sections() if s["sh_type"] != "SHT_NOBITS"]
     ends += [int(segment["p_offset"]) + int(segment["p_filesz"]) for segment in elf.iter_segments()]
     if max(ends) > end_of_file:
-        raise ValueError("cut off")
+        raise ValueError("truncated")
     return max(ends)
 
 
@@ -172,28 +172,28 @@ def _debug_information(elf: ELFFile) -> tuple[tuple[CodeFunction, ...], tuple[tu
         for function in _functions(unit):
             functions[function.low, function.high] = function
         _add_rows(dwarf.line_program_for_CU(unit), rows)
-    # Addresses and lines are kept in arrays of 64 bits with a sign, which hold all that an image can have.
+    # Addresses and lines go to arrays of signed 64-bit integers.
     numbers = [*(end for ends in functions for end in ends), *rows.keys(), *rows.values()]
     if numbers and not -_LARGEST <= min(numbers) <= max(numbers) <= _LARGEST:
-        raise ValueError("an address or a line of more than 63 bits")
+        raise ValueError("an address or line exceeds 63 bits")
     return tuple(functions[ends] for ends in sorted(functions)), tuple(sorted(rows.items()))
 
 
 def _functions(unit: Dwarf) -> Iterator[CodeFunction]:
     for entry in unit.get_top_DIE().iter_children():
-        found = entry.attributes
-        if entry.tag != "DW_TAG_subprogram" or "DW_AT_low_pc" not in found or "DW_AT_high_pc" not in found:
+        attributes = entry.attributes
+        if entry.tag != "DW_TAG_subprogram" or "DW_AT_low_pc" not in attributes or "DW_AT_high_pc" not in attributes:
             continue
-        low, high = int(found["DW_AT_low_pc"].value), int(found["DW_AT_high_pc"].value)
-        if found["DW_AT_high_pc"].form != "DW_FORM_addr":
-            high += low  # a size
-        named = found.get("DW_AT_linkage_name", found.get("DW_AT_name"))
-        if named is not None and high > low:
-            yield CodeFunction(named.value.decode("utf-8", errors="replace"), low, high)
+        low, high = int(attributes["DW_AT_low_pc"].value), int(attributes["DW_AT_high_pc"].value)
+        if attributes["DW_AT_high_pc"].form != "DW_FORM_addr":
+            high += low  # `high` is a size
+        name = attributes.get("DW_AT_linkage_name", attributes.get("DW_AT_name"))
+        if name is not None and high > low:
+            yield CodeFunction(name.value.decode("utf-8", errors="replace"), low, high)
 
 
 def _add_rows(program: Dwarf, rows: dict[int, int]) -> None:
-    """Add where lines begin. Of several rows at one address the last one counts; a sequence's end has no line."""
+    """Add the start of each line. Of rows at one address the last counts. The end of a sequence has no line."""
     if program is None:
         return
     for entry in program.get_entries():
@@ -207,45 +207,52 @@ def _add_rows(program: Dwarf, rows: dict[int, int]) -> None:
 
 
 def kernel_images(images: Sequence[Image], kernel: str) -> list[tuple[Image, CodeFunction]]:
-    """The images that have a function of this name, and the function."""
+    """The images that contain a function of this name, with the function."""
     return [(image, image.function_by_name[kernel]) for image in images if kernel in image.function_by_name]
 
 
 # ---- symbols
 #
-# Where the symbols of an image lie in its file, and which address a place in the file has when it is loaded.
+# Map symbols to file offsets, and file offsets to loaded addresses.
 #
-# Profilers that look at mapped files count in places of the file. What they call a symbol is whatever begins before a
-# place, be it an empty table at the end of another section: only the place that follows from both is sure.
+# Profilers of mapped files report file offsets. They name the last symbol before an offset, even an empty table at the
+# end of another section. Only the offset, which follows from both, is reliable.
 
 
 NOWHERE = -1
-"""The address of a place that is not loaded as code."""
+"""The address of a file offset that is not loaded as code."""
 
 
 def symbol_places(image: Image) -> dict[str, int]:
-    """Where each symbol of code and data begins in the file, by name; a name that several have is left out.
+    """File offset of each symbol, by name. Ambiguous names are left out.
 
     Raises:
-        ModuleInvalid: the table of symbols is damaged.
+        ModuleInvalid: the symbol table is damaged.
     """
-    with _damage_named("symbols"):
-        found = set(_symbols(_elf(image)))
-    places: dict[str, int] = {}
-    several = {name for name, place in found if places.setdefault(name, place) != place}
-    return {name: place for name, place in places.items() if name not in several}
+    with _damage_reported("symbols"):
+        pairs = set(_symbols(_elf(image)))
+    offsets: dict[str, int] = {}
+    ambiguous = {name for name, offset in pairs if offsets.setdefault(name, offset) != offset}
+    return {name: offset for name, offset in offsets.items() if name not in ambiguous}
 
 
 def function_symbols(image: Image) -> list[CodeFunction]:
-    """The functions that the table of symbols names, as the image counts addresses; local ones need not be in it.
+    """The functions in the symbol table, with addresses of the image. Local functions may be missing.
 
     Raises:
-        ModuleInvalid: the table is damaged.
+        ModuleInvalid: the symbol table is damaged.
     """
-    with _damage_named("symbols"):
+    with _damage_reported("symbols"):
         symbols = _table_of_symbols(_elf(image))
-        found = [each for each in symbols if each["st_info"]["type"] == "STT_FUNC" and each["st_shndx"] != "SHN_UNDEF"]
-        ends = [(each.name, int(each["st_value"]), int(each["st_value"]) + int(each["st_size"])) for each in found]
+        functions = [
+            symbol
+            for symbol in symbols
+            if symbol["st_info"]["type"] == "STT_FUNC" and symbol["st_shndx"] != "SHN_UNDEF"
+        ]
+        ends = [
+            (symbol.name, int(symbol["st_value"]), int(symbol["st_value"]) + int(symbol["st_size"]))
+            for symbol in functions
+        ]
     return [CodeFunction(name, low, high) for name, low, high in ends if high < _MOST]
 
 
@@ -253,46 +260,49 @@ _MOST = 1 << 63
 
 
 def stub_targets(image: Image) -> dict[int, int]:
-    """Where the stubs lead through which code calls what is visible outside of its image: address by address.
+    """Targets of the PLT stubs, through which code calls exported symbols: stub address to target address.
 
-    A stub is 16 bytes long and as many of them as there are relocations stand behind a head, in the same order (System
-    V ABI for x86-64, figure 5.3; for AArch64 as lld lays them out).
+    A stub has 16 bytes. There is one for each relocation, in the same order, after a header (System V ABI for x86-64,
+    figure 5.3; for AArch64, lld's layout).
 
     Raises:
         ModuleInvalid: the tables are damaged.
     """
-    with _damage_named("calls"):
+    with _damage_reported("calls"):
         elf = _elf(image)
         table, stubs = elf.get_section_by_name(".rela.plt"), elf.get_section_by_name(".plt")
         if table is None or stubs is None:
             return {}
-        named = elf.get_section(table["sh_link"])
-        values = [int(named.get_symbol(each["r_info_sym"])["st_value"]) for each in table.iter_relocations()]
+        symbol_table = elf.get_section(table["sh_link"])
+        values = [
+            int(symbol_table.get_symbol(relocation["r_info_sym"])["st_value"])
+            for relocation in table.iter_relocations()
+        ]
         first = int(stubs["sh_addr"]) + int(stubs["sh_size"]) - _STUB_BYTES * len(values)
-    return {first + _STUB_BYTES * number: value for number, value in enumerate(values) if value}
+    return {first + _STUB_BYTES * index: value for index, value in enumerate(values) if value}
 
 
 _STUB_BYTES = 16
 
 
-def addresses_at(image: Image, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """The address of the code at each place in the file, as the image counts them; `NOWHERE`: there is none.
+def addresses_at(image: Image, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Address of the code at each file offset; `NOWHERE` for none.
 
     Shapes: (n,) to (n,).
     """
     import numpy as np
 
-    found = np.full(len(places), NOWHERE, dtype=np.int64)
+    addresses = np.full(len(offsets), NOWHERE, dtype=np.int64)
     for segment in _elf(image).iter_segments("PT_LOAD"):
         begin, size = int(segment["p_offset"]), int(segment["p_filesz"])
         if int(segment["p_flags"]) & _EXECUTABLE:
-            inside = (places >= begin) & (places - begin < size)
-            found[inside] = places[inside] - begin + int(segment["p_vaddr"])
-    return found
+            inside = (offsets >= begin) & (offsets - begin < size)
+            addresses[inside] = offsets[inside] - begin + int(segment["p_vaddr"])
+    return addresses
 
 
 _EXECUTABLE = 1
-"""A segment's flag (System V ABI, chapter 5)."""
+"""Segment flag (System V ABI, chapter 5)."""
 
 
 def _elf(image: Image) -> ELFFile:
@@ -302,10 +312,10 @@ def _elf(image: Image) -> ELFFile:
 
 
 @contextmanager
-def _damage_named(table: str) -> Iterator[None]:
+def _damage_reported(table: str) -> Iterator[None]:
     try:
         yield
-    except Exception as error:  # what damage does to the library's assumptions ends in any kind of error
+    except Exception as error:  # damage may raise any error in the library
         raise ModuleInvalid(f"the table of {table} of its code is damaged ({error!r})") from error
 
 
@@ -315,10 +325,10 @@ def _table_of_symbols(elf: ELFFile) -> Iterator[Any]:
 
 
 def _symbols(elf: ELFFile) -> list[tuple[str, int]]:
-    found = []
+    symbols = []
     for symbol in _table_of_symbols(elf):
-        number = symbol["st_shndx"]
-        if isinstance(number, int) and symbol.name:
-            section = elf.get_section(number)
-            found.append((symbol.name, int(symbol["st_value"]) - int(section["sh_addr"]) + int(section["sh_offset"])))
-    return found
+        section_index = symbol["st_shndx"]
+        if isinstance(section_index, int) and symbol.name:
+            section = elf.get_section(section_index)
+            symbols.append((symbol.name, int(symbol["st_value"]) - int(section["sh_addr"]) + int(section["sh_offset"])))
+    return symbols

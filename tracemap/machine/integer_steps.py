@@ -1,4 +1,4 @@
-"""What x86-64 instructions do to the whole numbers of a state.
+"""Effects of x86-64 instructions on the integer state.
 
 Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2.
 """
@@ -24,35 +24,35 @@ from tracemap.machine.integers import (
     Register,
     State,
     Value,
-    added,
+    add,
     is_number,
+    multiply,
     number,
     operands_of,
-    scaled,
     signed,
-    subtracted,
+    subtract,
     unsigned,
 )
 from tracemap.units import UNKNOWN, Unknown
 
 Operands = Sequence[Operand]
 Effect = Callable[[State, Operands, int], None]
-"""What an instruction does to a state, from its operands and the size in bytes of the first."""
+"""Effect of an instruction on a state, given its operands and the size of the first in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class IntegerStep:
-    """An instruction as far as whole numbers go through it; `writes` are the general registers that it writes."""
+    """The integer effect of an instruction. `writes`: the general registers that it writes."""
 
     mnemonic: str
     operands: tuple[Operand, ...]
     size: int
     writes: tuple[str, ...]
     effect: Effect | None
-    """None: what it writes is not followed."""
+    """None: not modelled; written registers become unknown."""
 
     def run(self, state: State) -> None:
-        """Change a state as the instruction does."""
+        """Apply the instruction to a state."""
         if self.effect is not None:
             self.effect(state, self.operands, self.size)
             return
@@ -63,20 +63,20 @@ class IntegerStep:
 
 @lru_cache(maxsize=1 << 14)
 def integer_step(mnemonic: str, text: str, writes: frozenset[str]) -> IntegerStep | None:
-    """An instruction as far as whole numbers go through it; None where none do.
+    """The integer effect of an instruction; None if it has none.
 
     Args:
-        mnemonic: in small letters.
-        text: its operands, as Intel writes them.
-        writes: the registers that it writes.
+        mnemonic: mnemonic in lower case.
+        text: operands in Intel syntax.
+        writes: registers that it writes.
     """
     general = tuple(sorted(writes & GENERAL))
-    if not general and mnemonic[:1] in "vkn" and _KEEPS_FLAGS.match(mnemonic):  # of vectors, masks, or nothing at all
+    if not general and mnemonic[:1] in "vkn" and _KEEPS_FLAGS.match(mnemonic):  # vectors, masks, or no effect
         return None
     operands = operands_of(text)
-    sized = (each.size for each in operands if isinstance(each, (Register, Memory)))
+    sizes = (operand.size for operand in operands if isinstance(operand, (Register, Memory)))
     effect = None if None in operands else _EFFECTS.get(mnemonic) or _conditional(mnemonic)
-    return IntegerStep(mnemonic, operands, next(sized, 8) or 8, general, effect)
+    return IntegerStep(mnemonic, operands, next(sizes, 8) or 8, general, effect)
 
 
 _KEEPS_FLAGS: Final = re.compile(
@@ -84,35 +84,35 @@ _KEEPS_FLAGS: Final = re.compile(
 )
 
 
-def _numbers(one: Known, two: Known) -> tuple[int, int] | None:
-    """Two values as numbers; None where one is none, or not known."""
-    if one is UNKNOWN or two is UNKNOWN or one.pointer or two.pointer:
+def _numbers(first: Known, second: Known) -> tuple[int, int] | None:
+    """Two values as integers; None if one is a pointer or unknown."""
+    if first is UNKNOWN or second is UNKNOWN or first.pointer or second.pointer:
         return None
-    return one.offset, two.offset
+    return first.offset, second.offset
 
 
 def _arithmetic(compute: Callable[[int, int, int], int], form: Callable[[int, int], int] = unsigned) -> Effect:
-    """Of the last two operands, into the first."""
+    """Arithmetic on the last two operands, with the result in the first."""
 
     def run(state: State, operands: Operands, size: int) -> None:
-        found = _numbers(*(state.get(each) for each in operands[-2:]))
+        numbers = _numbers(*(state.get(operand) for operand in operands[-2:]))
         bits = 8 * size
-        result = UNKNOWN if found is None else number(compute(form(found[0], bits), form(found[1], bits), bits))
+        result = UNKNOWN if numbers is None else number(compute(form(numbers[0], bits), form(numbers[1], bits), bits))
         _put_and_compare(state, operands[0], result, size)
 
     return run
 
 
 def _put_and_compare(state: State, target: Operand, result: Known, size: int) -> None:
-    """Write a result; what it is beside 0 is what conditions go by."""
+    """Write a result. Conditions then compare it with 0."""
     state.put(target, result)
     state.compared = _comparison(result, ZERO, size)
 
 
-def _comparison(one: Known, two: Known, size: int) -> Comparison | Unknown:
-    if one is UNKNOWN or two is UNKNOWN or one.pointer != two.pointer or one.pointer == LOW_BYTE:
+def _comparison(left: Known, right: Known, size: int) -> Comparison | Unknown:
+    if left is UNKNOWN or right is UNKNOWN or left.pointer != right.pointer or left.pointer == LOW_BYTE:
         return UNKNOWN
-    return Comparison(one.offset, two.offset, 8 * size)
+    return Comparison(left.offset, right.offset, 8 * size)
 
 
 def _unary(compute: Callable[[Known], Known]) -> Effect:
@@ -138,25 +138,25 @@ def _lea(state: State, operands: Operands, _: int) -> None:
 
 
 def _add(state: State, operands: Operands, size: int) -> None:
-    _put_and_compare(state, operands[0], added(state.get(operands[0]), state.get(operands[1])), size)
+    _put_and_compare(state, operands[0], add(state.get(operands[0]), state.get(operands[1])), size)
 
 
 def _sub(state: State, operands: Operands, size: int) -> None:
     same = operands[0] == operands[1]
-    one, two = (ZERO, ZERO) if same else (state.get(operands[0]), state.get(operands[1]))
-    state.put(operands[0], subtracted(one, two))
-    state.compared = _comparison(one, two, size)
+    left, right = (ZERO, ZERO) if same else (state.get(operands[0]), state.get(operands[1]))
+    state.put(operands[0], subtract(left, right))
+    state.compared = _comparison(left, right, size)
 
 
 def _with_carry(compute: Callable[[Known, Known], Known]) -> Effect:
-    """Adds or subtracts one more where what was compared or subtracted last has borrowed."""
+    """Add or subtract with carry, from the last comparison or subtraction."""
 
     def run(state: State, operands: Operands, _: int) -> None:
         compared = state.compared
         carry = UNKNOWN if compared is UNKNOWN else number(int(compared.holds("b")))
-        cancels = compute is subtracted and operands[0] == operands[1]
-        one, two = (ZERO, ZERO) if cancels else (state.get(each) for each in operands)
-        state.put(operands[0], compute(compute(one, two), carry))
+        cancels = compute is subtract and operands[0] == operands[1]
+        left, right = (ZERO, ZERO) if cancels else (state.get(operand) for operand in operands)
+        state.put(operands[0], compute(compute(left, right), carry))
         state.compared = UNKNOWN
 
     return run
@@ -164,7 +164,7 @@ def _with_carry(compute: Callable[[Known, Known], Known]) -> Effect:
 
 def _neg(state: State, operands: Operands, size: int) -> None:
     value = state.get(operands[0])
-    state.put(operands[0], subtracted(ZERO, value))
+    state.put(operands[0], subtract(ZERO, value))
     state.compared = _comparison(ZERO, value, size)
 
 
@@ -173,8 +173,8 @@ def _cmp(state: State, operands: Operands, size: int) -> None:
 
 
 def _test(state: State, operands: Operands, size: int) -> None:
-    found = _numbers(state.get(operands[0]), state.get(operands[1]))
-    state.compared = UNKNOWN if found is None else Comparison(found[0] & found[1], 0, 8 * size)
+    numbers = _numbers(state.get(operands[0]), state.get(operands[1]))
+    state.compared = UNKNOWN if numbers is None else Comparison(numbers[0] & numbers[1], 0, 8 * size)
 
 
 def _xor(state: State, operands: Operands, size: int) -> None:
@@ -184,7 +184,7 @@ def _xor(state: State, operands: Operands, size: int) -> None:
         _BITWISE_XOR(state, operands, size)
 
 
-_BITWISE_XOR: Final = _arithmetic(lambda one, two, _: one ^ two)
+_BITWISE_XOR: Final = _arithmetic(lambda a, b, _: a ^ b)
 
 
 def _and(state: State, operands: Operands, size: int) -> None:
@@ -196,20 +196,20 @@ def _and(state: State, operands: Operands, size: int) -> None:
         _BITWISE_AND(state, operands, size)
 
 
-_BITWISE_AND: Final = _arithmetic(lambda one, two, _: one & two)
+_BITWISE_AND: Final = _arithmetic(lambda a, b, _: a & b)
 
 
 def _or(state: State, operands: Operands, size: int) -> None:
-    one, two = state.get(operands[0]), state.get(operands[1])
-    # An offset into what is aligned is put in by `or`, as by `add`.
-    if one is not UNKNOWN and two is not UNKNOWN and bool(one.pointer) != bool(two.pointer):
-        state.put(operands[0], added(one, two))
+    a, b = state.get(operands[0]), state.get(operands[1])
+    # With aligned pointers, `or` adds an offset.
+    if a is not UNKNOWN and b is not UNKNOWN and bool(a.pointer) != bool(b.pointer):
+        state.put(operands[0], add(a, b))
         state.compared = UNKNOWN
     else:
         _BITWISE_OR(state, operands, size)
 
 
-_BITWISE_OR: Final = _arithmetic(lambda one, two, _: one | two)
+_BITWISE_OR: Final = _arithmetic(lambda a, b, _: a | b)
 
 
 def _not(state: State, operands: Operands, _: int) -> None:
@@ -221,19 +221,19 @@ def _imul(state: State, operands: Operands, size: int) -> None:
     if len(operands) == 1:
         _mul(state, operands, size)
         return
-    one, two = (state.get(each) for each in operands[-2:])
-    factor, other = (two, one) if is_number(two) else (one, two)
+    left, right = (state.get(operand) for operand in operands[-2:])
+    factor, other = (right, left) if is_number(right) else (left, right)
     known = factor is not UNKNOWN and not factor.pointer
-    state.put(operands[0], scaled(other, factor.offset) if known and factor is not UNKNOWN else UNKNOWN)
+    state.put(operands[0], multiply(other, factor.offset) if known and factor is not UNKNOWN else UNKNOWN)
     state.compared = UNKNOWN
 
 
-def _product(one: Known, two: Known, size: int) -> tuple[Known, Known]:
-    """The upper and the lower half of a product."""
-    found = _numbers(one, two)
-    if found is None:
+def _product(left: Known, right: Known, size: int) -> tuple[Known, Known]:
+    """The upper and lower halves of a product."""
+    numbers = _numbers(left, right)
+    if numbers is None:
         return UNKNOWN, UNKNOWN
-    product = unsigned(found[0], 8 * size) * unsigned(found[1], 8 * size)
+    product = unsigned(numbers[0], 8 * size) * unsigned(numbers[1], 8 * size)
     return number(product >> 8 * size), number(unsigned(product, 8 * size))
 
 
@@ -252,10 +252,10 @@ def _mulx(state: State, operands: Operands, size: int) -> None:
 
 def _division(form: Callable[[int, int], int]) -> Effect:
     def run(state: State, operands: Operands, size: int) -> None:
-        found = _numbers(state.get(Register("rax", size)), state.get(operands[0]))
+        numbers = _numbers(state.get(Register("rax", size)), state.get(operands[0]))
         state.forget("rax", "rdx")
-        if found is not None and form(found[1], 8 * size):
-            dividend, divisor = (form(each, 8 * size) for each in found)
+        if numbers is not None and form(numbers[1], 8 * size):
+            dividend, divisor = (form(value, 8 * size) for value in numbers)
             quotient = abs(dividend) // abs(divisor) * (-1 if (dividend < 0) != (divisor < 0) else 1)
             state.put(Register("rax", size), number(quotient))
             state.put(Register("rdx", size), number(dividend - quotient * divisor))
@@ -264,7 +264,7 @@ def _division(form: Callable[[int, int], int]) -> Effect:
 
 
 def _push(state: State, operands: Operands, _: int) -> None:
-    value, pointer = state.get(operands[0]), added(state.registers.get("rsp", UNKNOWN), number(-8))
+    value, pointer = state.get(operands[0]), add(state.registers.get("rsp", UNKNOWN), number(-8))
     state.registers["rsp"] = pointer
     if pointer is not UNKNOWN:
         state.stack[pointer.offset] = value
@@ -273,7 +273,7 @@ def _push(state: State, operands: Operands, _: int) -> None:
 def _pop(state: State, operands: Operands, _: int) -> None:
     pointer = state.registers.get("rsp", UNKNOWN)
     state.put(operands[0], state.stack.get(pointer.offset, UNKNOWN) if pointer is not UNKNOWN else UNKNOWN)
-    state.registers["rsp"] = added(pointer, number(8))
+    state.registers["rsp"] = add(pointer, number(8))
 
 
 def _call(state: State, _operands: Operands, _size: int) -> None:
@@ -295,9 +295,9 @@ def _sign_into_rdx(size: int) -> Effect:
 
 
 def _xchg(state: State, operands: Operands, _: int) -> None:
-    one, two = (state.get(each) for each in operands)
-    state.put(operands[0], two)
-    state.put(operands[1], one)
+    first, second = (state.get(operand) for operand in operands)
+    state.put(operands[0], second)
+    state.put(operands[1], first)
 
 
 _EFFECTS: Final[Mapping[str, Effect]] = {
@@ -306,16 +306,16 @@ _EFFECTS: Final[Mapping[str, Effect]] = {
     "lea": _lea,
     "add": _add,
     "sub": _sub,
-    "sbb": _with_carry(subtracted),
-    "adc": _with_carry(added),
+    "sbb": _with_carry(subtract),
+    "adc": _with_carry(add),
     "cmp": _cmp,
     "test": _test,
     "xor": _xor,
     "and": _and,
-    "andn": _arithmetic(lambda one, two, _: ~one & two),
+    "andn": _arithmetic(lambda a, b, _: ~a & b),
     "or": _or,
-    "inc": _unary(lambda value: added(value, number(1))),
-    "dec": _unary(lambda value: added(value, number(-1))),
+    "inc": _unary(lambda value: add(value, number(1))),
+    "dec": _unary(lambda value: add(value, number(-1))),
     "neg": _neg,
     "not": _not,
     "imul": _imul,
@@ -330,14 +330,14 @@ _EFFECTS: Final[Mapping[str, Effect]] = {
     "cdq": _sign_into_rdx(4),
     "cqo": _sign_into_rdx(8),
     "xchg": _xchg,
-    **dict.fromkeys(("shl", "sal", "shlx"), _arithmetic(lambda one, two, bits: one << (two & (bits - 1)))),
-    **dict.fromkeys(("shr", "shrx"), _arithmetic(lambda one, two, bits: one >> (two & (bits - 1)))),
-    **dict.fromkeys(("sar", "sarx"), _arithmetic(lambda one, two, bits: one >> (two & (bits - 1)), signed)),
+    **dict.fromkeys(("shl", "sal", "shlx"), _arithmetic(lambda a, b, bits: a << (b & (bits - 1)))),
+    **dict.fromkeys(("shr", "shrx"), _arithmetic(lambda a, b, bits: a >> (b & (bits - 1)))),
+    **dict.fromkeys(("sar", "sarx"), _arithmetic(lambda a, b, bits: a >> (b & (bits - 1)), signed)),
 }
 
 
 def _conditional(mnemonic: str) -> Effect | None:
-    """What an instruction does that goes by what was compared (`cmovl`, `setb`); None for all others."""
+    """The effect of a conditional instruction (`cmovl`, `setb`); None for all others."""
     kind, condition = mnemonic[:4], mnemonic[4:]
     if mnemonic.startswith("set") and mnemonic[3:] in CONDITIONS:
         return _set(mnemonic[3:])
@@ -354,10 +354,10 @@ def _set(condition: str) -> Effect:
 
 def _cmov(condition: str) -> Effect:
     def run(state: State, operands: Operands, _: int) -> None:
-        one, two, compared = state.get(operands[0]), state.get(operands[1]), state.compared
+        old, new, compared = state.get(operands[0]), state.get(operands[1]), state.compared
         if compared is UNKNOWN:
-            state.put(operands[0], one if one == two else UNKNOWN)
+            state.put(operands[0], old if old == new else UNKNOWN)
         else:
-            state.put(operands[0], two if compared.holds(condition) else one)
+            state.put(operands[0], new if compared.holds(condition) else old)
 
     return run

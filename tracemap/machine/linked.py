@@ -1,8 +1,8 @@
-"""Code that a module's kernels call: objects of its own that a model brings (`hal.executable.objects`).
+"""Code that kernels call: external objects linked into a module (`hal.executable.objects`).
 
-Such code has no lines of a kernel's text, and no debug information as a rule. What it costs is of the kernel that calls
-it, on the line of the call, where only one kernel does; of what several call, the time of a sample may tell. The table
-of symbols says where such code lies; kernels do not stand in it, for they are local.
+Such code has no lines of a kernel's text, and usually no debug information. Its cost belongs to the kernel that calls
+it, on the line of the call, if there is only one such kernel. If several kernels call it, the time of a sample may tell
+which one ran. The symbol table contains such functions; kernels are local and not in it.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 _TARGET = re.compile(r"#?0x([0-9a-f]+)$")
 _BRANCHES = ("call", "j", "b")
-"""Beginnings of instructions that go on elsewhere; a function's last call is often a jump."""
+"""Prefixes of branch mnemonics. A function's last call is often a jump."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spots:
-    """What lies at addresses of code. Shapes: (n,) each.
+    """Code at given addresses. Shapes: (n,) each.
 
-    `numbers` are those of `functions`, -1: none; `lines` are of the kernel's text, `NO_LINE` where there is none, or
-    several; `addresses` are `NOWHERE` outside of functions, and in what a kernel calls. `shared`: the kernels that call
-    a function which is several kernels', by its name.
+    `numbers`: indexes in `functions`, -1 for none; `lines`: lines of the kernel's text, `NO_LINE` if there is none or
+    several; `addresses`: `NOWHERE` outside of functions, and in callees of kernels. `shared`: the kernels that
+    call a function, by its name, if there are several.
     """
 
     functions: tuple[CodeFunction, ...]
@@ -43,53 +43,57 @@ class Spots:
     addresses: npt.NDArray[np.int64]
 
     def kernels_of(self, function: CodeFunction) -> tuple[str, ...]:
-        """The kernels that a function's code may run for: itself, or those that call it."""
+        """The kernels for which a function's code may run: itself, or its callers."""
         return self.shared.get(function.name, (function.name,))
 
 
 def spots_at(image: Image, addresses: npt.NDArray[np.int64]) -> Spots:
-    """Kernel, line and address of the code at addresses of an image; those of the call in what a kernel calls.
+    """Kernel, line and address of code. In a kernel's callee, they are those of the call.
 
     Raises:
-        ModuleInvalid: the image's table of symbols is damaged.
+        ModuleInvalid: the image's symbol table is damaged.
     """
     import numpy as np
 
     functions = list(image.functions)
     numbers = np.where(addresses == NOWHERE, -1, image.functions_at(addresses))
-    lines, places = image.lines_at(addresses), np.where(numbers >= 0, addresses, NOWHERE)
-    number_of = {function.name: number for number, function in enumerate(functions)}
+    lines, code_addresses = image.lines_at(addresses), np.where(numbers >= 0, addresses, NOWHERE)
+    number_of = {function.name: index for index, function in enumerate(functions)}
     linked = linked_functions(image)
     calls, shared = _calls(image, linked), dict[str, tuple[str, ...]]()
     for function in linked:
-        inside = np.flatnonzero((addresses >= function.low) & (addresses < function.high))
+        indexes = np.flatnonzero((addresses >= function.low) & (addresses < function.high))
         callers = calls.get(function.low, set())
-        if not (len(inside) and callers):
+        if not (len(indexes) and callers):
             continue
-        kernels, at = sorted({kernel for kernel, _ in callers}), {line for _, line in callers}
+        kernels, lines_of_calls = sorted({kernel for kernel, _ in callers}), {line for _, line in callers}
         name = kernels[0] if len(kernels) == 1 else function.name
         if len(kernels) > 1:
             shared[name] = tuple(kernels)
-        if name not in number_of:  # code of several kernels counts by its own name, as that of none of them
+        if name not in number_of:  # shared code has its own name, since it belongs to no single kernel
             number_of[name] = len(functions)
             functions.append(function)
-        numbers[inside], places[inside] = number_of[name], NOWHERE
-        lines[inside] = at.pop() if len(at) == 1 else NO_LINE
-    return Spots(tuple(functions), shared, numbers, lines, places)
+        numbers[indexes], code_addresses[indexes] = number_of[name], NOWHERE
+        lines[indexes] = lines_of_calls.pop() if len(lines_of_calls) == 1 else NO_LINE
+    return Spots(tuple(functions), shared, numbers, lines, code_addresses)
 
 
 def linked_functions(image: Image) -> tuple[CodeFunction, ...]:
-    """The functions of an image that are of objects which it was linked with, by address.
+    """The functions of linked objects in an image, by address.
 
     Raises:
-        ModuleInvalid: the table of symbols is damaged.
+        ModuleInvalid: the symbol table is damaged.
     """
-    found = {each.low: each for each in function_symbols(image) if each.name != _QUERY and each.high > each.low}
-    return tuple(found[low] for low in sorted(found))
+    functions = {
+        function.low: function
+        for function in function_symbols(image)
+        if function.name != _QUERY and function.high > function.low
+    }
+    return tuple(functions[low] for low in sorted(functions))
 
 
 _QUERY = "iree_hal_executable_library_query"
-"""What a library is asked by; `iree/hal/local/executable_library.h`."""
+"""Entry point of an executable library; `iree/hal/local/executable_library.h`."""
 
 
 def called_by(image: Image, kernel: CodeFunction) -> tuple[CodeFunction, ...]:
@@ -102,14 +106,14 @@ def called_by(image: Image, kernel: CodeFunction) -> tuple[CodeFunction, ...]:
     if not linked or kernel.low in linked:
         return ()
     leads_to = _leads_to(image, linked)
-    first = [target for target, _ in _branches(image, kernel, leads_to)]
-    return tuple(linked[low] for low in sorted(_reached(first, _onward(image, linked, leads_to))))
+    direct_callees = [target for target, _ in _branches(image, kernel, leads_to)]
+    return tuple(linked[low] for low in sorted(_reached(direct_callees, _onward(image, linked, leads_to))))
 
 
 def _calls(image: Image, linked: Sequence[CodeFunction]) -> Mapping[int, set[tuple[str, int]]]:
-    """The kernels that reach each linked function, by its address, with the lines of the calls in them.
+    """The kernels that reach each linked function, with the lines of their calls, by the function's address.
 
-    None where kernels stand in the table of symbols too, as those of libraries for the system's own linker do.
+    Empty if the symbol table contains kernels, too, as in libraries for the system linker.
     """
     by_low = {function.low: function for function in linked}
     kernels = [function for function in image.functions if function.low not in by_low]
@@ -117,18 +121,18 @@ def _calls(image: Image, linked: Sequence[CodeFunction]) -> Mapping[int, set[tup
         return {}
     leads_to = _leads_to(image, by_low)
     onward = _onward(image, by_low, leads_to)
-    found: dict[int, set[tuple[str, int]]] = defaultdict(set)
+    callers: dict[int, set[tuple[str, int]]] = defaultdict(set)
     for kernel in kernels:
         for target, line in _branches(image, kernel, leads_to):
             for low in _reached([target], onward):
-                found[low].add((kernel.name, line))
-    return found
+                callers[low].add((kernel.name, line))
+    return callers
 
 
 def _onward(
     image: Image, linked: Mapping[int, CodeFunction], leads_to: Mapping[int, int]
 ) -> Callable[[int], frozenset[int]]:
-    """What tells where a linked function leads, by their addresses; the code of each is read once."""
+    """Return a function from a linked function's address to those of its callees. Each function is decoded once."""
 
     @cache
     def onward(low: int) -> frozenset[int]:
@@ -138,13 +142,13 @@ def _onward(
 
 
 def _leads_to(image: Image, linked: Mapping[int, CodeFunction]) -> Mapping[int, int]:
-    """The linked functions by the addresses that are called: their own, and those of their stubs."""
+    """The linked functions by call target: their own addresses, and those of their stubs."""
     return {low: low for low in linked} | {at: low for at, low in stub_targets(image).items() if low in linked}
 
 
-def _reached(first: Sequence[int], onward: Callable[[int], frozenset[int]]) -> set[int]:
-    """The functions that are reached from some, and these, by their addresses."""
-    waiting, seen = list(first), set[int]()
+def _reached(functions: Sequence[int], onward: Callable[[int], frozenset[int]]) -> set[int]:
+    """The functions reachable from some, including these, by address."""
+    waiting, seen = list(functions), set[int]()
     while waiting:
         low = waiting.pop()
         if low not in seen:
@@ -154,9 +158,9 @@ def _reached(first: Sequence[int], onward: Callable[[int], frozenset[int]]) -> s
 
 
 def _branches(image: Image, function: CodeFunction, leads_to: Mapping[int, int]) -> Iterator[tuple[int, int]]:
-    """Where a function calls others, and the lines on which it does; none where its code cannot be read.
+    """Calls in a function, as pairs of callee and line; empty if its code cannot be read.
 
-    `leads_to`: the others by the addresses that are called.
+    `leads_to`: the linked functions by call target.
     """
     import numpy as np
 
@@ -171,6 +175,6 @@ def _branches(image: Image, function: CodeFunction, leads_to: Mapping[int, int])
 
 
 def _target(mnemonic: str, operands: str) -> int:
-    """Where an instruction goes on; `NOWHERE` of those that do not, or that read it from a register."""
-    found = _TARGET.match(operands) if mnemonic.startswith(_BRANCHES) else None
-    return int(found[1], 16) if found else NOWHERE
+    """Target of a direct branch; `NOWHERE` for other instructions, and for targets in registers."""
+    match = _TARGET.match(operands) if mnemonic.startswith(_BRANCHES) else None
+    return int(match[1], 16) if match else NOWHERE

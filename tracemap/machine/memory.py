@@ -1,12 +1,13 @@
-"""What a loop has to do with memory: which instructions wait for it, which for what waited, and what it brings.
+"""Memory waits in a loop: which instructions wait for memory, which for values computed from loads; bytes brought in.
 
-Instructions retire in order: what a processor waits for is the oldest one that has not. A sample of the program counter
-names it, or the one behind it, as many processors take the interrupt when the one that they wait for is done (T. Downs,
-"Where do interrupts happen?", 2019, by tests on Skylake; Zen 3 does so as well). So what a load waits for is seen at it
-and right behind it, and nowhere else: when what takes the value is the oldest, the value is there.
+Instructions retire in order, so a processor waits for the oldest instruction that has not retired. A sample of the
+program counter names that instruction or the next one, since many processors take the interrupt when the awaited
+instruction completes. (T. Downs, "Where do interrupts happen?", 2019, tested on Skylake; Zen 3 behaves the same.) So
+the wait for a load shows at the load and at the next instruction only: when a user of the value is the oldest
+instruction, the value is there.
 
-While a load waits, what does not need its value goes on. What is computed from the value has yet to begin and is waited
-for in turn: the time in which nothing retires is of what the processor exposes the latency of (B. Gottschall,
+While a load waits, instructions that do not need its value proceed. Those that need it start later and are waited for
+in turn. Time without retirement belongs to the instruction whose latency the processor exposes (B. Gottschall,
 L. Eeckhout, M. Jahre, "TIP: Time-Proportional Instruction Profiling", MICRO 2021).
 """
 
@@ -27,19 +28,19 @@ LINE_BYTES: Final = 64
 
 
 class _Source(Enum):
-    """Where the value of a register comes from, in a loop."""
+    """Origin of a register's value in a loop."""
 
     EARLY = 0
-    """Known long before: from outside of the loop, or counted on."""
+    """Known early: from outside the loop, or an induction variable."""
     MEMORY = 1
-    """Loaded, and at most put elsewhere since."""
+    """Loaded, and at most moved since."""
     LATE = 2
-    """Computed from what was loaded."""
+    """Computed from a loaded value."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """Where a value comes from, and the addresses of the loads that it is made of."""
+    """Origin of a value, and the addresses of the loads that it depends on."""
 
     source: _Source
     loads: frozenset[int]
@@ -50,16 +51,15 @@ _MOVES: Final = re.compile(
     r"v?(mov|lddqu|insert|extract|pinsr|pextr|pmov[sz]x|perm|pperm|unpck|punpck|shuf|pshuf|palign|align|broadcast"
     r"|pbroadcast)|(f?mov|[us]mov|ins|dup|ext|zip|uzp|trn|tbl|[us]?xtl)"
 )
-"""What puts values elsewhere, and computes nothing of them."""
+"""Instructions that move values without computing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """The instructions of a loop that can be found waiting for memory, and those behind them.
+    """Instructions of a loop that may wait for memory, and those that wait for values computed from loads; by address.
 
-    `load_of`: of those that wait for memory alone, the load that is waited for, which may be they themselves; `behind`:
-    of those that wait for what is made of loaded values, the loads of these, as far as they are no more than a window
-    before; all by address.
+    `load_of`: for instructions that wait for memory alone, the awaited load, possibly itself. `behind`: for
+    instructions that wait for computed values, the loads of these values, if they are at most a window earlier.
     """
 
     load_of: Mapping[int, int]
@@ -67,42 +67,45 @@ class Waits:
 
 
 def waits_of(body: Sequence[Instruction]) -> Waits:
-    """What waits for memory in a loop, and what is behind such waits.
+    """Find the instructions of a loop that wait for memory, and those that wait for values computed from loads.
 
-    For memory alone wait loads that compute with nothing that comes late, wherever they know their place from (it may
-    be loaded as well, as in a gather), and what stands right behind one and computes with nothing late either.
+    Two kinds wait for memory alone: loads that do not compute with late values, and instructions right after such loads
+    that do not either. The address of a load may come from a load itself, as in a gather.
 
     Args:
-        body: the loop's instructions, without those of loops inside of it, by address.
+        body: the loop's instructions by address, without nested loops.
     """
     sources: dict[str, _Value] = {}
     waits = Waits({}, {})
-    for _ in range(2):  # the second time with what the first one has left in the registers
-        waits = _once(body, sources)
+    for _ in range(2):  # the second pass starts with the registers that the first one leaves
+        waits = _waits_once(body, sources)
     return waits
 
 
-def _once(body: Sequence[Instruction], sources: dict[str, _Value]) -> Waits:
+def _waits_once(body: Sequence[Instruction], sources: dict[str, _Value]) -> Waits:
     load_of: dict[int, int] = {}
     behind: dict[int, frozenset[int]] = {}
-    load, waited = _NO_LOAD, _NONE  # the instruction before, if it loads; the loads of what it computes with
-    number_of = {each.address: number for number, each in enumerate(body)}
-    for number, each in enumerate(body):
-        given = _given(each, sources)
-        value = _made(each, given)
-        late = any(other.source is _Source.LATE for other in given)
-        if _loads(each) and not late:
-            load_of[each.address] = each.address
-        elif load != _NO_LOAD and not late:
-            load_of[each.address] = load
+    # The previous instruction if it is a load, and the loads that its value depends on.
+    previous_load, previous_loads = _NO_LOAD, _NONE
+    index_of = {instruction.address: index for index, instruction in enumerate(body)}
+    for index, instruction in enumerate(body):
+        operands = _operand_values(instruction, sources)
+        value = _result(instruction, operands)
+        late = any(operand.source is _Source.LATE for operand in operands)
+        if _loads(instruction) and not late:
+            load_of[instruction.address] = instruction.address
+        elif previous_load != _NO_LOAD and not late:
+            load_of[instruction.address] = previous_load
         else:
-            loads = value.loads or waited
-            near = frozenset(one for one in loads if (number - number_of[one]) % len(body) <= WINDOW)
-            if near:
-                behind[each.address] = near
-        load = each.address if load_of.get(each.address) == each.address else _NO_LOAD
-        waited = _NONE if load != _NO_LOAD else value.loads
-        sources |= dict.fromkeys(each.values.writes, value)
+            depends_on = value.loads or previous_loads
+            recent = frozenset(
+                load_address for load_address in depends_on if (index - index_of[load_address]) % len(body) <= WINDOW
+            )
+            if recent:
+                behind[instruction.address] = recent
+        previous_load = instruction.address if load_of.get(instruction.address) == instruction.address else _NO_LOAD
+        previous_loads = _NONE if previous_load != _NO_LOAD else value.loads
+        sources |= dict.fromkeys(instruction.values.writes, value)
     return Waits(load_of, behind)
 
 
@@ -110,77 +113,81 @@ _NO_LOAD: Final = -1
 _NONE: Final[frozenset[int]] = frozenset()
 
 
-def _loads(each: Instruction) -> bool:
-    return each.values.loads and not each.values.near
+def _loads(instruction: Instruction) -> bool:
+    return instruction.values.loads and not instruction.values.near
 
 
-def _given(each: Instruction, sources: Mapping[str, _Value]) -> list[_Value]:
-    """The values that an instruction computes with; what gives a load its place is none of them."""
-    registers = each.values.reads if _loads(each) else each.values.reads | each.values.places
+def _operand_values(instruction: Instruction, sources: Mapping[str, _Value]) -> list[_Value]:
+    """The values that an instruction computes with. Registers of a load's address do not count."""
+    registers = (
+        instruction.values.reads if _loads(instruction) else instruction.values.reads | instruction.values.places
+    )
     return [sources.get(register, _EARLY) for register in sorted(registers)]
 
 
-def _made(each: Instruction, given: Sequence[_Value]) -> _Value:
-    loads = frozenset().union(*(value.loads for value in given))
-    if _loads(each) and each.values.writes:
-        loads |= {each.address}
+def _result(instruction: Instruction, operands: Sequence[_Value]) -> _Value:
+    loads = frozenset().union(*(value.loads for value in operands))
+    if _loads(instruction) and instruction.values.writes:
+        loads |= {instruction.address}
     if not loads:
         return _EARLY
-    late = any(value.source is _Source.LATE for value in given)
-    kept = not late and (_loads(each) or _MOVES.match(each.mnemonic) is not None)
-    return _Value(_Source.MEMORY if kept else _Source.LATE, loads)
+    late = any(value.source is _Source.LATE for value in operands)
+    is_moved = not late and (_loads(instruction) or _MOVES.match(instruction.mnemonic) is not None)
+    return _Value(_Source.MEMORY if is_moved else _Source.LATE, loads)
 
 
-# ---- what a loop brings in
+# ---- bytes brought in
 
 
 def brought_by(loads: Sequence[Instruction], body: Sequence[Instruction]) -> int:
-    """How many bytes of lines of memory these loads of a loop bring in one turn.
+    """Bytes of cache lines that these loads bring in per iteration of a loop.
 
-    A place that goes on by less than a line in each turn brings a new line only so often. Loads so near to each other
-    that one turn reads what another has brought are counted together. Where a register gets another value between them,
-    as where one index after the other is taken from a vector, they read elsewhere. One that gets the same in each turn,
-    as a pointer that is on the stack for want of registers, stays where it is.
+    A load with a stride below the line size brings a new line only every few iterations. Loads that are so close that
+    one iteration reads the lines of another are counted once. Two loads between which a register of the address changes
+    read different memory, as when indexes are extracted from a vector. A register with the same value in every
+    iteration, such as a spilled pointer, has stride 0.
     """
-    steps, written = _steps(body), {register for each in body for register in each.values.writes}
+    steps, written = _steps(body), {register for instruction in body for register in instruction.values.writes}
     offsets: dict[tuple[Place, int, int], set[int]] = defaultdict(set)
-    asked = {load.address for load in loads}
+    addresses = {load.address for load in loads}
     writes: Counter[str] = Counter()
-    same: frozenset[str] = frozenset()
-    for each in body:
-        values = each.values
-        for place in values.loaded if each.address in asked else ():
-            key = replace(place, offset=0), writes[place.base] + writes[place.index], _step_of(place, steps, same)
+    unchanged: frozenset[str] = frozenset()
+    for instruction in body:
+        values = instruction.values
+        for place in values.loaded if instruction.address in addresses else ():
+            key = replace(place, offset=0), writes[place.base] + writes[place.index], _step_of(place, steps, unchanged)
             offsets[key].add(place.offset)
         writes.update(register for register in values.writes if not steps[register])
-        brings_back = values.reloads and written.isdisjoint(values.reads | values.places)
-        same = same | values.writes if brings_back else same - values.writes
+        restores = values.reloads and written.isdisjoint(values.reads | values.places)
+        unchanged = unchanged | values.writes if restores else unchanged - values.writes
     total = 0
-    for (place, _, step), found in offsets.items():
-        total += sum(min(step, LINE_BYTES * place.lanes * lines) for lines in _streams(sorted(found), step))
+    for (place, _, step), stream_offsets in offsets.items():
+        total += sum(
+            min(step, LINE_BYTES * place.lanes * line_count) for line_count in _streams(sorted(stream_offsets), step)
+        )
     return total
 
 
 def _steps(body: Sequence[Instruction]) -> dict[str, int]:
-    """How far each register that a loop writes goes on in one turn, 0 where that is not known."""
+    """Stride of each register that a loop writes, per iteration; 0 if unknown."""
     steps: Counter[str] = Counter()
     unknown: set[str] = set()
-    for each in body:
-        for register in each.values.writes:
-            steps[register] += each.values.step
-            if not each.values.step:
+    for instruction in body:
+        for register in instruction.values.writes:
+            steps[register] += instruction.values.step
+            if not instruction.values.step:
                 unknown.add(register)
     return {register: 0 if register in unknown else step for register, step in steps.items()}
 
 
-def _step_of(place: Place, steps: Mapping[str, int], same: Collection[str]) -> int:
-    """How many bytes a place goes on by in one turn; as many as can be, where that is not known.
+def _step_of(place: Place, steps: Mapping[str, int], unchanged: Collection[str]) -> int:
+    """Stride of an address in bytes per iteration; the largest possible one if unknown.
 
-    `same`: the registers that have by then what they had there in the turn before.
+    `unchanged`: registers that hold the value of the previous iteration at this point.
     """
     registers = [register for register in (place.base, place.index) if register]
-    known = {register: 0 if register in same else steps.get(register) for register in registers}
-    if any(step == 0 and register not in same for register, step in known.items()):
+    known = {register: 0 if register in unchanged else steps.get(register) for register in registers}
+    if any(step == 0 and register not in unchanged for register, step in known.items()):
         return _FAR
     return abs((known.get(place.base) or 0) + place.scale * (known.get(place.index) or 0))
 
@@ -189,11 +196,11 @@ _FAR: Final = 1 << 62
 
 
 def _streams(offsets: Sequence[int], step: int) -> Iterator[int]:
-    """How many lines the parts of memory have in one turn, of which each is read on and on."""
+    """Numbers of cache lines of separate streams in one iteration. Each stream moves through its own memory."""
     lines = {offsets[0] // LINE_BYTES}
-    for one, other in pairwise(offsets):
-        if other - one > max(step, LINE_BYTES):
+    for previous, current in pairwise(offsets):
+        if current - previous > max(step, LINE_BYTES):
             yield len(lines)
             lines = set()
-        lines.add(other // LINE_BYTES)
+        lines.add(current // LINE_BYTES)
     yield len(lines)

@@ -1,11 +1,10 @@
-"""How much of a processor core an instruction takes, where nothing that knows the processor tells it.
+"""Reciprocal throughput of instructions: how long each keeps a core busy.
 
-The measure is the reciprocal throughput: cycles per instruction of one kind after the other when nothing waits. The
-numbers are those that uops.info (Abel and Reineke, ASPLOS 2019) and LLVM's models have for present-day server cores
-(Ice Lake, Sapphire Rapids, Zen 4), and for AArch64 Arm's Software Optimization Guides (Neoverse N1 to V2), put into
-classes: where cores differ, a value between theirs. Divisions and roots count half of that: they have a unit of their
-own, beside which the core goes on with other work; moves between registers are done while instructions are renamed.
-Only the ratios matter, within one loop.
+Reciprocal throughput is cycles per instruction in a sequence of independent instructions of one kind. The numbers come
+from uops.info (Abel and Reineke, ASPLOS 2019) and LLVM's models of current server cores (Ice Lake, Sapphire Rapids,
+Zen 4), and for AArch64 from Arm's Software Optimization Guides (Neoverse N1 to V2). They are grouped into classes;
+where cores differ, the value lies between theirs. Divisions and roots count half, since their unit works in parallel to
+other work. Register moves are handled by renaming. Only ratios within one loop matter.
 """
 
 from __future__ import annotations
@@ -17,15 +16,14 @@ from typing import Final
 
 Classes = Sequence[tuple[re.Pattern[str], tuple[int, int, int]]]
 """Pattern of a mnemonic with the kinds of its operands (`_kinds`) -> hundredths of a cycle for scalars and 128, 256 and
-512 bits.
-"""
+512 bits."""
 
 
 def _classes(*rows: tuple[str, tuple[int, int, int]]) -> Classes:
     return [(re.compile(pattern), cycles) for pattern, cycles in rows]
 
 
-# The first pattern that fits counts; "v" before a mnemonic is taken off.
+# The first matching pattern counts. A leading "v" of mnemonics is removed.
 _X86: Final = _classes(
     (r"div[ps][sh]", (200, 300, 500)),
     (r"div[ps]d", (250, 500, 900)),
@@ -37,9 +35,9 @@ _X86: Final = _classes(
     (r"r(cp|sqrt)", (100, 100, 200)),
     (r"(range|reduce|rndscale|round|getexp|getmant|fixupimm)", (100, 100, 130)),
     (r"p?compress|p?expand", (200, 200, 300)),
-    # What only loads, whatever its name.
+    # Pure loads, whatever their name.
     (r"(p?broadcast\w*|movddup|movs[hl]dup) \w\{?m", (20, 20, 20)),
-    # From one register file to the other.
+    # Between register files.
     (r"(mov[dqw]|pbroadcast[bwdq]) [xyz]\{?r|(mov[dqw]|pextr[bwdq]|extractps) [rm]x|pinsr[bwdq] xxr", (100, 100, 100)),
     (r"cvtsi2|cvtt?[ps][sdh]2u?si|u?comis", (100, 100, 100)),
     (r"(cmp|pcmp|fpclass|ptestn?m)\w* k", (90, 90, 100)),
@@ -47,7 +45,7 @@ _X86: Final = _classes(
     (r"(kmov|kortest|kand|kor|kxor|kshift|kunpck|movmsk|pmovmsk)", (85, 85, 85)),
     (r"p?blend[mv]", (70, 70, 70)),
     (r"p?blend", (40, 40, 50)),
-    # Within each 128 bits, and across them; a part of a register to or from memory is a load or a store that merges.
+    # Within 128-bit lanes, and across lanes. Part of a register to or from memory is a merging load or a store.
     (r"(insert|extract)[fi]\w* [\w{]*m", (60, 60, 65)),
     (r"(insertps|palignr|unpck|movlh|movhl|pinsr)", (80, 80, 100)),
     (r"(permil|shufp|pshuf|punpck|pack|movddup|movs[hl]dup)", (50, 50, 100)),
@@ -56,7 +54,7 @@ _X86: Final = _classes(
     (r"pmov[bwdqs]{2}", (100, 100, 115)),
     (r"cvt", (50, 50, 85)),
     (r"(cmp[^x ]|pcmp)", (55, 50, 80)),
-    # A core has one or two of these units of 512 bits, and two of 256.
+    # A core has one or two of these units for 512 bits, and two for 256.
     (r"(fn?m(add|sub)|mul|add|sub|max|min|scalef|dp|pmul|pmadd|pdpbusd|pdpwssd)[a-z0-9]*[ps][shdb]", (50, 50, 75)),
     (r"p(mul|madd|sad|dp|sll|srl|sra)", (50, 50, 80)),
     (r"p(add|sub|max|min|abs|and|or|xor|ternlog|avg|rol|ror)", (30, 35, 50)),
@@ -68,7 +66,7 @@ _X86: Final = _classes(
     (r"(div|call)", (500, 500, 500)),
 )
 _X86_LOAD: Final = (35, 40, 60)
-"""Two or three loads a cycle, half as many of 512 bits."""
+"""Two or three loads a cycle; half as many for 512 bits."""
 _X86_STORE: Final = (60, 75, 100)
 
 _AARCH64: Final = _classes(
@@ -84,16 +82,16 @@ _AARCH64: Final = _classes(
     (r"(madd|msub|mul|[us]mull|[us]dot|[us]mla)", (75, 75, 75)),
 )
 _OTHER: Final = (25, 25, 25)
-"""Whole-number arithmetic and jumps: four or more a cycle."""
+"""Integer arithmetic and jumps: four or more a cycle."""
 
 
 def hundredths_of_cycle(machine: str, mnemonic: str, operands: str, *, loads: bool, stores: bool) -> int:
-    """How long a core is busy with an instruction, at least 1.
+    """Hundredths of a cycle that an instruction keeps a core busy, at least 1.
 
     Args:
-        machine: the architecture's name as ELF has it (`EM_X86_64`); of others each instruction counts the same.
-        mnemonic: in small letters.
-        operands: as a disassembler prints them.
+        machine: ELF name of the architecture (`EM_X86_64`). For unknown ones, all instructions count the same.
+        mnemonic: mnemonic in lower case.
+        operands: operands as the disassembler prints them.
         loads: whether it reads memory.
         stores: whether it writes memory.
     """
@@ -103,13 +101,13 @@ def hundredths_of_cycle(machine: str, mnemonic: str, operands: str, *, loads: bo
         return 100
     width = 2 if "zmm" in operands else 1 if "ymm" in operands else 0
     own = _class_of(machine, f"{mnemonic.removeprefix('v')} {_kinds(operands)}")[width]
-    # What moves only loads or stores; what computes too is busy with both at once, on units of their own.
+    # Moves only load or store. Arithmetic with a memory operand uses separate units at the same time.
     memory = _X86_LOAD[width] * loads + _X86_STORE[width] * stores
     return max(own, memory)
 
 
 def _kinds(operands: str) -> str:
-    """A letter for each operand: vectors of three widths, masks, memory, numbers, and other registers; { if masked.
+    """A letter for each operand: vector of a width, mask, memory, number or other register; `{` if masked.
 
     >>> _kinds("zmm1 {k1} {z}, zmm2, dword ptr [rax + 4*rbx]{1to16}"), _kinds("k1, xmm2, xmm3"), _kinds("r8, xmm1, 1")
     ('z{zm', 'kxx', 'rxi')

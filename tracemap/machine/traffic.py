@@ -1,8 +1,8 @@
-"""How many bytes a kernel's loads and stores bring from which level of the memory, by the loops that they stand in.
+"""Bytes that a kernel's loads and stores bring from each level of the memory hierarchy, by loop nest.
 
-The model is the one of compilers that choose tiles: what a loop touches is counted once for each time that it runs, for
-the first loop, from inside out, whose turns together touch more than a cache holds (Wolf and Lam, PLDI 1991). What fits
-into a cache with all that the kernel touches is there from the call before.
+This is the model of tiling compilers (Wolf and Lam, PLDI 1991). From inside out, take the first loop whose iterations
+together touch more than a cache holds; each run of that loop brings its data in again. Data that fits into a cache
+together with everything else that the kernel touches is still there from the previous call.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LINE_BYTES: Final = 64
 
 
 class Turns(NamedTuple):
-    """A loop around an access, or a dimension of the grid: which, the bytes that a turn moves the place, and turns."""
+    """A loop around an access, or a dimension of the grid: its index, stride in bytes, and trip count."""
 
     loop: int
     step: int | Unknown
@@ -29,11 +29,11 @@ class Turns(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Accesses that go on together through the same memory, a line or two apart.
+    """Accesses that move together through the same memory, at most a cache line or a stride apart.
 
-    `addresses` are those of the instructions; `base` names the memory, "" where that is not known; `offset` is where it
-    begins there; `around` the loops around them, from inside out, then the grid.
-    `touched`: how many bytes of lines one run of each of these touches, after those of a single turn of the innermost;
+    `addresses`: addresses of the instructions; `base`: name of the memory, "" if unknown; `offset`: start in it;
+    `around`: the loops around the accesses from inside out, then the grid.
+    `touched`: bytes of cache lines touched by one iteration of the innermost loop, then by one run of each loop.
     `runs`: how often that happens.
     """
 
@@ -44,14 +44,14 @@ class Stream:
     touched: tuple[float, ...]
     runs: tuple[float, ...]
 
-    def depth_beyond(self, cache: int, together: Mapping[int, float]) -> int | None:
-        """The number of the first loop around it whose turns touch more than a cache holds; None: all of it fits."""
-        loops = (place for place, turns in enumerate(self.around) if together[turns.loop] > cache)
+    def depth_beyond(self, cache: int, touched_in_loop: Mapping[int, float]) -> int | None:
+        """Index of the first loop around it whose iterations touch more than a cache holds; None: everything fits."""
+        loops = (index for index, turns in enumerate(self.around) if touched_in_loop[turns.loop] > cache)
         return next(loops, None)
 
 
 def streams_of(accesses: Mapping[int, tuple[Access, Sequence[Turns]]]) -> list[Stream]:
-    """The streams of a kernel, from its accesses and what stands around each, by address."""
+    """Group a kernel's accesses, given by address with their loops, into streams."""
     groups: dict[object, list[tuple[int, Access]]] = defaultdict(list)
     for address, (access, around) in accesses.items():
         key = address if access.place is UNKNOWN else (access.place.pointer, tuple(around))
@@ -64,16 +64,16 @@ def streams_of(accesses: Mapping[int, tuple[Access, Sequence[Turns]]]) -> list[S
 
 
 def _near(members: Sequence[tuple[int, Access]], around: Sequence[Turns]) -> Iterator[list[tuple[int, Access]]]:
-    """Accesses with the same steps in parts, in each of which one reads what another has read, or the line beside."""
-    step = next((abs(each.step) for each in around if each.step is not UNKNOWN and each.step), 0)
-    ordered = sorted(members, key=lambda each: _offset(each[1]))
+    """Split accesses with equal strides into parts whose members share cache lines, or read what others have read."""
+    step = next((abs(turns.step) for turns in around if turns.step is not UNKNOWN and turns.step), 0)
+    ordered = sorted(members, key=lambda member: _offset(member[1]))
     part = [ordered[0]]
-    for one, other in pairwise(ordered):
-        if _offset(other[1]) - _offset(one[1]) <= max(step, LINE_BYTES):
-            part.append(other)
+    for previous, current in pairwise(ordered):
+        if _offset(current[1]) - _offset(previous[1]) <= max(step, LINE_BYTES):
+            part.append(current)
         else:
             yield part
-            part = [other]
+            part = [current]
     yield part
 
 
@@ -83,15 +83,15 @@ def _offset(access: Access) -> int:
 
 def _stream(part: Sequence[tuple[int, Access]], around: tuple[Turns, ...]) -> Stream:
     accesses = [access for _, access in part]
-    low, high = min(map(_offset, accesses)), max(_offset(each) + max(1, each.bytes) for each in accesses)
-    # Where it begins within a line is not known; lines that lie apart are counted as such.
-    lines = {line for each in accesses for line in _lines(each, low)}
+    low, high = min(map(_offset, accesses)), max(_offset(access) + max(1, access.bytes) for access in accesses)
+    # The alignment to cache lines is unknown. Lines that are apart are counted separately.
+    lines = {line for access in accesses for line in _lines(access, low)}
     span, dense = float(high - low), float(min(high - low, len(lines) * LINE_BYTES))
     touched, runs = [dense], [1.0]
-    for each in around:
-        span, dense = _grown(span, dense, each)
+    for turns in around:
+        span, dense = _grown(span, dense, turns)
         touched.append(max(dense, touched[-1]))
-        runs = [*(one * each.turns for one in runs), 1.0]
+        runs = [*(count * turns.turns for count in runs), 1.0]
     place = accesses[0].place
     base = "" if place is UNKNOWN else place.pointer
     return Stream(tuple(address for address, _ in part), base, low, around, tuple(touched), tuple(runs))
@@ -103,40 +103,40 @@ def _lines(access: Access, low: int) -> range:
 
 
 def _grown(span: float, dense: float, turns: Turns) -> tuple[float, float]:
-    """What is spanned and touched in all turns of a loop, from what it is in one."""
-    if turns.step is UNKNOWN:  # anywhere: each turn has lines of its own
+    """Span and touched bytes of all iterations of a loop, from those of one iteration."""
+    if turns.step is UNKNOWN:  # anywhere: each iteration touches its own lines
         return max(span, dense * turns.turns), max(dense, LINE_BYTES) * turns.turns
     if not turns.step or turns.turns <= 1:
         return span, dense
     step = abs(turns.step)
     moved = step * (turns.turns - 1)
-    of_lines = max(dense, LINE_BYTES) * turns.turns
-    return span + moved, min(dense + moved, of_lines) if step <= max(span, LINE_BYTES) else of_lines
+    separate_lines = max(dense, LINE_BYTES) * turns.turns
+    return span + moved, min(dense + moved, separate_lines) if step <= max(span, LINE_BYTES) else separate_lines
 
 
-def brought(streams: Sequence[Stream], caches: Sequence[int]) -> list[tuple[float, ...]]:
-    """How many bytes each stream brings in from behind each cache.
+def traffic_of(streams: Sequence[Stream], caches: Sequence[int]) -> list[tuple[float, ...]]:
+    """Bytes that each stream brings from beyond each cache.
 
-    What another stream has brought shortly before is there: of those that read the same in one turn of the loop whose
-    turns do not fit, only the first brings it.
+    Data that another stream brought shortly before is in the cache. So of streams that read the same memory in one
+    iteration of the loop that does not fit, only the first brings it.
 
     Args:
-        streams: of a kernel, in the order of its code.
-        caches: how many bytes they hold, from the first level on.
+        streams: streams of a kernel, in code order.
+        caches: sizes in bytes, from the first level on.
     """
-    together: dict[int, float] = defaultdict(float)
+    touched_in_loop: dict[int, float] = defaultdict(float)
     for stream in streams:
         for turns, touched in zip(stream.around, stream.touched[1:], strict=True):
-            together[turns.loop] += touched
-    found = [[0.0] * len(caches) for _ in streams]
+            touched_in_loop[turns.loop] += touched
+    result = [[0.0] * len(caches) for _ in streams]
     for level, cache in enumerate(caches):
         seen: set[object] = set()
-        for place, stream in enumerate(streams):
-            depth = stream.depth_beyond(cache, together)
+        for index, stream in enumerate(streams):
+            depth = stream.depth_beyond(cache, touched_in_loop)
             if depth is None:
                 continue
-            same = (stream.base, stream.offset, stream.around[depth:], stream.touched[depth])
-            if not stream.base or same not in seen:
-                found[place][level] = stream.touched[depth + 1] * stream.runs[depth + 1]
-            seen.add(same)
-    return [tuple(each) for each in found]
+            key = (stream.base, stream.offset, stream.around[depth:], stream.touched[depth])
+            if not stream.base or key not in seen:
+                result[index][level] = stream.touched[depth + 1] * stream.runs[depth + 1]
+            seen.add(key)
+    return [tuple(row) for row in result]

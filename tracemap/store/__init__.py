@@ -1,1 +1,1 @@
-"""Many runs in one place: a folder of Parquet files that every engine reads, and the questions asked of all of them."""
+"""A store of many runs: append-only Parquet in a folder or bucket, and queries on it."""

@@ -1,7 +1,7 @@
-"""A run is put into a store: its events with their targets, and what these came to, so that nothing is joined again.
+"""Add a run to a store: its events with their targets, and its attributed costs.
 
-What needs the map is done here, once, where the run and its bundle are: which place each event is of, what disturbed
-it, how the cost of a place is split. What is left for all runs together are sums over numbers.
+Everything that needs the map is computed here, once, while the run and its bundle are at hand: the places of each
+event, outliers, and the split of costs. Queries over many runs then only sum integers.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tracemap.store.layout import (
     TARGETS,
     Row,
     Store,
-    known,
+    null_if_unknown,
     run_name,
     run_number,
     write_query,
@@ -49,18 +49,18 @@ REASON_OF: Final = {
     EXECUTE: ResidualReason.QUEUE,
     OUTSIDE_KERNELS: ResidualReason.OUTSIDE_KERNELS,
 }
-"""What is said of events without a place, by the number that stands for their target."""
+"""The reason for events without a place, by the number that stands for their target."""
 COVERED: Final = "counted-in-dispatches"
-"""What is set aside of submissions: their dispatches have rows of their own."""
+"""Reason for submissions: their dispatches have rows of their own, so the time would count twice."""
 _NANOSECONDS: Final = 1_000_000_000
 _PART: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Said:
-    """What is said of a run by who adds it: the name of its model, tags, and what its header does not tell.
+    """The caller's description of a run: the model's name, tags, and the machine, which completes the header.
 
-    `number`: by which it is told from others (`number_of`).
+    `number`: the run's identity (`number_of`).
     """
 
     number: int
@@ -72,29 +72,29 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """A run that is in the store: its name, and whether it was there before."""
+    """A run in the store: its name, and whether it was there already."""
 
     name: str
     was_there: bool
 
 
-def add_run(store: Store, graph: TraceGraph, joined: Joined, said: Said) -> Added:
-    """Write the files of a run; its header comes last, and only then it is there.
+def add_run(store: Store, graph: TraceGraph, joined: Joined, description: Said) -> Added:
+    """Write the files of a run. The header comes last; the run exists only then.
 
     Raises:
-        RunInvalid: a metric is called as a column of the store's, or as another one is there.
+        RunInvalid: a metric has the name of a column of the store, or of another metric.
         TargetUnwritable: a file cannot be written.
     """
     result = joined.result
     names = stored_names(result.metrics)
-    number = said.number
+    number = description.number
     name = run_name(number)
-    if is_there(store, said):
+    if is_there(store, description):
         return Added(name, was_there=True)
-    partition = _partition(said)
+    partition = _partition(description)
     header = store.run_file(RUNS, name, partition)
     files = {table: store.run_file(table, name, partition) for table in OF_RUNS}
-    connection = joined.tables.connection  # opening one takes longer than all that is written
+    connection = joined.tables.connection  # reused: opening another takes longer than all writing
     write_query(connection, _events(number, names, joined), files[CALLS])
     write_rows(connection, TARGETS, [*_targets(number, graph, joined)], files[TARGETS])
     of_metrics = {
@@ -104,8 +104,8 @@ def add_run(store: Store, graph: TraceGraph, joined: Joined, said: Said) -> Adde
     }
     for table, rows in of_metrics.items():
         write_rows(connection, table, [*_renamed(table, rows, names)], files[table])
-    calls = sum(each.events for each in joined.places.scan.by_target.values())
-    row = _header_row(number, graph, result.run, said) | {
+    calls = sum(sums.events for sums in joined.places.scan.by_target.values())
+    row = _header_row(number, graph, result.run, description) | {
         "map": result.map_sha256,
         "rule": result.rule.value,
         "calls": calls,
@@ -115,53 +115,61 @@ def add_run(store: Store, graph: TraceGraph, joined: Joined, said: Said) -> Adde
     return Added(name, was_there=False)
 
 
-def is_there(store: Store, said: Said) -> bool:
-    """Whether a run is in a store, and nothing of it is lost that was added with the same words."""
-    name = run_name(said.number)
-    return store.has_run(name) and not store.has_lost(name, _partition(said))
+def is_there(store: Store, description: Said) -> bool:
+    """Whether the run is in the store, and all files of this partition are there."""
+    name = run_name(description.number)
+    return store.has_run(name) and not store.has_lost(name, _partition(description))
 
 
-def has_header(store: Store, said: Said) -> bool:
-    """Whether a run is there under these words: its model, host and date."""
-    return store.run_file(RUNS, run_name(said.number), _partition(said)).exists()
+def has_header(store: Store, description: Said) -> bool:
+    """Whether the run is in the store under this model, host and date."""
+    return store.run_file(RUNS, run_name(description.number), _partition(description)).exists()
 
 
-def _partition(said: Said) -> Mapping[str, Text]:
-    return {"model": said.model, "host": said.machine.host, "date": date_of(said.machine.recorded_ns)}
+def _partition(description: Said) -> Mapping[str, Text]:
+    return {
+        "model": description.model,
+        "host": description.machine.host,
+        "date": date_of(description.machine.recorded_ns),
+    }
 
 
 def stored_names(metrics: Sequence[MetricTotal]) -> Mapping[str, str]:
-    """What metrics are called in a store, where those of many runs are added up: one in millionths says so.
+    """The store's names of metrics: those in millionths get a suffix, since they cannot be added to whole ones.
 
-    A metric has fractions in one run and none in another by chance, as the numbers of a table are.
+    One metric may have fractions in one run and none in another.
 
     Raises:
-        RunInvalid: one is called as a column of the store's, or as another one.
+        RunInvalid: a metric has the name of a column of the store, or of another metric.
     """
-    names = {each.name: each.name + (f"_{IN_MILLIONTHS}" if each.unit == IN_MILLIONTHS else "") for each in metrics}
+    names = {total.name: total.name + (f"_{IN_MILLIONTHS}" if total.unit == IN_MILLIONTHS else "") for total in metrics}
     taken = Counter(name.lower() for name in names.values())
     for metric, name in names.items():
         if name.lower() in NO_METRICS or taken[name.lower()] > 1:
-            other = "a column of every store" if name.lower() in NO_METRICS else "another one"
-            raise RunInvalid(f"the run has a metric {metric!r}, as {other} is called ({name}); rename it in the run")
+            other = "a column of the store" if name.lower() in NO_METRICS else "another metric"
+            raise RunInvalid(
+                f"metric {metric!r} of the run has the same name as {other} ({name}); rename it in the run"
+            )
     return names
 
 
 def _renamed(table: str, rows: Iterator[Row], names: Mapping[str, str]) -> Iterator[Row]:
-    """Rows of a table with its own names for metrics."""
+    """Replace the metrics of a table's rows by their names in the store."""
     place = list(COLUMNS[table]).index("metric")
     for row in rows:
         yield (*row[:place], names[row[place]], *row[place + 1 :])
 
 
 def number_of(map_sha256: str, header: RunHeader, content: Path, dispatch: str = "") -> int:
-    """The number of a run: of its map, its header (which lies beside a CSV) and its file. No event is joined for it.
+    """The number of a run: a hash of its map, its header and its file. Events are not needed.
+
+    A CSV's header is a separate file.
 
     Args:
-        map_sha256: of the bundle's map.
-        header: of the run.
-        content: the file that the run was given as.
-        dispatch: the kernel that was named of a file that names none: of another kernel it is another run.
+        map_sha256: SHA-256 of the bundle's map.
+        header: header of the run.
+        content: the run's file.
+        dispatch: the kernel given for a file that names none. Another kernel makes it another run.
     """
 
     def parts() -> Iterator[bytes]:
@@ -176,7 +184,7 @@ def number_of(map_sha256: str, header: RunHeader, content: Path, dispatch: str =
 
 
 def date_of(recorded_ns: Integer) -> Text:
-    """The day (UTC) of a time."""
+    """The day (UTC) of a timestamp."""
     if recorded_ns is UNKNOWN:
         return UNKNOWN
     try:
@@ -186,7 +194,7 @@ def date_of(recorded_ns: Integer) -> Text:
 
 
 def _events(number: int, names: Mapping[str, str], joined: Joined) -> str:
-    """The rows of the table `calls`, in SQL: in the order of the calls, so that the same run is the same file."""
+    """SQL for the rows of table `calls`, in a fixed order, so that equal runs give equal files."""
     metrics = joined.places.scan.metrics
     start = "start_ns" if _has_starts(joined) else "CAST(NULL AS BIGINT)"
     values = [
@@ -205,7 +213,7 @@ def _has_starts(joined: Joined) -> bool:
 
 
 def _targets(number: int, graph: TraceGraph, joined: Joined) -> Iterator[Row]:
-    kernel_of = {site.id: known(site.kernel) for site in graph.sites}
+    kernel_of = {site.id: null_if_unknown(site.kernel) for site in graph.sites}
     for target, of_target in enumerate(joined.places.scan.targets):
         places = of_target.places
         for position, place in enumerate(places):
@@ -215,7 +223,7 @@ def _targets(number: int, graph: TraceGraph, joined: Joined) -> Iterator[Row]:
 
 
 def _aside(number: int, joined: Joined) -> Iterator[Row]:
-    """What disturbed calls, and what submissions and their dispatches have both."""
+    """Outliers of each target, and the time of submissions that their dispatches have, too."""
     scan = joined.places.scan
     for target, sums in scan.by_target.items():
         for metric, amount in sums.disturbed.items():
@@ -227,25 +235,25 @@ def _aside(number: int, joined: Joined) -> Iterator[Row]:
 
 
 def _costs(number: int, graph: TraceGraph, joined: Joined) -> Iterator[Row]:
-    """What ops have of places, then what is of none: at a place, or by its reason alone.
+    """Costs of ops at places, then unattributed costs: at a place, or by reason alone.
 
-    A metric that came to nothing has a row that says so: who adds up many runs must know which of them measured it.
+    A metric with no cost at all gets a row of 0, which shows that the run measured it.
     """
     at_places: Counter[tuple[str, str]] = Counter()
-    silent = {metric.name for metric in joined.result.metrics}
+    without_cost = {metric.name for metric in joined.result.metrics}
     for metric, place, position, op, reason, amount in _at_places(graph, joined):
         yield number, metric, place, position, op, reason, amount
-        silent.discard(metric)
+        without_cost.discard(metric)
         if reason is not None:
             at_places[reason, metric] += amount
     for residual in joined.result.residual:
         reason = residual.reason.value
-        for metric, whole in residual.metrics.items():
-            if amount := whole - at_places[reason, metric]:
+        for metric, total in residual.metrics.items():
+            if amount := total - at_places[reason, metric]:
                 yield number, metric, reason, 0, None, reason, amount
-                silent.discard(metric)
-    nothing = ResidualReason.UNMATCHED.value
-    yield from ((number, metric, nothing, 0, None, nothing, 0) for metric in sorted(silent))
+                without_cost.discard(metric)
+    no_cost = ResidualReason.UNMATCHED.value
+    yield from ((number, metric, no_cost, 0, None, no_cost, 0) for metric in sorted(without_cost))
 
 
 def _at_places(graph: TraceGraph, joined: Joined) -> Iterator[Row]:
@@ -254,11 +262,11 @@ def _at_places(graph: TraceGraph, joined: Joined) -> Iterator[Row]:
         yield from _of_place(site.site, site, site.nobody, metrics)
     for transfer in joined.result.transfers:
         yield from _of_place(transfer.transfer, transfer, {}, metrics)
-    for ownerless in graph.transfers:
-        if ownerless.id in joined.places.places and not ownerless.ops:
-            for metric, total in joined.places.at(ownerless.id).sums.items():
+    for copy in graph.transfers:
+        if copy.id in joined.places.places and not copy.ops:
+            for metric, total in joined.places.at(copy.id).sums.items():
                 if total:
-                    yield metric, ownerless.id, 0, None, ResidualReason.TRANSFER.value, total
+                    yield metric, copy.id, 0, None, ResidualReason.TRANSFER.value, total
 
 
 def _of_place(place: str, result: PlaceResult, nobody: Mapping[str, int], metrics: Sequence[str]) -> Iterator[Row]:
@@ -274,53 +282,53 @@ def _of_place(place: str, result: PlaceResult, nobody: Mapping[str, int], metric
 
 
 def _spreads(number: int, joined: Joined) -> Iterator[Row]:
-    """What ops cost in an invocation; of columns that are no costs, as times of day, it may exceed 64 bits."""
+    """Costs of ops per invocation. Columns that are not costs, such as times of day, may exceed 64 bits: left out."""
     for op in joined.result.ops:
         for metric, cost in op.metrics.items():
             spread = cost.per_invocation
             bounds = spread.median_low, spread.median_high
-            values = [*map(known, (spread.median, *bounds, spread.p10, spread.p90, spread.max))]
+            values = [*map(null_if_unknown, (spread.median, *bounds, spread.p10, spread.p90, spread.max))]
             if spread.median is not UNKNOWN and all(abs(value or 0) <= INTEGER_LIMIT for value in values):
                 yield number, metric, str(op.op), *values
 
 
 def _disturbance_ns(joined: Joined) -> int:
-    """Of CPU time, or of the wall's where that is all there is."""
+    """Outliers of CPU time, or of wall time if there is no CPU time."""
     rows = [row for row in joined.result.residual if row.reason is ResidualReason.DISTURBANCE]
     return max((max(row.metrics.get("cpu_ns", 0), 0) or row.metrics.get("duration_ns", 0) for row in rows), default=0)
 
 
-def _header_row(number: int, graph: TraceGraph, header: RunHeader, said: Said) -> dict[str, object]:
-    """The columns of the header that need no look at the events."""
-    machine, module = said.machine, graph.module
+def _header_row(number: int, graph: TraceGraph, header: RunHeader, description: Said) -> dict[str, object]:
+    """The columns that come from the header alone."""
+    machine, module = description.machine, graph.module
     return {
         "run": run_name(number),
         "number": number,
-        "model": said.model,
-        "module": known(header.module_sha256),
+        "model": description.model,
+        "module": null_if_unknown(header.module_sha256),
         "bundle": Path(header.bundle).name if header.bundle is not UNKNOWN else None,
-        "compiler": known(module.iree_compiler),
+        "compiler": null_if_unknown(module.iree_compiler),
         "flags": " ".join(module.flags),
-        "function": known(header.function),
-        "host": known(machine.host),
-        "cpu_model": known(machine.cpu_model),
-        "processors": known(machine.processors),
-        "device": known(header.device),
-        "workers": known(header.workers),
-        "clock": known(header.clock.value),
-        "date": known(date_of(machine.recorded_ns)),
-        "recorded_ns": known(machine.recorded_ns),
-        "added_ns": said.added_ns,
+        "function": null_if_unknown(header.function),
+        "host": null_if_unknown(machine.host),
+        "cpu_model": null_if_unknown(machine.cpu_model),
+        "processors": null_if_unknown(machine.processors),
+        "device": null_if_unknown(header.device),
+        "workers": null_if_unknown(header.workers),
+        "clock": null_if_unknown(header.clock.value),
+        "date": null_if_unknown(date_of(machine.recorded_ns)),
+        "recorded_ns": null_if_unknown(machine.recorded_ns),
+        "added_ns": description.added_ns,
         "tools": "; ".join(header.tools),
-        "iterations": known(header.iterations),
-        "warmup": known(header.warmup),
-        "elapsed_ns": known(header.elapsed_ns),
-        "median_ns": known(header.invocation.median_ns),
-        "low_ns": known(header.invocation.low_ns),
-        "high_ns": known(header.invocation.high_ns),
-        "tool_ns": known(header.elapsed.profiler_ns),
-        "waiting_ns": known(header.disturbance.waiting_ns),
-        "stolen_ns": known(header.disturbance.stolen_ns),
-        "tags": dict(said.tags),
+        "iterations": null_if_unknown(header.iterations),
+        "warmup": null_if_unknown(header.warmup),
+        "elapsed_ns": null_if_unknown(header.elapsed_ns),
+        "median_ns": null_if_unknown(header.invocation.median_ns),
+        "low_ns": null_if_unknown(header.invocation.low_ns),
+        "high_ns": null_if_unknown(header.invocation.high_ns),
+        "tool_ns": null_if_unknown(header.elapsed.profiler_ns),
+        "waiting_ns": null_if_unknown(header.disturbance.waiting_ns),
+        "stolen_ns": null_if_unknown(header.disturbance.stolen_ns),
+        "tags": dict(description.tags),
         "header": encode(header).decode(),
     }

@@ -12,9 +12,9 @@ from tracemap.errors import StoreInvalid, UsageInvalid
 from tracemap.measurements.model import calls_counted
 from tracemap.measurements.sql import quoted
 from tracemap.store.engine import Engine, text_literal
-from tracemap.store.grouping import group_of, grouped, looked, register
+from tracemap.store.grouping import group_of, grouped, query_scope, register
 from tracemap.store.headers import INPUTS, Header, Headers, check_spelling
-from tracemap.store.layout import ASIDE, CALLS, COSTS, NO_METRICS, TARGETS, told
+from tracemap.store.layout import ASIDE, CALLS, COSTS, NO_METRICS, TARGETS, unknown_if_null
 from tracemap.store.lineage import Names
 from tracemap.store.model import (
     FleetCalls,
@@ -30,24 +30,24 @@ from tracemap.units import UNKNOWN, Integer, sum_of
 
 # ---- percentiles
 #
-# How long the single calls of a site take over many runs: exact percentiles, or those of a histogram that says so.
+# Durations of single calls of a dispatch site over many runs: exact percentiles, or those of a histogram.
 #
-# Exact percentiles need all values at once. Beyond `MOST_EXACT` calls these are counted in buckets whose bounds lie 1
-# % apart: a percentile is then known to within half of that, however many calls there are, and buckets of any number
-# of files add up (the idea of DDSketch: Masson, Rim and Lee, Proceedings of the VLDB 12, 2019).
+# Exact percentiles need all values at once. Above `MOST_EXACT` calls, values are counted in buckets whose bounds are
+# 1 % apart. A percentile is then known to half of that, for any number of calls, and buckets of many files add up (the
+# idea of DDSketch: Masson, Rim and Lee, Proceedings of the VLDB 12, 2019).
 
 
 MOST_EXACT: Final = 20_000_000
 FRACTIONS: Final = (0.1, 0.5, 0.9, 0.99)
 GAMMA: Final = 1.01
-"""The ratio of the bounds of a bucket."""
+"""Ratio of a bucket's upper bound to its lower bound."""
 
 _PLACED: Final = """
 FROM calls JOIN chosen ON chosen.number = calls.run
 JOIN targets ON targets.run = calls.run AND targets.target = calls.target AND targets.position = 0
 WHERE calls.target >= 0 AND calls.{metric} IS NOT NULL
 """
-# Events that may be of several places are those of their kernel.
+# Events that may belong to several places are listed under their kernel.
 _SITE: Final = "CASE WHEN targets.places = 1 THEN targets.place END"
 _PLACE: Final = f"chosen.grouping, chosen.map, targets.kernel, {_SITE} AS place"
 _BY_PLACE: Final = f"GROUP BY chosen.grouping, chosen.map, targets.kernel, {_SITE}"
@@ -57,22 +57,22 @@ SELECT {_PLACE}, count(*) AS calls, max(calls.{{metric}}) AS most, {{percentiles
 _PERCENTILE: Final = "percentile_cont({fraction}) WITHIN GROUP (ORDER BY calls.{metric})"
 _SIZE: Final = f"floor(ln(abs(CAST(calls.{{metric}} AS DOUBLE)) + 1) / {math.log(GAMMA)!r})"
 _BUCKET: Final = f"CAST(sign(calls.{{metric}}) * {_SIZE} AS INTEGER)"
-"""Buckets below 0 are of values below 0, which a metric may have."""
+"""Buckets with negative indexes hold negative values, which a metric may have."""
 BUCKETS: Final = f"""
 SELECT {_PLACE}, {_BUCKET} AS bucket, count(*) AS calls, max(calls.{{metric}}) AS most {_PLACED} {_BY_PLACE}, {_BUCKET}
 """
 
 _Place = tuple[int, int, str | None, str | None]
-"""A group, a map, a kernel and a place."""
+"""Group, map, kernel and place."""
 
 
 def fleet_calls(
     engine: Engine, headers: Headers, names: Names, metric: str, group_by: Sequence[str], most_exact: int = MOST_EXACT
 ) -> FleetCalls:
-    """Percentiles of the calls of each site, of each group of runs and each map.
+    """Percentiles of the calls of each dispatch site, by group of runs and map.
 
     Raises:
-        UsageInvalid: no calls have the metric, or some under a name in other letters.
+        UsageInvalid: no calls have the metric, or some calls spell it in other letter case.
         StoreInvalid: a file cannot be read.
     """
     groups = grouped(headers.rows, group_by)
@@ -82,21 +82,21 @@ def fleet_calls(
     if metric.lower() not in NO_METRICS:
         check_spelling(headers, [metric])
     if metric.lower() in NO_METRICS or metric not in engine.columns(CALLS):
-        raise UsageInvalid(f"--metric {metric}: no calls have it; tracemap store query --metric says what runs have")
+        raise UsageInvalid(f"--metric {metric}: no calls have it; run tracemap store query --metric to list metrics")
     exact = sum(row["calls"] or 0 for row in headers.rows) <= most_exact
-    found = _exact(engine, metric) if exact else _sketched(engine, metric)
-    by_group = _by_group(found)
+    sites_by_place = _exact(engine, metric) if exact else _sketched(engine, metric)
+    by_group = _by_group(sites_by_place)
     maps = [sha for _, sha in headers.maps_of_models]
     return FleetCalls(
         metric=metric,
         group_by=tuple(group_by),
         error_percent=0.0 if exact else round(50 * (GAMMA - 1), 3),
         groups=tuple(
-            _group(runs, group_by, maps[number], sites)
-            for place, runs in enumerate(groups)
-            for number, sites in sorted(by_group[place].items())
+            _group(runs, group_by, maps[map_index], sites)
+            for index, runs in enumerate(groups)
+            for map_index, sites in sorted(by_group[index].items())
         ),
-        looked=looked(headers),
+        looked=query_scope(headers),
     )
 
 
@@ -111,13 +111,13 @@ def _exact(engine: Engine, metric: str) -> Mapping[_Place, SiteCalls]:
 
 
 def _whole(value: float) -> int:
-    """Rounded, halves up; engines that interpolate differ in the last digit, which is not to decide.
+    """Round half up. First round to 3 digits, since engines interpolate with different last digits.
 
     Raises:
-        StoreInvalid: it is no number, as no call of a file that is whole has it.
+        StoreInvalid: the value is not a finite number, so the file is damaged.
     """
     if not math.isfinite(value):
-        raise StoreInvalid(f"the store cannot be read: what a call took is {value}")
+        raise StoreInvalid(f"the store cannot be read: a call's value is {value}")
     return math.floor(round(value, 3) + 0.5)
 
 
@@ -125,40 +125,42 @@ def _sketched(engine: Engine, metric: str) -> Mapping[_Place, SiteCalls]:
     buckets: dict[_Place, list[tuple[int, int, int]]] = defaultdict(list)
     for group, of_map, kernel, place, bucket, calls, most in engine.rows(BUCKETS.format(metric=quoted(metric))):
         buckets[group, of_map, kernel, place].append((bucket, calls, most))
-    found = {}
+    sites = {}
     for key, counts in buckets.items():
         counts.sort()
         calls, most = sum(count for _, count, _ in counts), max(largest for *_, largest in counts)
         values = [min(most, _at(counts, fraction * (calls - 1))) for fraction in FRACTIONS]
-        found[key] = _site(key[3], key[2], calls, values, most)
-    return found
+        sites[key] = _site(key[3], key[2], calls, values, most)
+    return sites
 
 
 def _at(counts: Sequence[tuple[int, int, int]], rank: float) -> int:
-    """The middle of the bucket that holds a rank, by ratio."""
-    seen = 0
+    """The geometric middle of the bucket that contains a rank."""
+    below = 0
     for bucket, count, _ in counts:
-        seen += count
-        if seen > rank:
+        below += count
+        if below > rank:
             return round(math.copysign(math.pow(GAMMA, abs(bucket) + 0.5) - 1, bucket))
     return counts[-1][2]
 
 
 def _site(place: str | None, kernel: str | None, calls: int, values: Sequence[int], most: int) -> SiteCalls:
     p10, median, p90, p99 = values
-    return SiteCalls(told(place), told(kernel), calls, p10=p10, median=median, p90=p90, p99=p99, most=int(most))
+    return SiteCalls(
+        unknown_if_null(place), unknown_if_null(kernel), calls, p10=p10, median=median, p90=p90, p99=p99, most=int(most)
+    )
 
 
-def _by_group(found: Mapping[_Place, SiteCalls]) -> Mapping[int, Mapping[int, list[SiteCalls]]]:
-    """The sites of each group by the number of their map, those that take most time first."""
+def _by_group(sites_by_place: Mapping[_Place, SiteCalls]) -> Mapping[int, Mapping[int, list[SiteCalls]]]:
+    """The sites of each group, by the index of their map, the most expensive first."""
     sites: dict[int, dict[int, list[SiteCalls]]] = defaultdict(lambda: defaultdict(list))
-    in_order = sorted(found.items(), key=lambda each: _dearness(each[1]))
-    for (group, of_map, _, _), site in in_order:
+    ordered = sorted(sites_by_place.items(), key=lambda item: _by_cost(item[1]))
+    for (group, of_map, _, _), site in ordered:
         sites[group][of_map].append(site)
     return sites
 
 
-def _dearness(site: SiteCalls) -> tuple[int, str, str]:
+def _by_cost(site: SiteCalls) -> tuple[int, str, str]:
     return -site.calls * site.median, str(site.site), str(site.kernel)
 
 
@@ -169,11 +171,11 @@ def _group(runs: Sequence[Header], columns: Sequence[str], of_map: str, sites: S
 
 # ---- costs
 #
-# What ops cost over many runs: sums of what each run came to when it was added, or of all their calls anew.
+# Costs of ops over many runs: sums of the totals stored with each run, or of all single calls (--calls).
 #
-# Calls are reduced to targets where they lie, which is all that takes time; what follows is a few rows for each run.
-# They are split over places and ops as a single run's are, in whole numbers by largest remainder, so that both ways
-# end in the same numbers. All texts are the common part of DuckDB's and Spark's SQL.
+# The engine first reduces calls to one row per target, which takes nearly all the time; a few rows per run remain.
+# These are split over places and ops as for a single run, in integers by largest remainder, so both ways give the same
+# numbers. The queries use the common subset of DuckDB's and Spark's SQL.
 
 
 REDUCE: Final = """
@@ -181,10 +183,10 @@ SELECT run, target{sums} FROM calls GROUP BY run, target
 """
 _SUM: Final = ", CAST(sum({column}) AS DECIMAL(38,0)) AS total_{number}"
 
-# Of one metric. The n-th of the places of a target gets one more where n is less than what cannot be divided; weights
-# are what ops got of the place when the run was added, and where all of them are nothing, all are alike; of negative
-# ones the signs are taken away. What is alone in its place gets all of it; where the sum of calls is what it was when
-# the run was added, so is what each op gets.
+# For one metric. A target's total is divided evenly over its places; the first places get the remainder, one unit each.
+# A place's total is split by weights: each op's cost at the place when the run was added. If all weights are 0, ops get
+# equal parts; if their sum is negative, the signs are flipped. The only op of a place gets everything. If the sum of
+# calls equals the stored total, each op gets its stored cost.
 SPLIT: Final = """
 WITH worked AS (
     SELECT reduced.run AS run, reduced.target AS target,
@@ -267,8 +269,10 @@ _PREFERRED: Final = ("cpu_ns", "duration_ns")
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked of runs: the columns that tell groups apart, the metrics (none: what all have of time), and whether
-    single calls are added up anew.
+    """A query for costs of ops.
+
+    `group_by`: the columns that form groups. `metrics`: empty for the default, a time. `from_calls`: sum single calls
+    instead of stored totals.
     """
 
     group_by: Sequence[str] = ()
@@ -277,7 +281,7 @@ class Question:
 
 
 def fleet_costs(engine: Engine, headers: Headers, names: Names, question: Question) -> FleetCosts:
-    """What ops cost over runs.
+    """Costs of ops over many runs.
 
     Raises:
         UsageInvalid: no run has one of the metrics.
@@ -286,65 +290,70 @@ def fleet_costs(engine: Engine, headers: Headers, names: Names, question: Questi
     groups = grouped(headers.rows, question.group_by)
     register(engine, headers, names, groups)
     engine.view(COSTS, headers.files(COSTS))
-    # They lie in as many files as there are runs, and are asked for several times.
+    # Costs lie in one file per run and are queried several times.
     _keep(engine, KEPT_COSTS, _KEPT)
-    metrics = _wanted(engine, question)
+    metrics = _metrics_of(engine, question)
     table = KEPT_COSTS
     if question.from_calls:
-        engine.keep("anew", _from_calls(engine, headers, metrics))
-        table = "anew"
-    wanted = ", ".join(map(text_literal, metrics))
-    rows = engine.rows(_GROUPED.format(table=table, metrics=wanted))
-    have = _invocations(engine.rows(_OF_RUNS.format(metrics=wanted)), headers.rows)
+        engine.keep("resummed", _from_calls(engine, headers, metrics))
+        table = "resummed"
+    metric_list = ", ".join(map(text_literal, metrics))
+    rows = engine.rows(_GROUPED.format(table=table, metrics=metric_list))
+    invocations = _invocations(engine.rows(_OF_RUNS.format(metrics=metric_list)), headers.rows)
     summed: dict[int, dict[_Cell, tuple[int, int]]] = defaultdict(dict)
-    for group, metric, key, reason, amount, seen in rows:
-        summed[group][metric, key, reason] = int(amount), seen
-    answers = (
-        _Group(runs, question.group_by, summed[number], {each: have.get((number, each), UNKNOWN) for each in metrics})
-        for number, runs in enumerate(groups)
+    for group, metric, key, reason, amount, runs in rows:
+        summed[group][metric, key, reason] = int(amount), runs
+    group_sums = (
+        _Group(
+            runs,
+            question.group_by,
+            summed[index],
+            {metric: invocations.get((index, metric), UNKNOWN) for metric in metrics},
+        )
+        for index, runs in enumerate(groups)
     )
     return FleetCosts(
         group_by=tuple(question.group_by),
         added_up="calls" if question.from_calls else "summaries",
-        groups=tuple(each.answered(names) for each in answers),
-        looked=looked(headers),
+        groups=tuple(sums.result(names) for sums in group_sums),
+        looked=query_scope(headers),
     )
 
 
 def _keep(engine: Engine, name: str, query: str) -> None:
-    """Keep a table of amounts.
+    """Compute a table of amounts.
 
     Raises:
-        StoreInvalid: one is lost, which sums would leave out without a word.
+        StoreInvalid: an amount is NULL, which sums would skip silently.
     """
     engine.keep(name, query)
     ((lost,),) = engine.rows(_LOST.format(table=name))
     if lost:
-        raise StoreInvalid("the store cannot be read: a cost is lost")
+        raise StoreInvalid("the store cannot be read: a cost is missing")
 
 
-def _wanted(engine: Engine, question: Question) -> list[str]:
-    """The metrics that are asked for; without a word the first of the times that took any."""
-    there = {str(metric): int(most) for metric, most in engine.rows(_METRICS)}
+def _metrics_of(engine: Engine, question: Question) -> list[str]:
+    """The metrics of the query; by default the first time metric that is not 0."""
+    most = {str(metric): int(value) for metric, value in engine.rows(_METRICS)}
     for metric in question.metrics:
-        if metric not in there:
-            raise UsageInvalid(f"--metric {metric}: no run has it; the metrics of these runs are: {', '.join(there)}")
+        if metric not in most:
+            raise UsageInvalid(f"--metric {metric}: no run has it; choose from {', '.join(most)}")
     if question.metrics:
         return list(dict.fromkeys(question.metrics))
-    times: list[str] = [metric for metric in _PREFERRED if there.get(metric)]
-    return times[:1] or list(there)[:1]
+    times: list[str] = [metric for metric in _PREFERRED if most.get(metric)]
+    return times[:1] or list(most)[:1]
 
 
 def _from_calls(engine: Engine, headers: Headers, metrics: Sequence[str]) -> str:
-    """Reduce calls to targets, and split these over places and ops as the query that is returned does."""
+    """Reduce calls to targets. The returned query splits these over places and ops."""
     check_spelling(headers, metrics)
     for table in (CALLS, TARGETS, ASIDE):
         engine.view(table, headers.files(table))
-    there = set(engine.columns(CALLS))
+    columns = set(engine.columns(CALLS))
     for metric in metrics:
-        if metric not in there:
+        if metric not in columns:
             raise UsageInvalid(
-                f"--metric {metric}: is not of calls, but of what was seen inside of them; leave out --calls"
+                f"--metric {metric}: was sampled or simulated inside calls, so calls do not have it; omit --calls"
             )
     sums = (_SUM.format(column=quoted(metric), number=number) for number, metric in enumerate(metrics))
     engine.keep("reduced", REDUCE.format(sums="".join(sums)))
@@ -354,27 +363,28 @@ def _from_calls(engine: Engine, headers: Headers, metrics: Sequence[str]) -> str
 
 
 def _invocations(rows: Sequence[tuple[int, int, str]], headers: Sequence[Header]) -> Mapping[tuple[int, str], Integer]:
-    """By group and metric in how many invocations it was measured: one that unlike calls have in common is unknown."""
-    of_run = {row["number"]: row for row in headers}
-    found: dict[tuple[int, str], list[Integer]] = defaultdict(list)
+    """Invocations by group and metric: unknown if the runs of a group called different functions or input sizes."""
+    headers_by_run = {row["number"]: row for row in headers}
+    counts: dict[tuple[int, str], list[Integer]] = defaultdict(list)
     functions: dict[tuple[int, str], set[str | None]] = defaultdict(set)
     inputs: dict[tuple[int, str], set[str | None]] = defaultdict(set)
     for group, run, metric in rows:
-        found[group, metric].append(calls_counted(metric, told(of_run[run]["iterations"])))
-        functions[group, metric].add(of_run[run]["function"])
-        inputs[group, metric].add(of_run[run][INPUTS])
-    alike = {key for key in found if len(functions[key]) == 1 and len(inputs[key] - {None}) <= 1}
-    return {key: sum_of(values) if key in alike else UNKNOWN for key, values in found.items()}
+        counts[group, metric].append(calls_counted(metric, unknown_if_null(headers_by_run[run]["iterations"])))
+        functions[group, metric].add(headers_by_run[run]["function"])
+        inputs[group, metric].add(headers_by_run[run][INPUTS])
+    alike = {key for key in counts if len(functions[key]) == 1 and len(inputs[key] - {None}) <= 1}
+    return {key: sum_of(values) if key in alike else UNKNOWN for key, values in counts.items()}
 
 
 _Cell = tuple[str, int | None, str | None]
-"""A metric, and the key of an op, or the reason why there is none."""
+"""A metric with the key of an op, or with the reason of unattributed cost."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Runs of a group: the columns in which they are alike, sums, each with the number of runs that have it, and in how
-    many invocations each metric was measured.
+    """A group of runs: the shared columns, the sums, and the invocations of each metric.
+
+    `summed`: amount and number of runs, by cell.
     """
 
     runs: Sequence[Header]
@@ -382,8 +392,8 @@ class _Group:
     summed: Mapping[_Cell, tuple[int, int]]
     invocations: Mapping[str, Integer]
 
-    def answered(self, names: Names) -> FleetGroup:
-        """Ops by what they cost of the first metric, the dearest first."""
+    def result(self, names: Names) -> FleetGroup:
+        """The group's result. Ops are in order of cost in the first metric, the most expensive first."""
         keys = sorted({key for _, key, _ in self.summed if key is not None})
         reasons = sorted({str(reason) for (_, key, reason), (cost, _) in self.summed.items() if key is None and cost})
         ops = [self._op(key, names) for key in keys]
@@ -399,13 +409,13 @@ class _Group:
         )
 
     def _op(self, key: int, names: Names) -> FleetOp:
-        seen = max(self.summed.get((metric, key, None), (0, 0))[1] for metric in self.invocations)
-        return FleetOp(**names.said(key), runs=seen, amounts=self._amounts(key, None))
+        runs = max(self.summed.get((metric, key, None), (0, 0))[1] for metric in self.invocations)
+        return FleetOp(**names.describe(key), runs=runs, amounts=self._amounts(key, None))
 
     def _amounts(self, key: int | None, reason: str | None) -> dict[str, int]:
         return {metric: self.summed.get((metric, key, reason), (0, 0))[0] for metric in self.invocations}
 
     def _total(self, metric: str, ops: Sequence[FleetOp], residual: Sequence[FleetResidual]) -> FleetMetric:
         attributed = sum(op.amounts[metric] for op in ops)
-        rest = sum(row.amounts[metric] for row in residual)
-        return FleetMetric(metric, attributed + rest, attributed, rest, self.invocations[metric])
+        unattributed = sum(row.amounts[metric] for row in residual)
+        return FleetMetric(metric, attributed + unattributed, attributed, unattributed, self.invocations[metric])

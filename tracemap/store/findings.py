@@ -1,4 +1,4 @@
-"""Findings of trends, merged over CPU models."""
+"""Findings of trends and comparisons, and their merging over CPU models."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Final, Literal
 
 import numpy as np
 
-from tracemap.store.changepoints import COVERED, LEAST_NIGHTS, Step, fit, located
+from tracemap.store.changepoints import COVERAGE, LEAST_NIGHTS, Step, fit, locate_step
 from tracemap.store.p_values import student_quantile
 from tracemap.store.series import EVERY
-from tracemap.store.step_detection import Stretch
+from tracemap.store.step_detection import OpSeries
 from tracemap.units import UNKNOWN, Unknown
 
 # ---- findings
 #
-# What is said of a fleet: frozen records of numbers. Keys are those of the observations; `EVERY`: all of them.
+# Frozen records of numbers. Keys are those of the observations; `EVERY` stands for all.
 
 
 Kind = Literal["slower", "faster"]
@@ -25,18 +25,17 @@ Kind = Literal["slower", "faster"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """An op became slower or faster, on a CPU model, at a night.
+    """A level shift: an op became slower or faster on a CPU model.
 
-    `op` is `EVERY` where all ops of the runs did together: the machines changed, not the program. `cpu_model` is
-    `EVERY` where all CPU models did by the same; `host` is `EVERY`, or the one whose change it is: others of its CPU
-    model do not share it.
+    `op` is `EVERY` if all ops of the runs shifted together, so the machines changed, not the program. `cpu_model` is
+    `EVERY` if all CPU models shifted by the same ratio. `host` is `EVERY`, or the only host of its CPU model that
+    shifted.
 
-    `night` is the first one with the new level that was measured, `night_low` and `night_high` hold it with 95 %.
-    `ratio` is the new cost by the old one, with an interval that is meant to hold it in 95 of 100 cases and holds it in
-    about 85 (docs/accuracy.md); of an ordinary host `before_ns` became
-    `after_ns` (unknown where `op` is `EVERY`). It rests on so many hosts, of which `hosts_agree` show it each by
-    itself, and on so many nights before and after, up to other changes. `chance` is the p-value, corrected for the
-    number of series.
+    `night` is the first measured night at the new level; `night_low` and `night_high` are its 95 % interval.
+    `ratio` is new over old cost. Its interval is a nominal 95 % one, which covers about 85 % (docs/accuracy.md).
+    `before_ns` and `after_ns` are costs on an ordinary host, unknown if `op` is `EVERY`. `hosts` have data around the
+    shift; `hosts_agree` of them show it on their own. `nights_before` and `nights_after` count nights up to the next
+    shifts. `chance` is the p-value, corrected for the number of series.
     """
 
     kind: Kind
@@ -60,7 +59,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trends:
-    """The changes, the least likely by chance first; in how many series they were looked for."""
+    """Level shifts, the most significant first, and the size of the search."""
 
     changes: tuple[Change, ...]
     series: int
@@ -72,10 +71,10 @@ class Trends:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutlierHost:
-    """A host that is unlike others of its CPU model: overall (`op` is `EVERY`), or in an op beyond that.
+    """A host that differs from others of its CPU model: in all ops (`op` is `EVERY`), or in one op beyond that.
 
-    `ratio`: its cost by the median of the others; `z` by how many robust standard deviations that is beyond what
-    is usual; `chance` is the p-value, corrected for the number of hosts and ops. `hosts`: how many there are.
+    `ratio`: its cost over the median of the others. `z`: the difference in robust standard deviations. `chance`:
+    p-value, corrected for the number of hosts and ops. `hosts`: number of hosts with the CPU model.
     """
 
     host: int
@@ -88,11 +87,11 @@ class OutlierHost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NightChange:
-    """An op costs more or less in one set of runs than in another, on a CPU model; `op` is `EVERY`: all together.
+class SetDifference:
+    """An op costs more or less in one set of runs than in another, on a CPU model; `op` is `EVERY` for all together.
 
-    `ratio` with its interval of 95 %; `hosts` that are in both sets; `runs` of theirs. `chance` is the p-value,
-    corrected for the number of ops and CPU models.
+    `ratio` has a 95 % interval. `hosts`: hosts in both sets; `runs`: their runs. `chance`: p-value, corrected for the
+    number of ops and CPU models.
     """
 
     kind: Kind
@@ -109,126 +108,132 @@ class NightChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Nights:
-    """What differs between two sets of runs, the least likely by chance first.
+class SetDifferences:
+    """Differences between two sets of runs, the most significant first.
 
-    `compared`: pairs of op and CPU model for which hosts are in both sets; `lonely`: those that none is for.
+    `compared`: pairs of op and CPU model with hosts in both sets; `lonely`: pairs without.
     """
 
-    changes: tuple[NightChange, ...]
+    changes: tuple[SetDifference, ...]
     compared: int
     lonely: int
 
 
 # ---- merging
 #
-# What changed on all CPU models by the same, in the same night, is one finding.
+# Merge level shifts of the same size and night on all CPU models into one finding.
 #
-# Sizes are the same as long as Cochran's Q says so (Biometrics 10, 1954, p. 101: the squares of their differences, in
-# terms of their errors); a CPU model on which chance could explain the step alone is one of them where its own
-# interval of the step at this night lies on the same side of nothing.
+# Sizes are the same if Cochran's Q says so (Biometrics 10, 1954, p. 101: squared differences in units of their errors).
+# A CPU model without a significant shift counts, too, if its interval for a step at this night excludes 0 with the same
+# sign.
 
 
-_MOST_APART: Final = 3.1
-"""Normal deviates: sizes that chance makes as different in one of a thousand cases are still the same."""
+_MAX_HETEROGENEITY: Final = 3.1
+"""Limit of Q as a normal deviate: chance exceeds it in one of a thousand cases."""
 
 
-def merged(found: Sequence[Change], stretches: Sequence[Stretch]) -> list[Change]:
-    """The findings, those of all CPU models as one."""
+def merge_cpu_models(shifts: Sequence[Change], all_series: Sequence[OpSeries]) -> list[Change]:
+    """Merge findings that affect all CPU models."""
     by_op: dict[int, list[Change]] = {}
-    for change in found:
+    for change in shifts:
         by_op.setdefault(change.op, []).append(change)
-    made: list[Change] = []
-    for op, of_op in by_op.items():
-        for together in _meeting(of_op):
-            on_all = _on_all(together, [each for each in stretches if each.op == op])
-            made += together if on_all is None else [on_all]
-    return made
+    result: list[Change] = []
+    for op, op_shifts in by_op.items():
+        for group in _overlapping_groups(op_shifts):
+            merged_shift = _merge_group(group, [series for series in all_series if series.op == op])
+            result += group if merged_shift is None else [merged_shift]
+    return result
 
 
-def _meeting(found: Sequence[Change]) -> Iterator[list[Change]]:
-    """Findings of an op that may be of one night, in the same direction."""
-    ordered = sorted(found, key=lambda each: (each.kind, each.host != EVERY, each.night_low, each.night))
+def _overlapping_groups(shifts: Sequence[Change]) -> Iterator[list[Change]]:
+    """Groups of an op's findings whose nights overlap, in the same direction."""
+    ordered = sorted(shifts, key=lambda shift: (shift.kind, shift.host != EVERY, shift.night_low, shift.night))
     while ordered:
-        meeting = [ordered.pop(0)]
-        while ordered and _meet(meeting, ordered[0]):
-            meeting.append(ordered.pop(0))
-        yield meeting
+        group = [ordered.pop(0)]
+        while ordered and _overlaps(group, ordered[0]):
+            group.append(ordered.pop(0))
+        yield group
 
 
-def _meet(found: Sequence[Change], other: Change) -> bool:
-    first = found[0]
+def _overlaps(group: Sequence[Change], other: Change) -> bool:
+    first = group[0]
     return (
         (first.kind, first.host, other.host) == (other.kind, EVERY, EVERY)
-        and other.cpu_model not in {each.cpu_model for each in found}
-        and other.night_low <= max(each.night_high for each in found)
+        and other.cpu_model not in {shift.cpu_model for shift in group}
+        and other.night_low <= max(shift.night_high for shift in group)
     )
 
 
-def _on_all(found: Sequence[Change], stretches: Sequence[Stretch]) -> Change | None:
-    """One finding for all CPU models that were measured before and after; None: it is not of all of them."""
-    if len(found) < 2:
+def _merge_group(group: Sequence[Change], all_series: Sequence[OpSeries]) -> Change | None:
+    """Merge findings if they affect all CPU models with data before and after; None: some CPU models differ."""
+    if len(group) < 2:
         return None
-    night = max(found, key=lambda each: each.hosts).night
-    there = [each for each in stretches if each.place_of(night) in each.design.allowed()]
-    named = {each.cpu_model for each in found}
-    if not named <= {each.cpu_model for each in there}:
+    night = max(group, key=lambda shift: shift.hosts).night
+    active = [series for series in all_series if series.index_of(night) in series.design.allowed()]
+    models = {shift.cpu_model for shift in group}
+    if not models <= {series.cpu_model for series in active}:
         return None
-    steps = [fit(each.design, each.series, each.rarities, [each.place_of(night)]).steps[0] for each in there]
-    sign = 1 if found[0].kind == "slower" else -1
-    if any(min(sign * step.low, sign * step.high) <= 0 for step in steps) or not _same(steps):
+    steps = [
+        fit(series.design, series.clipped, series.rarities, [series.index_of(night)]).steps[0] for series in active
+    ]
+    sign = 1 if group[0].kind == "slower" else -1
+    if any(min(sign * step.low, sign * step.high) <= 0 for step in steps) or not _have_same_size(steps):
         return None
-    return _one(found, there, steps, night)
+    return _merged_change(group, active, steps, night)
 
 
-def _errors(steps: Sequence[Step]) -> list[float]:
-    width = student_quantile(COVERED, math.inf)
+def _standard_errors(steps: Sequence[Step]) -> list[float]:
+    width = student_quantile(COVERAGE, math.inf)
     return [(step.high - step.low) / 2 / width for step in steps]
 
 
-def _mean(steps: Sequence[Step]) -> tuple[float, float]:
-    """Of sizes, each by how well it is known; and its standard error."""
-    weights = [error**-2 for error in _errors(steps)]
+def _weighted_mean(steps: Sequence[Step]) -> tuple[float, float]:
+    """Mean of step sizes, weighted by precision, and its standard error."""
+    weights = [error**-2 for error in _standard_errors(steps)]
     return sum(weight * step.size for weight, step in zip(weights, steps, strict=True)) / sum(weights), sum(
         weights
     ) ** -0.5
 
 
-def _same(steps: Sequence[Step]) -> bool:
-    mean, _ = _mean(steps)
-    q = sum(((step.size - mean) / error) ** 2 for step, error in zip(steps, _errors(steps), strict=True))
+def _have_same_size(steps: Sequence[Step]) -> bool:
+    mean, _ = _weighted_mean(steps)
+    q = sum(((step.size - mean) / error) ** 2 for step, error in zip(steps, _standard_errors(steps), strict=True))
     degrees = max(len(steps) - 1, 1)
-    # Wilson and Hilferty's normal deviate of chi squared.
-    return (math.cbrt(q / degrees) - 1 + 2 / (9 * degrees)) / math.sqrt(2 / (9 * degrees)) < _MOST_APART
+    # Wilson and Hilferty's normal approximation of chi squared.
+    return (math.cbrt(q / degrees) - 1 + 2 / (9 * degrees)) / math.sqrt(2 / (9 * degrees)) < _MAX_HETEROGENEITY
 
 
-def _one(found: Sequence[Change], stretches: Sequence[Stretch], steps: Sequence[Step], night: int) -> Change:
-    size, error = _mean(steps)
-    width = error * student_quantile(COVERED, math.inf)
-    nights = np.unique(np.concatenate([each.nights for each in stretches]))
-    rests = np.full((sum(len(each.hosts) for each in stretches), len(nights)), np.nan)
+def _merged_change(
+    group: Sequence[Change], all_series: Sequence[OpSeries], steps: Sequence[Step], night: int
+) -> Change:
+    size, error = _weighted_mean(steps)
+    width = error * student_quantile(COVERAGE, math.inf)
+    nights = np.unique(np.concatenate([series.nights for series in all_series]))
+    residuals = np.full((sum(len(series.hosts) for series in all_series), len(nights)), np.nan)
     row = 0
-    for each in stretches:
-        rests[row : row + len(each.hosts), np.searchsorted(nights, each.nights)] = each.rests
-        row += len(each.hosts)
-    place = int(np.searchsorted(nights, night))
-    reach = max(LEAST_NIGHTS, min(max(each.nights_before, each.nights_after) for each in found))
-    window = replace(stretches[0].window(0, [], 0.0), low=max(0, place - reach), guess=place, high=place + reach)
-    spot = located(rests, np.concatenate([each.scales for each in stretches]), window, 0.0, np.arange(len(nights)))
-    before = [each.before_ns for each in found]
+    for series in all_series:
+        residuals[row : row + len(series.hosts), np.searchsorted(nights, series.nights)] = series.residuals
+        row += len(series.hosts)
+    index = int(np.searchsorted(nights, night))
+    reach = max(LEAST_NIGHTS, min(max(shift.nights_before, shift.nights_after) for shift in group))
+    window = replace(all_series[0].window(0, [], 0.0), low=max(0, index - reach), guess=index, high=index + reach)
+    location = locate_step(
+        residuals, np.concatenate([series.scales for series in all_series]), window, 0.0, np.arange(len(nights))
+    )
+    before = [shift.before_ns for shift in group]
     known = [value for value in before if value is not UNKNOWN]
     return replace(
-        max(found, key=lambda each: each.hosts),
+        max(group, key=lambda shift: shift.hosts),
         cpu_model=EVERY,
-        night=int(nights[spot.place]),
-        night_low=int(nights[spot.first]),
-        night_high=int(nights[spot.last]),
+        night=int(nights[location.index]),
+        night_low=int(nights[location.first]),
+        night_high=int(nights[location.last]),
         ratio=math.exp(size),
         ratio_low=math.exp(size - width),
         ratio_high=math.exp(size + width),
-        hosts=sum(each.hosts for each in found),
-        hosts_agree=sum(each.hosts_agree for each in found),
-        chance=min(each.chance for each in found),
+        hosts=sum(shift.hosts for shift in group),
+        hosts_agree=sum(shift.hosts_agree for shift in group),
+        chance=min(shift.chance for shift in group),
         before_ns=float(np.median(known)) if known else UNKNOWN,
         after_ns=float(np.median(known)) * math.exp(size) if known else UNKNOWN,
     )

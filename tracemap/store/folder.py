@@ -1,4 +1,4 @@
-"""A store in a folder, and what stores can do with files."""
+"""Storage of a store: the interface for folders and buckets, and the folder."""
 
 from __future__ import annotations
 
@@ -18,16 +18,15 @@ if TYPE_CHECKING:
     import duckdb
 
 
-# ---- places
+# ---- storage
 #
-# Where the files of a store may lie, and what is done with them there: listed, looked at, read by DuckDB, added.
-#
-# `folder.py` and `bucket.py` are the two kinds of places. Files are called by texts, which DuckDB takes as they are.
+# Where a store's files lie: list, check, read with DuckDB, add. `folder.py` and `bucket.py` implement it.
+# Files are named by text, in the form that DuckDB takes.
 
 
 STORE_VERSION: Final = 1
 STORE_KEY: Final = "tracemap-store"
-"""The key of the version in the key-value metadata of every file."""
+"""Key of the version in the key-value metadata of each file."""
 SUFFIX: Final = ".parquet"
 
 _MAGIC: Final = b"PAR1"
@@ -36,91 +35,91 @@ _MOST_FOOTER: Final = 1 << 24
 
 
 class Place(Protocol):
-    """A folder or a bucket's prefix; `str()` of it is what people call it."""
+    """A folder or a prefix of a bucket. `str()` is its name for people."""
 
     @property
     def local(self) -> bool:
-        """Whether its files have paths on this machine."""
+        """Whether its files have local paths."""
 
     def file(self, *parts: str) -> str:
-        """What a file is called whose name below the place has these parts."""
+        """The name of a file, from its parts below the root."""
 
     def check_there(self, folder: str) -> None:
-        """Refuse to read where nothing was ever added below a folder.
+        """Refuse to read a store to which nothing was ever added.
 
         Raises:
-            StoreInvalid: nothing was, or it cannot be read.
+            StoreInvalid: the folder is empty, or cannot be read.
         """
 
     def holds(self, folder: str) -> bool:
         """Whether anything was ever added below a folder.
 
         Raises:
-            StoreInvalid: that cannot be told.
+            StoreInvalid: the storage cannot be read.
         """
 
     def has(self, file: str) -> bool:
-        """Whether a file is there.
+        """Whether a file exists.
 
         Raises:
-            StoreInvalid: that cannot be told.
+            StoreInvalid: the storage cannot be read.
         """
 
     def has_below(self, folder: str, name: str) -> bool:
-        """Whether a file of this name is there, somewhere below a folder.
+        """Whether a file of this name exists anywhere below a folder.
 
         Raises:
-            StoreInvalid: that cannot be told.
+            StoreInvalid: the storage cannot be read.
         """
 
     def faults(self, folder: str) -> Iterator[tuple[str, str]]:
-        """The Parquet files below a folder, by name, each with what `fault_of` says of it.
+        """The Parquet files below a folder, sorted by name, with the result of `fault_of`.
 
-        Names with a dot in front are of what is not there yet, and left out.
+        Unfinished files, whose names begin with a dot, are left out.
 
         Raises:
             StoreInvalid: the folder cannot be read.
         """
 
     def published(self, file: str) -> AbstractContextManager[Path]:
-        """A path to write to, which becomes the file when all went well and nobody else was first: what is there stays.
+        """A temporary path to write to. On success it becomes the file, unless the file already exists.
 
         Raises:
             TargetUnwritable: the file cannot be written.
         """
 
     def open_to(self, connection: duckdb.DuckDBPyConnection) -> None:
-        """Let DuckDB read the files by what they are called."""
+        """Let DuckDB read the files by their names."""
 
     def asked(self) -> AbstractContextManager[duckdb.DuckDBPyConnection]:
-        """A connection for a few questions about the files."""
+        """A connection for a few queries on the files."""
 
     def check_answers(self) -> None:
-        """Refuse to go on where a file could not be read because the place did not answer: no file is to blame.
+        """Report that the storage did not answer, so that no file is blamed for it.
 
         Raises:
-            StoreInvalid: that happened since it was asked last.
+            StoreInvalid: the storage failed to answer since the last check.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class StoreFile:
-    """A file of a store, which may not be there yet."""
+    """A file of a store. It may not exist yet."""
 
     place: Place
     called: str
 
     @property
     def name(self) -> str:
-        """The last part of what it is called."""
+        """The last part of the path."""
         return self.called.rpartition("/")[2]
 
     def exists(self) -> bool:
-        """Whether it is there."""
+        """Whether the file exists."""
         return self.place.has(self.called)
 
     def published(self) -> AbstractContextManager[Path]:
-        """As `Place.published`."""
+        """See `Place.published`."""
         return self.place.published(self.called)
 
     def __str__(self) -> str:
@@ -128,38 +127,38 @@ class StoreFile:
 
 
 def stem_of(file: str) -> str:
-    """What a Parquet file is called, without the folders and the suffix."""
+    """A Parquet file's name without folders and suffix."""
     return file.rpartition("/")[2].removesuffix(SUFFIX)
 
 
 def is_listed(name: str) -> bool:
-    """Whether a file of this name is looked at: others are none of a store's, or not there yet."""
+    """Whether a name is that of a finished Parquet file."""
     return name.endswith(SUFFIX) and not name.startswith(".")
 
 
 def fault_of(size: int, read: Callable[[int, int], bytes]) -> str:
-    """What is wrong with a file, by its first bytes and its footer, which says whose it is; "" if nothing is.
+    """The fault of a file, by its first bytes and its footer, which holds the store's key; "" if there is none.
 
-    `read(start, length)`: bytes of the file, fewer where it ends.
+    `read(start, length)` returns bytes of the file, fewer at its end.
     """
     if read(0, len(_MAGIC)) != _MAGIC:
-        return "is no Parquet file"
+        return "is not a Parquet file"
     last = read(max(0, size - 2 * len(_MAGIC)), 2 * len(_MAGIC))
     length = int.from_bytes(last[: len(_MAGIC)], "little")
     if size < _LEAST_FILE or not last.endswith(_MAGIC) or length + _LEAST_FILE > size:
-        return "is cut off: its end is missing"
+        return "is truncated: its end is missing"
     footer = read(size - 2 * len(_MAGIC) - length, min(length, _MOST_FOOTER))
-    return "" if STORE_KEY.encode() in footer else "is no file of a store"
+    return "" if STORE_KEY.encode() in footer else "is not a file of a store"
 
 
 # ---- folder
 #
-# A store in a folder: files get their names by links, which only the first of many writers can make.
+# A store in a folder. A hard link gives a file its final name; only the first of many writers succeeds.
 
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A folder; it need not be there yet. All as `Place` says."""
+    """A folder, which may not exist yet. Methods: see `Place`."""
 
     root: Path
 
@@ -168,40 +167,40 @@ class Folder:
 
     @property
     def local(self) -> bool:
-        """As `Place.local`."""
+        """See `Place.local`."""
         return True
 
     def file(self, *parts: str) -> str:
-        """As `Place.file`."""
+        """See `Place.file`."""
         return str(self.root.joinpath(*parts))
 
     def check_there(self, folder: str) -> None:
-        """As `Place.check_there`."""
+        """See `Place.check_there`."""
         if not self.root.is_dir():
-            raise StoreInvalid(f"{self.root}: there is no such folder; tracemap store add makes it with the first run")
+            raise StoreInvalid(f"{self.root}: no such folder; tracemap store add creates it with the first run")
         if not self.holds(folder):
-            raise StoreInvalid(f"{self.root}: is no store, or an empty one; add runs with tracemap store add")
+            raise StoreInvalid(f"{self.root}: is not a store, or is empty; add runs with tracemap store add")
 
     def holds(self, folder: str) -> bool:
-        """As `Place.holds`."""
+        """See `Place.holds`."""
         return (self.root / folder).is_dir()
 
     def has(self, file: str) -> bool:
-        """As `Place.has`."""
+        """See `Place.has`."""
         return Path(file).exists()
 
     def has_below(self, folder: str, name: str) -> bool:
-        """As `Place.has_below`."""
+        """See `Place.has_below`."""
         return any(True for _ in (self.root / folder).glob(f"*/*/*/{name}"))
 
     def faults(self, folder: str) -> Iterator[tuple[str, str]]:
-        """As `Place.faults`; links to folders are not followed."""
+        """See `Place.faults`. Links to folders are not followed."""
         for name in sorted(_parquet_files(self.root / folder)):
             yield name, _fault_of(name)
 
     @contextmanager
     def published(self, file: str) -> Iterator[Path]:
-        """As `Place.published`."""
+        """See `Place.published`."""
         target = Path(file)
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -212,21 +211,21 @@ class Folder:
             raise TargetUnwritable(f"{target}: cannot be written: {error.strerror or error}") from error
 
     def open_to(self, connection: duckdb.DuckDBPyConnection) -> None:
-        """As `Place.open_to`: paths are what DuckDB reads anyway."""
+        """See `Place.open_to`. DuckDB reads local paths anyway."""
 
     def asked(self) -> AbstractContextManager[duckdb.DuckDBPyConnection]:
-        """As `Place.asked`."""
+        """See `Place.asked`."""
         return asked_database()
 
     def check_answers(self) -> None:
-        """As `Place.check_answers`: a folder's files are read, or each says why not."""
+        """See `Place.check_answers`. A folder always answers; unreadable files report their own fault."""
 
 
 def folder_at(root: Path) -> Folder:
-    """The place of a folder, whether it is there yet or not.
+    """The storage in a folder, which may not exist yet.
 
     Raises:
-        StoreInvalid: no folder of this name can be read or made.
+        StoreInvalid: the folder can neither be read nor created.
     """
     try:
         str(root).encode()
@@ -234,38 +233,38 @@ def folder_at(root: Path) -> Folder:
     except (FileNotFoundError, NotADirectoryError):
         pass
     except UnicodeEncodeError as error:
-        raise StoreInvalid(f"{root}: the name is not UTF-8, which the database cannot take; choose another") from error
+        raise StoreInvalid(f"{root}: the name is not UTF-8, so DuckDB cannot open it; choose another name") from error
     except (OSError, ValueError) as error:
-        said = error.strerror if isinstance(error, OSError) else error
-        raise StoreInvalid(f"{root}: cannot be read: {said}; choose another name") from error
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise StoreInvalid(f"{root}: cannot be read: {reason}; choose another name") from error
     return Folder(root)
 
 
 def _parquet_files(folder: Path) -> Iterator[str]:
-    def raised(error: OSError) -> None:
+    def reraise(error: OSError) -> None:
         raise error
 
     try:
-        for place, folders, names in os.walk(folder, onerror=raised):
+        for parent, folders, names in os.walk(folder, onerror=reraise):
             folders.sort()
             for name in names:
                 if is_listed(name):
-                    yield os.path.join(place, name)  # noqa: PTH118 - of ten thousand files paths take longer than reading
+                    yield os.path.join(parent, name)  # noqa: PTH118 - for ten thousand files, Path objects take longer
     except FileNotFoundError:
         return
     except OSError as error:
         check_limits(error)
-        raise StoreInvalid(f"{error.filename}: cannot be read: {error.strerror}; let it be read") from error
+        raise StoreInvalid(f"{error.filename}: cannot be read: {error.strerror}; grant read permission") from error
 
 
 def _fault_of(path: str) -> str:
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
-            about = os.fstat(file)
-            if not stat.S_ISREG(about.st_mode):
-                return "is no regular file"
-            return fault_of(about.st_size, lambda start, length: os.pread(file, length, start))
+            status = os.fstat(file)
+            if not stat.S_ISREG(status.st_mode):
+                return "is not a regular file"
+            return fault_of(status.st_size, lambda start, length: os.pread(file, length, start))
         finally:
             os.close(file)
     except OSError as error:
@@ -273,11 +272,11 @@ def _fault_of(path: str) -> str:
 
 
 def _keep(temporary: Path, target: Path) -> None:
-    # A link is made only where nothing has the name: of two writers one is first, and both have written the same.
+    # link() fails if the name exists. Of two writers the first wins; both have written the same content.
     with suppress(FileExistsError):
         try:
             os.link(temporary, target)
         except OSError as error:
             if isinstance(error, FileExistsError) or target.exists():
                 return
-            temporary.rename(target)  # a file system without links: whoever is last wins, with the same content
+            temporary.rename(target)  # a file system without links: the last writer wins, with the same content

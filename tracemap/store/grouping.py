@@ -1,4 +1,4 @@
-"""Groups of runs, and lists of them."""
+"""Groups and lists of runs."""
 
 from __future__ import annotations
 
@@ -8,64 +8,64 @@ from typing import Any, Final
 
 from tracemap.store.engine import Engine
 from tracemap.store.headers import INPUTS, Header, Headers, cell_of
-from tracemap.store.layout import told
+from tracemap.store.layout import unknown_if_null
 from tracemap.store.lineage import Names
 from tracemap.store.model import FleetRun, FleetRuns, Looked, SkippedFile
 from tracemap.units import UNKNOWN, Text, in_parts
 
 # ---- grouping
 #
-# The runs that a question is about, in groups: told to the engine that answers, and to those who read the answer.
+# Group the selected runs, and register the groups with the engine.
 
 
 _AHEAD_NS: Final = 60_000_000_000
-"""By so much a clock may be ahead of another and still be right."""
+"""Tolerance for the difference between two machines' clocks."""
 
 
-def looked(headers: Headers) -> Looked:
-    """What was looked at."""
+def query_scope(headers: Headers) -> Looked:
+    """Summary of the runs and files that a query read."""
     ahead = sum(
         row["recorded_ns"] is not None and row["recorded_ns"] > row["added_ns"] + _AHEAD_NS for row in headers.rows
     )
-    skipped = tuple(SkippedFile(each.path, each.why) for each in headers.listing.bad)
+    skipped = tuple(SkippedFile(file.path, file.why) for file in headers.listing.bad)
     return Looked(len(headers.rows), skipped, headers.listing.unfinished, ahead)
 
 
 def grouped(rows: Sequence[Header], columns: Sequence[str]) -> list[list[Header]]:
-    """Runs of the same model with the same values in columns, in the order of these; what is not known comes last."""
-    found: dict[tuple[object, ...], list[Header]] = defaultdict(list)
+    """Group runs of one model with equal values in columns. Groups are in order of these values, unknown last."""
+    groups: dict[tuple[object, ...], list[Header]] = defaultdict(list)
     for row in rows:
-        found[(row["model"], *(cell_of(row, column) for column in columns))].append(row)
-    return [found[key] for key in sorted(found, key=lambda key: [*map(_in_order, key)])]
+        groups[(row["model"], *(cell_of(row, column) for column in columns))].append(row)
+    return [groups[key] for key in sorted(groups, key=lambda key: [*map(_in_order, key)])]
 
 
 def _in_order(cell: object) -> tuple[bool, str, object]:
-    """By what cells are ordered: what is not known comes last, numbers within texts go by their value."""
+    """Sort key of cells: unknown comes last, and numbers within texts sort by value."""
     if cell is None:
         return True, "", 0
     return False, str(type(cell)), in_parts(cell) if isinstance(cell, str) else cell
 
 
 def grouped_by_call(rows: Sequence[Header]) -> list[list[Header]]:
-    """Runs of the same model whose calls cost the like: of one function, with inputs of the same sizes.
+    """Group runs of one model whose calls have comparable costs: same function, same sizes of inputs.
 
-    Runs that do not tell these are with the others where all that do tell the same.
+    Runs with unknown sizes join the others if all known sizes are equal.
     """
-    found = []
+    groups = []
     for group in grouped(rows, ("function",)):
-        several = len({row[INPUTS] for row in group} - {None}) > 1
-        found += grouped(group, (INPUTS,)) if several else [group]
-    return found
+        differ = len({row[INPUTS] for row in group} - {None}) > 1
+        groups += grouped(group, (INPUTS,)) if differ else [group]
+    return groups
 
 
 def group_of(runs: Sequence[Header], columns: Sequence[str]) -> dict[str, Text]:
-    """What the runs of a group have in the columns in which they are alike."""
+    """The values that the runs of a group share."""
     cells = {column: cell_of(runs[0], column) for column in columns}
     return {column: UNKNOWN if cell is None else str(cell) for column, cell in cells.items()}
 
 
 def register(engine: Engine, headers: Headers, names: Names, groups: Sequence[Sequence[Header]]) -> None:
-    """Hand the small tables to an engine: which run is of which group, and which op of a map has which key."""
+    """Create the small tables of an engine: the group of each run, and the key of each op of a map."""
     maps = {pair: number for number, pair in enumerate(headers.maps_of_models)}
     rows = [
         (row["number"], number, maps[row["model"], row["map"]]) for number, group in enumerate(groups) for row in group
@@ -77,15 +77,15 @@ def register(engine: Engine, headers: Headers, names: Names, groups: Sequence[Se
 
 # ---- listing
 #
-# The runs of a store, one by one.
+# List the runs of a store.
 
 
 def fleet_runs(headers: Headers) -> FleetRuns:
-    """What the headers of runs tell."""
-    return FleetRuns(runs=tuple(map(_run, headers.rows)), looked=looked(headers))
+    """The runs of a store, from their headers."""
+    return FleetRuns(runs=tuple(map(_run, headers.rows)), looked=query_scope(headers))
 
 
 def _run(row: Header) -> FleetRun:
-    cells: dict[str, Any] = {name: told(row[name]) for name in FleetRun.__struct_fields__}
+    cells: dict[str, Any] = {name: unknown_if_null(row[name]) for name in FleetRun.__struct_fields__}
     cells |= {"disturbance_ns": int(row["disturbance_ns"] or 0), "tags": row["tags"] or {}}
     return FleetRun(**cells)

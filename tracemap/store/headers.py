@@ -1,4 +1,4 @@
-"""Headers of runs: read and selected."""
+"""Headers of runs: reading, selection, and the search for damaged files."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from tracemap.units import in_parts
 
 # ---- selection
 #
-# Which runs are asked about, and by which columns of their headers they are told apart.
+# Conditions that select runs, and the columns of headers that group them.
 
 
 TAG: Final = "tag."
 _HIDDEN: Final = frozenset({"number", "header", "tags"})
 INPUTS: Final = "inputs"
 COLUMNS_OF_RUNS: Final = (*(name for name in COLUMNS[RUNS] if name not in _HIDDEN), INPUTS)
-"""Columns by which runs are chosen and grouped; besides these there are tags, as `tag.NAME`.
+"""Columns that select and group runs, in addition to tags (`tag.NAME`).
 
-`inputs` is none of the table's: the sizes of the arguments, which the header tells as JSON.
+`inputs` is not a column of the table: it holds the sizes of the arguments, from the header's JSON.
 """
 _TAG = re.compile(re.escape(TAG) + r"[\w.\-]{1,100}")
 _COMPARISONS: Final = ("<=", ">=", "!=", "=", "<", ">")
@@ -40,43 +40,43 @@ _CONDITION = re.compile(rf"(?P<column>[\w.\-]+)(?P<operator>{'|'.join(_COMPARISO
 
 
 def check_column(name: str) -> str:
-    """The name of a column of headers, or of a tag.
+    """Return the name of a column of headers, or of a tag.
 
     Raises:
         UsageInvalid: there is no such column.
     """
     if name not in COLUMNS_OF_RUNS and not _TAG.fullmatch(name):
         raise UsageInvalid(
-            f"{name}: runs have no such column; they have {', '.join(COLUMNS_OF_RUNS)}, and tags as {TAG}NAME"
+            f"{name}: not a column of runs; choose from {', '.join(COLUMNS_OF_RUNS)}, or a tag as {TAG}NAME"
         )
     return name
 
 
 def sizes_of(inputs: Sequence[str | None]) -> str | None:
-    """The types of a call's arguments, without what is in them: calls of other sizes do not cost the same.
+    """The types of a call's arguments without their values, since calls of other sizes have other costs.
 
-    None: there is no argument, or one tells no size, as a file does. A number alone is no size.
+    None: there is no argument, or the size of one is unknown, as for a file. A single number is a scalar.
 
     >>> sizes_of(["8x4xf32=0.5", "4xi32: zeros (made up)", "7"])
     '8x4xf32, 4xi32, scalar'
     """
-    sizes = [re.split("[=:]", each or "@", maxsplit=1)[0] for each in inputs]
-    if not sizes or any("@" in each for each in sizes):
+    sizes = [re.split("[=:]", text or "@", maxsplit=1)[0] for text in inputs]
+    if not sizes or any("@" in size for size in sizes):
         return None
-    return ", ".join("scalar" if is_number(each) else each for each in sizes)
+    return ", ".join("scalar" if is_number(size) else size for size in sizes)
 
 
 def cell_of(run: Mapping[str, Any], column: str) -> object:
-    """What a run has in a column; None: it is not known."""
+    """A run's value in a column or tag; None: unknown."""
     tags: Mapping[str, str] = run["tags"] or {}
     return tags.get(column.removeprefix(TAG)) if column.startswith(TAG) else run[column]
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What a column of a header must be: equal to a value, which may be a pattern as of a shell, or before or after it.
+    """A condition on a column: equal to a value or shell pattern, or ordered before or after it.
 
-    What is unknown is equal to `unknown` only.
+    An unknown value equals `unknown` only.
     """
 
     column: str
@@ -84,133 +84,135 @@ class Condition:
     value: str
 
     def holds(self, cell: object) -> bool:
-        """Whether it holds of a cell; numbers are compared as numbers, those in tags and within texts too."""
+        """Whether a cell meets the condition. Numbers compare as numbers, also in tags and within texts."""
         if self.operator in {"=", "!="}:
             text = "unknown" if cell is None else str(cell)
             return fnmatchcase(text, self.value) == (self.operator == "=")
         if cell is None:
             return False
         if isinstance(cell, str) and not (self.column.startswith(TAG) and is_number(cell) and is_number(self.value)):
-            one, other = in_parts(cell), in_parts(self.value)
-            order = (one > other) - (one < other)
+            left, right = in_parts(cell), in_parts(self.value)
+            order = (left > right) - (left < right)
         else:
             try:
                 number = float(self.value)
             except ValueError as error:
                 raise UsageInvalid(
-                    f"{self.column}{self.operator}{self.value}: is a column of numbers; compare it with one"
+                    f"{self.column}{self.operator}{self.value}: {self.column} is a number; compare it with a number"
                 ) from error
             order = (float(str(cell)) > number) - (float(str(cell)) < number)
         return {"<": order < 0, "<=": order <= 0, ">": order > 0, ">=": order >= 0}[self.operator]
 
 
 def conditions(texts: Sequence[str]) -> list[Condition]:
-    """Conditions as they are typed: `host=ci-*`, `date>=2026-11-01`, `tag.branch=main`.
+    """Parse conditions: `host=ci-*`, `date>=2026-11-01`, `tag.branch=main`.
 
     Raises:
-        UsageInvalid: one is no condition, or of no column.
+        UsageInvalid: a text is not a condition, or has an unknown column.
     """
-    found = []
+    parsed = []
     for text in texts:
         match = _CONDITION.fullmatch(text)
         if match is None:
-            raise UsageInvalid(f"{text}: is no condition; write COLUMN=VALUE, such as host=ci-* or date>=2026-11-01")
+            raise UsageInvalid(f"{text}: not a condition; write COLUMN=VALUE, such as host=ci-* or date>=2026-11-01")
         check_column(match["column"])
         if match["column"] == "date" and match["operator"] not in {"=", "!="} and not _DATE.fullmatch(match["value"]):
-            raise UsageInvalid(f"{text}: dates are compared with one such as 2026-11-09")
-        found.append(Condition(match["column"], match["operator"], storable(match["value"])))
-    return found
+            raise UsageInvalid(f"{text}: compare dates with a date such as 2026-11-09")
+        parsed.append(Condition(match["column"], match["operator"], storable(match["value"])))
+    return parsed
 
 
 # ---- headers
 #
-# The headers of a store's runs: read all at once, chosen, and told apart in groups.
+# The headers of a store's runs, which are read all at once.
 
 
 Header = Mapping[str, Any]
-"""A row of the table `runs`, by column, and the sizes of its inputs."""
+"""A row of the table `runs`, by column, and the sizes of its inputs (`inputs`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Headers:
-    """The runs of a store, by when they were recorded; the files of all of them, and what else was found there."""
+    """The runs of a store in order of recording time, and the listing of all files in the store."""
 
     rows: Sequence[Header]
     listing: Listing
 
-    def chosen(self, wanted: Sequence[Condition]) -> Headers:
-        """Those of which all conditions hold."""
-        rows = [row for row in self.rows if all(each.holds(cell_of(row, each.column)) for each in wanted)]
+    def chosen(self, conditions: Sequence[Condition]) -> Headers:
+        """The runs that meet all conditions."""
+        rows = [
+            row for row in self.rows if all(condition.holds(cell_of(row, condition.column)) for condition in conditions)
+        ]
         return replace(self, rows=rows)
 
     def without(self, bad: Sequence[BadFile]) -> Headers:
-        """Those that have none of these files, nor a map whose file is one; the listing names them from now on."""
+        """The runs without any of these files, nor a map with such a file. The listing then names them as bad."""
         listing = replace(self.listing, bad=tuple(dict.fromkeys((*self.listing.bad, *bad))))
-        names = {each.stem for each in listing.bad}
+        names = {file.stem for file in listing.bad}
         return Headers([row for row in self.rows if names.isdisjoint((row["run"], *_names_of_map(row)))], listing)
 
     def files(self, table: str) -> list[str]:
-        """Their files of a table, in their order; of `ops` a file for each of their maps that has one."""
-        there = self.listing.files[table]
+        """Files of the runs in a table, in order. Table `ops` has a file per model and map, where it exists."""
+        files = self.listing.files[table]
         if table == OPS:
-            return [there[name] for pair in self.maps_of_models if (name := ops_name(*pair)) in there]
-        return [there[row["run"]] for row in self.rows]
+            return [files[name] for pair in self.maps_of_models if (name := ops_name(*pair)) in files]
+        return [files[row["run"]] for row in self.rows]
 
     @property
     def maps_of_models(self) -> list[tuple[str, str]]:
-        """Each model with each of its maps, in the order in which runs of them were recorded."""
+        """Pairs of model and map, in the order in which their runs were recorded."""
         return [*dict.fromkeys((row["model"], row["map"]) for row in self.rows)]
 
 
 def _names_of_map(row: Header) -> tuple[str, str]:
-    """What the files of a run's map are called: that of the map, and that of its ops."""
+    """The file stems of a run's map: that of the map, and that of its ops."""
     return row["map"], ops_name(row["model"], row["map"])
 
 
 def read_headers(store: Store, *, skip_bad: bool) -> Headers:
-    """All runs; `skip_bad`: without those that have a damaged file, which the listing then names.
+    """Read the headers of all runs; `skip_bad`: leave out runs with a damaged file, which the listing then names.
 
     Raises:
-        StoreInvalid: there is no store, or a file that is none of its tables.
+        StoreInvalid: there is no store, or a file belongs to none of its tables.
     """
     listing = store.listed()
     rows, unread = _rows(listing)
     listing = replace(listing, bad=(*listing.bad, *unread))
     missing = []
     for row in rows:
-        lacks = [table for table in OF_RUNS if row["run"] not in listing.files[table]]
-        if lacks:
+        lacking = [table for table in OF_RUNS if row["run"] not in listing.files[table]]
+        if lacking:
             path = listing.files[RUNS][row["run"]]
-            missing.append(BadFile(path, f"has lost its {' and its '.join(lacks)}"))
-    lost = {each.stem for each in missing}
-    # A run that has lost a file to damage is named once, by that file.
-    broken = {each.stem for each in listing.bad}
-    bad = (*listing.bad, *(each for each in missing if each.stem not in broken))
-    found = Headers([row for row in rows if row["run"] not in lost | broken], replace(listing, bad=bad))
+            missing.append(BadFile(path, f"has lost its {' and its '.join(lacking)}"))
+    incomplete = {file.stem for file in missing}
+    # A run that lost a file to damage is reported once, with that file.
+    bad_stems = {file.stem for file in listing.bad}
+    bad = (*listing.bad, *(file for file in missing if file.stem not in bad_stems))
+    headers = Headers([row for row in rows if row["run"] not in incomplete | bad_stems], replace(listing, bad=bad))
     if not skip_bad:
-        check_readable(found.listing)
-    return found
+        check_readable(headers.listing)
+    return headers
 
 
 def check_readable(
-    listing: Listing, remedy: str = "take such files away and add their runs again, or leave them out with --skip-bad"
+    listing: Listing, remedy: str = "delete these files and add their runs again, or leave them out with --skip-bad"
 ) -> None:
-    """Refuse a store with files that are none of its tables.
+    """Refuse a store with bad files.
 
     Raises:
-        StoreInvalid: there are some; the first ones are named, and what to do.
+        StoreInvalid: there are bad files; the message names the first ones, and a remedy.
     """
     if listing.bad:
-        named = "; ".join(f"{each.path} {each.why}" for each in listing.bad[:_NAMED])
+        examples = "; ".join(f"{file.path} {file.why}" for file in listing.bad[:_NAMED])
         more = f" (and {len(listing.bad) - _NAMED} more)" if len(listing.bad) > _NAMED else ""
-        raise StoreInvalid(f"{named}{more}: {remedy}")
+        raise StoreInvalid(f"{examples}{more}: {remedy}")
 
 
 _NAMED: Final = 3
 
 
 def check_spelling(headers: Headers, metrics: Sequence[str]) -> None:
-    """Refuse metrics of calls that some runs write in other letters: to engines, `Cycles` and `cycles` are one column.
+    """Refuse call metrics that differ between runs in letter case only: to engines, `Cycles` and `cycles` are one.
 
     Raises:
         UsageInvalid: there is such a metric.
@@ -219,57 +221,58 @@ def check_spelling(headers: Headers, metrics: Sequence[str]) -> None:
     files = ", ".join(map(file_literal, headers.files(CALLS)))
     try:
         with reader(headers.listing.place) as connection:
-            found = connection.execute(f"SELECT DISTINCT name FROM parquet_schema([{files}]) ORDER BY name").fetchall()
+            names = connection.execute(f"SELECT DISTINCT name FROM parquet_schema([{files}]) ORDER BY name").fetchall()
     except reading_errors() as error:
         raise StoreInvalid(f"the store cannot be read: {damage_of(error)}") from error
     for metric in metrics:
-        others = [str(name) for (name,) in found if name != metric and str(name).lower() == metric.lower()]
+        others = [str(name) for (name,) in names if name != metric and str(name).lower() == metric.lower()]
         if others:
             raise UsageInvalid(
-                f"--metric {metric}: some runs call it {others[0]}, which single calls are not told apart by; choose "
-                "runs that call it alike, with --where"
+                f"--metric {metric}: some runs spell it {others[0]}, and queries on calls ignore case; select runs "
+                "with one spelling by --where"
             )
 
 
 def damaged(headers: Headers, tables: Sequence[str]) -> list[BadFile]:
-    """The files of some tables for which a question has failed: those of maps that are known to be bad or lost, and
-    those that cannot be read. Only then are they read for their own sake.
+    """Find the files that made a query fail: bad or lost files of maps, and files of these tables that cannot be read.
+
+    The files are read only after such a failure.
 
     Raises:
-        StoreInvalid: it was no file that failed, but the place that they lie in.
+        StoreInvalid: no file failed, but the storage did not answer.
     """
     place = headers.listing.place
     place.check_answers()
-    found = [*_without_ops(headers)] if OPS in tables else []
+    bad = [*_without_ops(headers)] if OPS in tables else []
     for reading in (_read_whole, _read_by_values):
         for table in tables:
             for path in headers.files(table):
-                if why := _damage_of(place, path, table, reading):
-                    found.append(BadFile(path, f"is damaged: {why}"))
-        if found:
+                if fault := _damage_of(place, path, table, reading):
+                    bad.append(BadFile(path, f"is damaged: {fault}"))
+        if bad:
             break
-    return found
+    return bad
 
 
 def _without_ops(headers: Headers) -> Iterator[BadFile]:
-    """Files of the ops of maps that are bad; where such a file is not there, the headers of its runs."""
+    """Bad files with the ops of maps. Where such a file is missing, the headers of the map's runs."""
     names = {name for row in headers.rows for name in _names_of_map(row)}
-    bad = [each for each in headers.listing.bad if each.stem in names]
+    bad = [file for file in headers.listing.bad if file.stem in names]
     yield from bad
-    there = headers.listing.files[OPS].keys() | {each.stem for each in bad}
+    known = headers.listing.files[OPS].keys() | {file.stem for file in bad}
     for row in headers.rows:
-        if there.isdisjoint(_names_of_map(row)):
+        if known.isdisjoint(_names_of_map(row)):
             path = headers.listing.files[RUNS][row["run"]]
-            yield BadFile(path, "has lost the ops of its map, which are there again when a run of it is added again")
+            yield BadFile(path, "has lost the ops of its map; add a run of the map again to restore them")
 
 
 def _damage_of(
     place: Place, path: str, table: str, reading: Callable[[duckdb.DuckDBPyConnection, str, str], str]
 ) -> str:
-    """Why a file of a table cannot be read; "" where it can.
+    """The reason why a file of a table cannot be read; "" if it can.
 
     Raises:
-        SystemLimit: for want of memory or of open files, which is no file's fault.
+        SystemLimit: memory or open files ran out, so the file is not to blame.
     """
     try:
         with reader(place) as connection:
@@ -279,26 +282,26 @@ def _damage_of(
 
 
 def _read_whole(connection: duckdb.DuckDBPyConnection, file: str, table: str) -> str:
-    there = {str(column): str(kind) for column, kind, *_ in connection.execute(f"DESCRIBE FROM {file}").fetchall()}
+    types = {str(column): str(kind) for column, kind, *_ in connection.execute(f"DESCRIBE FROM {file}").fetchall()}
     connection.execute(f"SELECT bit_xor(hash(t)) FROM {file} AS t").fetchall()
-    if lost := [column for column, kind in COLUMNS.get(table, {}).items() if there.get(column) != kind]:
-        return f"its column {lost[0]} is lost"
-    if table == CALLS and (odd := [column for column, kind in there.items() if kind in {"DOUBLE", "FLOAT"}]):
-        return f"its column {odd[0]} has no whole numbers"
+    if lost := [column for column, kind in COLUMNS.get(table, {}).items() if types.get(column) != kind]:
+        return f"its column {lost[0]} is missing or has another type"
+    if table == CALLS and (floats := [column for column, kind in types.items() if kind in {"DOUBLE", "FLOAT"}]):
+        return f"its column {floats[0]} is not of integers"
     for column in ALWAYS.get(table, ()):
-        # Whether a column has none, the database believes what the file says of it; it does not of their hashes, that
-        # of an empty map being the same.
-        kind = there[column]
-        is_lost = f"{column} IS NULL" if kind.startswith("MAP") else f"hash({column}) = hash(CAST(NULL AS {kind}))"
-        if connection.execute(f"SELECT 1 FROM {file} WHERE {is_lost} LIMIT 1").fetchall():
+        # For `IS NULL` DuckDB trusts the file's statistics, so compare hashes instead. For maps that does not work: an
+        # empty map has the hash of NULL.
+        kind = types[column]
+        is_null = f"{column} IS NULL" if kind.startswith("MAP") else f"hash({column}) = hash(CAST(NULL AS {kind}))"
+        if connection.execute(f"SELECT 1 FROM {file} WHERE {is_null} LIMIT 1").fetchall():
             return f"its column {column} has lost values"
     return ""
 
 
 def _read_by_values(connection: duckdb.DuckDBPyConnection, file: str, _table: str) -> str:
-    """Questions that name a value look at what a file says of its values, too, which nobody else reads."""
+    """Query each column for a value, as this makes DuckDB read the statistics and filters of the file."""
     columns = [quoted(str(column)) for column, *_ in connection.execute(f"DESCRIBE FROM {file}").fetchall()]
-    (least,) = connection.execute(f"SELECT {', '.join(f'min({each})' for each in columns)} FROM {file}").fetchall()
+    (least,) = connection.execute(f"SELECT {', '.join(f'min({column})' for column in columns)} FROM {file}").fetchall()
     for column, value in zip(columns, least, strict=True):
         if value is not None:
             connection.execute(f"SELECT count(*) FROM {file} WHERE {column} = {literal(str(value))}").fetchall()
@@ -307,10 +310,10 @@ def _read_by_values(connection: duckdb.DuckDBPyConnection, file: str, _table: st
 
 @contextmanager
 def reader(place: Place) -> Iterator[duckdb.DuckDBPyConnection]:
-    """A connection that reads files of a place.
+    """A connection that reads files of the storage.
 
     Raises:
-        StoreInvalid: as `Place.check_answers`, where a query fails for that.
+        StoreInvalid: a query failed because the storage did not answer (`Place.check_answers`).
     """
     with place.asked() as connection:
         try:
@@ -321,39 +324,41 @@ def reader(place: Place) -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 def _rows(listing: Listing) -> tuple[list[Header], list[BadFile]]:
-    """The headers, and files that do not hold one."""
+    """The headers, and the files that do not hold one."""
     place, paths = listing.place, listing.files[RUNS]
     bad: list[BadFile] = []
     try:
         rows = _rows_of(place, list(paths.values()))
     except reading_errors():
         for path in paths.values():
-            if why := _damage_of(place, path, RUNS, _read_whole):
-                bad.append(BadFile(path, f"is damaged: {why}"))
-        spoiled = {each.path for each in bad}
-        rows = _rows_of(place, [path for path in paths.values() if path not in spoiled])
-    seen = {each.stem for each in bad}
-    named = Counter(stem for stem, _ in rows)
-    own = [row for stem, row in rows if named[stem] == 1 and _is_of(row, stem)]
-    told = {row["run"] for row in own} | seen
+            if fault := _damage_of(place, path, RUNS, _read_whole):
+                bad.append(BadFile(path, f"is damaged: {fault}"))
+        unreadable = {file.path for file in bad}
+        rows = _rows_of(place, [path for path in paths.values() if path not in unreadable])
+    damaged_stems = {file.stem for file in bad}
+    counts = Counter(stem for stem, _ in rows)
+    valid = [row for stem, row in rows if counts[stem] == 1 and _is_of(row, stem)]
+    handled = {row["run"] for row in valid} | damaged_stems
     bad += [
-        BadFile(path, "is damaged: it is not the header of its run") for stem, path in paths.items() if stem not in told
+        BadFile(path, "is damaged: it does not hold the header of its run")
+        for stem, path in paths.items()
+        if stem not in handled
     ]
-    return own, bad
+    return valid, bad
 
 
 def _is_of(row: Header, stem: str) -> bool:
-    """Whether a header is that of the run whose file it was in, and says what each does."""
+    """Whether a header belongs to the run that its file is named after, and has all required columns."""
     return row["run"] == stem and all(row[name] is not None for name in ALWAYS[RUNS])
 
 
 def _rows_of(place: Place, paths: Sequence[str]) -> list[tuple[str, Header]]:
-    """The headers in some files, each with its file's name."""
+    """The headers in some files, with the stems of the files."""
     if not paths:
         return []
-    # What a header says as a whole is long, and nobody asks for it here.
+    # Skip the column `header`: it is long and unused here.
     columns = {name: kind for name, kind in COLUMNS[RUNS].items() if name != "header"}
-    # Files are read as the first of them is: what it has in place of a number is none.
+    # The first file sets the types of all columns, so cast them: a text in place of a number is an error.
     cells = ", ".join(f"CAST({name} AS {kind}) AS {name}" for name, kind in columns.items())
     query = (
         f"SELECT parse_filename(filename, true) AS stem, {cells}, {_INPUTS} "

@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 
 # ---- layout
 #
-# Where what lies in a store: a place that only grows, made of Parquet files alone, safe for many writers at once.
+# On-disk layout: an append-only tree of Parquet files, safe for concurrent writers.
 #
-#     runs/model=M/host=H/date=D/RUN.parquet     a run's header, as one row; a run is in the store when this is there
-#     calls/model=M/host=H/date=D/RUN.parquet    its events, each with the number of its target
+#     runs/model=M/host=H/date=D/RUN.parquet     the run's header, as one row; a run exists once this file does
+#     calls/model=M/host=H/date=D/RUN.parquet    its events, with the index of their target
 #     targets/…/RUN.parquet                      the places of each target
-#     aside/…/RUN.parquet                        what of the sums of targets is no work
-#     costs/…/RUN.parquet                        what each op has of each place; and what has no op, with its reason
-#     spreads/…/RUN.parquet                      what each op costs in an invocation
-#     ops/MAP-MODEL.parquet                      the ops of a map, with the keys that they have in a model
-#     maps/MAP.parquet                           what of a bundle is needed to match its ops with another's
+#     aside/…/RUN.parquet                        amounts of targets that are not work (outliers, double counts)
+#     costs/…/RUN.parquet                        cost of each op at each place; unattributed cost with its reason
+#     spreads/…/RUN.parquet                      cost of each op per invocation
+#     ops/MAP-MODEL.parquet                      the ops of a map, with their keys in a model
+#     maps/MAP.parquet                           the parts of a bundle that match its ops with those of other maps
 #
-# A run's name is made of what it holds, so that adding it again, from wherever, finds it there. Files are written
-# under a name that no engine reads and get their own with the last byte; none is ever replaced.
+# A run's name is a hash of its content, so a run that is added again, from any path, is found. Files are written under
+# a hidden name and get their final name after the last byte. No file is ever replaced.
 
 
 RUNS, CALLS, TARGETS, ASIDE, COSTS, SPREADS, OPS, MAPS = (
@@ -48,19 +48,19 @@ RUNS, CALLS, TARGETS, ASIDE, COSTS, SPREADS, OPS, MAPS = (
     "maps",
 )
 OF_RUNS: Final = (CALLS, TARGETS, ASIDE, COSTS, SPREADS)
-"""The tables that each run has a file of, besides its header."""
+"""The tables with one file per run, in addition to its header."""
 
 _RUN_NAME = re.compile(r"[0-9a-f]{15}")
 _LONGEST = 60
 
 
 def run_name(number: int) -> str:
-    """What a run is called by people and files; `number` is the same for engines, which join numbers faster."""
+    """The run's name for people and files. Engines use `number`, which they join faster."""
     return f"{number:015x}"
 
 
 def run_number(content: Iterable[bytes]) -> int:
-    """The number of a run, made of what it holds."""
+    """The number of a run: a hash of its content."""
     digest = sha256()
     for part in content:
         digest.update(part)
@@ -68,20 +68,20 @@ def run_number(content: Iterable[bytes]) -> int:
 
 
 def ops_name(model: str, map_sha256: str) -> str:
-    """What the ops of a map are called as those of a model: one map may be of several, and each has keys of its own."""
+    """File stem of the ops of a map in a model. Several models may share a map, but each has its own keys."""
     return f"{map_sha256}-{sha256(model.encode(errors='backslashreplace')).hexdigest()[:12]}"
 
 
 @dataclass(frozen=True, slots=True)
 class BadFile:
-    """A file below a store that is none of its tables, and why."""
+    """A file in a store that belongs to none of its tables; `why`: the fault."""
 
     path: str
     why: str
 
     @property
     def stem(self) -> str:
-        """What it is called, without the folders and the suffix: the name of its run or map."""
+        """The file's name without folders and suffix: the name of its run or map."""
         return stem_of(self.path)
 
 
@@ -89,8 +89,8 @@ class BadFile:
 class Listing:
     """The files of a store.
 
-    `files`: by table and the stem of the file's name. `bad`: what cannot be read. `unfinished`: how many runs another
-    process is adding just now, or was when it was killed: they have no header yet.
+    `files`: paths by table and file stem. `bad`: unreadable files. `unfinished`: number of runs without a header:
+    another process is adding them, or was killed while it did.
     """
 
     place: Place
@@ -101,12 +101,12 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """A store, by the place where it lies."""
+    """A store in a folder or bucket."""
 
     place: Place
 
     def run_file(self, table: str, name: str, partition: Mapping[str, Text]) -> StoreFile:
-        """A run's file of a table; the partition's values are texts of whatever kind."""
+        """A run's file in a table. The partition's values may be any text."""
         parts = (f"{key}={_part(value)}" for key, value in partition.items())
         return StoreFile(self.place, self.place.file(table, *parts, name + SUFFIX))
 
@@ -115,63 +115,64 @@ class Store:
         return StoreFile(self.place, self.place.file(MAPS, map_sha256 + SUFFIX))
 
     def ops_file(self, model: str, map_sha256: str) -> StoreFile:
-        """The file of the ops of a map, as those of a model."""
+        """The file with the ops of a map in a model."""
         return StoreFile(self.place, self.place.file(OPS, ops_name(model, map_sha256) + SUFFIX))
 
     def has_run(self, name: str) -> bool:
-        """Whether a run is there, whatever model, host and date it was added with."""
+        """Whether the store has a run, under any model, host and date."""
         return self.place.has_below(RUNS, name + SUFFIX)
 
     def has_lost(self, name: str, partition: Mapping[str, Text]) -> bool:
-        """Whether a run that is there, with this partition, lacks a file of one of its tables."""
+        """Whether a run of this partition has a header but lacks a file in one of its tables."""
         if not self.run_file(RUNS, name, partition).exists():
             return False
         return not all(self.run_file(table, name, partition).exists() for table in OF_RUNS)
 
     def has_runs(self) -> bool:
-        """Whether any run was ever added."""
+        """Whether the store has any run."""
         return self.place.holds(RUNS)
 
     def is_of_model(self, path: str, model: str) -> bool:
-        """Whether a run's file lies where those of a model do."""
+        """Whether a run's file lies in the partition of a model."""
         return f"/model={_part(model)}/" in path
 
     def listed(self) -> Listing:
-        """All its files; those that are no whole Parquet files are told apart by their first and last bytes.
+        """List all files, and check by their first and last bytes that they are complete Parquet files.
 
         Raises:
-            StoreInvalid: there is no store, or nothing was ever added to it; or it cannot be read.
+            StoreInvalid: there is no store, the store is empty, or it cannot be read.
         """
         self.place.check_there(RUNS)
         bad: list[BadFile] = []
         files = {table: self._of_table(table, bad, {}) for table in (RUNS, OPS, MAPS)}
         files |= {table: self._of_table(table, bad, files[RUNS]) for table in OF_RUNS}
-        begun = {stem for table in OF_RUNS for stem in files[table]} - files[RUNS].keys()
-        broken = {each.stem for each in bad}
-        strange = [stem for stem in begun if not _RUN_NAME.fullmatch(stem)]
-        for stem in sorted(strange):
+        started = {stem for table in OF_RUNS for stem in files[table]} - files[RUNS].keys()
+        broken = {file.stem for file in bad}
+        foreign_stems = [stem for stem in started if not _RUN_NAME.fullmatch(stem)]
+        for stem in sorted(foreign_stems):
             for table in OF_RUNS:
                 if (path := files[table].get(stem)) is not None:
-                    bad.append(BadFile(path, "is no file of a store"))
-        return Listing(self.place, files, tuple(bad), len(begun - broken - set(strange)))
+                    bad.append(BadFile(path, "is not a file of a store"))
+        return Listing(self.place, files, tuple(bad), len(started - broken - set(foreign_stems)))
 
     def _of_table(self, table: str, bad: list[BadFile], headers: Mapping[str, str]) -> dict[str, str]:
-        """The files of a table by their stems; of several with one, that which lies where the run's header does.
+        """The files of a table by stem. Of several files with one stem, take the one in the partition of the header.
 
-        The others were left by who was killed while adding the run under other words, such as another model's name.
+        The others are left from a process that was killed while it added the run under another name of the model, host
+        or date.
         """
-        found: dict[str, list[str]] = {}
+        paths_by_stem: dict[str, list[str]] = {}
         for path, why in self.place.faults(table):
             if why:
                 bad.append(BadFile(path, why))
             else:
-                found.setdefault(stem_of(path), []).append(path)
-        for stem, paths in found.items():
-            where = _partition_of(headers[stem]) if stem in headers else None
-            paths.sort(key=lambda path: _partition_of(path) != where)
-            if table not in OF_RUNS or (where is not None and _partition_of(paths[0]) != where):
-                bad.extend(BadFile(path, f"has the name of {paths[0]}") for path in paths[1:])
-        return {stem: paths[0] for stem, paths in found.items()}
+                paths_by_stem.setdefault(stem_of(path), []).append(path)
+        for stem, paths in paths_by_stem.items():
+            partition = _partition_of(headers[stem]) if stem in headers else None
+            paths.sort(key=lambda path: _partition_of(path) != partition)
+            if table not in OF_RUNS or (partition is not None and _partition_of(paths[0]) != partition):
+                bad.extend(BadFile(path, f"has the same name as {paths[0]}") for path in paths[1:])
+        return {stem: paths[0] for stem, paths in paths_by_stem.items()}
 
 
 def _partition_of(path: str) -> str:
@@ -179,23 +180,23 @@ def _partition_of(path: str) -> str:
     return "/".join(path.split("/")[-4:-1])
 
 
-def store_at(where: str | Path) -> Store:
-    """The store of a folder, or of a bucket's address (s3://BUCKET/PREFIX).
+def store_at(location: str | Path) -> Store:
+    """The store in a folder, or at the address of a bucket (s3://BUCKET/PREFIX).
 
     Raises:
-        StoreInvalid: no folder of this name can be read or made.
-        UsageInvalid: no store can lie at such an address.
-        ToolMissing: what reads buckets is not installed.
+        StoreInvalid: the folder can neither be read nor created.
+        UsageInvalid: the address is not one of a bucket.
+        ToolMissing: the packages that read buckets are not installed.
     """
-    if isinstance(where, str) and is_address(where):
+    if isinstance(location, str) and is_address(location):
         from tracemap.store.bucket import bucket_at
 
-        return Store(bucket_at(where))
-    return Store(folder_at(Path(where)))
+        return Store(bucket_at(location))
+    return Store(folder_at(Path(location)))
 
 
 def _part(value: Text) -> str:
-    """A value as a part of a path: nothing in it has a meaning, and none is longer than names of files may be."""
+    """Encode a value as part of a path: without special characters, and no longer than file names may be."""
     if value is UNKNOWN or not value:
         return "unknown"
     encoded = value.encode(errors="backslashreplace")
@@ -207,9 +208,9 @@ def _part(value: Text) -> str:
 
 # ---- tables
 #
-# The columns of a store's tables, and their files: written whole, by rows of ours or by a query.
+# Columns of the store's tables. Files are written from Python rows or from a query.
 #
-# Types are those that DuckDB and Spark both have. Amounts are decimals of 38 digits: sums of them are exact in both.
+# DuckDB and Spark share these types. Amounts are decimals of 38 digits, whose sums are exact in both engines.
 
 
 AMOUNT: Final = "DECIMAL(38,0)"
@@ -292,20 +293,20 @@ COLUMNS: Final[Mapping[str, Mapping[str, str]]] = {
     },
     MAPS: {"map": "VARCHAR", "name": "VARCHAR", "content": "BLOB"},
 }
-"""By table its columns, with their types in SQL; NULL is unknown.
+"""SQL types of the columns, by table. NULL means unknown.
 
-runs: `run` is the run's name, `number` the same as other tables have it in their column `run`; `date` is the day (UTC)
-of `recorded_ns`, which the recording machine's clock told, `added_ns` is by the clock of who added it; `tool_ns` is the
-profiler's own work, `disturbance_ns` what calls took beyond their fences, of CPU time; `header` is the run's header as
-JSON.
-targets: the n-th of the `places` that events of a target may be of; a target that is no place of the map has none, and
-its `place` is the reason. aside: what of a target's sum is no work of a place. costs: what is of no op has a reason;
-a metric of which there was nothing has a row of 0.
-ops: `key` is the same for what `diff` matches in maps of one model; `how` it was matched.
+runs: `run` is the run's name; `number` is the same value as column `run` of other tables. `date` is the day (UTC) of
+`recorded_ns`. `recorded_ns` is by the clock of the recording machine, `added_ns` by that of the adding machine.
+`tool_ns` is the profiler's own work. `disturbance_ns` is CPU time above the outlier threshold. `header` is JSON.
+targets: a row for each place where events of a target may belong; `position` is its index among the `places`. A target
+without a place in the map has one row, whose `place` is the reason.
+aside: amounts of a target that are not work of a place.
+costs: unattributed costs have a `reason`. A metric whose cost is 0 has a row of 0.
+ops: ops of a model that `diff` matches across maps have the same `key`; `how` is the kind of match.
 """
 
 NO_METRICS: Final = frozenset({"run", "target", "invocation", "start_ns"})
-"""Columns of calls that tell which one it is, and when it was: nothing that it takes. All others are metrics."""
+"""Columns of calls that are identity or time, not a metric. All other columns are metrics."""
 
 ALWAYS: Final[Mapping[str, Sequence[str]]] = {
     RUNS: ("run", "number", "model", "map", "added_ns", "tags"),
@@ -315,45 +316,45 @@ ALWAYS: Final[Mapping[str, Sequence[str]]] = {
     SPREADS: ("run", "metric", "op", "median"),
     OPS: ("map", "op", "key"),
 }
-"""By table the columns in which nothing is ever unknown."""
+"""Columns that are never NULL, by table."""
 
 Row = tuple[Any, ...]
 _PARQUET: Final = f"FORMAT parquet, COMPRESSION zstd, KV_METADATA {{'{STORE_KEY}': '{STORE_VERSION}'}}"
 
 
-def known(value: Any) -> Any:  # noqa: ANN401 - a cell of whatever type
-    """A cell of a table: what is unknown is NULL."""
+def null_if_unknown(value: Any) -> Any:  # noqa: ANN401 - a cell of whatever type
+    """Encode a cell of a table: unknown becomes NULL."""
     return None if value is UNKNOWN else value
 
 
-def told(cell: Any) -> Any:  # noqa: ANN401 - the same
-    """The inverse of `known`."""
+def unknown_if_null(cell: Any) -> Any:  # noqa: ANN401 - the same
+    """Decode a cell of a table: NULL becomes unknown."""
     return UNKNOWN if cell is None else cell
 
 
 def write_rows(connection: duckdb.DuckDBPyConnection, table: str, rows: Sequence[Row], target: StoreFile) -> None:
-    """Write a table of a store, with columns as `COLUMNS` has them.
+    """Write a table's file, with the columns of `COLUMNS`.
 
     Raises:
-        TargetUnwritable: it cannot be written.
+        TargetUnwritable: the file cannot be written.
     """
     fill(connection, "written", COLUMNS[table], rows)
-    # The same rows are the same file; a header is a single one.
+    # Sort so that equal rows give equal files. A header is a single row.
     order = "" if table == RUNS else " ORDER BY ALL"
     write_query(connection, f"SELECT * FROM written{order}", target)
 
 
 def write_query(connection: duckdb.DuckDBPyConnection, query: str, target: StoreFile) -> None:
-    """Write the rows of a query as a file of a store.
+    """Write the result of a query as a file of the store.
 
     Raises:
-        TargetUnwritable: it cannot be written.
-        UsageInvalid: its rows do not fit into memory, even with all that can be on disk.
+        TargetUnwritable: the file cannot be written.
+        UsageInvalid: the rows do not fit into memory, even when they spill to disk.
     """
     import duckdb
 
-    remedy = "allow more with --memory, or name a folder that has more room by TMPDIR"
-    with target.published() as path, fitting(f"the rows of {target.name}, in their order,", remedy):
+    remedy = "allow more with --memory, or set TMPDIR to a folder with more room"
+    with target.published() as path, fitting(f"the sorted rows of {target.name}", remedy):
         try:
             connection.execute(f"COPY ({query}) TO {target_literal(path)} ({_PARQUET})").fetchall()
         except duckdb.IOException as error:

@@ -1,4 +1,4 @@
-"""Ops that are the same from one compilation to the next."""
+"""Match ops across compilations of a model."""
 
 from __future__ import annotations
 
@@ -21,39 +21,51 @@ from tracemap.inputs import stored_bytes
 from tracemap.measurements.sql import damage_of, reading_errors, table_of
 from tracemap.owned.home import temporary_folder
 from tracemap.store.headers import reader
-from tracemap.store.layout import ALWAYS, COLUMNS, MAPS, OPS, Listing, Row, Store, known, ops_name, told, write_rows
+from tracemap.store.layout import (
+    ALWAYS,
+    COLUMNS,
+    MAPS,
+    OPS,
+    Listing,
+    Row,
+    Store,
+    null_if_unknown,
+    ops_name,
+    unknown_if_null,
+    write_rows,
+)
 
 FIRST, SAME, ALIKE, UNMATCHED = "first", "same", "alike", "new"
-"""How an op got its key: of the first map of its model; of the same model's text; where a text is not kept, of ops that
-all have the same names and places; of none before. Else how `diff` matched it."""
+"""How an op got its key: from the first map of its model; by equal model text; by equal names and locations of all ops,
+where the text is not stored; or it is new, since it matches no earlier op. Otherwise, the kind of `diff`'s match."""
 _MOST_KEPT: Final = 256 << 20
-"""Bytes of a model beyond which it is not kept: ops of later maps are then matched only where all are alike."""
+"""Limit in bytes: a larger model is not stored. Ops of later maps then match only if all ops have equal names."""
 
 Keys = Mapping[str, tuple[str, str]]
-"""By op its key, and how it got it."""
+"""By op: its key, and how it got it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The keys of ops of stored maps, as numbers, and what the newest map of the model says of each.
+    """The keys of ops in stored maps, as numbers, and the newest map's description of each.
 
-    `keys`: by model, map and op. A key is a model's own: the ops of two models have the same.
+    `keys`: by model, map and op. Models do not share keys.
     """
 
     keys: Mapping[tuple[str, str, str], int]
     ops: Sequence[Mapping[str, Any]]
 
-    def said(self, key: int) -> dict[str, Any]:
-        """What is said of the ops of a key."""
+    def describe(self, key: int) -> dict[str, Any]:
+        """The description of a key's op."""
         op = self.ops[key]
-        return {"op": op["key"], **{name: told(op[name]) for name in ("name", "file", "line", "scope")}}
+        return {"op": op["key"], **{name: unknown_if_null(op[name]) for name in ("name", "file", "line", "scope")}}
 
 
 def read_names(listing: Listing, maps: Sequence[tuple[str, str]]) -> Names:
-    """The names of the ops of models' maps, which come in the order in which they were recorded.
+    """The names of ops in models' maps; `maps` are in recording order.
 
     Raises:
-        StoreInvalid: a map is not there, or cannot be read.
+        StoreInvalid: a map is missing, or cannot be read.
     """
     numbers: dict[tuple[str, str], int] = {}
     keys: dict[tuple[str, str, str], int] = {}
@@ -69,61 +81,61 @@ def read_names(listing: Listing, maps: Sequence[tuple[str, str]]) -> Names:
 
 
 def read_ops(listing: Listing, model: str, map_sha256: str) -> list[Mapping[str, Any]]:
-    """The ops of a stored map of a model, each by column.
+    """The ops of a stored map, as rows by column.
 
     Raises:
-        StoreInvalid: it is not there, or cannot be read.
+        StoreInvalid: the map is missing, or cannot be read.
     """
     path = listing.files[OPS].get(ops_name(model, map_sha256))
     if path is None:
         raise StoreInvalid(
-            f"the map {map_sha256[:12]}… of stored runs is not in the store: its file in {OPS}/ is lost or damaged; "
+            f"map {map_sha256[:12]}… of stored runs is not in the store: its file in {OPS}/ is lost or damaged; "
             "add one of its runs again"
         )
     columns = COLUMNS[OPS]
     query = f"SELECT {', '.join(columns)} FROM {table_of('read_parquet', path)}"
     try:
         with reader(listing.place) as connection:
-            kinds = [str(kind) for _, kind, *_ in connection.execute(f"DESCRIBE {query}").fetchall()]
-            found = connection.execute(query).fetchall()
+            types = [str(type_name) for _, type_name, *_ in connection.execute(f"DESCRIBE {query}").fetchall()]
+            cells = connection.execute(query).fetchall()
     except reading_errors() as error:
         raise StoreInvalid(f"{path}: cannot be read: {damage_of(error)}") from error
-    rows: list[Mapping[str, Any]] = [dict(zip(columns, row, strict=True)) for row in found]
-    if kinds != list(columns.values()) or any(row[name] is None for row in rows for name in ALWAYS[OPS]):
-        raise StoreInvalid(f"{path}: is no table of ops")
+    rows: list[Mapping[str, Any]] = [dict(zip(columns, row, strict=True)) for row in cells]
+    if types != list(columns.values()) or any(row[name] is None for row in rows for name in ALWAYS[OPS]):
+        raise StoreInvalid(f"{path}: is not a table of ops")
     return rows
 
 
 def first_keys(graph: TraceGraph) -> Keys:
-    """The keys of the first map of a model."""
+    """Keys for the first map of a model."""
     return {str(op.id): (str(op.id), FIRST) for op in graph.ops}
 
 
-def are_alike(one: TraceGraph, other: TraceGraph) -> bool:
-    """Whether all ops of two maps have the same names, scopes and places: hardly those of different models."""
+def are_alike(graph: TraceGraph, other_graph: TraceGraph) -> bool:
+    """Whether all ops of two maps have equal names, scopes and locations. Different models hardly ever do."""
 
-    def seen(graph: TraceGraph) -> list[object]:
+    def identities(graph: TraceGraph) -> list[object]:
         return [(op.id, op.name, op.function, op.line, op.column, op.scope) for op in graph.ops]
 
-    return seen(one) == seen(other)
+    return identities(graph) == identities(other_graph)
 
 
 def keep_map(store: Store, bundle: Bundle) -> None:
-    """Write what the ops of later maps are matched by.
+    """Store the parts of a bundle that match its ops with those of later maps.
 
     Raises:
-        TargetUnwritable: it cannot be written.
-        BundleInvalid: the model cannot be read, or lies outside of the bundle.
+        TargetUnwritable: the file cannot be written.
+        BundleInvalid: the model cannot be read, or lies outside the bundle.
     """
     with duckdb.connect() as connection:
         write_rows(connection, MAPS, [*_kept(bundle)], store.map_file(bundle.map_sha256))
 
 
 def keep_ops(store: Store, bundle: Bundle, model: str, keys: Keys) -> None:
-    """Write the ops of a bundle's map with the keys that they have in a model; one without is like none before it.
+    """Store the ops of a bundle's map with their keys in a model. An op without a key gets a new one.
 
     Raises:
-        TargetUnwritable: they cannot be written.
+        TargetUnwritable: the file cannot be written.
     """
     sha = bundle.map_sha256
     with duckdb.connect() as connection:
@@ -134,24 +146,24 @@ def _op_rows(sha: str, graph: TraceGraph, keys: Keys) -> Iterator[Row]:
     for op in graph.ops:
         name = str(op.id)
         key, how = keys.get(name, (f"{name}@{sha[:8]}", UNMATCHED))
-        told = known(op.file), known(op.line), known(op.function)
-        yield sha, name, key, how, op.name, *told, scope_text(graph, op)
+        location = null_if_unknown(op.file), null_if_unknown(op.line), null_if_unknown(op.function)
+        yield sha, name, key, how, op.name, *location, scope_text(graph, op)
 
 
 def _kept(bundle: Bundle) -> Iterator[Row]:
-    """The map and the model's text, as they lie in the bundle.
+    """The map and the model's text, from the bundle.
 
     Raises:
-        BundleInvalid: a file of them lies elsewhere, as a link may name one of this machine.
+        BundleInvalid: a file lies outside the bundle; a link could name any file of this machine.
     """
     sha = bundle.map_sha256
     yield sha, MAP_NAME, stored_bytes(inside(bundle.path, MAP_NAME), BundleInvalid)
     if not bundle.graph.sources:
         return
     literals = sorted(path.name for path in (bundle.path / LITERALS_FOLDER).glob("*"))
-    named = [(SOURCE_FOLDER, bundle.graph.sources[0].path), *((LITERALS_FOLDER, name) for name in literals)]
-    there = [(below, name) for below, name in named if (bundle.path / below / storable(name)).is_file()]
-    files = {normpath(f"{below}/{name}"): bundle.kept_file(below, name) for below, name in there}
+    paths = [(SOURCE_FOLDER, bundle.graph.sources[0].path), *((LITERALS_FOLDER, name) for name in literals)]
+    existing = [(folder, name) for folder, name in paths if (bundle.path / folder / storable(name)).is_file()]
+    files = {normpath(f"{folder}/{name}"): bundle.kept_file(folder, name) for folder, name in existing}
     if sum(path.stat().st_size for path in files.values()) <= _MOST_KEPT:
         for name, path in files.items():
             yield sha, name, stored_bytes(path, BundleInvalid)
@@ -159,10 +171,10 @@ def _kept(bundle: Bundle) -> Iterator[Row]:
 
 @contextmanager
 def kept_bundle(listing: Listing, map_sha256: str) -> Iterator[Bundle]:
-    """What is kept of a bundle, as one that has a map and a model.
+    """Restore the stored parts of a bundle: map and model.
 
     Raises:
-        StoreInvalid: it cannot be read.
+        StoreInvalid: the file cannot be read.
     """
     path = listing.files[MAPS][map_sha256]
     try:
@@ -176,26 +188,26 @@ def kept_bundle(listing: Listing, map_sha256: str) -> Iterator[Bundle]:
                 _write_below(folder, name, data)
         except (OSError, ValueError) as error:
             check_limits(error)
-            raise StoreInvalid(f"{path}: {error}; take it away, and add one of its runs again") from error
+            raise StoreInvalid(f"{path}: {error}; delete it, and add one of its runs again") from error
         try:
             loaded = load(folder)
         except (BundleInvalid, BundleVersion) as error:
-            raise StoreInvalid(f"{path}: its map cannot be read: {error}; take it away, add its runs again") from error
+            raise StoreInvalid(f"{path}: its map cannot be read: {error}; delete it, and add its runs again") from error
         if loaded.map_sha256 != map_sha256:
-            raise StoreInvalid(f"{path}: holds another map than its name says; take it away, add its runs again")
+            raise StoreInvalid(f"{path}: its map has another hash than its name; delete it, and add its runs again")
         yield loaded
 
 
 def _write_below(folder: Path, name: object, data: object) -> None:
-    """Write a kept file; its name is text of a file: it must lead nowhere but into this folder.
+    """Write a stored file below a folder. The name comes from a file, so it must not lead elsewhere.
 
     Raises:
-        OSError, ValueError: it is none.
+        OSError, ValueError: the name or the content is invalid.
     """
     if not (isinstance(name, str) and isinstance(data, bytes)):
         raise ValueError("does not hold the files of a bundle")
     if Path(name).is_absolute() or ".." in Path(name).parts:
-        raise ValueError(f"names a file outside of a bundle ({name!r})")
+        raise ValueError(f"names a file outside the bundle ({name!r})")
     target = folder / name
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_bytes(data)

@@ -1,4 +1,4 @@
-"""Answers about many runs, as documents."""
+"""JSON documents of the store's queries."""
 
 from __future__ import annotations
 
@@ -10,37 +10,40 @@ import msgspec
 from tracemap.codec import Count, Document, Record
 from tracemap.units import Integer, Text, Unknown
 
-# ---- model
+# ---- runs and costs
 #
-# Answers about many runs. Each is a document of its own, as JSON has it.
+# Query results over many runs. Each is a JSON document.
 
 
 class SkippedFile(Record, frozen=True):
-    """A file of the store that was left out; `why`: what is wrong with it."""
+    """A skipped file of the store; `why`: the fault."""
 
     file: str
     why: str
 
 
 class Looked(Record, frozen=True):
-    """What was looked at.
+    """The runs and files that the query read.
 
-    `runs`: how many; `skipped`: the files that were left out.
+    `runs`: number of runs; `skipped`: damaged files that were left out.
     """
 
     runs: Count
     skipped: tuple[SkippedFile, ...]
-    unfinished: Annotated[Count, msgspec.Meta(description="Runs that a process was adding, and has not ended.")]
+    unfinished: Annotated[Count, msgspec.Meta(description="Runs that another process began to add and has not ended.")]
     ahead: Annotated[
-        Count, msgspec.Meta(description="Runs whose clock was ahead of that of who added them, by over a minute.")
+        Count,
+        msgspec.Meta(
+            description="Runs whose clock was over a minute ahead of the clock of the machine that added them."
+        ),
     ]
 
 
 class FleetMetric(Record, frozen=True):
-    """A metric over the runs of a group: measured = attributed + residual, to the last unit.
+    """A metric over the runs of a group: measured = attributed + unattributed, to the last unit.
 
-    `invocations` is how many calls of the function the runs that have it measured; unknown as soon as one's are, or
-    where they called different functions. Of simulated counts it is one of each run.
+    `invocations`: measured invocations of the function, over the runs that have the metric. It is unknown if it is
+    unknown for a run, or if the runs called different functions. Simulated counts have one invocation a run.
     """
 
     name: str
@@ -51,10 +54,10 @@ class FleetMetric(Record, frozen=True):
 
 
 class FleetOp(Record, frozen=True):
-    """An op of a model over all runs of a group, whatever it is called in the maps of its compilations.
+    """Costs of an op over all runs of a group, whatever its id in their maps.
 
-    `op` is its id in the first of these that was stored, with the map's beginning where that is not the oldest one;
-    `runs`: in how many it has a cost; `amounts`: its costs over all of them, by metric.
+    `op`: its id in the first stored map of its model, with the map's first digits unless that map is the oldest;
+    `runs`: number of runs in which it has a cost; `amounts`: its costs over all runs, by metric.
     """
 
     op: str
@@ -67,20 +70,20 @@ class FleetOp(Record, frozen=True):
 
 
 class FleetResidual(Record, frozen=True):
-    """What has no op; `amounts`: what it comes to, by metric."""
+    """Unattributed costs; `amounts`: their sums, by metric."""
 
     reason: str
     amounts: Mapping[str, int]
 
 
 class FleetGroup(Record, frozen=True):
-    """Runs of one model that have the same values in the columns that were asked for.
+    """Runs of one model with equal values in the --group-by columns.
 
-    `model`: what it is called; `runs`: how many there are.
+    `model`: the model's name; `runs`: number of runs.
     """
 
     model: str
-    group: Annotated[Mapping[str, Text], msgspec.Meta(description="By column; null: not known.")]
+    group: Annotated[Mapping[str, Text], msgspec.Meta(description="Value of each column; null: unknown.")]
     runs: Count
     metrics: tuple[FleetMetric, ...]
     ops: tuple[FleetOp, ...]
@@ -88,24 +91,24 @@ class FleetGroup(Record, frozen=True):
 
 
 class FleetCosts(Document, frozen=True, kw_only=True):
-    """What ops cost over many runs; `group_by`: the columns by which these are told apart."""
+    """Costs of ops over many runs; `group_by`: the columns that form groups."""
 
     schema_version: Literal[1] = 1
     kind: Literal["fleet-costs"] = "fleet-costs"
     group_by: tuple[str, ...]
     added_up: Annotated[
         Literal["summaries", "calls"],
-        msgspec.Meta(description="What was added up: what runs came to when they were added, or their single calls."),
+        msgspec.Meta(description="Source of the sums: the totals stored with each run, or single calls (--calls)."),
     ]
     groups: tuple[FleetGroup, ...]
     looked: Looked
 
 
 class AddedRun(Record, frozen=True):
-    """A run that was named.
+    """A run given to `store add`.
 
-    `file`: where it lies; `run`: its name in the store; `model`: what its model is called; `added`: it was not there
-    before.
+    `file`: its path; `run`: its name in the store; `model`: the model's name; `added`: false if the store already had
+    it.
     """
 
     file: str
@@ -115,7 +118,7 @@ class AddedRun(Record, frozen=True):
 
 
 class FleetAdded(Document, frozen=True, kw_only=True):
-    """What `tracemap store add` did."""
+    """Result of `tracemap store add`."""
 
     schema_version: Literal[1] = 1
     kind: Literal["fleet-added"] = "fleet-added"
@@ -123,20 +126,20 @@ class FleetAdded(Document, frozen=True, kw_only=True):
 
 
 class FleetRun(Record, frozen=True):
-    """A run of a store, as its header tells it.
+    """A run of the store, from its header.
 
-    `run`: its name; `model`: what its model is called; `map`: the SHA-256 of the bundle's map; `module`: that
-    of the module that ran; `bundle`: the bundle's name; `compiler`: the release of IREE's compiler; `flags`:
-    the compiler's flags; `function`: what was called; `host`: the machine's name; `cpu_model`: what its
-    processor calls itself; `processors`: how many it has; `device`: the device of IREE's; `workers`: threads
-    that share a dispatch; `clock`: that of the times; `date`: the day (UTC) of `recorded_ns`; `recorded_ns`:
-    when it was written, by the recording machine's clock; `added_ns`: when it was added, by the clock of who
-    did; `tools`: names and versions; `rule`: how costs of sites are split; `iterations`: measured calls of the
-    function; `warmup`: calls before them; `elapsed_ns`: wall time of the measured calls; `median_ns`: the
-    median call; `low_ns`: the lower end of its 95 % interval; `high_ns`: the upper end of it; `tool_ns`: the
-    profiler's own work; `waiting_ns`: time ready to run without a processor; `stolen_ns`: time that the host of
-    a virtual machine gave to others; `disturbance_ns`: what calls took beyond their fences; `calls`: how many
-    events it has; `tags`: what was said of it as it was added.
+    `run`: its name; `model`: the model's name; `map`: the SHA-256 of the bundle's map; `module`: the SHA-256 of the
+    module that ran; `bundle`: the bundle's name; `compiler`: the release of IREE's compiler; `flags`: the compiler's
+    flags; `function`: the invoked function; `host`: the machine's name; `cpu_model`: the processor's model name;
+    `processors`: number of processors; `device`: IREE's device; `workers`: threads that share a dispatch; `clock`:
+    the clock of the times; `date`: the day (UTC) of `recorded_ns`; `recorded_ns`: time of recording, by the
+    recording machine's clock; `added_ns`: time of adding, by the adding machine's clock; `tools`: names and versions;
+    `rule`: the rule that split costs of dispatches; `iterations`: measured invocations; `warmup`: invocations before
+    them; `elapsed_ns`: wall time of the measured invocations; `median_ns`: the median invocation; `low_ns`: the lower
+    end of its 95 % interval; `high_ns`: the upper end of it; `tool_ns`: the profiler's own work; `waiting_ns`: time
+    ready to run without a processor; `stolen_ns`: time that a virtual machine's host gave to others;
+    `disturbance_ns`: outliers, the time above the outlier threshold; `calls`: number of events; `tags`: the tags
+    given to `store add`.
     """
 
     run: str
@@ -173,7 +176,7 @@ class FleetRun(Record, frozen=True):
 
 
 class FleetRuns(Document, frozen=True, kw_only=True):
-    """The runs of a store, by when they were recorded."""
+    """The runs of a store, in order of recording time."""
 
     schema_version: Literal[1] = 1
     kind: Literal["fleet-runs"] = "fleet-runs"
@@ -182,11 +185,11 @@ class FleetRuns(Document, frozen=True, kw_only=True):
 
 
 class SiteCalls(Record, frozen=True):
-    """How long the calls of a site take, in the unit of the metric.
+    """Percentiles of the calls of a dispatch site, in the unit of the metric.
 
-    `site`: which, null: calls that may be of several sites of their kernel; `kernel`: what it calls; `calls`: how
-    many; `p10`: what a tenth of them stays below; `median`: the middle one; `p90`: what nine in ten stay below;
-    `p99`: what 99 in a hundred do; `most`: the longest.
+    `site`: the dispatch site, null if the calls may belong to several sites of their kernel; `kernel`: the called
+    kernel; `calls`: number of calls; `p10`: 10th percentile; `median`: 50th percentile; `p90`: 90th percentile; `p99`:
+    99th percentile; `most`: the longest call.
     """
 
     site: Text
@@ -200,10 +203,10 @@ class SiteCalls(Record, frozen=True):
 
 
 class GroupCalls(Record, frozen=True):
-    """The calls of runs of one map that have the same values in the columns that were asked for.
+    """Calls in runs of one map with equal values in the --group-by columns.
 
-    `model`: what it is called; `group`: the values by column, null: not known; `map`: the SHA-256 of the map;
-    `runs`: how many there are; `sites`: those that take most time first.
+    `model`: the model's name; `group`: value of each column, null if unknown; `map`: the SHA-256 of the map; `runs`:
+    number of runs; `sites`: dispatch sites, the most expensive first.
     """
 
     model: str
@@ -216,8 +219,8 @@ class GroupCalls(Record, frozen=True):
 class FleetCalls(Document, frozen=True, kw_only=True):
     """Percentiles of single calls over many runs.
 
-    `metric`: what of calls; `group_by`: the columns by which runs are told apart; `error_percent`: by how much, at
-    most, a percentile may be wrong: 0 where it is exact.
+    `metric`: the metric of the calls; `group_by`: the columns that form groups; `error_percent`: the largest possible
+    error of a percentile, 0 if percentiles are exact.
     """
 
     schema_version: Literal[1] = 1
@@ -229,15 +232,15 @@ class FleetCalls(Document, frozen=True, kw_only=True):
     looked: Looked
 
 
-# ---- changed
+# ---- trends and comparisons
 #
-# Answers about what changed in a fleet: over time, and between two sets of its runs. Each is a document of its own.
+# Changes over time, and between two sets of runs. Each is a JSON document.
 
 
 class FleetName(Record, frozen=True):
-    """An op of a model in the maps of several compilations; `op` is its key, or `all ops`.
+    """An op of a model, across the maps of several compilations; `op`: its key in the store, or `all ops`.
 
-    `name`: of the operation; `file`: where it stands in the model; `line`: its line there; `scope`: its scope.
+    `name`: the operation's name; `file`: its source file; `line`: its source line; `scope`: its scope.
     """
 
     op: str
@@ -248,9 +251,9 @@ class FleetName(Record, frozen=True):
 
 
 class FleetPoint(Record, frozen=True):
-    """A point of a series: what an op costs in an invocation, the median over the hosts of a night.
+    """A point of a series: an op's cost per invocation, as the median over the hosts of a night.
 
-    Of all ops it is the sum of these medians, over the ops that cost something in all nights of the series.
+    For all ops it is the sum of these medians, over the ops that have a cost in every night of the series.
 
     `night`: the date, or the compiler; `cost`: in the unit of the metric.
     """
@@ -262,14 +265,14 @@ class FleetPoint(Record, frozen=True):
 class FleetChange(Record, frozen=True):
     """An op became slower or faster.
 
-    `kind`: `slower` or `faster`; `op`: which; `cpu_model`: on which processors, null: on all; `host`: on which host
-    alone, null: on all that have the processor; `night`: the first one with the new cost; `night_low`: the first
-    one that it may have been, with 95 %; `night_high`: the last one; `ratio`: the new cost by the old one;
-    `ratio_low`: the lower end of its interval, which holds it in about 85 of 100 cases; `ratio_high`: the upper end
-    of it; `before`: what it cost in an invocation; `after`: what it costs since; `hosts`: how many tell of it;
-    `hosts_agree`: how many show it by themselves; `nights_before`: how many nights it rests on before;
-    `nights_after`: how many since; `chance`: how often chance makes as much of a change anywhere, corrected for all
-    that was looked at; `series`: its nights, none of all ops where no op costs something in all of them.
+    `kind`: `slower` or `faster`; `op`: the op; `cpu_model`: the affected processor model, null if all are affected;
+    `host`: the only affected host, null if all hosts with the processor are affected; `night`: the first night with
+    the new cost; `night_low`: the earliest night in the 95 % interval of `night`; `night_high`: the latest night in
+    it; `ratio`: new cost over old cost; `ratio_low`: the lower end of its interval, which covers the ratio in about 85
+    of 100 cases; `ratio_high`: the upper end of it; `before`: old cost per invocation; `after`: new cost per
+    invocation; `hosts`: number of hosts with data; `hosts_agree`: number of hosts that show the change on their own;
+    `nights_before`: number of nights before the change; `nights_after`: number of nights since; `chance`: p-value,
+    corrected for all series; `series`: cost per night, empty for all ops if no op has a cost in every night.
     """
 
     kind: Literal["slower", "faster"]
@@ -293,11 +296,11 @@ class FleetChange(Record, frozen=True):
 
 
 class FleetHost(Record, frozen=True):
-    """A host that is unlike others of its processor.
+    """A host that differs from others with its processor model.
 
-    `host`: its name; `cpu_model`: its processor; `op`: in which op, beyond what it is in all of them; `ratio`: its
-    cost by that of the others; `z`: by how many robust standard deviations; `hosts`: how many have the processor;
-    `chance`: how often chance makes as much of a difference anywhere.
+    `host`: its name; `cpu_model`: its processor model; `op`: the op in which it differs, beyond its difference in all
+    ops; `ratio`: its cost over that of the others; `z`: the difference in robust standard deviations; `hosts`: number
+    of hosts with the processor model; `chance`: p-value, corrected for all hosts and ops.
     """
 
     host: str
@@ -310,7 +313,7 @@ class FleetHost(Record, frozen=True):
 
 
 class FleetSeries(Record, frozen=True):
-    """What an op costs on a processor: `op`: which; `cpu_model`: its processor; `points`: its nights."""
+    """Cost of an op per night: `op`: the op; `cpu_model`: the processor model; `points`: one per night."""
 
     op: FleetName
     cpu_model: str
@@ -318,15 +321,14 @@ class FleetSeries(Record, frozen=True):
 
 
 class FleetTrend(Record, frozen=True):
-    """What changed in the runs of a model's function, the least likely by chance first, and hosts unlike others.
+    """Changes in the runs of a model's function, the most significant first, and hosts that differ from others.
 
-    `model`: what it is called; `function`: what was called of it; `inputs`: the types of its arguments, null: not
-    known; costs of other functions and sizes are not laid beside these;
-    `nights`: how many dates, or compilers; `hosts`: how many; `cpu_models`: how many processors; `series`: in how many
-    series changes were looked for; `untold`: runs left out, as they do not tell when or where they were recorded;
-    `changes`: what became slower or faster; `outliers`: hosts that are unlike others; `dearest`: the ops that cost
-    most, night by night, on each processor; `in_order`: the dates in their order, or the compilers in that in which
-    they came into use.
+    `model`: the model's name; `function`: the invoked function; `inputs`: the types of its arguments, null if unknown
+    (costs of different functions or sizes are not compared); `nights`: number of dates, or compilers; `hosts`: number
+    of hosts; `cpu_models`: number of processor models; `series`: number of series that were searched for changes;
+    `untold`: runs left out because their time or host is unknown; `changes`: ops that became slower or faster;
+    `outliers`: hosts that differ from others; `dearest`: cost per night of the most expensive ops, on each processor
+    model; `in_order`: dates in order, or compilers in order of first use.
     """
 
     model: str
@@ -344,11 +346,11 @@ class FleetTrend(Record, frozen=True):
 
 
 class FleetTrends(Document, frozen=True, kw_only=True):
-    """What changed in a fleet.
+    """Changes of costs over time.
 
-    `metric`: which costs were looked at; `over`: what grows with time; `models`: the findings of each model.
-    Version 2 tells functions of a model apart, version 3 sizes of inputs, version 4 in which order nights are;
-    series of all ops are sums in it.
+    `metric`: the metric of the costs; `over`: the time axis; `models`: the findings of each model.
+    Version 2 separates functions of a model, version 3 sizes of inputs. Version 4 has `in_order`, and its series of all
+    ops are sums.
     """
 
     schema_version: Literal[4] = 4
@@ -360,12 +362,12 @@ class FleetTrends(Document, frozen=True, kw_only=True):
 
 
 class FleetDifference(Record, frozen=True):
-    """An op costs more or less in one set of runs than in another.
+    """An op costs more or less in one set of runs than in the other.
 
-    `kind`: `slower` or `faster`; `op`: which; `cpu_model`: on which processors, null: on all; `ratio`: the new cost
-    by the old one; `ratio_low`: the lower end of its 95 % interval; `ratio_high`: the upper end of it; `before`:
-    what it cost in an invocation; `after`: what it costs; `hosts`: how many are on both sides; `runs`: how many of
-    theirs there are; `chance`: how often chance makes as much of a difference anywhere.
+    `kind`: `slower` or `faster`; `op`: the op; `cpu_model`: the processor model, null if all are affected; `ratio`: new
+    cost over old cost; `ratio_low`: the lower end of its 95 % interval; `ratio_high`: the upper end of it; `before`:
+    old cost per invocation; `after`: new cost per invocation; `hosts`: number of hosts in both sets; `runs`: number of
+    their runs; `chance`: p-value, corrected for all ops and processor models.
     """
 
     kind: Literal["slower", "faster"]
@@ -382,11 +384,11 @@ class FleetDifference(Record, frozen=True):
 
 
 class ModelDifferences(Record, frozen=True):
-    """What differs in the runs of a model's function.
+    """Differences in the runs of a model's function.
 
-    `model`: what it is called; `function`: what was called of it; `inputs`: the types of its arguments; `compared`:
-    pairs of op and processor that hosts of both sides have; `lonely`: those that none has; `untold`: runs left out, as
-    they do not tell where they were recorded; `differences`: the least likely by chance first.
+    `model`: the model's name; `function`: the invoked function; `inputs`: the types of its arguments; `compared`: pairs
+    of op and processor model with hosts in both sets; `lonely`: pairs without; `untold`: runs left out because their
+    host is unknown; `differences`: the most significant first.
     """
 
     model: str
@@ -399,10 +401,10 @@ class ModelDifferences(Record, frozen=True):
 
 
 class FleetComparison(Document, frozen=True, kw_only=True):
-    """What ops cost in one set of runs and in another.
+    """Costs of ops in two sets of runs.
 
-    `metric`: which costs were looked at; `models`: the findings of each model; `before`: what was looked at of one
-    side; `after`: of the other. Version 2 tells functions of a model apart, version 3 sizes of inputs.
+    `metric`: the metric of the costs; `models`: the findings of each model; `before`: runs and files of the first set;
+    `after`: those of the second set. Version 2 separates functions of a model, version 3 sizes of inputs.
     """
 
     schema_version: Literal[3] = 3
@@ -414,15 +416,15 @@ class FleetComparison(Document, frozen=True, kw_only=True):
 
 
 def titles(models: Sequence[FleetTrend] | Sequence[ModelDifferences]) -> list[str]:
-    """What models are called in a report, with the function and the inputs where there are several of one."""
-    found = []
-    for each in models:
-        others = [other for other in models if other.model == each.model]
-        function = f", function {_shown(each.function)}" if len({other.function for other in others}) > 1 else ""
-        inputs = {other.inputs for other in others if other.function == each.function}
-        found.append(each.model + function + (f", inputs {_shown(each.inputs)}" if len(inputs) > 1 else ""))
-    return found
+    """Headings of models in a report, with function and inputs if a model occurs several times."""
+    headings = []
+    for model in models:
+        others = [other for other in models if other.model == model.model]
+        function = f", function {_text(model.function)}" if len({other.function for other in others}) > 1 else ""
+        inputs = {other.inputs for other in others if other.function == model.function}
+        headings.append(model.model + function + (f", inputs {_text(model.inputs)}" if len(inputs) > 1 else ""))
+    return headings
 
 
-def _shown(said: Text) -> str:
-    return "–" if isinstance(said, Unknown) else said
+def _text(value: Text) -> str:
+    return "–" if isinstance(value, Unknown) else value

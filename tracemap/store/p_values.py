@@ -1,4 +1,4 @@
-"""P-values, corrected for many comparisons."""
+"""P-values, with Holm's correction for multiple tests."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from statistics import NormalDist
 from typing import Final
 
 MAD_TO_SIGMA: Final = 1.4826
-"""What a median absolute deviation is multiplied by to be the standard deviation of a normal distribution."""
+"""Factor from median absolute deviation to standard deviation, for a normal distribution."""
 _MOST: Final = 1e300
 
 
 def tail(z: float) -> float:
-    """The probability that a normal variable is as far from 0, on either side."""
+    """Two-sided tail probability of a normal deviate."""
     return math.erfc(abs(z) / math.sqrt(2))
 
 
 def normal_of_student(t: float, degrees: float) -> float:
-    """The normal deviate whose tail is as likely as this one of Student's distribution."""
+    """The normal deviate with the same tail probability as a Student deviate."""
     if math.isinf(degrees):
         return t
     size = math.sqrt(degrees * math.log1p(t * t / degrees))
@@ -26,7 +26,7 @@ def normal_of_student(t: float, degrees: float) -> float:
 
 
 def student_of_normal(z: float, degrees: float) -> float:
-    """The inverse: what of Student's distribution is as likely as this deviate."""
+    """Inverse of `normal_of_student`."""
     if math.isinf(degrees):
         return z
     size = z * (8 * degrees + 3) / (8 * degrees + 1)
@@ -34,30 +34,30 @@ def student_of_normal(z: float, degrees: float) -> float:
     return math.copysign(math.sqrt(degrees * math.expm1(exponent)) if exponent < 600 else _MOST, z)
 
 
-def student_quantile(covered: float, degrees: float) -> float:
-    """How many standard errors either way an interval has that covers so much."""
-    return student_of_normal(NormalDist().inv_cdf((1 + covered) / 2), degrees)
+def student_quantile(coverage: float, degrees: float) -> float:
+    """Half width, in standard errors, of an interval with this coverage."""
+    return student_of_normal(NormalDist().inv_cdf((1 + coverage) / 2), degrees)
 
 
 def holm(chances: Sequence[float]) -> list[float]:
-    """The chances corrected for their number, by Holm's method (Scandinavian Journal of Statistics 6, 1979, p. 65).
+    """Correct p-values by Holm's method (Scandinavian Journal of Statistics 6, 1979, p. 65).
 
-    It assumes nothing of how they depend on one another: where nothing changed, anything at all is named as seldom as
-    the limit says that they are held against.
+    The method assumes nothing about dependence. If nothing changed, the probability of any finding is at most the
+    significance level.
 
     >>> holm([0.01, 0.04, 0.02])
     [0.03, 0.04, 0.04]
     """
     order = sorted(range(len(chances)), key=chances.__getitem__)
     corrected, least = [0.0] * len(chances), 0.0
-    for place, number in enumerate(order):
-        least = max(least, min(1.0, (len(chances) - place) * chances[number]))
-        corrected[number] = least
+    for rank, index in enumerate(order):
+        least = max(least, min(1.0, (len(chances) - rank) * chances[index]))
+        corrected[index] = least
     return corrected
 
 
 def digamma(x: float) -> float:
-    """The derivative of log gamma: by recurrence, then its asymptotic series (DLMF 5.5.2, 5.11.2)."""
+    """Derivative of log gamma: recurrence, then asymptotic series (DLMF 5.5.2, 5.11.2)."""
     below = 0.0
     while x < 8:
         below -= 1 / x
@@ -67,7 +67,7 @@ def digamma(x: float) -> float:
 
 
 def trigamma(x: float) -> float:
-    """The second derivative of log gamma, likewise (DLMF 5.15.5, 5.15.8)."""
+    """Second derivative of log gamma: recurrence, then asymptotic series (DLMF 5.15.5, 5.15.8)."""
     below = 0.0
     while x < 8:
         below += 1 / (x * x)
@@ -77,13 +77,13 @@ def trigamma(x: float) -> float:
 
 
 def inverse_trigamma(value: float) -> float:
-    """Where trigamma has a value: Newton's method on its reciprocal, which is nearly straight (Smyth 2004)."""
+    """Inverse of trigamma: Newton's method on its reciprocal, which is nearly linear (Smyth 2004)."""
     x = 0.5 + 1 / value
     for _ in range(60):
-        at = trigamma(x)
+        current = trigamma(x)
         step = 1e-5 * x
         slope = (trigamma(x + step) - trigamma(x - step)) / (2 * step)
-        change = at * (1 - at / value) / slope
+        change = current * (1 - current / value) / slope
         x += change
         if abs(change) < 1e-9 * x:
             break

@@ -1,4 +1,4 @@
-"""Queries on Apache Spark."""
+"""Query engine on Apache Spark."""
 
 from __future__ import annotations
 
@@ -30,20 +30,19 @@ if TYPE_CHECKING:
 
 # ---- spark session
 #
-# A session of Apache Spark: in processes of its own here, or on a cluster; it leaves nothing behind.
+# A Spark session, in local processes or on a cluster. It leaves nothing behind.
 #
-# Spark runs in a Java machine that this process starts, and that is noted as its own: it ends with it, however that
-# ends.
+# Spark runs in a Java process that this process starts and registers as its child, so that they end together.
 
 
 MASTER: Final = re.compile(
     r"local(\[(\*|\d+)(,\d+)?\])?|local-cluster\[\d+,\d+,\d+\]|spark://(?P<hosts>[\w.\-]+:\d+(,[\w.\-]+:\d+)*)|yarn"
 )
-"""The masters that are taken, as Spark writes them (docs/submitting-applications.md of Spark)."""
+"""The accepted masters, in Spark's notation (docs/submitting-applications.md of Spark)."""
 
 _JAVA: Final = "Java 17 or later (Debian: openjdk-17-jre-headless)"
 _LEAST_MEMORY_MB: Final = 512
-"""Spark refuses to start with less."""
+"""Spark does not start with less."""
 _ANSWER_S: Final = 10.0
 _SETTINGS: Final = {
     "spark.ui.enabled": "false",
@@ -52,27 +51,27 @@ _SETTINGS: Final = {
     "spark.sql.ansi.enabled": "true",
     "spark.sql.ansi.doubleQuotedIdentifiers": "true",
     "spark.sql.session.timeZone": "UTC",
-    # A backslash in a text, such as the name of a metric, stands for itself, as in DuckDB.
+    # A backslash in a text, such as a metric's name, is literal, as in DuckDB.
     "spark.sql.parser.escapedStringLiterals": "true",
-    # What is shuffled are a few rows for each run, be the calls ever so many.
+    # Shuffles move a few rows per run, for any number of calls.
     "spark.sql.shuffle.partitions": "8",
-    # Files are listed here: a job with a task for each of them takes longer by seconds.
+    # List files on the driver: a job with a task for each file takes seconds longer.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
-    # Here is planned, for some seconds: the quick compiler of the Java machine needs half the time. Workers have both.
+    # The driver plans for a few seconds, for which the C1 compiler alone takes half the time. Workers have both JITs.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    # A worker that is lost is one task to be done again, not the end of the question.
+    # A lost worker makes its tasks run again; it does not fail the query.
     "spark.task.maxFailures": "8",
 }
 
 
 @contextmanager
 def spark_session(master: str, memory_mb: int, progress: Progress) -> Iterator[SparkSession]:
-    """A session on a master, which ends with what is done inside.
+    """Start a session on a master. It ends with the context.
 
-    `memory_mb`: what each of its processes may hold; 0: what Spark takes.
+    `memory_mb`: limit for each of its processes; 0: Spark's default.
 
     Raises:
-        UsageInvalid: the master is none, or does not answer.
+        UsageInvalid: the master is invalid, or does not answer.
         ToolMissing: Spark or Java is not installed.
         ToolFailed: the session does not start.
     """
@@ -83,46 +82,50 @@ def spark_session(master: str, memory_mb: int, progress: Progress) -> Iterator[S
         ends.callback(_stop, session)
         from pyspark import SparkContext
 
-        machine = SparkContext._gateway.proc  # nothing public tells which process it is
-        if machine is not None:
-            ends.enter_context(noted(*child_note(machine.pid, group=False)))
+        java_process = SparkContext._gateway.proc  # no public attribute has it
+        if java_process is not None:
+            ends.enter_context(noted(*child_note(java_process.pid, group=False)))
         yield session
 
 
 def _stop(session: SparkSession) -> None:
     from py4j.protocol import Py4JError
 
-    with suppress(Py4JError, OSError):  # it may be gone already
+    with suppress(Py4JError, OSError):  # Spark may have ended already
         session.stop()
 
 
 def _check(master: str) -> None:
-    known = MASTER.fullmatch(master)
-    if not known:
-        raise UsageInvalid(f"--engine {master}: is not known; choose duckdb, local[*] or spark://HOST:PORT")
+    parsed = MASTER.fullmatch(master)
+    if not parsed:
+        raise UsageInvalid(f"--engine {master}: unknown engine; choose duckdb, local[*] or spark://HOST:PORT")
     if importlib.util.find_spec("pyspark") is None:
-        raise ToolMissing(f"Spark is not installed: pip install 'tracemap[spark]', and {_JAVA}")
+        raise ToolMissing(f"Spark is not installed; run pip install 'tracemap[spark]', and install {_JAVA}")
     home = os.environ.get("JAVA_HOME")
     if home and not Path(home, "bin", "java").exists():
-        raise ToolMissing(f"JAVA_HOME is {home}, where no bin/java is; Spark needs {_JAVA}")
+        raise ToolMissing(f"JAVA_HOME is {home}, which has no bin/java; Spark needs {_JAVA}")
     if not home and shutil.which("java") is None:
         raise ToolMissing(f"Spark needs {_JAVA}: install it, or set JAVA_HOME")
-    if known["hosts"]:
-        _check_answers(known["hosts"].split(","))
+    if parsed["hosts"]:
+        _check_answers(parsed["hosts"].split(","))
 
 
-def _check_answers(places: list[str]) -> None:
-    """Spark itself asks a master that is not there for a minute."""
-    said: Exception | None = None
-    for place in places:
-        host, _, port = place.rpartition(":")
+def _check_answers(addresses: list[str]) -> None:
+    """Connect to a master, since Spark itself takes a minute to report that nothing answers.
+
+    Raises:
+        UsageInvalid: no address accepts a connection.
+    """
+    reason: Exception | None = None
+    for address in addresses:
+        host, _, port = address.rpartition(":")
         try:
             with socket.create_connection((host, int(port)), timeout=_ANSWER_S):
                 return
         except (OSError, OverflowError) as error:
-            said = error
+            reason = error
     raise UsageInvalid(
-        f"--engine spark://{','.join(places)}: no master answers there ({said}); start one, or mend the address"
+        f"--engine spark://{','.join(addresses)}: no Spark master answers ({reason}); start one, or correct the address"
     )
 
 
@@ -141,110 +144,110 @@ def _started(master: str, memory_mb: int, folder: Path) -> SparkSession:
             settings[f"spark.{process}.memory"] = f"{max(memory_mb, _LEAST_MEMORY_MB)}m"
     for name, value in settings.items():
         builder = builder.config(name, value)
-    # What is wrong is said in a sentence, not in records of JSON on standard error.
+    # Report errors in a sentence, without Spark's JSON records on standard error.
     PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     log = folder / "log"
     try:
-        # In the main thread Spark would take Ctrl-C for itself, which is this program's.
-        with _stderr_to(log), ThreadPoolExecutor(1) as apart:
-            return apart.submit(builder.getOrCreate).result()
+        # In the main thread Spark would install its own handler for Ctrl-C.
+        with _stderr_to(log), ThreadPoolExecutor(1) as executor:
+            return executor.submit(builder.getOrCreate).result()
     except (PySparkException, Py4JError, OSError) as error:
         logged = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-        said = logged or str(error).strip().splitlines() or ["no reason is told"]
-        told = [line for line in said if "rror" in line or "xception" in line] or said
-        raise ToolFailed(f"Spark on {master} does not start: {told[-1].strip()}") from error
+        lines = logged or str(error).strip().splitlines() or ["no reason given"]
+        errors = [line for line in lines if "rror" in line or "xception" in line] or lines
+        raise ToolFailed(f"Spark on {master} did not start: {errors[-1].strip()}") from error
 
 
 @contextmanager
 def _stderr_to(file: Path) -> Iterator[None]:
-    """Let what is started inside, and goes on afterwards, talk to a file: Spark greets on standard error."""
+    """Redirect standard error of processes that start inside, for their whole life: Spark prints a banner there."""
     sys.stderr.flush()
-    kept, opened = os.dup(2), os.open(file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    saved, opened = os.dup(2), os.open(file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         os.dup2(opened, 2)
         yield
     finally:
         sys.stderr.flush()
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(saved, 2)
+        os.close(saved)
         os.close(opened)
 
 
-# ---- spark
+# ---- spark engine
 #
-# The same questions on Apache Spark: a cluster's workers read the store, which lies where all of them see it.
+# Run queries on Spark. A cluster's workers read the store, which every worker must see under the same path.
 #
-# The texts of queries are those that DuckDB gets. Spark is imported where it is asked for.
+# Queries are the same text as for DuckDB. Spark is imported on use.
 
 
 _TYPES: Final = {"VARCHAR": "STRING", "INTEGER": "INT"}
 _PATTERN: Final = re.compile(r"[\\*?{}\[\]]")
-# Spark's `div` gives a BIGINT, whatever it divides; what can be divided without a rest is exact as a decimal. `%` cuts
-# off towards 0; the second one makes the rest one of rounding down.
+# Spark's `div` returns BIGINT for all types, so divide decimals that have no remainder, which is exact. `%` truncates
+# towards 0; the second one makes the remainder that of rounding down.
 _QUOTIENT: Final = (
     f"CREATE OR REPLACE TEMPORARY FUNCTION {QUOTIENT}(a {AMOUNT}, b {AMOUNT}) RETURNS {AMOUNT} "
     f"RETURN CAST((a - (a % b + b) % b) / b AS {AMOUNT})"
 )
 _EVERY_S: Final = 1.0
 _MOST_IDLE_S: Final = 60.0
-"""How long work may wait for a worker that takes it."""
+"""Longest wait for a worker to accept work."""
 _OF_FILES: Final = re.compile(r"FAILED_READ_FILE|parquet", re.IGNORECASE)
 _LONGEST: Final = 400
 
 
 class SparkEngine:
-    """A session of Spark's."""
+    """Query engine on a Spark session."""
 
     def __init__(self, session: SparkSession, progress: Progress) -> None:
         self._session = session
         self._progress = progress
-        self._kept: dict[str, DataFrame] = {}
+        self._frames: dict[str, DataFrame] = {}
         session.sql(_QUOTIENT)
 
     def view(self, name: str, files: Sequence[str]) -> None:
-        """As `Engine.view`. The files' columns are told: Spark would start a job to learn them."""
+        """See `Engine.view`. Pass the columns of the files: Spark would start a job to find them."""
         if not files:
             self.fill(name, COLUMNS[name], ())
             return
-        # Spark takes names for patterns.
+        # Spark treats file names as patterns.
         paths = [_PATTERN.sub(r"\\\g<0>", str(Path(path).absolute())) for path in files]
         with _explained():
             self._session.read.schema(_declared(columns_of(files))).parquet(*paths).createOrReplaceTempView(name)
 
     def fill(self, name: str, columns: Mapping[str, str], rows: Sequence[Row]) -> None:
-        """As `Engine.fill`: every worker gets the whole table."""
+        """See `Engine.fill`. Each worker gets the whole table."""
         from pyspark.sql.functions import broadcast
 
         with _explained():
             cells = [tuple(map(_cell, columns.values(), row)) for row in rows]
-            made = self._session.createDataFrame(cells, _declared(columns))
-            broadcast(made).createOrReplaceTempView(name)
+            frame = self._session.createDataFrame(cells, _declared(columns))
+            broadcast(frame).createOrReplaceTempView(name)
 
     def columns(self, name: str) -> Sequence[str]:
-        """As `Engine.columns`."""
+        """See `Engine.columns`."""
         return list(self._session.table(name).columns)
 
     def keep(self, name: str, query: str) -> None:
-        """As `Engine.keep`."""
+        """See `Engine.keep`."""
         with self._watched(), _explained():
-            made = self._session.sql(query).persist()
-            made.count()
-        if (old := self._kept.pop(name, None)) is not None:
+            frame = self._session.sql(query).persist()
+            frame.count()
+        if (old := self._frames.pop(name, None)) is not None:
             old.unpersist()
-        self._kept[name] = made
-        made.createOrReplaceTempView(name)
+        self._frames[name] = frame
+        frame.createOrReplaceTempView(name)
 
     def rows(self, query: str) -> list[Row]:
-        """As `Engine.rows`."""
+        """See `Engine.rows`."""
         with self._watched(), _explained():
             return [tuple(map(_plain, row)) for row in self._session.sql(query).collect()]
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        """Tell how far a query is, and give it up where no worker takes its work.
+        """Report the progress of a query, and cancel it if no worker accepts its work.
 
         Raises:
-            ToolFailed: none does.
+            ToolFailed: no worker accepted work in time.
         """
         watch = _Watch(self._session, self._progress)
         thread = threading.Thread(target=watch.look, daemon=True)
@@ -252,10 +255,10 @@ class SparkEngine:
         try:
             yield
         except (StoreInvalid, ToolFailed) as error:
-            if watch.given_up:
+            if watch.cancelled:
                 raise ToolFailed(
-                    f"Spark has no worker that takes the work, for {_MOST_IDLE_S:.0f} s now: start workers, or wait "
-                    "until others leave them free; a worker needs the memory that --memory asks for"
+                    f"no Spark worker accepted work for {_MOST_IDLE_S:.0f} s: start workers, or wait until other "
+                    "applications release them; a worker needs the memory given by --memory"
                 ) from error
             raise
         finally:
@@ -264,16 +267,16 @@ class SparkEngine:
 
 
 class _Watch:
-    """Looks at what Spark's workers do while a query runs."""
+    """Watches the tasks of Spark's workers while a query runs."""
 
     def __init__(self, session: SparkSession, progress: Progress) -> None:
         self.done = threading.Event()
-        self.given_up = False
+        self.cancelled = False
         self._context = session.sparkContext
         self._progress = progress
 
     def look(self) -> None:
-        """Look every second, until it is done."""
+        """Look every second until `done` is set."""
         from py4j.protocol import Py4JError
 
         busy = time.monotonic()
@@ -281,46 +284,46 @@ class _Watch:
             try:
                 stages = self._stages()
             except (Py4JError, OSError):
-                return  # Spark is gone, which whoever waits for the answer sees as well
+                return  # Spark has ended; the thread that waits for the result reports it
             if not stages or any(stage.numActiveTasks for stage in stages):
                 busy = time.monotonic()
             elif time.monotonic() > busy + _MOST_IDLE_S:
-                self.given_up = True
+                self.cancelled = True
                 self._context.cancelAllJobs()
                 return
             if stages:
                 tasks, ended = (
                     sum(getattr(stage, name) for stage in stages) for name in ("numTasks", "numCompletedTasks")
                 )
-                self._progress(f"adding up on Spark: {ended} of {tasks} tasks")
+                self._progress(f"summing on Spark: {ended} of {tasks} tasks")
 
     def _stages(self) -> list[Any]:
         tracker = self._context.statusTracker()
-        found = (tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds())
-        return [stage for stage in found if stage is not None]
+        stages = (tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds())
+        return [stage for stage in stages if stage is not None]
 
 
 def _declared(columns: Mapping[str, str]) -> str:
-    """Columns as Spark declares them; names of metrics are text from elsewhere."""
+    """Columns in Spark's notation. Names of metrics may be any text."""
     names = {column: column.replace("`", "``") for column in columns}
     return ", ".join(f"`{names[column]}` {_TYPES.get(kind, kind)}" for column, kind in columns.items())
 
 
-def _cell(kind: str, cell: Any) -> Any:  # noqa: ANN401 - a cell of whatever type
+def _cell(kind: str, cell: Any) -> Any:  # noqa: ANN401 - a cell of any type
     return Decimal(cell) if kind == AMOUNT and cell is not None else cell
 
 
-def _plain(cell: Any) -> Any:  # noqa: ANN401 - a cell of whatever type
+def _plain(cell: Any) -> Any:  # noqa: ANN401 - a cell of any type
     return int(cell) if isinstance(cell, Decimal) else cell
 
 
 @contextmanager
 def _explained() -> Iterator[None]:
-    """What Spark says of a query that failed, in one sentence.
+    """Translate Spark's errors into one sentence.
 
     Raises:
         StoreInvalid: a file cannot be read.
-        ToolFailed: something else is wrong.
+        ToolFailed: any other failure.
     """
     from py4j.protocol import Py4JError, Py4JJavaError
     from pyspark.errors import PySparkException
@@ -328,28 +331,28 @@ def _explained() -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JJavaError) as error:
-        java = getattr(error, "java_exception", None)
-        said = str(error if java is None else java.toString())
-        line = next((line.strip() for line in said.splitlines() if line.strip()), type(error).__name__)[:_LONGEST]
-        if _OF_FILES.search(said):
+        java_error = getattr(error, "java_exception", None)
+        text = str(error if java_error is None else java_error.toString())
+        line = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)[:_LONGEST]
+        if _OF_FILES.search(text):
             raise StoreInvalid(
-                f"Spark cannot read the store: {line}; every worker must see the store under the same path"
+                f"Spark cannot read the store: {line}; all workers must see the store under the same path"
             ) from error
-        raise ToolFailed(f"Spark cannot answer: {line}") from error
+        raise ToolFailed(f"Spark failed: {line}") from error
     except (Py4JError, OSError) as error:
         raise ToolFailed(
-            f"Spark has ended before it answered ({error}): its process was killed, or ran out of memory"
+            f"Spark ended before it answered ({error}): its process was killed or ran out of memory"
         ) from error
 
 
 @contextmanager
 def spark_engine(master: str, memory_mb: int, progress: Progress) -> Iterator[SparkEngine]:
-    """An engine on a master: `local[*]`, or a cluster's `spark://HOST:PORT`; its session ends with the question.
+    """An engine on a master: `local[*]`, or `spark://HOST:PORT` for a cluster. Its session ends with the context.
 
-    `memory_mb`: what each of its processes may hold; 0: what Spark takes.
+    `memory_mb`: limit for each of its processes; 0: Spark's default.
 
     Raises:
-        UsageInvalid: the master is none, or does not answer.
+        UsageInvalid: the master is invalid, or does not answer.
         ToolMissing: Spark or Java is not installed.
         ToolFailed: the session does not start.
     """

@@ -11,33 +11,43 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from tracemap.store.changepoints import Design, Fit, Located, Window, best_steps, fit, located, losses, usual
+from tracemap.store.changepoints import (
+    Design,
+    Fit,
+    StepLocation,
+    Window,
+    best_steps,
+    fit,
+    learn_rarities,
+    locate_step,
+    losses,
+)
 from tracemap.store.series import EVERY, Floats, Integers, Panel, median_of, scale_of
 
-# ---- cleaning
+# ---- outlier clipping
 #
-# Series without their outliers: what lies far from its neighbours in time is brought near, before anything is fitted.
+# Clip costs that lie far from their neighbours in time, before anything is fitted.
 #
-# What is near is told by the level of the op on the host and a running median over nights, which keeps steps as they
-# are. Clipped costs, in place of left out ones, make estimates those of Huber (Annals of Mathematical Statistics 35,
-# 1964, p. 73), while each series of a CPU model keeps the same weights.
+# The expected cost is the op's level on the host plus a running median over nights, which preserves steps. With clipped
+# instead of dropped costs, estimates are those of Huber (Annals of Mathematical Statistics 35, 1964, p. 73), and all
+# series of a CPU model keep the same weights.
 
 
 _WIDTH: Final = 7
-"""Nights of the running median: a night, and three on either side."""
+"""Nights in the running median: the night and three on either side."""
 _CLIP: Final = 2.0
-"""In standard deviations."""
+"""Clipping limit in standard deviations."""
 _MANY_HOSTS: Final = 12
-"""Of more hosts the median of each night is taken first: it is no longer moved by a few outliers."""
+"""With more hosts, take the median over hosts per night first: a few outliers hardly move it."""
 _ROUNDS: Final = 3
 _LEAST_WEIGHT, _MOST_WEIGHT = 0.2, 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Cleaned:
-    """Cells without outliers; `levels` of ops on hosts, `scales` of ops, and how much each host's cells weigh.
+class ClippedCells:
+    """Cells without outliers, with `levels` of ops on hosts, `scales` of ops, and `weights` of hosts.
 
-    `expected`: what cells are without noise, those that were not measured, too.
+    `expected`: cells without noise, also where nothing was measured.
     """
 
     cells: Floats
@@ -47,103 +57,103 @@ class Cleaned:
     weights: Floats
 
 
-def cleaned(cells: Floats) -> Cleaned:
-    """Cells (op, host, night) brought near to their neighbours.
+def clip_outliers(cells: Floats) -> ClippedCells:
+    """Clip cells (op, host, night) to a range around the expected cost.
 
-    A host that is noisier than others of its CPU model weighs less, for all ops alike.
+    Hosts that are noisier than others of their CPU model weigh less, for all ops.
     """
     smooth = np.zeros((cells.shape[0], cells.shape[2]))
     for _ in range(_ROUNDS):
         levels = median_of(cells - smooth[:, None, :])
         smooth = _running_median(cells - levels[:, :, None])
-    rests = cells - levels[:, :, None] - smooth[:, None, :]
-    scales = scale_of(rests.reshape(len(cells), -1))
-    noise = median_of(scale_of(rests) / scales[:, None], 0)
-    weights = np.clip(np.nan_to_num(noise, nan=1.0) ** -2, _LEAST_WEIGHT, _MOST_WEIGHT)
-    widths = _CLIP * scales[:, None] / np.sqrt(weights)
-    clipped = np.clip(rests, -widths[:, :, None], widths[:, :, None])
+    residuals = cells - levels[:, :, None] - smooth[:, None, :]
+    scales = scale_of(residuals.reshape(len(cells), -1))
+    relative_noise = median_of(scale_of(residuals) / scales[:, None], 0)
+    weights = np.clip(np.nan_to_num(relative_noise, nan=1.0) ** -2, _LEAST_WEIGHT, _MOST_WEIGHT)
+    limits = _CLIP * scales[:, None] / np.sqrt(weights)
+    clipped = np.clip(residuals, -limits[:, :, None], limits[:, :, None])
     expected = levels[:, :, None] + smooth[:, None, :]
-    return Cleaned(expected + clipped, expected, levels, scales, weights)
+    return ClippedCells(expected + clipped, expected, levels, scales, weights)
 
 
-def _running_median(rests: Floats) -> Floats:
-    """Of each night and its neighbours, over all hosts; at the ends of as many nights. Where nothing is, of all."""
-    if rests.shape[1] > _MANY_HOSTS:
-        rests = median_of(rests, 1)[:, None]
-    width = min(_WIDTH, rests.shape[2])
-    windows = np.lib.stride_tricks.sliding_window_view(rests, width, axis=2)
-    middles = median_of(np.moveaxis(windows, 1, 2).reshape(len(rests), windows.shape[2], -1))
-    starts = np.clip(np.arange(rests.shape[2]) - width // 2, 0, middles.shape[1] - 1)
-    smooth = middles[:, starts]
-    whole = median_of(rests.reshape(len(rests), -1))[:, None]
-    return np.nan_to_num(np.where(np.isnan(smooth), whole, smooth))
+def _running_median(residuals: Floats) -> Floats:
+    """Median over a window of nights and all hosts. Windows at the ends are as long; empty ones use all nights."""
+    if residuals.shape[1] > _MANY_HOSTS:
+        residuals = median_of(residuals, 1)[:, None]
+    width = min(_WIDTH, residuals.shape[2])
+    windows = np.lib.stride_tricks.sliding_window_view(residuals, width, axis=2)
+    medians = median_of(np.moveaxis(windows, 1, 2).reshape(len(residuals), windows.shape[2], -1))
+    starts = np.clip(np.arange(residuals.shape[2]) - width // 2, 0, medians.shape[1] - 1)
+    smooth = medians[:, starts]
+    overall = median_of(residuals.reshape(len(residuals), -1))[:, None]
+    return np.nan_to_num(np.where(np.isnan(smooth), overall, smooth))
 
 
-# ---- stretches
+# ---- series of an op
 #
-# A series of one op on one CPU model, with what a close look at it needs; and the steps that are found in it.
+# The series of one op on one CPU model, and the level shifts in it.
 
 
 MOST_STEPS: Final = 8
-"""In one series."""
+"""Limit per series."""
 _WINDOW, _LEAST_WINDOW = 25, 5
-"""Nights on either side of a step whose levels are compared: a path that wanders was elsewhere before."""
+"""Nights on either side of a step whose levels are compared. A drifting path was elsewhere before that."""
 _MOST_LACKING: Final = 0.05
-"""Of the runs of a CPU model a series may lack so many, and be looked at as if it had them."""
+"""A series may lack this share of a CPU model's runs and still be treated as complete."""
 _AGREES: Final = 0.4
-"""Of a step a host shows so much by itself, or it does not share it."""
+"""Share of a step that a host must show on its own to agree with it."""
 _NIGHTS_OF_HOST: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
-    """Series of a CPU model that were measured on the same hosts in the same nights: rows of a panel.
+class SeriesGroup:
+    """Series of a CPU model with the same hosts and nights: rows of a panel.
 
-    `mask` (host, night): where. Of a few cells that a series lacks, it has what is expected.
+    `mask` (host, night): measured cells. The few cells that a series lacks are filled with the expected cost.
     """
 
     panel: Panel
-    clean: Cleaned
+    clean: ClippedCells
     rows: Integers
     mask: npt.NDArray[np.bool_]
 
     @property
     def hosts(self) -> Integers:
-        """The places of its hosts in the panel."""
+        """Indexes of the hosts in the panel."""
         return np.flatnonzero(self.mask.any(axis=1))
 
     @property
     def nights(self) -> Integers:
-        """The places of its nights in the panel."""
+        """Indexes of the nights in the panel."""
         return np.flatnonzero(self.mask.any(axis=0))
 
     def weights(self) -> Floats:
-        """Of cells (host, night); 0: not measured."""
-        there = self.mask[np.ix_(self.hosts, self.nights)]
-        return np.where(there, self.clean.weights[self.hosts][:, None], 0.0)
+        """Weights of cells (host, night); 0: not measured."""
+        measured = self.mask[np.ix_(self.hosts, self.nights)]
+        return np.where(measured, self.clean.weights[self.hosts][:, None], 0.0)
 
     def design(self) -> Design:
-        """What follows of the nights in which hosts were measured."""
+        """The design of the measured hosts and nights."""
         return Design(self.weights(), self.panel.nights[self.nights])
 
     def series(self) -> Floats:
-        """Without outliers."""
-        cells = self._cut(self.clean.cells, self.rows)
-        return np.where(np.isnan(cells), self._cut(self.clean.expected, self.rows), cells)
+        """Cells without outliers (series, host, night)."""
+        cells = self._select(self.clean.cells, self.rows)
+        return np.where(np.isnan(cells), self._select(self.clean.expected, self.rows), cells)
 
-    def _cut(self, cells: Floats, rows: Integers) -> Floats:
+    def _select(self, cells: Floats, rows: Integers) -> Floats:
         return cells[np.ix_(rows, self.hosts, self.nights)]
 
-    def stretch(self, row: int, rarities: Floats) -> Stretch:
-        """One of its series."""
-        one = np.array([row])
-        return Stretch(
+    def op_series(self, row: int, rarities: Floats) -> OpSeries:
+        """The series of one row of the panel."""
+        row_array = np.array([row])
+        return OpSeries(
             op=int(self.panel.ops[row]),
             cpu_model=self.panel.cpu_model,
             hosts=self.panel.hosts[self.hosts],
             nights=self.panel.nights[self.nights],
-            cells=self._cut(self.panel.cells, one)[0],
-            series=replace(self, rows=one).series()[0],
+            cells=self._select(self.panel.cells, row_array)[0],
+            clipped=replace(self, rows=row_array).series()[0],
             levels=self.clean.levels[row][self.hosts],
             scales=self.clean.scales[row] / np.sqrt(self.clean.weights[self.hosts]),
             weights=self.weights(),
@@ -152,15 +162,18 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Stretch:
-    """A series: `cells` (host, night) as measured, `series` without outliers; `rarities`: see `changepoints.usual`."""
+class OpSeries:
+    """Series of an op: measured `cells` (host, night), and `clipped` ones without outliers.
+
+    `rarities`: see `learn_rarities`.
+    """
 
     op: int
     cpu_model: int
     hosts: Integers
     nights: Integers
     cells: Floats
-    series: Floats
+    clipped: Floats
     levels: Floats
     scales: Floats
     weights: Floats
@@ -168,130 +181,130 @@ class Stretch:
 
     @cached_property
     def design(self) -> Design:
-        """What follows of the nights in which hosts were measured."""
+        """The design of the measured hosts and nights."""
         return Design(self.weights, self.nights)
 
     @property
-    def rests(self) -> Floats:
-        """The cells without the levels of hosts."""
+    def residuals(self) -> Floats:
+        """The cells without host levels."""
         return self.cells - self.levels[:, None]
 
-    def alone(self, row: int) -> Stretch:
-        """The same of one host."""
-        clean = cleaned(self.cells[None, row : row + 1])
+    def of_host(self, row: int) -> OpSeries:
+        """The series of one host."""
+        clean = clip_outliers(self.cells[None, row : row + 1])
         return replace(
             self,
             hosts=self.hosts[row : row + 1],
             cells=self.cells[row : row + 1],
-            series=clean.cells[0],
+            clipped=clean.cells[0],
             levels=clean.levels[0],
             scales=clean.scales[:1],
             weights=self.weights[row : row + 1],
         )
 
-    def place_of(self, night: int) -> int:
-        """The place of the first of its nights that is not before this one."""
+    def index_of(self, night: int) -> int:
+        """Index of the first night of the series that is not before this night."""
         return int(np.searchsorted(self.nights, night))
 
-    def window(self, place: int, places: Sequence[int], walk: float) -> Window:
-        """The nights around a step up to the next ones; fewer of a path that walks far."""
+    def window(self, index: int, indexes: Sequence[int], walk: float) -> Window:
+        """Nights around a step, up to the next steps; fewer if the path drifts fast."""
         cell = float(np.median(np.sum(self.weights, axis=0)))
         reach = _WINDOW if walk == 0 else int(np.clip(1 / math.sqrt(walk * cell), _LEAST_WINDOW, _WINDOW))
-        low = max((other for other in places if other < place), default=0)
-        high = min((other for other in places if other > place), default=len(self.nights))
-        return Window(max(low, place - reach), place, min(high, place + reach))
+        low = max((other for other in indexes if other < index), default=0)
+        high = min((other for other in indexes if other > index), default=len(self.nights))
+        return Window(max(low, index - reach), index, min(high, index + reach))
 
     def agreeing(self, window: Window, size: float) -> tuple[Integers, npt.NDArray[np.bool_], Floats]:
-        """The hosts that were there before and after, whether each shows a step of this size, and its own size."""
-        before = self.rests[:, window.low : window.guess]
-        after = self.rests[:, window.guess : window.high]
+        """Hosts with data on both sides, whether each shows a step of this size, and its own size."""
+        before = self.residuals[:, window.low : window.guess]
+        after = self.residuals[:, window.guess : window.high]
         counts = [np.sum(~np.isnan(part), axis=1) for part in (before, after)]
-        there = np.flatnonzero(np.minimum(*counts) >= _NIGHTS_OF_HOST)
-        own = median_of(after[there]) - median_of(before[there])
-        return there, own * np.sign(size) >= _AGREES * abs(size), own
+        present = np.flatnonzero(np.minimum(*counts) >= _NIGHTS_OF_HOST)
+        own_sizes = median_of(after[present]) - median_of(before[present])
+        return present, own_sizes * np.sign(size) >= _AGREES * abs(size), own_sizes
 
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """The steps of a series, and where each is."""
+    """The level shifts of a series, with their locations and p-values."""
 
-    stretch: Stretch
+    series: OpSeries
     fit: Fit
-    located: tuple[Located, ...]
+    locations: tuple[StepLocation, ...]
     chances: tuple[float, ...]
 
 
-def groups(panel: Panel) -> Iterator[Group]:
-    """The series of a panel by where they were measured, without those that were not in enough nights.
+def series_groups(panel: Panel) -> Iterator[SeriesGroup]:
+    """SeriesGroup the series of a panel by measured hosts and nights. Series with a single night are left out.
 
-    Each kind of where needs a decomposition of its own: series that lack but a few of all runs are taken together.
+    Each group needs its own decomposition, so series that lack only a few runs count as complete.
     """
-    clean = cleaned(panel.cells)
-    there = ~np.isnan(panel.cells)
-    runs = np.asarray(there.any(axis=0))
-    kinds: dict[bytes, list[int]] = {}
+    clean = clip_outliers(panel.cells)
+    measured = ~np.isnan(panel.cells)
+    all_runs = np.asarray(measured.any(axis=0))
+    rows_by_mask: dict[bytes, list[int]] = {}
     masks: dict[bytes, npt.NDArray[np.bool_]] = {}
     for row in range(len(panel.ops)):
-        on_all = not np.any(np.isnan(clean.levels[row]))
-        few = on_all and np.sum(there[row]) >= (1 - _MOST_LACKING) * np.sum(runs)
-        mask = runs if few else there[row]
+        on_all_hosts = not np.any(np.isnan(clean.levels[row]))
+        nearly_complete = on_all_hosts and np.sum(measured[row]) >= (1 - _MOST_LACKING) * np.sum(all_runs)
+        mask = all_runs if nearly_complete else measured[row]
         key = np.packbits(mask).tobytes()
         masks[key] = mask
-        kinds.setdefault(key, []).append(row)
-    for key, rows in kinds.items():
-        group = Group(panel, clean, np.array(rows), masks[key])
+        rows_by_mask.setdefault(key, []).append(row)
+    for key, rows in rows_by_mask.items():
+        group = SeriesGroup(panel, clean, np.array(rows), masks[key])
         if len(group.nights) > 1:
             yield group
 
 
 @dataclass(frozen=True, slots=True)
-class First:
-    """A series, the place of its best step, and its chance, corrected for the nights that were tried."""
+class FirstStep:
+    """A series, the index of its best step, and its p-value, corrected for the candidate nights."""
 
-    stretch: Stretch
-    place: int
+    series: OpSeries
+    index: int
     chance: float
 
 
-def first_steps(panel: Panel) -> Iterator[First]:
-    """The best step of each series of a CPU model. How much ops wander is learned from all of them."""
-    designed = [(group, group.design()) for group in groups(panel)]
-    lost = {id(group): losses(design, group.series()) for group, design in designed}
-    of_ops = [lost[id(group)][panel.ops[group.rows] != EVERY] for group, _ in designed]
-    learned = usual(np.concatenate(of_ops)) if sum(map(len, of_ops)) else 0.0
-    for group, design in designed:
-        # What all ops have in common wanders by itself: how ops do tells nothing of it.
-        own = (panel.ops[group.rows] != EVERY)[:, None]
-        rarities = np.where(own, learned, np.zeros_like(lost[id(group)]))
+def first_steps(panel: Panel) -> Iterator[FirstStep]:
+    """The best step of each series of a CPU model. The prior for drift is learned from all ops."""
+    designs = [(group, group.design()) for group in series_groups(panel)]
+    losses_by_group = {id(group): losses(design, group.series()) for group, design in designs}
+    of_ops = [losses_by_group[id(group)][panel.ops[group.rows] != EVERY] for group, _ in designs]
+    rarity = learn_rarities(np.concatenate(of_ops)) if sum(map(len, of_ops)) else 0.0
+    for group, design in designs:
+        # The common effect drifts in its own way, so the ops' prior does not apply.
+        is_op = (panel.ops[group.rows] != EVERY)[:, None]
+        rarities = np.where(is_op, rarity, np.zeros_like(losses_by_group[id(group)]))
         best = best_steps(design, group.series(), rarities)
         for number, row in enumerate(group.rows):
-            stretch = group.stretch(int(row), rarities[number])
-            yield First(stretch, int(best.places[number]), float(best.chances[number]))
+            series = group.op_series(int(row), rarities[number])
+            yield FirstStep(series, int(best.indexes[number]), float(best.chances[number]))
 
 
-def steps_of(stretch: Stretch, first: int, chance: float, count: int, level: float) -> Steps:
-    """All steps of a series, of which the first is known; others as long as chance does not explain them.
+def find_steps(series: OpSeries, first: int, chance: float, count: int, level: float) -> Steps:
+    """Find further level shifts of a series after the first, until none is significant.
 
     Args:
-        stretch: the series.
-        first: the place of the best step.
-        chance: of the best step, corrected.
-        count: of series, for which the chance of further steps is corrected.
-        level: chance is not to make a further step more often.
+        series: the series.
+        first: index of the best step.
+        chance: corrected p-value of the best step.
+        count: number of series, for the correction of further p-values.
+        level: significance level of further steps.
     """
-    places, chances = [first], [chance]
-    while len(places) < MOST_STEPS:
-        best = best_steps(stretch.design, stretch.series[None], stretch.rarities[None], places)
+    indexes, chances = [first], [chance]
+    while len(indexes) < MOST_STEPS:
+        best = best_steps(series.design, series.clipped[None], series.rarities[None], indexes)
         if (corrected := float(best.chances[0]) * count) >= level:
             break
-        places.append(int(best.places[0]))
+        indexes.append(int(best.indexes[0]))
         chances.append(corrected)
-        places, chances = map(list, zip(*sorted(zip(places, chances, strict=True)), strict=True))
-    fitted = fit(stretch.design, stretch.series, stretch.rarities, places)
-    spots = []
-    for number, place in enumerate(places):
-        window = stretch.window(place, places, fitted.walk)
-        allowed = stretch.design.allowed([*places[:number], *places[number + 1 :]])
-        spots.append(located(stretch.rests, stretch.scales, window, fitted.shock, allowed))
-    fitted = fit(stretch.design, stretch.series, stretch.rarities, [spot.place for spot in spots])
-    return Steps(stretch, fitted, tuple(spots), tuple(chances))
+        indexes, chances = map(list, zip(*sorted(zip(indexes, chances, strict=True)), strict=True))
+    best_fit = fit(series.design, series.clipped, series.rarities, indexes)
+    locations = []
+    for number, index in enumerate(indexes):
+        window = series.window(index, indexes, best_fit.walk)
+        allowed = series.design.allowed([*indexes[:number], *indexes[number + 1 :]])
+        locations.append(locate_step(series.residuals, series.scales, window, best_fit.shock, allowed))
+    best_fit = fit(series.design, series.clipped, series.rarities, [location.index for location in locations])
+    return Steps(series, best_fit, tuple(locations), tuple(chances))

@@ -16,33 +16,33 @@ _ENOUGH: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Moderated:
-    """Variances, and how many degrees of freedom each has now."""
+class ShrunkVariances:
+    """Variances after shrinkage, with their degrees of freedom."""
 
     variances: Floats
     degrees: Floats
 
 
-def moderated(variances: Floats, degrees: Floats) -> Moderated:
-    """Variances with their degrees of freedom (0: nothing is known), each moved as far as the others tell.
+def shrink_variances(variances: Floats, degrees: Floats) -> ShrunkVariances:
+    """Shrink variances towards their common prior. 0 degrees of freedom: no own estimate.
 
-    Fewer than three of them tell nothing of one another: they stay as they are.
+    With fewer than three estimates there is no prior, and variances stay as they are.
     """
     known = degrees > 0
     if np.sum(known) < _ENOUGH:
-        return Moderated(np.maximum(variances, _LEAST), degrees)
-    usual, strength = _prior(np.maximum(variances[known], _LEAST), degrees[known])
+        return ShrunkVariances(np.maximum(variances, _LEAST), degrees)
+    prior, strength = _prior(np.maximum(variances[known], _LEAST), degrees[known])
     if math.isinf(strength):
-        return Moderated(np.full(len(variances), usual), np.full(len(variances), math.inf))
+        return ShrunkVariances(np.full(len(variances), prior), np.full(len(variances), math.inf))
     own = np.where(known, np.maximum(variances, _LEAST) * degrees, 0.0)
-    return Moderated((strength * usual + own) / (strength + degrees), strength + degrees)
+    return ShrunkVariances((strength * prior + own) / (strength + degrees), strength + degrees)
 
 
 def _prior(variances: Floats, degrees: Floats) -> tuple[float, float]:
-    """The usual variance, and how many degrees of freedom it counts as."""
-    half = [float(each) / 2 for each in degrees]
-    logs = np.log(variances) - np.array([digamma(each) - math.log(each) for each in half])
-    excess = float(np.var(logs, ddof=1)) - float(np.mean([trigamma(each) for each in half]))
+    """The prior variance, and its degrees of freedom."""
+    half = [float(x) / 2 for x in degrees]
+    logs = np.log(variances) - np.array([digamma(x) - math.log(x) for x in half])
+    excess = float(np.var(logs, ddof=1)) - float(np.mean([trigamma(x) for x in half]))
     mean = float(np.mean(logs))
     if excess <= 0:
         return math.exp(mean), math.inf
