@@ -493,7 +493,7 @@ def test_ctrl_c_leaves_what_was_timed(tmp_path: Path) -> None:
         out, err = process.communicate()
     assert process.returncode == -signal.SIGINT
     assert out == ""
-    assert f" was interrupted; what was timed is in {run}, which lacks simulated counts" in err
+    assert f" was interrupted; the timings are in {run}, without simulated counts" in err
     assert "valgrind" not in err
     assert "interrupted" in {each.slug for each in read_run(run).header.diagnostics}
     assert {row["kind"] for row in events(run)} >= {"dispatch"}

@@ -613,18 +613,18 @@ def test_an_output_that_differs_is_status_1(built: Built, tmp_path: Path) -> Non
     ("flag", "said"),
     [
         ("--no_such_flag", "has no flag --no_such_flag;"),
-        ("--benchmark_min_time=2x", "--benchmark_min_time is for tracemap to decide: see --iterations"),
-        ("--benchmark_min_warmup_time=0.001", "--benchmark_min_warmup_time is for tracemap to decide: see --warmup"),
-        ("--benchmark_dry_run", "--benchmark_dry_run is for tracemap to decide: see --iterations"),
-        ("--benchmark_filter=nothing", "--benchmark_filter is for tracemap to decide: see --function"),
-        ("--benchmark_list_tests=true", "--benchmark_list_tests is for tracemap to decide: `show`"),
+        ("--benchmark_min_time=2x", "--benchmark_min_time is set by tracemap: see --iterations"),
+        ("--benchmark_min_warmup_time=0.001", "--benchmark_min_warmup_time is set by tracemap: see --warmup"),
+        ("--benchmark_dry_run", "--benchmark_dry_run is set by tracemap: see --iterations"),
+        ("--benchmark_filter=nothing", "--benchmark_filter is set by tracemap: see --function"),
+        ("--benchmark_list_tests=true", "--benchmark_list_tests is set by tracemap: `show`"),
         ("--benchmark_enable_random_interleaving", "each function is recorded by itself"),
-        ("--benchmark_report_aggregates_only", "--benchmark_report_aggregates_only is for tracemap to decide"),
+        ("--benchmark_report_aggregates_only", "--benchmark_report_aggregates_only is set by tracemap"),
         ("--batch_concurrency=0", "--batch_concurrency=0: give a whole number of invocations, from 1 to"),
-        ("--device_profiling_output=x", "--device_profiling_output is for tracemap to decide"),
-        ("--list_devices", "--list_devices: with it iree-benchmark-module prints something"),
+        ("--device_profiling_output=x", "--device_profiling_output is set by tracemap"),
+        ("--list_devices", "--list_devices makes iree-benchmark-module print something and exit"),
         ("--module=other.vmfb", "--module=other.vmfb: the bundle's own module is called"),
-        ("--task_topology_max_group_cuont=1", "it has --task_topology_max_group_count"),
+        ("--task_topology_max_group_cuont=1", "did you mean --task_topology_max_group_count?"),
     ],
 )
 def test_flags_that_the_runtimes_tool_does_not_have_are_refused(flag: str, said: str, mlp: Path) -> None:
@@ -640,7 +640,7 @@ def test_flags_of_a_file_by_which_other_calls_are_made_are_refused(flag: str, ml
     (mlp.parent / "calls.flags").write_text(f"{flag}\n--benchmark_min_time=2x\n")
     for given in (("--flagfile", "calls.flags"), ("--", "--flagfile=calls.flags")):
         said = refused("usage-invalid", "record", mlp, "-o", "run.csv", *given, cwd=mlp.parent)
-        assert f"{flag.partition('=')[0]} is for tracemap to decide" in said
+        assert f"{flag.partition('=')[0]} is set by tracemap" in said
 
 
 def test_flags_with_a_zero_byte_are_refused(mlp: Path) -> None:

@@ -69,8 +69,8 @@ def test_grouped_and_ring_counts_agree(library: Path, host: Path, kernels: Path,
     (thread,) = process.threads
     assert np.all(thread.events[:, 0] == TOUCHED)
     assert np.all(thread.events[:, 1] == TOUCHED)
-    # The thread's own clock, read around the call's, covers it. It stands still while other programs have the processor,
-    # which a busy machine gives them in many calls.
+    # The thread's own clock, read around the call's, covers it. It stands still while other programs have the
+    # processor, which happens in many calls on a busy machine.
     ran = thread.events[:, 2] >= np.floor(thread.calls["duration_ticks"] * process.ns_per_tick) - 100
     assert ran.mean() > 0.5
 

@@ -25,7 +25,7 @@ from tests.hook import support
 from tests.recording import sample
 from tests.support import SAMPLES
 from tests.test_hook_host import HERE, compile_c, emulated_host, host, kernels, library, output
-from tracemap.capture.niceness import leashed, niceness_to_run_at
+from tracemap.capture.niceness import exec_with_parent, niceness_to_run_at
 from tracemap.errors import RunEmpty, RunInvalid, RunVersion, TracemapError
 from tracemap.hook import HookSettings, settings_environment
 from tracemap.hook.compiling import sources
@@ -179,7 +179,7 @@ def times_and_samples(sampler: str, library: Path, made: Path, output: Path) -> 
     vmfb = sample(made, "jax_gpt2_4l")
     program = [str(find_tool("iree-benchmark-module")), f"--module={vmfb}", "--device=local-sync"]
     flags = [f"--flagfile={SAMPLES / 'flags' / 'jax_gpt2_4l.flags'}", "--benchmark_min_time=150x"]
-    command = leashed([*program, *flags], niceness_to_run_at(UNKNOWN))
+    command = exec_with_parent([*program, *flags], niceness_to_run_at(UNKNOWN))
     (image,) = read_images(vmfb)
     spent: Counter[str] = Counter()
     seen: Counter[str] = Counter()

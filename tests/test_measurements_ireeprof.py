@@ -16,7 +16,7 @@ from tracemap.capture.benchmark import (
     BENCHMARK_TOOL,
     TIMED_FLUSH_FLAG,
     call_command,
-    counted,
+    call_count_flags,
     profiling_flags,
     run_benchmark,
 )
@@ -42,9 +42,9 @@ MLP = ("32x784xf32=0.1", "784x256xf32=0.1", "256xf32=0.1", "256x128xf32=0.1", "1
 
 def profiled(module: Path, function: str, inputs: tuple[str, ...], calls: int, target: Path, *flags: str) -> Path:
     """Run a function under the profiler; the profile goes to `target`."""
-    command = [*call_command(BENCHMARK_TOOL, [module], function, inputs, "local-task", flags), *counted(calls)]
+    command = [*call_command(BENCHMARK_TOOL, [module], function, inputs, "local-task", flags), *call_count_flags(calls)]
     ending = run_benchmark([*command, *profiling_flags("local-task", target)])
-    assert ending.status == 0, ending.said
+    assert ending.status == 0, ending.stderr
     return target
 
 

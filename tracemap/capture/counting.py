@@ -131,7 +131,7 @@ def _count(
         try:
             recording = read_recording(folder)
         except RunEmpty:
-            return ending.of_hook
+            return ending.hook_messages
         path = folder / "counted.ireeprof"
         profile = load_profile(path, timed.connection, "counted_events", must_be_whole=must_be_whole)
         if must_be_whole and profile.lost_records:

@@ -44,7 +44,7 @@ def run_call(call: Call, targets: Sequence[str]) -> str:
     """
     ending = run_program(call.command(RUN_TOOL, *(f"--output={target}" for target in targets)))
     ending.check(f"{RUN_TOOL}, which called {call.entry.name},")
-    return ending.printed
+    return ending.stdout
 
 
 def check_number(call: Call, given: Sequence[str], option: str) -> None:
