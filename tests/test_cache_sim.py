@@ -25,7 +25,7 @@ from tests.support import ROOT, check_cli, command_line, interruptible, json_cli
 from tests.test_cli_record import alive, children_of, waited_for
 from tracemap.capture import cache_simulation as simulating
 from tracemap.capture.benchmark import run_benchmark
-from tracemap.capture.cache_simulation import EVENTS, Valgrind, guarded_apart, simulated_steps
+from tracemap.capture.cache_simulation import EVENTS, Valgrind, corrected_masked_accesses, simulated_steps
 from tracemap.capture.machine import Cache, geometry
 from tracemap.errors import BundleInvalid, RunInvalid, UsageInvalid
 from tracemap.graph.bundle import Bundle, load
@@ -282,7 +282,7 @@ def test_what_runs_at_load_time_is_not_counted(tmp_path: Path) -> None:
     # The kernel's one call reads a matrix once, in order.
     assert sum(row["D1mr"] for row in steps) == pytest.approx(256 * 256 / FLOATS_OF_A_LINE, rel=0.05)
     (told,) = (d.message for d in read_run(tmp_path / "run.csv").header.diagnostics if d.slug == "cache-simulated")
-    assert "when the module is loaded is taken off" in told
+    assert "Work at module load time is subtracted" in told
 
 
 # ---- the build for the simulator
@@ -592,7 +592,7 @@ def test_what_a_gather_reads_is_taken_from_the_instruction_behind() -> None:
         12: counted(Ir=10),
         16: counted(Ir=50, I1mr=2),  # the jump leads here: it may have run more often than what stands before it
     }
-    assert guarded_apart(code, costs, EVENTS) == {
+    assert corrected_masked_accesses(code, costs, EVENTS) == {
         0: counted(Ir=10, Dr=80, D1mr=33, DLmr=5),
         4: counted(Ir=10, Dw=10, D1mw=6),
         8: counted(Ir=10),

@@ -17,7 +17,7 @@ from msgspec import structs
 
 from tests.conftest import Built, Recorded
 from tests.support import ROOT, SAMPLES, check_cli, run_cli
-from tracemap.capture.inputs import made_inputs
+from tracemap.capture.inputs import generated_inputs
 from tracemap.codec import encode
 from tracemap.errors import BundleInvalid, InputInvalid
 from tracemap.functions import Argument, Function
@@ -298,7 +298,7 @@ def test_record_with_an_unknown_dimension(built: Built, tmp_path: Path) -> None:
 def test_a_size_where_every_size_is_known(command: tuple[str, ...], built: Built, tmp_path: Path) -> None:
     name, *options = command
     said = refused("usage-invalid", name, built("hand_mlp"), "--dim", "4", *options, cwd=tmp_path)
-    assert said == "--dim 4: no input of mlp has a size that is not known (`?`); leave --dim out"
+    assert said == "--dim 4: no input of mlp has a dynamic dimension (`?`); drop --dim"
 
 
 def test_a_size_where_inputs_are_given_too(built: Built, tmp_path: Path) -> None:
@@ -659,5 +659,5 @@ def test_the_example_for_a_loops_bound_has_whole_numbers_for_integers() -> None:
     """What an argument is given as must be what it can hold."""
     arguments = (Argument("%n", "tensor<i32>", loop_bound=True), Argument("%x", "tensor<?x4xf32>", loop_bound=False))
     with pytest.raises(InputInvalid) as caught:
-        made_inputs(Function("main", arguments), 3, Path())
+        generated_inputs(Function("main", arguments), 3, Path())
     assert str(caught.value).endswith("give every argument: --input=i32=1 --input=Nx4xf32=0.5")

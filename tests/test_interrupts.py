@@ -117,7 +117,7 @@ def test_a_run_that_is_being_written_is_written(where: str, interrupted: Interru
 def test_nothing_is_written_before_anything_was_recorded(interrupted: Interrupted, tmp_path: Path) -> None:
     said = interrupted(_START, 1)
     assert said == (
-        "tracemap: error: iree-benchmark-module did not finish mlp: it was interrupted; nothing was recorded"
+        "tracemap: error: iree-benchmark-module did not finish mlp: interrupted; nothing was recorded"
         " [program-failed]\n"
     )
     assert list(tmp_path.iterdir()) == []

@@ -92,10 +92,10 @@ class Ending:
     def cause(self) -> str:
         """Why it failed, in a few words."""
         if self.interrupted:
-            return "it was interrupted"
+            return "interrupted"
         if self.status < 0:
-            return f"it was killed by {signal.Signals(-self.status).name}"
-        return f"it failed with status {self.status}"
+            return f"killed by {signal.Signals(-self.status).name}"
+        return f"exit status {self.status}"
 
 
 def call_command(
