@@ -344,7 +344,7 @@ def test_a_disk_of_temporary_files_that_is_full_is_not_the_models_fault(
     ):
         done = run_cli(*words, cwd=work, stdin=run)
         assert done.returncode == 2
-        assert "name a folder that has room by TMPDIR [target-unwritable]" in done.stderr
+        assert "set TMPDIR to a folder with free space [target-unwritable]" in done.stderr
         assert done.stderr.count("\n") == 1
         assert not list(work.iterdir())
         assert [path.name for path in small_disk.iterdir()] == ["fill"]

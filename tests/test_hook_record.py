@@ -165,5 +165,5 @@ def test_an_installation_in_a_folder_with_a_blank_is_preloaded(
     found = read_run(tmp_path / "run.csv")
     assert "page-faults" in {metric.name for metric in found.metrics}
     assert "no-counters" not in {each.slug for each in found.header.diagnostics}
-    with pytest.raises(HookUnavailable, match="is cut at blanks and colons"):
+    with pytest.raises(HookUnavailable, match="splits at blanks and colons"):
         environment(folder)

@@ -19,8 +19,8 @@ from typing import IO, Final
 
 from tracemap.capture.niceness import exec_with_parent, real_time_priority
 from tracemap.errors import ProgramFailed, ToolTooOld, UsageInvalid
-from tracemap.owned.children import Child, end, ended_within, path_word, pausing_with_us, start
-from tracemap.owned.ending import Ended, answer, interruptible, undisturbed
+from tracemap.owned.children import Child, end, ended_within, path_argument, pausing_with_us, start
+from tracemap.owned.ending import Ended, confirm_signal, interruptible, signals_deferred
 from tracemap.toolchain import check_tool, find_tool, run_tool
 from tracemap.units import NS_OF_UNIT, UNKNOWN, Integer
 
@@ -108,7 +108,7 @@ def call_command(
     return [
         str(find_tool(tool)),
         *flags,
-        *(f"--module={path_word(module)}" for module in modules),
+        *(f"--module={path_argument(module)}" for module in modules),
         f"--function={function}",
         f"--device={device}",
         *(f"--input={spec}" for spec in inputs),
@@ -165,7 +165,7 @@ def _known_flags(tool: str) -> frozenset[str]:
 def profiling_flags(device: str, output: Path) -> list[str]:
     """Flags that make the runtime write a profile."""
     data = _HOST_DATA if device.partition(":")[0] in HOST_DEVICES else _DEVICE_DATA
-    return [f"--device_profiling_mode={data}", f"{_PROFILE_FLAG}={path_word(output)}"]
+    return [f"--device_profiling_mode={data}", f"{_PROFILE_FLAG}={path_argument(output)}"]
 
 
 Watch = Callable[[int], bool]
@@ -224,7 +224,7 @@ def _run_child(
     child = None
     try:
         with interruptible():
-            with undisturbed(), real_time_priority(niceness):  # a signal must find `child` set, to end it
+            with signals_deferred(), real_time_priority(niceness):  # a signal must find `child` set, to end it
                 child = start_child()
             _wait(child, watch, every_s, niceness)
     except (KeyboardInterrupt, Ended) as error:
@@ -233,7 +233,7 @@ def _run_child(
         is_ours = error.number == signal.SIGINT if isinstance(error, Ended) else child is not None
         if not is_ours:
             raise
-        answer()
+        confirm_signal()
         return child, True
     return child, False
 

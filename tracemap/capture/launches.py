@@ -25,7 +25,7 @@ from tracemap.measurements.elapsed import added
 from tracemap.measurements.ireeprof.profile import Joined, join_profiles
 from tracemap.measurements.medians import Median, median_of
 from tracemap.measurements.model import Disturbance, ElapsedParts
-from tracemap.owned.ending import answer, asked_by
+from tracemap.owned.ending import asked_by, confirm_signal
 from tracemap.toolchain import Progress
 from tracemap.units import UNKNOWN, Integer, plural, sum_of
 
@@ -130,7 +130,7 @@ def record_launches(plan: Plan, connection: duckdb.DuckDBPyConnection, progress:
         times.append(call_times(result))
         launch.profile.unlink()
     if asked_by():  # between two launches, or while a profile was read
-        answer()
+        confirm_signal()
         executions[-1] = executions[-1].interrupted()
     joined = join_profiles([execution.profile for execution in executions])
     return Launches(tuple(executions), tuple(times), joined, tuple(left_out))

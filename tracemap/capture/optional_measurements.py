@@ -12,7 +12,7 @@ from tracemap.diagnostics import INTERRUPTED, Diagnostic, tells
 from tracemap.errors import ProgramFailed, UsageInvalid
 from tracemap.measurements.medians import median_of
 from tracemap.measurements.model import DeviceTime
-from tracemap.owned.ending import answer, asked_by
+from tracemap.owned.ending import asked_by, confirm_signal
 from tracemap.toolchain import Progress
 from tracemap.units import Integer
 
@@ -137,7 +137,7 @@ class OptionalMeasurements:
         """Raise ProgramFailed if Ctrl-C ended the recording; the message says where the run is."""
         if not (self._interrupted or asked_by()):
             return
-        answer()
+        confirm_signal()
         missing = f", without {self._lacking}" if self._left_out else ""
         error = ProgramFailed(f"the recording of {name} was interrupted; the timings are in {path}{missing}")
         error.interrupted = True

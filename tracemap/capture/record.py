@@ -12,7 +12,7 @@ from msgspec import structs
 from tracemap._version import __version__
 from tracemap.capture.benchmark import check_profiles, count_workers
 from tracemap.capture.cache_simulation import CacheSimulation, add_caches
-from tracemap.capture.counters.choosing import events_to_count, in_passes
+from tracemap.capture.counters.choosing import events_to_count, split_into_passes
 from tracemap.capture.counters.events import Event
 from tracemap.capture.counting import add_counts, check_hook
 from tracemap.capture.execution import Execution
@@ -33,7 +33,7 @@ from tracemap.measurements.model import DeviceTime, Invocation, RunHeader, nice_
 from tracemap.measurements.runfile import write_run
 from tracemap.measurements.sql import fitting, open_database, spared_memory
 from tracemap.owned.children import paused_ns
-from tracemap.owned.ending import answer, asked_by, putting_off
+from tracemap.owned.ending import asked_by, confirm_signal, interrupt_deferred
 from tracemap.owned.home import temporary_folder
 from tracemap.toolchain import Progress, no_progress
 from tracemap.units import UNKNOWN, Integer, Text, format_ns
@@ -80,7 +80,7 @@ def record(request: RecordRequest, progress: Progress = no_progress) -> Recorded
         progress("generating inputs")
         plan = make_plan(request, request.reservation.profile, folder)
         devices_to_time(plan.options.compare_devices, plan.device)  # reject invalid devices before the program runs
-        with putting_off():  # defer Ctrl-C: from the first launch on there is something to write
+        with interrupt_deferred():  # defer Ctrl-C: from the first launch on there is something to write
             return _run(plan, passes, progress)
 
 
@@ -88,7 +88,7 @@ def _passes(request: RecordRequest) -> list[tuple[Event, ...]]:
     """The events to count, one tuple per additional execution. Checks that they can be counted before anything runs."""
     if request.options.counters or request.options.sample_hz:
         check_hook()
-    return in_passes(events_to_count(request.options.counters), request.options.counters_per_pass)
+    return split_into_passes(events_to_count(request.options.counters), request.options.counters_per_pass)
 
 
 def _run(plan: Plan, passes: Sequence[Sequence[Event]], progress: Progress) -> Recorded:
@@ -116,7 +116,7 @@ def _run(plan: Plan, passes: Sequence[Sequence[Event]], progress: Progress) -> R
         plan.profile.unlink(missing_ok=True)
     if ending.failed:
         if asked_by():
-            answer()
+            confirm_signal()
         error = ProgramFailed(f"{launches.failure(plan.entry)}; the events recorded until then are in {output}")
         error.keeps_run = True
         raise error

@@ -20,7 +20,7 @@ from typing import Final
 from tracemap.errors import TargetExists, TargetUnwritable
 from tracemap.measurements.runfile import check_target
 from tracemap.outputs import is_stream
-from tracemap.owned.ending import last_words
+from tracemap.owned.ending import exit_handler
 from tracemap.owned.home import temporary_folder
 
 PROFILE_SUFFIX: Final = ".ireeprof"
@@ -75,7 +75,7 @@ def reserved_number(folder: Path, *, keep: bool = False) -> Iterator[Reservation
     except OSError as error:
         raise TargetUnwritable(f"{folder}: cannot be written ({error.strerror}); name a run with -o") from error
     try:
-        with last_words(lambda: _remove_if_empty(folder)), claim.hold(keep=keep) as reservation:
+        with exit_handler(lambda: _remove_if_empty(folder)), claim.hold(keep=keep) as reservation:
             yield reservation
     finally:
         _remove_if_empty(folder)
@@ -145,7 +145,7 @@ class _Claim:
     def hold(self, *, keep: bool) -> Iterator[Reservation]:
         """Hold the name. At the end the profile is removed, unless `keep` is set or it is all that was recorded."""
         try:
-            with last_words(self._end_early):
+            with exit_handler(self._end_early):
                 yield Reservation(self.output, self.profile)
         except BaseException as error:
             if message := self._end_early():
