@@ -277,7 +277,7 @@ def test_launches_join_whose_profiles_differ_in_size(
         nonlocal loaded
         loaded += 1
         if loaded == 2:
-            monkeypatch.setattr(records, "_MOST_IN_MEMORY", 0)
+            monkeypatch.setattr(records, "_MAX_IN_MEMORY", 0)
         return load_profile(*given, **named)
 
     monkeypatch.setattr(execution, "load_profile", load)
