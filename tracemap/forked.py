@@ -79,9 +79,9 @@ class Forked:
         return self._status
 
 
-def _whole(told: bytes) -> bytes:
-    length, found = told[:_LENGTH_BYTES], told[_LENGTH_BYTES:]
-    return found if int.from_bytes(length, "little") == len(found) else b""
+def _whole(data: bytes) -> bytes:
+    length, result = data[:_LENGTH_BYTES], data[_LENGTH_BYTES:]
+    return result if int.from_bytes(length, "little") == len(result) else b""
 
 
 @contextmanager
@@ -146,9 +146,9 @@ def _work_and_exit(work: Callable[[], bytes], writing: int, mask: Collection[int
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, 1)
         os.dup2(nowhere, 2)
-        found = work()
-        _write_all(writing, len(found).to_bytes(_LENGTH_BYTES, "little"))
-        _write_all(writing, found)
+        result = work()
+        _write_all(writing, len(result).to_bytes(_LENGTH_BYTES, "little"))
+        _write_all(writing, result)
         all_told = True
     finally:
         os._exit(0 if all_told else 1)
@@ -181,6 +181,6 @@ class Unlocked(threading.Thread):
 
 def _others_run() -> bool:
     """Whether other threads run. They may hold a lock that the work needs, as caches and imports do."""
-    others = (each for each in threading.enumerate() if each is not threading.current_thread())
+    others = (thread for thread in threading.enumerate() if thread is not threading.current_thread())
     # The thread of rich only shows progress.
-    return any(not isinstance(each, Unlocked) and type(each).__module__ != "rich.live" for each in others)
+    return any(not isinstance(thread, Unlocked) and type(thread).__module__ != "rich.live" for thread in others)

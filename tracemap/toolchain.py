@@ -99,7 +99,7 @@ def run_tool(arguments: Sequence[str | Path]) -> subprocess.CompletedProcess[str
     """
     child = start(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
-        out, err = (said.decode("utf-8", errors="replace") for said in child.communicate())
+        out, err = (output.decode("utf-8", errors="replace") for output in child.communicate())
     finally:
         end(child)
     return subprocess.CompletedProcess(child.args, child.returncode, out, err)
@@ -114,6 +114,6 @@ def check_tool(arguments: Sequence[str | Path]) -> str:
     """
     done = run_tool(arguments)
     if done.returncode != 0:
-        said = done.stderr.strip() or done.stdout.strip() or "it printed nothing"
-        raise ToolFailed(f"{Path(arguments[0]).name} failed (status {done.returncode}): {said}")
+        output = done.stderr.strip() or done.stdout.strip() or "it printed nothing"
+        raise ToolFailed(f"{Path(arguments[0]).name} failed (status {done.returncode}): {output}")
     return done.stdout

@@ -281,8 +281,8 @@ def _times_ns(report: str) -> tuple[Integer, tuple[int, ...]]:
 def _without_banner(text: str) -> str:
     """Standard error without the banner that describes the machine. Messages of the hook before it are kept."""
     end = max((match.end() for match in _BANNER_END.finditer(text)), default=0)
-    before = [line for line in text[:end].splitlines() if line.startswith(_HOOK)]
-    return "\n".join([*before, text[end:]]).strip()
+    hook_lines = [line for line in text[:end].splitlines() if line.startswith(_HOOK)]
+    return "\n".join([*hook_lines, text[end:]]).strip()
 
 
 def _text_without_report(text: str) -> str:

@@ -169,9 +169,9 @@ class SimulatedSteps:
         """Subtract the counts of an execution that did only a part of the work."""
         left = {}
         for key, values in self.lines.items():
-            taken = other.lines.get(key, (0,) * len(values))
+            other_counts = other.lines.get(key, (0,) * len(values))
             # Both executions begin alike; if a few misses still differ, clamp to 0.
-            rest = tuple(max(0, own_counts - its) for own_counts, its in zip(values, taken, strict=True))
+            rest = tuple(max(0, own_counts - its) for own_counts, its in zip(values, other_counts, strict=True))
             if any(rest):
                 left[key] = rest
         return replace(self, lines=left, program=max(0, self.program - other.program))

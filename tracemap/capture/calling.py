@@ -217,8 +217,8 @@ def _flags(program: Program, options: FunctionOptions, tool: str) -> RuntimeFlag
 
 def _without_devices(file_flags: Sequence[str], command_line_flags: Sequence[str]) -> list[str]:
     """The flags of the flag file, without devices if flags after `--` name devices."""
-    given = sorted_out(command_line_flags).device
-    return [flag for flag in file_flags if not (given and flag.startswith("--device="))]
+    devices_given = sorted_out(command_line_flags).device
+    return [flag for flag in file_flags if not (devices_given and flag.startswith("--device="))]
 
 
 def _check_contradictions(ours: Path, options: FunctionOptions, modules: Sequence[str]) -> None:
@@ -228,15 +228,15 @@ def _check_contradictions(ours: Path, options: FunctionOptions, modules: Sequenc
         UsageInvalid: another function, other inputs, or another module instead of ours.
         BundleInvalid: our module cannot be read.
     """
-    given = sorted_out(options.runtime_flags)
-    if options.function is not UNKNOWN and given.function not in ("", options.function):
+    flags = sorted_out(options.runtime_flags)
+    if options.function is not UNKNOWN and flags.function not in ("", options.function):
         raise UsageInvalid(
-            f"--function {options.function} contradicts --function={given.function} after `--`: name one of them"
+            f"--function {options.function} contradicts --function={flags.function} after `--`: name one of them"
         )
-    if options.inputs and given.inputs:
+    if options.inputs and flags.inputs:
         raise UsageInvalid("--input is given both before and after `--`: give all inputs in one place")
-    if len(modules) == 1 and given.modules and not _is_same(Path(given.modules[0]), ours):
-        raise UsageInvalid(f"--module={given.modules[0]}: the bundle's own module is called; drop --module")
+    if len(modules) == 1 and flags.modules and not _is_same(Path(flags.modules[0]), ours):
+        raise UsageInvalid(f"--module={flags.modules[0]}: the bundle's own module is called; drop --module")
 
 
 def _is_same(file: Path, ours: Path) -> bool:

@@ -121,7 +121,7 @@ def _tensor_fault(declared: Shaped, spec: str) -> str:
 
 def _sizes_fit(sizes: Sequence[int], declared: Sequence[int | None]) -> bool:
     return len(sizes) == len(declared) and all(
-        wanted in (None, size) for size, wanted in zip(sizes, declared, strict=True)
+        expected in (None, size) for size, expected in zip(sizes, declared, strict=True)
     )
 
 
@@ -172,11 +172,11 @@ def _input_of_value(entry: Function, index: int, value: object, folder: Path) ->
     argument = entry.arguments[index]
     shaped = parsed(argument.type)
     if isinstance(value, (str, int, float)):
-        said = spec = value if isinstance(value, str) else str(_number_of(value))
+        description = spec = value if isinstance(value, str) else str(_number_of(value))
         if not isinstance(value, str) and shaped is not None and shaped.sizes is None:
             spec = passed_number(_number_of(value), shaped.element)
         check_spec(entry, argument, spec)
-        return Input(spec, said)
+        return Input(spec, description)
 
     values = np.asarray(value)
     if shaped is None or not _fits(values, shaped):
@@ -202,7 +202,7 @@ def _fits(values: np.ndarray[Any, Any], shaped: Shaped) -> bool:
     """Whether an array has the declared shape and, bit for bit, the declared element type."""
     sizes = shaped.sizes or ()
     same_shape = len(values.shape) == len(sizes) and all(
-        wanted in (None, size) for size, wanted in zip(values.shape, sizes, strict=True)
+        expected in (None, size) for size, expected in zip(values.shape, sizes, strict=True)
     )
     if named := number_type(shaped.element):
         return same_shape and values.dtype.name == named
@@ -293,14 +293,14 @@ def _generated_input(index: int, shaped: Shaped, folder: Path) -> Input:
     # Without a value IREE fills any element type with zeros; it does not read an empty file.
     if not kind or math.prod(sizes) == 0:
         return Input(text if sizes else f"{text}={_zero(shaped.element)}", f"{text}: zeros (made up)")
-    if (wanted := _RANDOM_BYTES * math.prod(sizes)) > (free := free_memory()):
+    if (needed_bytes := _RANDOM_BYTES * math.prod(sizes)) > (free_bytes := free_memory()):
         raise InputInvalid(
-            f"an input of {text} cannot be generated: it takes {format_bytes(wanted)}, but only {format_bytes(free)} "
-            "of memory are free; give it with --input, or use a smaller --dim"
+            f"an input of {text} cannot be generated: it takes {format_bytes(needed_bytes)}, but only "
+            f"{format_bytes(free_bytes)} of memory are free; give it with --input, or use a smaller --dim"
         )
-    said = f"{text}: random in [0, {RANDOM_LIMIT}), seed {index} (made up)"
+    description = f"{text}: random in [0, {RANDOM_LIMIT}), seed {index} (made up)"
     values = _random(sizes, kind, index)
-    return Input(_write_values(values, text, folder / f"input{index}"), said)
+    return Input(_write_values(values, text, folder / f"input{index}"), description)
 
 
 def _zero(element: str) -> str:

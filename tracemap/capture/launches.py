@@ -22,7 +22,7 @@ from tracemap.diagnostics import Diagnostic
 from tracemap.errors import ProgramFailed, RunEmpty, RunInvalid
 from tracemap.functions import Function
 from tracemap.measurements.elapsed import added
-from tracemap.measurements.ireeprof.profile import Joined, join_profiles
+from tracemap.measurements.ireeprof.profile import JoinedProfiles, join_profiles
 from tracemap.measurements.medians import Median, median_of
 from tracemap.measurements.model import Disturbance, ElapsedParts
 from tracemap.owned.ending import asked_by, confirm_signal
@@ -46,7 +46,7 @@ class Launches:
 
     executions: tuple[Execution, ...]
     call_times: tuple[CallTimes, ...]
-    joined: Joined
+    joined: JoinedProfiles
     diagnostics: tuple[Diagnostic, ...]
 
     @property
@@ -157,23 +157,23 @@ def _left_out(launch: Launch, reason: str) -> Diagnostic:
     return Diagnostic("launch-failed", f"launch {launch.number} is left out, and no launch followed it: {reason}")
 
 
-def _next_goal(goal: Goal | None, last: Execution, taken: Sequence[CallTimes]) -> Goal | None:
+def _next_goal(goal: Goal | None, last: Execution, times: Sequence[CallTimes]) -> Goal | None:
     """The goal of the next launch; None: no more launches."""
     cut = last.watcher.cut
     if goal is None or cut is None or cut.reason is None or last.ending.failed or last.profile.invocations is UNKNOWN:
         return None
     seconds, recorded = goal.seconds - cut.spent_ns / 1e9, goal.recorded + cut.bytes
     # The launches may be precise and still disagree: then make more of them than planned.
-    differ = len(taken) > 1 and _median(taken).error > goal.precision and seconds >= _LEAST_LEFT_S
+    differ = len(times) > 1 and _median(times).error > goal.precision and seconds >= _LEAST_LEFT_S
     if seconds <= 0 or recorded >= MOST_BYTES or (cut.launch_count == 1 and not differ):
         return None
     return replace(goal, seconds=seconds, recorded=recorded, launches=max(1, cut.launch_count - 1))
 
 
-def _median(taken: Sequence[CallTimes]) -> Median:
+def _median(call_times: Sequence[CallTimes]) -> Median:
     import numpy as np
 
-    return median_of(np.concatenate([times.times_ns for times in taken]))
+    return median_of(np.concatenate([times.times_ns for times in call_times]))
 
 
 def stopping_outcome(goal: Goal | None, launches: Launches) -> StoppingOutcome | None:

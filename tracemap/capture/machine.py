@@ -89,19 +89,19 @@ def geometry(specs: Sequence[str], sysfs: Path = SYSFS) -> Geometry:
     Raises:
         UsageInvalid: a spec is malformed, or cannot be simulated.
     """
-    given = {cache.name: cache for cache in map(_cache_of_spec, specs)}
-    if len(given) < len(specs):
+    given_caches = {cache.name: cache for cache in map(_cache_of_spec, specs)}
+    if len(given_caches) < len(specs):
         raise UsageInvalid(f"a cache is given twice: {' '.join(specs)}")
-    if len(given) == len(NAMES):
-        return Geometry(tuple(given[name] for name in NAMES), "as given")
+    if len(given_caches) == len(NAMES):
+        return Geometry(tuple(given_caches[name] for name in NAMES), "as given")
     known = _kernel_caches(sysfs)
-    notes = {name: note for name, (_, note) in known.items() if note and name not in given}
-    caches = tuple(given.get(name) or known[name][0] for name in NAMES if name in given or name in known)
+    notes = {name: note for name, (_, note) in known.items() if note and name not in given_caches}
+    caches = tuple(given_caches.get(name) or known[name][0] for name in NAMES if name in given_caches or name in known)
     if not known:
         source = "of the processor, as valgrind reads it"
     else:
         source = "; ".join(["of this machine, as the kernel tells", *notes.values()])
-    return Geometry(caches, source + "; " + ", ".join(sorted(given)) + " as given" if given else source)
+    return Geometry(caches, source + "; " + ", ".join(sorted(given_caches)) + " as given" if given_caches else source)
 
 
 def line_bytes(caches: Sequence[Cache]) -> Integer:
@@ -111,14 +111,14 @@ def line_bytes(caches: Sequence[Cache]) -> Integer:
 
 def data_cache_sizes(sysfs: Path = SYSFS) -> tuple[int, ...]:
     """Sizes in bytes of all data caches, from the first level on; empty if the kernel does not report them."""
-    found: dict[int, int] = {}
+    size_by_level: dict[int, int] = {}
     for folder in sorted(sysfs.glob("index*")):
         try:
             if _text(folder / "type") in ("Data", "Unified"):
-                found[int(_text(folder / "level"))] = _number(folder / "size")
+                size_by_level[int(_text(folder / "level"))] = _number(folder / "size")
         except (OSError, ValueError):
             continue
-    sizes = [found[level] for level in sorted(found)]
+    sizes = [size_by_level[level] for level in sorted(size_by_level)]
     return tuple(sizes) if sizes == sorted(set(sizes)) and all(size > 0 for size in sizes) else ()
 
 
@@ -135,7 +135,7 @@ def _cache_of_spec(spec: str) -> Cache:
 
 def _kernel_caches(sysfs: Path) -> dict[str, tuple[Cache, str]]:
     """The kernel's caches by name, with a note if adjusted for the simulator; empty if not all are plausible."""
-    found: dict[str, tuple[int, Cache]] = {}
+    cache_by_name: dict[str, tuple[int, Cache]] = {}
     for folder in sorted(sysfs.glob("index*")):
         try:
             level, kind = int(_text(folder / "level")), _text(folder / "type")
@@ -143,9 +143,9 @@ def _kernel_caches(sysfs: Path) -> dict[str, tuple[Cache, str]]:
         except (OSError, ValueError):
             continue
         for name in _names(level, kind):
-            if name != "LL" or level >= found.get("LL", (0, None))[0]:
-                found[name] = level, Cache(name, size, ways, line)
-    simulated = {name: _as_simulated(cache) for name, (_, cache) in found.items()}
+            if name != "LL" or level >= cache_by_name.get("LL", (0, None))[0]:
+                cache_by_name[name] = level, Cache(name, size, ways, line)
+    simulated = {name: _as_simulated(cache) for name, (_, cache) in cache_by_name.items()}
     whole = set(simulated) == set(NAMES) and not any(cache.fault for cache, _ in simulated.values())
     return simulated if whole and simulated["LL"][0].size >= simulated["D1"][0].size else {}
 

@@ -296,7 +296,7 @@ class Watcher:
     """Watcher of one execution.
 
     Attributes:
-        looks: snapshots of the program, by time.
+        snapshots: snapshots of the program, by time.
         cut: how the program was stopped; None: it ended by itself.
     """
 
@@ -329,10 +329,10 @@ class Watcher:
 
     def _continues(self, goal: Goal) -> bool:
         profile = self._profile
-        before = len(profile.begins_ns)
+        calls_before = len(profile.begins_ns)
         profile.read_on()
         # The newest call may still get records; calls before it are complete.
-        old = len(profile.begins_ns) if len(profile.begins_ns) == before else len(profile.begins_ns) - 1
+        old = len(profile.begins_ns) if len(profile.begins_ns) == calls_before else len(profile.begins_ns) - 1
         state = self._state(calls=min(old, profile.whole_calls))
         if goal.sample_hz and len(self.snapshots) % _SNAPSHOTS_PER_COUNT == 0:
             self._count_samples(goal, state)

@@ -105,7 +105,7 @@ class _ArrayFile:
     """None: the numpy file contains the type."""
 
     def read(self, output: str) -> Array:
-        """The array; `said` names the output in messages.
+        """The array; `output` is its name in messages.
 
         Raises:
             OutputInvalid: its shape is unknown.

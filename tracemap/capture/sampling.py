@@ -50,7 +50,7 @@ def add_samples(
     except RunEmpty:
         return (Diagnostic("no-samples", f"no samples were taken: {trouble or 'no executable ran on the CPU'}"),)
     if isinstance(until_ns, int):
-        samples = replace(samples, taken=samples.taken[samples.taken["time_ns"] < until_ns])
+        samples = replace(samples, located=samples.located[samples.located["time_ns"] < until_ns])
     columns, kernels = _located_samples(samples, read_images(module))
     connection = timed.connection
     connection.execute("CREATE OR REPLACE TEMP TABLE sampled_code (kernel_number BIGINT, kernel VARCHAR)")
@@ -83,17 +83,17 @@ def _located_samples(
     """
     import numpy as np
 
-    taken = samples.taken
+    located = samples.located
     kernels: dict[str, tuple[str, ...]] = {}
-    kernel = np.full(len(taken), -1, dtype=np.int64)
-    step = np.zeros(len(taken), dtype=np.int64)
-    address = np.full(len(taken), NOWHERE, dtype=np.int64)
+    kernel = np.full(len(located), -1, dtype=np.int64)
+    step = np.zeros(len(located), dtype=np.int64)
+    address = np.full(len(located), NOWHERE, dtype=np.int64)
     for index, executable in enumerate(samples.executables):
         image = _image_of(executable, images)
-        of_executable = np.flatnonzero(taken["executable"] == index)
+        of_executable = np.flatnonzero(located["executable"] == index)
         if image is None or not len(of_executable):
             continue
-        spots = spots_at(image, taken["address"][of_executable].astype(np.int64))
+        spots = spots_at(image, located["address"][of_executable].astype(np.int64))
         for function in spots.functions:  # code linked into several executables may run for kernels of each
             kernels[function.name] = tuple(
                 dict.fromkeys((*kernels.get(function.name, ()), *spots.kernels_of(function)))
@@ -105,9 +105,9 @@ def _located_samples(
         step[of_executable[inside]] = spots.lines[inside]
         address[of_executable[inside]] = spots.addresses[inside]
     columns = {
-        "time_ns": taken["time_ns"].astype(np.int64),
-        "tid": taken["tid"].astype(np.int64),
-        "cpu": taken["cpu"].astype(np.int64),
+        "time_ns": located["time_ns"].astype(np.int64),
+        "tid": located["tid"].astype(np.int64),
+        "cpu": located["cpu"].astype(np.int64),
         "kernel_number": kernel,
         "step": step,
         "address": address,

@@ -65,11 +65,11 @@ def saved_inputs(entry: Function, kept: Kept, folder: Path) -> list[Input]:
     loaded = [loaded_array(file) for file in kept.inputs]
     types = [argument.type for argument in entry.arguments]
     values = [_as_declared(array, kind) for array, kind in zip(loaded, types, strict=False)]
-    given = array_inputs(entry, [*values, *loaded[len(values) :]], folder)
-    shapes = [saved_input.said.partition(":")[0] for saved_input in given]
+    inputs = array_inputs(entry, [*values, *loaded[len(values) :]], folder)
+    shapes = [saved_input.said.partition(":")[0] for saved_input in inputs]
     return [
         replace(saved_input, said=f"{shape}: {name}, kept in the bundle")
-        for saved_input, shape, name in zip(given, shapes, kept.names, strict=True)
+        for saved_input, shape, name in zip(inputs, shapes, kept.names, strict=True)
     ]
 
 

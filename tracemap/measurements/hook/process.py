@@ -115,8 +115,8 @@ def check_version(path: Path, version: int) -> None:
 def _preamble(path: Path, head: bytes, magic: bytes) -> dict[str, int]:
     if len(head) < _PREAMBLE.size:
         raise RunInvalid(f"{path}: is cut off in its first bytes")
-    found, version, *numbers = _PREAMBLE.unpack_from(head)
-    if found != magic:
+    magic_found, version, *numbers = _PREAMBLE.unpack_from(head)
+    if magic_found != magic:
         raise RunInvalid(f"{path}: is no record file of the hook")
     check_version(path, version)
     names = ("description_bytes", "about_bytes", "header_offset", "about_offset", "data_offset")
@@ -132,21 +132,21 @@ def _slice(path: Path, head: bytes, offset: int, size: int) -> bytes:
 def _layout(path: Path, head: bytes, preamble: dict[str, int], kind: FileKind) -> dict[str, list[tuple[str, str]]]:
     """The fields of header and record, from the file's description."""
     text = _slice(path, head, _DESCRIPTION_OFFSET, preamble["description_bytes"]).decode("ascii", errors="replace")
-    found: dict[str, list[tuple[str, str]]] = {"header": [], "record": []}
+    sections: dict[str, list[tuple[str, str]]] = {"header": [], "record": []}
     section = ""
     for line in text.splitlines():
         name, _, code = line.partition(" ")
-        if not code and name in found:
+        if not code and name in sections:
             section = name
         elif section and code in _TYPES:
-            found[section].append((name, _TYPES[code]))
+            sections[section].append((name, _TYPES[code]))
         else:
             raise RunInvalid(f"{path}: describes its layout with {line[:60]!r}, which is unknown")
     newer = kind.newer_names if preamble["version"] == HOOK_FORMAT_VERSION else ()
-    for part, wanted in (("header", (*kind.header_names, *newer)), ("record", kind.record_names)):
-        if sorted(name for name, _ in found[part]) != sorted(wanted):
+    for part, expected in (("header", (*kind.header_names, *newer)), ("record", kind.record_names)):
+        if sorted(name for name, _ in sections[part]) != sorted(expected):
             raise RunInvalid(f"{path}: the fields of its {part} are not those of format version {preamble['version']}")
-    return found
+    return sections
 
 
 def _header(path: Path, head: bytes, preamble: dict[str, int], fields: list[tuple[str, str]]) -> dict[str, int]:
@@ -269,13 +269,13 @@ def read_processes(folder: Path) -> dict[str, ProcessFile]:
     if not os.path.isdir(folder):  # noqa: PTH112 - Path.is_dir raises OSError for names that are too long
         raise RunInvalid(f"{folder}: is no folder of the hook's record files")
     texts = {path: lines for path in sorted(folder.glob("hook-*.jsonl")) if (lines := _whole_lines(path))}
-    found = {process.stamp: process for process in (_process_of(path, lines) for path, lines in texts.items())}
-    if not found:
+    processes = {process.stamp: process for process in (_process_of(path, lines) for path, lines in texts.items())}
+    if not processes:
         raise RunEmpty(
             f"{folder}: has no recording of the hook: no executable of IREE was loaded under it, or it could not "
             "create a file (see the program's standard error)"
         )
-    return found
+    return processes
 
 
 def read_again(folder: Path, processes: Mapping[str, ProcessFile]) -> Mapping[str, ProcessFile]:
@@ -293,26 +293,26 @@ def read_again(folder: Path, processes: Mapping[str, ProcessFile]) -> Mapping[st
 
 def known_kernels(process: ProcessFile, processes: Mapping[str, ProcessFile]) -> dict[int, HookKernel]:
     """A process's kernels by number: its own, and those that it inherited at the fork."""
-    found = dict(process.kernels)
+    kernels = dict(process.kernels)
     limit = process.inherited_kernels
     for ancestor in _ancestors(process, processes):
-        found |= {number: kernel for number, kernel in ancestor.kernels.items() if number < limit}
+        kernels |= {number: kernel for number, kernel in ancestor.kernels.items() if number < limit}
         limit = min(limit, ancestor.inherited_kernels)
-    return found
+    return kernels
 
 
 def known_executables(process: ProcessFile, processes: Mapping[str, ProcessFile]) -> dict[int, HookExecutable]:
     """A process's executables by number: its own, and those that it inherited at the fork."""
-    found = _with_unloads(process.executables, process.unloads)
+    executables = _with_unloads(process.executables, process.unloads)
     limit, forked_ns, unloads = process.inherited_executables, process.forked_ns, process.unloads
     for ancestor in _ancestors(process, processes):
         # An executable that the parent unloads after the fork stays loaded in the child.
-        before = {number: ns for number, ns in ancestor.unloads.items() if ns <= forked_ns}
+        earlier_unloads = {number: ns for number, ns in ancestor.unloads.items() if ns <= forked_ns}
         inherited = {number: executable for number, executable in ancestor.executables.items() if number < limit}
-        unloads = {**unloads, **before}
-        found |= _with_unloads(inherited, unloads)
+        unloads = {**unloads, **earlier_unloads}
+        executables |= _with_unloads(inherited, unloads)
         limit, forked_ns = min(limit, ancestor.inherited_executables), min(forked_ns, ancestor.forked_ns)
-    return found
+    return executables
 
 
 def _with_unloads(executables: Mapping[int, HookExecutable], unloads: Mapping[int, int]) -> dict[int, HookExecutable]:
@@ -325,7 +325,7 @@ def _with_unloads(executables: Mapping[int, HookExecutable], unloads: Mapping[in
 def _ancestors(process: ProcessFile, processes: Mapping[str, ProcessFile]) -> list[ProcessFile]:
     """Recorded parents, nearest first; a hostile file may form a circle."""
     chain = [process]
-    while (parent := processes.get(chain[-1].parent)) is not None and all(parent is not known for known in chain):
+    while (parent := processes.get(chain[-1].parent)) is not None and all(parent is not ancestor for ancestor in chain):
         chain.append(parent)
     return chain[1:]
 
@@ -352,11 +352,11 @@ def _lines(path: Path) -> list[bytes]:
 def _process_of(path: Path, lines: list[bytes]) -> ProcessFile:
     for number, line in enumerate(lines, start=1):
         try:
-            told = _line_of(line, first=number == 1)
+            record = _line_of(line, first=number == 1)
             if number == 1:
-                process = _process(path, told)
+                process = _process(path, record)
             else:
-                _add_line(process, told)
+                _add_line(process, record)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise RunInvalid(f"{path}: line {number} is damaged: {error!r}") from error
     return process

@@ -126,7 +126,7 @@ class SampledExecutable:
 class HookSamples:
     """The samples of all processes in a folder, by time.
 
-    `taken`: structured array of `process` (index into `processes`), `thread` (into `threads`), `tid`, `cpu`,
+    `located`: structured array of `process` (index into `processes`), `thread` (into `threads`), `tid`, `cpu`,
     `time_ns`, `executable` (index into `executables`, OUTSIDE for none), `address` (offset from the executable's base;
     0 for none).
     """
@@ -135,7 +135,7 @@ class HookSamples:
     """Their stamps."""
     threads: tuple[SampledThread, ...]
     executables: tuple[SampledExecutable, ...]
-    taken: npt.NDArray[Any]
+    located: npt.NDArray[Any]
     diagnostics: tuple[Diagnostic, ...]
 
     @property
@@ -179,9 +179,9 @@ def read_samples(folder: Path) -> HookSamples:
         text = f"{folder}: has no samples of the hook: no thread called a workgroup, or sampling was off"
         raise nothing_recorded(text, files.values(), "samples")
     diagnostics = (*_diagnostics(threads), *what_is_lost(files.values(), "samples"))
-    taken = np.concatenate(parts)
-    taken = taken[np.lexsort((taken["thread"], taken["time_ns"]))]
-    return HookSamples(tuple(files), tuple(threads), tuple(executables), taken, diagnostics)
+    located = np.concatenate(parts)
+    located = located[np.lexsort((located["thread"], located["time_ns"]))]
+    return HookSamples(tuple(files), tuple(threads), tuple(executables), located, diagnostics)
 
 
 def resolve(
@@ -225,12 +225,12 @@ def _located_samples(
     samples = thread.samples
     executable, address = resolve(samples["ip"], samples["time_ns"], known)
     names = ("process", "thread", "tid", "cpu", "executable", "time_ns", "address")
-    taken = np.zeros(len(samples), dtype=[(name, "<i8") for name in names])
-    taken["process"], taken["thread"], taken["tid"] = process, number, thread.tid
-    taken["cpu"], taken["time_ns"] = samples["cpu"], samples["time_ns"]
-    taken["executable"] = np.where(executable == OUTSIDE, OUTSIDE, executable + first)
-    taken["address"] = address
-    return taken
+    located = np.zeros(len(samples), dtype=[(name, "<i8") for name in names])
+    located["process"], located["thread"], located["tid"] = process, number, thread.tid
+    located["cpu"], located["time_ns"] = samples["cpu"], samples["time_ns"]
+    located["executable"] = np.where(executable == OUTSIDE, OUTSIDE, executable + first)
+    located["address"] = address
+    return located
 
 
 def _sampled_executable(executable: HookExecutable, kernels: Iterable[HookKernel]) -> SampledExecutable:
@@ -344,7 +344,7 @@ class GrowingSamples:
         written = int(np.argmin(whole)) if not (whole := records["time_ns"] != 0).all() else len(records)
         self._read_of[path] = done + written
         self.read += written
-        taken = records[:written]
-        executable, _ = resolve(taken["ip"], taken["time_ns"], known)
-        times: npt.NDArray[Any] = taken["time_ns"][executable != OUTSIDE]
+        new_samples = records[:written]
+        executable, _ = resolve(new_samples["ip"], new_samples["time_ns"], known)
+        times: npt.NDArray[Any] = new_samples["time_ns"][executable != OUTSIDE]
         return times

@@ -126,15 +126,15 @@ def read_calls(path: Path, options: StatsOptions) -> CallSet:
         recording = read_recording(path)
         diagnostics = recording.diagnostics
         of_process = ((process, thread) for process in recording.processes for thread in process.threads)
-        found = [_thread_calls(process, thread, options) for process, thread in of_process]
+        threads = [_thread_calls(process, thread, options) for process, thread in of_process]
     elif options.kernel or options.skip_ms:
         raise UsageInvalid(f"{path}: IREE's CSV files contain no kernels or start times; select when recording")
     else:
-        found = _iree_hook_calls(path)
-    found = [_with_events(path, calls, options.counters) for calls in found if len(calls.cpus)]
-    if not found:
+        threads = _iree_hook_calls(path)
+    threads = [_with_events(path, calls, options.counters) for calls in threads if len(calls.cpus)]
+    if not threads:
         raise no_call_is_left(path, options)
-    return CallSet(tuple(found), diagnostics)
+    return CallSet(tuple(threads), diagnostics)
 
 
 def is_recording(path: Path) -> bool:
@@ -177,7 +177,7 @@ def _iree_hook_calls(path: Path) -> list[ThreadCalls]:
 
 
 def _csv_calls(path: Path, source_name: str) -> list[ThreadCalls]:
-    """The threads in one CSV file of IREE's hook, in the order of their first line; `named` is its name in messages."""
+    """The threads in one CSV file of IREE's hook, in the order of their first line; messages use `source_name`."""
     import duckdb
 
     if not os.path.exists(path):  # noqa: PTH110 - as above
@@ -210,15 +210,15 @@ def _by_thread(source_name: str, columns: dict[str, Any], names: tuple[str, ...]
     if any(np.ma.is_masked(column) for column in columns.values()):
         raise RunInvalid(f"{source_name}: a cell is empty")
     threads = np.asarray(columns["thread"], dtype=object)
-    found = []
+    calls_of_threads = []
     for thread in dict.fromkeys(threads.tolist()):
         rows = threads == thread
         series = tuple(np.asarray(columns[f"s{index}"], dtype=np.float64)[rows] for index in range(len(names)))
         if not all(np.isfinite(values).all() for values in series):
             raise RunInvalid(f"{source_name}: a cell is no finite number")
         cpus, nodes = (np.asarray(columns[name], dtype=np.int64)[rows] for name in ("cpu", "node"))
-        found.append(ThreadCalls(plain_cell(thread), cpus, nodes, names, series))
-    return found
+        calls_of_threads.append(ThreadCalls(plain_cell(thread), cpus, nodes, names, series))
+    return calls_of_threads
 
 
 def _with_events(path: Path, calls: ThreadCalls, events: Sequence[str]) -> ThreadCalls:

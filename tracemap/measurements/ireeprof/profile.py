@@ -238,7 +238,7 @@ _RECOUNTED_CALLS: Final = """
 
 
 @dataclass(frozen=True)
-class Joined:
+class JoinedProfiles:
     """The events of all profiles, the distinct command lists, and the buffers with unique numbers."""
 
     events: EventTable
@@ -246,11 +246,11 @@ class Joined:
     buffers: tuple[RecordedBuffer, ...]
 
 
-def join_profiles(profiles: Sequence[Profile]) -> Joined:
+def join_profiles(profiles: Sequence[Profile]) -> JoinedProfiles:
     """Append the events of all profiles to those of the first; all are in one database and on one clock."""
     first = profiles[0]
     if len(profiles) == 1:
-        return Joined(first.events, first.programs, first.buffers)
+        return JoinedProfiles(first.events, first.programs, first.buffers)
     events, buffers = first.events, _Buffers(first)
     connection = events.connection
     for profile in profiles[1:]:
@@ -261,7 +261,7 @@ def join_profiles(profiles: Sequence[Profile]) -> Joined:
     fill(connection, "one_shot_buffers", {"id": "BIGINT", "program": "BIGINT"}, buffers.one_shot)
     events.rewrite(_RECOUNTED_CALLS.format(events=events.name))
     connection.execute("DROP TABLE renamed_buffers; DROP TABLE one_shot_buffers")
-    return Joined(events, buffers.programs, buffers.in_order)
+    return JoinedProfiles(events, buffers.programs, buffers.in_order)
 
 
 # For devices that do not list their buffers: a buffer executed in only one call is a one-shot buffer.
