@@ -52,7 +52,7 @@ def test_of_a_line_that_is_no_flag_only_the_start_is_said(tmp_path: Path) -> Non
 
 def test_of_a_number_where_a_tensor_is_taken_only_the_start_is_said() -> None:
     entry = Function("main", (Argument("%x", "tensor<4xf32>", loop_bound=False),))
-    with pytest.raises(InputInvalid, match=r"number 1{60}…; to fill it with this, write --input=4xf32=1{60}…$"):
+    with pytest.raises(InputInvalid, match=r"number 1{60}…; to fill it with this number, write --input=4xf32=1{60}…$"):
         given_inputs(entry, ["1" * 100_000])
 
 

@@ -252,9 +252,9 @@ def test_compared_outputs_are_kept_too(several: Path, tmp_path: Path) -> None:
         ((*MIX, "--", "--module=/etc/passwd"), "usage-invalid", "--module=/etc/passwd: the bundle's own module"),
         ((*MIX, "--", "--function=double"), "usage-invalid", "--function mix contradicts --function=double after `--`"),
         ((*MIX, "--", "--input=7"), "usage-invalid", "give all inputs in one place"),
-        ((*MIX, "--output=-", "--output=-", "--", "--output=-"), "usage-invalid", "--output is for tracemap"),
+        ((*MIX, "--output=-", "--output=-", "--", "--output=-"), "usage-invalid", "--output is set by tracemap"),
         ((*MIX, "--exact"), "usage-invalid", "pass --expected-output too"),
-        ((*MIX, "--", "--help"), "usage-invalid", "--help: with it iree-run-module prints something"),
+        ((*MIX, "--", "--help"), "usage-invalid", "--help makes iree-run-module print something and exit"),
         ((*MIX, "--", "--expected_rtol=much"), "usage-invalid", "'much' is no number"),
     ],
 )  # fmt: skip
