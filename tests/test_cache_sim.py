@@ -696,14 +696,14 @@ def test_the_machines_geometry(tmp_path: Path) -> None:
     caches = ((1, "Data", "48K", 12, 64), (1, "Instruction", "32K", 8, 64), (2, "Unified", "2048K", 16, 64))
     found = geometry((), kernels_caches(tmp_path / "two", *caches))
     assert [cache.flag for cache in found.caches] == ["--I1=32768,8,64", "--D1=49152,12,64", "--LL=2097152,16,64"]
-    assert found.source == "of this machine, as the kernel tells"
+    assert found.source == "this machine's, from the kernel"
     # 260 MiB in 20 ways are 212,992 sets; the next power of two below them takes 32.5 ways.
     found = geometry((), kernels_caches(tmp_path / "three", *caches, (3, "Unified", "266240K", 20, 64)))
     assert found.caches[2] == Cache("LL", 256 << 20, 32, 64)
     assert "LL is 260 MiB 20-way, which cannot be simulated exactly" in found.source
     found = geometry(("LL=8388608,16,64",), tmp_path / "three")
     assert found.caches[2] == Cache("LL", 8 << 20, 16, 64)
-    assert found.source == "of this machine, as the kernel tells; LL as given"
+    assert found.source == "this machine's, from the kernel; LL as given"
 
 
 @pytest.mark.parametrize(
@@ -722,7 +722,7 @@ def test_geometry_that_makes_no_sense_is_left_to_valgrind(
 ) -> None:
     found = geometry((), kernels_caches(tmp_path, *caches))
     assert found.caches == ()
-    assert found.source == "of the processor, as valgrind reads it"
+    assert found.source == "the processor's, read by valgrind"
 
 
 def test_a_cache_given_twice_is_refused() -> None:

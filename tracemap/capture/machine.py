@@ -98,9 +98,9 @@ def geometry(specs: Sequence[str], sysfs: Path = SYSFS) -> Geometry:
     notes = {name: note for name, (_, note) in known.items() if note and name not in given_caches}
     caches = tuple(given_caches.get(name) or known[name][0] for name in NAMES if name in given_caches or name in known)
     if not known:
-        source = "of the processor, as valgrind reads it"
+        source = "the processor's, read by valgrind"
     else:
-        source = "; ".join(["of this machine, as the kernel tells", *notes.values()])
+        source = "; ".join(["this machine's, from the kernel", *notes.values()])
     return Geometry(caches, source + "; " + ", ".join(sorted(given_caches)) + " as given" if given_caches else source)
 
 

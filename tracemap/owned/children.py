@@ -110,7 +110,7 @@ _SAFE_STARTS = "./_"
 
 
 def path_argument(path: Path) -> str:
-    """A path that programs do not misread as an option or a file of flags (`@`), and of which they cut no space."""
+    """A path that no program misreads as an option or a flag file (`@`), or strips of a leading space."""
     text = str(path)
     return text if text[:1].isalnum() or text[:1] in _SAFE_STARTS else f"./{text}"
 
