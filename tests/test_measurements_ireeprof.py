@@ -407,7 +407,7 @@ def test_an_error_of_the_clocks_that_matters_is_told(tmp_path: Path) -> None:
     with duckdb.connect() as connection:
         profile = read_export(export(tmp_path, *lines), connection, known=KnownCalls(2))
     (told,) = [item.message for item in profile.diagnostics if item.slug == "clocks-loosely-connected"]
-    assert "to within 1.00 µs only, by 1 record" in told
+    assert "uncertain by 1.00 µs (from 1 correlation record)" in told
 
 
 def test_events_behind_the_last_submission_are_left_out(tmp_path: Path) -> None:
