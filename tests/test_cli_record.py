@@ -438,7 +438,7 @@ def test_the_usual_rate_needs_no_number(built: Built, tmp_path: Path) -> None:
     done = run_cli("record", built("hand_attention"), "--sample", "-o", tmp_path / "run.csv", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     hz = default_sample_hz(5.0)
-    assert f"{hz} per second of each thread" in done.stderr
+    assert f"{hz} per second and thread" in done.stderr
 
 
 @pytest.mark.parametrize("name", ["block.json", "run.HTML", "run.txt", "run.csv.gz", "run.CSV"])

@@ -126,7 +126,7 @@ def test_events_of_several_passes_are_counted_on_the_same_dispatches(built: Buil
     assert totals[0] > 20
     assert abs(totals[0] - totals[1]) <= 2
     told = diagnostics(run)["counted-apart"]
-    assert "page-faults; minor-faults; task-clock: counted in 3 further executions" in told
+    assert "page-faults; minor-faults; task-clock: counted in 3 additional executions" in told
     together = tmp_path / "together.csv"
     check_cli("record", built("hand_convnet"), *options, "-o", together)
     assert "in a second execution" in diagnostics(together)["counted-apart"]
