@@ -15,14 +15,14 @@ from pathlib import Path
 from benchmarks.measure import Figure, alternating, print_row, print_title, targeted
 from tests.recording import sample
 from tests.support import SAMPLES
-from tracemap.capture.stopping_rule import enough_hz
+from tracemap.capture.stopping_rule import default_sample_hz
 from tracemap.hook import HookSettings, settings_environment
 from tracemap.hook.compiling import compile_library
 from tracemap.measurements.hook.samples import read_samples
 from tracemap.toolchain import find_tool
 
 MODEL = "jax_gpt2_4l"
-HZ = enough_hz(5.0)
+HZ = default_sample_hz(5.0)
 """The rate at the default budget."""
 ITERATIONS = 2
 REPETITIONS = 30

@@ -30,10 +30,10 @@ def test_the_table_is_google_benchmarks_and_the_clocks_are_named(built: Built) -
     options = ("--iterations", "7", "--repetitions", "3", "--time-unit", "us")
     lines = check_cli("benchmark", built("hand_multifunc"), *DECODE, *options).splitlines()
     assert lines[0] == (
-        "Time: wall clock (real_time); CPU: processor time of all threads of the program (process_time); both are "
-        "means of a call."
+        "Time: wall clock (real_time); CPU: CPU time of all threads of the program (process_time); both are means "
+        "per call."
     )
-    assert lines[1] == "Time decides how many calls are made."
+    assert lines[1] == "Time decides the number of calls."
     assert lines[3].split()[:5] == ["Benchmark", "Time", "CPU", "Iterations", "UserCounters..."]
     rows = [line.split() for line in lines[5:]]
     assert [row[0].removeprefix("BM_decode/process_time/real_time") for row in rows] == [
@@ -133,12 +133,12 @@ def test_times_with_repeated_dispatches_are_of_one_each(built: Built) -> None:
         (("--function", "double"), "input-invalid", "--dim N"),
         (("--dispatch-repeat", "0"), "usage-invalid", "dispatch-repeat"),
         (("--min-time", "0"), "usage-invalid", "min-time"),
-        (("--", "--benchmark_out=x.json"), "usage-invalid", "--benchmark_out is for tracemap to decide"),
-        (("--iterations", "3", "--", "--benchmark_min_time=2x"), "usage-invalid", "--iterations says exactly"),
-        (("--min-time", "0.1", "--", "--benchmark_min_time=2x"), "usage-invalid", "--min-time says it"),
-        (("--repetitions", "2", "--", "--benchmark_repetitions=3"), "usage-invalid", "--repetitions says it"),
-        (("--", "--help"), "usage-invalid", "--help: with it iree-benchmark-module prints something"),
-        (("--", "--list_drivers"), "usage-invalid", "--list_drivers: with it"),
+        (("--", "--benchmark_out=x.json"), "usage-invalid", "--benchmark_out is set by tracemap"),
+        (("--iterations", "3", "--", "--benchmark_min_time=2x"), "usage-invalid", "--iterations sets the exact"),
+        (("--min-time", "0.1", "--", "--benchmark_min_time=2x"), "usage-invalid", "--min-time sets it"),
+        (("--repetitions", "2", "--", "--benchmark_repetitions=3"), "usage-invalid", "--repetitions sets it"),
+        (("--", "--help"), "usage-invalid", "--help makes iree-benchmark-module print something"),
+        (("--", "--list_drivers"), "usage-invalid", "--list_drivers makes"),
         (("--", "--batch_size=3"), "usage-invalid", "--dispatch-repeat"),
         (("--", "--no_such_flag"), "usage-invalid", "iree-benchmark-module has no flag --no_such_flag"),
     ],

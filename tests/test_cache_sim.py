@@ -25,7 +25,7 @@ from tests.support import ROOT, check_cli, command_line, interruptible, json_cli
 from tests.test_cli_record import alive, children_of, waited_for
 from tracemap.capture import cache_simulation as simulating
 from tracemap.capture.benchmark import run_benchmark
-from tracemap.capture.cache_simulation import EVENTS, Valgrind, guarded_apart, simulated_steps
+from tracemap.capture.cache_simulation import EVENTS, Valgrind, corrected_masked_accesses, simulated_steps
 from tracemap.capture.machine import Cache, geometry
 from tracemap.errors import BundleInvalid, RunInvalid, UsageInvalid
 from tracemap.graph.bundle import Bundle, load
@@ -282,7 +282,7 @@ def test_what_runs_at_load_time_is_not_counted(tmp_path: Path) -> None:
     # The kernel's one call reads a matrix once, in order.
     assert sum(row["D1mr"] for row in steps) == pytest.approx(256 * 256 / FLOATS_OF_A_LINE, rel=0.05)
     (told,) = (d.message for d in read_run(tmp_path / "run.csv").header.diagnostics if d.slug == "cache-simulated")
-    assert "when the module is loaded is taken off" in told
+    assert "Work at module load time is subtracted" in told
 
 
 # ---- the build for the simulator
@@ -493,7 +493,7 @@ def test_ctrl_c_leaves_what_was_timed(tmp_path: Path) -> None:
         out, err = process.communicate()
     assert process.returncode == -signal.SIGINT
     assert out == ""
-    assert f" was interrupted; what was timed is in {run}, which lacks simulated counts" in err
+    assert f" was interrupted; the timings are in {run}, without simulated counts" in err
     assert "valgrind" not in err
     assert "interrupted" in {each.slug for each in read_run(run).header.diagnostics}
     assert {row["kind"] for row in events(run)} >= {"dispatch"}
@@ -592,7 +592,7 @@ def test_what_a_gather_reads_is_taken_from_the_instruction_behind() -> None:
         12: counted(Ir=10),
         16: counted(Ir=50, I1mr=2),  # the jump leads here: it may have run more often than what stands before it
     }
-    assert guarded_apart(code, costs, EVENTS) == {
+    assert corrected_masked_accesses(code, costs, EVENTS) == {
         0: counted(Ir=10, Dr=80, D1mr=33, DLmr=5),
         4: counted(Ir=10, Dw=10, D1mw=6),
         8: counted(Ir=10),
@@ -696,14 +696,14 @@ def test_the_machines_geometry(tmp_path: Path) -> None:
     caches = ((1, "Data", "48K", 12, 64), (1, "Instruction", "32K", 8, 64), (2, "Unified", "2048K", 16, 64))
     found = geometry((), kernels_caches(tmp_path / "two", *caches))
     assert [cache.flag for cache in found.caches] == ["--I1=32768,8,64", "--D1=49152,12,64", "--LL=2097152,16,64"]
-    assert found.source == "of this machine, as the kernel tells"
+    assert found.source == "this machine's, from the kernel"
     # 260 MiB in 20 ways are 212,992 sets; the next power of two below them takes 32.5 ways.
     found = geometry((), kernels_caches(tmp_path / "three", *caches, (3, "Unified", "266240K", 20, 64)))
     assert found.caches[2] == Cache("LL", 256 << 20, 32, 64)
     assert "LL is 260 MiB 20-way, which cannot be simulated exactly" in found.source
     found = geometry(("LL=8388608,16,64",), tmp_path / "three")
     assert found.caches[2] == Cache("LL", 8 << 20, 16, 64)
-    assert found.source == "of this machine, as the kernel tells; LL as given"
+    assert found.source == "this machine's, from the kernel; LL as given"
 
 
 @pytest.mark.parametrize(
@@ -722,7 +722,7 @@ def test_geometry_that_makes_no_sense_is_left_to_valgrind(
 ) -> None:
     found = geometry((), kernels_caches(tmp_path, *caches))
     assert found.caches == ()
-    assert found.source == "of the processor, as valgrind reads it"
+    assert found.source == "the processor's, read by valgrind"
 
 
 def test_a_cache_given_twice_is_refused() -> None:

@@ -580,4 +580,4 @@ def test_why_a_program_failed_is_read_where_it_says_it(printed: str, told: str, 
     """IREE 3.12 says it in place of the report."""
     code = f"import sys; print({printed!r}); print({told!r}, file=sys.stderr); sys.exit(13)"
     ending = run_benchmark([sys.executable, "-c", code])
-    assert (ending.status, ending.said) == (13, said)
+    assert (ending.status, ending.stderr) == (13, said)

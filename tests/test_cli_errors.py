@@ -17,7 +17,7 @@ from msgspec import structs
 
 from tests.conftest import Built, Recorded
 from tests.support import ROOT, SAMPLES, check_cli, run_cli
-from tracemap.capture.inputs import made_inputs
+from tracemap.capture.inputs import generated_inputs
 from tracemap.codec import encode
 from tracemap.errors import BundleInvalid, InputInvalid
 from tracemap.functions import Argument, Function
@@ -298,7 +298,7 @@ def test_record_with_an_unknown_dimension(built: Built, tmp_path: Path) -> None:
 def test_a_size_where_every_size_is_known(command: tuple[str, ...], built: Built, tmp_path: Path) -> None:
     name, *options = command
     said = refused("usage-invalid", name, built("hand_mlp"), "--dim", "4", *options, cwd=tmp_path)
-    assert said == "--dim 4: no input of mlp has a size that is not known (`?`); leave --dim out"
+    assert said == "--dim 4: no input of mlp has a dynamic dimension (`?`); drop --dim"
 
 
 def test_a_size_where_inputs_are_given_too(built: Built, tmp_path: Path) -> None:
@@ -613,18 +613,18 @@ def test_an_output_that_differs_is_status_1(built: Built, tmp_path: Path) -> Non
     ("flag", "said"),
     [
         ("--no_such_flag", "has no flag --no_such_flag;"),
-        ("--benchmark_min_time=2x", "--benchmark_min_time is for tracemap to decide: see --iterations"),
-        ("--benchmark_min_warmup_time=0.001", "--benchmark_min_warmup_time is for tracemap to decide: see --warmup"),
-        ("--benchmark_dry_run", "--benchmark_dry_run is for tracemap to decide: see --iterations"),
-        ("--benchmark_filter=nothing", "--benchmark_filter is for tracemap to decide: see --function"),
-        ("--benchmark_list_tests=true", "--benchmark_list_tests is for tracemap to decide: `show`"),
+        ("--benchmark_min_time=2x", "--benchmark_min_time is set by tracemap: see --iterations"),
+        ("--benchmark_min_warmup_time=0.001", "--benchmark_min_warmup_time is set by tracemap: see --warmup"),
+        ("--benchmark_dry_run", "--benchmark_dry_run is set by tracemap: see --iterations"),
+        ("--benchmark_filter=nothing", "--benchmark_filter is set by tracemap: see --function"),
+        ("--benchmark_list_tests=true", "--benchmark_list_tests is set by tracemap: `show`"),
         ("--benchmark_enable_random_interleaving", "each function is recorded by itself"),
-        ("--benchmark_report_aggregates_only", "--benchmark_report_aggregates_only is for tracemap to decide"),
+        ("--benchmark_report_aggregates_only", "--benchmark_report_aggregates_only is set by tracemap"),
         ("--batch_concurrency=0", "--batch_concurrency=0: give a whole number of invocations, from 1 to"),
-        ("--device_profiling_output=x", "--device_profiling_output is for tracemap to decide"),
-        ("--list_devices", "--list_devices: with it iree-benchmark-module prints something"),
+        ("--device_profiling_output=x", "--device_profiling_output is set by tracemap"),
+        ("--list_devices", "--list_devices makes iree-benchmark-module print something and exit"),
         ("--module=other.vmfb", "--module=other.vmfb: the bundle's own module is called"),
-        ("--task_topology_max_group_cuont=1", "it has --task_topology_max_group_count"),
+        ("--task_topology_max_group_cuont=1", "did you mean --task_topology_max_group_count?"),
     ],
 )
 def test_flags_that_the_runtimes_tool_does_not_have_are_refused(flag: str, said: str, mlp: Path) -> None:
@@ -640,7 +640,7 @@ def test_flags_of_a_file_by_which_other_calls_are_made_are_refused(flag: str, ml
     (mlp.parent / "calls.flags").write_text(f"{flag}\n--benchmark_min_time=2x\n")
     for given in (("--flagfile", "calls.flags"), ("--", "--flagfile=calls.flags")):
         said = refused("usage-invalid", "record", mlp, "-o", "run.csv", *given, cwd=mlp.parent)
-        assert f"{flag.partition('=')[0]} is for tracemap to decide" in said
+        assert f"{flag.partition('=')[0]} is set by tracemap" in said
 
 
 def test_flags_with_a_zero_byte_are_refused(mlp: Path) -> None:
@@ -659,5 +659,5 @@ def test_the_example_for_a_loops_bound_has_whole_numbers_for_integers() -> None:
     """What an argument is given as must be what it can hold."""
     arguments = (Argument("%n", "tensor<i32>", loop_bound=True), Argument("%x", "tensor<?x4xf32>", loop_bound=False))
     with pytest.raises(InputInvalid) as caught:
-        made_inputs(Function("main", arguments), 3, Path())
+        generated_inputs(Function("main", arguments), 3, Path())
     assert str(caught.value).endswith("give every argument: --input=i32=1 --input=Nx4xf32=0.5")

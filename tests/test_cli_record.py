@@ -20,7 +20,7 @@ from tests.disks import disk_of
 from tests.recording import events
 from tests.support import SAMPLES, check_cli, interruptible, json_cli, run_cli
 from tracemap.capture.open_run import open_run
-from tracemap.capture.stopping_rule import enough_hz
+from tracemap.capture.stopping_rule import default_sample_hz
 from tracemap.graph.bundle import load
 from tracemap.hook.compiling import FOLDER, LIBRARY_NAME
 from tracemap.measurements.ireeprof.records import whole_records
@@ -270,7 +270,9 @@ def test_a_pause_is_not_taken_off_what_may_be_spent(multifunc: Path, tmp_path: P
     assert isinstance(elapsed_ns, int)
     assert elapsed_ns > 4e9  # of which it was paused for three seconds
     (said,) = (each.message for each in read_run(run).header.diagnostics if each.slug == "paused")
-    told = re.match(r"the program was paused for (\d+\.\d\d) s, which are part of the elapsed time: of means, ", said)
+    told = re.match(
+        r"the program was paused for (\d+\.\d\d) s; the pause is part of the elapsed time and of means ", said
+    )
     assert told is not None
     assert least_s - 0.01 < float(told[1]) < most_s + 0.01
     # What others had of the processors meanwhile is not told, nor what to do against the waiting.
@@ -320,7 +322,7 @@ def test_a_disk_that_fills_while_the_profile_is_written(multifunc: Path, small_d
     done = run_cli("record", multifunc, *options, cwd=small_disk)
     assert done.returncode == 2
     assert "No space left on device" in done.stderr
-    assert "what was recorded until then is in run.csv.ireeprof" in done.stderr
+    assert "the events recorded until then are in run.csv.ireeprof" in done.stderr
     assert [path.name for path in small_disk.iterdir()] == ["run.csv.ireeprof"]
     check_said_to_be_cut(small_disk / "run.csv.ireeprof", multifunc)
 
@@ -342,7 +344,7 @@ def test_a_disk_of_temporary_files_that_is_full_is_not_the_models_fault(
     ):
         done = run_cli(*words, cwd=work, stdin=run)
         assert done.returncode == 2
-        assert "name a folder that has room by TMPDIR [target-unwritable]" in done.stderr
+        assert "set TMPDIR to a folder with free space [target-unwritable]" in done.stderr
         assert done.stderr.count("\n") == 1
         assert not list(work.iterdir())
         assert [path.name for path in small_disk.iterdir()] == ["fill"]
@@ -435,8 +437,8 @@ def test_the_usual_rate_needs_no_number(built: Built, tmp_path: Path) -> None:
         pytest.skip("the hook's library is not built: no C compiler when tracemap was installed")
     done = run_cli("record", built("hand_attention"), "--sample", "-o", tmp_path / "run.csv", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    hz = enough_hz(5.0)
-    assert f"{hz} per second of each thread" in done.stderr
+    hz = default_sample_hz(5.0)
+    assert f"{hz} per second and thread" in done.stderr
 
 
 @pytest.mark.parametrize("name", ["block.json", "run.HTML", "run.txt", "run.csv.gz", "run.CSV"])

@@ -64,7 +64,7 @@ def test_devices_that_run_other_kernels_are_refused(
     output = tmp_path / "run.csv"
     done = run_cli("record", built("hand_loczoo"), "-o", output, *flags)
     assert done.returncode == 2
-    assert f"local-sync and local-task, which run the same kernels: {name} is none of them" in done.stderr
+    assert f"{name}: choose from local-sync and local-task, which run the same kernels" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
     assert not output.exists()
 
@@ -99,7 +99,7 @@ def test_a_device_is_not_compared_with_itself(built: Built, tmp_path: Path) -> N
     run = tmp_path / "run.csv"
     done = run_cli("record", built("hand_loczoo"), "--compare-devices", "local-task", "-o", run)
     assert done.returncode == 2
-    assert "the run is on local-task itself, name another device: local-sync" in done.stderr
+    assert "the run already uses local-task; name another device: local-sync" in done.stderr
     assert not run.exists()
 
 

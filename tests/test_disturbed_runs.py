@@ -101,21 +101,21 @@ def test_threads_that_end_while_they_are_looked_at_make_nothing_unknown() -> Non
     with subprocess.Popen([sys.executable, "-c", CHURNING], stdout=subprocess.PIPE, text=True) as program:
         assert program.stdout is not None
         program.stdout.readline()
-        looks = [look(program.pid) for _ in range(300)]
+        snapshots = [look(program.pid) for _ in range(300)]
         program.kill()
-    assert len({name for each in looks for name in each.threads}) > 1
-    for last in looks[1:]:
-        found = observed((looks[0], last), looks[0].time_ns, last.time_ns)
+    assert len({name for each in snapshots for name in each.threads}) > 1
+    for last in snapshots[1:]:
+        found = observed((snapshots[0], last), snapshots[0].time_ns, last.time_ns)
         assert UNKNOWN not in (found.running_ns, found.waiting_ns, found.involuntary_switches)
 
 
 def test_only_what_was_seen_while_calls_were_measured() -> None:
-    looks = [look_at(time_ns) for time_ns in (10, 20, 30, 40)]
-    found = observed(looks, 15, 35)
+    snapshots = [look_at(time_ns) for time_ns in (10, 20, 30, 40)]
+    found = observed(snapshots, 15, 35)
     assert (found.observed_ns, found.minor_faults, found.voluntary_switches) == (10, 10, 100)
     assert found.load_percent == 20
     for begin, end in ((15, 25), (35, 99), (15, UNKNOWN), (UNKNOWN, 35)):
-        assert observed(looks, begin, end) == UNOBSERVED
+        assert observed(snapshots, begin, end) == UNOBSERVED
     assert observed([], 0, 99) == UNOBSERVED
 
 
@@ -149,11 +149,11 @@ def test_what_linux_does_not_tell_is_unknown(tmp_path: Path, monkeypatch: pytest
     [
         ({}, ""),
         ({"running_ns": 91, "waiting_ns": 9}, ""),
-        ({"running_ns": 90, "waiting_ns": 10}, "waited for a processor in 10.0 % of the time they wanted one"),
+        ({"running_ns": 90, "waiting_ns": 10}, "threads waited for a CPU 10.0 % of the time"),
         ({"running_ns": 90, "waiting_ns": 10, "busy_ns": 99}, ""),
-        ({"running_ns": 90, "waiting_ns": 10, "busy_ns": 100}, "and other programs took 10.0 % of the processor time"),
+        ({"running_ns": 90, "waiting_ns": 10, "busy_ns": 100}, "and other programs used 10.0 % of the CPU time"),
         ({"running_ns": 0, "waiting_ns": 0}, ""),
-        ({"observed_ns": 10**9, "stolen_ns": 10**9 * (os.cpu_count() or 1)}, "the host took "),
+        ({"observed_ns": 10**9, "stolen_ns": 10**9 * (os.cpu_count() or 1)}, "the hypervisor took "),
         ({"observed_ns": 10**9, "stolen_ns": 10**7}, ""),
     ],
 )
@@ -165,13 +165,16 @@ def test_from_when_on_a_run_is_disturbed(changes: dict[str, int], said: str) -> 
     assert told.endswith(" ahead of others") == ("waiting_ns" in changes and bool(said))
 
 
+_STOP = "; stop other jobs"
+
+
 @pytest.mark.parametrize(
     ("own", "niceness", "advice"),
     [
-        (0, UNKNOWN, "; as root, or with the capability CAP_SYS_NICE, it runs ahead of others"),
-        (5, UNKNOWN, "; record --nice -20 runs it ahead of others"),
-        (0, 0, "; without --nice it runs ahead of others"),
-        (5, 10, "; record --nice -20 runs it ahead of others"),
+        (0, UNKNOWN, f"{_STOP}, or record as root or with the capability CAP_SYS_NICE to run ahead of others"),
+        (5, UNKNOWN, f"{_STOP}, or record with --nice -20 to run ahead of others"),
+        (0, 0, f"{_STOP}, or drop --nice to run ahead of others"),
+        (5, 10, f"{_STOP}, or record with --nice -20 to run ahead of others"),
         (0, -20, ""),
     ],
 )
@@ -194,7 +197,7 @@ def test_a_busy_machine_is_told_of(made: Path, tmp_path: Path) -> None:
     assert known(found.involuntary_switches) > 0
     assert known(found.observed_ns) <= known(recorded.header.elapsed_ns)
     (told_of,) = (item.message for item in recorded.header.diagnostics if item.slug == "disturbed")
-    assert told_of.startswith("the run was disturbed: its threads waited for a processor in ")
+    assert told_of.startswith("noisy machine: the program's threads waited for a CPU ")
 
 
 def test_nobody_has_seen_a_run_that_is_short(made: Path, tmp_path: Path) -> None:
@@ -206,18 +209,18 @@ def test_nobody_has_seen_a_run_that_is_short(made: Path, tmp_path: Path) -> None
     assert recorded.header.disturbance == UNOBSERVED
     (told,) = (item.message for item in recorded.header.diagnostics if item.slug == "disturbance-unknown")
     measured = format_ns(recorded.header.elapsed_ns)
-    assert told == f"whether the run was disturbed is unknown: only {measured} were measured"
+    assert told == f"noise unknown: the measured calls took only {measured}"
 
 
 def test_it_says_how_little_was_looked_at() -> None:
     seen = structs.replace(UNOBSERVED, observed_ns=231_000_000, running_ns=1, waiting_ns=1)
-    for elapsed_ns, said in ((1_800_000_000, "; seen in 231 ms of 1.80 s"), (400_000_000, ""), (UNKNOWN, "")):
+    for elapsed_ns, said in ((1_800_000_000, "; observed for 231 ms of 1.80 s"), (400_000_000, ""), (UNKNOWN, "")):
         found = disturbed(seen, -20, elapsed_ns)
         assert found is not None
         assert found.message.endswith(f"(unknown involuntary switches{said})")
     found = unseen(UNOBSERVED, 900_000_000, 10)
     assert found is not None
-    assert found.message.endswith(": only 900 ms were measured in 10 launches, none of them for long enough")
+    assert found.message.endswith(": the measured calls took only 900 ms in 10 launches, each too short")
 
 
 def test_of_a_run_that_was_seen_nothing_is_unknown() -> None:

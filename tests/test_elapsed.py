@@ -16,7 +16,14 @@ from hypothesis import strategies as st
 
 from tests.recording import asynchronous_module, entry_points, events, request, sample
 from tracemap.capture import execution
-from tracemap.capture.benchmark import BENCHMARK_TOOL, Ending, call_command, counted, profiling_flags, run_benchmark
+from tracemap.capture.benchmark import (
+    BENCHMARK_TOOL,
+    Ending,
+    call_command,
+    call_count_flags,
+    profiling_flags,
+    run_benchmark,
+)
 from tracemap.capture.record import record
 from tracemap.errors import UsageInvalid
 from tracemap.hook import stops_environment
@@ -292,7 +299,7 @@ def test_the_clock_goes_as_long_as_the_program_says(made: Path, tmp_path: Path) 
     module, calls = sample(made, "hand_loczoo"), 2_000
     function = entry_points(module)[0]
     specs = [f"{argument.type}=1".replace("tensor<", "").replace(">", "") for argument in function.arguments]
-    plain = [*call_command(BENCHMARK_TOOL, [module], function.name, specs, "local-task", []), *counted(calls)]
+    plain = [*call_command(BENCHMARK_TOOL, [module], function.name, specs, "local-task", []), *call_count_flags(calls)]
     apart = []
     for execution_number in range(5):
         stops = tmp_path / f"stops-{execution_number}"
@@ -355,10 +362,10 @@ def test_a_function_without_dispatches_is_the_hosts(made: Path, tmp_path: Path) 
 @needs_hook
 def test_the_hook_says_nothing_where_only_stops_are_wanted(made: Path, tmp_path: Path) -> None:
     modules, inputs = [sample(made, "hand_multifunc")], ["32x64xf32=1"]
-    plain = [*call_command(BENCHMARK_TOOL, modules, "no_compute", inputs, "local-sync", []), *counted(10)]
+    plain = [*call_command(BENCHMARK_TOOL, modules, "no_compute", inputs, "local-sync", []), *call_count_flags(10)]
     ending = run_benchmark(plain, stops_environment(tmp_path / "stops"))
     ending.check("the benchmark")
-    assert ending.of_hook == ""
+    assert ending.hook_messages == ""
 
 
 @needs_hook
@@ -367,9 +374,9 @@ def test_settings_of_another_tool_do_not_make_a_timed_program_record(made: Path,
     folder = tmp_path / "calls"
     folder.mkdir()
     modules, inputs = [sample(made, "hand_multifunc")], ["32x64xf32=1", "64x64xf32=1"]
-    plain = [*call_command(BENCHMARK_TOOL, modules, "encode", inputs, "local-sync", []), *counted(10)]
+    plain = [*call_command(BENCHMARK_TOOL, modules, "encode", inputs, "local-sync", []), *call_count_flags(10)]
     variables = {"IREE_HOOK_OUTPUT_CSV": str(folder), **stops_environment(tmp_path / "stops")}
     ending = run_benchmark(plain, variables)
     ending.check("the benchmark")
-    assert (ending.of_hook, [*folder.iterdir()]) == ("", [])
+    assert (ending.hook_messages, [*folder.iterdir()]) == ("", [])
     assert (tmp_path / "stops").exists()

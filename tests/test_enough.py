@@ -30,13 +30,13 @@ from tracemap.capture import stopping_rule as enough
 from tracemap.capture.record import Recorded, record
 from tracemap.capture.stopping_rule import (
     Goal,
-    Outcome,
-    State,
-    Why,
-    enough_hz,
+    StoppingOutcome,
+    StoppingState,
+    StopReason,
+    default_sample_hz,
+    first_steady_call,
     halves_agree,
-    median_words,
-    steady_from,
+    median_text,
     still_changing,
 )
 from tracemap.errors import UsageInvalid
@@ -50,7 +50,7 @@ from tracemap.units import UNKNOWN, Integer, format_ns
 Times = npt.NDArray[Any]
 NEEDS_HOOK = pytest.mark.skipif(not (FOLDER / LIBRARY_NAME).is_file(), reason="the hook's library is not built")
 
-_REASON = "(?:enough|as asked for, but of a disturbed run)"
+_REASON = "(?:precise enough|enough samples)(?:, but the machine was noisy)?"
 _ENOUGH = _REASON + r": median (.*) ± (.*) % within this run, after ([\d,]+) invocations(?: in 10 launches)?"
 
 # ---- the interval
@@ -98,15 +98,15 @@ def test_medians_of_a_few() -> None:
 # ---- the rule
 
 
-def stopped(goal: Goal, times: Times) -> tuple[Why | None, Times]:
+def stopped(goal: Goal, times: Times) -> tuple[StopReason | None, Times]:
     """Watch times come in, a tenth more at each look; why it was stopped, and the measured times until then."""
     calls = 1
     while True:
         seen = times[:calls]
-        state = State(len(seen), seen, samples=0, bytes=0, spent_ns=int(seen.sum()))
-        why = goal.reached(state)
-        if why is not None or calls >= len(times):
-            return why, seen[state.warmup_at_end(goal) :]
+        state = StoppingState(len(seen), seen, samples=0, bytes=0, spent_ns=int(seen.sum()))
+        reason = goal.reached(state)
+        if reason is not None or calls >= len(times):
+            return reason, seen[state.warmup_at_end(goal) :]
         calls = min(len(times), calls + max(1, calls // 10))
 
 
@@ -120,7 +120,7 @@ def test_where_it_stops_the_median_is_known(spread: float, precision: float) -> 
     """It stops at about the number of calls that theory asks for, and is as right there as it says."""
     goal = Goal(precision, seconds=1e9, sample_hz=0, warmup=0)
     ends = [stopped(goal, 100 * drawn(seed, 20_000, spread)) for seed in range(300)]
-    assert {why for why, _ in ends} == {Why.PRECISION}
+    assert {reason for reason, _ in ends} == {StopReason.PRECISION}
     assert all(median_of(times).error <= precision for _, times in ends)
     # Of a median the standard error is 1 / (2 f sqrt(n)), f the density there: here 1 / (spread sqrt(2 pi)).
     expected = max(20.0, (1.96 * spread * math.sqrt(math.pi / 2) / precision) ** 2)
@@ -134,8 +134,8 @@ def test_where_it_stops_the_median_is_known(spread: float, precision: float) -> 
 @pytest.mark.parametrize(("seconds", "least_s"), [(5.0, 0.5), (0.6, 0.3)])
 def test_half_a_second_of_calls_is_the_least(seconds: float, least_s: float) -> None:
     """However alike calls are: a machine that does something else for a tenth of a second is seen as well."""
-    why, measured = stopped(Goal(0.02, seconds, sample_hz=0, warmup=0), np.full(2_000, 1_000_000))
-    assert why is Why.PRECISION
+    reason, measured = stopped(Goal(0.02, seconds, sample_hz=0, warmup=0), np.full(2_000, 1_000_000))
+    assert reason is StopReason.PRECISION
     assert least_s <= measured.sum() / 1e9 <= 1.2 * least_s
 
 
@@ -143,8 +143,8 @@ def test_what_goes_on_changing_is_not_known() -> None:
     """Times that rise all the time, or half of the time: their median's interval is narrow, and means nothing."""
     goal = Goal(0.02, seconds=1.0, sample_hz=0, warmup=UNKNOWN)
     rising = np.rint(drawn(1, 1_000, 0.01) * np.linspace(1, 8, 1_000)).astype(np.int64)
-    why, measured = stopped(goal, rising)
-    assert why is Why.SECONDS
+    reason, measured = stopped(goal, rising)
+    assert reason is StopReason.SECONDS
     assert not halves_agree(measured, 0.02)
     steps = np.concatenate([drawn(2, 400, 0.1), 2 * drawn(3, 400, 0.1)])
     assert not halves_agree(steps, 0.02)
@@ -157,18 +157,18 @@ def test_warmup_ends_where_calls_are_steady() -> None:
     for seed in range(50):
         fading = 1 + 4 * np.exp(-np.arange(2_000) / 30)
         times = np.rint(drawn(seed, 2_000, 0.01) * fading).astype(np.int64)
-        begin = steady_from(times, 0.02)
+        begin = first_steady_call(times, 0.02)
         assert isinstance(begin, int)
         assert times[begin : begin + 10].mean() < 1.35e6
         assert abs(float(np.median(times[begin:])) / 1e6 - 1) < 0.01
     constant = np.full(100, 5)
-    assert steady_from(constant, 0.0) == 3
-    assert steady_from(constant[:22], 0.0) is UNKNOWN
+    assert first_steady_call(constant, 0.0) == 3
+    assert first_steady_call(constant[:22], 0.0) is UNKNOWN
 
 
 @pytest.mark.parametrize("seconds", [0.5, 2.0, 4.1, 5.0, 20.0, 60.0])
 def test_the_usual_rate_gets_enough_samples_where_a_quarter_of_the_time_is_in_kernels(seconds: float) -> None:
-    hz = enough_hz(seconds)
+    hz = default_sample_hz(seconds)
     assert [factor for factor in range(1, hz + 1) if hz % factor == 0] == [1, hz]
     assert 251 <= hz <= 1_999
     assert hz * seconds / 4 >= 2_000 or hz == 1_999
@@ -178,30 +178,30 @@ def test_the_usual_rate_gets_enough_samples_where_a_quarter_of_the_time_is_in_ke
 def test_budgets() -> None:
     goal = Goal(0.02, seconds=5.0, sample_hz=251, warmup=2)
     times = np.full(50, 1_000_000)
-    state = State(50, times, samples=1_999, bytes=0, spent_ns=4_999_999_999)
+    state = StoppingState(50, times, samples=1_999, bytes=0, spent_ns=4_999_999_999)
     assert goal.reached(state) is None
-    assert goal.reached(_with(state, samples=2_000)) is Why.SAMPLES
-    assert goal.reached(_with(state, spent_ns=5_000_000_000)) is Why.SECONDS
-    assert goal.reached(_with(state, bytes=enough.MOST_BYTES)) is Why.BYTES
+    assert goal.reached(_with(state, samples=2_000)) is StopReason.SAMPLES
+    assert goal.reached(_with(state, spent_ns=5_000_000_000)) is StopReason.SECONDS
+    assert goal.reached(_with(state, bytes=enough.MOST_BYTES)) is StopReason.BYTES
     untold = Goal(0.02, seconds=5.0, sample_hz=0, warmup=UNKNOWN)
     # One call is measured at least, whatever that takes.
     assert goal.reached(_with(state, calls=2, times_ns=times[:2], spent_ns=10**12)) is None
-    assert goal.reached(_with(state, calls=3, times_ns=times[:2], spent_ns=10**12)) is Why.SECONDS
+    assert goal.reached(_with(state, calls=3, times_ns=times[:2], spent_ns=10**12)) is StopReason.SECONDS
     assert _with(state, calls=2, times_ns=times[:1]).warmup_at_end(untold) == 1
     assert _with(state, calls=1, times_ns=times[:0]).warmup_at_end(untold) == 0
     assert _with(state, calls=4, times_ns=times[:4]).warmup_at_end(untold) == 2
     assert _with(state, calls=20, times_ns=times[:20]).warmup_at_end(untold) == 3
 
 
-def _with(state: State, **changes: Any) -> State:  # noqa: ANN401 - as many types as fields
+def _with(state: StoppingState, **changes: Any) -> StoppingState:  # noqa: ANN401 - as many types as fields
     names = ("calls", "times_ns", "samples", "bytes", "spent_ns")
-    return State(**{name: changes.get(name, getattr(state, name)) for name in names})
+    return StoppingState(**{name: changes.get(name, getattr(state, name)) for name in names})
 
 
 def test_an_error_is_never_said_to_be_less_than_it_is() -> None:
-    assert median_words(Median(9, 1_000_000, 980_100, 1_000_000)) == "median 1.00 ms ± 2.0 %"
-    assert median_words(Median(9, 1_000_000, 979_999, 1_000_000)) == "median 1.00 ms ± 2.1 %"
-    assert median_words(Median(0, UNKNOWN, UNKNOWN, UNKNOWN)) == "median unknown"
+    assert median_text(Median(9, 1_000_000, 980_100, 1_000_000)) == "median 1.00 ms ± 2.0 %"
+    assert median_text(Median(9, 1_000_000, 979_999, 1_000_000)) == "median 1.00 ms ± 2.1 %"
+    assert median_text(Median(0, UNKNOWN, UNKNOWN, UNKNOWN)) == "median unknown"
 
 
 # ---- the real runtime
@@ -282,7 +282,7 @@ def test_until_the_time_is_spent(made: Path, tmp_path: Path) -> None:
         header = recorded.header
         assert (header.invocation.ended_by, header.warmup, recorded.enough) == ("seconds", 5, "")
         (told,) = (item.message for item in header.diagnostics if item.slug == "budget-spent")
-        assert told.startswith(f"budget of 0.5 s spent: median {format_ns(header.invocation.median_ns)} ")
+        assert told.startswith(f"stopped after 0.5 s (--seconds): median {format_ns(header.invocation.median_ns)} ")
         begins = begins_of(folder / "run.parquet.ireeprof", folder)
         assert isinstance(header.elapsed_ns, int)
         spans_ns.append(begins[5] + header.elapsed_ns - begins[0])
@@ -295,10 +295,10 @@ def test_what_a_long_warm_up_takes_is_part_of_the_advice() -> None:
     def said(warmup: Integer) -> str:
         goal = Goal(precision=0.02, seconds=1.0, sample_hz=0, warmup=warmup)
         few = Median(5, 2_000_000, UNKNOWN, UNKNOWN)
-        return Outcome(Why.SECONDS, goal, 5, few, UNKNOWN, changing=False, bytes=1 << 20).sentence
+        return StoppingOutcome(StopReason.SECONDS, goal, 5, few, UNKNOWN, changing=False, bytes=1 << 20).sentence
 
-    assert said(1000).endswith("; --seconds 3 makes 20")
-    assert said(UNKNOWN).endswith("; --seconds 1 makes 20")
+    assert said(1000).endswith("; --seconds 3 allows 20")
+    assert said(UNKNOWN).endswith("; --seconds 1 allows 20")
 
 
 def test_a_profile_is_no_larger_than_it_may_be(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,8 +308,8 @@ def test_a_profile_is_no_larger_than_it_may_be(made: Path, tmp_path: Path, monke
     check_told(recorded, tmp_path)
     assert recorded.header.invocation.ended_by == "bytes"
     (told,) = (item.message for item in recorded.header.diagnostics if item.slug == "budget-spent")
-    assert told.startswith("budget of 97.7 KiB of profile spent: median ")
-    assert told.endswith("; --iterations N makes more, however large their profile")
+    assert told.startswith("stopped after 97.7 KiB of profile: median ")
+    assert told.endswith("; --iterations N has no limit of the profile's size")
 
 
 @NEEDS_HOOK
@@ -337,7 +337,9 @@ def test_until_there_are_enough_samples(hz: int, seconds: float, made: Path, tmp
         assert spent == []
     else:
         assert recorded.header.invocation.ended_by == "seconds"
-        assert spent[0].startswith(f"budget of {seconds:g} s spent: {inside:,} of 2,000 samples in kernels, median ")
+        assert spent[0].startswith(
+            f"stopped after {seconds:g} s (--seconds): {inside:,} of 2,000 samples in kernels, median "
+        )
 
 
 @NEEDS_HOOK
@@ -367,10 +369,12 @@ def test_buffers_of_the_call_that_was_cut_off_are_not_told_of(made: Path, tmp_pa
 
 def test_a_disturbed_run_is_not_called_enough() -> None:
     goal = Goal(0.02, seconds=5.0, sample_hz=0, warmup=UNKNOWN)
-    calm = Outcome(Why.PRECISION, goal, 412, Median(412, 311_000, 309_000, 313_000), UNKNOWN, changing=False, bytes=9)
+    calm = StoppingOutcome(
+        StopReason.PRECISION, goal, 412, Median(412, 311_000, 309_000, 313_000), UNKNOWN, changing=False, bytes=9
+    )
     said = "median 311 µs ± 0.7 % within this run, after 412 invocations"
-    assert calm.sentence == f"enough: {said}"
-    assert replace(calm, disturbed=True).sentence == f"as asked for, but of a disturbed run: {said}"
+    assert calm.sentence == f"precise enough: {said}"
+    assert replace(calm, disturbed=True).sentence == f"precise enough, but the machine was noisy: {said}"
 
 
 def test_what_cannot_be_compared_is_not_said_to_change() -> None:
@@ -417,12 +421,12 @@ def test_calls_that_differ_are_not_said_not_to_return(tmp_path: Path) -> None:
     record_it = ("record", tmp_path / "model.tracemap", "--seconds", "0.5", "--force", "-o", tmp_path / "run.csv")
     done = run_cli(*record_it)
     for _ in range(3):  # of a program that stood still for so long, nothing is to be seen
-        if "does not show calls as they return" not in done.stderr:
+        if "does not show when a call returns" not in done.stderr:
             break
         done = run_cli(*record_it)
     assert done.returncode == 0
-    assert "warning: calls do not all submit the same, by which those of a program that is ended are " in done.stderr
-    assert "so 20 calls were measured, however they vary; --iterations asks for more [calls-uncou" in done.stderr
+    assert "warning: calls submit different work, so the calls of a stopped program cannot be " in done.stderr
+    assert "; so exactly 20 calls were measured, however noisy. Use --iterations N for more [calls-uncou" in done.stderr
 
 
 @pytest.mark.long
@@ -488,9 +492,9 @@ def test_a_device_writes_dispatches_of_a_call_before_its_submissions(clocks: tup
 
 def test_a_number_of_calls_leaves_nothing_to_decide(made: Path, tmp_path: Path) -> None:
     for more in ({"seconds": 1.0}, {"precision": 5.0}):
-        with pytest.raises(UsageInvalid, match="leave --precision and --seconds out"):
+        with pytest.raises(UsageInvalid, match="drop --precision and --seconds"):
             record(request(sample(made, "hand_mlp"), tmp_path / "run.csv", iterations=3, **more))
-    with pytest.raises(UsageInvalid, match="beside --cache-sim 20 calls are timed"):
+    with pytest.raises(UsageInvalid, match="--cache-sim times a fixed number of calls"):
         record(request(sample(made, "hand_mlp"), tmp_path / "run.csv", cache_sim=True, seconds=1.0))
     assert list(tmp_path.iterdir()) == []
 

@@ -34,7 +34,7 @@ def test_files_that_bring_each_other_in_twice_are_refused_at_once(tmp_path: Path
     """With a limit to their nesting alone ten files of ten lines are read ten thousand million times."""
     files = {f"f{number}": f"--flagfile=f{number + 1}\n" * 10 for number in range(10)}
     first = written(tmp_path, **files, f10="--x\n")
-    with pytest.raises(UsageInvalid, match="without end, or more than 64"):
+    with pytest.raises(UsageInvalid, match="in a circle, or more than 64 files"):
         read_flags(first)
 
 
@@ -52,11 +52,11 @@ def test_of_a_line_that_is_no_flag_only_the_start_is_said(tmp_path: Path) -> Non
 
 def test_of_a_number_where_a_tensor_is_taken_only_the_start_is_said() -> None:
     entry = Function("main", (Argument("%x", "tensor<4xf32>", loop_bound=False),))
-    with pytest.raises(InputInvalid, match=r"number 1{60}…; to fill it with this, write --input=4xf32=1{60}…$"):
+    with pytest.raises(InputInvalid, match=r"number 1{60}…; to fill it with this number, write --input=4xf32=1{60}…$"):
         given_inputs(entry, ["1" * 100_000])
 
 
 def test_a_circle_of_files_is_one_sentence(built: Built, tmp_path: Path) -> None:
     written(tmp_path, a="--flagfile=a\n--flagfile=a\n")
     said = refused("usage-invalid", "run", built("hand_mlp"), "--flagfile", "a", cwd=tmp_path)
-    assert "a: flag files that bring each other in" in said
+    assert "a: flag files include each other in a circle" in said

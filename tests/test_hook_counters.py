@@ -11,7 +11,7 @@ import pytest
 from tests.hook import support
 from tests.support import check_cli, run_cli
 from tests.test_hook_host import host, kernels, library, output
-from tracemap.capture.counters.choosing import check_event, events_to_count, in_passes, run_together
+from tracemap.capture.counters.choosing import check_event, events_to_count, run_together, split_into_passes
 from tracemap.capture.counters.events import (
     MOST_EVENTS,
     RAW,
@@ -69,8 +69,8 @@ def test_grouped_and_ring_counts_agree(library: Path, host: Path, kernels: Path,
     (thread,) = process.threads
     assert np.all(thread.events[:, 0] == TOUCHED)
     assert np.all(thread.events[:, 1] == TOUCHED)
-    # The thread's own clock, read around the call's, covers it. It stands still while other programs have the processor,
-    # which a busy machine gives them in many calls.
+    # The thread's own clock, read around the call's, covers it. It stands still while other programs have the
+    # processor, which happens in many calls on a busy machine.
     ran = thread.events[:, 2] >= np.floor(thread.calls["duration_ticks"] * process.ns_per_tick) - 100
     assert ran.mean() > 0.5
 
@@ -167,10 +167,10 @@ def test_events_that_cannot_be_counted_are_named(names: tuple[str, ...]) -> None
 def test_events_are_put_in_passes_in_their_order() -> None:
     """Software events have no counters to run short of; more than the hook takes at a time make further passes."""
     events = [Event(f"e{number}", SOFTWARE, 2) for number in range(20)]
-    assert [len(each) for each in in_passes(events)] == [MOST_EVENTS, 4]
-    assert [event for each in in_passes(events) for event in each] == events
-    assert [len(each) for each in in_passes(events, per_pass=7)] == [7, 7, 6]
-    assert in_passes([]) == []
+    assert [len(each) for each in split_into_passes(events)] == [MOST_EVENTS, 4]
+    assert [event for each in split_into_passes(events) for event in each] == events
+    assert [len(each) for each in split_into_passes(events, per_pass=7)] == [7, 7, 6]
+    assert split_into_passes([]) == []
 
 
 def test_events_that_do_not_run_together_are_parted() -> None:
@@ -178,7 +178,7 @@ def test_events_that_do_not_run_together_are_parted() -> None:
     nowhere = Event("nowhere", RAW, (1 << 63) | 0xFFFF)
     clock = Event("cpu-clock", SOFTWARE, 0)
     assert not run_together([nowhere, nowhere])
-    assert in_passes([nowhere, clock, nowhere]) == [(nowhere, clock), (nowhere,)]
+    assert split_into_passes([nowhere, clock, nowhere]) == [(nowhere, clock), (nowhere,)]
 
 
 def test_the_kernels_clocks_run_together() -> None:
@@ -196,5 +196,5 @@ def test_hardware_events_share_the_processors_counters() -> None:
     except EventUnavailable as error:
         pytest.skip(str(error))
     names = [event.name for event in known_events() if event.type != SOFTWARE and check_event(event).opens]
-    assert len(in_passes(few)) == 1
-    assert len(in_passes(events_to_count(names[:30]))) > 1
+    assert len(split_into_passes(few)) == 1
+    assert len(split_into_passes(events_to_count(names[:30]))) > 1

@@ -55,8 +55,8 @@ def told(recording: HookRecording) -> dict[str, str]:
 NOTHING = {
     1: "no file could be made",
     600: "recorded no call",
-    4 * KIB: "1 kernel left out, the first is kernels",
-    4800: "1 kernel left out, the first is touch_pages",
+    4 * KIB: "1 kernel left out; the first is kernels",
+    4800: "1 kernel left out; the first is touch_pages",
     70 * KIB: "the calls of 2 threads are missing: there is no room for them: File too large",
 }
 """What is told under a limit that leaves room for no call."""

@@ -46,7 +46,7 @@ def check_newest(recording: HookRecording, threads: int) -> None:
         assert ROOM // 2 < len(kept) * thread.calls.dtype.itemsize <= ROOM
         assert thread.lost == 0
     dropped = sum(thread.dropped for thread in process.threads)
-    assert f"{dropped:,} older ones were given up" in told(recording)["calls-dropped"]
+    assert f"{dropped:,} older ones were dropped" in told(recording)["calls-dropped"]
 
 
 def test_the_newest_calls_are_kept_in_bounded_room(

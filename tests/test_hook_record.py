@@ -126,7 +126,7 @@ def test_events_of_several_passes_are_counted_on_the_same_dispatches(built: Buil
     assert totals[0] > 20
     assert abs(totals[0] - totals[1]) <= 2
     told = diagnostics(run)["counted-apart"]
-    assert "page-faults; minor-faults; task-clock: counted in 3 further executions" in told
+    assert "page-faults; minor-faults; task-clock: counted in 3 additional executions" in told
     together = tmp_path / "together.csv"
     check_cli("record", built("hand_convnet"), *options, "-o", together)
     assert "in a second execution" in diagnostics(together)["counted-apart"]
@@ -165,5 +165,5 @@ def test_an_installation_in_a_folder_with_a_blank_is_preloaded(
     found = read_run(tmp_path / "run.csv")
     assert "page-faults" in {metric.name for metric in found.metrics}
     assert "no-counters" not in {each.slug for each in found.header.diagnostics}
-    with pytest.raises(HookUnavailable, match="is cut at blanks and colons"):
+    with pytest.raises(HookUnavailable, match="splits at blanks and colons"):
         environment(folder)

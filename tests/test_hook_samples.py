@@ -25,7 +25,7 @@ from tests.hook import support
 from tests.recording import sample
 from tests.support import SAMPLES
 from tests.test_hook_host import HERE, compile_c, emulated_host, host, kernels, library, output
-from tracemap.capture.niceness import leashed, niceness_to_run_at
+from tracemap.capture.niceness import exec_with_parent, niceness_to_run_at
 from tracemap.errors import RunEmpty, RunInvalid, RunVersion, TracemapError
 from tracemap.hook import HookSettings, settings_environment
 from tracemap.hook.compiling import sources
@@ -73,7 +73,7 @@ def matmul_command(tool: str, vmfb: Path, driver: str, *flags: str) -> list[str]
 
 
 def inside(samples: HookSamples) -> float:
-    return float((samples.taken["executable"] != OUTSIDE).mean())
+    return float((samples.located["executable"] != OUTSIDE).mean())
 
 
 def check_counts(samples: HookSamples, hz: int = HZ) -> None:
@@ -87,14 +87,14 @@ def check_counts(samples: HookSamples, hz: int = HZ) -> None:
     for thread in samples.threads:
         head = thread.header
         most += hz / 1e9 * (head["last_ns"] - head["first_ns"] if thread.sampler == "timer" else 1.5 * head["cpu_ns"])
-    assert 0.4 * expected <= len(samples.taken) <= most
+    assert 0.4 * expected <= len(samples.located) <= most
     assert all(thread.hz == hz for thread in samples.threads)
 
 
 def check_growing(folder: Path, growing: Path) -> None:
     """Files that grow in steps are counted as they are read whole, and each sample is read once."""
     whole = read_samples(folder)
-    times = whole.taken["time_ns"][whole.taken["executable"] != OUTSIDE]
+    times = whole.located["time_ns"][whole.located["executable"] != OUTSIDE]
     begin_ns = int(times[len(times) // 4])
     growing.mkdir()
     counter = GrowingSamples(growing)
@@ -107,13 +107,13 @@ def check_growing(folder: Path, growing: Path) -> None:
             written, head = path.read_bytes(), read_head(path, SAMPLES_FILE)
             assert head is not None
             (growing / path.name).write_bytes(written[: max(head.data_offset, int(part * len(written)))])
-        there = read_samples(growing).taken
+        there = read_samples(growing).located
         counted = (there["executable"] != OUTSIDE) & (there["time_ns"] >= begin_ns)
         assert counter.inside_since(begin_ns) == int(counted.sum())
         assert counter.read == len(there)
     assert counter.inside_since(begin_ns) == int((times >= begin_ns).sum())
     assert counter.inside_since(0) == len(times)
-    assert counter.read == len(whole.taken)
+    assert counter.read == len(whole.located)
 
 
 # ---- the stock runtime
@@ -137,7 +137,7 @@ def test_samples_of_a_kernel_that_computes_lie_in_it(
     (executable,) = samples.executables
     (image,) = read_images(vmfb)
     assert [(name, image.function_by_name[name].low) for name, _ in executable.kernels] == list(executable.kernels)
-    resolved = samples.taken[samples.taken["executable"] == 0]
+    resolved = samples.located[samples.located["executable"] == 0]
     assert (image.functions_at(resolved["address"]) >= 0).mean() > 0.95
     assert len(np.unique(resolved["address"])) > 5
     check_growing(output, output / "growing")
@@ -179,7 +179,7 @@ def times_and_samples(sampler: str, library: Path, made: Path, output: Path) -> 
     vmfb = sample(made, "jax_gpt2_4l")
     program = [str(find_tool("iree-benchmark-module")), f"--module={vmfb}", "--device=local-sync"]
     flags = [f"--flagfile={SAMPLES / 'flags' / 'jax_gpt2_4l.flags'}", "--benchmark_min_time=150x"]
-    command = leashed([*program, *flags], niceness_to_run_at(UNKNOWN))
+    command = exec_with_parent([*program, *flags], niceness_to_run_at(UNKNOWN))
     (image,) = read_images(vmfb)
     spent: Counter[str] = Counter()
     seen: Counter[str] = Counter()
@@ -194,7 +194,7 @@ def times_and_samples(sampler: str, library: Path, made: Path, output: Path) -> 
             own = durations[thread.calls["kernel"] == number]
             spent[process.kernels[int(number)].name] += int(np.minimum(own, 3 * np.median(own)).sum())
         samples = read_samples(folder)
-        functions = image.functions_at(samples.taken["address"][samples.taken["executable"] != OUTSIDE])
+        functions = image.functions_at(samples.located["address"][samples.located["executable"] != OUTSIDE])
         seen.update(image.functions[int(place)].name for place in functions[functions >= 0])
     return spent, seen
 
@@ -247,7 +247,7 @@ def test_a_killed_program_leaves_its_samples(sampler: str, library: Path, made: 
         child.send_signal(signal.SIGKILL)
         child.wait()
     samples = read_samples(output)
-    assert len(samples.taken) >= 300
+    assert len(samples.located) >= 300
     assert inside(samples) > 0.8
     assert not any(thread.header["closed"] for thread in samples.threads)
     for thread in samples.threads:
@@ -269,7 +269,7 @@ def wait_for_samples(output: Path, wanted: int) -> None:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         with contextlib.suppress(RunEmpty):
-            if len(read_samples(output).taken) >= wanted:
+            if len(read_samples(output).located) >= wanted:
                 return
         time.sleep(0.05)
     pytest.fail("the program was not sampled")
@@ -288,7 +288,7 @@ def test_each_load_of_a_module_has_its_own_samples(sampler: str, library: Path, 
         assert all(one.loaded_ns < one.unloaded_ns < STILL_LOADED for one in executables)
         assert len({one.base for one in executables}) < 60
         samples = read_samples(folder)
-        assert len(np.unique(samples.taken["executable"])) > 30
+        assert len(np.unique(samples.located["executable"])) > 30
 
 
 # ---- the host of the tests
@@ -307,10 +307,10 @@ def test_samples_and_calls_are_of_one_clock(
     ends = begins + duration_ns(process, thread.calls)
     samples = read_samples(output)
     check_counts(samples, 5000)
-    times = samples.taken["time_ns"]
+    times = samples.located["time_ns"]
     place = np.maximum(np.searchsorted(begins, times, side="right") - 1, 0)
     running = (begins[place] <= times) & (times <= ends[place])
-    own = samples.taken["executable"] != OUTSIDE
+    own = samples.located["executable"] != OUTSIDE
     assert own.mean() > 0.5
     assert running[own].mean() > 0.95
     assert running[~own].mean() < 0.5  # the hook's own code, around the kernel's
@@ -324,7 +324,7 @@ def test_each_thread_has_a_file_of_its_own(
     samples = read_samples(output)
     assert len({thread.tid for thread in samples.threads}) == 8
     assert all(len(thread.samples) > 10 and thread.header["closed"] for thread in samples.threads)
-    assert {str(row) for row in samples.taken["tid"]} == {str(thread.tid) for thread in samples.threads}
+    assert {str(row) for row in samples.located["tid"]} == {str(thread.tid) for thread in samples.threads}
 
 
 def test_both_sides_of_a_fork_are_sampled(sampler: str, library: Path, host: Path, kernels: Path, output: Path) -> None:
@@ -334,11 +334,11 @@ def test_both_sides_of_a_fork_are_sampled(sampler: str, library: Path, host: Pat
     files = read_processes(output)
     assert len(samples.processes) == 2
     child = next(place for place, stamp in enumerate(samples.processes) if files[stamp].parent in files)
-    parent_threads = {int(n) for n in np.unique(samples.taken["thread"][samples.taken["process"] != child])}
-    child_threads = {int(n) for n in np.unique(samples.taken["thread"][samples.taken["process"] == child])}
+    parent_threads = {int(n) for n in np.unique(samples.located["thread"][samples.located["process"] != child])}
+    child_threads = {int(n) for n in np.unique(samples.located["thread"][samples.located["process"] == child])}
     assert (len(parent_threads), len(child_threads)) == (1, 3)
     # The child calls the kernel that its parent loaded, then one that it loads itself: the same object once more.
-    of_child = samples.taken[samples.taken["process"] == child]
+    of_child = samples.located[samples.located["process"] == child]
     assert (of_child["executable"] != OUTSIDE).mean() > 0.7
     forked = files[samples.processes[child]].forked_ns
     assert forked > 0
@@ -349,14 +349,14 @@ def test_the_runtimes_own_hook_is_sampled(sampler: str, library: Path, host: Pat
     variables = support.hooked(library, output, sample_hz=5000, sampler=sampler)
     support.run([host, kernels, "runtime", "1", "300000"], variables)
     samples = read_samples(output)
-    assert len(samples.taken) > 20
+    assert len(samples.located) > 20
     assert {executable.elf for executable in samples.executables} == {"system", "runtime"}
 
 
 def test_a_program_keeps_its_own_profiling_signal(library: Path, host: Path, kernels: Path, output: Path) -> None:
     variables = support.hooked(library, output, record_calls=False, sample_hz=HZ, sampler="timer")
     assert support.run([host, kernels, "profiled", "1", "200000", ADD_UP], variables) == "1\n"
-    assert len(read_samples(output).taken) > 20
+    assert len(read_samples(output).located) > 20
 
 
 def forbid_perf() -> None:
@@ -445,7 +445,7 @@ def test_a_full_file_is_said_and_counted(sampler: str, library: Path, host: Path
     samples = read_samples(output)
     (thread,) = samples.threads
     assert (
-        len(samples.taken) + thread.lost > thread.header["cpu_ns"] / 1e9 * 5000 / 2
+        len(samples.located) + thread.lost > thread.header["cpu_ns"] / 1e9 * 5000 / 2
     )  # all that did not fit, not the last ones
     assert max(path.stat().st_size for path in output.glob("*.samples")) <= 16384
     assert [item.slug for item in samples.diagnostics] == ["samples-lost"]
@@ -486,7 +486,7 @@ def test_sanitizers_find_nothing(
     calls = ("100000", "0") if mode == "runtime" else ("5000", ADD_UP)
     support.run([program, kernels, mode, "4", *calls], variables)
     samples = read_samples(output)
-    assert len(samples.taken) > 0
+    assert len(samples.located) > 0
     assert read_recording(output).call_count >= 5000
 
 
@@ -608,7 +608,7 @@ def test_files_cut_anywhere(copy: Path) -> None:
         with contextlib.suppress(TracemapError):
             cut = read_samples(copy)
             lost = sum(thread.lost for thread in cut.threads)
-            assert len(cut.taken) + lost == len(whole.taken)
+            assert len(cut.located) + lost == len(whole.located)
             assert lost > 0
 
 

@@ -123,8 +123,8 @@ def test_an_input_that_no_program_can_be_handed_is_named(command: str, bundle: B
     (tmp_path / "long.flags").write_text("".join(f"--input={each}\n" for each in (long, *_GOOD[1:])), encoding="utf-8")
     done = run_cli(command, bundle.path, "--flagfile", tmp_path / "long.flags")
     assert done.returncode == 2
-    assert done.stderr.startswith("tracemap: error: main: argument input0 (tensor<2x3xf32>) is given as a text of ")
-    assert done.stderr.endswith("name that: @file.npy [input-invalid]\n")
+    assert done.stderr.startswith("tracemap: error: main: argument input0 (tensor<2x3xf32>) is a text of ")
+    assert done.stderr.endswith("Save it as a numpy file and pass @file.npy [input-invalid]\n")
     assert done.stderr.count("\n") == 1
 
 
@@ -181,8 +181,8 @@ def test_half_floats_that_stand_alone_arrive_as_they_were_meant(bundle: Bundle, 
     words = [word for spec in (*_GOOD[:-2], "1.5", "2.5") for word in ("--input", spec)]
     said = run_cli("run", bundle.path, *words, cwd=tmp_path)
     right = (
-        "argument input13 (f16) cannot be '1.5': '1.5' is not its bits, 0 to 0xffff, as which f16 is passed that "
-        "stands alone; write it as --input=0x3e00 [input-invalid]"
+        "argument input13 (f16) cannot be '1.5': a scalar f16 is passed as its bits, 0 to 0xffff, and "
+        "'1.5' is not; write it as --input=0x3e00 [input-invalid]"
     )
     assert right in said.stderr
     assert said.returncode == 2

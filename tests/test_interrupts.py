@@ -40,7 +40,7 @@ sys.argv = ["tracemap", *sys.argv[4:]]
 from tracemap.cli.main import main
 main()
 """
-_READ, _REST, _START = "execution._read", "launches._rest", "benchmark.start"
+_READ, _REST, _START = "execution._read_profile", "launches._next_goal", "benchmark.start"
 _LAUNCHES = ("--seconds", "8", "--precision", "50", "--launches", "3")
 
 Interrupted = Callable[..., str]
@@ -83,41 +83,41 @@ def test_launches_that_were_whole_are_kept(
     header = header_of_only(tmp_path)
     assert header.launches == kept
     if where == "launches.join_profiles":  # nothing is missing
-        assert said == f"tracemap: error: the recording of mlp was interrupted; {in_run('what was timed', tmp_path)}"
+        assert said == f"tracemap: error: the recording of mlp was interrupted; {in_run('the timings', tmp_path)}"
         return
-    behind = f"it was interrupted behind {kept} whole launch{'es' if kept > 1 else ''}"
-    assert f"{behind}; {in_run('what it recorded until then', tmp_path)}" in said
+    behind = f"was interrupted after {kept} whole launch{'es' if kept > 1 else ''}"
+    assert f"{behind}; {in_run('the events recorded until then', tmp_path)}" in said
     (told,) = (each.message for each in header.diagnostics if each.slug == "program-killed")
     assert told.endswith(behind)
 
 
 def in_run(what: str, folder: Path) -> str:
-    return f"{what} is in {folder / 'run.parquet'} [program-failed]\n"
+    return f"{what} are in {folder / 'run.parquet'} [program-failed]\n"
 
 
 def test_a_later_launch_that_a_terminal_interrupts_is_dropped(interrupted: Interrupted, tmp_path: Path) -> None:
     """The program in it gets the signal too."""
     said = interrupted("benchmark._watch", 2, *_LAUNCHES, send="group")
-    assert "it was interrupted behind 1 whole launch; " in said
+    assert "was interrupted after 1 whole launch; " in said
     assert header_of_only(tmp_path).launches == 1
 
 
 def test_calls_of_a_number_that_were_all_made_are_kept(interrupted: Interrupted, tmp_path: Path) -> None:
-    assert "it was interrupted behind 1 whole launch; " in interrupted(_READ, 1, "--iterations", "5")
+    assert "was interrupted after 1 whole launch; " in interrupted(_READ, 1, "--iterations", "5")
     assert header_of_only(tmp_path).iterations == 5
 
 
 @pytest.mark.parametrize("where", ["record.measure_peaks", "record.write_run"])
 def test_a_run_that_is_being_written_is_written(where: str, interrupted: Interrupted, tmp_path: Path) -> None:
     said = interrupted(where, 1, "--iterations", "5")
-    assert said == f"tracemap: error: the recording of mlp was interrupted; {in_run('what was timed', tmp_path)}"
+    assert said == f"tracemap: error: the recording of mlp was interrupted; {in_run('the timings', tmp_path)}"
     assert not {"interrupted", "program-killed"} & {each.slug for each in header_of_only(tmp_path).diagnostics}
 
 
 def test_nothing_is_written_before_anything_was_recorded(interrupted: Interrupted, tmp_path: Path) -> None:
     said = interrupted(_START, 1)
     assert said == (
-        "tracemap: error: iree-benchmark-module did not finish mlp: it was interrupted; nothing was recorded"
+        "tracemap: error: iree-benchmark-module did not finish mlp: interrupted; nothing was recorded"
         " [program-failed]\n"
     )
     assert list(tmp_path.iterdir()) == []
@@ -126,7 +126,7 @@ def test_nothing_is_written_before_anything_was_recorded(interrupted: Interrupte
 def test_a_second_one_gives_up(interrupted: Interrupted, tmp_path: Path) -> None:
     said = interrupted(_READ, 2, *_LAUNCHES, send="twice")
     profile = tmp_path / "run.parquet.ireeprof"
-    assert said.startswith(f"tracemap: interrupted; what was recorded until then is in {profile}, which ")
+    assert said.startswith(f"tracemap: interrupted; the events recorded until then are in {profile}, which ")
     assert list(tmp_path.iterdir()) == [profile]
 
 
@@ -150,9 +150,9 @@ def test_what_was_timed_is_kept(
 ) -> None:
     said = interrupted(_START, number, "--iterations", "5", *options)
     header = header_of_only(tmp_path)
-    assert said.endswith(f"; what was timed is in {tmp_path / 'run.parquet'}, which lacks {without} [program-failed]\n")
+    assert said.endswith(f"; the timings are in {tmp_path / 'run.parquet'}, without {without} [program-failed]\n")
     (told,) = (each.message for each in header.diagnostics if each.slug == "interrupted")
-    assert told.endswith(f"the run lacks {without}")
+    assert told.endswith(f"the run has no {without}")
     assert header.iterations == 5
     assert header.devices == ()
     (row, *_) = (row for row in events(tmp_path / "run.parquet") if row["kind"] == "dispatch")

@@ -155,7 +155,7 @@ def test_parameters_are_referred_to(name: str, make: Callable[[Any], bytes], tmp
     assert f"--parameters=model={tmp_path / name}" in run.header.command
     moved = tmp_path / f"moved-{name}"
     (tmp_path / name).rename(moved)
-    with pytest.raises(InputInvalid, match=rf"{name}: the bundle refers to this file"):
+    with pytest.raises(InputInvalid, match=rf"{name}: this file with the bundle's parameters is missing"):
         tracemap.run(bundle, inputs=inputs)
     elsewhere = [f"--parameters=model={moved}"]
     assert tracemap.run(bundle, inputs=inputs, runtime_flags=elsewhere)[0].tolist() == [7, 7, 7, 7]
@@ -163,7 +163,7 @@ def test_parameters_are_referred_to(name: str, make: Callable[[Any], bytes], tmp
 
 def test_a_name_that_no_file_can_have_is_not_there() -> None:
     kept = Kept("mlp", parameters=(("model", Path("w" * 300)),))
-    with pytest.raises(InputInvalid, match="the bundle refers to this file for its parameters, and it is not there"):
+    with pytest.raises(InputInvalid, match="this file with the bundle's parameters is missing"):
         kept.flags(())
 
 

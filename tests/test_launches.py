@@ -19,11 +19,11 @@ from tests.recording import begins_of, events, request, sample
 from tests.support import SAMPLES, check_cli, json_cli
 from tracemap.capture import execution
 from tracemap.capture.benchmark import Ending, run_benchmark
-from tracemap.capture.launches import _why
-from tracemap.capture.noise import together
+from tracemap.capture.launches import _overall_reason
+from tracemap.capture.noise import combined_noise
 from tracemap.capture.open_run import load_profile
 from tracemap.capture.record import Recorded, record
-from tracemap.capture.stopping_rule import ENOUGH_SAMPLES, MOST_BYTES, Goal, State, Why
+from tracemap.capture.stopping_rule import ENOUGH_SAMPLES, MOST_BYTES, Goal, StoppingState, StopReason
 from tracemap.errors import ProgramFailed, UsageInvalid
 from tracemap.measurements.ireeprof import records
 from tracemap.measurements.ireeprof.profile import Profile, join_profiles
@@ -154,55 +154,57 @@ def test_buffers_of_other_commands_have_numbers_of_their_own(made: Path, tmp_pat
 # ---- when there are several
 
 
-def state(*, loading_ms: float = 0, call_ms: float = 1, calls: int = 200, size: int = 0) -> State:
+def state(*, loading_ms: float = 0, call_ms: float = 1, calls: int = 200, size: int = 0) -> StoppingState:
     times = np.full(calls, round(1e6 * call_ms))
-    return State(calls, times, samples=0, bytes=size, spent_ns=int(times.sum()), loading_ns=round(1e6 * loading_ms))
+    return StoppingState(
+        calls, times, samples=0, bytes=size, spent_ns=int(times.sum()), loading_ns=round(1e6 * loading_ms)
+    )
 
 
 def test_what_is_spent_is_shared_where_starting_is_cheap() -> None:
     goal = Goal(0.02, seconds=5.0, sample_hz=0, warmup=UNKNOWN, launches=5)
-    assert goal.sharing(state()) == 5
-    assert goal.sharing(state(loading_ms=500)) == 5
-    assert goal.sharing(state(loading_ms=501)) == 4
-    assert goal.sharing(state(loading_ms=1250)) == 2
-    assert goal.sharing(state(loading_ms=1251)) == 1
-    assert goal.sharing(state(call_ms=83, calls=4)) == 5  # three are warm-up, in a quarter of a second
-    assert goal.sharing(state(call_ms=84, calls=4)) == 4
-    assert goal.sharing(state(call_ms=209, calls=4)) == 1
-    assert goal.sharing(state(call_ms=626, calls=2)) == 1  # so far
-    assert replace(goal, warmup=10).sharing(state(call_ms=26)) == 4
-    assert replace(goal, launches=1).sharing(state()) == 1
+    assert goal.affordable_launches(state()) == 5
+    assert goal.affordable_launches(state(loading_ms=500)) == 5
+    assert goal.affordable_launches(state(loading_ms=501)) == 4
+    assert goal.affordable_launches(state(loading_ms=1250)) == 2
+    assert goal.affordable_launches(state(loading_ms=1251)) == 1
+    assert goal.affordable_launches(state(call_ms=83, calls=4)) == 5  # three are warm-up, in a quarter of a second
+    assert goal.affordable_launches(state(call_ms=84, calls=4)) == 4
+    assert goal.affordable_launches(state(call_ms=209, calls=4)) == 1
+    assert goal.affordable_launches(state(call_ms=626, calls=2)) == 1  # so far
+    assert replace(goal, warmup=10).affordable_launches(state(call_ms=26)) == 4
+    assert replace(goal, launches=1).affordable_launches(state()) == 1
     # Three calls of warm-up take a quarter of a launch's bytes, or more.
-    assert goal.sharing(state(calls=12, size=MOST_BYTES // 5)) == 5
-    assert goal.sharing(state(calls=11, size=MOST_BYTES // 5)) == 4
+    assert goal.affordable_launches(state(calls=12, size=MOST_BYTES // 5)) == 5
+    assert goal.affordable_launches(state(calls=11, size=MOST_BYTES // 5)) == 4
 
 
 def test_half_of_its_share_is_the_least_that_a_launch_measures() -> None:
     goal = Goal(0.02, seconds=1.0, sample_hz=0, warmup=0, launches=5)
     assert goal.reached(state(calls=99)) is None
-    assert goal.reached(state(calls=100)) is Why.PRECISION
+    assert goal.reached(state(calls=100)) is StopReason.PRECISION
     assert goal.reached(state(calls=499, loading_ms=251)) is None  # alone, it has all of the second
-    assert goal.reached(state(calls=500, loading_ms=251)) is Why.PRECISION
+    assert goal.reached(state(calls=500, loading_ms=251)) is StopReason.PRECISION
 
 
 def test_what_disturbed_launches_is_told_of_those_that_were_looked_at() -> None:
     seen = structs.replace(UNOBSERVED, observed_ns=5, running_ns=2, waiting_ns=3, load_percent=7)
-    assert together([UNOBSERVED, UNOBSERVED]) == UNOBSERVED
-    assert together([UNOBSERVED, seen]) == seen
-    assert together([seen, UNOBSERVED, seen]) == structs.replace(seen, observed_ns=10, running_ns=4, waiting_ns=6)
+    assert combined_noise([UNOBSERVED, UNOBSERVED]) == UNOBSERVED
+    assert combined_noise([UNOBSERVED, seen]) == seen
+    assert combined_noise([seen, UNOBSERVED, seen]) == structs.replace(seen, observed_ns=10, running_ns=4, waiting_ns=6)
 
 
 def test_each_launch_has_its_share_of_time_and_of_the_profile() -> None:
     rising = replace(state(), times_ns=np.linspace(1e6, 9e6, 200).astype(np.int64))
     goal = Goal(0.02, seconds=5.0, sample_hz=0, warmup=UNKNOWN, launches=5)
     assert goal.reached(replace(rising, spent_ns=999_999_999)) is None
-    assert goal.reached(replace(rising, spent_ns=1_000_000_000)) is Why.SECONDS
+    assert goal.reached(replace(rising, spent_ns=1_000_000_000)) is StopReason.SECONDS
     assert goal.reached(replace(rising, spent_ns=1_000_000_000, loading_ns=10**9)) is None
     assert goal.reached(replace(rising, spent_ns=0, bytes=MOST_BYTES // 5)) is None
-    assert goal.reached(replace(rising, spent_ns=0, bytes=MOST_BYTES // 5 + 1)) is Why.BYTES
+    assert goal.reached(replace(rising, spent_ns=0, bytes=MOST_BYTES // 5 + 1)) is StopReason.BYTES
     last = replace(goal, launches=1, recorded=MOST_BYTES - 1000)
     assert last.reached(replace(rising, spent_ns=0, bytes=999)) is None
-    assert last.reached(replace(rising, spent_ns=0, bytes=1000)) is Why.BYTES
+    assert last.reached(replace(rising, spent_ns=0, bytes=1000)) is StopReason.BYTES
 
 
 @pytest.mark.parametrize(
@@ -228,7 +230,7 @@ def test_one_launch_where_more_than_times_is_asked_for(more: dict[str, object], 
 def test_launches_are_refused_beside_what_is_of_one(
     name: str, more: dict[str, object], made: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(UsageInvalid, match=f"^{name} is of the calls of one launch: leave --launches out"):
+    with pytest.raises(UsageInvalid, match=f"^{name} works with one launch only: drop --launches"):
         record(request(sample(made, "hand_mlp"), tmp_path / "run.csv", launches=3, **more))
     assert list(tmp_path.iterdir()) == []
 
@@ -275,7 +277,7 @@ def test_launches_join_whose_profiles_differ_in_size(
         nonlocal loaded
         loaded += 1
         if loaded == 2:
-            monkeypatch.setattr(records, "_MOST_IN_MEMORY", 0)
+            monkeypatch.setattr(records, "_MAX_IN_MEMORY", 0)
         return load_profile(*given, **named)
 
     monkeypatch.setattr(execution, "load_profile", load)
@@ -288,9 +290,9 @@ def test_launches_join_whose_profiles_differ_in_size(
 def test_samples_are_enough_that_turn_out_to_be() -> None:
     """The program was ended as the time was spent; in the end there were more than it looked like."""
     goal, median = Goal(0.02, seconds=2.0, sample_hz=999, warmup=UNKNOWN), Median(9, 100, 90, 120)
-    assert _why([Why.SECONDS], goal, median, ENOUGH_SAMPLES) is Why.SAMPLES
-    assert _why([Why.SECONDS], goal, median, ENOUGH_SAMPLES - 1) is Why.SECONDS
-    assert _why([Why.SECONDS], goal, median, UNKNOWN) is Why.SECONDS
+    assert _overall_reason([StopReason.SECONDS], goal, median, ENOUGH_SAMPLES) is StopReason.SAMPLES
+    assert _overall_reason([StopReason.SECONDS], goal, median, ENOUGH_SAMPLES - 1) is StopReason.SECONDS
+    assert _overall_reason([StopReason.SECONDS], goal, median, UNKNOWN) is StopReason.SECONDS
 
 
 # ---- what fails
@@ -308,7 +310,7 @@ def test_a_later_launch_that_fails_is_left_out(made: Path, tmp_path: Path) -> No
     assert recorded.header.launches == 2
     check_numbers(recorded)
     (told,) = (each.message for each in recorded.header.diagnostics if each.slug == "launch-failed")
-    assert told.startswith("launch 3 is left out, and none was made after it: iree-benchmark-module did not finish mlp")
+    assert told.startswith("launch 3 is left out, and no launch followed it: iree-benchmark-module did not finish mlp")
 
 
 def test_a_budget_that_was_not_spent_is_not_said_to_be(made: Path, tmp_path: Path) -> None:
@@ -346,7 +348,7 @@ def test_an_interrupted_launch_ends_the_recording(
 
     monkeypatch.setattr(execution, "run_benchmark", run)
     output = tmp_path / "run.parquet"
-    with pytest.raises(ProgramFailed, match=r"it was interrupted.*; what it recorded until then is in "):
+    with pytest.raises(ProgramFailed, match=r"was interrupted.*; the events recorded until then are in "):
         record(request(sample(made, "hand_mlp"), output, seconds=60.0, precision=50.0))
     header = read_run(output).header
     assert launches == 2

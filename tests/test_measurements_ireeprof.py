@@ -16,7 +16,7 @@ from tracemap.capture.benchmark import (
     BENCHMARK_TOOL,
     TIMED_FLUSH_FLAG,
     call_command,
-    counted,
+    call_count_flags,
     profiling_flags,
     run_benchmark,
 )
@@ -42,9 +42,9 @@ MLP = ("32x784xf32=0.1", "784x256xf32=0.1", "256xf32=0.1", "256x128xf32=0.1", "1
 
 def profiled(module: Path, function: str, inputs: tuple[str, ...], calls: int, target: Path, *flags: str) -> Path:
     """Run a function under the profiler; the profile goes to `target`."""
-    command = [*call_command(BENCHMARK_TOOL, [module], function, inputs, "local-task", flags), *counted(calls)]
+    command = [*call_command(BENCHMARK_TOOL, [module], function, inputs, "local-task", flags), *call_count_flags(calls)]
     ending = run_benchmark([*command, *profiling_flags("local-task", target)])
-    assert ending.status == 0, ending.said
+    assert ending.status == 0, ending.stderr
     return target
 
 
@@ -128,7 +128,7 @@ def test_the_records_of_a_large_export_are_kept_compressed_and_give_the_same_run
     """Of the size only the limit is changed; the file goes away with the connection."""
     jsonl, written = exported(mlp_profile, tmp_path), []
     for limit in (jsonl.stat().st_size, jsonl.stat().st_size - 1):
-        monkeypatch.setattr(records, "_MOST_IN_MEMORY", limit)
+        monkeypatch.setattr(records, "_MAX_IN_MEMORY", limit)
         with open_database() as connection:
             profile = read_export(jsonl, connection, known=KnownCalls(5))
             files = {name: path for _, name, path in connection.execute("PRAGMA database_list").fetchall()}
@@ -407,7 +407,7 @@ def test_an_error_of_the_clocks_that_matters_is_told(tmp_path: Path) -> None:
     with duckdb.connect() as connection:
         profile = read_export(export(tmp_path, *lines), connection, known=KnownCalls(2))
     (told,) = [item.message for item in profile.diagnostics if item.slug == "clocks-loosely-connected"]
-    assert "to within 1.00 µs only, by 1 record" in told
+    assert "uncertain by 1.00 µs (from 1 correlation record)" in told
 
 
 def test_events_behind_the_last_submission_are_left_out(tmp_path: Path) -> None:
@@ -418,7 +418,7 @@ def test_events_behind_the_last_submission_are_left_out(tmp_path: Path) -> None:
         assert profile.event_count == 3
         assert profile.events.in_order().aggregate("count(*), count(invocation)").fetchall() == [(3, 3)]
     (told,) = [item.message for item in profile.diagnostics if item.slug == "call-incomplete"]
-    assert told.startswith("1 event of a call whose submissions are not in the profile")
+    assert told.startswith("left out 1 event of an incomplete last call: its submissions are not in the profile")
 
 
 def test_ticks_that_nothing_brings_to_nanoseconds_are_no_times(tmp_path: Path) -> None:
@@ -434,7 +434,7 @@ def test_ticks_that_nothing_brings_to_nanoseconds_are_no_times(tmp_path: Path) -
     (said,) = profile.diagnostics
     assert (said.slug, said.message) == (
         "clock-unconnected",
-        "1 event without a duration: nothing in the profile brings the ticks of the device's clock to nanoseconds",
+        "1 event without a duration: the profile cannot convert ticks of the device's clock to nanoseconds",
     )
 
 

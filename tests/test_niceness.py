@@ -17,7 +17,7 @@ from tests.support import SAMPLES, check_cli, command_line, json_cli
 from tests.test_disturbed_runs import known
 from tracemap.capture.benchmark import run_program
 from tracemap.capture.leash import groups_by_session
-from tracemap.capture.niceness import AHEAD, first_to_run, may_run_at, own_niceness
+from tracemap.capture.niceness import AHEAD, may_run_at, own_niceness, real_time_priority
 from tracemap.capture.record import record
 from tracemap.errors import UsageInvalid
 from tracemap.measurements.runfile import read_run
@@ -47,8 +47,8 @@ def without(capability: int, *command: str) -> list[str]:
 def test_a_program_runs_at_the_niceness_that_is_asked_for(niceness: int, made: Path, tmp_path: Path) -> None:
     """As it says itself, and as the run's command does; what runs it keeps its own."""
     asks = [sys.executable, "-c", "import os; print(os.getpriority(os.PRIO_PROCESS, 0))"]
-    assert int(run_program(asks, niceness=niceness).printed) == niceness
-    assert int(run_program(asks).printed) == _OWN
+    assert int(run_program(asks, niceness=niceness).stdout) == niceness
+    assert int(run_program(asks).stdout) == _OWN
     recorded = record(request(sample(made, "hand_mlp"), tmp_path / "run.csv", iterations=3, nice=niceness))
     assert recorded.header.command[:3] == ("nice", "-n", str(niceness))
     assert os.getpriority(os.PRIO_PROCESS, 0) == _OWN
@@ -61,8 +61,8 @@ def test_so_does_its_session_where_the_kernel_groups_by_these() -> None:
     """Where nobody has begun a session since the system started, a process has no group: its file is empty."""
     said = "import os; print(os.getsid(0) == os.getpid(), *open('/proc/self/autogroup').read().split()[-1:])"
     before = _GROUP.read_text()
-    assert run_program([sys.executable, "-c", said], niceness=7).printed.split() == ["True", "7"]
-    assert run_program([sys.executable, "-c", said]).printed.split() == ["False", *before.split()[-1:]]
+    assert run_program([sys.executable, "-c", said], niceness=7).stdout.split() == ["True", "7"]
+    assert run_program([sys.executable, "-c", said]).stdout.split() == ["False", *before.split()[-1:]]
     assert _GROUP.read_text() == before
 
 
@@ -71,8 +71,8 @@ def test_it_gets_the_processor_before_programs_of_other_sessions() -> None:
     """Of half a second of work, beside more of them than there are processors."""
     works = "import time; a = time.time()\nwhile time.process_time() < 0.5: pass\nprint(0.5 / (time.time() - a))"
     with spinning(3 * (os.cpu_count() or 1)):
-        ahead = float(run_program([sys.executable, "-c", works], niceness=AHEAD).printed)
-        beside = float(run_program([sys.executable, "-c", works], niceness=0).printed)
+        ahead = float(run_program([sys.executable, "-c", works], niceness=AHEAD).stdout)
+        beside = float(run_program([sys.executable, "-c", works], niceness=0).stdout)
     assert beside < 0.5
     assert ahead > 0.65
 
@@ -96,7 +96,9 @@ def test_a_niceness_that_the_system_does_not_grant_is_refused(built: Built, tmp_
     command = command_line("record", built("hand_mlp"), "--nice", "-5", "-o", tmp_path / "run.csv")
     done = subprocess.run(without(_SYS_NICE, *command), capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert done.stderr.startswith("tracemap: error: --nice -5: this user may not run programs at that niceness, which ")
+    assert done.stderr.startswith(
+        "tracemap: error: --nice -5: this user may not run programs at that niceness. It takes root"
+    )
     assert list(tmp_path.iterdir()) == []
 
 
@@ -123,7 +125,7 @@ def test_sessions_that_begin_at_the_same_time_all_get_their_niceness() -> None:
     """Without CAP_SYS_ADMIN the kernel allows one change in a tenth of a second, on the whole system."""
     asks = (
         "import sys; from tracemap.capture.benchmark import run_program; print(run_program([sys.executable, '-c', "
-        "'print(open(\"/proc/self/autogroup\").read().split()[-1])'], niceness=7).printed.strip())"
+        "'print(open(\"/proc/self/autogroup\").read().split()[-1])'], niceness=7).stdout.strip())"
     )
     command = without(_SYS_ADMIN, sys.executable, "-c", asks)
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(6)]
@@ -161,7 +163,7 @@ def test_it_is_watched_by_one_that_comes_first_and_what_that_starts_does_not() -
     done = run_program([sys.executable, "-c", "import time; time.sleep(0.5)"], {}, watch, 0.01, AHEAD)
     assert done.status == 0
     assert set(seen) == {os.SCHED_RR | os.SCHED_RESET_ON_FORK}
-    assert run_program(asks, niceness=AHEAD).printed == "True\n"
+    assert run_program(asks, niceness=AHEAD).stdout == "True\n"
     assert os.sched_getscheduler(0) == os.SCHED_OTHER
 
 
@@ -169,7 +171,7 @@ def test_it_is_watched_by_one_that_comes_first_and_what_that_starts_does_not() -
 def test_who_may_not_take_the_reset_at_forks_back_still_stops_being_first() -> None:
     """As users whom a limit (RLIMIT_RTPRIO) allows to be first, and no capability to take that back."""
     asks = (
-        "import os; from tracemap.capture import niceness as n; n._come_with_others(); print(os.sched_getscheduler(0))"
+        "import os; from tracemap.capture import niceness as n; n._leave_real_time(); print(os.sched_getscheduler(0))"
     )
     first = "import os, sys; os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1)); "
     command = without(_SYS_NICE, sys.executable, "-c", asks)
@@ -179,7 +181,7 @@ def test_who_may_not_take_the_reset_at_forks_back_still_stops_being_first() -> N
 
 
 def test_where_an_error_comes_we_run_as_before() -> None:
-    with pytest.raises(ZeroDivisionError), first_to_run(AHEAD):
+    with pytest.raises(ZeroDivisionError), real_time_priority(AHEAD):
         _ = 1 // 0
     assert (own_niceness(), os.sched_getscheduler(0)) == (_OWN, os.SCHED_OTHER)
 

@@ -142,7 +142,7 @@ def test_a_program_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
     waited_for(lambda: started.exists() and started.read_text().endswith("\n"))
     end(child)
     waited_for(lambda: not alive(int(started.read_text())))
-    assert home._State.home is None
+    assert home._Current.home is None
 
 
 # ---- commands that a signal ends

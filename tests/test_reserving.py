@@ -56,7 +56,7 @@ def test_one_recording_at_a_time_makes_a_run(built: Built, tmp_path: Path) -> No
         for option in ((), ("--force",)):
             done = run_cli("record", built("hand_mlp"), "-o", output, *option)
             assert done.returncode == 2
-            assert "another recording is making it" in done.stderr
+            assert "another recording is writing this run" in done.stderr
             assert done.stderr.endswith("[target-exists]\n")
     assert list(tmp_path.iterdir()) == []
 

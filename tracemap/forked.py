@@ -1,7 +1,7 @@
-"""Work in a forked process: it begins with this one's memory, and does nothing to it.
+"""Run work in a forked process: it starts with this process's memory, and cannot change it.
 
-What the work finds is bytes, which come through a pipe; nothing else of the process is to be seen, whichever way it
-ends. Where this process ends first, whichever way, the other one does so with it, and so does one that works for that.
+The result is bytes, received through a pipe; nothing else of the child is visible, however it ends. If this process
+ends first, in any way, the child is killed, and so are the child's own children.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from tracemap.processors import usable_processors
 
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _LENGTH_BYTES: Final = 8
-"""Of the number before what was found, by which one sees that all of it came."""
+"""Length of the number before the result, which shows whether the result is complete."""
 _MOST_AT_ONCE: Final = 1 << 20
 _STATUS_UNKNOWN: Final = 0
 _PR_SET_PDEATHSIG: Final = 1
 
 
 _at_work: Final[set[int]] = set()
-"""The processes that this one has forked and not waited for yet."""
+"""Forked processes of this one that have not been waited for."""
 os.register_at_fork(after_in_child=_at_work.clear)
 
 
 def end_all() -> None:
-    """Kill those that are at work: this process ends. It takes no lock, as whoever has it may be cut short."""
+    """Kill all forked children, since this process ends. Takes no lock, since its holder may have been interrupted."""
     for pid in list(_at_work):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
 
 class Forked:
-    """A process that is at work, and the end of the pipe that it writes to."""
+    """A working child process, and the reading end of its pipe."""
 
     def __init__(self, pid: int, reading: FileIO) -> None:
         self._pid, self._reading = pid, reading
@@ -49,13 +49,13 @@ class Forked:
         _at_work.add(pid)
 
     def told(self, most_s: float | None = None) -> bytes:
-        """Wait for what the work finds; empty where it failed, or ended before it had told all.
+        """Wait for the result; empty if the child failed, or ended before it had sent all.
 
         Raises:
-            TimeoutError: nothing came for so long.
+            TimeoutError: no data came for `most_s` seconds.
         """
         parts: list[bytes] = []
-        waiting = select.poll()  # `select` knows no file behind the first 1,024 of a process
+        waiting = select.poll()  # `select` cannot handle file descriptors above 1,023
         waiting.register(self._reading, select.POLLIN)
         while waiting.poll(None if most_s is None else most_s * 1000):
             part = self._reading.read(_MOST_AT_ONCE)
@@ -65,12 +65,12 @@ class Forked:
         raise TimeoutError
 
     def end(self) -> int:
-        """End the process, which may be at work, and wait for it; its status, as `os.waitpid` has it."""
+        """Kill the child if it still works, and wait for it; returns its status as `os.waitpid` does."""
         self._reading.close()
         if self._status is None:
             self._status = _STATUS_UNKNOWN
-            # Where this program ignores the end of its children, nobody can wait for them, and the number may be
-            # another's by now.
+            # If this program ignores SIGCHLD, the child cannot be waited for, and its process id may have been
+            # reused.
             with suppress(ChildProcessError, ProcessLookupError):
                 os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
                 os.kill(self._pid, signal.SIGKILL)
@@ -79,30 +79,30 @@ class Forked:
         return self._status
 
 
-def _whole(told: bytes) -> bytes:
-    length, found = told[:_LENGTH_BYTES], told[_LENGTH_BYTES:]
-    return found if int.from_bytes(length, "little") == len(found) else b""
+def _whole(data: bytes) -> bytes:
+    length, result = data[:_LENGTH_BYTES], data[_LENGTH_BYTES:]
+    return result if int.from_bytes(length, "little") == len(result) else b""
 
 
 @contextmanager
 def forked(work: Callable[[], bytes]) -> Iterator[Forked]:
-    """Begin work in a process of its own, which ends with the block at the latest.
+    """Start work in a child process, which ends with the block at the latest.
 
-    `work` must need nothing that another thread of this process may hold: the other process has only this thread. Where
-    it raises an exception, nothing is told.
+    `work` must not need anything that another thread of this process may hold: the child has only this thread. If it
+    raises an exception, there is no result.
 
     Raises:
-        OSError: there can be no more processes, or files.
+        OSError: no more processes or files are allowed.
     """
     import ctypes
 
     reading, writing = os.pipe()
-    # Looked up here: in the other process the loader's lock may be held by a thread that is not there.
+    # Look these up here: in the child, the loader's lock may be held by a thread that does not exist there.
     prctl, this = ctypes.CDLL(None).prctl, os.getpid()
 
     def work_for_this_one() -> bytes:
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != this:  # it ended before the line above
+        if os.getppid() != this:  # the parent ended before the line above
             os._exit(1)
         return work()
 
@@ -110,11 +110,11 @@ def forked(work: Callable[[], bytes]) -> Iterator[Forked]:
         child, before = None, signal.pthread_sigmask(signal.SIG_BLOCK, ())
         try:
             try:
-                # This process answers these in its own way, which the other one is not to do.
+                # This process has its own handlers for these signals, which the child must not run.
                 signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
                 pid = _fork()
                 if pid == 0:
-                    told.close()  # or it would never learn that nobody reads any more
+                    told.close()  # or the child would never learn that nobody reads any more
                     _work_and_exit(work_for_this_one, writing, before)
                 child = Forked(pid, told)
             finally:
@@ -128,16 +128,16 @@ def forked(work: Callable[[], bytes]) -> Iterator[Forked]:
 
 def _fork() -> int:
     with warnings.catch_warnings():
-        # Python 3.12 and JAX warn of a fork beside threads: the work needs nothing that these may hold.
+        # Python 3.12 and JAX warn about forks with threads: the work needs nothing that threads may hold.
         warnings.simplefilter("ignore")
         return os.fork()
 
 
 def _work_and_exit(work: Callable[[], bytes], writing: int, mask: Collection[int]) -> NoReturn:
-    """The child: nothing of it but what it writes is to be seen, whichever way it ends."""
+    """The child: nothing but its result is visible, however it ends."""
     all_told = False
     try:
-        gc.disable()  # what it would free is the parent's, and may wait for the parent's threads
+        gc.disable()  # it would free objects of the parent, and may wait for the parent's threads
         faulthandler.disable()
         for number in _ENDING:
             if signal.getsignal(number) is not signal.SIG_IGN:
@@ -146,9 +146,9 @@ def _work_and_exit(work: Callable[[], bytes], writing: int, mask: Collection[int
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, 1)
         os.dup2(nowhere, 2)
-        found = work()
-        _write_all(writing, len(found).to_bytes(_LENGTH_BYTES, "little"))
-        _write_all(writing, found)
+        result = work()
+        _write_all(writing, len(result).to_bytes(_LENGTH_BYTES, "little"))
+        _write_all(writing, result)
         all_told = True
     finally:
         os._exit(0 if all_told else 1)
@@ -162,10 +162,10 @@ def _write_all(file: int, data: bytes) -> None:
 
 @contextmanager
 def elsewhere(work: Callable[[], bytes], *, worth_it: bool = True) -> Iterator[Callable[[], bytes]]:
-    """Begin work on another processor; what is yielded waits for what it finds, which is never empty.
+    """Start work on another CPU; yields a function that waits for the result, which is never empty.
 
-    Where it cannot be done there, or is not worth a process, it is done here, when it is asked for. So whatever is
-    wrong with it is told here, too.
+    If that is impossible, or not worth a process, the work is done here when the result is requested. So its errors
+    also appear here.
     """
     with ExitStack() as ended:
         child = None
@@ -176,11 +176,11 @@ def elsewhere(work: Callable[[], bytes], *, worth_it: bool = True) -> Iterator[C
 
 
 class Unlocked(threading.Thread):
-    """A thread that takes no lock which Python code may need: others may be forked beside it."""
+    """A thread that holds no lock that Python code may need: other threads may fork next to it."""
 
 
 def _others_run() -> bool:
-    """Whether other threads run, which may hold a lock that the work needs, as caches and imports have them."""
-    others = (each for each in threading.enumerate() if each is not threading.current_thread())
-    # rich's only shows that something goes on.
-    return any(not isinstance(each, Unlocked) and type(each).__module__ != "rich.live" for each in others)
+    """Whether other threads run. They may hold a lock that the work needs, as caches and imports do."""
+    others = (thread for thread in threading.enumerate() if thread is not threading.current_thread())
+    # The thread of rich only shows progress.
+    return any(not isinstance(thread, Unlocked) and type(thread).__module__ != "rich.live" for thread in others)

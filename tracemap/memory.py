@@ -1,4 +1,4 @@
-"""How much memory programs can still have."""
+"""Memory that programs can still allocate."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import sys
 from pathlib import Path
 from typing import Final, NamedTuple
 
-_OF_MACHINE: Final = Path("/proc/meminfo")
-_OF_PROCESS: Final = Path("/proc/self/status")
+_MEMINFO: Final = Path("/proc/meminfo")
+_SELF_STATUS: Final = Path("/proc/self/status")
 _KIB: Final = 1024
 
 
 class Group(NamedTuple):
-    """Where a control group says what a container may have and has, and what of that could be given back at once."""
+    """Files of a control group: its limit, its usage, and which part of the usage can be reclaimed at once."""
 
     limit: Path
     used: Path
@@ -36,28 +36,28 @@ _GROUPS: Final = (
 
 
 def free_memory() -> int:
-    """Bytes that programs can still have, as Linux says; as many as can be where nothing says it."""
-    of_machine = _number(_OF_MACHINE, "MemAvailable:") * _KIB or sys.maxsize
-    return max(0, min(of_machine, _free_of_shell(), *map(free_of, _GROUPS)))
+    """Bytes that programs can still allocate, as Linux reports; sys.maxsize if it does not."""
+    machine_free = _number(_MEMINFO, "MemAvailable:") * _KIB or sys.maxsize
+    return max(0, min(machine_free, _free_address_space(), *map(free_of, _GROUPS)))
 
 
 def free_of(group: Group) -> int:
-    """What a container may still have; files that were only read lately take none away from programs."""
+    """Bytes that a container can still allocate; the cache of recently read files does not count as used."""
     limit = _number(group.limit)
     used = _number(group.used) - _number(group.stat, group.spare)
     return limit - max(0, used) if limit else sys.maxsize
 
 
-def _free_of_shell() -> int:
-    """What a limit of the shell (`ulimit -v`) leaves to this process, of addresses: they run out before memory does."""
+def _free_address_space() -> int:
+    """Address space left to this process by the shell's limit (`ulimit -v`); it runs out before memory does."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    return sys.maxsize if limit == resource.RLIM_INFINITY else limit - _number(_OF_PROCESS, "VmSize:") * _KIB
+    return sys.maxsize if limit == resource.RLIM_INFINITY else limit - _number(_SELF_STATUS, "VmSize:") * _KIB
 
 
 def _number(path: Path, name: str = "") -> int:
-    """The number that follows a name in a file; 0: there is none."""
+    """The number after a name in a file; 0 if there is none."""
     try:
-        found = re.search(rf"^{name}\s*(\d+)", path.read_text(encoding="utf-8"), re.MULTILINE)
+        match = re.search(rf"^{name}\s*(\d+)", path.read_text(encoding="utf-8"), re.MULTILINE)
     except OSError:
         return 0
-    return int(found[1]) if found else 0
+    return int(match[1]) if match else 0

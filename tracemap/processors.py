@@ -1,4 +1,4 @@
-"""How many processors this process may run on."""
+"""Number of CPUs that this process may use."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import os
 
 
 def usable_processors() -> int:
-    """At least 1; not all of the machine's, where something (`taskset`, a container's set) leaves fewer."""
+    """At least 1; less than the machine has if `taskset` or a container restricts this process."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,7 +1,7 @@
-"""Finds and runs the programs that tracemap builds on: iree-compile, iree-benchmark-module, iree-profile, valgrind.
+"""Find and run external tools: iree-compile, iree-benchmark-module, iree-profile, valgrind.
 
-Programs are always started with argument lists, never through a shell. The wheels' console scripts are Python wrappers
-that leave the real program running when they are killed, so the real files inside the wheels are used.
+Tools always start with argument lists, never through a shell. The console scripts of IREE's wheels are Python wrappers;
+a killed wrapper leaves the real program running. So the real programs inside the wheels are used.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tracemap.errors import ToolFailed, ToolMissing
 from tracemap.owned.children import end, start
 
 Progress = Callable[[str], None]
-"""Told the name of each phase of long work as it begins; the command line shows it, libraries ignore it."""
+"""Receives a line of text as each phase of long work begins. The command line shows it, libraries ignore it."""
 
 _COMPILER = ("iree.compiler", "_mlir_libs", "install it with: pip install iree-base-compiler")
 _RUNTIME = ("iree._runtime_libs", ".", "install it with: pip install iree-base-runtime")
@@ -28,18 +28,18 @@ _TOOLS = {
     "iree-profile": (*_RUNTIME[:2], "install it with: pip install 'iree-base-runtime>=3.12', the first that has it"),
     "valgrind": ("", "", "install it (Debian, Ubuntu: apt-get install valgrind)"),
 }
-"""Of each program the package and the folder in it that hold it, if any, and how it is got."""
+"""Package, folder in it (both may be empty), and how to install, for each tool."""
 
 
 def no_progress(phase: str) -> None:
-    """The `Progress` that tells nobody."""
+    """A `Progress` that does nothing."""
 
 
 def find_tool(name: str) -> Path:
-    """The path of a program: IREE's inside the installed wheels first, else on PATH.
+    """The path of a tool: inside IREE's installed wheels, else on PATH.
 
     Raises:
-        ToolMissing: it is in neither; the message names the package that brings it.
+        ToolMissing: it is in neither; the message says how to install it.
     """
     package, folder, how = _TOOLS[name]
     for location in _package_folders(package) if package else ():
@@ -53,22 +53,22 @@ def find_tool(name: str) -> Path:
 
 
 def check_runtime() -> None:
-    """Look for IREE's runtime, as a package of Python.
+    """Check that IREE's runtime is installed as a Python package.
 
     Raises:
-        ToolMissing: it is not installed.
+        ToolMissing: it is not.
     """
     if not is_installed("iree.runtime"):
         raise ToolMissing(f"IREE's runtime is not installed; {_RUNTIME[2]}")
 
 
 def is_installed(package: str) -> bool:
-    """Whether a package of Python is there, without importing it."""
+    """Whether a Python package is installed, without importing it."""
     return bool(_package_folders(package))
 
 
 def _package_folders(module: str) -> list[Path]:
-    """Where a package lies, without importing it (importing the compiler takes a tenth of a second)."""
+    """The folders of a package, without importing it (importing the compiler takes a tenth of a second)."""
     try:
         spec = importlib.util.find_spec(module)
     except ModuleNotFoundError:
@@ -77,29 +77,29 @@ def _package_folders(module: str) -> list[Path]:
 
 
 def shown(arguments: Sequence[str | Path]) -> str:
-    """A command as one would type it; for messages only, it is never given to a shell."""
+    """A command line in shell syntax, for messages only; it is never passed to a shell."""
     return shlex.join(str(argument) for argument in arguments)
 
 
 def ended_by(number: int) -> str:
-    """How a program was ended by a signal, in words.
+    """Text for a program that was ended by a signal.
 
     >>> ended_by(8)
     'was ended by signal 8 (SIGFPE)'
     """
-    names = {each.value: f" ({each.name})" for each in signal.Signals}
+    names = {member.value: f" ({member.name})" for member in signal.Signals}
     return f"was ended by signal {number}{names.get(number, '')}"
 
 
 def run_tool(arguments: Sequence[str | Path]) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end and return what it printed, whatever its exit status.
+    """Run a program to its end, whatever its exit status, and return its output.
 
     Raises:
         ToolMissing: the program cannot be started.
     """
     child = start(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
-        out, err = (said.decode("utf-8", errors="replace") for said in child.communicate())
+        out, err = (output.decode("utf-8", errors="replace") for output in child.communicate())
     finally:
         end(child)
     return subprocess.CompletedProcess(child.args, child.returncode, out, err)
@@ -110,10 +110,10 @@ def check_tool(arguments: Sequence[str | Path]) -> str:
 
     Raises:
         ToolMissing: the program cannot be started.
-        ToolFailed: it exits with another status than 0; the message carries what it wrote to standard error.
+        ToolFailed: the exit status is not 0; the message contains its standard error.
     """
     done = run_tool(arguments)
     if done.returncode != 0:
-        said = done.stderr.strip() or done.stdout.strip() or "it printed nothing"
-        raise ToolFailed(f"{Path(arguments[0]).name} failed (status {done.returncode}): {said}")
+        output = done.stderr.strip() or done.stdout.strip() or "it printed nothing"
+        raise ToolFailed(f"{Path(arguments[0]).name} failed (status {done.returncode}): {output}")
     return done.stdout

@@ -315,7 +315,7 @@ def _colour(folder: Path, dice: random.Random) -> None:
 
 
 def _read_kept(folder: Path, _dice: random.Random) -> None:
-    from tracemap.capture.saved_inputs import kept_inputs
+    from tracemap.capture.saved_inputs import saved_inputs
     from tracemap.functions import Argument, Function
     from tracemap.graph.bundle import load
     from tracemap.session.programs import saved_inputs_of
@@ -326,7 +326,7 @@ def _read_kept(folder: Path, _dice: random.Random) -> None:
     specs.mkdir(exist_ok=True)
     function = Function("mlp", tuple(Argument(f"input{at}", kind, loop_bound=False) for at, kind in enumerate(types)))
     if kept.is_for(function):
-        kept_inputs(function, kept, specs)
+        saved_inputs(function, kept, specs)
     kept.flags(())
 
 

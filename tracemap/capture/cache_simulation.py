@@ -1,4 +1,4 @@
-"""Cache simulation: an execution under callgrind, brought to kernels and lines."""
+"""Cache simulation: one execution under callgrind, with its counts assigned to kernels and lines."""
 
 from __future__ import annotations
 
@@ -29,33 +29,34 @@ from tracemap.owned.home import temporary_folder
 from tracemap.toolchain import Progress, check_tool, find_tool
 from tracemap.units import format_count, format_share, split_by_largest_remainder
 
-# ---- guarded
+# ---- masked accesses
 #
-# What instructions read and write under a mask, where callgrind counts it for what it is not.
+# Correct callgrind's counts of masked loads and stores, and of gathers.
 #
-# Callgrind (seen with 3.19) makes no room for such accesses among an instruction's counts (`addEvent_D_guarded` in its
-# `main.c`), so they fall into those of the instruction behind it, element by element: the access counts as an
-# execution of that one, and its miss as a miss of the instruction's own code. Vectors of sizes that are not known
-# before are read and written like this, and so are gathers; left as it is, a third of the instructions of such a loop
-# never ran, and its misses of data are none.
+# Callgrind (seen with 3.19) has no counter for such accesses (`addEvent_D_guarded` in its `main.c`). It adds them to
+# the counts of the next instruction, element by element: an access counts as an execution of the next instruction, and
+# its miss as an instruction-cache miss there. Loops over vectors of dynamic sizes use masks. Without the correction, a
+# third of the instructions of such a loop never ran, and it has no data misses.
 
 
-_GUARDED: Final = re.compile(r"vp?(maskmov|gather)")
+_MASKED: Final = re.compile(r"vp?(maskmov|gather)")
 _FETCHED: Final = ("Ir", "I1mr", "ILmr")
 _READ: Final = ("Dr", "D1mr", "DLmr")
 _WRITTEN: Final = ("Dw", "D1mw", "DLmw")
 
 Costs = dict[int, tuple[int, ...]]
-"""By address, in the order of the events."""
+"""Counts by address, in the order of the events."""
 
 
-def set_right(counts: CallgrindCounts, images: Mapping[str, Image], kernels: Collection[str]) -> CallgrindCounts:
-    """The counts with accesses under a mask where they belong.
+def move_masked_accesses(
+    counts: CallgrindCounts, images: Mapping[str, Image], kernels: Collection[str]
+) -> CallgrindCounts:
+    """Move the counts of masked accesses to the instructions that make them.
 
     Args:
-        counts: of the objects `images`, of all events.
-        images: the executables by the names that the counts call them.
-        kernels: the names of the functions that are looked at.
+        counts: all events of the objects in `images`.
+        images: the executables, by their names in the counts.
+        kernels: the names of the functions to correct.
     """
     by_image: dict[str, Costs] = {}
     for (name, address), values in counts.costs.items():
@@ -64,8 +65,8 @@ def set_right(counts: CallgrindCounts, images: Mapping[str, Image], kernels: Col
     for name, costs in by_image.items():
         for function in images[name].functions:
             if function.name in kernels and any(function.low <= address < function.high for address in costs):
-                found = guarded_apart(_instructions(images[name], function), costs, counts.events)
-                changed |= {(name, address): values for address, values in found.items()}
+                corrected = corrected_masked_accesses(_instructions(images[name], function), costs, counts.events)
+                changed |= {(name, address): values for address, values in corrected.items()}
     fetched = counts.events.index(_FETCHED[0])
     more = sum(values[fetched] - counts.costs[key][fetched] for key, values in changed.items())
     totals = tuple(total + more * (event == fetched) for event, total in enumerate(counts.totals))
@@ -73,75 +74,81 @@ def set_right(counts: CallgrindCounts, images: Mapping[str, Image], kernels: Col
 
 
 def _instructions(image: Image, function: CodeFunction) -> Sequence[Instruction]:
-    """The instructions of a function; none where its code cannot be read."""
+    """The instructions of a function; empty if its code cannot be read."""
     try:
         return instructions_of(image, function)
     except ModuleInvalid:
         return ()
 
 
-def guarded_apart(
+def corrected_masked_accesses(
     instructions: Sequence[Instruction], costs: Mapping[int, tuple[int, ...]], events: Sequence[str]
 ) -> Costs:
-    """The costs of instructions that differ from `costs`, with accesses under a mask at those that make them.
+    """Corrected counts of the instructions that differ from `costs`.
 
-    What is taken from the instruction behind is what that seems to have run more often than the one before it, and all
-    of its misses; where it can be reached otherwise, nothing tells. One instruction counts as one access, as it does
-    without a mask, a gather as one for each element.
+    If the next instruction seems to run more often than the masked access, the surplus and all its misses are moved.
+    That is impossible if the next instruction is a jump target. A masked access counts once per instruction, as without
+    a mask; a gather counts once per element.
 
     Args:
         instructions: of a function, by address.
-        costs: by address; those of others are left out.
-        events: what is counted, all that `Ir` to `DLmw` names among it.
+        costs: counts by address; other addresses are ignored.
+        events: the counted events, including all in `Ir` to `DLmw`.
     """
-    reached = {target for each in instructions for target in each.targets}
+    jump_targets = {target for instruction in instructions for target in instruction.targets}
     fetched = [events.index(name) for name in _FETCHED]
-    found: Costs = {}
-    for one, behind in pairwise(instructions):
-        own = found.get(one.address, costs.get(one.address))
-        next_one = costs.get(behind.address)
-        if _GUARDED.match(one.mnemonic) is None or own is None or next_one is None or behind.address in reached:
+    corrected: Costs = {}
+    for access, following in pairwise(instructions):
+        own_counts = corrected.get(access.address, costs.get(access.address))
+        following_counts = costs.get(following.address)
+        if (
+            _MASKED.match(access.mnemonic) is None
+            or own_counts is None
+            or following_counts is None
+            or following.address in jump_targets
+        ):
             continue
-        elements = next_one[fetched[0]] - own[fetched[0]]
+        elements = following_counts[fetched[0]] - own_counts[fetched[0]]
         if elements > 0:
-            misses = [min(next_one[event], elements) for event in fetched[1:]]
-            accesses = elements if "gather" in one.mnemonic else min(elements, own[fetched[0]])
-            names = _WRITTEN if one.values.stores else _READ
-            found[one.address] = _changed(own, zip(map(events.index, names), (accesses, *misses), strict=True))
-            found[behind.address] = _changed(
-                next_one, zip(fetched, (-elements, *(-each for each in misses)), strict=True)
+            misses = [min(following_counts[event], elements) for event in fetched[1:]]
+            accesses = elements if "gather" in access.mnemonic else min(elements, own_counts[fetched[0]])
+            names = _WRITTEN if access.values.stores else _READ
+            corrected[access.address] = _with_changes(
+                own_counts, zip(map(events.index, names), (accesses, *misses), strict=True)
             )
-    return found
+            corrected[following.address] = _with_changes(
+                following_counts, zip(fetched, (-elements, *(-miss for miss in misses)), strict=True)
+            )
+    return corrected
 
 
-def _changed(costs: tuple[int, ...], by: Iterable[tuple[int, int]]) -> tuple[int, ...]:
+def _with_changes(costs: tuple[int, ...], by: Iterable[tuple[int, int]]) -> tuple[int, ...]:
     changed = list(costs)
     for event, amount in by:
         changed[event] += amount
     return tuple(changed)
 
 
-# ---- simulated
+# ---- simulated counts
 #
-# Counts of simulated instructions, brought to kernels and lines of their text.
-#
-# By the debug information of the executables as the program loaded them.
+# Assign counts of simulated instructions to kernels and lines of kernel IR, by the debug information of the
+# executables that the program loaded.
 
 
 LinesOf = Mapping[str, OpLines]
-"""The lines of a kernel's text that are of ops, by the kernel's name."""
+"""Lines of kernel IR that belong to ops, by kernel name."""
 
 EVENTS: Final = tuple(metric for metric in STEP_METRICS if metric not in (SAMPLES, STAND_INS, CORE_CYCLES))
-"""What is simulated: instructions, data reads and writes, and the misses of each cache."""
+"""Simulated events: instructions, data reads and writes, and the misses of each cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedSteps:
-    """Counts per kernel and line of its text (0: code without a line): `EVENTS`, then `STAND_INS` and `CORE_CYCLES`.
+    """Counts per kernel and line of kernel IR (0: no line): `EVENTS`, then `STAND_INS` and `CORE_CYCLES`.
 
-    Instructions that stand in are those of functions that the compiler calls for instructions that the target does not
-    have; they are counted where they are called. `program` is how many instructions the whole program ran; `caches` are
-    the simulator's own words on the caches.
+    Stand-in instructions belong to functions that the compiler calls for instructions missing on the target; they are
+    counted at the call. `program`: instructions of the whole program. `caches`: the simulator's description of the
+    caches.
     """
 
     lines: Mapping[tuple[str, int], tuple[int, ...]]
@@ -150,21 +157,21 @@ class SimulatedSteps:
 
     @property
     def instructions(self) -> int:
-        """How many the kernels ran."""
+        """Instructions of the kernels."""
         return sum(values[0] for values in self.lines.values())
 
     @property
     def stand_ins(self) -> int:
-        """How many of these stand in for others."""
+        """Stand-in instructions among them."""
         return sum(values[len(EVENTS)] for values in self.lines.values())
 
     def without(self, other: SimulatedSteps) -> SimulatedSteps:
-        """What is left when what another execution did, which did a part of it, is taken off."""
+        """Subtract the counts of an execution that did only a part of the work."""
         left = {}
         for key, values in self.lines.items():
-            taken = other.lines.get(key, (0,) * len(values))
-            # Both begin in the same way; if a few misses should differ all the same, none is left over.
-            rest = tuple(max(0, own - its) for own, its in zip(values, taken, strict=True))
+            other_counts = other.lines.get(key, (0,) * len(values))
+            # Both executions begin alike; if a few misses still differ, clamp to 0.
+            rest = tuple(max(0, own_counts - its) for own_counts, its in zip(values, other_counts, strict=True))
             if any(rest):
                 left[key] = rest
         return replace(self, lines=left, program=max(0, self.program - other.program))
@@ -173,46 +180,51 @@ class SimulatedSteps:
 def simulated_steps(
     counts: CallgrindCounts, images: Mapping[str, Image], lines_of: LinesOf, own_functions: Collection[str] = ()
 ) -> SimulatedSteps:
-    """Bring counts by instruction to kernels and lines.
+    """Assign counts per instruction to kernels and lines.
 
     Args:
-        counts: of the objects `images`.
-        images: the executables by the names that the counts call them.
-        lines_of: of those of their functions that are kernels.
-        own_functions: the names of functions that stand in for nothing, for the timed kernels call them, too.
+        counts: counts of the objects in `images`.
+        images: the executables, by their names in the counts.
+        lines_of: lines of ops, for those functions that are kernels.
+        own_functions: functions that are no stand-ins, since the timed kernels call them, too.
 
     Raises:
         RunInvalid: an event is missing.
     """
     order = [_index_of(counts.events, event) for event in EVENTS]
     picked = itemgetter(*order)
-    counts = set_right(counts, images, lines_of)
+    counts = move_masked_accesses(counts, images, lines_of)
     at = _spots(counts, images, lines_of)
-    # What a kernel calls that is no kernel is counted where it is called; a kernel's own code counts by itself.
+    # Calls of functions that are no kernels count at the call; a kernel's own code counts by itself.
     called = [call for call in counts.calls if (call.target_object, call.target) not in at]
     costs = [
         (at[key], (*picked(values), 0, values[order[0]] * at[key].hundredths))
         for key, values in counts.costs.items()
         if key in at
     ]
-    own = {(name, each.low) for name, image in images.items() for each in _named(image, own_functions)}
+    own_counts = {
+        (name, function.low) for name, image in images.items() for function in _functions_named(image, own_functions)
+    }
     for call in called:
-        stands_in = 0 if (call.target_object, call.target) in own else call.costs[order[0]]
+        stands_in = 0 if (call.target_object, call.target) in own_counts else call.costs[order[0]]
         cycles = (call.costs[order[0]] - stands_in) * _BUSY_OF_ANY
         if (call.object, call.address) in at:
             costs.append((at[call.object, call.address], (*picked(call.costs), stands_in, cycles)))
-    found = _by_line(costs)
-    lines = {key: _whole(tuple(found[key][number] for number in range(len(EVENTS) + 2))) for key in sorted(found)}
+    by_line = _by_line(costs)
+    lines = {
+        key: _in_whole_cycles(tuple(by_line[key][number] for number in range(len(EVENTS) + 2)))
+        for key in sorted(by_line)
+    }
     return SimulatedSteps(lines, counts.totals[order[0]], counts.caches)
 
 
 def _by_line(costs: Sequence[tuple[_Spot, tuple[int, ...]]]) -> dict[tuple[str, int], Counter[int]]:
-    """Costs by kernel and line: what code of no op costs is of the ops in the loop around it, as they cost there."""
-    found: dict[tuple[str, int], Counter[int]] = defaultdict(Counter)
+    """Counts by kernel and line. Code without an op counts for the ops of its loop, in proportion to their cycles."""
+    by_line: dict[tuple[str, int], Counter[int]] = defaultdict(Counter)
     in_loops: dict[_LoopKey, Counter[int]] = defaultdict(Counter)
     for spot, values in costs:
         if spot.is_owned:
-            found[spot.kernel, spot.line].update(dict(enumerate(values)))
+            by_line[spot.kernel, spot.line].update(dict(enumerate(values)))
             for loop in spot.loops:
                 in_loops[loop][spot.line] += values[-1]
     for spot, values in costs:
@@ -222,20 +234,20 @@ def _by_line(costs: Sequence[tuple[_Spot, tuple[int, ...]]]) -> dict[tuple[str, 
             for number, value in enumerate(values):
                 parts = split_by_largest_remainder(value, [seen[line] for line in lines])
                 for line, part in zip(lines, parts, strict=True):
-                    found[spot.kernel, line][number] += part
-    return found
+                    by_line[spot.kernel, line][number] += part
+    return by_line
 
 
 _BUSY_OF_ANY: Final = 50
-"""Hundredths of a cycle of an instruction that was not looked at: two a cycle."""
+"""Hundredths of a cycle of an instruction that was not analyzed: two instructions per cycle."""
 
 
-def _whole(values: tuple[int, ...]) -> tuple[int, ...]:
-    """Counts with hundredths of a cycle, the last of them, in cycles."""
+def _in_whole_cycles(values: tuple[int, ...]) -> tuple[int, ...]:
+    """Round the last count from hundredths of a cycle to cycles."""
     return (*values[:-1], (values[-1] + 50) // 100)
 
 
-def _named(image: Image, names: Collection[str]) -> Iterator[CodeFunction]:
+def _functions_named(image: Image, names: Collection[str]) -> Iterator[CodeFunction]:
     return (function for function in function_symbols(image) if function.name in names) if names else iter(())
 
 
@@ -246,13 +258,13 @@ def _index_of(events: Sequence[str], event: str) -> int:
 
 
 _LoopKey = tuple[str, str, int]
-"""Object, kernel, and the number of a loop of it."""
+"""Object, kernel, and index of a loop in it."""
 
 
 class _Spot(NamedTuple):
-    """An instruction of a kernel: its line, and for how long it keeps the core busy; whether the line is of an op.
+    """An instruction of a kernel: its line, whether the line belongs to an op, and how long it keeps the core busy.
 
-    `loops`: those around it, from inside out.
+    `loops`: the loops around it, innermost first.
     """
 
     kernel: str
@@ -263,9 +275,9 @@ class _Spot(NamedTuple):
 
 
 def _spots(counts: CallgrindCounts, images: Mapping[str, Image], lines_of: LinesOf) -> dict[tuple[str, int], _Spot]:
-    """The instructions of kernels that ran, by object and address.
+    """The executed instructions of kernels, by object and address.
 
-    A load is on the line that takes what it loads, a store on the line that made what it stores, as far as they tell.
+    A load belongs to the line that uses its value, a store to the line that produced its value, if known.
     """
     import numpy as np
 
@@ -273,69 +285,71 @@ def _spots(counts: CallgrindCounts, images: Mapping[str, Image], lines_of: Lines
     for owner, address in (*counts.costs, *((call.target_object, call.target) for call in counts.calls)):
         if owner in seen:
             seen[owner].add(address)
-    found: dict[tuple[str, int], _Spot] = {}
+    spots_by_address: dict[tuple[str, int], _Spot] = {}
     for name, image in images.items():
         addresses = np.array(sorted(seen[name]), dtype=np.int64)
         functions = image.functions_at(addresses).tolist()
         kernels = [image.functions[number] for number in sorted(set(functions) - {-1})]
-        told: dict[int, _Spot] = {}
-        for each in kernels:
-            told |= _spots_of_kernel(name, image, each, lines_of)
+        spots: dict[int, _Spot] = {}
+        for kernel_function in kernels:
+            spots |= _spots_of_kernel(name, image, kernel_function, lines_of)
         for address, number, line in zip(
             addresses.tolist(), functions, image.lines_at(addresses).tolist(), strict=True
         ):
             kernel = image.functions[number].name if number >= 0 else ""
             if kernel in lines_of:
                 other = _Spot(kernel, line, line in lines_of[kernel].owned, _BUSY_OF_ANY, ())
-                found[name, address] = told.get(address, other)
-    return found
+                spots_by_address[name, address] = spots.get(address, other)
+    return spots_by_address
 
 
 def _spots_of_kernel(name: str, image: Image, function: CodeFunction, lines_of: LinesOf) -> dict[int, _Spot]:
-    """All instructions of a kernel, by address; none where they cannot be read."""
+    """All instructions of a kernel, by address; empty if its code cannot be read."""
     code = _code(image, function, lines_of)
     loops = loops_of(code.instructions)
     carried, loop_at = lines_of_values(code, loops), loops_by_address(code.instructions, loops)
     return {
-        each.address: _Spot(
+        instruction.address: _Spot(
             function.name,
-            carried.get(each.address, each.line),
-            each.address in carried,
-            each.hundredths,
-            tuple((name, function.name, loop) for loop in loops_around(loops, loop_at.get(each.address, OUTSIDE))),
+            carried.get(instruction.address, instruction.line),
+            instruction.address in carried,
+            instruction.hundredths,
+            tuple(
+                (name, function.name, loop) for loop in loops_around(loops, loop_at.get(instruction.address, OUTSIDE))
+            ),
         )
-        for each in code.instructions
+        for instruction in code.instructions
     }
 
 
 def _code(image: Image, function: CodeFunction, lines_of: LinesOf) -> Contracted:
-    """The code of a kernel; without instructions where it cannot be read."""
+    """The code of a kernel; without instructions if it cannot be read."""
     instructions = _instructions(image, function) if function.name in lines_of else ()
     return code_of_ops(instructions, lines_of.get(function.name, NO_LINES))
 
 
-# ---- simulating
+# ---- simulation
 #
-# An execution under valgrind, whose simulated cache events are added to a timed run, per kernel and step.
+# An execution under valgrind. Its simulated cache events are added to a timed run, per kernel and step.
 #
-# The tool is callgrind, which simulates caches as cachegrind does, and alone tells counts by instruction: cachegrind
-# reads at most 4095 bytes of code with one line, and kernels have far longer runs.
+# The tool is callgrind, which simulates caches as cachegrind does. Only callgrind counts per instruction: cachegrind
+# reads at most 4095 bytes of code per line, and kernels have far longer ones.
 
 
 Command = Callable[[Path, Sequence[str]], list[str]]
-"""The command line that runs a module once, on one worker, with more flags."""
+"""The command line that runs a module once, on one worker, with additional flags."""
 
 SIMULATED_DEVICE: Final = "local-sync"
-"""Works off everything in the calling thread: nothing depends on how threads take turns."""
+"""Runs everything in the calling thread, so that no thread scheduling affects the counts."""
 _HOST_DEVICES = ("local", "local-task", "local-sync")
 
 _SLOWDOWN = 60
-"""About how many times longer callgrind takes than the program itself."""
+"""Approximate slowdown of the program under callgrind."""
 _STUCK_S = 60
 _FUSED_SINCE = (3, 24)
-"""The valgrind that runs fused multiply-adds at a bearable speed."""
+"""First valgrind release that runs fused multiply-adds fast enough."""
 _PRESERVE = "IREE_PRESERVE_DYLIB_TEMP_FILES"
-_STEADY = Path(__file__).with_name("steady.py")
+_VALGRIND_EXEC = Path(__file__).with_name("steady.py")
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,7 +361,7 @@ class Valgrind:
 
     @property
     def runs_fused(self) -> bool:
-        """Whether it runs fused multiply-adds at a bearable speed."""
+        """Whether it runs fused multiply-adds fast enough."""
         numbers = tuple(int(number) for number in re.findall(r"\d+", self.version)[:2])
         return numbers >= _FUSED_SINCE
 
@@ -357,7 +371,7 @@ def find_valgrind() -> Valgrind:
 
     Raises:
         ToolMissing: it is not installed.
-        ToolFailed: it does not even tell its version.
+        ToolFailed: it cannot report its version.
     """
     program = find_tool("valgrind")
     return Valgrind(program, check_tool([program, "--version"]).strip().removeprefix("valgrind-"))
@@ -365,11 +379,11 @@ def find_valgrind() -> Valgrind:
 
 @dataclass(frozen=True, slots=True)
 class CacheSimulation:
-    """What to simulate.
+    """A planned simulation.
 
-    `module` is the bundle's, compiled for valgrind, and `build` says for what; `lines_of` has for each kernel of it the
-    lines of its text that are of ops; `load_time`: some kernels run when the module is loaded, which is taken off;
-    `own_functions`: the names of what the kernels of the bundle's own module call.
+    `module`: the bundle's model compiled for valgrind; `build` describes the target. `lines_of`: lines of ops, per
+    kernel. `load_time`: some kernels run when the module is loaded; their counts are subtracted. `own_functions`: the
+    functions that kernels of the bundle's own module call.
     """
 
     module: Path
@@ -381,39 +395,39 @@ class CacheSimulation:
 
 
 def check_device(device: str) -> None:
-    """Refuse devices whose code valgrind does not run.
+    """Reject devices whose code valgrind does not run.
 
     Raises:
-        UsageInvalid: it is not a CPU.
+        UsageInvalid: the device is not a CPU.
     """
     if device.partition(":")[0] not in _HOST_DEVICES:
-        raise UsageInvalid(f"caches are simulated for code of CPUs; the device is {device}")
+        raise UsageInvalid(f"--cache-sim works for CPU code only; the device is {device}")
 
 
 def add_caches(
     timed: EventTable, command: Command, simulation: CacheSimulation, progress: Progress
 ) -> tuple[Diagnostic, ...]:
-    """Run once under valgrind, and add a row per kernel and step behind the events that were timed.
+    """Run once under valgrind, and add a row per kernel and step after the timed events.
 
     Args:
         timed: the events.
-        command: what to run.
-        simulation: which module, and what caches.
-        progress: told how long it takes.
+        command: the program to run.
+        simulation: the module and the caches.
+        progress: receives a line of text per step.
 
     Raises:
-        ProgramFailed: the program failed, be it alone or under valgrind.
+        ProgramFailed: the program failed, with or without valgrind.
         ToolMissing: valgrind is not installed.
     """
     valgrind = find_valgrind()
-    estimate_s = _alone(command(simulation.module, ()), progress) * _SLOWDOWN
+    estimate_s = _try_without_valgrind(command(simulation.module, ()), progress) * _SLOWDOWN
     clock = _Clock(progress, estimate_s * (2 if simulation.load_time else 1))
-    counted = _simulated(valgrind, command(simulation.module, _ONE_CALL), simulation, clock)
+    steps = _simulate(valgrind, command(simulation.module, _ONE_CALL), simulation, clock)
     if simulation.load_time:
-        counted = counted.without(_simulated(valgrind, command(simulation.module, _NO_CALL), simulation, clock))
-    if counted.lines:
-        timed.add_rows(_rows_sql(counted))
-    return (_how_simulated(valgrind, simulation, counted),)
+        steps = steps.without(_simulate(valgrind, command(simulation.module, _NO_CALL), simulation, clock))
+    if steps.lines:
+        timed.add_rows(_rows_sql(steps))
+    return (_simulation_diagnostic(valgrind, simulation, steps),)
 
 
 # ---- running
@@ -421,28 +435,28 @@ def add_caches(
 
 _COUNTS = "callgrind.out"
 _ONE_CALL, _NO_CALL = ("--benchmark_filter=.*",), ("--benchmark_filter=^$",)
-"""Call the function, or only load the module; of one length, so that both have the same addresses."""
+"""Call the function, or only load the module. Both flags have the same length, so that addresses are the same."""
 
 
-def _alone(command: Sequence[str], progress: Progress) -> float:
-    """Run the program without valgrind; returns how many seconds that took."""
-    progress("trying the build for the simulator")
+def _try_without_valgrind(command: Sequence[str], progress: Progress) -> float:
+    """Run the program without valgrind; returns its wall time in seconds."""
+    progress("testing the build for the simulator")
     begin = time.monotonic()
-    with temporary_folder() as folder:  # the runtime leaves empty files behind
+    with temporary_folder() as folder:  # the runtime leaves empty files in it
         ending = run_benchmark(command, {"TMPDIR": str(folder)})
     ending.check("the build for the simulator, run once without valgrind,")
     return time.monotonic() - begin
 
 
 class _Clock:
-    """Tells how long it has been, of how long it may take; ends a program that does nothing any more."""
+    """Reports elapsed and estimated time; ends a program that hangs."""
 
     def __init__(self, progress: Progress, estimate_s: float) -> None:
         self._progress = progress
         self._estimate_s = estimate_s
         self._begin = time.monotonic()
         self._used = -1
-        self._changed = self._begin
+        self._with_changes = self._begin
         self.stuck = False
         self._tell()
 
@@ -452,17 +466,17 @@ class _Clock:
         self._progress(f"simulating caches, {passed:.0f} s{left}")
 
     def watch(self, process: int) -> bool:
-        """Once a second: False where the process has used no processor time for a minute."""
+        """Called once a second; False if the process has used no CPU time for a minute."""
         self._tell()
         used = _processor_ticks(process)
         if used != self._used:
-            self._used, self._changed = used, time.monotonic()
-        self.stuck = time.monotonic() - self._changed > _STUCK_S
+            self._used, self._with_changes = used, time.monotonic()
+        self.stuck = time.monotonic() - self._with_changes > _STUCK_S
         return not self.stuck
 
 
 def _processor_ticks(process: int) -> int:
-    """Processor time of a process, all its threads together (proc(5), fields 14 and 15)."""
+    """CPU time of a process with all its threads (proc(5), fields 14 and 15)."""
     try:
         fields = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     except OSError:  # it has just ended
@@ -470,10 +484,8 @@ def _processor_ticks(process: int) -> int:
     return int(fields[11]) + int(fields[12])
 
 
-def _simulated(
-    valgrind: Valgrind, command: Sequence[str], simulation: CacheSimulation, clock: _Clock
-) -> SimulatedSteps:
-    """Run a program under valgrind to its end, and read what its kernels did."""
+def _simulate(valgrind: Valgrind, command: Sequence[str], simulation: CacheSimulation, clock: _Clock) -> SimulatedSteps:
+    """Run a program under valgrind and read the counts of its kernels."""
     with temporary_folder() as folder:
         options = [
             *("--tool=callgrind", "--cache-sim=yes", "--quiet", "--vgdb=no"),
@@ -481,13 +493,14 @@ def _simulated(
             f"--callgrind-out-file={folder / _COUNTS}",
             *(cache.flag for cache in simulation.geometry.caches),
         ]
-        steady = [sys.executable, "-I", "-S", str(_STEADY), str(valgrind.program), *options, *command]
-        # What kernels call is found when they are loaded: by default the dynamic linker looks for it in the first call.
+        command_line = [sys.executable, "-I", "-S", str(_VALGRIND_EXEC), str(valgrind.program), *options, *command]
+        # Resolve symbols at load time, so that the dynamic linker does not run inside the first call.
         variables = {_PRESERVE: str(folder), "TMPDIR": str(folder), "LD_BIND_NOW": "1"}
-        ending = run_benchmark(steady, variables, clock.watch)
+        ending = run_benchmark(command_line, variables, clock.watch)
         if clock.stuck:
             raise ProgramFailed(
-                f"under valgrind {valgrind.version} the program did nothing for {_STUCK_S} s, and was ended"
+                f"the program hung under valgrind {valgrind.version}: it used no CPU time for {_STUCK_S} s, so it was "
+                "ended"
             )
         ending.check(f"the program under valgrind {valgrind.version}")
         images = {str(path): read_image(path) for path in sorted(folder.glob("*.so")) if path.stat().st_size}
@@ -499,7 +512,7 @@ def _simulated(
 
 
 def _rows_sql(steps: SimulatedSteps) -> str:
-    """A SELECT of a row per kernel and step; instructions that stand in have a column where there are any."""
+    """A SELECT with a row per kernel and step; the column of stand-ins exists only if there are any."""
     all_names = (*EVENTS, STAND_INS, CORE_CYCLES)
     names = [name for name in all_names if name != STAND_INS or steps.stand_ins]
     rows = ", ".join(
@@ -513,20 +526,20 @@ def _rows_sql(steps: SimulatedSteps) -> str:
     return f"SELECT {cells} FROM (VALUES {rows}) AS steps({', '.join(map(quoted, columns))}) ORDER BY kernel, step"
 
 
-def _how_simulated(valgrind: Valgrind, simulation: CacheSimulation, counted: SimulatedSteps) -> Diagnostic:
-    caches = ", ".join(map(str, simulation.geometry.caches)) or "; ".join(counted.caches)
+def _simulation_diagnostic(valgrind: Valgrind, simulation: CacheSimulation, steps: SimulatedSteps) -> Diagnostic:
+    caches = ", ".join(map(str, simulation.geometry.caches)) or "; ".join(steps.caches)
     text = (
         f"instructions and cache events ({EVENTS[0]} … {EVENTS[-1]}) are simulated, not measured: one call on one "
-        f"worker under valgrind {valgrind.version} (callgrind, with cachegrind's caches), of the same kernels compiled "
-        f"for {simulation.build}; times are of all timed calls of the bundle's own module. "
+        f"worker under valgrind {valgrind.version} (callgrind, with cachegrind's caches), with the same kernels "
+        f"compiled for {simulation.build}; times come from all timed calls of the bundle's own module. "
         f"Caches: {caches} ({simulation.geometry.source}). "
     )
     if simulation.load_time:
-        text += "What runs when the module is loaded is taken off. "
-    text += f"Kernels ran {format_count(counted.instructions)} of {format_count(counted.program)} instructions"
-    if counted.stand_ins:
+        text += "Work at module load time is subtracted. "
+    text += f"Kernels ran {format_count(steps.instructions)} of {format_count(steps.program)} instructions"
+    if steps.stand_ins:
         text += (
-            f"; {format_share(counted.stand_ins, counted.instructions)} of theirs are in functions that stand in for "
-            "instructions that the build lacks, and count at the steps that need these"
+            f"; {format_share(steps.stand_ins, steps.instructions)} of them are in functions that stand in for "
+            "instructions missing in the simulated build, and count at the steps that call these"
         )
     return Diagnostic(CACHE_SIMULATED, text)

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Measured:
-    """The measured calls of an execution: how many, how long each took, all of them with what is between, and why."""
+class CallTimes:
+    """Measured calls of an execution: number, times, elapsed time with the gaps, its parts, and the noise."""
 
     calls: Integer
     times_ns: npt.NDArray[Any]
@@ -26,30 +26,30 @@ class Measured:
     disturbance: Disturbance
 
 
-def measured(execution: Execution) -> Measured:
-    """Ask an execution, whose events are still its own."""
+def call_times(execution: Execution) -> CallTimes:
+    """Analyze an execution, before rows of other executions are added to its events."""
     elapsed_ns, span = _elapsed_ns(execution), _span(execution)
-    return Measured(
+    return CallTimes(
         _calls(execution),
         execution.times_ns[execution.warmup_batches :],
         elapsed_ns,
         _parts(execution, elapsed_ns, span),
-        observed(execution.watcher.looks, span.begin_ns, span.end_ns),
+        observed(execution.watcher.snapshots, span.begin_ns, span.end_ns),
     )
 
 
 def _span(execution: Execution) -> Span:
-    """When the measured calls began and ended: by the program's own clock, else as far as the profile tells."""
-    if (clocked := _clocked(execution)) is not None:
-        return clocked
+    """Begin and end of the measured calls: by the program's own clock, else from the profile."""
+    if (clock_span := _span_by_clock(execution)) is not None:
+        return clock_span
     span = execution.profile.span
     return Span(span.measured_ns, span.last_ns if execution.until_ns is UNKNOWN else execution.until_ns)
 
 
-def _clocked(execution: Execution) -> Span | None:
-    """The measured calls by the program's own clock; None: it does not tell when they began and ended.
+def _span_by_clock(execution: Execution) -> Span | None:
+    """Begin and end by the program's own clock; None if unknown.
 
-    Of a program that was ended the profile tells more: when the first call began that is left out.
+    None also for a stopped program: there the profile shows when the first omitted call began.
     """
     if execution.until_ns is not UNKNOWN:
         return None
@@ -62,22 +62,22 @@ def _clocked(execution: Execution) -> Span | None:
 
 
 def _parts(execution: Execution, elapsed_ns: Integer, span: Span) -> ElapsedParts:
-    """What the elapsed time went for. Of a device whose clock nothing connects the rows alone tell, on that clock.
+    """Parts of the elapsed time. For a device whose clock is not related to the host's, only its own rows count.
 
-    Where rows were lost nothing tells: their kernels would pass for time of the host.
+    Unknown if records were lost, since their kernels would count as host time.
     """
     profile = execution.profile
     if profile.lost_records:
         return UNKNOWN_PARTS
     if profile.clock is not Clock.HOST and not profile.on_host:
         return parts_by_device(profile.events, elapsed_ns)
-    if (stops := _stops_alone(execution)) is not None:
+    if (stops := _stops_without_events(execution)) is not None:
         return of_host_alone(stops, execution.warmup_batches, execution.calls // execution.batch)
     return elapsed_parts(profile.events, elapsed_ns, span, execution.stops)
 
 
-def _stops_alone(execution: Execution) -> Stops | None:
-    """When the program stopped its clock, where nothing else tells of its calls; None: something does, or nothing."""
+def _stops_without_events(execution: Execution) -> Stops | None:
+    """The stops of the program's clock if there are calls without any event; else None."""
     return None if execution.profile.event_count or not execution.calls else execution.stops
 
 
@@ -91,17 +91,17 @@ def _calls(execution: Execution) -> Integer:
 def _elapsed_ns(execution: Execution) -> Integer:
     """Wall time of the measured iterations.
 
-    Where the program's clock does not tell, the profile knows when the warm-up was over (the first submission after
-    it), but not when the last call returned; and the program adds up all calls, warm-up included, but without what
-    passes between them. So: what was recorded, or the program's sum, less what passed between the first submission and
-    the first one after the warm-up, whichever is more. Of a program that was ended there is no such sum.
+    If the program's clock is unknown, there are two lower bounds. The profile knows the end of the warm-up (the first
+    submission after it), but not when the last call returned. The program reports the sum of all calls, warm-up
+    included, without the gaps between them; from that, the time from the first submission to the end of the warm-up is
+    subtracted. The result is the larger one. A stopped program reports no sum.
     """
     span, total, own = execution.profile.span, execution.ending.total_ns, _span(execution)
     begin, end = own.begin_ns, own.end_ns
     recorded = end - begin if isinstance(begin, int) and isinstance(end, int) else UNKNOWN
-    if not isinstance(total, int) or _clocked(execution) is not None:
+    if not isinstance(total, int) or _span_by_clock(execution) is not None:
         return recorded
     if isinstance(span.first_ns, int) and isinstance(begin, int) and isinstance(recorded, int):
         return max(recorded, total - (begin - span.first_ns))
-    # Nothing was submitted, or calls cannot be told apart: the warm-up counts as any other call.
+    # Nothing was submitted, or calls cannot be distinguished: count the warm-up like any other call.
     return round(total * (execution.calls - execution.warmup) / execution.calls)

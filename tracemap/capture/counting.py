@@ -1,11 +1,11 @@
-"""Further executions of what was timed, under the hook, which counts events.
+"""Count events in additional executions under the hook, after the timed one.
 
-Counting slows calls down, so times and counts come from different executions of the same program; events that do not
-find room in the processor's counters together have an execution each. Within a counted one the hook's calls are joined
-to the profile's dispatches by kernel and order of start; between executions, dispatches are joined by kernel and order
-of submission, which the program itself decides. Where a profile lacks dispatches of a kernel (a machine that is busy
-may flush it too late), the order of start tells, if nothing of the kernel overlapped. What does not fit has no count,
-and is said.
+Counting slows calls down, so times and counts come from different executions of the same program. Events that do not
+fit into the processor's counters together get one execution each. Within an execution, the hook's calls are joined to
+the profile's dispatches by kernel and start order. Across executions, dispatches are joined by kernel and submission
+order, which the program itself determines. If a profile lacks dispatches of a kernel (a busy machine may flush it too
+late), start order is used, provided that no calls of the kernel overlap. Dispatches that do not match have no counts,
+and a diagnostic says so.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Command = Callable[[Path], list[str]]
 
 
 def check_hook() -> None:
-    """Find out before the run whether the hook can be used.
+    """Check before the run that the hook can be used.
 
     Raises:
         ToolMissing: its library was not built; the message says what to install.
@@ -47,9 +47,9 @@ def check_hook() -> None:
 
 @dataclass(frozen=True)
 class _Pass:
-    """One execution under the hook: what was counted in it, and what the hook recorded.
+    """One execution under the hook: its events and the hook's recording.
 
-    `missing` dispatches have no counts; of `by_order` kernels the order of start alone tells whose counts they are.
+    `missing`: dispatches without counts. `by_order`: kernels whose counts are assigned by start order alone.
     """
 
     events: Sequence[Event]
@@ -59,55 +59,53 @@ class _Pass:
 
     @property
     def diagnostics(self) -> Iterator[Diagnostic]:
-        """What must be known of it."""
+        """Diagnostics about this execution."""
         yield from self.recording.diagnostics
         if self.by_order:
             text = (
-                f"the profile of the counted execution lacks dispatches: counts of {plural(self.by_order, 'kernel')} "
-                "go to dispatches in the order in which they started (inferred)"
+                f"the profile of the counted execution lacks dispatches; counts of {plural(self.by_order, 'kernel')} "
+                "are assigned to dispatches by start order (inferred)"
             )
             yield Diagnostic("counters-by-order", text)
         if self.missing:
-            text = (
-                f"{plural(self.missing, 'dispatch', 'dispatches')} have no counts: the executions did not do the same"
-            )
+            text = f"{plural(self.missing, 'dispatch', 'dispatches')} have no counts: the executions differed"
             yield Diagnostic("counters-unmatched", text)
 
 
 def add_counts(
     timed: EventTable, command: Command, passes: Sequence[Sequence[Event]], niceness: Integer = UNKNOWN
 ) -> tuple[Diagnostic, ...]:
-    """Run again under the hook, once for each pass, and add a column per event to the dispatches that were timed.
+    """Run again under the hook, once per pass, and add a column per event to the timed dispatches.
 
     Args:
-        timed: the events of the execution that was timed.
-        command: what to run.
-        passes: the events to count in each execution, as `counters.choosing.in_passes` returns them.
-        niceness: that it runs at; unknown: our own.
+        timed: the events of the timed execution.
+        command: the program to run.
+        passes: the events to count in each execution, from `counters.choosing.split_into_passes`.
+        niceness: niceness of the program; UNKNOWN: our own.
 
     Raises:
         ProgramFailed: an execution failed.
     """
-    done: list[_Pass] = []
-    found: list[Diagnostic] = []
+    finished: list[_Pass] = []
+    diagnostics: list[Diagnostic] = []
     for events in passes:
         try:
             counted = _count_whole(timed, command, events, niceness)
         except ProgramFailed as error:
-            if not (error.interrupted and done):
+            if not (error.interrupted and finished):
                 raise
-            found.append(Diagnostic(INTERRUPTED, "what other executions counted before is kept"))
+            diagnostics.append(Diagnostic(INTERRUPTED, "counts of earlier executions are kept"))
             break
         if isinstance(counted, str):
             why = counted or "no executable ran on the CPU"
             return (Diagnostic("no-counters", f"no events were counted: {why}"),)
-        done.append(counted)
-        found += counted.diagnostics
-    return (_how_counted(done), *dict.fromkeys(found))
+        finished.append(counted)
+        diagnostics += counted.diagnostics
+    return (_counting_diagnostic(finished), *dict.fromkeys(diagnostics))
 
 
 def _count_whole(timed: EventTable, command: Command, events: Sequence[Event], niceness: Integer) -> _Pass | str:
-    """Run once under the hook, and once more where its profile was damaged, as by flushes on a timer (`execution`)."""
+    """Run once under the hook; once more if the profile is damaged, as may happen with flushes on a timer."""
     try:
         return _count(timed, command, events, niceness, must_be_whole=True)
     except RunInvalid:
@@ -117,33 +115,33 @@ def _count_whole(timed: EventTable, command: Command, events: Sequence[Event], n
 def _count(
     timed: EventTable, command: Command, events: Sequence[Event], niceness: Integer, *, must_be_whole: bool
 ) -> _Pass | str:
-    """Run once under the hook, and add its counts; where it recorded nothing, what it said.
+    """Run once under the hook and add its counts. If it recorded nothing, return its error messages.
 
     Raises:
-        ProgramFailed: it failed.
-        RunInvalid: its profile is damaged, or must be whole and is not: it may be at the second try.
+        ProgramFailed: the program failed.
+        RunInvalid: its profile is damaged, or incomplete though `must_be_whole`; a second try may succeed.
     """
     with temporary_folder(_record_folder()) as folder:
         settings = HookSettings(events=tuple(event.setting for event in events))
-        of_hook = environment(folder, settings)
-        ending = run_benchmark(command(folder / "counted.ireeprof"), of_hook, niceness=niceness)
-        ending.check("an execution under the hook, which counts events,")
+        hook_variables = environment(folder, settings)
+        ending = run_benchmark(command(folder / "counted.ireeprof"), hook_variables, niceness=niceness)
+        ending.check("the execution under the hook, for counters,")
         try:
             recording = read_recording(folder)
         except RunEmpty:
-            return ending.of_hook
+            return ending.hook_messages
         path = folder / "counted.ireeprof"
         profile = load_profile(path, timed.connection, "counted_events", must_be_whole=must_be_whole)
         if must_be_whole and profile.lost_records:
             raise RunInvalid(f"{path}: records were lost")
         load_calls(recording, timed.connection)
-        query, by_order = _joined(timed, profile.events, events)
+        query, by_order = _joined_counts(timed, profile.events, events)
         missing = timed.add_counts(query, [event.name for event in events])
         return _Pass(events, recording, missing, by_order)
 
 
 def _record_folder() -> Path | None:
-    """Memory, where there is plenty: a record costs half as much there as on a disk. None: the usual folder."""
+    """/dev/shm if it has plenty of space: recording there costs half as much as on a disk. None: the usual folder."""
     try:
         free = shutil.disk_usage(_MEMORY).free
     except OSError:
@@ -155,10 +153,10 @@ _MEMORY = Path("/dev/shm")
 _PLENTY_BYTES = 4 << 30
 
 
-# Calls of workgroups belong to the dispatch that started as the k-th of its kernel, as theirs did. What ran before the
-# first event of the profile is load-time work, which no profile has; the hook's clock, which is calibrated, may be a
-# little off. Where the profile has not seen as many dispatches of a kernel as the hook has, it lost some: the order of
-# start alone tells then, of kernels whose dispatches started as they were submitted, each after the one before it.
+# The k-th dispatch of a kernel by start time gets the hook's k-th call of that kernel. Calls before the first event of
+# the profile are load-time work, which no profile contains; the slack allows for the hook's clock calibration. If the
+# profile has fewer dispatches of a kernel than the hook, it lost some. Then start order is used, but only for kernels
+# whose dispatches start in submission order, each after the previous one has ended.
 _CALLED = """
 CREATE OR REPLACE TEMP TABLE counted_calls AS
 WITH called AS (
@@ -168,8 +166,8 @@ WITH called AS (
 )
 SELECT *, row_number() OVER (PARTITION BY kernel ORDER BY start_ns, call) AS started FROM called
 """
-# Whether something starts when all of its kernel that comes before, in an order, has ended.
-_IS_BEHIND = (
+# Whether a row starts after all earlier rows of its kernel, in a given order, have ended.
+_STARTS_AFTER_EARLIER = (
     "start_ns >= coalesce(max({end}) OVER (PARTITION BY kernel ORDER BY {order} "
     "ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), start_ns)"
 )
@@ -207,20 +205,20 @@ _HAS_WORK = "workgroups_x * workgroups_y * workgroups_z > 0"
 _SLACK_NS = 10_000
 
 
-def _joined(timed: EventTable, counted: EventTable, events: Sequence[Event]) -> tuple[str, int]:
-    """How the counts of an execution go to the dispatches that were timed.
+def _joined_counts(timed: EventTable, counted: EventTable, events: Sequence[Event]) -> tuple[str, int]:
+    """Assign the counts of an execution to the timed dispatches.
 
     Returns:
-        A SELECT of kernel, submitted, and e0, e1 … of the dispatches; and of how many kernels the order of start alone
-        tells, as the profile of the counted execution lacks dispatches that the hook saw.
+        A SELECT of kernel, submitted, and e0, e1 … per dispatch; and the number of kernels assigned by start order
+        alone, since the profile of the counted execution lacks dispatches.
     """
     sums = ", ".join(f"sum({quoted(event.name)})::BIGINT AS e{number}" for number, event in enumerate(events))
     counts = ", ".join(f"e{number}" for number in range(len(events)))
     rows = {"timed": timed.dispatches, "counted": counted.dispatches, "has_work": _HAS_WORK}
     connection = timed.connection
     connection.execute(_CALLED.format(events=counted.name, sums=sums, slack_ns=_SLACK_NS))
-    call_is_apart = _IS_BEHIND.format(end="end_ns", order="started")
-    dispatch_is_next = _IS_BEHIND.format(end="start_ns + duration_ns", order="submitted")
+    call_is_apart = _STARTS_AFTER_EARLIER.format(end="end_ns", order="started")
+    dispatch_is_next = _STARTS_AFTER_EARLIER.format(end="start_ns + duration_ns", order="submitted")
     connection.execute(_KERNELS.format(**rows, call_is_apart=call_is_apart, dispatch_is_next=dispatch_is_next))
     ((by_order,),) = connection.execute(
         "SELECT count(*) FROM counted_kernels WHERE is_ordered AND NOT is_whole"
@@ -228,21 +226,21 @@ def _joined(timed: EventTable, counted: EventTable, events: Sequence[Event]) -> 
     return _COUNTS.format(**rows, counts=counts), int(by_order)
 
 
-def _how_counted(passes: Sequence[_Pass]) -> Diagnostic:
+def _counting_diagnostic(passes: Sequence[_Pass]) -> Diagnostic:
     costs = [
         thread.overhead_ticks * process.ns_per_tick
-        for one in passes
-        for process in one.recording.processes
+        for counted_pass in passes
+        for process in counted_pass.recording.processes
         for thread in process.threads
     ]
     names = "; ".join(
-        ", ".join(event.name + (" (user code only)" if event.user_only else "") for event in one.events)
-        for one in passes
+        ", ".join(event.name + (" (user code only)" if event.user_only else "") for event in counted_pass.events)
+        for counted_pass in passes
     )
-    where = "in a second execution" if len(passes) == 1 else f"in {len(passes)} further executions, one after the other"
-    calls = max(one.recording.call_count for one in passes)
+    where = "in a second execution" if len(passes) == 1 else f"in {len(passes)} additional executions"
+    calls = max(counted_pass.recording.call_count for counted_pass in passes)
     return Diagnostic(
         "counted-apart",
-        f"{names}: counted {where}, under the hook, which added about {max(costs):.0f} ns to each of "
-        f"{plural(calls, 'call')} of workgroups; times are of the first",
+        f"{names}: counted {where} under the hook, which added about {max(costs):.0f} ns to each of "
+        f"{plural(calls, 'call')} of workgroups; times come from the first execution",
     )

@@ -1,7 +1,7 @@
-"""Outputs beside what was expected of them, by the rules of `iree-run-module`, which tells less and knows no scalars.
+"""Compare outputs with expected values, by the rules of `iree-run-module`, but with more detail and for scalars, too.
 
-A float is as expected where it is within `atol + rtol * |expected|`; NaN is as expected where NaN is, and all else must
-be equal. `exact` compares bits.
+A float matches within `atol + rtol * |expected|`. NaN matches NaN. All other values must be equal. `exact` compares
+bits.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 IGNORED: Final = "(ignored)"
 _ABSOLUTE: Final = {"float16": 1e-3, "float32": 1e-4, "float64": 1e-4, "complex64": 1e-4, "complex128": 1e-4}
-_ABSOLUTE_OF_NARROW: Final = 1e-2
+_ABSOLUTE_NARROW: Final = 1e-2
 _RELATIVE: Final = 1e-5
 _THRESHOLDS: Final = {
     "--expected_f16_threshold": "float16",
@@ -41,24 +41,24 @@ _OUTPUT, _EXPECTED = "--output", "--expected_output"
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """How far floats may be off: by type, and by the size of what is expected; or not at all, to the last bit."""
+    """Tolerance of floats: absolute by type, plus relative to the expected value; or exact to the last bit."""
 
     absolute: Mapping[str, float] = field(default_factory=lambda: _ABSOLUTE)
-    of_all: float | Unknown = UNKNOWN
-    """One for all types in place of those."""
+    absolute_for_all: float | Unknown = UNKNOWN
+    """One absolute tolerance for all types, instead of `absolute`."""
     relative: float = _RELATIVE
     exact: bool = False
 
     def absolute_of(self, kind: str) -> float:
-        """Of numpy's type of this name."""
-        if not isinstance(self.of_all, Unknown):
-            return self.of_all
-        return self.absolute.get(kind, _ABSOLUTE_OF_NARROW)
+        """Absolute tolerance for a numpy type, by its name."""
+        if not isinstance(self.absolute_for_all, Unknown):
+            return self.absolute_for_all
+        return self.absolute.get(kind, _ABSOLUTE_NARROW)
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What becomes of the outputs: where they go, what they are to be, within what."""
+    """Handling of outputs: their targets, the expected values, and the tolerance."""
 
     targets: tuple[str, ...]
     expected: tuple[str, ...]
@@ -66,14 +66,14 @@ class Asked:
 
 
 def asked_of(call: Call, options: RunOptions) -> tuple[Call, Asked]:
-    """What options and flags ask of outputs, and the call without these flags; options go before flags.
+    """The output options of a call, and the call without its output flags. Options win over flags.
 
     Raises:
-        UsageInvalid: a tolerance is no number; options and flags behind the `--` say the same thing.
+        UsageInvalid: a tolerance is no number, or an option and a flag after `--` set the same.
     """
-    said = {_OUTPUT: options.outputs, _EXPECTED: options.expected_outputs}
+    by_option = {_OUTPUT: options.outputs, _EXPECTED: options.expected_outputs}
     check_undecided(
-        options.runtime_flags, {name: "it is given before the `--`" for name, given in said.items() if given}
+        options.runtime_flags, {name: "it is also given before the `--`" for name, given in by_option.items() if given}
     )
     targets, expected, rest = [], [], []
     tolerance = Tolerance()
@@ -97,7 +97,7 @@ def asked_of(call: Call, options: RunOptions) -> tuple[Call, Asked]:
 
 def _with_options(tolerance: Tolerance, options: RunOptions) -> Tolerance:
     relative = tolerance.relative if isinstance(options.rtol, Unknown) else options.rtol
-    return replace(tolerance, of_all=options.atol, relative=relative, exact=tolerance.exact or options.exact)
+    return replace(tolerance, absolute_for_all=options.atol, relative=relative, exact=tolerance.exact or options.exact)
 
 
 def _number(flag: str, value: str) -> float:
@@ -107,14 +107,14 @@ def _number(flag: str, value: str) -> float:
         raise UsageInvalid(f"{flag}: {value!r} is no number") from error
 
 
-# ---- what is expected
+# ---- expected values
 
 
 def expected_arrays(specs: Sequence[str], outputs: Sequence[Array]) -> list[Array | None]:
-    """What is expected of each output; None: whatever it is.
+    """The expected array of each output; None: the output is ignored.
 
     Raises:
-        UsageInvalid: a text or a file tells no array.
+        UsageInvalid: a text or a file holds no array.
     """
     files: dict[str, io.BytesIO] = {}
     return [_expected(spec.strip(), output, files) for spec, output in zip(specs, outputs, strict=True)]
@@ -126,19 +126,19 @@ def _expected(spec: str, output: Array, files: dict[str, io.BytesIO]) -> Array |
     if spec == IGNORED:
         return None
     if spec[:1] in {"@", "+"}:
-        return _next_of(spec, output, files)
+        return _next_array(spec, output, files)
     try:
         if match := SPEC.fullmatch(spec):
             sizes = [int(size) for size in match[1].split("x")[:-1]]
-            return _of_text(sizes, match[2], match[3] or "")
+            return _array_of_text(sizes, match[2], match[3] or "")
         return np.asarray(_numbers([spec], output.dtype)[0], dtype=output.dtype)
     except (ValueError, OverflowError, TypeError) as error:
-        why = f"--expected-output={spec[:60]}: tells no value of an output"
-        raise UsageInvalid(f"{why} ({error}); write it as an input is, or {IGNORED}") from error
+        why = f"--expected-output={spec[:60]} is no value of an output"
+        raise UsageInvalid(f"{why} ({error}); write it like an --input, or {IGNORED}") from error
 
 
-def _next_of(spec: str, output: Array, files: dict[str, io.BytesIO]) -> Array:
-    """The first array of numpy's file, or with `+` the one behind that which was read last."""
+def _next_array(spec: str, output: Array, files: dict[str, io.BytesIO]) -> Array:
+    """The first array of a numpy file; with `+`, the next array of the same file."""
     import numpy as np
 
     name = spec[1:]
@@ -148,13 +148,13 @@ def _next_of(spec: str, output: Array, files: dict[str, io.BytesIO]) -> Array:
     with refused_as(UsageInvalid, why):
         array: Array = np.lib.format.read_array(files[name], allow_pickle=False)
     if array.dtype.str[1:] == f"V{output.dtype.itemsize}" and output.dtype.kind == "V":
-        return array.view(output.dtype)  # numpy's files have no names for bf16 and the like
+        return array.view(output.dtype)  # numpy's files do not name bf16 and similar types
     if array.dtype.kind not in "biufc":
         raise UsageInvalid(f"{why} ({array.dtype})")
     return array
 
 
-def _of_text(sizes: Sequence[int], element: str, text: str) -> Array:
+def _array_of_text(sizes: Sequence[int], element: str, text: str) -> Array:
     import numpy as np
 
     kind = _dtype(element)
@@ -172,11 +172,11 @@ def _numbers(words: Sequence[str], kind: np.dtype[Any]) -> list[Any]:
     if kind.kind == "b":
         return [float(word) != 0 for word in words]
     if kind.kind in "iu":
-        return [_whole(word) for word in words]
+        return [_integer(word) for word in words]
     return [float.fromhex(word) if "0x" in word.lower() else float(word) for word in words]
 
 
-def _whole(word: str) -> int:
+def _integer(word: str) -> int:
     try:
         return int(word, 0)
     except ValueError:
@@ -184,7 +184,7 @@ def _whole(word: str) -> int:
 
 
 def _dtype(element: str) -> np.dtype[Any]:
-    """Numpy's type of an element as IREE writes it.
+    """The numpy type of an element in IREE's syntax.
 
     Raises:
         ValueError: there is none.
@@ -212,7 +212,7 @@ def _dtype(element: str) -> np.dtype[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """An output beside what was expected: what is to be said of it, and whether it is as it should be."""
+    """An output compared with its expected value: description and result."""
 
     place: int
     type: str
@@ -224,7 +224,7 @@ class Compared:
 
 
 def compared(outputs: Sequence[Array], expected: Sequence[Array | None], tolerance: Tolerance) -> tuple[Compared, ...]:
-    """Compare the outputs of a function, one by one."""
+    """Compare the outputs of a function with the expected values."""
     return tuple(
         Compared(place, written_type(got), *_compared(got, wanted, tolerance))
         for place, (got, wanted) in enumerate(zip(outputs, expected, strict=True))
@@ -232,7 +232,7 @@ def compared(outputs: Sequence[Array], expected: Sequence[Array | None], toleran
 
 
 def check_matches(function: str, found: Sequence[Compared]) -> None:
-    """Raise OutputsDiffer if an output is not as expected: the sentence has the first one."""
+    """Raise OutputsDiffer if an output is not as expected; the message describes the first one."""
     wrong = [output for output in found if not output.matches]
     if wrong:
         more = f"; {len(wrong)} of {len(found)} outputs are not" if len(wrong) > 1 else ""
@@ -240,7 +240,7 @@ def check_matches(function: str, found: Sequence[Compared]) -> None:
 
 
 def _compared(got: Array, wanted: Array | None, tolerance: Tolerance) -> tuple[str, bool]:
-    """What is to be said, and whether they agree."""
+    """The description of the comparison, and whether the arrays match."""
     import numpy as np
 
     if wanted is None:
@@ -248,23 +248,23 @@ def _compared(got: Array, wanted: Array | None, tolerance: Tolerance) -> tuple[s
     if got.shape != wanted.shape or not _comparable(got, wanted, exact=tolerance.exact):
         return f"expected {written_type(wanted)}", False
     with np.errstate(all="ignore"):
-        apart, differs = _apart(got, wanted, tolerance)
+        differences, differs = _differences(got, wanted, tolerance)
     number = int(np.count_nonzero(differs))
     if not number:
-        largest = float(np.nanmax(apart, initial=0))
+        largest = float(np.nanmax(differences, initial=0))
         return "as expected" + (f", the largest difference is {largest:.3g}" if largest else ""), True
     first = np.unravel_index(int(np.argmax(differs)), got.shape)
     values = f"{got[first]}, expected {wanted[first]}"
     if not got.shape:
         return values, False
-    worst = np.unravel_index(int(np.argmax(np.where(differs, np.nan_to_num(apart, nan=np.inf), -1.0))), got.shape)
-    of_all = f"{format_count(number)} of {format_count(got.size)} elements differ{'s' if number == 1 else ''}"
-    largest_at = f"the largest difference is {float(apart[worst]):.3g} at {_index(worst)}"
-    return f"{of_all}, the first at {_index(first)}: {values}; {largest_at}", False
+    worst = np.unravel_index(int(np.argmax(np.where(differs, np.nan_to_num(differences, nan=np.inf), -1.0))), got.shape)
+    difference_count = f"{format_count(number)} of {format_count(got.size)} elements differ{'s' if number == 1 else ''}"
+    largest_at = f"the largest difference is {float(differences[worst]):.3g} at {_index(worst)}"
+    return f"{difference_count}, the first at {_index(first)}: {values}; {largest_at}", False
 
 
 def _comparable(got: Array, wanted: Array, *, exact: bool) -> bool:
-    """Whether they are of one kind: floats of any width are, but for comparing bits."""
+    """Whether both are of one kind: all float types are, unless bits are compared."""
     return got.dtype == wanted.dtype or (not exact and _kind(got) == _kind(wanted))
 
 
@@ -272,21 +272,23 @@ def _kind(array: Array) -> str:
     return {"b": "b", "i": "i", "u": "i", "c": "c"}.get(array.dtype.kind, "f")
 
 
-def _apart(got: Array, wanted: Array, tolerance: Tolerance) -> tuple[Array, Array]:
-    """How far each element is from what is expected, and whether that is too far."""
+def _differences(got: Array, wanted: Array, tolerance: Tolerance) -> tuple[Array, Array]:
+    """The difference of each element from the expected one, and whether it exceeds the tolerance."""
     import numpy as np
 
     kind = np.complex128 if got.dtype.kind == "c" else np.float64
     ours, theirs = got.astype(kind), wanted.astype(kind)
-    apart = np.abs(ours - theirs)
+    differences = np.abs(ours - theirs)
     if tolerance.exact:
         bits = [np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in (got, wanted)]
-        return apart, (bits[0] != bits[1]).reshape(*got.shape, got.dtype.itemsize).any(axis=-1)
+        return differences, (bits[0] != bits[1]).reshape(*got.shape, got.dtype.itemsize).any(axis=-1)
     if _kind(got) in "bi":
-        return apart, got != wanted
-    # A part of infinity is infinity, which everything is near to: only infinity itself is as expected there.
-    near = np.isfinite(theirs) & (apart <= tolerance.absolute_of(got.dtype.name) + tolerance.relative * np.abs(theirs))
-    return apart, ~((ours == theirs) | near | (np.isnan(ours) & np.isnan(theirs)))
+        return differences, got != wanted
+    # A relative tolerance of infinity is infinite, so infinity only matches itself.
+    near = np.isfinite(theirs) & (
+        differences <= tolerance.absolute_of(got.dtype.name) + tolerance.relative * np.abs(theirs)
+    )
+    return differences, ~((ours == theirs) | near | (np.isnan(ours) & np.isnan(theirs)))
 
 
 def _index(place: Sequence[Any]) -> str:

@@ -14,33 +14,33 @@ from tracemap.inputs import given_bytes
 
 # ---- batches
 #
-# Batches of invocations: what `--batch_size` and `--batch_concurrency` make iree-benchmark-module do.
+# Batches of invocations, by `--batch_size` and `--batch_concurrency` of iree-benchmark-module.
 #
-# It calls an asynchronous function a batch at a time: it submits all calls at once, in `--batch_concurrency` chains,
-# in which each call waits for the one before it. Then it waits for all, and writes the profile. It calls a synchronous
-# function once, whatever the flags say: `--batch_size` is what it divides the time of a call by.
+# The tool submits all calls of a batch of an asynchronous function at once, in `--batch_concurrency` chains; within a
+# chain, each call waits for the previous one. Then it waits for all calls and writes the profile. It calls a
+# synchronous function once, whatever the flags say, and only divides the call's time by `--batch_size`.
 
 
 _SIZE: Final = "--batch_size"
 _CONCURRENCY: Final = "--batch_concurrency"
-_MOST: Final = 2**31 - 1
+_LARGEST_BATCH: Final = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
     """How a function is called.
 
-    `calls`: invocations in a batch; `flags`: those that make the program do so; `pieces`: of a batch, in which the
-    program's clock goes; `said`: the flags that change nothing, as the function is synchronous.
+    `calls`: invocations per batch. `flags`: the batch flags. `pieces`: pieces of a batch that the program's clock
+    times. `ignored`: flags without effect, since the function is synchronous.
     """
 
     calls: int = 1
     flags: tuple[str, ...] = ()
     pieces: int = 1
-    said: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
 
     def rounded(self, calls: int) -> int:
-        """The number of invocations of as many batches as it takes for so many.
+        """The number of invocations, rounded up to whole batches.
 
         >>> Batch(calls=4).rounded(10)
         12
@@ -48,44 +48,44 @@ class Batch:
         return self.count(calls) * self.calls
 
     def count(self, calls: int) -> int:
-        """The number of batches that it takes for so many invocations."""
+        """The number of batches for a number of invocations."""
         return -(-calls // self.calls)
 
 
 def batch_of(flags: Sequence[str], *, asynchronous: bool) -> Batch:
-    """The batch that flags ask for; of several flags of one name the last counts.
+    """The batch that flags ask for. Of several flags of one name, the last counts.
 
     Raises:
-        UsageInvalid: a number is none, or out of range.
+        UsageInvalid: a value is no number, or out of range.
     """
     sizes = {name: _number(name, flags) for name in (_SIZE, _CONCURRENCY)}
-    said = tuple(f"{name}={number}" for name, number in sizes.items() if number != 1)
+    batch_flags = tuple(f"{name}={number}" for name, number in sizes.items() if number != 1)
     if not asynchronous:
-        return Batch(said=said)
+        return Batch(ignored=batch_flags)
     concurrency = sizes[_CONCURRENCY]
-    # As the program does: every chain has as many calls.
+    # The program rounds up, so that every chain has the same number of calls.
     calls = -(-sizes[_SIZE] // concurrency) * concurrency
-    return Batch(calls, said, 2)
+    return Batch(calls, batch_flags, 2)
 
 
 def without_batches(flags: Sequence[str]) -> tuple[str, ...]:
-    """Flags without those of batches."""
+    """Flags without the batch flags."""
     return tuple(flag for flag in flags if flag.partition("=")[0] not in {_SIZE, _CONCURRENCY})
 
 
 def _number(name: str, flags: Sequence[str]) -> int:
-    texts = [text for flag, _, text in (each.partition("=") for each in flags) if flag == name]
-    if not texts:
+    values = [text for flag, _, text in (flag.partition("=") for flag in flags) if flag == name]
+    if not values:
         return 1
-    number = int(texts[-1]) if re.fullmatch("[0-9]{1,10}", texts[-1]) else 0
-    if not 1 <= number <= _MOST:
-        raise UsageInvalid(f"{name}={texts[-1]}: give a whole number of invocations, from 1 to {_MOST:,}")
+    number = int(values[-1]) if re.fullmatch("[0-9]{1,10}", values[-1]) else 0
+    if not 1 <= number <= _LARGEST_BATCH:
+        raise UsageInvalid(f"{name}={values[-1]}: give a whole number of invocations, from 1 to {_LARGEST_BATCH:,}")
     return number
 
 
 # ---- flags
 #
-# Flags of IREE's runtime tools, as a flag file and the command line give them: read, sorted out, and checked.
+# Flags of IREE's runtime tools, from a flag file and from the command line: reading, sorting and checking.
 
 
 _FLAG_FILE: Final = "--flagfile"
@@ -97,7 +97,7 @@ _FILE_OF_INPUT = re.compile(r"(?:^|=)[@+](.+)$", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class RuntimeFlags:
-    """What a list of runtime flags says: function, device (both "" if they say nothing), inputs, and all else."""
+    """A list of runtime flags, sorted: function and device ("" if not given), inputs, modules, and the rest."""
 
     function: str
     device: str
@@ -107,40 +107,40 @@ class RuntimeFlags:
 
 
 def read_flags(path: Path) -> list[str]:
-    """The flags of a flag file: one per line, `#` begins a comment, `--flagfile` brings in another one.
+    """The flags of a flag file: one per line; `#` begins a comment; `--flagfile` includes another file.
 
     Raises:
-        UsageInvalid: the file cannot be read, holds a line that is no flag, or brings itself in.
+        UsageInvalid: the file cannot be read, has a line that is no flag, or includes itself.
     """
     return with_flag_files([f"{_FLAG_FILE}={path}"])
 
 
 def with_flag_files(flags: Iterable[str]) -> list[str]:
-    """Flags with those of a flag file in the place of each `--flagfile`: IREE's tools would read it again, and again.
+    """Replace each `--flagfile` by the flags of the file, since IREE's tools would read it repeatedly.
 
     Raises:
         UsageInvalid: see `read_flags`; or there are too many files or flags in all.
     """
-    found: list[str] = []
-    left = [*flags][::-1]
-    files = 0  # in all, not within one another: files that bring each other in twice double with each level
-    while left:
-        flag = left.pop()
+    expanded: list[str] = []
+    pending = [*flags][::-1]
+    files = 0  # in all, not nested: two files that include each other twice double with each level
+    while pending:
+        flag = pending.pop()
         name, _, value = flag.partition("=")
         if name != _FLAG_FILE:
-            found.append(flag)
+            expanded.append(flag)
             continue
         files += 1
         if files > _MOST_FILES:
-            raise UsageInvalid(f"{value}: flag files that bring each other in without end, or more than {_MOST_FILES}")
-        left += _lines_of(Path(value))[::-1]
-        if len(found) + len(left) > _MOST_FLAGS:
-            raise UsageInvalid(f"{value}: more than {_MOST_FLAGS:,} flags, with those of the files that it brings in")
-    return found
+            raise UsageInvalid(f"{value}: flag files include each other in a circle, or more than {_MOST_FILES} files")
+        pending += _lines_of(Path(value))[::-1]
+        if len(expanded) + len(pending) > _MOST_FLAGS:
+            raise UsageInvalid(f"{value}: more than {_MOST_FLAGS:,} flags, including those of nested flag files")
+    return expanded
 
 
 def _lines_of(path: Path) -> list[str]:
-    """The flags of one file, `--flagfile` as it stands there."""
+    """The flags of one file; `--flagfile` is not expanded."""
     try:
         lines = given_bytes(str(path), UsageInvalid).decode().splitlines()
     except ValueError as error:
@@ -157,9 +157,9 @@ def _lines_of(path: Path) -> list[str]:
 
 
 def sorted_out(flags: Sequence[str]) -> RuntimeFlags:
-    """Take apart a list of flags; of several `--function` the last counts, as in IREE.
+    """Sort a list of flags. Of several `--function`, the last counts, as in IREE.
 
-    Of several devices, which a module for several is given, the last is `device`; those before it stay in `rest`.
+    Of several `--device` (for a module for several devices), the last is `device`, and the others stay in `rest`.
     """
     values: dict[str, list[str]] = {"--function": [""], "--device": [""], "--input": [], "--module": []}
     rest = []
@@ -174,7 +174,7 @@ def sorted_out(flags: Sequence[str]) -> RuntimeFlags:
         device=values["--device"][-1],
         inputs=tuple(values["--input"]),
         modules=tuple(values["--module"]),
-        rest=(*(f"--device={each}" for each in values["--device"][1:-1]), *rest),
+        rest=(*(f"--device={device}" for device in values["--device"][1:-1]), *rest),
     )
 
 
@@ -182,39 +182,39 @@ _PRINTS_ONLY: Final = (
     *("--help", "--version", "--agents_md", "--list_drivers", "--list_devices", "--dump_devices"),
     "--dump_task_topologies",
 )
-"""Flags with which a tool prints something and calls nothing."""
+"""Flags that make a tool print something and exit, without a call."""
 
 
 def check_calls(flags: Iterable[str], tool: str) -> None:
-    """Refuse flags with which a tool only prints something.
+    """Reject flags that make a tool print something and exit.
 
     Raises:
-        UsageInvalid: one is among them.
+        UsageInvalid: there is such a flag.
     """
     for flag in flags:
         name, _, value = flag.partition("=")
         if name in _PRINTS_ONLY and value != "false":
-            raise UsageInvalid(f"{name}: with it {tool} prints something and calls nothing; start it by itself")
+            raise UsageInvalid(f"{name} makes {tool} print something and exit; run {tool} {name} directly")
 
 
-def check_undecided(flags: Iterable[str], decided: Mapping[str, str]) -> None:
-    """Refuse flags for what tracemap decides: it would be passed over, or contradict an option.
+def check_undecided(flags: Iterable[str], reserved_flags: Mapping[str, str]) -> None:
+    """Reject flags that tracemap sets itself: they would have no effect, or contradict an option.
 
     Args:
-        flags: those behind the `--`.
-        decided: names of flags, each with what is to be done instead.
+        flags: the flags after `--`.
+        reserved_flags: names of such flags, with what to do instead.
 
     Raises:
-        UsageInvalid: one is among them.
+        UsageInvalid: there is such a flag.
     """
     for flag in flags:
         name = flag.partition("=")[0]
-        if name in decided:
-            raise UsageInvalid(f"{name} is for tracemap to decide: {decided[name]}")
+        if name in reserved_flags:
+            raise UsageInvalid(f"{name} is set by tracemap: {reserved_flags[name]}")
 
 
 def check_files(flags: RuntimeFlags) -> None:
-    """Find files that are not there before the run does; relative paths start at the working folder, as in IREE.
+    """Check that files exist before the run; relative paths start at the working folder, as in IREE.
 
     Raises:
         InputInvalid: a file of `--input` or `--parameters` does not exist.
@@ -232,5 +232,5 @@ def _check_file(flag: str, path: str) -> None:
     if os.path.isfile(path):  # noqa: PTH113 - Path.is_file raises OSError for names that are too long
         return
     if os.path.exists(path):  # noqa: PTH110 - as above
-        raise InputInvalid(f"{flag}: {path} is no file")
+        raise InputInvalid(f"{flag}: {path} is no regular file")
     raise InputInvalid(f"{flag}: the file {path} does not exist (looked for in {Path.cwd()})")

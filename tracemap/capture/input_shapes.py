@@ -1,4 +1,4 @@
-"""Shapes of inputs, without making any: as given, or as declared."""
+"""Shapes of inputs as given or declared, without generating any."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tracemap.options.measure import FunctionOptions
 from tracemap.units import UNKNOWN, Unknown
 
 Sizes = tuple[int, ...] | Unknown
-"""Of one input; none of a number, unknown where only the runtime could tell."""
+"""Shape of one input: empty for a number, UNKNOWN if only the runtime could tell."""
 
 
 def called_sizes(program: Program, options: FunctionOptions, tool: str) -> tuple[str, tuple[Sizes, ...]]:
-    """The function that is called, and how large the inputs are that options and flag file give; none: none are given.
+    """The called function, and the shapes of the inputs in options and flag file; no shapes if none are given.
 
     Raises:
-        FunctionUnknown: there is no such function, or inputs are given and it is not said of which of several.
+        FunctionUnknown: there is no such function, or inputs are given, but not for which of several functions.
         InputInvalid: a file of an input cannot be read.
         UsageInvalid: flags that do not go together.
     """
@@ -30,10 +30,10 @@ def called_sizes(program: Program, options: FunctionOptions, tool: str) -> tuple
 
 
 def sizes_of(specs: Sequence[str]) -> Iterator[Sizes]:
-    """The sizes of inputs as IREE's tools take them; of several arrays in a file those of the first.
+    """The shapes of inputs in IREE's syntax; for a file of several arrays, the first one.
 
     Raises:
-        InputInvalid: a file of numpy's cannot be read.
+        InputInvalid: a numpy file cannot be read.
     """
     for spec in map(str.strip, specs):
         if match := SPEC.fullmatch(spec):
@@ -43,8 +43,8 @@ def sizes_of(specs: Sequence[str]) -> Iterator[Sizes]:
 
 
 def said_sizes(said: Sequence[str]) -> tuple[Sizes, ...]:
-    """The sizes of a run's inputs, by what the run says of them; its files may be others by now."""
-    texts = (each.partition(": ")[0] for each in said)
+    """The shapes of a run's inputs, by their descriptions in its header; files may have changed meanwhile."""
+    texts = (description.partition(": ")[0] for description in said)
     return tuple(UNKNOWN if text[:1] in ("@", "+") else next(sizes_of([text])) for text in texts)
 
 

@@ -1,10 +1,9 @@
-"""The launches of a program, one after another, and what they tell together.
+"""Launches of a program in a row, and their combined result.
 
-Where a process has its code and its data in memory, which it keeps for as long as it runs, makes single kernels slower
-or faster by more than what calls in it differ by (T. Mytkowicz, A. Diwan, M. Hauswirth, P. F. Sweeney: Producing wrong
-data without doing anything obviously wrong!, ASPLOS 2009). So what may be spent is shared out over several launches,
-the level above the calls at which results vary (T. Kalibera, R. Jones: Rigorous benchmarking in reasonable time, ISMM
-2013), and the events of all become those of one run.
+Memory layout differs between processes and makes single kernels slower or faster, by more than calls within a process
+vary (T. Mytkowicz, A. Diwan, M. Hauswirth, P. F. Sweeney: Producing wrong data without doing anything obviously
+wrong!, ASPLOS 2009). So the budget is split over several launches, the level above calls at which results vary
+(T. Kalibera, R. Jones: Rigorous benchmarking in reasonable time, ISMM 2013). The events of all form one run.
 """
 
 from __future__ import annotations
@@ -13,20 +12,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from tracemap.capture.call_times import Measured, measured
+from tracemap.capture.call_times import CallTimes, call_times
 from tracemap.capture.execution import Execution, Launch, timed_execution
-from tracemap.capture.noise import disturbed, together
+from tracemap.capture.noise import combined_noise, disturbed
 from tracemap.capture.plan import Plan
 from tracemap.capture.sampling import samples_in_kernels
-from tracemap.capture.stopping_rule import ENOUGH_SAMPLES, MOST_BYTES, Goal, Outcome, Why, still_changing
+from tracemap.capture.stopping_rule import ENOUGH_SAMPLES, MOST_BYTES, Goal, StoppingOutcome, StopReason, still_changing
 from tracemap.diagnostics import Diagnostic
 from tracemap.errors import ProgramFailed, RunEmpty, RunInvalid
 from tracemap.functions import Function
 from tracemap.measurements.elapsed import added
-from tracemap.measurements.ireeprof.profile import Joined, join_profiles
+from tracemap.measurements.ireeprof.profile import JoinedProfiles, join_profiles
 from tracemap.measurements.medians import Median, median_of
 from tracemap.measurements.model import Disturbance, ElapsedParts
-from tracemap.owned.ending import answer, asked_by
+from tracemap.owned.ending import asked_by, confirm_signal
 from tracemap.toolchain import Progress
 from tracemap.units import UNKNOWN, Integer, plural, sum_of
 
@@ -34,82 +33,82 @@ if TYPE_CHECKING:
     import duckdb
 
 _LEAST_LEFT_S: Final = 1.0
-"""With less than that, no more launches than were meant are made, however little they agree."""
+"""Least time left for an additional launch, even if the launches so far disagree."""
 
 
 @dataclass(frozen=True)
 class Launches:
-    """Executions of one program whose events are one run's, and what their measured calls took, one by one.
+    """Executions of one program that form one run, with the times of their measured calls.
 
-    `joined`: the events of all, with the commands that they name. `diagnostics`: what is to be known of launches that
-    are left out.
+    `joined`: events of all executions, with the command buffers that they name. `diagnostics`: launches that were left
+    out.
     """
 
     executions: tuple[Execution, ...]
-    measured: tuple[Measured, ...]
-    joined: Joined
+    call_times: tuple[CallTimes, ...]
+    joined: JoinedProfiles
     diagnostics: tuple[Diagnostic, ...]
 
     @property
     def event_count(self) -> int:
-        """How many events were recorded, before anything was added to them."""
-        return sum(each.profile.event_count for each in self.executions)
+        """Number of recorded events, without rows added later."""
+        return sum(execution.profile.event_count for execution in self.executions)
 
     @property
     def first(self) -> Execution:
-        """The first launch, and the only one where more than times is asked for."""
+        """The first launch; the only one if more than times is measured."""
         return self.executions[0]
 
     @property
     def last(self) -> Execution:
-        """The one after which nothing was launched any more; how it ended is how all did."""
+        """The last launch. Its ending is the ending of the recording."""
         return self.executions[-1]
 
     def failure(self, entry: Function) -> str:
-        """What to say where the last one failed, or nothing was launched behind it as the user pressed Ctrl-C."""
+        """The message if the last launch failed, or if Ctrl-C came after a whole launch."""
         if not self.last.is_whole:
             return self.last.failure(entry)
         whole = plural(len(self.executions), "whole launch", "whole launches")
-        return f"the recording of {entry.name} did not come to its end: it was interrupted behind {whole}"
+        return f"the recording of {entry.name} was interrupted after {whole}"
 
     @property
     def warmup(self) -> int:
-        """How many calls are warm-up, in all of them."""
-        return sum(each.warmup for each in self.executions)
+        """Number of warm-up calls in all launches."""
+        return sum(execution.warmup for execution in self.executions)
 
     @property
     def calls(self) -> Integer:
-        """How many calls were measured, in all of them."""
-        return sum_of(each.calls for each in self.measured)
+        """Number of measured calls in all launches."""
+        return sum_of(times.calls for times in self.call_times)
 
     @property
     def elapsed_ns(self) -> Integer:
-        """Wall time of the measured calls, without what lies between the launches."""
-        return sum_of(each.elapsed_ns for each in self.measured)
+        """Wall time of the measured calls, without the time between launches."""
+        return sum_of(times.elapsed_ns for times in self.call_times)
 
     @property
     def elapsed(self) -> ElapsedParts:
-        """What the elapsed time went for."""
-        return added([each.elapsed for each in self.measured])
+        """Parts of the elapsed time."""
+        return added([times.elapsed for times in self.call_times])
 
     @property
     def disturbance(self) -> Disturbance:
-        """What disturbed the measured calls."""
-        return together([each.disturbance for each in self.measured])
+        """Noise during the measured calls."""
+        return combined_noise([times.disturbance for times in self.call_times])
 
     @property
     def median(self) -> Median:
-        """The median call of all."""
-        return _median(self.measured)
+        """The median call over all launches."""
+        return _median(self.call_times)
 
 
-def launched(plan: Plan, connection: duckdb.DuckDBPyConnection, progress: Progress) -> Launches:
-    """Launch the program until it was measured enough, or until Ctrl-C, which leaves the launches that were whole.
+def record_launches(plan: Plan, connection: duckdb.DuckDBPyConnection, progress: Progress) -> Launches:
+    """Launch the program until the goal is reached, or until Ctrl-C, which keeps the whole launches.
 
     Args:
-        plan: what to run.
-        connection: where the events go.
-        progress: told what is done.
+        plan: the program to run.
+        connection: the database for the events.
+        progress: receives a line of text per step.
 
     Raises:
         ProgramFailed: it failed before anything was recorded.
@@ -117,85 +116,86 @@ def launched(plan: Plan, connection: duckdb.DuckDBPyConnection, progress: Progre
     """
     goal, left_out = plan.goal, []
     executions = [timed_execution(plan, Launch(1, goal, plan.profile), connection, progress)]
-    taken = [measured(executions[0])]
-    while not asked_by() and (goal := _rest(goal, executions[-1], taken)) is not None:
+    times = [call_times(executions[0])]
+    while not asked_by() and (goal := _next_goal(goal, executions[-1], times)) is not None:
         launch = Launch(len(executions) + 1, goal, plan.folder / f"launch-{len(executions) + 1}.ireeprof")
-        again = _one_more(plan, launch, connection, progress)
-        if again is None:
+        result = _launch_again(plan, launch, connection, progress)
+        if result is None:
             executions[-1] = executions[-1].interrupted()
             break
-        if isinstance(again, Diagnostic):
-            left_out.append(again)
+        if isinstance(result, Diagnostic):
+            left_out.append(result)
             break
-        executions.append(again)
-        taken.append(measured(again))
+        executions.append(result)
+        times.append(call_times(result))
         launch.profile.unlink()
     if asked_by():  # between two launches, or while a profile was read
-        answer()
+        confirm_signal()
         executions[-1] = executions[-1].interrupted()
-    joined = join_profiles([each.profile for each in executions])
-    return Launches(tuple(executions), tuple(taken), joined, tuple(left_out))
+    joined = join_profiles([execution.profile for execution in executions])
+    return Launches(tuple(executions), tuple(times), joined, tuple(left_out))
 
 
-def _one_more(
+def _launch_again(
     plan: Plan, launch: Launch, connection: duckdb.DuckDBPyConnection, progress: Progress
 ) -> Execution | Diagnostic | None:
-    """A launch behind good ones, which stand whatever comes of it: why it is left out; None where Ctrl-C ended it."""
+    """One more launch after good ones, which are kept anyway: why it is left out; None if Ctrl-C ended it."""
     try:
-        done = timed_execution(plan, launch, connection, progress)
+        execution = timed_execution(plan, launch, connection, progress)
     except (ProgramFailed, RunEmpty, RunInvalid) as error:
         interrupted = isinstance(error, ProgramFailed) and error.interrupted
         return None if interrupted or asked_by() else _left_out(launch, str(error))
-    if done.ending.interrupted or (done.ending.failed and asked_by()):
+    if execution.ending.interrupted or (execution.ending.failed and asked_by()):
         return None
-    if done.ending.failed or done.profile.invocations is UNKNOWN or done.diagnostics:
-        why = done.failure(plan.entry) if done.ending.failed else "its calls cannot be told apart"
-        return _left_out(launch, why)
-    return done
+    if execution.ending.failed or execution.profile.invocations is UNKNOWN or execution.diagnostics:
+        reason = execution.failure(plan.entry) if execution.ending.failed else "its calls cannot be distinguished"
+        return _left_out(launch, reason)
+    return execution
 
 
-def _left_out(launch: Launch, why: str) -> Diagnostic:
-    return Diagnostic("launch-failed", f"launch {launch.number} is left out, and none was made after it: {why}")
+def _left_out(launch: Launch, reason: str) -> Diagnostic:
+    return Diagnostic("launch-failed", f"launch {launch.number} is left out, and no launch followed it: {reason}")
 
 
-def _rest(goal: Goal | None, last: Execution, taken: Sequence[Measured]) -> Goal | None:
-    """What is enough of the next launch; None: there is none."""
+def _next_goal(goal: Goal | None, last: Execution, times: Sequence[CallTimes]) -> Goal | None:
+    """The goal of the next launch; None: no more launches."""
     cut = last.watcher.cut
-    if goal is None or cut is None or cut.why is None or last.ending.failed or last.profile.invocations is UNKNOWN:
+    if goal is None or cut is None or cut.reason is None or last.ending.failed or last.profile.invocations is UNKNOWN:
         return None
     seconds, recorded = goal.seconds - cut.spent_ns / 1e9, goal.recorded + cut.bytes
-    # Each may know its own median, and yet they differ: then there are more than were meant.
-    differ = len(taken) > 1 and _median(taken).error > goal.precision and seconds >= _LEAST_LEFT_S
-    if seconds <= 0 or recorded >= MOST_BYTES or (cut.sharing == 1 and not differ):
+    # The launches may be precise and still disagree: then make more of them than planned.
+    differ = len(times) > 1 and _median(times).error > goal.precision and seconds >= _LEAST_LEFT_S
+    if seconds <= 0 or recorded >= MOST_BYTES or (cut.launch_count == 1 and not differ):
         return None
-    return replace(goal, seconds=seconds, recorded=recorded, launches=max(1, cut.sharing - 1))
+    return replace(goal, seconds=seconds, recorded=recorded, launches=max(1, cut.launch_count - 1))
 
 
-def _median(taken: Sequence[Measured]) -> Median:
+def _median(call_times: Sequence[CallTimes]) -> Median:
     import numpy as np
 
-    return median_of(np.concatenate([each.times_ns for each in taken]))
+    return median_of(np.concatenate([times.times_ns for times in call_times]))
 
 
-def outcome(goal: Goal | None, launches: Launches) -> Outcome | None:
-    """Why no more calls were made; None where their number was given, or the program or a launch of it failed."""
-    cuts = [each.watcher.cut for each in launches.executions]
-    reasons = [cut.why for cut in cuts if cut is not None and cut.why is not None]
+def stopping_outcome(goal: Goal | None, launches: Launches) -> StoppingOutcome | None:
+    """Why the recording stopped; None if the number of calls was fixed, or a launch failed."""
+    cuts = [execution.watcher.cut for execution in launches.executions]
+    reasons = [cut.reason for cut in cuts if cut is not None and cut.reason is not None]
     if goal is None or len(reasons) < len(cuts) or launches.last.ending.failed:
         return None
     median, events = launches.median, launches.joined.events
     samples = samples_in_kernels(events) if goal.sample_hz else UNKNOWN
-    why = _why(reasons, goal, median, samples)
-    if launches.diagnostics and why not in {Why.PRECISION, Why.SAMPLES}:
-        return None  # neither is it enough, nor was all spent
-    return Outcome(
-        why=why,
+    reason = _overall_reason(reasons, goal, median, samples)
+    if launches.diagnostics and reason not in {StopReason.PRECISION, StopReason.SAMPLES}:
+        return None  # neither is the goal reached, nor the budget spent
+    return StoppingOutcome(
+        reason=reason,
         goal=goal,
-        calls=sum(each.calls - each.warmup for each in launches.executions),
+        calls=sum(execution.calls - execution.warmup for execution in launches.executions),
         median=median,
         samples=samples,
         changing=any(
-            still_changing(each.times_ns, each.warmup_batches, goal.precision) for each in launches.executions
+            still_changing(execution.times_ns, execution.warmup_batches, goal.precision)
+            for execution in launches.executions
         ),
         bytes=sum(cut.bytes for cut in cuts if cut is not None),
         disturbed=disturbed(launches.disturbance) is not None,
@@ -203,12 +203,12 @@ def outcome(goal: Goal | None, launches: Launches) -> Outcome | None:
     )
 
 
-def _why(reasons: Sequence[Why], goal: Goal, median: Median, samples: Integer) -> Why:
-    """Of several launches, that know together what each alone may not; samples are counted at the end once more."""
+def _overall_reason(reasons: Sequence[StopReason], goal: Goal, median: Median, samples: Integer) -> StopReason:
+    """The reason over all launches, which may know the median better than each alone. Samples are recounted."""
     if isinstance(samples, int) and samples >= ENOUGH_SAMPLES:
-        return Why.SAMPLES
+        return StopReason.SAMPLES
     if len(reasons) == 1:
         return reasons[0]
     if median.error <= goal.precision:
-        return Why.PRECISION
-    return Why.BYTES if Why.BYTES in reasons else Why.SECONDS
+        return StopReason.PRECISION
+    return StopReason.BYTES if StopReason.BYTES in reasons else StopReason.SECONDS

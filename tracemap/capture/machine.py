@@ -1,4 +1,4 @@
-"""The machine: its name, caches, and peak speeds."""
+"""The machine: name, caches, and peak speeds."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from tracemap.errors import UsageInvalid, start_of
 from tracemap.measurements.model import CacheSpeed, Machine, Peaks
 from tracemap.units import UNKNOWN, Integer, Text, format_bytes
 
-# ---- geometry
+# ---- cache geometry
 #
-# The caches of a machine, as a simulator takes them: what the kernel says of them, or the user.
+# Caches for the simulator, from the kernel or the user.
 
 
 SYSFS: Final = Path("/sys/devices/system/cpu/cpu0/cache")
 NAMES = ("I1", "D1", "LL")
-"""The caches that are simulated: first-level instructions and data, and the last level."""
+"""The simulated caches: first-level instruction and data caches, and the last level."""
 
 _SPEC = re.compile(r"(I1|D1|LL)=(\d{1,18}),(\d{1,18}),(\d{1,18})", re.ASCII)
 _LEAST_LINE = 32
-"""As long as what one instruction loads: Valgrind knows no wider registers than those of AVX."""
+"""Shortest line. Valgrind's widest load is an AVX register, and an access must fit into a line."""
 _LEAST_BYTES, _MOST_BYTES = 512, (1 << 31) - 1
-"""Valgrind holds a size in 32 bits with their sign."""
-_LONGEST_SAID: Final = 60
+"""Valgrind holds sizes in signed 32-bit integers."""
+_LONGEST_QUOTE: Final = 60
 _KIB = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """A cache: which, its size in bytes, its ways (associativity) and the bytes of a line."""
+    """A cache: name, size in bytes, ways (associativity), and line length in bytes."""
 
     name: str
     size: int
@@ -46,25 +46,25 @@ class Cache:
 
     @property
     def sets(self) -> int:
-        """How many sets it has; the simulator wants a power of two."""
+        """Number of sets; the simulator needs a power of two."""
         return self.size // (self.ways * self.line)
 
     @property
     def flag(self) -> str:
-        """The simulator's option for it."""
+        """The simulator's option for this cache."""
         return f"--{self.name}={self.size},{self.ways},{self.line}"
 
     @property
     def fault(self) -> str:
-        """What keeps it from being simulated, "" if nothing does."""
+        """Why this cache cannot be simulated; "" if it can."""
         if self.line < _LEAST_LINE or not _power_of_two(self.line):
             return f"lines of {self.line} bytes; they must be a power of two of at least {_LEAST_LINE}"
         if not _LEAST_BYTES <= self.size <= _MOST_BYTES or self.ways < 1:
-            return f"{self.size} bytes in {self.ways} ways are none of {_LEAST_BYTES} to {_MOST_BYTES} bytes"
+            return f"{self.size} bytes in {self.ways} ways; the size must be {_LEAST_BYTES} to {_MOST_BYTES} bytes"
         if self.size <= self.line:
-            return f"{self.size} bytes hold a single line of {self.line}"
+            return f"{self.size} bytes hold only a single line of {self.line}"
         if self.sets * self.ways * self.line != self.size or not _power_of_two(self.sets):
-            return f"{self.size} bytes in {self.ways} ways with lines of {self.line} are no power of two of sets"
+            return f"{self.size} bytes in {self.ways} ways with lines of {self.line} give no power of two of sets"
         return ""
 
     def __str__(self) -> str:
@@ -73,59 +73,59 @@ class Cache:
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """The caches to simulate, none where valgrind is to ask the processor itself, and where that was learnt."""
+    """The caches to simulate (none: valgrind asks the processor itself), and the source of this information."""
 
     caches: tuple[Cache, ...]
     source: str
 
 
 def geometry(specs: Sequence[str], sysfs: Path = SYSFS) -> Geometry:
-    """The geometry to simulate: the machine's, with what the user gives instead.
+    """The geometry to simulate: the machine's, overridden by the user's.
 
     Args:
-        specs: the user's, each `D1=SIZE,WAYS,LINE` with name I1, D1 or LL and bytes.
-        sysfs: the kernel's folder on a processor's caches.
+        specs: the user's caches, `D1=SIZE,WAYS,LINE`, with name I1, D1 or LL and numbers in bytes.
+        sysfs: the kernel's folder about a processor's caches.
 
     Raises:
-        UsageInvalid: a spec is none, or cannot be simulated.
+        UsageInvalid: a spec is malformed, or cannot be simulated.
     """
-    given = {cache.name: cache for cache in map(_given, specs)}
-    if len(given) < len(specs):
+    given_caches = {cache.name: cache for cache in map(_cache_of_spec, specs)}
+    if len(given_caches) < len(specs):
         raise UsageInvalid(f"a cache is given twice: {' '.join(specs)}")
-    if len(given) == len(NAMES):
-        return Geometry(tuple(given[name] for name in NAMES), "as given")
-    known = _of_kernel(sysfs)
-    notes = {name: note for name, (_, note) in known.items() if note and name not in given}
-    caches = tuple(given.get(name) or known[name][0] for name in NAMES if name in given or name in known)
+    if len(given_caches) == len(NAMES):
+        return Geometry(tuple(given_caches[name] for name in NAMES), "as given")
+    known = _kernel_caches(sysfs)
+    notes = {name: note for name, (_, note) in known.items() if note and name not in given_caches}
+    caches = tuple(given_caches.get(name) or known[name][0] for name in NAMES if name in given_caches or name in known)
     if not known:
-        source = "of the processor, as valgrind reads it"
+        source = "the processor's, read by valgrind"
     else:
-        source = "; ".join(["of this machine, as the kernel tells", *notes.values()])
-    return Geometry(caches, source + "; " + ", ".join(sorted(given)) + " as given" if given else source)
+        source = "; ".join(["this machine's, from the kernel", *notes.values()])
+    return Geometry(caches, source + "; " + ", ".join(sorted(given_caches)) + " as given" if given_caches else source)
 
 
 def line_bytes(caches: Sequence[Cache]) -> Integer:
-    """How long a line of the last-level cache is; unknown where it is not among them."""
+    """Line length of the last-level cache; UNKNOWN if it is not in the list."""
     return next((cache.line for cache in caches if cache.name == "LL"), UNKNOWN)
 
 
 def data_cache_sizes(sysfs: Path = SYSFS) -> tuple[int, ...]:
-    """How many bytes each cache holds that data goes through, from the first level on; none where that is not told."""
-    found: dict[int, int] = {}
+    """Sizes in bytes of all data caches, from the first level on; empty if the kernel does not report them."""
+    size_by_level: dict[int, int] = {}
     for folder in sorted(sysfs.glob("index*")):
         try:
             if _text(folder / "type") in ("Data", "Unified"):
-                found[int(_text(folder / "level"))] = _number(folder / "size")
+                size_by_level[int(_text(folder / "level"))] = _number(folder / "size")
         except (OSError, ValueError):
             continue
-    sizes = [found[level] for level in sorted(found)]
+    sizes = [size_by_level[level] for level in sorted(size_by_level)]
     return tuple(sizes) if sizes == sorted(set(sizes)) and all(size > 0 for size in sizes) else ()
 
 
-def _given(spec: str) -> Cache:
+def _cache_of_spec(spec: str) -> Cache:
     match = _SPEC.fullmatch(spec)
     if match is None:
-        shown = start_of(spec, _LONGEST_SAID)
+        shown = start_of(spec, _LONGEST_QUOTE)
         raise UsageInvalid(f"{shown!r} is no cache; write NAME=BYTES,WAYS,LINE with NAME I1, D1 or LL: D1=32768,8,64")
     cache = Cache(match[1], *(int(number) for number in match.groups()[1:]))
     if cache.fault:
@@ -133,9 +133,9 @@ def _given(spec: str) -> Cache:
     return cache
 
 
-def _of_kernel(sysfs: Path) -> dict[str, tuple[Cache, str]]:
-    """The kernel's caches by name, each with a note where it had to be changed; none if not all make sense."""
-    found: dict[str, tuple[int, Cache]] = {}
+def _kernel_caches(sysfs: Path) -> dict[str, tuple[Cache, str]]:
+    """The kernel's caches by name, with a note if adjusted for the simulator; empty if not all are plausible."""
+    cache_by_name: dict[str, tuple[int, Cache]] = {}
     for folder in sorted(sysfs.glob("index*")):
         try:
             level, kind = int(_text(folder / "level")), _text(folder / "type")
@@ -143,9 +143,9 @@ def _of_kernel(sysfs: Path) -> dict[str, tuple[Cache, str]]:
         except (OSError, ValueError):
             continue
         for name in _names(level, kind):
-            if name != "LL" or level >= found.get("LL", (0, None))[0]:
-                found[name] = level, Cache(name, size, ways, line)
-    simulated = {name: _simulated(cache) for name, (_, cache) in found.items()}
+            if name != "LL" or level >= cache_by_name.get("LL", (0, None))[0]:
+                cache_by_name[name] = level, Cache(name, size, ways, line)
+    simulated = {name: _as_simulated(cache) for name, (_, cache) in cache_by_name.items()}
     whole = set(simulated) == set(NAMES) and not any(cache.fault for cache, _ in simulated.values())
     return simulated if whole and simulated["LL"][0].size >= simulated["D1"][0].size else {}
 
@@ -155,7 +155,7 @@ _FILES = ("size", "ways_of_associativity", "coherency_line_size")
 
 
 def _names(level: int, kind: str) -> list[str]:
-    """Which of the simulated caches one is; the last level may be the first one too."""
+    """Names of the simulated caches that this cache is; the last level may also be the first."""
     first = _FIRST_LEVEL.get(kind, []) if level == 1 else []
     return [*first, *(["LL"] if kind == "Unified" else [])]
 
@@ -170,8 +170,8 @@ def _number(path: Path) -> int:
     return int(text.removesuffix(unit)) * _KIB[unit]
 
 
-def _simulated(cache: Cache) -> tuple[Cache, str]:
-    """The cache, or one of about its size that has a power of two of sets, as valgrind itself does it; and a note."""
+def _as_simulated(cache: Cache) -> tuple[Cache, str]:
+    """The cache, or a similar one with a power of two of sets, adjusted as valgrind does; and a note."""
     if not cache.fault or cache.ways < 1 or cache.line < 1 or not cache.sets:
         return cache, ""
     sets = 1 << (cache.sets.bit_length() - 1)
@@ -186,16 +186,16 @@ def _power_of_two(number: int) -> bool:
 
 # ---- machine
 #
-# The machine that a run is recorded on, as the header tells it: what runs of many machines are told apart by.
+# Identity of the machine for a run's header; it distinguishes runs of different machines.
 
 
 _CPUINFO: Final = Path("/proc/cpuinfo")
 _ARM: Final = ("CPU implementer", "CPU part", "CPU variant")
-"""Processors of ARM have no names in Linux, but numbers (Documentation/arch/arm64/cpu-feature-registers.rst)."""
+"""Linux has no names of ARM processors, but numbers (Documentation/arch/arm64/cpu-feature-registers.rst)."""
 
 
 def this_machine() -> Machine:
-    """Its name, its processor, and what its clock says now."""
+    """The machine's name and processor, and the current time."""
     return Machine(
         host=socket.gethostname() or UNKNOWN,
         cpu_model=cpu_model(_CPUINFO),
@@ -205,27 +205,27 @@ def this_machine() -> Machine:
 
 
 def cpu_model(cpuinfo: Path) -> Text:
-    """What the first processor calls itself, or its numbers where it has no name."""
+    """The name of the first processor, or its numbers if it has no name."""
     try:
         text = cpuinfo.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return UNKNOWN
     first = (line.partition(":") for line in text.split("\n\n")[0].splitlines())
-    said = {name.strip(): value.strip() for name, _, value in first}
-    if name := said.get("model name"):
+    fields = {name.strip(): value.strip() for name, _, value in first}
+    if name := fields.get("model name"):
         return " ".join(name.split())
-    numbers = [f"{name} {said[name]}" for name in _ARM if said.get(name)]
+    numbers = [f"{name} {fields[name]}" for name in _ARM if fields.get(name)]
     return ", ".join(numbers) if numbers else UNKNOWN
 
 
 # ---- peaks
 #
-# The machine's speed limits: a matrix product, and copies of several sizes, each the best of many short attempts.
+# Peak speeds of one core: a matrix product, and copies of several sizes. Each is the best of many short attempts.
 #
-# Both are those of one core: the products are too small for numpy to share them out over threads, whose waiting for
-# each other would be measured. Times are the thread's own, so that what other programs take does not count. They still
-# slow down what shares a core, its clock or memory with them; attempts are short, and can be spread over other work,
-# so that one falls between. The rule `model` needs the ratio of the two.
+# The products are too small for numpy to use several threads, whose synchronization would be measured. Times are the
+# thread's CPU time, so time used by other programs does not count. Other programs still slow down the core, its clock
+# and memory. Attempts are short and can be spread over other work, so that some of them run undisturbed. The rule
+# `model` needs the ratio of both peaks.
 
 
 _MATRIX_SIZE: Final = 64
@@ -234,13 +234,13 @@ _COPY_BYTES: Final = 8 << 20
 _BUDGET_NS: Final = 30_000_000
 _CACHE_BUDGET_NS: Final = 5_000_000
 _MOST_COPIED: Final = 128 << 20
-"""Bytes that a copy reads and writes at most; a cache that holds more is taken to be as fast as what lies behind it."""
+"""Most bytes that a copy reads and writes; a larger cache counts as fast as the next level."""
 _STEADY: Final = 1.2
-"""Looks whose median is this many times as slow as the best say that the machine was busy, and the best is doubtful."""
+"""If the median of the attempts is slower than the best by this factor, the machine was busy."""
 
 
 class PeakMeter:
-    """Measures the limits in float32, a little at each look; the best of all looks counts."""
+    """Measures peaks in float32, a little in each attempt; the best of all attempts counts."""
 
     def __init__(self) -> None:
         self._products: list[int] = []
@@ -269,24 +269,24 @@ class PeakMeter:
 
     @property
     def doubt(self) -> str:
-        """Why the best may not be what the machine can do, "" where looks agree."""
+        """Why the peaks may be too low; "" if the attempts agree."""
         for what, times in (("a matrix product", self._products), ("a copy", self._copies)):
             if times and statistics.median(times) > _STEADY * min(times):
                 ratio = f"{max(times) / min(times):.1f}"
                 return (
-                    f"the machine was busy: {what} took up to {ratio} times as long as the fastest, so that its peaks "
-                    "may be too low, and shares of attainable too high"
+                    f"the machine was busy: {what} took up to {ratio} times as long as the fastest, so its peaks "
+                    "may be too low, and % of roofline too high"
                 )
         return ""
 
 
 def measure_peaks() -> Peaks:
-    """The limits by a single look."""
+    """The peaks by a single attempt."""
     return PeakMeter().look()
 
 
 def _cache_speeds(sizes: Sequence[int]) -> Iterator[CacheSpeed]:
-    """How fast data that does not fit into one cache, but into the next, is read, negated and written."""
+    """Speed of reading, negating and writing data that fits into the next cache level, but not into this one."""
     import numpy as np
 
     for size, following in zip(sizes, (*sizes[1:], _MOST_COPIED), strict=True):
@@ -298,7 +298,7 @@ def _cache_speeds(sizes: Sequence[int]) -> Iterator[CacheSpeed]:
 
 
 def _fastest_ns(work: Callable[[], object], budget_ns: int = _BUDGET_NS) -> int:
-    work()  # the first one pays for fresh pages
+    work()  # the first call pays for fresh pages
     times: list[int] = []
     while sum(times) < budget_ns:
         begin = time.thread_time_ns()

@@ -1,7 +1,7 @@
-"""The niceness that a program is measured at: ahead of other programs, where the system lets it.
+"""Niceness of the measured program: ahead of other programs, if the system allows it.
 
-Beside others, what costs more is not only what waits for a processor: kernels that live by caches are slower in all of
-their calls, which no statistic of the calls tells.
+Next to other programs, waiting for a CPU is not the only cost. Kernels that depend on caches are slower in all of
+their calls, which no statistic over the calls reveals.
 """
 
 from __future__ import annotations
@@ -19,39 +19,39 @@ from tracemap.owned.children import end, start
 from tracemap.units import UNKNOWN, Integer
 
 AHEAD: Final = LEAST_NICENESS
-"""87 times as much of a processor as a program of niceness 0 gets beside it (kernel/sched/core.c,
-sched_prio_to_weight). At -10, nine times, shares of ops changed by up to twice as much beside others."""
+"""At -20 a program gets 87 times as much CPU time as one at niceness 0 (kernel/sched/core.c, sched_prio_to_weight). At
+-10 it gets nine times as much; there, shares of ops changed by up to twice as much next to others."""
 _LEASH: Final = Path(__file__).with_name("leash.py")
 
 
 def own_niceness() -> int:
-    """What this process runs at."""
+    """Niceness of this process."""
     return os.getpriority(os.PRIO_PROCESS, 0)
 
 
-def niceness_to_run_at(asked: Integer) -> Integer:
-    """What is asked for, else ahead of others, where the system allows it; unknown: what we run at ourselves.
+def niceness_to_run_at(requested: Integer) -> Integer:
+    """The requested niceness, else ahead of others if the system allows it; UNKNOWN: our own.
 
-    Whoever has started us at a niceness of their choice has decided, too.
+    If we were started at a niceness other than 0, that choice is kept.
 
     Raises:
-        UsageInvalid: the system does not let this user run programs at the one that is asked for.
+        UsageInvalid: the system does not let this user run programs at the requested niceness.
     """
-    if asked is UNKNOWN:
+    if requested is UNKNOWN:
         return AHEAD if own_niceness() == 0 and may_run_at(AHEAD) else UNKNOWN
-    if not may_run_at(asked):
+    if not may_run_at(requested):
         raise UsageInvalid(
-            f"--nice {asked}: this user may not run programs at that niceness, which root, the capability "
-            "CAP_SYS_NICE or the limits RLIMIT_NICE and RLIMIT_RTPRIO allow; leave it out, or name a higher one"
+            f"--nice {requested}: this user may not run programs at that niceness. It takes root, the capability "
+            "CAP_SYS_NICE, or the limits RLIMIT_NICE and RLIMIT_RTPRIO. Drop --nice, or use a higher number"
         )
-    return asked
+    return requested
 
 
 def may_run_at(niceness: int) -> bool:
-    """Whether the system lets this user run programs at a niceness and watch them; tried with one that does nothing."""
-    if niceness < own_niceness() and not _may_be_first():
+    """Whether this user may run programs at a niceness and watch them; tested with an empty program."""
+    if niceness < own_niceness() and not _may_enter_real_time():
         return False
-    child = start(leashed([], niceness), apart=False)  # the leader of a group cannot begin a session
+    child = start(exec_with_parent([], niceness), apart=False)  # a process group leader cannot start a session
     try:
         child.wait()
     finally:
@@ -59,32 +59,32 @@ def may_run_at(niceness: int) -> bool:
     return child.returncode == 0
 
 
-def leashed(command: Sequence[str], niceness: Integer) -> list[str]:
-    """The command line of a program that dies with this process, and runs at a niceness; unknown: at our own."""
-    said = "" if niceness is UNKNOWN else str(niceness)
-    return [sys.executable, "-I", "-S", str(_LEASH), str(os.getpid()), said, *command]
+def exec_with_parent(command: Sequence[str], niceness: Integer) -> list[str]:
+    """Command line of a program that dies with this process and has a niceness; UNKNOWN: our own."""
+    niceness_text = "" if niceness is UNKNOWN else str(niceness)
+    return [sys.executable, "-I", "-S", str(_LEASH), str(os.getpid()), niceness_text, *command]
 
 
 @contextmanager
-def first_to_run(niceness: Integer) -> Iterator[None]:
-    """This thread, which starts and watches a program at a niceness, runs before it whenever it wants to.
+def real_time_priority(niceness: Integer) -> Iterator[None]:
+    """Give this thread real-time priority over the program that it starts and watches.
 
-    It wants some hundredths of a processor, and has to see when the program was measured enough: one that is ahead of
-    others, and never waits, would leave it next to nothing, and go on.
+    The watcher needs a few hundredths of a CPU to stop the program in time. A program with a low niceness that never
+    waits would leave it almost nothing.
     """
-    if niceness is UNKNOWN or niceness >= own_niceness() or not _come_first():
+    if niceness is UNKNOWN or niceness >= own_niceness() or not _enter_real_time():
         yield
         return
     try:
         yield
     finally:
-        _come_with_others()
+        _leave_real_time()
 
 
-def _come_first() -> bool:
-    """Have this thread, but nothing that it starts, scheduled as those of real time; False: the system does not let it.
+def _enter_real_time() -> bool:
+    """Give this thread, but not its children, real-time priority; False if the system refuses.
 
-    Where somebody else had this process scheduled in another way than usual, that stays.
+    A scheduling policy that someone else has set stays.
     """
     if os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK != os.SCHED_OTHER:
         return False
@@ -95,15 +95,15 @@ def _come_first() -> bool:
     return True
 
 
-def _come_with_others() -> None:
+def _leave_real_time() -> None:
     try:
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
-    except PermissionError:  # without the capability, who has asked for a reset at forks keeps it (man 7 sched)
+    except PermissionError:  # without the capability, a thread cannot drop its reset-on-fork flag (man 7 sched)
         os.sched_setscheduler(0, os.SCHED_OTHER | os.SCHED_RESET_ON_FORK, os.sched_param(0))
 
 
-def _may_be_first() -> bool:
-    if not _come_first():
+def _may_enter_real_time() -> bool:
+    if not _enter_real_time():
         return False
-    _come_with_others()
+    _leave_real_time()
     return True

@@ -1,4 +1,4 @@
-"""Noise while a program is measured: waits for a processor, other programs, clock changes."""
+"""Noise while a program is measured: waits for a CPU, other programs, clock changes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Final
 from msgspec import structs
 
 from tracemap.capture.niceness import AHEAD, own_niceness
-from tracemap.capture.stopping_rule import Goal, State, Why
+from tracemap.capture.stopping_rule import Goal, StoppingState, StopReason
 from tracemap.diagnostics import DISTURBED, Diagnostic
 from tracemap.errors import RunEmpty, RunInvalid
 from tracemap.measurements.hook.samples import GrowingSamples
@@ -23,29 +23,29 @@ from tracemap.owned.children import paused_ns
 from tracemap.toolchain import Progress
 from tracemap.units import UNKNOWN, Integer, Unknown, format_count, format_ns, format_share, sum_of
 
-# ---- disturbance
+# ---- noise of a run
 #
-# What disturbed a program while it was measured, as Linux counts it: from looks at it while it runs.
+# Noise as Linux counts it, from snapshots of /proc taken while the program runs.
 #
-# A look reads a few files of /proc for each thread. What the system does not tell is unknown.
+# A snapshot reads a few files per thread. Values that the system does not report are UNKNOWN.
 
 
 _PROC = Path("/proc")
 _CPUS = Path("/sys/devices/system/cpu")
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
-_MUCH: Final = 0.1
-"""From which share on a run is called disturbed. The time of a dispatch is that of its last worker: where workers wait
-for a tenth of the time that they want to run, what ops differ by in less than that may be the waiting alone."""
-_LONG_NS: Final = 1_000_000_000
-"""What lasts for so long is looked at often enough, unless nothing tells when the calls were."""
+_NOISY_SHARE: Final = 0.1
+"""Share from which a run is called noisy. A dispatch ends with its last worker: if workers wait for a tenth of their
+time, smaller differences between ops may come from waiting alone."""
+_LONG_RUN_NS: Final = 1_000_000_000
+"""A run of this length is long enough for two snapshots, unless the times of its calls are unknown."""
 
 Counts = Mapping[str, int]
-"""Numbers by the names that they have in `Disturbance`."""
+"""Counts, by their field names in `Disturbance`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What had happened until a moment: to the program and its machine, to each thread, and how things stood then."""
+    """Snapshot at one moment: counts of the program, its machine and its threads, and the machine's state."""
 
     time_ns: int
     counts: Counts
@@ -55,41 +55,41 @@ class Look:
 
 
 def look(pid: int) -> Look:
-    """Look at a program that runs."""
+    """Take a snapshot of a running program."""
     return Look(
         time_ns=time.monotonic_ns(),
-        counts=_counts(_of_program(pid), _of_machine),
-        threads=_living(pid),
-        frequency_hz=_known(_frequency_hz),
-        load_percent=_known(lambda: round(100 * float((_PROC / "loadavg").read_text().split()[0]))),
+        counts=_merged_counts(_program_counts(pid), _machine_counts),
+        threads=_thread_counts(pid),
+        frequency_hz=_value_or_unknown(_frequency_hz),
+        load_percent=_value_or_unknown(lambda: round(100 * float((_PROC / "loadavg").read_text().split()[0]))),
     )
 
 
-def observed(looks: Sequence[Look], begin_ns: Integer, end_ns: Integer) -> Disturbance:
-    """What disturbed a program between two moments: between the first and the last look in that time.
+def observed(snapshots: Sequence[Look], begin_ns: Integer, end_ns: Integer) -> Disturbance:
+    """Noise between two moments, from the first and the last snapshot in that time.
 
-    Nothing is known where there were not two, as of what lasts for less than they are apart.
+    UNOBSERVED without two snapshots, such as in a very short run.
     """
     if not (isinstance(begin_ns, int) and isinstance(end_ns, int)):
         return UNOBSERVED
-    inside = [each for each in looks if begin_ns <= each.time_ns <= end_ns]
+    inside = [snapshot for snapshot in snapshots if begin_ns <= snapshot.time_ns <= end_ns]
     if len(inside) < 2:
         return UNOBSERVED
     first, last = inside[0], inside[-1]
-    found = {name: last.counts[name] - first.counts[name] for name in last.counts if name in first.counts}
-    found |= _of_all_threads(first, last)
+    counts = {name: last.counts[name] - first.counts[name] for name in last.counts if name in first.counts}
+    counts |= _thread_sums(first, last)
     return structs.replace(
         UNOBSERVED,
         observed_ns=last.time_ns - first.time_ns,
         frequency_before_hz=first.frequency_hz,
         frequency_after_hz=last.frequency_hz,
         load_percent=first.load_percent,
-        **found,
+        **counts,
     )
 
 
-def _of_all_threads(first: Look, last: Look) -> dict[str, int]:
-    """Sums over the threads that live at the end; of those that are new, all that happened to them."""
+def _thread_sums(first: Look, last: Look) -> dict[str, int]:
+    """Sums over the threads alive at the end. Threads started meanwhile count in full."""
     names = set.intersection(*(set(counts) for counts in last.threads.values())) if last.threads else set()
     return {
         name: sum(counts[name] - first.threads.get(thread, {}).get(name, 0) for thread, counts in last.threads.items())
@@ -97,146 +97,149 @@ def _of_all_threads(first: Look, last: Look) -> dict[str, int]:
     }
 
 
-def together(found: Sequence[Disturbance]) -> Disturbance:
-    """What disturbed several executions, one after another, as one: those of them that anybody looked at."""
-    seen = [each for each in found if each.observed_ns is not UNKNOWN]
-    if len(seen) < 2:
-        return (*seen, *found)[0]
-    sums = {name: sum_of(getattr(each, name) for each in seen) for name in Disturbance.__struct_fields__}
+def combined_noise(noises: Sequence[Disturbance]) -> Disturbance:
+    """Noise of several executions in a row, combined; those without snapshots are left out."""
+    observed_noises = [noise for noise in noises if noise.observed_ns is not UNKNOWN]
+    if len(observed_noises) < 2:
+        return (*observed_noises, *noises)[0]
+    sums = {name: sum_of(getattr(noise, name) for noise in observed_noises) for name in Disturbance.__struct_fields__}
     return structs.replace(
         Disturbance(**sums),
-        frequency_before_hz=seen[0].frequency_before_hz,
-        frequency_after_hz=seen[-1].frequency_after_hz,
-        load_percent=seen[0].load_percent,
+        frequency_before_hz=observed_noises[0].frequency_before_hz,
+        frequency_after_hz=observed_noises[-1].frequency_after_hz,
+        load_percent=observed_noises[0].load_percent,
     )
 
 
-def disturbed(found: Disturbance, niceness: Integer = UNKNOWN, elapsed_ns: Integer = UNKNOWN) -> Diagnostic | None:
-    """A sentence where a run was much disturbed: its threads waited for a processor, or the machine did.
+def disturbed(noise: Disturbance, niceness: Integer = UNKNOWN, elapsed_ns: Integer = UNKNOWN) -> Diagnostic | None:
+    """The diagnostic for a noisy run: its threads, or the whole machine, waited for a CPU. None if it was quiet.
 
-    Where it waited for others, it says what would help, unless it ran ahead of them. Its niceness is unknown where it
-    was ours. It says how much of the elapsed time it rests on, where that is less than half.
+    It names a remedy, unless the program already ran ahead of others. UNKNOWN `niceness` means our own. It says how
+    much of the elapsed time was observed, if that is less than half.
     """
-    waiting = _waiting(found)
-    remedy = _ahead(niceness) if waiting else ""
-    causes = [*waiting, *_stolen(found)]
+    waiting = _waiting_causes(noise)
+    remedy = _remedy(niceness) if waiting else ""
+    causes = [*waiting, *_steal_causes(noise)]
     if not causes:
         return None
-    switches = f"{format_count(found.involuntary_switches)} involuntary switches"
-    load = found.load_percent
-    loaded = f", load {load / 100:.1f}" if isinstance(load, int) else ""
+    switches = f"{format_count(noise.involuntary_switches)} involuntary switches"
+    load = noise.load_percent
+    load_text = f", load {load / 100:.1f}" if isinstance(load, int) else ""
     return Diagnostic(
-        DISTURBED, f"the run was disturbed: {'; '.join(causes)} ({switches}{loaded}{_seen(found, elapsed_ns)}){remedy}"
+        DISTURBED,
+        f"noisy machine: {'; '.join(causes)} ({switches}{load_text}{_observed_part(noise, elapsed_ns)}){remedy}",
     )
 
 
-def _seen(found: Disturbance, elapsed_ns: Integer) -> str:
-    """How much of the time was looked at, which of short launches is little; empty: most of it."""
-    observed_ns = found.observed_ns
+def _observed_part(noise: Disturbance, elapsed_ns: Integer) -> str:
+    """The observed part of the elapsed time, small for short launches; empty if it is more than half."""
+    observed_ns = noise.observed_ns
     if not (isinstance(observed_ns, int) and isinstance(elapsed_ns, int)) or 2 * observed_ns >= elapsed_ns:
         return ""
-    return f"; seen in {format_ns(observed_ns)} of {format_ns(elapsed_ns)}"
+    return f"; observed for {format_ns(observed_ns)} of {format_ns(elapsed_ns)}"
 
 
-def _ahead(niceness: Integer) -> str:
-    """What runs the program ahead of others, where it was not."""
+def _remedy(niceness: Integer) -> str:
+    """The remedy against other programs; empty if the program already ran ahead of them."""
     if niceness is not UNKNOWN and niceness < 0:
         return ""
     if own_niceness() == 0:
-        allowed = "without --nice" if niceness is not UNKNOWN else "as root, or with the capability CAP_SYS_NICE,"
-        return f"; {allowed} it runs ahead of others"
-    return f"; record --nice {AHEAD} runs it ahead of others"
+        allowed = "drop --nice" if niceness is not UNKNOWN else "record as root or with the capability CAP_SYS_NICE"
+        return f"; stop other jobs, or {allowed} to run ahead of others"
+    return f"; stop other jobs, or record with --nice {AHEAD} to run ahead of others"
 
 
-def unseen(found: Disturbance, elapsed_ns: Integer, launches: int = 1) -> Diagnostic | None:
-    """A sentence where calls were measured for too short a time to tell whether they were disturbed."""
-    if found.observed_ns is not UNKNOWN or not isinstance(elapsed_ns, int) or elapsed_ns >= _LONG_NS:
+def unseen(noise: Disturbance, elapsed_ns: Integer, launches: int = 1) -> Diagnostic | None:
+    """The diagnostic for a run too short to tell whether it was noisy."""
+    if noise.observed_ns is not UNKNOWN or not isinstance(elapsed_ns, int) or elapsed_ns >= _LONG_RUN_NS:
         return None
-    each = "" if launches == 1 else f" in {launches} launches, none of them for long enough"
-    text = f"whether the run was disturbed is unknown: only {format_ns(elapsed_ns)} were measured{each}"
+    launches_text = "" if launches == 1 else f" in {launches} launches, each too short"
+    text = f"noise unknown: the measured calls took only {format_ns(elapsed_ns)}{launches_text}"
     return Diagnostic("disturbance-unknown", text)
 
 
-def _waiting(found: Disturbance) -> list[str]:
-    running, waiting, busy = found.running_ns, found.waiting_ns, found.busy_ns
-    if not (isinstance(running, int) and isinstance(waiting, int)) or waiting < _MUCH * max(1, running + waiting):
+def _waiting_causes(noise: Disturbance) -> list[str]:
+    running, waiting, busy = noise.running_ns, noise.waiting_ns, noise.busy_ns
+    if not (isinstance(running, int) and isinstance(waiting, int)):
         return []
-    text = (
-        f"its threads waited for a processor in {format_share(waiting, running + waiting)} of the time they wanted one"
-    )
+    if waiting < _NOISY_SHARE * max(1, running + waiting):
+        return []
+    text = f"the program's threads waited for a CPU {format_share(waiting, running + waiting)} of the time"
     if not isinstance(busy, int):
         return [text]
-    # Where a program has more threads than there are processors, they wait for each other: that is how it runs.
+    # A program with more threads than CPUs waits for itself; that is no noise.
     others = max(0, busy - running)
-    of_others = f"other programs took {format_share(others, busy)} of the processor time that was used"
-    return [f"{text}, and {of_others}"] if others >= _MUCH * busy else []
+    other_programs = f"other programs used {format_share(others, busy)} of the CPU time"
+    return [f"{text}, and {other_programs}"] if others >= _NOISY_SHARE * busy else []
 
 
-def _stolen(found: Disturbance) -> list[str]:
-    stolen, observed_ns = found.stolen_ns, found.observed_ns
+def _steal_causes(noise: Disturbance) -> list[str]:
+    stolen, observed_ns = noise.stolen_ns, noise.observed_ns
     if not (isinstance(stolen, int) and isinstance(observed_ns, int)):
         return []
     whole = observed_ns * (os.cpu_count() or 1)
-    return [f"the host took {format_ns(stolen)} from the machine"] if stolen >= _MUCH * max(1, whole) else []
+    return (
+        [f"the hypervisor took {format_ns(stolen)} from this machine"] if stolen >= _NOISY_SHARE * max(1, whole) else []
+    )
 
 
-# ---- what Linux tells
+# ---- counts of Linux
 
 
-def _counts(*sources: Callable[[], Counts]) -> Counts:
-    """All that several sources tell; one that cannot be read, or reads otherwise, tells nothing."""
-    found: dict[str, int] = {}
+def _merged_counts(*sources: Callable[[], Counts]) -> Counts:
+    """Counts of several sources. A source that cannot be read or parsed is left out."""
+    merged: dict[str, int] = {}
     for source in sources:
         try:
-            found |= source()
+            merged |= source()
         except (OSError, ValueError, IndexError, KeyError):
             continue
-    return found
+    return merged
 
 
-def _known(source: Callable[[], int]) -> Integer:
+def _value_or_unknown(source: Callable[[], int]) -> Integer:
     try:
         return source()
     except (OSError, ValueError, IndexError, ZeroDivisionError):
         return UNKNOWN
 
 
-def _living(pid: int) -> dict[str, Counts]:
-    """What has happened to each thread that is still there when it was looked at: others tell less, or nothing."""
+def _thread_counts(pid: int) -> dict[str, Counts]:
+    """Counts of each thread that still exists after it was read; those of an exiting thread are incomplete."""
     try:
         folders = list((_PROC / str(pid) / "task").iterdir())
     except OSError:
         return {}
-    looked_at = [(folder, _counts(*_of_thread(folder))) for folder in folders]
+    looked_at = [(folder, _merged_counts(*_thread_sources(folder))) for folder in folders]
     return {folder.name: counts for folder, counts in looked_at if folder.exists()}
 
 
-def _of_program(pid: int) -> Callable[[], Counts]:
+def _program_counts(pid: int) -> Callable[[], Counts]:
     def read() -> Counts:
-        # Behind the program's name, which stands in parentheses and may hold any letter (man 5 proc_pid_stat).
+        # After the program's name, which is in parentheses and may contain any character (man 5 proc_pid_stat).
         fields = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
         return {"minor_faults": int(fields[7]), "major_faults": int(fields[9])}
 
     return read
 
 
-def _of_machine() -> Counts:
-    """The line of all processors (man 5 proc_stat): user, nice, system, idle, iowait, irq, softirq, steal."""
+def _machine_counts() -> Counts:
+    """Counts over all CPUs (man 5 proc_stat): user, nice, system, idle, iowait, irq, softirq, steal."""
     fields = (_PROC / "stat").read_text().partition("\n")[0].split()
     user, nice, system, _, _, irq, softirq, steal = map(int, fields[1:9])
     return {"busy_ns": (user + nice + system + irq + softirq) * _TICK_NS, "stolen_ns": steal * _TICK_NS}
 
 
-def _of_thread(folder: Path) -> list[Callable[[], Counts]]:
+def _thread_sources(folder: Path) -> list[Callable[[], Counts]]:
     def schedstat() -> Counts:
         running, waiting, _ = (folder / "schedstat").read_text().split()
         return {"running_ns": int(running), "waiting_ns": int(waiting)}
 
     def status() -> Counts:
-        found = _pairs(folder / "status")
+        pairs = _pairs(folder / "status")
         return {
-            "voluntary_switches": int(found["voluntary_ctxt_switches"]),
-            "involuntary_switches": int(found["nonvoluntary_ctxt_switches"]),
+            "voluntary_switches": int(pairs["voluntary_ctxt_switches"]),
+            "involuntary_switches": int(pairs["nonvoluntary_ctxt_switches"]),
         }
 
     def sched() -> Counts:
@@ -251,57 +254,57 @@ def _pairs(path: Path) -> dict[str, str]:
 
 
 def _frequency_hz() -> int:
-    """The mean of all processors."""
-    found = [int(path.read_text()) for path in _CPUS.glob("cpu[0-9]*/cpufreq/scaling_cur_freq")]
-    return 1000 * sum(found) // len(found)
+    """Mean clock frequency of all CPUs."""
+    frequencies_khz = [int(path.read_text()) for path in _CPUS.glob("cpu[0-9]*/cpufreq/scaling_cur_freq")]
+    return 1000 * sum(frequencies_khz) // len(frequencies_khz)
 
 
 # ---- watching
 #
-# Looks at a program while it runs: what disturbs it, and whether it was measured enough, when it is ended.
+# Snapshots while the program runs, and the stopping rule.
 #
-# The profile shows each call as soon as it has returned; the program knows nothing of being watched, and what watches
-# it reads a file and some of /proc ten times a second. What is written of the call that was cut short is cut off.
+# The profile shows each call as soon as it has returned, so the program itself is not changed. The watcher reads the
+# profile and some files of /proc ten times a second. Records of a call that was cut short are removed.
 
 
 WATCH_S: Final = 0.1
-_MOST_LOOKS = 600
-_LOOKS_PER_COUNT = 5
-_SAMPLES_MORE = 1.1
-"""Samples are counted by executables here and by kernels in the end, of which executables have a little more."""
+_MAX_SNAPSHOTS = 600
+_SNAPSHOTS_PER_COUNT = 5
+_EXECUTABLE_SURPLUS = 1.1
+"""Samples are counted per executable here and per kernel at the end; executables have slightly more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What is left of a program that was ended: whole calls, or batches of them, of which the first are warm-up.
+    """How a program was stopped: it made `calls` whole calls (or batches), and the first `warmup` are warm-up.
 
-    `why`: None where no call had returned when the time was spent. `until_ns`: when the first call began that is left
-    out; unknown where none had, so that the last one's time is not known either. `spent_ns`, `bytes`: of what may be
-    spent; `sharing`: how many launches share that, this one among them.
+    `why`: None if no call had returned when the time was spent. `until_ns`: start of the first call that is left out;
+    UNKNOWN if there is none, so that the time of the last call is unknown. `spent_ns`, `bytes`: spent budget.
+    `launch_count`: number of launches that share the budget, including this one.
     """
 
-    why: Why | None
+    reason: StopReason | None
     calls: int
     warmup: int
     until_ns: Integer
     spent_ns: int
     bytes: int
-    sharing: int
+    launch_count: int
 
 
 class Watcher:
-    """Watches one execution.
+    """Watcher of one execution.
 
     Attributes:
-        looks: what was seen of the program, by time.
-        cut: what is left of it, where it was ended because it was measured enough; None: it was not.
+        snapshots: snapshots of the program, by time.
+        cut: how the program was stopped; None: it ended by itself.
     """
 
     def __init__(self, goal: Goal | None, profile: Path, samples: Path, progress: Progress) -> None:
-        """Nothing runs yet. Without a goal the program is only looked at, and comes to its own end."""
-        import numpy as np  # noqa: F401 - it takes time that is not to be taken while the program runs
+        """Prepare for a program that has not started. Without a goal it is observed, but never stopped."""
+        import numpy as np  # noqa: F401 - slow to import; must not happen while the program runs
 
-        self.looks: list[Look] = []
+        self.snapshots: list[Look] = []
         self.cut: Cut | None = None
         self._goal, self._progress, self._samples = goal, progress, GrowingSamples(samples)
         self._path, self._profile = profile, GrowingProfile(profile)
@@ -312,42 +315,42 @@ class Watcher:
         self._sampled = 0
 
     def watch(self, pid: int) -> bool:
-        """Look at the program; False: end it."""
+        """Take a snapshot of the program; False: stop it."""
         if paused_ns() != self._paused_ns:
-            # What others had of the processors meanwhile disturbed nobody.
+            # While the program was paused, other programs were no noise.
             self._paused_ns = paused_ns()
-            self.looks.clear()
-        if len(self.looks) >= _MOST_LOOKS:
-            del self.looks[1:-1:2]
-        self.looks.append(look(pid))
-        if self._calling_ns is UNKNOWN and _has_spoken(pid):
-            self._calling_ns = self.looks[-1].time_ns
-        return self._goal is None or self._goes_on(self._goal)
+            self.snapshots.clear()
+        if len(self.snapshots) >= _MAX_SNAPSHOTS:
+            del self.snapshots[1:-1:2]
+        self.snapshots.append(look(pid))
+        if self._calling_ns is UNKNOWN and _has_printed_banner(pid):
+            self._calling_ns = self.snapshots[-1].time_ns
+        return self._goal is None or self._continues(self._goal)
 
-    def _goes_on(self, goal: Goal) -> bool:
-        known = self._profile
-        before = len(known.begins_ns)
-        known.read_on()
-        # Of a call that came since the last look more records may come than of the one before.
-        old = len(known.begins_ns) if len(known.begins_ns) == before else len(known.begins_ns) - 1
-        state = self._state(calls=min(old, known.whole_calls))
-        if goal.sample_hz and len(self.looks) % _LOOKS_PER_COUNT == 0:
+    def _continues(self, goal: Goal) -> bool:
+        profile = self._profile
+        calls_before = len(profile.begins_ns)
+        profile.read_on()
+        # The newest call may still get records; calls before it are complete.
+        old = len(profile.begins_ns) if len(profile.begins_ns) == calls_before else len(profile.begins_ns) - 1
+        state = self._state(calls=min(old, profile.whole_calls))
+        if goal.sample_hz and len(self.snapshots) % _SNAPSHOTS_PER_COUNT == 0:
             self._count_samples(goal, state)
-        why = goal.reached(state)
-        if why is None and (known.begins_ns or state.spent_ns < goal.seconds * 1e9):
+        reason = goal.reached(state)
+        if reason is None and (profile.begins_ns or state.spent_ns < goal.seconds * 1e9):
             return True
-        warmup, sharing = state.warmup_at_end(goal), goal.sharing(state)
-        self.cut = Cut(why, state.calls, warmup, UNKNOWN, state.spent_ns, state.bytes, sharing)
+        warmup, launch_count = state.warmup_at_end(goal), goal.affordable_launches(state)
+        self.cut = Cut(reason, state.calls, warmup, UNKNOWN, state.spent_ns, state.bytes, launch_count)
         return False
 
-    def _state(self, calls: int) -> State:
+    def _state(self, calls: int) -> StoppingState:
         import numpy as np
 
         begins, now, paused = self._profile.begins_ns, time.monotonic_ns(), paused_ns()
         begun_ns = begins[0] if begins else now if isinstance(self._calling_ns, Unknown) else self._calling_ns
         if not begins:
             self._paused_before_ns = paused
-        return State(
+        return StoppingState(
             calls=calls,
             times_ns=np.diff(np.array(begins[: calls + 1], dtype=np.int64)),
             samples=self._sampled,
@@ -356,21 +359,21 @@ class Watcher:
             loading_ns=max(0, begun_ns - self._paused_before_ns - self._launched_ns),
         )
 
-    def _count_samples(self, goal: Goal, state: State) -> None:
-        """See how many samples lie in executables since the warm-up, and say how many there will be."""
+    def _count_samples(self, goal: Goal, state: StoppingState) -> None:
+        """Count the samples in executables since the warm-up, and report how many to expect."""
         warmup = state.warmup(goal)
         if warmup is UNKNOWN or warmup >= len(self._profile.begins_ns):
             return
         try:
             count = self._samples.inside_since(self._profile.begins_ns[warmup])
-        except (RunEmpty, RunInvalid):  # the files are made at this moment
+        except (RunEmpty, RunInvalid):  # the files are just being written
             return
-        self._sampled = round(count / _SAMPLES_MORE)
+        self._sampled = round(count / _EXECUTABLE_SURPLUS)
         expected = format_count(round(count * goal.seconds * 1e9 / max(1, state.spent_ns)))
-        self._progress(f"sampling: about {expected} samples in kernels are to be expected in {goal.seconds:g} s")
+        self._progress(f"sampling: expect about {expected} samples in kernels in {goal.seconds:g} s")
 
     def end(self) -> None:
-        """The program has ended: cut off what is of calls that are left out."""
+        """Remove the records of calls that are left out, after the program has ended."""
         if self.cut is None:
             return
         self._profile.read_on()
@@ -381,9 +384,9 @@ class Watcher:
             cut_profile(self._path, self._profile.places[calls] if more else self._profile.end_of_calls)
 
 
-def _has_spoken(pid: int) -> bool:
-    """Whether the benchmark has said what machine it runs on: everything is loaded then, and it begins to call."""
+def _has_printed_banner(pid: int) -> bool:
+    """Whether the benchmark has printed its banner: everything is loaded, and calls begin."""
     try:
-        return os.stat(f"/proc/{pid}/fd/1").st_size > 0  # noqa: PTH116 - a link to a file that has no name any more
+        return os.stat(f"/proc/{pid}/fd/1").st_size > 0  # noqa: PTH116 - a link to a file without a name
     except OSError:
         return False

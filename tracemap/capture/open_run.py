@@ -1,4 +1,4 @@
-"""Opening of runs, in any format that is known."""
+"""Open runs of any known format."""
 
 from __future__ import annotations
 
@@ -39,27 +39,27 @@ if TYPE_CHECKING:
     import duckdb
 
 
-# ---- placing
+# ---- symbol resolution
 #
-# Samples that say how far behind a symbol they lie find their place in the bundle's machine code.
+# Resolve samples given as symbol plus offset to addresses and lines in the bundle's machine code.
 
 
-# Of a symbol that several executables have, nothing tells which of them it is.
-_FOUND: Final = f"""
+# A symbol that several executables have is ambiguous, so it is left out.
+_FOUND_PLACES: Final = f"""
 CREATE TEMP TABLE code_found AS
 SELECT DISTINCT kernel, {CODE_OFFSET}, image, place + {CODE_OFFSET} AS place
 FROM {{rows}} JOIN (SELECT kernel, any_value(image) AS image, any_value(place) AS place
                     FROM code_symbols GROUP BY kernel HAVING count(*) = 1) USING (kernel)
 WHERE {CODE_OFFSET} BETWEEN 0 AND {1 << 40}
 """
-_PLACED: Final = f"""
+_RESOLVED_ROWS: Final = f"""
 SELECT event.* EXCLUDE ({CODE_OFFSET}, step, address)
     REPLACE (CASE WHEN spot.place IS NULL THEN event.kernel ELSE spot.function END AS kernel), spot.step, spot.address
 FROM {{rows}} AS event LEFT JOIN code_spots AS spot
     ON spot.kernel = event.kernel AND spot.{CODE_OFFSET} = event.{CODE_OFFSET} ORDER BY ALL
 """
-# Named after a kernel that the bundle has elsewhere, or after a symbol that it does not have.
-_ASTRAY: Final = f"""
+# Samples named after a kernel that lies elsewhere in the bundle, or after a symbol that the bundle does not have.
+_UNRESOLVED_SAMPLES: Final = f"""
 SELECT coalesce(sum({SAMPLES}), 0) FROM {{rows}} AS event LEFT JOIN code_spots AS spot
     ON spot.kernel = event.kernel AND spot.{CODE_OFFSET} = event.{CODE_OFFSET}
 WHERE event.kernel IS NOT NULL AND (spot.place IS NULL OR (
@@ -68,12 +68,12 @@ WHERE event.kernel IS NOT NULL AND (spot.place IS NULL OR (
 
 
 def placed(run: Run, images: Callable[[], Sequence[Image]], folder: Path) -> Run:
-    """A run whose rows of steps have kernels, addresses and lines; itself, where it has none that lack them.
+    """Resolve kernels, addresses and lines of a run's samples; the run itself if nothing is to be resolved.
 
     Args:
         run: the run.
         images: reads the machine code of the bundle's module.
-        folder: where the table is put; it is made, and must stay as long as the run.
+        folder: folder for the new table; it must exist as long as the run is used.
 
     Raises:
         ModuleInvalid: the machine code cannot be read.
@@ -83,19 +83,19 @@ def placed(run: Run, images: Callable[[], Sequence[Image]], folder: Path) -> Run
     rows = table_of("read_parquet", run.table)
     with open_database() as connection:
         _find_spots(connection, rows, images())
-        ((astray,),) = connection.execute(_ASTRAY.format(rows=rows)).fetchall()
+        ((unresolved,),) = connection.execute(_UNRESOLVED_SAMPLES.format(rows=rows)).fetchall()
         header = run.header
-        if astray:
+        if unresolved:
             text = (
-                f"{plural(int(astray), 'sample')} are of machine code that the bundle does not have: the program was "
-                "compiled otherwise"
+                f"{plural(int(unresolved), 'sample')} are of machine code that the bundle does not have: the program "
+                "was built differently"
             )
             header = structs.replace(header, diagnostics=(*header.diagnostics, Diagnostic("samples-astray", text)))
-        return with_events(run, header, connection.sql(_PLACED.format(rows=rows)), folder)
+        return with_events(run, header, connection.sql(_RESOLVED_ROWS.format(rows=rows)), folder)
 
 
 def _find_spots(connection: duckdb.DuckDBPyConnection, rows: str, images: Sequence[Image]) -> None:
-    """Make `code_spots`: what lies at each place that rows name, and `code_functions`, the names of functions."""
+    """Make `code_spots`, the code at each sampled place, and `code_functions`, the names of functions."""
     symbols = [(name, number, at) for number, image in enumerate(images) for name, at in symbol_places(image).items()]
     functions = [(function.name,) for image in images for function in image.functions]
     connection.execute("CREATE TEMP TABLE code_symbols (kernel VARCHAR, image BIGINT, place BIGINT)")
@@ -104,7 +104,7 @@ def _find_spots(connection: duckdb.DuckDBPyConnection, rows: str, images: Sequen
         if values:
             marks = ", ".join("?" for _ in values[0])
             connection.executemany(f"INSERT INTO {table} VALUES ({marks})", values)
-    connection.execute(_FOUND.format(rows=rows))
+    connection.execute(_FOUND_PLACES.format(rows=rows))
     columns = "image BIGINT, place BIGINT, address BIGINT, step BIGINT, function VARCHAR"
     connection.execute(f"CREATE TEMP TABLE code_lines ({columns})")
     for number, image in enumerate(images):
@@ -114,7 +114,7 @@ def _find_spots(connection: duckdb.DuckDBPyConnection, rows: str, images: Sequen
 
 
 def _add_lines(connection: duckdb.DuckDBPyConnection, number: int, image: Image) -> None:
-    """Add what lies at the places of one image."""
+    """Add the code at the sampled places of one image."""
     import numpy as np
 
     query = f"SELECT DISTINCT place FROM code_found WHERE image = {number} ORDER BY place"
@@ -126,80 +126,80 @@ def _add_lines(connection: duckdb.DuckDBPyConnection, number: int, image: Image)
     if spots.functions:
         names = [(place, function.name) for place, function in enumerate(spots.functions)]
         connection.executemany("INSERT INTO names_of_image VALUES (?, ?)", names)
-    told = {"address": f"address <> {NOWHERE}", "step": "function IS NOT NULL"}
-    inside = ", ".join(f"CASE WHEN {where} THEN {name} END" for name, where in told.items())
+    conditions = {"address": f"address <> {NOWHERE}", "step": "function IS NOT NULL"}
+    inside = ", ".join(f"CASE WHEN {where} THEN {name} END" for name, where in conditions.items())
     known = "code_of_image LEFT JOIN names_of_image USING (number)"
     connection.execute(f"INSERT INTO code_lines SELECT {number}, place, {inside}, function FROM {known}")
     connection.unregister("code_of_image")
 
 
-# ---- open run
+# ---- opening
 #
-# Opens whatever holds a run: a table of ours or of others, an `.ireeprof`, what other tools print, standard input.
+# Open a run from a table of ours or of other tools, an `.ireeprof`, the output of other tools, or standard input.
 
 
 def open_run(path: Path, folder: Path, dispatch: str = "") -> Run:
-    """Open a run: a table (see `measurements.runfile.read_run`), or what another tool made; its content says which.
+    """Open a run: a table (see `measurements.runfile.read_run`) or the output of another tool, detected by content.
 
     Args:
         path: the file; `-` is standard input.
-        folder: where the events of what is no table, or of a pipe, are put, which must stay as long as the run.
-        dispatch: the kernel of a file that names none.
+        folder: folder for converted events, or for a copy of a pipe; it must exist as long as the run is used.
+        dispatch: the kernel, for a file that does not name it.
 
     Raises:
         RunEmpty: nothing was recorded.
         RunInvalid: no run, or a damaged one.
-        RunVersion: it is of another format version.
-        UsageInvalid: the kernel is named of a file that names its own, or is not where none is.
+        RunVersion: another format version.
+        UsageInvalid: `dispatch` is given for a file that names its kernels, or is missing for one that does not.
     """
     if is_file(str(path)):
-        return _opened(path, folder, dispatch)
+        return _open_file(path, folder, dispatch)
     _refuse_folder(path)
-    copy, named = _copied(path, folder), said_of(str(path))
-    with _called(named, copy):
-        return replace(_opened(copy, folder, dispatch), given=named, copy=copy)
+    copy, name = _copy_of_pipe(path, folder), said_of(str(path))
+    with _renamed_errors(name, copy):
+        return replace(_open_file(copy, folder, dispatch), given=name, copy=copy)
 
 
 @contextmanager
-def _called(named: str, copy: Path) -> Iterator[None]:
-    """Errors of a copy, which nobody has seen and which is gone when they are read, as those of what was copied."""
+def _renamed_errors(name: str, copy: Path) -> Iterator[None]:
+    """Replace the name of a temporary copy in error messages by the name of the original."""
     try:
         yield
     except TracemapError as error:
-        raise type(error)(str(error).replace(str(copy), named)) from error
+        raise type(error)(str(error).replace(str(copy), name)) from error
 
 
-def _opened(path: Path, folder: Path, dispatch: str) -> Run:
-    """As `open_run`, of a file."""
-    named = str(path)
+def _open_file(path: Path, folder: Path, dispatch: str) -> Run:
+    """Open a run from a regular file; see `open_run`."""
+    name = str(path)
     form = Form.PROFILE if path.suffix == ".ireeprof" else form_of(path)
     if dispatch and form is not Form.HOOK_CSV:
-        raise UsageInvalid(f"{path}: names its kernels itself; --dispatch is of CSV files of IREE's hook alone")
+        raise UsageInvalid(f"{path}: names its kernels itself; --dispatch is only for CSV files of IREE's hook")
     if form is Form.TABLE:
-        return replace(read_run(path), given=named)
+        return replace(read_run(path), given=name)
     table = folder / f"{start_of_name(path.name)}.parquet"
     with _fitting(path), open_database(spared_memory(EXPORT_MEMORY)) as connection:
-        read = _reader(form, dispatch)(path, connection)
+        read = _reader_of(form, dispatch)(path, connection)
         write_run(read.header, read.events, table, force=True)
     run = read_run(table)
-    return replace(run, has_header=False, given=named, tells_order=LAUNCH in run.columns)
+    return replace(run, has_header=False, given=name, tells_order=LAUNCH in run.columns)
 
 
 def _refuse_folder(path: Path) -> None:
-    """Say where the runs of a folder are: those of a bundle lie in it, what the hook recorded has to be made one."""
+    """Reject a folder; the message says where the runs of a bundle are, or how to convert a recording of the hook."""
     if str(path) == "-" or not path.is_dir():
         return
     runs = path / "runs"
     if runs.is_dir():
         raise RunInvalid(f"{path}: is a bundle; name one of its runs, which lie in {runs}")
     raise RunInvalid(
-        f"{path}: is a folder; if the hook recorded into it, tracemap stats {path} --calls calls.parquet makes "
-        "the table of its calls, which is read as a run"
+        f"{path}: is a folder. If the hook recorded into it, tracemap stats {path} --calls calls.parquet makes "
+        "a table of its calls, which is read as a run"
     )
 
 
-def _copied(path: Path, folder: Path) -> Path:
-    """A file of what comes through a pipe: a table is read more than once, which a pipe does not allow."""
+def _copy_of_pipe(path: Path, folder: Path) -> Path:
+    """Copy a pipe into a file, since a table is read more than once."""
     copy = folder / "stdin.csv"
     copy_given(str(path), copy, RunInvalid)
     return copy
@@ -210,15 +210,15 @@ def _fitting(path: Path) -> AbstractContextManager[None]:
 
 
 def _read_profile(path: Path, connection: duckdb.DuckDBPyConnection) -> ForeignRun:
-    """The run of an `.ireeprof`, with all that it tells of how it came about."""
-    return _of_profile(path, load_profile(path, connection))
+    """The run of an `.ireeprof`, with its diagnostics."""
+    return _profile_run(path, load_profile(path, connection))
 
 
 def _read_export(path: Path, connection: duckdb.DuckDBPyConnection) -> ForeignRun:
-    return _of_profile(path, read_export(path, connection))
+    return _profile_run(path, read_export(path, connection))
 
 
-def _of_profile(path: Path, read: Profile) -> ForeignRun:
+def _profile_run(path: Path, read: Profile) -> ForeignRun:
     if read.event_count == 0 and not read.lost_records:
         raise RunEmpty(f"{path}: the profile holds no event: nothing ran, or host execution was not profiled")
     header = structs.replace(
@@ -235,7 +235,7 @@ def _of_profile(path: Path, read: Profile) -> ForeignRun:
 _Reader = Callable[[Path, "duckdb.DuckDBPyConnection"], ForeignRun]
 
 
-def _reader(form: Form, dispatch: str) -> _Reader:
+def _reader_of(form: Form, dispatch: str) -> _Reader:
     readers: Mapping[Form, _Reader] = {
         Form.PROFILE: _read_profile,
         Form.EXPORT: _read_export,
@@ -265,14 +265,14 @@ def load_profile(
     *,
     must_be_whole: bool = False,
 ) -> Profile:
-    """Read an `.ireeprof`, also one whose writer was killed.
+    """Read an `.ireeprof`, even if its writer was killed.
 
     Args:
         profile: the file.
-        connection: holds the events until they are written; tables `profile_*` in it are overwritten.
+        connection: the database for the events; tables `profile_*` in it are overwritten.
         table: the name of the table of events in it.
-        known: what is known of the calls.
-        must_be_whole: its writer came to its end, so that a file without one is damaged.
+        known: known facts about the calls.
+        must_be_whole: the writer ended well, so a file without an end is damaged.
 
     Raises:
         RunEmpty: it holds no record.
@@ -284,14 +284,14 @@ def load_profile(
         truncated = copy_whole_records(profile, whole)
         if truncated is not None and must_be_whole:
             raise RunInvalid(f"{profile}: {truncated.message}")
-        exported = _exported(whole if truncated else profile, profile, folder / "events.jsonl")
+        exported = _export_profile(whole if truncated else profile, profile, folder / "events.jsonl")
         read = read_export(exported, connection, table, known, exported_from=profile)
     return read if truncated is None else replace(read, diagnostics=(truncated, *read.diagnostics))
 
 
-def _exported(profile: Path, named: Path, target: Path) -> Path:
+def _export_profile(profile: Path, name: Path, target: Path) -> Path:
     try:
         check_tool([find_tool("iree-profile"), "export", "--format=ireeperf-jsonl", f"--output={target}", profile])
     except ToolFailed as error:
-        raise RunInvalid(f"{named}: {error}") from error
+        raise RunInvalid(f"{name}: {error}") from error
     return target

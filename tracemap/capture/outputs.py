@@ -1,4 +1,4 @@
-"""A function called once by `iree-run-module`: its outputs printed, written to files, or read as arrays."""
+"""Call a function once with `iree-run-module`; print its outputs, write them to files, or read them as arrays."""
 
 from __future__ import annotations
 
@@ -23,35 +23,35 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 RUN_TOOL: Final = "iree-run-module"
-_OF_NUMPY: Final = frozenset(
+_NUMPY_ELEMENTS: Final = frozenset(
     {
         *("i1", "index", "f16", "f32", "f64", "complex<f32>", "complex<f64>"),
         *(f"{sign}i{bits}" for sign in ("", "s", "u") for bits in (8, 16, 32, 64)),
     }
 )
-"""Elements that the runtime writes to numpy's files."""
+"""Element types that the runtime writes to numpy files."""
 
 
 def run_call(call: Call, targets: Sequence[str]) -> str:
-    """Call the function; returns what was printed.
+    """Call the function; returns its printed outputs.
 
     Args:
-        call: what is called.
-        targets: where each output goes, as `--output` has it; none: all are printed.
+        call: the call.
+        targets: the target of each output, in the syntax of `--output`; empty: print all.
 
     Raises:
-        ProgramFailed: it failed.
+        ProgramFailed: the program failed.
     """
     ending = run_program(call.command(RUN_TOOL, *(f"--output={target}" for target in targets)))
     ending.check(f"{RUN_TOOL}, which called {call.entry.name},")
-    return ending.printed
+    return ending.stdout
 
 
 def check_number(call: Call, given: Sequence[str], option: str) -> None:
-    """Refuse another number of an option than there are outputs.
+    """Check that an option is given once per output, or not at all.
 
     Raises:
-        UsageInvalid: there are more or fewer.
+        UsageInvalid: it is given more or less often.
     """
     if given and len(given) != len(call.results):
         returns = f"{call.entry.name} returns {plural(len(call.results), 'output')}"
@@ -65,24 +65,24 @@ def check_number(call: Call, given: Sequence[str], option: str) -> None:
 
 @contextmanager
 def laid_aside(targets: Sequence[str], folder: Path, *, force: bool) -> Iterator[list[str]]:
-    """The targets with names in a folder in place of the files; when all went well these take the places of those.
+    """Replace target files by temporary ones in `folder`; at the end they replace the targets atomically.
 
     Raises:
-        UsageInvalid: a target is none that IREE knows, or two go to one place.
-        TargetExists: a file exists and `force` is not set; it may where it is appended to.
+        UsageInvalid: IREE does not know a target, or two targets are the same file.
+        TargetExists: a file exists and `force` is not set; a file to append to may exist.
         TargetUnwritable: a file cannot be written.
     """
     names: dict[str, Path] = {}
     for target in targets:
         if target not in ("", "-") and (target[0] not in "@+" or not target[1:]):
-            raise UsageInvalid(f"--output={target} goes nowhere; write - , @FILE.npy, @FILE.bin, +FILE or nothing")
-    made = [Path(target[1:]) for target in targets if target.startswith("@")]
-    check_files(*made, force=force)
+            raise UsageInvalid(f"--output={target} is no target; write - , @FILE.npy, @FILE.bin, +FILE or nothing")
+    new_files = [Path(target[1:]) for target in targets if target.startswith("@")]
+    check_files(*new_files, force=force)
     for target in targets:
         path = target[1:]
         if not path or path in names:
             continue
-        names[path] = folder / f"output{len(names)}{Path(path).suffix}"  # of which IREE takes the kind of the file
+        names[path] = folder / f"output{len(names)}{Path(path).suffix}"  # IREE derives the format from the suffix
         if target.startswith("+"):
             check_files(Path(path), force=True)
             if Path(path).is_file():
@@ -97,18 +97,18 @@ def laid_aside(targets: Sequence[str], folder: Path, *, force: bool) -> Iterator
 
 
 @dataclass(frozen=True, slots=True)
-class _Form:
-    """How an output comes to be an array: the file that it is written to, and the type that is not told there."""
+class _ArrayFile:
+    """How an output becomes an array: the file to write, and the type if the file does not contain it."""
 
     path: Path
     shaped: Shaped | None
-    """None: numpy's file tells."""
+    """None: the numpy file contains the type."""
 
-    def read(self, said: str) -> Array:
-        """The array; `said` names the output.
+    def read(self, output: str) -> Array:
+        """The array; `output` is its name in messages.
 
         Raises:
-            OutputInvalid: its shape is not known.
+            OutputInvalid: its shape is unknown.
         """
         import numpy as np
 
@@ -120,30 +120,30 @@ class _Form:
         values = np.fromfile(self.path, dtype=getattr(ml_dtypes, number_type(self.shaped.element)))
         sizes = self.shaped.sizes or ()
         if sizes.count(None) > 1 or (None in sizes and 0 in sizes):
-            raise OutputInvalid(f"{said} has sizes that nothing tells; write it with --output=@FILE.bin")
+            raise OutputInvalid(f"{output} has several dynamic dimensions; write it with --output=@FILE.bin")
         return values.reshape([-1 if size is None else size for size in sizes])
 
 
 def called_for_arrays(call: Call, folder: Path) -> list[Array]:
-    """Call the function, and read its outputs; scalars have no dimensions.
+    """Call the function and read its outputs as arrays; scalars have no dimensions.
 
     Raises:
-        OutputInvalid: one is of a type that no array holds.
-        ProgramFailed: it failed.
+        OutputInvalid: an output has a type that no array holds.
+        ProgramFailed: the program failed.
     """
-    forms = [_form(call.entry, place, kind, folder) for place, kind in enumerate(call.results)]
-    run_call(call, [f"@{form.path}" for form in forms])
-    return [form.read(_said(call.entry, place, call.results[place])) for place, form in enumerate(forms)]
+    files = [_array_file(call.entry, index, kind, folder) for index, kind in enumerate(call.results)]
+    run_call(call, [f"@{file.path}" for file in files])
+    return [file.read(_output_name(call.entry, index, call.results[index])) for index, file in enumerate(files)]
 
 
-def _form(entry: Function, place: int, kind: str, folder: Path) -> _Form:
+def _array_file(entry: Function, index: int, kind: str, folder: Path) -> _ArrayFile:
     shaped = parsed(kind)
-    if shaped is None or shaped.element in _OF_NUMPY:  # where no type is declared, numpy's file tells it
-        return _Form(folder / f"array{place}.npy", None)
+    if shaped is None or shaped.element in _NUMPY_ELEMENTS:  # for an undeclared type, the numpy file contains it
+        return _ArrayFile(folder / f"array{index}.npy", None)
     if not number_type(shaped.element):
-        raise OutputInvalid(f"{_said(entry, place, kind)} is of a type that no array holds; write it as @FILE.bin")
-    return _Form(folder / f"array{place}.bin", shaped)
+        raise OutputInvalid(f"{_output_name(entry, index, kind)} has a type that no array holds; write it as @FILE.bin")
+    return _ArrayFile(folder / f"array{index}.bin", shaped)
 
 
-def _said(entry: Function, place: int, kind: str) -> str:
-    return f"{entry.name}: result[{place}] ({kind})"
+def _output_name(entry: Function, index: int, kind: str) -> str:
+    return f"{entry.name}: result[{index}] ({kind})"

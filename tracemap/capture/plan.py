@@ -1,4 +1,4 @@
-"""What to record, and how the program is called for it."""
+"""Recording plan: what to record, and the command lines for it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from tracemap.capture.benchmark import BENCHMARK_TOOL, FLUSH_INTERVAL, HOST_DEVICES, counted, profiling_flags
+from tracemap.capture.benchmark import BENCHMARK_TOOL, FLUSH_INTERVAL, HOST_DEVICES, call_count_flags, profiling_flags
 from tracemap.capture.cache_simulation import SIMULATED_DEVICE, CacheSimulation, check_device
 from tracemap.capture.calling import Call, Program, make_call
 from tracemap.capture.flags import Batch, batch_of, check_undecided, without_batches
@@ -15,7 +15,7 @@ from tracemap.capture.inputs import Input
 from tracemap.capture.niceness import niceness_to_run_at
 from tracemap.capture.reserving import Reservation
 from tracemap.capture.saved_inputs import NOTHING_KEPT, Kept
-from tracemap.capture.stopping_rule import LEAST_WARMUP, Goal, enough_hz
+from tracemap.capture.stopping_rule import LEAST_WARMUP, Goal, default_sample_hz
 from tracemap.errors import UsageInvalid
 from tracemap.functions import Function
 from tracemap.options.measure import CallOptions, RecordOptions
@@ -23,14 +23,15 @@ from tracemap.outputs import is_stream
 from tracemap.units import UNKNOWN, Integer, Text, Unknown
 
 FIXED_ITERATIONS: Final = 20
-"""Measured calls where nothing else decides."""
+"""Default number of measured calls where no stopping rule applies."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordRequest:
-    """What to record: a module with its entry points, and the options, whose output and caches are decided here.
+    """Module, entry points and options of a recording; output and caches are already resolved.
 
-    A function or inputs that the options do not name are those of the flag file; else the only one, and made up.
+    If the options name no function or inputs, those of the flag file apply; else the only function, with generated
+    inputs.
     """
 
     module: Path
@@ -40,75 +41,75 @@ class RecordRequest:
     output: Path
     options: RecordOptions
     device: Text = UNKNOWN
-    """Unknown: that of the flags, else local-task."""
+    """UNKNOWN: the device of the flags, else local-task."""
     reservation: Reservation | None = None
-    """The output's, where it has been taken already."""
+    """The reservation of the output's name, if already made."""
     caches: CacheSimulation | None = None
-    """A simulation of caches in one more execution; None: there is none."""
+    """Cache simulation in one more execution; None: none."""
     values: tuple[object, ...] = ()
-    """Inputs as Python has them, in place of those of the options; none: the options decide."""
+    """Inputs as Python values, instead of the options' inputs. Empty: the options decide."""
     kept: Kept = NOTHING_KEPT
-    """What the module's bundle keeps to call it with, where the options name no inputs."""
+    """Inputs saved in the module's bundle, used if the options name none."""
     check: Callable[[], None] = lambda: None
-    """Raises an error where the module is not any more what it was, and the run is not to be written."""
+    """Raises an error if the module has changed meanwhile; the run is then not written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A request with everything decided."""
+    """A request with every choice made."""
 
     request: RecordRequest
     profile: Path
     call: Call
     folder: Path
-    """For what is needed only until the run is written."""
+    """Temporary folder, removed once the run is written."""
     sample_hz: int
-    """How often a second each thread is sampled; 0: it is not."""
+    """Samples per second and thread; 0: no sampling."""
     niceness: Integer
-    """That the program runs at; unknown: at our own."""
+    """Niceness of the program; UNKNOWN: our own."""
     batch: Batch
 
     @property
     def options(self) -> RecordOptions:
-        """What was asked for."""
+        """The options of the request."""
         return self.request.options
 
     @property
     def entry(self) -> Function:
-        """The function that is called."""
+        """The function to call."""
         return self.call.entry
 
     @property
     def device(self) -> str:
-        """Where it runs."""
+        """The device to run on."""
         return self.call.device
 
     @property
     def inputs(self) -> tuple[Input, ...]:
-        """What it is called with."""
+        """The function's inputs."""
         return self.call.inputs
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """Flags of the runtime."""
+        """Runtime flags."""
         return self.call.flags
 
     @property
     def warmup(self) -> int:
-        """How many calls are warm-up where it is said how many are made: whole batches."""
+        """Warm-up calls for a fixed number of calls, rounded up to whole batches."""
         return self.batch.rounded(LEAST_WARMUP if isinstance(self.options.warmup, Unknown) else self.options.warmup)
 
     @property
     def iterations(self) -> int:
-        """How many calls are measured where it is said how many, or cannot be found out: whole batches."""
+        """Measured calls for a fixed number of calls, rounded up to whole batches."""
         calls = FIXED_ITERATIONS if isinstance(self.options.iterations, Unknown) else self.options.iterations
         return self.batch.rounded(calls)
 
     @property
     def goal(self) -> Goal | None:
-        """What is enough, in batches; None: calls are counted.
+        """The goal of the stopping rule, in batches; None: a fixed number of calls.
 
-        Simulated counts are those of one call, however many are timed.
+        With --cache-sim the number is fixed: simulated counts belong to one call, however many are timed.
         """
         options = self.options
         if options.iterations is not UNKNOWN or options.cache_sim or self.flushes_on_timer:
@@ -118,45 +119,45 @@ class Plan:
 
     @property
     def launches(self) -> int:
-        """How often the program is launched where that is not too dear.
+        """Number of launches of the program, before the stopping rule reduces it.
 
-        Once where more than its time is asked for: samples and counts are joined to the calls of one process, a profile
-        that is kept is to hold all of them, and a device's own clock need not go on from one process to the next.
+        One launch if more than times is measured: samples and counts are joined to the calls of one process, a kept
+        profile must hold all calls, and a device's own clock may restart with each process.
         """
         of_host = self.device.partition(":")[0] in HOST_DEVICES
-        return self.options.launches if of_host and not _asked_besides(self.options) else 1
+        return self.options.launches if of_host and not _single_process_option(self.options) else 1
 
     @property
     def flushes_on_timer(self) -> bool:
-        """Whether the profile is flushed not only after each call, so that it does not show calls as they return."""
+        """Whether the profile is also flushed on a timer, so that it does not show when a call returns."""
         return any(flag.startswith(FLUSH_INTERVAL) for flag in self.flags)
 
     def command(self, profile: Path, calls: int, more: Sequence[str] = ()) -> list[str]:
-        """The command line that makes so many calls, warm-up included, and writes this profile."""
+        """The command line that makes `calls` calls, warm-up included, and writes `profile`."""
         call = replace(self.call, flags=(*self.flags, *self.batch.flags, *more))
-        return call.command(BENCHMARK_TOOL, *counted(calls), *profiling_flags(self.device, profile))
+        return call.command(BENCHMARK_TOOL, *call_count_flags(calls), *profiling_flags(self.device, profile))
 
     def unprofiled(self, device: str, calls: int) -> list[str]:
-        """The program on a device, without the profiler: so many calls, each timed by itself."""
+        """The command line for a device without the profiler: `calls` calls, timed one by one."""
         call = replace(self.call, device=device, flags=(*self.flags, *self.batch.flags))
-        return call.command(BENCHMARK_TOOL, *counted(1, repetitions=calls))
+        return call.command(BENCHMARK_TOOL, *call_count_flags(1, repetitions=calls))
 
     def simulated(self, module: Path, more: Sequence[str]) -> list[str]:
-        """One call with another module in place of ours, on one worker and without a profile."""
+        """The command line for one call of another build of the module, on one worker and without a profile."""
         call = replace(self.call, device=SIMULATED_DEVICE, flags=(*self.flags, *more))
-        return call.with_module(self.request.module, module).command(BENCHMARK_TOOL, *counted(1))
+        return call.with_module(self.request.module, module).command(BENCHMARK_TOOL, *call_count_flags(1))
 
 
 def make_plan(request: RecordRequest, profile: Path, folder: Path) -> Plan:
-    """Decide everything that the request leaves open.
+    """Make every choice that the request leaves open.
 
     Raises:
         FunctionUnknown: no such function, or several and none named.
-        InputInvalid: the inputs do not fit, or cannot be made up.
+        InputInvalid: the inputs do not fit, or cannot be generated.
         UsageInvalid: flags that do not go together, or that the system does not allow.
     """
     options = request.options
-    _check_ends(options)
+    _check_stopping_options(options)
     check_runtime_flags(options)
     program = Program(request.module, request.functions, request.device, request.kept)
     call = make_call(program, options, BENCHMARK_TOOL, folder, request.values)
@@ -167,50 +168,50 @@ def make_plan(request: RecordRequest, profile: Path, folder: Path) -> Plan:
         check_device(call.device)
     hz = options.sample_hz
     if isinstance(hz, Unknown):
-        hz = enough_hz(options.seconds)
+        hz = default_sample_hz(options.seconds)
     return Plan(request, profile, call, folder, hz, niceness_to_run_at(options.nice), batch)
 
 
-_HOW_OFTEN: Final = "see --iterations, --seconds and --precision"
-_KEPT: Final = "the run goes to -o, and --keep-profile keeps the profile"
-_OTHER_CALLS: Final = {
-    "--benchmark_dry_run": _HOW_OFTEN,
+_SEE_CALL_OPTIONS: Final = "see --iterations, --seconds and --precision"
+_SEE_OUTPUT_OPTIONS: Final = "the run goes to -o, and --keep-profile keeps the profile"
+_CALL_FLAGS: Final = {
+    "--benchmark_dry_run": _SEE_CALL_OPTIONS,
     "--benchmark_min_warmup_time": "see --warmup",
     "--benchmark_filter": "see --function",
     "--benchmark_list_tests": "`show` lists the functions",
     "--benchmark_enable_random_interleaving": "each function is recorded by itself",
-    **dict.fromkeys(("--benchmark_report_aggregates_only", "--benchmark_display_aggregates_only"), _KEPT),
+    **dict.fromkeys(("--benchmark_report_aggregates_only", "--benchmark_display_aggregates_only"), _SEE_OUTPUT_OPTIONS),
 }
-"""With these the program makes other calls than those that a run tells of, or does not say how long each took."""
-_DECIDED: Final = {
-    **_OTHER_CALLS,
-    **dict.fromkeys(("--benchmark_min_time", "--benchmark_repetitions"), _HOW_OFTEN),
-    **dict.fromkeys(("--benchmark_format", "--benchmark_out", "--benchmark_out_format"), _KEPT),
-    **dict.fromkeys(("--device_profiling_mode", "--device_profiling_output"), _KEPT),
+"""Flags that change the program's calls, or that hide the time of single calls."""
+_RESERVED_FLAGS: Final = {
+    **_CALL_FLAGS,
+    **dict.fromkeys(("--benchmark_min_time", "--benchmark_repetitions"), _SEE_CALL_OPTIONS),
+    **dict.fromkeys(("--benchmark_format", "--benchmark_out", "--benchmark_out_format"), _SEE_OUTPUT_OPTIONS),
+    **dict.fromkeys(("--device_profiling_mode", "--device_profiling_output"), _SEE_OUTPUT_OPTIONS),
 }
 
 
 def check_runtime_flags(options: CallOptions) -> None:
-    """Refuse flags for what a recording decides itself.
+    """Reject runtime flags that a recording sets itself.
 
     Raises:
-        UsageInvalid: one stands behind the `--`.
+        UsageInvalid: there is such a flag after `--`.
     """
-    check_undecided(options.runtime_flags, _DECIDED)
+    check_undecided(options.runtime_flags, _RESERVED_FLAGS)
 
 
 def check_calls_made(call: Call) -> None:
-    """Refuse flags, of flag files too, by which other calls are made; ours go before all else that files say.
+    """Reject flags, also from flag files, that change the program's calls.
 
     Raises:
-        UsageInvalid: there is one, or one for batches that names no number.
+        UsageInvalid: there is such a flag, or a batch flag without a valid number.
     """
-    check_undecided(call.flags, _OTHER_CALLS)
+    check_undecided(call.flags, _CALL_FLAGS)
     batch_of(call.flags, asynchronous=call.asynchronous)
 
 
-def _asked_besides(options: RecordOptions) -> str:
-    """What is asked for besides times, of the calls of one process; empty: nothing."""
+def _single_process_option(options: RecordOptions) -> str:
+    """The first option that measures more than times, in one process; empty: none."""
     asked = {
         "--iterations": options.iterations is not UNKNOWN,
         "--sample": options.sample_hz != 0,
@@ -221,22 +222,22 @@ def _asked_besides(options: RecordOptions) -> str:
     return next((name for name, is_asked in asked.items() if is_asked), "")
 
 
-def _check_ends(options: RecordOptions) -> None:
-    """Refuse a number of calls or of launches beside what decides how many.
+def _check_stopping_options(options: RecordOptions) -> None:
+    """Reject options that contradict each other on the number of calls or launches.
 
     Raises:
-        UsageInvalid: both are given.
+        UsageInvalid: two such options are given.
     """
     default = RecordOptions()
-    if options.launches not in (1, default.launches) and (asked := _asked_besides(options)):
-        raise UsageInvalid(f"{asked} is of the calls of one launch: leave --launches out, or record a run of its own")
+    if options.launches not in (1, default.launches) and (option := _single_process_option(options)):
+        raise UsageInvalid(f"{option} works with one launch only: drop --launches, or record a separate run for it")
     if (options.precision, options.seconds) != (default.precision, default.seconds):
         if options.iterations is not UNKNOWN:
-            raise UsageInvalid("--iterations says exactly how many calls are made: leave --precision and --seconds out")
+            raise UsageInvalid("--iterations fixes the number of calls: drop --precision and --seconds")
         if options.cache_sim:
             raise UsageInvalid(
-                f"beside --cache-sim {FIXED_ITERATIONS} calls are timed, or --iterations: leave --precision and "
-                "--seconds out, and record a run of its own for times"
+                f"--cache-sim times a fixed number of calls ({FIXED_ITERATIONS}, or --iterations): drop --precision "
+                "and --seconds, or record a separate run for times"
             )
     if options.keep_profile and options.output is not None and is_stream(options.output):
-        raise UsageInvalid("--keep-profile keeps a file beside the run: name the run's file with -o")
+        raise UsageInvalid("--keep-profile writes a file next to the run: name the run's file with -o")

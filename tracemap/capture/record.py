@@ -1,4 +1,4 @@
-"""`tracemap record`: run a compiled module under the profiler and write what was measured, as a run."""
+"""`tracemap record`: run a compiled module under the profiler and write the run."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from msgspec import structs
 from tracemap._version import __version__
 from tracemap.capture.benchmark import check_profiles, count_workers
 from tracemap.capture.cache_simulation import CacheSimulation, add_caches
-from tracemap.capture.counters.choosing import events_to_count, in_passes
+from tracemap.capture.counters.choosing import events_to_count, split_into_passes
 from tracemap.capture.counters.events import Event
 from tracemap.capture.counting import add_counts, check_hook
 from tracemap.capture.execution import Execution
-from tracemap.capture.launches import Launches, launched, outcome
+from tracemap.capture.launches import Launches, record_launches, stopping_outcome
 from tracemap.capture.machine import geometry, line_bytes, measure_peaks, this_machine
 from tracemap.capture.niceness import own_niceness
 from tracemap.capture.noise import disturbed, unseen
-from tracemap.capture.optional_measurements import Besides, compared, devices_to_time
+from tracemap.capture.optional_measurements import OptionalMeasurements, device_times, devices_to_time
 from tracemap.capture.plan import Plan, RecordRequest, make_plan
 from tracemap.capture.reserving import reserved
 from tracemap.capture.sampling import add_samples
-from tracemap.capture.stopping_rule import Outcome
+from tracemap.capture.stopping_rule import StoppingOutcome
 from tracemap.diagnostics import PAUSED, Diagnostic
 from tracemap.errors import ProgramFailed
 from tracemap.measurements.events import EventTable
@@ -33,7 +33,7 @@ from tracemap.measurements.model import DeviceTime, Invocation, RunHeader, nice_
 from tracemap.measurements.runfile import write_run
 from tracemap.measurements.sql import fitting, open_database, spared_memory
 from tracemap.owned.children import paused_ns
-from tracemap.owned.ending import answer, asked_by, putting_off
+from tracemap.owned.ending import asked_by, confirm_signal, interrupt_deferred
 from tracemap.owned.home import temporary_folder
 from tracemap.toolchain import Progress, no_progress
 from tracemap.units import UNKNOWN, Integer, Text, format_ns
@@ -43,10 +43,10 @@ _RUNTIME = "iree-base-runtime"
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A run that was written: where, its header, and how many events it has.
+    """A written run: its path, its header, and the number of events.
 
-    `enough`: why no more calls were made, and what is known of the median one; empty where their number was given.
-    `profile`: IREE's own, where it was kept; None: it was not.
+    `enough`: why recording stopped, with the median invocation; empty if the number of calls was given.
+    `profile`: IREE's own profile, with --keep-profile; None: not is_kept.
     """
 
     path: Path
@@ -61,13 +61,13 @@ def record(request: RecordRequest, progress: Progress = no_progress) -> Recorded
 
     Raises:
         FunctionUnknown: no such function, or several and none named.
-        InputInvalid: the inputs do not fit, or cannot be made up.
-        TargetExists: the output exists and `force` is not set, or another recording is making it.
+        InputInvalid: the inputs do not fit, or cannot be generated.
+        TargetExists: the output exists and `force` is not set, or another recording is writing it.
         TargetUnwritable: the output cannot be written.
-        ProgramFailed: the program failed; what it recorded until then is kept where the message says.
+        ProgramFailed: the program failed; the message names the file with the events recorded until then.
         ToolMissing: the runtime's tools are not installed.
         ToolTooOld: they write no profiles.
-        EventUnavailable: one of the counters is not known or cannot be counted here.
+        EventUnavailable: a counter is unknown or cannot be counted here.
         UsageInvalid: flags that do not go together.
     """
     if request.reservation is None:
@@ -77,18 +77,18 @@ def record(request: RecordRequest, progress: Progress = no_progress) -> Recorded
     check_profiles()
     passes = _passes(request)
     with temporary_folder() as folder:
-        progress("making inputs")
+        progress("generating inputs")
         plan = make_plan(request, request.reservation.profile, folder)
-        devices_to_time(plan.options.compare_devices, plan.device)  # what cannot be compared is refused before it runs
-        with putting_off():  # from the first launch on there is something to write
+        devices_to_time(plan.options.compare_devices, plan.device)  # reject invalid devices before the program runs
+        with interrupt_deferred():  # defer Ctrl-C: from the first launch on there is something to write
             return _run(plan, passes, progress)
 
 
 def _passes(request: RecordRequest) -> list[tuple[Event, ...]]:
-    """The events to count in each further execution; whether they can be counted is found out before anything runs."""
+    """The events to count, one tuple per additional execution. Checks that they can be counted before anything runs."""
     if request.options.counters or request.options.sample_hz:
         check_hook()
-    return in_passes(events_to_count(request.options.counters), request.options.counters_per_pass)
+    return split_into_passes(events_to_count(request.options.counters), request.options.counters_per_pass)
 
 
 def _run(plan: Plan, passes: Sequence[Sequence[Event]], progress: Progress) -> Recorded:
@@ -96,100 +96,112 @@ def _run(plan: Plan, passes: Sequence[Sequence[Event]], progress: Progress) -> R
     remedy = "record fewer calls with --iterations"
     with fitting("the events", remedy), open_database(spared_memory(EXPORT_MEMORY)) as connection:
         paused_before_ns = paused_ns()
-        launches = launched(plan, connection, progress)
-        about_pauses = _about_pauses(paused_ns() - paused_before_ns)
+        launches = record_launches(plan, connection, progress)
+        pause_diagnostics = _pause_diagnostics(paused_ns() - paused_before_ns)
         ending = launches.last.ending
-        about = [*_about(plan, launches), *about_pauses]
-        besides = Besides(interrupted=ending.interrupted)
-        about += _add_what_was_seen(plan, launches, passes, besides, progress)
-        found = outcome(plan.goal, launches)
-        about += _about_end(found, launches, plan.niceness)
-        devices = _devices(plan, launches, besides, progress)
-        about += besides.diagnostics
+        diagnostics = [*_run_diagnostics(plan, launches), *pause_diagnostics]
+        optional = OptionalMeasurements(interrupted=ending.interrupted)
+        diagnostics += _add_measurements(plan, launches, passes, optional, progress)
+        outcome = stopping_outcome(plan.goal, launches)
+        diagnostics += _stopping_diagnostics(outcome, launches, plan.niceness)
+        devices = _devices(plan, launches, optional, progress)
+        diagnostics += optional.diagnostics
         progress("measuring the machine")
-        header = structs.replace(_header(plan, launches, found, about), devices=devices)
+        header = structs.replace(_header(plan, launches, outcome, diagnostics), devices=devices)
         plan.request.check()
         progress("writing the run")
         write_run(header, launches.joined.events.in_order(), output, force=plan.options.force)
-    kept = plan.options.keep_profile and plan.profile.stat().st_size > 0
-    if not kept:
+    is_kept = plan.options.keep_profile and plan.profile.stat().st_size > 0
+    if not is_kept:
         plan.profile.unlink(missing_ok=True)
     if ending.failed:
         if asked_by():
-            answer()
-        error = ProgramFailed(f"{launches.failure(plan.entry)}; what it recorded until then is in {output}")
+            confirm_signal()
+        error = ProgramFailed(f"{launches.failure(plan.entry)}; the events recorded until then are in {output}")
         error.keeps_run = True
         raise error
-    besides.check(plan.entry.name, output)
-    enough = found.sentence if found is not None and found.is_enough else ""
-    return Recorded(output, header, launches.event_count, enough, plan.profile if kept else None)
+    optional.check(plan.entry.name, output)
+    enough = outcome.sentence if outcome is not None and outcome.is_enough else ""
+    return Recorded(output, header, launches.event_count, enough, plan.profile if is_kept else None)
 
 
-def _about(plan: Plan, launches: Launches) -> Iterator[Diagnostic]:
-    """What the way in which the program ran says of the run."""
+def _run_diagnostics(plan: Plan, launches: Launches) -> Iterator[Diagnostic]:
+    """Diagnostics about how the program ran."""
     if launches.last.ending.failed:
         yield Diagnostic("program-killed", launches.failure(plan.entry))
-    if plan.batch.pieces == 1 and plan.batch.said:
+    if plan.batch.pieces == 1 and plan.batch.ignored:
         text = (
-            f"{plan.entry.name} is synchronous, so that {' and '.join(plan.batch.said)} makes no batches of it: an "
-            "invocation is one call of the function, and its time is not divided"
+            f"{' and '.join(plan.batch.ignored)} has no effect: {plan.entry.name} is synchronous, so an invocation is "
+            "one call of the function, and its time is not divided"
         )
         yield Diagnostic("batches-ignored", text)
     if launches.event_count == 0:
-        yield Diagnostic("no-events", f"{plan.entry.name} ran without any work on the device")
-    of_profiles = (told for each in launches.executions for told in (*each.profile.diagnostics, *each.diagnostics))
-    yield from dict.fromkeys(of_profiles)
+        yield Diagnostic("no-events", f"{plan.entry.name} ran no work on the device")
+    profile_diagnostics = (
+        diagnostic
+        for execution in launches.executions
+        for diagnostic in (*execution.profile.diagnostics, *execution.diagnostics)
+    )
+    yield from dict.fromkeys(profile_diagnostics)
     yield from launches.diagnostics
 
 
-def _about_end(found: Outcome | None, launches: Launches, niceness: Integer) -> Iterator[Diagnostic]:
-    """What is to be known of how well the run is measured."""
-    if found is not None and not found.is_enough:
-        yield Diagnostic("budget-spent", found.sentence)
-    elapsed_ns = launches.elapsed_ns if launches.event_count else UNKNOWN  # else nothing tells the time of its calls
+def _stopping_diagnostics(
+    outcome: StoppingOutcome | None, launches: Launches, niceness: Integer
+) -> Iterator[Diagnostic]:
+    """Diagnostics about how precise and how noisy the measurement is."""
+    if outcome is not None and not outcome.is_enough:
+        yield Diagnostic("budget-spent", outcome.sentence)
+    elapsed_ns = launches.elapsed_ns if launches.event_count else UNKNOWN  # without events, call times are unknown
     disturbance, count = launches.disturbance, len(launches.executions)
-    told = disturbed(disturbance, niceness, elapsed_ns) or unseen(disturbance, elapsed_ns, count)
-    if told is not None:
-        yield told
+    noise = disturbed(disturbance, niceness, elapsed_ns) or unseen(disturbance, elapsed_ns, count)
+    if noise is not None:
+        yield noise
 
 
-def _about_pauses(pause_ns: int) -> Iterator[Diagnostic]:
+def _pause_diagnostics(pause_ns: int) -> Iterator[Diagnostic]:
     if pause_ns > 0:
         text = (
-            f"the program was paused for {format_ns(pause_ns)}, which are part of the elapsed time: of means, and of "
-            "what seems to be host, queue, profiler or kernels; medians are without it"
+            f"the program was paused for {format_ns(pause_ns)}; the pause is part of the elapsed time and of means "
+            "(as host, queue, profiler or kernel time), but not of medians"
         )
         yield Diagnostic(PAUSED, text)
 
 
-def _add_what_was_seen(
-    plan: Plan, launches: Launches, passes: Sequence[Sequence[Event]], besides: Besides, progress: Progress
+def _add_measurements(
+    plan: Plan,
+    launches: Launches,
+    passes: Sequence[Sequence[Event]],
+    optional: OptionalMeasurements,
+    progress: Progress,
 ) -> Iterator[Diagnostic]:
-    """Add counts, samples and simulated counts to what was timed, as far as Ctrl-C lets us.
+    """Add counts, samples and simulated counts to the timed events, until Ctrl-C.
 
-    A program that failed once would fail again, and is worth no more than what it recorded.
+    After a failure nothing more runs, since the program would fail again.
     """
     execution, events = launches.first, launches.joined.events
     is_good = execution.is_whole or not execution.ending.failed
     if passes and is_good:
         progress("counting events")
         calls, more = execution.calls, execution.more
-        yield from besides.add(
+        yield from optional.add(
             "counts of events",
             lambda: add_counts(events, lambda profile: plan.command(profile, calls, more), passes, plan.niceness),
         )
-    if plan.sample_hz:  # after the counts, which are of dispatches only
+    if plan.sample_hz:  # after the counts, which belong to dispatches only
         yield from _add_samples(plan, execution)
     if (caches := plan.request.caches) is not None and is_good:
-        yield from besides.add("simulated counts", lambda: _add_caches(plan, events, caches, progress))
+        yield from optional.add("simulated counts", lambda: _add_caches(plan, events, caches, progress))
 
 
-def _devices(plan: Plan, launches: Launches, besides: Besides, progress: Progress) -> tuple[DeviceTime, ...]:
-    """The times of other devices, where they were asked for and the program did not fail."""
+def _devices(
+    plan: Plan, launches: Launches, optional: OptionalMeasurements, progress: Progress
+) -> tuple[DeviceTime, ...]:
+    """Times on other devices, if --compare-devices is set and the program did not fail."""
     ending, is_asked = launches.last.ending, bool(plan.options.compare_devices)
     if not is_asked or (ending.failed and not launches.last.is_whole):
         return ()
-    return besides.measure("times of other devices", lambda: compared(plan, launches.median.value, progress))
+    return optional.measure("times of other devices", lambda: device_times(plan, launches.median.value, progress))
 
 
 def _add_caches(plan: Plan, events: EventTable, caches: CacheSimulation, progress: Progress) -> tuple[Diagnostic, ...]:
@@ -197,27 +209,29 @@ def _add_caches(plan: Plan, events: EventTable, caches: CacheSimulation, progres
         return add_caches(events, plan.simulated, caches, progress)
     except BaseException as error:
         if not (isinstance(error, ProgramFailed) and error.interrupted):
-            plan.profile.unlink(missing_ok=True)  # what was timed would pass for a run that was asked for
+            plan.profile.unlink(missing_ok=True)  # the timings alone are not the run that the user asked for
         raise
 
 
 def _add_samples(plan: Plan, execution: Execution) -> tuple[Diagnostic, ...]:
-    hz, trouble = plan.sample_hz, execution.ending.of_hook
+    hz, trouble = plan.sample_hz, execution.ending.hook_messages
     module, until_ns = plan.request.module, execution.until_ns
     return add_samples(execution.profile.events, execution.samples, module, hz, trouble, until_ns)
 
 
-def _invocation(launches: Launches, found: Outcome | None) -> Invocation:
+def _invocation(launches: Launches, outcome: StoppingOutcome | None) -> Invocation:
     median, cut = launches.median, launches.last.watcher.cut
-    why: Text = "iterations" if cut is None or cut.why is None else cut.why.value
-    if found is not None:
-        why = found.why.value
+    reason: Text = "iterations" if cut is None or cut.reason is None else cut.reason.value
+    if outcome is not None:
+        reason = outcome.reason.value
     elif launches.diagnostics:
-        why = launches.diagnostics[0].slug
-    return Invocation(median.value, median.low, median.high, UNKNOWN if launches.last.ending.failed else why)
+        reason = launches.diagnostics[0].slug
+    return Invocation(median.value, median.low, median.high, UNKNOWN if launches.last.ending.failed else reason)
 
 
-def _header(plan: Plan, launches: Launches, found: Outcome | None, about: Sequence[Diagnostic]) -> RunHeader:
+def _header(
+    plan: Plan, launches: Launches, outcome: StoppingOutcome | None, diagnostics: Sequence[Diagnostic]
+) -> RunHeader:
     request = plan.request
     return RunHeader(
         module_sha256=request.module_sha256,
@@ -232,14 +246,14 @@ def _header(plan: Plan, launches: Launches, found: Outcome | None, about: Sequen
         launches=len(launches.executions),
         elapsed_ns=launches.elapsed_ns,
         elapsed=launches.elapsed,
-        invocation=_invocation(launches, found),
+        invocation=_invocation(launches, outcome),
         disturbance=launches.disturbance,
         inputs=tuple(given.said for given in plan.inputs),
         peaks=measure_peaks(),
         programs=launches.joined.programs,
         buffers=launches.joined.buffers,
         tools=tools_used(),
-        diagnostics=tuple(about),
+        diagnostics=tuple(diagnostics),
         line_bytes=line_bytes(geometry(()).caches),
         simulated_line_bytes=UNKNOWN if request.caches is None else line_bytes(request.caches.geometry.caches),
         machine=this_machine(),
@@ -248,9 +262,9 @@ def _header(plan: Plan, launches: Launches, found: Outcome | None, about: Sequen
 
 
 def tools_used() -> tuple[str, ...]:
-    """What records a run, with the versions."""
+    """The tools that record a run, with their versions."""
     try:
         version = importlib.metadata.version(_RUNTIME)
-    except importlib.metadata.PackageNotFoundError:  # the programs were found on PATH
-        version = "of unknown version"
+    except importlib.metadata.PackageNotFoundError:  # the tools were found on PATH
+        version = "(unknown version)"
     return (f"tracemap {__version__}", f"{_RUNTIME} {version}")

@@ -1,7 +1,8 @@
-"""The names that a recording takes, so that no other takes them too; what a recording that was killed left is replaced.
+"""Reserve the name of a run, so that no other recording takes it; leftovers of a killed recording are replaced.
 
-The profile, which the program writes as it runs, reserves the run's name: its file is there and locked as long as the
-recording lives. It is marked as ours, so that it is told from a profile that somebody made, which nothing replaces.
+The profile, which the program writes while it runs, reserves the name: its file exists and is locked while the
+recording lives. An extended attribute marks it as ours. A profile without the mark belongs to the user and is never
+replaced.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Final
 from tracemap.errors import TargetExists, TargetUnwritable
 from tracemap.measurements.runfile import check_target
 from tracemap.outputs import is_stream
-from tracemap.owned.ending import last_words
+from tracemap.owned.ending import exit_handler
 from tracemap.owned.home import temporary_folder
 
 PROFILE_SUFFIX: Final = ".ireeprof"
@@ -28,7 +29,7 @@ _MARK = "user.tracemap"
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """A run's name, and where its profile lies until it is written: beside it, to be found when tracemap is killed."""
+    """The name of a run, and the path of its profile until then: next to the run, to be found if tracemap is killed."""
 
     output: Path
     profile: Path
@@ -36,10 +37,10 @@ class Reservation:
 
 @contextmanager
 def reserved(output: Path, *, force: bool, keep: bool = False) -> Iterator[Reservation]:
-    """Take the name of a run; its profile goes in the end, or is kept.
+    """Reserve the name of a run; the profile is removed at the end, or kept.
 
     Raises:
-        TargetExists: the run exists and `force` is not set, or another recording is making it.
+        TargetExists: the run exists and `force` is not set, or another recording is writing it.
         TargetUnwritable: it cannot be written.
     """
     check_target(output, force=force)
@@ -47,17 +48,19 @@ def reserved(output: Path, *, force: bool, keep: bool = False) -> Iterator[Reser
         with temporary_folder() as folder:
             yield Reservation(output, folder / f"run{PROFILE_SUFFIX}")
         return
-    with _alone_in(output.parent):
-        claim = _claimed(output, force=force)
+    with _folder_lock(output.parent):
+        claim = _try_claim(output, force=force)
     if claim is None:
-        raise TargetExists(f"{output}: another recording is making it; wait for its end, or choose another name")
-    with claim.held(keep=keep) as reservation:
+        raise TargetExists(f"{output}: another recording is writing this run; wait for it, or choose another name")
+    with claim.hold(keep=keep) as reservation:
         yield reservation
 
 
 @contextmanager
 def reserved_number(folder: Path, *, keep: bool = False) -> Iterator[Reservation]:
-    """Take the next free number in a bundle's folder of runs, which is made, and goes where it stays empty.
+    """Reserve the next free number in a bundle's folder of runs.
+
+    The folder is created, and removed if it stays empty.
 
     Raises:
         TargetUnwritable: it cannot be written.
@@ -66,59 +69,59 @@ def reserved_number(folder: Path, *, keep: bool = False) -> Iterator[Reservation
     try:
         while claim is None:
             folder.mkdir(exist_ok=True)
-            with _alone_in(folder):
-                if folder.is_dir():  # the last one to leave may have removed it
+            with _folder_lock(folder):
+                if folder.is_dir():  # another recording may have removed it
                     claim = _next_claim(folder)
     except OSError as error:
         raise TargetUnwritable(f"{folder}: cannot be written ({error.strerror}); name a run with -o") from error
     try:
-        with last_words(lambda: _remove_if_empty(folder)), claim.held(keep=keep) as reservation:
+        with exit_handler(lambda: _remove_if_empty(folder)), claim.hold(keep=keep) as reservation:
             yield reservation
     finally:
         _remove_if_empty(folder)
 
 
 def _remove_if_empty(folder: Path) -> str:
-    """It is nothing to speak of."""
-    with suppress(OSError), _alone_in(folder):  # not empty: the usual case
+    """Remove the folder if it is empty; returns no message."""
+    with suppress(OSError), _folder_lock(folder):  # not empty: the usual case
         folder.rmdir()
     return ""
 
 
 def _next_claim(folder: Path) -> _Claim:
     names = [path.name for path in folder.iterdir() if path.suffix != PROFILE_SUFFIX]
-    claims = (_claimed(folder / f"{recording}.parquet", force=False) for recording in free_recordings(names))
+    claims = (_try_claim(folder / f"{recording}.parquet", force=False) for recording in free_recordings(names))
     return next(claim for claim in claims if claim is not None)
 
 
 def recording_of(name: str) -> str:
-    """The recording that a file in a bundle's folder of runs is of; empty where it is of none.
+    """The recording that a file in a bundle's folder of runs belongs to; empty if none.
 
     >>> recording_of("run-004.parquet"), recording_of("run-004-1.csv"), recording_of("notes.txt")
     ('run-004', 'run-004', '')
     """
-    found = _RECORDING.match(name)
-    return found[0] if found else ""
+    match = _RECORDING.match(name)
+    return match[0] if match else ""
 
 
 def free_recordings(names: Iterable[str]) -> Iterator[str]:
-    """What recordings may be called behind all that files of these names are of: the last number is the newest."""
+    """Free names of recordings, numbered after the highest number in `names`."""
     last = max((_number_of(name) for name in names), default=0)
     return (f"run-{number:03}" for number in itertools.count(last + 1))
 
 
 def _number_of(name: str) -> int:
-    """The number of the recording that a file in a bundle's folder of runs is of; 0 where it is of none."""
+    """The number of the recording that a file belongs to; 0 if none."""
     return int(recording_of(name).removeprefix("run-") or 0)
 
 
 _RECORDING = re.compile(r"run-\d+(?=[-.]|$)")
-"""Several runs are of one recording where it is repeated: `run-004-1` and so on."""
+"""A repeated recording writes several runs: `run-004-1` and so on."""
 
 
 @contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
-    """Names are taken in a folder by one process after another; where folders cannot be locked, at once."""
+def _folder_lock(folder: Path) -> Iterator[None]:
+    """Lock a folder while names are chosen in it; no lock on file systems without locks."""
     with ExitStack() as stack:
         with suppress(OSError):
             lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -127,26 +130,26 @@ def _alone_in(folder: Path) -> Iterator[None]:
         yield
 
 
-# ---- one name
+# ---- claim
 
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
-    """A name that was taken: the run, its profile and the lock of that."""
+    """A reserved name: the run, its profile, and the profile's lock."""
 
     output: Path
     profile: Path
     lock: int
 
     @contextmanager
-    def held(self, *, keep: bool) -> Iterator[Reservation]:
-        """Keep the name; in the end the profile goes, unless it is to stay or all that is left of what was measured."""
+    def hold(self, *, keep: bool) -> Iterator[Reservation]:
+        """Hold the name. At the end the profile is removed, unless `keep` is set or it is all that was recorded."""
         try:
-            with last_words(self._end_early):
+            with exit_handler(self._end_early):
                 yield Reservation(self.output, self.profile)
         except BaseException as error:
-            if said := self._end_early():
-                error.add_note(said)
+            if message := self._end_early():
+                error.add_note(message)
             raise
         else:
             self._end_well(keep=keep)
@@ -154,7 +157,7 @@ class _Claim:
             os.close(self.lock)
 
     def _end_well(self, *, keep: bool) -> None:
-        """A profile that is kept is the user's from now on, whom no recording takes it from; an empty one is none."""
+        """Remove the profile, or hand it to the user: without the mark no recording replaces it. Drop an empty one."""
         if keep and os.fstat(self.lock).st_size:
             with suppress(OSError):
                 os.removexattr(self.lock, _MARK)
@@ -162,28 +165,28 @@ class _Claim:
             self.profile.unlink(missing_ok=True)
 
     def _end_early(self) -> str:
-        """Where something was recorded, say so; where nothing was, there is no profile."""
+        """The message that says where the recorded events are; remove an empty profile."""
         if not (os.fstat(self.lock).st_size and self.profile.exists()):
             self.profile.unlink(missing_ok=True)
             return ""
         return (
-            f"what was recorded until then is in {self.profile}, which tracemap attribute reads and the next recording "
-            "of this name replaces"
+            f"the events recorded until then are in {self.profile}, which tracemap attribute reads and the next "
+            "recording of this name replaces"
         )
 
 
-def _claimed(output: Path, *, force: bool) -> _Claim | None:
-    """Take the name of a run, where no other recording has it; by force also with a profile that is not ours."""
+def _try_claim(output: Path, *, force: bool) -> _Claim | None:
+    """Reserve a name if no other recording has it; None if one has. `force` also replaces a user's profile."""
     for profile in _profiles(output):
-        while (lock := _opened(profile, any_profile=force)) >= 0:
-            if not _is_locked(lock):
+        while (lock := _open_profile(profile, any_profile=force)) >= 0:
+            if not _try_lock(lock):
                 os.close(lock)
                 return None
-            if os.fstat(lock).st_nlink:  # else another recording ended meanwhile, and took it away
+            if os.fstat(lock).st_nlink:  # else another recording has just removed it
                 os.ftruncate(lock, 0)
                 return _Claim(output, profile, lock)
             os.close(lock)
-    raise AssertionError("there is no last name")
+    raise AssertionError("the names of profiles are endless")
 
 
 def _profiles(output: Path) -> Iterator[Path]:
@@ -191,36 +194,36 @@ def _profiles(output: Path) -> Iterator[Path]:
     yield from (output.with_name(f"{output.name}.{number}{PROFILE_SUFFIX}") for number in itertools.count(2))
 
 
-def _is_locked(file: int) -> bool:
+def _try_lock(file: int) -> bool:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except OSError:  # no locks here: that the file is there has to do
+    except OSError:  # a file system without locks: the file's existence must do
         return True
     return True
 
 
-def _opened(profile: Path, *, any_profile: bool) -> int:
-    """A profile to write: a new one, or one that a recording was killed over. -1: somebody else's is there."""
+def _open_profile(profile: Path, *, any_profile: bool) -> int:
+    """Open a new profile, or one left by a killed recording. -1: the existing profile is not ours."""
     try:
         lock = os.open(profile, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     except FileExistsError:
-        return _left_behind(profile, any_profile=any_profile)
+        return _open_leftover(profile, any_profile=any_profile)
     except OSError as error:
-        raise TargetUnwritable(f"{profile}: cannot be made: {error.strerror}") from error
-    with suppress(OSError):  # not every file system takes marks
+        raise TargetUnwritable(f"{profile}: cannot be created: {error.strerror}") from error
+    with suppress(OSError):  # not every file system supports extended attributes
         os.setxattr(lock, _MARK, b"recording")
     return lock
 
 
-def _left_behind(profile: Path, *, any_profile: bool) -> int:
+def _open_leftover(profile: Path, *, any_profile: bool) -> int:
     try:
         lock = os.open(profile, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return -1
     try:
-        if os.fstat(lock).st_size and not any_profile:  # an empty one may have had no time for its mark
+        if os.fstat(lock).st_size and not any_profile:  # an empty profile may not have got its mark yet
             os.getxattr(lock, _MARK)
     except OSError:
         os.close(lock)

@@ -1,7 +1,7 @@
-"""Samples of the program counter become rows of steps: which kernel, which line of its text, which dispatch.
+"""Attach samples of the program counter to kernels, lines of kernel IR, and dispatches.
 
-Samples and profile are of the same execution and of the same clock. A sample belongs to the dispatch of its kernel
-that was running then; where several were (workers run two sites of one kernel at a time), it names the kernel only.
+Samples and profile come from the same execution and clock. A sample belongs to the dispatch of its kernel that was
+running then. If several were (workers may run two sites of one kernel at a time), only the kernel is known.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
     import duckdb
     import numpy.typing as npt
 
-_OF_DISPATCH = ("command_buffer_id", "command_index", "submission_id", "site", "call", "invocation", "start_ns")
-"""What a row of a step has from the dispatch that it was seen in; `start_ns` is its own time where none is known."""
+_DISPATCH_COLUMNS = ("command_buffer_id", "command_index", "submission_id", "site", "call", "invocation", "start_ns")
+"""Columns that a sample takes from its dispatch; without a dispatch, `start_ns` is the sample's own time."""
 
 
 def add_samples(
     timed: EventTable, folder: Path, module: Path, hz: int, trouble: str, until_ns: Integer = UNKNOWN
 ) -> tuple[Diagnostic, ...]:
-    """Add a row per sample to the events of the execution that was sampled.
+    """Add one row per sample to the events of the sampled execution.
 
     Args:
         timed: the events.
-        folder: what the hook wrote.
-        module: the module that was run; its debug lines tell the steps.
-        hz: the rate that was asked for.
-        trouble: what the hook said that it could not do, "" if nothing.
-        until_ns: what was sampled from then on is left out; unknown: nothing is.
+        folder: the hook's output.
+        module: the executed module; its debug lines locate samples in the kernel IR.
+        hz: the requested rate.
+        trouble: the hook's error messages, "" if none.
+        until_ns: samples from then on are dropped; UNKNOWN: none are.
 
     Raises:
         RunInvalid: the hook's files are damaged.
@@ -50,63 +50,64 @@ def add_samples(
     except RunEmpty:
         return (Diagnostic("no-samples", f"no samples were taken: {trouble or 'no executable ran on the CPU'}"),)
     if isinstance(until_ns, int):
-        samples = replace(samples, taken=samples.taken[samples.taken["time_ns"] < until_ns])
-    columns, kernels = _resolved(samples, read_images(module))
+        samples = replace(samples, located=samples.located[samples.located["time_ns"] < until_ns])
+    columns, kernels = _located_samples(samples, read_images(module))
     connection = timed.connection
     connection.execute("CREATE OR REPLACE TEMP TABLE sampled_code (kernel_number BIGINT, kernel VARCHAR)")
     connection.execute("CREATE OR REPLACE TEMP TABLE sampled_kernels (kernel_number BIGINT, kernel VARCHAR)")
     if kernels:
-        of_kernels = [(number, kernel) for number, callers in enumerate(kernels.values()) for kernel in callers]
+        kernel_rows = [(number, kernel) for number, callers in enumerate(kernels.values()) for kernel in callers]
         connection.executemany("INSERT INTO sampled_code VALUES (?, ?)", list(enumerate(kernels)))
-        connection.executemany("INSERT INTO sampled_kernels VALUES (?, ?)", of_kernels)
+        connection.executemany("INSERT INTO sampled_kernels VALUES (?, ?)", kernel_rows)
     connection.register("sample_columns", columns)
     connection.execute(_sample_rows_sql(timed.name))
     connection.unregister("sample_columns")
     timed.add_rows("SELECT * EXCLUDE number FROM sample_rows ORDER BY number")
     timed.sort("start_ns, kind, kernel, step, address")
-    return (_how_sampled(samples, hz, connection), *samples.diagnostics)
+    return (_sampling_diagnostic(samples, hz, connection), *samples.diagnostics)
 
 
 def samples_in_kernels(timed: EventTable) -> int:
-    """How many samples of measured calls lie in kernels."""
+    """Number of samples of measured calls that lie in kernels."""
     in_kernels = f"SELECT count(kernel) FROM {timed.name} WHERE kind = 'step' AND NOT warmup"
     return int(timed.connection.execute(in_kernels).fetchall()[0][0])
 
 
-def _resolved(
+def _located_samples(
     samples: HookSamples, images: Sequence[Image]
 ) -> tuple[dict[str, npt.NDArray[Any]], dict[str, tuple[str, ...]]]:
-    """Columns time_ns, tid, cpu, kernel (its number, -1: none), step, address (-1: none), and what was running.
+    """Locate samples in the module's machine code.
 
-    That is by its name, in the order of the numbers, with the kernels that it may be of: itself, as a rule.
+    Returns the columns time_ns, tid, cpu, kernel_number (-1: none), step and address (-1: none), and the functions by
+    number. A function maps to the kernels that may have called it: usually itself.
     """
     import numpy as np
 
-    taken = samples.taken
+    located = samples.located
     kernels: dict[str, tuple[str, ...]] = {}
-    kernel = np.full(len(taken), -1, dtype=np.int64)
-    step = np.zeros(len(taken), dtype=np.int64)
-    address = np.full(len(taken), NOWHERE, dtype=np.int64)
+    kernel = np.full(len(located), -1, dtype=np.int64)
+    step = np.zeros(len(located), dtype=np.int64)
+    address = np.full(len(located), NOWHERE, dtype=np.int64)
     for index, executable in enumerate(samples.executables):
         image = _image_of(executable, images)
-        chosen = np.flatnonzero(taken["executable"] == index)
-        if image is None or not len(chosen):
+        of_executable = np.flatnonzero(located["executable"] == index)
+        if image is None or not len(of_executable):
             continue
-        spots = spots_at(image, taken["address"][chosen].astype(np.int64))
-        for function in spots.functions:  # what several executables are linked with may run for kernels of each
+        spots = spots_at(image, located["address"][of_executable].astype(np.int64))
+        for function in spots.functions:  # code linked into several executables may run for kernels of each
             kernels[function.name] = tuple(
                 dict.fromkeys((*kernels.get(function.name, ()), *spots.kernels_of(function)))
             )
         numbers = {name: number for number, name in enumerate(kernels)}
-        own = np.array([numbers[function.name] for function in spots.functions], dtype=np.int64)
+        own_cells = np.array([numbers[function.name] for function in spots.functions], dtype=np.int64)
         inside = spots.numbers >= 0
-        kernel[chosen[inside]] = own[spots.numbers[inside]]
-        step[chosen[inside]] = spots.lines[inside]
-        address[chosen[inside]] = spots.addresses[inside]
+        kernel[of_executable[inside]] = own_cells[spots.numbers[inside]]
+        step[of_executable[inside]] = spots.lines[inside]
+        address[of_executable[inside]] = spots.addresses[inside]
     columns = {
-        "time_ns": taken["time_ns"].astype(np.int64),
-        "tid": taken["tid"].astype(np.int64),
-        "cpu": taken["cpu"].astype(np.int64),
+        "time_ns": located["time_ns"].astype(np.int64),
+        "tid": located["tid"].astype(np.int64),
+        "cpu": located["cpu"].astype(np.int64),
         "kernel_number": kernel,
         "step": step,
         "address": address,
@@ -115,7 +116,7 @@ def _resolved(
 
 
 def _image_of(executable: SampledExecutable, images: Sequence[Image]) -> Image | None:
-    """The image that an executable was loaded from: the one whose kernels lie where the executable's do."""
+    """The image that an executable was loaded from: its kernels have the same addresses."""
     for image in images:
         addresses = {name: function.low for name, function in image.function_by_name.items()}
         if executable.kernels and all(addresses.get(name) == address for name, address in executable.kernels):
@@ -123,7 +124,7 @@ def _image_of(executable: SampledExecutable, images: Sequence[Image]) -> Image |
     return None
 
 
-# A sample belongs to the only dispatch of its kernel that was running then; of what several kernels call, of theirs.
+# A sample belongs to the only running dispatch of its kernel. A shared function belongs to the kernels that call it.
 _SAMPLE_ROWS = """
 CREATE OR REPLACE TEMP TABLE sample_rows AS
 WITH s AS (SELECT *, row_number() OVER () AS number FROM sample_columns),
@@ -152,20 +153,20 @@ _OWN_CELLS: Final = {
 
 
 def _sample_rows_sql(events: str) -> str:
-    """Make `sample_rows`: the samples as rows of a run, and their number by time."""
-    own = {name: cell.format(events=events) for name, cell in _OWN_CELLS.items()}
-    known = {name: f"d.{name}" for name in _OF_DISPATCH} | own
-    cells = ", ".join(f"CAST({known.get(name, 'NULL')} AS {kind}) AS {name}" for name, kind in COLUMNS.items())
+    """SQL for `sample_rows`: the samples as rows of a run, numbered by time."""
+    own_cells = {name: cell.format(events=events) for name, cell in _OWN_CELLS.items()}
+    cell_of_column = {name: f"d.{name}" for name in _DISPATCH_COLUMNS} | own_cells
+    cells = ", ".join(f"CAST({cell_of_column.get(name, 'NULL')} AS {kind}) AS {name}" for name, kind in COLUMNS.items())
     return _SAMPLE_ROWS.format(events=events, samples=SAMPLES, cells=cells)
 
 
-def _how_sampled(samples: HookSamples, hz: int, connection: duckdb.DuckDBPyConnection) -> Diagnostic:
+def _sampling_diagnostic(samples: HookSamples, hz: int, connection: duckdb.DuckDBPyConnection) -> Diagnostic:
     ((count, inside, joined),) = connection.execute(
         "SELECT count(*), count(kernel), count(submission_id) FROM sample_rows"
     ).fetchall()
-    cost = f"they took {100 * samples.overhead:.1f} % of the threads' time" if samples.overhead else "cost unknown"
+    cost = f"sampling took {100 * samples.overhead:.1f} % of the threads' time" if samples.overhead else "cost unknown"
     text = (
-        f"{plural(count, 'sample')} of the program counter, {hz} per second of each thread, by {samples.sampler}; "
+        f"{plural(count, 'sample')} of the program counter, {hz} per second and thread, by {samples.sampler}; "
         f"{cost}; {format_share(inside, count)} lie in kernels, {format_share(joined, count)} in a known dispatch"
     )
     return Diagnostic("sampled", text)

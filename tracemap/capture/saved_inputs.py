@@ -1,4 +1,4 @@
-"""Inputs that a bundle keeps."""
+"""Inputs and parameters saved in a bundle."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _PARAMETERS: Final = "--parameters="
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What is kept for the calls of a function: an array's file for each argument, and parameters by their scopes.
+    """Saved arguments of a function: an array file per argument, and parameter files by scope.
 
-    `names` are what the program calls the arguments.
+    `names`: the names of the arguments in the program.
     """
 
     function: str = ""
@@ -33,22 +33,22 @@ class Kept:
     parameters: tuple[tuple[str, Path], ...] = ()
 
     def is_for(self, entry: Function) -> bool:
-        """Whether the inputs of a function are kept."""
+        """Whether inputs of a function are saved."""
         return bool(self.inputs) and self.function == entry.name
 
     def flags(self, given: Sequence[str]) -> list[str]:
-        """Flags of the runtime for the parameters; none where the flags that are given name parameters themselves.
+        """Runtime flags for the parameters; none if the given flags set parameters themselves.
 
         Raises:
-            InputInvalid: a file to which the bundle refers is not there any more.
+            InputInvalid: a parameter file that the bundle refers to is missing.
         """
         if any(flag.startswith(_PARAMETERS) for flag in given):
             return []
         for scope, path in self.parameters:
             if not names_file(path):
                 raise InputInvalid(
-                    f"{path}: the bundle refers to this file for its parameters, and it is not there; name where it is "
-                    f"behind the `--`: {_PARAMETERS}{f'{scope}=' if scope else ''}FILE, or build the bundle again"
+                    f"{path}: this file with the bundle's parameters is missing; pass its new path after `--`: "
+                    f"{_PARAMETERS}{f'{scope}=' if scope else ''}FILE, or build the bundle again"
                 )
         return [f"{_PARAMETERS}{scope}={path}" if scope else f"{_PARAMETERS}{path}" for scope, path in self.parameters]
 
@@ -56,37 +56,37 @@ class Kept:
 NOTHING_KEPT: Final = Kept()
 
 
-def kept_inputs(entry: Function, kept: Kept, folder: Path) -> list[Input]:
-    """The arrays that are kept, one per argument; those that IREE takes go to `folder`.
+def saved_inputs(entry: Function, kept: Kept, folder: Path) -> list[Input]:
+    """The saved arrays as inputs, one per argument, with files in `folder` for IREE.
 
     Raises:
-        InputInvalid: there are more or fewer than the function takes, one is not of its argument's type, or no array.
+        InputInvalid: there are too many or too few, or one has the wrong type or is no array.
     """
     loaded = [loaded_array(file) for file in kept.inputs]
     types = [argument.type for argument in entry.arguments]
     values = [_as_declared(array, kind) for array, kind in zip(loaded, types, strict=False)]
-    given = array_inputs(entry, [*values, *loaded[len(values) :]], folder)
-    shapes = [one.said.partition(":")[0] for one in given]
+    inputs = array_inputs(entry, [*values, *loaded[len(values) :]], folder)
+    shapes = [saved_input.said.partition(":")[0] for saved_input in inputs]
     return [
-        replace(one, said=f"{shape}: {name}, kept in the bundle")
-        for one, shape, name in zip(given, shapes, kept.names, strict=True)
+        replace(saved_input, said=f"{shape}: {name}, kept in the bundle")
+        for saved_input, shape, name in zip(inputs, shapes, kept.names, strict=True)
     ]
 
 
 def loaded_array(file: Path) -> np.ndarray[Any, Any]:
-    """An array as it is kept.
+    """A saved array.
 
     Raises:
-        InputInvalid: the file holds none.
+        InputInvalid: the file holds no array.
     """
     with refused_as(InputInvalid, f"{file}: the array cannot be read", "; build the bundle again"):
         return mapped_array(file)
 
 
 def _as_declared(values: np.ndarray[Any, Any], declared: str) -> np.ndarray[Any, Any]:
-    """Values as the type that is declared.
+    """Convert values to the declared type.
 
-    Numpy's files do not name small floats; and where the compiler makes 32 bits of 64, it does so of arguments, too.
+    Numpy's files do not name small floats, and the compiler may demote 64-bit arguments to 32 bits.
     """
     shaped = parsed(declared)
     name = number_type(shaped.element) if shaped is not None else ""

@@ -1,8 +1,8 @@
-"""Becomes the program given as arguments, without io_uring, and at addresses that do not vary from run to run.
+"""exec() wrapper for valgrind: no io_uring, and the same memory addresses in every run.
 
-Under valgrind 3.19 a program that waits in io_uring never goes on; IREE's runtime does, and polls where the kernel says
-that there is no io_uring. Simulated caches depend on addresses, which the kernel varies, and which what stands in the
-environment shifts. Run as a script, not imported, as `leash.py` is.
+Under valgrind 3.19 a program that waits in io_uring hangs. IREE's runtime falls back to poll if the kernel reports no
+io_uring. Simulated caches depend on addresses, which ASLR and the size of the environment change. So ASLR is disabled,
+and only a few environment variables are passed on. Run as a script, not imported, as `leash.py` is.
 """
 
 import ctypes
@@ -16,7 +16,7 @@ _ERROR, _ALLOW = 0x00050000, 0x7FFF0000  # SECCOMP_RET_ERRNO, SECCOMP_RET_ALLOW
 _IO_URING_SETUP = 425  # on all machines
 _ADDR_NO_RANDOMIZE = 0x0040000  # sys/personality.h
 _VARIABLES = ("LD_BIND_NOW", "LD_LIBRARY_PATH", "PATH", "TMPDIR")
-_KINDS_OF_VARIABLES = ("IREE_", "VALGRIND_")
+_VARIABLE_PREFIXES = ("IREE_", "VALGRIND_")
 
 
 class _Instruction(ctypes.Structure):
@@ -28,7 +28,7 @@ class _Program(ctypes.Structure):
 
 
 def _forbid_io_uring(libc: ctypes.CDLL) -> None:
-    """Where filters are not allowed either, the program may hang; whoever started it watches."""
+    """Block io_uring by a seccomp filter. If filters are forbidden, the program may hang; the parent watches for it."""
     code = (_Instruction * 4)(
         _Instruction(_LOAD_NUMBER, 0, 0, 0),
         _Instruction(_SKIP_UNLESS_EQUAL, 0, 1, _IO_URING_SETUP),
@@ -43,5 +43,6 @@ if __name__ == "__main__":
     system = ctypes.CDLL(None)
     _forbid_io_uring(system)
     system.personality(_ADDR_NO_RANDOMIZE)
-    kept = {n: v for n, v in os.environ.items() if n in _VARIABLES or n.startswith(_KINDS_OF_VARIABLES)}
-    os.execve(sys.argv[1], sys.argv[1:], kept)
+    names = [name for name in os.environ if name in _VARIABLES or name.startswith(_VARIABLE_PREFIXES)]
+    variables = {name: os.environ[name] for name in names}
+    os.execve(sys.argv[1], sys.argv[1:], variables)

@@ -1,4 +1,4 @@
-"""Stopping rule: measure until the median is known well enough."""
+"""Stopping rule: measure until the 95 % interval of the median is narrow enough, or the budget is spent."""
 
 from __future__ import annotations
 
@@ -16,48 +16,47 @@ if TYPE_CHECKING:
 
 
 LEAST_WARMUP: Final = 3
-"""First calls touch memory and fill caches, however alike they look."""
+"""Warm-up calls at least: the first calls touch memory and fill caches, even if their times look alike."""
 ENOUGH_SAMPLES: Final = 2_000
-"""Samples in kernels: an op with a tenth of them has its share to within 1.3 points."""
+"""Samples in kernels. An op with a tenth of them has its share to within 1.3 points."""
 MOST_BYTES: Final = 64 << 20
-"""How much profile is recorded at most: it is read in about as many seconds as it took, and never held in memory."""
+"""Size limit of the profile. Reading it takes about as many seconds as recording; it is never held in memory."""
 LEAST_HZ: Final = 251
 MOST_DEFAULT_HZ: Final = 1_999
-"""Between these lies the rate that is taken where none is given: with 15 to 40 us a sample in a virtual machine, they
-take half a percent to 8 % of the time."""
+"""Bounds of the default sampling rate. At 15 to 40 us per sample in a virtual machine, sampling takes 0.5 % to 8 % of
+the time."""
 _PART_IN_KERNELS = 1 / 4
-"""What part of the time a worker is taken to be in kernels; small models have less in them, large ones all of it."""
+"""Assumed part of the time that a worker spends in kernels: less in small models, all of it in large ones."""
 _LEAST_CALLS = 20
-_LEAST_STRETCH = 10
+_LEAST_WINDOW = 10
 _LEAST_S = 0.5
-"""How long calls of a launch are measured at least, or for half of what it may spend."""
+"""Least measured time of a launch; or half of its budget, if that is less."""
 _LOADING, _FIRST_CALLS = 1 / 2, 1 / 4
-"""Of what a launch may spend, the most that loading the program and its first calls may take where there are several,
-of time, and the calls of the profile, too: more would be waited for than is measured, or a handful of calls be all that
-is left."""
+"""Limits of the number of launches: loading the program may take half of a launch's budget, its first calls a quarter
+(of the time, and of the profile's bytes). Otherwise, launches would mostly wait, or measure only a few calls."""
 
 
-class Why(enum.StrEnum):
-    """Why no more calls were made."""
+class StopReason(enum.StrEnum):
+    """Why the recording stopped."""
 
     PRECISION = "precision"
-    """The interval of their median is narrow enough."""
+    """The interval of the median is narrow enough."""
     SAMPLES = "samples"
     """There are enough samples in kernels."""
     SECONDS = "seconds"
-    """The time is spent."""
+    """The time budget is spent."""
     BYTES = "bytes"
-    """The profile is as large as it may be."""
+    """The profile has reached its size limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What is enough, and what may be spent on it.
+    """Goal and budget of the stopping rule.
 
-    `precision` is a share of the median; `sample_hz` how often a second a thread is sampled (0: it is not, and the
-    precision decides, not the samples); `warmup` how many of the first calls are warm-up (unknown: until they are
-    steady). `launches`: how many share `seconds`, and what is left of the profile's bytes, of which `recorded` were:
-    each has an equal part; where starting takes too long for so many, there are fewer.
+    `precision`: half width of the median's interval, as a share of it. `sample_hz`: samples per second and thread; if
+    not 0, the number of samples decides instead of the precision. `warmup`: number of warm-up calls; UNKNOWN: until
+    times are steady. `launches`: launches that share `seconds` and the rest of the profile's bytes equally; there are
+    fewer if the start of a launch takes too long. `recorded`: bytes of profile already recorded.
     """
 
     precision: float
@@ -67,20 +66,20 @@ class Goal:
     launches: int = 1
     recorded: int = 0
 
-    def reached(self, state: State) -> Why | None:
-        """Why to stop by now; None: go on."""
+    def reached(self, state: StoppingState) -> StopReason | None:
+        """The reason to stop now; None: continue."""
         warmup = state.warmup(self)
         if warmup is not UNKNOWN and self._is_enough(state, warmup):
-            return Why.SAMPLES if self.sample_hz else Why.PRECISION
+            return StopReason.SAMPLES if self.sample_hz else StopReason.PRECISION
         if state.calls <= (self.warmup if isinstance(self.warmup, int) else 0):
-            return None  # at least one is to be measured
-        sharing = self.sharing(state)
-        if state.bytes >= (MOST_BYTES - self.recorded) / sharing:
-            return Why.BYTES
-        return Why.SECONDS if state.spent_ns >= self.seconds * 1e9 / sharing else None
+            return None  # measure at least one call
+        launch_count = self.affordable_launches(state)
+        if state.bytes >= (MOST_BYTES - self.recorded) / launch_count:
+            return StopReason.BYTES
+        return StopReason.SECONDS if state.spent_ns >= self.seconds * 1e9 / launch_count else None
 
-    def sharing(self, state: State) -> int:
-        """How many launches share what may be spent, as far as one tells by now: fewer where starting one is dear."""
+    def affordable_launches(self, state: StoppingState) -> int:
+        """Number of launches that share the budget: fewer if starting the program is expensive."""
         warmup = self.warmup if isinstance(self.warmup, int) else LEAST_WARMUP
         seconds_ns, left_bytes = self.seconds * 1e9, MOST_BYTES - self.recorded
         affordable = (
@@ -90,11 +89,11 @@ class Goal:
         )
         return max(1, min(self.launches, *map(int, affordable)))
 
-    def _is_enough(self, state: State, warmup: int) -> bool:
+    def _is_enough(self, state: StoppingState, warmup: int) -> bool:
         if self.sample_hz:
             return state.samples >= ENOUGH_SAMPLES
         measured = state.times_ns[warmup:]
-        least_ns = min(_LEAST_S, self.seconds / self.sharing(state) / 2) * 1e9
+        least_ns = min(_LEAST_S, self.seconds / self.affordable_launches(state) / 2) * 1e9
         if len(measured) < _LEAST_CALLS or measured.sum() < least_ns:
             return False
         if median_of(measured).error > self.precision:
@@ -103,89 +102,89 @@ class Goal:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
-    """What was measured by now: whole calls with their times, samples in kernels since the warm-up, what was spent."""
+class StoppingState:
+    """Measurements so far: whole calls with their times, samples in kernels since the warm-up, and the spent budget."""
 
     calls: int
     times_ns: npt.NDArray[Any]
-    """Of each call; the last one's is not known where nothing came after it."""
+    """Time of each call; the last one's is unknown if no call follows."""
     samples: int
     bytes: int
     spent_ns: int
     loading_ns: int = 0
-    """From the launch to the first call."""
+    """Time from the launch to the first call."""
 
     def first_ns(self, count: int) -> int:
-        """How long the first calls took; so far, where they are not over."""
+        """Time of the first `count` calls, or the time so far if there are fewer."""
         return int(self.times_ns[:count].sum()) if len(self.times_ns) >= count else self.spent_ns
 
     def warmup(self, goal: Goal) -> Integer:
-        """How many of the first calls are warm-up; unknown: they are not steady yet."""
-        return steady_from(self.times_ns, goal.precision) if goal.warmup is UNKNOWN else goal.warmup
+        """Number of warm-up calls; UNKNOWN: times are not steady yet."""
+        return first_steady_call(self.times_ns, goal.precision) if goal.warmup is UNKNOWN else goal.warmup
 
     def warmup_at_end(self, goal: Goal) -> int:
-        """The same when nothing more is measured: a few, of which half at least are left."""
-        found = self.warmup(goal)
-        return found if isinstance(found, int) else min(LEAST_WARMUP, self.calls // 2)
+        """Number of warm-up calls if measuring stops now: at most half of the calls."""
+        warmup = self.warmup(goal)
+        return warmup if isinstance(warmup, int) else min(LEAST_WARMUP, self.calls // 2)
 
 
-def steady_from(times_ns: npt.NDArray[Any], precision: float) -> Integer:
-    """The first call from which on the times of calls are steady, at least the fourth; unknown: none is known yet."""
+def first_steady_call(times_ns: npt.NDArray[Any], precision: float) -> Integer:
+    """Index of the first call from which on times are steady, at least 3; UNKNOWN: not steady yet."""
     first = LEAST_WARMUP
     while True:
-        stretch = max(_LEAST_STRETCH, first)
-        if len(times_ns) < first + 2 * stretch:
+        window = max(_LEAST_WINDOW, first)
+        if len(times_ns) < first + 2 * window:
             return UNKNOWN
-        earlier = median_of(times_ns[first : first + stretch])
-        later = median_of(times_ns[first + stretch : first + 2 * stretch])
+        earlier = median_of(times_ns[first : first + window])
+        later = median_of(times_ns[first + window : first + 2 * window])
         if earlier.holds(later.value) or earlier.is_near(later, precision):
             return first
         first *= 2
 
 
 def halves_agree(times_ns: npt.NDArray[Any], precision: float) -> bool:
-    """Whether the medians of the first and of the second half differ by no more than is wanted, or by chance."""
+    """Whether the medians of the first and second half differ by at most the precision, or not significantly."""
     middle = len(times_ns) // 2
     first, second = median_of(times_ns[:middle]), median_of(times_ns[middle:])
     return first.is_near(second, precision) or first.overlaps(second)
 
 
 def still_changing(times_ns: npt.NDArray[Any], warmup: int, precision: float) -> bool:
-    """Whether calls are known not to be steady, or their halves to differ; too few of them to compare tell neither."""
+    """Whether times are known to be unsteady, or the halves to differ; False if there are too few calls to tell."""
     measured = times_ns[warmup:]
-    compared = len(times_ns) >= LEAST_WARMUP + 2 * _LEAST_STRETCH
-    unsteady = compared and steady_from(times_ns, precision) is UNKNOWN
+    compared = len(times_ns) >= LEAST_WARMUP + 2 * _LEAST_WINDOW
+    unsteady = compared and first_steady_call(times_ns, precision) is UNKNOWN
     return unsteady or (len(measured) >= 2 * FEWEST and not halves_agree(measured, precision))
 
 
-def enough_hz(seconds: float) -> int:
-    """How often a second each thread is to be sampled, so that there are enough samples in kernels in some seconds.
+def default_sample_hz(seconds: float) -> int:
+    """The sampling rate per thread that gives enough samples in kernels within `seconds`.
 
-    A prime number, as one with small factors falls into step with programs that do things so often a second. However
-    many workers there are: they share the work of kernels, and each is in them for less of the time.
+    A prime number: a rate with small factors may run in step with periodic activity. The number of workers does not
+    matter: they share the work of kernels, so each spends less time in them.
 
-    >>> enough_hz(5.0), enough_hz(60.0), enough_hz(1.0)
+    >>> default_sample_hz(5.0), default_sample_hz(60.0), default_sample_hz(1.0)
     (1601, 251, 1999)
     """
-    wanted = ENOUGH_SAMPLES / (_PART_IN_KERNELS * seconds)
-    rate = math.ceil(min(max(wanted, LEAST_HZ), MOST_DEFAULT_HZ))
+    samples_per_s = ENOUGH_SAMPLES / (_PART_IN_KERNELS * seconds)
+    rate = math.ceil(min(max(samples_per_s, LEAST_HZ), MOST_DEFAULT_HZ))
     while any(rate % factor == 0 for factor in range(2, math.isqrt(rate) + 1)):
         rate += 1
     return rate
 
 
-# ---- in words
+# ---- texts
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """How a program came to be measured enough, or why it was not.
+class StoppingOutcome:
+    """Why the recording stopped, and how precise the result is.
 
-    `calls` and `samples` are those after the warm-up; `changing`: the calls were not steady when they were counted, or
-    their halves differ; `bytes`: the profile's; `disturbed`: the run was much so; `launches`: that made the calls.
+    `calls` and `samples` exclude the warm-up. `changing`: times were not steady at the end, or the halves differ.
+    `bytes`: size of the profile. `disturbed`: the machine was noisy. `launches`: number of launches.
     """
 
-    why: Why
+    reason: StopReason
     goal: Goal
     calls: int
     median: Median
@@ -198,33 +197,35 @@ class Outcome:
     @property
     def is_enough(self) -> bool:
         """Whether the goal was reached."""
-        return self.why in {Why.PRECISION, Why.SAMPLES}
+        return self.reason in {StopReason.PRECISION, StopReason.SAMPLES}
 
     @property
     def sentence(self) -> str:
-        """Why no more calls were made, and what is known of the median call.
+        """The reason to stop and the median call, in one sentence.
 
         >>> goal = Goal(precision=0.02, seconds=5.0, sample_hz=0, warmup=UNKNOWN)
-        >>> Outcome(Why.PRECISION, goal, 412, Median(412, 1_230_000, 1_210_000, 1_252_140), UNKNOWN, False, 0).sentence
-        'enough: median 1.23 ms ± 1.8 % within this run, after 412 invocations'
+        >>> median = Median(412, 1_230_000, 1_210_000, 1_252_140)
+        >>> StoppingOutcome(StopReason.PRECISION, goal, 412, median, UNKNOWN, False, 0).sentence
+        'precise enough: median 1.23 ms ± 1.8 % within this run, after 412 invocations'
         """
         parts = [self._samples] if self.goal.sample_hz else []
         launches = f" in {self.launches} launches" if self.launches > 1 else ""
         calls = f"after {plural(self.calls, 'invocation')}{launches}"
-        parts += [f"{median_words(self.median)} within this run", calls]
+        parts += [f"{median_text(self.median)} within this run", calls]
         if self.changing and not self.is_enough:
-            parts.append("which still changes")
+            parts.append("still changing")
         return f"{self._reason}: {', '.join(parts)}{self._remedy}"
 
     @property
     def _remedy(self) -> str:
-        """What would get as much as is wanted: more time, or where the profile has no room for it, samples more often.
+        """The option that helps: more time, or a higher sampling rate if the profile has no room.
 
         >>> goal = Goal(precision=0.02, seconds=5.0, sample_hz=251, warmup=UNKNOWN)
-        >>> Outcome(Why.SECONDS, goal, 9, Median(9, 100, UNKNOWN, UNKNOWN), 1_000, False, 1 << 20)._remedy
-        '; --seconds 11 would do'
-        >>> Outcome(Why.SECONDS, goal, 9, Median(9, 100, UNKNOWN, UNKNOWN), 1_000, False, 60 << 20)._remedy
-        '; --sample 553 would do'
+        >>> median = Median(9, 100, UNKNOWN, UNKNOWN)
+        >>> StoppingOutcome(StopReason.SECONDS, goal, 9, median, 1_000, False, 1 << 20)._remedy
+        '; try --seconds 11'
+        >>> StoppingOutcome(StopReason.SECONDS, goal, 9, median, 1_000, False, 60 << 20)._remedy
+        '; try --sample 553'
         """
         if self.is_enough:
             return ""
@@ -234,49 +235,52 @@ class Outcome:
             return ""
         times = 1.1 * ENOUGH_SAMPLES / self.samples
         if self.bytes * times <= MOST_BYTES:
-            return f"; --seconds {math.ceil(times * self.goal.seconds)} would do"
-        often = math.ceil(times * self.goal.sample_hz)
-        return f"; --sample {often} would do" if often <= MOST_HZ else ""
+            return f"; try --seconds {math.ceil(times * self.goal.seconds)}"
+        sample_hz = math.ceil(times * self.goal.sample_hz)
+        return f"; try --sample {sample_hz}" if sample_hz <= MOST_HZ else ""
 
     @property
     def _more_calls(self) -> str:
-        """What makes as many calls as it takes to know their median at all.
+        """The option that allows enough calls for an interval of the median.
 
         >>> goal = Goal(precision=0.02, seconds=5.0, sample_hz=0, warmup=UNKNOWN)
         >>> few = Median(2, 1_500_000_000, UNKNOWN, UNKNOWN)
-        >>> Outcome(Why.SECONDS, goal, 2, few, UNKNOWN, False, 1 << 20)._more_calls
-        '; --seconds 35 makes 20'
+        >>> StoppingOutcome(StopReason.SECONDS, goal, 2, few, UNKNOWN, False, 1 << 20)._more_calls
+        '; --seconds 35 allows 20'
         """
-        if self.why is Why.BYTES:  # a number of calls that is given has no limit of bytes
-            return "; --iterations N makes more, however large their profile"
+        if self.reason is StopReason.BYTES:  # a fixed number of calls has no size limit
+            return "; --iterations N has no limit of the profile's size"
         if self.calls >= _LEAST_CALLS or not isinstance(self.median.value, int):
             return ""
         warmup = LEAST_WARMUP if isinstance(self.goal.warmup, Unknown) else self.goal.warmup
-        return f"; --seconds {math.ceil(self.median.value * (_LEAST_CALLS + warmup) / 1e9)} makes {_LEAST_CALLS}"
+        return f"; --seconds {math.ceil(self.median.value * (_LEAST_CALLS + warmup) / 1e9)} allows {_LEAST_CALLS}"
 
     @property
     def _reason(self) -> str:
-        if self.why is Why.SECONDS:
-            return f"budget of {self.goal.seconds:g} s spent"
-        if self.why is Why.BYTES:
-            return f"budget of {format_bytes(MOST_BYTES)} of profile spent"
-        return "as asked for, but of a disturbed run" if self.disturbed else "enough"
+        if self.reason is StopReason.SECONDS:
+            return f"stopped after {self.goal.seconds:g} s (--seconds)"
+        if self.reason is StopReason.BYTES:
+            return f"stopped after {format_bytes(MOST_BYTES)} of profile"
+        enough = "precise enough" if self.reason is StopReason.PRECISION else "enough samples"
+        return f"{enough}, but the machine was noisy" if self.disturbed else enough
 
     @property
     def _samples(self) -> str:
-        of_wanted = "" if self.is_enough else f" of {format_count(ENOUGH_SAMPLES)}"
-        return f"{format_count(self.samples)}{of_wanted} samples in kernels"
+        of_goal = "" if self.is_enough else f" of {format_count(ENOUGH_SAMPLES)}"
+        return f"{format_count(self.samples)}{of_goal} samples in kernels"
 
 
-def median_words(median: Median) -> str:
-    """The median of invocations with its error, in percent.
+def median_text(median: Median) -> str:
+    """The median invocation with its error in percent.
 
-    >>> median_words(Median(2, 1_500_000_000, UNKNOWN, UNKNOWN))
+    >>> median_text(Median(2, 1_500_000_000, UNKNOWN, UNKNOWN))
     'median 1.50 s (too few for an interval)'
     """
     if median.value is UNKNOWN:
         return "median unknown"
     error = median.error
-    # Rounded up, so that what is said to be within the limit is.
-    known = f"± {math.ceil(1000 * error - 1e-9) / 10:.1f} %" if math.isfinite(error) else "(too few for an interval)"
-    return f"median {format_ns(median.value)} {known}"
+    # Round up, so that the shown error never understates the real one.
+    error_text = (
+        f"± {math.ceil(1000 * error - 1e-9) / 10:.1f} %" if math.isfinite(error) else "(too few for an interval)"
+    )
+    return f"median {format_ns(median.value)} {error_text}"

@@ -1,4 +1,4 @@
-"""Functions timed by `iree-benchmark-module`, as it stands: its table, its report, and the numbers in it."""
+"""Times of functions by the stock `iree-benchmark-module`: its table, its report, and the numbers in it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tracemap.functions import Function
 from tracemap.options.measure import BenchmarkOptions
 from tracemap.units import NS_OF_UNIT, Unknown, listed
 
-_PRINTED: Final = "see --format, and send standard output to a file"
-_DECIDED: Final = {
-    **dict.fromkeys(("--benchmark_format", "--benchmark_out", "--benchmark_out_format"), _PRINTED),
+_SEE_FORMAT: Final = "see --format, and send standard output to a file"
+_RESERVED_FLAGS: Final = {
+    **dict.fromkeys(("--benchmark_format", "--benchmark_out", "--benchmark_out_format"), _SEE_FORMAT),
     "--benchmark_list_tests": "`tracemap show` lists the functions",
     "--batch_size": "see --dispatch-repeat",
 }
@@ -28,9 +28,9 @@ _WALL, _PROCESS = "/real_time", "/process_time"
 
 @dataclass(frozen=True, slots=True)
 class FunctionTimes:
-    """How long a call of a function takes: a mean for each repetition, and how many calls that is of.
+    """Time of a call of a function: a mean per repetition, and the number of calls in each mean.
 
-    `wall_ns` is by the wall clock, `cpu_ns` the processor time of all threads of the program.
+    `wall_ns`: wall clock. `cpu_ns`: CPU time of all threads of the program.
     """
 
     function: str
@@ -41,7 +41,7 @@ class FunctionTimes:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """What was timed: the table and the report of Google Benchmark, the numbers of each function, and what they are."""
+    """Google Benchmark's table and report, the numbers of each function, and a note on the clocks."""
 
     table: str
     report: dict[str, Any]
@@ -50,51 +50,51 @@ class Timed:
 
 
 def timed(calls: Sequence[Call], options: BenchmarkOptions, folder: Path) -> Timed:
-    """Time a function, or in one program all those that take no inputs.
+    """Time a function, or all functions without inputs in one program.
 
     Args:
-        calls: the one; or all, of one module.
-        options: how often, and how long.
-        folder: for what is needed only until the end.
+        calls: one call; or the calls of all functions of one module.
+        options: number of calls, and for how long.
+        folder: temporary folder.
 
     Raises:
         ProgramFailed: the program failed, or timed nothing.
-        UsageInvalid: a flag that is decided here.
+        UsageInvalid: a flag that tracemap sets itself.
     """
     call = calls[0] if len(calls) == 1 else replace(calls[0], entry=Function("", ()))
-    check_undecided(call.flags, _DECIDED)
-    said = _said(options)
-    check_undecided(options.runtime_flags, said)
+    check_undecided(call.flags, _RESERVED_FLAGS)
+    set_by_options = _flags_set_by_options(options)
+    check_undecided(options.runtime_flags, set_by_options)
     out = folder / "times.json"
-    # The user's own flags go before defaults, and options before those of a flag file.
-    own = (flag for flag in call.flags if flag.partition("=")[0] not in said)
-    call = replace(call, flags=(*_how_often(options), *own))
+    # Later flags win: defaults, then the user's own flags; options win over a flag file.
+    own = (flag for flag in call.flags if flag.partition("=")[0] not in set_by_options)
+    call = replace(call, flags=(*_call_count_flags(options), *own))
     ours = [f"--batch_size={options.dispatch_repeat}", f"--benchmark_out={out}", "--benchmark_out_format=json"]
     ending = run_program(call.command(BENCHMARK_TOOL, *ours, "--benchmark_format=console"))
-    names = listed([each.entry.name for each in calls])
+    names = listed([call.entry.name for call in calls])
     ending.check(f"{BENCHMARK_TOOL}, which called {names},")
     report = _report(out)
     rows = _rows(report)
     if not rows:
-        raise ProgramFailed(f"{BENCHMARK_TOOL} timed nothing of {names}: {ending.said or ending.printed.strip()}")
-    return Timed(ending.printed, report, tuple(_functions(rows)), _clocks(rows, options.dispatch_repeat))
+        raise ProgramFailed(f"{BENCHMARK_TOOL} timed nothing of {names}: {ending.stderr or ending.stdout.strip()}")
+    return Timed(ending.stdout, report, tuple(_functions(rows)), _clocks(rows, options.dispatch_repeat))
 
 
-def _said(options: BenchmarkOptions) -> dict[str, str]:
-    """The flags for what options say, each with why it cannot be given too."""
-    default, said = BenchmarkOptions(), {}
+def _flags_set_by_options(options: BenchmarkOptions) -> dict[str, str]:
+    """Flags that options already set, with the reason why they cannot be given as well."""
+    default, set_by_options = BenchmarkOptions(), {}
     if not isinstance(options.iterations, Unknown):
-        said["--benchmark_min_time"] = "--iterations says exactly how many calls are made"
+        set_by_options["--benchmark_min_time"] = "--iterations sets the exact number of calls"
     elif options.min_time != default.min_time:
-        said["--benchmark_min_time"] = "--min-time says it"
+        set_by_options["--benchmark_min_time"] = "--min-time sets it"
     if options.repetitions != default.repetitions:
-        said["--benchmark_repetitions"] = "--repetitions says it"
-    return said
+        set_by_options["--benchmark_repetitions"] = "--repetitions sets it"
+    return set_by_options
 
 
-def _how_often(options: BenchmarkOptions) -> list[str]:
+def _call_count_flags(options: BenchmarkOptions) -> list[str]:
     iterations = options.iterations
-    # As many calls as asked for are so many batches.
+    # One iteration is a batch of `dispatch_repeat` calls.
     length = f"{options.min_time:g}s" if isinstance(iterations, Unknown) else f"{iterations * options.dispatch_repeat}x"
     return [
         f"--benchmark_min_time={length}",
@@ -104,7 +104,7 @@ def _how_often(options: BenchmarkOptions) -> list[str]:
 
 
 def _report(out: Path) -> dict[str, Any]:
-    """What the program left; nothing where it has left no report. It does not escape control characters of names."""
+    """The program's JSON report; empty if there is none. Control characters in names are not escaped."""
     try:
         report = json.loads(out.read_text(encoding="utf-8", errors="replace"), strict=False)
     except (OSError, ValueError):
@@ -113,10 +113,10 @@ def _report(out: Path) -> dict[str, Any]:
 
 
 def _rows(report: dict[str, Any]) -> list[dict[str, Any]]:
-    """The rows of the repetitions, not of what Google Benchmark made of them.
+    """The rows of single repetitions, without Google Benchmark's aggregates.
 
     Raises:
-        ProgramFailed: one of them did not come to its end.
+        ProgramFailed: a repetition failed.
     """
     rows = [row for row in report.get("benchmarks", []) if row["run_type"] == "iteration"]
     if wrong := next((row for row in rows if row.get("error_occurred")), None):
@@ -137,14 +137,14 @@ def _functions(rows: Sequence[dict[str, Any]]) -> Iterator[FunctionTimes]:
 
 
 def _clocks(rows: Sequence[dict[str, Any]], repeat: int) -> str:
-    """What the numbers are, by what the names of the rows say of their clocks."""
+    """The note on the clocks, from the names of the rows."""
     name = rows[0]["run_name"]
     whose = "all threads of the program (process_time)" if _PROCESS in name else "the thread that calls (cpu_time)"
     decides = "Time" if _WALL in name else "CPU"
-    said = (
-        f"Time: wall clock (real_time); CPU: processor time of {whose}; both are means of a call.\n"
-        f"{decides} decides how many calls are made."
+    note = (
+        f"Time: wall clock (real_time); CPU: CPU time of {whose}; both are means per call.\n"
+        f"{decides} decides the number of calls."
     )
     if repeat == 1:
-        return said
-    return f"{said} Each dispatch runs {repeat} times in a call, and numbers are those of a call divided by {repeat}."
+        return note
+    return f"{note} Each dispatch runs {repeat} times in a call; numbers are divided by {repeat}."

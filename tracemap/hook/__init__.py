@@ -1,8 +1,8 @@
-"""The hook: a C library that records every call of a workgroup on the runtime that people already have.
+"""The hook: a C library that records every workgroup call inside the stock IREE runtime.
 
-Three ways in, none of which needs a special build of IREE: preload the library (`library_path`, `environment`), load
-it as a plugin (`--executable_plugin=`), or `attach` it to the runtime inside a running Python. This package imports
-nothing of tracemap: it can be used alone in the program that is measured.
+There are three ways to load it, without a special build of IREE: preload it (`library_path`, `environment`), load it
+as a plugin (`--executable_plugin=`), or `attach` it to the runtime in a running Python. This package imports nothing
+else of tracemap, so it can be used alone in the measured program.
 """
 
 from __future__ import annotations
@@ -33,18 +33,17 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class HookSettings:
-    """What to record; the defaults record every call.
+    """Settings of a recording; the defaults record every call.
 
-    `filter` is a glob over kernel names; `skip_ms` passes over the first milliseconds of each thread, counted from its
-    first call; `calls` limits what is recorded in all (0: no limit); `every` records one call in so many; `events` are
-    counters as `tracemap.capture.counters` writes them. `thread_bytes` limits what each thread's file takes: calls that
-    come when it is full are not recorded; where `keep` is `newest` instead of `oldest`, they take the place of others.
+    `filter`: glob over kernel names. `skip_ms`: skip the first milliseconds of each thread, from its first call.
+    `calls`: most calls to record in all (0: no limit). `every`: record one call out of this number. `events`: counters,
+    in the syntax of `tracemap.capture.counters`. `thread_bytes`: size limit of each thread's file. `keep`: `oldest`
+    drops the calls that come after the limit; `newest` overwrites the oldest ones.
 
-    `sample_hz` takes so many samples of the program counter per second of a thread's CPU time (0: none), of threads
-    that call workgroups; `sampler` says by which means: `perf`, `timer` (a signal), or `auto`, the first of them that
-    the system allows. With `record_calls` false, calls are not recorded: samples alone cost next to nothing per call.
-    What chooses calls (`skip_ms`, `calls`, `every`) does not choose samples; a timer takes none in kernels that
-    `filter` leaves out.
+    `sample_hz`: samples of the program counter per second of a thread's CPU time (0: none), in threads that call
+    workgroups. `sampler`: `perf`, `timer` (a signal), or `auto`, the first of these that the system allows. With
+    `record_calls` false, only samples are recorded, which costs almost nothing per call. `skip_ms`, `calls` and
+    `every` do not affect samples; a timer takes no samples in kernels that `filter` excludes.
     """
 
     filter: str = ""
@@ -63,36 +62,36 @@ EVERYTHING = HookSettings()
 
 
 def library_path() -> Path:
-    """The library to preload.
+    """The path of the library to preload.
 
     Raises:
-        HookUnavailable: it was not built, or this platform has none.
+        HookUnavailable: it was not built, or does not support this platform.
     """
     check_platform()
     path = FOLDER / LIBRARY_NAME
     if not path.is_file():
-        find_compiler()  # says what to install where that is the cause
-        raise HookUnavailable("the hook's library was not built when tracemap was installed; install tracemap again")
+        find_compiler()  # raises an error with the package to install, if a compiler is missing
+        raise HookUnavailable("the hook's library was not built when tracemap was installed; reinstall tracemap")
     return path
 
 
-_CUT = re.compile(r"[\s:]")
+_LD_PRELOAD_SEPARATOR = re.compile(r"[\s:]")
 
 
 def _preloadable(folder: Path) -> str:
-    """The library as `LD_PRELOAD` can name it, which is cut at blanks and colons: by a link in a folder where it must.
+    """A path of the library for `LD_PRELOAD`, which splits at blanks and colons: a link in `folder` if needed.
 
     Raises:
-        HookUnavailable: there is no library, or the folder's name has such a character, too.
+        HookUnavailable: there is no library, or the folder's path has such a character, too.
     """
     library = library_path()
-    if not _CUT.search(str(library)):
+    if not _LD_PRELOAD_SEPARATOR.search(str(library)):
         return str(library)
     link = folder.resolve() / LIBRARY_NAME
-    if _CUT.search(str(link)):
+    if _LD_PRELOAD_SEPARATOR.search(str(link)):
         raise HookUnavailable(
-            f"neither {library} nor {link} can be preloaded, as LD_PRELOAD is cut at blanks and colons; name a folder "
-            "without them (TMPDIR), or install tracemap in one"
+            f"neither {library} nor {link} can be preloaded, as LD_PRELOAD splits at blanks and colons; set TMPDIR to "
+            "a folder without them, or install tracemap in one"
         )
     with suppress(FileExistsError):
         link.symlink_to(library.absolute())
@@ -100,7 +99,7 @@ def _preloadable(folder: Path) -> str:
 
 
 def settings_environment(output: Path, settings: HookSettings = EVERYTHING) -> dict[str, str]:
-    """The variables that steer the hook; `output` is a folder that exists."""
+    """Environment variables with the hook's settings; `output` is an existing folder."""
     return {
         "TRACEMAP_HOOK_OUTPUT": str(output.resolve()),
         "TRACEMAP_HOOK_FILTER": settings.filter,
@@ -117,36 +116,36 @@ def settings_environment(output: Path, settings: HookSettings = EVERYTHING) -> d
 
 
 def environment(output: Path, settings: HookSettings = EVERYTHING) -> dict[str, str]:
-    """The variables with which a program is started to be recorded, `LD_PRELOAD` among them.
+    """Environment variables that make a program record, including `LD_PRELOAD`.
 
     Args:
         output: the folder of the record files; it must exist.
-        settings: what to record.
+        settings: settings of the recording.
 
     Raises:
-        HookUnavailable: there is no library, or none that can be preloaded.
+        HookUnavailable: there is no library, or it cannot be preloaded.
     """
-    return {"LD_PRELOAD": _preloading(output, os.environ), **settings_environment(output, settings)}
+    return {"LD_PRELOAD": _preload_variable(output, os.environ), **settings_environment(output, settings)}
 
 
 def stops_environment(stops: Path, variables: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The variables with which a program is started so that it is noted when it stops its own clock, and nothing else.
+    """Environment variables that log only when a program stops its own clock.
 
     Args:
-        stops: the file to make.
-        variables: those with which it is started besides.
+        stops: the file to create.
+        variables: other variables for the program.
 
     Raises:
-        HookUnavailable: there is no library, or none that can be preloaded.
+        HookUnavailable: there is no library, or it cannot be preloaded.
     """
-    held = {**os.environ, **(variables or {})}
-    return {"LD_PRELOAD": _preloading(stops.parent, held), "TRACEMAP_HOOK_STOPS": str(stops.resolve())}
+    current = {**os.environ, **(variables or {})}
+    return {"LD_PRELOAD": _preload_variable(stops.parent, current), "TRACEMAP_HOOK_STOPS": str(stops.resolve())}
 
 
-def _preloading(folder: Path, held: Mapping[str, str]) -> str:
-    """What `LD_PRELOAD` holds already, such as another allocator, behind the library; sanitizers must come first."""
+def _preload_variable(folder: Path, current: Mapping[str, str]) -> str:
+    """`LD_PRELOAD` with the library before its present content, such as an allocator; sanitizers must come first."""
     library = _preloadable(folder)
-    others = [name for name in held.get("LD_PRELOAD", "").split() if name != library]
+    others = [name for name in current.get("LD_PRELOAD", "").split() if name != library]
     return " ".join(sorted([library, *others], key=lambda name: _SANITIZER.search(name) is None))
 
 
@@ -154,14 +153,14 @@ _SANITIZER: Final = re.compile(r"lib(clang_rt\.)?\w*san[^/]*$")
 
 
 def attach(output: Path | str, settings: HookSettings = EVERYTHING, *, library: Path | None = None) -> None:
-    """Record the calls of what `iree.runtime` loads in this process from now on.
+    """Record the calls of everything that `iree.runtime` loads in this process from now on.
 
-    Call it once, before modules are loaded; what was loaded earlier is not recorded.
+    Call it once, before modules are loaded; modules loaded earlier are not recorded.
 
     Args:
         output: the folder of the record files; it must exist.
-        settings: what to record.
-        library: another build of the hook's library; None: the one that came with the package.
+        settings: settings of the recording.
+        library: another build of the hook's library; None: the one in this package.
 
     Raises:
         HookUnavailable: there is no library, or `iree.runtime` is not installed or cannot be hooked.
@@ -169,33 +168,33 @@ def attach(output: Path | str, settings: HookSettings = EVERYTHING, *, library: 
     """
     folder = Path(output)
     if not folder.is_dir():
-        raise NotADirectoryError(f"{folder}: is not a folder; make it first")
+        raise NotADirectoryError(f"{folder} is not a folder; create it first")
     os.environ.update(settings_environment(folder, settings))
     hook = ctypes.CDLL(str(library or library_path()))
     if not hook.tracemap_hook_attach(os.fsencode(_runtime_path())):
-        raise HookUnavailable("this iree.runtime cannot be hooked: it imports none of the functions that load code")
+        raise HookUnavailable("this iree.runtime cannot be hooked: it imports no function that loads code")
 
 
 def moment(*, library: Path | None = None) -> tuple[int, int]:
-    """Now, in the ticks of this process's calls and in nanoseconds of CLOCK_MONOTONIC.
+    """The current time, in ticks of this process's calls and in nanoseconds of CLOCK_MONOTONIC.
 
-    Its records alone tell the rate of ticks from what lay close together: calls are off by microseconds within seconds.
+    The record files alone give the tick rate from close points in time, so calls drift by microseconds in seconds.
 
     Args:
-        library: as of `attach`, which came before.
+        library: the library given to `attach`.
 
     Raises:
         HookUnavailable: there is no library.
     """
-    both = (ctypes.c_uint64 * 2)()
-    ctypes.CDLL(str(library or library_path())).tracemap_hook_moment(both)
-    return both[0], both[1]
+    ticks_and_ns = (ctypes.c_uint64 * 2)()
+    ctypes.CDLL(str(library or library_path())).tracemap_hook_moment(ticks_and_ns)
+    return ticks_and_ns[0], ticks_and_ns[1]
 
 
 def _runtime_path() -> str:
-    """The shared object of `iree.runtime`, which must have been imported before its imports can be changed."""
+    """The shared object of `iree.runtime`, which must be imported before its symbols can be replaced."""
     if "iree.runtime" not in sys.modules:
-        raise HookUnavailable("import iree.runtime before tracemap.hook.attach is called")
+        raise HookUnavailable("import iree.runtime before you call tracemap.hook.attach")
     objects = {path for module in list(sys.modules.values()) if (path := _shared_object(module))}
     if len(objects) != 1:
         raise HookUnavailable(f"cannot tell which shared object is IREE's runtime: {sorted(objects) or 'none'}")

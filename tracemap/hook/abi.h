@@ -1,6 +1,6 @@
-/* What the hook must know of IREE's executable library interface, version 6, and of its plugin interface, version 1.
+/* The parts of IREE's executable library interface, version 6, and plugin interface, version 1, that the hook needs.
  *
- * Only the fields that are read are given names; the order and sizes are those of the interface.
+ * Only the fields that the hook reads have names; order and sizes are those of the interface.
  */
 #pragma once
 
@@ -88,7 +88,7 @@ struct plugin_resolve_params {
   void **out_fn_contexts;
 };
 
-/* A status is a pointer whose low bits are its code; 0 is good. */
+/* A status is a pointer whose low bits are its code; 0 means success. */
 struct plugin {
   const struct plugin_header *header;
   void *(*load)(const void *environment, size_t param_count, const void *params, void **out_self);

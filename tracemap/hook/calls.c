@@ -8,7 +8,7 @@
 
 struct slot slots[SLOTS];
 
-/* Where the next record goes; NULL if this call is not recorded. Its kernel stays there if the call never returns. */
+/* The place of the next record; NULL if this call is not recorded. The kernel stays there if the call never returns. */
 static inline struct record *begin_record(struct thread *thread, uint32_t kernel) {
   struct record *record = (struct record *)(void *)thread->cursor;
   if (UNLIKELY(thread->gated) && !thread_passes(thread)) return NULL;
@@ -19,7 +19,7 @@ static inline struct record *begin_record(struct thread *thread, uint32_t kernel
   return record;
 }
 
-/* What makes the record whole is written last; the program may be killed before or after. */
+/* The field that marks a record as complete is written last, since the program may be killed at any time. */
 static inline void end_record(struct thread *thread, struct record *record, uint64_t start, uint64_t end) {
   unsigned cpu = (unsigned)sched_getcpu();
   record->duration_ticks = end - start;
@@ -51,7 +51,7 @@ static void add_events(struct thread *thread, struct record *record, const uint6
   if (time_stopped(thread) != stopped) record->flags |= FLAG_NOT_RUNNING;
 }
 
-/* Time is read inside the events: they may be read by system calls, which are no part of the call. */
+/* Time is read inside the events: reading events may take system calls, which are not part of the call. */
 static __attribute__((noinline)) int call_with_events(struct thread *thread, struct record *record,
                                                       const struct slot *slot, const void *environment,
                                                       const struct dispatch_state *dispatch,
@@ -79,22 +79,22 @@ static inline int call_slot(struct thread *thread, const struct slot *slot, cons
   return status;
 }
 
-/* ---- the first call of a thread measures what the hook itself costs */
+/* ---- the first call of a thread measures the hook's own cost */
 
 static int empty_workgroup(const void *environment, const struct dispatch_state *dispatch,
                            const struct workgroup_state *workgroup) {
   (void)environment, (void)dispatch, (void)workgroup;
-  __asm__ volatile("" ::: "memory"); /* the calls below are not to be optimised away */
+  __asm__ volatile("" ::: "memory"); /* keeps the calls below from being optimised away */
   return 0;
 }
 
-/* Hooks a few hundred empty calls, in the place of the first records, which it then leaves as it found it. */
+/* Hooks a few hundred empty calls, in place of the first records, and restores their memory afterwards. */
 static void measure(struct thread *thread) {
   enum { ROUNDS = 8, CALLS = 32 };
   static const struct dispatch_state dispatch;
   static const struct workgroup_state workgroup;
   struct slot slot = {empty_workgroup, 0, 0};
-  __asm__ volatile("" : "+m"(slot)); /* the target is not to be known to the compiler */
+  __asm__ volatile("" : "+m"(slot)); /* hides the target from the compiler */
   char *first = thread->cursor;
   uint64_t overhead = UINT64_MAX, empty = UINT64_MAX;
   for (int round = 0; round < ROUNDS; round++) {
@@ -132,7 +132,7 @@ static inline struct thread *this_thread(void) {
 
 /* ---- through a trampoline */
 
-/* Samples alone cost a call next to nothing: two reads and two writes of what the thread has at hand. */
+/* Samples alone cost a call almost nothing: two reads and two writes of thread-local data. */
 static __attribute__((noinline)) int call_sampled(struct thread *thread, const struct slot *slot,
                                                   const void *environment, const struct dispatch_state *dispatch,
                                                   const struct workgroup_state *workgroup) {

@@ -1,6 +1,6 @@
-"""How the hook's C library is built: one call of the system's C compiler, by the package's build and by tests.
+"""Build the hook's C library with one call of the system's C compiler, for the package's build and for tests.
 
-This module stands alone, so that `setup.py` can use it before the package is installed.
+This module imports nothing of tracemap, so `setup.py` can use it before the package is installed.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ MACHINES = ("x86_64", "aarch64")
 
 
 class HookUnavailable(RuntimeError):
-    """The hook's library is not there or cannot be there; the message says why and what to do."""
+    """The hook's library is missing or unsupported; the message says why and what to do."""
 
 
 def check_platform() -> None:
-    """Raise HookUnavailable where the hook does not work."""
+    """Raise HookUnavailable if the hook does not support this platform."""
     machine = platform.machine()
     if sys.platform != "linux" or machine not in MACHINES:
         raise HookUnavailable(
-            f"the hook is not supported on {sys.platform}/{machine}: it works on Linux, on {' and '.join(MACHINES)}"
+            f"the hook is not supported on {sys.platform}/{machine}; it needs Linux on {' or '.join(MACHINES)}"
         )
 
 
@@ -43,38 +43,38 @@ def sources() -> list[Path]:
 
 
 def find_compiler() -> list[str]:
-    """The C compiler's command: `CC` if it is set, else cc, gcc or clang.
+    """The C compiler's command: `CC` if set, else cc, gcc or clang.
 
     Raises:
         HookUnavailable: there is none.
     """
     if named := os.environ.get("CC"):
         return shlex.split(named)
-    found = next((path for name in ("cc", "gcc", "clang") if (path := shutil.which(name))), None)
-    if found is None:
+    compiler = next((path for name in ("cc", "gcc", "clang") if (path := shutil.which(name))), None)
+    if compiler is None:
         raise HookUnavailable(
-            "the hook's library was not built: there is no C compiler; install one (Debian: apt-get install gcc "
-            "libc6-dev) and tracemap again"
+            "the hook's library was not built, since there is no C compiler; install one (Debian: apt-get install gcc "
+            "libc6-dev), then reinstall tracemap"
         )
-    return [found]
+    return [compiler]
 
 
 def compile_library(target: Path, flags: Sequence[str] = ()) -> Path:
-    """Build the library, whole or not at all; `flags` come after the usual ones.
+    """Build the library atomically; `flags` come after the usual ones.
 
     Raises:
-        HookUnavailable: wrong platform, no compiler, or the compiler fails; with its words.
+        HookUnavailable: wrong platform, no compiler, or the compiler fails; with its output.
     """
     check_platform()
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    # The same bytes wherever it is built: debug information names files from the root of the sources on.
+    # Reproducible build: debug information names files relative to the root of the sources.
     plain = (f"-ffile-prefix-map={Path.cwd()}=.", f"-ffile-prefix-map={FOLDER.parents[1]}=.")
     command = [*find_compiler(), *FLAGS, *plain, *flags, "-o", str(temporary), *map(str, sources()), *LIBRARIES]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
-            raise HookUnavailable(f"the hook's library cannot be built; {command[0]} says: {done.stderr.strip()}")
+            raise HookUnavailable(f"the hook's library cannot be built; {command[0]}: {done.stderr.strip()}")
         temporary.replace(target)
     except OSError as error:
         raise HookUnavailable(f"the hook's library cannot be built: {error}") from error

@@ -5,7 +5,7 @@
 
 struct perf_event_attr perf_attributes(uint32_t type, uint64_t config, bool exclude_kernel) {
   struct perf_event_attr attributes;
-  memset(&attributes, 0, sizeof attributes); /* the kernel refuses a structure whose unknown bytes are not 0 */
+  memset(&attributes, 0, sizeof attributes); /* the kernel rejects a structure whose unknown bytes are not 0 */
   attributes.size = sizeof attributes;
   attributes.type = type;
   attributes.config = config;
@@ -20,7 +20,7 @@ int perf_open(struct perf_event_attr *attributes, int group) {
 
 /* ---- counters of calls */
 
-#define RING_RECORD 8u /* bytes: a sample of type 0 is its header alone */
+#define RING_RECORD 8u /* bytes: a sample of type 0 is only its header */
 
 static size_t pages_bytes(enum event_mode mode) { return page_bytes() * (mode == EVENT_RING ? 2 : 1); }
 
@@ -30,7 +30,7 @@ static struct perf_event_attr attributes_of(const struct event_setting *event, b
   if (event->mode == EVENT_RING) attributes.sample_period = 1;
   if (event->mode == EVENT_GROUP)
     attributes.read_format = PERF_FORMAT_GROUP | PERF_FORMAT_TOTAL_TIME_ENABLED | PERF_FORMAT_TOTAL_TIME_RUNNING;
-  attributes.disabled = leads; /* the group begins to count as one, when it is whole */
+  attributes.disabled = leads; /* the group starts to count as a whole, once it is complete */
   return attributes;
 }
 
@@ -44,7 +44,7 @@ static bool open_event(struct counters *counters, unsigned event) {
   counters->events[setting->mode][counters->counts[setting->mode]++] = event;
   if (leads) counters->leader = file;
   if (grouped) return true;
-  /* The page that tells a counter's state. A ring mapped read-only overwrites itself and never stops counting. */
+  /* The page with a counter's state. A ring mapped read-only overwrites itself and never stops counting. */
   void *mapped = real_mmap(NULL, pages_bytes(setting->mode), PROT_READ, MAP_SHARED, file, 0);
   counters->pages[event] = mapped == MAP_FAILED ? NULL : mapped;
   return mapped != MAP_FAILED;
@@ -80,7 +80,7 @@ static uint64_t read_counter(uint32_t counter) {
 }
 #endif
 
-/* The protocol of perf_event_mmap_page: read again whenever the kernel changed the page meanwhile. */
+/* The protocol of perf_event_mmap_page: read again if the kernel changed the page meanwhile. */
 static uint64_t user_count(volatile struct perf_event_mmap_page *page) {
   uint32_t sequence;
   uint64_t count;

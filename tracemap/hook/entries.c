@@ -1,25 +1,25 @@
-/* The ways in. All else lies below: each file uses only what stands further down here, which tests/test_hook_layers.py
- * checks.
+/* The entry points. Each file uses only files that stand further down in this list; tests/test_hook_layers.py checks
+ * that.
  *
- *   entries         LD_PRELOAD: functions that stand before libc's
+ *   entries         LD_PRELOAD: functions that replace libc's
  *                   attach(): the same functions, put into the imports of one loaded object
- *                   plugin: IREE loads the library itself; it attaches to whoever loaded it
+ *                   plugin: IREE loads the library itself, and the library attaches to the loader
  *                   a runtime that was built with IREE's own hook
  *                   begin and end of the process, and forks
- *   loading         finds executables as they are loaded, by libdl or by IREE's own loader, and patches their tables
- *   calls           the hot path: one call of a workgroup, through the trampolines that the tables point to then
+ *   loading         finds executables when libdl or IREE's own loader loads them, and patches their tables
+ *   calls           the hot path: one call of a workgroup, through the trampolines in the patched tables
  *   thread          a thread's file of calls
  *   sampler         a thread's samples: from their source to their file
- *   perf_source     samples by the kernel's perf interface    timer_source    by a timer's signal
- *   samples         a thread's file of samples; what both sources have
- *   report          what IREE's own hook tells of a thread    event_choice    which events it asks for can be counted
- *   statistics      figures over a thread's calls, as text    process         the process's file; what all files have
+ *   perf_source     samples by the kernel's perf interface    timer_source    samples by a timer's signal
+ *   samples         a thread's file of samples; common parts of both sources
+ *   report          the report of IREE's own hook             event_choice    which requested events can be counted
+ *   statistics      statistics of a thread's calls, as text   process         the process's file; common parts of files
  *   counters        counts of events, for each call           settings        the environment variables
- *   images          reads ELF images in memory                printing        text on its way into a file
- *   event_names     Linux's names of events                   files           the hook's own files, and room for them
+ *   images          reads ELF images in memory                printing        buffered text output
+ *   event_names     Linux's names of events                   files           the hook's own files, and disk space
  *   stops           when the program stops its own clock
- *   mapping         those files in memory                     lock            locks, for every place
- *   system          what the hook asks of the compiler, the C library, the kernel and the machine
+ *   mapping         mapped files                              lock            locks that work in every context
+ *   system          compiler, C library, kernel and machine
  *   abi, layout     IREE's interface, the layout of record files
  */
 #include <dlfcn.h>
@@ -35,9 +35,9 @@
 
 /* ---- the process begins, forks and ends */
 
-static struct lock known_lock; /* of the kernels that the runtime's own hook knows */
+static struct lock known_lock; /* for the kernels that the runtime's own hook has reported */
 
-/* Locks in the order in which they are taken. */
+/* Takes all locks, in their fixed order. */
 static void before_fork(void) {
   threads_lock();
   loading_lock();
@@ -60,10 +60,10 @@ static void after_fork_in_child(void) {
   process_fork_child();
   samplers_fork_child();
   stops_fork_child();
-  after_fork_in_parent(); /* here too, every lock is the forking thread's */
+  after_fork_in_parent(); /* here, too, the forking thread holds every lock */
 }
 
-/* As IREE's hook is asked by its variables: the names of events are all that such a process does. */
+/* For the variables of IREE's hook: a process that only lists the names of events does nothing else. */
 static void begin_report(void) {
   if (!settings.report.lists_events) return events_choose();
   events_list();
@@ -80,7 +80,7 @@ __attribute__((constructor)) static void begin(void) {
   pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
 
-/* A child of a bare clone has its parent's files, which it must leave alone. */
+/* A child of a bare clone shares its parent's files and must not touch them. */
 __attribute__((destructor)) static void end(void) {
   if (!process_is_own()) return;
   if (current_thread) thread_end(current_thread);
@@ -91,9 +91,9 @@ __attribute__((destructor)) static void end(void) {
 
 /* ---- LD_PRELOAD */
 
-#ifndef TRACEMAP_HOOK_WITHOUT_PRELOAD /* sanitizers have a mmap of their own, which must stay the first */
+#ifndef TRACEMAP_HOOK_WITHOUT_PRELOAD /* sanitizers have their own mmap, which must stay the first */
 
-/* Tail calls, all of them: `hooked_dlsym` says why. The C library's headers declare these names too. */
+/* All of these are tail calls; see `hooked_dlsym` for the reason. The C library's headers declare these names, too. */
 EARLY PUBLIC void *mmap(void *address, size_t size, int protection, int flags, int file, off_t offset) {
   return hooked_mmap(address, size, protection, flags, file, offset);
 }
@@ -129,10 +129,10 @@ static unsigned attach(const void *inside, const char *path) {
   return object_patch_imports(inside, path, imports);
 }
 
-/* Hooks what the loaded library of that path loads from now on; returns the number of its imports that were changed. */
+/* Hooks everything that the loaded library with that path loads from now on; returns the number of changed imports. */
 PUBLIC unsigned tracemap_hook_attach(const char *path) { return attach(NULL, path); }
 
-/* Now, by the ticks that calls are timed with and by CLOCK_MONOTONIC, for who reads the records while the process runs. */
+/* The current time, in the ticks of calls and by CLOCK_MONOTONIC, for readers of the records of a running process. */
 PUBLIC void tracemap_hook_moment(uint64_t ticks_and_ns[2]) {
   struct moment now = moment_now();
   ticks_and_ns[0] = now.ticks;
@@ -146,7 +146,7 @@ static void *plugin_load(const void *environment, size_t param_count, const void
   return NULL;
 }
 
-/* Executables may outlive the plugin: their tables point into this library, so it stays. */
+/* Executables may outlive the plugin, and their tables point into this library, so it stays loaded. */
 static void plugin_unload(void *self) { (void)self; }
 
 #define STATUS_NOT_FOUND 5
@@ -172,12 +172,12 @@ PUBLIC const struct plugin *iree_hal_executable_plugin_query(uint32_t version, v
   static const struct plugin plugin = {&header, plugin_load, plugin_unload, plugin_resolve};
   if (version < PLUGIN_VERSION) return NULL;
   Dl_info info;
-  /* One reference more, so that closing the plugin does not unload the trampolines. */
+  /* Takes one more reference, so that closing the plugin does not unload the trampolines. */
   if (dladdr((void *)(uintptr_t)plugin_load, &info)) dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE);
   return &plugin;
 }
 
-/* ---- a runtime built with IREE's own hook: it calls these two, found by their names, around each workgroup */
+/* ---- a runtime built with IREE's own hook: it looks up these two functions and calls them around each workgroup */
 
 struct known {
   const struct library *library;
@@ -187,7 +187,7 @@ struct known {
 
 static __thread struct known last_known INITIAL_EXEC;
 
-/* Kernels that are not patched; statically linked ones, mostly. Looked up when another kernel runs than before. */
+/* Unpatched kernels, mostly statically linked ones. Looked up when the kernel changes. */
 static uint32_t known_kernel(const struct library *library, size_t ordinal) {
   static struct known table[4096];
   static unsigned count;
@@ -201,7 +201,7 @@ static uint32_t known_kernel(const struct library *library, size_t ordinal) {
   return kernel;
 }
 
-/* Whether this call is ours to record: a trampoline records its own. */
+/* Whether to record this call here: a trampoline records its own calls. */
 static bool is_ours(const struct library *library, size_t ordinal) {
   return library_has(library, ordinal) && !is_trampoline(library->exports.ptrs[ordinal]);
 }

@@ -3,11 +3,11 @@
 #include "counters.h"
 #include "printing.h"
 
-/* Opened as counters.c will, each for itself; those that are read together join the group of the first. */
+/* Opens events as counters.c does, one by one; events that are read together join the group of the first. */
 struct trial {
   int files[EVENTS];
   unsigned count;
-  int leader; /* -1: there is none yet */
+  int leader; /* -1: none yet */
 };
 
 static int try_to_open(const struct event_setting *setting, int leader) {
@@ -16,8 +16,8 @@ static int try_to_open(const struct event_setting *setting, int leader) {
   return perf_open(&attributes, setting->mode == EVENT_GROUP ? leader : -1);
 }
 
-/* Without the kernel's part where only that is allowed, unless the event were 0 then. Returns a descriptor, or -1 with
- * errno. Hardware's events are read as one group, so that none is counted for a part of the time. */
+/* Without kernel mode if only that is allowed, unless the event would be 0 then. Returns a descriptor, or -1 with
+ * errno. Hardware events form one group, so that none of them is multiplexed. */
 static int open_event(const struct event_name *event, int leader, struct event_setting *setting) {
   *setting = (struct event_setting){.type = event->type, .config = event->config};
   snprintf(setting->name, sizeof setting->name, "%s", event->text);
@@ -28,7 +28,7 @@ static int open_event(const struct event_name *event, int leader, struct event_s
   return try_to_open(setting, leader);
 }
 
-/* What an error number means here. */
+/* The meaning of an error number here. */
 static const char *reason(int error, bool beside_others) {
   if (error == ENOENT || error == ENODEV || error == EOPNOTSUPP)
     return "this machine has no such counter (virtual machines often hide them)";

@@ -1,12 +1,12 @@
-/* Which of the events that a report asks for are counted: those that are known and that this machine opens together. */
+/* Selects the requested events of a report that are known and that this machine can open together. */
 #pragma once
 
 #include "event_names.h"
 #include "settings.h"
 
-/* When the process begins, or in the first call of a thread; makes `settings.events`, once. What cannot be counted is
- * said and left out. */
+/* Called when the process begins, or in the first call of a thread; fills `settings.events`, once. Events that cannot
+ * be counted are left out, with a message. */
 void events_choose(void);
 
-/* Every name that Linux knows, on the program's standard error, with the reason where it cannot be counted here. */
+/* Prints every name that Linux knows on standard error, with the reason if it cannot be counted here. */
 void events_list(void);

@@ -5,7 +5,7 @@
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
-/* In the order of their numbers, as linux/perf_event.h has them. */
+/* In the order of their numbers in linux/perf_event.h. */
 static const char *const hardware[] = {
     "cpu-cycles",    "instructions", "cache-references",        "cache-misses",           "branch-instructions",
     "branch-misses", "bus-cycles",   "stalled-cycles-frontend", "stalled-cycles-backend", "ref-cycles",
@@ -25,7 +25,7 @@ static void set(struct event_name *event, const char *name, uint32_t type, uint6
   event->config = config;
 }
 
-/* Of each cache and operation all of them first, `LLC-loads`, then what missed, `LLC-load-misses`. */
+/* For each cache and operation, first all accesses (`LLC-loads`), then the misses (`LLC-load-misses`). */
 static void set_cache_event(struct event_name *event, unsigned number) {
   unsigned missed = number % 2, operation = number / 2 % COUNT(operations), cache = number / 2 / COUNT(operations);
   const char *plural = operation == PERF_COUNT_HW_CACHE_OP_PREFETCH ? "es" : "s";

@@ -1,5 +1,5 @@
-/* Linux's names of events, by the rule that they follow, and raw events by their number. They are exact: a name that is
- * not known is none, never the first that begins alike.
+/* Linux's names of events, built by their rule, and raw events by number. Names must match exactly; an unknown name is
+ * never replaced by one that begins alike.
  */
 #pragma once
 
@@ -11,12 +11,12 @@ struct event_name {
   uint64_t config;
 };
 
-/* The known event of that number, from 0 on, in Linux's order; false behind the last one. */
+/* The known event with that index, from 0, in Linux's order; false after the last one. */
 bool event_at(unsigned number, struct event_name *event);
 
-/* The event of exactly that name, or of the raw number behind an `r`; false if there is none. */
+/* The event with exactly that name, or the raw number after an `r`; false if there is none. */
 bool event_named(const char *name, struct event_name *event);
 
-/* Those of Linux itself that are not times; and those that its kernel makes, so that they are 0 without its part. */
+/* Linux's software events that are not times; and events made by the kernel, which are 0 if kernel mode is excluded. */
 bool event_is_discrete(const struct event_name *event);
 bool event_is_kernel_made(const struct event_name *event);

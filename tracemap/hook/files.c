@@ -31,7 +31,7 @@ void file_close(struct own_file *file) {
 static bool take(const struct own_file *file, int mode, off_t offset, off_t size) {
   if (!file_is_ours(file)) return false;
   sigset_t before;
-  write_signals_hold(&before); /* in memory, room that is only kept counts against the program's limit too */
+  write_signals_hold(&before); /* for a memory file, reserved space counts against the program's file size limit, too */
   bool taken = !fallocate(file->descriptor, mode, offset, size);
   write_signals_release(&before);
   return taken;
@@ -60,7 +60,7 @@ bool file_put(const struct own_file *file, const void *data, size_t size, uint64
   write_signals_hold(&before);
   ssize_t put = pwrite(file->descriptor, data, size, (off_t)offset);
   write_signals_release(&before);
-  if (put >= 0 && put < (ssize_t)size) errno = ENOSPC; /* of what does not fit, a part is written */
+  if (put >= 0 && put < (ssize_t)size) errno = ENOSPC; /* a short write means that the rest does not fit */
   return put == (ssize_t)size;
 }
 

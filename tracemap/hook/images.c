@@ -5,10 +5,10 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-#define FIRST_PAGE 4096u /* of every size of pages, so much can be read */
+#define FIRST_PAGE 4096u /* readable for every page size */
 
 const struct library *library_asked(const void *query) {
-  static const uint64_t environment[64]; /* zeros: more than the structure has, and the library does not look at it */
+  static const uint64_t environment[64]; /* zeros: larger than the structure, which the library does not read */
   return ((library_query)(uintptr_t)query)(LIBRARY_VERSION, environment);
 }
 
@@ -24,9 +24,9 @@ const char *library_kernel_name(const struct library *library, size_t ordinal, c
   return made_up;
 }
 
-/* ---- what any image tells of itself */
+/* ---- ELF structures of any image */
 
-/* A piece of memory, up to but without `end`. */
+/* A memory range; `end` is exclusive. */
 struct range {
   uintptr_t begin, end;
 };
@@ -40,7 +40,7 @@ static struct range segment_range(const struct dl_phdr_info *image, const ElfW(P
   return (struct range){begin, begin + header->p_memsz};
 }
 
-/* The loaded segment that holds all of a range; NULL if none of the image does. */
+/* The loaded segment that contains a range; NULL if there is none. */
 static const ElfW(Phdr) * segment_of(const struct dl_phdr_info *image, struct range range) {
   for (unsigned place = 0; place < image->dlpi_phnum; place++) {
     const ElfW(Phdr) *header = &image->dlpi_phdr[place];
@@ -51,7 +51,7 @@ static const ElfW(Phdr) * segment_of(const struct dl_phdr_info *image, struct ra
   return NULL;
 }
 
-/* What all loaded segments cover, with the alignment of the first; of numbers that cannot be, all of the memory. */
+/* The range of all loaded segments, with the alignment of the first; all memory if the numbers are invalid. */
 static struct range reach_of(const struct dl_phdr_info *image) {
   struct range reach = {UINTPTR_MAX, 0};
   for (unsigned place = 0; place < image->dlpi_phnum; place++) {
@@ -66,12 +66,12 @@ static struct range reach_of(const struct dl_phdr_info *image) {
   return reach;
 }
 
-/* The entries of an image's dynamic section, by tag; those that it lacks are 0. */
+/* Entries of an image's dynamic section, by tag; missing ones are 0. */
 struct dynamic {
   ElfW(Addr) values[DT_NUM];
 };
 
-/* False if the image has no such section in a loaded segment. */
+/* False if no loaded segment has a dynamic section. */
 static bool read_dynamic(const struct dl_phdr_info *image, struct dynamic *dynamic) {
   *dynamic = (struct dynamic){0};
   unsigned place = 0;
@@ -86,23 +86,23 @@ static bool read_dynamic(const struct dl_phdr_info *image, struct dynamic *dynam
   return true;
 }
 
-/* ---- embedded executables: every address and size below comes from the file, and is looked at only where it lies in a
- * segment that is loaded, and can be read: other programs' loaders keep images in memory, too, and take parts away */
+/* ---- embedded executables: every address and size below comes from the file. Memory is read only inside a loaded and
+ * readable segment, since other programs' loaders keep images in memory, too, and unmap parts of them */
 
-/* What lies at an address of the image; NULL if it does not lie in one segment, wholly, and where such a thing may. */
+/* The data at an address of the image; NULL unless it lies entirely in one segment, with the right alignment. */
 static const void *image_at(const struct dl_phdr_info *image, ElfW(Addr) address, size_t size, size_t alignment) {
   const void *found = (const void *)(image->dlpi_addr + address);
   bool fits = (uintptr_t)found % alignment == 0 && segment_of(image, range_of(found, size));
   return fits && memory_is_readable(found, size) ? found : NULL;
 }
 
-/* Fills in what libdl would say of the image, had it loaded it. */
+/* Fills in the information that libdl would have if it had loaded the image. */
 static bool read_image(const char *base, size_t size, struct dl_phdr_info *image) {
   if (size < sizeof(ElfW(Ehdr)) || !memory_is_readable(base, size < FIRST_PAGE ? size : FIRST_PAGE)) return false;
   const ElfW(Ehdr) *elf = (const void *)base;
   if (memcmp(elf->e_ident, ELFMAG, SELFMAG) || elf->e_ident[EI_CLASS] != ELFCLASS64 || elf->e_type != ET_DYN)
     return false;
-  /* Real program headers follow the ELF header. */
+  /* In valid files, program headers follow the ELF header. */
   size_t headers = elf->e_phoff + (size_t)elf->e_phnum * sizeof(ElfW(Phdr)), readable = size;
   if (readable > FIRST_PAGE) readable = FIRST_PAGE;
   if (elf->e_phentsize != sizeof(ElfW(Phdr)) || elf->e_phoff % _Alignof(ElfW(Phdr)) || elf->e_phoff > FIRST_PAGE ||
@@ -143,7 +143,7 @@ const struct library *embedded_library(const char *base, size_t size, const char
 /* ---- objects that libdl loaded */
 
 struct search {
-  struct range inside; /* what the object holds, where no path tells which it is */
+  struct range inside; /* an address range in the object, if the path is unknown */
   const char *path;
   struct dl_phdr_info *object;
 };
@@ -162,7 +162,7 @@ static int look_at(struct dl_phdr_info *info, size_t size, void *data) {
   return 1;
 }
 
-/* Copies what is known of an object: all else follows after the search, since libdl's lock is held while it goes on. */
+/* Copies the information about an object: libdl holds its lock during the search, so all else happens afterwards. */
 static bool find_object(struct range inside, const char *path, struct dl_phdr_info *object) {
   struct search search = {inside, path, object};
   return dl_iterate_phdr(look_at, &search);
@@ -180,7 +180,7 @@ size_t object_size(const void *inside, const void *base) {
   return find_object(range_of(inside, 1), NULL, &object) ? reach_of(&object).end - (uintptr_t)base : 0;
 }
 
-/* What libdl protects after relocation ends at a page's border; what follows it stays writable. */
+/* The region that libdl protects after relocation ends at a page boundary; the rest stays writable. */
 static bool is_protected(const struct dl_phdr_info *object, const ElfW(Phdr) * header, struct range range) {
   struct range relro = segment_range(object, header);
   uintptr_t page = page_bytes();
@@ -200,8 +200,8 @@ bool object_access(void *address, size_t size, bool writable) {
   return !real_mprotect((void *)begin, end - begin, writable ? PROT_READ | PROT_WRITE : PROT_READ);
 }
 
-/* `table` and `size` are the tags of a list of relocations. libdl has turned the addresses of the dynamic section into
- * pointers, on the platforms that the hook knows. */
+/* `table` and `size` are the tags of a list of relocations. On the platforms that the hook supports, libdl has turned
+ * the addresses in the dynamic section into pointers. */
 static unsigned patch_relocations(const struct dl_phdr_info *object, const struct dynamic *dynamic, unsigned table,
                                   unsigned size, const struct import *imports) {
   const ElfW(Rela) *relocations = (const void *)dynamic->values[table];

@@ -1,4 +1,4 @@
-/* The layout of record files: the one place where it is said.
+/* The layout of record files, in one place.
  *
  * Every file of calls carries this layout as text ("name type" lines, types as numpy writes them), so readers need no
  * second copy: they know the preamble, read the description, and take the fields from it.
@@ -7,19 +7,19 @@
  *   offset 64       description: the fields of `header` and `record`, one per line
  *   offset 2048     header (HEADER_FIELDS), updated while the program runs
  *   offset 4096     about: JSON, what thread this is and which events it counts
- *   offset 65536    records (RECORD_FIELDS, then one u8 per event)
+ *   offset 4096     about: JSON that describes the thread and its events
  *
- * A record is whole when its `start_ticks` is not 0: that is what is written last, and all that says so, since a count
- * of its own would cost another write per call. What follows the last record is zeros; a call in flight has left its
- * kernel and FLAG_BEGUN there.
+ * A record is complete if its `start_ticks` is not 0: that field is written last. There is no separate count, which
+ * would cost another write per call. Zeros follow the last record; a call in flight has left its kernel and FLAG_BEGUN
+ * there.
  *
- * Files of samples have the same shape, with a magic, fields and a place for their records of their own
- * (SAMPLES_…); a sample is whole when its `time_ns` is not 0.
+ * Files of samples have the same structure, with their own magic, fields and data offset (SAMPLES_…). A sample is
+ * complete if its `time_ns` is not 0.
  *
- * Whoever changes a field raises FORMAT_VERSION and adds a line here.
+ * Whoever changes a field increments FORMAT_VERSION and adds a line here.
  * 1: first.
- * 2: files of samples; executables tell their size and when they were loaded and unloaded.
- * 3: a file of calls may have given up its first records; they are a hole in it.
+ * 2: files of samples; executables have their size and their load and unload times.
+ * 3: a file of calls may have dropped its first records, which are a hole in it.
  */
 #pragma once
 
@@ -35,18 +35,18 @@
 #define DATA_OFFSET 65536 /* a multiple of every page size in use */
 #define SAMPLES_DATA_OFFSET 8192
 
-/* X(C type, numpy type, name). Fields stand in an order without gaps. */
+/* X(C type, numpy type, name). The order of fields leaves no gaps. */
 #define HEADER_FIELDS(X)                                                                 \
-  X(uint64_t, u8, count)            /* whole records, at the latest moment; more may follow */ \
-  X(uint64_t, u8, dropped)          /* the first of them, which are not kept any more */ \
-  X(uint64_t, u8, passed_over)      /* calls that were not to be recorded */             \
-  X(uint64_t, u8, lost)             /* calls that should have been recorded: no room */  \
+  X(uint64_t, u8, count)            /* complete records, at the latest moment; more may follow */ \
+  X(uint64_t, u8, dropped)          /* number of first records that are no longer kept */ \
+  X(uint64_t, u8, passed_over)      /* calls that the settings exclude */                \
+  X(uint64_t, u8, lost)             /* calls that could not be recorded for lack of space */ \
   X(uint64_t, u8, first_ticks)      /* one moment on both clocks, at the thread's start */ \
   X(uint64_t, u8, first_ns)                                                              \
-  X(uint64_t, u8, last_ticks)       /* the same, as late as known */                     \
+  X(uint64_t, u8, last_ticks)       /* the same, as late as possible */                  \
   X(uint64_t, u8, last_ns)                                                               \
-  X(uint64_t, u8, overhead_ticks)   /* what the hook adds to a call, measured here */    \
-  X(uint64_t, u8, empty_ticks)      /* the duration that an empty call reads */          \
+  X(uint64_t, u8, overhead_ticks)   /* time that the hook adds to a call, measured here */ \
+  X(uint64_t, u8, empty_ticks)      /* the measured duration of an empty call */         \
   X(uint64_t, u8, record_bytes)                                                          \
   X(uint64_t, u8, closed)           /* 1: the thread ended and the file is complete */
 
@@ -64,30 +64,30 @@
   X(uint16_t, u2, node)                                                                  \
   X(uint32_t, u4, flags)
 
-#define FLAG_BEGUN 4u /* set in every record, first of all */
-#define FLAG_NO_WORKGROUP 1u /* the runtime's own hook called: it does not tell the workgroup */
-#define FLAG_NOT_RUNNING 2u  /* the events' counters did not run all the time: counts are too small */
+#define FLAG_BEGUN 4u /* set in every record, before all other fields */
+#define FLAG_NO_WORKGROUP 1u /* a call of the runtime's own hook, which does not report the workgroup */
+#define FLAG_NOT_RUNNING 2u  /* the event counters did not run all the time: counts are too small */
 
 #define SAMPLES_HEADER_FIELDS(X)                                                         \
   X(uint64_t, u8, count)            /* samples in the file, at the latest moment; more may follow */ \
-  X(uint64_t, u8, lost)             /* samples for which there was no room */            \
-  X(uint64_t, u8, outside)          /* the timer only: it fired outside of calls, nothing was taken */ \
-  X(uint64_t, u8, throttled)        /* how often the kernel stopped samples for a while: too many */ \
-  X(uint64_t, u8, period)           /* a sample is taken in so many nanoseconds, or cycles */ \
-  X(uint64_t, u8, cost_ns)          /* what one sample takes of the thread's time, measured in the process */ \
+  X(uint64_t, u8, lost)             /* samples lost for lack of space */                 \
+  X(uint64_t, u8, outside)          /* timer only: firings outside of calls, without a sample */ \
+  X(uint64_t, u8, throttled)        /* how often the kernel throttled sampling */        \
+  X(uint64_t, u8, period)           /* nanoseconds or cycles between samples */          \
+  X(uint64_t, u8, cost_ns)          /* time of one sample, measured in the process */    \
   X(uint64_t, u8, first_ns)         /* CLOCK_MONOTONIC when sampling began */            \
-  X(uint64_t, u8, last_ns)          /* the same, as late as known */                     \
-  X(uint64_t, u8, cpu_ns)           /* the thread's CPU time from the one to the other */ \
+  X(uint64_t, u8, last_ns)          /* the same, as late as possible */                  \
+  X(uint64_t, u8, cpu_ns)           /* the thread's CPU time between these */            \
   X(uint64_t, u8, record_bytes)                                                          \
   X(uint64_t, u8, closed)           /* 1: the thread ended and the file is complete */
 
 #define SAMPLE_FIELDS(X)                                                                 \
-  X(uint64_t, u8, ip)               /* in user space, also where the kernel ran for it */ \
+  X(uint64_t, u8, ip)               /* in user space, even if the kernel was running */  \
   X(uint64_t, u8, time_ns)          /* CLOCK_MONOTONIC */                                \
   X(uint32_t, u4, cpu)                                                                   \
   X(uint32_t, u4, flags)
 
-#define SAMPLE_IN_KERNEL 1u /* the kernel ran, called or interrupted from `ip` */
+#define SAMPLE_IN_KERNEL 1u /* the kernel was running, called or interrupted from `ip` */
 
 #define LAYOUT_MEMBER(type, code, name) type name;
 #define LAYOUT_LINE(type, code, name) #name " " #code "\n"

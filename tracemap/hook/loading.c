@@ -9,10 +9,10 @@
 #include "process.h"
 #include "settings.h"
 
-/* ---- export tables, whoever loads them */
+/* ---- export tables, for both loaders */
 
-/* All of this section goes under the lock of the process. */
-static uint32_t free_slots[SLOTS]; /* a stack of slots that were given back */
+/* The process lock protects everything in this section. */
+static uint32_t free_slots[SLOTS]; /* a stack of released slots */
 static uint32_t free_count, fresh_slot;
 
 static uint32_t take_slot(void) {
@@ -20,7 +20,7 @@ static uint32_t take_slot(void) {
   return fresh_slot < SLOTS ? fresh_slot++ : UINT32_MAX;
 }
 
-/* Says and notes that a kernel is not recorded; errno, if it is not 0, tells more. */
+/* Reports and logs that a kernel is not recorded; errno, if not 0, has details. */
 static void lose(const char *name, const char *why) {
   char reason[512];
   struct text text = TEXT_IN(reason);
@@ -49,14 +49,14 @@ static void patch_export(const struct library *library, uint32_t ordinal, uint32
   __atomic_store_n(entry, trampoline(slot), __ATOMIC_RELEASE); /* last: other threads may call it at once */
 }
 
-/* Makes a table writable and back again; false where that cannot be. An embedded one lies in memory that is still
- * writable, unless its segment was protected already. */
+/* Makes a table writable, or read-only again; false if that is impossible. The table of an embedded executable is still
+ * writable, unless its segment is already protected. */
 static bool set_writable(const struct library *library, enum executable_kind kind, bool writable) {
   return kind == EMBEDDED_ELF ||
          object_access((void *)library->exports.ptrs, library->exports.count * sizeof(export_function), writable);
 }
 
-/* Returns the executable's number, NO_EXECUTABLE if it was left alone. */
+/* Returns the executable's number; NO_EXECUTABLE if its table was not patched. */
 static uint32_t patch_table(const struct library *library, enum executable_kind kind, struct memory memory) {
   if (!library_has(library, 0) || is_trampoline(library->exports.ptrs[0])) return NO_EXECUTABLE;
   uint32_t executable = NO_EXECUTABLE;
@@ -107,7 +107,7 @@ struct opened {
   uint32_t executable;
 };
 
-static struct opened opened[SLOTS]; /* pages that are not written to take no memory */
+static struct opened opened[SLOTS]; /* untouched pages take no memory */
 static size_t opened_count;
 
 static struct lock opened_lock;
@@ -133,21 +133,21 @@ static COLD void *query_symbol(void *handle, const char *name) {
   return function;
 }
 
-/* By hand: a sanitizer stands before strcmp, and asks for that here before it can be called. */
+/* Written out by hand: a sanitizer replaces strcmp, and looks it up here before it can be called. */
 EARLY static bool is_query(const char *name) {
   const char *query = LIBRARY_QUERY;
   while (name && *query && *name == *query) name++, query++;
   return name && *name == *query;
 }
 
-/* Every other name is handed on as a tail call: libc looks at the return address to find out who asks. */
+/* Every other name is passed on by a tail call: libc uses the return address to identify the caller. */
 EARLY void *hooked_dlsym(void *handle, const char *name) {
   if (UNLIKELY(!libc.dlsym)) libc_resolve();
   if (UNLIKELY(is_query(name))) return query_symbol(handle, name);
   return libc.dlsym(handle, name);
 }
 
-/* A handle may be closed more often than once; its executable is gone when libdl has it no more. */
+/* A handle may be closed several times; its executable is unloaded when libdl no longer has it. */
 static COLD void closed(const void *handle) {
   if (!lock_enter(&opened_lock)) return;
   for (size_t place = 0; place < opened_count; place++) {
@@ -167,28 +167,28 @@ EARLY int hooked_dlclose(void *handle) {
 
 /* ---- by IREE's own loader */
 
-#define OTHERS 1024u /* reservations that hold no executable, or none yet */
+#define OTHERS 1024u /* reservations without an executable, or without one yet */
 #define RESERVATIONS (SLOTS + OTHERS)
 
 struct reservation {
   const char *base;
   size_t size;
-  bool readable; /* the first page can be looked at */
+  bool readable; /* the first page can be read */
   uint32_t executable;
 };
 
-static struct reservation reservations[RESERVATIONS]; /* pages that are not written to take no memory */
-static unsigned reservation_end;                      /* from here on all are free */
-static unsigned reservation_oldest;                   /* what gives way when there are too many */
+static struct reservation reservations[RESERVATIONS]; /* untouched pages take no memory */
+static unsigned reservation_end;                      /* all from here on are free */
+static unsigned reservation_oldest;                   /* replaced first if there are too many */
 static unsigned reserved_executables;
 
-/* How many are in use; written under the lock, read without it to pass quickly. It lies among data that were touched at
- * the start: a page fault here would be counted as one of the kernel that is the first to call munmap. */
+/* Number of reservations in use; written under the lock, read without it for a fast exit. It is in a data section that
+ * is touched at startup: a page fault here would count for the first kernel that calls munmap. */
 static unsigned reservation_count __attribute__((section(".data")));
 
 static struct lock reservations_lock;
 
-/* Mostly there are none, and the program's calls pass without a lock. */
+/* Mostly there are none, so the program's calls take no lock. */
 EARLY static bool any_reserved(void) { return __atomic_load_n(&reservation_count, __ATOMIC_ACQUIRE); }
 
 static void forget(struct reservation *reservation) {
@@ -200,7 +200,7 @@ static void forget(struct reservation *reservation) {
   release(executable);
 }
 
-/* The place of the oldest reservation that holds no executable; NULL if all do. */
+/* The place of the oldest reservation without an executable; NULL if all have one. */
 static struct reservation *emptied_reservation(void) {
   for (unsigned tries = 0; tries < reservation_end; tries++) {
     struct reservation *oldest = &reservations[reservation_oldest++ % reservation_end];
@@ -211,7 +211,7 @@ static struct reservation *emptied_reservation(void) {
   return NULL;
 }
 
-/* Programs reserve memory for other ends too, and keep it: executables, of which each has a slot, find a place anyway. */
+/* Programs reserve memory for other purposes, too. Executables always find a place, since each has a slot. */
 static struct reservation *free_reservation(void) {
   if (reservation_count - reserved_executables >= OTHERS) return emptied_reservation();
   for (unsigned place = 0; place < reservation_end; place++)
@@ -244,7 +244,7 @@ static COLD void look_at_reserved(struct reservation *reservation, const char *c
   if (reservation->executable != NO_EXECUTABLE) reserved_executables++;
 }
 
-/* This one and the next leave errno as it is, as the program's calls do that succeed. */
+/* This function and the next preserve errno, as successful calls of the program do. */
 static void protection_changed(const char *address, size_t size, int protection) {
   if (!lock_enter(&reservations_lock)) return;
   int error = errno;
@@ -275,7 +275,7 @@ EARLY void *hooked_mmap(void *address, size_t size, int protection, int flags, i
   if (UNLIKELY(protection == PROT_NONE && !address && (flags & MAP_ANONYMOUS)))
     remember(mapped, size);
   else if (UNLIKELY((flags & MAP_FIXED) && any_reserved()))
-    protection_changed(mapped, size, protection & ~PROT_EXEC); /* it may take away what could be read there */
+    protection_changed(mapped, size, protection & ~PROT_EXEC); /* may make readable memory unreadable */
   return mapped;
 }
 
@@ -286,7 +286,7 @@ EARLY int hooked_mprotect(void *address, size_t size, int protection) {
 }
 
 EARLY int hooked_munmap(void *address, size_t size) {
-  /* First, since the address may be given to another thread as soon as it is free. */
+  /* Before the call, since another thread may get the address as soon as it is free. */
   if (UNLIKELY(any_reserved())) unmapped(address, size);
   return real_munmap(address, size);
 }

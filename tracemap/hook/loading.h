@@ -1,9 +1,9 @@
-/* Executables are found as they are loaded: those that libdl loads, by their query symbol, which the runtime looks up;
- * those that IREE's own loader does, by the memory that they lie in, which it reserves, writes, relocates, and then
- * makes executable. The functions below stand before libc's and follow that.
+/* Finds executables when they are loaded. For libdl: by their query symbol, which the runtime looks up. For IREE's own
+ * loader: by their memory, which it reserves, writes, relocates, and then makes executable. The functions below replace
+ * libc's to follow that.
  *
- * Their export tables are patched in place: each function pointer is replaced with a trampoline, whose slot keeps the
- * real one. Slots are used again when an executable is unloaded.
+ * Export tables are patched in place: each function pointer is replaced by a trampoline, whose slot keeps the real one.
+ * Slots are reused after an executable is unloaded.
  */
 #pragma once
 
@@ -17,10 +17,10 @@ void *hooked_mmap(void *address, size_t size, int protection, int flags, int fil
 int hooked_mprotect(void *address, size_t size, int protection);
 int hooked_munmap(void *address, size_t size);
 
-/* A kernel that the library has, of a table that is not patched; NO_KERNEL if it is not to be recorded. */
+/* Registers a kernel of an unpatched table; NO_KERNEL if it is not to be recorded. */
 uint32_t loading_add_kernel(const struct library *library, size_t ordinal);
 
-/* Around a fork. What libdl loads and what memory is reserved have a lock each, so that none is held by a thread that
- * waits for libdl while libdl's owner waits for it. */
+/* Around a fork. Libdl's executables and memory reservations have separate locks, to avoid a deadlock with libdl's own
+ * lock. */
 void loading_lock(void);
 void loading_unlock(void);

@@ -16,7 +16,7 @@ static void futex(struct lock *lock, int operation, uint32_t value) {
   system_call(SYS_futex, (long)&lock->holder, operation, value, 0, 0, 0);
 }
 
-/* One word says who has it, so that a signal's handler never finds it taken by a thread that is not known yet. */
+/* One word names the holder, so a signal handler never sees a taken lock without its holder. */
 static bool is_mine(const struct lock *lock) {
   return (__atomic_load_n(&lock->holder, __ATOMIC_RELAXED) & ~WAITED_FOR) == number();
 }
@@ -25,7 +25,7 @@ static bool change(struct lock *lock, uint32_t from, uint32_t to) {
   return __atomic_compare_exchange_n(&lock->holder, &from, to, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
 }
 
-/* Others may wait as well, which the one that has waited does not know. */
+/* Other threads may be waiting, too, which this one cannot know. */
 static void wait_for(struct lock *lock) {
   while (!change(lock, 0, number() | WAITED_FOR)) {
     uint32_t holder = __atomic_load_n(&lock->holder, __ATOMIC_RELAXED);

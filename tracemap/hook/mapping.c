@@ -24,7 +24,7 @@ static bool replace_lost(const char *address) {
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == (long)mapping->pages;
 }
 
-/* As the kernel does without a handler: what a program's own instruction has caused comes again, and ends it. */
+/* Continue as the kernel does without a handler: the program's faulting instruction runs again, and ends it. */
 static void end_by(int number, siginfo_t *info) {
   struct sigaction none = {.sa_handler = SIG_DFL};
   sigaction(number, &none, NULL);
@@ -46,12 +46,12 @@ static void on_bus_error(int number, siginfo_t *info, void *context) {
   errno = error;
 }
 
-/* Once: who takes the signal later knows of this handler, and may hand on to it in turn. */
+/* Once: a program that installs its own handler later knows this one, and may call it in turn. */
 static void take_signal(void) {
   static bool taken;
   struct sigaction action = {.sa_sigaction = on_bus_error, .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER};
   if (__atomic_exchange_n(&taken, true, __ATOMIC_RELAXED)) return;
-  sigaction(SIGBUS, NULL, &previous); /* first, since the signal may come as soon as the handler is there */
+  sigaction(SIGBUS, NULL, &previous); /* first, since the signal may come as soon as the handler is installed */
   sigemptyset(&action.sa_mask);
   sigaction(SIGBUS, &action, NULL);
 }

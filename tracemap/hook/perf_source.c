@@ -12,28 +12,28 @@
 #define USER_IP PERF_REG_ARM64_PC
 #endif
 
-#ifndef CYCLES_TYPE /* tests take another counter, so that they can run where the processor's is hidden */
+#ifndef CYCLES_TYPE /* tests use another counter, to run where the CPU's counter is hidden */
 #define CYCLES_TYPE PERF_TYPE_HARDWARE
 #define CYCLES_CONFIG PERF_COUNT_HW_CPU_CYCLES
 #endif
 
-#define RING_SECONDS 4u         /* how long a call may take before samples are lost */
-#define CALIBRATION_NS 1000000u /* in which cycles are counted */
-#define SAMPLE_BYTES 56u        /* of the kernel's ring; one that is a little longer only drains earlier */
+#define RING_SECONDS 4u         /* longest call without lost samples */
+#define CALIBRATION_NS 1000000u /* time to count cycles */
+#define SAMPLE_BYTES 56u        /* in the kernel's ring; longer ones only make it drain earlier */
 
-/* A record of the kernel's ring, as `open_sampling` asks for it. */
+/* A record in the kernel's ring, in the format that `open_sampling` requests. */
 struct perf_sample {
   struct perf_event_header header;
   uint64_t ip;
   uint32_t pid, tid;
   uint64_t time;
   uint32_t cpu, unused;
-  uint64_t abi, user_ip; /* the second is there where the first is not 0 */
+  uint64_t abi, user_ip; /* user_ip is present only if abi is not 0 */
 };
 
 /* ---- opening */
 
-/* Cycles in a second of this thread's running; 0 where there is no such counter. */
+/* Cycles per second while this thread runs; 0 without such a counter. */
 static uint64_t cycles_hz(void) {
   struct perf_event_attr attributes = perf_attributes(CYCLES_TYPE, CYCLES_CONFIG, true);
   attributes.read_format = PERF_FORMAT_TOTAL_TIME_ENABLED | PERF_FORMAT_TOTAL_TIME_RUNNING;
@@ -48,7 +48,7 @@ static uint64_t cycles_hz(void) {
   return counts ? (uint64_t)((double)counted.cycles * SECOND_NS / (double)counted.running_ns) : 0;
 }
 
-/* Periods are fixed, so that every sample weighs the same. */
+/* The period is fixed, so every sample has the same weight. */
 static bool open_sampling(struct source *source, uint32_t type, uint64_t config, uint64_t period, unsigned precise) {
   struct perf_event_attr attributes = perf_attributes(type, config, source->exclude_kernel);
   attributes.sample_type =
@@ -64,14 +64,14 @@ static bool open_sampling(struct source *source, uint32_t type, uint64_t config,
 }
 
 #define NO_CYCLES 1u
-static uint64_t known_hz; /* of the cycles; 0: not measured yet */
+static uint64_t known_hz; /* cycles per second; 0: not measured yet */
 
 static bool open_cycles(struct source *source) {
   if (!known_hz) known_hz = cycles_hz();
   if (known_hz < SECOND_NS / 1000) known_hz = NO_CYCLES;
   if (known_hz == NO_CYCLES) return false;
   source->method = "cycles";
-  for (unsigned precise = 3; precise--;) /* the kernel refuses what the processor cannot do */
+  for (unsigned precise = 3; precise--;) /* the kernel rejects levels that the CPU does not support */
     if (open_sampling(source, CYCLES_TYPE, CYCLES_CONFIG, known_hz / settings.sample_hz, precise)) return true;
   return false;
 }
@@ -81,7 +81,7 @@ static bool open_clock(struct source *source) {
   return open_sampling(source, PERF_TYPE_SOFTWARE, PERF_COUNT_SW_CPU_CLOCK, SECOND_NS / settings.sample_hz, 0);
 }
 
-/* The kernel limits what a user may map in all; a smaller ring does, where there are many threads. */
+/* The kernel limits the memory that a user may map in all; with many threads, use a smaller ring. */
 static bool map_ring(struct source *source) {
   size_t page = page_bytes(), wanted = settings.sample_hz * RING_SECONDS * sizeof(struct perf_sample);
   size_t size = page * 16;
@@ -108,7 +108,7 @@ static void close_ring(struct source *source) {
 
 static bool open_ring(struct source *source) {
   for (int attempt = 0; attempt < 2; attempt++) {
-    source->exclude_kernel = attempt; /* what is forbidden to users where perf_event_paranoid is 2 */
+    source->exclude_kernel = attempt; /* users may not sample kernel mode if perf_event_paranoid is 2 */
     if ((open_cycles(source) || open_clock(source)) && map_ring(source)) return true;
     struct text reason = TEXT_IN(source->reason);
     text_add(&reason, "%s", strerror(errno));
@@ -117,7 +117,7 @@ static bool open_ring(struct source *source) {
   return false;
 }
 
-/* The kernel maps no ring for the child. */
+/* The kernel does not map the ring in a forked child. */
 static void close_inherited(struct source *source) { close(source->perf.event); }
 
 bool perf_give_up_cycles(void) {
@@ -152,7 +152,7 @@ static struct sample sample_of(const struct perf_sample *from) {
                          .flags = user ? 0 : SAMPLE_IN_KERNEL};
 }
 
-/* Also records that tell of no sample: how many the kernel lost, and that it took none for a while. */
+/* Also handles records without a sample: lost samples, and throttling. */
 static void add_record(const struct perf_sample *record, struct samples *samples) {
   if (record->header.type == PERF_RECORD_SAMPLE) {
     struct sample sample = sample_of(record);
@@ -171,7 +171,7 @@ static void drain(struct source *source, struct samples *samples) {
   uint64_t head = __atomic_load_n(source->head, __ATOMIC_ACQUIRE), tail = *source->tail;
   while (tail < head) {
     struct perf_sample record;
-    memset(&record, 0, sizeof record); /* what a shorter record lacks is 0 */
+    memset(&record, 0, sizeof record); /* fields that a shorter record lacks are 0 */
     copy_from_ring(perf, tail, &record.header, sizeof record.header);
     if (record.header.size < sizeof record.header) break;
     copy_from_ring(perf, tail, &record, record.header.size < sizeof record ? record.header.size : sizeof record);

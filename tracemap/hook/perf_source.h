@@ -1,9 +1,9 @@
 /* Samples by the kernel's perf interface, for the calling thread.
  *
- *   cycles      the processor's counter of cycles interrupts, where the kernel gives one
- *   cpu-clock   else the kernel's timer does, while the thread runs; both write to a ring that is mapped here
+ *   cycles      interrupts of the CPU's cycle counter, if the kernel provides one
+ *   cpu-clock   otherwise the kernel's timer, while the thread runs; both write to a ring mapped here
  *
- * A sample that finds the kernel running has the address in user space that called it or was interrupted.
+ * A sample taken in the kernel has the user-space address that called it or was interrupted.
  */
 #pragma once
 
@@ -11,5 +11,5 @@
 
 extern HIDDEN const struct means by_perf;
 
-/* Cycles are not to be used any more; false if they were not to be used already. With the lock of the samplers held. */
+/* Stops using cycles; false if they were not in use. The caller holds the lock of the samplers. */
 bool perf_give_up_cycles(void);

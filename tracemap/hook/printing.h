@@ -1,13 +1,13 @@
-/* Text on its way into a file, gathered so that it goes there in few pieces. */
+/* Buffered text output to a file, in few writes. */
 #pragma once
 
 #include "system.h"
 
-#define PRINTED_AT_ONCE 1024u /* the most characters that one `print` adds */
+#define PRINTED_AT_ONCE 1024u /* most characters per `print` */
 
 struct printer {
   int file;
-  int error; /* the first that occurred; nothing is written any more */
+  int error; /* the first error; nothing is written after it */
   size_t used;
   char waiting[65536];
 };
@@ -15,5 +15,5 @@ struct printer {
 void print_begin(struct printer *printer, int file);
 void print(struct printer *printer, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* Writes what waits; false, with errno, if anything of the text could not be written. */
+/* Writes the rest; false, with errno, if any part of the text could not be written. */
 bool print_end(struct printer *printer);

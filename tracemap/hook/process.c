@@ -14,9 +14,9 @@ static struct lock lock;
 static struct own_file file = {.descriptor = -1};
 static bool begun, silent; /* silent: nothing can be written, so nothing is hooked */
 static uint32_t executable_count, kernel_count;
-static char stamp[64]; /* in the names of all files of this process: processes of one number follow each other */
+static char stamp[64]; /* part of all file names of this process, since process ids are reused */
 
-/* Of the process that this one was forked from. */
+/* Of the process that forked this one. */
 static uint32_t inherited_kernels, inherited_executables;
 static uint64_t forked_ns;
 static char parent_stamp[64];
@@ -25,12 +25,12 @@ void process_lock(void) { lock_take(&lock); }
 void process_unlock(void) { lock_release(&lock); }
 
 static char line_data[16384];
-static struct text line = TEXT_IN(line_data); /* the file's next; `write_line` ends and empties it */
+static struct text line = TEXT_IN(line_data); /* the next line of the file; `write_line` ends and empties it */
 
-/* Disk is taken ahead of what is written, so that there is room for what is lost, and for the end, when it is full. */
+/* Disk space is reserved in advance, so that losses and the end can still be logged on a full disk. */
 #define ROOM_BYTES 65536u
-#define LOSSES_BYTES 4096u /* of it are kept for lines that tell what is lost */
-#define END_BYTES 256u     /* and of these for the last line */
+#define LOSSES_BYTES 4096u /* part of it for lines about losses */
+#define END_BYTES 256u     /* part of that for the last line */
 
 static uint64_t written, room;
 
@@ -42,14 +42,14 @@ static bool has_room(size_t size) {
   }
   if (written + size <= room) return true;
   if (file_keep_room(&file, (off_t)room, ROOM_BYTES)) room += ROOM_BYTES;
-  else if (errno == EOPNOTSUPP || errno == ENOSYS || errno == EFBIG) room = UINT64_MAX; /* nothing can be kept here */
+  else if (errno == EOPNOTSUPP || errno == ENOSYS || errno == EFBIG) room = UINT64_MAX; /* no reservation possible */
   else return false;
   return true;
 }
 
 static bool write_process(void);
 
-/* Another program has cut the file: it begins again with the process, and with what is missing. The next line waits. */
+/* Another program has truncated the file: start again with the process and the losses. The next line waits. */
 static bool begin_again(void) {
   static char data[sizeof line_data];
   size_t size = line.used;
@@ -64,11 +64,11 @@ static bool begin_again(void) {
   return begun_again;
 }
 
-/* Whether there still is a file. One that the program has closed is not begun anew: what it told of would be missing. */
+/* Whether the file still exists. A file that the program has closed is not started again, since its content is gone. */
 static bool is_there(void) {
   if (!file_is_open(&file)) return false;
   off_t size = file_size(&file);
-  if (size > (off_t)written) return file_resize(&file, (off_t)written); /* what another program has added goes */
+  if (size > (off_t)written) return file_resize(&file, (off_t)written); /* remove data that another program appended */
   if (size >= 0) return size == (off_t)written || begin_again();
   silent = true;
   file_close(&file);
@@ -76,8 +76,8 @@ static bool is_there(void) {
   return false;
 }
 
-/* Whether it could be written, and leave so much room behind it. A line that was cut is still a line: the next one
- * stays whole. */
+/* Writes the line and leaves `kept` bytes of space; false on failure. A truncated line still ends, so the next one
+ * stays complete. */
 static bool write_line(size_t kept) {
   text_add(&line, "}\n");
   line.data[line.used - 1] = '\n';
@@ -90,7 +90,7 @@ static bool write_line(size_t kept) {
     return true;
   }
   int error = errno;
-  if (!file_resize(&file, (off_t)written)) file_close(&file); /* half a line must not stand before others */
+  if (!file_resize(&file, (off_t)written)) file_close(&file); /* no other line may follow half a line */
   errno = error;
   return false;
 }
@@ -124,8 +124,8 @@ static bool write_process(void) {
 #define MFD_NOEXEC_SEAL 8u
 #endif
 
-/* For a report it lies in memory: nothing is left where the program is killed. That it holds no code is said to kernels
- * that are new enough to ask for that. */
+/* A report uses a memory file, so a killed program leaves nothing behind. Kernels that are new enough are told that the
+ * file holds no code. */
 static struct own_file new_file(const char *path, int flags) {
   if (!settings.report.wanted) return file_of(open(path, flags | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
   int made = memfd_create(path, MFD_CLOEXEC | MFD_NOEXEC_SEAL);
@@ -166,7 +166,7 @@ uint32_t process_add_executable(const char *name, enum executable_kind kind, str
   static const char *const kinds[] = {"embedded", "system", "runtime"};
   text_add(&line, "{\"kind\":\"executable\",\"id\":%u,\"elf\":\"%s\",\"base\":\"%p\",\"size\":%zu,\"ns\":%" PRIu64,
            executable_count, kinds[kind], memory.base, memory.size, monotonic_ns());
-  text_add(&line, ",\"name\":"); /* last, as of a kernel: what is cut of it cuts nothing else */
+  text_add(&line, ",\"name\":"); /* last, like a kernel's name: truncating it affects nothing else */
   text_add_json(&line, name);
   return write_line(LOSSES_BYTES) ? executable_count++ : NO_EXECUTABLE;
 }
@@ -222,7 +222,7 @@ void process_end(void) {
   process_unlock();
 }
 
-/* The child writes files of its own; which kernels it inherits, its parent's file tells. */
+/* The child writes its own files; its parent's file lists the inherited kernels. */
 void process_fork_child(void) {
   if (!begun) return;
   file_close(&file);

@@ -10,10 +10,10 @@
 #include "statistics.h"
 
 #ifndef CSV_DURATION
-#define CSV_DURATION "%g" /* as IREE's hook has it; tests take one that loses no digit */
+#define CSV_DURATION "%g" /* as in IREE's hook; tests use a format that loses no digit */
 #endif
 
-static struct printer printer; /* too large for the stack of a thread that ends */
+static struct printer printer; /* too large for the stack of an ending thread */
 
 /* ---- records */
 
@@ -50,7 +50,7 @@ struct memory {
   size_t size;
 };
 
-/* Whole nanoseconds, as recordings have them. */
+/* Whole nanoseconds, as in recordings. */
 static float duration_us(const struct record *record, double ns_per_tick) {
   return (float)(rint((double)(int64_t)record->duration_ticks * ns_per_tick) / 1000);
 }
@@ -66,7 +66,7 @@ static void fill_series(const struct records *records, unsigned event_count, flo
   }
 }
 
-/* False if there is no memory. */
+/* False if memory is short. */
 static bool read_calls(struct thread_calls *calls, struct memory *memory, const struct records *records,
                        const struct reported *thread) {
   size_t count = records->count, floats = (1 + thread->event_count) * count * sizeof(float);
@@ -86,7 +86,7 @@ static bool read_calls(struct thread_calls *calls, struct memory *memory, const 
 
 /* ---- CSV */
 
-/* Makes a name's other characters than those of a class into one: threads name themselves. */
+/* Replaces all characters outside a class: threads choose their own names. */
 static void make_plain(char *name, bool for_path) {
   for (; *name; name++) {
     bool word = (*name >= 'a' && *name <= 'z') || (*name >= 'A' && *name <= 'Z') || (*name >= '0' && *name <= '9');
@@ -94,7 +94,7 @@ static void make_plain(char *name, bool for_path) {
   }
 }
 
-/* Beside what is there already, of a thread of the same name: nothing is overwritten. */
+/* Never overwrites the file of another thread with the same name. */
 static int make_csv(const char *thread) {
   char name[64], path[sizeof settings.report.csv + 128];
   snprintf(name, sizeof name, "%s", *thread ? thread : "thread");
@@ -136,7 +136,7 @@ static void write_csv(const struct records *records, const struct thread_calls *
 
 /* ---- a thread's report */
 
-/* What the program itself has printed comes first, unless a thread is at it that may never go on. */
+/* The program's own output comes first, unless another thread holds its lock and may never return. */
 static void begin_output(void) {
   if (!ftrylockfile(stdout)) {
     fflush_unlocked(stdout);
@@ -173,7 +173,7 @@ static void report_records(const struct records *records, const struct reported 
 void report_thread(const struct reported *thread) {
   struct records records;
   if (!map_records(&records, thread)) return;
-  locale_t plain = newlocale(LC_ALL_MASK, "C", NULL), before = uselocale(plain); /* numbers have a point */
+  locale_t plain = newlocale(LC_ALL_MASK, "C", NULL), before = uselocale(plain); /* decimal points in numbers */
   if (records.count) report_records(&records, thread);
   uselocale(before);
   real_munmap((void *)(uintptr_t)records.mapped, records.size);

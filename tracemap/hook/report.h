@@ -1,5 +1,5 @@
-/* What IREE's own hook tells of a thread: its statistics on the program's standard output and, where that is asked for,
- * its calls as CSV. They are made of the thread's records.
+/* The report of IREE's own hook about a thread, made from its records: statistics on the program's standard output and,
+ * on request, its calls as CSV.
  */
 #pragma once
 
@@ -7,10 +7,10 @@
 
 struct reported {
   const char *name; /* the thread's */
-  int file;         /* of its calls; it may go on writing */
+  int file;         /* its calls; the thread may still be writing */
   uint32_t record_bytes;
   unsigned event_count;
 };
 
-/* One at a time. Says nothing of a thread without calls. */
+/* One thread at a time. Prints nothing for a thread without calls. */
 void report_thread(const struct reported *thread);

@@ -6,7 +6,7 @@
 #include "timer_source.h"
 
 static struct lock lock;
-static struct sampler *samplers; /* of the threads that live */
+static struct sampler *samplers; /* of living threads */
 
 void samplers_lock(void) { lock_take(&lock); }
 void samplers_unlock(void) { lock_release(&lock); }
@@ -15,7 +15,7 @@ void samplers_unlock(void) { lock_release(&lock); }
 
 static uint64_t head_of(const struct source *source) { return __atomic_load_n(source->head, __ATOMIC_ACQUIRE); }
 
-/* By the thread itself, or by the one that ends the process: whoever comes second leaves it to the first. */
+/* By the thread itself, or by the thread that ends the process; the second one leaves it to the first. */
 static void drain(struct sampler *sampler) {
   if (__atomic_exchange_n(&sampler->busy, true, __ATOMIC_ACQUIRE)) return;
   sampler->source.means->drain(&sampler->source, &sampler->samples);
@@ -27,8 +27,8 @@ static void set_drain(struct source *source) {
   __atomic_store_n(&source->drain_from, head_of(source) + source->drain_after, __ATOMIC_RELAXED);
 }
 
-/* Before a call, when the ring has filled up or the timer is to be started again. The timer may fire and stop itself at
- * any place in here: then `drain_from` is 0, and the next call comes here again. */
+/* Called before a workgroup, when the ring is full or the timer must restart. The timer may fire and stop itself at any
+ * point in here: then `drain_from` is 0, and the next call comes here again. */
 COLD void sampler_catch_up(struct sampler *sampler) {
   int error = errno;
   set_drain(&sampler->source);
@@ -41,8 +41,8 @@ COLD void sampler_catch_up(struct sampler *sampler) {
 
 static uint64_t thread_ns(void) { return clock_ns(CLOCK_THREAD_CPUTIME_ID); }
 
-/* A loop that reads the clock loses the time that a sample takes: the least of a few. More is another's doing: of a host
- * that runs other machines, too, whose time even the thread's own clock counts. */
+/* A loop that reads the clock loses the time of a sample; the least of a few measurements counts. Larger values have
+ * other causes, such as a hypervisor, whose time even counts on the thread's own clock. */
 static uint64_t measure_cost(struct source *source) {
   enum { SAMPLES = 9, PERIOD_NS = 100000, LIMIT_NS = 20000000 };
   uint64_t least = UINT64_MAX, plain = UINT64_MAX, begin = thread_ns(), before = begin, head = head_of(source);
@@ -52,9 +52,9 @@ static uint64_t measure_cost(struct source *source) {
   while (count < SAMPLES && before - begin < LIMIT_NS) {
     uint64_t after = thread_ns(), seen = head_of(source);
     if (seen == head) {
-      plain = after - before < plain ? after - before : plain; /* what the loop itself takes */
+      plain = after - before < plain ? after - before : plain; /* the time of the loop itself */
     } else {
-      after = thread_ns(); /* before one look and after the other: all of the sample lies between, and two rounds */
+      after = thread_ns(); /* the whole sample, and two rounds of the loop, lie between the two readings */
       least = after - before < least ? after - before : least;
       seen = head_of(source);
       count++;
@@ -63,15 +63,15 @@ static uint64_t measure_cost(struct source *source) {
     before = after;
   }
   source->means->stop(source);
-  __atomic_store_n(source->tail, head_of(source), __ATOMIC_RELEASE); /* these samples are thrown away */
+  __atomic_store_n(source->tail, head_of(source), __ATOMIC_RELEASE); /* discards these samples */
   source->inside = false;
   if (!count) return 0;
   return least > 2 * plain ? least - 2 * plain : least;
 }
 
-static uint64_t known_cost; /* of the process's samples, by its first thread; 0: not known */
+static uint64_t known_cost; /* of a sample, measured by the process's first thread; 0: unknown */
 
-/* False, with errno, where no means is to be had; nothing runs yet. With the lock held. */
+/* False, with errno, if there is no source; nothing runs yet. The caller holds the lock. */
 static bool open_source(struct source *source) {
   if (settings.sampler != SAMPLE_BY_TIMER && by_perf.open(source)) source->means = &by_perf;
   else if (settings.sampler != SAMPLE_BY_PERF && by_timer.open(source)) source->means = &by_timer;
@@ -83,12 +83,12 @@ static void close_source(struct source *source) {
   source->means = NULL;
 }
 
-/* What the first thread finds out is so for all: they open their sources one after another, with the lock held. */
+/* The first thread's result holds for all: they open their sources one after another, under the lock. */
 static bool open_measured(struct source *source) {
   if (!open_source(source)) return false;
   if (!known_cost) known_cost = measure_cost(source);
   if (known_cost) return true;
-  /* No sample came: there are virtual machines whose counters count and never interrupt. */
+  /* No sample came: the counters of some virtual machines count, but never interrupt. */
   if (perf_give_up_cycles()) {
     close_source(source);
     if (!open_source(source)) return false;
@@ -159,14 +159,15 @@ void sampler_end(struct sampler *sampler) {
   release(sampler);
 }
 
-/* The process ends while threads still live: what their rings hold is kept, and they run on. */
+/* The process ends while threads still run: save the content of their rings. */
 void samplers_end(void) {
   samplers_lock();
   for (struct sampler *sampler = samplers; sampler; sampler = sampler->next) drain(sampler);
   samplers_unlock();
 }
 
-/* The child samples anew. With the lock held; the samplers are copies, of threads that the child has not got. */
+/* The child samples anew. The caller holds the lock; the samplers are copies of threads that the child does not
+ * have. */
 void samplers_fork_child(void) {
   for (struct sampler *sampler = samplers, *next; sampler; sampler = next) {
     next = sampler->next;

@@ -1,7 +1,7 @@
 /* A thread's sampler: the source of its samples, and the file that they are moved to, between calls and at the end.
  *
- * A killed program loses what is in the ring: some 64 samples, or those of the call that ran. Samples that are taken
- * outside of calls are kept; their addresses tell.
+ * A killed program loses the samples in the ring: about 64, or those of the running call. Samples outside of calls are
+ * kept; their addresses show that.
  */
 #pragma once
 
@@ -14,7 +14,7 @@ struct sampler {
   struct sampler *next;
 };
 
-/* At a thread's first call; NULL if no samples are to be taken, or cannot be. */
+/* At a thread's first call; NULL if the thread is not, or cannot be, sampled. */
 struct sampler *sampler_begin(unsigned thread);
 void sampler_end(struct sampler *sampler);
 void sampler_catch_up(struct sampler *sampler);

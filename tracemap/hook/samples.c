@@ -16,7 +16,7 @@ static bool put_header(const struct samples *samples) {
 
 bool samples_open(struct samples *samples, unsigned thread, const struct text *about, uint64_t period,
                   uint64_t cost_ns) {
-  /* A clock that the thread that ends the process can read too. */
+  /* A clock that another thread, which ends the process, can read as well. */
   if (pthread_getcpuclockid(pthread_self(), &samples->cpu_clock)) samples->cpu_clock = CLOCK_THREAD_CPUTIME_ID;
   samples->cpu_first = clock_ns(samples->cpu_clock);
   uint64_t now = monotonic_ns();
@@ -31,7 +31,7 @@ bool samples_open(struct samples *samples, unsigned thread, const struct text *a
   return file_resize(&samples->file, 0) && false;
 }
 
-/* Whether another program has cut the file, which is said and noted then. */
+/* Whether another program has truncated the file; this is reported and logged. */
 static bool is_cut(const struct samples *samples, off_t written) {
   off_t size = file_size(&samples->file);
   if (size < 0 || size >= written) return false;
@@ -47,7 +47,7 @@ static void write_batch(struct samples *samples) {
   if (!samples->full &&
       (offset + size > settings.thread_bytes || !file_put(&samples->file, samples->batch, size, offset))) {
     say("a thread's file of samples is full: its further samples are counted, not kept");
-    file_resize(&samples->file, (off_t)offset); /* without a part of what did not fit */
+    file_resize(&samples->file, (off_t)offset); /* removes an incompletely written batch */
     samples->full = true;
   }
   if (samples->full) samples->header.lost += samples->waiting;
@@ -64,6 +64,6 @@ void samples_flush(struct samples *samples) {
   if (samples->waiting) write_batch(samples);
   uint64_t cpu_ns = clock_ns(samples->cpu_clock);
   samples->header.last_ns = monotonic_ns();
-  if (cpu_ns) samples->header.cpu_ns = cpu_ns - samples->cpu_first; /* otherwise the thread is gone */
+  if (cpu_ns) samples->header.cpu_ns = cpu_ns - samples->cpu_first; /* 0: the thread has ended */
   put_header(samples);
 }

@@ -1,7 +1,7 @@
-/* Samples of the program counter, of one thread: the source that they come from, and the file that they go to.
+/* Samples of one thread's program counter: their source and their file.
  *
- * They come in by a ring, the kernel's or the timer's, leave it between calls, and are written in batches: a write of
- * its own for each would cost more than the sample.
+ * Samples arrive in a ring, of the kernel or of the timer. They are taken out between calls and written in batches: a
+ * separate write would cost more than the sample.
  */
 #pragma once
 
@@ -17,28 +17,29 @@ struct samples {
   uint64_t cpu_first;
   unsigned waiting; /* samples of the batch */
   struct sample batch[128];
-  struct samples_header header; /* what the file's is to be, at the next flush */
+  struct samples_header header; /* the file's header after the next flush */
 };
 
-/* From now on samples are taken. False, which is said, where there is no file or no room. */
+/* Starts sampling. False, with a message, without a file or disk space. */
 bool samples_open(struct samples *samples, unsigned thread, const struct text *about, uint64_t period,
                   uint64_t cost_ns);
 void samples_add(struct samples *samples, const struct sample *sample);
 
-/* Writes what waits, and the header. */
+/* Writes the waiting samples and the header. */
 void samples_flush(struct samples *samples);
 
 /* ---- sources */
 
 #define TIMER_RING 4096u   /* samples; a power of two */
 
-/* After how many samples a ring is emptied: sixteen times a second, or every 64. A killed program loses no more. */
+/* Number of samples after which a ring is drained: a sixteenth of a second, at most 64. A killed program loses no
+ * more. */
 unsigned samples_between_drains(void);
 
 struct source;
 
-/* A means of taking samples. Opening says false where it is not to be had, with errno or the source's `reason`; it and
- * `fork_child`, for the copy that a forked child has of the source, are called with the lock of the samplers held. */
+/* A source of samples. `open` returns false on failure, with errno or the source's `reason`. Both `open` and
+ * `fork_child`, which handles a forked child's copy of the source, are called under the lock of the samplers. */
 struct means {
   bool (*open)(struct source *source);
   void (*close)(struct source *source);
@@ -48,32 +49,32 @@ struct means {
   void (*drain)(struct source *source, struct samples *samples);
 };
 
-/* What perf_source.c has. */
+/* State of perf_source.c. */
 struct perf_ring {
   int event; /* perf's descriptor, or -1 */
   struct perf_event_mmap_page *page;
   size_t bytes;
 };
 
-/* What timer_source.c has. Its signal interrupts the thread anywhere, and is the only writer of `head`. */
+/* State of timer_source.c. Its signal interrupts the thread anywhere, and is the only writer of `head`. */
 struct timer_ring {
   timer_t timer;
-  volatile bool asleep;   /* it was stopped since it fired outside of calls only */
-  unsigned idle;          /* how often in a row it did */
-  uint64_t first_ns;      /* the grid that it fires on */
+  volatile bool asleep;   /* stopped, since it fired only outside of calls */
+  unsigned idle;          /* number of such firings in a row */
+  uint64_t first_ns;      /* origin of the timer's grid */
   uint64_t head, tail;    /* samples */
-  uint64_t lost, outside; /* since the ring was emptied */
+  uint64_t lost, outside; /* since the ring was last drained */
   struct sample ring[TIMER_RING];
 };
 
 struct source {
-  /* What each call reads and writes. */
-  const uint64_t *head;  /* of the ring: it only grows, in samples or in bytes */
-  uint64_t drain_from;   /* the head from which on the ring is emptied at the next call */
+  /* Read and written by each call. */
+  const uint64_t *head;  /* of the ring: only grows, in samples or in bytes */
+  uint64_t drain_from;   /* the head at which the next call drains the ring */
   volatile bool inside;  /* a call is running; the timer takes no samples of idle time */
 
-  uint64_t *tail;        /* of the ring: what lies before it was taken out */
-  uint64_t drain_after;  /* how far the head moves until the ring is emptied */
+  uint64_t *tail;        /* of the ring: everything before it was taken out */
+  uint64_t drain_after;  /* how far the head moves between drains */
   uint64_t period;
   const struct means *means; /* NULL: not open */
   const char *method;    /* cycles, cpu-clock or timer */

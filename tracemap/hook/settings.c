@@ -17,9 +17,9 @@ static void copy(char *target, size_t size, const char *name) {
   }
 }
 
-static char began_in[4096]; /* empty: not known */
+static char began_in[4096]; /* working folder at the start; empty: unknown */
 
-/* Files are made when threads begin and end; a daemon has gone to another folder by then. */
+/* Files are created when threads begin and end; a daemon may have changed its folder by then. */
 static void copy_folder(char *target, size_t size, const char *name) {
   copy(target, size, name);
   size_t before = strlen(began_in) + 1, length = strlen(target);
@@ -47,7 +47,7 @@ static uint64_t number(const char *name, uint64_t otherwise) {
   return parsed;
 }
 
-/* One event is NAME|TYPE|CONFIG|CONFIG1|MODE, as `tracemap hook env` writes it; events are parted by semicolons. */
+/* An event is NAME|TYPE|CONFIG|CONFIG1|MODE, as `tracemap hook env` writes it; semicolons separate events. */
 static bool read_event(struct event_setting *event, const char *text) {
   char mode[16], rest[16] = "";
   if (sscanf(text, "%63[^|]|%" SCNu32 "|%" SCNx64 "|%" SCNx64 "|%15[^+]%15s", event->name, &event->type, &event->config,
@@ -102,7 +102,7 @@ static void read_sampling(void) {
 
 #define IREE_PREFIX "IREE_HOOK_"
 
-/* Those of our own that say what is to be done; the others, such as the clock, say how. */
+/* Those of our variables that request an action; the others, such as the clock, only modify it. */
 static bool ask_for_recording(void) {
   static const char *const asking[] = {
       "TRACEMAP_HOOK_OUTPUT",       "TRACEMAP_HOOK_FILTER",    "TRACEMAP_HOOK_SKIP_MS",
@@ -122,7 +122,7 @@ static bool ask_for_report(void) {
   return variable && *variable;
 }
 
-/* With a point, whatever the program's language; numbers below 0 are none. */
+/* With a decimal point, whatever the program's locale; negative numbers are rejected. */
 static double decimal(const char *name, double otherwise) {
   const char *value = getenv(name);
   if (!value || !*value) return otherwise;
@@ -154,7 +154,7 @@ static void read_report(struct report_settings *report) {
   report->lists_events = getenv(IREE_PREFIX "LIST_EVENT_TYPES");
 }
 
-/* Names that are not known are said as soon as values that cannot be, and so is a folder that is missing. */
+/* Unknown names, invalid values and a missing folder are reported at once. */
 static void check_report(const struct report_settings *report) {
   static const char known[] = " FILTER_NAME SKIP_START_MS PERF_EVENT_TYPES LIST_EVENT_TYPES OUTPUT_CSV BUCKET_COUNT "
                               "NO_PROBABILITY_TABLE GAMMA ";
@@ -182,7 +182,7 @@ static void read_all(void) {
   read_sampling();
   read_events();
   read_report(&settings.report);
-  settings.keeps_newest = read_keep() && !settings.report.wanted; /* a report is made of all calls */
+  settings.keeps_newest = read_keep() && !settings.report.wanted; /* a report uses all calls */
 }
 
 void settings_begin(void) {
@@ -192,12 +192,12 @@ void settings_begin(void) {
   check_report(&settings.report);
 }
 
-/* A report that the process began with is read already; the program may have come to ask for a recording since. */
+/* A report requested at the start has been read already; the program may have requested a recording since then. */
 void settings_read(void) {
   if (!settings.report.wanted || ask_for_recording()) read_all();
 }
 
-/* One [set] of a glob against a character; returns what follows it, NULL (and no answer) if the set is not closed. */
+/* Matches one [set] of a glob against a character; returns the rest of the pattern, NULL if the set is not closed. */
 static const char *match_set(const char *set, char character, bool *matches) {
   bool negated = *set == '!' || *set == '^', found = false;
   if (negated) set++;
@@ -214,7 +214,7 @@ static const char *match_set(const char *set, char character, bool *matches) {
   return set + 1;
 }
 
-/* One character, `?` or set of a glob; returns what follows it, NULL if it does not match. */
+/* Matches one character, `?` or set of a glob; returns the rest of the pattern, NULL if it does not match. */
 static const char *match_one(const char *pattern, char character) {
   bool matches = *pattern && (*pattern == '?' || *pattern == character);
   const char *after_set = *pattern == '[' ? match_set(pattern + 1, character, &matches) : NULL;
@@ -222,7 +222,7 @@ static const char *match_one(const char *pattern, char character) {
   return after_set ? after_set : pattern + 1;
 }
 
-/* Like fnmatch, which may allocate. Backtracks to the last star only, so it takes no more than pattern times name. */
+/* Like fnmatch, which may allocate. Backtracks only to the last star, so time is at most pattern times name. */
 static bool matches_glob(const char *pattern, const char *name) {
   const char *star = NULL, *retry = NULL, *next;
   while (*name) {

@@ -2,7 +2,7 @@
 
 #include <math.h>
 
-/* IREE's hook calls its microseconds so; the text keeps that. */
+/* IREE's hook gives its microseconds this name; the text keeps it. */
 #define DURATION_LABEL "duration_ms"
 
 #define CPU_NUMBERS (UINT16_MAX + 1u)
@@ -13,7 +13,7 @@ struct work {
   float *sorted, *spare;          /* of the series that is being split */
   float *table;                   /* of the pair that is being printed */
   uint64_t *calls_of_cpu;
-  uint16_t *buckets[MOST_SERIES]; /* which one each value is in */
+  uint16_t *buckets[MOST_SERIES]; /* quantile of each value */
 };
 
 static bool begin_work(struct work *work, const struct thread_calls *calls) {
@@ -37,13 +37,13 @@ static bool begin_work(struct work *work, const struct thread_calls *calls) {
 static float mean(const float *values, size_t count) {
   float sum = 0;
   for (size_t place = 0; place < count; place++) sum += values[place];
-  return sum / (float)count; /* of no values it is no number */
+  return sum / (float)count; /* NaN if there are no values */
 }
 
 static float covariance(const float *left, const float *right, size_t count) {
   float left_mean = mean(left, count), right_mean = mean(right, count), sum = 0;
   for (size_t place = 0; place < count; place++) {
-    /* In two statements: as one, a compiler may round once where IREE's hook rounds twice. */
+    /* Two statements: in one, a compiler may round once where IREE's hook rounds twice. */
     float product = (left[place] - left_mean) * (right[place] - right_mean);
     sum += product;
   }
@@ -55,7 +55,7 @@ static float correlation(const float *left, const float *right, size_t count) {
   return covariance(left, right, count) / sqrtf(spread);
 }
 
-/* Bits that compare as the numbers do. */
+/* Bits that compare in the order of the numbers. */
 static uint32_t ordered_bits(float value) {
   uint32_t bits;
   memcpy(&bits, &value, sizeof bits);
@@ -64,8 +64,8 @@ static uint32_t ordered_bits(float value) {
 
 static unsigned digit(float value, unsigned shift) { return ordered_bits(value) >> shift & 0xff; }
 
-/* By digits, the lowest first: the C library's sorting may allocate. After an even number of rounds the values are
- * where they were. */
+/* Radix sort, lowest digit first: the C library's sort may allocate. After an even number of rounds, the values are in
+ * their original array. */
 static void sort(float *values, float *spare, size_t count) {
   for (unsigned shift = 0; shift < 32; shift += 8) {
     size_t places[256] = {0}, next = 0;
@@ -82,12 +82,12 @@ static void sort(float *values, float *spare, size_t count) {
   }
 }
 
-/* Where a quantile begins among so many sorted values; that of the number behind the last one is their end. */
+/* Begin of a quantile in sorted values; one past the last quantile gives their end. */
 static size_t quantile_begin(size_t count, unsigned number) {
   return count * number / settings.report.buckets;
 }
 
-/* How many of the quantiles' lower bounds, but for the first, are below a value: ties fall to the lower quantile. */
+/* Number of the quantiles' lower bounds, except the first, that are below a value: ties go to the lower quantile. */
 static uint16_t quantile_of(float value, const float *bounds) {
   unsigned low = 1, high = settings.report.buckets;
   while (low < high) {
@@ -98,7 +98,7 @@ static uint16_t quantile_of(float value, const float *bounds) {
   return (uint16_t)(low - 1);
 }
 
-/* Leaves the sorted values in the work. */
+/* Leaves the sorted values in `work`. */
 static void split(const struct work *work, const float *values, uint16_t *buckets, size_t count) {
   float bounds[MOST_BUCKETS];
   memcpy(work->sorted, values, count * sizeof *values);
@@ -108,8 +108,7 @@ static void split(const struct work *work, const float *values, uint16_t *bucket
   for (size_t place = 0; place < count; place++) buckets[place] = quantile_of(values[place], bounds);
 }
 
-/* P(quantile of the one | quantile of the other): rows are those of the one, and each column that is not empty adds up
- * to 1. */
+/* P(quantile of `of` | quantile of `given`): rows are quantiles of `of`; each nonempty column adds up to 1. */
 static void fill_table(const struct work *work, const uint16_t *of, const uint16_t *given, size_t count) {
   unsigned buckets = settings.report.buckets;
   memset(work->table, 0, (size_t)buckets * buckets * sizeof(float));
@@ -124,7 +123,7 @@ static void fill_table(const struct work *work, const uint16_t *of, const uint16
 
 /* ---- text */
 
-/* As the processor's own NaN is printed, whose sign is set; other processors' is not. */
+/* Prints NaN with a sign, as on x86, also on other CPUs. */
 static void print_number(struct printer *printer, const char *before, float value, int digits) {
   if (isnan(value)) print(printer, "%s-nan", before);
   else print(printer, "%s%.*g", before, digits, (double)value);

@@ -1,6 +1,6 @@
-/* The statistics of IREE's own hook, of the calls of one thread: means, quantiles, correlations, conditional
- * probabilities. Sums are made in single precision and in order, as there, and the text is that one's to the last
- * character; `tracemap/measurements/hook/stats.py` makes the same of recordings.
+/* The statistics of IREE's own hook for the calls of one thread: means, quantiles, correlations, conditional
+ * probabilities. As there, sums are in single precision and in order, and the text is identical to the last character.
+ * `tracemap/measurements/hook/stats.py` computes the same from recordings.
  */
 #pragma once
 
@@ -15,8 +15,8 @@ struct thread_calls {
   const uint16_t *cpus; /* of each call */
   unsigned series_count;
   const char *names[MOST_SERIES];
-  const float *series[MOST_SERIES]; /* a value of each call; the first series is its duration in microseconds */
+  const float *series[MOST_SERIES]; /* a value per call; the first series is the duration in microseconds */
 };
 
-/* As `settings.report` has it. False, before anything is printed, if there is no memory. */
+/* Uses `settings.report`. False, before anything is printed, if memory is short. */
 bool statistics_print(struct printer *printer, const struct thread_calls *calls);

@@ -7,11 +7,11 @@
 #include "mapping.h"
 
 #define VARIABLE "TRACEMAP_HOOK_STOPS"
-#define PART_BYTES (1u << 20) /* so much of the file is on disk and in memory at a time */
+#define PART_BYTES (1u << 20) /* size of the part of the file that is mapped at a time */
 #define PART_TIMES (PART_BYTES / sizeof(uint64_t))
 
 static bool wanted;
-/* No mutex: the clock may be read by a signal's handler, and by the child of a fork, which waited for ever for one. */
+/* No mutex: a signal handler may read the clock, and a forked child would wait for a mutex forever. */
 static bool busy;
 static struct own_file file = {.descriptor = -1};
 static bool begun;
@@ -20,7 +20,7 @@ static uint64_t *part; /* NULL: nothing more is written */
 static size_t used;
 static off_t end;
 
-/* Makes the next part of the file, which stays whole if the program is killed. */
+/* Maps the next part of the file; the file stays valid if the program is killed. */
 static void next_part(void) {
   bool cut = pages.lost || (file_is_ours(&file) && file_size(&file) < end);
   part = NULL;

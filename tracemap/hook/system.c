@@ -18,7 +18,7 @@ void process_is_new(void) { own_process = (pid_t)system_call(SYS_getpid, 0, 0, 0
 
 EARLY bool process_is_own(void) { return own_process == (pid_t)system_call(SYS_getpid, 0, 0, 0, 0, 0, 0); }
 
-/* What a sanitizer's compiler puts into each constructor; calling one again does nothing. */
+/* A sanitizer's compiler calls this in each constructor; repeated calls do nothing. */
 extern void __asan_init(void) __attribute__((weak));
 extern void __hwasan_init(void) __attribute__((weak));
 extern void __lsan_init(void) __attribute__((weak));
@@ -49,7 +49,7 @@ void text_add(struct text *text, const char *format, ...) {
 void text_add_json(struct text *text, const char *string) {
   text_add(text, "\"");
   for (const unsigned char *byte = (const unsigned char *)(string ? string : ""); *byte; byte++) {
-    if (text->used + 64 > text->size) break; /* room for what closes the string and the object around it */
+    if (text->used + 64 > text->size) break; /* leave space to close the string and the object around it */
     if (*byte == '"' || *byte == '\\') text_add(text, "\\%c", *byte);
     else if (*byte < 0x20 || *byte == 0x7f) text_add(text, "\\u%04x", *byte);
     else text->data[text->used++] = (char)*byte;
@@ -67,7 +67,7 @@ void say(const char *format, ...) {
   va_start(arguments, format);
   add_arguments(&text, format, arguments);
   va_end(arguments);
-  line[text.used] = '\n'; /* in the place of the zero: written at once, so that lines of threads do not mix */
+  line[text.used] = '\n'; /* replaces the zero; one write, so that lines of threads do not mix */
   write_all(STDERR_FILENO, line, text.used + 1);
   errno = error;
 }
@@ -89,7 +89,7 @@ void write_signals_release(const sigset_t *before) {
   const struct timespec at_once = {0, 0};
   sigset_t held;
   only_write_signals(&held);
-  if (sigismember(before, SIGXFSZ)) sigdelset(&held, SIGXFSZ); /* what the program holds back itself is its own */
+  if (sigismember(before, SIGXFSZ)) sigdelset(&held, SIGXFSZ); /* do not consume signals that the program blocks itself */
   if (sigismember(before, SIGPIPE)) sigdelset(&held, SIGPIPE);
   while (sigtimedwait(&held, NULL, &at_once) > 0) continue;
   pthread_sigmask(SIG_SETMASK, before, NULL);
@@ -117,7 +117,7 @@ bool write_all(int file, const void *data, size_t size) {
 int descriptor_aside(int opened) {
   if (opened < 0) return -1;
   int moved = fcntl(opened, F_DUPFD_CLOEXEC, FAR_DESCRIPTORS);
-  if (moved < 0 && opened >= STANDARD_DESCRIPTORS) return opened; /* there are not so many, or no more of them */
+  if (moved < 0 && opened >= STANDARD_DESCRIPTORS) return opened; /* the limit is lower, or no descriptor is left */
   if (moved < 0) moved = fcntl(opened, F_DUPFD_CLOEXEC, STANDARD_DESCRIPTORS);
   int error = errno;
   close(opened);
@@ -143,7 +143,7 @@ size_t read_file(const char *path, char *data, size_t size) {
 
 struct libc libc;
 
-/* By version, since plain dlsym would be our own. */
+/* By version, since plain dlsym would find our own function. */
 #define LIBC(name, version) (__typeof__(libc.name))(uintptr_t)dlvsym(RTLD_NEXT, #name, version)
 #define NEXT(name) (__typeof__(&(name)))(uintptr_t)ask(RTLD_NEXT, #name)
 
@@ -169,7 +169,7 @@ EARLY static long with_errno(long result) {
   return -1;
 }
 
-/* Other libraries may call us before our constructor ran; then the kernel is asked directly. */
+/* Other libraries may call this before our constructor has run; then it asks the kernel directly. */
 EARLY void *real_mmap(void *address, size_t size, int protection, int flags, int file, off_t offset) {
   if (libc.mmap) return libc.mmap(address, size, protection, flags, file, offset);
   return (void *)with_errno(system_call(SYS_mmap, (long)address, (long)size, protection, flags, file, offset));
@@ -199,7 +199,7 @@ EARLY int next_clock_gettime(clockid_t clock, struct timespec *time) {
 
 size_t page_bytes(void) { return (size_t)sysconf(_SC_PAGESIZE); }
 
-/* The kernel reads the set of signals first and then refuses what is to be done with it. */
+/* The kernel reads the set of signals first, and then rejects the invalid operation. */
 static bool byte_is_readable(uintptr_t address) {
   return system_call(SYS_rt_sigprocmask, -1, (long)(address & ~(uintptr_t)7), 0, 8, 0, 0) != -EFAULT;
 }
@@ -234,7 +234,7 @@ uint64_t clock_ns(clockid_t clock) {
 
 uint64_t monotonic_ns(void) { return clock_ns(CLOCK_MONOTONIC); }
 
-/* The kernel takes a time stamp counter that is not steady, or differs between cores, off its list of clock sources. */
+/* The kernel does not list a time stamp counter as a clock source if it is unsteady or differs between cores. */
 static bool ticks_are_steady(void) {
 #if defined(__x86_64__)
   const char *asked = getenv("TRACEMAP_HOOK_CLOCK");
@@ -251,7 +251,7 @@ static bool ticks_are_steady(void) {
 
 const char *clock_name(void) { return clock_kind == CLOCK_TICKS ? "ticks" : "monotonic"; }
 
-/* The narrowest of a few readings of both clocks, so that an interruption between them does no harm. */
+/* The closest of a few pairs of readings, in case of an interruption between the clocks. */
 struct moment moment_now(void) {
   struct moment best = {0, 0};
   uint64_t narrowest = UINT64_MAX;
@@ -267,7 +267,7 @@ struct moment moment_now(void) {
   return best;
 }
 
-/* Calls `found` for each number of a file's list, such as `0-3,8`. */
+/* Calls `found` for each number in a file's list, such as `0-3,8`. */
 static void each_listed(const char *path, void (*found)(unsigned number, unsigned context), unsigned context) {
   char list[4096], *place = list;
   read_file(path, list, sizeof list);
@@ -287,7 +287,7 @@ static void read_cpus_of(unsigned node, unsigned unused) {
   each_listed(path, set_node, node);
 }
 
-/* A library that makes up times may have given its function as libc's: records are of the kernel's time. */
+/* A library that fakes the time may have replaced libc's function: records use the kernel's time. */
 static void check_clock(void) {
   Dl_info clock, known;
   if (dladdr((void *)(uintptr_t)libc.clock_gettime, &clock) && dladdr((void *)(uintptr_t)sched_getcpu, &known) &&
@@ -301,7 +301,7 @@ void system_begin(void) {
   clock_kind = ticks_are_steady() ? CLOCK_TICKS : CLOCK_NS;
   each_listed("/sys/devices/system/node/online", read_cpus_of, 0);
   begun = moment_now();
-  /* Two moments this far apart give the clock's rate to a few parts in 10,000, should the program be killed at once. */
+  /* Two moments this far apart give the clock's rate to a few parts in 10,000, even if the program is killed soon. */
   while (monotonic_ns() - begun.ns < CALIBRATION_NS) continue;
 }
 

@@ -1,9 +1,9 @@
-/* What the hook asks of the compiler, the C library, the kernel and the machine, each behind few functions. None of
- * them allocates: the program's own allocator may be waiting for us, or hold its lock.
+/* Access to the compiler, the C library, the kernel and the machine, by a few functions. None of them allocates: the
+ * program's own allocator may be waiting for us, or hold its lock.
  */
 #pragma once
 
-/* What nearly every file takes of the C library, for those that include this one. */
+/* Headers of the C library that most files need. */
 #include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
@@ -23,15 +23,15 @@
 #define COLD __attribute__((cold, noinline))
 #define PUBLIC __attribute__((visibility("default")))
 
-/* For variables of other files: they are read directly, without a detour through the global offset table. */
+/* For variables shared between files: reads do not go through the global offset table. */
 #define HIDDEN __attribute__((visibility("hidden")))
 
-/* For variables of threads: reading one calls nothing of libdl's, which might allocate; signal handlers may read them. */
+/* For thread-local variables: a read does not call libdl, which might allocate; signal handlers may read them. */
 #define INITIAL_EXEC __attribute__((tls_model("initial-exec")))
 
-/* For functions that other libraries call before those are set up themselves: a sanitizer asks for the functions that it
- * stands before. Such a function calls nothing that another library may stand before, which tests/test_hook_sanitizers.py
- * checks, and is not instrumented where the hook is built with a sanitizer. */
+/* For functions that other libraries call before their own setup: a sanitizer looks up the functions that it replaces.
+ * Such a function calls nothing that another library may replace (tests/test_hook_sanitizers.py checks that), and is
+ * not instrumented if the hook is built with a sanitizer. */
 #if defined(__clang__) && __has_attribute(disable_sanitizer_instrumentation)
 #define EARLY __attribute__((disable_sanitizer_instrumentation, no_sanitize("undefined")))
 #elif defined(__clang__)
@@ -40,7 +40,7 @@
 #define EARLY __attribute__((no_sanitize_address, no_sanitize_thread, no_sanitize_undefined))
 #endif
 
-/* A system call, without the C library; what failed is a negative number of an error. */
+/* A system call without the C library; errors are negative error numbers. */
 EARLY static inline long system_call(long number, long a, long b, long c, long d, long e, long f) {
 #if defined(__x86_64__)
   register long fourth __asm__("r10") = d, fifth __asm__("r8") = e, sixth __asm__("r9") = f;
@@ -67,49 +67,48 @@ EARLY static inline long system_call(long number, long a, long b, long c, long d
 /* When the process begins, and in the child of a fork. */
 void process_is_new(void);
 
-/* False in a child that was made without libc's fork, such as by a bare clone: all that the hook has is its parent's. */
+/* False in a child created without libc's fork, for example by a bare clone: everything in it belongs to its parent. */
 bool process_is_own(void);
 
-/* Sets up a sanitizer that is loaded, if it is not yet: its functions stand before libc's. */
+/* Sets up a loaded sanitizer, if it is not yet set up: its functions replace libc's. */
 void sanitizers_begin(void);
 
 /* ---- text and files */
 
-/* A buffer of fixed size; what does not fit is cut. `data` always ends in a zero, at `used`. */
+/* A buffer of fixed size; longer text is truncated. `data` always ends in a zero, at `used`. */
 struct text {
   char *data;
   size_t size, used;
 };
 
-/* An empty text in an array of characters. */
+/* An empty text in a character array. */
 #define TEXT_IN(array) {(array), sizeof(array), 0}
 
 void text_add(struct text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* A string as JSON, cut where the buffer would end; other bytes than ASCII are handed on as they are. */
+/* A string as JSON, truncated at the end of the buffer; bytes other than ASCII are passed on unchanged. */
 void text_add_json(struct text *text, const char *string);
 
-/* A line on the program's standard error. Leaves errno as it is. */
+/* Prints a line on the program's standard error. Preserves errno. */
 void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* Between the two, files may be written and grow: where the program has a limit on their size, what goes beyond it says
- * EFBIG and no more, and a pipe that nobody reads any more says EPIPE. Otherwise a signal would come with it, which ends
- * the program. Leaves errno as it is. */
+/* Between these two calls, writing may exceed the program's file size limit (EFBIG) or go to a closed pipe (EPIPE)
+ * without the signal that would end the program. Preserves errno. */
 void write_signals_hold(sigset_t *before);
 void write_signals_release(const sigset_t *before);
 
 bool write_all(int file, const void *data, size_t size);
 
-/* A descriptor that was just opened, where it is not in the program's way: not among the standard ones, should they be
- * closed, since the program would print into it; and far up where that can be, since programs that close all of theirs
- * mostly begin at 3 and open others there. -1, with errno and nothing open, where that cannot be. */
+/* Moves a new descriptor out of the program's way: not among the standard ones, which may be closed, since the program
+ * would print into it; and to a high number if possible, since programs that close all descriptors mostly start at 3.
+ * -1, with errno and nothing open, on failure. */
 int descriptor_aside(int opened);
 
-/* Reads as much of a file as there is room for, and ends it with a zero; returns its length, 0 if it cannot be read. */
+/* Reads as much of a file as fits, and adds a zero; returns its length, 0 if it cannot be read. */
 size_t read_file(const char *path, char *data, size_t size);
 
-/* ---- the functions behind those of the hook that stand before them: the C library's, or those of a library that stands
- * before them too; and memory by the page */
+/* ---- the functions that the hook replaces: the C library's, or those of another library that also replaces them; and
+ * memory by the page */
 
 struct libc {
   void *(*dlsym)(void *handle, const char *name);
@@ -118,26 +117,26 @@ struct libc {
   int (*mprotect)(void *address, size_t size, int protection);
   int (*munmap)(void *address, size_t size);
   int (*clock_gettime)(clockid_t clock, struct timespec *time);
-  int (*next_clock_gettime)(clockid_t clock, struct timespec *time); /* perhaps of a library that makes up times */
+  int (*next_clock_gettime)(clockid_t clock, struct timespec *time); /* may belong to a library that fakes the time */
 };
 
 /* All NULL before `libc_resolve`; `dlsym` is set last. */
 extern HIDDEN struct libc libc;
 void libc_resolve(void);
 
-/* These work at any time, and are what all of the hook uses: the names themselves would lead back into it. */
+/* These work at any time. All of the hook uses them, since the plain names would lead back into the hook. */
 void *real_mmap(void *address, size_t size, int protection, int flags, int file, off_t offset);
 int real_mprotect(void *address, size_t size, int protection);
 int real_munmap(void *address, size_t size);
 int real_clock_gettime(clockid_t clock, struct timespec *time);
-int next_clock_gettime(clockid_t clock, struct timespec *time); /* what the program would call without the hook */
+int next_clock_gettime(clockid_t clock, struct timespec *time); /* the function that the program would call without us */
 
 size_t page_bytes(void);
 
-/* Whether all of it can be read, asked of the kernel. */
+/* Whether the whole range is readable, by asking the kernel. */
 bool memory_is_readable(const void *begin, size_t size);
 
-/* Memory of our own, zeroed; NULL if there is none. It goes by `real_munmap`. */
+/* Zeroed memory of our own; NULL if there is none. Freed by `real_munmap`. */
 void *new_pages(size_t size);
 
 /* ---- clocks, cpus and their nodes */
@@ -145,7 +144,7 @@ void *new_pages(size_t size);
 #define SECOND_NS 1000000000u
 #define CPUS 8192
 
-/* Which clock counts the ticks of calls: the processor's own, or CLOCK_MONOTONIC where that is not steady. */
+/* The clock for ticks of calls: the CPU's own, or CLOCK_MONOTONIC if that is not steady. */
 enum clock_kind { CLOCK_TICKS, CLOCK_NS };
 extern HIDDEN enum clock_kind clock_kind;
 const char *clock_name(void);
@@ -157,16 +156,16 @@ struct moment {
   uint64_t ticks, ns;
 };
 
-/* Called once, when the first executable is seen. */
+/* Called once, when the first executable is found. */
 void system_begin(void);
 uint64_t clock_ns(clockid_t clock); /* 0 if there is no such clock */
 uint64_t monotonic_ns(void);
 struct moment moment_now(void);
 
-/* How many ticks a time takes, by the clock's rate since `system_begin`. */
+/* Number of ticks in a time, by the clock's rate since `system_begin`. */
 uint64_t ticks_in(uint64_t ns);
 
-/* The other way round; better the later it is asked for. */
+/* The inverse; more precise the later it is called. */
 double ns_per_tick(void);
 
 static inline uint64_t ticks_now(void) {

@@ -14,9 +14,9 @@ __thread struct thread *current_thread INITIAL_EXEC;
 
 static pthread_key_t key; /* its destructor runs at a thread's end */
 static unsigned thread_count;
-static uint64_t recorded; /* calls of all threads; counted only where there is a budget */
+static uint64_t recorded; /* calls of all threads; counted only if there is a budget */
 
-/* What a thread has that could not even get memory, or has neither a file nor samples. Never written to. */
+/* For a thread that could not get memory, or has neither a file nor samples. Never written to. */
 static struct thread broken_thread = {.broken = true};
 
 /* ---- the window */
@@ -25,7 +25,7 @@ static off_t cursor_offset(const struct thread *thread) {
   return thread->window_end - (off_t)(thread->limit - thread->cursor);
 }
 
-/* Maps the window that holds the file from `offset` on. A record may straddle pages, never windows. */
+/* Maps the window of the file from `offset` on. A record may cross pages, but never windows. */
 static bool map_window(struct thread *thread, off_t offset) {
   off_t page = (off_t)page_bytes(), first = offset / page * page;
   size_t window = WINDOW_BYTES / thread->record_bytes * thread->record_bytes;
@@ -38,7 +38,7 @@ static bool map_window(struct thread *thread, off_t offset) {
   return true;
 }
 
-/* Whether another program has cut the file; says and notes that once. What was written since is not in the file. */
+/* Whether another program has truncated the file; reports and logs that once. Later writes are not in the file. */
 static bool is_cut(struct thread *thread) {
   int error = errno;
   off_t size = file_size(&thread->file);
@@ -50,8 +50,8 @@ static bool is_cut(struct thread *thread) {
   return thread->cut;
 }
 
-/* Gives the room of the oldest window's records back. They are dropped before they are gone, so that nobody who reads the
- * file meanwhile takes what is left there for records. */
+/* Frees the disk space of the oldest window. Its records are marked as dropped first, so that concurrent readers do not
+ * take the rest for records. */
 static bool drop_oldest(struct thread *thread) {
   uint64_t dropped = thread->header->dropped, records = WINDOW_BYTES / thread->record_bytes;
   off_t first = DATA_OFFSET + (off_t)(dropped * thread->record_bytes);
@@ -62,13 +62,13 @@ static bool drop_oldest(struct thread *thread) {
   return false;
 }
 
-/* Whether there may be another window; a file that keeps the newest calls makes room for it. */
+/* Whether another window fits; a file that keeps the newest calls frees space for it. */
 static bool has_room(struct thread *thread, off_t offset) {
   uint64_t kept = (uint64_t)offset - DATA_OFFSET - thread->header->dropped * thread->record_bytes;
   return kept + WINDOW_BYTES <= settings.thread_bytes || (settings.keeps_newest && drop_oldest(thread));
 }
 
-/* A child of a bare clone writes where its parent does: it records no more. */
+/* A child of a bare clone shares its parent's files: it stops recording. */
 static bool go_on(struct thread *thread) {
   if (!process_is_own()) {
     thread->broken = true;
@@ -114,7 +114,7 @@ static void describe(const struct thread *thread, struct text *about) {
 }
 
 static bool write_head(struct thread *thread) {
-  char line[8192]; /* more than EVENTS names take */
+  char line[8192]; /* enough for EVENTS names */
   struct text about = TEXT_IN(line);
   describe(thread, &about);
   struct moment now = moment_now();
@@ -156,7 +156,7 @@ static void release(struct thread *thread) {
   real_munmap(thread, sizeof *thread);
 }
 
-/* ---- reports: of a thread when it ends, or when the program does; once */
+/* ---- reports, once per thread: when it ends, or when the program does */
 
 static struct lock reported_lock; /* held also while a report is printed */
 static struct thread *to_report;
@@ -194,7 +194,7 @@ void threads_report(void) {
   threads_unlock();
 }
 
-/* What the program itself has asked for since it began; mostly all of this was done then. */
+/* Handles the program's requests since its start; mostly they were handled then. */
 static void prepare_report(void) {
   if (settings.report.lists_events) events_list();
   settings.record_calls = !settings.report.lists_events;
@@ -209,10 +209,10 @@ static void prepare(void) {
   if (settings.report.wanted) prepare_report();
 }
 
-/* A thread that records nothing where it cannot be set up or shall not. */
+/* Returns a thread that records nothing if it cannot, or must not, be set up. */
 struct thread *thread_open(void) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
-  process_lock(); /* what the thread that loaded the first executable has set is seen from here on */
+  process_lock(); /* makes the settings of the thread that loaded the first executable visible here */
   process_unlock();
   pthread_once(&once, prepare);
   struct thread *thread = new_pages(sizeof *thread);
@@ -221,14 +221,14 @@ struct thread *thread_open(void) {
   thread->number = __atomic_fetch_add(&thread_count, 1, __ATOMIC_RELAXED);
   thread->broken = !set_up(thread);
   if (thread->broken) {
-    if (file_is_open(&thread->file)) file_resize(&thread->file, 0); /* a file that was never set up */
+    if (file_is_open(&thread->file)) file_resize(&thread->file, 0); /* the file was never set up */
     release_file(thread);
   }
   return thread;
 }
 
 struct thread *thread_start(struct thread *thread) {
-  if (thread == &broken_thread) return thread; /* not current: there may be memory at its next call */
+  if (thread == &broken_thread) return thread; /* not made current: there may be memory at its next call */
   thread->gated = settings.skip_ns || settings.budget || settings.every > 1;
   thread->skip_until = settings.skip_ns ? ticks_now() + ticks_in(settings.skip_ns) : 0;
   thread->sampler = sampler_begin(thread->number);
@@ -242,7 +242,7 @@ struct thread *thread_start(struct thread *thread) {
   return thread;
 }
 
-/* Cuts it to its records. One that was cut already does not grow again: what is missing would look like records. */
+/* Truncates the file to its records. A file that was already cut is not extended: the gap would look like records. */
 static void end_file(struct thread *thread) {
   off_t end = cursor_offset(thread), size = file_size(&thread->file);
   if (is_cut(thread) && size >= 0) end = size < DATA_OFFSET ? 0 : size < end ? size : end;
@@ -262,7 +262,7 @@ void thread_end(struct thread *thread) {
   release(thread);
 }
 
-/* The child's files are its own: what it inherited is unmapped, not closed as ended. */
+/* The child creates its own files; inherited ones are unmapped, but not marked as closed. */
 void thread_fork_child(void) {
   struct thread *thread = current_thread;
   current_thread = NULL;
@@ -283,7 +283,7 @@ static bool wanted(struct thread *thread) {
     thread->until_next--;
     return false;
   }
-  /* The first look spares the threads a variable that all would write to, once the budget is spent. */
+  /* This check avoids writes to a shared variable once the budget is spent. */
   if (settings.budget && __atomic_load_n(&recorded, __ATOMIC_RELAXED) >= settings.budget) return false;
   if (settings.budget && __atomic_fetch_add(&recorded, 1, __ATOMIC_RELAXED) >= settings.budget) return false;
   thread->until_next = settings.every - 1;

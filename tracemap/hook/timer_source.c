@@ -10,11 +10,11 @@
 #define sigev_notify_thread_id _sigev_un._tid
 #endif
 
-#define IDLE_LIMIT 4u /* firings outside of calls in a row, after which the timer is stopped */
+#define IDLE_LIMIT 4u /* firings in a row outside of calls that stop the timer */
 
 static __thread struct source *timed INITIAL_EXEC;
 static struct sigaction previous;
-static const char token; /* its address tells our signals from others' */
+static const char token; /* its address distinguishes our signals */
 
 static void set_timer(struct source *source, uint64_t first_ns, uint64_t period_ns) {
   struct itimerspec time = {{(time_t)(period_ns / SECOND_NS), (long)(period_ns % SECOND_NS)},
@@ -22,7 +22,7 @@ static void set_timer(struct source *source, uint64_t first_ns, uint64_t period_
   timer_settime(source->timer.timer, TIMER_ABSTIME, &time, NULL);
 }
 
-/* ---- in the signal's handler: only what is safe there, so no lock, no allocation, no message */
+/* ---- in the signal handler: async-signal-safe code only, so no lock, no allocation, no message */
 
 static uint64_t interrupted_ip(const void *context) {
   const ucontext_t *user = context;
@@ -41,10 +41,10 @@ static void take_sample(struct timer_ring *timer, const void *context) {
   }
   timer->ring[head % TIMER_RING] =
       (struct sample){interrupted_ip(context), monotonic_ns(), (uint32_t)sched_getcpu(), 0};
-  __atomic_store_n(&timer->head, head + 1, __ATOMIC_RELEASE); /* last: whoever sees it may read the sample */
+  __atomic_store_n(&timer->head, head + 1, __ATOMIC_RELEASE); /* last: a reader that sees it may read the sample */
 }
 
-/* The next call starts the timer again: its way of emptying the ring is taken at once. */
+/* The next call restarts the timer: it is made to drain the ring at once. */
 static void pass_over(struct source *source) {
   struct timer_ring *timer = &source->timer;
   __atomic_fetch_add(&timer->outside, 1, __ATOMIC_RELAXED);
@@ -75,8 +75,8 @@ static void on_signal(int number, siginfo_t *info, void *context) {
 
 /* ---- opening */
 
-/* One that nobody has asked for yet. SIGPROF is for profilers of the program: it may begin to use it at any time, which
- * would hand our signals to it, and leaves it to its default when it is done, of which the program would die. */
+/* An unused real-time signal. SIGPROF belongs to profilers of the program: one may start at any time and get our
+ * signals, and restore the default action at its end, which would end the program. */
 static int free_signal(void) {
   struct sigaction found;
   for (int number = SIGRTMAX; number >= SIGRTMIN; number--)
@@ -84,7 +84,7 @@ static int free_signal(void) {
   return SIGPROF;
 }
 
-/* Which signal the timers of all threads send; with the lock of the samplers held. */
+/* The signal that the timers of all threads send; called under the lock of the samplers. */
 static int installed_signal(void) {
   static int number;
   struct sigaction action = {.sa_sigaction = on_signal, .sa_flags = SA_SIGINFO | SA_RESTART | SA_ONSTACK};
@@ -109,13 +109,13 @@ static bool open_timer(struct source *source) {
   return true;
 }
 
-/* A signal that is under way may still come; it then finds no source. */
+/* A pending signal may still arrive; it then finds no source. */
 static void close_timer(struct source *source) {
   timer_delete(source->timer.timer);
   if (timed == source) timed = NULL;
 }
 
-/* The kernel copies no timer for the child. */
+/* The kernel does not copy timers to a forked child. */
 static void forget_timer(struct source *source) {
   if (timed == source) timed = NULL;
 }
@@ -141,7 +141,7 @@ static void drain(struct source *source, struct samples *samples) {
   struct timer_ring *timer = &source->timer;
   uint64_t head = __atomic_load_n(&timer->head, __ATOMIC_ACQUIRE), tail = timer->tail;
   for (; tail < head; tail++) samples_add(samples, &timer->ring[tail % TIMER_RING]);
-  __atomic_store_n(&timer->tail, tail, __ATOMIC_RELEASE); /* only now may the handler write there again */
+  __atomic_store_n(&timer->tail, tail, __ATOMIC_RELEASE); /* from now on the handler may write there again */
   samples->header.lost += __atomic_exchange_n(&timer->lost, 0, __ATOMIC_RELAXED);
   samples->header.outside += __atomic_exchange_n(&timer->outside, 0, __ATOMIC_RELAXED);
 }

@@ -1,7 +1,7 @@
-/* Samples by a timer's signal, whose handler writes to a ring of its own: where the perf interface is forbidden.
+/* Samples by a timer signal, whose handler writes to its own ring; for systems that forbid the perf interface.
  *
- * Clocks of CPU time tick with the kernel only (250 times a second, often), so the timer is one of wall time. It lies on
- * a fixed grid and takes no sample outside of calls; a thread that idles stops it.
+ * Clocks of CPU time have only the kernel's tick rate (often 250 per second), so the timer uses wall time. It fires on
+ * a fixed grid and takes no samples outside of calls; an idle thread stops it.
  */
 #pragma once
 
@@ -9,5 +9,5 @@
 
 extern HIDDEN const struct means by_timer;
 
-/* Starts a timer that was stopped, on the same grid: were it set from the call on, short calls would never be met. */
+/* Restarts a stopped timer on the same grid: if it started with a call, short calls would never be sampled. */
 void timer_wake(struct source *source);

@@ -1,5 +1,5 @@
-"""What this process starts and makes besides its results, in one place: nothing of it outlives the process for long.
+"""Cleanup: nothing that this process starts or creates, besides its results, outlives it for long.
 
-Children and temporary things are cleared when they are left, also where a signal ends the program; what a process could
-not clear, since it was killed, the next one that starts does.
+Child processes and temporary files are removed when they are no longer needed, even if a signal ends the program. If a
+process is killed before it can clean up, the next one that starts does it.
 """

@@ -1,4 +1,4 @@
-"""Child processes: noted, paused, and ended with this one."""
+"""Child processes: recorded for cleanup, paused, and ended with this process."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ from typing import IO, ClassVar
 from tracemap.errors import SystemLimit, ToolMissing, TracemapError, UsageInvalid, limit_reached
 from tracemap.forked import end_all
 from tracemap.owned import home
-from tracemap.owned.ending import Ended, undisturbed
+from tracemap.owned.ending import Ended, signals_deferred
 from tracemap.owned.home import child_note
 
 # ---- pausing
 #
-# Programs that pause while we do, and for how long that was.
+# Pause child programs together with this process, and measure how long.
 
 
 class _Pauses:
-    """Those of this process."""
+    """Pauses of this process."""
 
     ns = 0
 
 
 def paused_ns() -> int:
-    """How long this process was paused by Ctrl-Z while it ran programs."""
+    """Total time that Ctrl-Z paused this process while it ran programs."""
     return _Pauses.ns
 
 
 @contextmanager
 def pausing_with_us(pid: int) -> Iterator[None]:
-    """Ctrl-Z in a terminal, which reaches no other session, pauses that program too: nobody would watch it.
+    """Forward Ctrl-Z to a program in another session, where the terminal does not reach it.
 
-    Where somebody else has decided what Ctrl-Z does, or in a thread, nothing is changed.
+    Nothing changes if someone else handles Ctrl-Z, or outside of the main thread.
     """
     is_ours = threading.current_thread() is threading.main_thread()
     if not is_ours or signal.getsignal(signal.SIGTSTP) is not signal.SIG_DFL:
@@ -53,7 +53,7 @@ def pausing_with_us(pid: int) -> Iterator[None]:
         _send(pid, signal.SIGSTOP)
         begun_ns = time.monotonic_ns()
         signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)  # here it pauses, until it is told to go on
+        os.kill(os.getpid(), number)  # stops here until SIGCONT
         signal.signal(number, pause)
         _Pauses.ns += time.monotonic_ns() - begun_ns
         _send(pid, signal.SIGCONT)
@@ -72,9 +72,9 @@ def _send(pid: int, number: int) -> None:
 
 # ---- children
 #
-# The programs that this process starts: noted, and ended with it.
+# Programs that this process starts are recorded, and end with it.
 #
-# A program gets a group of its own, which is ended as a whole, unless it is to share the terminal's Ctrl-C. Its
+# A program gets its own process group, which is killed as a whole, unless it shares the terminal's Ctrl-C. Its
 # temporary files go to this process's folder.
 
 
@@ -86,38 +86,38 @@ _LOG = logging.getLogger("tracemap")
 _LEAST_DELAY_S, _MOST_DELAY_S = 0.0005, 0.05
 
 
-class _State:
-    """The children that nobody has ended yet, each with the folder that it uses and whether it leads a group."""
+class _Children:
+    """Children that have not been ended, with their folder and whether they lead a process group."""
 
     children: ClassVar[dict[Child, tuple[home.Home | None, bool]]] = {}
     starting = threading.Lock()
-    """Held while one is started, so that it is known when the process ends."""
+    """Held while a child starts, so that it is recorded before this process ends."""
     closed = False
-    """The process ends: nothing more is started."""
+    """This process is ending: nothing more starts."""
 
 
 def _forget() -> None:
-    """A forked process has started nothing yet."""
-    _State.children.clear()
-    _State.starting = threading.Lock()
+    """After a fork, the child process has no children yet."""
+    _Children.children.clear()
+    _Children.starting = threading.Lock()
 
 
 os.register_at_fork(after_in_child=_forget)
 
 
-_STARTS = "./_"
-"""What the name of a file may begin with besides letters and digits and still be a name to every program."""
+_SAFE_STARTS = "./_"
+"""First characters of a file name, besides letters and digits, that no program misreads."""
 
 
-def path_word(path: Path) -> str:
-    """A path as programs take it for one: not as an option, a file of flags (`@`) or with its first space cut off."""
+def path_argument(path: Path) -> str:
+    """A path that no program misreads as an option or a flag file (`@`), or strips of a leading space."""
     text = str(path)
-    return text if text[:1].isalnum() or text[:1] in _STARTS else f"./{text}"
+    return text if text[:1].isalnum() or text[:1] in _SAFE_STARTS else f"./{text}"
 
 
-def _word(word: str | Path) -> str:
-    """An argument."""
-    return path_word(word) if isinstance(word, Path) else word
+def _argument(argument: str | Path) -> str:
+    """A command-line argument."""
+    return path_argument(argument) if isinstance(argument, Path) else argument
 
 
 def start(
@@ -129,54 +129,54 @@ def start(
     stdout: Stream = subprocess.DEVNULL,
     stderr: Stream = subprocess.DEVNULL,
 ) -> Child:
-    """Start a program, which is to be ended by `end`, also where it came to its own end.
+    """Start a program. Always call `end` for it, even after it has ended by itself.
 
     Args:
         arguments: the program and its arguments.
-        apart: in a group of its own.
-        variables: what is added to the environment.
-        stdin: as `subprocess.Popen` has it, as are the other streams; by default there are none.
+        apart: give it its own process group.
+        variables: additional environment variables.
+        stdin: as for `subprocess.Popen`, like the other streams; /dev/null by default.
         stdout: likewise.
         stderr: likewise.
 
     Raises:
         ToolMissing: it cannot be started.
-        SystemLimit: there is no room for it, or for its arguments.
-        UsageInvalid: an argument holds a zero byte, as a file of flags or a damaged map may.
+        SystemLimit: a limit of the system on processes, memory or arguments is reached.
+        UsageInvalid: an argument contains a zero byte, for example from a flag file or a damaged map.
     """
-    words = [_word(word) for word in arguments]
-    if broken := next((word for word in words if "\0" in word), ""):
-        raise UsageInvalid(f"{broken!r}: holds a zero byte, which no program can be given; leave it out")
-    _LOG.debug("$ %s", shlex.join(words))
-    with undisturbed(), _State.starting:
-        if _State.closed:
+    command = [_argument(argument) for argument in arguments]
+    if broken := next((argument for argument in command if "\0" in argument), ""):
+        raise UsageInvalid(f"{broken!r} contains a zero byte, which no program can receive as an argument; remove it")
+    _LOG.debug("$ %s", shlex.join(command))
+    with signals_deferred(), _Children.starting:
+        if _Children.closed:
             raise Ended(signal.SIGTERM)
-        own = _entered()
-        surroundings = {**os.environ, **({} if own is None else {"TMPDIR": str(own.path)}), **(variables or {})}
+        folder = _enter_home()
+        environment = {**os.environ, **({} if folder is None else {"TMPDIR": str(folder.path)}), **(variables or {})}
         try:
             child = subprocess.Popen(
-                words,
-                env=surroundings,
+                command,
+                env=environment,
                 stdin=stdin,
                 stdout=stdout,
                 stderr=stderr,
                 process_group=0 if apart else None,
             )
         except OSError as error:
-            _left(own)
-            raise _not_started(words[0], error) from error
-        _State.children[child] = own, apart
+            _leave_home(folder)
+            raise _start_error(command[0], error) from error
+        _Children.children[child] = folder, apart
         with suppress(OSError):
-            if own is not None:
-                own.note(*child_note(child.pid, group=apart))
+            if folder is not None:
+                folder.note(*child_note(child.pid, group=apart))
         return child
 
 
-def _not_started(program: str, error: OSError) -> TracemapError:
+def _start_error(program: str, error: OSError) -> TracemapError:
     if error.errno == errno.E2BIG:
         return SystemLimit(
-            f"{program} cannot be started: its arguments and the variables of the environment are longer than the "
-            "system takes; give long values in files, such as --input=@file.npy"
+            f"{program} cannot be started: its arguments and environment variables are longer than the system "
+            "allows; give long values in files, such as --input=@file.npy"
         )
     limit = limit_reached(error)
     if limit:
@@ -185,7 +185,7 @@ def _not_started(program: str, error: OSError) -> TracemapError:
 
 
 def ended_within(child: Child, seconds: float) -> bool:
-    """Wait so long for a program's end. A signal may cut this short: unlike the child's own, it takes no lock."""
+    """Wait `seconds` for a program's end. A signal may interrupt this: unlike `Popen.wait`, it takes no lock."""
     until, delay = time.monotonic() + seconds, _LEAST_DELAY_S
     while child.returncode is None and os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
         if time.monotonic() >= until:
@@ -196,13 +196,13 @@ def ended_within(child: Child, seconds: float) -> bool:
 
 
 def end(child: Child) -> None:
-    """Kill a program where it still runs, and wait for it."""
-    with undisturbed():
-        own, apart = _State.children.pop(child, (None, False))
+    """Kill a program if it still runs, and wait for it."""
+    with signals_deferred():
+        folder, apart = _Children.children.pop(child, (None, False))
         if child.poll() is None:
             _kill(child, group=apart)
         child.wait()
-        _left(own)
+        _leave_home(folder)
 
 
 def _kill(child: Child, *, group: bool) -> None:
@@ -214,28 +214,28 @@ def _kill(child: Child, *, group: bool) -> None:
 
 
 def clear_all() -> None:
-    """End all programs that still run, and remove all that this process has made besides results: it ends.
+    """Kill all running programs and remove all temporary files, since this process ends.
 
-    Whoever waits for a program may hold its lock, this thread too, so that nobody else is to wait by it: that the noted
-    ones are gone, the ledger sees by itself.
+    A program's lock may be held by whoever waits for it, even by this thread. So this does not wait by it; the ledger
+    checks by itself that recorded programs are gone.
     """
     end_all()
-    with _State.starting:
-        _State.closed = True
-    for child, (_, apart) in list(_State.children.items()):
+    with _Children.starting:
+        _Children.closed = True
+    for child, (_, apart) in list(_Children.children.items()):
         if child.returncode is None:
             _kill(child, group=apart)
     home.clear_home()
 
 
-def _entered() -> home.Home | None:
-    """The folder of this process; None where there is no room for one: a program does without."""
+def _enter_home() -> home.Home | None:
+    """The folder of this process; None if it cannot be created: programs work without it."""
     try:
         return home.enter()
     except OSError:
         return None
 
 
-def _left(own: home.Home | None) -> None:
-    if own is not None:
-        home.leave(own)
+def _leave_home(folder: home.Home | None) -> None:
+    if folder is not None:
+        home.leave(folder)

@@ -1,7 +1,7 @@
-"""Signals that end a program have it clear all that it made; then it dies of the signal.
+"""Signals that end the program: first clean up, then die of the signal.
 
-Where somebody waits who can be interrupted, a signal becomes an exception; elsewhere it does not, since libraries
-that one cuts short may abort. Only the command line asks for all this; elsewhere signals are the host program's.
+A signal raises an exception only inside code that can be interrupted, since some libraries abort otherwise. Only the
+command line installs these handlers; as a library, tracemap leaves signals to the host program.
 """
 
 from __future__ import annotations
@@ -17,149 +17,149 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGXCPU)
 
 
 class Ended(BaseException):
-    """A signal asked the program to end, while somebody waited who can be interrupted."""
+    """A signal that ends the program arrived in interruptible code."""
 
     def __init__(self, number: int) -> None:
         super().__init__("interrupted" if number == signal.SIGINT else f"ended by {signal.Signals(number).name}")
         self.number = number
 
 
-class _Asked:
-    """What signals have asked for; they come at any time, but only to the main thread."""
+class _Signals:
+    """State of signals. They arrive at any time, but only in the main thread."""
 
     number = 0
-    """The last one; 0: none."""
-    answered = False
-    """Whoever was interrupted goes on to an end of its own, such as a run of what was recorded."""
+    """The last signal; 0: none."""
+    confirmed = False
+    """Interrupted code goes on to an end of its own, such as writing a run of the recorded events."""
     held = 0
-    """How many parts of the program that must not be cut short are running."""
+    """Number of active sections that must not be interrupted."""
     waiting = 0
-    """A signal that came meanwhile."""
+    """A signal that arrived in such a section."""
     effective = False
-    """A signal has taken effect: whoever sends another one gives up what the first one left to be done."""
-    putting_off = 0
-    """How many parts of the program are running that come to an end of their own after Ctrl-C."""
-    put_off = 0
-    """The Ctrl-C that came meanwhile, which nobody has answered yet."""
+    """A signal has taken effect; another one gives up the work that the first one left to do."""
+    deferring = 0
+    """Number of active sections that end by themselves after Ctrl-C."""
+    deferred_interrupt = 0
+    """A Ctrl-C that arrived in such a section and has not been handled."""
     interruptible = 0
-    """How many wait for what a signal may interrupt."""
+    """Number of active sections that a signal may interrupt."""
     end: Callable[[int], object] = os._exit
-    """Clears all, and dies of the signal."""
+    """Cleans up, and dies of the signal."""
 
 
-_last_words: list[Callable[[], str]] = []
+_exit_handlers: list[Callable[[], str]] = []
 
 
 def end_on_signals(end: Callable[[int], object]) -> None:
-    """From now on signals call this, but those that whoever started the program had ignored (`nohup`, `&`)."""
-    _Asked.end = staticmethod(end)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, as some parents leave it, no child's status is to be had
+    """Let signals call `end` from now on, except for signals that the parent has ignored (`nohup`, `&`)."""
+    _Signals.end = staticmethod(end)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # some parents leave it ignored, and then children have no status
     for number in _SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _end)
 
 
 def _end(number: int, _: FrameType | None) -> None:
-    _Asked.number, _Asked.answered = number, False
-    if _Asked.held:
-        _Asked.waiting = number
+    _Signals.number, _Signals.confirmed = number, False
+    if _Signals.held:
+        _Signals.waiting = number
         return
-    is_first, _Asked.effective = not _Asked.effective, True
-    if _Asked.interruptible:
+    is_first, _Signals.effective = not _Signals.effective, True
+    if _Signals.interruptible:
         raise Ended(number)
-    if _Asked.putting_off and number == signal.SIGINT and is_first:
-        _Asked.put_off = number
+    if _Signals.deferring and number == signal.SIGINT and is_first:
+        _Signals.deferred_interrupt = number
     else:
-        _Asked.end(number)
+        _Signals.end(number)
 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Signals that come in here raise `Ended`, as does a Ctrl-C that was put off before."""
+    """Signals inside this block raise `Ended`, and so does a Ctrl-C that was deferred before."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    if _Asked.put_off:
-        number, _Asked.put_off = _Asked.put_off, 0
+    if _Signals.deferred_interrupt:
+        number, _Signals.deferred_interrupt = _Signals.deferred_interrupt, 0
         raise Ended(number)
-    _Asked.interruptible += 1
+    _Signals.interruptible += 1
     try:
         yield
     finally:
-        _Asked.interruptible -= 1
+        _Signals.interruptible -= 1
 
 
 @contextmanager
-def putting_off() -> Iterator[None]:
-    """The first Ctrl-C that comes in here, where nothing is interruptible, ends nothing by itself.
+def interrupt_deferred() -> Iterator[None]:
+    """Defer the first Ctrl-C inside this block, except in interruptible code.
 
-    Whoever works in here asks by `asked_by` whether there was one, does what is left to be done, and answers. Behind it
-    one that was not answered takes effect; a second one, and signals of other kinds, do so at once.
+    Code inside the block checks `asked_by`, finishes its work, and calls `answer`. A Ctrl-C without an answer takes
+    effect after the block. A second Ctrl-C and other signals take effect at once.
     """
     if threading.current_thread() is not threading.main_thread():
         yield  # no signal is raised here anyway
         return
-    _Asked.putting_off += 1
+    _Signals.deferring += 1
     try:
         yield
     finally:
-        _Asked.putting_off -= 1
-    if _Asked.put_off and not _Asked.putting_off:  # an error, which is behind us, ends the program anyway
-        _Asked.end(_Asked.put_off)
+        _Signals.deferring -= 1
+    if _Signals.deferred_interrupt and not _Signals.deferring:  # an error skips this and ends the program
+        _Signals.end(_Signals.deferred_interrupt)
 
 
 @contextmanager
-def last_words(words: Callable[[], str]) -> Iterator[None]:
-    """What is to be done, and said ("": nothing), where a signal ends the program in here."""
-    _last_words.append(words)
+def exit_handler(handler: Callable[[], str]) -> Iterator[None]:
+    """Register work, and a message ("": none), for the case that a signal ends the program inside this block."""
+    _exit_handlers.append(handler)
     try:
         yield
     finally:
-        _last_words.remove(words)
+        _exit_handlers.remove(handler)
 
 
 def said_at_the_end() -> list[str]:
-    """What those say that still have something to do."""
-    return [said for words in reversed(_last_words) if (said := words())]
+    """Do the registered work, and return its messages."""
+    return [message for handler in reversed(_exit_handlers) if (message := handler())]
 
 
 @contextmanager
-def undisturbed() -> Iterator[None]:
-    """What stands in here is not cut short: a signal that comes meanwhile takes effect behind it."""
+def signals_deferred() -> Iterator[None]:
+    """Defer signals until the end of this block."""
     if threading.current_thread() is not threading.main_thread():
         yield  # no signal is raised here anyway
         return
-    _Asked.held += 1
+    _Signals.held += 1
     try:
         yield
     finally:
-        _Asked.held -= 1
-        if _Asked.waiting and not _Asked.held:
-            number, _Asked.waiting = _Asked.waiting, 0
+        _Signals.held -= 1
+        if _Signals.waiting and not _Signals.held:
+            number, _Signals.waiting = _Signals.waiting, 0
             _end(number, None)
 
 
 def asked_by() -> int:
-    """The signal that asked the program to end; 0: none did."""
-    return _Asked.number
+    """The signal that asked the program to end; 0: none."""
+    return _Signals.number
 
 
-def answer() -> None:
-    """Say that what was asked for is being done: an error from here on is not one that only the signal has made."""
-    _Asked.answered, _Asked.put_off = True, 0
+def confirm_signal() -> None:
+    """Confirm that the program handles the signal: later errors are not merely its consequence."""
+    _Signals.confirmed, _Signals.deferred_interrupt = True, 0
 
 
 def is_answered() -> bool:
-    """Whether nobody asked the program to end, or somebody said that this is being done."""
-    return not _Asked.number or _Asked.answered
+    """Whether no signal asked the program to end, or the program handles it."""
+    return not _Signals.number or _Signals.confirmed
 
 
 def hold_signals() -> None:
-    """From now on no signal cuts anything short: the program clears what it made, and is about to end."""
-    _Asked.held += 1
+    """Ignore signals from now on: the program cleans up and is about to end."""
+    _Signals.held += 1
 
 
 def die_of(number: int) -> None:
-    """End as the signal ends programs, so that whoever started this one sees what ended it; buffers are not written."""
+    """Die of the signal, so that the parent sees the cause. Buffers are not flushed."""
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)

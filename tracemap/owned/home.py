@@ -1,4 +1,4 @@
-"""The folder of this process, and everything that is cleared when it ends."""
+"""The temporary folder of this process, and a ledger of everything to clean up."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from tracemap.errors import TargetUnwritable, TracemapError
-from tracemap.owned.ending import undisturbed
+from tracemap.owned.ending import signals_deferred
 
 # ---- ledger
 #
-# What a process leaves outside of its own folder, noted so that it can be cleared by itself or by another one.
+# Files and programs outside of this process's own folder, noted so that this process or another one can clear them.
 #
-# A note stands in the ledger before what it tells of is made, and stays there; what is gone needs no clearing. Names
-# hold a random part, so that they are of nobody else later.
+# A note is written before its file or program is created, and stays; clearing it again does no harm. Names have a
+# random part, so that no one else uses them later.
 
 
 Note = tuple[str, ...]
-"""`path NAME`: a file or folder. `moved NAME TARGET`: what was a target until another takes its place. `child PID START
-BOOT KIND`: a program, the leader of a group of its own where its kind is `group`."""
+"""`path NAME`: a file or folder. `moved NAME TARGET`: the old content of a target that is being replaced. `child PID
+START BOOT KIND`: a program; it leads its own process group if KIND is `group`."""
 
-_GONE_MS = 5000
+_WAIT_MS = 5000
 
 
 def line_of(note: Note) -> bytes:
@@ -40,7 +40,7 @@ def line_of(note: Note) -> bytes:
 
 
 def notes_in(ledger: bytes) -> Iterator[Note]:
-    """The notes of a ledger; the last line may have been cut."""
+    """The notes of a ledger; the last line may be incomplete."""
     for line in ledger.splitlines():
         with suppress(ValueError):
             note: Any = json.loads(line)
@@ -49,9 +49,9 @@ def notes_in(ledger: bytes) -> Iterator[Note]:
 
 
 def clear(notes: Iterable[Note]) -> None:
-    """Remove what notes tell of: programs first, since they write to the rest."""
+    """Clear everything noted: programs first, since they write to the files."""
     for note in sorted(notes, key=lambda note: note[:1] != ("child",)):
-        with suppress(OSError, ValueError, OverflowError):  # a note that makes no sense clears nothing
+        with suppress(OSError, ValueError, OverflowError):  # ignore an invalid note
             _clear_one(note)
 
 
@@ -66,7 +66,7 @@ def _clear_one(note: Note) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file or a folder, if it is there; links are not followed."""
+    """Remove a file or folder if it exists; links are not followed."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -75,7 +75,7 @@ def remove(path: Path) -> None:
 
 
 def _put_back(moved: Path, target: Path) -> None:
-    """What was about to be replaced and was not is the target again."""
+    """Restore the old content of a target that was not replaced."""
     with suppress(OSError):
         if moved.exists() and not os.path.lexists(target):
             moved.rename(target)
@@ -86,19 +86,19 @@ def _put_back(moved: Path, target: Path) -> None:
 
 
 def child_note(pid: int, *, group: bool) -> Note:
-    """A note of a program that this process has just started."""
+    """The note of a program that this process has just started."""
     return ("child", str(pid), *_identity(pid), "group" if group else "alone")
 
 
 def _identity(pid: int) -> tuple[str, str]:
-    """What tells a process from a later one of its number: when it began, and in which run of the system."""
+    """Start time and boot id of a process, which distinguish it from a later process with the same id."""
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     return fields[19], Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
 def _end_child(pid: int, identity: tuple[str, str], *, group: bool) -> None:
-    """Kill a program that is still the noted one, and wait until it is gone."""
-    handle = os.pidfd_open(pid)  # from here on the number is not another process's
+    """Kill a program if it is still the noted one, and wait until it is gone."""
+    handle = os.pidfd_open(pid)  # from here on, the process id cannot be reused
     try:
         if _identity(pid) != identity:
             return
@@ -108,18 +108,18 @@ def _end_child(pid: int, identity: tuple[str, str], *, group: bool) -> None:
             signal.pidfd_send_signal(handle, signal.SIGKILL)
         gone = select.poll()
         gone.register(handle, select.POLLIN)
-        gone.poll(_GONE_MS)
+        gone.poll(_WAIT_MS)
     finally:
         os.close(handle)
 
 
 # ---- home
 #
-# The folder of this process: what lies in it or is noted in it is cleared, by this process or by a later one.
+# The folder of this process. This process, or a later one, removes it with its content and everything in its ledger.
 #
-# The folder is made with the first thing that needs it and goes with the last. It is locked as long as its process
-# lives; a process that makes its own first clears those of this user that nobody has locked. `ledger` in it notes what
-# lies elsewhere; a folder without one is removed only if it is empty.
+# The folder is created by its first user and removed after its last. It is locked while its process lives. A process
+# that creates its own folder first removes unlocked folders of the same user. A folder without a `ledger` file is
+# removed only if it is empty.
 
 
 _PREFIX = "tracemap-home-"
@@ -127,11 +127,11 @@ _NAME = re.compile(_PREFIX + "[0-9a-f]{16}")
 _LEDGER = "ledger"
 _ATTEMPTS = 10
 _MOST_OF_NAME = 200
-"""Bytes; names of files have at most 255."""
+"""In bytes; file names have at most 255."""
 
 
 def fresh_name() -> str:
-    """A word that nothing else is called by."""
+    """A unique random name."""
     return os.urandom(8).hex()
 
 
@@ -145,17 +145,17 @@ class Home:
         self._ledger = os.open(path / _LEDGER, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
     def note(self, *note: str) -> None:
-        """Write down what is about to be made elsewhere; where there is no room for a note, it is made without."""
+        """Write a note before its file or program is created; without space for it, go on without a note."""
         with suppress(OSError):
             os.write(self._ledger, line_of(note))
 
     def clear(self) -> None:
-        """Remove what is noted."""
+        """Clear everything noted."""
         with suppress(OSError):
             clear(notes_in((self.path / _LEDGER).read_bytes()))
 
     def remove(self) -> None:
-        """Remove the folder with all that is in it; another thread may still be writing there."""
+        """Remove the folder with its content; another thread may still be writing there."""
         for _ in range(_ATTEMPTS):
             shutil.rmtree(self.path, ignore_errors=True)
             if not self.path.exists():
@@ -164,8 +164,8 @@ class Home:
         os.close(self._lock)
 
 
-class _State:
-    """The folder that this process has now, and the places that it has cleared of others' leavings."""
+class _Current:
+    """The current folder of this process, and the temporary folders already cleaned of other processes' leftovers."""
 
     lock = threading.Lock()
     home: Home | None = None
@@ -174,68 +174,68 @@ class _State:
 
 
 def _forget() -> None:
-    """A forked process has a folder of its own: its parent goes on with the one that there was."""
-    _State.lock, _State.home = threading.Lock(), None
+    """After a fork, the child creates its own folder; the parent keeps the old one."""
+    _Current.lock, _Current.home = threading.Lock(), None
 
 
 os.register_at_fork(after_in_child=_forget)
 
 
 def enter() -> Home:
-    """The folder of this process, which stays until `leave` is called as often.
+    """The folder of this process; call `leave` once per call of `enter`.
 
     Raises:
-        OSError: none can be made.
+        OSError: it cannot be created.
     """
-    with undisturbed(), _State.lock:
-        if _State.closed:
+    with signals_deferred(), _Current.lock:
+        if _Current.closed:
             raise OSError("this process is about to end")
-        if _State.home is None:
-            _State.home = _made()
-        _State.home.users += 1
-        return _State.home
+        if _Current.home is None:
+            _Current.home = _create_home()
+        _Current.home.users += 1
+        return _Current.home
 
 
 def leave(home: Home) -> None:
-    """Say that this user of the folder has nothing in it any more."""
-    with undisturbed(), _State.lock:
+    """End one use of the folder; the last one removes it."""
+    with signals_deferred(), _Current.lock:
         home.users -= 1
-        if not home.users and home is _State.home:
-            _State.home = None
+        if not home.users and home is _Current.home:
+            _Current.home = None
             home.remove()
 
 
 def clear_home() -> None:
-    """Remove all that this process has not removed yet: it is about to end."""
-    with _State.lock:
-        _State.closed = True
-        home, _State.home = _State.home, None
+    """Remove everything that this process has not removed yet, since it ends."""
+    with _Current.lock:
+        _Current.closed = True
+        home, _Current.home = _Current.home, None
     if home is not None:
         home.clear()
         home.remove()
 
 
-# ---- making one, and clearing those of others
+# ---- creating a folder, and clearing those of others
 
 
-def _made() -> Home:
+def _create_home() -> Home:
     import tempfile
 
     place = tempfile.gettempdir()
-    if place not in _State.cleared:
-        _State.cleared.add(place)
+    if place not in _Current.cleared:
+        _Current.cleared.add(place)
         clear_abandoned(Path(place))
     for _ in range(_ATTEMPTS):
         path = Path(place, _PREFIX + fresh_name())
         path.mkdir(mode=0o700)
-        lock = _locked(path)
+        lock = _try_lock(path)
         if lock >= 0:
             return Home(path, lock)
-    raise OSError(f"a folder in {place} is removed as soon as it is made")
+    raise OSError(f"folders in {place} are removed as soon as they are created")
 
 
 def clear_abandoned(place: Path) -> None:
-    """Remove the folders of processes that were killed, and what is noted in them."""
+    """Remove the folders of killed processes, and everything noted in them."""
     with suppress(OSError), os.scandir(place) as entries:
         for entry in entries:
             if _NAME.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
@@ -243,13 +243,13 @@ def clear_abandoned(place: Path) -> None:
 
 
 def _clear_if_abandoned(path: Path) -> None:
-    lock = _locked(path)
+    lock = _try_lock(path)
     if lock < 0:
         return
     try:
         clear(notes_in(_read_ledger(lock)))
         shutil.rmtree(path, ignore_errors=True)
-    except FileNotFoundError:  # killed before it noted anything, or not one of ours
+    except FileNotFoundError:  # killed before the ledger was created, or not our folder
         with suppress(OSError):
             path.rmdir()
     except OSError:
@@ -263,17 +263,20 @@ def _read_ledger(folder: int) -> bytes:
         return file.read()
 
 
-def _locked(path: Path) -> int:
-    """The lock of a folder of this user; -1 where somebody has it, or the folder is gone or not this user's."""
+def _try_lock(path: Path) -> int:
+    """Lock a folder of this user; -1 if someone else holds the lock, or the folder is gone or not this user's."""
     try:
         lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return -1
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        found, there = os.fstat(lock), path.lstat()
-        # Whoever cleared it between the two has taken it away: the lock is one of nothing then.
-        if found.st_uid == os.geteuid() and (found.st_dev, found.st_ino) == (there.st_dev, there.st_ino):
+        locked, present = os.fstat(lock), path.lstat()
+        # Another process may have removed the folder before it was locked; then the lock is useless.
+        if locked.st_uid == os.geteuid() and (locked.st_dev, locked.st_ino) == (
+            present.st_dev,
+            present.st_ino,
+        ):
             return lock
     except OSError:
         pass
@@ -281,16 +284,16 @@ def _locked(path: Path) -> int:
     return -1
 
 
-# ---- temporary things
+# ---- temporary files
 
 
 @contextmanager
 def temporary_folder(place: Path | None = None) -> Iterator[Path]:
-    """A folder that is removed when it is left; in this process's own, or elsewhere.
+    """A temporary folder, removed at the end of the block; in this process's own folder, or in `place`.
 
     Raises:
-        TargetUnwritable: there is no room for it, or for what is written into it: whoever fails for that, a program
-            that was started too, gives way to this error.
+        TargetUnwritable: the disk is full, now or when files are written into the folder. This replaces the error
+            that the full disk caused, even one of a started program.
     """
     home = None
     try:
@@ -303,39 +306,39 @@ def temporary_folder(place: Path | None = None) -> Iterator[Path]:
         if home is not None:
             leave(home)
         raise TargetUnwritable(
-            f"{error.filename or 'a temporary folder'}: cannot be made ({error.strerror or error}); name a folder that "
-            "has room by TMPDIR"
+            f"{error.filename or 'a temporary folder'}: cannot be created ({error.strerror or error}); set TMPDIR to a "
+            "folder with free space"
         ) from error
     try:
         yield folder
     except (OSError, TracemapError) as error:
-        if isinstance(error, TargetUnwritable) or not _is_for_want_of_room(error, folder):
+        if isinstance(error, TargetUnwritable) or not _is_disk_full(error, folder):
             raise
         raise TargetUnwritable(
-            f"{folder.parent.parent}: its disk is full, and temporary files go there; name a folder that has room by "
-            "TMPDIR"
+            f"{folder.parent.parent}: the disk is full, and temporary files go there; set TMPDIR to a folder with free "
+            "space"
         ) from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         leave(home)
 
 
-_WANTS_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
-_LITTLE_BYTES = 4_000_000
+_FULL_DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT})
+_FULL_DISK_BYTES = 4_000_000
 
 
-def _is_for_want_of_room(error: Exception, folder: Path) -> bool:
-    """Whether an error, or what a program said, is of a full disk, and the disk of a folder is full."""
+def _is_disk_full(error: Exception, folder: Path) -> bool:
+    """Whether an error, or a program's message, reports a full disk, and the folder's disk really is full."""
     if isinstance(error, OSError):
-        wants = error.errno in _WANTS_ROOM
+        reports_full = error.errno in _FULL_DISK_ERRORS
     else:
-        wants = any(os.strerror(number) in str(error) for number in _WANTS_ROOM)
-    return wants and shutil.disk_usage(folder).free < _LITTLE_BYTES
+        reports_full = any(os.strerror(number) in str(error) for number in _FULL_DISK_ERRORS)
+    return reports_full and shutil.disk_usage(folder).free < _FULL_DISK_BYTES
 
 
 @contextmanager
 def noted(*note: str) -> Iterator[None]:
-    """Note what is made and cleared inside, where there is room for notes: results do not depend on it."""
+    """Note a file or program of this block, if there is space for a note; results do not depend on it."""
     home = None
     with suppress(OSError):
         home = enter()
@@ -349,7 +352,7 @@ def noted(*note: str) -> Iterator[None]:
 
 @contextmanager
 def beside(target: Path) -> Iterator[Path]:
-    """A name beside a target, for what is to take its place; what is there under it in the end is removed."""
+    """A temporary name next to a target, for its replacement; whatever has this name at the end is removed."""
     temporary = target.with_name(f".{start_of_name(target.name)}.{fresh_name()}.tmp")
     with noted("path", str(temporary.absolute())):
         try:
@@ -359,13 +362,13 @@ def beside(target: Path) -> Iterator[Path]:
 
 
 def take_place(folder: Path, target: Path) -> None:
-    """Give a folder its name, unless something has it already.
+    """Rename a folder to its final name, unless that exists.
 
     Raises:
-        FileExistsError: something has.
+        FileExistsError: it exists.
     """
     try:
-        folder.rename(target)  # takes the place of an empty folder only
+        folder.rename(target)  # replaces only an empty folder
     except OSError as error:
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target)) from error
@@ -373,16 +376,16 @@ def take_place(folder: Path, target: Path) -> None:
 
 
 def start_of_name(name: str) -> str:
-    """As much of a file's name as leaves room for more: one that is as long as may be has temporary names too."""
+    """The beginning of a file name, short enough for a prefix and suffix of temporary names."""
     return os.fsencode(name)[:_MOST_OF_NAME].decode(errors="ignore")
 
 
 @contextmanager
 def moved_away(target: Path) -> Iterator[Path]:
-    """Move what is at a target away, for another to take its place; put it back where none did, else remove it."""
+    """Move a target away while it is replaced; at the end restore it if it was not replaced, else remove it."""
     old = target.with_name(f".{start_of_name(target.name)}.{fresh_name()}.old")
     notes: Note = ("moved", str(old.absolute()), str(target.absolute()))
-    with undisturbed(), noted(*notes):
+    with signals_deferred(), noted(*notes):
         if target.exists():
             target.rename(old)
         try:

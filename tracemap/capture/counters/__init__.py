@@ -1,1 +1,1 @@
-"""Events of the kernel's perf interface: their names, what this machine opens, how many it counts at a time."""
+"""Hardware and software counters of Linux perf: names, availability, and groups that fit together."""

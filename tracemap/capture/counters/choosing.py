@@ -1,6 +1,6 @@
-"""Which events can be counted here, and which of them at a time.
+"""Which events can be counted here, and which fit together.
 
-Both are found out by trying: events are opened by perf_event_open for this process.
+Both are determined by trial: events are opened by perf_event_open for this process.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PARANOID = Path("/proc/sys/kernel/perf_event_paranoid")
 
 @dataclass(frozen=True, slots=True)
 class Availability:
-    """Whether an event can be counted here; where not, `reason` says why and what would help."""
+    """Whether an event can be counted here; if not, `reason` says why and what helps."""
 
     event: Event
     opens: bool
@@ -32,10 +32,10 @@ class Availability:
 
 
 def check_event(event: Event) -> Availability:
-    """Open the event for this process, and say how it can be counted, or why not."""
+    """Open the event for this process: how it can be counted, or why not."""
     number = try_open(event)
     if number == errno.EACCES and event.is_kernel_made:
-        return Availability(event, opens=False, reason=f"{_not_allowed()}; without the kernel's part it would read 0")
+        return Availability(event, opens=False, reason=f"{_not_allowed()}; in user mode alone it would always read 0")
     if number == errno.EACCES:
         event = replace(event, user_only=True)
         number = try_open(event)
@@ -67,58 +67,59 @@ def _not_allowed() -> str:
         level = _PARANOID.read_text(encoding="ascii").strip()
     except OSError:
         level = "unknown"
-    return f"not allowed: perf_event_paranoid is {level}; `sysctl kernel.perf_event_paranoid=1` or CAP_PERFMON helps"
+    return f"not allowed: perf_event_paranoid is {level}; try `sysctl kernel.perf_event_paranoid=1` or CAP_PERFMON"
 
 
 def events_to_count(names: Sequence[str]) -> list[Event]:
     """The events, ready for the hook.
 
     Raises:
-        EventUnavailable: one is not known or cannot be opened here, or one is named twice.
+        EventUnavailable: an event is unknown, cannot be opened here, or is named twice.
     """
-    if twice := sorted({name for name in names if list(names).count(name) > 1}):
-        raise EventUnavailable(f"{twice[0]} is named twice")
+    if duplicates := sorted({name for name in names if list(names).count(name) > 1}):
+        raise EventUnavailable(f"{duplicates[0]} is named twice")
     events = []
     for name in names:
-        found = check_event(find_event(name))
-        if not found.opens:
-            raise EventUnavailable(f"{name} cannot be counted: {found.reason}")
+        availability = check_event(find_event(name))
+        if not availability.opens:
+            raise EventUnavailable(f"{name} cannot be counted: {availability.reason}")
         if any(mark.isspace() or mark in "|;" for mark in name) or len(name) > 63:
-            raise EventUnavailable(f"{name}: the name is too long, or holds a blank, | or ;")
-        events.append(found.event)
+            raise EventUnavailable(f"{name}: the name is too long, or contains a blank, | or ;")
+        events.append(availability.event)
     return events
 
 
-# ---- more events than counters
+# ---- passes
 
 
-def in_passes(events: Sequence[Event], per_pass: int = 0) -> list[tuple[Event, ...]]:
-    """Events in groups that are counted in one execution each, in their order.
+def split_into_passes(events: Sequence[Event], per_pass: int = 0) -> list[tuple[Event, ...]]:
+    """Split events into groups, in their order; each group is counted in one execution.
 
-    A processor has few counters. Whether events find room together is found out by counting with them for a moment:
-    what the kernel has to take turns with would be an estimate.
+    A processor has few counters. A short trial finds out whether events fit together: if the kernel multiplexes them,
+    counts would only be estimates.
 
     Args:
-        events: as `events_to_count` returns them.
-        per_pass: how many to count at a time at most; 0: as many as can be counted exactly.
+        events: from `events_to_count`.
+        per_pass: most events per group; 0: as many as can be counted exactly.
     """
-    most = min(per_pass or MOST_EVENTS, MOST_EVENTS)
+    limit = min(per_pass or MOST_EVENTS, MOST_EVENTS)
     passes: list[tuple[Event, ...]] = []
     for event in events:
-        together = next((index for index, known in enumerate(passes) if _has_room(known, event, most)), len(passes))
-        passes[together : together + 1] = [(*(passes[together] if together < len(passes) else ()), event)]
+        fitting = (index for index, members in enumerate(passes) if _has_room(members, event, limit))
+        index = next(fitting, len(passes))
+        passes[index : index + 1] = [(*(passes[index] if index < len(passes) else ()), event)]
     return passes
 
 
-def _has_room(known: Sequence[Event], event: Event, most: int) -> bool:
-    if len(known) >= most:
+def _has_room(members: Sequence[Event], event: Event, limit: int) -> bool:
+    if len(members) >= limit:
         return False
-    # Software events have no counters of their own to run short of.
-    limited = [each for each in (*known, event) if each.type != SOFTWARE]
+    # Software events do not occupy hardware counters.
+    limited = [member for member in (*members, event) if member.type != SOFTWARE]
     return event.type == SOFTWARE or len(limited) == 1 or run_together(limited)
 
 
-# ---- trying
+# ---- trials
 
 
 _SYSCALLS = {"x86_64": 298, "aarch64": 241}
@@ -141,7 +142,7 @@ def _attributes(event: Event, read_format: int, disabled: int) -> bytes:
 
 
 def _open(event: Event, leader: int = -1, read_format: int = 0, disabled: int = _DISABLED) -> int:
-    """A file descriptor; OSError if the kernel refuses. `leader`: of the group that it joins, -1 for none."""
+    """The file descriptor; OSError if the kernel refuses. `leader`: leader of the group to join, -1 for none."""
     number = _SYSCALLS.get(platform.machine())
     if number is None:
         raise OSError(errno.ENOSYS, "no perf_event_open")
@@ -154,7 +155,7 @@ def _open(event: Event, leader: int = -1, read_format: int = 0, disabled: int = 
 
 
 def try_open(event: Event) -> int:
-    """0 if it opens, else the kernel's error number."""
+    """0 if the event opens, else the kernel's error number."""
     try:
         os.close(_open(event))
     except OSError as error:
@@ -163,7 +164,7 @@ def try_open(event: Event) -> int:
 
 
 def is_user_readable(event: Event) -> bool:
-    """Whether a program may read this counter itself."""
+    """Whether a program may read this counter itself, by rdpmc."""
     try:
         file = _open(event)
     except OSError:
@@ -179,7 +180,7 @@ def is_user_readable(event: Event) -> bool:
 
 
 def run_together(events: Sequence[Event]) -> bool:
-    """Whether the kernel counts events as one group, all of the time."""
+    """Whether the kernel counts the events as one group without multiplexing."""
     files: list[int] = []
     try:
         for event in events:

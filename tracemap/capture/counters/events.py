@@ -1,7 +1,7 @@
-"""Events of the kernel's perf interface: how the hook counts one, and which one a name stands for.
+"""Events of Linux perf: their names, and how the hook counts them.
 
-Names are Linux's, AMD's, raw numbers, and what the kernel tells of the machine's counters. They are exact: a name that
-is not known is an error, never the first that begins alike.
+Names are those of Linux, of AMD, raw numbers, and the kernel's own names for the machine's counters. Names must match
+exactly; an unknown name is an error.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tracemap.errors import EventUnavailable
 from tracemap.inputs import names_file
 
 MOST_EVENTS: Final = 16
-"""How many the hook counts at a time."""
+"""Most events that the hook counts at a time."""
 
 HARDWARE, SOFTWARE, HW_CACHE, RAW = 0, 1, 3, 4
 _CLOCKS = frozenset({(SOFTWARE, 0), (SOFTWARE, 1)})
@@ -27,9 +27,9 @@ _KERNEL_MADE = frozenset({(SOFTWARE, 3), (SOFTWARE, 4)})
 class Event:
     """An event and how it is counted.
 
-    `mode` is how the hook reads it: `ring` (no system call; discrete software events), `rdpmc` (no system call; where
-    the kernel lets programs read the counter), `group` (one read for all). `user_only`: the kernel's part is left out,
-    since this user may not count it.
+    `mode`: how the hook reads it. `ring`: without a system call, for discrete software events. `rdpmc`: without a
+    system call, if the kernel lets programs read the counter. `group`: one read for all. `user_only`: kernel mode is
+    not counted, since this user may not.
     """
 
     name: str
@@ -39,11 +39,11 @@ class Event:
     mode: str = "group"
     user_only: bool = False
     description: str = ""
-    """What it counts; "" where only its numbers are known."""
+    """What it counts; "" if only its numbers are known."""
 
     @property
     def setting(self) -> str:
-        """The event as the hook's variable TRACEMAP_HOOK_EVENTS takes it."""
+        """The event in the syntax of TRACEMAP_HOOK_EVENTS."""
         mode = self.mode + ("+user" if self.user_only else "")
         return f"{self.name}|{self.type}|{self.config:x}|{self.config1:x}|{mode}"
 
@@ -59,32 +59,32 @@ class Event:
 
     @property
     def is_kernel_made(self) -> bool:
-        """Context switches and migrations happen in the kernel: with exclude_kernel they would read 0, always."""
+        """Whether it happens only in the kernel (context switches, migrations): with exclude_kernel it reads 0."""
         return (self.type, self.config) in _KERNEL_MADE
 
 
 _HARDWARE = {
-    "cpu-cycles": "cycles of the core; their length changes with its clock",
-    "instructions": "instructions that retired",
-    "cache-references": "accesses to the last cache, mostly, as the processor's maker chose",
-    "cache-misses": "accesses that the last cache, mostly, did not hold",
-    "branch-instructions": "branches that retired",
-    "branch-misses": "branches that were predicted wrongly",
-    "bus-cycles": "cycles of the bus, which are of one length",
-    "stalled-cycles-frontend": "cycles in which no instruction was ready to be issued",
-    "stalled-cycles-backend": "cycles in which no unit was free for an instruction that was ready",
-    "ref-cycles": "cycles of one length, whatever the core's clock is",
+    "cpu-cycles": "core cycles; their length depends on the clock frequency",
+    "instructions": "retired instructions",
+    "cache-references": "cache accesses, mostly of the last level, as the vendor chose",
+    "cache-misses": "cache misses, mostly of the last level",
+    "branch-instructions": "retired branches",
+    "branch-misses": "mispredicted branches",
+    "bus-cycles": "bus cycles, at a constant frequency",
+    "stalled-cycles-frontend": "cycles without an instruction ready to issue",
+    "stalled-cycles-backend": "cycles with a ready instruction, but no free unit",
+    "ref-cycles": "cycles at a constant frequency, whatever the core's clock",
 }
 _SOFTWARE = {
-    "cpu-clock": "time on the clock of the processor, ns",
+    "cpu-clock": "time on the CPU's clock, ns",
     "task-clock": "time in which the thread ran, ns",
-    "page-faults": "accesses to memory that the kernel had to map first",
-    "context-switches": "times at which the thread left its processor",
-    "cpu-migrations": "times at which the thread went on, on another processor",
-    "minor-faults": "page faults that needed no input or output",
-    "major-faults": "page faults that waited for input or output",
-    "alignment-faults": "accesses to unaligned places that the kernel had to do",
-    "emulation-faults": "instructions that the kernel had to emulate",
+    "page-faults": "memory accesses that needed a page to be mapped",
+    "context-switches": "switches away from the thread",
+    "cpu-migrations": "moves of the thread to another CPU",
+    "minor-faults": "page faults without I/O",
+    "major-faults": "page faults that waited for I/O",
+    "alignment-faults": "unaligned accesses that the kernel handled",
+    "emulation-faults": "instructions that the kernel emulated",
 }
 _ALIASES = {
     **{"cycles": "cpu-cycles", "branches": "branch-instructions", "faults": "page-faults", "cs": "context-switches"},
@@ -92,24 +92,24 @@ _ALIASES = {
     **{"idle-cycles-backend": "stalled-cycles-backend"},
 }
 _CACHES = {
-    "L1-dcache": "the first data cache",
-    "L1-icache": "the first instruction cache",
-    "LLC": "the last cache",
-    "dTLB": "the table of translated data addresses",
-    "iTLB": "the table of translated instruction addresses",
+    "L1-dcache": "the L1 data cache",
+    "L1-icache": "the L1 instruction cache",
+    "LLC": "the last-level cache",
+    "dTLB": "the data TLB",
+    "iTLB": "the instruction TLB",
     "branch": "the branch predictor",
-    "node": "the processor's own memory",
+    "node": "the local NUMA node",
 }
-"""Name -> what it is; their places are their numbers."""
+"""Description by name; a cache's position is its number in perf."""
 _CACHE_OPERATIONS = {"load": 0, "store": 1, "prefetch": 2}
 
 _ZEN4_EVENTS = Path(__file__).with_name("zen4_events.tsv")
 _ZEN3_MODELS = frozenset({0, 2, 4, 5})
-"""The first hexadecimal digit of those of family 25 (Linux, tools/perf/pmu-events/arch/x86/mapfile.csv)."""
+"""First hexadecimal digit of a model in AMD's family 25 (Linux, tools/perf/pmu-events/arch/x86/mapfile.csv)."""
 
 
 def known_events() -> list[Event]:
-    """The events that have Linux names, in their usual order; aliases are not repeated."""
+    """The events with Linux names, in their usual order, without aliases."""
     hardware = [
         Event(name, HARDWARE, number, description=text) for number, (name, text) in enumerate(_HARDWARE.items())
     ]
@@ -124,16 +124,16 @@ def _cache_events() -> Iterator[Event]:
         for operation, operation_id in _CACHE_OPERATIONS.items():
             config = cache_id | operation_id << 8
             plural = operation + ("es" if operation == "prefetch" else "s")
-            yield Event(f"{cache}-{plural}", HW_CACHE, config, description=f"{plural} that ask {what}")
-            misses = f"{plural} that {what} does not hold"
+            yield Event(f"{cache}-{plural}", HW_CACHE, config, description=f"{plural} that access {what}")
+            misses = f"{plural} that miss {what}"
             yield Event(f"{cache}-{operation}-misses", HW_CACHE, config | 1 << 16, description=misses)
 
 
 def zen4_events() -> list[Event]:
-    """The core's events of AMD's Zen 4, by AMD's names; on other processors they mean something else or nothing.
+    """The core events of AMD's Zen 4, by AMD's names; other processors give these numbers another meaning or none.
 
-    Source: Linux, tools/perf/pmu-events/arch/x86/amdzen4. An event's number is the bits 0-7 and 32-35, its mask the
-    bits 8-15. Events of the L3 cache are not among them: it counts for all of its cores, not for a thread.
+    Source: Linux, tools/perf/pmu-events/arch/x86/amdzen4. Bits 0-7 and 32-35 are the event number, bits 8-15 the unit
+    mask. L3 events are left out: the L3 cache counts for all of its cores, not per thread.
     """
     rows = (line.split("\t") for line in _ZEN4_EVENTS.read_text(encoding="utf-8").splitlines())
     return [Event(name, RAW, number := int(config, 16), description=_zen4_numbers(number)) for name, config in rows]
@@ -144,7 +144,7 @@ def _zen4_numbers(config: int) -> str:
 
 
 def is_zen4(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
-    """Whether this machine's processor is a Zen 4: of AMD's family 25, but none of the models that are a Zen 3."""
+    """Whether this machine has a Zen 4: AMD's family 25, except for the models of Zen 3."""
     try:
         text = cpuinfo.read_text(encoding="ascii", errors="replace")
     except OSError:
@@ -156,42 +156,42 @@ def is_zen4(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
 
 
 def find_event(name: str) -> Event:
-    """The event of that exact name: a Linux name, `rHEX`, or `PMU/terms/`.
+    """The event with exactly this name: a Linux name, `rHEX`, or `PMU/terms/`.
 
     Raises:
         EventUnavailable: there is no such event.
     """
     if re.fullmatch(r"r[0-9a-fA-F]{1,16}", name):
         return Event(name, RAW, int(name[1:], 16))
-    if found := re.fullmatch(r"([\w.-]+)/([^/]*)/", name):
-        return pmu_event(name, found[1], found[2])
+    if match := re.fullmatch(r"([\w.-]+)/([^/]*)/", name):
+        return pmu_event(name, match[1], match[2])
     plain = _ALIASES.get(name, name)
     listed = {event.name: event for event in [*(zen4_events() if is_zen4() else []), *known_events()]}
     if plain in listed:
         return replace(listed[plain], name=name)
     if any(event.name == name for event in zen4_events()):
-        raise EventUnavailable(f"{name} is an event of AMD's Zen 4, and this processor is another: give cpu/event=…/")
+        raise EventUnavailable(f"{name} is an event of AMD's Zen 4, which this processor is not; use cpu/event=…/")
     near = sorted(known for known in listed if known.startswith(name[:4]))[:5]
     hint = f" (did you mean {' or '.join(near)}?)" if near else ""
-    raise EventUnavailable(f"{name} is not the name of an event{hint}; `tracemap events` lists those of this machine")
+    raise EventUnavailable(f"{name} is not the name of an event{hint}; see `tracemap events` for this machine's events")
 
 
-# ---- by the kernel's description of a unit that counts
+# ---- events of a PMU, by the kernel's description
 
 
 _PMUS = Path("/sys/bus/event_source/devices")
 
 
 def pmu_event(name: str, pmu: str, terms: str) -> Event:
-    """The event `pmu/terms/`, which goes by `name`.
+    """The event `pmu/terms/`, under `name`.
 
     Raises:
-        EventUnavailable: the kernel knows no such unit, or the unit no such term.
+        EventUnavailable: the kernel has no such PMU, or the PMU no such term.
     """
     folder = _PMUS / pmu
     if not names_file(folder / "type"):
         there = ", ".join(sorted(path.name for path in _PMUS.glob("*"))) or "none"
-        raise EventUnavailable(f"{name}: the kernel knows no {pmu}; it has: {there}")
+        raise EventUnavailable(f"{name}: the kernel has no PMU {pmu}; it has: {there}")
     configs = {"config": 0, "config1": 0}
     for term in filter(None, _expanded(folder, terms)):
         key, _, text = term.partition("=")
@@ -200,7 +200,7 @@ def pmu_event(name: str, pmu: str, terms: str) -> Event:
 
 
 def _expanded(folder: Path, terms: str) -> list[str]:
-    """The terms; one that names an event of the kernel's list stands for that event's terms."""
+    """The terms; an event of the kernel's list is replaced by its terms."""
     alias = folder / "events" / terms
     if re.fullmatch(r"[\w.-]+", terms) and names_file(alias):
         return alias.read_text(encoding="ascii").strip().split(",")
@@ -218,7 +218,7 @@ def _number(name: str, text: str) -> int:
 
 
 def _set_term(name: str, folder: Path, key: str, value: int, configs: dict[str, int]) -> None:
-    """Spread a term's bits over the fields that the kernel says, such as `config:0-7,32-35`."""
+    """Spread a term's bits over the kernel's fields for it, such as `config:0-7,32-35`."""
     path = folder / "format" / key
     if key in configs:
         layout = f"{key}:0-63"

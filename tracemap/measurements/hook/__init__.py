@@ -1,1 +1,1 @@
-"""The record files of the hook: their head, processes, calls, samples, and what is made of calls."""
+"""Record files of the hook: processes, calls, samples, and statistics of calls."""

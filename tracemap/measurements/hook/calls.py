@@ -1,6 +1,6 @@
-"""Calls that the hook recorded as a table, of DuckDB or in a file (Parquet or CSV): one row per call of a workgroup.
+"""The hook's calls as a table in DuckDB or in a file (Parquet or CSV): one row per call of a workgroup.
 
-`CALL_COLUMNS` is the one description of its columns; docs/hook.md shows it, and tests hold tables against it.
+`CALL_COLUMNS` describes the columns; docs/hook.md shows them, and tests check tables against them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CallColumn:
-    """A column: what its values mean, its SQL type, and their unit ("": they have none)."""
+    """A column: name, meaning, SQL type, and unit ("": none)."""
 
     name: str
     meaning: str
@@ -39,46 +39,46 @@ class CallColumn:
 
 
 CALL_COLUMNS: Final = (
-    CallColumn("process", "the stamp in the names of the process's record files; tells processes apart", "VARCHAR"),
+    CallColumn("process", "the stamp in the names of the process's record files; distinguishes processes", "VARCHAR"),
     CallColumn("thread", "the thread's name; several threads may have the same", "VARCHAR"),
-    CallColumn("tid", "the thread's number, as Linux counts them"),
+    CallColumn("tid", "the thread's id in Linux"),
     CallColumn("kernel", "the kernel: the executable's export that was called", "VARCHAR"),
-    CallColumn("executable", "the executable that holds the kernel", "VARCHAR"),
-    CallColumn("cpu", "the processor on which the call ended"),
-    CallColumn("node", "the NUMA node of that processor"),
-    CallColumn("workgroup_x", "the workgroup's number along x, from 0; NULL where the runtime does not tell"),
+    CallColumn("executable", "the executable that contains the kernel", "VARCHAR"),
+    CallColumn("cpu", "the CPU on which the call ended"),
+    CallColumn("node", "the NUMA node of that CPU"),
+    CallColumn("workgroup_x", "the workgroup's index along x, from 0; NULL if the runtime does not report it"),
     CallColumn("workgroup_y", "the same along y"),
     CallColumn("workgroup_z", "the same along z"),
-    CallColumn("workgroups_x", "how many workgroups the dispatch has along x; NULL as above", unit="workgroups"),
+    CallColumn("workgroups_x", "number of workgroups of the dispatch along x; NULL as above", unit="workgroups"),
     CallColumn("workgroups_y", "the same along y", unit="workgroups"),
     CallColumn("workgroups_z", "the same along z", unit="workgroups"),
     CallColumn(
         "call",
-        "which recorded execution of this kernel over that many workgroups it belongs to, counted from 0 in a process; "
-        "NULL where the newest calls alone are kept of a killed process, of the kernel that it ran last",
+        "index of the recorded execution of this kernel over that many workgroups, from 0 in each process; NULL for "
+        "the last kernel of a killed process if only the newest calls are kept",
     ),
-    CallColumn("start_ns", "when the call began, on `CLOCK_MONOTONIC`", unit="ns"),
-    CallColumn("duration_ns", "how long it took", unit="ns"),
+    CallColumn("start_ns", "start of the call, on `CLOCK_MONOTONIC`", unit="ns"),
+    CallColumn("duration_ns", "duration of the call", unit="ns"),
 )
-"""All columns but those of events."""
+"""All columns except those of events."""
 
 EVENT_COLUMN: Final = CallColumn(
-    "each event's name", "how many were counted in the call; of `cpu-clock` and `task-clock` ns", unit="events"
+    "each event's name", "count during the call; ns for `cpu-clock` and `task-clock`", unit="events"
 )
-"""Every further column."""
+"""Description of every further column."""
 
 
 def write_calls(recording: HookRecording, target: Path, options: StatsOptions) -> int:
-    """Write the calls by their start, as CSV or Parquet by the target's name. Returns how many there are.
+    """Write the calls by start time, as CSV or Parquet by the target's suffix; returns their number.
 
-    The options say which calls and which columns of events; the file is there whole or not at all.
+    The options select calls and event columns. The file is written atomically.
 
     Raises:
         QueryInvalid: no call is left, or there is no such event.
-        RunInvalid: the recording's names of events are no names of columns.
-        TargetExists: there is a file and `force` is not set.
+        RunInvalid: names of the recording's events cannot be column names.
+        TargetExists: the file exists and `force` is not set.
         TargetUnwritable: it cannot be written.
-        UsageInvalid: its name ends as files of another kind do.
+        UsageInvalid: the suffix belongs to another format.
     """
     check_table_name(target)
     check_file(target, force=options.force)
@@ -92,8 +92,8 @@ def write_calls(recording: HookRecording, target: Path, options: StatsOptions) -
         ((count,),) = calls.aggregate("count(*)").fetchall()
         if not count:
             raise no_call_is_left(recording.folder, options)
-        chosen = calls.project(", ".join(map(quoted, names)))
-        copy_to(chosen, target, CSV if is_csv(target) else "FORMAT parquet")
+        selection = calls.project(", ".join(map(quoted, names)))
+        copy_to(selection, target, CSV if is_csv(target) else "FORMAT parquet")
     return int(count)
 
 
@@ -101,14 +101,14 @@ def write_calls(recording: HookRecording, target: Path, options: StatsOptions) -
 
 
 _WORKGROUP_COLUMNS: Final = tuple(f"{word}_{axis}" for word in ("workgroup", "workgroups") for axis in "xyz")
-"""What the runtime may not tell."""
+"""Columns that the runtime may not report."""
 
 _NAMES = """
 CREATE OR REPLACE TEMP TABLE hook_kernels (kernel_id BIGINT, kernel VARCHAR, executable VARCHAR, is_partial BOOLEAN);
 CREATE OR REPLACE TEMP TABLE hook_threads (
     thread_id BIGINT, process VARCHAR, thread VARCHAR, tid BIGINT, kept_ns BIGINT)
 """
-# Each workgroup of a grid is called once in an execution of its kernel: the k-th call of it is of the k-th execution.
+# An execution of a kernel calls each workgroup of its grid once: the k-th call of a workgroup is in the k-th execution.
 _CALLS = """
 CREATE OR REPLACE TEMP TABLE hook_calls AS
 SELECT process, thread, tid, kernel, executable, cpu, node,
@@ -120,35 +120,34 @@ ORDER BY start_ns, thread_id, ended
 """
 _GRID = "process, kernel, workgroups_x, workgroups_y, workgroups_z"
 _WORKGROUP = f"{_GRID}, workgroup_x, workgroup_y, workgroup_z"
-_ALL = "hook_columns JOIN hook_threads USING (thread_id) JOIN hook_kernels USING (kernel_id)"
-_FROM_THE_FIRST = f"row_number() OVER (PARTITION BY {_WORKGROUP} ORDER BY start_ns, thread_id, ended) - 1"
+_ALL_ROWS = "hook_columns JOIN hook_threads USING (thread_id) JOIN hook_kernels USING (kernel_id)"
+_INDEX_FROM_FIRST = f"row_number() OVER (PARTITION BY {_WORKGROUP} ORDER BY start_ns, thread_id, ended) - 1"
 
-# Where the newest calls alone are kept, they begin at another time in each thread. From the latest of these on all are
-# there, and the last call of each workgroup is of the last execution; the first one may lack some.
-_KEPT = f"""
+# If only the newest calls are kept, each thread's calls begin at another time. From the latest of these times on, all
+# calls are there. So count from the end: the last call of each workgroup is in the last execution.
+_KEPT_ROWS = f"""
 (SELECT *, count(*) OVER (PARTITION BY {_WORKGROUP}) AS calls
- FROM {_ALL} WHERE start_ns >= kept_ns)
+ FROM {_ALL_ROWS} WHERE start_ns >= kept_ns)
 """
-_FROM_THE_LAST = f"""
-CASE WHEN kept_ns = 0 THEN {_FROM_THE_FIRST}
-     WHEN NOT is_partial THEN {_FROM_THE_FIRST} + max(calls) OVER (PARTITION BY {_GRID}) - calls END
+_INDEX_FROM_LAST = f"""
+CASE WHEN kept_ns = 0 THEN {_INDEX_FROM_FIRST}
+     WHEN NOT is_partial THEN {_INDEX_FROM_FIRST} + max(calls) OVER (PARTITION BY {_GRID}) - calls END
 """
 
 
 def load_calls(
     recording: HookRecording, connection: duckdb.DuckDBPyConnection, *, kernel: str = "", skip_ms: int = 0
 ) -> duckdb.DuckDBPyRelation:
-    """One row per call of a workgroup, by start.
+    """One row per call of a workgroup, by start time.
 
-    Columns are those of `CALL_COLUMNS`, then one per event. The table `hook_calls` of the connection is
-    overwritten.
+    Columns are those of `CALL_COLUMNS`, then one per event. The connection's table `hook_calls` is overwritten.
 
     Args:
-        recording: what the hook left.
-        connection: where the table goes.
-        kernel: only calls of the kernel of exactly this name; all if it is empty.
-        skip_ms: leave out what each thread called in its first milliseconds, counted from its first call. What is
-            left keeps its number `call`.
+        recording: the hook's recording.
+        connection: the database for the table.
+        kernel: only calls of the kernel with exactly this name; "" for all.
+        skip_ms: drop the calls in the first milliseconds of each thread, from its first call. The others keep their
+            index `call`.
 
     Raises:
         RunInvalid: an event has the name of another column.
@@ -158,7 +157,7 @@ def load_calls(
     connection.register("hook_columns", _columns(recording, connection))
     events = "".join(f", e{index} AS {quoted(name)}" for index, name in enumerate(recording.event_names))
     is_whole = not any(thread.dropped for process in recording.processes for thread in process.threads)
-    rows, call = (_ALL, _FROM_THE_FIRST) if is_whole else (_KEPT, _FROM_THE_LAST)
+    rows, call = (_ALL_ROWS, _INDEX_FROM_FIRST) if is_whole else (_KEPT_ROWS, _INDEX_FROM_LAST)
     qualification = _qualification(kernel, skip_ms)
     connection.execute(_CALLS.format(rows=rows, call=call, events=events, qualification=qualification))
     connection.unregister("hook_columns")
@@ -166,24 +165,24 @@ def load_calls(
 
 
 def _qualification(kernel: str, skip_ms: int) -> str:
-    """Chooses calls after they have their numbers; sorting by thread is done only where it is needed."""
-    chosen = [f"kernel = {literal(kernel)}"] if kernel else []
+    """SQL that selects calls after they have their indices; it sorts by thread only if needed."""
+    conditions = [f"kernel = {literal(kernel)}"] if kernel else []
     if skip_ms:
-        chosen.append(f"start_ns >= min(start_ns) OVER (PARTITION BY thread_id) + {skip_ms * 1_000_000}")
-    return "QUALIFY " + " AND ".join(chosen) if chosen else ""
+        conditions.append(f"start_ns >= min(start_ns) OVER (PARTITION BY thread_id) + {skip_ms * 1_000_000}")
+    return "QUALIFY " + " AND ".join(conditions) if conditions else ""
 
 
 def _check_events(recording: HookRecording) -> None:
-    """Names of columns differ by more than their case."""
+    """Check that column names differ by more than case."""
     fixed = {column.name for column in CALL_COLUMNS}
     plain = [name.lower() for name in recording.event_names]
     wrong = [name for name in plain if name in fixed or plain.count(name) > 1]
     if wrong:
-        raise RunInvalid(f"{recording.folder}: names an event {wrong[0]!r}, as another column is named")
+        raise RunInvalid(f"{recording.folder}: names an event {wrong[0]!r}, which is the name of another column")
 
 
 def _columns(recording: HookRecording, connection: duckdb.DuckDBPyConnection) -> dict[str, npt.NDArray[Any]]:
-    """The numeric columns of all threads; names of kernels and threads go into tables of their own."""
+    """The numeric columns of all threads; names of kernels and threads go into their own tables."""
     import numpy as np
 
     parts: dict[str, list[npt.NDArray[Any]]] = {}
@@ -200,8 +199,8 @@ def _columns(recording: HookRecording, connection: duckdb.DuckDBPyConnection) ->
             number += 1
         first_kernel += len(process.kernels)
     columns = {name: np.concatenate(values) for name, values in parts.items()}
-    untold = columns.pop("untold")
-    return columns | {name: np.ma.masked_array(columns[name], mask=untold) for name in _WORKGROUP_COLUMNS}
+    is_unknown = columns.pop("untold")
+    return columns | {name: np.ma.masked_array(columns[name], mask=is_unknown) for name in _WORKGROUP_COLUMNS}
 
 
 def _kernel_rows(process: HookProcess, first: int) -> list[tuple[int, str, str, bool]]:
@@ -215,16 +214,16 @@ def _kernel_rows(process: HookProcess, first: int) -> list[tuple[int, str, str, 
 
 
 def _kept_ns(process: HookProcess) -> int:
-    """When the calls of all threads are kept, in ns on CLOCK_MONOTONIC; 0: from the first one on."""
-    first = (each.calls[:1] for each in process.threads if each.dropped and len(each.calls))
+    """Time from which on the calls of all threads are kept, in ns on CLOCK_MONOTONIC; 0: all are kept."""
+    first = (thread.calls[:1] for thread in process.threads if thread.dropped and len(thread.calls))
     return max((int(start_ns(process, calls)[0]) for calls in first), default=0)
 
 
 def _called_last(process: HookProcess) -> set[int]:
-    """The kernels of which a killed process may lack calls of the last execution: that ran, or were called last."""
-    threads = [each for each in process.threads if len(each.calls)]
-    last = max(threads, key=lambda each: int(each.calls["start_ticks"][-1]), default=None)
-    return {each.running for each in process.threads} | (set() if last is None else {int(last.calls["kernel"][-1])})
+    """Kernels of a killed process whose last execution may be incomplete: running ones, and the last called one."""
+    threads = [thread for thread in process.threads if len(thread.calls)]
+    last = max(threads, key=lambda thread: int(thread.calls["start_ticks"][-1]), default=None)
+    return {thread.running for thread in process.threads} | (set() if last is None else {int(last.calls["kernel"][-1])})
 
 
 def _thread_columns(

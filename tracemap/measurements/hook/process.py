@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 # ---- head
 #
-# The head of the hook's record files: version, layout, numbers, and JSON about the thread.
+# The head of a record file: version, layout, numbers, and JSON about the thread.
 #
-# Files describe their own fields (`tracemap/hook/layout.h` says how), so that no second copy of the layout is needed.
-# They may come from anywhere: a bad one ends in an error.
+# Files describe their own fields (see `tracemap/hook/layout.h`), so no second copy of the layout is needed. Files may
+# come from anywhere: a damaged one raises an error.
 
 
 HOOK_FORMAT_VERSION: Final = 3
-"""The version of the record files that is written now.
+"""The version of the record files written now.
 
-1: first; 2: files of samples, executables tell when and where; 3: files of calls may have given up their first records.
+1: first. 2: files of samples; executables have times and addresses. 3: files of calls may drop their first records.
 """
 HOOK_READ_VERSIONS: Final = (2, HOOK_FORMAT_VERSION)
 
@@ -43,9 +43,9 @@ _TYPES = {"u2": "<u2", "u4": "<u4", "u8": "<u8"}
 
 @dataclass(frozen=True, slots=True)
 class FileKind:
-    """What tells one kind of record file from another: its first bytes, the names of its fields.
+    """A kind of record file: its magic bytes and the names of its fields.
 
-    `newer_names`: those of its header that files of an older version lack; they are 0 there.
+    `newer_names`: header fields that older versions lack; they read as 0.
     """
 
     magic: bytes
@@ -56,21 +56,21 @@ class FileKind:
 
 @dataclass(frozen=True, slots=True)
 class FileHead:
-    """A record file's head: its header's numbers, its record's fields as numpy names them, what it says of itself."""
+    """The head of a record file: numbers of its header, numpy fields of its records, and JSON about the thread."""
 
     header: dict[str, int]
     record: tuple[tuple[str, str], ...]
     about: Any
-    """JSON that nothing is known of yet."""
+    """JSON that is not validated yet."""
     data_offset: int
 
 
 def read_head(path: Path, kind: FileKind) -> FileHead | None:
-    """Read the head of a record file; None where the program was killed while the file was being set up.
+    """Read the head of a record file; None if the program was killed while it set up the file.
 
     Raises:
-        RunInvalid: it is damaged or of another kind, or cannot be read.
-        RunVersion: it is of another version.
+        RunInvalid: the file is damaged, of another kind, or unreadable.
+        RunVersion: another format version.
     """
     with opened(path, RunInvalid) as file:
         start = file.read(_PREAMBLE.size)
@@ -84,12 +84,12 @@ def read_head(path: Path, kind: FileKind) -> FileHead | None:
 
 
 def read_records(path: Path, head: FileHead, more: Sequence[tuple[Any, ...]] = (), skip: int = 0) -> npt.NDArray[Any]:
-    """The records behind a head, as many as are there to their end, without the first so many (`skip`).
+    """The complete records after a head, without the first `skip`.
 
     `more`: fields that the head does not describe.
 
     Raises:
-        RunInvalid: records are of another size than their fields, or cannot be read.
+        RunInvalid: the size of records does not match their fields, or they cannot be read.
     """
     import numpy as np
 
@@ -99,12 +99,12 @@ def read_records(path: Path, head: FileHead, more: Sequence[tuple[Any, ...]] = (
     with readable(path, RunInvalid):
         begin = head.data_offset + skip * kind.itemsize
         room = max(0, path.stat().st_size - begin) // kind.itemsize
-        # A head may say that its records begin where no file can have them.
+        # A damaged head may place the records beyond any file.
         return np.fromfile(path, dtype=kind, count=room, offset=begin) if room else np.zeros(0, kind)
 
 
 def check_version(path: Path, version: int) -> None:
-    """Raise RunVersion unless it is one of the versions that are read here."""
+    """Raise RunVersion if this format version cannot be read."""
     if version not in HOOK_READ_VERSIONS:
         raise RunVersion(
             f"{path}: the hook wrote format version {version}, this tracemap reads versions "
@@ -115,8 +115,8 @@ def check_version(path: Path, version: int) -> None:
 def _preamble(path: Path, head: bytes, magic: bytes) -> dict[str, int]:
     if len(head) < _PREAMBLE.size:
         raise RunInvalid(f"{path}: is cut off in its first bytes")
-    found, version, *numbers = _PREAMBLE.unpack_from(head)
-    if found != magic:
+    magic_found, version, *numbers = _PREAMBLE.unpack_from(head)
+    if magic_found != magic:
         raise RunInvalid(f"{path}: is no record file of the hook")
     check_version(path, version)
     names = ("description_bytes", "about_bytes", "header_offset", "about_offset", "data_offset")
@@ -130,23 +130,23 @@ def _slice(path: Path, head: bytes, offset: int, size: int) -> bytes:
 
 
 def _layout(path: Path, head: bytes, preamble: dict[str, int], kind: FileKind) -> dict[str, list[tuple[str, str]]]:
-    """The fields of header and record, as the file describes them."""
+    """The fields of header and record, from the file's description."""
     text = _slice(path, head, _DESCRIPTION_OFFSET, preamble["description_bytes"]).decode("ascii", errors="replace")
-    found: dict[str, list[tuple[str, str]]] = {"header": [], "record": []}
+    sections: dict[str, list[tuple[str, str]]] = {"header": [], "record": []}
     section = ""
     for line in text.splitlines():
         name, _, code = line.partition(" ")
-        if not code and name in found:
+        if not code and name in sections:
             section = name
         elif section and code in _TYPES:
-            found[section].append((name, _TYPES[code]))
+            sections[section].append((name, _TYPES[code]))
         else:
-            raise RunInvalid(f"{path}: describes its layout with {line[:60]!r}, which is not understood")
+            raise RunInvalid(f"{path}: describes its layout with {line[:60]!r}, which is unknown")
     newer = kind.newer_names if preamble["version"] == HOOK_FORMAT_VERSION else ()
-    for part, wanted in (("header", (*kind.header_names, *newer)), ("record", kind.record_names)):
-        if sorted(name for name, _ in found[part]) != sorted(wanted):
+    for part, expected in (("header", (*kind.header_names, *newer)), ("record", kind.record_names)):
+        if sorted(name for name, _ in sections[part]) != sorted(expected):
             raise RunInvalid(f"{path}: the fields of its {part} are not those of format version {preamble['version']}")
-    return found
+    return sections
 
 
 def _header(path: Path, head: bytes, preamble: dict[str, int], fields: list[tuple[str, str]]) -> dict[str, int]:
@@ -157,7 +157,7 @@ def _header(path: Path, head: bytes, preamble: dict[str, int], fields: list[tupl
     values = {name: int(row[name]) for name, _ in fields}
     for name, value in values.items():
         if value >= 1 << 63:
-            raise RunInvalid(f"{path}: {name} is {value}, which cannot be")
+            raise RunInvalid(f"{path}: {name} is {value}, which is out of range")
     return values
 
 
@@ -166,15 +166,15 @@ def _about_in_head(path: Path, head: bytes, preamble: dict[str, int]) -> Any:  #
     try:
         return json_of(text)
     except (ValueError, RecursionError) as error:
-        raise RunInvalid(f"{path}: what it says of its thread is damaged: {error!r}") from error
+        raise RunInvalid(f"{path}: the description of its thread is damaged: {error!r}") from error
 
 
 def json_of(text: bytes) -> Any:  # noqa: ANN401 - JSON may be anything
-    """What a JSON text of the hook's says.
+    """Parse a JSON text of the hook.
 
     Raises:
-        RecursionError: it is nested without end.
-        ValueError: it is no JSON, or has half a surrogate pair, which the hook does not write and nothing can store.
+        RecursionError: it is nested too deeply.
+        ValueError: it is no JSON, or has half a surrogate pair, which the hook never writes and nothing can store.
     """
     parsed = json.loads(text.decode("utf-8", errors="replace"))
     if b"\\u" in text:
@@ -184,22 +184,22 @@ def json_of(text: bytes) -> Any:  # noqa: ANN401 - JSON may be anything
 
 # ---- process
 #
-# What the hook writes of a process: what it ran, the executables that it loaded, their kernels.
+# A process as the hook recorded it: the process itself, the executables that it loaded, and their kernels.
 #
-# A process's file is `hook-STAMP.jsonl`, a line per fact, written before the first call of what it tells of. A forked
-# process inherits what its parent had loaded, and says how much that is.
+# A process's file is `hook-STAMP.jsonl`, with one fact per line, written before the first call that depends on it. A
+# forked process inherits what its parent has loaded; its file says how much.
 
 
 STILL_LOADED: Final = (1 << 63) - 1
-"""When an executable was unloaded that never was."""
+"""Unload time of an executable that was never unloaded."""
 
 
 @dataclass(frozen=True, slots=True)
 class HookExecutable:
-    """An executable that a process loaded: where it lay in memory, and when, on CLOCK_MONOTONIC.
+    """An executable that a process loaded: its memory range, and when, on CLOCK_MONOTONIC.
 
-    `elf` is `embedded`, `system`, or `runtime` where the runtime's own hook told of it: where it lay is not known
-    then (`size` 0). Addresses are used again, so one belongs to an executable only while that was loaded.
+    `elf`: `embedded`, `system`, or `runtime` if the runtime's own hook reported it; then the memory range is unknown
+    (`size` 0). Addresses are reused, so they belong to an executable only while it is loaded.
     """
 
     number: int
@@ -213,7 +213,7 @@ class HookExecutable:
 
 @dataclass(frozen=True, slots=True)
 class HookKernel:
-    """An export of an executable that a process loaded; its address is in memory then."""
+    """An export of a loaded executable, with its address in memory."""
 
     name: str
     executable: HookExecutable
@@ -222,7 +222,7 @@ class HookKernel:
 
 @dataclass(frozen=True, slots=True)
 class HookLoss:
-    """What the hook could not record, and why: a thread's `calls`, its `samples`, or a `kernel`."""
+    """Something that the hook could not record, and why: a thread's `calls`, its `samples`, or a `kernel`."""
 
     what: str
     why: str
@@ -230,13 +230,13 @@ class HookLoss:
 
 @dataclass
 class ProcessFile:
-    """What one process wrote; executables and kernels by number."""
+    """The record file of one process; executables and kernels by number."""
 
     path: Path
     stamp: str
     pid: int
     start: tuple[int, int]
-    """One moment as ticks and nanoseconds of CLOCK_MONOTONIC; so is `end`, which is empty if the program was killed."""
+    """One moment, as ticks and as nanoseconds of CLOCK_MONOTONIC; likewise `end`, empty if the program was killed."""
     parent: str
     inherited_kernels: int
     inherited_executables: int
@@ -248,43 +248,43 @@ class ProcessFile:
     losses: list[HookLoss] = field(default_factory=list)
 
     def thread_files(self, suffix: str) -> list[Path]:
-        """The files of its threads, in the order in which the threads began to call workgroups.
+        """The files of its threads, in the order of their first calls.
 
         Raises:
-            RunInvalid: the stamp is not the one of the file's name; it would make a pattern or a path of it.
+            RunInvalid: the stamp differs from the file's name; it must not turn into a glob pattern or another path.
         """
         if self.path.name != f"hook-{self.stamp}.jsonl" or not all(c.isalnum() or c == "-" for c in self.stamp):
-            raise RunInvalid(f"{self.path}: its name is not the one that it tells, {self.stamp!r}; do not rename files")
+            raise RunInvalid(f"{self.path}: was renamed: its content names it {self.stamp!r}; do not rename files")
         return sorted(self.path.parent.glob(f"hook-{self.stamp}-*.{suffix}"), key=_number_of)
 
 
 def read_processes(folder: Path) -> dict[str, ProcessFile]:
-    """The processes of a folder by their stamps.
+    """The processes of a folder, by their stamps.
 
     Raises:
         RunEmpty: there is none.
         RunInvalid: a file is damaged; the message names it.
-        RunVersion: a file is of another format version.
+        RunVersion: another format version.
     """
     if not os.path.isdir(folder):  # noqa: PTH112 - Path.is_dir raises OSError for names that are too long
         raise RunInvalid(f"{folder}: is no folder of the hook's record files")
     texts = {path: lines for path in sorted(folder.glob("hook-*.jsonl")) if (lines := _whole_lines(path))}
-    found = {process.stamp: process for process in (_process_of(path, lines) for path, lines in texts.items())}
-    if not found:
+    processes = {process.stamp: process for process in (_process_of(path, lines) for path, lines in texts.items())}
+    if not processes:
         raise RunEmpty(
-            f"{folder}: holds no record of the hook: no executable of IREE was loaded under it, or "
-            "no file could be made, which the program's standard error says"
+            f"{folder}: has no recording of the hook: no executable of IREE was loaded under it, or it could not "
+            "create a file (see the program's standard error)"
         )
-    return found
+    return processes
 
 
 def read_again(folder: Path, processes: Mapping[str, ProcessFile]) -> Mapping[str, ProcessFile]:
-    """The processes with what those that go on have told since: they tell of a kernel before they call it.
+    """Read the files of running processes again: they name a kernel before they call it.
 
-    So every kernel is in it whose calls were read before this.
+    So every kernel is known whose calls were read before.
 
     Raises:
-        RunInvalid: as `read_processes` does.
+        RunInvalid: as for `read_processes`.
     """
     if all(process.end for process in processes.values()):
         return processes
@@ -292,27 +292,27 @@ def read_again(folder: Path, processes: Mapping[str, ProcessFile]) -> Mapping[st
 
 
 def known_kernels(process: ProcessFile, processes: Mapping[str, ProcessFile]) -> dict[int, HookKernel]:
-    """A process's kernels by number: its own, and those of its parents that were there at the fork."""
-    found = dict(process.kernels)
+    """A process's kernels by number: its own, and those that it inherited at the fork."""
+    kernels = dict(process.kernels)
     limit = process.inherited_kernels
     for ancestor in _ancestors(process, processes):
-        found |= {number: kernel for number, kernel in ancestor.kernels.items() if number < limit}
+        kernels |= {number: kernel for number, kernel in ancestor.kernels.items() if number < limit}
         limit = min(limit, ancestor.inherited_kernels)
-    return found
+    return kernels
 
 
 def known_executables(process: ProcessFile, processes: Mapping[str, ProcessFile]) -> dict[int, HookExecutable]:
-    """A process's executables by number: its own, and those of its parents that were there at the fork."""
-    found = _with_unloads(process.executables, process.unloads)
+    """A process's executables by number: its own, and those that it inherited at the fork."""
+    executables = _with_unloads(process.executables, process.unloads)
     limit, forked_ns, unloads = process.inherited_executables, process.forked_ns, process.unloads
     for ancestor in _ancestors(process, processes):
-        # What a parent unloads after the fork stays with the child, until it unloads it itself.
-        before = {number: ns for number, ns in ancestor.unloads.items() if ns <= forked_ns}
+        # An executable that the parent unloads after the fork stays loaded in the child.
+        earlier_unloads = {number: ns for number, ns in ancestor.unloads.items() if ns <= forked_ns}
         inherited = {number: executable for number, executable in ancestor.executables.items() if number < limit}
-        unloads = {**unloads, **before}
-        found |= _with_unloads(inherited, unloads)
+        unloads = {**unloads, **earlier_unloads}
+        executables |= _with_unloads(inherited, unloads)
         limit, forked_ns = min(limit, ancestor.inherited_executables), min(forked_ns, ancestor.forked_ns)
-    return found
+    return executables
 
 
 def _with_unloads(executables: Mapping[int, HookExecutable], unloads: Mapping[int, int]) -> dict[int, HookExecutable]:
@@ -323,9 +323,9 @@ def _with_unloads(executables: Mapping[int, HookExecutable], unloads: Mapping[in
 
 
 def _ancestors(process: ProcessFile, processes: Mapping[str, ProcessFile]) -> list[ProcessFile]:
-    """Parents that were recorded, the nearest first; a hostile file may make a circle of them."""
+    """Recorded parents, nearest first; a hostile file may form a circle."""
     chain = [process]
-    while (parent := processes.get(chain[-1].parent)) is not None and all(parent is not known for known in chain):
+    while (parent := processes.get(chain[-1].parent)) is not None and all(parent is not ancestor for ancestor in chain):
         chain.append(parent)
     return chain[1:]
 
@@ -336,12 +336,12 @@ def _number_of(path: Path) -> tuple[int, str]:
 
 
 def _whole_lines(path: Path) -> list[bytes]:
-    """A line that is cut off is left out; none: the process was killed, or is read, before it recorded anything."""
+    """The complete lines; empty if the process was killed, or is read, before it recorded anything."""
     lines = _lines(path)
     if not lines and any(other.name.startswith(f"{path.stem}-") for other in path.parent.iterdir()):
-        lines = _lines(path)  # of a program that goes on: it has written the line before it made the others
+        lines = _lines(path)  # a running program has now written the line, since it comes before the other files
         if not lines:
-            raise RunInvalid(f"{path}: its first line is cut off, which tells of the process whose files lie beside it")
+            raise RunInvalid(f"{path}: its first line, which describes the process, is cut off")
     return lines
 
 
@@ -352,11 +352,11 @@ def _lines(path: Path) -> list[bytes]:
 def _process_of(path: Path, lines: list[bytes]) -> ProcessFile:
     for number, line in enumerate(lines, start=1):
         try:
-            told = _line_of(line, first=number == 1)
+            record = _line_of(line, first=number == 1)
             if number == 1:
-                process = _process(path, told)
+                process = _process(path, record)
             else:
-                _add_line(process, told)
+                _add_line(process, record)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise RunInvalid(f"{path}: line {number} is damaged: {error!r}") from error
     return process
@@ -367,7 +367,7 @@ def _line_of(line: bytes, *, first: bool) -> dict[str, Any]:
     if not isinstance(parsed, dict):
         raise TypeError("a line is no object")
     if first != (parsed["kind"] == "process"):
-        raise ValueError("the first line, and only it, tells of the process")
+        raise ValueError("the first line, and only it, must describe the process")
     return parsed
 
 
@@ -401,7 +401,7 @@ def _add_line(process: ProcessFile, line: Mapping[str, Any]) -> None:
 
 
 def what_is_lost(files: Iterable[ProcessFile], what: str) -> Iterator[Diagnostic]:
-    """What is missing of the `calls` or `samples`: those of whole threads, and those of kernels."""
+    """Diagnostics about missing `calls` or `samples` of whole threads, and about missing kernels."""
     for file in files:
         lost = Counter(loss.why for loss in file.losses if loss.what == what)
         if lost:
@@ -409,20 +409,20 @@ def what_is_lost(files: Iterable[ProcessFile], what: str) -> Iterator[Diagnostic
             yield Diagnostic("threads-lost", text)
         kernels = [loss.why for loss in file.losses if loss.what == "kernel"]
         if kernels:
-            text = f"process {file.pid}: {plural(len(kernels), 'kernel')} left out, the first is {kernels[0]}"
+            text = f"process {file.pid}: {plural(len(kernels), 'kernel')} left out; the first is {kernels[0]}"
             yield Diagnostic("kernels-lost", text)
 
 
 def nothing_recorded(text: str, files: Iterable[ProcessFile], what: str) -> RunEmpty:
-    """The error where there are no `calls` or `samples`, with what was lost."""
-    return RunEmpty("; ".join([text, *(each.message for each in what_is_lost(files, what))]))
+    """The error if there are no `calls` or `samples`, with the reasons."""
+    return RunEmpty("; ".join([text, *(diagnostic.message for diagnostic in what_is_lost(files, what))]))
 
 
 def count(value: object) -> int:
-    """A number that a file holds, if it is one that can be.
+    """Check a number from a file.
 
     Raises:
-        ValueError: it is not.
+        ValueError: it is no integer from 0 to 2^63 - 1.
     """
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 63:
         raise ValueError(f"{value!r} is no count")

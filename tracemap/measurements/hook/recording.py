@@ -1,8 +1,8 @@
-"""The calls that the hook recorded, as its record files tell them.
+"""Read the calls that the hook recorded.
 
-A recording is a folder. Each process writes `hook-STAMP.jsonl` (what it is, its executables and kernels), each of its
-threads `hook-STAMP-N.calls`, whose layout stands in the file itself (`tracemap/hook/layout.h` says how). A killed
-program leaves files that are read like others. Files may come from anywhere: a bad one ends in an error.
+A recording is a folder. Each process writes `hook-STAMP.jsonl` (itself, its executables and kernels), and each of its
+threads `hook-STAMP-N.calls`, which describes its own layout (see `tracemap/hook/layout.h`). Files of a killed program
+are read like others. Files may come from anywhere: a damaged one raises an error.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 NO_WORKGROUP: Final = 1
-"""A record's flag: the runtime's own hook called, which does not tell the workgroup."""
+"""Flag of a record: the runtime's own hook made the call, without the workgroup."""
 NOT_RUNNING: Final = 2
-"""A record's flag: the events' counters did not run all the time."""
+"""Flag of a record: the event counters did not run all the time."""
 BEGUN: Final = 4
-"""A record's flag: the call began; it is written first, `start_ticks` last."""
+"""Flag of a record: the call began. It is written first, `start_ticks` last."""
 
 _NO_MOMENTS: Final[Mapping[int, tuple[int, int]]] = MappingProxyType({})
 _MOST_EVENTS = 64
@@ -61,12 +61,11 @@ KIND_OF_CALLS: Final = FileKind(
 
 @dataclass(frozen=True)
 class HookThread:
-    """The calls of one thread, in the order in which they ended.
+    """The calls of one thread, in the order of their ends.
 
-    `calls` is a structured array with the fields of a record; `events` a matrix, calls by event names. `header` has the
-    numbers of the thread's file, as `tracemap/hook/layout.h` describes them: `passed_over` calls were not to be
-    recorded, and an empty call reads a duration of `empty_ticks`; `dropped` calls, the first, were given up for newer
-    ones. `lost` calls had no room.
+    `calls`: structured array with the fields of a record. `events`: matrix of calls by event names. `header`: numbers
+    of the thread's file, see `tracemap/hook/layout.h`: `passed_over` calls were excluded by settings; an empty call has
+    a duration of `empty_ticks`; the first `dropped` calls were overwritten by newer ones. `lost`: calls without space.
     """
 
     name: str
@@ -78,37 +77,37 @@ class HookThread:
     header: Mapping[str, int]
     lost: int
     running: int
-    """The kernel that ran when the program was killed; -1: none."""
+    """Number of the kernel that ran when the program was killed; -1: none."""
 
     @property
     def overhead_ticks(self) -> int:
-        """What the hook added to each call, measured in this thread before its first one."""
+        """Time that the hook adds to each call, measured in this thread before its first call."""
         return self.header["overhead_ticks"]
 
     @property
     def dropped(self) -> int:
-        """Calls before those that are kept, which are the newest."""
+        """Number of the oldest calls that newer ones have overwritten."""
         return self.header["dropped"]
 
 
 @dataclass(frozen=True)
 class HookProcess:
-    """A process: what it ran, its kernels by number, its threads, and the rate of its clock."""
+    """A process: its kernels by number, its threads, and its tick rate."""
 
     stamp: str
     pid: int
     kernels: dict[int, HookKernel]
     threads: tuple[HookThread, ...]
     start: tuple[int, int]
-    """One moment as ticks and nanoseconds of CLOCK_MONOTONIC."""
+    """One moment, as ticks and as nanoseconds of CLOCK_MONOTONIC."""
     ns_per_tick: float
     ended: bool
-    """The program came to its end; otherwise it was killed."""
+    """The program ended by itself; otherwise it was killed."""
 
 
 @dataclass(frozen=True)
 class HookRecording:
-    """All processes of a folder, and what was lost."""
+    """All processes of a folder, with diagnostics."""
 
     folder: Path
     processes: tuple[HookProcess, ...]
@@ -117,41 +116,41 @@ class HookRecording:
 
     @property
     def call_count(self) -> int:
-        """Recorded calls of workgroups."""
+        """Number of recorded calls of workgroups."""
         return sum(len(thread.calls) for process in self.processes for thread in process.threads)
 
 
 def read_recording(folder: Path, moments: Mapping[int, tuple[int, int]] = _NO_MOMENTS) -> HookRecording:
-    """Read what the hook left in a folder.
+    """Read the hook's recording from a folder.
 
     Args:
-        folder: as it is.
-        moments: by the number of a process that still runs, the present moment as ticks and nanoseconds.
+        folder: the folder.
+        moments: present moment, as ticks and nanoseconds, of each running process, by process id.
 
     Raises:
-        RunEmpty: there is no file of the hook, or no call in any.
+        RunEmpty: no file of the hook, or no call.
         RunInvalid: a file is damaged; the message names it.
-        RunVersion: a file is of another format version.
+        RunVersion: another format version.
     """
     files = read_processes(folder)
     threads = {stamp: _read_threads(file) for stamp, file in files.items()}
-    told = read_again(folder, files)
+    reread = read_again(folder, files)
     processes = tuple(
-        _process(folder, file, threads[stamp], known_kernels(told[stamp], told), moments)
+        _process(folder, file, threads[stamp], known_kernels(reread[stamp], reread), moments)
         for stamp, file in files.items()
         if threads[stamp]
     )
     names = {thread.event_names for process in processes for thread in process.threads}
     if len(names) > 1:
-        raise RunInvalid(f"{folder}: its files count different events; record each set into a folder of its own")
+        raise RunInvalid(f"{folder}: its files count different events; record each set into its own folder")
     if not any(len(thread.calls) for process in processes for thread in process.threads):
         raise nothing_recorded(f"{folder}: the hook recorded no call", files.values(), "calls")
-    found = (*_diagnostics(processes), *what_is_lost(files.values(), "calls"))
-    return HookRecording(folder, processes, names.pop(), found)
+    diagnostics = (*_diagnostics(processes), *what_is_lost(files.values(), "calls"))
+    return HookRecording(folder, processes, names.pop(), diagnostics)
 
 
 def no_call_is_left(path: Path, options: StatsOptions) -> QueryInvalid:
-    """The error where the options leave no call of those that are there."""
+    """The error if the options leave no calls."""
     return QueryInvalid(f"{path}: no call is left" + (f" of a kernel named {options.kernel!r}" * bool(options.kernel)))
 
 
@@ -173,7 +172,7 @@ def _process(
         _check_kernels(folder, thread, kernels)
     headers = [thread.header for thread in threads]
     moments = [(header[f"{at}_ticks"], header[f"{at}_ns"]) for header in headers for at in ("first", "last")]
-    # A process that runs has no end yet; its moments alone may lie so close together that their rate is a rough one.
+    # A running process has no end yet. Its own moments may be too close together for a precise rate.
     end = file.end or present.get(file.pid, ())
     rate = _rate(file.path, [file.start, *moments, *([end] if end else [])])
     return HookProcess(file.stamp, file.pid, kernels, threads, file.start, rate, bool(file.end))
@@ -186,18 +185,18 @@ def _check_kernels(folder: Path, thread: HookThread, kernels: dict[int, HookKern
     if unknown:
         raise RunInvalid(
             f"{folder}: thread {thread.name!r} of process {thread.pid} called kernel {unknown[0]}, which the process's "
-            "file does not name; a file is damaged, or that of a parent process is missing"
+            "file does not name; a file is damaged, or the file of a parent process is missing"
         )
 
 
 def _rate(path: Path, moments: list[tuple[int, int]]) -> float:
-    """Nanoseconds per tick, from the two moments that lie farthest apart."""
+    """Nanoseconds per tick, from the two moments that are farthest apart."""
     (first_ticks, first_ns), (last_ticks, last_ns) = min(moments), max(moments)
     if last_ticks == first_ticks:
         return 1.0
     rate = (last_ns - first_ns) / (last_ticks - first_ticks)
     if not 1e-3 < rate < 1e3:
-        raise RunInvalid(f"{path}: its clocks do not fit: {rate:g} ns per tick")
+        raise RunInvalid(f"{path}: its clocks do not fit together: {rate:g} ns per tick")
     return rate
 
 
@@ -205,7 +204,7 @@ def _rate(path: Path, moments: list[tuple[int, int]]) -> float:
 
 
 def _read_thread(path: Path) -> HookThread | None:
-    """None: the program was killed while the file was being set up."""
+    """Read a thread's calls; None if the program was killed while it set up the file."""
     import numpy as np
 
     head = read_head(path, KIND_OF_CALLS)
@@ -214,12 +213,17 @@ def _read_thread(path: Path) -> HookThread | None:
     about, header = _about(path, head), head.header
     events = about["event_names"]
     if header["dropped"] > header["count"]:
-        raise RunInvalid(f"{path}: {header['dropped']} of its {header['count']} records are dropped, which cannot be")
+        raise RunInvalid(
+            f"{path}: {header['dropped']} of its {header['count']} records are dropped, which is impossible"
+        )
     written = read_records(path, head, [("events", "<u8", (len(events),))] if events else [], skip=header["dropped"])
-    if not header["closed"]:  # a program that goes on may have given up some of them meanwhile
+    if not header["closed"]:  # a running program may have dropped more records meanwhile
         now = read_head(path, KIND_OF_CALLS)
-        newly = 0 if now is None else now.header["dropped"] - header["dropped"]
-        written, header = written[max(0, newly) :], header | {"dropped": header["dropped"] + max(0, newly)}
+        newly_dropped = 0 if now is None else now.header["dropped"] - header["dropped"]
+        written, header = (
+            written[max(0, newly_dropped) :],
+            header | {"dropped": header["dropped"] + max(0, newly_dropped)},
+        )
     known = max(0, header["count"] - header["dropped"])
     calls, running = _whole_records(path, written, known, is_closed=bool(header["closed"]))
     counted = calls["events"] if events else np.zeros((len(calls), 0), dtype=np.uint64)
@@ -230,7 +234,7 @@ def _read_thread(path: Path) -> HookThread | None:
 def _whole_records(
     path: Path, written: npt.NDArray[Any], known: int, *, is_closed: bool
 ) -> tuple[npt.NDArray[Any], int]:
-    """The records up to the first that is not whole, and the kernel of a call in flight after them (-1: none)."""
+    """The records up to the first incomplete one, and the kernel of a call in flight after them (-1: none)."""
     import numpy as np
 
     whole = written["start_ticks"] != 0
@@ -247,19 +251,19 @@ def _about(path: Path, head: FileHead) -> dict[str, Any]:
         events = tuple(str(event["name"]) for event in about["events"])
         parsed = {"pid": count(about["pid"]), "tid": count(about["tid"]), "name": str(about["name"])}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RunInvalid(f"{path}: what it says of its thread is damaged: {error!r}") from error
+        raise RunInvalid(f"{path}: the description of its thread is damaged: {error!r}") from error
     if len(events) > _MOST_EVENTS or len(set(events)) != len(events):
-        raise RunInvalid(f"{path}: names {len(events)} events, too many or one of them twice")
+        raise RunInvalid(f"{path}: names {len(events)} events: too many, or duplicates")
     return {**parsed, "event_names": events}
 
 
 def _unended(processes: tuple[HookProcess, ...]) -> Iterator[Diagnostic]:
-    """Those that did not come to their end: that may be meant, unless they were in the middle of a kernel."""
+    """Processes that did not end by themselves: possibly intended, unless they were running a kernel."""
     quiet = []
     for process in processes:
         running = sorted({process.kernels[t.running].name for t in process.threads if t.running in process.kernels})
         if running and not process.ended:
-            text = f"process {process.pid} did not come to its end; it was running {listed(running)}"
+            text = f"process {process.pid} was killed while it ran {listed(running)}"
             yield Diagnostic("program-killed", text)
         elif not process.ended:
             quiet.append(process.pid)
@@ -269,8 +273,8 @@ def _unended(processes: tuple[HookProcess, ...]) -> Iterator[Diagnostic]:
             if len(quiet) == 1
             else f"{plural(len(quiet), 'process', 'processes')} (the first is {quiet[0]})"
         )
-        why = "killed, or left by _exit or exec as workers of multiprocessing are, or still running"
-        yield Diagnostic("program-killed", f"{first} did not come to an end: {why}")
+        why = "killed, ended by _exit or exec as workers of multiprocessing are, or still running"
+        yield Diagnostic("program-killed", f"{first} did not end normally: {why}")
 
 
 def _diagnostics(processes: tuple[HookProcess, ...]) -> Iterator[Diagnostic]:
@@ -282,13 +286,13 @@ def _diagnostics(processes: tuple[HookProcess, ...]) -> Iterator[Diagnostic]:
             yield Diagnostic("calls-lost", text)
         dropped = sum(thread.dropped for thread in process.threads)
         if dropped:
-            text = f"process {process.pid}: the newest calls are kept; {plural(dropped, 'older one')} were given up"
+            text = f"process {process.pid}: only the newest calls are kept; {plural(dropped, 'older one')} were dropped"
             yield Diagnostic("calls-dropped", text)
         stopped = sum(int((thread.calls["flags"] & NOT_RUNNING != 0).sum()) for thread in process.threads)
         if stopped:
             text = (
                 f"process {process.pid}: in {plural(stopped, 'call')} the counters did not run all the time: more "
-                "events than the processor has counters; counts are too small, record fewer events at a time"
+                "events than hardware counters; counts are too small. Record fewer events at a time"
             )
             yield Diagnostic("events-multiplexed", text)
 
@@ -297,12 +301,12 @@ def _diagnostics(processes: tuple[HookProcess, ...]) -> Iterator[Diagnostic]:
 
 
 def start_ns(process: HookProcess, calls: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-    """When calls began, on CLOCK_MONOTONIC."""
+    """Start times of calls, on CLOCK_MONOTONIC."""
     return process.start[1] + _ns(calls["start_ticks"].astype("<i8") - process.start[0], process)
 
 
 def duration_ns(process: HookProcess, calls: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-    """How long calls took."""
+    """Durations of calls."""
     return _ns(calls["duration_ticks"].astype("<i8"), process)
 
 

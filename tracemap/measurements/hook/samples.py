@@ -1,4 +1,4 @@
-"""Samples of the program counter, as the hook writes them."""
+"""Read the hook's samples of the program counter."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ if TYPE_CHECKING:
 
 # ---- stops
 #
-# When the program stopped its clock, as the hook saw it.
+# Times at which the program stopped its clock, as logged by the hook.
 #
-# iree-benchmark-module stops its clock after each call of the function, writes the profile, and lets the clock go on.
-# Of an asynchronous function it calls a batch, and stops the clock before that too, while it makes the fences: its
-# clock goes for a moment more between two batches. Each time it reads the CPU time of its process, which the hook
-# notes. The file has the moments in order, the first of them when the clock began to go, and ends in zeros.
+# iree-benchmark-module stops its clock after each call of the function, writes the profile, and starts the clock again.
+# For an asynchronous function it calls a batch. It also stops the clock before the batch, to create the fences, so the
+# clock runs for one more moment between two batches. At each stop and start the program reads the CPU time of its
+# process, which the hook logs. The file has the moments in order, beginning with a start, and ends in zeros.
 
 
 def read_stops(path: Path, begins_ns: npt.NDArray[Any], calls: int, pieces: int = 1) -> Stops | None:
-    """The stops of a program; None where there are none, or they are not what they should be.
+    """The stops of a program; None if there are none, or they do not match its calls.
 
     Args:
-        path: the hook's file; it need not be there.
-        begins_ns: when each call, or batch of calls, began: each must lie in a piece of its own in which the clock
-            went. None begins where nothing is done on a device.
-        calls: how many there were, which must then be the pieces, but for the last, in which nothing is called.
-        pieces: for each of them, in which the clock goes: 2 for an asynchronous function, which is called in the last.
+        path: the hook's file; it may be missing.
+        begins_ns: begin of each call or batch; each must lie in its own interval of a running clock. Empty if nothing
+            runs on a device.
+        calls: number of calls. If `begins_ns` is empty, it must match the intervals, except for the last, empty one.
+        pieces: intervals per call: 2 for an asynchronous function, which is called in the second.
     """
     import numpy as np
 
@@ -61,28 +61,28 @@ def read_stops(path: Path, begins_ns: npt.NDArray[Any], calls: int, pieces: int 
         moments = np.fromfile(file, dtype=np.int64)
     moments = moments[: np.count_nonzero(moments)]
     places = np.searchsorted(moments, begins_ns, side="right")
-    apart = 2 * pieces
-    in_turn = bool(np.all(np.diff(moments) >= 0) and np.all(places % 2 == 1) and np.all(np.diff(places) == apart))
-    if not in_turn or (not len(begins_ns) and len(moments) != apart * calls + 2):
+    stride = 2 * pieces
+    is_in_order = bool(np.all(np.diff(moments) >= 0) and np.all(places % 2 == 1) and np.all(np.diff(places) == stride))
+    if not is_in_order or (not len(begins_ns) and len(moments) != stride * calls + 2):
         return None
-    first = int(places[0]) - 1 if len(places) else apart - 2  # what is before it was not recorded
-    going, stopped = moments[first::apart], moments[first + 1 :: apart]
+    first = int(places[0]) - 1 if len(places) else stride - 2  # earlier moments belong to no recorded call
+    going, stopped = moments[first::stride], moments[first + 1 :: stride]
     return Stops(going[: len(stopped)], stopped)
 
 
 # ---- samples
 #
-# Samples of the program counter, as the hook wrote them, and where in which executable they lie.
+# Samples of the program counter, and the executables that they lie in.
 #
-# Each sampled thread leaves `hook-STAMP-N.samples` beside its process's file. All samples of a thread are there, also
-# those outside of executables; a sample belongs to the executable that lay at its address at its time.
+# Each sampled thread writes `hook-STAMP-N.samples` next to its process's file. The file has all samples, also those
+# outside of executables. A sample belongs to the executable that was loaded at its address at its time.
 
 
 OUTSIDE: Final = -1
-"""The executable of a sample that lies in none."""
+"""Executable index of a sample outside of all executables."""
 
 SAMPLERS: Final = ("cycles", "cpu-clock", "timer")
-"""What takes samples: the processor's counter of cycles, the kernel's clock of CPU time, or a timer's signal."""
+"""Sources of samples: the CPU's cycle counter, the kernel's CPU-time clock, or a timer signal."""
 
 SAMPLES_FILE: Final = FileKind(
     b"TMAPSAMP",
@@ -98,17 +98,17 @@ SAMPLES_FILE: Final = FileKind(
 class SampledThread:
     """One thread's samples by time, and how they were taken.
 
-    `samples` is a structured array: `ip` (address in memory), `time_ns` (CLOCK_MONOTONIC), `cpu`, `flags`. `sampler`
-    is `cycles`, `cpu-clock` or `timer`. `header` has the numbers of the thread's file, as `tracemap/hook/layout.h`
-    describes them: a sample is taken every `period` cycles, nanoseconds of CPU time, or nanoseconds inside calls;
-    `cost_ns` is what one took of the thread's time (0: not known), `cpu_ns` the thread's CPU time.
+    `samples`: structured array of `ip` (address in memory), `time_ns` (CLOCK_MONOTONIC), `cpu`, `flags`. `sampler`:
+    `cycles`, `cpu-clock` or `timer`. `header`: numbers of the thread's file, see `tracemap/hook/layout.h`. A sample is
+    taken every `period` cycles, nanoseconds of CPU time, or nanoseconds inside calls; a sample costs `cost_ns` of the
+    thread's time (0: unknown); `cpu_ns` is the thread's CPU time.
     """
 
     tid: int
     sampler: str
     hz: int
     perf_error: str
-    """Why the kernel's perf interface was not used; empty where it was."""
+    """Why perf_event_open was not used; empty if it was."""
     header: Mapping[str, int]
     lost: int
     samples: npt.NDArray[Any]
@@ -116,7 +116,7 @@ class SampledThread:
 
 @dataclass(frozen=True, slots=True)
 class SampledExecutable:
-    """An executable that a process loaded; `kernels` are names and offsets from the executable's base, by offset."""
+    """A loaded executable; `kernels`: names and offsets from the executable's base, by offset."""
 
     elf: str
     kernels: tuple[tuple[str, int], ...]
@@ -124,83 +124,83 @@ class SampledExecutable:
 
 @dataclass(frozen=True)
 class HookSamples:
-    """The samples of all processes of a folder, by time.
+    """The samples of all processes in a folder, by time.
 
-    `taken` is a structured array: `process` (index into `processes`), `thread` (into `threads`), `tid`, `cpu`,
-    `time_ns`, `executable` (index into `executables`, OUTSIDE for none), `address` (as an offset from the executable's
-    base; 0 for none).
+    `located`: structured array of `process` (index into `processes`), `thread` (into `threads`), `tid`, `cpu`,
+    `time_ns`, `executable` (index into `executables`, OUTSIDE for none), `address` (offset from the executable's base;
+    0 for none).
     """
 
     processes: tuple[str, ...]
     """Their stamps."""
     threads: tuple[SampledThread, ...]
     executables: tuple[SampledExecutable, ...]
-    taken: npt.NDArray[Any]
+    located: npt.NDArray[Any]
     diagnostics: tuple[Diagnostic, ...]
 
     @property
     def sampler(self) -> str:
-        """What took the samples; several, where threads differ, with commas between."""
+        """The source of the samples; comma-separated if threads differ."""
         return ", ".join(sorted({thread.sampler for thread in self.threads}))
 
     @property
     def overhead(self) -> float:
-        """What part of the threads' CPU time the samples took."""
+        """Part of the threads' CPU time that sampling took."""
         cpu_ns = sum(thread.header["cpu_ns"] for thread in self.threads)
         return sum(len(t.samples) * t.header["cost_ns"] for t in self.threads) / cpu_ns if cpu_ns else 0.0
 
 
 def read_samples(folder: Path) -> HookSamples:
-    """Read the samples that the hook left in a folder.
+    """Read the hook's samples from a folder.
 
     Raises:
-        RunEmpty: there is no file of the hook, or no thread was sampled.
+        RunEmpty: no file of the hook, or no thread was sampled.
         RunInvalid: a file is damaged; the message names it.
-        RunVersion: a file is of another format version.
+        RunVersion: another format version.
     """
     import numpy as np
 
     files = read_processes(folder)
     sampled = {stamp: list(_threads(file)) for stamp, file in files.items()}
-    told = read_again(folder, files)
+    reread = read_again(folder, files)
     threads: list[SampledThread] = []
     executables: list[SampledExecutable] = []
     parts: list[npt.NDArray[Any]] = []
     for process, stamp in enumerate(files):
-        known = list(known_executables(told[stamp], told).values())
+        known = list(known_executables(reread[stamp], reread).values())
         kernels: dict[int, list[HookKernel]] = {}
-        for kernel in known_kernels(told[stamp], told).values():
+        for kernel in known_kernels(reread[stamp], reread).values():
             kernels.setdefault(kernel.executable.number, []).append(kernel)
         for thread in sampled[stamp]:
-            parts.append(_taken(process, len(threads), thread, known, len(executables)))
+            parts.append(_located_samples(process, len(threads), thread, known, len(executables)))
             threads.append(thread)
-        executables += [_sampled(executable, kernels.get(executable.number, [])) for executable in known]
+        executables += [_sampled_executable(executable, kernels.get(executable.number, [])) for executable in known]
     if not threads:
-        text = f"{folder}: holds no samples of the hook: no thread called a workgroup, or none was asked for"
+        text = f"{folder}: has no samples of the hook: no thread called a workgroup, or sampling was off"
         raise nothing_recorded(text, files.values(), "samples")
     diagnostics = (*_diagnostics(threads), *what_is_lost(files.values(), "samples"))
-    taken = np.concatenate(parts)
-    taken = taken[np.lexsort((taken["thread"], taken["time_ns"]))]
-    return HookSamples(tuple(files), tuple(threads), tuple(executables), taken, diagnostics)
+    located = np.concatenate(parts)
+    located = located[np.lexsort((located["thread"], located["time_ns"]))]
+    return HookSamples(tuple(files), tuple(threads), tuple(executables), located, diagnostics)
 
 
 def resolve(
     ip: npt.NDArray[np.uint64], time_ns: npt.NDArray[np.uint64], executables: Sequence[HookExecutable]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Which executable was at an address at a time, and how far from its base the address lies.
+    """Find the executable at each address and time, and the offset from its base.
 
     Args:
         ip: addresses in memory.
-        time_ns: when, on CLOCK_MONOTONIC; of the same shape.
-        executables: of one process. Where two claim an address at one time, the one that was loaded last has it: an
-            executable is gone a moment before the hook can tell.
+        time_ns: times on CLOCK_MONOTONIC, of the same shape.
+        executables: executables of one process. If two overlap in address and time, the one loaded last wins: an
+            executable disappears a moment before the hook logs it.
 
     Returns:
         Indices into `executables` (OUTSIDE: none) and offsets (0: none).
     """
     import numpy as np
 
-    found = np.full(len(ip), OUTSIDE, dtype=np.int64)
+    executable_of = np.full(len(ip), OUTSIDE, dtype=np.int64)
     offset = np.zeros(len(ip), dtype=np.int64)
     by_address = np.argsort(ip, kind="stable")
     addresses = ip[by_address]
@@ -208,14 +208,16 @@ def resolve(
         executable = executables[index]
         ends = np.array([executable.base, executable.base + executable.size], dtype=np.uint64)
         low, high = np.searchsorted(addresses, ends)
-        near = by_address[low:high]
-        near = near[(time_ns[near] >= executable.loaded_ns) & (time_ns[near] <= executable.unloaded_ns)]
-        found[near] = index
-        offset[near] = (ip[near] - ends[0]).astype(np.int64)
-    return found, offset
+        candidates = by_address[low:high]
+        candidates = candidates[
+            (time_ns[candidates] >= executable.loaded_ns) & (time_ns[candidates] <= executable.unloaded_ns)
+        ]
+        executable_of[candidates] = index
+        offset[candidates] = (ip[candidates] - ends[0]).astype(np.int64)
+    return executable_of, offset
 
 
-def _taken(
+def _located_samples(
     process: int, number: int, thread: SampledThread, known: Sequence[HookExecutable], first: int
 ) -> npt.NDArray[Any]:
     import numpy as np
@@ -223,15 +225,15 @@ def _taken(
     samples = thread.samples
     executable, address = resolve(samples["ip"], samples["time_ns"], known)
     names = ("process", "thread", "tid", "cpu", "executable", "time_ns", "address")
-    taken = np.zeros(len(samples), dtype=[(name, "<i8") for name in names])
-    taken["process"], taken["thread"], taken["tid"] = process, number, thread.tid
-    taken["cpu"], taken["time_ns"] = samples["cpu"], samples["time_ns"]
-    taken["executable"] = np.where(executable == OUTSIDE, OUTSIDE, executable + first)
-    taken["address"] = address
-    return taken
+    located = np.zeros(len(samples), dtype=[(name, "<i8") for name in names])
+    located["process"], located["thread"], located["tid"] = process, number, thread.tid
+    located["cpu"], located["time_ns"] = samples["cpu"], samples["time_ns"]
+    located["executable"] = np.where(executable == OUTSIDE, OUTSIDE, executable + first)
+    located["address"] = address
+    return located
 
 
-def _sampled(executable: HookExecutable, kernels: Iterable[HookKernel]) -> SampledExecutable:
+def _sampled_executable(executable: HookExecutable, kernels: Iterable[HookKernel]) -> SampledExecutable:
     own = [(kernel.name, kernel.address - executable.base) for kernel in kernels]
     return SampledExecutable(executable.elf, tuple(sorted(own, key=lambda kernel: (kernel[1], kernel[0]))))
 
@@ -262,11 +264,11 @@ def _thread(path: Path, head: FileHead) -> SampledThread:
             samples=samples,
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RunInvalid(f"{path}: what it says of its thread is damaged: {error!r}") from error
+        raise RunInvalid(f"{path}: the description of its thread is damaged: {error!r}") from error
 
 
 def _samples(path: Path, head: FileHead) -> npt.NDArray[Any]:
-    """All samples are whole but the last, whose end may be missing."""
+    """All complete samples; the last one may be cut off."""
     import numpy as np
 
     written = read_records(path, head)
@@ -279,26 +281,26 @@ def _samples(path: Path, head: FileHead) -> npt.NDArray[Any]:
 def _diagnostics(threads: Sequence[SampledThread]) -> Iterator[Diagnostic]:
     lost = sum(thread.lost for thread in threads)
     if lost:
-        text = f"{plural(lost, 'sample')} were lost: seconds went by without a call, or a file or the disk was full"
+        text = f"{plural(lost, 'sample')} were lost: no call for seconds, or a file or the disk was full"
         yield Diagnostic("samples-lost", text)
     throttled = sum(thread.header["throttled"] for thread in threads)
     if throttled:
-        text = f"the system stopped sampling {plural(throttled, 'time')} for a while: it was asked for too many samples"
+        text = f"the system throttled sampling {plural(throttled, 'time')}: the rate is too high. Use a lower rate"
         yield Diagnostic("samples-throttled", text)
 
 
 # ---- growing
 #
-# The samples of a program that still runs, counted while the hook writes them: each of them is read once.
+# Count samples of a running program while the hook writes them; each sample is read once.
 
 
 class GrowingSamples:
-    """Counts the samples in executables that the hook has written into a folder by now."""
+    """Counts the samples in executables that the hook has written so far."""
 
     def __init__(self, folder: Path) -> None:
-        """Nothing needs to be there yet."""
+        """The folder may still be empty."""
         self.read = 0
-        """How many samples were read so far, in executables and outside."""
+        """Number of samples read so far, in executables and outside."""
         self._folder = folder
         self._heads: dict[Path, FileHead] = {}
         self._read_of: dict[Path, int] = {}
@@ -306,11 +308,11 @@ class GrowingSamples:
         self._since_ns = self._count = 0
 
     def inside_since(self, begin_ns: int) -> int:
-        """How many samples were taken in executables since a time. One that is asked for again costs what is new.
+        """Number of samples in executables since a time. Repeated calls with the same time read only new samples.
 
         Raises:
             RunEmpty: the hook has written nothing yet.
-            RunInvalid: its files are made at this moment, or damaged.
+            RunInvalid: its files are just being written, or damaged.
         """
         new = self._read_on()
         if begin_ns != self._since_ns:
@@ -319,18 +321,18 @@ class GrowingSamples:
         return self._count
 
     def _read_on(self) -> list[npt.NDArray[Any]]:
-        """When the samples were taken, in executables, that were not read before."""
+        """Times of the samples in executables that were not read before."""
         files = read_processes(self._folder)
-        found = []
+        executable_of = []
         for process in files.values():
             known = list(known_executables(process, files).values())
             for path in process.thread_files("samples"):
-                times = self._new_of(path, known)
-                found.append(times)
-        self._times_ns += found
-        return found
+                times = self._new_times(path, known)
+                executable_of.append(times)
+        self._times_ns += executable_of
+        return executable_of
 
-    def _new_of(self, path: Path, known: Sequence[HookExecutable]) -> npt.NDArray[Any]:
+    def _new_times(self, path: Path, known: Sequence[HookExecutable]) -> npt.NDArray[Any]:
         import numpy as np
 
         head = self._heads.get(path) or read_head(path, SAMPLES_FILE)
@@ -342,7 +344,7 @@ class GrowingSamples:
         written = int(np.argmin(whole)) if not (whole := records["time_ns"] != 0).all() else len(records)
         self._read_of[path] = done + written
         self.read += written
-        taken = records[:written]
-        executable, _ = resolve(taken["ip"], taken["time_ns"], known)
-        times: npt.NDArray[Any] = taken["time_ns"][executable != OUTSIDE]
+        new_samples = records[:written]
+        executable, _ = resolve(new_samples["ip"], new_samples["time_ns"], known)
+        times: npt.NDArray[Any] = new_samples["time_ns"][executable != OUTSIDE]
         return times

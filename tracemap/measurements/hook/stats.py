@@ -1,7 +1,7 @@
-"""Statistics of calls as IREE's own hook makes them: means, quantiles, correlations, conditional probabilities.
+"""Statistics of calls like those of IREE's own hook: means, quantiles, correlations, conditional probabilities.
 
-Sums are made in single precision and in order, as that tool does, so that the figures are the same to the last digit.
-Calls come from our hook's recordings or from the CSV files of IREE's.
+Sums are in single precision and in order, as in that tool, so results match to the last digit. Calls come from our
+hook's recordings, or from CSV files of IREE's hook.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ if TYPE_CHECKING:
 
     Floats = npt.NDArray[np.float32]
     Amounts = npt.NDArray[np.float32 | np.float64]
-    """Counts of events are whole numbers up to 2⁵³, which float32 would round from 2²⁴ on."""
+    """Event counts are integers up to 2⁵³; float32 would round them from 2²⁴ on."""
 
 DURATION = "duration_us"
 _FIXED = ("thread", "cpu", "node", DURATION)
-_MOST_COLUMNS = 68
-"""Statistics are of pairs of columns: of so many already there are two thousand. A call counts 16 events at most."""
-_WHAT_IS_READ = (
-    "statistics are of single calls: name the folder that the hook recorded into (tracemap hook env -o FOLDER), or a "
+_MAX_COLUMNS = 68
+"""Statistics are for pairs of columns: 68 columns already give two thousand. A call has at most 16 events."""
+_EXPECTED_INPUT = (
+    "statistics need single calls: name the folder that the hook recorded into (tracemap hook env -o FOLDER), or a "
     f"CSV file of IREE's hook, which begins with the columns {', '.join(_FIXED)}"
 )
 
 
 @dataclass(frozen=True)
 class ThreadCalls:
-    """The calls of one thread: where each ran, and what was measured; the first series is its duration in us."""
+    """The calls of one thread: CPU, NUMA node, and measured series; the first series is the duration in us."""
 
     thread: str
     cpus: npt.NDArray[np.int64]
@@ -59,13 +59,13 @@ class ThreadCalls:
 
     @property
     def singles(self) -> tuple[Floats, ...]:
-        """The series as IREE's statistics are made of them."""
-        return tuple(each.astype("float32") for each in self.series)
+        """The series in single precision, as IREE's statistics use them."""
+        return tuple(values_of_series.astype("float32") for values_of_series in self.series)
 
 
 @dataclass(frozen=True)
 class CallSet:
-    """The calls of all threads, each of which has at least one, and what was lost or is doubtful."""
+    """The calls of all threads, at least one per thread, with diagnostics."""
 
     threads: tuple[ThreadCalls, ...]
     diagnostics: tuple[Diagnostic, ...] = ()
@@ -73,7 +73,7 @@ class CallSet:
 
 @dataclass(frozen=True)
 class SeriesStats:
-    """Of one series: its mean, and the means of its quantiles, lowest first (NaN: the quantile is empty)."""
+    """Mean of one series, and means of its quantiles, lowest first (NaN: the quantile is empty)."""
 
     name: str
     mean: float
@@ -82,9 +82,9 @@ class SeriesStats:
 
 @dataclass(frozen=True)
 class PairStats:
-    """Of two series: Pearson's correlation (NaN: one is constant), and P(bucket of `of` | bucket of `given`).
+    """Pearson's correlation of two series (NaN: one is constant), and P(bucket of `of` | bucket of `given`).
 
-    Rows of the table are buckets of `of`, columns those of `given`: each column that is not empty adds up to 1.
+    Rows of the table are buckets of `of`, columns are buckets of `given`; each nonempty column adds up to 1.
     """
 
     of: str
@@ -95,7 +95,7 @@ class PairStats:
 
 @dataclass(frozen=True)
 class ThreadStats:
-    """Of one thread's calls; `pairs` are each series with every earlier one."""
+    """Statistics of one thread's calls; `pairs`: each series with every earlier one."""
 
     thread: str
     calls: int
@@ -108,37 +108,37 @@ class ThreadStats:
 
 
 def read_calls(path: Path, options: StatsOptions) -> CallSet:
-    """The calls of each thread that the options choose.
+    """The calls of each thread that the options select.
 
     Args:
-        path: a folder of our hook's recordings, a folder of IREE's CSV files, or one of these.
-        options: which calls and which events.
+        path: a folder of our hook's recording, a folder of IREE's CSV files, or such a file.
+        options: selection of calls and events.
 
     Raises:
         QueryInvalid: no call is left, or there is no such event.
         RunEmpty: there are no calls.
-        RunInvalid: a file is damaged, or is none of those.
+        RunInvalid: a file is damaged, or of another kind.
         RunVersion: a recording of another format version.
-        UsageInvalid: IREE's CSV files do not tell kernels or starts, so they cannot be chosen by them.
+        UsageInvalid: calls of IREE's CSV files are selected by kernel or start, which these files do not contain.
     """
     diagnostics: tuple[Diagnostic, ...] = ()
     if is_recording(path):
         recording = read_recording(path)
         diagnostics = recording.diagnostics
         of_process = ((process, thread) for process in recording.processes for thread in process.threads)
-        found = [_thread_calls(process, thread, options) for process, thread in of_process]
+        threads = [_thread_calls(process, thread, options) for process, thread in of_process]
     elif options.kernel or options.skip_ms:
-        raise UsageInvalid(f"{path}: IREE's CSV files name no kernels and no starts; choose when recording")
+        raise UsageInvalid(f"{path}: IREE's CSV files contain no kernels or start times; select when recording")
     else:
-        found = _calls_of_irees_hook(path)
-    found = [_with_events(path, calls, options.counters) for calls in found if len(calls.cpus)]
-    if not found:
+        threads = _iree_hook_calls(path)
+    threads = [_with_events(path, calls, options.counters) for calls in threads if len(calls.cpus)]
+    if not threads:
         raise no_call_is_left(path, options)
-    return CallSet(tuple(found), diagnostics)
+    return CallSet(tuple(threads), diagnostics)
 
 
 def is_recording(path: Path) -> bool:
-    """A folder is one of our hook's recordings, unless it holds CSV files only: those are of IREE's hook."""
+    """Whether a folder is a recording of our hook. A folder with only CSV files is one of IREE's hook."""
     is_folder = os.path.isdir(path)  # noqa: PTH112 - Path.is_dir raises OSError for names that are too long
     return is_folder and (any(path.glob("hook-*.jsonl")) or not any(path.glob("*.csv")))
 
@@ -165,60 +165,60 @@ def _thread_calls(process: HookProcess, thread: HookThread, options: StatsOption
     )
 
 
-def _calls_of_irees_hook(path: Path) -> list[ThreadCalls]:
-    """The threads of CSV files of IREE's hook in a folder, of one, or of what comes through a pipe."""
+def _iree_hook_calls(path: Path) -> list[ThreadCalls]:
+    """The threads in CSV files of IREE's hook: in a folder, in one file, or from a pipe."""
     if os.path.isdir(path):  # noqa: PTH112 - as above
         return [calls for file in sorted(path.glob("*.csv")) for calls in _csv_calls(file, str(file))]
     if is_file(str(path)):
         return _csv_calls(path, str(path))
-    with temporary_folder() as folder:  # its columns are looked at first, and a pipe is read only once
+    with temporary_folder() as folder:  # the file is read twice, which a pipe does not allow
         copy_given(str(path), folder / "calls.csv", RunInvalid)
         return _csv_calls(folder / "calls.csv", said_of(str(path)))
 
 
-def _csv_calls(path: Path, named: str) -> list[ThreadCalls]:
-    """The threads of one CSV file of IREE's hook, in the order of their first line; messages call it `named`."""
+def _csv_calls(path: Path, source_name: str) -> list[ThreadCalls]:
+    """The threads in one CSV file of IREE's hook, in the order of their first line; messages use `source_name`."""
     import duckdb
 
     if not os.path.exists(path):  # noqa: PTH110 - as above
-        raise RunInvalid(f"{named}: does not exist; {_WHAT_IS_READ}")
+        raise RunInvalid(f"{source_name}: does not exist; {_EXPECTED_INPUT}")
     check_is_file(path, RunInvalid)
-    with csv_rows(path, named) as rows:
-        check_width(Path(named), len(next(rows, ())), _MOST_COLUMNS)
+    with csv_rows(path, source_name) as rows:
+        check_width(Path(source_name), len(next(rows, ())), _MAX_COLUMNS)
     try:
         with asked_database() as connection:
             table = table_of("read_csv", path, "header=true, delim=',', quote='\"', all_varchar=true")
             names = [str(row[0]) for row in connection.execute(f"DESCRIBE SELECT * FROM {table}").fetchall()]
             if tuple(names[:4]) != _FIXED:
-                raise RunInvalid(f"{named}: its columns begin with {', '.join(names[:4])}; {_WHAT_IS_READ}")
+                raise RunInvalid(f"{source_name}: its columns begin with {', '.join(names[:4])}; {_EXPECTED_INPUT}")
             numbers = ", ".join(
                 [f"CAST({name} AS BIGINT) AS {name}" for name in ("cpu", "node")]
                 + [f"CAST({quoted(name)} AS DOUBLE) AS s{index}" for index, name in enumerate(names[3:])]
             )
             columns = connection.execute(f"SELECT thread, {numbers} FROM {table}").fetchnumpy()
     except duckdb.Error as error:
-        said = damage_of(error).replace(str(path), named)
-        raise RunInvalid(f"{named}: cannot be read ({said}); {_WHAT_IS_READ}") from error
-    return _by_thread(named, columns, tuple(names[3:]))
+        damage = damage_of(error).replace(str(path), source_name)
+        raise RunInvalid(f"{source_name}: cannot be read ({damage}); {_EXPECTED_INPUT}") from error
+    return _by_thread(source_name, columns, tuple(names[3:]))
 
 
-def _by_thread(named: str, columns: dict[str, Any], names: tuple[str, ...]) -> list[ThreadCalls]:
+def _by_thread(source_name: str, columns: dict[str, Any], names: tuple[str, ...]) -> list[ThreadCalls]:
     import numpy as np
 
     if not len(columns["thread"]):
-        raise RunEmpty(f"{named}: holds no call")
+        raise RunEmpty(f"{source_name}: holds no call")
     if any(np.ma.is_masked(column) for column in columns.values()):
-        raise RunInvalid(f"{named}: a cell is empty")
+        raise RunInvalid(f"{source_name}: a cell is empty")
     threads = np.asarray(columns["thread"], dtype=object)
-    found = []
+    calls_of_threads = []
     for thread in dict.fromkeys(threads.tolist()):
         rows = threads == thread
         series = tuple(np.asarray(columns[f"s{index}"], dtype=np.float64)[rows] for index in range(len(names)))
         if not all(np.isfinite(values).all() for values in series):
-            raise RunInvalid(f"{named}: a cell is no finite number")
+            raise RunInvalid(f"{source_name}: a cell is no finite number")
         cpus, nodes = (np.asarray(columns[name], dtype=np.int64)[rows] for name in ("cpu", "node"))
-        found.append(ThreadCalls(plain_cell(thread), cpus, nodes, names, series))
-    return found
+        calls_of_threads.append(ThreadCalls(plain_cell(thread), cpus, nodes, names, series))
+    return calls_of_threads
 
 
 def _with_events(path: Path, calls: ThreadCalls, events: Sequence[str]) -> ThreadCalls:
@@ -236,7 +236,7 @@ def _with_events(path: Path, calls: ThreadCalls, events: Sequence[str]) -> Threa
 
 
 def thread_stats(calls: ThreadCalls, buckets: int, *, tables: bool = True) -> ThreadStats:
-    """The statistics of one thread's calls, of which there is at least one, over so many quantiles."""
+    """The statistics of one thread's calls (at least one), over `buckets` quantiles."""
     import numpy as np
 
     cpus, counts = np.unique(calls.cpus, return_counts=True)
@@ -248,12 +248,13 @@ def thread_stats(calls: ThreadCalls, buckets: int, *, tables: bool = True) -> Th
 def series_stats(
     names: Sequence[str], values: Sequence[Floats], buckets: int, *, tables: bool = True
 ) -> tuple[tuple[SeriesStats, ...], tuple[PairStats, ...]]:
-    """The statistics of series that are as long as one another, at least one value, and of each with every earlier."""
+    """The statistics of series of equal length (at least 1), and of each pair of them."""
     import numpy as np
 
-    split = [_buckets(each, buckets) for each in values]
+    split = [_buckets(values_of_series, buckets) for values_of_series in values]
     series = tuple(
-        SeriesStats(name, _mean(each), means) for name, each, (means, _) in zip(names, values, split, strict=True)
+        SeriesStats(name, _mean(values_of_series), means)
+        for name, values_of_series, (means, _) in zip(names, values, split, strict=True)
     )
     pairs = tuple(
         PairStats(
@@ -269,7 +270,7 @@ def series_stats(
 
 
 def _mean(values: Floats) -> float:
-    """Summed in order and in single precision; numpy's own sum is pairwise, which is better and different."""
+    """Mean by summing in order and in single precision; numpy's own sum is pairwise, more accurate, and different."""
     import numpy as np
 
     sums = np.add.accumulate(values, dtype=np.float32)
@@ -290,7 +291,7 @@ def _correlation(left: Floats, right: Floats) -> float:
 
 
 def _buckets(values: Floats, count: int) -> tuple[tuple[float, ...], npt.NDArray[np.int64]]:
-    """The mean of each quantile, and the quantile of each value; ties fall to the lower one."""
+    """The mean of each quantile, and the quantile of each value; ties go to the lower one."""
     import numpy as np
 
     ordered = np.sort(values)

@@ -1,1 +1,1 @@
-"""IREE's own profiles (`.ireeprof`) and what `iree-profile` exports of them: the events that were timed."""
+"""IREE's own profiles (`.ireeprof`) and the exports of `iree-profile`: timed events."""

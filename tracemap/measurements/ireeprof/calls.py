@@ -1,4 +1,4 @@
-"""Invocations in a profile: when they were, and a device's clock brought to the host's."""
+"""Invocations in a profile: which events belong to them, and their times on the host's clock."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 # ---- clocks
 #
-# The clock of a device's driver brought to the host's, by records that hold both at one moment.
+# Convert the clock of a device's driver to the host's, by correlation records that hold both.
 #
-# The driver's clock is read between two readings of the host's: the difference of both lies between two bounds. Where
-# one difference lies within the bounds of all records, the clocks go at one rate, and it is known better than by any
-# of them; else it is interpolated from record to record.
+# Each record has one reading of the driver's clock between two readings of the host's, so the offset between the
+# clocks lies between two bounds. If one offset fits the bounds of all records, the clocks run at the same rate, and the
+# offset is known more precisely than by any single record. Otherwise it is interpolated between records.
 
 
 _SAMPLES: Final = """
@@ -40,41 +40,41 @@ AND coalesce(physical_device_ordinal NOT IN (SELECT device FROM profile_clocks),
 SINCE: Final = (
     " + clocks.offset_ns + CAST(round(clocks.slope * (start_driver_host_cpu_time_ns - clocks.at_ns)) AS BIGINT)"
 )
-"""What brings the start of an event to the host's clock."""
+"""SQL that converts the start of an event to the host's clock."""
 CLOCKS: Final = """
 ASOF LEFT JOIN profile_clocks AS clocks ON clocks.device = physical_device_ordinal
     AND start_driver_host_cpu_time_ns >= clocks.at_ns
 """
 _NEGLIGIBLE: Final = 0.01
-"""Of a call: an error that is not spoken of."""
-_ALWAYS: Final = -(2**62)
+"""Largest error that needs no diagnostic, as a part of a call."""
+_SINCE_EVER: Final = -(2**62)
 _COLUMNS: Final = {"device": "UBIGINT", "at_ns": "BIGINT", "offset_ns": "BIGINT", "slope": "DOUBLE"}
 
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """Whether all events are brought to the host's clock, by how many records, and by how much that may be off."""
+    """Whether all events are converted to the host's clock, from how many records, and with which error."""
 
     is_whole: bool
     records: int = 0
     error_ns: int = 0
 
-    def about(self, begins_ns: npt.NDArray[Any]) -> list[Diagnostic]:
-        """What is to be known of it, where a call takes so short that the error matters; `begins_ns`: of the calls."""
+    def diagnostics_of(self, begins_ns: npt.NDArray[Any]) -> list[Diagnostic]:
+        """The diagnostic if calls are so short that the error matters; `begins_ns`: begins of the calls."""
         import numpy as np
 
         call_ns = float(np.median(np.diff(begins_ns))) if len(begins_ns) > 1 else math.inf
         if self.error_ns <= _NEGLIGIBLE * call_ns:
             return []
         text = (
-            f"when the device ran is known on the host's clock to within {format_ns(self.error_ns)} only, by "
-            f"{plural(self.records, 'record')} that hold both: parts of the elapsed time may be off by it in each call"
+            f"device times on the host's clock are uncertain by {format_ns(self.error_ns)} (from "
+            f"{plural(self.records, 'correlation record')}), so parts of the elapsed time may be off by that per call"
         )
         return [Diagnostic("clocks-loosely-connected", text)]
 
 
 def connect_clocks(connection: duckdb.DuckDBPyConnection, clock: Clock) -> Connection:
-    """Make `profile_clocks`, by which events of a device are brought to the host's clock."""
+    """Make `profile_clocks`, which converts times of a device to the host's clock."""
     if clock is Clock.HOST:
         return Connection(is_whole=True)
     import numpy as np
@@ -82,9 +82,9 @@ def connect_clocks(connection: duckdb.DuckDBPyConnection, clock: Clock) -> Conne
     samples = connection.execute(_SAMPLES).fetchnumpy()
     rows, error_ns = [], 0
     for device in np.unique(samples["device"]):
-        own = samples["device"] == device
-        found, error = _segments(samples["driver_ns"][own], samples["least"][own], samples["most"][own])
-        rows += [(int(device), *segment) for segment in found]
+        is_own = samples["device"] == device
+        begins, error = _segments(samples["driver_ns"][is_own], samples["least"][is_own], samples["most"][is_own])
+        rows += [(int(device), *segment) for segment in begins]
         error_ns = max(error_ns, error)
     fill(connection, "profile_clocks", _COLUMNS, rows)
     if not rows or first_integer(connection, _UNSAMPLED.format(types=record_types(clock))):
@@ -95,33 +95,33 @@ def connect_clocks(connection: duckdb.DuckDBPyConnection, clock: Clock) -> Conne
 def _segments(
     driver_ns: npt.NDArray[Any], least: npt.NDArray[Any], most: npt.NDArray[Any]
 ) -> tuple[list[tuple[int, int, float]], int]:
-    """From when on which difference holds, and how it grows; and by how much it may be off."""
+    """Begin, offset and slope of each segment of the conversion, and its error."""
     import numpy as np
 
     low, high = int(least.max()), int(most.min())
     if low <= high:
-        offset = 0 if low <= 0 <= high else (low + high) // 2  # the very same clock, where that is possible
-        return [(_ALWAYS, offset, 0.0)], max(high - offset, offset - low)
+        offset = 0 if low <= 0 <= high else (low + high) // 2  # prefer the assumption that both are the same clock
+        return [(_SINCE_EVER, offset, 0.0)], max(high - offset, offset - low)
     widths = most - least
-    kept = (widths <= np.median(widths)) & (np.diff(driver_ns, prepend=driver_ns[0] - 1) > 0)
-    at, middle = driver_ns[kept], least[kept] + widths[kept] // 2
+    is_sample = (widths <= np.median(widths)) & (np.diff(driver_ns, prepend=driver_ns[0] - 1) > 0)
+    at, middle = driver_ns[is_sample], least[is_sample] + widths[is_sample] // 2
     slopes = np.append(np.diff(middle) / np.diff(at), 0.0)
     segments = zip(at.tolist(), middle.tolist(), slopes.tolist(), strict=True)
-    return [(_ALWAYS, int(middle[0]), 0.0), *segments], int(widths[kept].max() + 1) // 2
+    return [(_SINCE_EVER, int(middle[0]), 0.0), *segments], int(widths[is_sample].max() + 1) // 2
 
 
 # ---- calls
 #
-# Which call of the entry point a submission belongs to, and when the calls were: IREE itself marks none.
+# The call of the entry point that each submission belongs to, and the times of calls. IREE itself does not mark calls.
 
 
 @dataclass(frozen=True, slots=True)
 class KnownCalls:
-    """What the one who ran the program knows of the calls of the entry point.
+    """Known facts about the calls, from the code that ran the program.
 
-    `invocations`: how many there were, warm-up included; `warmup`: how many of the first are warm-up; `timed_flushes`:
-    the profile was also flushed on a timer, so its chunks are not the calls; `batch`: how many were made before each
-    other flush, so that a chunk has the submissions of so many, one call after another.
+    `invocations`: number of calls, warm-up included. `warmup`: number of warm-up calls. `timed_flushes`: the profile
+    was also flushed on a timer, so its chunks are not calls. `batch`: calls between two flushes; a chunk then has the
+    submissions of all of them, one call after another.
     """
 
     invocations: Integer = UNKNOWN
@@ -131,14 +131,15 @@ class KnownCalls:
 
 
 NOTHING_KNOWN: Final = KnownCalls()
-"""Of a profile that was made elsewhere."""
+"""For a profile from elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """When things happened, in ns on the host's monotonic clock.
+    """Times in ns on the host's monotonic clock.
 
-    `first_ns`: the first submission; `measured_ns`: the first one after warm-up; `last_ns`: the last event's end.
+    `first_ns`: the first submission. `measured_ns`: the first submission after the warm-up. `last_ns`: the end of the
+    last event.
     """
 
     first_ns: Integer
@@ -146,7 +147,7 @@ class Span:
     last_ns: Integer
 
 
-# Records stand in the order in which submissions became ready; the host's clock has the order in which they were made.
+# Records are in the order in which submissions became ready; the host's clock gives the order in which they were made.
 _SUBMISSIONS = """
 CREATE OR REPLACE TABLE profile_submissions AS
 SELECT physical_device_ordinal AS device, queue_ordinal AS queue, submission_id, op, operation_count, host_time_ns,
@@ -171,14 +172,14 @@ WHERE NOT CASE WHEN block = (SELECT max(block) FROM texts) THEN starts_with(whol
 
 
 def number_invocations(connection: duckdb.DuckDBPyConnection, known: KnownCalls) -> Integer:
-    """Make `profile_submissions`: every submission with the invocation it belongs to (NULL: cannot be told).
+    """Make `profile_submissions`: every submission with its invocation (NULL: unknown).
 
-    iree-benchmark-module flushes the profile once after each call, so the chunks of submissions are the invocations,
-    unless flushes on a timer cut them further; then equal repetition tells. Of a queue that was flushed more often than
-    calls are known of, others were made too, and nothing tells which are which.
+    iree-benchmark-module flushes the profile once after each call, so the chunks of submissions are the invocations.
+    Flushes on a timer split them further; then the equal repetition of submissions shows the invocations. If a queue
+    was flushed more often than there are known calls, other calls were made too, and they cannot be distinguished.
 
     Returns:
-        How many invocations could be told apart.
+        The number of invocations that could be distinguished.
     """
     connection.execute(_SUBMISSIONS)
     chunks = first_integer(connection, "SELECT count(DISTINCT chunk) FROM profile_submissions")
@@ -188,9 +189,9 @@ def number_invocations(connection: duckdb.DuckDBPyConnection, known: KnownCalls)
         return invocations
     if not known.timed_flushes and (invocations in (UNKNOWN, chunks * known.batch)):
         block = _block_of_chunks(connection, known.batch)
-        # The number of calls alone tells that chunks are calls; of calls in a chunk it is their equal repetition.
-        is_told = known.batch == 1 and invocations == chunks
-        if block and (is_told or _repeats(connection, block)):
+        # The number of calls alone proves that chunks are calls. Within a chunk, calls show by equal repetition.
+        is_known = known.batch == 1 and invocations == chunks
+        if block and (is_known or _repeats(connection, block)):
             connection.execute(f"UPDATE profile_submissions SET invocation = {block}")
             return chunks * known.batch
     most = first_integer(connection, _MOST_CHUNKS)
@@ -200,7 +201,7 @@ def number_invocations(connection: duckdb.DuckDBPyConnection, known: KnownCalls)
 
 
 def _number_by_repetition(connection: duckdb.DuckDBPyConnection, total: int, invocations: Integer) -> Integer:
-    """Number submissions by the number of calls alone, where each does the same as the others."""
+    """Assign submissions to calls by the number of calls alone, if all calls do the same."""
     if isinstance(invocations, int) and invocations > 0 and total % invocations == 0:
         block = f"number // {total // invocations}"
         if _repeats(connection, block):
@@ -210,7 +211,7 @@ def _number_by_repetition(connection: duckdb.DuckDBPyConnection, total: int, inv
 
 
 def _block_of_chunks(connection: duckdb.DuckDBPyConnection, batch: int) -> str:
-    """The invocation of a submission in SQL; "" where chunks have other numbers of submissions than batches."""
+    """SQL for the invocation of a submission; "" if the submissions of chunks do not divide into batches."""
     if batch == 1:
         return "chunk"
     fewest, most = connection.execute(
@@ -225,15 +226,15 @@ def _repeats(connection: duckdb.DuckDBPyConnection, block: str) -> bool:
 
 
 def unknown_invocations(warmup: int) -> Diagnostic:
-    """A sentence for a profile whose calls cannot be told apart."""
-    text = "the calls of the entry point cannot be told apart in the profile"
+    """The diagnostic for a profile whose calls cannot be distinguished."""
+    text = "the calls of the entry point cannot be distinguished in the profile"
     if warmup:
-        text += f"; the {format_count(warmup)} warm-up calls are therefore not marked and are counted as measured"
+        text += f"; the {format_count(warmup)} warm-up calls are therefore not marked, and count as measured"
     return Diagnostic("invocation-unknown", text)
 
 
 def span_of_calls(connection: duckdb.DuckDBPyConnection, warmup: int) -> Span:
-    """When the calls began and ended."""
+    """Begin and end of the calls."""
     first, measured = connection.execute(
         f"SELECT min(host_time_ns), min(host_time_ns) FILTER (invocation >= {warmup}) FROM profile_submissions"
     ).fetchall()[0]
@@ -245,13 +246,13 @@ def span_of_calls(connection: duckdb.DuckDBPyConnection, warmup: int) -> Span:
 
 
 def begins_of_calls(connection: duckdb.DuckDBPyConnection, batch: int) -> npt.NDArray[Any]:
-    """When each call, or batch of calls, began: its first submission, in ns on the host's monotonic clock."""
+    """Begin of each call or batch: its first submission, in ns on the host's monotonic clock."""
     query = (
         f"SELECT min(host_time_ns) AS ns FROM profile_submissions WHERE invocation IS NOT NULL "
         f"GROUP BY invocation // {batch} ORDER BY invocation // {batch}"
     )
-    found: npt.NDArray[Any] = connection.execute(query).fetchnumpy()["ns"]
-    return found.astype("int64")
+    begins: npt.NDArray[Any] = connection.execute(query).fetchnumpy()["ns"]
+    return begins.astype("int64")
 
 
 _UNSUBMITTED: Final = """
@@ -262,9 +263,9 @@ FROM profile_records WHERE record_type IN {types} AND submission_id > (
 
 
 def leave_out_unsubmitted(connection: duckdb.DuckDBPyConnection, clock: Clock) -> list[Diagnostic]:
-    """Remove events behind the last submission that the profile tells of, as where its program was ended.
+    """Remove events after the last recorded submission, as when the program was ended.
 
-    A device writes the dispatches of a call before the submissions: those of the last call can be there alone.
+    A device writes the dispatches of a call before its submissions, so those of the last call may be there alone.
     """
     if clock is Clock.HOST:
         return []
@@ -273,5 +274,5 @@ def leave_out_unsubmitted(connection: duckdb.DuckDBPyConnection, clock: Clock) -
     if not count:
         return []
     connection.execute(f"DELETE {unsubmitted}")
-    text = f"{plural(count, 'event')} of a call whose submissions are not in the profile left out: it was cut there"
+    text = f"left out {plural(count, 'event')} of an incomplete last call: its submissions are not in the profile"
     return [Diagnostic("call-incomplete", text)]

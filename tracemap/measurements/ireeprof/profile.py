@@ -1,4 +1,4 @@
-"""Profiles as events of a run; profiles of several processes joined."""
+"""Turn profiles into events of a run; join profiles of several processes."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ if TYPE_CHECKING:
 
 # ---- profile
 #
-# An exported profile becomes the events of a run, and what is known of how they came about.
+# Turn an exported profile into the events of a run, with diagnostics.
 
 
 @dataclass(frozen=True)
 class Profile:
-    """What a profile tells: the events, the recorded command lists, and what was lost.
+    """A profile: events, recorded command lists, and losses.
 
-    `invocations` counts the calls of the entry point that could be told apart, warm-up included; `begins_ns` is when
-    they, or batches of them, began. `on_host`: when events began is told on the host's monotonic clock, whichever clock
-    tells how long they took.
+    `invocations`: number of calls of the entry point that could be distinguished, warm-up included. `begins_ns`: begins
+    of the calls or batches. `on_host`: start times are on the host's monotonic clock, whichever clock measured the
+    durations.
     """
 
     events: EventTable
@@ -79,38 +79,38 @@ def read_export(
     *,
     exported_from: Path | None = None,
 ) -> Profile:
-    """Read what `iree-profile export --format=ireeperf-jsonl` wrote.
+    """Read an export of `iree-profile export --format=ireeperf-jsonl`.
 
     Args:
         jsonl: the exported file.
-        connection: holds the events until they are written; tables `profile_*` in it are made and dropped.
+        connection: the database for the events; tables `profile_*` in it are created and dropped.
         table: the name of the table of events.
-        known: what is known of the calls.
-        exported_from: the `.ireeprof`, which messages name then; None: it is not at hand.
+        known: known facts about the calls.
+        exported_from: the `.ireeprof`, to be named in messages; None: unknown.
 
     Raises:
         RunEmpty: it holds no record.
         RunInvalid: it is no such export, or a damaged one.
-        RunVersion: it is of another schema version.
+        RunVersion: another schema version.
     """
-    named = exported_from or jsonl
-    load_records(jsonl, connection, named)
+    source_name = exported_from or jsonl
+    load_records(jsonl, connection, source_name)
     try:
         return _profile(connection, table, known)
-    except reading_errors() as error:  # numbers that no clock gives, lists that are none
-        raise RunInvalid(f"{named}: a record of the profile is damaged: {damage_of(error)}") from error
+    except reading_errors() as error:  # impossible times, malformed lists
+        raise RunInvalid(f"{source_name}: a record of the profile is damaged: {damage_of(error)}") from error
 
 
 def empty_profile(connection: duckdb.DuckDBPyConnection, table: str) -> Profile:
-    """The profile of a program in which nothing was recorded because nothing ran."""
+    """The profile of a program that ran nothing on a device."""
     load_no_records(connection)
     return _profile(connection, table, NOTHING_KNOWN)
 
 
 def _profile(connection: duckdb.DuckDBPyConnection, table: str, known: KnownCalls) -> Profile:
-    """Read the table `profile_records`."""
+    """Build the profile from the table `profile_records`."""
     clock, mixed = clock_of_events(connection)
-    told_apart = number_invocations(connection, known)
+    distinguished = number_invocations(connection, known)
     lost, lost_diagnostics = losses(connection)
     incomplete = [] if lost else leave_out_unsubmitted(connection, clock)
     load_buffers(connection)
@@ -118,32 +118,32 @@ def _profile(connection: duckdb.DuckDBPyConnection, table: str, known: KnownCall
     events = EventTable(connection, table, _events_sql(clock, known.warmup, on_host=clocks.is_whole))
     programs, buffers = programs_and_buffers(connection)
     event_count = events.count
-    unknown = [unknown_invocations(known.warmup)] if event_count and told_apart is UNKNOWN else []
-    if known.invocations is UNKNOWN and told_apart is not UNKNOWN:
-        # The last call of a killed program may have been submitted and never reported.
-        told_apart = first_integer(connection, f"SELECT max(invocation) + 1 FROM {table}")
+    unknown = [unknown_invocations(known.warmup)] if event_count and distinguished is UNKNOWN else []
+    if known.invocations is UNKNOWN and distinguished is not UNKNOWN:
+        # The last call of a killed program may have been submitted, but not reported.
+        distinguished = first_integer(connection, f"SELECT max(invocation) + 1 FROM {table}")
     begins_ns = begins_of_calls(connection, known.batch)
-    about_times = (*clocks.about(begins_ns), *invalid_times(connection, clock))
+    time_diagnostics = (*clocks.diagnostics_of(begins_ns), *invalid_times(connection, clock))
     profile = Profile(
         events=events,
         event_count=event_count,
         programs=programs,
         buffers=buffers,
         clock=clock,
-        invocations=told_apart,
+        invocations=distinguished,
         begins_ns=begins_ns,
         span=span_of_calls(connection, known.warmup),
         lost_records=lost,
         on_host=clocks.is_whole,
-        diagnostics=(*lost_diagnostics, *mixed, *incomplete, *about_times, *unknown),
+        diagnostics=(*lost_diagnostics, *mixed, *incomplete, *time_diagnostics, *unknown),
     )
     drop_records(connection)
     return profile
 
 
-# The columns of a run in their order. Numbers that the profile lacks are 0, or all ones.
-# Each queue counts its submissions from 1; in a run, which has no queues, those of the first queue keep their numbers.
-# local-sync releases a transient buffer with a queue barrier, and files are read and written by copies.
+# The columns of a run in their order. Numbers missing in the profile are 0, or all ones.
+# Each queue counts its submissions from 1. A run has no queues, so the numbers of later queues are shifted.
+# local-sync releases a transient buffer with a queue barrier, and reads and writes files by copies.
 _EVENTS = """
 WITH events AS NOT MATERIALIZED (
     SELECT *, rowid AS row, CASE WHEN record_type = 'dispatch_event' THEN 'dispatch' WHEN op = 'barrier' THEN 'dealloca'
@@ -189,18 +189,18 @@ JOIN numbered USING (row)
 {clocks}
 """
 
-# Times over workers exist for tiles only: a row without tiles has no cpu time, which is not the same as 0.
+# Only tiles have a CPU time over workers: a row without tiles has none, which is not the same as 0.
 _CPU_NS = "CASE WHEN kind = 'dispatch' OR tile_duration_sum_ns > 0 THEN tile_duration_sum_ns END AS cpu_ns,"
 
 
 def _events_sql(clock: Clock, warmup: int, *, on_host: bool) -> str:
     by_host = clock is Clock.HOST
-    is_brought = on_host and not by_host
+    is_converted = on_host and not by_host
     return _EVENTS.format(
         record_types=record_types(clock),
         start_ns="start_host_time_ns" if by_host else "start_driver_host_cpu_time_ns",
-        since=SINCE if is_brought else "",
-        clocks=CLOCKS if is_brought else "",
+        since=SINCE if is_converted else "",
+        clocks=CLOCKS if is_converted else "",
         submitted_ns="CASE WHEN kind <> 'dispatch' THEN s.host_time_ns END" if on_host else "CAST(NULL AS BIGINT)",
         warmup=warmup,
         cpu_ns=_CPU_NS if by_host else "",
@@ -209,15 +209,15 @@ def _events_sql(clock: Clock, warmup: int, *, on_host: bool) -> str:
 
 # ---- joining
 #
-# Profiles of several processes that ran the same program, one after another, become the events of one run.
+# Join the profiles of several processes that ran the same program, one after another, into the events of one run.
 #
-# Each process counts its submissions and its command buffers anew. A memoized buffer is made when the module is
-# loaded, in the same order in each: one that has the number and the commands of an earlier process's is that one.
+# Each process numbers its submissions and command buffers anew. Memoized buffers are made when the module is loaded, in
+# the same order in each process. So a buffer with the same number and commands as in an earlier process is the same.
 
 
 Program = tuple[RecordedCommand, ...]
 
-_MORE: Final = """
+_APPENDED_ROWS: Final = """
 SELECT event.* EXCLUDE row REPLACE (
     coalesce(renamed.new_id, event.command_buffer_id) AS command_buffer_id,
     event.submission_id + before.submissions AS submission_id,
@@ -228,8 +228,8 @@ CROSS JOIN (SELECT coalesce(max(submission_id), 0) AS submissions, coalesce(max(
 LEFT JOIN renamed_buffers AS renamed ON event.command_buffer_id = renamed.id
 ORDER BY event.row
 """
-# As in one process, calls of a command are counted over all buffers that are made for one call with the same commands.
-_COUNTED: Final = """
+# As within a process, calls of a command are counted over all one-shot buffers with the same commands.
+_RECOUNTED_CALLS: Final = """
 (SELECT event.* REPLACE (row_number() OVER (
      PARTITION BY kind, kernel, coalesce(one_shot.program, -1 - command_buffer_id), command_index
      ORDER BY start_ns, row) - 1 AS call)
@@ -238,47 +238,47 @@ _COUNTED: Final = """
 
 
 @dataclass(frozen=True)
-class Joined:
-    """The events of all, the distinct lists of commands, and the buffers with numbers that no two of them share."""
+class JoinedProfiles:
+    """The events of all profiles, the distinct command lists, and the buffers with unique numbers."""
 
     events: EventTable
     programs: tuple[Program, ...]
     buffers: tuple[RecordedBuffer, ...]
 
 
-def join_profiles(profiles: Sequence[Profile]) -> Joined:
-    """Add the events of all profiles, which lie in one database and are of one clock, to those of the first."""
+def join_profiles(profiles: Sequence[Profile]) -> JoinedProfiles:
+    """Append the events of all profiles to those of the first; all are in one database and on one clock."""
     first = profiles[0]
     if len(profiles) == 1:
-        return Joined(first.events, first.programs, first.buffers)
+        return JoinedProfiles(first.events, first.programs, first.buffers)
     events, buffers = first.events, _Buffers(first)
     connection = events.connection
     for profile in profiles[1:]:
-        renamed = buffers.add(profile) or _of_calls(events, profile.events)
+        renamed = buffers.add(profile) or _renamed_unlisted(events, profile.events)
         fill(connection, "renamed_buffers", {"id": "BIGINT", "new_id": "BIGINT"}, renamed)
-        events.add_rows(_MORE.format(events=profile.events.name, before=events.name))
+        events.add_rows(_APPENDED_ROWS.format(events=profile.events.name, before=events.name))
         connection.execute(f"DROP TABLE {profile.events.name}")
     fill(connection, "one_shot_buffers", {"id": "BIGINT", "program": "BIGINT"}, buffers.one_shot)
-    events.rewrite(_COUNTED.format(events=events.name))
+    events.rewrite(_RECOUNTED_CALLS.format(events=events.name))
     connection.execute("DROP TABLE renamed_buffers; DROP TABLE one_shot_buffers")
-    return Joined(events, buffers.programs, buffers.in_order)
+    return JoinedProfiles(events, buffers.programs, buffers.in_order)
 
 
-# Of devices that do not list their buffers: what is executed in a single call is made for it.
-_OF_CALLS: Final = """
+# For devices that do not list their buffers: a buffer executed in only one call is a one-shot buffer.
+_UNLISTED_BUFFERS: Final = """
 SELECT command_buffer_id, command_buffer_id + (SELECT coalesce(max(command_buffer_id), 0) FROM {before})
 FROM {events} WHERE command_buffer_id IS NOT NULL GROUP BY ALL HAVING count(DISTINCT invocation) = 1
 """
 
 
-def _of_calls(before: EventTable, events: EventTable) -> list[tuple[int, int]]:
-    """As `_Buffers.add`, where the profile lists none."""
-    query = _OF_CALLS.format(before=before.name, events=events.name)
+def _renamed_unlisted(before: EventTable, events: EventTable) -> list[tuple[int, int]]:
+    """Like `_Buffers.add`, if the profile lists no buffers."""
+    query = _UNLISTED_BUFFERS.format(before=before.name, events=events.name)
     return [(int(number), int(new)) for number, new in before.connection.execute(query).fetchall()]
 
 
 class _Buffers:
-    """The command buffers of one process after another, and the numbers that they have among all."""
+    """The command buffers of all processes so far, with their numbers in the joined run."""
 
     def __init__(self, first: Profile) -> None:
         self._number_of: dict[Program, int] = {program: number for number, program in enumerate(first.programs)}
@@ -297,14 +297,14 @@ class _Buffers:
         return [(buffer.id, buffer.program) for buffer in self._buffers.values() if buffer.one_shot]
 
     def add(self, profile: Profile) -> list[tuple[int, int]]:
-        """The number that each buffer of a further process has among all, by the number that it has in its own."""
+        """Add the buffers of another process; returns pairs of its own buffer number and the joined one."""
         programs = [self._number_of.setdefault(program, len(self._number_of)) for program in profile.programs]
         last = max((*self._buffers, *(buffer.id for buffer in profile.buffers)), default=0)
         renamed = []
         for buffer in profile.buffers:
-            known = RecordedBuffer(buffer.id, buffer.one_shot, programs[buffer.program])
-            if buffer.one_shot or self._buffers.setdefault(buffer.id, known) != known:
-                known = RecordedBuffer(last + buffer.id, buffer.one_shot, known.program)
-                self._buffers[known.id] = known
-            renamed.append((buffer.id, known.id))
+            joined_buffer = RecordedBuffer(buffer.id, buffer.one_shot, programs[buffer.program])
+            if buffer.one_shot or self._buffers.setdefault(buffer.id, joined_buffer) != joined_buffer:
+                joined_buffer = RecordedBuffer(last + buffer.id, buffer.one_shot, joined_buffer.program)
+                self._buffers[joined_buffer.id] = joined_buffer
+            renamed.append((buffer.id, joined_buffer.id))
         return renamed

@@ -1,7 +1,7 @@
-"""The records of a profile: how far those of an `.ireeprof` are whole, and those of its export as a table of DuckDB.
+"""The records of a profile: complete records of an `.ireeprof`, and its export as a DuckDB table.
 
-Records never pass through Python row by row. This module knows the export's schema; rows of all record types are in one
-table, `profile_records`, whose own `rowid` tells their order.
+Records never pass through Python row by row. This module knows the export's schema. Rows of all record types are in one
+table, `profile_records`, in order of their `rowid`.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 _MAGIC = b"IRPF"
 FILE_HEADER_BYTES: Final = 24
-"""Of an `.ireeprof`; records follow, each of which begins with its length as a little-endian u64, itself included."""
+"""Size of the header of an `.ireeprof`. Each record begins with its length as a little-endian u64, itself included."""
 _FILE_LENGTH_OFFSET = 16
 
 
 @dataclass(frozen=True, slots=True)
 class WholeRecords:
-    """How many bytes of an `.ireeprof` are whole records, its size, and whether its writer finished it."""
+    """Size of the complete records of an `.ireeprof`, its file size, and whether its writer finished it."""
 
     end: int
     size: int
@@ -42,7 +42,7 @@ def whole_records(profile: Path) -> WholeRecords:
     """Walk an `.ireeprof` from record to record.
 
     Raises:
-        RunEmpty: not one record is whole, or there is no file: who has nothing to write makes none.
+        RunEmpty: no complete record, or no file: a program without records creates none.
         RunInvalid: it is no `.ireeprof`, or cannot be read.
     """
     with readable(profile, RunInvalid):
@@ -69,10 +69,10 @@ def whole_records(profile: Path) -> WholeRecords:
 
 
 def copy_whole_records(profile: Path, target: Path) -> Diagnostic | None:
-    """Copy the whole records of a profile that its writer did not finish; None, and no copy, if it did.
+    """Copy the complete records of an unfinished profile; None, and no copy, if it is finished.
 
     Raises:
-        RunEmpty: not one record is whole.
+        RunEmpty: no record is complete.
         RunInvalid: it is no `.ireeprof`.
     """
     whole = whole_records(profile)
@@ -82,13 +82,13 @@ def copy_whole_records(profile: Path, target: Path) -> Diagnostic | None:
     cut_profile(target, whole.end)
     return Diagnostic(
         "run-truncated",
-        "the profile is not whole (its program was ended, its disk was full, or the file was cut): events after its "
-        f"last whole record are missing, and {plural(whole.size - whole.end, 'byte')} of half a record left out",
+        "the profile is not whole (the program was ended, its disk was full, or the file was cut): events after its "
+        f"last complete record are missing, and {plural(whole.size - whole.end, 'byte')} of half a record left out",
     )
 
 
 def cut_profile(profile: Path, end: int) -> None:
-    """Leave the first `end` bytes of a profile, which are whole records, and have it say that it ends there."""
+    """Truncate a profile to its first `end` bytes, which are complete records, and fix the length in its header."""
     with profile.open("r+b") as file:
         file.truncate(end)
         file.seek(_FILE_LENGTH_OFFSET)
@@ -99,13 +99,13 @@ def cut_profile(profile: Path, end: int) -> None:
 
 
 EXPORT_MEMORY: Final = 420_000_000
-"""Bytes that a database needs to go through an export of any size at a good pace; the rest is spilled to disk."""
-_MOST_IN_MEMORY = EXPORT_MEMORY
-"""Bytes of an export whose records, about half as large, fit into that with what is made of them."""
+"""Memory for a database to process an export of any size at a good speed; the rest is spilled to disk."""
+_MAX_IN_MEMORY = EXPORT_MEMORY
+"""Size of an export whose records, about half as large, fit into that memory with the derived tables."""
 EXPORT_SCHEMA_VERSION: Final = 15
-"""The version of ireeperf-jsonl whose fields are read here."""
+"""The supported version of ireeperf-jsonl."""
 
-# The fields that are read, of all record types together; each record has some of them, the rest is NULL.
+# All fields that are read, over all record types; fields that a record does not have are NULL.
 _FIELDS = {
     "schema_version": "BIGINT",
     "record_type": "VARCHAR",
@@ -143,15 +143,15 @@ _DEVICE_RECORDS = "('dispatch_event', 'queue_device_event')"
 
 
 def load_records(jsonl: Path, connection: duckdb.DuckDBPyConnection, named: Path) -> None:
-    """Make `profile_records` of an export; messages name the file `named`.
+    """Make `profile_records` from an export; messages name the file `named`.
 
     Raises:
         RunEmpty: it holds no record.
         RunInvalid: it is no such export.
-        RunVersion: it is of another schema version.
+        RunVersion: another schema version.
     """
     fields = ", ".join(f"{name}: '{kind}'" for name, kind in _FIELDS.items())
-    if jsonl.stat().st_size > _MOST_IN_MEMORY:
+    if jsonl.stat().st_size > _MAX_IN_MEMORY:
         keep_compressed(connection)
     try:
         connection.execute(
@@ -168,13 +168,13 @@ def load_records(jsonl: Path, connection: duckdb.DuckDBPyConnection, named: Path
             raise RunInvalid(f"{named}: not an export of iree-profile: a record has no schema_version")
         if version != EXPORT_SCHEMA_VERSION:
             raise RunVersion(
-                f"{named}: iree-profile exported schema version {version}, tracemap reads version "
-                f"{EXPORT_SCHEMA_VERSION}; install the iree-base-runtime that tracemap asks for"
+                f"{named}: iree-profile exported schema version {version}, but tracemap reads version "
+                f"{EXPORT_SCHEMA_VERSION}; install the iree-base-runtime version that tracemap requires"
             )
 
 
 def drop_records(connection: duckdb.DuckDBPyConnection) -> None:
-    """Drop what was made of an export, which takes more room than the events."""
+    """Drop the tables of an export, which take more space than the events."""
     for name in ("profile_records", "profile_submissions", "profile_buffers", "profile_clocks"):
         connection.execute(f"DROP TABLE IF EXISTS {name}")
 
@@ -186,12 +186,12 @@ def load_no_records(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 def first_integer(connection: duckdb.DuckDBPyConnection, query: str) -> int:
-    """The one number that a query answers; 0 for NULL."""
+    """The single number that a query returns; 0 for NULL."""
     return int(connection.execute(query).fetchall()[0][0] or 0)
 
 
 def record_types(clock: Clock) -> str:
-    """The types of the records that are events on a clock, as an SQL list."""
+    """The record types of events on a clock, as an SQL list."""
     return _HOST_RECORDS if clock is Clock.HOST else _DEVICE_RECORDS
 
 
@@ -205,7 +205,7 @@ def clock_of_events(connection: duckdb.DuckDBPyConnection) -> tuple[Clock, list[
         return Clock.HOST, []
     if not host:
         return Clock.DEVICE, []
-    text = f"{plural(host, 'event')} on the host's clock left out: the device's events are on a clock of their own"
+    text = f"left out {plural(host, 'event')} on the host's clock, since the device's events have their own clock"
     return Clock.DEVICE, [Diagnostic("clock-mixed", text)]
 
 
@@ -221,47 +221,47 @@ GROUP BY 1, 2 ORDER BY 1, 2
 
 
 def losses(connection: duckdb.DuckDBPyConnection) -> tuple[int, list[Diagnostic]]:
-    """How many records the runtime says it dropped, and a sentence for each kind of them."""
+    """The number of records that the runtime dropped, and a diagnostic per kind."""
     rows = connection.execute(_LOSSES).fetchall()
     diagnostics = [
         Diagnostic(
             RECORDS_LOST,
-            f"{category} ({content}): {_of_all(int(dropped), kept)} lost, {plural(int(times), 'time')}: {message}; "
-            "costs and numbers of calls are of what is left",
+            f"{category} ({content}): {_dropped_of_total(int(dropped), kept)} lost, {plural(int(times), 'time')}: "
+            f"{message}; costs and numbers of calls cover only the rest",
         )
         for category, content, times, dropped, message, kept in rows
     ]
     return sum(max(int(dropped), int(times)) for _, _, times, dropped, _, _ in rows), diagnostics
 
 
-def _of_all(dropped: int, kept: int) -> str:
-    """How many records were dropped, of how many there would be."""
+def _dropped_of_total(dropped: int, kept: int) -> str:
+    """The number of dropped records, out of the total if known."""
     return f"{format_count(dropped)} of {plural(dropped + kept, 'record')}" if kept else plural(dropped, "record")
 
 
 def invalid_times(connection: duckdb.DuckDBPyConnection, clock: Clock) -> list[Diagnostic]:
-    """A sentence where events have no duration."""
-    of_events = f"SELECT count(*) FROM profile_records WHERE record_type IN {record_types(clock)} AND "
-    found = []
-    if count := first_integer(connection, f"{of_events} NOT coalesce(valid, false)"):
+    """Diagnostics about events without a duration."""
+    count_query = f"SELECT count(*) FROM profile_records WHERE record_type IN {record_types(clock)} AND "
+    diagnostics = []
+    if count := first_integer(connection, f"{count_query} NOT coalesce(valid, false)"):
         text = f"{plural(count, 'event')} without a duration: the runtime marked it invalid"
-        found.append(Diagnostic("times-invalid", text))
-    if count := first_integer(connection, f"{of_events} valid AND duration_ns IS NULL"):
+        diagnostics.append(Diagnostic("times-invalid", text))
+    if count := first_integer(connection, f"{count_query} valid AND duration_ns IS NULL"):
         text = (
-            f"{plural(count, 'event')} without a duration: nothing in the profile brings the ticks of the device's "
-            "clock to nanoseconds"
+            f"{plural(count, 'event')} without a duration: the profile cannot convert ticks of the device's clock "
+            "to nanoseconds"
         )
-        found.append(Diagnostic("clock-unconnected", text))
-    return found
+        diagnostics.append(Diagnostic("clock-unconnected", text))
+    return diagnostics
 
 
-# ---- the command buffers, and the lists of commands that were recorded into them
+# ---- command buffers and their command lists
 
 
 _ONE_SHOT_BIT = 1
-# One-shot buffers get a fresh id on each call; what repeats is their list of commands, the *program*. A long run has
-# millions of commands in few programs, so lists are compared by what they come down to: how many commands, and two sums
-# over numbers made of each. Unequal lists agree in these once in 10^19 pairs.
+# One-shot buffers get a new id on each call; their list of commands, the *program*, repeats. A long run has millions of
+# commands in few programs, so lists are compared by their length and two sums of hashes. Different lists agree in these
+# once in 10^19 pairs.
 _BUFFERS = f"""
 CREATE OR REPLACE TABLE profile_buffers AS
 WITH buffer AS (
@@ -287,7 +287,7 @@ ORDER BY program, c.command_index, c.row
 
 
 def load_buffers(connection: duckdb.DuckDBPyConnection) -> None:
-    """Make `profile_buffers`: every buffer with the number of its program; programs count from 0 as they come up."""
+    """Make `profile_buffers`: every buffer with the index of its program, from 0 in order of appearance."""
     connection.execute(_BUFFERS)
 
 
