@@ -496,7 +496,7 @@ def test_the_page_has_every_line_of_every_stage_and_marks_loops() -> None:
         assert len(pane.lines) == len(stage.text.splitlines())
         assert [line.label for line in pane.lines if line.label] == [loop.id for loop in stage.loops]
     assert page.panes[1].summary == "3 loops, 3 ops in them"
-    assert [op.whereabouts[1:] for op in page.ops][1:] == [("loop0", "loop0"), ("loop1", "loop0"), ("loop2", "loop0")]
+    assert [op.places[1:] for op in page.ops][1:] == [("loop0", "loop0"), ("loop1", "loop0"), ("loop2", "loop0")]
 
 
 HOSTILE = """\

@@ -60,9 +60,9 @@ def test_show_prints_ops_sites_members_and_kernels() -> None:
     assert "9 ops: 4 dispatched, 1 load_time, 1 host, 1 constant, 2 structural" in printed
     assert "5 sites on 5 kernels, 4 with members" in printed
     assert [row[0] for row in rows_of(printed, "Ops")] == [entry.id for entry in GRAPH.ops]
-    assert [row[0] for row in rows_of(printed, "Sites")] == [entry.id for entry in GRAPH.sites]
+    assert [row[0] for row in rows_of(printed, "Dispatch sites")] == [entry.id for entry in GRAPH.sites]
     assert ["site0", "op3", "model.mlir:4", "linalg.generic", "located", "100", "64", "B"] in rows_of(
-        printed, "Members"
+        printed, "Ops in dispatches"
     )
     assert ["k2", "0", "site2"] in rows_of(printed, "Kernels")
     assert "note [odd]: something is odd" in printed
@@ -106,8 +106,8 @@ def test_totals_are_of_the_whole_run() -> None:
 
 def test_attribute_balances_in_exact_numbers() -> None:
     printed = attributed_text()
-    assert "cpu_ns: measured 280 = attributed 271 + residual 9 ns" in printed
-    assert "duration_ns: measured 33 = attributed 28 + residual 5 ns" in printed
+    assert "cpu_ns: measured 280 = attributed 271 + unattributed 9 ns" in printed
+    assert "duration_ns: measured 33 = attributed 28 + unattributed 5 ns" in printed
     rows = printed_table(printed, "Balance, per invocation, mean of 2")
     assert [(row[""], row["cpu ns"]) for row in rows] == [
         ("attributed", "135.5"),
@@ -118,7 +118,7 @@ def test_attribute_balances_in_exact_numbers() -> None:
 
 def test_attribute_says_what_was_not_measured_and_what_is_odd() -> None:
     printed = attributed_text()
-    assert "5 sites: 4 with members, 3 called, 1 run at load: not measured" in printed
+    assert "5 dispatches: 4 traced to ops, 3 executed, 1 run at load time (not measured)" in printed
     assert "site3: runs once, at load: not measured" in printed
     assert "note [odd-too]: and [red]this[/red]" in printed
 

@@ -80,7 +80,7 @@ function loopFacts(loop) {
 function card(op, colour) {
   const rows = data.stages.map((stage, number) => {
     const lines = stage.linesOfOp.get(op.id) ?? [];
-    const words = op.whereabouts[number];
+    const words = op.places[number];
     const where = lines.length ? link(words, `S${number}L${Math.min(...lines)}`) : words;
     return make("tr", "", make("th", "", number ? `stage ${number}` : "model"), make("td", "", where), make("td", "evidence", evidence(stage, op.id)));
   });
