@@ -222,7 +222,8 @@ def test_rows_of_other_views_are_sums_of_the_json(by: str, fixed: Built) -> None
     for each in found[part]:
         expected[keys[by](each)] += each["metrics"]["D1mr"][field]
     text = check_cli("attribute", RUN, "--map", bundle, "--top", "0", "--by", by, "--metric", "D1mr,Ir")
-    rows = printed_table(text, f"{by.capitalize()}s by D1mr, per invocation")
+    title = "Dispatch sites" if by == "site" else f"{by.capitalize()}s"
+    rows = printed_table(text, f"{title} by D1mr, per invocation")
     assert {row[by]: int(row["D1mr"].replace(",", "")) for row in rows} == expected
 
 
