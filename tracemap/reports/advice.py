@@ -7,6 +7,7 @@ from typing import Final
 
 from tracemap.attribution.model import Attribution, MetricTotal, ResidualReason
 from tracemap.attribution.scan.connection import IN_MILLIONTHS, MILLIONTHS
+from tracemap.comparison.model import Drift
 from tracemap.diagnostics import DISTURBED, PAUSED, TRANSFERS_UNTIMED, WINDOW, tells
 from tracemap.measurements.model import DeviceTime, ElapsedParts, RunHeader
 from tracemap.units import UNKNOWN, Integer, Unknown, format_count, format_mean, format_ns, format_share, plural, sum_of
@@ -120,6 +121,14 @@ def with_interval(median_ns: Integer, low_ns: Integer, high_ns: Integer) -> str:
     low, high = format_ns(low_ns), format_ns(high_ns)
     unit = high.rpartition(" ")[2]
     return f"{format_ns(median_ns)} (95 %: {low.removesuffix(f' {unit}')} to {high})"
+
+
+def drift_text(drift: Drift) -> str:
+    """The speed of unchanged ops after, compared with before."""
+    unchanged = plural(drift.ops, "unchanged op")
+    if drift.ratio < 1:
+        return f"{unchanged} ran {1 / drift.ratio:.2f}x faster, so the machine was faster"
+    return f"{unchanged} ran {drift.ratio:.2f}x slower, so the machine was slower"
 
 
 # ---- advice on devices, for runs that spend most of their time outside kernels

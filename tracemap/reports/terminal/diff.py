@@ -10,7 +10,6 @@ from msgspec import structs
 from tracemap.comparison.model import (
     Amount,
     Comparison,
-    Drift,
     Finding,
     Group,
     KernelDifference,
@@ -20,7 +19,7 @@ from tracemap.comparison.model import (
     ways_of,
 )
 from tracemap.options.results import DiffOptions
-from tracemap.reports.advice import scaled_unit
+from tracemap.reports.advice import drift_text, scaled_unit
 from tracemap.reports.escaping import or_dash, or_question_mark
 from tracemap.reports.terminal.tables import Heading, console, number, print_diagnostics, print_table, say
 from tracemap.units import Integer, Unknown, format_mean, format_ns, format_share, plural
@@ -98,14 +97,6 @@ def _print_findings(terminal: Console, comparison: Comparison) -> None:
         say(terminal, f"no significant change (> {comparison.threshold_percent:g} %)")
     for finding in comparison.findings:
         say(terminal, finding_text(finding), "bold")
-
-
-def drift_text(drift: Drift) -> str:
-    """The speed of unchanged ops after, compared with before."""
-    unchanged = plural(drift.ops, "unchanged op")
-    if drift.ratio < 1:
-        return f"{unchanged} ran {1 / drift.ratio:.2f}x faster, so the machine was faster"
-    return f"{unchanged} ran {drift.ratio:.2f}x slower, so the machine was slower"
 
 
 def finding_text(finding: Finding) -> str:

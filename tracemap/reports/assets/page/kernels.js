@@ -179,7 +179,7 @@ if (data.kernels.length) {
     byId("kernel-note").textContent = kernel.noCode ? "Machine code: " + kernel.noCode + "." : "";
     chosen = NOTHING;
     ir.set(kernel.lines.length, widest(kernel.lines));
-    code.set(kernel.code.length, widest(kernel.code.map((each) => each[2])));
+    code.set(kernel.code.length, widest(kernel.code.map(([, , text]) => text)));
     paintSide();
     paintRemarks();
   }
@@ -201,7 +201,7 @@ if (data.kernels.length) {
     chooseOp(op);
   }
 
-  byId("kernel").replaceChildren(...data.kernels.map((each, index) => new Option(each.name, index)));
+  byId("kernel").replaceChildren(...data.kernels.map(({ name }, index) => new Option(name, index)));
   byId("kernel").addEventListener("change", (change) => (location.hash = "kernel" + change.target.value));
   byId("kernel-site").addEventListener("change", (change) => {
     showSite(change.target.value);

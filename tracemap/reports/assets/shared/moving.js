@@ -47,7 +47,7 @@ function openLine(event) {
 function listenToMetric() {
   byId("metric").addEventListener("change", (event) => choose(Number(event.target.value)));
   setting("metric", chosenMetric().name, (name) => {
-    const index = data.metrics.findIndex((each) => each.name === name);
+    const index = data.metrics.findIndex((entry) => entry.name === name);
     if (index >= 0) choose(index);
     return chosenMetric().name;
   });
