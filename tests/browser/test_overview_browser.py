@@ -127,7 +127,7 @@ def test_an_address_restores_all_that_was_chosen(open_page: Open, small: Path) -
 
     before = state()
     assert before[0] == ["op2", "op3"]
-    assert before[1:4] == [["by scope", "share of attainable", "kernels"], ["1", "1"], ["all", "h0"]]
+    assert before[1:4] == [["by scope", "% of roofline", "kernels"], ["1", "1"], ["all", "h0"]]
     old = browser.current_window_handle
     browser.switch_to.new_window("window")
     try:
