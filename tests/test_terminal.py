@@ -117,7 +117,7 @@ def test_columns_go_in_the_stated_order(attributed: Attributed, monkeypatch: pyt
     for columns in range(290, 24, -1):
         text = printed(partial(show_attribution, attributed, AttributeOptions()), columns, monkeypatch)
         table = text.partition("Balance")[0].replace("\n", " ")
-        said = re.search(r"\(no room for: (.*?); --columns chooses\)", table)
+        said = re.search(r"\(no room for: (.*?); select with --columns\)", table)
         names = [name.split()[0] for name in said[1].split(", ")] if said else []
         assert sorted(names) == sorted(order[: len(names)])
         left_out.add(len(names))

@@ -1,4 +1,4 @@
-"""Remarks of the compiler with the cost of their ops, the dearest first."""
+"""Compiler remarks with the costs of their ops, the most expensive first."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from tracemap.reports.cost_lookup import CostedMap
 from tracemap.units import Text
 
 _FIRST = ("regalloc", "loop-vectorize", "slp-vectorizer", "loop-unroll")
-"""Passes whose missed optimisations cost most, as a rule."""
+"""Passes whose missed optimisations usually cost most."""
 _KINDS = {"missed": 0, "passed": 1, "analysis": 2}
 
 
 def ranked(found: Remarks, costed: CostedMap, metric: MetricTotal, run: Text) -> Remarks:
-    """The remarks with the share that their ops have of a run's cost in their kernel, the dearest first.
+    """The remarks with their ops' share of the run's cost in their kernel, the most expensive first.
 
     Args:
-        found: as a bundle keeps them.
+        found: the bundle's remarks.
         costed: the bundle's map and the costs of the run.
-        metric: what is shared out; its `work` is the whole.
+        metric: the metric of the shares; its `work` is the total.
         run: the run's name.
     """
     of_kernel: dict[Text, dict[str, int]] = {}
@@ -40,7 +40,7 @@ def ranked(found: Remarks, costed: CostedMap, metric: MetricTotal, run: Text) ->
 
 
 def in_order(found: Sequence[Remark]) -> tuple[Remark, ...]:
-    """Remarks by cost; of one cost in the order of their kernels; of one line what was missed first, figures last."""
+    """Sort remarks by cost, kernel and line; on a line, missed optimisations come first and counts last."""
     numbers: dict[Text, int] = {}
     for remark in found:
         numbers.setdefault(remark.kernel, len(numbers))
