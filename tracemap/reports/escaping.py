@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 # default (`html/document.py`). They may use `| safe` only on results of this module and of `html/document.py`.
 
 
-# Browsers end lines at a carriage return, and HTML does not allow NUL. Other control characters, and invisible ones that
+# Browsers end lines at a carriage return, and HTML does not allow NUL. Other control characters and invisible ones that
 # reorder text, are shown by name, so that readers see the real content of a line. A form feed is a space.
 _ODD = re.compile(f"[\0-\x08\x0b\r-\x1f\x7f-\x9f{REORDERING}]")
 _SHOWN = {"\r": "", "\0": "\ufffd"}

@@ -1,8 +1,8 @@
-"""speedscope's file format: a profile per metric, whose stacks are what leads to ops, as wide as their cost.
+"""speedscope's file format: a profile per metric, with the call stacks of ops weighted by their costs.
 
-Calls of the function are further profiles, one for each track of their timeline.
+Timelines of runs are further profiles, one per track.
 
-The format: jlfwong/speedscope, wiki, Importing from custom sources; `file-format-schema.json` in its package.
+Format: jlfwong/speedscope, wiki, Importing from custom sources; `file-format-schema.json` in its package.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _UNITS: Final = {NANOSECONDS: "nanoseconds", "bytes": "bytes"}
 
 
 def speedscope(ledger: Ledger, runs: Sequence[Sequence[Span]] = ()) -> str:
-    """The document; `runs`: what is drawn of each as a timeline.
+    """The document; `runs`: the spans of the timelines.
 
     Raises:
         UsageInvalid: an amount is negative, or a metric adds up to more than 64 bits.
@@ -51,13 +51,13 @@ def speedscope(ledger: Ledger, runs: Sequence[Sequence[Span]] = ()) -> str:
 
 @dataclass(frozen=True)
 class Frames:
-    """The frames of all profiles, each once, by their number."""
+    """The distinct frames of all profiles."""
 
     listed: list[dict[str, str | int]] = field(default_factory=list)
     _numbers: dict[Place, int] = field(default_factory=dict)
 
     def number(self, place: Place) -> int:
-        """The number of a frame; a new one gets the next."""
+        """The index of a frame; adds new frames."""
         if place not in self._numbers:
             self._numbers[place] = len(self.listed)
             file = {} if isinstance(place.file, Unknown) else {"file": place.file}
@@ -67,13 +67,13 @@ class Frames:
 
 
 def _profile(ledger: Ledger, number: int, frames: Frames) -> dict[str, Any]:
-    """A metric; each charge is a sample."""
+    """The profile of a metric, with a sample per charge."""
     metric = ledger.metrics[number]
     charges = [charge for charge in ledger.charges if charge.amounts[number]]
-    calls = counted_in(metric, ledger.metrics)
+    invocations = counted_in(metric, ledger.metrics)
     return {
         "type": "sampled",
-        "name": without_controls(metric.name) + (calls and f" ({calls})"),
+        "name": without_controls(metric.name) + (invocations and f" ({invocations})"),
         "unit": _UNITS.get(metric.unit, "none"),
         "startValue": 0,
         "endValue": metric.measured,
@@ -83,7 +83,7 @@ def _profile(ledger: Ledger, number: int, frames: Frames) -> dict[str, Any]:
 
 
 def _timeline(track: Track, name: str, frames: Frames, shares: Shares) -> dict[str, Any]:
-    """A track; each span is its kernel, or kind, at the line of the op with the largest share in it."""
+    """The profile of a track; the frame of a span has its kernel or kind, and the line of its most expensive op."""
     events: list[dict[str, str | int]] = []
     for span in track.spans:
         number = frames.number(_place(span, shares))
@@ -92,11 +92,11 @@ def _timeline(track: Track, name: str, frames: Frames, shares: Shares) -> dict[s
             {"type": "C", "frame": number, "at": span.end_ns},
         ]
     begin, end = track.spans[0].start_ns, track.spans[-1].end_ns
-    about = {"type": "evented", "name": name, "unit": "nanoseconds", "startValue": begin, "endValue": end}
-    return {**about, "events": events}
+    header = {"type": "evented", "name": name, "unit": "nanoseconds", "startValue": begin, "endValue": end}
+    return {**header, "events": events}
 
 
 def _place(span: Span, shares: Shares) -> Place:
-    for each in shares.of(span)[:1]:
-        return Place(f"{op_label(each.op)} in {span_name(span)}", inert(each.op.file), each.op.line)
+    for op in (share.op for share in shares.of(span)[:1]):
+        return Place(f"{op_label(op)} in {span_name(span)}", inert(op.file), op.line)
     return Place(span_name(span))
