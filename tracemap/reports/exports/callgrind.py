@@ -17,7 +17,7 @@ from tracemap._version import __version__
 from tracemap.graph.model import Kernel
 from tracemap.options.results import SelfCost
 from tracemap.reports.advice import counted_in
-from tracemap.reports.exports.charges import Charge, Ledger, Place
+from tracemap.reports.exports.charges import Charge, Ledger, StackFrame
 from tracemap.reports.exports.pprof import comments, known_line
 from tracemap.sanitize import without_controls
 from tracemap.units import UNKNOWN, Text, Unknown
@@ -49,15 +49,15 @@ def _sums(sums: Sequence[int], amounts: Amounts) -> list[int]:
 class _Functions:
     """Self costs of functions by line, and their calls."""
 
-    own: dict[Place, dict[int, list[int]]] = field(default_factory=dict)
-    calls: dict[Place, dict[Place, _Calls]] = field(default_factory=lambda: defaultdict(dict))
+    own: dict[StackFrame, dict[int, list[int]]] = field(default_factory=dict)
+    calls: dict[StackFrame, dict[StackFrame, _Calls]] = field(default_factory=lambda: defaultdict(dict))
 
-    def charge(self, place: Place, line: int, amounts: Amounts) -> None:
+    def charge(self, frame: StackFrame, line: int, amounts: Amounts) -> None:
         """Add a self cost to a line of a function."""
-        lines = self.own.setdefault(place, {})
+        lines = self.own.setdefault(frame, {})
         lines[line] = _sums(lines.get(line, [0] * len(amounts)), amounts)
 
-    def call(self, caller: Place, callee: Place, count: int, amounts: Amounts) -> None:
+    def call(self, caller: StackFrame, callee: StackFrame, count: int, amounts: Amounts) -> None:
         """Add calls from one function to another."""
         self.own.setdefault(caller, {})
         self.calls[caller].setdefault(callee, _Calls()).add(count, amounts)
@@ -78,18 +78,18 @@ def callgrind(ledger: Ledger, self_cost: SelfCost) -> str:
 
 def _add(functions: _Functions, charge: Charge, kernels: _KernelLines) -> None:
     """Add the self cost of a charge to its op or kernel, and the calls that lead there."""
-    for caller, callee in pairwise((*charge.around, charge.place)):
+    for caller, callee in pairwise((*charge.enclosing, charge.frame)):
         functions.call(caller, callee, charge.calls, charge.amounts)
     kernel = kernels.kernel_of(charge)
     if kernel is None or kernels.self_cost == "ops":
-        functions.charge(charge.place, known_line(charge.place.line), charge.amounts)
+        functions.charge(charge.frame, known_line(charge.frame.line), charge.amounts)
     if kernel is None:
         return
-    place, inside = kernels.place(kernel), (0,) * len(charge.amounts)
+    frame, inside = kernels.frame(kernel), (0,) * len(charge.amounts)
     if kernels.self_cost == "kernels":
-        functions.charge(place, kernels.line(kernel, charge), charge.amounts)
+        functions.charge(frame, kernels.line(kernel, charge), charge.amounts)
         inside = charge.amounts
-    functions.call(charge.place, place, charge.calls, inside)
+    functions.call(charge.frame, frame, charge.calls, inside)
 
 
 @dataclass(frozen=True)
@@ -105,10 +105,10 @@ class _KernelLines:
         site = self.ledger.graph.site_by_id.get(charge.work)
         return None if site is None else self.ledger.graph.kernel_by_name[site.kernel]
 
-    def place(self, kernel: Kernel) -> Place:
+    def frame(self, kernel: Kernel) -> StackFrame:
         """A kernel with its file in the bundle."""
         file: Text = UNKNOWN if isinstance(kernel.text, Unknown) else without_controls(f"kernels/{kernel.text}")
-        return Place(f"kernel {without_controls(kernel.name)}", file)
+        return StackFrame(f"kernel {without_controls(kernel.name)}", file)
 
     def line(self, kernel: Kernel, charge: Charge) -> int:
         """The line of a charge's op in a kernel's final IR."""
@@ -160,19 +160,19 @@ class _Body:
 
     def functions(self, functions: _Functions) -> Iterator[str]:
         """Functions with their lines and calls."""
-        for place, lines in functions.own.items():
-            yield f"fl={self._name('file', _file(place))}"
-            yield f"fn={self._name('function', place.name)}"
+        for frame, lines in functions.own.items():
+            yield f"fl={self._name('file', _file(frame))}"
+            yield f"fn={self._name('function', frame.name)}"
             yield from (f"{line} {_numbers(amounts)}" for line, amounts in lines.items())
-            yield from self._calls(place, functions.calls.get(place, {}))
+            yield from self._calls(frame, functions.calls.get(frame, {}))
             yield ""
 
-    def _calls(self, place: Place, calls: Mapping[Place, _Calls]) -> Iterator[str]:
+    def _calls(self, frame: StackFrame, calls: Mapping[StackFrame, _Calls]) -> Iterator[str]:
         for callee, call in calls.items():
             yield f"cfi={self._name('file', _file(callee))}"
             yield f"cfn={self._name('function', callee.name)}"
             yield f"calls={call.count} {known_line(callee.line)}"
-            yield f"{known_line(place.line)} {_numbers(call.amounts)}"
+            yield f"{known_line(frame.line)} {_numbers(call.amounts)}"
 
     def _name(self, kind: str, name: str) -> str:
         known = self._names[kind].get(name)
@@ -182,5 +182,5 @@ class _Body:
         return f"({number}) {name}"
 
 
-def _file(place: Place) -> str:
-    return _NO_FILE if isinstance(place.file, Unknown) else place.file or _NO_FILE
+def _file(frame: StackFrame) -> str:
+    return _NO_FILE if isinstance(frame.file, Unknown) else frame.file or _NO_FILE

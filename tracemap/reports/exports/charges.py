@@ -41,7 +41,7 @@ NANOSECONDS = "ns"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StackFrame:
     """A stack frame of an export: an op, or an enclosing scope, function or line of Python.
 
     Control characters, and characters that reorder text, are escaped in `name` and `file`.
@@ -57,8 +57,8 @@ class Charge:
     """A part of the measured cost, with its call stack.
 
     Attributes:
-        place: the innermost frame: an op, or the reason of an unattributed cost.
-        around: enclosing frames, outermost first.
+        frame: the innermost frame: an op, or the reason of an unattributed cost.
+        enclosing: enclosing frames, outermost first.
         op: the op; None for unattributed costs.
         work: id of the dispatch site or transfer; "" for unattributed costs.
         kernel: kernel of the site or kind of the transfer; "" for unattributed costs.
@@ -66,8 +66,8 @@ class Charge:
         amounts: costs in the order of the ledger's metrics.
     """
 
-    place: Place
-    around: tuple[Place, ...]
+    frame: StackFrame
+    enclosing: tuple[StackFrame, ...]
     op: Op | None
     work: str
     kernel: str
@@ -179,12 +179,12 @@ class _ChargeBuilder:
         for result in self.attribution.transfers:
             transfer = self.graph.transfer_by_id[result.transfer]
             for share in result.shares:
-                place, around = self._places(share.op, (), transfer.function)
+                frame, enclosing = self._stack(share.op, (), transfer.function)
                 op, amounts = self.graph.op_by_id[share.op], self._amounts(share.attributed)
-                yield Charge(place, around, op, transfer.id, transfer.kind, _count(result.calls), amounts)
+                yield Charge(frame, enclosing, op, transfer.id, transfer.kind, _count(result.calls), amounts)
         for row in self.attribution.residual:
-            place = Place(residual_name(row.reason))
-            yield Charge(place, (), None, "", "", _count(row.events), self._amounts(row.metrics))
+            frame = StackFrame(residual_name(row.reason))
+            yield Charge(frame, (), None, "", "", _count(row.events), self._amounts(row.metrics))
 
     def _site_charges(self, result: SiteResult) -> Iterator[Charge]:
         site = self.graph.site_by_id[result.site]
@@ -193,44 +193,44 @@ class _ChargeBuilder:
         for member, share in zip(site.members if result.shares else (), result.shares, strict=True):
             op = self.graph.op_by_id[member.op]
             for path, part in zip(member.paths, parts_of(share.attributed, len(member.paths)), strict=True):
-                place, around = self._places(member.op, path, site.function)
-                yield Charge(place, around, op, site.id, kernel, _count(result.calls), self._amounts(part))
+                frame, enclosing = self._stack(member.op, path, site.function)
+                yield Charge(frame, enclosing, op, site.id, kernel, _count(result.calls), self._amounts(part))
 
     def _amounts(self, costs: Mapping[str, int]) -> tuple[int, ...]:
         return tuple(costs[name] for name in self.metrics)
 
-    def _places(self, op_id: OpId, path: Sequence[OpId], function: Text) -> tuple[Place, tuple[Place, ...]]:
+    def _stack(self, op_id: OpId, path: Sequence[OpId], function: Text) -> tuple[StackFrame, tuple[StackFrame, ...]]:
         """The frame of an op, and its enclosing frames for a call path."""
         op = self.graph.op_by_id[op_id]
-        place = Place(op_label(op), inert(op.file), op.line)
-        return place, (*self._entry(op.function if function is UNKNOWN else function), *self._enclosing(op, path))
+        frame = StackFrame(op_label(op), inert(op.file), op.line)
+        return frame, (*self._entry(op.function if function is UNKNOWN else function), *self._enclosing(op, path))
 
-    def _enclosing(self, op: Op, path: Sequence[OpId]) -> Iterator[Place]:
+    def _enclosing(self, op: Op, path: Sequence[OpId]) -> Iterator[StackFrame]:
         if self.callers == "python":
-            yield from map(_python_place, reversed(users_own(self.graph, frames_of(self.graph, op, path))))
+            yield from map(_python_frame, reversed(users_own(self.graph, frames_of(self.graph, op, path))))
             return
         scope = [without_controls(part) for part in scope_of(self.graph, op, path)]
         for depth in range(1, len(scope) + 1):
-            yield Place("/".join(scope[:depth]))
+            yield StackFrame("/".join(scope[:depth]))
 
-    def _entry(self, function: Text) -> Iterator[Place]:
+    def _entry(self, function: Text) -> Iterator[StackFrame]:
         if function is not UNKNOWN:
-            yield self._entries.get(function) or Place(without_controls(function))
+            yield self._entries.get(function) or StackFrame(without_controls(function))
 
     @cached_property
-    def _entries(self) -> Mapping[Text, Place]:
+    def _entries(self) -> Mapping[Text, StackFrame]:
         """Functions of the model with their first lines, by name."""
         return {
-            op.function: Place(without_controls(op.function), inert(op.file), op.line)
+            op.function: StackFrame(without_controls(op.function), inert(op.file), op.line)
             for op in reversed(self.graph.ops)
             if op.name.endswith(".func") and op.function is not UNKNOWN
         }
 
 
-def _python_place(frame: Frame) -> Place:
+def _python_frame(frame: Frame) -> StackFrame:
     file = without_controls(frame.file)
     name = f"{file}:{frame.line}" if frame.function is UNKNOWN else without_controls(frame.function)
-    return Place(name, file, frame.line)
+    return StackFrame(name, file, frame.line)
 
 
 def inert(text: Text) -> Text:

@@ -46,8 +46,8 @@ def _workers(ledger: Ledger) -> int:
 def _name(charge: Charge) -> str:
     """Id, name and line of an op, which are stable over builds of the same model."""
     if charge.op is None:
-        return charge.place.name
-    return f"{charge.place.name}/{without_controls(file_line(charge.op.file, charge.op.line))}"
+        return charge.frame.name
+    return f"{charge.frame.name}/{without_controls(file_line(charge.op.file, charge.op.line))}"
 
 
 def _benchmark(ledger: Ledger, name: str, charges: list[Charge]) -> dict[str, Any]:

@@ -60,7 +60,7 @@ def node_data_json(ledger: Ledger, number: int) -> str:
     """A file of node data: the costs of ops, and unattributed costs, in the metric with index `number`."""
     costs = Counter[str]()
     for charge in ledger.charges:
-        node = charge.op.id if charge.op else f"residual:{charge.place.name.removeprefix(f'{_RESIDUAL} ')}"
+        node = charge.op.id if charge.op else f"residual:{charge.frame.name.removeprefix(f'{_RESIDUAL} ')}"
         costs[node] += charge.amounts[number]
     metric = ledger.metrics[number]
     calls = counted_in(metric, ledger.metrics)

@@ -85,7 +85,7 @@ def _attributes_of_charge(
 ) -> Iterable[Attributes]:
     """The attributes of the node and the edges that get a charge."""
     if charge.op is None:
-        yield network.nodes[f"residual:{charge.place.name.partition(' ')[2]}"]
+        yield network.nodes[f"residual:{charge.frame.name.partition(' ')[2]}"]
         return
     yield network.nodes[charge.op.id]
     yield network.edges[charge.op.id, charge.work]

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from tracemap.reports.advice import basis
 from tracemap.reports.escaping import file_line
-from tracemap.reports.exports.charges import NANOSECONDS, Charge, Ledger, Place, from_extra
+from tracemap.reports.exports.charges import NANOSECONDS, Charge, Ledger, StackFrame, from_extra
 from tracemap.sanitize import without_controls
 from tracemap.units import Integer, Unknown
 
@@ -98,13 +98,13 @@ class _Profile:
     ledger: Ledger
     _strings: dict[str, int] = field(default_factory=lambda: {"": 0})
     _functions: dict[tuple[str, str], int] = field(default_factory=dict)
-    _locations: dict[Place, int] = field(default_factory=dict)
+    _locations: dict[StackFrame, int] = field(default_factory=dict)
 
     def fill(self) -> Any:  # noqa: ANN401 - as above
         """Write the whole ledger to the message, and return it."""
         self._header()
         for charge in self.ledger.charges:
-            stack = [self._location(place) for place in (charge.place, *reversed(charge.around))]
+            stack = [self._location(frame) for frame in (charge.frame, *reversed(charge.enclosing))]
             sample = self.message.sample.add(location_id=stack, value=charge.amounts)
             for key, text in _labels(charge):
                 sample.label.add(key=self._string(key), str=self._string(text))
@@ -128,17 +128,17 @@ class _Profile:
     def _string(self, text: str) -> int:
         return self._strings.setdefault(text, len(self._strings))
 
-    def _location(self, place: Place) -> int:
-        known = self._locations.get(place)
+    def _location(self, frame: StackFrame) -> int:
+        known = self._locations.get(frame)
         if known is not None:
             return known
-        number = self._locations[place] = len(self._locations) + 1
+        number = self._locations[frame] = len(self._locations) + 1
         location = self.message.location.add(id=number, mapping_id=1)
-        location.line.add(function_id=self._function(place), line=known_line(place.line))
+        location.line.add(function_id=self._function(frame), line=known_line(frame.line))
         return number
 
-    def _function(self, place: Place) -> int:
-        name, file = place.name, "" if isinstance(place.file, Unknown) else place.file
+    def _function(self, frame: StackFrame) -> int:
+        name, file = frame.name, "" if isinstance(frame.file, Unknown) else frame.file
         known = self._functions.get((name, file))
         if known is not None:
             return known

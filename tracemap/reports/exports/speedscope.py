@@ -15,7 +15,7 @@ from tracemap._version import __version__
 from tracemap.attribution.timeline import Span
 from tracemap.codec import pretty
 from tracemap.reports.advice import counted_in
-from tracemap.reports.exports.charges import NANOSECONDS, Ledger, Place, inert, op_label
+from tracemap.reports.exports.charges import NANOSECONDS, Ledger, StackFrame, inert, op_label
 from tracemap.reports.tracks import Shares, Track, span_name, tracks_of
 from tracemap.sanitize import without_controls
 from tracemap.units import Unknown
@@ -54,16 +54,16 @@ class Frames:
     """The distinct frames of all profiles."""
 
     listed: list[dict[str, str | int]] = field(default_factory=list)
-    _numbers: dict[Place, int] = field(default_factory=dict)
+    _numbers: dict[StackFrame, int] = field(default_factory=dict)
 
-    def number(self, place: Place) -> int:
+    def number(self, frame: StackFrame) -> int:
         """The index of a frame; adds new frames."""
-        if place not in self._numbers:
-            self._numbers[place] = len(self.listed)
-            file = {} if isinstance(place.file, Unknown) else {"file": place.file}
-            line = {} if isinstance(place.line, Unknown) else {"line": place.line}
-            self.listed.append({"name": place.name, **file, **line})
-        return self._numbers[place]
+        if frame not in self._numbers:
+            self._numbers[frame] = len(self.listed)
+            file = {} if isinstance(frame.file, Unknown) else {"file": frame.file}
+            line = {} if isinstance(frame.line, Unknown) else {"line": frame.line}
+            self.listed.append({"name": frame.name, **file, **line})
+        return self._numbers[frame]
 
 
 def _profile(ledger: Ledger, number: int, frames: Frames) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def _profile(ledger: Ledger, number: int, frames: Frames) -> dict[str, Any]:
         "unit": _UNITS.get(metric.unit, "none"),
         "startValue": 0,
         "endValue": metric.measured,
-        "samples": [[frames.number(place) for place in (*charge.around, charge.place)] for charge in charges],
+        "samples": [[frames.number(frame) for frame in (*charge.enclosing, charge.frame)] for charge in charges],
         "weights": [charge.amounts[number] for charge in charges],
     }
 
@@ -86,7 +86,7 @@ def _timeline(track: Track, name: str, frames: Frames, shares: Shares) -> dict[s
     """The profile of a track; the frame of a span has its kernel or kind, and the line of its most expensive op."""
     events: list[dict[str, str | int]] = []
     for span in track.spans:
-        number = frames.number(_place(span, shares))
+        number = frames.number(_frame(span, shares))
         events += [
             {"type": "O", "frame": number, "at": span.start_ns},
             {"type": "C", "frame": number, "at": span.end_ns},
@@ -96,7 +96,7 @@ def _timeline(track: Track, name: str, frames: Frames, shares: Shares) -> dict[s
     return {**header, "events": events}
 
 
-def _place(span: Span, shares: Shares) -> Place:
+def _frame(span: Span, shares: Shares) -> StackFrame:
     for op in (share.op for share in shares.of(span)[:1]):
-        return Place(f"{op_label(op)} in {span_name(span)}", inert(op.file), op.line)
-    return Place(span_name(span))
+        return StackFrame(f"{op_label(op)} in {span_name(span)}", inert(op.file), op.line)
+    return StackFrame(span_name(span))
