@@ -668,7 +668,7 @@ def test_trends_and_comparisons_are_of_one_function(built: Built, recorded: Reco
         for each in model["dearest"]:
             assert [point["cost"] for point in each["points"]] == [costs[each["op"]["op"]]]
     said = check_cli("store", "trend", "--store", folder)
-    assert "hand_multifunc, function decode: no change can be told" in said
+    assert "hand_multifunc, function decode: too few nights to detect a change" in said
     refused = failed("store", "compare", "--store", folder, "--before", "tag.night=0", "--after", "tag.night=1")
     assert "no model has runs of one function on both sides" in refused.stderr
 

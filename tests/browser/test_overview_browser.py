@@ -178,7 +178,7 @@ def test_search_finds_whatever_has_a_name(open_page: Open, small: Path) -> None:
     browser.switch_to.active_element.send_keys(Keys.ENTER)
     assert find(browser, "#inspector h2").text == "op3"
     for words, first, shown in (
-        ("site1", "site site1", "F0"),
+        ("site1", "dispatch site1", "F0"),
         ("net.py:2", "line net.py:2", "F1"),
         ("net.py", "file net.py", "F1"),
         ("h0/attn", "scope h0/attn", "scopes"),
