@@ -142,7 +142,10 @@ def test_what_the_format_does_not_choose_is_refused(
             "cpu_ns (cpu), share (of cpu), page-faults, uncertain, likely_low (from cpu)",
         ),
         ({"by": "scope", "sort": "kernel"}, "the table of scopes has no column 'kernel'"),
-        ({"filters": ["cpu_ns=3*"]}, "cannot filter by cpu_ns, a column of numbers; filter by a column of texts: op, line"),
+        (
+            {"filters": ["cpu_ns=3*"]},
+            "cannot filter by cpu_ns, a column of numbers; filter by a column of texts: op, line",
+        ),
     ],
 )
 def test_what_there_is_not_is_refused(options: dict[str, Any], message: str) -> None:
