@@ -16,11 +16,11 @@ _FIRST = ("regalloc", "loop-vectorize", "slp-vectorizer", "loop-unroll")
 _KINDS = {"missed": 0, "passed": 1, "analysis": 2}
 
 
-def ranked(found: Remarks, costed: CostedMap, metric: MetricTotal, run: Text) -> Remarks:
+def ranked(remarks: Remarks, costed: CostedMap, metric: MetricTotal, run: Text) -> Remarks:
     """The remarks with their ops' share of the run's cost in their kernel, the most expensive first.
 
     Args:
-        found: the bundle's remarks.
+        remarks: the bundle's remarks.
         costed: the bundle's map and the costs of the run.
         metric: the metric of the shares; its `work` is the total.
         run: the run's name.
@@ -36,20 +36,21 @@ def ranked(found: Remarks, costed: CostedMap, metric: MetricTotal, run: Text) ->
         share = sum(costs.get(op, 0) for op in remark.ops) / metric.work if metric.work else 0.0
         return structs.replace(remark, cost_share=share)
 
-    return structs.replace(found, run=run, metric=metric.name, remarks=in_order(tuple(map(with_share, found.remarks))))
+    with_shares = tuple(map(with_share, remarks.remarks))
+    return structs.replace(remarks, run=run, metric=metric.name, remarks=in_order(with_shares))
 
 
-def in_order(found: Sequence[Remark]) -> tuple[Remark, ...]:
+def in_order(remarks: Sequence[Remark]) -> tuple[Remark, ...]:
     """Sort remarks by cost, kernel and line; on a line, missed optimisations come first and counts last."""
     numbers: dict[Text, int] = {}
-    for remark in found:
+    for remark in remarks:
         numbers.setdefault(remark.kernel, len(numbers))
 
     def key(remark: Remark) -> tuple[object, ...]:
         line = remark.line if isinstance(remark.line, int) else 0
         return -(remark.cost_share or 0), numbers[remark.kernel], line, *_urgency(remark)
 
-    return tuple(sorted(found, key=key))
+    return tuple(sorted(remarks, key=key))
 
 
 def _urgency(remark: Remark) -> tuple[object, ...]:
