@@ -114,7 +114,7 @@ def test_only_tables_whose_columns_are_chosen_say_so(monkeypatch: pytest.MonkeyP
     )
     ops, _, balance = text.partition("Balance")
     assert "; select with --columns)" in " ".join(ops.split())
-    assert "(no room for: what it is)" in balance
+    assert "(no room for: meaning)" in balance
 
 
 @pytest.mark.parametrize("format_", ["json", "csv"])

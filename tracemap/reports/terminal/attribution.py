@@ -211,7 +211,7 @@ def _print_remarks(terminal: Console, costed: CostedMap) -> None:
 def _print_balance(terminal: Console, attribution: Attribution, costs: Costs) -> None:
     """Attributed and unattributed costs of the shown metrics, as a table; then their exact sums."""
     metrics = [costs.column(metric.name, costs.name(metric), metric, index) for index, metric in enumerate(costs.shown)]
-    columns = (Column("what", ""), *metrics, Column("why", "what it is", leave=30, least=18, words=True))
+    columns = (Column("what", ""), *metrics, Column("why", "meaning", leave=30, least=18, words=True))
     _print_columns(terminal, f"Balance, {costs.basis()}", columns, list(_balance_rows(attribution, costs)), gap=True)
     for total in costs.shown:
         parts = f"measured {total.measured} = attributed {total.attributed} + unattributed {total.residual}"
