@@ -111,7 +111,7 @@ def test_attribute_balances_in_exact_numbers() -> None:
     rows = printed_table(printed, "Balance, per invocation, mean of 2")
     assert [(row[""], row["cpu ns"]) for row in rows] == [
         ("attributed", "135.5"),
-        ("unattributed: submission-and-queue", "4.5"),
+        ("no op: submission-and-queue", "4.5"),
         ("measured", "140.0"),
     ]
 

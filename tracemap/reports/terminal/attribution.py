@@ -227,5 +227,5 @@ def _balance_rows(attribution: Attribution, costs: Costs) -> Iterator[Row]:
     yield {"what": "attributed", **{metric.name: metric.attributed for metric in metrics}, "why": "to ops"}
     for row in attribution.residual:
         if any(row.metrics[metric.name] for metric in metrics):
-            yield {"what": f"unattributed: {row.reason.value}", **row.metrics, "why": RESIDUAL_TEXTS[row.reason]}
+            yield {"what": f"no op: {row.reason.value}", **row.metrics, "why": RESIDUAL_TEXTS[row.reason]}
     yield {"what": "measured", **{metric.name: metric.measured for metric in metrics}}
