@@ -611,7 +611,7 @@ def test_calls_of_different_functions_have_no_cost_in_common(built: Built, recor
     (group,) = query(folder)["groups"]
     assert [metric["invocations"] for metric in group["metrics"]] == [None]
     said = check_cli("store", "query", "--store", folder)
-    assert "hand_multifunc: 2 runs, sums: runs are of several functions (--group-by function)" in said
+    assert "hand_multifunc: 2 runs, sums: the runs are of several functions (--group-by function)" in said
     apart = query(folder, "--group-by", "function")["groups"]
     assert [metric["invocations"] for each in apart for metric in each["metrics"]] == [3, 3]
     assert "hand_multifunc, function encode: 1 run, per invocation" in check_cli(
