@@ -126,7 +126,7 @@ def test_a_cost_is_split_as_that_of_the_program_with_sizes(tmp_path: Path) -> No
         parts[name] = {op.op: op.metrics["cpu_ns"].attributed for op in result.ops}
         asked = ("attribute", run, "--map", tmp_path / name / "model.tracemap", "--rule", "model")
         said = check_cli(*asked)
-        assert ("as if each of these were 128" in " ".join(said.split())) is (name == "open")
+        assert ("as if dynamic sizes were 128" in " ".join(said.split())) is (name == "open")
         slugs = {each["slug"] for each in json_cli(*asked)["diagnostics"]}
         assert ("assumed-sizes" in slugs) is (name == "open")
         assert "equal-members" not in slugs

@@ -164,7 +164,7 @@ def test_costs_that_samples_leave_half_open_are_marked(times: int, marked: bool,
     assert not result.ops[2].metrics["cpu_ns"].uncertain  # no samples decide it
     shown = io.StringIO()
     print_attribution(stepped(), result, shown)
-    legend = "~ samples leave half of the cost or more open"
+    legend = "~ uncertain by 50 % or more: too few samples"
     assert (legend in shown.getvalue()) == marked
     (line,) = (line for line in shown.getvalue().splitlines() if line.startswith("op2 "))
     assert (" ~ " in line) == marked

@@ -175,7 +175,7 @@ def test_text_tells_where_an_op_was_lost_on_a_line_of_its_own() -> None:
     print_audit(graph, audit(graph, [spot]), out, list_all=False)
     shown = out.getvalue().splitlines()
     start = shown.index(
-        "op1 linalg.generic at 3:5: lost in the phase flow by Fold (fold), change 2, on func.func @\\x1bmain"
+        "op1 linalg.generic at 3:5: location lost in phase flow by Fold (fold), change 2, on func.func @\\x1bmain"
     )
     assert shown[start - 1 :] == ["", shown[start], "  before", "    here", "      it was"]
 

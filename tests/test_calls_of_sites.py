@@ -209,13 +209,13 @@ def test_json_has_the_calls_of_recorded_sites(built: Built, rows: Mapping[str, l
 
 def test_the_table_of_sites_shows_them(built: Built, recorded: Recorded, result: Json) -> None:
     text = check_cli("attribute", recorded("hand_mlp"), "--map", built("hand_mlp"), "--by", "site")
-    table = {row["site"]: row for row in printed_table(text, "Sites by cpu_ns")}
+    table = {row["site"]: row for row in printed_table(text, "Dispatch sites by cpu_ns")}
     for found in result["sites"]:
         row = table[found["site"]]
         assert Fraction(row["tiles/call"].replace(",", "")) == Fraction(found["tiles"], found["calls"])
         if found["imbalance_percent"] is not None:
             assert float(row["imbalance"]) == pytest.approx(found["imbalance_percent"] / 100, abs=0.005)
-    slowest = printed_table(text, "Slowest single calls of these sites")
+    slowest = printed_table(text, "Slowest single calls of these dispatch sites")
     every = [
         (call["duration_ns"], call["start_ns"], each["site"]) for each in result["sites"] for call in each["slowest"]
     ]

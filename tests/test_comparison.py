@@ -165,7 +165,7 @@ def test_runs_of_two_models_balance_and_say_what_the_json_says(built: Built, rec
             assert of_groups + metric["residual"]["change"] == metric["whole"]["change"]
     assert 0 < shown["matched_percent"] < 100
     text = check_cli("diff", *paths, *runs, "--by", "scope")
-    assert "(whole)" in text
+    assert "(total)" in text
     assert "New ops" in text
 
 
@@ -221,7 +221,7 @@ def test_bundles_without_runs_are_compared_by_their_maps(built: Built, tmp_path:
     shutil.copytree(built("hand_mlp"), tmp_path / "a.tracemap")
     shutil.rmtree(tmp_path / "a.tracemap" / "runs", ignore_errors=True)
     text = check_cli("diff", tmp_path / "a.tracemap", built("hand_attention"))
-    assert "maps alone are compared" in text
+    assert "only the maps are compared" in text
 
 
 def test_another_processor_matches_models_the_same(

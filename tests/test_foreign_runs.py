@@ -433,8 +433,8 @@ def test_samples_alone_tell_of_no_calls(system: Path, tmp_path: Path) -> None:
     assert {place["calls"] for place in (*result["ops"], *result["sites"])} == {None}
     words = (PRINTED, "--map", system)
     text = check_cli("attribute", *words, "--by", "site", "--html", tmp_path / "page.html")
-    assert "4 sites: 4 with members, calls unknown" in text
-    assert "calls" not in printed_table(text, "Sites by ")[0]
+    assert "4 dispatches: all traced to ops, number of executions unknown" in text
+    assert "calls" not in printed_table(text, "Dispatch sites by ")[0]
     rows = list(csv.DictReader(io.StringIO(check_cli("attribute", *words, "--format", "csv"))))
     assert {row["calls"] for row in rows} == {""}
     page = (tmp_path / "page.html").read_text(encoding="utf-8")

@@ -172,5 +172,5 @@ def test_the_table_is_a_run_whose_parts_add_up(built: Built, recording: HookReco
     done = run_cli("attribute", target, "--map", built("hand_mlp"), "--keep-disturbed")
     assert done.returncode == 0, done.stderr
     ((faults, time),) = sql(f"SELECT sum(\"page-faults\"), sum(duration_ns) FROM '{target}'").fetchall()
-    assert f"cpu_ns: measured {time} = attributed {time} + residual 0 ns" in done.stdout
-    assert f"page-faults: measured {faults} = attributed {faults} + residual 0 count" in done.stdout
+    assert f"cpu_ns: measured {time} = attributed {time} + unattributed 0 ns" in done.stdout
+    assert f"page-faults: measured {faults} = attributed {faults} + unattributed 0 count" in done.stdout

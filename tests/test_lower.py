@@ -342,7 +342,7 @@ def test_loops_without_locations_are_linked_to_nothing_and_say_so() -> None:
     assert [(loop.links, loop.untraced) for loop in loops] == [((), loop.operations) for loop in loops]
     assert all(lowering.stages[1].place_of(op.id).is_gone for op in lowering.ops)
     said = check_cli("lower", PROGRAMS / "matmul_bias_relu.mlir", "--pipeline", strip)
-    assert "19 of 19 operations in loops have no location that leads to an op" in said
+    assert "19 of 19 operations in loops cannot be traced to an op" in said
 
 
 # --- stages are what iree-opt makes of the model
@@ -496,7 +496,7 @@ def test_the_page_has_every_line_of_every_stage_and_marks_loops() -> None:
         assert len(pane.lines) == len(stage.text.splitlines())
         assert [line.label for line in pane.lines if line.label] == [loop.id for loop in stage.loops]
     assert page.panes[1].summary == "3 loops, 3 ops in them"
-    assert [op.whereabouts[1:] for op in page.ops][1:] == [("loop0", "loop0"), ("loop1", "loop0"), ("loop2", "loop0")]
+    assert [op.places[1:] for op in page.ops][1:] == [("loop0", "loop0"), ("loop1", "loop0"), ("loop2", "loop0")]
 
 
 HOSTILE = """\

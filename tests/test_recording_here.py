@@ -95,8 +95,8 @@ def test_what_runs_while_loading_is_measured_too(tmp_path: Path) -> None:
     (unmeasured,) = at_load - results.keys()
     assert results[measured]["metrics"]["cpu_ns"]["total"] > 0
     said = check_cli("attribute", run, "--map", bundle)
-    assert f", {len(results)} called, 1 run at load: not measured" in said
-    assert f"{unmeasured}: runs once, at load: not measured" in said
+    assert f", {len(results)} executed, 1 run at load time (not measured)" in said
+    assert f"{unmeasured}: runs once, at load time: not measured" in said
     assert "load-time-not-measured]: 1 site run at load" in said
 
 

@@ -251,7 +251,7 @@ def test_diff_tells_remarks_that_are_new_and_gone(spilling: Path, fixed: Built, 
         (each["kind"], each["text"], each["count"]) for each in made["remarks"]
     )
     text = check_cli("diff", spilling, tmp_path / "m.tracemap")
-    assert "Gone remarks of the compiler" in text
+    assert "Compiler remarks that disappeared" in text
     assert json_cli("diff", spilling, spilling)["remarks"] == []
     assert json_cli("diff", fixed("hand_attention"), fixed("hand_attention"))["remarks"] is None
 

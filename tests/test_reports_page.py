@@ -144,7 +144,7 @@ def test_residual_rows_say_why(page: Page) -> None:
 
 
 def test_elapsed_explained_counts_nothing_twice() -> None:
-    assert explained_of_elapsed(attribution(GRAPH, TOTALS, executes=EXECUTES, elapsed_ns=100)) == "rows explain 33.0 %"
+    assert explained_of_elapsed(attribution(GRAPH, TOTALS, executes=EXECUTES, elapsed_ns=100)) == "events cover 33.0 %"
     assert explained_of_elapsed(attribution(GRAPH, TOTALS, elapsed_ns=UNKNOWN)) == ""
     assert explained_of_elapsed(attribution(GRAPH, {"D1mr": {"site0": 4}})) == ""
 

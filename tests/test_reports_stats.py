@@ -49,7 +49,7 @@ def test_every_figure_is_that_of_the_statistics(tmp_path: Path) -> None:
         for column, cells in zip(pair.table.T, zip(*percents, strict=True), strict=True):
             assert all(cell == "" for cell in cells) == (not column.any())
     constant = [shown for shown in thread.heat_maps if shown.given.name == "constant"]
-    assert [shown.correlation for shown in constant] == ["none: one of them is constant"] * 3
+    assert [shown.correlation for shown in constant] == ["none, as a series is constant"] * 3
     for row in range(4):
         assert [cell.text for cell in thread.correlations[row]] == [line[row].text for line in thread.correlations]
 

@@ -58,11 +58,11 @@ def test_show_prints_ops_sites_members_and_kernels() -> None:
     print_map(everything(GRAPH), GRAPH, out, whole=True)
     printed = out.getvalue()
     assert "9 ops: 4 dispatched, 1 load_time, 1 host, 1 constant, 2 structural" in printed
-    assert "5 sites on 5 kernels, 4 with members" in printed
+    assert "5 dispatches of 5 kernels, 4 traced to ops" in printed
     assert [row[0] for row in rows_of(printed, "Ops")] == [entry.id for entry in GRAPH.ops]
-    assert [row[0] for row in rows_of(printed, "Sites")] == [entry.id for entry in GRAPH.sites]
+    assert [row[0] for row in rows_of(printed, "Dispatch sites")] == [entry.id for entry in GRAPH.sites]
     assert ["site0", "op3", "model.mlir:4", "linalg.generic", "located", "100", "64", "B"] in rows_of(
-        printed, "Members"
+        printed, "Ops in dispatches"
     )
     assert ["k2", "0", "site2"] in rows_of(printed, "Kernels")
     assert "note [odd]: something is odd" in printed
@@ -106,20 +106,20 @@ def test_totals_are_of_the_whole_run() -> None:
 
 def test_attribute_balances_in_exact_numbers() -> None:
     printed = attributed_text()
-    assert "cpu_ns: measured 280 = attributed 271 + residual 9 ns" in printed
-    assert "duration_ns: measured 33 = attributed 28 + residual 5 ns" in printed
+    assert "cpu_ns: measured 280 = attributed 271 + unattributed 9 ns" in printed
+    assert "duration_ns: measured 33 = attributed 28 + unattributed 5 ns" in printed
     rows = printed_table(printed, "Balance, per invocation, mean of 2")
     assert [(row[""], row["cpu ns"]) for row in rows] == [
         ("attributed", "135.5"),
-        ("residual submission-and-queue", "4.5"),
+        ("no op: submission-and-queue", "4.5"),
         ("measured", "140.0"),
     ]
 
 
 def test_attribute_says_what_was_not_measured_and_what_is_odd() -> None:
     printed = attributed_text()
-    assert "5 sites: 4 with members, 3 called, 1 run at load: not measured" in printed
-    assert "site3: runs once, at load: not measured" in printed
+    assert "5 dispatches: 4 traced to ops, 3 executed, 1 run at load time (not measured)" in printed
+    assert "site3: runs once, at load time: not measured" in printed
     assert "note [odd-too]: and [red]this[/red]" in printed
 
 
@@ -127,7 +127,7 @@ def test_of_many_sites_some_are_named_and_the_rest_counted() -> None:
     map_ = graph([op(0, 1)], [site(0, 0), *(site(number, 0, initializer=True) for number in range(1, 41))])
     out = io.StringIO()
     print_attribution(map_, attribution(map_, {"cpu_ns": {"site0": 10}}), out)
-    said = "site1, site2, site3, site4, site5 and 35 others: runs once, at load: not measured"
+    said = "site1, site2, site3, site4, site5 and 35 others: runs once, at load time: not measured"
     assert said in out.getvalue().splitlines()
 
 

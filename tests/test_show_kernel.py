@@ -66,7 +66,7 @@ def test_text_has_every_line_of_the_ir(built: Built) -> None:
     printed = check_cli("show", bundle, kernel.name, "--assembly")
     for line in load(bundle).kernel_text(kernel).splitlines():
         assert line.strip() in printed
-    assert "Loops of its machine code" in printed
+    assert "Loops in the machine code" in printed
     assert "vfmadd" in printed or "fmla" in printed or "mulps" in printed
     assert "Instructions" in printed
     assert "Instructions" not in check_cli("show", bundle, kernel.name)

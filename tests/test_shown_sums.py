@@ -34,7 +34,9 @@ def test_printed_tables_add_up_to_the_rows_of_the_run(
         total, slack = (sum(parts, Fraction()) for parts in zip(*shown, strict=True))
         assert abs(total - dispatched) <= slack, by
     for metric in ("cpu_ns", "duration_ns"):
-        (numbers,) = re.findall(rf"^{metric}: measured (\d+) = attributed (\d+) \+ residual (\d+) ns$", printed, re.M)
+        (numbers,) = re.findall(
+            rf"^{metric}: measured (\d+) = attributed (\d+) \+ unattributed (\d+) ns$", printed, re.M
+        )
         measured, attributed, residual = map(int, numbers)
         assert (measured, attributed + residual) == (measured_of_run(run, metric),) * 2
 

@@ -611,7 +611,7 @@ def test_calls_of_different_functions_have_no_cost_in_common(built: Built, recor
     (group,) = query(folder)["groups"]
     assert [metric["invocations"] for metric in group["metrics"]] == [None]
     said = check_cli("store", "query", "--store", folder)
-    assert "hand_multifunc: 2 runs, sums: runs are of several functions (--group-by function)" in said
+    assert "hand_multifunc: 2 runs, sums: the runs are of several functions (--group-by function)" in said
     apart = query(folder, "--group-by", "function")["groups"]
     assert [metric["invocations"] for each in apart for metric in each["metrics"]] == [3, 3]
     assert "hand_multifunc, function encode: 1 run, per invocation" in check_cli(
@@ -668,7 +668,7 @@ def test_trends_and_comparisons_are_of_one_function(built: Built, recorded: Reco
         for each in model["dearest"]:
             assert [point["cost"] for point in each["points"]] == [costs[each["op"]["op"]]]
     said = check_cli("store", "trend", "--store", folder)
-    assert "hand_multifunc, function decode: no change can be told" in said
+    assert "hand_multifunc, function decode: too few nights to detect a change" in said
     refused = failed("store", "compare", "--store", folder, "--before", "tag.night=0", "--after", "tag.night=1")
     assert "no model has runs of the same function" in refused.stderr
 

@@ -117,7 +117,7 @@ def test_columns_go_in_the_stated_order(attributed: Attributed, monkeypatch: pyt
     for columns in range(290, 24, -1):
         text = printed(partial(show_attribution, attributed, AttributeOptions()), columns, monkeypatch)
         table = text.partition("Balance")[0].replace("\n", " ")
-        said = re.search(r"\(no room for: (.*?); --columns chooses\)", table)
+        said = re.search(r"\(no room for: (.*?); select with --columns\)", table)
         names = [name.split()[0] for name in said[1].split(", ")] if said else []
         assert sorted(names) == sorted(order[: len(names)])
         left_out.add(len(names))
@@ -222,7 +222,8 @@ def test_rows_of_other_views_are_sums_of_the_json(by: str, fixed: Built) -> None
     for each in found[part]:
         expected[keys[by](each)] += each["metrics"]["D1mr"][field]
     text = check_cli("attribute", RUN, "--map", bundle, "--top", "0", "--by", by, "--metric", "D1mr,Ir")
-    rows = printed_table(text, f"{by.capitalize()}s by D1mr, per invocation")
+    title = "Dispatch sites" if by == "site" else f"{by.capitalize()}s"
+    rows = printed_table(text, f"{title} by D1mr, per invocation")
     assert {row[by]: int(row["D1mr"].replace(",", "")) for row in rows} == expected
 
 

@@ -59,7 +59,7 @@ def test_a_timeline_has_each_row_of_a_run_once(built: Built, recorded: Recorded)
     columns = "1, invocation, kind, coalesce(kernel, kind), start_ns, duration_ns"
     rows = rows_of(f"SELECT {columns} FROM '{run}' WHERE NOT warmup AND kind <> 'step'")
     assert Counter(spans_of(timeline)) == Counter(map(tuple, rows))
-    assert timeline.note == "All 3 calls that were measured are here."
+    assert timeline.note == "All 3 invocations are shown."
     # Each kernel's spans are of a site that runs it, in the colour of its root's scope, or of the first member's.
     for item in timeline.items:
         for place in item.sites:
@@ -93,8 +93,8 @@ def test_the_median_call_and_the_slowest_fill_the_room_there_is(tmp_path: Path) 
     ]
     assert Counter(spans_of(timeline)) == Counter(expected)
     assert timeline.note == (
-        "3 of 9 calls are here: the median one and the 2 slowest ones, from their first event to their last. "
-        f"6 calls with {6 * (spans + 1)} events are left out."
+        "3 of 9 invocations are shown: the median and the 2 slowest ones, from their first event to their last. "
+        f"{6 * (spans + 1)} events of the others are not."
     )
 
 
@@ -102,9 +102,7 @@ def test_a_call_with_too_many_events_is_cut_and_says_so(tmp_path: Path) -> None:
     timeline = page_of_run(layers(), written(tmp_path / "run.csv", 3, 30), most=20).data.timeline
     assert timeline is not None
     assert len(spans_of(timeline)) == 20
-    assert timeline.note == (
-        "Of 3 calls the median one is here, from its first event to its last: the first 20 of its 31 events."
-    )
+    assert timeline.note == ("The median of 3 invocations is shown, with the first 20 of its 31 events.")
 
 
 def test_a_run_that_tells_no_calls_apart_is_shown_as_one(tmp_path: Path) -> None:
@@ -113,7 +111,7 @@ def test_a_run_that_tells_no_calls_apart_is_shown_as_one(tmp_path: Path) -> None
     timeline = page_of_run(layers(), table, most=4).data.timeline
     assert timeline is not None
     assert spans_of(timeline) == [(1, UNKNOWN, "dispatch", f"kernel{n}", n * 10, 7) for n in range(4)]
-    assert timeline.note == "The run does not tell calls apart. Its first 4 of 9 events are here."
+    assert timeline.note == "The run does not distinguish invocations. Its first 4 of 9 events are shown."
 
 
 def test_runs_share_the_room_and_each_has_its_own_axis(tmp_path: Path) -> None:
@@ -129,10 +127,7 @@ def test_runs_share_the_room_and_each_has_its_own_axis(tmp_path: Path) -> None:
         for kind, kernel, _, call, _, start, duration, _ in events(calls, 30)
     ]
     assert Counter(spans_of(timeline)) == Counter(expected)
-    assert (
-        timeline.note
-        == "Run 1: All 5 calls that were measured are here. Run 2: All 4 calls that were measured are here."
-    )
+    assert timeline.note == "Run 1: All 5 invocations are shown. Run 2: All 4 invocations are shown."
     assert sum(sum(each.counts) for each in lengths_of(costed, shown).values()) == 9 * 30
 
 

@@ -113,8 +113,8 @@ def test_only_tables_whose_columns_are_chosen_say_so(monkeypatch: pytest.MonkeyP
         lambda out: print_attribution(THREE, attribution(THREE, COSTS), out, AttributeOptions()), 40, monkeypatch
     )
     ops, _, balance = text.partition("Balance")
-    assert "; --columns chooses)" in " ".join(ops.split())
-    assert "(no room for: what it is)" in balance
+    assert "; select with --columns)" in " ".join(ops.split())
+    assert "(no room for: meaning)" in balance
 
 
 @pytest.mark.parametrize("format_", ["json", "csv"])
@@ -142,7 +142,10 @@ def test_what_the_format_does_not_choose_is_refused(
             "cpu_ns (cpu), share (of cpu), page-faults, uncertain, likely_low (from cpu)",
         ),
         ({"by": "scope", "sort": "kernel"}, "the table of scopes has no column 'kernel'"),
-        ({"filters": ["cpu_ns=3*"]}, "cpu_ns is a column of numbers; rows are filtered by texts: op, line"),
+        (
+            {"filters": ["cpu_ns=3*"]},
+            "cannot filter by cpu_ns, a column of numbers; filter by a column of texts: op, line",
+        ),
     ],
 )
 def test_what_there_is_not_is_refused(options: dict[str, Any], message: str) -> None:
@@ -246,7 +249,7 @@ def test_what_is_of_one_invocation_or_call_is_not_called_a_sum(built: Built, rec
     alone = check_cli("attribute", runs[0], "--map", built("hand_multifunc"))
     assert "median cpu" in alone
     assert " per invocation (mean)" in alone
-    head, *_ = printed_table(check_cli("attribute", *words, "--by", "site"), "Sites by ")
+    head, *_ = printed_table(check_cli("attribute", *words, "--by", "site"), "Dispatch sites by ")
     of_one = [name for name in head if name.startswith(("p50 ", "p10 ", "p90 "))]
     assert of_one
     assert all(name.endswith("/call") and " in all" not in name for name in of_one)
@@ -388,7 +391,7 @@ def test_every_column_of_sites_is_what_the_rows_of_the_run_say(built: Built, rec
             f"FROM '{run}' WHERE kind = 'dispatch' AND NOT warmup GROUP BY kernel"
         ).fetchall()
     text = check_cli("attribute", run, "--map", built("hand_mlp"), "--by", "site", "--top", "0")
-    rows = {row["kernel"]: row for row in printed_table(text, "Sites by cpu_ns, per invocation, mean of 3")}
+    rows = {row["kernel"]: row for row in printed_table(text, "Dispatch sites by cpu_ns, per invocation, mean of 3")}
     assert len(rows) == len(found) == 4
     workers = read_run(run).header.workers
     assert isinstance(workers, int)
@@ -445,5 +448,5 @@ def test_a_slow_call_leaves_the_other_columns_their_unit(built: Built, tmp_path:
     head = next(line for line in text.splitlines() if line.startswith("site "))
     assert " slowest wall s/call " in head
     assert re.search(r" cpu µs +of cpu % +wall µs ", head)
-    for row in printed_table(text, "Sites by "):
+    for row in printed_table(text, "Dispatch sites by "):
         assert float(row["cpu µs"].replace(",", "")) >= 0.1

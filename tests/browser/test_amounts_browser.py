@@ -142,7 +142,7 @@ def test_amounts_are_those_of_the_rows_of_the_run(open_page: Open, real: Path, r
         assert abs(shown - Fraction(measured_of_run(run, metric), invocations)) <= slack
     assert texts(browser, "#balance small") == [f"per invocation, mean of {invocations}"] * 2
     go(browser, "#sites")
-    cells = [column(browser, "sites", label) for label in ("total", "disturbance")]
+    cells = [column(browser, "sites", label) for label in ("total", "outliers")]
     sums = [int(title.removesuffix(" ns in all")) for cell in cells for title in titles(browser, cell) if title]
     assert sum(sums) == sum_of_run(run, "cpu_ns", "kind = 'dispatch'")
     shown_times = [as_number(text) for cell in cells for text in texts(browser, cell) if text not in {"–", ""}]

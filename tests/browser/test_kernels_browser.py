@@ -134,7 +134,7 @@ def test_remarks_stand_beside_their_line_as_plain_text(open_page: Open, large: P
     assert find(browser, SELECTED).text.split()[0] == "9"
     assert [text.split(":")[0] for text in texts(browser, "#kernel-remarks li")] == ["line 9 licm"]
     go(browser, "kernel0L8")
-    assert find(browser, "#kernel-remarks").text == "None on the chosen lines."
+    assert find(browser, "#kernel-remarks").text == "No remarks on the selected lines."
     assert not log(browser, "browser")
 
 

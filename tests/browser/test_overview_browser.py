@@ -127,7 +127,7 @@ def test_an_address_restores_all_that_was_chosen(open_page: Open, small: Path) -
 
     before = state()
     assert before[0] == ["op2", "op3"]
-    assert before[1:4] == [["by scope", "share of attainable", "kernels"], ["1", "1"], ["all", "h0"]]
+    assert before[1:4] == [["by scope", "% of roofline", "kernels"], ["1", "1"], ["all", "h0"]]
     old = browser.current_window_handle
     browser.switch_to.new_window("window")
     try:
@@ -178,7 +178,7 @@ def test_search_finds_whatever_has_a_name(open_page: Open, small: Path) -> None:
     browser.switch_to.active_element.send_keys(Keys.ENTER)
     assert find(browser, "#inspector h2").text == "op3"
     for words, first, shown in (
-        ("site1", "site site1", "F0"),
+        ("site1", "dispatch site1", "F0"),
         ("net.py:2", "line net.py:2", "F1"),
         ("net.py", "file net.py", "F1"),
         ("h0/attn", "scope h0/attn", "scopes"),

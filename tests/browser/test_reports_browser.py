@@ -111,7 +111,7 @@ def test_tables_filter_by_words(open_page: Open, small: Path) -> None:
     press(browser, "/")
     press(browser, "attn DISPATCHED")
     assert set(first_cells(browser, "ops")) == {"op2", "op3"}
-    assert find(browser, "#ops [role=status]").text == "2 of 9 shown, 7 filtered out, with 25.0 % of the work"
+    assert find(browser, "#ops [role=status]").text == "2 of 9 shown, 7 filtered out (25.0 % of the cost)"
     press(browser, Keys.ESCAPE)
     press(browser, "5" if view(browser) == "F1" else "1")
     assert view(browser) == "overview"

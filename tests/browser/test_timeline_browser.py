@@ -82,7 +82,7 @@ def test_a_call_is_drawn_in_the_colours_of_scopes(open_page: Open, timed: Path) 
     found = drawn(browser)
     assert set(found) == {*(f"scope-{number}" for number in range(5)), "span-queue"}
     assert len(found["span-queue"]) == 2
-    assert Select(find(browser, "#call")).first_selected_option.text.startswith(f"call {MEDIAN}: ")
+    assert Select(find(browser, "#call")).first_selected_option.text.startswith(f"invocation {MEDIAN}: ")
     press(browser, Keys.ESCAPE)
     find(browser, "[data-spans=kind]").click()
     assert set(drawn(browser)) == {"kind-other", "span-queue"}
@@ -141,7 +141,7 @@ def test_arrows_choose_spans_and_enter_leads_to_the_site(open_page: Open, timed:
     _, kernel, place, *_, duration, _ = [event for event in events(CALLS, SPANS) if event[3] == MEDIAN][3]
     words = said(browser)
     assert words.startswith(f"{place} · {kernel} · ")
-    assert f"of call {MEDIAN}" in words
+    assert f"of invocation {MEDIAN}" in words
     assert "op2 linalg.generic 100.0 %" in words
     assert f" · {format_ns(duration)} at " in words
     press(browser, Keys.ENTER)
@@ -190,14 +190,14 @@ def test_calls_can_be_compared_and_all_shown(open_page: Open, timed: Path) -> No
     browser = open_page(timed, "#timeline")
     Select(find(browser, "#beside")).select_by_value(f"1-{LONGEST}")
     titles = [text.split("\n")[0] for text in texts(browser, "#spans .span-names .title")]
-    assert [title.split(",")[0] for title in titles] == [f"call {MEDIAN}", f"call {LONGEST}"]
+    assert [title.split(",")[0] for title in titles] == [f"invocation {MEDIAN}", f"invocation {LONGEST}"]
     queue = drawn(browser)["span-queue"]
     assert queue[0] == queue[2]
     assert queue[1] < queue[3]
     Select(find(browser, "#call")).select_by_value("1-all")
     assert len(drawn(browser)["span-queue"]) == 2 * CALLS
     again = open_page(timed, "#" + browser.current_url.split("#")[1])
-    assert Select(find(again, "#call")).first_selected_option.text == "all, as they ran"
+    assert Select(find(again, "#call")).first_selected_option.text == "all invocations"
     assert len(drawn(again)["span-queue"]) == 2 * CALLS
 
 
@@ -207,7 +207,7 @@ def test_a_slowest_call_of_a_site_is_shown_in_the_timeline(open_page: Open, time
     assert f"invocation {LONGEST}" in row.text
     row.find_element(By.TAG_NAME, "button").click()
     assert view(browser) == "timeline"
-    assert Select(find(browser, "#call")).first_selected_option.text.startswith(f"call {LONGEST}: ")
+    assert Select(find(browser, "#call")).first_selected_option.text.startswith(f"invocation {LONGEST}: ")
     assert said(browser).startswith("site3 · kernel3 · ")
     assert f"at {longest_start(3)}" in said(browser)
 
@@ -260,7 +260,7 @@ def test_what_is_not_in_the_timeline_is_not_linked(open_page: Open, tmp_path: Pa
     assert browser.find_elements(By.CSS_SELECTOR, ".slow.linked") == []
     assert row.find_elements(By.TAG_NAME, "button") == []
     go(browser, "timeline")
-    assert f"1 of {CALLS} calls are here" in find(browser, "#timeline").text
+    assert f"1 of {CALLS} invocations are shown" in find(browser, "#timeline").text
 
 
 def test_hostile_names_and_addresses_are_inert(open_page: Open, tmp_path: Path) -> None:

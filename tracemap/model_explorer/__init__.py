@@ -1,6 +1,6 @@
-"""An adapter by which Model Explorer opens bundles.
+"""An adapter that lets Model Explorer open bundles.
 
     model-explorer model.tracemap --extensions=tracemap.model_explorer
 
-Model Explorer imports the module `main` of what `--extensions` names; nothing else does.
+Model Explorer imports the module `main` of this package; nothing else does.
 """

@@ -1,4 +1,4 @@
-"""Reads a bundle for Model Explorer, which this module needs (`pip install ai-edge-model-explorer`)."""
+"""The adapter that reads a bundle for Model Explorer; needs `pip install ai-edge-model-explorer`."""
 
 from __future__ import annotations
 
@@ -19,40 +19,40 @@ class TracemapAdapter(Adapter):  # type: ignore[misc]  # Model Explorer has no t
     metadata = AdapterMetadata(
         id="tracemap",
         name="tracemap bundle",
-        description="Ops of a model with what became of them: scopes, sites and kernels.",
+        description="Ops of a model with their outcomes, scopes, dispatches and kernels.",
         fileExts=["tracemap"],
     )
 
     def convert(self, model_path: str, settings: dict[str, Any]) -> ModelExplorerGraphs:
-        """The graph of the bundle at a path.
+        """Read the graph of a bundle.
 
         Raises:
-            tracemap.errors.TracemapError: it is no bundle, or damaged.
+            tracemap.errors.TracemapError: the path is not a bundle, or the bundle is damaged.
         """
         bundle = load(Path(model_path))
         edges, notes = _data_flow(bundle)
-        made = collection(bundle.graph, edges, notes)
-        return {"graphCollections": [graph_builder.GraphCollection(made["label"], [_graph(made["graphs"][0])])]}
+        graphs = collection(bundle.graph, edges, notes)
+        return {"graphCollections": [graph_builder.GraphCollection(graphs["label"], [_graph(graphs["graphs"][0])])]}
 
 
 def _data_flow(bundle: Bundle) -> tuple[tuple[tuple[str, str], ...], dict[str, str]]:
-    """The edges; without them where the model cannot be parsed here, and then why."""
+    """The edges between ops; if the model cannot be parsed here, a note with the reason instead."""
     try:
         return data_flow_of(bundle), {}
     except (ToolMissing, UsageInvalid) as error:
         return (), {"data flow": f"left out: {error}"}
 
 
-def _graph(made: dict[str, Any]) -> graph_builder.Graph:
-    """A graph in Model Explorer's own classes."""
+def _graph(graph: dict[str, Any]) -> graph_builder.Graph:
+    """Convert a graph to Model Explorer's classes."""
     nodes = [
         graph_builder.GraphNode(
             id=node["id"],
             label=node["label"],
             namespace=node["namespace"],
-            attrs=[graph_builder.KeyValue(**each) for each in node["attrs"]],
-            incomingEdges=[graph_builder.IncomingEdge(**each) for each in node["incomingEdges"]],
+            attrs=[graph_builder.KeyValue(**attribute) for attribute in node["attrs"]],
+            incomingEdges=[graph_builder.IncomingEdge(**edge) for edge in node["incomingEdges"]],
         )
-        for node in made["nodes"]
+        for node in graph["nodes"]
     ]
-    return graph_builder.Graph(id=made["id"], nodes=nodes, groupNodeAttributes=made["groupNodeAttributes"])
+    return graph_builder.Graph(id=graph["id"], nodes=nodes, groupNodeAttributes=graph["groupNodeAttributes"])

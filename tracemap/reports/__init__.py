@@ -1,8 +1,7 @@
-"""What commands print and write: text for terminals, pages, CSV and JSON.
+"""Outputs of the commands: terminal text, pages, CSV, JSON and exports.
 
-From the bottom up: `escaping` (what becomes of hostile text) and `labels`; `costed` (a map with the costs of a run),
-`kernels` (the inside of one), and `html` (how a page is put together); `page` (the annotated page, a file
-for each kind of its tabs), `lowering` and `calls` (the pages of `lower` and `stats`), `terminal` and `json` (a file for
-each command's text and JSON). Page data, plain frozen records, is built first; templates and scripts in `assets` only
-show it.
+`escaping` makes untrusted text harmless; `cost_lookup` joins a map with the costs of a run; `kernels` has views of
+kernels; `views` has the rows of tables. `html` assembles pages from the files in `assets`. `page`, `diff`,
+`lowering_page`, `calls_page` and `fleet_page` have the pages' content as frozen records, which templates and scripts
+only show. `terminal`, `csv_tables`, `json_documents` and `exports` write the other formats.
 """

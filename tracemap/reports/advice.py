@@ -1,4 +1,4 @@
-"""What the figures of a report refer to, and advice on what to try."""
+"""The basis of a report's numbers, and advice on what to try next."""
 
 from __future__ import annotations
 
@@ -7,80 +7,79 @@ from typing import Final
 
 from tracemap.attribution.model import Attribution, MetricTotal, ResidualReason
 from tracemap.attribution.scan.connection import IN_MILLIONTHS, MILLIONTHS
+from tracemap.comparison.model import Drift
 from tracemap.diagnostics import DISTURBED, PAUSED, TRANSFERS_UNTIMED, WINDOW, tells
 from tracemap.measurements.model import DeviceTime, ElapsedParts, RunHeader
 from tracemap.units import UNKNOWN, Integer, Unknown, format_count, format_mean, format_ns, format_share, plural, sum_of
 
-# ---- basis
-#
-# Of what the numbers are that people read: of one invocation, as a mean of those measured, or of the whole run.
+# ---- basis of numbers: means per invocation, or sums of the run
 
 
 def divisor(metric: MetricTotal, *, totals: bool) -> int:
-    """What sums of a metric are divided by: their invocations, unless sums are shown or nothing tells them."""
+    """The number to divide sums of a metric by: its invocations; 1 for sums or an unknown number."""
     return 1 if totals else known_invocations(metric) or 1
 
 
 def known_invocations(metric: MetricTotal) -> int:
-    """The invocations that a metric was measured in; 0 where they are unknown."""
+    """The number of invocations of a metric; 0 if unknown."""
     return 0 if isinstance(metric.invocations, Unknown) else metric.invocations
 
 
 def shown_unit(metric: MetricTotal) -> tuple[str, int]:
-    """The unit that a metric is shown in, and how many of its own make one of it."""
+    """The display unit of a metric, and the number of its own units in one of them."""
     return scaled_unit(metric.unit)
 
 
 def shown_amount(amount: int, metric: MetricTotal) -> str:
-    """An amount of a metric, in its own unit, for people."""
+    """Format an amount of a metric."""
     unit, scale = shown_unit(metric)
     return format_mean(amount, scale, unit)
 
 
 def scaled_unit(unit: str) -> tuple[str, int]:
-    """The unit in which amounts of a unit are shown, and how many make one of it."""
+    """The display unit of a unit, and the number of units in one of them."""
     return ("count", MILLIONTHS) if unit == IN_MILLIONTHS else (unit, 1)
 
 
 def basis(metrics: Sequence[MetricTotal], *, totals: bool) -> str:
-    """Of what the numbers of these metrics are, in words.
+    """The basis of the numbers of these metrics, in words.
 
-    Times, samples and simulated counts of one run are of different numbers of invocations: each is told then.
+    If times, samples and simulated counts have different numbers of invocations, the text lists them.
     """
-    several = [*dict.fromkeys(map(known_invocations, metrics))]
-    if several == [0]:
+    counts = [*dict.fromkeys(map(known_invocations, metrics))]
+    if counts == [0]:
         return "sums of the whole run" + ("" if totals else ", not per invocation")
-    if len(several) == 1:
-        return f"sums of {plural(several[0], 'invocation')}" if totals else f"per invocation, mean of {several[0]:,}"
-    of = {calls: [metric.name for metric in metrics if known_invocations(metric) == calls] for calls in several}
-    first = next(calls for calls in several if calls)
-    words = {calls: _of_sums(calls, calls == first) if totals else _of_means(calls) for calls in several}
-    told = "; ".join(f"{', '.join(names)} {words[calls]}" for calls, names in of.items())
-    return f"{'sums' if totals else 'per invocation'}: {told}"
+    if len(counts) == 1:
+        return f"sums of {plural(counts[0], 'invocation')}" if totals else f"per invocation, mean of {counts[0]:,}"
+    names = {count: [metric.name for metric in metrics if known_invocations(metric) == count] for count in counts}
+    first = next(count for count in counts if count)
+    texts = {count: _sum_text(count, count == first) if totals else _mean_text(count) for count in counts}
+    parts = "; ".join(f"{', '.join(metric_names)} {texts[count]}" for count, metric_names in names.items())
+    return f"{'sums' if totals else 'per invocation'}: {parts}"
 
 
-def _of_sums(calls: int, is_first: bool) -> str:
-    if not calls:
+def _sum_text(invocations: int, is_first: bool) -> str:
+    if not invocations:
         return "in all"
-    return f"of {plural(calls, 'invocation')}" if is_first else f"of {calls:,}"
+    return f"of {plural(invocations, 'invocation')}" if is_first else f"of {invocations:,}"
 
 
-def _of_means(calls: int) -> str:
-    if not calls:
+def _mean_text(invocations: int) -> str:
+    if not invocations:
         return "in all"
-    return f"mean of {calls:,}" if calls > 1 else "of 1"
+    return f"mean of {invocations:,}" if invocations > 1 else "of 1"
 
 
 def counted_in(metric: MetricTotal, metrics: Sequence[MetricTotal]) -> str:
-    """How many invocations the sums of a metric are of, where those of other metrics are of others; else nothing."""
+    """The number of invocations of a metric, in words, if it differs between the metrics; else empty."""
     if len({*map(known_invocations, metrics)}) < 2:
         return ""
-    calls = known_invocations(metric)
-    return f"of {plural(calls, 'invocation')}" if calls else "of an unknown number of invocations"
+    invocations = known_invocations(metric)
+    return f"of {plural(invocations, 'invocation')}" if invocations else "of an unknown number of invocations"
 
 
 def elapsed_of_one(attribution: Attribution) -> Integer:
-    """The elapsed time of one invocation, on average; unknown where its parts are, and of several functions."""
+    """The mean elapsed time of an invocation; unknown if its inputs are, or if several functions ran."""
     run = attribution.run
     if isinstance(run.elapsed_ns, Unknown) or isinstance(run.iterations, Unknown) or not run.iterations:
         return UNKNOWN
@@ -88,31 +87,31 @@ def elapsed_of_one(attribution: Attribution) -> Integer:
 
 
 def invocations_said(run: RunHeader) -> str:
-    """How many calls were measured, and in how many launches of the program, where there were several.
+    """The number of measured invocations, and of launches if there were several.
 
-    Nothing tells how many those of a window were made in.
+    The number of launches in a window is unknown.
     """
-    all_told = run.launches > 1 and not tells(run.diagnostics, WINDOW)
-    launches = f" in {run.launches} launches" if all_told else ""
+    launches_known = run.launches > 1 and not tells(run.diagnostics, WINDOW)
+    launches = f" in {run.launches} launches" if launches_known else ""
     return f"{format_count(run.iterations)}{launches}"
 
 
 def elapsed_said(attribution: Attribution) -> str:
-    """The elapsed time of one invocation, which is a mean, with the median beside it; the whole where that is unknown.
+    """Mean and median elapsed time of an invocation; the total if the mean is unknown.
 
-    The two differ where a few calls take far longer than the others.
+    Mean and median differ if a few invocations take far longer than the others.
     """
-    of_one, timed = elapsed_of_one(attribution), attribution.run.invocation
-    if isinstance(of_one, Unknown):
-        whole = format_ns(attribution.run.elapsed_ns)
-        return f"{whole} in all" if len(attribution.functions) > 1 else whole
-    median = with_interval(timed.median_ns, timed.low_ns, timed.high_ns)
-    beside = "" if isinstance(timed.median_ns, Unknown) else f", median {median}"
-    return f"{format_ns(of_one)} per invocation (mean){beside}"
+    mean_ns, invocation = elapsed_of_one(attribution), attribution.run.invocation
+    if isinstance(mean_ns, Unknown):
+        total = format_ns(attribution.run.elapsed_ns)
+        return f"{total} in all" if len(attribution.functions) > 1 else total
+    median = with_interval(invocation.median_ns, invocation.low_ns, invocation.high_ns)
+    median_text = "" if isinstance(invocation.median_ns, Unknown) else f", median {median}"
+    return f"{format_ns(mean_ns)} per invocation (mean){median_text}"
 
 
 def with_interval(median_ns: Integer, low_ns: Integer, high_ns: Integer) -> str:
-    """A median with the ends of its 95 % interval, which a few values do not have.
+    """A median with its 95 % interval, which needs several values.
 
     >>> with_interval(311_000, 305_000, 320_000), with_interval(5, UNKNOWN, UNKNOWN)
     ('311 µs (95 %: 305 to 320 µs)', '5 ns (too few for an interval)')
@@ -124,84 +123,90 @@ def with_interval(median_ns: Integer, low_ns: Integer, high_ns: Integer) -> str:
     return f"{format_ns(median_ns)} (95 %: {low.removesuffix(f' {unit}')} to {high})"
 
 
-# ---- advice
-#
-# What `record --compare-devices` measured, and what to try where most of the elapsed time is spent around kernels.
-#
-# What another device would take is never guessed: it was measured, or the advice is to do so.
+def drift_text(drift: Drift) -> str:
+    """The speed of unchanged ops after, compared with before."""
+    unchanged = plural(drift.ops, "unchanged op")
+    if drift.ratio < 1:
+        return f"{unchanged} ran {1 / drift.ratio:.2f}x faster, so the machine was faster"
+    return f"{unchanged} ran {drift.ratio:.2f}x slower, so the machine was slower"
 
 
-_MUCH: Final = 0.5
-"""Advice is given from so much of the elapsed time on."""
+# ---- advice on devices, for runs that spend most of their time outside kernels
+#
+# Never guess the time on another device: report what `record --compare-devices` measured, or advise to measure.
+
+
+_HIGH_OVERHEAD: Final = 0.5
+"""Least share of queue and host in the elapsed time for advice."""
 _DEVICES: Final = ("local-task", "local-sync")
 _WORTH_NAMING: Final = 0.1
-"""Of what queue and host take: what copies can have of it at most, to be named."""
+"""Least possible share of copies in the time of queue and host to name them."""
 
 
 def devices_compared(devices: Sequence[DeviceTime]) -> str:
-    """What a call took on each of the devices that were compared, and which one is faster; empty where none were."""
+    """The median call on each compared device, and the fastest device; empty without a comparison."""
     if not devices:
         return ""
-    times = (f"{each.device} {with_interval(each.median_ns, each.low_ns, each.high_ns)}" for each in devices)
-    first = _first(devices)
-    is_first = len(devices) > 1 and all(_is_faster(first, each) for each in devices if each is not first)
-    outcome = f"{first.device} is faster" if is_first else "the intervals do not tell which is faster"
-    # Earlier releases timed groups of calls: the median of their means is not that of calls.
-    what = "median call" if all(each.calls == 1 for each in devices) else "median of means of several calls"
-    return f"{what}: {', '.join(times)}; {outcome}"
+    times = (f"{device.device} {with_interval(device.median_ns, device.low_ns, device.high_ns)}" for device in devices)
+    fastest = _fastest(devices)
+    is_significant = len(devices) > 1 and all(_is_faster(fastest, other) for other in devices if other is not fastest)
+    result = f"{fastest.device} is faster" if is_significant else "no significant difference (intervals overlap)"
+    # Earlier releases timed groups of calls. The median of their means is not the median of calls.
+    label = "median call" if all(device.calls == 1 for device in devices) else "median of means of several calls"
+    return f"{label}: {', '.join(times)}; {result}"
 
 
 def advice(attribution: Attribution) -> str:
-    """A sentence; empty where the division does not call for one, or no other device is faster."""
+    """A sentence on runtime overhead; empty if the overhead is low or no other device is faster."""
     run = attribution.run
-    around = _around(run.elapsed)
-    if isinstance(run.elapsed_ns, Unknown) or run.device not in _DEVICES or around < _MUCH * run.elapsed_ns:
+    overhead_ns = _overhead_ns(run.elapsed)
+    if isinstance(run.elapsed_ns, Unknown) or run.device not in _DEVICES:
         return ""
-    if tells(attribution.diagnostics, PAUSED):
-        return ""  # the pause lies in what seems to be around kernels
-    what = _what_is_around(attribution, around, format_share(around, run.elapsed_ns))
+    if overhead_ns < _HIGH_OVERHEAD * run.elapsed_ns or tells(attribution.diagnostics, PAUSED):
+        return ""  # a pause looks like overhead
+    overhead = _overhead_text(attribution, overhead_ns, format_share(overhead_ns, run.elapsed_ns))
     if not run.devices:
-        return f"{what}: record --compare-devices {','.join(sorted(_DEVICES))} tells whether another device waits less"
-    own = next((each for each in run.devices if each.device == run.device), None)
-    best = _first(run.devices)
-    if own is None or not _is_faster(best, own):
+        return f"{overhead}. Try record --compare-devices {','.join(sorted(_DEVICES))}"
+    own = next((device for device in run.devices if device.device == run.device), None)
+    fastest = _fastest(run.devices)
+    if own is None or not _is_faster(fastest, own):
         return ""
-    return f"{what}: {best.device} took {format_ns(best.median_ns)} where {own.device} took {format_ns(own.median_ns)}"
+    times = f"{format_ns(fastest.median_ns)} instead of {format_ns(own.median_ns)} on {own.device}"
+    return f"{overhead}. {fastest.device} is faster: {times}"
 
 
-def _what_is_around(attribution: Attribution, around: int, share: str) -> str:
-    """Which share queue and host have, how long the kernels are between them, and what else may be in it."""
+def _overhead_text(attribution: Attribution, overhead_ns: int, share: str) -> str:
+    """The share of queue and host, the mean time of a kernel call, and other possible parts of the overhead."""
     run = attribution.run
-    kernels, dispatches = run.elapsed.kernels_ns, sum_of([site.calls for site in attribution.sites])
-    what = f"{share} of the elapsed time is queue and host"
-    if isinstance(kernels, int) and isinstance(dispatches, int) and dispatches:
-        what += f", around kernel calls of {format_ns(round(kernels / dispatches))} on average"
-    is_disturbed = tells(attribution.diagnostics, DISTURBED)
-    copies = ["copies and fills that are not timed"] if _may_be_copies(attribution, around) else []
-    if parts := [*copies, *(["waiting for processors"] if is_disturbed else [])]:
-        what += f", of which {' and '.join(parts)} may be a part"
-    return f"{what}, as the run was disturbed" if is_disturbed else what
+    kernels_ns, calls = run.elapsed.kernels_ns, sum_of([site.calls for site in attribution.sites])
+    text = f"{share} of the elapsed time is runtime overhead (queue and host)"
+    if isinstance(kernels_ns, int) and isinstance(calls, int) and calls:
+        text += f"; a kernel call takes {format_ns(round(kernels_ns / calls))} on average"
+    parts = ["untimed copies and fills"] if _may_be_copies(attribution, overhead_ns) else []
+    if tells(attribution.diagnostics, DISTURBED):
+        parts.append("waiting for a CPU (noisy run)")
+    return f"{text}; the overhead may include {' and '.join(parts)}" if parts else text
 
 
-def _may_be_copies(attribution: Attribution, around: int) -> bool:
-    """Whether what was submitted took a good part of it while no kernel ran, with copies in it that have no rows."""
+def _may_be_copies(attribution: Attribution, overhead_ns: int) -> bool:
+    """Whether copies without rows may be a notable part of the overhead."""
     untimed = tells(attribution.diagnostics, TRANSFERS_UNTIMED)
     queue = (row.metrics.get("duration_ns", 0) for row in attribution.residual if row.reason is ResidualReason.QUEUE)
-    return untimed and sum(queue) >= _WORTH_NAMING * around
+    return untimed and sum(queue) >= _WORTH_NAMING * overhead_ns
 
 
-def _first(devices: Sequence[DeviceTime]) -> DeviceTime:
-    """The one with the smallest median."""
-    return min(devices, key=lambda each: each.median_ns if isinstance(each.median_ns, int) else 1 << 62)
+def _fastest(devices: Sequence[DeviceTime]) -> DeviceTime:
+    """The device with the smallest median."""
+    return min(devices, key=lambda device: device.median_ns if isinstance(device.median_ns, int) else 1 << 62)
 
 
-def _around(parts: ElapsedParts) -> int:
-    """What queue and host take; nothing where nothing was done on a device, as no other would do better."""
+def _overhead_ns(parts: ElapsedParts) -> int:
+    """Time of queue and host; 0 if the device did nothing, as another device would not help."""
     if not (parts.kernels_ns or parts.transfers_ns or parts.queue_ns):
         return 0
     return sum(part for part in (parts.queue_ns, parts.host_ns) if isinstance(part, int))
 
 
-def _is_faster(one: DeviceTime, other: DeviceTime) -> bool:
-    """Whether the intervals of two medians have nothing in common; where they are not known, nothing is faster."""
-    return isinstance(one.high_ns, int) and isinstance(other.low_ns, int) and one.high_ns < other.low_ns
+def _is_faster(device: DeviceTime, other: DeviceTime) -> bool:
+    """Whether the interval of a median is entirely below that of another; False if one is unknown."""
+    return isinstance(device.high_ns, int) and isinstance(other.low_ns, int) and device.high_ns < other.low_ns

@@ -1,4 +1,4 @@
-"""Costs of a run on a map, looked up by op, site, kernel and line."""
+"""Costs of a run, looked up by op, dispatch site, kernel and line of the map."""
 
 from __future__ import annotations
 
@@ -23,33 +23,31 @@ if TYPE_CHECKING:
 
 
 DEFAULT_METRIC = "cpu_ns"
-"""The metric shown first where a run has it: summed over workers, so it adds up."""
+"""The default metric: CPU time summed over workers, so it adds up."""
 
-SPLIT_EVENLY = "the run's events name only the kernel, which has several sites: this is the site's even share"
-ASSUMED_SIZES = (
-    f"the members' work depends on sizes not known before: the cost is split as if each of these were {ASSUMED_SIZE}"
-)
-EQUAL_MEMBERS = "the members' work is not computable: the cost is split evenly over them"
-AT_LOAD = "runs once, at load: not measured"
-NO_MEMBERS = "the compiler made this work up: no op of the model is a member"
+SPLIT_EVENLY = "the run names only kernels: the cost is split evenly over the kernel's dispatches"
+ASSUMED_SIZES = f"shapes are dynamic: the cost is split over the fused ops as if dynamic sizes were {ASSUMED_SIZE}"
+EQUAL_MEMBERS = "the work of the fused ops is unknown: the cost is split evenly over them"
+AT_LOAD = "runs once, at load time: not measured"
+NO_MEMBERS = "made by the compiler: no op of the model is in this dispatch"
 
 
 def default_metric(metrics: Sequence[MetricTotal | MetricDifference]) -> int:
-    """The number of the metric that is shown first: `cpu_ns` where it is there, else the first; -1 where none is."""
+    """The index of the metric to show first: `cpu_ns` if present, else 0; -1 without metrics."""
     names = [metric.name for metric in metrics]
     return names.index(DEFAULT_METRIC) if DEFAULT_METRIC in names else min(0, len(names) - 1)
 
 
 def called_functions(attribution: Attribution) -> str:
-    """The functions that the runs called, with the word for them."""
-    named = attribution.functions or (attribution.run.function,)
-    return f"{'function' if len(named) == 1 else 'functions'} {', '.join(map(or_dash, named))}"
+    """The functions that the runs called: `function main`, `functions a, b`."""
+    names = attribution.functions or (attribution.run.function,)
+    return f"{'function' if len(names) == 1 else 'functions'} {', '.join(map(or_dash, names))}"
 
 
 def explained_of_elapsed(attribution: Attribution) -> str:
-    """What the elapsed time went for, in shares of it; where that is not known, how much of it the rows account for.
+    """The shares of kernels, queue, host and others in the elapsed time; if unknown, the share of all events.
 
-    The latter is over 100 % where calls overlap. Empty where the elapsed time is unknown.
+    The share of events is over 100 % if calls overlap. Empty if the elapsed time is unknown.
     """
     elapsed, parts = attribution.run.elapsed_ns, attribution.run.elapsed
     if not isinstance(elapsed, Unknown) and elapsed and parts != UNKNOWN_PARTS:
@@ -59,20 +57,20 @@ def explained_of_elapsed(attribution: Attribution) -> str:
     duration = next((metric for metric in attribution.metrics if metric.name == "duration_ns"), None)
     if isinstance(elapsed, Unknown) or duration is None:
         return ""
-    return f"rows explain {format_share(duration.measured, elapsed)}"
+    return f"events cover {format_share(duration.measured, elapsed)}"
 
 
 ELAPSED_PARTS = ("kernels", "transfers", "queue", "host", "profiler", "not explained")
-"""What people read of the parts of elapsed time, in the order of `ElapsedParts`."""
+"""Labels of the parts of elapsed time, in the order of `ElapsedParts`."""
 
 
 def heat(value: int, peak: int) -> float:
-    """0 to 1: the square root of the share of the hottest, so that a hundredth of it still shows as a tenth."""
+    """Colour intensity from 0 to 1: the square root of value / peak, so that a hundredth still shows as a tenth."""
     return math.sqrt(value / peak) if value > 0 and peak > 0 else 0.0
 
 
 def remarks(site: Site, result: SiteResult | None) -> Iterable[str]:
-    """What is to be known of a site's cost and of how it was split."""
+    """Remarks on a dispatch site's cost and its split over ops."""
     if site.initializer and result is None:
         yield AT_LOAD
     if not site.members:
@@ -86,30 +84,36 @@ def remarks(site: Site, result: SiteResult | None) -> Iterable[str]:
 
 
 def added(sums: Mapping[str, int], values: Mapping[str, int]) -> Mapping[str, int]:
-    """Sums by name with values added, neither of which changes: most sums of a page are of one thing, and its own."""
+    """The sums by name of two mappings; copies neither if one is enough, as most sums have one summand."""
     if not sums:
         return values
     return {**sums, **{name: sums.get(name, 0) + value for name, value in values.items()}}
 
 
 def parts_of(costs: Mapping[str, int], count: int) -> Sequence[Mapping[str, int]]:
-    """Costs by metric name, split evenly over so many calls: whole numbers, which add up to them."""
+    """Split costs by metric name evenly into `count` parts: integers that add up exactly."""
     if count == 1:
         return (costs,)
     split = {name: split_by_largest_remainder(cost, [1] * count) for name, cost in costs.items()}
-    return [{name: parts[place] for name, parts in split.items()} for place in range(count)]
+    return [{name: parts[index] for name, parts in split.items()} for index in range(count)]
 
 
 NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
-"""What sums begin with."""
+"""The empty sum."""
 
 
 class Reached(Record, frozen=True):
-    """An op in one of its sites or transfers: scope and frames joined across the calls that lead there.
+    """An op in one of its dispatch sites or transfers, with one call path that leads there.
 
-    `work` is the id of the site or transfer; `attributed` is the op's share of its cost, by metric name. An op that
-    several calls lead to within one site is reached once for each, with an equal part of its share: calls of one
-    function do the same work.
+    If several call paths lead to the op in the same site, each path gets an equal part of the op's share, since calls
+    of one function do the same work.
+
+    Attributes:
+        op: the op.
+        work: id of the site or transfer.
+        scope: the op's scope after that of the calls.
+        frames: the op's frames, then those of the calls.
+        attributed: the op's share of the site's cost, by metric name.
     """
 
     op: Op
@@ -121,10 +125,10 @@ class Reached(Record, frozen=True):
 
 @dataclass(frozen=True)
 class CostedMap:
-    """A map and, maybe, the costs of a run.
+    """A map and, optionally, the costs of a run.
 
-    Ops work in sites (dispatches) and in transfers (copies and fills of their own). A *work* here is the id of either;
-    only works that can be measured, those that run on calls, have results.
+    A *work* is the id of a dispatch site or of a transfer (a copy or fill of an op). Only works that run in every
+    invocation are measured and have results; others run at load time.
     """
 
     graph: TraceGraph
@@ -132,14 +136,14 @@ class CostedMap:
 
     @cached_property
     def metrics(self) -> tuple[MetricTotal, ...]:
-        """The metrics of the run; none without one."""
+        """The metrics of the run; empty without a run."""
         return self.attribution.metrics if self.attribution else ()
 
     @cached_property
     def op_results(self) -> Mapping[OpId, OpResult]:
-        """Results of ops that were measured: they work in at least one site that was, or in a transfer."""
+        """Results of ops in at least one measured dispatch site or transfer."""
         results = self.attribution.ops if self.attribution else ()
-        # An op whose sites were not measured, as they ran at load: a result of 0 would say that it costs nothing.
+        # Leave out ops that run at load time only: they are not measured, and a cost of 0 would be wrong.
         measurable = set(self.results)
         return {
             result.op: result for result in results if measurable.intersection(self._works_of_op.get(result.op, ()))
@@ -147,12 +151,12 @@ class CostedMap:
 
     @cached_property
     def site_results(self) -> Mapping[str, SiteResult]:
-        """Results of sites that could be measured: those that run on calls, and those at load that the run has."""
+        """Results of measured dispatch sites: those of every invocation, and those at load time that the run has."""
         return {result.site: result for result in (self.attribution.sites if self.attribution else ())}
 
     @cached_property
     def unmeasured_sites(self) -> tuple[str, ...]:
-        """The sites that run at load of which the run has nothing: no profile of the stock tools has them."""
+        """Dispatch sites at load time that the run lacks, since profiles of the stock tools do not contain them."""
         at_load = (site.id for site in self.graph.sites if site.initializer)
         return tuple(site for site in at_load if site not in self.site_results)
 
@@ -178,7 +182,7 @@ class CostedMap:
 
     @cached_property
     def _works_through(self) -> Mapping[OpId, tuple[str, ...]]:
-        """Works by the op they are reached through: call ops on their path, and functions around path and ops."""
+        """Works by the call ops on their path and by the function ops that enclose path and ops."""
         function_ops = {op.function: op.id for op in self.graph.ops if op.name.endswith(".func")}
         through: dict[OpId, list[str]] = defaultdict(list)
         for site in self.graph.sites:
@@ -190,13 +194,13 @@ class CostedMap:
                 through[op].append(transfer.id)
         return {op: tuple(works) for op, works in through.items()}
 
-    def _functions(self, around: Text, inside: Iterable[OpId], function_ops: Mapping[Text, OpId]) -> list[OpId]:
-        names = [around, *(self.graph.op_by_id[op].function for op in inside if op in self.graph.op_by_id)]
+    def _functions(self, function: Text, inside: Iterable[OpId], function_ops: Mapping[Text, OpId]) -> list[OpId]:
+        names = [function, *(self.graph.op_by_id[op].function for op in inside if op in self.graph.op_by_id)]
         return [function_ops[name] for name in names if name in function_ops]
 
     def works_of(self, op: Op) -> tuple[str, ...]:
-        """What an op works in; of call ops and functions what is reached through them."""
-        # Calls and functions do no work of their own; their lines show the whole of what they lead to.
+        """The works of an op; for call ops and functions, those inside the called function."""
+        # Calls and functions do no work of their own. Their lines show the work inside them.
         return self._works_of_op.get(op.id) or self._works_through.get(op.id, ())
 
     def attributed(self, op: OpId) -> Mapping[str, int]:
@@ -222,7 +226,7 @@ class CostedMap:
 
     @cached_property
     def source_index(self) -> Mapping[str, int]:
-        """Number of a source file by its name in locations and by its path in the bundle."""
+        """Index of a source file by its name in locations and by its path in the bundle."""
         indices: dict[str, int] = {}
         for index, source in enumerate(self.graph.sources):
             indices.setdefault(source.name, index)
@@ -231,17 +235,17 @@ class CostedMap:
 
     @cached_property
     def reached(self) -> tuple[Reached, ...]:
-        """Every op of every site and transfer, with the scope and frames that it has when reached there."""
+        """Every op of every dispatch site and transfer, per call path that leads there."""
         paths = [(site.id, member.op, member.paths) for site in self.graph.sites for member in site.members]
-        # The map knows of no calls that lead to a transfer: the host program submits it by itself.
+        # The map has no call paths of transfers, as the host program submits them.
         paths += [(transfer.id, op, ((),)) for transfer in self.graph.transfers for op in transfer.ops]
         shares = {
             (work, share.op): share.attributed for work, result in self.results.items() for share in result.shares
         }
         return tuple(
             self._reach(work, op, path, part)
-            for work, op, several in paths
-            for path, part in zip(several, parts_of(shares.get((work, op), {}), len(several)), strict=True)
+            for work, op, call_paths in paths
+            for path, part in zip(call_paths, parts_of(shares.get((work, op), {}), len(call_paths)), strict=True)
         )
 
     def _reach(self, work: str, op_id: OpId, path: CallPath, attributed: Mapping[str, int]) -> Reached:
@@ -251,16 +255,16 @@ class CostedMap:
 
     @cached_property
     def reached_by_op(self) -> Mapping[OpId, tuple[Reached, ...]]:
-        """`reached` by op; only ops that work somewhere have an entry."""
-        found: dict[OpId, list[Reached]] = defaultdict(list)
-        for each in self.reached:
-            found[each.op.id].append(each)
-        return {op: tuple(several) for op, several in found.items()}
+        """`reached` by op; only ops with a dispatch site or transfer have an entry."""
+        by_op: dict[OpId, list[Reached]] = defaultdict(list)
+        for reached in self.reached:
+            by_op[reached.op.id].append(reached)
+        return {op: tuple(entries) for op, entries in by_op.items()}
 
     def scope_of(self, op: Op) -> str:
-        """The scope of an op for tables; of one that several calls lead to, the first, and how many more there are."""
+        """The scope of an op for tables: the first, and the number of others if several calls lead to the op."""
         return scope_text(self.graph, op)
 
     def frames_of(self, op: Op) -> tuple[Frame, ...]:
-        """The frames of an op, those of the first calls that lead to it included; the user's own come first."""
+        """The frames of an op, including the first call path that leads to it; the user's own frames come first."""
         return stack_of(self.graph, op)

@@ -33,9 +33,8 @@ if TYPE_CHECKING:
 
 # ---- bench
 #
-# The kernels of a bench as CSV: first the columns that the dispatch profiler of IREE had, then ours.
-#
-# Its users have scripts for those columns (IREE, experimental/dispatch_profiler, until 2024).
+# The first columns are those of IREE's dispatch profiler (experimental/dispatch_profiler, until 2024), since its users
+# have scripts for them.
 
 
 BENCH_COLUMNS = (
@@ -46,9 +45,9 @@ BENCH_COLUMNS = (
 _PROVIDER = "IREE Codegen"
 
 
-def bench_csv(made: Bench) -> str:
-    """A row per kernel and kind of work, with a header line; what is not known is an empty cell."""
-    rows = (csv_line([without_controls(cell) for cell in _cells(kernel)]) for kernel in made.kernels)
+def bench_csv(bench: Bench) -> str:
+    """A row per kernel, with a header line; unknown values are empty cells."""
+    rows = (csv_line([without_controls(cell) for cell in _cells(kernel)]) for kernel in bench.kernels)
     return "".join([csv_line(BENCH_COLUMNS), *rows])
 
 
@@ -79,8 +78,6 @@ def _number(value: object) -> str:
 
 
 # ---- diff
-#
-# A comparison as CSV: a row per op and metric, then one per residual and metric.
 
 
 DIFF_COLUMNS: Final = (
@@ -89,33 +86,33 @@ DIFF_COLUMNS: Final = (
 )
 
 
-def diff_csv(made: Comparison) -> str:
-    """The table, with a header line; what is not known is an empty cell.
+def diff_csv(comparison: Comparison) -> str:
+    """A row per op and metric, then per unattributed cost and metric, with a header line.
 
-    Ops without a cost have one row, without a metric. Rows of residuals have the reason in the column `name` and no op,
-    so that the column `change` adds up to the change of the whole, for each metric.
+    Unknown values are empty cells. Ops without a cost have one row without a metric. Rows of unattributed costs have
+    the reason in the column `name` and no op, so the column `change` adds up to the total change of every metric.
     """
-    return "".join([csv_line(DIFF_COLUMNS), *map(csv_line, _rows(made))])
+    return "".join([csv_line(DIFF_COLUMNS), *map(csv_line, _rows(comparison))])
 
 
-def _rows(made: Comparison) -> Iterator[list[int | str]]:
-    units = {metric.name: metric.unit for metric in made.metrics}
-    for op in made.ops:
-        about = _about(op)
+def _rows(comparison: Comparison) -> Iterator[list[int | str]]:
+    units = {metric.name: metric.unit for metric in comparison.metrics}
+    for op in comparison.ops:
+        op_cells = _op_cells(op)
         if not op.amounts:
-            yield [*about, *[""] * 5]
+            yield [*op_cells, *[""] * 5]
         for name, amount in op.amounts.items():
-            yield [*about, *_figures(name, units[name], amount)]
-    for row in made.residual:
+            yield [*op_cells, *_figures(name, units[name], amount)]
+    for row in comparison.residual:
         for name, amount in row.amounts.items():
             yield [*[""] * 5, row.reason, *[""] * 6, *_figures(name, units[name], amount)]
 
 
-def _about(op: OpDifference) -> list[int | str]:
-    places = (_cell(op.line_before), _cell(op.line_after), without_controls("/".join(op.scope)))
+def _op_cells(op: OpDifference) -> list[int | str]:
+    locations = (_cell(op.line_before), _cell(op.line_after), without_controls("/".join(op.scope)))
     names = (_cell(op.name_before), without_controls(op.name))
-    about = (_cell(op.before), _cell(op.after), _cell(op.how), int(op.edited))
-    return [*about, *names, *places, _cell(op.fate_before), _cell(op.fate_after), _cell(op.code)]
+    match = (_cell(op.before), _cell(op.after), _cell(op.how), int(op.edited))
+    return [*match, *names, *locations, _cell(op.fate_before), _cell(op.fate_after), _cell(op.code)]
 
 
 def _figures(name: str, unit: str, amount: Amount) -> list[int | str]:
@@ -128,90 +125,90 @@ def _cell(value: Integer | Text) -> int | str:
     return without_controls(value) if isinstance(value, str) else value
 
 
-# ---- fleet
-#
-# Many runs as CSV: one row a run; one row for each op, group and metric.
+# ---- store
 
 
-_OF_COSTS: Final = ("op", "name", "file", "line", "scope", "runs", "metric", "amount", "invocations")
+_COST_COLUMNS: Final = ("op", "name", "file", "line", "scope", "runs", "metric", "amount", "invocations")
 
 
-def runs_csv(found: FleetRuns) -> str:
-    """The runs, with a header line; unknown values are empty cells, tags are `K=V` with blanks between them."""
+def runs_csv(runs: FleetRuns) -> str:
+    """A row per run, with a header line; unknown values are empty cells, tags are `K=V`, separated by blanks."""
     names = FleetRun.__struct_fields__
     lines = [csv_line(names)]
-    for run in found.runs:
+    for run in runs.runs:
         tags = " ".join(f"{name}={value}" for name, value in sorted(run.tags.items()))
         lines.append(csv_line([_cell(tags if name == "tags" else getattr(run, name)) for name in names]))
     return "".join(lines)
 
 
-def costs_csv(found: FleetCosts) -> str:
-    """The costs, with a header line: rows without an op have the reason in the column `name`, as `attribute` has it."""
-    columns = ("model", *found.group_by, *_OF_COSTS)
-    rows = (csv_line([_cell(cell) for cell in row]) for group in found.groups for row in _cost_rows(group))
+def costs_csv(costs: FleetCosts) -> str:
+    """A row per op, group and metric, with a header line.
+
+    Unattributed costs have the reason in the column `name` and no op, as in `attribute`.
+    """
+    columns = ("model", *costs.group_by, *_COST_COLUMNS)
+    rows = (csv_line([_cell(cell) for cell in row]) for group in costs.groups for row in _cost_rows(group))
     return "".join([csv_line(columns), *rows])
 
 
 def _cost_rows(group: FleetGroup) -> Iterator[list[Integer | Text]]:
-    about: list[Integer | Text] = [group.model, *group.group.values()]
+    group_cells: list[Integer | Text] = [group.model, *group.group.values()]
     for metric in group.metrics:
-        figures: list[Integer | Text] = [metric.invocations]
         for op in group.ops:
-            told: list[Integer | Text] = [op.op, op.name, op.file, op.line, op.scope, op.runs]
-            yield [*about, *told, metric.name, op.amounts[metric.name], *figures]
+            op_cells: list[Integer | Text] = [op.op, op.name, op.file, op.line, op.scope, op.runs]
+            yield [*group_cells, *op_cells, metric.name, op.amounts[metric.name], metric.invocations]
         for row in group.residual:
-            nothing: list[Integer | Text] = [UNKNOWN] * 3
-            yield [*about, "", row.reason, *nothing, group.runs, metric.name, row.amounts[metric.name], *figures]
+            reason_cells: list[Integer | Text] = ["", row.reason, *[UNKNOWN] * 3, group.runs]
+            yield [*group_cells, *reason_cells, metric.name, row.amounts[metric.name], metric.invocations]
 
 
-def sites_csv(found: FleetCalls) -> str:
-    """Percentiles of the calls of sites, with a header line; an empty site stands for several of its kernel."""
+def sites_csv(calls: FleetCalls) -> str:
+    """Percentiles of the calls of dispatch sites, with a header line; an empty site: several sites of the kernel."""
     names = SiteCalls.__struct_fields__
-    lines = [csv_line(("model", *found.group_by, "map", "runs", "metric", *names))]
-    for group in found.groups:
-        about = [_cell(each) for each in (group.model, *group.group.values(), group.map, group.runs, found.metric)]
-        lines += [csv_line([*about, *(_cell(getattr(site, name)) for name in names)]) for site in group.sites]
+    lines = [csv_line(("model", *calls.group_by, "map", "runs", "metric", *names))]
+    for group in calls.groups:
+        values = (group.model, *group.group.values(), group.map, group.runs, calls.metric)
+        group_cells = [_cell(value) for value in values]
+        lines += [csv_line([*group_cells, *(_cell(getattr(site, name)) for name in names)]) for site in group.sites]
     return "".join(lines)
 
 
-_OF_OP: Final = ("op", "name", "file", "line", "scope")
+_OP_COLUMNS: Final = ("op", "name", "file", "line", "scope")
 _FIGURES: Final = ("ratio", "ratio_low", "ratio_high", "before", "after", "hosts", "chance")
 
 
-def trends_csv(found: FleetTrends) -> str:
-    """The changes, with a header line; an empty processor or host is all of them."""
+def trends_csv(trends: FleetTrends) -> str:
+    """A row per level shift, with a header line; an empty processor or host means all of them."""
     names = ("kind", "night", "night_low", "night_high", "cpu_model", "host", *_FIGURES)
-    lines = [csv_line(("model", "function", "inputs", *names, *_OF_OP))]
-    for model in found.models:
-        for each in model.changes:
-            figures = (_figure(getattr(each, name)) for name in names)
-            lines.append(csv_line([model.model, _cell(model.function), _cell(model.inputs), *figures, *_op(each.op)]))
+    lines = [csv_line(("model", "function", "inputs", *names, *_OP_COLUMNS))]
+    for model in trends.models:
+        for change in model.changes:
+            figures = (_figure(getattr(change, name)) for name in names)
+            lines.append(csv_line([model.model, _cell(model.function), _cell(model.inputs), *figures, *_op(change.op)]))
     return "".join(lines)
 
 
-def comparison_csv(found: FleetComparison) -> str:
-    """The differences, with a header line; an empty processor is all of them."""
+def comparison_csv(comparison: FleetComparison) -> str:
+    """A row per difference, with a header line; an empty processor means all of them."""
     names = ("kind", "cpu_model", *_FIGURES)
-    lines = [csv_line(("model", "function", "inputs", *names, *_OF_OP))]
-    for model in found.models:
-        for each in model.differences:
-            figures = (_figure(getattr(each, name)) for name in names)
-            lines.append(csv_line([model.model, _cell(model.function), _cell(model.inputs), *figures, *_op(each.op)]))
+    lines = [csv_line(("model", "function", "inputs", *names, *_OP_COLUMNS))]
+    for model in comparison.models:
+        model_cells = [model.model, _cell(model.function), _cell(model.inputs)]
+        for difference in model.differences:
+            figures = (_figure(getattr(difference, name)) for name in names)
+            lines.append(csv_line([*model_cells, *figures, *_op(difference.op)]))
     return "".join(lines)
 
 
 def _op(op: FleetName) -> list[int | str]:
-    return [_cell(getattr(op, name)) for name in _OF_OP]
+    return [_cell(getattr(op, name)) for name in _OP_COLUMNS]
 
 
 def _figure(value: Integer | Text | float) -> int | str:
     return f"{value:.6g}" if isinstance(value, float) else _cell(value)
 
 
-# ---- tables
-#
-# Tables as CSV: attribution with a row per op and metric, and the calls of a thread.
+# ---- attribution and calls
 
 
 TABLE_COLUMNS: Final = {
@@ -226,7 +223,7 @@ TABLE_COLUMNS: Final = {
     **dict.fromkeys(("per_invocation_p10", "per_invocation_p90", "per_invocation_max"), int),
     **dict.fromkeys(("likely_low", "likely_high", "uncertain"), int),
 }
-"""The columns of the table of ops, and what is in them."""
+"""Columns of the table of ops, and the types of their cells."""
 
 Cells = Sequence[Integer | Text]
 """A row of the table of ops; texts have no control characters."""
@@ -239,28 +236,28 @@ def attribution_csv(graph: TraceGraph, attribution: Attribution) -> str:
 
 
 def attribution_rows(graph: TraceGraph, attribution: Attribution) -> Iterator[Cells]:
-    """A row for each op and metric, then one for each residual and metric.
+    """A row per op and metric, then per unattributed cost and metric.
 
-    Residual rows have the reason in the column `name` and no op, so that the column `attributed` adds up to what was
-    measured, for each metric.
+    Rows of unattributed costs have the reason in the column `name` and no op, so the column `attributed` adds up to the
+    measured cost of every metric.
     """
-    about_metric = {metric.name: (metric.unit, metric.invocations) for metric in attribution.metrics}
+    metric_cells = {metric.name: (metric.unit, metric.invocations) for metric in attribution.metrics}
     for result in attribution.ops:
         op = graph.op_by_id[result.op]
         frame = python_frame(graph, op)
         python = f"{frame.file}:{frame.line}" if frame else ""
-        place = (op.file, op.line, op.column, op.function, scope_text(graph, op), python)
-        about = (op.id, op.name, *place, op.fate.value)
-        cells = [without_controls(cell) if isinstance(cell, str) else cell for cell in about]
+        location = (op.file, op.line, op.column, op.function, scope_text(graph, op), python)
+        values = (op.id, op.name, *location, op.fate.value)
+        cells = [without_controls(value) if isinstance(value, str) else value for value in values]
         for name, cost in result.metrics.items():
             spread, likely = astuple(cost.per_invocation), (cost.likely_low, cost.likely_high, int(cost.uncertain))
             figures = (cost.attributed, cost.inclusive, cost.low, cost.high, *spread, *likely)
-            yield [*cells, result.calls, without_controls(name), *about_metric[name], *figures]
-    # The reason stands for the name and events for calls, so that sums over a column are those of the whole run.
+            yield [*cells, result.calls, without_controls(name), *metric_cells[name], *figures]
+    # The reason is in the column of names and events are in that of calls, so that columns add up to the whole run.
     for row in attribution.residual:
         for name, value in row.metrics.items():
-            of_run = [row.reason.value, *[UNKNOWN] * 7, row.events, without_controls(name), *about_metric[name], value]
-            yield [UNKNOWN, *of_run, *[UNKNOWN] * 12]
+            reason_cells = [row.reason.value, *[UNKNOWN] * 7, row.events]
+            yield [UNKNOWN, *reason_cells, without_controls(name), *metric_cells[name], value, *[UNKNOWN] * 12]
 
 
 def _known(cells: Cells) -> list[int | str]:
@@ -268,11 +265,11 @@ def _known(cells: Cells) -> list[int | str]:
 
 
 def calls_csv(calls: ThreadCalls) -> str:
-    """The calls of a thread as IREE's hook writes them."""
+    """The calls of a thread in the format of IREE's hook."""
     lines = [",".join(("thread", "cpu", "node", *calls.names))]
     thread = inert_cell(for_hook_text(calls.thread).replace(",", "?").replace('"', "?"))
     durations, *events = (values.tolist() for values in calls.series)
-    for number, duration in enumerate(durations):
-        counts = "".join(f",{int(series[number])}" for series in events)
-        lines.append(f"{thread},{calls.cpus[number]},{calls.nodes[number]},{duration:g}{counts}")
+    for index, duration in enumerate(durations):
+        counts = "".join(f",{int(series[index])}" for series in events)
+        lines.append(f"{thread},{calls.cpus[index]},{calls.nodes[index]},{duration:g}{counts}")
     return "\n".join(lines) + "\n"

@@ -22,29 +22,26 @@ if TYPE_CHECKING:
 
 # ---- escaping
 #
-# What reports do to hostile text: names of models, kernels, threads and files are data and must take no effect.
+# Names of models, kernels, threads and files are untrusted data, and must not take effect in pages.
 #
-# One function for each place that text goes to; `tracemap/sanitize.py` has those of terminals and tables. What
-# templates
-# insert is escaped by `html/document.py`, which alone else decides; `| safe` in a template may only follow what was
-# made here or by `html/document.py`.
+# There is one function per destination; `tracemap/sanitize.py` has those for terminals and tables. Templates escape by
+# default (`html/document.py`). They may use `| safe` only on results of this module and of `html/document.py`.
 
 
-# A carriage return would be a line end for browsers, and NUL is not allowed in HTML. Other controls, and invisible
-# characters that reorder text, are shown by name: what stands on a line must be what one sees there. A form feed is a
-# space.
+# Browsers end lines at a carriage return, and HTML does not allow NUL. Other control characters and invisible ones that
+# reorder text, are shown by name, so that readers see the real content of a line. A form feed is a space.
 _ODD = re.compile(f"[\0-\x08\x0b\r-\x1f\x7f-\x9f{REORDERING}]")
 _SHOWN = {"\r": "", "\0": "\ufffd"}
-# The same in JSON, and its other escapes, which are passed over whole: `\\\\u001b` is a backslash and letters.
+# The same characters in JSON. The pattern skips other escapes as a whole: `\\\\u001b` is a backslash and letters.
 _ODD_IN_JSON = re.compile(f"\\\\(?:u00[01][0-9a-f]|[br])|[\x7f-\x9f{REORDERING}]")
 _ESCAPES_OF_JSON = re.compile(rf"\\u00[01][0-9a-f]|\\.|[\x7f-\x9f{REORDERING}]")
 _KEPT_OF_JSON: Final = frozenset((r"\u0009", r"\u000a", r"\u000c", r"\f", r"\n", r"\t", r"\\", r"\"", r"\/", r"\u"))
-# A `>` in an element's text means nothing (HTML, 13.2.5.1: data state), and types of MLIR are full of them.
+# `>` needs no escape in the text of an element (HTML, 13.2.5.1: data state), and types of MLIR have many of them.
 _MARKUP = {"&": "&amp;", "<": "&lt;"}
 
 
 def as_shown(text: str) -> str:
-    """Source text as one reads it in a page."""
+    """Source text as shown on a page: odd characters by name."""
     return _ODD.sub(lambda match: _name_of(match[0]), text) if _ODD.search(text) else text
 
 
@@ -53,80 +50,78 @@ def _name_of(char: str) -> str:
 
 
 def _json_as_shown(text: str) -> str:
-    """A JSON text whose strings are as `as_shown` makes them."""
+    """JSON text with `as_shown` applied to its strings."""
     return _ESCAPES_OF_JSON.sub(_shown_escape, text) if _ODD_IN_JSON.search(text) else text
 
 
 def _shown_escape(match: re.Match[str]) -> str:
-    found = match[0]
-    if found in _KEPT_OF_JSON:
-        return found
-    return _name_of(json.loads(f'"{found}"') if found.startswith("\\") else found)
+    escape = match[0]
+    if escape in _KEPT_OF_JSON:
+        return escape
+    return _name_of(json.loads(f'"{escape}"') if escape.startswith("\\") else escape)
 
 
 def for_markup(text: str) -> str:
-    """Source text as the content of an element (not as an attribute: quotes stay, of which a source has many)."""
+    """Escape source text for the content of an element; not for attributes, as quotes stay."""
     text = as_shown(text)
-    for char, instead in _MARKUP.items():  # few occur: that is far faster than a table, which asks for each character
-        text = text.replace(char, instead)
+    for char, entity in _MARKUP.items():  # far faster than str.translate, as these characters are rare
+        text = text.replace(char, entity)
     return text
 
 
 def for_script(value: object) -> Callable[[], str]:
-    """The JSON of a value as it stands in a `script` element: compressed, as letters and digits that mean nothing.
+    """Start to encode a value for a `script` element: as JSON with `as_shown` texts, compressed, in base64.
 
-    Its texts are as one reads them in a page. It is begun; what is returned waits for it.
+    The returned function waits for the result.
     """
     compressed = deflating(_json_as_shown(encode(value).decode()).encode())
     return lambda: b64encode(compressed()).decode()
 
 
 def for_hook_text(name: str) -> str:
-    """A name in the text of IREE's hook, `?` for each control character: threads name themselves."""
+    """A name for the text format of IREE's hook, with `?` for control characters, as threads choose their names."""
     return "".join(char if char.isprintable() else "?" for char in name)
 
 
-# ---- labels
-#
-# How reports name things for people, and count lines: files, lines, ops, values that are unknown.
+# ---- labels of files, lines, ops and unknown values
 
 
 @cache
 def short_name(name: str) -> str:
-    """The last part of a path-like name: locations may carry whole paths."""
+    """The last part of a path-like name, as locations may have full paths."""
     return PurePosixPath(name).name or name
 
 
 def file_line(file: Text, line: Integer) -> str:
-    """`model.mlir:12`; `–` where the file is unknown."""
+    """`model.mlir:12`; `–` if the file is unknown."""
     if isinstance(file, Unknown):
         return "–"
     return short_name(file) if isinstance(line, Unknown) else f"{short_name(file)}:{line}"
 
 
 def file_line_if_known(file: Text, line: Integer) -> str:
-    """The same, nothing where one of both is unknown."""
+    """`model.mlir:12`; empty if file or line is unknown."""
     return "" if isinstance(file, Unknown) or isinstance(line, Unknown) else file_line(file, line)
 
 
 def or_dash(value: Text | Integer) -> str:
-    """The value as it is, `–` where unknown."""
+    """The value, or `–` if unknown."""
     return "–" if isinstance(value, Unknown) else str(value)
 
 
 def or_question_mark(value: Text | Integer) -> str:
-    """The value as it is, `?` where it is not known."""
+    """The value, or `?` if unknown."""
     return "?" if isinstance(value, Unknown) else str(value)
 
 
 def line_and_column(op: Op | SourceOp) -> str:
-    """Line and column of an op, `?` where they are not known."""
+    """Line and column of an op; `?` if unknown."""
     return "?" if isinstance(op.line, Unknown) else f"{op.line}:{or_question_mark(op.column)}"
 
 
 def lines_of(text: str) -> list[str]:
-    r"""The lines of a text as compilers count them: only `\n` (or `\r\n`) ends a line."""
-    # str.splitlines also splits at form feeds and U+2028, and the numbers of all lines below would be wrong.
+    r"""The lines of a text as compilers count them: only `\n` or `\r\n` ends a line."""
+    # str.splitlines also splits at form feeds and U+2028, which would shift the numbers of later lines.
     lines = text.split("\n")
     if lines[-1] == "":
         lines.pop()
@@ -134,11 +129,11 @@ def lines_of(text: str) -> list[str]:
 
 
 def op_line(op: Op) -> str:
-    """Where an op stands in the model."""
+    """The line of an op in the model, as `model.mlir:12`."""
     return file_line(op.file, op.line)
 
 
 def root_and_line(graph: TraceGraph, site: Site) -> tuple[str, str]:
-    """The root of a site, and where it stands."""
+    """The root op of a dispatch site, and its line."""
     root = graph.op_by_id.get(site.root.op) if site.root else None
     return (f"{root.id} {root.name}", op_line(root)) if root else ("–", "–")

@@ -1,4 +1,4 @@
-"""The page of `store trend`."""
+"""The page of `store trend`: level shifts, odd hosts and the most expensive ops of every model by night."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from tracemap.reports.html.document import Kind, render, write_page
 from tracemap.store.model import FleetChange, FleetHost, FleetName, FleetPoint, FleetTrend, FleetTrends, titles
 from tracemap.units import Integer, format_quantity, plural
 
-# ---- multiples
-#
-# Small multiples: one little picture for each series, all drawn alike, so that they can be compared at a glance.
+# ---- small multiples: one small picture per series, in the same style, for comparison
 
 
 WIDTH: Final = 300
@@ -25,22 +23,30 @@ BASE: Final = 70
 _TOP: Final = 8
 _LEFT: Final = 4
 _MOST_TITLES: Final = 60
-"""Nights up to which each has a dot with its cost as a title."""
+"""Most nights of a picture that have dots with tooltips."""
 
 
 class Dot(Record, frozen=True):
-    """A night: where it is drawn, and what is said of it."""
+    """A night: its position and tooltip."""
 
     x: float
     y: float
-    said: str
+    text: str
 
 
 class Picture(Record, frozen=True):
-    """A series as a picture: `path` is its line, `dots` its nights, `since` where it changed (none: nowhere).
+    """The picture of a series.
 
-    The axis of costs begins at 0, so that a series is drawn as steady as it is; that of a change begins at `least`,
-    so that a small one is seen, too (empty: at 0). `levels` are heights of what it cost before and since.
+    Attributes:
+        path: its line.
+        dots: its nights.
+        since: positions of level shifts.
+        levels: start, end and height of the cost before and after a level shift.
+        first: first night.
+        last: last night.
+        most: highest cost of the axis.
+        least: lowest cost of the axis, empty: 0. Pictures of level shifts start above 0 to show small ones.
+        summary: text for screen readers.
     """
 
     path: str
@@ -51,7 +57,7 @@ class Picture(Record, frozen=True):
     last: str
     most: str
     least: str
-    heard: str
+    summary: str
 
 
 def picture(
@@ -60,35 +66,32 @@ def picture(
     """Draw a series.
 
     Args:
-        points: at least one.
-        nights: all nights of the pictures that stand together, in their order.
-        unit: of the costs.
-        since: the night of a change.
-        levels: what it cost before and since, where there is a change.
+        points: the nights' costs, at least one.
+        nights: all nights of the axis, in order.
+        unit: unit of the costs.
+        since: the first night after a level shift.
+        levels: the costs before and after a level shift.
     """
-    place = {night: number for number, night in enumerate(nights)}
+    index = {night: number for number, night in enumerate(nights)}
     costs = [*(point.cost for point in points), *levels]
     highest, lowest = max(*costs, 1), 0
     if since:
         lowest = max(0, min(costs) - (highest - min(costs)) // 2)
     axis = _Axis(lowest, highest)
-    spots = [(_x(place[point.night], len(nights)), axis.y(point.cost), point) for point in points]
-    said = [f"{point.night}: {format_quantity(point.cost, unit)}" for point in points]
-    dots = (
-        tuple(Dot(x, y, text) for (x, y, _), text in zip(spots, said, strict=True))
-        if len(spots) <= _MOST_TITLES
-        else ()
-    )
+    positions = [(_x(index[point.night], len(nights)), axis.y(point.cost)) for point in points]
+    texts = [f"{point.night}: {format_quantity(point.cost, unit)}" for point in points]
+    has_dots = len(positions) <= _MOST_TITLES
+    dots = tuple(Dot(x, y, text) for (x, y), text in zip(positions, texts, strict=True)) if has_dots else ()
     return Picture(
-        path=" ".join(f"{'L' if number else 'M'}{x} {y}" for number, (x, y, _) in enumerate(spots)),
+        path=" ".join(f"{'L' if number else 'M'}{x} {y}" for number, (x, y) in enumerate(positions)),
         dots=dots,
-        since=(_between(place, since, len(nights)),) if since in place else (),
-        levels=tuple(_levels(place, since, [axis.y(level) for level in levels], len(nights))),
+        since=(_half_night_before(index, since, len(nights)),) if since in index else (),
+        levels=tuple(_levels(index, since, [axis.y(level) for level in levels], len(nights))),
         first=nights[0],
         last=nights[-1],
         most=format_quantity(highest, unit),
         least=format_quantity(lowest, unit) if lowest else "",
-        heard=f"{said[0]}, {said[-1]}",
+        summary=f"{texts[0]}, {texts[-1]}",
     )
 
 
@@ -99,35 +102,33 @@ def _x(number: int, count: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """The costs at the bottom and at the top of a picture."""
+    """The vertical axis, from its lowest to its highest cost."""
 
     lowest: int
     highest: int
 
     def y(self, cost: int) -> float:
-        """The height at which a cost is drawn."""
+        """The vertical position of a cost."""
         return round(BASE - (BASE - _TOP) * (cost - self.lowest) / max(1, self.highest - self.lowest), 1)
 
 
-def _between(place: Mapping[str, int], since: str, count: int) -> float:
-    """Half a night before the change."""
-    number = place[since]
+def _half_night_before(index: Mapping[str, int], since: str, count: int) -> float:
+    """The position half a night before a level shift."""
+    number = index[since]
     return round((_x(number, count) + _x(max(0, number - 1), count)) / 2, 1)
 
 
 def _levels(
-    place: Mapping[str, int], since: str, levels: Sequence[float], count: int
+    index: Mapping[str, int], since: str, levels: Sequence[float], count: int
 ) -> Sequence[tuple[float, float, float]]:
-    if since not in place or len(levels) != 2:
+    if since not in index or len(levels) != 2:
         return ()
-    x = _between(place, since, count)
+    x = _half_night_before(index, since, count)
     before, after = levels
     return (_LEFT, x, before), (x, WIDTH - _LEFT, after)
 
 
 # ---- render
-#
-# The page of `tracemap store trend`: for each model what changed, odd hosts, and its dearest ops night by night.
 
 
 _KIND: Final = Kind(
@@ -138,7 +139,7 @@ _KIND: Final = Kind(
 
 
 class ChangePanel(Record, frozen=True):
-    """A change: what is said of it, and its picture, where it has a series."""
+    """A level shift: its texts, and the picture of its series if it has one."""
 
     title: str
     where: str
@@ -150,7 +151,7 @@ class ChangePanel(Record, frozen=True):
 
 
 class SeriesPanel(Record, frozen=True):
-    """An op on a processor."""
+    """The costs of an op on a processor model by night."""
 
     title: str
     where: str
@@ -159,7 +160,7 @@ class SeriesPanel(Record, frozen=True):
 
 
 class HostRow(Record, frozen=True):
-    """A host that is unlike others of its processor."""
+    """A host that differs from others with the same processor."""
 
     host: str
     cpu_model: str
@@ -169,7 +170,7 @@ class HostRow(Record, frozen=True):
 
 
 class ModelPanel(Record, frozen=True):
-    """All of one model."""
+    """The content of a model's tab."""
 
     anchor: str
     name: str
@@ -180,7 +181,7 @@ class ModelPanel(Record, frozen=True):
 
 
 class FleetPage(Record, frozen=True):
-    """A whole page."""
+    """The content of the page."""
 
     title: str
     facts: tuple[tuple[str, str], ...]
@@ -188,52 +189,52 @@ class FleetPage(Record, frozen=True):
     models: tuple[ModelPanel, ...]
 
 
-def write_trends_page(found: FleetTrends, target: Path, *, force: bool) -> None:
+def write_trends_page(trends: FleetTrends, target: Path, *, force: bool) -> None:
     """Write the page.
 
     Raises:
-        TargetExists: it exists and `force` is not set.
-        TargetUnwritable: it cannot be written.
+        TargetExists: the file exists and `force` is not set.
+        TargetUnwritable: the file cannot be written.
     """
-    page = build_fleet_page(found)
+    page = build_fleet_page(trends)
     text = render(_KIND, page, title=page.title, width=WIDTH, height=HEIGHT, base=BASE)
     write_page(text, target, force=force)
 
 
-def build_fleet_page(found: FleetTrends) -> FleetPage:
-    """The data of the page."""
-    unit = unit_of(found.metric)
-    changes = sum(len(model.changes) for model in found.models)
+def build_fleet_page(trends: FleetTrends) -> FleetPage:
+    """Make the content of the page."""
+    unit = unit_of(trends.metric)
+    changes = sum(len(model.changes) for model in trends.models)
     facts = (
-        ("runs", str(found.looked.runs)),
-        ("costs", f"{found.metric} of an invocation"),
-        ("changes beyond chance", str(changes)),
-        ("not there whole", str(found.looked.unfinished)),
-        ("clocks ahead", str(found.looked.ahead)),
+        ("runs", str(trends.looked.runs)),
+        ("costs", f"{trends.metric} per invocation"),
+        ("level shifts", str(changes)),
+        ("incomplete runs", str(trends.looked.unfinished)),
+        ("runs with a clock that is ahead", str(trends.looked.ahead)),
     )
-    left_out = tuple(f"{each.file} {each.why}" for each in found.looked.skipped)
-    named = zip(found.models, titles(found.models), strict=True)
-    models = tuple(_model(model, title, f"m{number}", unit) for number, (model, title) in enumerate(named))
-    return FleetPage("What changed in the fleet", facts, left_out, models)
+    left_out = tuple(f"{skipped.file} {skipped.why}" for skipped in trends.looked.skipped)
+    model_titles = zip(trends.models, titles(trends.models), strict=True)
+    models = tuple(_model(model, title, f"m{number}", unit) for number, (model, title) in enumerate(model_titles))
+    return FleetPage("Trends in the store", facts, left_out, models)
 
 
 def _model(trend: FleetTrend, title: str, anchor: str, unit: str) -> ModelPanel:
-    there = {point.night for series in trend.dearest for point in series.points}
-    nights = [night for night in trend.in_order if night in there]
+    measured = {point.night for series in trend.dearest for point in series.points}
+    nights = [night for night in trend.in_order if night in measured]
     facts = (
         ("nights", str(trend.nights)),
         ("hosts", str(trend.hosts)),
         ("processor models", str(trend.cpu_models)),
-        ("series looked at", str(trend.series)),
+        ("series", str(trend.series)),
         ("runs left out", str(trend.untold)),
     )
     return ModelPanel(
         anchor,
         title,
         facts,
-        tuple(_change(each, unit) for each in trend.changes),
+        tuple(_change(change, unit) for change in trend.changes),
         tuple(map(_host, trend.outliers)),
-        tuple(_dearest(trend, nights, unit)),
+        tuple(_most_expensive(trend, nights, unit)),
     )
 
 
@@ -241,45 +242,45 @@ def _change(change: FleetChange, unit: str) -> ChangePanel:
     exact = change.night_low == change.night_high
     since = change.night if exact else f"{change.night} (between {change.night_low} and {change.night_high})"
     levels = [cost for cost in (change.before, change.after) if isinstance(cost, int)]
-    about = (
+    details = (
         f"{_cost(change.before, unit)} → {_cost(change.after, unit)}; {_percent(change.ratio_low)} to "
         f"{_percent(change.ratio_high)}; {change.hosts_agree} of {plural(change.hosts, 'host')}"
     )
     nights = [point.night for point in change.series]
     return ChangePanel(
-        title=_titled(change.op),
-        where=f"{_named(change.cpu_model, 'all processors')}, {_named(change.host, 'all hosts')}",
+        title=_op_title(change.op),
+        where=f"{_text_or(change.cpu_model, 'all processors')}, {_text_or(change.host, 'all hosts')}",
         change=_percent(change.ratio),
         slower=change.kind == "slower",
         since=since,
-        about=about,
+        about=details,
         picture=picture(change.series, nights, unit, change.night, levels) if nights else None,
     )
 
 
-def _dearest(trend: FleetTrend, nights: list[str], unit: str) -> Iterator[SeriesPanel]:
+def _most_expensive(trend: FleetTrend, nights: list[str], unit: str) -> Iterator[SeriesPanel]:
     for series in trend.dearest:
         yield SeriesPanel(
-            title=_titled(series.op),
+            title=_op_title(series.op),
             where=series.cpu_model,
             last=_cost(series.points[-1].cost, unit),
             picture=picture(series.points, nights, unit),
         )
 
 
-def _host(found: FleetHost) -> HostRow:
-    return HostRow(found.host, found.cpu_model, _titled(found.op), _percent(found.ratio), found.hosts)
+def _host(host: FleetHost) -> HostRow:
+    return HostRow(host.host, host.cpu_model, _op_title(host.op), _percent(host.ratio), host.hosts)
 
 
-def _titled(op: FleetName) -> str:
+def _op_title(op: FleetName) -> str:
     if not isinstance(op.name, str):
         return op.op
-    place = file_line_if_known(op.file, op.line)
-    return ", ".join(filter(None, (f"{op.op} {op.name}", place)))
+    line = file_line_if_known(op.file, op.line)
+    return ", ".join(filter(None, (f"{op.op} {op.name}", line)))
 
 
-def _named(value: object, otherwise: str) -> str:
-    return value if isinstance(value, str) else otherwise
+def _text_or(value: object, default: str) -> str:
+    return value if isinstance(value, str) else default
 
 
 def _percent(ratio: float) -> str:

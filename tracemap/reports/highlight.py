@@ -21,24 +21,24 @@ if TYPE_CHECKING:
 #
 # A lexer of MLIR for Pygments: any dialect, custom and generic forms, phase dumps; `pygmentize -l mlir` finds it.
 #
-# Each pattern means the same in Python and in JavaScript, as pages colour by them too: no named groups, no possessive
-# repeats, nothing captured, and no `\s`, which takes in more in JavaScript. No token but blanks goes on over lines. No
-# pattern can divide what it takes in several ways or looks far ahead in vain: hostile text takes linear time.
+# Pages use the patterns, too, so they mean the same in Python and in JavaScript: no named groups, no possessive
+# quantifiers, no captures, and no `\s`, which matches more in JavaScript. Only blanks span lines. No pattern is
+# ambiguous or looks far ahead, so hostile text takes linear time.
 
 
 _STRING = r'"(?:[^"\\\n]|\\.)*\\?"?'
-"""It ends with its line at the latest, so that a lone quote does not make every later quote scan the rest."""
+"""A string ends at the end of its line at the latest, so that an unclosed quote does not cause quadratic time."""
 
 
 class MlirLexer(RegexLexer):
-    """MLIR, as IREE and other compilers print it; the texts of the tokens join to the text exactly."""
+    """Lexer for MLIR, as IREE and other compilers print it; the texts of its tokens add up to the input."""
 
     name = "MLIR"
     url = "https://mlir.llvm.org/docs/LangRef/"
     aliases: ClassVar[list[str]] = ["mlir"]
     filenames: ClassVar[list[str]] = ["*.mlir"]
     flags = re.ASCII  # `\w`, `\d` and `\b` as in JavaScript
-    tokens = {  # noqa: RUF012 - as Pygments' own lexers have it
+    tokens = {  # noqa: RUF012 - as in Pygments' own lexers
         "root": [
             (r"[ \t\n\r\f\v]+", Whitespace),
             (r"//.*", Comment.Single),
@@ -74,20 +74,19 @@ class MlirLexer(RegexLexer):
 
 # ---- colours
 #
-# What colour a token has, by a letter: `assets/shared/source.css` and `terminal/tables.py` say which each one is.
+# A letter is the colour of a token. `assets/shared/source.css` and `terminal/tables.py` define the colours.
 #
-# MLIR is coloured where it is shown: in the page by its script, which gets the lexer's patterns from here, so that a
-# page need not hold the tokens of a large model. Files of Python are few and small: a page holds the tokens of their
-# lines.
+# The script of a page colours MLIR with the patterns above, so that a page need not hold the tokens of a large model.
+# Python files are few and small, so a page holds their tokens.
 
 
 Coloured = tuple[str, int, int]
-"""A colour, and where in a line it begins and ends."""
+"""A colour, and the begin and end of its range in a line."""
 
 
 @cache
 def _colours() -> Sequence[tuple[_TokenType, str]]:
-    """Token types and their colours; the first that contains a token's type counts."""
+    """Token types and their colours; the first type that contains a token's type wins."""
     from pygments.token import Comment, Error, Keyword, Name, Number, Operator, String
 
     return (
@@ -112,12 +111,12 @@ def _colours() -> Sequence[tuple[_TokenType, str]]:
 
 @cache
 def colour_of(token: _TokenType) -> str:
-    """The colour of a type of tokens; empty where they have that of other text."""
+    """The colour of a token type; empty for the default colour."""
     return next((colour for kind, colour in _colours() if kind in token.split()), "")
 
 
 def rules_of_mlir() -> list[tuple[str, str]]:
-    """The patterns of MLIR's tokens in the order in which they are tried, and the colour of each."""
+    """Patterns and colours of MLIR tokens, in the order of matching."""
     return [(pattern, colour_of(token)) for pattern, token in MlirLexer.tokens["root"]]
 
 
@@ -128,39 +127,39 @@ def _mlir() -> Lexer:
 
 
 def colours_of_mlir(line: str) -> list[Coloured]:
-    """What is coloured of a line of MLIR."""
-    (found,) = coloured_lines(_mlir(), [line])
-    return found
+    """Coloured ranges of a line of MLIR."""
+    (ranges,) = coloured_lines(_mlir(), [line])
+    return ranges
 
 
 def colours_of_python(lines: Sequence[str]) -> list[list[Coloured]]:
-    """What is coloured of each line of a file of Python, counted in UTF-16 units of the line as pages show it."""
+    """Coloured ranges by line of a Python file, in UTF-16 units of the lines as pages show them."""
     from pygments.lexers.python import PythonLexer
 
-    # Blanks at ends of lines have no colour, and Pygments' lexer would look through lines of blanks again and again.
+    # Strip trailing blanks, which have no colour: Pygments' lexer takes quadratic time on lines of blanks.
     shown = [line.rstrip() for line in as_shown("\n".join(lines)).split("\n")]
-    found = coloured_lines(PythonLexer(), shown)
-    return [list(_in_utf16(line, _joined(ranges))) for line, ranges in zip(shown, found, strict=True)]
+    coloured = coloured_lines(PythonLexer(), shown)
+    return [list(_in_utf16(line, _merged(ranges))) for line, ranges in zip(shown, coloured, strict=True)]
 
 
 def coloured_lines(lexer: Lexer, lines: Sequence[str]) -> list[list[Coloured]]:
-    """What a lexer colours of each line of a text; a token of several lines is coloured on each."""
-    found: list[list[Coloured]] = [[]]
+    """Coloured ranges by line; tokens of several lines have a range on each of them."""
+    ranges: list[list[Coloured]] = [[]]
     begin = 0
     for _, token, text in lexer.get_tokens_unprocessed("\n".join(lines)):
         colour = colour_of(token)
         for number, part in enumerate(text.split("\n")):
             if number:
-                found.append([])
+                ranges.append([])
                 begin = 0
             if colour and part:
-                found[-1].append((colour, begin, begin + len(part)))
+                ranges[-1].append((colour, begin, begin + len(part)))
             begin += len(part)
-    return found
+    return ranges
 
 
-def _joined(ranges: Iterable[Coloured]) -> Iterator[Coloured]:
-    """Ranges without bounds between neighbours of one colour: a string is several tokens of Python."""
+def _merged(ranges: Iterable[Coloured]) -> Iterator[Coloured]:
+    """Merge adjacent ranges of the same colour, as a Python string is several tokens."""
     last: Coloured = ("", 0, 0)
     for colour, begin, end in ranges:
         if (colour, begin) == (last[0], last[2]):
@@ -174,12 +173,12 @@ def _joined(ranges: Iterable[Coloured]) -> Iterator[Coloured]:
 
 
 def _in_utf16(line: str, ranges: Iterable[Coloured]) -> Iterator[Coloured]:
-    """Ranges as scripts count: what is beyond the first 65,536 characters counts twice."""
+    """Ranges in UTF-16 units, as scripts count them: characters after U+FFFF count twice."""
     if line.isascii():
         yield from ranges
         return
-    at = [0]
+    offsets = [0]
     for char in line:
-        at.append(at[-1] + 1 + (char > "\uffff"))
+        offsets.append(offsets[-1] + 1 + (char > "\uffff"))
     for colour, begin, end in ranges:
-        yield colour, at[begin], at[end]
+        yield colour, offsets[begin], offsets[end]

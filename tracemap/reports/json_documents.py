@@ -34,28 +34,26 @@ from tracemap.reports.kernels import KernelView
 from tracemap.units import UNKNOWN, Integer, Text, Unknown
 
 # ---- attribution
-#
-# The JSON of `tracemap attribute`: what ops and sites cost, what has no op, and what was seen inside of kernels.
 
 
 ATTRIBUTION_VERSION: Final = 5
 """Version of the JSON.
 
-1: first. 2: metrics say in how many invocations they were measured, and what of it is `work`; ops have
-`per_invocation` in place of `per_call`; sites have `disturbance`, `tiles`, `imbalance_percent` and `slowest` calls.
-3: `duration_ns` counts what submissions and their dispatches have both once; the profiler's own work is a part of the
-elapsed time; the run has `devices` and `functions`; costs of ops tell if samples leave half of them open (`uncertain`).
-4: `calls` are null where a run has samples alone, which tell of none.
-5: `likely_low` and `likely_high` in place of `sampled_low` and `sampled_high`, for estimates too; `disagreements`.
+1: first. 2: metrics have their number of invocations and `work`; ops have `per_invocation` instead of `per_call`;
+sites have `disturbance`, `tiles`, `imbalance_percent` and `slowest` calls.
+3: `duration_ns` counts time of both submissions and their dispatches once; the elapsed time has the profiler's own
+work as a part; the run has `devices` and `functions`; costs of ops have `uncertain`.
+4: `calls` are null if a run has only samples.
+5: `likely_low` and `likely_high` instead of `sampled_low` and `sampled_high`, also for estimates; `disagreements`.
 """
 
 
 class ShownRun(Record, frozen=True):
-    """What the headers of the runs say of them."""
+    """Facts on the runs from their headers."""
 
     functions: Annotated[
         tuple[Text, ...],
-        Meta(description="What the runs called, each function once; null where a run does not tell."),
+        Meta(description="The functions that the runs called; null if a run does not record it."),
     ]
     elapsed_ns: Integer
     iterations: Integer
@@ -66,28 +64,28 @@ class ShownRun(Record, frozen=True):
 
 
 class ShownSiteResult(Record, frozen=True):
-    """A site: how often it ran, and its cost by metric name."""
+    """A dispatch site: its number of calls, and its cost by metric name."""
 
     site: str
     calls: Integer
     tiles: Annotated[Integer, Meta(description="Workgroups of all calls.")]
     imbalance_percent: Annotated[
         Integer,
-        Meta(description="Workers times wall time, of CPU time: 100 where all of them always worked."),
+        Meta(description="Workers times wall time, over CPU time, in percent: 100 if all workers always worked."),
     ]
     metrics: Mapping[str, SiteCost]
     slowest: Annotated[tuple[SlowCall, ...], Meta(description="The slowest single calls, the slowest first.")]
 
 
 class ShownResidual(Record, frozen=True):
-    """A cost that has no op: why, and how much by metric name."""
+    """Unattributed cost: its reason, and its amount by metric name."""
 
     reason: ResidualReason
     metrics: Mapping[str, int]
 
 
 class ShownStep(Record, frozen=True):
-    """What was seen at a line of a kernel's text, over all its sites; line 0: machine code without a line."""
+    """Samples and counts at a line of a kernel's IR, over all its dispatch sites; line 0: code without a line."""
 
     kernel: str
     line: Count
@@ -95,7 +93,7 @@ class ShownStep(Record, frozen=True):
 
 
 class ShownAttribution(Document, frozen=True, kw_only=True):
-    """What the ops of a model cost in a run. For each metric: measured = attributed + residual."""
+    """Costs of the ops of a model in a run. For every metric: measured = attributed + residual (unattributed)."""
 
     schema_version: Literal[5] = ATTRIBUTION_VERSION
     kind: Literal["attribution"] = "attribution"
@@ -107,15 +105,15 @@ class ShownAttribution(Document, frozen=True, kw_only=True):
     sites: tuple[ShownSiteResult, ...]
     residual: tuple[ShownResidual, ...]
     diagnostics: tuple[Diagnostic, ...]
-    steps: Annotated[tuple[ShownStep, ...], Meta(description="Samples, or simulated counts, inside of kernels.")]
+    steps: Annotated[tuple[ShownStep, ...], Meta(description="Samples, or simulated counts, inside kernels.")]
     disagreements: Annotated[
         tuple[Disagreement, ...],
-        Meta(description="Kernels whose ops have other shares by samples, simulated instructions and machine code."),
+        Meta(description="Kernels whose ops' shares differ between samples, simulated instructions and machine code."),
     ]
 
 
 def shown_attribution(attribution: Attribution) -> ShownAttribution:
-    """The attribution as `tracemap attribute --format json` prints it."""
+    """The document of `tracemap attribute --format json`."""
     return view(
         ShownAttribution,
         attribution,
@@ -130,19 +128,17 @@ def shown_attribution(attribution: Attribution) -> ShownAttribution:
     )
 
 
-# ---- google benchmark
-#
-# A bench as Google Benchmark's JSON, which `compare.py` of its tools reads (google/benchmark, docs/tools.md).
+# ---- Google Benchmark's JSON, for its `compare.py` (google/benchmark, docs/tools.md)
 
 
-def google_benchmark(made: Bench) -> dict[str, Any]:
-    """The document: a benchmark for each kernel that was timed, and one with `/cold` where caches were cold."""
-    rows = [each for kernel in made.kernels for each in _of_kernel(kernel)]
-    return document("tracemap bench", {"module_sha256": made.module_sha256, "device": made.device}, rows)
+def google_benchmark(bench: Bench) -> dict[str, Any]:
+    """A document with a benchmark per timed kernel, and one named `/cold` for cold caches."""
+    rows = [row for kernel in bench.kernels for row in _kernel_benchmarks(kernel)]
+    return document("tracemap bench", {"module_sha256": bench.module_sha256, "device": bench.device}, rows)
 
 
 def document(executable: str, about: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """A document of these benchmarks, which get their numbers; `about` goes to the context."""
+    """A document of numbered benchmarks; `about` goes into the context."""
     context = {
         "executable": executable,
         "num_cpus": os.cpu_count() or 1,
@@ -154,7 +150,7 @@ def document(executable: str, about: Mapping[str, Any], rows: Sequence[Mapping[s
 
 
 def benchmark(name: str, iterations: int, real_ns: float, cpu_ns: float) -> dict[str, Any]:
-    """An entry; times are of one iteration."""
+    """An entry; times are per iteration."""
     return {
         "name": name,
         "family_index": 0,
@@ -171,14 +167,14 @@ def benchmark(name: str, iterations: int, real_ns: float, cpu_ns: float) -> dict
     }
 
 
-def _of_kernel(kernel: KernelBench) -> list[dict[str, Any]]:
+def _kernel_benchmarks(kernel: KernelBench) -> list[dict[str, Any]]:
     name = kernel.kernel if not kernel.sites else f"{kernel.kernel}/{kernel.sites[0]}"
-    timed = [(name, kernel.time_ns), (f"{name}/cold", kernel.cold_ns)]
-    return [_benchmark(name, spread, kernel) for name, spread in timed if spread is not None]
+    spreads = [(name, kernel.time_ns), (f"{name}/cold", kernel.cold_ns)]
+    return [_benchmark(name, spread, kernel) for name, spread in spreads if spread is not None]
 
 
 def _benchmark(name: str, spread: Spread, kernel: KernelBench) -> dict[str, Any]:
-    """One entry; times are of one call."""
+    """An entry; times are per call."""
     return {
         **benchmark(name, spread.batch * spread.repetitions, spread.median, spread.median),
         **_rates(spread, kernel),
@@ -187,21 +183,19 @@ def _benchmark(name: str, spread: Spread, kernel: KernelBench) -> dict[str, Any]
 
 
 def _rates(spread: Spread, kernel: KernelBench) -> dict[str, float]:
-    """What is done in a second at the speed of this entry; the kernel's own rates are those of its warm calls."""
+    """Rates of an entry, scaled from the kernel's rates, which are those of warm calls."""
     rates = {"items_per_second": kernel.operations_per_s, "bytes_per_second": kernel.bytes_per_s}
     if kernel.time_ns is None or not spread.median:
         return {}
-    slower = kernel.time_ns.median / spread.median
-    return {name: rate * slower for name, rate in rates.items() if rate is not None}
+    speed = kernel.time_ns.median / spread.median
+    return {name: rate * speed for name, rate in rates.items() if rate is not None}
 
 
 # ---- lowering
-#
-# The JSON of `tracemap lower`: the loops of every stage, the ops that work in them, and the text of every stage.
 
 
 class ShownPlace(Record, frozen=True):
-    """Where an op is in a stage: outermost loops, places among the remainders, or gone, and why if that is told."""
+    """The place of an op in a stage: outermost loops, indices of remainders, or gone, with the reason if known."""
 
     loops: tuple[str, ...]
     remainders: tuple[Count, ...]
@@ -211,7 +205,7 @@ class ShownPlace(Record, frozen=True):
 
 
 class LoweredOp(Record, frozen=True):
-    """An op of the model, and where it is in each stage."""
+    """An op of the model, and its place in every stage."""
 
     id: OpId
     name: str
@@ -223,7 +217,7 @@ class LoweredOp(Record, frozen=True):
 
 
 class ShownStage(Record, frozen=True):
-    """The model after a pipeline; the pipeline is null for the model as it is."""
+    """The model after a pipeline; the pipeline is null for the original model."""
 
     pipeline: Text
     loops: tuple[Loop, ...]
@@ -232,23 +226,23 @@ class ShownStage(Record, frozen=True):
 
 
 class ShownLowering(Document, frozen=True, kw_only=True):
-    """The loops that pass pipelines made of a model, stage by stage, and the ops that work in them."""
+    """Loops of a model after pass pipelines, stage by stage, and the ops in them."""
 
     schema_version: Literal[1] = 1
     kind: Literal["lowering"] = "lowering"
     model: Annotated[str, Meta(description="The name of the model's file.")]
     iree_compiler: str
     ops: Annotated[
-        tuple[LoweredOp, ...], Meta(description="Without functions, returns and globals; in the order of the text.")
+        tuple[LoweredOp, ...], Meta(description="In the order of the text; without functions, returns and globals.")
     ]
     stages: Annotated[
         tuple[ShownStage, ...],
-        Meta(min_length=2, description="The model itself, then what each pipeline made of the stage before it."),
+        Meta(min_length=2, description="The model itself, then the result of every pipeline on the previous stage."),
     ]
 
 
 def shown_lowering(lowering: Lowering) -> ShownLowering:
-    """The lowering as `tracemap lower --format json` prints it."""
+    """The document of `tracemap lower --format json`."""
     return ShownLowering(
         model=lowering.model,
         iree_compiler=lowering.compiler,
@@ -263,19 +257,17 @@ def _place(place: OpPlace) -> ShownPlace:
 
 
 # ---- show
-#
-# The JSON of `tracemap show`: what readers of a map need, and of kernels the inside where it is asked for.
 
 
 class ShownReason(Record, frozen=True):
-    """Why an op has its fate: a stable slug and a sentence for people."""
+    """The reason for an op's outcome: a stable slug and a sentence."""
 
     slug: str
     text: str
 
 
 class ShownOp(Record, frozen=True):
-    """An operation of the model as the user wrote it, and the sites that it is a member of."""
+    """An operation of the model as the user wrote it, and its dispatch sites."""
 
     id: OpId
     name: str
@@ -291,7 +283,7 @@ class ShownOp(Record, frozen=True):
 
 
 class ShownMember(Record, frozen=True):
-    """An op that does work in a site: how that is known, and what the work is estimated to be."""
+    """An op in a dispatch: the evidence, and its estimated work."""
 
     op: OpId
     evidence: Evidence
@@ -301,7 +293,7 @@ class ShownMember(Record, frozen=True):
 
 
 class ShownSite(Record, frozen=True):
-    """One place in the host program that calls a kernel."""
+    """A dispatch site: a place in the compiled program that launches a kernel."""
 
     id: str
     ordinal: Count
@@ -315,7 +307,7 @@ class ShownSite(Record, frozen=True):
 
 
 class ShownLoop(Record, frozen=True):
-    """A loop of a kernel's machine code: the loop around it, by its place, and the ops that have code in it."""
+    """A loop in a kernel's machine code: the index of the enclosing loop, and the ops with code in it."""
 
     parent: Integer
     address: Count
@@ -325,7 +317,7 @@ class ShownLoop(Record, frozen=True):
 
 
 class ShownInstruction(Record, frozen=True):
-    """An instruction, and the line of the kernel's text that it is of."""
+    """An instruction, and its line of the kernel's IR."""
 
     address: Count
     line: Integer
@@ -333,7 +325,7 @@ class ShownInstruction(Record, frozen=True):
 
 
 class ShownKernel(Record, frozen=True):
-    """A compiled dispatch function. Loops and instructions are null where they were not asked for."""
+    """A kernel. Loops and instructions are null unless requested."""
 
     name: str
     sites: tuple[str, ...]
@@ -344,17 +336,17 @@ class ShownKernel(Record, frozen=True):
 
 
 class FateCounts(dict[Fate, int]):
-    """How many ops have each fate; all fates are there."""
+    """Numbers of ops by outcome, for all outcomes."""
 
     @classmethod
     def json_schema(cls) -> dict[str, object]:
-        """All fates, and nothing else."""
+        """A schema that requires all outcomes and allows no other keys."""
         counts = {fate.value: {"type": "integer", "minimum": 0} for fate in Fate}
         return {"type": "object", "properties": counts, "required": list(counts), "additionalProperties": False}
 
 
 class Coverage(Record, frozen=True):
-    """How far the map reaches: ops by fate, and sites that have members."""
+    """Coverage of the map: ops by outcome, and dispatch sites traced to ops."""
 
     ops: Count
     by_fate: FateCounts
@@ -363,7 +355,7 @@ class Coverage(Record, frozen=True):
 
 
 class ShownMap(Document, frozen=True, kw_only=True):
-    """The map of a model: its ops, the sites of its program, the kernels they call."""
+    """The map of a model: its ops, dispatch sites and kernels."""
 
     schema_version: Literal[1] = 1
     kind: Literal["map"] = "map"
@@ -371,10 +363,8 @@ class ShownMap(Document, frozen=True, kw_only=True):
     ops: tuple[ShownOp, ...]
     sites: tuple[ShownSite, ...]
     kernels: tuple[ShownKernel, ...]
-    remarks: Annotated[
-        tuple[Remark, ...] | None, Meta(description="What the compiler remarked; null where it was not asked for.")
-    ]
-    coverage: Annotated[Coverage, Meta(description="Of the whole map, also where only a part of it is shown.")]
+    remarks: Annotated[tuple[Remark, ...] | None, Meta(description="Compiler remarks; null unless requested.")]
+    coverage: Annotated[Coverage, Meta(description="Of the whole map, also if only a part is shown.")]
 
 
 def shown_map(
@@ -385,9 +375,9 @@ def shown_map(
     assembly: bool = False,
     remarks: tuple[Remark, ...] | None = None,
 ) -> ShownMap:
-    """The map as `tracemap show --format json` prints it; with a selection only its ops, sites and kernels.
+    """The document of `tracemap show --format json`; `selection` limits ops, sites and kernels.
 
-    Kernels of which there is a view have their loops and, where they are asked for, instructions.
+    Kernels with a view have their loops and, with `assembly`, their instructions.
     """
     chosen = selection or everything(graph)
     view_of = {view.kernel.name: view for view in views if not view.no_code}
@@ -415,23 +405,22 @@ def _kernel(kernel: Kernel, inside: KernelView | None, assembly: bool) -> ShownK
     return view(ShownKernel, kernel, loops=tuple(loops), instructions=instructions)
 
 
-def _instruction(each: Instruction) -> ShownInstruction:
-    return ShownInstruction(each.address, each.line or UNKNOWN, f"{each.mnemonic} {each.operands}".strip())
+def _instruction(instruction: Instruction) -> ShownInstruction:
+    text = f"{instruction.mnemonic} {instruction.operands}".strip()
+    return ShownInstruction(instruction.address, instruction.line or UNKNOWN, text)
 
 
 def _coverage(graph: TraceGraph) -> Coverage:
-    found = Counter(op.fate for op in graph.ops)
-    by_fate = FateCounts({fate: found[fate] for fate in Fate})
+    counts = Counter(op.fate for op in graph.ops)
+    by_fate = FateCounts({fate: counts[fate] for fate in Fate})
     return Coverage(len(graph.ops), by_fate, len(graph.sites), sum(1 for site in graph.sites if site.members))
 
 
 # ---- audit
-#
-# The JSON of `tracemap audit`: where each op went, and which phase or pass lost its location.
 
 
 class AuditedOp(Record, frozen=True):
-    """An op of the model, and where it stands."""
+    """An op of the model, and its location."""
 
     op: OpId
     name: str
@@ -441,7 +430,7 @@ class AuditedOp(Record, frozen=True):
 
 
 class Locations(Record, frozen=True):
-    """Which ops the model itself gives a location: how many there are, how many have one, and those that have none."""
+    """Locations in the model itself: number of ops, number with a location, and the ops without one."""
 
     ops: Count
     own: Count
@@ -449,7 +438,7 @@ class Locations(Record, frozen=True):
 
 
 class ShownLoss(AuditedOp, frozen=True):
-    """An op, the first phase that does not locate it any more, and what became of it."""
+    """An op, the first phase that lost its location, and its outcome."""
 
     phase: str
     fate: Fate
@@ -457,36 +446,36 @@ class ShownLoss(AuditedOp, frozen=True):
 
 
 class ShownSpot(Record, frozen=True):
-    """The pass that lost an op, the operation that it ran on, and the lines around the op before and after.
+    """The pass that lost an op's location, the operation that it ran on, and the IR near the op before and after.
 
-    What belongs to the pass is null where no print shows the loss.
+    Fields of the pass are null if no printed pass shows the loss.
     """
 
     op: OpId
     phase: str
     pass_name: Text = field(name="pass")
     argument: Text
-    number: Annotated[Integer, Meta(description="Its place among the passes that changed anything, from 1.")]
+    number: Annotated[Integer, Meta(description="Its number among the passes with changes, from 1.")]
     anchor: Text
     before: str
     after: Text
 
 
 class ShownAudit(Document, frozen=True, kw_only=True):
-    """Where each op of a model went, and which phase of the compiler lost its location."""
+    """Outcomes of the ops of a model, and the compiler phases that lost their locations."""
 
     schema_version: Literal[1] = 1
     kind: Literal["audit"] = "audit"
     module: ModuleInfo
     locations: Locations
-    phases: Annotated[tuple[PhaseCount, ...], Meta(description="In the order in which the compiler runs them.")]
-    not_followed: Annotated[Count, Meta(description="Ops of which the bundle does not say how far they get.")]
-    losses: Annotated[tuple[ShownLoss, ...], Meta(description="Each lost op once, in the order of phases.")]
-    spots: Annotated[tuple[ShownSpot, ...], Meta(description="Of the ops asked for with --pass.")]
+    phases: Annotated[tuple[PhaseCount, ...], Meta(description="In the order of compilation.")]
+    not_followed: Annotated[Count, Meta(description="Ops whose last phase the bundle does not record.")]
+    losses: Annotated[tuple[ShownLoss, ...], Meta(description="Ops with a lost location, in the order of phases.")]
+    spots: Annotated[tuple[ShownSpot, ...], Meta(description="For the ops of --pass.")]
 
 
 def shown_audit(graph: TraceGraph, audit: Audit) -> ShownAudit:
-    """The audit as `tracemap audit --format json` prints it."""
+    """The document of `tracemap audit --format json`."""
     without = tuple(view(AuditedOp, op, op=op.id) for op in audit.without_location)
     return ShownAudit(
         module=graph.module,
@@ -503,36 +492,34 @@ def _loss(loss: Loss) -> ShownLoss:
 
 
 def _spot(spot: Spot) -> ShownSpot:
-    found = bool(spot.pass_name)
+    has_pass = bool(spot.pass_name)
     return view(
         ShownSpot,
         spot,
         pass_name=spot.pass_name or UNKNOWN,
         argument=spot.argument or UNKNOWN,
-        number=spot.number if found else UNKNOWN,
+        number=spot.number if has_pass else UNKNOWN,
         anchor=spot.anchor or UNKNOWN,
-        after=spot.after if found else UNKNOWN,
+        after=spot.after if has_pass else UNKNOWN,
     )
 
 
 # ---- stats
-#
-# The JSON of `tracemap stats`: of each thread the means of its series, their quantiles, and how they go together.
 
 
-Number = Annotated[float | None, Meta(description="null: of nothing, such as the mean of an empty quantile.")]
-"""The codec writes NaN as null, which is how statistics say that there is no number."""
+Number = Annotated[float | None, Meta(description="null: no value, such as the mean of an empty quantile.")]
+"""Statistics use NaN for a missing number, which the codec writes as null."""
 
 
 class ShownCpu(Record, frozen=True):
-    """A processor, and how many calls ran on it."""
+    """A CPU and its number of calls."""
 
     cpu: int
     calls: Count
 
 
 class ShownSeries(Record, frozen=True):
-    """A series (durations, or an event): its mean, and those of its quantiles, the lowest first."""
+    """A series (durations or an event): its mean, and the means of its quantiles, lowest first."""
 
     name: str
     mean: Number
@@ -544,12 +531,12 @@ class ShownPair(Record, frozen=True):
 
     of: str
     given: str
-    correlation: Annotated[float | None, Meta(description="null: one of them is constant.")]
+    correlation: Annotated[float | None, Meta(description="null: a series is constant.")]
     probabilities: tuple[tuple[float, ...], ...]
 
 
 class ShownThread(Record, frozen=True):
-    """A thread's calls; `pairs` are each series with every earlier one."""
+    """Statistics of a thread's calls; `pairs` has every series with all earlier ones."""
 
     thread: str
     calls: Count
@@ -559,17 +546,17 @@ class ShownThread(Record, frozen=True):
 
 
 class ShownStats(Document, frozen=True, kw_only=True):
-    """The statistics of recorded calls, thread by thread."""
+    """Statistics of recorded calls by thread."""
 
     schema_version: Literal[1] = 1
     kind: Literal["stats"] = "stats"
-    buckets: Annotated[Count, Meta(description="How many quantiles.")]
+    buckets: Annotated[Count, Meta(description="Number of quantiles.")]
     diagnostics: tuple[Diagnostic, ...]
     threads: tuple[ShownThread, ...]
 
 
 def shown_stats(threads: Sequence[ThreadStats], diagnostics: Sequence[Diagnostic], buckets: int) -> ShownStats:
-    """The statistics as `tracemap stats --format json` prints them."""
+    """The document of `tracemap stats --format json`."""
     return ShownStats(buckets=buckets, diagnostics=tuple(diagnostics), threads=tuple(map(_thread, threads)))
 
 

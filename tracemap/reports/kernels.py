@@ -1,4 +1,4 @@
-"""The inside of a kernel as readers see it: its final IR line by line, its loops, its instructions, their ops."""
+"""Views of kernels: final IR by line, loops and instructions, with their ops."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tracemap.reports.escaping import lines_of, op_line
 
 @dataclass(frozen=True, slots=True)
 class KernelLine:
-    """A line of a kernel's text: the ops that its step came from, and how many instructions are of it."""
+    """A line of final IR: its ops, and its number of instructions."""
 
     line: int
     text: str
@@ -26,7 +26,7 @@ class KernelLine:
 
 @dataclass(frozen=True, slots=True)
 class KernelLoop:
-    """A loop of a kernel's machine code: the loop around it (`OUTSIDE`: none), and the ops that have code in it."""
+    """A loop in the machine code: index of the enclosing loop (`OUTSIDE`: none), and the ops with code in it."""
 
     parent: int
     address: int
@@ -37,7 +37,7 @@ class KernelLoop:
 
 @dataclass(frozen=True, slots=True)
 class KernelView:
-    """All of a kernel. `no_code` says why there are no instructions and loops, "" where there are."""
+    """A kernel. `no_code` is the reason for no instructions and loops, or ""."""
 
     kernel: Kernel
     lines: tuple[KernelLine, ...]
@@ -47,59 +47,58 @@ class KernelView:
 
 
 def view_kernel(kernel: Kernel, text: str, images: Sequence[Image]) -> KernelView:
-    """Put a kernel's text and its machine code together.
+    """Join a kernel's final IR with its machine code.
 
     Args:
-        kernel: one of a map.
-        text: its final IR; "" where that is not kept.
+        kernel: a kernel of the map.
+        text: its final IR; "" if the bundle lacks it.
         images: the machine code of the module.
     """
     code, no_code = _code(kernel, images)
-    count = Counter(each.line for each in code)
+    count = Counter(instruction.line for instruction in code)
     ops_of = {step.line: step.ops for step in kernel.steps}
     lines = tuple(
-        KernelLine(number, words, ops_of.get(number, ()), count[number])
-        for number, words in enumerate(lines_of(text), 1)
+        KernelLine(number, line, ops_of.get(number, ()), count[number]) for number, line in enumerate(lines_of(text), 1)
     )
     loops = tuple(_loop(loop, ops_of) for loop in loops_of(code))
     return KernelView(kernel, lines, loops, code, no_code)
 
 
 def _code(kernel: Kernel, images: Sequence[Image]) -> tuple[tuple[Instruction, ...], str]:
-    # A module for several targets has a kernel of this name in each of its images; one is enough to be looked at.
-    found = kernel_images(images, kernel.name)
-    if not found:
-        return (), "the module has no machine code with debug lines for it"
-    # Code that cannot be read leaves out a part of the view; the final IR is shown all the same.
+    # A module for several targets has the kernel in several images. Show the first.
+    candidates = kernel_images(images, kernel.name)
+    if not candidates:
+        return (), "the module has no machine code with debug lines for this kernel"
+    # Without readable code, the view still has the final IR.
     try:
-        return tuple(outline_of(*found[0])), ""
+        return tuple(outline_of(*candidates[0])), ""
     except ModuleInvalid as error:
         return (), str(error)
 
 
 def _loop(loop: CodeLoop, ops_of: dict[int, tuple[OpId, ...]]) -> KernelLoop:
-    # Debug lines of code that the backend made up (prologues) name no line of a step.
+    # Debug lines of prologues, which the backend makes, name no line of the IR.
     lines = tuple(line for line in loop.lines if line in ops_of)
     ops = {op for line in lines for op in ops_of[line]}
     return KernelLoop(loop.parent, loop.header, in_order(ops), lines, sum(loop.lines.values()))
 
 
 def ops_text(graph: TraceGraph, ops: Sequence[str], most: int = 4) -> str:
-    """Ops for people: id, name and line, at most so many."""
-    found = [graph.op_by_id[op] for op in ops[:most] if op in graph.op_by_id]
-    named = [f"{op.id} {op.name} {op_line(op)}" for op in found]
-    return ", ".join((*named, f"+{len(ops) - most} more") if len(ops) > most else named)
+    """Id, name and line of the first `most` ops, and the number of others."""
+    shown = [graph.op_by_id[op] for op in ops[:most] if op in graph.op_by_id]
+    texts = [f"{op.id} {op.name} {op_line(op)}" for op in shown]
+    return ", ".join((*texts, f"+{len(ops) - most} more") if len(ops) > most else texts)
 
 
 def ops_at_site(graph: TraceGraph, kernel: Kernel, ops: Sequence[OpId]) -> tuple[OpId, ...]:
-    """Of a step's or loop's ops those of the kernel's first site, as sites that share a kernel have the same ones."""
+    """The ops of a line or loop that are in the kernel's first dispatch site; all of them if none is."""
     members = {member.op for site in kernel.sites[:1] for member in graph.site_by_id[site].members}
     return tuple(op for op in ops if op in members) or tuple(ops)
 
 
 def loop_tree(loops: Sequence[KernelLoop], parent: int = OUTSIDE, depth: int = 0) -> Iterator[tuple[int, KernelLoop]]:
-    """Loops with their depth, each before those in it."""
-    for number, loop in enumerate(loops):
+    """Loops with their nesting depth, outer loops first."""
+    for index, loop in enumerate(loops):
         if loop.parent == parent:
             yield depth, loop
-            yield from loop_tree(loops, number, depth + 1)
+            yield from loop_tree(loops, index, depth + 1)

@@ -9,36 +9,34 @@ from tracemap.reports.highlight import rules_of_mlir
 from tracemap.reports.html.document import Kind, block_sizes, in_blocks, render
 from tracemap.units import Unknown, plural
 
-# ---- words
-#
-# How a lowering is put into words, in the terminal and on the page.
+# ---- texts of the terminal and the page
 
 
 _PARTS_NAMED = 4
-"""Loops and operations of an op that are named; the JSON names all."""
+"""Most loops and operations named for an op; the JSON names all."""
 _GONE = "gone"
 _INLINED = "inlined"
 
 
-def whereabouts(found: OpPlace, stage: Stage) -> str:
-    """Where an op is in a stage: `loop2`, `loop2, linalg.fill at 7`, `inlined` or `gone (dead)`; of many the first."""
-    if found.is_gone:
-        return _GONE if isinstance(found.reason, Unknown) else f"{_GONE} ({found.reason.slug})"
-    outside = [stage.remainders[number] for number in found.remainders]
-    parts = [*found.loops, *(f"{item.name} at {or_question_mark(item.line)}" for item in outside)]
+def place_text(place: OpPlace, stage: Stage) -> str:
+    """The place of an op in a stage: `loop2`, `loop2, linalg.fill at 7`, `inlined` or `gone (dead)`; the first few."""
+    if place.is_gone:
+        return _GONE if isinstance(place.reason, Unknown) else f"{_GONE} ({place.reason.slug})"
+    outside = [stage.remainders[index] for index in place.remainders]
+    parts = [*place.loops, *(f"{operation.name} at {or_question_mark(operation.line)}" for operation in outside)]
     if len(parts) > _PARTS_NAMED:
         parts = [*parts[:_PARTS_NAMED], f"{len(parts) - _PARTS_NAMED} more"]
-    return ", ".join([*parts, _INLINED] if found.inlined else parts)
+    return ", ".join([*parts, _INLINED] if place.inlined else parts)
 
 
 def heading(stage: Stage, number: int) -> str:
-    """What a stage is called."""
+    """The title of a stage."""
     return f"stage {number}: " + (stage.pipeline or "the model")
 
 
 # ---- page
 #
-# The page of a lowering: the model and the IR of each stage side by side, loops and ops linked by click; one file.
+# One file: the model next to the IR of each stage. A click on a loop or an op highlights its counterparts.
 
 
 _KIND = Kind(
@@ -58,7 +56,8 @@ _KIND = Kind(
 class PaneLine(Record, frozen=True):
     """A line of a stage's text.
 
-    `band` tells neighbouring outermost loops apart: 0 outside, else 1 or 2; `label` is the loop's id where it begins.
+    `band` distinguishes adjacent outermost loops: 0 outside of loops, else 1 or 2. `label` is the loop's id on its
+    first line.
     """
 
     number: int
@@ -79,16 +78,16 @@ class Pane(Record, frozen=True):
 
 
 class OpLine(Record, frozen=True):
-    """An op: where it is in the model, and whereabouts in each stage, the model itself first."""
+    """An op: its position in the model, and its place in each stage, the model itself first."""
 
     id: str
     name: str
     position: str
-    whereabouts: tuple[str, ...]
+    places: tuple[str, ...]
 
 
 class LoweringPage(Record, frozen=True):
-    """A whole page."""
+    """The content of the page."""
 
     title: str
     compiler: str
@@ -97,7 +96,7 @@ class LoweringPage(Record, frozen=True):
 
 
 def build_lowering_page(lowering: Lowering) -> LoweringPage:
-    """The data of the page of a lowering."""
+    """Make the content of the page of a lowering."""
     return LoweringPage(
         title=lowering.model,
         compiler=lowering.compiler,
@@ -107,27 +106,27 @@ def build_lowering_page(lowering: Lowering) -> LoweringPage:
 
 
 def _op_line(op: SourceOp, lowering: Lowering) -> OpLine:
-    found = zip(lowering.places_of(op.id), lowering.stages, strict=True)
-    return OpLine(op.id, op.name, line_and_column(op), tuple(whereabouts(place, stage) for place, stage in found))
+    places = zip(lowering.places_of(op.id), lowering.stages, strict=True)
+    return OpLine(op.id, op.name, line_and_column(op), tuple(place_text(place, stage) for place, stage in places))
 
 
-def _data(page: LoweringPage, lowering: Lowering) -> object:
-    """What the script works on."""
+def _script_data(page: LoweringPage, lowering: Lowering) -> object:
+    """Data for the page's script."""
     return {
         "lexer": rules_of_mlir(),
         "ops": page.ops,
-        "stages": [{"loops": each.loops, "rest": each.remainders} for each in lowering.stages],
+        "stages": [{"loops": stage.loops, "rest": stage.remainders} for stage in lowering.stages],
     }
 
 
 def render_lowering_page(lowering: Lowering) -> str:
-    """The whole HTML text of the page; the same lowering gives the same bytes."""
+    """The HTML text of the page; deterministic."""
     page = build_lowering_page(lowering)
     return render(
         _KIND,
         page,
         sizes=block_sizes({f"S{pane.number}": (pane.columns, len(pane.lines)) for pane in page.panes}),
-        data=(for_script(_data(page, lowering)),),
+        data=(for_script(_script_data(page, lowering)),),
         in_blocks=in_blocks,
         markup=for_markup,
     )
@@ -152,11 +151,11 @@ def _summary(stage: Stage) -> str:
 
 
 def _bands(stage: Stage) -> dict[int, int]:
-    """The band of each line that is in an outermost loop; of several loops on one line the first counts."""
-    found: dict[int, int] = {}
-    for number, loop in enumerate(stage.loops):
+    """The band of each line in an outermost loop; the first loop wins where several share a line."""
+    bands: dict[int, int] = {}
+    for index, loop in enumerate(stage.loops):
         if not isinstance(loop.line, Unknown) and not isinstance(loop.last_line, Unknown):
-            # Two bands in turn tell loops apart that follow on one another without a line between.
+            # Alternate two bands to distinguish loops without a line between them.
             for line in range(loop.line, loop.last_line + 1):
-                found.setdefault(line, 1 + number % 2)
-    return found
+                bands.setdefault(line, 1 + index % 2)
+    return bands

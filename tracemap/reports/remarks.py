@@ -1,4 +1,4 @@
-"""Remarks of the compiler with the cost of their ops, the dearest first."""
+"""Compiler remarks with the costs of their ops, the most expensive first."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from tracemap.reports.cost_lookup import CostedMap
 from tracemap.units import Text
 
 _FIRST = ("regalloc", "loop-vectorize", "slp-vectorizer", "loop-unroll")
-"""Passes whose missed optimisations cost most, as a rule."""
+"""Passes whose missed optimisations usually cost most."""
 _KINDS = {"missed": 0, "passed": 1, "analysis": 2}
 
 
-def ranked(found: Remarks, costed: CostedMap, metric: MetricTotal, run: Text) -> Remarks:
-    """The remarks with the share that their ops have of a run's cost in their kernel, the dearest first.
+def ranked(remarks: Remarks, costed: CostedMap, metric: MetricTotal, run: Text) -> Remarks:
+    """The remarks with their ops' share of the run's cost in their kernel, the most expensive first.
 
     Args:
-        found: as a bundle keeps them.
+        remarks: the bundle's remarks.
         costed: the bundle's map and the costs of the run.
-        metric: what is shared out; its `work` is the whole.
+        metric: the metric of the shares; its `work` is the total.
         run: the run's name.
     """
     of_kernel: dict[Text, dict[str, int]] = {}
@@ -36,20 +36,21 @@ def ranked(found: Remarks, costed: CostedMap, metric: MetricTotal, run: Text) ->
         share = sum(costs.get(op, 0) for op in remark.ops) / metric.work if metric.work else 0.0
         return structs.replace(remark, cost_share=share)
 
-    return structs.replace(found, run=run, metric=metric.name, remarks=in_order(tuple(map(with_share, found.remarks))))
+    with_shares = tuple(map(with_share, remarks.remarks))
+    return structs.replace(remarks, run=run, metric=metric.name, remarks=in_order(with_shares))
 
 
-def in_order(found: Sequence[Remark]) -> tuple[Remark, ...]:
-    """Remarks by cost; of one cost in the order of their kernels; of one line what was missed first, figures last."""
+def in_order(remarks: Sequence[Remark]) -> tuple[Remark, ...]:
+    """Sort remarks by cost, kernel and line; on a line, missed optimisations come first and counts last."""
     numbers: dict[Text, int] = {}
-    for remark in found:
+    for remark in remarks:
         numbers.setdefault(remark.kernel, len(numbers))
 
     def key(remark: Remark) -> tuple[object, ...]:
         line = remark.line if isinstance(remark.line, int) else 0
         return -(remark.cost_share or 0), numbers[remark.kernel], line, *_urgency(remark)
 
-    return tuple(sorted(found, key=key))
+    return tuple(sorted(remarks, key=key))
 
 
 def _urgency(remark: Remark) -> tuple[object, ...]:

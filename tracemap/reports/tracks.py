@@ -1,4 +1,4 @@
-"""Timelines as tracks: spans that do not overlap lie on one, others beside each other."""
+"""Tracks of timelines: spans on a track do not overlap."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ _TRACK_OF: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """Spans that do not overlap, in the order in which they began."""
+    """Spans that do not overlap, in the order of their start."""
 
     name: str
     spans: tuple[Span, ...]
 
 
 def tracks_of(spans: Sequence[Span]) -> tuple[Track, ...]:
-    """Tracks by kind of event and thread, submissions first; a further one wherever spans would overlap."""
-    several: dict[str, _Lanes] = {}
+    """Tracks by kind of event and thread, submissions first, with further tracks for overlapping spans."""
+    lanes_by_name: dict[str, _Lanes] = {}
     order = list(dict.fromkeys(_TRACK_OF.values()))
-    for span in sorted(spans, key=lambda each: order.index(_TRACK_OF[each.kind])):
-        several.setdefault(_track_name(span), _Lanes()).add(span)
+    for span in sorted(spans, key=lambda span: order.index(_TRACK_OF[span.kind])):
+        lanes_by_name.setdefault(_track_name(span), _Lanes()).add(span)
     return tuple(
-        Track(name if number == 0 else f"{name} ({number + 1})", tuple(lane))
-        for name, lanes in several.items()
-        for number, lane in enumerate(lanes.spans)
+        Track(name if index == 0 else f"{name} ({index + 1})", tuple(lane))
+        for name, lanes in lanes_by_name.items()
+        for index, lane in enumerate(lanes.spans)
     )
 
 
@@ -55,13 +55,13 @@ def _track_name(span: Span) -> str:
 
 @dataclass(slots=True)
 class _Lanes:
-    """Spans that come in the order in which they begin, each on the first lane that is free by then."""
+    """Assigns spans, in the order of their start, to the first free lane."""
 
     spans: list[list[Span]] = field(default_factory=list)
     busy: list[tuple[int, int]] = field(default_factory=list)
-    """A heap of lanes by when they get free, so that thousands of spans at once are no matter."""
+    """Heap of occupied lanes by the end of their span, for logarithmic time per span."""
     free: list[int] = field(default_factory=list)
-    """A heap of the numbers of the others."""
+    """Heap of free lanes."""
 
     def add(self, span: Span) -> None:
         while self.busy and self.busy[0][0] <= span.start_ns:
@@ -75,22 +75,22 @@ class _Lanes:
 
 
 def span_name(span: Span) -> str:
-    """What is read in a span: the kernel that runs, else the kind of event."""
+    """Label of a span: its kernel, else the kind of event."""
     return span.kind if isinstance(span.kernel, Unknown) else without_controls(span.kernel)
 
 
 @dataclass(frozen=True, slots=True)
 class OpShare:
-    """An op of a span, and its part of the cost in percent, of the metric that is split."""
+    """An op of a span, and its share of the cost in percent."""
 
     op: Op
     scope: str
-    """As the calls have it that lead to the op there."""
+    """With the scopes of the calls that lead to the op."""
     percent: float
 
 
 class Shares:
-    """Which ops a span is of, those with the largest share first."""
+    """The ops of spans, the largest shares first."""
 
     def __init__(self, graph: TraceGraph, attribution: Attribution) -> None:
         self._graph = graph
@@ -99,21 +99,20 @@ class Shares:
         self._paths = {(site.id, member.op): member.paths for site in graph.sites for member in site.members}
         self._shares: Mapping[str, Sequence[MemberShare]] = {
             **{site.site: site.shares for site in attribution.sites},
-            **{each.transfer: each.shares for each in attribution.transfers},
+            **{transfer.transfer: transfer.shares for transfer in attribution.transfers},
         }
 
     def of(self, span: Span) -> list[OpShare]:
-        """The ops of its place; of one that may be several places the mean of them."""
+        """The ops of a span's dispatch site or transfer; the mean over candidates if there are several."""
         percent: dict[OpId, float] = defaultdict(float)
-        for place in span.places:
-            for share in self._shares.get(place, ()):
+        for work in span.places:
+            for share in self._shares.get(work, ()):
                 percent[share.op] += float(share.weight.get(self.metric, 0)) * 100 / len(span.places)
         ranked = sorted(percent.items(), key=lambda item: -item[1])
-        return [OpShare(self._graph.op_by_id[op], self._scope(op, span), round(part, 2)) for op, part in ranked]
+        return [OpShare(self._graph.op_by_id[op], self._scope(op, span), round(share, 2)) for op, share in ranked]
 
     def _scope(self, op: OpId, span: Span) -> str:
-        at = [(place, op) for place in span.places]
-        paths = list(dict.fromkeys(path for each in at for path in self._paths.get(each, ())))
+        paths = list(dict.fromkeys(path for work in span.places for path in self._paths.get((work, op), ())))
         if len(paths) != 1:
             return scope_text(self._graph, self._graph.op_by_id[op])
         return "/".join(scope_of(self._graph, self._graph.op_by_id[op], paths[0]))

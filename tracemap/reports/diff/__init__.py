@@ -1,1 +1,1 @@
-"""The page of two bundles or runs compared: its data, part by part, and how it is handed to the page's script."""
+"""The page of a comparison: its content and its HTML."""

@@ -1,8 +1,8 @@
-"""What the page of a comparison says, as plain frozen data: tests assert on these, templates only loop over them.
+"""Content of the page of a comparison, as frozen records for templates and tests.
 
-Amounts are those of the comparison: whole numbers, of 1,000 invocations or of the whole runs, before and after. What is
-there per metric stands in the order of the page's metrics. Ops are named by the number of their row; their addresses
-are those of the op after, `op7`, and of what is gone `was-op3`.
+Amounts are integers per 1,000 invocations or of the whole runs, before and after. Tuples per metric are in the order of
+the page's metrics. Ops are identified by their row number. The anchor of an op is its id after, `op7`; of a removed op
+`was-op3`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ BeforeAfter = tuple[int, int]
 
 
 class DiffMetric(Record, frozen=True):
-    """A metric that both have; `shown`, `shown_unit` and `scale` as those of `page.model.MetricBalance`.
+    """A metric of both sides; `shown`, `shown_unit` and `scale` as in `page.model.MetricBalance`.
 
-    `work`: what shares are of: the whole before.
+    `work`: base of shares, the total before.
     """
 
     name: str
@@ -35,10 +35,14 @@ class DiffMetric(Record, frozen=True):
 
 
 class DiffOp(Record, frozen=True, array_like=True):
-    """A row of the table of ops: matched ones and new ones in the order of the model after, then those that are gone.
+    """A row of the table of ops: matched and new ops in the order of the model after, then removed ops.
 
-    What is not there is "". `how`: the way of its match, or `new` or `gone`. `ratio`: of the medians in an invocation,
-    and its bounds, without the machine's part, where both sides tell; `finding`: what is found of it, or "".
+    Missing texts are "".
+
+    Attributes:
+        how: how the op was matched, or `new` or `gone`.
+        ratio: ratio of the medians per invocation, and its interval, corrected for drift; None if unknown.
+        finding: kind of its significant change, or "".
     """
 
     before: str
@@ -60,16 +64,16 @@ class DiffOp(Record, frozen=True, array_like=True):
 
 
 class DiffLine(Record, frozen=True, array_like=True):
-    """A line of a source: its ops, and what they cost together."""
+    """A line of a source: its ops, and the sum of their costs."""
 
     ops: tuple[int, ...]
     amounts: tuple[BeforeAfter, ...]
 
 
 class DiffText(Record, frozen=True):
-    """One side of a source: its lines as rows, None for a gap, so that rows of both sides are those that match.
+    """One side of a source. Rows of both sides match; None is a gap.
 
-    `side` is `A` (before) or `B`, with the number of the source the beginning of its anchors: `A0L12`.
+    `side` is `A` (before) or `B` (after). Anchors consist of side, index of the source and line: `A0L12`.
     """
 
     side: str
@@ -81,7 +85,7 @@ class DiffText(Record, frozen=True):
 
 
 class DiffSource(Record, frozen=True):
-    """A source of both sides, of one, or, where the text is the same, once with what it costs before and after."""
+    """A source of both sides or of one. If both texts are equal, `texts` has one entry with costs before and after."""
 
     index: int
     label: str
@@ -91,7 +95,7 @@ class DiffSource(Record, frozen=True):
 
 
 class DiffBox(Record, frozen=True, array_like=True):
-    """A site, its kernel, and the rows of its ops."""
+    """A dispatch site, its kernel, and the rows of its ops."""
 
     site: str
     kernel: str
@@ -99,9 +103,9 @@ class DiffBox(Record, frozen=True, array_like=True):
 
 
 class DiffGroup(Record, frozen=True, array_like=True):
-    """Sites before and after that have ops in common, and not the same ones.
+    """A fusion change: dispatch sites before and after that share some of their ops.
 
-    `alike`: the numbers of all groups of the same shape, of which the first one is drawn.
+    `alike`: indices of all groups of the same shape; the first is drawn by default.
     """
 
     before: tuple[DiffBox, ...]
@@ -111,9 +115,9 @@ class DiffGroup(Record, frozen=True, array_like=True):
 
 
 class DiffKernel(Record, frozen=True):
-    """A kernel that is other code than before, or new or gone: None where it is not.
+    """A kernel whose code changed, or that is new or gone (None on the other side).
 
-    `ops` are those that work in it, on either side; `amounts` what they cost.
+    `ops` are in the kernel on either side; `amounts` are their costs.
     """
 
     before: KernelPage | None
@@ -125,7 +129,7 @@ class DiffKernel(Record, frozen=True):
 
 
 class DiffRemark(Record, frozen=True, array_like=True):
-    """A remark of the compiler that is new or gone: `line` is 0 where it is not known."""
+    """A compiler remark that is new or gone; `line` is 0 if unknown."""
 
     kind: str
     kernel: str
@@ -137,7 +141,7 @@ class DiffRemark(Record, frozen=True, array_like=True):
 
 
 class DiffScope(Record, frozen=True, array_like=True):
-    """A scope and what its ops cost."""
+    """A scope and the costs of its ops."""
 
     name: str
     ops: int
@@ -145,7 +149,7 @@ class DiffScope(Record, frozen=True, array_like=True):
 
 
 class DiffFact(Record, frozen=True):
-    """What is said of both sides."""
+    """A fact on both sides, such as the device."""
 
     label: str
     before: str
@@ -153,7 +157,7 @@ class DiffFact(Record, frozen=True):
 
 
 class FateChange(Record, frozen=True):
-    """How many ops have another fate than before, and which."""
+    """Ops whose outcome changed, with both outcomes."""
 
     before: str
     after: str
@@ -161,7 +165,7 @@ class FateChange(Record, frozen=True):
 
 
 class FindingRow(Record, frozen=True):
-    """A finding, the address of its op and its line in words."""
+    """A significant change, the anchor of its op, and a text for its line."""
 
     of: Finding
     anchor: str
@@ -170,7 +174,7 @@ class FindingRow(Record, frozen=True):
 
 
 class DiffPage(Record, frozen=True):
-    """A whole page; `metric` is the number of the one shown first, -1 where there is none."""
+    """The content of the page; `metric` is the index of the metric shown first, -1 without metrics."""
 
     title: str
     matched: str

@@ -1,4 +1,4 @@
-"""The page of a comparison: its data, and the HTML."""
+"""The page of a comparison: content and HTML."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tracemap.comparison.model import ComparedSide, Comparison, Finding, MetricD
 from tracemap.comparison.sides import Compared
 from tracemap.graph.bundle import Bundle
 from tracemap.graph.model import Site, SourceFile
-from tracemap.reports.advice import scaled_unit
+from tracemap.reports.advice import drift_text, scaled_unit
 from tracemap.reports.cost_lookup import default_metric
 from tracemap.reports.diff.model import (
     DiffBox,
@@ -37,36 +37,34 @@ from tracemap.reports.page.kernels_tab import KernelSources, kernels_of
 from tracemap.reports.page.model import Shown
 from tracemap.units import Unknown, format_count, format_mean, format_ns, format_share, plural
 
-# ---- groups
-#
-# Sites that have other ops than before, with those that they share ops with: what was fused, split or absorbed.
+# ---- fusion changes: connected dispatch sites before and after that do not have the same ops
 
 
 _Node = tuple[int, str]
-"""A site: 0 before, 1 after; and its id."""
+"""A dispatch site: 0 (before) or 1 (after), and its id."""
 
 
 def groups_of(rows: Rows) -> tuple[DiffGroup, ...]:
-    """The groups, those first whose cost changed most of the first metric; each knows those of its shape.
+    """Fusion changes, sorted by the change of the first metric, with links to groups of the same shape.
 
-    An op that works in several sites of a side, such as a constant, holds no sites together.
+    An op in several sites of a side, such as a constant, does not connect them.
     """
-    changed = {rows.row_after[str(each.after)] for each in rows.made.regrouped}
-    found = []
-    for before, after in _together(rows):
+    changed = {rows.row_after[str(op.after)] for op in rows.comparison.regrouped}
+    groups = []
+    for before, after in _connected_sites(rows):
         ops = {op for box in (*before, *after) for op in box.ops}
         if not changed.isdisjoint(ops):
-            found.append((before, after, rows.amounts(sorted(ops))))
-    found.sort(key=lambda each: -abs(each[2][0][1] - each[2][0][0]) if each[2] else 0)
+            groups.append((before, after, rows.amounts(sorted(ops))))
+    groups.sort(key=lambda group: -abs(group[2][0][1] - group[2][0][0]) if group[2] else 0)
     shapes: dict[object, list[int]] = defaultdict(list)
-    for number, (before, after, _) in enumerate(found):
-        shapes[_shape(rows, before, after)].append(number)
-    alike = {number: tuple(numbers) for numbers in shapes.values() for number in numbers}
-    return tuple(DiffGroup(*each, alike[number]) for number, each in enumerate(found))
+    for index, (before, after, _) in enumerate(groups):
+        shapes[_shape(rows, before, after)].append(index)
+    alike = {index: tuple(indices) for indices in shapes.values() for index in indices}
+    return tuple(DiffGroup(*group, alike[index]) for index, group in enumerate(groups))
 
 
-def _together(rows: Rows) -> Iterator[tuple[tuple[DiffBox, ...], tuple[DiffBox, ...]]]:
-    """Sites that hang together by ops, in the order of the program."""
+def _connected_sites(rows: Rows) -> Iterator[tuple[tuple[DiffBox, ...], tuple[DiffBox, ...]]]:
+    """Dispatch sites that share ops, as connected components, in the order of the program."""
     sides = [_sites_of(side, known) for side, known in ((rows.before, rows.row_before), (rows.after, rows.row_after))]
     sites_of_row: dict[int, list[_Node]] = defaultdict(list)
     for number, sites in enumerate(sides):
@@ -77,24 +75,24 @@ def _together(rows: Rows) -> Iterator[tuple[tuple[DiffBox, ...], tuple[DiffBox, 
         for op, ids in works.items():
             if len(ids) == 1:
                 sites_of_row[op].append((number, ids[0]))
-    for nodes in _joined([(number, site) for number in (1, 0) for site in sides[number]], sites_of_row.values()):
+    for nodes in _components([(number, site) for number in (1, 0) for site in sides[number]], sites_of_row.values()):
         boxes: tuple[list[DiffBox], list[DiffBox]] = ([], [])
         for number, site in sorted(nodes, key=lambda node: sides[node[0]][node[1]][0].ordinal):
-            of, ops = sides[number][site]
-            boxes[number].append(DiffBox(site, of.kernel, ops))
+            record, ops = sides[number][site]
+            boxes[number].append(DiffBox(site, record.kernel, ops))
         yield tuple(boxes[0]), tuple(boxes[1])
 
 
 def _sites_of(side: Compared, known: Mapping[str, int]) -> dict[str, tuple[Site, tuple[int, ...]]]:
-    """Sites with the rows of their ops."""
+    """Dispatch sites with the rows of their ops, by id."""
     return {
         site.id: (site, tuple(known[op] for op in dict.fromkeys(member.op for member in site.members) if op in known))
         for site in side.graph.sites
     }
 
 
-def _joined(nodes: Sequence[_Node], links: Iterable[Sequence[_Node]]) -> Iterator[list[_Node]]:
-    """Nodes that links hold together, in the order of the first of each."""
+def _components(nodes: Sequence[_Node], links: Iterable[Sequence[_Node]]) -> Iterator[list[_Node]]:
+    """Connected components by union-find, in the order of their first nodes."""
     root = {node: node for node in nodes}
 
     def find(node: _Node) -> _Node:
@@ -103,72 +101,73 @@ def _joined(nodes: Sequence[_Node], links: Iterable[Sequence[_Node]]) -> Iterato
             node = root[node]
         return node
 
-    for several in links:
-        for node in several[1:]:
-            root[find(node)] = find(several[0])
-    found: dict[_Node, list[_Node]] = defaultdict(list)
+    for link in links:
+        for node in link[1:]:
+            root[find(node)] = find(link[0])
+    components: dict[_Node, list[_Node]] = defaultdict(list)
     for node in nodes:
-        found[find(node)].append(node)
-    yield from found.values()
+        components[find(node)].append(node)
+    yield from components.values()
 
 
 def _shape(rows: Rows, *sides: Sequence[DiffBox]) -> object:
-    """What two groups have in common that differ in their ids alone: the names of ops, and which op goes where."""
+    """Shape of a group without ids: the names of its ops, and their boxes."""
     numbers: dict[int, int] = {}
     return tuple(
-        tuple(tuple((rows.made.ops[op].name, numbers.setdefault(op, len(numbers))) for op in box.ops) for box in boxes)
+        tuple(
+            tuple((rows.comparison.ops[op].name, numbers.setdefault(op, len(numbers))) for op in box.ops)
+            for box in boxes
+        )
         for boxes in sides
     )
 
 
 # ---- build
-#
-# Builds the data of the page of a comparison.
 
 
 @dataclass(frozen=True, slots=True)
 class PageSide:
-    """A side with the texts that the page shows of it."""
+    """A side with its source texts and kernels."""
 
     compared: Compared
     source_text: Callable[[SourceFile], str]
     kernels: KernelSources
     folder: PurePath = field(default_factory=PurePath)
-    """Where the bundle lies, for the title of two that have one name."""
+    """Parent folder of the bundle, for the title of two bundles with the same name."""
 
 
-def build_diff_page(made: Comparison, before: PageSide, after: PageSide) -> DiffPage:
-    """The data of the page of a comparison."""
+def build_diff_page(comparison: Comparison, before: PageSide, after: PageSide) -> DiffPage:
+    """Make the content of the page of a comparison."""
     texts = tuple(SideTexts(side.compared, side.source_text) for side in (before, after))
-    one, two = texts
-    rows = Rows(made, before.compared, after.compared, same_models(texts))
-    metrics = tuple(_metric(each, made) for each in made.metrics)
+    texts_before, texts_after = texts
+    rows = Rows(comparison, before.compared, after.compared, same_models(texts))
+    metrics = tuple(_metric(metric, comparison) for metric in comparison.metrics)
     return DiffPage(
-        title=_title(made, before, after),
-        matched=matched_words(made),
+        title=_title(comparison, before, after),
+        matched=matched_words(comparison),
         facts=tuple(_facts(before.compared, after.compared)),
-        findings=tuple(_finding(rows, each) for each in made.findings),
-        nothing_found=_nothing_found(made),
-        machine=_machine(made),
-        metric=default_metric(made.metrics),
+        findings=tuple(_finding(rows, finding) for finding in comparison.findings),
+        nothing_found=_nothing_found(comparison),
+        machine=_machine(comparison),
+        metric=default_metric(comparison.metrics),
         metrics=metrics,
         ops=rows.ops(),
-        sources=sources_of(rows, (one, two)),
+        sources=sources_of(rows, (texts_before, texts_after)),
         groups=groups_of(rows),
         kernels=changed_kernels(rows, before.kernels, after.kernels),
         remarks=remarks_of(rows),
         scopes=tuple(
-            DiffScope(group.name, group.ops, tuple(each or (0, 0) for each in rows.of_metrics(group.amounts)))
-            for group in made.scopes
+            DiffScope(group.name, group.ops, tuple(pair or (0, 0) for pair in rows.of_metrics(group.amounts)))
+            for group in comparison.scopes
         ),
-        fates=tuple(_fates(made)),
-        diagnostics=made.diagnostics,
+        fates=tuple(_fates(comparison)),
+        diagnostics=comparison.diagnostics,
     )
 
 
-def _title(made: Comparison, before: PageSide, after: PageSide) -> str:
-    """The names of both: of the bundles, or of the runs where these are called the same, or with their folders."""
-    sides = (made.before, made.after)
+def _title(comparison: Comparison, before: PageSide, after: PageSide) -> str:
+    """The names of both bundles; if they are equal, with the runs or with the folders that differ."""
+    sides = (comparison.before, comparison.after)
     names = [side.bundle.removesuffix(".tracemap") for side in sides]
     runs = [or_dash(side.run) for side in sides]
     if names[0] == names[1] and runs[0] != runs[1]:
@@ -179,9 +178,9 @@ def _title(made: Comparison, before: PageSide, after: PageSide) -> str:
 
 
 def _unlike(one: PurePath, other: PurePath) -> tuple[str, str]:
-    """The ends of two folders from the last part on that differs, each with a slash; "" twice where none does."""
+    """The ends of two folders from their last different part on, with a slash; twice "" if they are equal."""
     first, second = one.parts[::-1], other.parts[::-1]
-    count = next((at + 1 for at, (a, b) in enumerate(zip_longest(first, second)) if a != b), 0)
+    count = next((index + 1 for index, (a, b) in enumerate(zip_longest(first, second)) if a != b), 0)
     return _end_of(first[:count]), _end_of(second[:count])
 
 
@@ -189,57 +188,57 @@ def _end_of(parts: Sequence[str]) -> str:
     return "".join(f"{part}/" for part in reversed(parts) if part != "/")
 
 
-def _metric(of: MetricDifference, made: Comparison) -> DiffMetric:
+def _metric(of: MetricDifference, comparison: Comparison) -> DiffMetric:
     unit, scale = scaled_unit(of.unit)
-    known = not isinstance(made.invocations, Unknown)
-    divisor, basis = (made.invocations, "per invocation") if known else (1, "sums of the whole runs")
+    known = not isinstance(comparison.invocations, Unknown)
+    divisor, basis = (comparison.invocations, "per invocation") if known else (1, "sums of the whole runs")
     assert isinstance(divisor, int)
     shown = Shown(divisor * scale, basis)
     return DiffMetric(of.name, of.unit, unit, scale, (shown, shown), known, of.whole.before, of)
 
 
-# ---- words
+# ---- texts
 
 
-def matched_words(made: Comparison) -> str:
-    """How ops were matched, and how many."""
-    if made.same_model:
-        return f"It is the same model: all {plural(made.after.ops, 'op')} are matched by identity."
-    by_way = ", ".join(f"{format_count(count)} {way}" for way, count in ways_of(made.ops))
-    gone, new = (sum(isinstance(getattr(op, end), Unknown) for op in made.ops) for end in ("after", "before"))
-    edited = sum(op.edited for op in made.ops)
+def matched_words(comparison: Comparison) -> str:
+    """How ops were matched, with numbers."""
+    if comparison.same_model:
+        return f"Same model: all {plural(comparison.after.ops, 'op')} matched by identity."
+    by_way = ", ".join(f"{format_count(count)} {way}" for way, count in ways_of(comparison.ops))
+    gone, new = (sum(isinstance(getattr(op, end), Unknown) for op in comparison.ops) for end in ("after", "before"))
+    edited = sum(op.edited for op in comparison.ops)
     return (
-        f"{made.matched_percent:.1f} % of the ops of both models are matched: {by_way or 'none'}. "
+        f"{comparison.matched_percent:.1f} % of the ops of both models are matched: {by_way or 'none'}. "
         f"Edited: {format_count(edited)}; gone: {format_count(gone)}; new: {format_count(new)}."
     )
 
 
-def _nothing_found(made: Comparison) -> str:
-    if not made.metrics:
-        return "There is no metric that both have: the maps alone are compared."
-    return f"Nothing changed by more than {made.threshold_percent:g} % beyond chance."
+def _nothing_found(comparison: Comparison) -> str:
+    if not comparison.metrics:
+        return "The runs have no metric in common: only the maps are compared."
+    return f"No significant change (> {comparison.threshold_percent:g} %)."
 
 
-def _machine(made: Comparison) -> str:
-    if not made.drift.ops:
+def _machine(comparison: Comparison) -> str:
+    if not comparison.drift.ops:
         return ""
-    count = plural(made.drift.ops, "op")
-    return f"{count} with unchanged code took {made.drift.ratio:.2f} times as long: the machine's part, taken away."
+    return f"{drift_text(comparison.drift)}; ratios are corrected for it."
 
 
-def _finding(rows: Rows, each: Finding) -> FindingRow:
-    ids = " → ".join(dict.fromkeys(side for side in (each.before, each.after) if not isinstance(side, Unknown)))
-    row = rows.row_before[str(each.before)] if isinstance(each.after, Unknown) else rows.row_after[str(each.after)]
-    return FindingRow(each, anchor_of(rows.made.ops[row]), ids, f"line {or_dash(each.line)}")
+def _finding(rows: Rows, finding: Finding) -> FindingRow:
+    before, after = finding.before, finding.after
+    ids = " → ".join(dict.fromkeys(side for side in (before, after) if not isinstance(side, Unknown)))
+    row = rows.row_before[str(before)] if isinstance(after, Unknown) else rows.row_after[str(after)]
+    return FindingRow(finding, anchor_of(rows.comparison.ops[row]), ids, f"line {or_dash(finding.line)}")
 
 
-# ---- what is said of both sides
+# ---- facts on both sides
 
 
 def _facts(before: Compared, after: Compared) -> Iterator[DiffFact]:
-    for (label, one), (_, two) in zip(_facts_of(before), _facts_of(after), strict=True):
-        if one != "–" or two != "–":
-            yield DiffFact(label, one, two)
+    for (label, fact_before), (_, fact_after) in zip(_facts_of(before), _facts_of(after), strict=True):
+        if fact_before != "–" or fact_after != "–":
+            yield DiffFact(label, fact_before, fact_after)
 
 
 def _facts_of(side: Compared) -> Iterator[tuple[str, str]]:
@@ -248,35 +247,30 @@ def _facts_of(side: Compared) -> Iterator[tuple[str, str]]:
     yield "bundle", said.bundle
     yield "runs" if len(said.runs) > 1 else "run", ", ".join(said.runs) or or_dash(said.run)
     yield "invocations", "–" if isinstance(said.iterations, Unknown) else format_count(said.iterations)
-    yield "median call", "–" if isinstance(said.invocation_ns, Unknown) else format_ns(said.invocation_ns)
+    yield "median invocation", "–" if isinstance(said.invocation_ns, Unknown) else format_ns(said.invocation_ns)
     yield "device", or_dash(run.device) if run else "–"
     yield "workers", or_dash(run.workers) if run else "–"
-    yield "ops, sites, kernels", ", ".join(format_count(len(each)) for each in _parts(side))
+    parts = (side.graph.ops, side.graph.sites, side.graph.kernels)
+    yield "ops, dispatches, kernels", ", ".join(format_count(len(records)) for records in parts)
     yield "compiler", side.graph.module.iree_compiler
     yield "flags", " ".join(side.graph.module.flags) or "–"
-    yield "compile time, on the wall", format_ns(said.compile_ns) if isinstance(said.compile_ns, int) else "–"
-    yield "of processors", format_ns(said.compile_cpu_ns) if isinstance(said.compile_cpu_ns, int) else "–"
+    yield "compile time", format_ns(said.compile_ns) if isinstance(said.compile_ns, int) else "–"
+    yield "compiler's CPU time", format_ns(said.compile_cpu_ns) if isinstance(said.compile_cpu_ns, int) else "–"
     yield "SHA-256 of the module", said.module_sha256
 
 
-def _parts(side: Compared) -> tuple[tuple[object, ...], ...]:
-    return side.graph.ops, side.graph.sites, side.graph.kernels
-
-
-def _fates(made: Comparison) -> Iterator[FateChange]:
-    """Fates that are others than before, those of most ops first."""
-    found: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for row, op in enumerate(made.ops):
-        one, two = op.fate_before, op.fate_after
-        if isinstance(one, str) and isinstance(two, str) and one != two:
-            found[one, two].append(row)
-    for (one, two), rows in sorted(found.items(), key=lambda each: (-len(each[1]), each[0])):
-        yield FateChange(one, two, tuple(rows))
+def _fates(comparison: Comparison) -> Iterator[FateChange]:
+    """Changes of outcomes, those of most ops first."""
+    rows_of_change: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for row, op in enumerate(comparison.ops):
+        before, after = op.fate_before, op.fate_after
+        if isinstance(before, str) and isinstance(after, str) and before != after:
+            rows_of_change[before, after].append(row)
+    for (before, after), rows in sorted(rows_of_change.items(), key=lambda item: (-len(item[1]), item[0])):
+        yield FateChange(before, after, tuple(rows))
 
 
 # ---- render
-#
-# Data of a comparison to its page, one HTML file, and to the data that its script works on.
 
 
 _KIND: Final = Kind(
@@ -310,13 +304,18 @@ _KIND: Final = Kind(
     ),
 )
 MOST_FINDINGS: Final = 20
-"""That stand unfolded."""
+"""Significant changes shown before the reader unfolds the rest."""
 _LISTED: Final = (DiffOp, DiffLine, DiffBox, DiffGroup, DiffRemark, DiffScope)
-"""Records that the script gets as lists of their fields."""
+"""Records that the script gets as lists of field values."""
 
 
 def write_diff_page(
-    made: Comparison, before: tuple[Bundle, Compared], after: tuple[Bundle, Compared], target: Path, *, force: bool
+    comparison: Comparison,
+    before: tuple[Bundle, Compared],
+    after: tuple[Bundle, Compared],
+    target: Path,
+    *,
+    force: bool,
 ) -> None:
     """Write the page of a comparison.
 
@@ -327,11 +326,11 @@ def write_diff_page(
         PageSide(compared, bundle.source_text, kernels_of(bundle), bundle.path.resolve().parent)
         for bundle, compared in (before, after)
     ]
-    write_page(render_diff_page(build_diff_page(made, *sides)), target, force=force)
+    write_page(render_diff_page(build_diff_page(comparison, *sides)), target, force=force)
 
 
 def render_diff_page(page: DiffPage) -> str:
-    """The whole HTML text of a page; the same comparison gives the same bytes."""
+    """The HTML text of a page; deterministic."""
     return render(
         _KIND,
         page,
@@ -346,7 +345,7 @@ def render_diff_page(page: DiffPage) -> str:
 
 
 def amount_text(value: int, metric: DiffMetric) -> str:
-    """An amount for people."""
+    """Format an amount."""
     return format_mean(value, metric.shown[0].divisor, metric.shown_unit) if value else "0"
 
 
@@ -357,7 +356,7 @@ def _sizes(page: DiffPage) -> Iterator[tuple[str, tuple[int, int]]]:
 
 
 def diff_json(page: DiffPage) -> dict[str, object]:
-    """All that the script needs; what stands in the markup already is left out."""
+    """The data of the page's script, without what is in the markup."""
     return {
         "fields": {kind.__name__: kind.__struct_fields__ for kind in _LISTED},
         "lexer": rules_of_mlir(),

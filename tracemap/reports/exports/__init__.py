@@ -1,5 +1,5 @@
-"""Costs in the formats of other tools: one file per format, each made of the same charges.
+"""Exports of costs to other tools, one file per format.
 
-`charges` says who is charged with what, once for all formats; a format only says it in its own words. The sums of each
-are those of the attribution, to the unit: what has no op is there by its reason.
+`charges` assigns costs to call stacks, once for all formats. The sums of a format equal those of the attribution
+exactly; unattributed costs are included, with their reasons.
 """

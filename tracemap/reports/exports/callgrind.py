@@ -1,7 +1,7 @@
-"""callgrind's profile format, which KCachegrind and callgrind_annotate read (valgrind, docs/html/cl-format.html).
+"""callgrind's profile format, for KCachegrind and callgrind_annotate (valgrind, docs/html/cl-format.html).
 
-Scopes call what is inside of them, down to ops, and ops call the kernels that they work in. The cost itself stands
-either on the lines of ops or on those of kernels; everybody else has it as the cost of what they call.
+Scopes call nested scopes and ops, and ops call their kernels. The self cost is on the lines of ops or of kernels; for
+all others it is the cost of calls.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from tracemap._version import __version__
 from tracemap.graph.model import Kernel
 from tracemap.options.results import SelfCost
 from tracemap.reports.advice import counted_in
-from tracemap.reports.exports.charges import Charge, Ledger, Place
+from tracemap.reports.exports.charges import Charge, Ledger, StackFrame
 from tracemap.reports.exports.pprof import comments, known_line
 from tracemap.sanitize import without_controls
 from tracemap.units import UNKNOWN, Text, Unknown
 
 _NO_FILE: Final = "???"
-"""What valgrind's own tools write where the file is unknown."""
+"""Unknown file, as valgrind's own tools write it."""
 _EVENT: Final = re.compile(r"[^A-Za-z0-9_]")
 
 Amounts = tuple[int, ...]
@@ -31,31 +31,34 @@ Amounts = tuple[int, ...]
 
 @dataclass(slots=True)
 class _Calls:
-    """Calls from a line to a function: how many, and what they cost with all that they lead to."""
+    """Calls from a line to a function: number, and inclusive costs."""
 
     count: int = 0
     amounts: list[int] = field(default_factory=list)
 
     def add(self, count: int, amounts: Amounts) -> None:
         self.count += count
-        self.amounts = [one + other for one, other in zip(self.amounts or [0] * len(amounts), amounts, strict=True)]
+        self.amounts = _sums(self.amounts or [0] * len(amounts), amounts)
+
+
+def _sums(sums: Sequence[int], amounts: Amounts) -> list[int]:
+    return [total + amount for total, amount in zip(sums, amounts, strict=True)]
 
 
 @dataclass(frozen=True)
 class _Functions:
-    """What each function has itself, by line, and what it calls."""
+    """Self costs of functions by line, and their calls."""
 
-    own: dict[Place, dict[int, list[int]]] = field(default_factory=dict)
-    calls: dict[Place, dict[Place, _Calls]] = field(default_factory=lambda: defaultdict(dict))
+    own: dict[StackFrame, dict[int, list[int]]] = field(default_factory=dict)
+    calls: dict[StackFrame, dict[StackFrame, _Calls]] = field(default_factory=lambda: defaultdict(dict))
 
-    def charge(self, place: Place, line: int, amounts: Amounts) -> None:
-        """Give a function a cost on a line of it."""
-        lines = self.own.setdefault(place, {})
-        before = lines.get(line, [0] * len(amounts))
-        lines[line] = [one + other for one, other in zip(before, amounts, strict=True)]
+    def charge(self, frame: StackFrame, line: int, amounts: Amounts) -> None:
+        """Add a self cost to a line of a function."""
+        lines = self.own.setdefault(frame, {})
+        lines[line] = _sums(lines.get(line, [0] * len(amounts)), amounts)
 
-    def call(self, caller: Place, callee: Place, count: int, amounts: Amounts) -> None:
-        """Note that one function calls another."""
+    def call(self, caller: StackFrame, callee: StackFrame, count: int, amounts: Amounts) -> None:
+        """Add calls from one function to another."""
         self.own.setdefault(caller, {})
         self.calls[caller].setdefault(callee, _Calls()).add(count, amounts)
 
@@ -70,45 +73,45 @@ def callgrind(ledger: Ledger, self_cost: SelfCost) -> str:
     functions, kernels = _Functions(), _KernelLines(ledger, self_cost)
     for charge in ledger.charges:
         _add(functions, charge, kernels)
-    return "".join(f"{line}\n" for line in (*_header(ledger), *_Written().functions(functions)))
+    return "".join(f"{line}\n" for line in (*_header(ledger), *_Body().functions(functions)))
 
 
 def _add(functions: _Functions, charge: Charge, kernels: _KernelLines) -> None:
-    """Charge the op or its kernel, and note the calls that lead there."""
-    for caller, callee in pairwise((*charge.around, charge.place)):
+    """Add the self cost of a charge to its op or kernel, and the calls that lead there."""
+    for caller, callee in pairwise((*charge.enclosing, charge.frame)):
         functions.call(caller, callee, charge.calls, charge.amounts)
     kernel = kernels.kernel_of(charge)
     if kernel is None or kernels.self_cost == "ops":
-        functions.charge(charge.place, known_line(charge.place.line), charge.amounts)
+        functions.charge(charge.frame, known_line(charge.frame.line), charge.amounts)
     if kernel is None:
         return
-    place, inside = kernels.place(kernel), (0,) * len(charge.amounts)
+    frame, inside = kernels.frame(kernel), (0,) * len(charge.amounts)
     if kernels.self_cost == "kernels":
-        functions.charge(place, kernels.line(kernel, charge), charge.amounts)
+        functions.charge(frame, kernels.line(kernel, charge), charge.amounts)
         inside = charge.amounts
-    functions.call(charge.place, place, charge.calls, inside)
+    functions.call(charge.frame, frame, charge.calls, inside)
 
 
 @dataclass(frozen=True)
 class _KernelLines:
-    """Where a kernel's text does an op's work: the first line that came from the op, else where the kernel begins."""
+    """Lines of ops in a kernel's final IR: the first line of the op, else line 1."""
 
     ledger: Ledger
     self_cost: SelfCost
     _lines: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def kernel_of(self, charge: Charge) -> Kernel | None:
-        """The kernel that a charge is of; None for what is in no kernel."""
+        """The kernel of a charge; None if it is in no kernel."""
         site = self.ledger.graph.site_by_id.get(charge.work)
         return None if site is None else self.ledger.graph.kernel_by_name[site.kernel]
 
-    def place(self, kernel: Kernel) -> Place:
-        """A kernel, and its text in the bundle."""
+    def frame(self, kernel: Kernel) -> StackFrame:
+        """A kernel with its file in the bundle."""
         file: Text = UNKNOWN if isinstance(kernel.text, Unknown) else without_controls(f"kernels/{kernel.text}")
-        return Place(f"kernel {without_controls(kernel.name)}", file)
+        return StackFrame(f"kernel {without_controls(kernel.name)}", file)
 
     def line(self, kernel: Kernel, charge: Charge) -> int:
-        """The line that an op has in a kernel's text."""
+        """The line of a charge's op in a kernel's final IR."""
         op = "" if charge.op is None else charge.op.id
         key = kernel.name, op
         if key not in self._lines:
@@ -117,16 +120,16 @@ class _KernelLines:
 
 
 def event_names(names: Sequence[str]) -> list[str]:
-    """Names of metrics as the format takes them: letters, digits and `_`, and each another one."""
-    made: list[str] = []
+    """Valid and unique names of metrics in the format: letters, digits and `_`."""
+    events: list[str] = []
     for name in names:
         plain = _EVENT.sub("_", name)
         plain = plain if plain[:1].isalpha() else f"m_{plain}"
         number = 1
-        while (unique := plain if number == 1 else f"{plain}_{number}") in made:
+        while (unique := plain if number == 1 else f"{plain}_{number}") in events:
             number += 1
-        made.append(unique)
-    return made
+        events.append(unique)
+    return events
 
 
 def _header(ledger: Ledger) -> Iterator[str]:
@@ -138,8 +141,8 @@ def _header(ledger: Ledger) -> Iterator[str]:
     yield from (f"desc: Note: {text}" for text in comments(ledger))
     yield "positions: line"
     for event, metric in zip(events, ledger.metrics, strict=True):
-        calls = counted_in(metric, ledger.metrics)
-        yield f"event: {event} : {without_controls(metric.name)} ({metric.unit}{calls and f', {calls}'})"
+        invocations = counted_in(metric, ledger.metrics)
+        yield f"event: {event} : {without_controls(metric.name)} ({metric.unit}{invocations and f', {invocations}'})"
     yield f"events: {' '.join(events)}"
     yield f"summary: {_numbers(ledger.totals)}"
     yield ""
@@ -150,26 +153,26 @@ def _numbers(amounts: Sequence[int]) -> str:
 
 
 @dataclass(frozen=True)
-class _Written:
-    """The body. Names stand behind their number, so that one that looks like a number is none."""
+class _Body:
+    """The body of the file. Names follow their number in the format, so names that look like numbers are safe."""
 
     _names: dict[str, dict[str, int]] = field(default_factory=lambda: defaultdict(dict))
 
     def functions(self, functions: _Functions) -> Iterator[str]:
-        """Each function with its lines and calls."""
-        for place, lines in functions.own.items():
-            yield f"fl={self._name('file', _file(place))}"
-            yield f"fn={self._name('function', place.name)}"
+        """Functions with their lines and calls."""
+        for frame, lines in functions.own.items():
+            yield f"fl={self._name('file', _file(frame))}"
+            yield f"fn={self._name('function', frame.name)}"
             yield from (f"{line} {_numbers(amounts)}" for line, amounts in lines.items())
-            yield from self._calls(place, functions.calls.get(place, {}))
+            yield from self._calls(frame, functions.calls.get(frame, {}))
             yield ""
 
-    def _calls(self, place: Place, calls: Mapping[Place, _Calls]) -> Iterator[str]:
-        for callee, made in calls.items():
+    def _calls(self, frame: StackFrame, calls: Mapping[StackFrame, _Calls]) -> Iterator[str]:
+        for callee, call in calls.items():
             yield f"cfi={self._name('file', _file(callee))}"
             yield f"cfn={self._name('function', callee.name)}"
-            yield f"calls={made.count} {known_line(callee.line)}"
-            yield f"{known_line(place.line)} {_numbers(made.amounts)}"
+            yield f"calls={call.count} {known_line(callee.line)}"
+            yield f"{known_line(frame.line)} {_numbers(call.amounts)}"
 
     def _name(self, kind: str, name: str) -> str:
         known = self._names[kind].get(name)
@@ -179,5 +182,5 @@ class _Written:
         return f"({number}) {name}"
 
 
-def _file(place: Place) -> str:
-    return _NO_FILE if isinstance(place.file, Unknown) else place.file or _NO_FILE
+def _file(frame: StackFrame) -> str:
+    return _NO_FILE if isinstance(frame.file, Unknown) else frame.file or _NO_FILE

@@ -1,7 +1,7 @@
-"""Ops as benchmarks, in Google Benchmark's JSON: its `compare.py` sets two runs side by side, op by op.
+"""Ops as benchmarks, in Google Benchmark's JSON, for its `compare.py`.
 
-Times are means of an invocation, as those of the format are. Each entry also has the sums of the whole run, in whole
-numbers, as counters under the metrics' own names.
+Times are means per invocation, as in the format. Counters with the names of metrics have the sums of the whole run, as
+integers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _OWN_KEYS = frozenset({*benchmark("", 0, 0, 0), "label", "family_index"})
 
 
 def google_benchmark(ledger: Ledger) -> str:
-    """The document: a benchmark for each op, and one for each reason of a residual."""
+    """The document: a benchmark per op, and per reason of unattributed costs."""
     rows: dict[str, list[Charge]] = defaultdict(list)
     for charge in ledger.charges:
         rows[_name(charge)].append(charge)
@@ -33,28 +33,28 @@ def google_benchmark(ledger: Ledger) -> str:
         "rule": ledger.attribution.rule.value,
         "counters": without_controls(basis(ledger.metrics, totals=True)),
     }
-    made = [_benchmark(ledger, name, charges) for name, charges in rows.items()]
-    return pretty(document("tracemap export", {**about, "num_cpus": _workers(ledger)}, made))
+    benchmarks = [_benchmark(ledger, name, charges) for name, charges in rows.items()]
+    return pretty(document("tracemap export", {**about, "num_cpus": _workers(ledger)}, benchmarks))
 
 
 def _workers(ledger: Ledger) -> int:
-    """The workers of the run: what this machine has says nothing of it."""
+    """The workers of the run, as it may come from another machine."""
     workers = ledger.attribution.run.workers
     return 1 if isinstance(workers, Unknown) else workers
 
 
 def _name(charge: Charge) -> str:
-    """What an op keeps from build to build as long as the model stays: its name and its line, after its id."""
+    """Id, name and line of an op, which are stable over builds of the same model."""
     if charge.op is None:
-        return charge.place.name
-    return f"{charge.place.name}/{without_controls(file_line(charge.op.file, charge.op.line))}"
+        return charge.frame.name
+    return f"{charge.frame.name}/{without_controls(file_line(charge.op.file, charge.op.line))}"
 
 
 def _benchmark(ledger: Ledger, name: str, charges: list[Charge]) -> dict[str, Any]:
     sums = dict(zip(ledger.metrics, added(charge.amounts for charge in charges), strict=True))
     by_name = {metric.name: total for metric, total in sums.items()}
     iterations = max([known_invocations(metric) for metric in sums if metric.name in (_REAL, _CPU)], default=0) or 1
-    # Where a run has only one of both clocks, it stands for the other: compare.py wants both.
+    # compare.py needs both clocks; use one for both if the run has only one.
     real, cpu = by_name.get(_REAL, by_name.get(_CPU, 0)), by_name.get(_CPU, by_name.get(_REAL, 0))
     return {
         **benchmark(name, iterations, real / iterations, cpu / iterations),
@@ -63,6 +63,6 @@ def _benchmark(ledger: Ledger, name: str, charges: list[Charge]) -> dict[str, An
 
 
 def _counter(metric: str) -> str:
-    """A metric as a counter, which must not take the place of a key of the format."""
+    """The name of a metric's counter, different from the keys of the format."""
     name = without_controls(metric)
     return f"metric {name}" if name in _OWN_KEYS else name

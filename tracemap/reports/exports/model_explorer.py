@@ -1,7 +1,7 @@
-"""Model Explorer's graphs and node data: ops in layers by scope, and for each metric what to colour them by.
+"""Model Explorer's graphs and node data: ops in layers by scope, and costs per metric to colour them.
 
-The format is that of the data classes of `ai-edge-model-explorer` (`graph_builder`, `node_data_builder`), which has no
-schema. Graphs are the same with and without costs, so that data of several runs can be laid over one.
+The format follows the data classes of `ai-edge-model-explorer` (`graph_builder`, `node_data_builder`), as there is no
+schema. Graphs have no costs, so node data of several runs fit the same graph.
 """
 
 from __future__ import annotations
@@ -25,12 +25,18 @@ _GRADIENT: Final = [{"stop": 0, "bgColor": "#ffffff"}, {"stop": 1, "bgColor": "#
 
 
 def graph_id(graph: TraceGraph) -> str:
-    """What the graph of a map is called; node data name it."""
+    """The id of a map's graph, which node data refer to."""
     return without_controls(graph.module.name) or "model"
 
 
 def collection(graph: TraceGraph, data_flow: Iterable[tuple[str, str]], notes: Mapping[str, str]) -> dict[str, Any]:
-    """A collection of one graph: a node for each op and for each reason of a residual; `notes` are of the whole."""
+    """A collection of one graph, with nodes for ops and for reasons of unattributed costs.
+
+    Args:
+        graph: the map.
+        data_flow: pairs of an op and a user of its result.
+        notes: attributes of the whole graph.
+    """
     incoming: dict[str, list[dict[str, str]]] = defaultdict(list)
     for maker, user in data_flow:
         incoming[user].append({"sourceNodeId": maker, "sourceNodeOutputId": "0", "targetNodeInputId": "0"})
@@ -46,15 +52,15 @@ def collection(graph: TraceGraph, data_flow: Iterable[tuple[str, str]], notes: M
 
 
 def collection_json(graph: TraceGraph, data_flow: Iterable[tuple[str, str]], notes: Mapping[str, str]) -> str:
-    """The same as a file that Model Explorer opens."""
+    """`collection` as a file for Model Explorer."""
     return pretty(collection(graph, data_flow, notes))
 
 
 def node_data_json(ledger: Ledger, number: int) -> str:
-    """What a metric costs each op, and each residual, as a file of node data."""
+    """A file of node data: the costs of ops, and unattributed costs, in the metric with index `number`."""
     costs = Counter[str]()
     for charge in ledger.charges:
-        node = charge.op.id if charge.op else f"residual:{charge.place.name.removeprefix(f'{_RESIDUAL} ')}"
+        node = charge.op.id if charge.op else f"residual:{charge.frame.name.removeprefix(f'{_RESIDUAL} ')}"
         costs[node] += charge.amounts[number]
     metric = ledger.metrics[number]
     calls = counted_in(metric, ledger.metrics)
@@ -72,7 +78,7 @@ def _residual_id(reason: ResidualReason) -> str:
 
 def _node(graph: TraceGraph, op: Op, incoming: list[dict[str, str]]) -> dict[str, Any]:
     scopes = scopes_of(graph, op)
-    # A node stands for all calls of its function: of several scopes it has what the op says of itself.
+    # A node represents all calls of its function. If the scopes of the calls differ, use only the op's own scope.
     scope = scopes[0] if len(scopes) == 1 else op.scope
     layers = [*([] if isinstance(op.function, Unknown) else [op.function]), *scope]
     sites = graph.sites_of_op.get(op.id, ())
@@ -87,7 +93,7 @@ def _node(graph: TraceGraph, op: Op, incoming: list[dict[str, str]]) -> dict[str
     return {
         "id": op.id,
         "label": without_controls(op.name),
-        # A slash in the name of a layer would be another layer.
+        # A slash in the name of a layer would start another layer.
         "namespace": "/".join(without_controls(part).replace("/", "\u2215") for part in layers),
         "subgraphIds": [],
         "attrs": [{"key": key, "value": without_controls(value)} for key, value in attributes.items() if value],

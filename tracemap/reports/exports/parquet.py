@@ -1,4 +1,4 @@
-"""The table of ops as Parquet: what `attribute --format csv` prints, with types, and NULL for what is unknown."""
+"""The table of ops as Parquet: the rows of `attribute --format csv`, with types, and NULL for unknown values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TYPES: Final = {str: "VARCHAR", int: "BIGINT"}
 
 
 def write_parquet(graph: TraceGraph, attribution: Attribution, target: Path) -> None:
-    """Write the table, whole or not at all.
+    """Write the table atomically.
 
     Raises:
         UsageInvalid: a number has more than 64 bits.
@@ -26,14 +26,14 @@ def write_parquet(graph: TraceGraph, attribution: Attribution, target: Path) -> 
     for row in attribution_rows(graph, attribution):
         for column, cell in zip(columns, row, strict=True):
             if isinstance(cell, int) and abs(cell) > INTEGER_LIMIT:
-                raise UsageInvalid(f"{cell} has more than the 64 bits of a number in Parquet; write csv")
+                raise UsageInvalid(f"{cell} has more than 64 bits, which Parquet cannot hold; export as csv")
             column.append(None if isinstance(cell, Unknown) else cell)
     types = [_TYPES[kind] for kind in TABLE_COLUMNS.values()]
     lists = ", ".join(
         f"unnest(CAST(? AS {kind}[])) AS {quoted(name)}" for name, kind in zip(TABLE_COLUMNS, types, strict=True)
     )
     with open_database() as connection:
-        # One thread writes the rows in their order, and so the same bytes each time.
+        # A single thread keeps the order of rows, for deterministic output.
         connection.execute("SET threads = 1")
         connection.execute(f"CREATE TEMP TABLE ops AS SELECT {lists}", columns)
         copy_to(connection.table("ops"), target, "FORMAT parquet")

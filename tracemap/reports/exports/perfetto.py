@@ -1,7 +1,7 @@
-"""Timelines as Perfetto's traces: a process for each run, tracks of spans that carry their ops and lines.
+"""Timelines as Perfetto traces: a process per run, and tracks of spans with their ops and lines.
 
-Messages are those of the package `perfetto`. Times count from the first event of a run that is shown, as clocks of
-different runs are never compared; each span also carries its own.
+Messages come from the package `perfetto`. Times start at the first shown event of a run, as the clocks of runs are not
+comparable. Spans also have their original times.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from tracemap.sanitize import without_controls
 from tracemap.units import Unknown
 
 _SEQUENCE: Final = 1
-"""All packets are of one writer."""
+"""Sequence id of all packets, as there is one writer."""
 
 
 def perfetto(graph: TraceGraph, attribution: Attribution, runs: Sequence[Sequence[Span]]) -> bytes:
-    """The trace of the spans of each run; the same bytes for the same spans.
+    """The trace of the spans of all runs; deterministic.
 
     Raises:
         ToolMissing: the package is not installed.
@@ -33,10 +33,10 @@ def perfetto(graph: TraceGraph, attribution: Attribution, runs: Sequence[Sequenc
     writer = _Writer(builder, Shares(graph, attribution))
     for number, spans in enumerate(runs, start=1):
         function = inert(attribution.run.function)
-        called = "" if isinstance(function, Unknown) else f" of {function}"
-        writer.run(number, f"{without_controls(graph.module.name)}: run {number}{called}", spans)
-    written: bytes = builder.trace.SerializeToString(deterministic=True)
-    return written
+        of_function = "" if isinstance(function, Unknown) else f" of {function}"
+        writer.run(number, f"{without_controls(graph.module.name)}: run {number}{of_function}", spans)
+    trace: bytes = builder.trace.SerializeToString(deterministic=True)
+    return trace
 
 
 class _Writer:
@@ -48,16 +48,16 @@ class _Writer:
         self._tracks = 0
 
     def run(self, number: int, name: str, spans: Sequence[Span]) -> None:
-        """A process with the tracks of a run."""
+        """Add a process with the tracks of a run."""
         process = self._track(name, 0)
         process.process.pid = number
         process.process.process_name = name
         process.child_ordering = process.EXPLICIT
         begin = min((span.start_ns for span in spans), default=0)
         for rank, track in enumerate(tracks_of(spans)):
-            described = self._track(track.name, process.uuid)
-            described.sibling_order_rank = rank
-            self._spans(track, described.uuid, begin)
+            descriptor = self._track(track.name, process.uuid)
+            descriptor.sibling_order_rank = rank
+            self._spans(track, descriptor.uuid, begin)
 
     def _packet(self) -> Any:  # noqa: ANN401 - as above
         packet = self._builder.add_packet()
@@ -66,11 +66,11 @@ class _Writer:
 
     def _track(self, name: str, parent: int) -> Any:  # noqa: ANN401 - as above
         self._tracks += 1
-        described = self._packet().track_descriptor
-        described.uuid, described.name = self._tracks, name
+        descriptor = self._packet().track_descriptor
+        descriptor.uuid, descriptor.name = self._tracks, name
         if parent:
-            described.parent_uuid = parent
-        return described
+            descriptor.parent_uuid = parent
+        return descriptor
 
     def _spans(self, track: Track, uuid: int, begin: int) -> None:
         for span in track.spans:
@@ -93,27 +93,27 @@ class _Writer:
         return packet.track_event
 
     def _add_ops(self, annotation: Any, ops: Sequence[OpShare]) -> None:  # noqa: ANN401 - as above
-        """A list of the ops; each says its place and its share."""
-        for each in ops:
-            entry = annotation.array_values.add()
-            line = "" if isinstance(each.op.line, Unknown) else f":{each.op.line}"
-            file = "" if isinstance(each.op.file, Unknown) else without_controls(each.op.file)
-            about = {"op": op_label(each.op), "line": f"{file}{line}", "scope": each.scope}
-            for name, value in about.items():
+        """Add a list of ops with their lines, scopes and shares."""
+        for share in ops:
+            entry, op = annotation.array_values.add(), share.op
+            line = "" if isinstance(op.line, Unknown) else f":{op.line}"
+            file = "" if isinstance(op.file, Unknown) else without_controls(op.file)
+            details = {"op": op_label(op), "line": f"{file}{line}", "scope": share.scope}
+            for name, value in details.items():
                 if value:
                     _annotate(entry.dict_entries.add(name=name), without_controls(value))
-            _annotate(entry.dict_entries.add(name=f"percent of {self._shares.metric}"), each.percent)
+            _annotate(entry.dict_entries.add(name=f"percent of {self._shares.metric}"), share.percent)
 
 
 def _annotate(annotation: Any, value: str | float) -> None:  # noqa: ANN401 - as above
-    """Set the value of an annotation, of its type."""
+    """Set the value of an annotation in the field of its type."""
     field = {str: "string_value", int: "int_value", float: "double_value"}[type(value)]
     setattr(annotation, field, value)
 
 
 def _arguments(span: Span) -> Mapping[str, str | int]:
-    """What is known of a span."""
-    known = {
+    """The known properties of a span."""
+    values = {
         "sites": " ".join(span.places) or None,
         "invocation": span.invocation,
         "submission": span.submission,
@@ -121,13 +121,13 @@ def _arguments(span: Span) -> Mapping[str, str | int]:
         "cpu_ns": span.cpu_ns,
         "covered_ns": span.covered_ns,
     }
-    return {name: value for name, value in known.items() if isinstance(value, (str, int))}
+    return {name: value for name, value in values.items() if isinstance(value, (str, int))}
 
 
 def _locate(event: Any, ops: Sequence[OpShare]) -> None:  # noqa: ANN401 - as above
-    """The line of the op with the largest share."""
-    for each in ops[:1]:
-        if not isinstance(each.op.file, Unknown) and not isinstance(each.op.line, Unknown):
-            event.source_location.file_name = without_controls(each.op.file)
-            event.source_location.function_name = op_label(each.op)
-            event.source_location.line_number = each.op.line
+    """Set the source location to the line of the op with the largest share."""
+    for op in (share.op for share in ops[:1]):
+        if not isinstance(op.file, Unknown) and not isinstance(op.line, Unknown):
+            event.source_location.file_name = without_controls(op.file)
+            event.source_location.function_name = op_label(op)
+            event.source_location.line_number = op.line

@@ -1,7 +1,7 @@
-"""pprof's profile.proto: a sample per op and site, whose stack is what leads to the op (google/pprof, proto/).
+"""pprof's profile.proto: a sample per op and dispatch site, with the op's call stack (google/pprof, proto/).
 
-The messages are described here, in code, and made by protobuf's own runtime: there is nothing to generate, and no
-generated file that wants one certain release of the runtime. Fields that are never written are left out.
+The message types are declared here and built by protobuf's runtime. Generated code would be tied to a release of the
+runtime. Fields that tracemap never writes are left out.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any, Final
 
 from tracemap.reports.advice import basis
 from tracemap.reports.escaping import file_line
-from tracemap.reports.exports.charges import NANOSECONDS, Charge, Ledger, Place, from_extra
+from tracemap.reports.exports.charges import NANOSECONDS, Charge, Ledger, StackFrame, from_extra
 from tracemap.sanitize import without_controls
 from tracemap.units import Integer, Unknown
 
 _FORM: Final = "pprof"
 _PACKAGE: Final = "perftools.profiles"
 
-# Message -> field -> (number, type); `*` is repeated, capitals are messages.
+# Message -> field -> (number, type). `*`: repeated; capitalised types are messages.
 _MESSAGES: Final[Mapping[str, Mapping[str, tuple[int, str]]]] = {
     "Profile": {
         "sample_type": (1, "*ValueType"),
@@ -51,18 +51,18 @@ _MESSAGES: Final[Mapping[str, Mapping[str, tuple[int, str]]]] = {
     "Function": {"id": (1, "uint64"), "name": (2, "int64"), "system_name": (3, "int64"), "filename": (4, "int64")},
 }
 _UNITS: Final = {NANOSECONDS: "nanoseconds"}
-"""Units by the names that pprof knows; it shows others as they are."""
+"""pprof's names of units; it shows other units unchanged."""
 
 
 def pprof(ledger: Ledger) -> bytes:
-    """The profile, compressed as pprof's readers expect it; the same bytes for the same costs.
+    """The profile, compressed with gzip as pprof expects; deterministic.
 
     Raises:
         ToolMissing: protobuf is not installed.
         UsageInvalid: a metric adds up to more than 64 bits.
     """
     ledger.check_range(_FORM, negative=True)
-    message: bytes = _Profile(profile_class()(), ledger).filled().SerializeToString(deterministic=True)
+    message: bytes = _Profile(profile_class()(), ledger).fill().SerializeToString(deterministic=True)
     packed = io.BytesIO()
     with gzip.GzipFile(filename="", fileobj=packed, mode="wb", mtime=0) as file:
         file.write(message)
@@ -70,41 +70,41 @@ def pprof(ledger: Ledger) -> bytes:
 
 
 @cache
-def profile_class() -> Any:  # noqa: ANN401 - protobuf makes it while the program runs
-    """The class of profiles, made of the table above."""
+def profile_class() -> Any:  # noqa: ANN401 - protobuf makes it at run time
+    """The message class `Profile`, made from `_MESSAGES`."""
     with from_extra(_FORM):
         from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-    described = descriptor_pb2.FileDescriptorProto(name="profile.proto", package=_PACKAGE, syntax="proto3")
+    file = descriptor_pb2.FileDescriptorProto(name="profile.proto", package=_PACKAGE, syntax="proto3")
     for name, fields in _MESSAGES.items():
-        message = described.message_type.add(name=name)
+        message = file.message_type.add(name=name)
         for field_name, (number, kind) in fields.items():
             plain = kind.removeprefix("*")
-            made = message.field.add(name=field_name, number=number)
-            made.label = made.LABEL_OPTIONAL if plain == kind else made.LABEL_REPEATED
+            descriptor = message.field.add(name=field_name, number=number)
+            descriptor.label = descriptor.LABEL_OPTIONAL if plain == kind else descriptor.LABEL_REPEATED
             if plain in _MESSAGES:
-                made.type, made.type_name = made.TYPE_MESSAGE, f".{_PACKAGE}.{plain}"
+                descriptor.type, descriptor.type_name = descriptor.TYPE_MESSAGE, f".{_PACKAGE}.{plain}"
             else:
-                made.type = made.Type.Value(f"TYPE_{plain.upper()}")
+                descriptor.type = descriptor.Type.Value(f"TYPE_{plain.upper()}")
     pool = descriptor_pool.DescriptorPool()
-    pool.Add(described)
+    pool.Add(file)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.Profile"))
 
 
 @dataclass(frozen=True)
 class _Profile:
-    """A profile that is being filled; what it names is in tables of its own, each thing once."""
+    """A profile under construction, with its tables of strings, functions and locations."""
 
     message: Any
     ledger: Ledger
     _strings: dict[str, int] = field(default_factory=lambda: {"": 0})
     _functions: dict[tuple[str, str], int] = field(default_factory=dict)
-    _locations: dict[Place, int] = field(default_factory=dict)
+    _locations: dict[StackFrame, int] = field(default_factory=dict)
 
-    def filled(self) -> Any:  # noqa: ANN401 - as above
-        """The message with all that the ledger has."""
+    def fill(self) -> Any:  # noqa: ANN401 - as above
+        """Write the whole ledger to the message, and return it."""
         self._header()
         for charge in self.ledger.charges:
-            stack = [self._location(place) for place in (charge.place, *reversed(charge.around))]
+            stack = [self._location(frame) for frame in (charge.frame, *reversed(charge.enclosing))]
             sample = self.message.sample.add(location_id=stack, value=charge.amounts)
             for key, text in _labels(charge):
                 sample.label.add(key=self._string(key), str=self._string(text))
@@ -128,17 +128,17 @@ class _Profile:
     def _string(self, text: str) -> int:
         return self._strings.setdefault(text, len(self._strings))
 
-    def _location(self, place: Place) -> int:
-        known = self._locations.get(place)
+    def _location(self, frame: StackFrame) -> int:
+        known = self._locations.get(frame)
         if known is not None:
             return known
-        number = self._locations[place] = len(self._locations) + 1
+        number = self._locations[frame] = len(self._locations) + 1
         location = self.message.location.add(id=number, mapping_id=1)
-        location.line.add(function_id=self._function(place), line=known_line(place.line))
+        location.line.add(function_id=self._function(frame), line=known_line(frame.line))
         return number
 
-    def _function(self, place: Place) -> int:
-        name, file = place.name, "" if isinstance(place.file, Unknown) else place.file
+    def _function(self, frame: StackFrame) -> int:
+        name, file = frame.name, "" if isinstance(frame.file, Unknown) else frame.file
         known = self._functions.get((name, file))
         if known is not None:
             return known
@@ -149,21 +149,20 @@ class _Profile:
 
 
 def known_line(line: Integer) -> int:
-    """A line as formats have it in which 0 is no line."""
+    """A line for formats with 0 as unknown."""
     return 0 if isinstance(line, Unknown) else line
 
 
 def comments(ledger: Ledger) -> Sequence[str]:
-    """What a reader must know of the whole: how costs were split, and what the attribution warns of."""
-    result = ledger.attribution
-    said = [f"costs are split over ops by the rule {result.rule.value}", basis(ledger.metrics, totals=True)]
-    return [
-        without_controls(text) for text in (*said, *(f"{each.message} [{each.slug}]" for each in result.diagnostics))
-    ]
+    """Comments on the whole profile: the rule, the basis of the numbers, and the diagnostics."""
+    attribution = ledger.attribution
+    texts = [f"costs are split over ops by the rule {attribution.rule.value}", basis(ledger.metrics, totals=True)]
+    texts += [f"{diagnostic.message} [{diagnostic.slug}]" for diagnostic in attribution.diagnostics]
+    return [without_controls(text) for text in texts]
 
 
 def _labels(charge: Charge) -> list[tuple[str, str]]:
-    """By what samples can be selected (`pprof -tagfocus`)."""
+    """Labels to select samples by (`pprof -tagfocus`)."""
     if charge.op is None:
         return []
     labels = [("op", charge.op.id), ("site", charge.work), ("kernel", charge.kernel)]

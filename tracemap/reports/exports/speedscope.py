@@ -1,8 +1,8 @@
-"""speedscope's file format: a profile per metric, whose stacks are what leads to ops, as wide as their cost.
+"""speedscope's file format: a profile per metric, with the call stacks of ops weighted by their costs.
 
-Calls of the function are further profiles, one for each track of their timeline.
+Timelines of runs are further profiles, one per track.
 
-The format: jlfwong/speedscope, wiki, Importing from custom sources; `file-format-schema.json` in its package.
+Format: jlfwong/speedscope, wiki, Importing from custom sources; `file-format-schema.json` in its package.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tracemap._version import __version__
 from tracemap.attribution.timeline import Span
 from tracemap.codec import pretty
 from tracemap.reports.advice import counted_in
-from tracemap.reports.exports.charges import NANOSECONDS, Ledger, Place, inert, op_label
+from tracemap.reports.exports.charges import NANOSECONDS, Ledger, StackFrame, inert, op_label
 from tracemap.reports.tracks import Shares, Track, span_name, tracks_of
 from tracemap.sanitize import without_controls
 from tracemap.units import Unknown
@@ -25,7 +25,7 @@ _UNITS: Final = {NANOSECONDS: "nanoseconds", "bytes": "bytes"}
 
 
 def speedscope(ledger: Ledger, runs: Sequence[Sequence[Span]] = ()) -> str:
-    """The document; `runs`: what is drawn of each as a timeline.
+    """The document; `runs`: the spans of the timelines.
 
     Raises:
         UsageInvalid: an amount is negative, or a metric adds up to more than 64 bits.
@@ -51,52 +51,52 @@ def speedscope(ledger: Ledger, runs: Sequence[Sequence[Span]] = ()) -> str:
 
 @dataclass(frozen=True)
 class Frames:
-    """The frames of all profiles, each once, by their number."""
+    """The distinct frames of all profiles."""
 
     listed: list[dict[str, str | int]] = field(default_factory=list)
-    _numbers: dict[Place, int] = field(default_factory=dict)
+    _numbers: dict[StackFrame, int] = field(default_factory=dict)
 
-    def number(self, place: Place) -> int:
-        """The number of a frame; a new one gets the next."""
-        if place not in self._numbers:
-            self._numbers[place] = len(self.listed)
-            file = {} if isinstance(place.file, Unknown) else {"file": place.file}
-            line = {} if isinstance(place.line, Unknown) else {"line": place.line}
-            self.listed.append({"name": place.name, **file, **line})
-        return self._numbers[place]
+    def number(self, frame: StackFrame) -> int:
+        """The index of a frame; adds new frames."""
+        if frame not in self._numbers:
+            self._numbers[frame] = len(self.listed)
+            file = {} if isinstance(frame.file, Unknown) else {"file": frame.file}
+            line = {} if isinstance(frame.line, Unknown) else {"line": frame.line}
+            self.listed.append({"name": frame.name, **file, **line})
+        return self._numbers[frame]
 
 
 def _profile(ledger: Ledger, number: int, frames: Frames) -> dict[str, Any]:
-    """A metric; each charge is a sample."""
+    """The profile of a metric, with a sample per charge."""
     metric = ledger.metrics[number]
     charges = [charge for charge in ledger.charges if charge.amounts[number]]
-    calls = counted_in(metric, ledger.metrics)
+    invocations = counted_in(metric, ledger.metrics)
     return {
         "type": "sampled",
-        "name": without_controls(metric.name) + (calls and f" ({calls})"),
+        "name": without_controls(metric.name) + (invocations and f" ({invocations})"),
         "unit": _UNITS.get(metric.unit, "none"),
         "startValue": 0,
         "endValue": metric.measured,
-        "samples": [[frames.number(place) for place in (*charge.around, charge.place)] for charge in charges],
+        "samples": [[frames.number(frame) for frame in (*charge.enclosing, charge.frame)] for charge in charges],
         "weights": [charge.amounts[number] for charge in charges],
     }
 
 
 def _timeline(track: Track, name: str, frames: Frames, shares: Shares) -> dict[str, Any]:
-    """A track; each span is its kernel, or kind, at the line of the op with the largest share in it."""
+    """The profile of a track; the frame of a span has its kernel or kind, and the line of its most expensive op."""
     events: list[dict[str, str | int]] = []
     for span in track.spans:
-        number = frames.number(_place(span, shares))
+        number = frames.number(_frame(span, shares))
         events += [
             {"type": "O", "frame": number, "at": span.start_ns},
             {"type": "C", "frame": number, "at": span.end_ns},
         ]
     begin, end = track.spans[0].start_ns, track.spans[-1].end_ns
-    about = {"type": "evented", "name": name, "unit": "nanoseconds", "startValue": begin, "endValue": end}
-    return {**about, "events": events}
+    header = {"type": "evented", "name": name, "unit": "nanoseconds", "startValue": begin, "endValue": end}
+    return {**header, "events": events}
 
 
-def _place(span: Span, shares: Shares) -> Place:
-    for each in shares.of(span)[:1]:
-        return Place(f"{op_label(each.op)} in {span_name(span)}", inert(each.op.file), each.op.line)
-    return Place(span_name(span))
+def _frame(span: Span, shares: Shares) -> StackFrame:
+    for op in (share.op for share in shares.of(span)[:1]):
+        return StackFrame(f"{op_label(op)} in {span_name(span)}", inert(op.file), op.line)
+    return StackFrame(span_name(span))

@@ -1,1 +1,1 @@
-"""One self-contained HTML file of page data: templates, styles and scripts put together, under a policy."""
+"""Self-contained HTML files: templates, styles and scripts with a content security policy."""

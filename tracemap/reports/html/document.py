@@ -1,4 +1,4 @@
-"""HTML documents: one file each, with blocks of long text, and colours."""
+"""HTML documents in one file: blocks of long text, shades, content security policy, and rendering."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 
-# ---- blocks
+# ---- blocks of lines
 #
-# Long texts in blocks of lines: browsers lay out only the blocks that are in view, if they know the sizes of all.
+# Browsers lay out only the blocks in view, if the sizes of all blocks are known.
 #
-# A line is an element with its plain text, so that the browser finds it and links lead to it, with scripts and without
-# (a page's script makes those of very long texts: `assets/page/texts.js`). What else it shows, colours too, the script
-# adds to blocks that are near the view (`assets/shared/blocks.js`).
+# A line is an element with plain text, so that the browser's search and links work with and without scripts. For very
+# long texts, the script makes the lines (`assets/page/texts.js`). The script adds colours and gutters to blocks near
+# the view (`assets/shared/blocks.js`).
 
 
 LINES_PER_BLOCK = 100
@@ -35,15 +35,15 @@ Line = TypeVar("Line")
 
 
 def in_blocks(lines: Sequence[Line]) -> list[Sequence[Line]]:
-    """The lines, `LINES_PER_BLOCK` at a time."""
+    """Split lines into blocks of `LINES_PER_BLOCK`."""
     return [lines[start : start + LINES_PER_BLOCK] for start in range(0, len(lines), LINES_PER_BLOCK)]
 
 
 def block_sizes(texts: Mapping[str, tuple[int, int]]) -> str:
-    """Style rules for the sizes of texts and their blocks, as style attributes are against the policy.
+    """Style rules for the sizes of texts and their blocks; the content security policy forbids style attributes.
 
     Args:
-        texts: the id of each text's element -> columns of its widest line, number of its lines.
+        texts: id of a text's element -> width of its widest line, number of lines.
     """
     widths = [f"#{anchor} .code {{ --columns: {columns} }}\n" for anchor, (columns, _) in texts.items()]
     lengths = sorted({len(block) for _, count in texts.values() for block in in_blocks(range(count))})
@@ -51,7 +51,7 @@ def block_sizes(texts: Mapping[str, tuple[int, int]]) -> str:
 
 
 def markup_of_lines(lines: Sequence[str | None], anchor: str) -> str:
-    """The elements of a text's lines: those of the text `F0` have the ids `F0L1`, `F0L2` and so on; None is a gap."""
+    """The elements of lines, with ids such as `F0L1` for the anchor `F0`; None is a gap."""
     return "".join(_markup(lines, anchor))
 
 
@@ -59,21 +59,19 @@ def _markup(lines: Sequence[str | None], anchor: str) -> Iterator[str]:
     number = 0
     for block in in_blocks(lines):
         yield f'<div class="chunk n{len(block)}">\n'
-        # Escaping takes no time to speak of, but by the line it would.
-        there = iter(for_markup("\n".join(line for line in block if line is not None)).split("\n"))
+        # Escape per block, as escaping per line would be slow.
+        texts = iter(for_markup("\n".join(line for line in block if line is not None)).split("\n"))
         for line in block:
             if line is None:
                 yield '<div class="l gap"></div>\n'
                 continue
             number += 1
-            text = next(there)
+            text = next(texts)
             yield f'<div class="l" id="{anchor}L{number}"><code>{text}</code></div>\n'
         yield "</div>\n"
 
 
-# ---- shades
-#
-# Probabilities as shades and correlations as tints, which text and pages have alike.
+# ---- shades of probabilities and tints of correlations, in text and pages
 
 
 SHADES: Final = (
@@ -82,30 +80,29 @@ SHADES: Final = (
 )
 """From probability 0 to 1."""
 TINTS: Final = 10
-"""From correlation 0 to 1, or to -1."""
+"""Number of tints from correlation 0 to 1, and from 0 to -1."""
 
 
 def shade_level(probability: float, gamma: float) -> int:
-    """Which of `SHADES` a probability has."""
+    """Index in `SHADES` of a probability."""
     return min(len(SHADES) - 1, math.floor(math.pow(probability, gamma) * len(SHADES)))
 
 
 def tints() -> str:
-    """The strength of each shade and tint, in percent, as rules: style attributes are against the pages' policy."""
+    """Style rules for the strengths of shades and tints; the content security policy forbids style attributes."""
     shades = [f".q{level} {{ --p: {round(100 * level / (len(SHADES) - 1))}% }}\n" for level in range(len(SHADES))]
     return "".join(shades + [f".r{level} {{ --p: {6 * level}% }}\n" for level in range(TINTS + 1)])
 
 
 # ---- document
 #
-# Puts a page together: one HTML file that neither loads nor sends anything. The same page gives the same bytes.
-#
-# Everything that its template inserts is escaped.
+# A page is one HTML file that neither loads nor sends anything. Its bytes are deterministic. Templates escape
+# everything that they insert.
 
 
 def content_policy(style: str, *scripts: str) -> str:
-    """Nothing may be loaded, and only this style and these scripts, named by their hashes, take effect."""
-    # Neither 'unsafe-inline' nor a URL: text that slipped through unescaped would still not run, load or send anything.
+    """A content security policy: nothing may be loaded; only this style and these scripts, by hash, take effect."""
+    # Without 'unsafe-inline' and URLs, even unescaped text could not run, load or send anything.
     own = f"style-src {_hash_source(style)}; script-src {' '.join(map(_hash_source, scripts))}"
     return f"default-src 'none'; {own}; base-uri 'none'; form-action 'none'"
 
@@ -115,16 +112,16 @@ def _hash_source(text: str) -> str:
 
 
 def asset(name: str) -> str:
-    """The text of a file in `reports/assets`, which pages are made of."""
+    """The text of a file in `reports/assets`."""
     return resources.files("tracemap.reports").joinpath("assets", *name.split("/")).read_text(encoding="utf-8")
 
 
 @cache
 def environment() -> Environment:
-    """Templates by their names in `reports/assets`; a name that is not there is an error, not an empty text."""
+    """The Jinja environment of the templates in `reports/assets`; undefined names are errors."""
     from jinja2 import Environment, FunctionLoader, StrictUndefined
 
-    # Tags of the template leave no lines behind: a page has as many as its sources.
+    # Template tags leave no blank lines.
     return Environment(
         loader=FunctionLoader(asset),
         autoescape=True,
@@ -137,15 +134,15 @@ def environment() -> Environment:
 
 
 def _shown(value: object) -> object:
-    """What a template inserts: texts without characters that steer a terminal or reorder text; markup as it is."""
+    """Remove control and reordering characters from inserted text; keep markup unchanged."""
     return "\n".join(map(without_controls, value.split("\n"))) if type(value) is str else value
 
 
 class Kind(Record, frozen=True):
-    """What pages of a kind are made of: files in `reports/assets`, besides those that all kinds share.
+    """The files in `reports/assets` of a kind of page, without those that all pages share.
 
-    Scripts are parts of one script and stand in this order: a part may use what an earlier one declares at once, and
-    what a later one declares once all have run. Before them stand `libraries`, each a script of its own.
+    `scripts` are concatenated in this order into one script. A part may use earlier declarations immediately, and later
+    ones after all parts have run. `libraries` come first, as separate scripts.
     """
 
     template: str
@@ -176,16 +173,16 @@ def render(
     data: Sequence[Callable[[], str]] = (),
     **values: object,
 ) -> str:
-    """The whole HTML text of a page.
+    """The HTML text of a page.
 
     Args:
-        kind: of what it is made.
-        page: the page data that its template loops over, as `page`.
-        sizes: further style rules, those that depend on the page.
-        data: the parts of what its script works on, as `for_script` makes them; none where that stands in the markup.
-        values: what else its template needs, by name.
+        kind: the files of the page.
+        page: the content, for the template.
+        sizes: further style rules that depend on the content.
+        data: data for the script, encoded by `for_script`; empty if the markup has everything.
+        values: further values for the template, by name.
     """
-    # The policy names the hashes of the very texts that are written, so each is put together once.
+    # The policy has the hashes of these exact texts, so each is assembled once.
     style = "".join(map(asset, ("shared/look.css", *kind.styles))) + sizes
     early, script, libraries = asset("shared/early.js"), _script(kind), list(map(asset, kind.libraries))
     return (
@@ -205,19 +202,19 @@ def render(
 
 
 def _script(kind: Kind) -> str:
-    """The parts in one function, so that nothing that they declare is in the way of the browser's own names.
+    """All parts in one async function, so that their names do not clash with the browser's.
 
-    It may wait, for what is compressed; the document is `ready` when all parts have run.
+    It waits for decompression. The document gets the class `ready` when all parts have run.
     """
     parts = "\n".join(map(asset, ("shared/elements.js", *kind.scripts)))
     return f'"use strict";\n(async () => {{\n{parts}document.documentElement.classList.add("ready");\n}})();\n'
 
 
 def write_page(text: str, target: Path, *, force: bool) -> None:
-    """Write a page to `target`, whole or not at all.
+    """Write a page to `target` atomically.
 
     Raises:
-        TargetExists: `target` is there already and `force` is false.
+        TargetExists: `target` exists and `force` is false.
         TargetUnwritable: `target` cannot be written.
     """
     check_file(target, force=force)

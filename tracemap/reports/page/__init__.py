@@ -1,1 +1,1 @@
-"""The annotated page: its data, part by part, and how it is handed to the page's script."""
+"""The annotated page: its content by tab, and its HTML."""

@@ -1,13 +1,14 @@
-"""The tab of kernels: their final IR, the ops of its lines, what was seen at them, and machine code.
+"""The kernels tab: final IR, ops of its lines, samples and counts, and machine code.
 
-Reading machine code takes longer than all the rest of a page. It is there for kernels in which something was seen, the
-hottest first, up to a limit; the final IR and its links are there for all.
+Disassembly takes longer than the rest of a page. So the page has it only for kernels with samples or counts, the
+hottest first, up to a limit. All kernels have their final IR with links.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from msgspec import structs
 
@@ -23,15 +24,12 @@ from tracemap.reports.remarks import in_order
 from tracemap.units import Text
 
 MOST_INSTRUCTIONS = 20_000
-"""Of all kernels of a page together."""
+"""Most instructions of all kernels of a page."""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelSources:
-    """Where a page's kernels come from: their texts, and the machine code, read only where it is needed.
-
-    `remarks`: what the compiler said of any of them.
-    """
+    """Readers of a page's kernels: texts, machine code and compiler remarks, read only if needed."""
 
     text: Callable[[Kernel], str]
     images: Callable[[], Sequence[Image]]
@@ -39,17 +37,17 @@ class KernelSources:
 
 
 def kernels_of(bundle: Bundle) -> KernelSources:
-    """The kernels of a bundle."""
+    """Readers of a bundle's kernels."""
     remarks = (lambda: bundle.remarks().remarks) if bundle.has_remarks else tuple
     return KernelSources(bundle.kernel_text, lambda: read_images(bundle.module_path), remarks)
 
 
 NO_KERNELS = KernelSources(lambda _: "", tuple)
-"""A page without the inside of kernels."""
+"""A page without kernels."""
 
 
 def kernel_pages(graph: TraceGraph, attribution: Attribution | None, sources: KernelSources) -> tuple[KernelPage, ...]:
-    """The kernels that have a text, the hottest first; without anything seen, in the order of the map."""
+    """Kernels with IR, the hottest first; without samples and counts, in the order of the map."""
     results = {result.kernel: result for result in attribution.kernels} if attribution else {}
     heat = {name: _heat(result) for name, result in results.items()}
     kernels = sorted(graph.kernels, key=lambda kernel: -heat.get(kernel.name, 0))
@@ -57,22 +55,27 @@ def kernel_pages(graph: TraceGraph, attribution: Attribution | None, sources: Ke
     remarks: dict[Text, list[Remark]] = {}
     for remark in in_order(sources.remarks()):
         remarks.setdefault(remark.kernel, []).append(remark)
-    left = MOST_INSTRUCTIONS
+    instructions_left = MOST_INSTRUCTIONS
     pages = []
     for kernel in kernels:
         text = sources.text(kernel)
         if not text:
             continue
-        wanted = kernel.name in results and left > 0
-        no_code = "" if wanted else "not read: the run saw nothing in it, or hotter kernels fill the page"
-        page = kernel_page(kernel, text, images if wanted else (), results.get(kernel.name), no_code=no_code)
-        left -= len(page.code)
+        has_code = kernel.name in results and instructions_left > 0
+        no_code = "" if has_code else _NO_DISASSEMBLY
+        page = kernel_page(kernel, text, images if has_code else (), results.get(kernel.name), no_code=no_code)
+        instructions_left -= len(page.code)
         pages.append(structs.replace(page, remarks=tuple(_remark_rows(remarks.get(kernel.name, ())))))
     return tuple(pages)
 
 
+_NO_DISASSEMBLY: Final = (
+    "no disassembly: the run has no samples in this kernel (record with --sample), or hotter kernels fill the page"
+)
+
+
 def _remark_rows(remarks: Sequence[Remark]) -> Iterator[tuple[int, str, int, str]]:
-    """What was done or missed; not what only counts."""
+    """Remarks on optimisations, without remarks that only count."""
     for remark in remarks:
         if remark.pass_name not in FIGURES:
             line = remark.line if isinstance(remark.line, int) else 0
@@ -80,17 +83,18 @@ def _remark_rows(remarks: Sequence[Remark]) -> Iterator[tuple[int, str, int, str
 
 
 def _heat(result: KernelResult) -> int:
-    """How hot a kernel is: by the first metric of steps."""
+    """The sum of the first metric inside a kernel."""
     return sum(next(iter(values.values()), 0) for values in result.lines.values())
 
 
 def kernel_page(
     kernel: Kernel, text: str, images: Sequence[Image], result: KernelResult | None = None, *, no_code: str = ""
 ) -> KernelPage:
-    """A kernel as pages have it; `no_code`: why its machine code is not read, "" where it is."""
+    """A kernel for pages; `no_code`: reason for no machine code, or ""."""
     view = view_kernel(kernel, text, images)
-    number_of = {each.address: number for number, each in enumerate(view.instructions)}
-    seen_at = {number_of[at]: seen for at, seen in result.addresses.items() if at in number_of} if result else {}
+    index_of = {instruction.address: index for index, instruction in enumerate(view.instructions)}
+    addresses = result.addresses if result else {}
+    seen_at = {index_of[address]: seen for address, seen in addresses.items() if address in index_of}
     return KernelPage(
         name=view.kernel.name,
         sites=view.kernel.sites,
@@ -98,21 +102,21 @@ def kernel_page(
         ops={line.line: line.ops for line in view.lines if line.ops},
         seen=_by_metric(result.lines) if result else {},
         code=tuple(
-            (f"{each.address:x}", each.line, f"{each.mnemonic} {each.operands}".strip()) for each in view.instructions
+            (f"{instruction.address:x}", instruction.line, f"{instruction.mnemonic} {instruction.operands}".strip())
+            for instruction in view.instructions
         ),
         seen_at=_by_metric(seen_at),
         loops=tuple(
-            LoopRow(loop.parent, number_of[loop.address], loop.instructions, loop.ops, loop.lines)
-            for loop in view.loops
+            LoopRow(loop.parent, index_of[loop.address], loop.instructions, loop.ops, loop.lines) for loop in view.loops
         ),
         no_code=(no_code or view.no_code) if not view.instructions else "",
     )
 
 
 def _by_metric(seen: Mapping[int, Mapping[str, int]]) -> dict[str, dict[int, int]]:
-    found: dict[str, dict[int, int]] = {}
-    for where, values in seen.items():
+    by_metric: dict[str, dict[int, int]] = {}
+    for position, values in seen.items():
         for name, value in values.items():
             if value:
-                found.setdefault(name, {})[where] = value
-    return found
+                by_metric.setdefault(name, {})[position] = value
+    return by_metric

@@ -1,4 +1,4 @@
-"""Data of the annotated page, as frozen records."""
+"""Content of the annotated page, as frozen records for templates, scripts and tests."""
 
 from __future__ import annotations
 
@@ -11,24 +11,26 @@ from tracemap.options.results import Rule
 from tracemap.reports.highlight import Coloured
 from tracemap.units import UNKNOWN, Integer, format_mean
 
-# ---- pictures
-#
-# What the pictures of a page are drawn of, as plain frozen data; amounts are sums over the run, as in `model`.
+# ---- pictures; amounts are sums over the run, as below
 
 
 class ElapsedPart(Record, frozen=True):
-    """A part of the elapsed time of all measured calls."""
+    """A part of the elapsed time of all measured invocations."""
 
     name: str
     ns: int
 
 
 class TreeNode(Record, frozen=True, array_like=True):
-    """A node of a tree of costs: the number of its parent, -1 of the root, which comes before it.
+    """A node of a tree of costs.
 
-    `kind`: `op`, `rest` (of ops too small to be drawn), `no-op`, or what is around ops; `family`: what kind of work an
-    op is, empty of all else. `leads_to`: what on the page it is, or a text about it; `amounts`: of itself, without
-    those below it.
+    Attributes:
+        parent: index of its parent, which comes earlier; -1 for the root.
+        label: text in the cell.
+        kind: `op`, `rest` (ops too small to draw), `no-op`, or the kind of an inner node.
+        family: kind of work of an op, else empty.
+        leads_to: anchor on the page, or a text about the node.
+        amounts: own costs per metric, without descendants.
     """
 
     parent: int
@@ -40,14 +42,14 @@ class TreeNode(Record, frozen=True, array_like=True):
 
 
 class Tree(Record, frozen=True):
-    """A tree of costs, all nodes in one list, each before those below it."""
+    """A tree of costs as a list of nodes, parents before children."""
 
     name: str
     nodes: tuple[TreeNode, ...]
 
 
 class RoofPoint(Record, frozen=True, array_like=True):
-    """An op or a kernel, by its id or name: its work in all calls, the time that took, and the one attainable."""
+    """An op or kernel in the roofline: its work in all calls, its time, and its roofline time."""
 
     kind: str
     id: str
@@ -59,9 +61,15 @@ class RoofPoint(Record, frozen=True, array_like=True):
 
 
 class Roofline(Record, frozen=True):
-    """The peaks of one core, and how far from them ops and kernels are; `metric` is the number of the one it is of.
+    """The peaks of one core, and the ops and kernels below them.
 
-    `unknown` counts ops that are left out because their work is not known.
+    Attributes:
+        metric: index of the metric of the times.
+        operations_per_second: peak arithmetic.
+        bytes_per_second: peak bandwidth.
+        source: origin of the peaks.
+        points: ops and kernels.
+        unknown: number of ops left out because their work is unknown.
     """
 
     metric: int
@@ -73,9 +81,12 @@ class Roofline(Record, frozen=True):
 
 
 class CallLengths(Record, frozen=True, array_like=True):
-    """How many calls of a site, of all runs, took how long: counts of bins from the number `first` on, 16 an octave.
+    """Histogram of the wall times of a site's calls in all runs, with 16 bins per octave.
 
-    Bin b begins with 2^(b/16) nanoseconds. `none`: how many took no whole nanosecond.
+    Attributes:
+        none: calls shorter than a nanosecond.
+        first: number of the first bin; bin b starts at 2^(b/16) ns.
+        counts: calls per bin.
     """
 
     none: int
@@ -84,9 +95,13 @@ class CallLengths(Record, frozen=True, array_like=True):
 
 
 class Pair(Record, frozen=True, array_like=True):
-    """Two of the series: their numbers, Pearson's correlation in hundredths (None: one is constant), and probabilities.
+    """Correlation and conditional probabilities of two series.
 
-    `table`: of the calls in a quantile of `given`, a column, how many of 10,000 are in each of `of`, a row; row by row.
+    Attributes:
+        of: index of the series in rows.
+        given: index of the series in columns.
+        correlation: Pearson's, in hundredths; None if a series is constant.
+        table: P(quantile of `of` | quantile of `given`) in 1/10,000, row by row.
     """
 
     of: int
@@ -96,9 +111,14 @@ class Pair(Record, frozen=True, array_like=True):
 
 
 class CallsTogether(Record, frozen=True, array_like=True):
-    """How what was measured of a site's calls goes together: of how many calls of which run, one of so many taken.
+    """Correlations between the metrics of a site's calls.
 
-    `series`: the number of each metric on the page, and the means of its quantiles, the lowest first (None: no call).
+    Attributes:
+        run: number of the run, from 1.
+        calls: number of calls.
+        one_of: sampling interval; 1: all invocations.
+        series: index of the metric on the page, and the means of its quantiles, lowest first (None: no call).
+        pairs: correlations of two series.
     """
 
     run: int
@@ -109,9 +129,9 @@ class CallsTogether(Record, frozen=True, array_like=True):
 
 
 class TimelineCall(Record, frozen=True, array_like=True):
-    """A call of the function on the page: the number of its run, from 1, its own, and its time on the run's axis.
+    """An invocation on the page: number of its run (from 1), its own number, and its time on the run's axis.
 
-    The axis of a run begins with the first of its events that are on the page.
+    The axis of a run starts at its first event on the page.
     """
 
     run: int
@@ -122,10 +142,15 @@ class TimelineCall(Record, frozen=True, array_like=True):
 
 
 class TimelineItem(Record, frozen=True, array_like=True):
-    """What spans are of that are alike: their text, the places that they may be of, and how they are coloured.
+    """What a span shows; shared by equal spans.
 
-    `kind`: of an event; `ops`: of a transfer, those of sites stand with the sites. `scope` is a number in the
-    timeline's `scopes`, -1 for none; `family`: the kind of work of the site's root, empty of what is no kernel's.
+    Attributes:
+        label: text of the span.
+        kind: kind of the event.
+        sites: dispatch sites that may have made the call.
+        ops: ops of a transfer; ops of sites are in the sites' rows.
+        scope: index in the timeline's `scopes`, for the colour; -1: none.
+        family: kind of work of the site's root op; empty for other events than kernels.
     """
 
     label: str
@@ -137,9 +162,7 @@ class TimelineItem(Record, frozen=True, array_like=True):
 
 
 class TimelineTrack(Record, frozen=True):
-    """Spans that do not overlap, one entry each in lists that are as long: the time between it and the one before, how
-    long it took, and the numbers of its item and of its call.
-    """
+    """Spans that do not overlap, as parallel lists: gap since the previous span, duration, indices of item and call."""
 
     run: int
     name: str
@@ -151,10 +174,16 @@ class TimelineTrack(Record, frozen=True):
 
 
 class Timeline(Record, frozen=True):
-    """Calls of the runs, event by event. `begins` are those of the runs' axes on their own clocks.
+    """Invocations of the runs, event by event.
 
-    `first`: the number of the call that is shown first; `scopes`: names of those that have a colour of their own;
-    `note` says what is left out.
+    Attributes:
+        begins: start of the runs' axes on their own clocks.
+        calls: invocations on the page.
+        items: contents of spans.
+        tracks: spans by track.
+        first: index of the invocation shown first.
+        scopes: names of the scopes that have a colour.
+        note: text on what is left out.
     """
 
     begins: tuple[int, ...]
@@ -166,23 +195,20 @@ class Timeline(Record, frozen=True):
     note: str
 
 
-# ---- model
+# ---- tabs
 #
-# What an annotated page says, as plain frozen data: tests assert on these, templates only loop over them.
+# Amounts of a metric are exact integers in its unit: sums over the run, unless they are of single calls or invocations.
+# `amount_text` formats them for the markup, and `assets/shared/amounts.js` by the same rules in the script, per
+# invocation or as sums. Tuples per metric are in the order of the page's metrics. They are empty in a page without a
+# run, and for what was not measured.
 #
-# Amounts of a metric are exact integers in its unit, as the engine has them: sums over the run, but for what is said
-# to be of single calls or invocations. They are divided, and made texts, where they are shown: by `amount_text` for
-# the markup, and by the same rules in the page's script (`assets/shared/amounts.js`), which shows them per invocation
-# or as sums. What is there per metric stands in the order of the page's metrics; it is empty in a page without a run,
-# and for what was not measured.
-#
-# The page's script takes these records as they are. Those of which there are many are lists there, in the order of
-# their fields, whose names are told once (`render.page_json`). What there is for each op and line, which only the
-# script needs, is most of a large page. It stands apart (`PageRows`), so that another processor can make it.
+# The page's script reads these records. Records with many instances are lists of field values there, with one list of
+# names (`render.page_json`). Rows of ops and lines are most of a large page, and only the script needs them. They are
+# separate (`PageRows`), so that another processor can make them.
 
 
 class FateCount(Record, frozen=True):
-    """How many ops have a fate."""
+    """The number of ops with an outcome."""
 
     fate: str
     ops: int
@@ -190,10 +216,17 @@ class FateCount(Record, frozen=True):
 
 
 class Coverage(Record, frozen=True):
-    """How much of the model and of the program the map and the run account for.
+    """Coverage of the model and the program by the map and the run.
 
-    `load_time_sites` run once at load and are in no profile: not measured. `uncalled_sites` could have been measured
-    and did not run; 0 in a page without a run. `inferred` counts the ops whose fate rests on reasoning alone.
+    Attributes:
+        ops: ops of the model.
+        by_fate: ops by outcome.
+        sites: dispatch sites.
+        sites_with_members: sites traced to ops.
+        load_time_sites: sites that run once at load time; profiles do not contain them.
+        uncalled_sites: other sites that did not run; 0 without a run.
+        kernels: kernels.
+        inferred: ops whose outcome is inferred without a trace in the IR.
     """
 
     ops: int
@@ -207,18 +240,21 @@ class Coverage(Record, frozen=True):
 
 
 class Shown(Record, frozen=True, array_like=True):
-    """How sums are shown: what they are divided by, and of what they are then, in words."""
+    """How to show sums: the number to divide them by, and a text for the basis."""
 
     divisor: int
     basis: str
 
 
 class MetricBalance(Record, frozen=True):
-    """A metric's balance, measured = attributed + residual.
+    """A metric's balance: measured = attributed + residual (unattributed).
 
-    `work` is what the shares of ops, lines, sites and scopes are of. `shown_unit` is the unit that amounts are shown
-    in; `scale` of the metric's own make one. `shown` says how sums are: per invocation, then of the whole run; both
-    are of the whole run where there are no `known_invocations`.
+    Attributes:
+        work: base of the shares of ops, lines, sites and scopes.
+        shown_unit: display unit.
+        scale: number of the metric's units in a display unit.
+        shown: per invocation, then as sums of the run; both are sums if the number of invocations is unknown.
+        known_invocations: whether the number of invocations is known.
     """
 
     name: str
@@ -234,7 +270,7 @@ class MetricBalance(Record, frozen=True):
 
 
 class ResidualLine(Record, frozen=True):
-    """A cost without an op: slug and sentence of its reason, number of events, and its amount per metric."""
+    """Unattributed cost: slug and text of its reason, number of events, and amounts per metric."""
 
     reason: str
     text: str
@@ -243,16 +279,20 @@ class ResidualLine(Record, frozen=True):
 
 
 HEAT_LEVELS = 10
-"""Each is a class in the style sheet, besides 0 for none."""
+"""Levels of heat above 0; the style sheet has a class for each of them."""
 
 
 class LineCost(Record, frozen=True, array_like=True):
-    """One metric of one source line.
+    """One metric of a source line.
 
-    MLIR: `attributed` adds up over lines; `inclusive` is the whole of every site that works for the line (for call ops
-    and functions: of every site reached through them), each once. Python: `attributed` is *self* (innermost frame),
-    `inclusive` the attributed cost of every op that has the line in its stack. `heat` is 0 (none) to `HEAT_LEVELS`, by
-    the square root of the share of the file's hottest line, so that lines of a hundredth of its cost still show.
+    MLIR: `attributed` adds up over lines. `inclusive` is the whole cost of every dispatch site with an op of the line;
+    for call ops and functions, of every site inside the called function.
+
+    Python: `attributed` is *self*, the cost of ops whose innermost frame is the line. `inclusive` is the attributed
+    cost of every op with the line in its stack.
+
+    `heat` is 0 (none) to `HEAT_LEVELS`: the square root of the cost relative to the file's hottest line, so that lines
+    with a hundredth of its cost still show.
     """
 
     attributed: int
@@ -261,11 +301,15 @@ class LineCost(Record, frozen=True, array_like=True):
 
 
 class SourceLine(Record, frozen=True, array_like=True):
-    """A line of a source file that has to do with ops.
+    """A line of a source file with ops.
 
-    `ops` stand on the line (or, in Python, have it as a frame), `part_ops` have only
-    a part there. `sites` work for the line. `remark` says why there is no cost: that it was not measured (work at load)
-    or the fates of the line's ops.
+    Attributes:
+        ops: ops located on the line; in Python, ops with the line as a frame.
+        part_ops: ops with only a part on the line.
+        sites: dispatch sites of these ops.
+        calls: calls of the sites.
+        remark: reason for no cost: not measured (load time), or the outcomes of the ops.
+        costs: costs per metric.
     """
 
     ops: tuple[str, ...]
@@ -277,10 +321,14 @@ class SourceLine(Record, frozen=True, array_like=True):
 
 
 class SourcePage(Record, frozen=True):
-    """A source file of the bundle: `index` is its number in anchors (`F0L12`); `columns` the width of its widest line.
+    """A source file of the bundle.
 
-    `text` has all lines, `colours` what is coloured of each (none of MLIR, which the page's script colours).
-    `in_markup`: whether the lines stand there, to be read without scripts, too; those of a long text the script makes.
+    Attributes:
+        index: its index in anchors (`F0L12`).
+        columns: width of the widest line.
+        text: all lines.
+        in_markup: the markup has the lines, readable without scripts; the script makes those of long texts.
+        colours: coloured ranges by line; empty for MLIR, which the script colours.
     """
 
     index: int
@@ -294,21 +342,21 @@ class SourcePage(Record, frozen=True):
 
 
 class SourceRows(Record, frozen=True):
-    """Of a source file the lines that have to do with ops, by number, and the numbers by falling cost, per metric."""
+    """The lines of a source file with ops, by number, and per metric the line numbers by falling cost."""
 
     lines: Mapping[int, SourceLine]
     hottest: tuple[tuple[int, ...], ...]
 
 
 class LineLink(Record, frozen=True, array_like=True):
-    """A line of a source: text such as `model.mlir:12`, and its anchor, empty when it is not on the page."""
+    """A line of a source: text such as `model.mlir:12`, and its anchor, empty if it is not on the page."""
 
     text: str
     anchor: str
 
 
 class Spread(Record, frozen=True, array_like=True):
-    """Median, 10th and 90th percentile: of a site over its calls, of an op over invocations."""
+    """Median, 10th and 90th percentile: of a site's calls, or of an op over invocations."""
 
     median: int
     p10: int
@@ -316,7 +364,7 @@ class Spread(Record, frozen=True, array_like=True):
 
 
 class OpCostRow(Record, frozen=True, array_like=True):
-    """One metric of one op, as in `tracemap.attribution.model.OpCost`; `likely` is None where nothing tells."""
+    """One metric of an op, as in `tracemap.attribution.model.OpCost`; `likely` is None if unknown."""
 
     attributed: int
     inclusive: int
@@ -328,7 +376,7 @@ class OpCostRow(Record, frozen=True, array_like=True):
 
 
 class OpRow(Record, frozen=True, array_like=True):
-    """A row of the op table. `calls` is unknown and `costs` empty for ops that were not measured."""
+    """A row of the table of ops. For ops that were not measured, `calls` is unknown and `costs` empty."""
 
     id: str
     name: str
@@ -345,7 +393,7 @@ class OpRow(Record, frozen=True, array_like=True):
 
 
 class MemberRow(Record, frozen=True, array_like=True):
-    """A member of a site: evidence, estimated work, and its share of the site's cost per metric."""
+    """An op in a dispatch: evidence, estimated work, and its share of the cost per metric."""
 
     op: str
     evidence: str
@@ -356,7 +404,7 @@ class MemberRow(Record, frozen=True, array_like=True):
 
 
 class SiteCostRow(Record, frozen=True, array_like=True):
-    """One metric of one site."""
+    """One metric of a dispatch site."""
 
     total: int
     disturbance: int
@@ -364,7 +412,7 @@ class SiteCostRow(Record, frozen=True, array_like=True):
 
 
 class SlowCallRow(Record, frozen=True, array_like=True):
-    """A single call: which it is, the run's number from 1, and its times."""
+    """A single call: run (from 1), invocation, and times."""
 
     run: int
     invocation: Integer
@@ -374,9 +422,13 @@ class SlowCallRow(Record, frozen=True, array_like=True):
 
 
 class SiteRow(Record, frozen=True, array_like=True):
-    """A row of the site table. `remarks` say how the cost was split; `load_time` sites are unmeasured.
+    """A row of the table of dispatch sites.
 
-    `tiles` are those of all calls; `slowest_ns` is the time of the slowest call.
+    Attributes:
+        load_time: runs at load time, so it is not measured.
+        remarks: how the cost was split.
+        tiles: workgroups of all calls.
+        slowest_ns: time of the slowest call.
     """
 
     id: str
@@ -398,7 +450,7 @@ class SiteRow(Record, frozen=True, array_like=True):
 class ScopeRow(Record, frozen=True, array_like=True):
     """A scope in the tree of scopes, in program order, parents first.
 
-    `attributed` is of the ops that stand in this very scope; `inclusive` adds those of the scopes below.
+    `attributed` is the cost of ops directly in the scope; `inclusive` adds nested scopes.
     """
 
     path: tuple[str, ...]
@@ -408,7 +460,7 @@ class ScopeRow(Record, frozen=True, array_like=True):
 
 
 class LoopRow(Record, frozen=True):
-    """A loop of a kernel's machine code: the number of the loop around it (-1: none) and of its first instruction."""
+    """A loop in a kernel's machine code: indices of the enclosing loop (-1: none) and of its first instruction."""
 
     parent: int
     at: int
@@ -418,11 +470,17 @@ class LoopRow(Record, frozen=True):
 
 
 class KernelPage(Record, frozen=True, rename="camel"):
-    """A kernel in the page.
+    """A kernel on the page.
 
-    `lines`: its text; `ops`: by line; `seen`: by metric, sums by line; `code`: address, line and text of instructions;
-    `seen_at`: by metric, sums by the number of the instruction; `no_code` says why there is no machine code, `""` where
-    there is. `remarks`: line (0: unknown), pass, count and text of what the compiler remarked.
+    Attributes:
+        lines: its final IR.
+        ops: ops by line.
+        seen: sums by metric and line.
+        code: address, line and text of instructions.
+        seen_at: sums by metric and index of the instruction.
+        loops: loops in the machine code.
+        no_code: reason for no machine code, or "".
+        remarks: compiler remarks: line (0: unknown), pass, count and text.
     """
 
     name: str
@@ -438,19 +496,24 @@ class KernelPage(Record, frozen=True, rename="camel"):
 
 
 class PageRows(Record, frozen=True):
-    """What there is for each line of the sources, in their order, and for each op."""
+    """Rows of source lines, in the order of sources, and of ops."""
 
     source_rows: tuple[SourceRows, ...]
     ops: tuple[OpRow, ...]
 
 
 class PageData(Record, frozen=True):
-    """A page, but for its rows.
+    """The content of a page without its rows.
 
-    `facts` are label and value; `metric` is the number of the one shown first, -1 without a run; `totals` whether sums
-    are shown first. `calls`: what numbers of calls and events are divided by, as `MetricBalance.shown`. `hottest`: the
-    ops that cost most of the metric that is shown first. `elapsed` is empty where the parts are not known. `lengths`:
-    by site how long its calls took; `together`: how what was measured of them goes together.
+    Attributes:
+        metric: index of the metric shown first; -1 without a run.
+        totals: show sums first.
+        calls: divisors of numbers of calls and events: per invocation, and for sums.
+        facts: pairs of label and value.
+        hottest: most expensive ops in the metric shown first.
+        elapsed: parts of the elapsed time; empty if unknown.
+        lengths: histograms of calls by site.
+        together: correlations by site.
     """
 
     title: str
@@ -477,14 +540,14 @@ class PageData(Record, frozen=True):
 
 
 class Page(Record, frozen=True):
-    """A whole page."""
+    """The content of a page."""
 
     data: PageData
     rows: PageRows
 
 
 def amount_text(value: int, metric: MetricBalance, *, totals: bool) -> str:
-    """A sum over the run for people: per invocation, or as it is."""
+    """Format a sum over the run, per invocation or as a sum."""
     return format_mean(value, metric.shown[totals].divisor, metric.shown_unit)
 
 
@@ -493,8 +556,10 @@ def amounts(values: Mapping[str, int], metrics: Sequence[MetricTotal]) -> tuple[
     return tuple([values.get(metric.name, 0) for metric in metrics])
 
 
-def spread(of: PerCall | PerInvocation | None) -> Spread | None:
-    """A spread; None where there was no call, or the invocations are not known."""
-    if of is None or of.median is UNKNOWN or of.p10 is UNKNOWN or of.p90 is UNKNOWN:
+def spread(percentiles: PerCall | PerInvocation | None) -> Spread | None:
+    """A spread; None without calls, or if the invocations are unknown."""
+    if percentiles is None:
         return None
-    return Spread(of.median, of.p10, of.p90)
+    if percentiles.median is UNKNOWN or percentiles.p10 is UNKNOWN or percentiles.p90 is UNKNOWN:
+        return None
+    return Spread(percentiles.median, percentiles.p10, percentiles.p90)

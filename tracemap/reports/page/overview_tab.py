@@ -1,4 +1,4 @@
-"""The overview tab: facts, coverage, balance, roofline."""
+"""The overview tab: kinds of work, roofline, facts, coverage, and balance."""
 
 from __future__ import annotations
 
@@ -46,12 +46,10 @@ from tracemap.reports.page.model import (
 )
 from tracemap.units import Integer, Unknown, format_ns, format_share
 
-# ---- families
+# ---- families: kinds of work by the names of ops, only for the colours of pictures
 #
-# Families of ops by their names, for the colours of pictures: what kind of work an op is.
-#
-# Nothing is computed by it: the names of the dialects that we know are told apart by their words, and of what has none
-# of them nothing is said. The family of a `linalg.generic` is that of the kernel that it gave its name.
+# Known words in the name decide; other ops are in the family `other`. A `linalg.generic` has the family of the kernel
+# that is named after it.
 
 
 class Family(enum.StrEnum):
@@ -62,7 +60,7 @@ class Family(enum.StrEnum):
     REDUCTION = "reduction"
     """Sums, pooling, norms, softmax, sorting."""
     MOVEMENT = "movement"
-    """What moves elements: transposes, gathers, pads, copies."""
+    """Transposes, gathers, pads, copies."""
     ELEMENTWISE = "elementwise"
     OTHER = "other"
 
@@ -92,7 +90,7 @@ _WORDS: Final = {
 _FAMILY_OF: Final[Mapping[str, Family]] = {
     word.replace("_", ""): family for family, words in _WORDS.items() for word in words.split()
 }
-_SAME_AS_ROOT: Final = ("linalg.generic",)
+_GENERIC: Final = ("linalg.generic",)
 
 
 def family_of_name(name: str) -> Family:
@@ -106,13 +104,13 @@ def family_of_name(name: str) -> Family:
 
 @lru_cache(maxsize=4096)  # a large model has few names
 def _family(name: str) -> Family:
-    # torch writes an overload behind the name: `torch.aten.add.Tensor`.
+    # torch appends the overload to the name: `torch.aten.add.Tensor`.
     parts = name.split(".")[1:] or [name]
     if parts[0] in ("aten", "prims", "prim", "operator"):
         parts = parts[1:2]
     words = [word for word in re.split(r"[_\d]+|(?<=[a-z])(?=[A-Z])", parts[0]) if word]
     lower = [word.lower() for word in words]
-    # The longest run of words that is known: `reduce_window` before `reduce`; earlier ones first.
+    # Prefer the longest known run of words (`reduce_window` before `reduce`), then the earliest.
     for length in range(len(lower), 0, -1):
         for begin in range(len(lower) - length + 1):
             if family := _FAMILY_OF.get("".join(lower[begin : begin + length])):
@@ -121,34 +119,32 @@ def _family(name: str) -> Family:
 
 
 def families_of(graph: TraceGraph) -> Mapping[OpId, Family]:
-    """The families of ops: by their names; of those whose name says nothing, by that of a kernel that they gave it."""
-    by_kernel = {site.root.op: site.kernel for site in graph.sites if site.root}
-    return {op.id: _of_op(op, by_kernel.get(op.id, "")) for op in graph.ops}
+    """The families of ops by their names; for generic ops, by the name of their kernel."""
+    kernel_of_root = {site.root.op: site.kernel for site in graph.sites if site.root}
+    return {op.id: _family_of_op(op, kernel_of_root.get(op.id, "")) for op in graph.ops}
 
 
-def _of_op(op: Op, kernel: str) -> Family:
-    if op.name not in _SAME_AS_ROOT:
+def _family_of_op(op: Op, kernel: str) -> Family:
+    if op.name not in _GENERIC:
         return _family(op.name)
-    # `main$async_dispatch_3_matmul_like_128x64x32_f32`: what stands behind the number.
-    _, _, described = kernel.partition("_dispatch_")
-    return _family("." + described.partition("_")[2]) if described else Family.OTHER
+    # `main$async_dispatch_3_matmul_like_128x64x32_f32`: the part after the number describes the work.
+    _, _, suffix = kernel.partition("_dispatch_")
+    return _family("." + suffix.partition("_")[2]) if suffix else Family.OTHER
 
 
-# ---- roofline
+# ---- roofline of ops and kernels (Williams, Waterman, Patterson: Roofline, CACM 2009)
 #
-# How far ops and kernels are from what the machine allows (Williams, Waterman, Patterson: Roofline, CACM 2009).
-#
-# The time that is attainable is the larger of operations over peak and bytes over bandwidth, of one core, as the run's
-# header has them; what was measured is the CPU time of all workers, so that both are of as many cores as worked.
+# The roofline time is the larger of operations / peak and bytes / bandwidth of one core, from the run's header. The
+# measured time is the CPU time of all workers, so both refer to one core.
 
 
 MOST_POINTS: Final = 400
-"""Of ops, and as many of kernels: the dearest."""
+"""Most ops, and most kernels, of a roofline: the most expensive ones."""
 
 
 @dataclass(slots=True)
 class _Work:
-    """What something did in all calls, as far as it is known."""
+    """Operations and bytes in all calls; `is_known`: all of them are known."""
 
     operations: int = 0
     bytes: int = 0
@@ -165,31 +161,31 @@ class _Work:
 def roofline_of(costed: CostedMap) -> Roofline | None:
     """The roofline of a page; None without a run that measured CPU time."""
     attribution = costed.attribution
-    number = next((at for at, metric in enumerate(costed.metrics) if metric.name == DEFAULT_METRIC), -1)
-    if attribution is None or number < 0:
+    metric_index = next((index for index, metric in enumerate(costed.metrics) if metric.name == DEFAULT_METRIC), -1)
+    if attribution is None or metric_index < 0:
         return None
     peaks = attribution.run.peaks
     points, unknown = [], 0
-    for found in (_ops(costed), _kernels(costed)):
-        ranked = sorted(found, key=lambda each: -each[2])
+    for entries in (_ops(costed), _kernels(costed)):
+        ranked = sorted(entries, key=lambda entry: -entry[2])
         for kind, name, time_ns, work in ranked[:MOST_POINTS]:
             if not work.is_known or not work.operations + work.bytes:
                 unknown += kind == "op"
                 continue
-            attainable_s = max(work.operations / peaks.operations_per_second, work.bytes / peaks.bytes_per_second)
+            roofline_s = max(work.operations / peaks.operations_per_second, work.bytes / peaks.bytes_per_second)
+            roofline_ns = max(1, round(roofline_s * 1e9))
             label = as_shown(costed.graph.op_by_id[OpId(name)].name if kind == "op" else name)
-            points.append(
-                RoofPoint(kind, name, label, work.operations, work.bytes, time_ns, max(1, round(attainable_s * 1e9)))
-            )
-    return Roofline(number, peaks.operations_per_second, peaks.bytes_per_second, peaks.source, tuple(points), unknown)
+            points.append(RoofPoint(kind, name, label, work.operations, work.bytes, time_ns, roofline_ns))
+    peak_rates = (peaks.operations_per_second, peaks.bytes_per_second)
+    return Roofline(metric_index, *peak_rates, peaks.source, tuple(points), unknown)
 
 
 def _ops(costed: CostedMap) -> Iterator[tuple[str, str, int, _Work]]:
     works: Mapping[str, _Work] = defaultdict(_Work)
     for site in costed.graph.sites:
-        if of_site := costed.site_results.get(site.id):
+        if site_result := costed.site_results.get(site.id):
             for member in site.members:
-                works[member.op].add(member, of_site.calls)
+                works[member.op].add(member, site_result.calls)
     for op, result in costed.op_results.items():
         if (time_ns := result.metrics[DEFAULT_METRIC].attributed) > 0 and op in works:
             yield "op", str(op), time_ns, works[op]
@@ -208,13 +204,11 @@ def _kernels(costed: CostedMap) -> Iterator[tuple[str, str, int, _Work]]:
             yield "kernel", kernel, time_ns, works[kernel]
 
 
-# ---- overview tab
-#
-# The overview: facts about module and run, coverage, and the balance of each metric.
+# ---- facts about module and run, coverage, and balance
 
 
 def facts(costed: CostedMap) -> tuple[tuple[str, str], ...]:
-    """What there is to know about the module, and about the run where there is one."""
+    """Facts about the module and, if there is one, about the run, as pairs of label and value."""
     run = _run_facts(costed.attribution) if costed.attribution else ()
     return (*_module_facts(costed.graph), *run)
 
@@ -229,13 +223,13 @@ def _module_facts(graph: TraceGraph) -> Iterable[tuple[str, str]]:
 
 def _run_facts(attribution: Attribution) -> Iterable[tuple[str, str]]:
     run = attribution.run
-    word, _, named = called_functions(attribution).partition(" ")
-    yield word, named
+    label, _, functions = called_functions(attribution).partition(" ")
+    yield label, functions
     yield "device", or_dash(run.device)
     yield "workers", or_dash(run.workers)
     yield "invocations", invocations_said(run)
     yield "elapsed", _elapsed(attribution)
-    yield "elapsed went for", explained_of_elapsed(attribution) or "–"
+    yield "where the time goes", explained_of_elapsed(attribution) or "–"
     if text := devices_compared(run.devices):
         yield "devices", text
     if text := advice(attribution):
@@ -245,12 +239,12 @@ def _run_facts(attribution: Attribution) -> Iterable[tuple[str, str]]:
 
 
 def _elapsed(attribution: Attribution) -> str:
-    whole = format_ns(attribution.run.elapsed_ns)
-    return whole if isinstance(elapsed_of_one(attribution), Unknown) else f"{elapsed_said(attribution)}; {whole} in all"
+    total = format_ns(attribution.run.elapsed_ns)
+    return total if isinstance(elapsed_of_one(attribution), Unknown) else f"{elapsed_said(attribution)}; {total} in all"
 
 
 def elapsed_parts(costed: CostedMap) -> tuple[ElapsedPart, ...]:
-    """What the elapsed time went for; nothing where that is not known. They add up to it."""
+    """The parts of the elapsed time, which add up to it; empty if unknown."""
     parts = costed.attribution.run.elapsed if costed.attribution else UNKNOWN_PARTS
     if parts == UNKNOWN_PARTS:
         return ()
@@ -259,7 +253,7 @@ def elapsed_parts(costed: CostedMap) -> tuple[ElapsedPart, ...]:
 
 
 def coverage(costed: CostedMap) -> Coverage:
-    """How much of the model and of the program the map and the run account for."""
+    """Coverage of the model and the program by the map and the run."""
     graph = costed.graph
     fates = Counter(op.fate for op in graph.ops)
     return Coverage(
@@ -281,15 +275,15 @@ def coverage(costed: CostedMap) -> Coverage:
 def _uncalled_sites(costed: CostedMap) -> int:
     if costed.attribution is None:
         return 0
-    # Sites that run at load are in no profile, so nothing is to be concluded from their absence.
+    # Do not count sites that run at load time, since profiles do not contain them.
     called = {result.site for result in costed.site_results.values() if result.calls}
     return sum(not site.initializer and site.id not in called for site in costed.graph.sites)
 
 
 def balance(metric: MetricTotal) -> MetricBalance:
-    """A metric's balance, and how its amounts are shown."""
+    """A metric's balance, with its display unit and bases."""
     unit, scale = shown_unit(metric)
-    per_invocation, of_run = (
+    per_invocation, sums = (
         Shown(divisor(metric, totals=totals) * scale, basis((metric,), totals=totals)) for totals in (False, True)
     )
     return view(
@@ -297,18 +291,18 @@ def balance(metric: MetricTotal) -> MetricBalance:
         metric,
         shown_unit=unit,
         scale=scale,
-        shown=(per_invocation, of_run),
+        shown=(per_invocation, sums),
         known_invocations=known_invocations(metric) > 0,
     )
 
 
 def calls(metrics: Sequence[MetricTotal]) -> tuple[int, int]:
-    """What numbers of calls are divided by: the invocations of what is measured of whole dispatches, or nothing."""
+    """Divisors of numbers of calls: per invocation, and for sums."""
     return (divisor(metrics[0], totals=False) if metrics else 1, 1)
 
 
 def residual(costed: CostedMap) -> tuple[ResidualLine, ...]:
-    """The costs without an op; none without a run."""
+    """Unattributed costs with their reasons; empty without a run."""
     rows = costed.attribution.residual if costed.attribution else ()
     return tuple(
         ResidualLine(row.reason.value, RESIDUAL_TEXTS[row.reason], row.events, amounts(row.metrics, costed.metrics))

@@ -1,4 +1,4 @@
-"""The annotated page: built from a map and an attribution, and rendered."""
+"""The annotated page: made from a map and an attribution, and rendered."""
 
 from __future__ import annotations
 
@@ -64,8 +64,6 @@ from tracemap.reports.page.tree import trees_of
 from tracemap.units import Unknown, format_mean, format_share, plural
 
 # ---- build
-#
-# Builds an annotated page from a map, an attribution (or none) and the texts kept in the bundle.
 
 
 def build_page(
@@ -77,30 +75,32 @@ def build_page(
     *,
     totals: bool = False,
 ) -> Page:
-    """A page: of the map alone, or of a map with the costs of a run.
+    """Make the content of a page of a map, with or without the costs of a run.
 
     Args:
         graph: the map.
-        attribution: what the ops cost, or None for a page of the map alone.
-        source_text: gives the text of a source file, e.g. `Bundle.source_text`.
-        kernels: what the inside of kernels is read from.
-        excerpts: of each run the calls that the timeline shows; none for a page without one.
-        totals: whether it shows sums over the run first, not what one invocation costs.
+        attribution: the costs, or None for a page without a run.
+        source_text: returns the text of a source file, such as `Bundle.source_text`.
+        kernels: readers of the kernels.
+        excerpts: invocations for the timeline, per run; empty for a page without a timeline.
+        totals: show sums over the run first, not costs per invocation.
     """
     costed, texts = CostedMap(graph, attribution), texts_of(graph, source_text)
     return Page(page_data(costed, texts, kernels, excerpts, totals=totals), page_rows(costed, texts))
 
 
 def texts_of(graph: TraceGraph, source_text: Callable[[SourceFile], str]) -> Texts:
-    """The lines of the source files of a map, in their order."""
+    """The lines of the map's source files, in order."""
     return [lines_of(source_text(source)) for source in graph.sources]
 
 
 def page_rows(costed: CostedMap, texts: Texts) -> PageRows:
-    """What a page has for each line and op."""
+    """The rows of source lines and ops."""
     sources = zip(costed.graph.sources, texts, strict=True)
     return PageRows(
-        source_rows=tuple(source_rows(costed, index, each, len(lines)) for index, (each, lines) in enumerate(sources)),
+        source_rows=tuple(
+            source_rows(costed, index, source, len(lines)) for index, (source, lines) in enumerate(sources)
+        ),
         ops=op_rows(costed, costed.graph.ops, texts),
     )
 
@@ -108,7 +108,7 @@ def page_rows(costed: CostedMap, texts: Texts) -> PageRows:
 def page_data(
     costed: CostedMap, texts: Texts, kernels: KernelSources, excerpts: Sequence[Excerpt] = (), *, totals: bool
 ) -> PageData:
-    """All else that a page has."""
+    """The content of a page without its rows."""
     graph, attribution = costed.graph, costed.attribution
     families = families_of(graph) if attribution else {}
     sources = zip(graph.sources, texts, strict=True)
@@ -123,7 +123,7 @@ def page_data(
         metrics=tuple(balance(metric) for metric in costed.metrics),
         residual=residual(costed),
         diagnostics=graph.diagnostics + (attribution.diagnostics if attribution else ()),
-        sources=tuple(source_page(index, each, lines) for index, (each, lines) in enumerate(sources)),
+        sources=tuple(source_page(index, source, lines) for index, (source, lines) in enumerate(sources)),
         hottest=op_rows(costed, hottest_ops(costed), texts),
         sites=site_rows(costed),
         scopes=scope_rows(costed),
@@ -138,12 +138,10 @@ def page_data(
 
 
 # ---- render
-#
-# Page data to the annotated page, one HTML file, and to what its script works on.
 
 
 BAR_STEPS = 20
-"""Of the width of a bar; each is a class in the style sheet."""
+"""Widths of bars; the style sheet has a class for each of them."""
 
 _KIND = Kind(
     template="page/page.html.j2",
@@ -191,11 +189,11 @@ _LISTED = (
     *(SourceLine, OpRow, OpCostRow, SiteRow, SiteCostRow, SlowCallRow, MemberRow, ScopeRow),
     *(TreeNode, RoofPoint, TimelineCall, TimelineItem),
 )
-"""Records that the script gets as lists of their fields."""
+"""Records that the script gets as lists of field values."""
 
 
 def page_json(page: PageData) -> dict[str, object]:
-    """All that the script needs besides rows, as the codec takes it; what stands in the markup already is left out."""
+    """The data of the page's script, without rows and without what is in the markup."""
     return {
         "fields": {kind.__name__: kind.__struct_fields__ for kind in _LISTED},
         "lexer": rules_of_mlir(),
@@ -228,14 +226,14 @@ def page_json(page: PageData) -> dict[str, object]:
 
 
 def bar_width(exact: int, measured: int) -> int:
-    """A share in steps, 0 to `BAR_STEPS`; whatever is not nothing shows."""
+    """A share in steps from 0 to `BAR_STEPS`; every share above 0 is at least 1."""
     if exact <= 0 or measured <= 0:
         return 0
     return min(BAR_STEPS, max(1, round(BAR_STEPS * exact / measured)))
 
 
 _WORTH_A_PROCESS: Final = 5000
-"""From so many ops on it takes much longer to make their rows than to start a process."""
+"""Number of ops from which making their rows takes much longer than starting a process."""
 
 
 def write_bundle_page(
@@ -247,39 +245,39 @@ def write_bundle_page(
     force: bool,
     totals: bool = False,
 ) -> None:
-    """Write the page of a bundle, with the costs of a run, of one invocation or as sums, or without.
+    """Write the page of a bundle, with or without the costs of a run.
 
-    `excerpts`: reads of each run the calls that its timeline shows.
+    `excerpts` reads the invocations for the timeline, per run.
 
     Raises:
         TargetExists, TargetUnwritable: the page cannot be written.
-        BundleInvalid: the text of a source cannot be read.
-        TracemapError: as `excerpts` does.
+        BundleInvalid: a source cannot be read.
+        TracemapError: `excerpts` failed.
     """
     texts = texts_of(costed.graph, bundle.source_text)
 
     def rows() -> bytes:
         return for_script(page_rows(costed, texts))().encode()
 
-    with elsewhere(rows, worth_it=len(costed.graph.ops) >= _WORTH_A_PROCESS) as made:
+    with elsewhere(rows, worth_it=len(costed.graph.ops) >= _WORTH_A_PROCESS) as encoded_rows:
         data = page_data(costed, texts, kernels_of(bundle), excerpts(), totals=totals)
-        text = _rendered(data, lambda: made().decode())
+        text = _render(data, lambda: encoded_rows().decode())
     write_page(text, target, force=force)
 
 
 def render_page(page: Page) -> str:
-    """The whole HTML text of a page."""
-    return _rendered(page.data, for_script(page.rows))
+    """The HTML text of a page."""
+    return _render(page.data, for_script(page.rows))
 
 
-def _rendered(page: PageData, rows: Callable[[], str]) -> str:
-    """The same; `rows` gives those of the page, as `for_script` makes them, and may have to wait for them."""
+def _render(page: PageData, rows: Callable[[], str]) -> str:
+    """The HTML text of a page; `rows` returns the rows as encoded by `for_script`, and may block."""
     return render(
         _KIND,
         page,
         sizes=tints()
         + block_sizes({f"F{source.index}": (source.columns, len(source.text)) for source in page.sources}),
-        # The data stands below the markup, and is compressed while that is made.
+        # The data follows the markup, and is compressed in parallel with it.
         data=(for_script(page_json(page)), rows),
         markup_of_lines=markup_of_lines,
         amount=partial(amount_text, totals=page.totals),

@@ -1,7 +1,7 @@
-"""The tabs of source files: their lines, with what each costs or why nothing.
+"""The tabs of source files: lines with their costs, or the reason for none.
 
-In the model an op's cost stands on the op's own line, so that the attributed costs of lines add up; in Python files on
-the lines of its stack, as a profiler of Python would show it.
+In the model, an op's cost is on its own line, so attributed costs of lines add up. In Python files, it is on the lines
+of its call stack, as in a Python profiler.
 """
 
 from __future__ import annotations
@@ -21,10 +21,14 @@ from tracemap.units import UNKNOWN, Unknown, sum_of
 
 @dataclass(slots=True)
 class LineUse:
-    """What a line has to do with; dicts instead of sets, because their order is not left to chance.
+    """Ops and costs of a line. Dicts serve as ordered sets, for deterministic output.
 
-    `ops` name the line, `part_ops` have only a part there; `works` are the sites and transfers that work for it;
-    `attributed` and `inclusive` are the line's costs by metric name, as in `LineCost`.
+    Attributes:
+        ops: ops located on the line.
+        part_ops: ops with only a part on the line.
+        works: dispatch sites and transfers of the ops.
+        attributed: costs by metric name, as in `LineCost`.
+        inclusive: costs by metric name, as in `LineCost`.
     """
 
     ops: dict[OpId, None] = field(default_factory=dict)
@@ -35,7 +39,7 @@ class LineUse:
 
 
 def model_lines(costed: CostedMap, index: int) -> Mapping[int, LineUse]:
-    """Lines of the `index`-th source that ops stand on, or have a part on."""
+    """Lines of the `index`-th source with ops or parts of ops."""
     uses: dict[int, LineUse] = defaultdict(LineUse)
     for op in costed.graph.ops:
         if isinstance(op.file, Unknown) or costed.source_index.get(op.file) != index:
@@ -49,16 +53,16 @@ def model_lines(costed: CostedMap, index: int) -> Mapping[int, LineUse]:
             if not isinstance(part.line, Unknown) and part.line != op.line:
                 uses[part.line].part_ops[op.id] = None
     for use in uses.values():
-        for work in use.works:  # each once, however many ops of the line work in it
+        for work in use.works:  # once per work, also if it has several ops of the line
             use.inclusive = added(use.inclusive, costed.total(work))
     return uses
 
 
 def python_lines(costed: CostedMap, index: int) -> Mapping[int, LineUse]:
-    """Lines of the `index`-th source that are frames: of every op as it is reached, and of ops that work nowhere."""
+    """Lines of the `index`-th source in call stacks: of ops per call path, and of ops without a dispatch."""
     uses: dict[int, LineUse] = defaultdict(LineUse)
     for reached in costed.reached:
-        # Depth counts kept frames only: what a library does is its caller's own cost.
+        # Only frames on the page count, so the cost of library code belongs to its caller.
         for depth, frame in enumerate(kept_frames(costed, reached.frames)):
             if costed.source_index[frame.file] == index:
                 use = uses[frame.line]
@@ -75,18 +79,18 @@ def python_lines(costed: CostedMap, index: int) -> Mapping[int, LineUse]:
 
 
 def kept_frames(costed: CostedMap, frames: Sequence[Frame]) -> list[Frame]:
-    """The frames whose file is on the page; a line that a recursion passes more than once counts once."""
-    kept = {(frame.file, frame.line): frame for frame in reversed(frames) if frame.file in costed.source_index}
-    return list(reversed(kept.values()))
+    """The frames whose file is on the page; lines that occur several times in a recursion count once."""
+    by_line = {(frame.file, frame.line): frame for frame in reversed(frames) if frame.file in costed.source_index}
+    return list(reversed(by_line.values()))
 
 
 MOST_IN_MARKUP: Final = 4_000_000
-"""Characters of a text with its markup: a longer one would be most of its page. Compressed it is a tenth of that."""
+"""Most characters of a text in the markup. Longer texts would dominate the page, and are stored compressed (1/10)."""
 _MARKUP_OF_LINE: Final = 50
 
 
 def source_page(index: int, source: SourceFile, lines: Sequence[str]) -> SourcePage:
-    """The page of the `index`-th source file, which has these lines."""
+    """The `index`-th source file, with its lines."""
     return SourcePage(
         index=index,
         name=source.name,
@@ -100,11 +104,11 @@ def source_page(index: int, source: SourceFile, lines: Sequence[str]) -> SourceP
 
 
 def source_rows(costed: CostedMap, index: int, source: SourceFile, count: int) -> SourceRows:
-    """What the lines of the `index`-th source file, so many as there are, have to do with ops."""
+    """The rows of the `index`-th source file; `count` is its number of lines."""
     uses = (python_lines if source.language == "python" else model_lines)(costed, index)
     hottest = [_hottest(uses, metric.name) for metric in costed.metrics]
     peaks = [max((use.attributed.get(metric.name, 0) for use in uses.values()), default=0) for metric in costed.metrics]
-    # There may be fewer lines than locations name: files change after models are made of them.
+    # Locations may name lines after the end, as files change after models are made of them.
     return SourceRows(
         lines={number: _line(costed, use, peaks) for number, use in sorted(uses.items()) if 1 <= number <= count},
         hottest=tuple(tuple(line for line in numbers if line <= count) for numbers in hottest),
@@ -112,7 +116,7 @@ def source_rows(costed: CostedMap, index: int, source: SourceFile, count: int) -
 
 
 def _hottest(uses: Mapping[int, LineUse], metric: str) -> tuple[int, ...]:
-    # Ties fall to the line that comes first, so that the same run gives the same page.
+    # The first line wins ties, for deterministic output.
     hot = [(-use.attributed.get(metric, 0), number) for number, use in uses.items()]
     return tuple(number for cost, number in sorted(hot) if cost)
 
@@ -130,7 +134,7 @@ def _line(costed: CostedMap, use: LineUse, peaks: Sequence[int]) -> SourceLine:
 
 
 def _sites(costed: CostedMap, works: Iterable[str]) -> tuple[str, ...]:
-    """Those of works that are sites, in the order of the program."""
+    """The dispatch sites among works, in the order of the program."""
     by_id = costed.graph.site_by_id
     sites = [work for work in works if work in by_id]
     if len(sites) > 1:
@@ -139,7 +143,7 @@ def _sites(costed: CostedMap, works: Iterable[str]) -> tuple[str, ...]:
 
 
 def _remark(costed: CostedMap, use: LineUse) -> str:
-    """Why a line has no cost."""
+    """The reason for a line without cost."""
     ops, sites = costed.graph.op_by_id, costed.graph.site_by_id
     at_load = any(ops[op].fate is Fate.LOAD_TIME for op in use.ops) or any(
         sites[work].initializer for work in use.works if work in sites
@@ -161,5 +165,5 @@ def _costs(costed: CostedMap, use: LineUse, peaks: Sequence[int]) -> tuple[LineC
 
 
 def heat_level(heat: float) -> int:
-    """Heat in levels; whatever is not nothing shows."""
+    """Heat as a level; every heat above 0 is at least 1."""
     return max(1, round(heat * HEAT_LEVELS)) if heat else 0

@@ -1,4 +1,4 @@
-"""The tabs of tables: ops, sites, scopes, correlations."""
+"""The tabs with tables of ops, dispatch sites and scopes, and correlations for the cards of sites."""
 
 from __future__ import annotations
 
@@ -32,83 +32,82 @@ from tracemap.reports.page.model import (
 )
 from tracemap.units import UNKNOWN, Integer, Text, Unknown
 
-# ---- together
-#
-# How what was measured of the calls of sites goes together: correlations and heat maps, in the cards of sites.
+# ---- correlations between the metrics of calls
 
 
 _PARTS: Final = 10_000
-"""Of a probability: percent are shown, and a hundredth of one is something."""
+"""Stored value of probability 1."""
 
 
 def together_of(costed: CostedMap, excerpts: Sequence[Excerpt]) -> Mapping[str, CallsTogether]:
-    """By site, of the first run that tells it; left out are sites of few calls, and metrics that not all runs have."""
-    numbers = {metric.name: number for number, metric in enumerate(costed.metrics)}
-    found: dict[str, CallsTogether] = {}
+    """Correlations by site, from the first run that has them.
+
+    Leaves out sites with few calls, and metrics that not all runs have.
+    """
+    metric_indices = {metric.name: index for index, metric in enumerate(costed.metrics)}
+    by_site: dict[str, CallsTogether] = {}
     for run, excerpt in enumerate(excerpts, start=1):
-        for site, measured in excerpt.together.sites.items():
-            if site not in found and sum(each.name in numbers for each in measured.series) > 1:
-                found[site] = _site(run, excerpt.together.one_of, measured, numbers)
-    return found
+        for site, statistics in excerpt.together.sites.items():
+            if site not in by_site and sum(series.name in metric_indices for series in statistics.series) > 1:
+                by_site[site] = _correlations(run, excerpt.together.one_of, statistics, metric_indices)
+    return by_site
 
 
-def _site(run: int, one_of: int, measured: SiteTogether, numbers: Mapping[str, int]) -> CallsTogether:
-    shown = [each for each in measured.series if each.name in numbers]
-    places = {each.name: place for place, each in enumerate(shown)}
-    series = tuple((numbers[each.name], tuple(map(_whole, each.bucket_means))) for each in shown)
+def _correlations(run: int, one_of: int, statistics: SiteTogether, metric_indices: Mapping[str, int]) -> CallsTogether:
+    shown = [series for series in statistics.series if series.name in metric_indices]
+    indices = {series.name: index for index, series in enumerate(shown)}
+    rows = tuple((metric_indices[series.name], tuple(map(_rounded, series.bucket_means))) for series in shown)
     pairs = tuple(
         Pair(
-            places[pair.of],
-            places[pair.given],
-            _whole(100 * pair.correlation),
+            indices[pair.of],
+            indices[pair.given],
+            _rounded(100 * pair.correlation),
             tuple(round(_PARTS * probability) for probability in pair.table.ravel().tolist()),
         )
-        for pair in measured.pairs
-        if pair.of in places and pair.given in places
+        for pair in statistics.pairs
+        if pair.of in indices and pair.given in indices
     )
-    return CallsTogether(run, measured.calls, one_of, series, pairs)
+    return CallsTogether(run, statistics.calls, one_of, rows, pairs)
 
 
-def _whole(value: float) -> int | None:
+def _rounded(value: float) -> int | None:
     return round(value) if math.isfinite(value) else None
 
 
-# ---- table tabs
-#
-# The tabs of tables: ops with their lines and costs, sites with what each member got, and the tree of scopes.
+# ---- tables of ops, dispatch sites and scopes
 
 
 Texts = Sequence[Sequence[str]]
-"""The lines of each source file."""
+"""Lines of the source files."""
 Path = tuple[str, ...]
-"""A scope: its name and those around it, outermost first."""
+"""A scope with its enclosing scopes, outermost first."""
 
 
 def op_rows(costed: CostedMap, ops: Iterable[Op], texts: Texts) -> tuple[OpRow, ...]:
-    """A row for each of these ops of a model, whose source files have these lines."""
+    """Rows of these ops; `texts` are the lines of the source files."""
     links = _Links(costed.source_index, list(map(len, texts)))
     return tuple(_op_row(costed, op, links) for op in ops)
 
 
 MOST_HOTTEST: Final = 12
-"""The ops that the overview names."""
+"""Most expensive ops in the overview."""
 
 
 def hottest_ops(costed: CostedMap) -> Sequence[Op]:
-    """The ops that cost most of the metric that is shown first; of equal ones the first of the model."""
+    """The most expensive ops in the default metric; ties in the order of the model."""
     if not costed.metrics:
         return ()
     metric = costed.metrics[default_metric(costed.metrics)].name
     costs = {op: result.metrics[metric].attributed for op, result in costed.op_results.items()}
-    costing = [op for op, cost in costs.items() if cost > 0]
-    return [costed.graph.op_by_id[op] for op in nlargest(MOST_HOTTEST, costing, key=costs.__getitem__)]
+    expensive = [op for op, cost in costs.items() if cost > 0]
+    return [costed.graph.op_by_id[op] for op in nlargest(MOST_HOTTEST, expensive, key=costs.__getitem__)]
 
 
 _NO_LINE: Final = LineLink("", "")
 
 
 class _Links:
-    """Turns file and line into text and anchor; only lines that are on the page have one."""
+    """Makes texts and anchors of source lines; only lines on the page have an anchor."""
 
     def __init__(self, index: Mapping[str, int], lengths: Sequence[int]) -> None:
         self._index = index
@@ -117,13 +116,13 @@ class _Links:
     def of(self, file: Text, line: Integer) -> LineLink:
         text = file_line(file, line)
         index = UNKNOWN if isinstance(file, Unknown) else self._index.get(file, UNKNOWN)
-        # Only lines of the kept text have an anchor; a link to any other would lead nowhere.
+        # Lines after the end of the stored text have no anchor.
         if isinstance(index, Unknown) or isinstance(line, Unknown) or not 1 <= line <= self._lengths[index]:
             return LineLink(text, "")
         return LineLink(text, f"F{index}L{line}")
 
     def of_python(self, stack: Sequence[Frame]) -> LineLink:
-        """The innermost frame whose file is kept, else the innermost."""
+        """The innermost frame whose file is in the bundle, else the innermost frame."""
         if not stack:
             return _NO_LINE
         frames = [frame for frame in stack if frame.file in self._index] or stack
@@ -168,7 +167,7 @@ def _likely(cost: OpCost) -> tuple[int, int] | None:
 
 
 def site_rows(costed: CostedMap) -> tuple[SiteRow, ...]:
-    """A row for every site of the program, in their order."""
+    """A row per dispatch site, in the order of the program."""
     return tuple(_site_row(costed, site, costed.site_results.get(site.id)) for site in costed.graph.sites)
 
 
@@ -213,66 +212,66 @@ def _site_cost(cost: SiteCost) -> SiteCostRow:
 
 @dataclass(slots=True)
 class _Scope:
-    """What stands directly in a scope, or in it and below: ops, and their cost by metric name."""
+    """Ops of a scope, with or without nested scopes, and their costs by metric name."""
 
     ops: set[OpId] = field(default_factory=set)
     attributed: Mapping[str, int] = field(default_factory=lambda: NOTHING)
 
-    def take(self, ops: Collection[OpId], attributed: Mapping[str, int]) -> None:
+    def add(self, ops: Collection[OpId], attributed: Mapping[str, int]) -> None:
         self.ops.update(ops)
         self.attributed = added(self.attributed, attributed)
 
 
 def scope_rows(costed: CostedMap) -> tuple[ScopeRow, ...]:
-    """The tree of scopes in program order; empty when no op has a scope.
+    """The tree of scopes in program order; empty if no op has a scope.
 
-    An op that is reached through several calls stands in each scope that they lead to. Ops without a scope that work in
-    a site stand in a row of their own (the empty path), so that the rows add up.
+    An op with several call paths is in the scope of each of them. Dispatched ops without a scope have a row of their
+    own with an empty path, so that the rows add up.
     """
-    own = _scopes(costed)
+    own = _own_costs(costed)
     if not any(own):
         return ()
-    below: dict[Path, _Scope] = defaultdict(_Scope)
+    inclusive: dict[Path, _Scope] = defaultdict(_Scope)
     for path, scope in own.items():
-        for around in _with_those_around(path):
-            below[around].take(scope.ops, scope.attributed)
+        for ancestor in _with_ancestors(path):
+            inclusive[ancestor].add(scope.ops, scope.attributed)
     return tuple(
         ScopeRow(
             path=path,
-            ops=len(below[path].ops),
+            ops=len(inclusive[path].ops),
             attributed=amounts(own[path].attributed, costed.metrics),
-            inclusive=amounts(below[path].attributed, costed.metrics),
+            inclusive=amounts(inclusive[path].attributed, costed.metrics),
         )
         for path in _tree_order(own)
     )
 
 
-def _scopes(costed: CostedMap) -> dict[Path, _Scope]:
-    """Every scope and those around it, in the order of the model's ops."""
+def _own_costs(costed: CostedMap) -> dict[Path, _Scope]:
+    """All scopes with their own ops, without nested scopes, in the order of the model's ops."""
     own: dict[Path, _Scope] = {}
     for op in costed.graph.ops:
-        reached = costed.reached_by_op.get(op.id, ())
-        for each in reached:
-            _enter(own, each.scope).take((op.id,), each.attributed)
-        for scope in () if reached else filter(None, scopes_of(costed.graph, op)):
-            _enter(own, scope).ops.add(op.id)
+        entries = costed.reached_by_op.get(op.id, ())
+        for reached in entries:
+            _scope_at(own, reached.scope).add((op.id,), reached.attributed)
+        for scope in () if entries else filter(None, scopes_of(costed.graph, op)):
+            _scope_at(own, scope).ops.add(op.id)
     return own
 
 
-def _enter(own: dict[Path, _Scope], path: Path) -> _Scope:
-    """The scope of a path, which comes after those around it."""
+def _scope_at(own: dict[Path, _Scope], path: Path) -> _Scope:
+    """The scope of a path; adds it after its ancestors if it is new."""
     if path not in own:
-        for around in _with_those_around(path):
-            own.setdefault(around, _Scope())
+        for ancestor in _with_ancestors(path):
+            own.setdefault(ancestor, _Scope())
     return own[path]
 
 
-def _with_those_around(path: Path) -> list[Path]:
-    """A scope after those around it; the row of ops without a scope is around none."""
+def _with_ancestors(path: Path) -> list[Path]:
+    """A scope after its ancestors; the empty path has none."""
     return [path[:depth] for depth in range(1, len(path) + 1)] or [path]
 
 
 def _tree_order(paths: Iterable[Path]) -> list[Path]:
-    """Parents before children, siblings as they first occur."""
+    """Parents before children, siblings in the order of their first occurrence."""
     rank = {path: index for index, path in enumerate(paths)}
     return sorted(rank, key=lambda path: [rank[path[:depth]] for depth in range(1, len(path) + 1)])

@@ -1,6 +1,6 @@
-"""The tab of the timeline: single calls of the function, event by event, on tracks; as many as a page has room for.
+"""The timeline tab: single invocations, event by event, on tracks.
 
-Of each run these are whole calls, the median one and the slowest; what is left out is counted and said.
+A page shows the median and the slowest invocations of a run, up to a number of events. A note counts the others.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ from tracemap.reports.tracks import Track, span_name, tracks_of
 from tracemap.units import Integer, format_count, plural
 
 MOST_SPANS: Final = 20_000
-"""Of a page, of all its runs together."""
+"""Most events of a page, over all runs."""
 _MOST_SCOPES: Final = 7
-"""As many as there are colours."""
+"""Scopes with a colour of their own."""
 
 Scope = tuple[str, ...]
 
 
 def timeline_of(costed: CostedMap, excerpts: Sequence[Excerpt], families: Mapping[OpId, Family]) -> Timeline | None:
-    """The timeline of a page, with what is there of each run; None where no run says when its events began."""
-    if not any(each.spans for each in excerpts):
+    """The timeline of a page; None if no run records when its events started."""
+    if not any(excerpt.spans for excerpt in excerpts):
         return None
     items = _Items(costed)
     calls = _Calls()
-    begins = tuple(min((span.start_ns for span in each.spans), default=0) for each in excerpts)
+    begins = tuple(min((span.start_ns for span in excerpt.spans), default=0) for excerpt in excerpts)
     tracks = [
         _track(run, track, begins[run], items, calls)
-        for run, each in enumerate(excerpts)
-        for track in tracks_of(each.spans)
+        for run, excerpt in enumerate(excerpts)
+        for track in tracks_of(excerpt.spans)
     ]
-    scopes, made = items.coloured(families)
-    return Timeline(begins, calls.rows(begins), made, tuple(tracks), calls.median(excerpts), scopes, _note(excerpts))
+    scopes, rows = items.coloured(families)
+    return Timeline(begins, calls.rows(begins), rows, tuple(tracks), calls.median(excerpts), scopes, _note(excerpts))
 
 
 def lengths_of(costed: CostedMap, excerpts: Sequence[Excerpt]) -> Mapping[str, CallLengths]:
-    """By site how long its calls took, in all runs together; sites without calls are left out."""
-    found = {}
+    """Histograms of wall times of calls by site, over all runs; without sites that have no calls."""
+    histograms = {}
     for site in costed.graph.sites:
         bins: Counter[int] = Counter()
         for excerpt in excerpts:
@@ -54,8 +54,8 @@ def lengths_of(costed: CostedMap, excerpts: Sequence[Excerpt]) -> Mapping[str, C
         none = bins.pop(NO_TIME, 0)
         if bins or none:
             first, last = min(bins, default=0), max(bins, default=-1)
-            found[site.id] = CallLengths(none, first, tuple(bins[number] for number in range(first, last + 1)))
-    return found
+            histograms[site.id] = CallLengths(none, first, tuple(bins[number] for number in range(first, last + 1)))
+    return histograms
 
 
 def _track(run: int, track: Track, begin: int, items: _Items, calls: _Calls) -> TimelineTrack:
@@ -73,7 +73,7 @@ def _track(run: int, track: Track, begin: int, items: _Items, calls: _Calls) -> 
 
 @dataclass(slots=True)
 class _Calls:
-    """Numbers calls of the function as their spans come, and keeps when each began and ended."""
+    """Numbers invocations in the order of their spans, and collects the spans."""
 
     spans: dict[tuple[int, Integer], list[Span]] = field(default_factory=lambda: defaultdict(list))
     numbers: dict[tuple[int, Integer], int] = field(default_factory=dict)
@@ -84,8 +84,8 @@ class _Calls:
         return self.numbers.setdefault(key, len(self.numbers))
 
     def median(self, excerpts: Sequence[Excerpt]) -> int:
-        """The number of the median call of the first run that has any."""
-        run, first = next((run, each) for run, each in enumerate(excerpts) if each.spans)
+        """The index of the median invocation of the first run with spans."""
+        run, first = next((run, excerpt) for run, excerpt in enumerate(excerpts) if excerpt.spans)
         invocation: Integer = first.invocations[0] if first.invocations else first.spans[0].invocation
         return self.numbers[run, invocation]
 
@@ -103,45 +103,45 @@ _Key = tuple[str, str, tuple[str, ...]]
 
 @dataclass(slots=True)
 class _Items:
-    """What spans are of, each once; and how long those of each scope took, to choose which get a colour."""
+    """Distinct items of spans, and their total times, which decide on colours."""
 
     costed: CostedMap
     numbers: dict[_Key, int] = field(default_factory=dict)
     times: Counter[_Key] = field(default_factory=Counter)
 
     def number(self, span: Span) -> int:
-        """The number of what a span is of."""
+        """The index of a span's item."""
         key = span.kind, span_name(span), span.places
         self.times[key] += span.duration_ns
         return self.numbers.setdefault(key, len(self.numbers))
 
     def coloured(self, families: Mapping[OpId, Family]) -> tuple[tuple[str, ...], tuple[TimelineItem, ...]]:
-        """The scopes that get a colour, and the items with theirs."""
+        """The scopes with a colour, and the items with their colours."""
         roots = {key: self._root(key) for key in self.numbers}
-        # Of an op that several calls lead to within one site the first is shown.
-        of_root = {(each.work, each.op.id): each.scope for each in reversed(self.costed.reached)}
-        scopes = {key: of_root.get(root, ()) for key, root in roots.items()}
+        # If several call paths lead to an op in one site, the first one counts.
+        scope_of_root = {(reached.work, reached.op.id): reached.scope for reached in reversed(self.costed.reached)}
+        scopes = {key: scope_of_root.get(root, ()) for key, root in roots.items()}
         times: Counter[Scope] = Counter()
         for key, scope in scopes.items():
             if scope:
                 times[scope] += self.times[key]
-        depth = _telling_depth(times)
-        chosen = self._in_order(_at_depth(times, depth), depth)
+        depth = _distinguishing_depth(times)
+        colours = self._colours(_at_depth(times, depth), depth)
         items = []
         for key, scope in scopes.items():
-            number = chosen.get(scope[:depth], len(chosen)) if scope else -1
+            number = colours.get(scope[:depth], len(colours)) if scope else -1
             items.append(self._item(key, number, families.get(roots[key][1])))
-        others = ["other scopes"] if any(item.scope == len(chosen) for item in items) else []
-        return (*(as_shown("/".join(scope)) for scope in chosen), *others), tuple(items)
+        others = ["other scopes"] if any(item.scope == len(colours) for item in items) else []
+        return (*(as_shown("/".join(scope)) for scope in colours), *others), tuple(items)
 
-    def _in_order(self, times: Counter[Scope], depth: int) -> Mapping[Scope, int]:
-        """The scopes that take longest, numbered in the order of the program."""
+    def _colours(self, times: Counter[Scope], depth: int) -> Mapping[Scope, int]:
+        """The scopes with most time, numbered in the order of the program."""
         longest = {scope for scope, _ in times.most_common(_MOST_SCOPES)}
-        of_program = dict.fromkeys(each.scope[:depth] for each in self.costed.reached)
-        return {scope: number for number, scope in enumerate(scope for scope in of_program if scope in longest)}
+        in_program_order = dict.fromkeys(reached.scope[:depth] for reached in self.costed.reached)
+        return {scope: number for number, scope in enumerate(scope for scope in in_program_order if scope in longest)}
 
     def _root(self, key: _Key) -> tuple[str, OpId]:
-        """The place that a span is of, the first where it may be several, and the op that it has its scope from."""
+        """The first dispatch site or transfer that a span may be of, and the op that gives it its scope."""
         graph = self.costed.graph
         for place in key[2]:
             site = graph.site_by_id.get(place)
@@ -162,49 +162,50 @@ def _root_first(site: Site) -> list[OpId]:
     return [member.op for member in sorted(site.members, key=lambda member: not member.root)]
 
 
-def _telling_depth(times: Mapping[Scope, int]) -> int:
-    """How many parts of a scope tell spans apart: so many that no scope has more than half of the time.
+def _distinguishing_depth(times: Mapping[Scope, int]) -> int:
+    """Number of leading parts of scopes to colour by: the least at which no scope has more than half of the time.
 
-    Where one has more at any depth, it is as many as make two scopes of them; one where there is a single scope.
+    If a scope always has more, the least depth with two scopes; 1 with a single scope.
     """
     deepest = max(map(len, times), default=0)
-    two = 0
+    depth_of_two = 0
     for depth in range(1, deepest + 1):
         at_depth = _at_depth(times, depth)
         if max(at_depth.values()) * 2 <= sum(at_depth.values()):
             return depth
-        two = two or (depth if len(at_depth) > 1 else 0)
-    return two or 1
+        depth_of_two = depth_of_two or (depth if len(at_depth) > 1 else 0)
+    return depth_of_two or 1
 
 
 def _at_depth(times: Mapping[Scope, int], depth: int) -> Counter[Scope]:
-    found: Counter[Scope] = Counter()
+    sums: Counter[Scope] = Counter()
     for scope, time_ns in times.items():
-        found[scope[:depth]] += time_ns
-    return found
+        sums[scope[:depth]] += time_ns
+    return sums
 
 
 def _note(excerpts: Sequence[Excerpt]) -> str:
-    """What is on the page, and what is not."""
+    """The numbers of shown and hidden invocations and events, per run."""
     if len(excerpts) == 1:
-        return _said(excerpts[0])
-    return " ".join(f"Run {number}: {_said(each)}" for number, each in enumerate(excerpts, start=1))
+        return _run_note(excerpts[0])
+    return " ".join(f"Run {number}: {_run_note(excerpt)}" for number, excerpt in enumerate(excerpts, start=1))
 
 
-def _said(excerpt: Excerpt) -> str:
+def _run_note(excerpt: Excerpt) -> str:
     if not excerpt.spans:
-        return "Its rows do not say when events began."
-    shown, here = len(excerpt.invocations), len(excerpt.spans)
-    if not shown:
-        first = f"Its first {format_count(here)} of {format_count(excerpt.events)} events are here."
-        found = first if here < excerpt.events else "All of its events are here."
-        return f"The run does not tell calls apart. {found}"
-    if excerpt.events_of_median > here:
-        cut = f"the first {format_count(here)} of its {format_count(excerpt.events_of_median)} events"
-        return f"Of {plural(excerpt.calls, 'call')} the median one is here, from its first event to its last: {cut}."
-    if shown == excerpt.calls:
-        return f"All {plural(shown, 'call')} that were measured are here." if shown > 1 else "The only call is here."
-    others = f" and the {plural(shown - 1, 'slowest one')}" if shown > 1 else ""
-    begin = f"{format_count(shown)} of {format_count(excerpt.calls)} calls are here: the median one{others}"
-    left = f"{plural(excerpt.calls - shown, 'call')} with {plural(excerpt.events - here, 'event')} are left out"
-    return f"{begin}, from their first event to their last. {left}."
+        return "No timeline: the run does not record when events started."
+    invocations, spans = len(excerpt.invocations), len(excerpt.spans)
+    if not invocations:
+        first = f"Its first {format_count(spans)} of {format_count(excerpt.events)} events are shown."
+        shown = first if spans < excerpt.events else "All of its events are shown."
+        return f"The run does not distinguish invocations. {shown}"
+    if excerpt.events_of_median > spans:
+        part = f"the first {format_count(spans)} of its {format_count(excerpt.events_of_median)} events"
+        return f"The median of {plural(excerpt.calls, 'invocation')} is shown, with {part}."
+    if invocations == excerpt.calls:
+        all_shown = f"All {plural(invocations, 'invocation')} are shown."
+        return all_shown if invocations > 1 else "The only invocation is shown."
+    slowest = f" and the {plural(invocations - 1, 'slowest one')}" if invocations > 1 else ""
+    count = f"{format_count(invocations)} of {plural(excerpt.calls, 'invocation')}"
+    hidden = f"{plural(excerpt.events - spans, 'event')} of the others are not"
+    return f"{count} are shown: the median{slowest}, from their first event to their last. {hidden}."

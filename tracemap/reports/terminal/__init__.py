@@ -1,1 +1,1 @@
-"""What commands print for people: one file for each command's text, and how tables are drawn."""
+"""Printed texts of the commands, one file per command, and the drawing of tables."""

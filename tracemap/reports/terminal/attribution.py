@@ -1,4 +1,4 @@
-"""What `attribute` prints: the run, costs by op or as they are asked for, the balance, and what a reader must know."""
+"""Text of `attribute`: the run, a table of costs, the balance, and remarks on how far to trust them."""
 
 from __future__ import annotations
 
@@ -38,134 +38,140 @@ _NS = "ns"
 def print_attribution(
     graph: TraceGraph, attribution: Attribution, out: TextIO, options: AttributeOptions | None = None
 ) -> None:
-    """Print what ops cost: the run, a table, what has no op, and diagnostics.
+    """Print the run, the table of costs, the unattributed costs and the diagnostics.
 
     Args:
         graph: the map.
         attribution: the costs.
-        out: where to; styles and the width of the terminal are used where it is one.
-        options: what a row is, and which of them and which columns are shown; None: the defaults.
+        out: the output; a terminal gets styles and lines that fit its width.
+        options: rows and columns to show; None: the defaults.
 
     Raises:
-        UsageInvalid: there is no such metric or column.
+        UsageInvalid: an option names an unknown metric or column.
     """
     print_costs(CostedMap(graph, attribution), attribution, out, options or AttributeOptions())
 
 
 def print_costs(costed: CostedMap, attribution: Attribution, out: TextIO, options: AttributeOptions) -> None:
-    """As `print_attribution`, of a map with the costs of the attribution."""
+    """Print an attribution like `print_attribution`, from a map that already has its costs."""
     costs = costs_of(attribution, options)
     chosen = chosen_view(costed, costs, options)
-    to = console(out)
+    terminal = console(out)
     diagnostics = costed.graph.diagnostics + attribution.diagnostics
-    print_diagnostics(to, foremost(diagnostics))
-    _print_run(to, costed, attribution, totals=options.totals)
-    _print_view(to, chosen, costs, attribution)
+    print_diagnostics(terminal, foremost(diagnostics))
+    _print_run(terminal, costed, attribution, totals=options.totals)
+    _print_view(terminal, chosen, costs, attribution)
     if options.by == "site":
-        _print_slowest(to, slowest_calls(costed, [str(row["site"]) for row in chosen.rows]))
-    _print_balance(to, attribution, costs)
-    _print_remarks(to, costed)
-    print_diagnostics(to, others(diagnostics))
+        _print_slowest(terminal, slowest_calls(costed, [str(row["site"]) for row in chosen.rows]))
+    _print_balance(terminal, attribution, costs)
+    _print_remarks(terminal, costed)
+    print_diagnostics(terminal, others(diagnostics))
 
 
-def _print_run(to: Console, costed: CostedMap, attribution: Attribution, *, totals: bool) -> None:
+def _print_run(terminal: Console, costed: CostedMap, attribution: Attribution, *, totals: bool) -> None:
     run, graph = attribution.run, costed.graph
     elapsed = format_ns(run.elapsed_ns) if totals else elapsed_said(attribution)
     say(
-        to,
+        terminal,
         f"{graph.module.name}: {called_functions(attribution)}, device {or_dash(run.device)}, "
-        f"workers {or_dash(run.workers)}, invocations {invocations_said(run)}, {_rule_said(attribution)}",
+        f"workers {or_dash(run.workers)}, invocations {invocations_said(run)}, {_rule_text(attribution)}",
     )
     explained = explained_of_elapsed(attribution)
-    say(to, f"elapsed {elapsed}" + (f": {explained}" if explained else ""))
+    say(terminal, f"elapsed {elapsed}" + (f": {explained}" if explained else ""))
     for text in (devices_compared(run.devices), advice(attribution)):
         if text:
-            say(to, text)
+            say(terminal, text)
     at_load = len(costed.unmeasured_sites)
     with_members = sum(bool(site.members) for site in graph.sites)
     calls = [result.calls for result in costed.site_results.values()]
-    called = "calls unknown" if UNKNOWN in calls else f"{sum(count != 0 for count in calls)} called"
-    loaded = f", {at_load} run at load: not measured" if at_load else ""
-    say(to, f"{plural(len(graph.sites), 'site')}: {with_members} with members, {called}{loaded}")
-    say(to, "")
+    executed = None if UNKNOWN in calls else sum(count != 0 for count in calls)
+    executed_text = "number of executions unknown" if executed is None else f"{_of_all(executed, len(calls))} executed"
+    at_load_text = f", {at_load} run at load time (not measured)" if at_load else ""
+    traced = _of_all(with_members, len(graph.sites))
+    dispatches = plural(len(graph.sites), "dispatch", "dispatches")
+    say(terminal, f"{dispatches}: {traced} traced to ops, {executed_text}{at_load_text}")
+    say(terminal, "")
 
 
-def _rule_said(attribution: Attribution) -> str:
-    """Which rule kernels are split over their ops by; those that measure nothing inside of them estimate."""
+def _of_all(count: int, total: int) -> str:
+    return "all" if count == total > 1 else str(count)
+
+
+def _rule_text(attribution: Attribution) -> str:
+    """The rule that splits kernels over their ops, and whether it estimates."""
     shared = any(site.calls and len(site.shares) > 1 for site in attribution.sites)
     how = _ESTIMATES.get(attribution.rule, "") if shared else ""
     return f"rule {attribution.rule.value}{how}"
 
 
 _ESTIMATES = {
-    Rule.CODE: " (ops that share a kernel: estimated from machine code)",
-    Rule.MODEL: " (ops that share a kernel: estimated)",
+    Rule.CODE: " (fused ops: estimated from machine code)",
+    Rule.MODEL: " (fused ops: estimated from rooflines)",
 }
 
 
 # ---- the table
 
 
-_OPEN_BY_SAMPLES = "samples leave half of the cost or more open (95 % interval); record longer"
-_OPEN_BY_ESTIMATES = (
-    "estimated from machine code, and may be off by a factor of 2 or more; record with --sample to measure"
+_UNCERTAIN_SAMPLES = "uncertain by 50 % or more: too few samples (95 % interval); record longer"
+_UNCERTAIN_ESTIMATE = (
+    "estimated from machine code, may be off by a factor of 2 or more; record with --sample to measure"
 )
-_OPEN_BY_WAITS = (
-    "half of the cost or more is open: the run was disturbed, and invocations lie far apart (p10 to p90); record on a "
-    "quieter machine{}"
+_UNCERTAIN_NOISE = (
+    "uncertain by 50 % or more: noisy run, invocations differ widely (p10 to p90); record on a quieter machine{}"
 )
 
 
-def _print_view(to: Console, chosen: Chosen, costs: Costs, attribution: Attribution) -> None:
+def _print_view(terminal: Console, chosen: Chosen, costs: Costs, attribution: Attribution) -> None:
     view, workers = chosen.view, attribution.run.workers
     title = f"{view.noun[:1].upper()}{view.noun[1:]}s by {costs.first.name}, {costs.basis()}"
-    _print_columns(to, title, _in_order(chosen), chosen.rows, gap=False, advice="; --columns chooses")
+    _print_columns(terminal, title, _by_priority(chosen), chosen.rows, gap=False, advice="; select with --columns")
     marked = [row for row in chosen.rows if row.get(UNCERTAIN.key)] if UNCERTAIN in chosen.columns else []
-    by_waits = _OPEN_BY_WAITS.format("" if workers == 1 else ", or with --serial")
-    by_evidence = _OPEN_BY_ESTIMATES if attribution.rule is Rule.CODE else _OPEN_BY_SAMPLES
-    for legend in dict.fromkeys(by_evidence if "likely_low" in row else by_waits for row in marked):
-        say(to, f"{UNCERTAIN_MARK} {legend}")
+    noise_legend = _UNCERTAIN_NOISE.format("" if workers == 1 else ", or with --serial")
+    share_legend = _UNCERTAIN_ESTIMATE if attribution.rule is Rule.CODE else _UNCERTAIN_SAMPLES
+    for legend in dict.fromkeys(share_legend if "likely_low" in row else noise_legend for row in marked):
+        say(terminal, f"{UNCERTAIN_MARK} {legend}")
     for count, words, share in (
         (chosen.hidden, f"more {view.noun}", chosen.hidden_share),
         (chosen.unmatched, f"{view.noun} that {{}} not match", chosen.unmatched_share),
     ):
         if count:
-            say(to, f"… {_counted(count, words)}" + (f", {float(share):.1f} %" if view.share else ""))
+            say(terminal, f"… {_count_text(count, words)}" + (f", {float(share):.1f} %" if view.share else ""))
 
 
-def _print_slowest(to: Console, view: View) -> None:
-    said = tuple(column for column in view.columns if column.usual and any(row.get(column.key) for row in view.rows))
+def _print_slowest(terminal: Console, view: View) -> None:
+    columns = tuple(column for column in view.columns if column.usual and any(row.get(column.key) for row in view.rows))
     if view.rows:
-        _print_columns(to, "Slowest single calls of these sites, as they were measured", said, view.rows, gap=True)
+        _print_columns(terminal, "Slowest single calls of these dispatch sites", columns, view.rows, gap=True)
 
 
-def _counted(count: int, words: str) -> str:
-    noun, _, rest = words.partition(" that ")
-    return plural(count, noun) + (f" that {rest.format('does' if count == 1 else 'do')}" if rest else "")
+def _count_text(count: int, words: str) -> str:
+    noun, _, clause = words.partition(" that ")
+    return plural(count, noun) + (f" that {clause.format('does' if count == 1 else 'do')}" if clause else "")
 
 
-def _in_order(chosen: Chosen) -> tuple[Column, ...]:
-    """Columns that were asked for go from the right where there is no room, the first never."""
+def _by_priority(chosen: Chosen) -> tuple[Column, ...]:
+    """The columns; explicitly selected ones are dropped from the right on a narrow terminal, never the first."""
     if not chosen.asked:
         return chosen.columns
-    return tuple(replace(column, leave=place, least=column.least) for place, column in enumerate(chosen.columns))
+    return tuple(replace(column, leave=index, least=column.least) for index, column in enumerate(chosen.columns))
 
 
 def _print_columns(
-    to: Console, title: str, columns: Sequence[Column], rows: Sequence[Row], *, gap: bool, advice: str = ""
+    terminal: Console, title: str, columns: Sequence[Column], rows: Sequence[Row], *, gap: bool, advice: str = ""
 ) -> None:
     values = {column.key: [_value(row, column) for row in rows] for column in columns if column.unit != TEXT}
-    # Times stand side by side to be compared: they have the unit of the first, as far as it shows them.
+    # Adjacent columns of times share the unit of the first where its precision allows, so that readers can compare.
     times = (values[column.key] for column in columns if column.unit == _NS)
     longest = max((abs(value or 0) for value in next(times, ())), default=0)
-    drawn = [
+    formatted = [
         _numbers(column, values[column.key], longest if column.unit == _NS else 0)
         if column.key in values
         else _texts(column, rows)
         for column in columns
     ]
-    cells = zip(*(texts for _, texts in drawn), strict=True)
-    print_table(to, title, [heading for heading, _ in drawn], cells, gap=gap, advice=advice)
+    cells = zip(*(texts for _, texts in formatted), strict=True)
+    print_table(terminal, title, [heading for heading, _ in formatted], cells, gap=gap, advice=advice)
 
 
 def _value(row: Row, column: Column) -> float | None:
@@ -178,42 +184,42 @@ def _texts(column: Column, rows: Sequence[Row]) -> tuple[Heading, list[str]]:
     return heading, [str(row.get(column.key) or "") for row in rows]
 
 
-def _numbers(column: Column, values: Sequence[float | None], beside: float) -> tuple[Heading, list[str]]:
-    """All in one unit, which stands above them."""
-    scale = Scale.of([value for value in values if value is not None], column.unit, beside)
+def _numbers(column: Column, values: Sequence[float | None], longest_time: float) -> tuple[Heading, list[str]]:
+    """A column of numbers in one unit, which the heading names."""
+    scale = Scale.of([value for value in values if value is not None], column.unit, longest_time)
     unit = f" {scale.unit}" if scale.unit else ""
     heading = Heading(f"{column.heading}{unit}{column.per}", right=True, leave=column.leave)
     return heading, ["–" if value is None else scale.text(value) for value in values]
 
 
-# ---- what else is to be known
+# ---- remarks and balance
 
 
-def _print_remarks(to: Console, costed: CostedMap) -> None:
+def _print_remarks(terminal: Console, costed: CostedMap) -> None:
     results = costed.site_results.values()
-    of_sites = (
+    sites_by_remark = (
         (AT_LOAD, list(costed.unmeasured_sites)),
         (SPLIT_EVENLY, [result.site for result in results if result.split_evenly]),
         (ASSUMED_SIZES, [result.site for result in results if result.assumed_sizes and result.calls]),
         (EQUAL_MEMBERS, [result.site for result in results if result.equal_members and result.calls]),
     )
-    for remark, sites in of_sites:
+    for remark, sites in sites_by_remark:
         if sites:
-            say(to, f"{listed(sites)}: {remark}")
+            say(terminal, f"{listed(sites)}: {remark}")
 
 
-def _print_balance(to: Console, attribution: Attribution, costs: Costs) -> None:
-    """What is of ops and what is of none, of the metrics that are shown; then the same to the last unit, as sums."""
-    metrics = [costs.column(metric.name, costs.name(metric), metric, place) for place, metric in enumerate(costs.shown)]
-    columns = (Column("what", ""), *metrics, Column("why", "what it is", leave=30, least=18, words=True))
-    _print_columns(to, f"Balance, {costs.basis()}", columns, list(_balance_rows(attribution, costs)), gap=True)
+def _print_balance(terminal: Console, attribution: Attribution, costs: Costs) -> None:
+    """Attributed and unattributed costs of the shown metrics, as a table; then their exact sums."""
+    metrics = [costs.column(metric.name, costs.name(metric), metric, index) for index, metric in enumerate(costs.shown)]
+    columns = (Column("what", ""), *metrics, Column("why", "meaning", leave=30, least=18, words=True))
+    _print_columns(terminal, f"Balance, {costs.basis()}", columns, list(_balance_rows(attribution, costs)), gap=True)
     for total in costs.shown:
-        parts = f"measured {total.measured} = attributed {total.attributed} + residual {total.residual}"
-        calls = counted_in(total, costs.shown)
-        say(to, f"{total.name}: {parts} {total.unit}{calls and f', {calls}'}")
-    others = [metric.name for metric in costs.all_metrics if metric not in costs.shown]
-    if others:
-        say(to, f"--metric shows others: {', '.join(others)}")
+        parts = f"measured {total.measured} = attributed {total.attributed} + unattributed {total.residual}"
+        invocations = counted_in(total, costs.shown)
+        say(terminal, f"{total.name}: {parts} {total.unit}{invocations and f', {invocations}'}")
+    not_shown = [metric.name for metric in costs.all_metrics if metric not in costs.shown]
+    if not_shown:
+        say(terminal, f"other metrics (--metric): {', '.join(not_shown)}")
 
 
 def _balance_rows(attribution: Attribution, costs: Costs) -> Iterator[Row]:
@@ -221,5 +227,5 @@ def _balance_rows(attribution: Attribution, costs: Costs) -> Iterator[Row]:
     yield {"what": "attributed", **{metric.name: metric.attributed for metric in metrics}, "why": "to ops"}
     for row in attribution.residual:
         if any(row.metrics[metric.name] for metric in metrics):
-            yield {"what": f"residual {row.reason.value}", **row.metrics, "why": RESIDUAL_TEXTS[row.reason]}
+            yield {"what": f"no op: {row.reason.value}", **row.metrics, "why": RESIDUAL_TEXTS[row.reason]}
     yield {"what": "measured", **{metric.name: metric.measured for metric in metrics}}

@@ -1,4 +1,4 @@
-"""What `diff` prints: the few findings first, then what every row costs before and after, then what else changed."""
+"""Text of `diff`: significant changes first, then costs before and after, then changes of ops, fusion and kernels."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tracemap.comparison.model import (
     ways_of,
 )
 from tracemap.options.results import DiffOptions
-from tracemap.reports.advice import scaled_unit
+from tracemap.reports.advice import drift_text, scaled_unit
 from tracemap.reports.escaping import or_dash, or_question_mark
 from tracemap.reports.terminal.tables import Heading, console, number, print_diagnostics, print_table, say
 from tracemap.units import Integer, Unknown, format_mean, format_ns, format_share, plural
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _MOST: Final = 10
-"""Regrouped ops and kernels that are printed where nothing else is asked for."""
+"""Most rows of the tables of ops, fusion changes, kernels and remarks."""
 _REMARKS = (
     Heading("ops", least=8),
     Heading("kernel", leave=20, least=16),
@@ -36,118 +36,119 @@ _REMARKS = (
     number("times", leave=30),
     Heading("remark", least=30, words=True),
 )
-_COSTS = (number("before"), number("after"), number("change"), number("of the whole", leave=10))
+_COSTS = (number("before"), number("after"), number("change"), number("of total", leave=10))
 
 
-def print_diff(made: Comparison, out: TextIO, options: DiffOptions) -> None:
-    """Print a comparison."""
-    to = console(out)
-    _print_head(to, made)
-    _print_findings(to, made)
-    metric = _chosen(made, options.metric)
+def print_diff(comparison: Comparison, out: TextIO, options: DiffOptions) -> None:
+    """Print a comparison of two bundles."""
+    terminal = console(out)
+    _print_head(terminal, comparison)
+    _print_findings(terminal, comparison)
+    metric = _main_metric(comparison, options.metric)
     if metric is not None:
-        _print_costs(to, made, metric, options)
-    _print_ops(to, made, options)
-    _print_regrouped(to, made, options)
-    _print_kernels(to, made.kernels, options)
-    _print_remarks(to, made.remarks or (), options)
-    print_diagnostics(to, made.diagnostics)
+        _print_costs(terminal, comparison, metric, options)
+    _print_ops(terminal, comparison, options)
+    _print_regrouped(terminal, comparison, options)
+    _print_kernels(terminal, comparison.kernels, options)
+    _print_remarks(terminal, comparison.remarks or (), options)
+    print_diagnostics(terminal, comparison.diagnostics)
 
 
-def _print_head(to: Console, made: Comparison) -> None:
-    for word, side in (("before", made.before), ("after", made.after)):
+def _print_head(terminal: Console, comparison: Comparison) -> None:
+    for label, side in (("before", comparison.before), ("after", comparison.after)):
         run = "no run" if isinstance(side.run, Unknown) else side.run
-        calls = "" if isinstance(side.iterations, Unknown) else f", {plural(side.iterations, 'invocation')}"
+        invocations = "" if isinstance(side.iterations, Unknown) else f", {plural(side.iterations, 'invocation')}"
         time = "" if isinstance(side.invocation_ns, Unknown) else f" of {format_ns(side.invocation_ns)}"
-        say(to, f"{word}: {side.bundle}, {run}{calls}{time}, {plural(side.ops, 'op')}")
-    if said := compile_times(made):
-        say(to, f"compile time: {said}")
-    if made.same_model:
-        say(to, "same model: ops are matched by identity")
+        say(terminal, f"{label}: {side.bundle}, {run}{invocations}{time}, {plural(side.ops, 'op')}")
+    if times := compile_times(comparison):
+        say(terminal, f"compile time: {times}")
+    if comparison.same_model:
+        say(terminal, "same model: ops are matched by identity")
         return
-    gone, new = (sum(isinstance(getattr(op, end), Unknown) for op in made.ops) for end in ("after", "before"))
-    edited = sum(op.edited for op in made.ops)
-    said = ", ".join(f"{plural(count, 'op')} {way}" for way, count in ways_of(made.ops))
+    gone, new = (sum(isinstance(getattr(op, end), Unknown) for op in comparison.ops) for end in ("after", "before"))
+    edited = sum(op.edited for op in comparison.ops)
+    ways = ", ".join(f"{plural(count, 'op')} {way}" for way, count in ways_of(comparison.ops))
     say(
-        to,
-        f"{made.matched_percent:.1f} % of ops are matched: {said or 'none'}; {edited} edited, {gone} gone, {new} new",
+        terminal,
+        f"{comparison.matched_percent:.1f} % of ops matched: {ways or 'none'}; {edited} edited, {gone} gone, {new} new",
     )
 
 
-def compile_times(made: Comparison) -> str:
-    """What the compiler took before and after; "" where a bundle does not tell."""
-    times = [(side.compile_ns, side.compile_cpu_ns) for side in (made.before, made.after)]
-    if any(isinstance(each, Unknown) for each, _ in times):
+def compile_times(comparison: Comparison) -> str:
+    """Wall and CPU time of the compiler before and after; empty if a bundle does not record them."""
+    times = [(side.compile_ns, side.compile_cpu_ns) for side in (comparison.before, comparison.after)]
+    if any(isinstance(wall_ns, Unknown) for wall_ns, _ in times):
         return ""
-    wall, cpu = (" → ".join(map(format_ns, each)) for each in zip(*times, strict=True))
-    return f"{wall}, of processors {cpu}"
+    wall, cpu = (" → ".join(map(format_ns, pair)) for pair in zip(*times, strict=True))
+    return f"{wall}, CPU time {cpu}"
 
 
 # ---- findings
 
 
-def _print_findings(to: Console, made: Comparison) -> None:
-    if not made.metrics:
-        say(to, "there is no metric that both have: maps alone are compared")
+def _print_findings(terminal: Console, comparison: Comparison) -> None:
+    if not comparison.metrics:
+        say(terminal, "the runs have no metric in common: only the maps are compared")
         return
-    say(to, "")
-    if made.drift.ops:
-        count = plural(made.drift.ops, "op")
-        say(
-            to, f"{count} with unchanged code took {made.drift.ratio:.2f} times as long: the machine's part, taken away"
-        )
-    if not made.findings:
-        say(to, f"no finding: no op takes another time, by more than {made.threshold_percent:g} % and beyond chance")
-    for finding in made.findings:
-        say(to, finding_text(finding), "bold")
+    say(terminal, "")
+    if comparison.drift.ops:
+        say(terminal, f"{drift_text(comparison.drift)}; ratios are corrected for it")
+    if not comparison.findings:
+        say(terminal, f"no significant change (> {comparison.threshold_percent:g} %)")
+    for finding in comparison.findings:
+        say(terminal, finding_text(finding), "bold")
 
 
 def finding_text(finding: Finding) -> str:
-    """A finding in a line."""
-    place = "" if isinstance(finding.line, Unknown) else f" line {finding.line}"
-    what = f"{_ids(finding)} {finding.name}{place}"
+    """A significant change in one line."""
+    line = "" if isinstance(finding.line, Unknown) else f" line {finding.line}"
+    op = f"{_ids(finding)} {finding.name}{line}"
     before, after = format_ns(finding.median_before), format_ns(finding.median_after)
     if finding.kind == "new":
-        return f"{what}: {'new' if isinstance(finding.before, Unknown) else 'runs now'}, {after} per invocation"
+        return f"{op}: {'new' if isinstance(finding.before, Unknown) else 'runs now'}, {after} per invocation"
     if finding.kind == "gone":
-        return f"{what}: {'gone' if isinstance(finding.after, Unknown) else 'no longer runs'}, {before} per invocation"
+        return f"{op}: {'gone' if isinstance(finding.after, Unknown) else 'no longer runs'}, {before} per invocation"
     bounds = f"{finding.ratio_low:.2f} to {finding.ratio_high:.2f}"
-    return f"{what}: {finding.kind}, {finding.ratio:.2f} times ({bounds}), {before} → {after} per invocation"
+    return f"{op}: {finding.kind}, {finding.ratio:.2f}x ({bounds}), {before} → {after} per invocation"
 
 
-def _ids(each: Finding | OpDifference) -> str:
-    ids = [side for side in (each.before, each.after) if not isinstance(side, Unknown)]
+def _ids(row: Finding | OpDifference) -> str:
+    ids = [side for side in (row.before, row.after) if not isinstance(side, Unknown)]
     return " → ".join(dict.fromkeys(ids))
 
 
 # ---- costs
 
 
-def _chosen(made: Comparison, name: str | None) -> MetricDifference | None:
-    """The metric that is asked for, else the first time, else the first."""
-    by_name = {metric.name: metric for metric in made.metrics}
-    wanted = [name] if name is not None else ["cpu_ns", "duration_ns", *by_name]
-    return next((by_name[each] for each in wanted if each in by_name), None)
+def _main_metric(comparison: Comparison, name: str | None) -> MetricDifference | None:
+    """The named metric; without a name, the first time metric, else the first metric."""
+    by_name = {metric.name: metric for metric in comparison.metrics}
+    candidates = [name] if name is not None else ["cpu_ns", "duration_ns", *by_name]
+    return next((by_name[candidate] for candidate in candidates if candidate in by_name), None)
 
 
-def _print_costs(to: Console, made: Comparison, metric: MetricDifference, options: DiffOptions) -> None:
-    basis = "of the runs" if isinstance(made.invocations, Unknown) else "per invocation"
-    rows: dict[str, Sequence[OpDifference | Group]] = {"op": made.ops, "scope": made.scopes, "line": made.lines}
-    costing = [row for row in rows[options.by] if metric.name in row.amounts]
-    costing.sort(key=lambda row: -abs(row.amounts[metric.name].change))
-    shown = costing[: options.top or None]
-    first = {
-        "op": (Heading("op"), number("line", leave=8), Heading("name", leave=20, least=12), Heading("how", leave=30)),
+def _print_costs(terminal: Console, comparison: Comparison, metric: MetricDifference, options: DiffOptions) -> None:
+    basis = "of the runs" if isinstance(comparison.invocations, Unknown) else "per invocation"
+    all_rows: dict[str, Sequence[OpDifference | Group]] = {
+        "op": comparison.ops,
+        "scope": comparison.scopes,
+        "line": comparison.lines,
+    }
+    rows = [row for row in all_rows[options.by] if metric.name in row.amounts]
+    rows.sort(key=lambda row: -abs(row.amounts[metric.name].change))
+    shown = rows[: options.top or None]
+    row_headings = {
+        "op": (Heading("op"), number("line", leave=8), Heading("name", leave=20, least=12), Heading("match", leave=30)),
         "scope": (Heading("scope", least=16), number("ops")),
         "line": (Heading("line", least=16), number("ops")),
     }[options.by]
-    cells = [[*_about(row), *_figures(row.amounts[metric.name], made, metric)] for row in shown]
-    blank = [""] * (len(first) - 1)
-    for name, amount in _sums(made, metric):
-        cells.append([name, *blank, *_figures(amount, made, metric)])
-    more = len(costing) - len(shown)
-    title = f"{metric.name} {basis}, the largest changes first" + (f" ({more} more rows)" if more else "")
-    print_table(to, title, (*first, *_COSTS), cells)
+    cells = [[*_about(row), *_figures(row.amounts[metric.name], comparison, metric)] for row in shown]
+    blank = [""] * (len(row_headings) - 1)
+    for name, amount in _sums(comparison, metric):
+        cells.append([name, *blank, *_figures(amount, comparison, metric)])
+    more = len(rows) - len(shown)
+    title = f"{metric.name} {basis}, largest changes first" + (f" ({more} more rows)" if more else "")
+    print_table(terminal, title, (*row_headings, *_COSTS), cells)
 
 
 def _about(row: OpDifference | Group) -> list[object]:
@@ -158,18 +159,20 @@ def _about(row: OpDifference | Group) -> list[object]:
     return [_ids(row), or_question_mark(line), row.called, how + ", edited" * row.edited]
 
 
-def _sums(made: Comparison, metric: MetricDifference) -> Iterator[tuple[str, Amount]]:
-    """What all rows add up to, and how: matched, gone and new ops, and the residual, are the whole."""
-    if not made.same_model:
+def _sums(comparison: Comparison, metric: MetricDifference) -> Iterator[tuple[str, Amount]]:
+    """The sums: matched, gone, new and unattributed costs add up to the total."""
+    if not comparison.same_model:
         yield from (("(matched)", metric.matched), ("(gone)", metric.gone), ("(new)", metric.new))
     else:
         yield "(ops)", metric.matched
-    yield "(residual)", metric.residual
-    yield "(whole)", metric.whole
+    yield "(unattributed)", metric.residual
+    yield "(total)", metric.whole
 
 
-def _figures(amount: Amount, made: Comparison, metric: MetricDifference) -> list[object]:
-    texts = [_text(value, made.invocations, metric.unit) for value in (amount.before, amount.after, amount.change)]
+def _figures(amount: Amount, comparison: Comparison, metric: MetricDifference) -> list[object]:
+    texts = [
+        _text(value, comparison.invocations, metric.unit) for value in (amount.before, amount.after, amount.change)
+    ]
     texts[2] = ("+" if amount.change > 0 else "") + texts[2]
     return [*texts, format_share(amount.change, metric.whole.before)]
 
@@ -181,53 +184,53 @@ def _text(value: int, invocations: Integer, unit: str) -> str:
     return format_mean(value, invocations * scale, shown) if value else "0"
 
 
-# ---- what else changed
+# ---- changes of ops, fusion, kernels and remarks
 
 
-def _print_ops(to: Console, made: Comparison, options: DiffOptions) -> None:
-    """Ops that are on one side only, and those with another fate."""
-    gone = [op for op in made.ops if isinstance(op.after, Unknown)]
-    new = [op for op in made.ops if isinstance(op.before, Unknown)]
-    on_both = (op for op in made.ops if not isinstance(op.how, Unknown))
+def _print_ops(terminal: Console, comparison: Comparison, options: DiffOptions) -> None:
+    """Print ops of one side only, and ops whose outcome changed."""
+    gone = [op for op in comparison.ops if isinstance(op.after, Unknown)]
+    new = [op for op in comparison.ops if isinstance(op.before, Unknown)]
+    on_both = (op for op in comparison.ops if not isinstance(op.how, Unknown))
     changed = [op for op in on_both if op.fate_before != op.fate_after]
-    headings = (Heading("op"), number("line"), Heading("name", least=12), Heading("fate before"), Heading("fate after"))
-    for title, ops in (("Ops that are gone", gone), ("New ops", new), ("Ops with another fate", changed)):
+    outcomes = (Heading("outcome before"), Heading("outcome after"))
+    headings = (Heading("op"), number("line"), Heading("name", least=12), *outcomes)
+    for title, ops in (("Removed ops", gone), ("New ops", new), ("Ops whose outcome changed", changed)):
         if ops:
             shown = ops[: _rows(options)]
             cells = [
                 [_ids(op), _about(op)[1], op.called, or_dash(op.fate_before), or_dash(op.fate_after)] for op in shown
             ]
-            print_table(to, title + _more(ops, shown), headings, cells)
+            print_table(terminal, title + _more(ops, shown), headings, cells)
 
 
 def _rows(options: DiffOptions) -> int | None:
     return min(options.top, _MOST) or None
 
 
-def _more(all_of_them: Sequence[object], shown: Sequence[object]) -> str:
-    return f" ({len(all_of_them) - len(shown)} more)" if len(all_of_them) > len(shown) else ""
+def _more(rows: Sequence[object], shown: Sequence[object]) -> str:
+    return f" ({len(rows) - len(shown)} more)" if len(rows) > len(shown) else ""
 
 
-def _print_regrouped(to: Console, made: Comparison, options: DiffOptions) -> None:
-    if not made.regrouped:
+def _print_regrouped(terminal: Console, comparison: Comparison, options: DiffOptions) -> None:
+    if not comparison.regrouped:
         return
-    shown = made.regrouped[: _rows(options)]
+    shown = comparison.regrouped[: _rows(options)]
     headings = (
         Heading("op"),
         Heading("name", least=12),
-        Heading("with, now", least=10),
+        Heading("now fused with", least=10),
         Heading("no longer with", least=10),
         Heading("kernels before", leave=20, least=16),
         Heading("kernels after", leave=19, least=16),
     )
     cells = [
-        [each.after, each.name, *map(" ".join, (each.joined, each.left, each.kernels_before, each.kernels_after))]
-        for each in shown
+        [op.after, op.name, *map(" ".join, (op.joined, op.left, op.kernels_before, op.kernels_after))] for op in shown
     ]
-    print_table(to, "Ops that share kernels with others than before" + _more(made.regrouped, shown), headings, cells)
+    print_table(terminal, "Fusion changes" + _more(comparison.regrouped, shown), headings, cells)
 
 
-def _print_kernels(to: Console, kernels: Sequence[KernelDifference], options: DiffOptions) -> None:
+def _print_kernels(terminal: Console, kernels: Sequence[KernelDifference], options: DiffOptions) -> None:
     if not kernels:
         return
     shown = kernels[: _rows(options)]
@@ -236,26 +239,24 @@ def _print_kernels(to: Console, kernels: Sequence[KernelDifference], options: Di
         Heading("kernel after", least=16),
         *(number(name) for name in ("instructions", "loops", "vector bits", "spills")),
     )
-    cells = [[or_dash(each.before), or_dash(each.after), *changed_code(each)] for each in shown]
-    print_table(to, "Kernels that are other code" + _more(kernels, shown), headings, cells)
+    cells = [[or_dash(kernel.before), or_dash(kernel.after), *changed_code(kernel)] for kernel in shown]
+    print_table(terminal, "Kernels whose code changed" + _more(kernels, shown), headings, cells)
 
 
-def changed_code(each: KernelDifference) -> Iterator[str]:
-    """Instructions, loops, bits of vectors and spills of a kernel, before and after: `812 → 640`, one where equal."""
-    for one, two in zip(structs.astuple(each.code_before), structs.astuple(each.code_after), strict=True):
-        yield or_dash(one) if one == two else f"{or_dash(one)} → {or_dash(two)}"
+def changed_code(kernel: KernelDifference) -> Iterator[str]:
+    """Instructions, loops, vector bits and spills of a kernel as `812 → 640`; a single number if unchanged."""
+    for before, after in zip(structs.astuple(kernel.code_before), structs.astuple(kernel.code_after), strict=True):
+        yield or_dash(before) if before == after else f"{or_dash(before)} → {or_dash(after)}"
 
 
-def _print_remarks(to: Console, remarks: Sequence[RemarkDifference], options: DiffOptions) -> None:
-    for kind in ("new", "gone"):
-        found = [each for each in remarks if each.kind == kind]
-        shown = found[: _rows(options)]
+def _print_remarks(terminal: Console, remarks: Sequence[RemarkDifference], options: DiffOptions) -> None:
+    for kind, title in (("new", "New compiler remarks"), ("gone", "Compiler remarks that disappeared")):
+        of_kind = [remark for remark in remarks if remark.kind == kind]
+        shown = of_kind[: _rows(options)]
         if shown:
-            print_table(
-                to, f"{kind.title()} remarks of the compiler" + _more(found, shown), _REMARKS, map(_cells, shown)
-            )
+            print_table(terminal, title + _more(of_kind, shown), _REMARKS, map(_cells, shown))
 
 
-def _cells(each: RemarkDifference) -> tuple[object, ...]:
-    place = f"{or_dash(each.kernel)}:{or_dash(each.line)}"
-    return " ".join(each.ops[:3]), place, or_dash(each.pass_name), each.count, each.text
+def _cells(remark: RemarkDifference) -> tuple[object, ...]:
+    place = f"{or_dash(remark.kernel)}:{or_dash(remark.line)}"
+    return " ".join(remark.ops[:3]), place, or_dash(remark.pass_name), remark.count, remark.text

@@ -48,21 +48,19 @@ if TYPE_CHECKING:
     from tracemap.options.store import StoreQueryOptions
 
 
-# ---- fleet
-#
-# Many runs as text: which there are, and what ops cost over them.
+# ---- runs of a store, and costs over them
 
 
 def print_added(added: FleetAdded, out: TextIO) -> None:
-    """A line a run."""
-    to = console(out)
-    for each in added.runs:
-        say(to, f"{each.file}: {'added' if each.added else 'was there already'}, as {each.run} of {each.model}")
+    """Print one line per run."""
+    terminal = console(out)
+    for run in added.runs:
+        say(terminal, f"{run.file}: {'added' if run.added else 'already there'}, as {run.run} of {run.model}")
 
 
-def print_runs(found: FleetRuns, out: TextIO) -> None:
-    """One row a run."""
-    to = console(out)
+def print_runs(runs: FleetRuns, out: TextIO) -> None:
+    """Print one row per run."""
+    terminal = console(out)
     headings = [
         Heading("run"),
         Heading("model", least=8),
@@ -90,31 +88,31 @@ def print_runs(found: FleetRuns, out: TextIO) -> None:
             _text(run.compiler),
             " ".join(f"{name}={value}" for name, value in sorted(run.tags.items())),
         )
-        for run in found.runs
+        for run in runs.runs
     )
-    print_table(to, "", headings, rows)
-    say_looked(to, found.looked)
+    print_table(terminal, "", headings, rows)
+    _print_notes(terminal, runs.looked)
 
 
-def print_costs(found: FleetCosts, out: TextIO, options: StoreQueryOptions) -> None:
-    """A table for each group: ops, the dearest first, then what has no op."""
-    to = console(out)
-    for count, group in enumerate(found.groups):
-        if count:
-            say(to, "")
-        _print_group(to, group, options)
-    say_looked(to, found.looked)
+def print_costs(costs: FleetCosts, out: TextIO, options: StoreQueryOptions) -> None:
+    """Print a table per group: the most expensive ops first, then unattributed costs."""
+    terminal = console(out)
+    for index, group in enumerate(costs.groups):
+        if index:
+            say(terminal, "")
+        _print_group(terminal, group, options)
+    _print_notes(terminal, costs.looked)
 
 
-def print_sites(found: FleetCalls, out: TextIO, top: int) -> None:
-    """A table for each group and map: sites, those that take most time first."""
-    to = console(out)
-    unit = unit_of(found.metric)
-    for count, group in enumerate(found.groups):
-        if count:
-            say(to, "")
-        named = "".join(f", {column} {_text(value)}" for column, value in group.group.items())
-        about = f"{found.metric} of a call" + (f", within {found.error_percent:g} %" if found.error_percent else "")
+def print_sites(calls: FleetCalls, out: TextIO, top: int) -> None:
+    """Print a table per group and map: the most expensive dispatch sites first."""
+    terminal = console(out)
+    unit = unit_of(calls.metric)
+    for index, group in enumerate(calls.groups):
+        if index:
+            say(terminal, "")
+        group_text = "".join(f", {column} {_text(value)}" for column, value in group.group.items())
+        accuracy = f", within {calls.error_percent:g} %" if calls.error_percent else ""
         shown = group.sites[:top] if top else group.sites
         rows = (
             (
@@ -125,14 +123,15 @@ def print_sites(found: FleetCalls, out: TextIO, top: int) -> None:
             )
             for site in shown
         )
-        title = f"{group.model}{named}, map {group.map[:12]}: {plural(group.runs, 'run')}, {about}"
-        print_table(to, title, _OF_SITES, rows, gap=False)
+        metric = f"{calls.metric} per call{accuracy}"
+        title = f"{group.model}{group_text}, map {group.map[:12]}: {plural(group.runs, 'run')}, {metric}"
+        print_table(terminal, title, _SITE_HEADINGS, rows, gap=False)
         if len(shown) < len(group.sites):
-            say(to, f"… {plural(len(group.sites) - len(shown), 'more site')}", "dim")
-    say_looked(to, found.looked)
+            say(terminal, f"… {plural(len(group.sites) - len(shown), 'more dispatch site')}", "dim")
+    _print_notes(terminal, calls.looked)
 
 
-_OF_SITES: Sequence[Heading] = (
+_SITE_HEADINGS: Sequence[Heading] = (
     Heading("site"),
     Heading("kernel", least=12),
     number("calls"),
@@ -144,79 +143,85 @@ _OF_SITES: Sequence[Heading] = (
 )
 
 
-_NOT_OF_ONE: Final = (
-    "sums: runs are of several functions (--group-by function) or sizes of inputs (--group-by inputs), "
-    "or do not tell how many invocations"
+_WHY_SUMS: Final = (
+    "sums: the runs are of several functions (--group-by function) or input shapes (--group-by inputs), "
+    "or their number of invocations is unknown"
 )
 
 
-def _print_group(to: Console, group: FleetGroup, options: StoreQueryOptions) -> None:
-    named = "".join(f", {column} {_text(value)}" for column, value in group.group.items())
+def _print_group(terminal: Console, group: FleetGroup, options: StoreQueryOptions) -> None:
+    group_text = "".join(f", {column} {_text(value)}" for column, value in group.group.items())
     metrics = [metric.name for metric in group.metrics]
-    of_all = {metric.name: _work(group, metric) for metric in group.metrics}
-    told = all(isinstance(metric.invocations, int) for metric in group.metrics)
-    calls = {metric.name: metric.invocations if told and not options.totals else UNKNOWN for metric in group.metrics}
-    per = "sums" if options.totals else "per invocation" if told else _NOT_OF_ONE
-    about = f"{group.model}{named}: {plural(group.runs, 'run')}, {per}"
+    work = {metric.name: _work(group, metric) for metric in group.metrics}
+    known = all(isinstance(metric.invocations, int) for metric in group.metrics)
+    invocations = {
+        metric.name: metric.invocations if known and not options.totals else UNKNOWN for metric in group.metrics
+    }
+    per = "sums" if options.totals else "per invocation" if known else _WHY_SUMS
+    title = f"{group.model}{group_text}: {plural(group.runs, 'run')}, {per}"
     headings = [
         Heading("op"),
         Heading("name", least=12),
         Heading("line", least=10, leave=20),
         Heading("scope", least=10, leave=60),
         number("runs", leave=70),
-        *(each for metric in metrics for each in (number(metric), number("share", leave=10))),
+        *(heading for metric in metrics for heading in (number(metric), number("share", leave=10))),
     ]
     shown = group.ops[: options.top] if options.top else group.ops
-    rows = [_op_row(op, metrics, calls, of_all) for op in shown]
-    rows += [*_rest(group.ops[len(shown) :], metrics, calls, of_all)]
+    rows = [_op_row(op, metrics, invocations, work) for op in shown]
+    rows += [*_remaining_ops(group.ops[len(shown) :], metrics, invocations, work)]
     for row in group.residual:
-        whole = {} if row.reason in NO_WORK else of_all
-        rows.append(("", row.reason, "", "", "", *_cells(row.amounts, metrics, calls, whole)))
-    print_table(to, about, headings, rows, gap=False)
+        base = {} if row.reason in NO_WORK else work
+        rows.append(("", row.reason, "", "", "", *_cells(row.amounts, metrics, invocations, base)))
+    print_table(terminal, title, headings, rows, gap=False)
 
 
 def _work(group: FleetGroup, metric: FleetMetric) -> int:
-    """What shares are of, as `attribute` has it: all that was measured but what is no work."""
+    """The base of shares, as in `attribute`: measured costs without outliers and other costs that are not work."""
     return metric.measured - sum(row.amounts[metric.name] for row in group.residual if row.reason in NO_WORK)
 
 
 def _op_row(
-    op: FleetOp, metrics: Sequence[str], calls: Mapping[str, Integer], of_all: Mapping[str, int]
+    op: FleetOp, metrics: Sequence[str], invocations: Mapping[str, Integer], work: Mapping[str, int]
 ) -> tuple[object, ...]:
-    place = file_line_if_known(op.file, op.line)
-    return op.op, _text(op.name), place, _text(op.scope), op.runs, *_cells(op.amounts, metrics, calls, of_all)
+    location = file_line_if_known(op.file, op.line)
+    return op.op, _text(op.name), location, _text(op.scope), op.runs, *_cells(op.amounts, metrics, invocations, work)
 
 
-def _rest(
-    ops: Sequence[FleetOp], metrics: Sequence[str], calls: Mapping[str, Integer], of_all: Mapping[str, int]
+def _remaining_ops(
+    ops: Sequence[FleetOp], metrics: Sequence[str], invocations: Mapping[str, Integer], work: Mapping[str, int]
 ) -> Iterator[tuple[object, ...]]:
     if ops:
         amounts = {metric: sum(op.amounts[metric] for op in ops) for metric in metrics}
-        yield "", f"… {plural(len(ops), 'more op')}", "", "", "", *_cells(amounts, metrics, calls, of_all)
+        yield "", f"… {plural(len(ops), 'more op')}", "", "", "", *_cells(amounts, metrics, invocations, work)
 
 
 def _cells(
-    amounts: Mapping[str, int], metrics: Sequence[str], calls: Mapping[str, Integer], of_all: Mapping[str, int]
+    amounts: Mapping[str, int], metrics: Sequence[str], invocations: Mapping[str, Integer], work: Mapping[str, int]
 ) -> Iterator[str]:
     for metric in metrics:
-        unit, count = unit_of(metric), calls[metric]
+        unit, count = unit_of(metric), invocations[metric]
         amount = amounts[metric]
         yield format_mean(amount, count, unit) if isinstance(count, int) and count else format_quantity(amount, unit)
-        yield format_share(amount, of_all[metric]) if metric in of_all else ""
+        yield format_share(amount, work[metric]) if metric in work else ""
 
 
-def say_looked(to: Console, looked: Looked) -> None:
-    """What was left out, and what is to be known of the runs."""
-    for skipped in looked.skipped:
-        say(to, f"left out: {skipped.file} {skipped.why}", "yellow")
-    if looked.unfinished:
+def _print_notes(terminal: Console, query: Looked) -> None:
+    """Print skipped files, unfinished runs and clocks that are wrong."""
+    for skipped in query.skipped:
+        say(terminal, f"skipped: {skipped.file} {skipped.why}", "yellow")
+    if query.unfinished:
         say(
-            to,
-            f"{plural(looked.unfinished, 'run')} not there whole yet: being added, or whoever added was killed",
+            terminal,
+            f"{plural(query.unfinished, 'run')} incomplete: `store add` is still running, or was killed",
             "dim",
         )
-    if looked.ahead:
-        say(to, f"{plural(looked.ahead, 'run')} recorded by a clock that is ahead of that of who added them", "yellow")
+    if query.ahead:
+        say(
+            terminal,
+            f"{plural(query.ahead, 'run')} dated after being added: the clock of the recording machine is ahead",
+            "yellow",
+        )
 
 
 def _text(value: Text) -> str:
@@ -227,45 +232,44 @@ def _number(value: Integer) -> str:
     return format_count(value) if isinstance(value, int) else "?"
 
 
-# ---- fleet changes
-#
-# What changed in a fleet as text: since when, on which processors, by how much; and hosts that are unlike others.
+# ---- trends and comparisons
 
 
-def print_trends(found: FleetTrends, out: TextIO) -> None:
-    """For each model its changes, the least likely by chance first, then hosts that are unlike others."""
-    to = console(out)
-    for count, (trend, title) in enumerate(zip(found.models, titles(found.models), strict=True)):
-        if count:
-            say(to, "")
-        _print_trend(to, trend, title, found)
-    say_looked(to, found.looked)
+def print_trends(trends: FleetTrends, out: TextIO) -> None:
+    """Print per model: level shifts, the most significant first, then hosts that differ from others."""
+    terminal = console(out)
+    for index, (trend, title) in enumerate(zip(trends.models, titles(trends.models), strict=True)):
+        if index:
+            say(terminal, "")
+        _print_trend(terminal, trend, title, trends)
+    _print_notes(terminal, trends.looked)
 
 
-def _print_trend(to: Console, trend: FleetTrend, title: str, found: FleetTrends) -> None:
-    of = "night" if found.over == "date" else "compiler"
+def _print_trend(terminal: Console, trend: FleetTrend, title: str, trends: FleetTrends) -> None:
+    period = "night" if trends.over == "date" else "compiler"
     size = ", ".join(
-        (plural(trend.nights, of), plural(trend.hosts, "host"), plural(trend.cpu_models, "processor model"))
+        (plural(trend.nights, period), plural(trend.hosts, "host"), plural(trend.cpu_models, "processor model"))
     )
-    few = trend.nights < FEWEST_NIGHTS
-    nothing = "no change can be told" if few else "nothing changed beyond chance"
-    what = plural(len(trend.changes), "change") if trend.changes else nothing
-    say(to, f"{title}: {what} ({found.metric}; {size})", "bold")
+    too_few = trend.nights < FEWEST_NIGHTS
+    none = f"too few {period}s to detect a change" if too_few else "no significant change"
+    result = plural(len(trend.changes), "change") if trend.changes else none
+    say(terminal, f"{title}: {result} ({trends.metric}; {size})", "bold")
     if trend.untold:
-        say(to, f"{plural(trend.untold, 'run')} left out: {_UNTOLD}", "yellow")
-    if few:
-        needed = f"a step needs {FEWEST_NIGHTS} {of}s"
-        say(to, f"{needed}; tracemap store compare sets some of them beside others", "dim")
+        say(terminal, f"{plural(trend.untold, 'run')} left out: {_NO_DATE_OR_HOST}", "yellow")
+    if too_few:
+        minimum = f"a level shift needs {FEWEST_NIGHTS} {period}s"
+        say(terminal, f"{minimum}; `tracemap store compare` compares two sets of runs", "dim")
     if trend.changes:
-        print_table(to, "", _HEADINGS, [_change(each, found.metric) for each in trend.changes], gap=False)
-        say(to, _OWN, "dim")
+        print_table(terminal, "", _HEADINGS, [_change(change, trends.metric) for change in trend.changes], gap=False)
+        say(terminal, _CORRECTED, "dim")
     if trend.outliers:
-        print_table(to, "hosts unlike others of their processor", _OF_HOSTS, map(_host, trend.outliers))
+        title = "Hosts that differ from others with the same processor"
+        print_table(terminal, title, _HOST_HEADINGS, map(_host, trend.outliers))
 
 
-_UNTOLD = "they do not tell when or where they were recorded, or what ops cost in an invocation"
-_UNPLACED = "they do not tell where they were recorded, or what ops cost in an invocation"
-_OWN = "changes and costs of ops are without what all ops of a run have in common: that is `all ops`"
+_NO_DATE_OR_HOST = "their date, their host, or the cost of ops per invocation is unknown"
+_NO_HOST = "their host, or the cost of ops per invocation is unknown"
+_CORRECTED = "changes of single ops are corrected for the change of all ops, which the row `all ops` shows"
 
 _HEADINGS: Sequence[Heading] = (
     Heading("since"),
@@ -279,9 +283,9 @@ _HEADINGS: Sequence[Heading] = (
     number("after", leave=20),
     Heading("interval", leave=50),
     number("hosts", leave=60),
-    Heading("or between", leave=45),
+    Heading("date range", leave=45),
 )
-_OF_HOSTS: Sequence[Heading] = (
+_HOST_HEADINGS: Sequence[Heading] = (
     Heading("host"),
     Heading("processor", least=10),
     Heading("change"),
@@ -293,7 +297,7 @@ _OF_HOSTS: Sequence[Heading] = (
 
 
 def _change(change: FleetChange, metric: str) -> tuple[object, ...]:
-    between = "" if change.night_low == change.night_high else f"{change.night_low} … {change.night_high}"
+    date_range = "" if change.night_low == change.night_high else f"{change.night_low} … {change.night_high}"
     return (
         change.night,
         _percent(change.ratio),
@@ -304,50 +308,51 @@ def _change(change: FleetChange, metric: str) -> tuple[object, ...]:
         _cost(change.after, metric),
         f"{_percent(change.ratio_low)} … {_percent(change.ratio_high)}",
         f"{change.hosts_agree} of {change.hosts}",
-        between,
+        date_range,
     )
 
 
-def _host(found: FleetHost) -> tuple[object, ...]:
-    op, name, _ = _op(found.op)
-    return found.host, found.cpu_model, _percent(found.ratio), op, name, f"{found.z:.1f}", found.hosts
+def _host(host: FleetHost) -> tuple[object, ...]:
+    op, name, _ = _op(host.op)
+    return host.host, host.cpu_model, _percent(host.ratio), op, name, f"{host.z:.1f}", host.hosts
 
 
-def print_comparison(found: FleetComparison, out: TextIO) -> None:
-    """For each model what differs, the least likely by chance first."""
-    to = console(out)
-    for count, (each, title) in enumerate(zip(found.models, titles(found.models), strict=True)):
-        if count:
-            say(to, "")
-        _print_differences(to, each, title, found.metric)
-    say_looked(to, structs.replace(found.after, ahead=found.before.ahead + found.after.ahead))
+def print_comparison(comparison: FleetComparison, out: TextIO) -> None:
+    """Print per model: significant differences, the most significant first."""
+    terminal = console(out)
+    for index, (model, title) in enumerate(zip(comparison.models, titles(comparison.models), strict=True)):
+        if index:
+            say(terminal, "")
+        _print_differences(terminal, model, title, comparison.metric)
+    ahead = comparison.before.ahead + comparison.after.ahead
+    _print_notes(terminal, structs.replace(comparison.after, ahead=ahead))
 
 
-def _print_differences(to: Console, found: ModelDifferences, title: str, metric: str) -> None:
-    nothing = "no difference beyond chance" if found.compared else "nothing can be compared"
-    what = plural(len(found.differences), "difference") if found.differences else nothing
-    compared = plural(found.compared, "op and processor", "ops and processors")
-    say(to, f"{title}: {what} ({metric}; {compared} compared)", "bold")
-    if found.untold:
-        say(to, f"{plural(found.untold, 'run')} left out: {_UNPLACED}", "yellow")
-    if found.lonely:
-        say(to, f"{found.lonely} not compared: no host is on both sides, or there are too few runs of it", "yellow")
+def _print_differences(terminal: Console, model: ModelDifferences, title: str, metric: str) -> None:
+    none = "no significant difference" if model.compared else "nothing can be compared"
+    result = plural(len(model.differences), "difference") if model.differences else none
+    compared = plural(model.compared, "pair of op and processor", "pairs of op and processor")
+    say(terminal, f"{title}: {result} ({metric}; {compared} compared)", "bold")
+    if model.untold:
+        say(terminal, f"{plural(model.untold, 'run')} left out: {_NO_HOST}", "yellow")
+    if model.lonely:
+        say(terminal, f"{model.lonely} not compared: no host has runs on both sides, or it has too few", "yellow")
     rows = (
         (
-            _percent(each.ratio),
-            *_op(each.op),
-            _or_all(each.cpu_model),
-            _cost(each.before, metric),
-            _cost(each.after, metric),
-            f"{_percent(each.ratio_low)} … {_percent(each.ratio_high)}",
-            each.hosts,
+            _percent(difference.ratio),
+            *_op(difference.op),
+            _or_all(difference.cpu_model),
+            _cost(difference.before, metric),
+            _cost(difference.after, metric),
+            f"{_percent(difference.ratio_low)} … {_percent(difference.ratio_high)}",
+            difference.hosts,
         )
-        for each in found.differences
+        for difference in model.differences
     )
-    if found.differences:
-        without = [heading for heading in _HEADINGS if heading.text not in {"since", "host", "or between"}]
-        print_table(to, "", without, rows, gap=False)
-        say(to, _OWN, "dim")
+    if model.differences:
+        headings = [heading for heading in _HEADINGS if heading.text not in {"since", "host", "date range"}]
+        print_table(terminal, "", headings, rows, gap=False)
+        say(terminal, _CORRECTED, "dim")
 
 
 def _op(op: FleetName) -> tuple[str, str, str]:

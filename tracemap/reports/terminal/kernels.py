@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 
 # ---- bench
-#
-# What `bench` prints: a table of kernels, and below it what is wrong or not known.
 
 
 _KERNELS = (
@@ -39,49 +37,49 @@ _KERNELS = (
     number("± quartiles", leave=30),
     number("cold", leave=35),
     number("in application", leave=5),
-    number("times", leave=6),
+    number("ratio", leave=6),
     number("Gop/s", leave=20),
     number("GB/s", leave=25),
-    number("of attainable", leave=10),
+    number("of roofline", leave=10),
 )
 
 
 _NAMED = 3
-"""Kernels that a remark names; JSON names all."""
+"""Most kernels named in a remark; the JSON names all."""
 
 
-def print_bench(made: Bench, out: TextIO) -> None:
-    """Print the kernels, then what is wrong or not known of them, then why the application takes another time."""
-    to = console(out)
-    beside = "no run to compare with" if isinstance(made.run, Unknown) else f"beside {made.run}"
-    of = f"one worker ({made.device}), in {plural(made.processes, 'process', 'processes')}"
-    say(to, f"{plural(len(made.kernels), 'kernel')} alone on {of}, {beside}")
-    say(to, _verified(made))
-    print_table(to, "", _KERNELS, _rows(made))
-    for kernel in made.kernels:
+def print_bench(bench: Bench, out: TextIO) -> None:
+    """Print the kernels, faults, reasons for different times in the application, and remarks."""
+    terminal = console(out)
+    run = "no run to compare with" if isinstance(bench.run, Unknown) else f"compared with {bench.run}"
+    worker = f"one worker ({bench.device}), in {plural(bench.processes, 'process', 'processes')}"
+    say(terminal, f"{plural(len(bench.kernels), 'kernel')} alone on {worker}, {run}")
+    say(terminal, _verification_counts(bench))
+    print_table(terminal, "", _KERNELS, _rows(bench))
+    for kernel in bench.kernels:
         for line in _faults(kernel):
-            say(to, line)
-    _print_grouped(to, "In the application, times are others than alone", _differences(made))
-    _print_grouped(to, "Of these kernels", _remarks(made))
-    for each in made.diagnostics:
-        say(to, f"{each.slug}: {each.message}")
+            say(terminal, line)
+    _print_grouped(terminal, "Why times in the application differ", _differences(bench))
+    _print_grouped(terminal, "Remarks on the kernels", _remarks(bench))
+    for diagnostic in bench.diagnostics:
+        say(terminal, f"{diagnostic.slug}: {diagnostic.message}")
 
 
-def _print_grouped(to: Console, title: str, remarks: Iterable[tuple[str, str]]) -> None:
-    """Print remarks, each once, with the kernels that it is of."""
+def _print_grouped(terminal: Console, title: str, remarks: Iterable[tuple[str, str]]) -> None:
+    """Print every distinct remark with its kernels."""
     kernels: dict[str, list[str]] = {}
     for text, kernel in remarks:
         kernels.setdefault(text, []).append(kernel)
     if kernels:
-        say(to, "")
-        say(to, title, "bold")
+        say(terminal, "")
+        say(terminal, title, "bold")
     for text, names in kernels.items():
         more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-        say(to, f"- {text}: {', '.join(names[:_NAMED])}{more}")
+        say(terminal, f"- {text}: {', '.join(names[:_NAMED])}{more}")
 
 
-def _verified(made: Bench) -> str:
-    counts = {status: sum(each.verification.status is status for each in made.kernels) for status in Status}
+def _verification_counts(bench: Bench) -> str:
+    counts = {status: sum(kernel.verification.status is status for kernel in bench.kernels) for status in Status}
     parts = [
         f"{counts[Status.SUCCESS]} verified",
         f"{counts[Status.FAILED]} wrong",
@@ -93,8 +91,8 @@ def _verified(made: Bench) -> str:
 _WORDS = {Status.SUCCESS: "yes", Status.FAILED: "FAILED", Status.NOT_VERIFIED: "no"}
 
 
-def _rows(made: Bench) -> Iterator[tuple[object, ...]]:
-    for kernel in made.kernels:
+def _rows(bench: Bench) -> Iterator[tuple[object, ...]]:
+    for kernel in bench.kernels:
         first = kernel.in_application[0] if kernel.in_application else None
         yield (
             kernel.kernel,
@@ -116,7 +114,7 @@ def _time(spread: Spread | None) -> str:
 
 
 def _quartiles(spread: Spread | None) -> str:
-    """Half of the distance of the quartiles, in percent of the median."""
+    """Half of the interquartile range, in percent of the median."""
     return "" if spread is None else f"{50 * (spread.q3 - spread.q1) / spread.median:.0f} %"
 
 
@@ -132,25 +130,23 @@ def _faults(kernel: KernelBench) -> Iterator[str]:
         yield f"{kernel.kernel}: not measured: {kernel.not_measured}"
 
 
-def _differences(made: Bench) -> Iterator[tuple[str, str]]:
-    for kernel in made.kernels:
+def _differences(bench: Bench) -> Iterator[tuple[str, str]]:
+    for kernel in bench.kernels:
         for text in dict.fromkeys(site.points_to for site in kernel.in_application if site.points_to):
             yield text, kernel.kernel
 
 
-def _remarks(made: Bench) -> Iterator[tuple[str, str]]:
-    for kernel in made.kernels:
+def _remarks(swap: Bench) -> Iterator[tuple[str, str]]:
+    for kernel in swap.kernels:
         if kernel.verification.status is Status.NOT_VERIFIED:
             yield f"not verified: {kernel.verification.reason}", kernel.kernel
         if kernel.stood_in:
-            yield "the program hands over numbers that only a run tells; others stand in for them", kernel.kernel
+            yield "operands that only a run determines were replaced by other values", kernel.kernel
         if kernel.same_code is False:
-            yield "the machine code alone is not that of the application", kernel.kernel
+            yield "compiled alone, the kernel has other machine code than in the application", kernel.kernel
 
 
 # ---- swap
-#
-# What `swap` prints: what was replaced, whether it computes the same, and which ops cost something else.
 
 
 _SWAPPED_KERNELS = (
@@ -166,58 +162,59 @@ _OPS = (
     Heading("name", leave=20, least=8),
     number("before"),
     number("after"),
-    number("times"),
+    number("ratio"),
     number("smallest … largest", leave=15),
     Heading("kernel", leave=25),
 )
 
 
-_BESIDE = 5
-"""Ops that are named although their code is the same; JSON has all."""
+_UNCHANGED_CODE_NAMED = 5
+"""Most ops named whose cost changed although their code did not; the JSON has all."""
 
 
-def print_swap(made: Swapped, out: TextIO) -> None:
+def print_swap(swap: Swapped, out: TextIO) -> None:
     """Print the replaced kernels, then the ops that changed."""
-    to = console(out)
-    for each in made.replaced:
-        say(to, f"{each.executable}: {each.stage} replaced by {each.file}")
-    print_table(to, "", _SWAPPED_KERNELS, _kernel_rows(made))
-    for kernel in made.kernels:
+    terminal = console(out)
+    for replacement in swap.replaced:
+        say(terminal, f"{replacement.executable}: {replacement.stage} replaced by {replacement.file}")
+    print_table(terminal, "", _SWAPPED_KERNELS, _kernel_rows(swap))
+    for kernel in swap.kernels:
         if kernel.verification.status is not Status.SUCCESS:
-            say(to, f"{kernel.kernel}: {kernel.verification.status.value}: {kernel.verification.reason}")
-    for function in made.functions:
-        _print_function(to, function)
-    print_changes(to, made.pairs, made.whole, made.ops)
+            say(terminal, f"{kernel.kernel}: {kernel.verification.status.value}: {kernel.verification.reason}")
+    for function in swap.functions:
+        _print_function(terminal, function)
+    print_changes(terminal, swap.pairs, swap.whole, swap.ops)
 
 
-def _print_function(to: Console, function: ComparedFunction) -> None:
+def _print_function(terminal: Console, function: ComparedFunction) -> None:
     if function.failure:
-        say(to, f"{function.function}: the new program fails: {function.failure}")
+        say(terminal, f"{function.function}: the new program fails: {function.failure}")
     for output in function.outputs:
-        say(to, f"{function.function}: result[{output.place}] {output.type}: {output.said}")
+        say(terminal, f"{function.function}: result[{output.place}] {output.type}: {output.said}")
 
 
-def print_changes(to: Console, pairs: int, whole: Ratio | None, ops: Sequence[OpChange]) -> None:
-    """Print what two bundles that were recorded in turn differ in; nothing where they were not."""
+def print_changes(terminal: Console, pairs: int, whole: Ratio | None, ops: Sequence[OpChange]) -> None:
+    """Print the changes between two bundles recorded in pairs; nothing without recordings."""
     if whole is None:
         return
-    say(to, "")
-    say(to, f"{plural(pairs, 'pair')} of recordings: an invocation takes {_times(whole)} the time")
-    named = [each for each in ops if each.named]
-    if named:
-        print_table(to, "Ops that cost something else, per invocation", _OPS, map(_op_row, named))
+    say(terminal, "")
+    say(terminal, f"{plural(pairs, 'pair')} of recordings: an invocation takes {_times(whole)} the time")
+    changed = [op for op in ops if op.named]
+    if changed:
+        print_table(terminal, "Ops whose cost changed, per invocation", _OPS, map(_op_row, changed))
     else:
-        say(to, "no op costs more or less than before, beyond the threshold, in all of them")
-    beside = [f"{each.op} {each.ratio.median:.2f} times" for each in ops if each.beside]
-    if beside:
-        more = f" and {len(beside) - _BESIDE} more" if len(beside) > _BESIDE else ""
-        listed = ", ".join(beside[:_BESIDE])
-        say(to, f"other costs of the same code, as caches and clocks are left to it: {listed}{more}")
+        say(terminal, "no op changed beyond the threshold in all pairs")
+    unchanged_code = [f"{op.op} {op.ratio.median:.2f}x" for op in ops if op.beside]
+    if unchanged_code:
+        hidden = len(unchanged_code) - _UNCHANGED_CODE_NAMED
+        more = f" and {hidden} more" if hidden > 0 else ""
+        listed = ", ".join(unchanged_code[:_UNCHANGED_CODE_NAMED])
+        say(terminal, f"same code, other cost (caches, clock frequency): {listed}{more}")
 
 
-def _kernel_rows(made: Swapped) -> Iterator[tuple[object, ...]]:
+def _kernel_rows(swap: Swapped) -> Iterator[tuple[object, ...]]:
     words = {Status.SUCCESS: "yes", Status.FAILED: "FAILED", Status.NOT_VERIFIED: "no"}
-    for kernel in made.kernels:
+    for kernel in swap.kernels:
         times = _swap_time(kernel.before_ns), _swap_time(kernel.after_ns)
         yield kernel.kernel, words[kernel.verification.status], *times, kernel.steps
 
@@ -239,8 +236,6 @@ def _swap_time(spread: Spread | None) -> str:
 
 
 # ---- tune
-#
-# What `tune` prints: what was tried of each kernel, and what the best changes in the application.
 
 
 _TUNED_KERNELS = (
@@ -252,46 +247,47 @@ _TUNED_KERNELS = (
     Heading("configuration", leave=10, least=16),
 )
 
-_NO_RUN = "no run tells the costs: in the order of the program"
-_HANDED_ON = (Heading("folder", least=28), Heading("kernel", leave=20), number("cost in the run", leave=10))
+_NO_RUN = "no run with costs: in program order"
+_TUNER_FOLDERS = (Heading("folder", least=28), Heading("kernel", leave=20), number("cost in the run", leave=10))
 
 
-def print_tune(made: Tune, out: TextIO) -> None:
+def print_tune(tune: Tune, out: TextIO) -> None:
     """Print the kernels, then the ops of the application that changed."""
-    to = console(out)
-    if made.handed_on is not None:
-        _print_handed_on(to, made, made.handed_on)
+    terminal = console(out)
+    if tune.handed_on is not None:
+        _print_tuner_folders(terminal, tune, tune.handed_on)
         return
-    print_table(to, "", _TUNED_KERNELS, _tuned_rows(made), gap=False)
-    for each in made.kernels:
-        if each.obstacle:
-            say(to, f"{each.kernel}: {each.obstacle}")
-    if not made.spec:
-        say(to, "no better configuration is known: nothing to write")
+    print_table(terminal, "", _TUNED_KERNELS, _tuned_rows(tune), gap=False)
+    for kernel in tune.kernels:
+        if kernel.obstacle:
+            say(terminal, f"{kernel.kernel}: {kernel.obstacle}")
+    if not tune.spec:
+        say(terminal, "no better configuration found: no spec written")
         return
-    if made.spec != STANDARD_OUTPUT:
-        say(to, f"spec: {made.spec}, for iree-compile --iree-codegen-tuning-spec-path={made.spec}")
-    print_changes(to, made.pairs, made.application, made.ops)
+    if tune.spec != STANDARD_OUTPUT:
+        say(terminal, f"spec: {tune.spec}; use iree-compile --iree-codegen-tuning-spec-path={tune.spec}")
+    print_changes(terminal, tune.pairs, tune.application, tune.ops)
 
 
-def _print_handed_on(to: Console, made: Tune, ranking: Ranking) -> None:
-    """Print what was written for another tuner, and how it is started."""
+def _print_tuner_folders(terminal: Console, tune: Tune, ranking: Ranking) -> None:
+    """Print the folders written for another tuner, and the command that starts it."""
     known = isinstance(ranking.run, str)
-    rows = ((each.folder, each.kernel, format_ns(each.cost_ns) if known else "") for each in ranking.kernels)
-    print_table(to, "", _HANDED_ON, (row for row in rows if row[0]), gap=False)
-    for each in ranking.kernels:
-        if each.obstacle:
-            say(to, f"{each.kernel}: left out: {each.obstacle}")
-    say(to, f"ranked by their cost in {ranking.run}" if known else _NO_RUN)
-    say(to, f"amdsharktuner tunes them: {made.spec}/tune.sh hip://0 100")
+    rows = ((kernel.folder, kernel.kernel, format_ns(kernel.cost_ns) if known else "") for kernel in ranking.kernels)
+    print_table(terminal, "", _TUNER_FOLDERS, (row for row in rows if row[0]), gap=False)
+    for kernel in ranking.kernels:
+        if kernel.obstacle:
+            say(terminal, f"{kernel.kernel}: left out: {kernel.obstacle}")
+    say(terminal, f"ranked by cost in {ranking.run}" if known else _NO_RUN)
+    say(terminal, f"tune them with amdsharktuner: {tune.spec}/tune.sh hip://0 100")
 
 
-def _tuned_rows(made: Tune) -> Iterator[tuple[object, ...]]:
-    for each in made.kernels:
-        if each.best is None:
-            yield each.kernel, each.tried, each.failed, "", "", f"no better candidate in {each.tried} tried"
+def _tuned_rows(tune: Tune) -> Iterator[tuple[object, ...]]:
+    for kernel in tune.kernels:
+        counts = kernel.kernel, kernel.tried, kernel.failed
+        if kernel.best is None:
+            yield *counts, "", "", f"no better candidate in {kernel.tried} tried"
         else:
-            yield each.kernel, each.tried, each.failed, *_ratio(each.best.ratio), _configuration(each.best)
+            yield *counts, *_ratio(kernel.best.ratio), _configuration(kernel.best)
 
 
 def _configuration(best: BestConfiguration) -> str:
@@ -299,4 +295,4 @@ def _configuration(best: BestConfiguration) -> str:
 
 
 def _ratio(ratio: Ratio) -> tuple[str, str]:
-    return f"{ratio.median:.2f} times", f"{ratio.low:.2f} … {ratio.high:.2f}"
+    return f"{ratio.median:.2f}x", f"{ratio.low:.2f} … {ratio.high:.2f}"

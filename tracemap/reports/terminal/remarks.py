@@ -1,4 +1,4 @@
-"""What `remarks` prints: a table of remarks with their ops and steps, and what is not in it."""
+"""Text of `remarks`: a table of compiler remarks with their ops and lines of kernel IR, and how many more there are."""
 
 from __future__ import annotations
 
@@ -26,50 +26,57 @@ _REMARKS = (
     Heading("remark", least=30, words=True),
 )
 KERNEL = "(kernel)"
-"""In place of an op: what is said of a kernel as a whole."""
+"""In place of an op: the remark is on the kernel as a whole."""
 
 
-def print_remarks(found: Remarks, graph: TraceGraph, out: TextIO, options: RemarksOptions) -> None:
-    """Print the first remarks, and say how many there are besides."""
-    to = console(out)
-    kernels = len({remark.kernel for remark in found.remarks})
-    by = "" if isinstance(found.run, Unknown) else f", by {or_dash(found.metric)} of {found.run}"
-    at = sum(remark.count for remark in found.remarks)
-    say(to, f"{plural(at, 'remark')} at lines of {plural(kernels, 'kernel')}, {found.elsewhere} elsewhere{by}")
-    listed = found.remarks if options.figures else _without_figures(found.remarks)
+def print_remarks(remarks: Remarks, graph: TraceGraph, out: TextIO, options: RemarksOptions) -> None:
+    """Print the first remarks, and the number of others."""
+    terminal = console(out)
+    kernels = len({remark.kernel for remark in remarks.remarks})
+    by = "" if isinstance(remarks.run, Unknown) else f", by {or_dash(remarks.metric)} of {remarks.run}"
+    count = sum(remark.count for remark in remarks.remarks)
+    say(
+        terminal,
+        f"{plural(count, 'remark')} on lines of {plural(kernels, 'kernel')}, {remarks.elsewhere} elsewhere{by}",
+    )
+    listed = remarks.remarks if options.figures else _without_figures(remarks.remarks)
     shown = listed[: options.top or None]
-    _print_table(to, shown, graph, with_costs=not isinstance(found.run, Unknown))
+    _print_table(terminal, shown, graph, with_costs=not isinstance(remarks.run, Unknown))
     if len(shown) < len(listed):
-        say(to, f"… and {plural(len(listed) - len(shown), 'row')} more: --top 0 shows all")
-    _say_figures(to, len(found.remarks) - len(listed), "--figures")
-    print_diagnostics(to, found.diagnostics)
+        say(terminal, f"… {plural(len(listed) - len(shown), 'more row')}; --top 0 shows all")
+    _print_hidden_figures(terminal, len(remarks.remarks) - len(listed), "--figures")
+    print_diagnostics(terminal, remarks.diagnostics)
 
 
-def print_some_remarks(found: Sequence[Remark], graph: TraceGraph, out: TextIO) -> None:
-    """Print remarks of a part of the map."""
-    to = console(out)
-    listed = _without_figures(found)
-    _print_table(to, listed, graph, with_costs=False)
+def print_some_remarks(remarks: Sequence[Remark], graph: TraceGraph, out: TextIO) -> None:
+    """Print remarks on a part of the map."""
+    terminal = console(out)
+    listed = _without_figures(remarks)
+    _print_table(terminal, listed, graph, with_costs=False)
     if not listed:
-        say(to, "no remarks of the compiler")
-    _say_figures(to, len(found) - len(listed), "tracemap remarks --figures")
+        say(terminal, "no compiler remarks")
+    _print_hidden_figures(terminal, len(remarks) - len(listed), "tracemap remarks --figures")
 
 
-def _without_figures(found: Sequence[Remark]) -> Sequence[Remark]:
-    return [remark for remark in found if remark.pass_name not in FIGURES]
+def _without_figures(remarks: Sequence[Remark]) -> Sequence[Remark]:
+    return [remark for remark in remarks if remark.pass_name not in FIGURES]
 
 
-def _say_figures(to: Console, count: int, how: str) -> None:
+def _print_hidden_figures(terminal: Console, count: int, command: str) -> None:
     if count:
-        say(to, f"and {plural(count, 'row')} of counts of instructions, blocks and stack: {how} shows them")
+        say(
+            terminal,
+            f"{plural(count, 'row')} with counts of instructions, blocks and stack hidden; {command} shows them",
+        )
 
 
-def _print_table(to: Console, shown: Sequence[Remark], graph: TraceGraph, *, with_costs: bool) -> None:
-    """Print remarks, with the cost of their ops where they have one."""
+def _print_table(terminal: Console, shown: Sequence[Remark], graph: TraceGraph, *, with_costs: bool) -> None:
+    """Print a table of remarks, optionally with the costs of their ops."""
     headings = (_SHARE, *_REMARKS) if with_costs else _REMARKS
-    rows = ((_share(each), *row) if with_costs else row for each, row in zip(shown, _rows(shown, graph), strict=True))
+    pairs = zip(shown, _rows(shown, graph), strict=True)
+    rows = ((_share(remark), *row) if with_costs else row for remark, row in pairs)
     if shown:
-        print_table(to, "Remarks of the compiler", headings, rows)
+        print_table(terminal, "Compiler remarks", headings, rows)
 
 
 def _share(remark: Remark) -> str:
@@ -80,11 +87,11 @@ def _rows(shown: Sequence[Remark], graph: TraceGraph) -> Iterator[tuple[object, 
     kernels = dict.fromkeys(remark.kernel for remark in shown if isinstance(remark.kernel, str))
     steps = {(name, step.line) for name in kernels for step in graph.kernel_by_name[name].steps if step.ops}
     for remark in shown:
-        place = f"{or_dash(remark.kernel)}:{or_dash(remark.line)}"
+        position = f"{or_dash(remark.kernel)}:{or_dash(remark.line)}"
         op, line, name = KERNEL, "", ""
         if remark.ops and ((remark.kernel, remark.line) in steps or isinstance(remark.line, Unknown)):
             first = graph.op_by_id[remark.ops[0]]
             more = f" +{len(remark.ops) - 1}" if len(remark.ops) > 1 else ""
             op, line, name = f"{first.id}{more}", op_line(first), first.name
         text = remark.text.replace("\n", "; ")
-        yield op, line, name, place, or_dash(remark.pass_name), remark.count, text
+        yield op, line, name, position, or_dash(remark.pass_name), remark.count, text

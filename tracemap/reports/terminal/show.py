@@ -1,4 +1,4 @@
-"""What `show` prints: ops of a map, sites with their members and kernels, and of a kernel the inside."""
+"""Text of `show`: ops, dispatch sites with their ops, kernels, and the IR, loops and instructions of a kernel."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OPS = (
     _NAME,
     Heading("scope", leave=50, least=8),
     Heading("python", leave=70, least=12),
-    Heading("fate"),
+    Heading("outcome"),
     Heading("sites", leave=40, least=9),
     Heading("reason", leave=30, least=20, words=True),
 )
@@ -36,7 +36,7 @@ _SITES = (
     Heading("command", leave=70),
     Heading("root", leave=30, least=12),
     _LINE,
-    number("members", leave=40),
+    number("ops", leave=40),
 )
 _MEMBERS = (
     Heading("site"),
@@ -47,7 +47,7 @@ _MEMBERS = (
     number("operations", leave=30),
     number("bytes", leave=31),
 )
-_KERNELS = (_KERNEL, number("steps", leave=10), Heading("sites", least=12, words=True))
+_KERNELS = (_KERNEL, number("IR lines", leave=10), Heading("sites", least=12, words=True))
 _LINES = (
     number("line"),
     number("instructions", leave=30),
@@ -64,37 +64,35 @@ def print_map(selection: Selection, graph: TraceGraph, out: TextIO, *, whole: bo
     Args:
         selection: what to print.
         graph: the map that the selection is part of.
-        out: where to; colours and the width of the terminal are used where it is one.
-        whole: print the coverage of the whole map first, and its diagnostics last.
+        out: the output; a terminal gets colours and lines that fit its width.
+        whole: print the coverage of the whole map first and its diagnostics last.
     """
-    to = console(out)
+    terminal = console(out)
     if whole:
-        _print_coverage(to, graph)
+        _print_coverage(terminal, graph)
     if selection.ops:
-        print_table(to, "Ops", _OPS, (_op_row(op, graph) for op in selection.ops), gap=False)
+        print_table(terminal, "Ops", _OPS, (_op_row(op, graph) for op in selection.ops), gap=False)
     if selection.sites:
-        print_table(to, "Sites", _SITES, (_site_row(site, graph) for site in selection.sites))
+        print_table(terminal, "Dispatch sites", _SITES, (_site_row(site, graph) for site in selection.sites))
     members = list(_member_rows(selection.sites, graph))
     if members:
-        print_table(to, "Members", _MEMBERS, members)
+        print_table(terminal, "Ops in dispatches", _MEMBERS, members)
     if selection.kernels:
         rows = ((kernel.name, len(kernel.steps), ", ".join(kernel.sites)) for kernel in selection.kernels)
-        print_table(to, "Kernels", _KERNELS, rows)
-    print_diagnostics(to, graph.diagnostics if whole else ())
+        print_table(terminal, "Kernels", _KERNELS, rows)
+    print_diagnostics(terminal, graph.diagnostics if whole else ())
 
 
-def _print_coverage(to: Console, graph: TraceGraph) -> None:
+def _print_coverage(terminal: Console, graph: TraceGraph) -> None:
     fates = {fate: sum(op.fate is fate for op in graph.ops) for fate in Fate}
     counts = ", ".join(f"{count} {fate.value}" for fate, count in fates.items() if count)
     with_members = sum(bool(site.members) for site in graph.sites)
     inferred = sum(op.reason.inferred for op in graph.ops)
-    say(to, f"{graph.module.name}, compiled by {graph.module.iree_compiler}")
-    say(to, f"{plural(len(graph.ops), 'op')}: {counts or 'none'}; {plural(inferred, 'fate')} inferred")
-    say(
-        to,
-        f"{plural(len(graph.sites), 'site')} on {plural(len(graph.kernels), 'kernel')}, {with_members} with members",
-    )
-    say(to, "")
+    say(terminal, f"{graph.module.name}, compiled by {graph.module.iree_compiler}")
+    say(terminal, f"{plural(len(graph.ops), 'op')}: {counts or 'none'}; {plural(inferred, 'outcome')} inferred")
+    dispatches = plural(len(graph.sites), "dispatch", "dispatches")
+    say(terminal, f"{dispatches} of {plural(len(graph.kernels), 'kernel')}, {with_members} traced to ops")
+    say(terminal, "")
 
 
 def _op_row(op: Op, graph: TraceGraph) -> tuple[str, ...]:
@@ -122,22 +120,22 @@ def _member_rows(sites: Sequence[Site], graph: TraceGraph) -> Iterator[tuple[str
 
 
 def print_kernel(view: KernelView, graph: TraceGraph, out: TextIO, *, assembly: bool = False) -> None:
-    """Print the inside of a kernel: its final IR, its loops, and its instructions where they are asked for."""
-    to = console(out)
+    """Print the final IR of a kernel, its loops and, with `assembly`, its instructions."""
+    terminal = console(out)
     if view.lines:
-        print_table(to, _title(view), _LINES, _line_rows(view, graph))
+        print_table(terminal, _title(view), _LINES, _line_rows(view, graph))
     if view.loops:
-        print_table(to, "Loops of its machine code", _LOOPS, _loop_rows(view, graph))
+        print_table(terminal, "Loops in the machine code", _LOOPS, _loop_rows(view, graph))
     if assembly and view.instructions:
-        print_table(to, "Instructions", _INSTRUCTIONS, _instruction_rows(view))
+        print_table(terminal, "Instructions", _INSTRUCTIONS, _instruction_rows(view))
     if view.no_code:
-        say(to, f"no loops and no instructions: {view.no_code}")
+        say(terminal, f"no loops and no instructions: {view.no_code}")
 
 
 def _title(view: KernelView) -> str:
     first, *others = view.kernel.sites or ("",)
-    of_sites = f", ops of {first}; its other sites have the same steps" if others else ""
-    return f"Final IR of {view.kernel.name} (kernels/{or_dash(view.kernel.text)}){of_sites}"
+    ops_of = f", with the ops of {first}; its other dispatches run the same code" if others else ""
+    return f"Final IR of {view.kernel.name} (kernels/{or_dash(view.kernel.text)}){ops_of}"
 
 
 def _line_rows(view: KernelView, graph: TraceGraph) -> Iterator[tuple[object, ...]]:
@@ -153,5 +151,5 @@ def _loop_rows(view: KernelView, graph: TraceGraph) -> Iterator[tuple[object, ..
 
 
 def _instruction_rows(view: KernelView) -> Iterator[tuple[object, ...]]:
-    for each in view.instructions:
-        yield hex(each.address), each.line or "–", f"{each.mnemonic} {each.operands}"
+    for instruction in view.instructions:
+        yield hex(instruction.address), instruction.line or "–", f"{instruction.mnemonic} {instruction.operands}"

@@ -1,4 +1,4 @@
-"""Statistics of calls as text, laid out to the last character as IREE's hook prints them."""
+"""Statistics of kernel calls as text, character for character in the layout of IREE's hook."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tracemap.reports.escaping import for_hook_text
 from tracemap.reports.html.document import SHADES, shade_level
 
 _LABELS = {DURATION: "duration_ms"}
-"""IREE's hook writes ms where it means us. The text keeps that, JSON and CSV have the right unit."""
+"""IREE's hook writes ms but means us. The text keeps that; JSON and CSV have the right unit."""
 
 
 def stats_text(threads: Sequence[ThreadStats], buckets: int, gamma: float, *, tables: bool) -> str:
-    """The text for all threads, one after the other."""
+    """The statistics of all threads, in order."""
     return "".join(line + "\n" for thread in threads for line in _thread_lines(thread, buckets, gamma, tables))
 
 
@@ -47,5 +47,5 @@ def _label(name: str) -> str:
 
 
 def _number(value: float, digits: int) -> str:
-    """As C prints it, also what is no number: the processor's own NaN has its sign set."""
+    """A number as C prints it; NaN as `-nan`, since x86's default NaN has its sign bit set."""
     return "-nan" if math.isnan(value) else f"{value:.{digits}g}"

@@ -1,7 +1,7 @@
-"""Tables for terminals, and the same as plain text where the output is piped.
+"""Tables for terminals, and as plain text for pipes.
 
-A terminal's table fits its width: texts are shortened in their middle, sentences folded between words, and where that
-is not enough columns are left out, which is said. What is piped has all of it, one line a row. No line ends in blanks.
+On a terminal, tables fit its width. They shorten names in the middle and wrap sentences between words. If that is not
+enough, they drop columns and name them below. Piped tables are complete, with one line per row. No line ends in blanks.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 _GAP = 2
-_EASY = 24
-"""Texts are not shortened below this for columns of `EXTRA`."""
+_READABLE_WIDTH = 24
+"""Narrowest texts while columns of `EXTRA` are still shown."""
 EXTRA = 60
-"""Columns whose `leave` is as large or larger are worth less than names that can be read."""
+"""Columns with at least this `leave` are dropped before names become unreadable."""
 _NARROWEST = 4
 _STYLES = {
     "a": "magenta",
@@ -36,17 +36,22 @@ _STYLES = {
     "t": "cyan",
     "y": "magenta",
 }
-"""What terminals show of the colours of tokens: of their own, those that are readable on light and on dark ones."""
+"""Terminal colours by kind of token; only those that are readable on light and dark backgrounds."""
 _ELLIPSIS = "…"
 
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """What stands above a column, and how its cells may be made to fit.
+    """Heading of a column, and how its cells may shrink.
 
-    Of several columns that have no room the one with the largest `leave` goes first; 0: it stays. Texts are shortened
-    to `least` columns of the terminal, 0: not as long as anything else can be done. `words`: cells are sentences;
-    `at_end`: they are code, which is shortened at its end. `mlir`: terminals that show colours colour it.
+    Attributes:
+        text: the heading.
+        right: align the cells at the right.
+        leave: the column with the largest value is dropped first; 0: never dropped.
+        least: narrowest width in terminal columns; 0: shorten only as a last resort.
+        words: cells are sentences, which wrap.
+        at_end: cells are code, which is cut at its end.
+        mlir: cells are MLIR, which colour terminals highlight.
     """
 
     text: str
@@ -59,17 +64,17 @@ class Heading:
 
 
 def number(text: str, leave: int = 0) -> Heading:
-    """A column of numbers, which are aligned at their right."""
+    """A right-aligned column of numbers."""
     return Heading(text, right=True, leave=leave)
 
 
 def console(out: TextIO) -> Console:
-    """What prints to `out`: as wide as its terminal, and with styles where it is one and nobody forbids them."""
+    """A rich console on `out`: as wide as its terminal, with styles unless `out` is no terminal or NO_COLOR is set."""
     from rich.console import Console
 
     styled = out.isatty() and not os.environ.get("NO_COLOR")
     environment = dict(os.environ)
-    if not environment.get("COLUMNS", "").strip("0"):  # some shells say so where they do not know; lines would be empty
+    if not environment.get("COLUMNS", "").strip("0"):  # some shells set 0 for an unknown width; lines would be empty
         environment.pop("COLUMNS", None)
     return Console(
         file=out,
@@ -82,18 +87,18 @@ def console(out: TextIO) -> Console:
     )
 
 
-def say(to: Console, text: str, style: str = "") -> None:
-    """Print a line of text; on a terminal it goes on in further ones, between words. No line ends in blanks."""
+def say(terminal: Console, text: str, style: str = "") -> None:
+    """Print a line of text; on a terminal it wraps between words. No line ends in blanks."""
     from rich.text import Text
 
     safe = Text(for_terminal(text), style=style)
-    for part in [safe] if to.soft_wrap or not text else safe.wrap(to, to.width):
+    for part in [safe] if terminal.soft_wrap or not text else safe.wrap(terminal, terminal.width):
         part.rstrip()
-        to.print(part, soft_wrap=True)
+        terminal.print(part, soft_wrap=True)
 
 
 def print_table(
-    to: Console,
+    terminal: Console,
     title: str,
     headings: Sequence[Heading],
     rows: Iterable[Sequence[object]],
@@ -104,52 +109,56 @@ def print_table(
     """Print a table.
 
     Args:
-        to: where to.
-        title: what stands above it; nothing where it is empty.
+        terminal: the output.
+        title: line above the table; none if empty.
         headings: one per column.
         rows: the cells of each row; a tuple is a cell of several lines.
-        gap: an empty line above the title.
-        advice: what to do where columns are left out.
+        gap: print an empty line above the title.
+        advice: text after the names of dropped columns.
     """
     cells = [[_lines(cell) for cell in row] for row in rows]
-    natural, width = _natural(headings, cells), _width(to)
-    if width is not None:  # what reads a pipe has the same columns whatever they hold
-        natural = {at: wide for at, wide in natural.items() if any(any(row[at]) for row in cells)} or natural
-    kept = _fitted(headings, natural, width)
+    natural, width = _natural(headings, cells), _width(terminal)
+    if width is not None:  # programs that read a pipe get the same columns, also empty ones
+        natural = {index: cols for index, cols in natural.items() if any(any(row[index]) for row in cells)} or natural
+    widths = _fitted(headings, natural, width)
     if title:
         if gap:
-            say(to, "")
-        say(to, title, "bold")
+            say(terminal, "")
+        say(terminal, title, "bold")
     _print_row(
-        to, [[_short(for_terminal(headings[at].text), width)] for at, width in kept.items()], headings, kept, "dim"
+        terminal,
+        [[_short(for_terminal(headings[index].text), cols)] for index, cols in widths.items()],
+        headings,
+        widths,
+        "dim",
     )
     for row in cells:
         shown = (
-            [row[at] for at in kept]
-            if width is None  # nothing is longer than its column
-            else [_folded(to, row[at], wide, headings[at]) for at, wide in kept.items()]
+            [row[index] for index in widths]
+            if width is None  # no cell is longer than its column
+            else [_folded(terminal, row[index], cols, headings[index]) for index, cols in widths.items()]
         )
-        _print_row(to, shown, headings, kept, "")
-    left_out = [headings[at].text for at in natural if at not in kept]
-    if left_out:
-        say(to, f"(no room for: {', '.join(left_out)}{advice})", "dim")
+        _print_row(terminal, shown, headings, widths, "")
+    dropped = [headings[index].text for index in natural if index not in widths]
+    if dropped:
+        say(terminal, f"(no room for: {', '.join(dropped)}{advice})", "dim")
 
 
 def _lines(cell: object) -> list[str]:
-    """Brackets in names of a model are no markup, control characters do not reach the terminal."""
+    """Lines of a cell without control characters."""
     return [for_terminal(str(line)) for line in (cell if isinstance(cell, tuple) else (cell,))]
 
 
-def _width(to: Console) -> int | None:
-    """The width of the terminal; None where lines may be of any length."""
-    return None if to.soft_wrap else to.width
+def _width(terminal: Console) -> int | None:
+    """The width of the terminal; None for a pipe, whose lines may have any length."""
+    return None if terminal.soft_wrap else terminal.width
 
 
-# ---- what fits
+# ---- column widths
 
 
-def _wide(text: str) -> int:
-    """How many columns of a terminal a text takes."""
+def _text_width(text: str) -> int:
+    """Terminal columns that a text takes."""
     if text.isascii():
         return len(text)
     from rich.cells import cell_len
@@ -158,38 +167,38 @@ def _wide(text: str) -> int:
 
 
 def _natural(headings: Sequence[Heading], cells: Sequence[Sequence[Sequence[str]]]) -> dict[int, int]:
-    """The width of each column that shows everything."""
-    widths = {at: _wide(for_terminal(heading.text)) for at, heading in enumerate(headings)}
+    """The width of each column, by index, that shows every cell in full."""
+    widths = {index: _text_width(for_terminal(heading.text)) for index, heading in enumerate(headings)}
     for row in cells:
-        for at, lines in enumerate(row):
+        for index, lines in enumerate(row):
             for line in lines:
-                if (wide := _wide(line)) > widths[at]:
-                    widths[at] = wide
+                if (cols := _text_width(line)) > widths[index]:
+                    widths[index] = cols
     return widths
 
 
 def _fitted(headings: Sequence[Heading], natural: dict[int, int], width: int | None) -> dict[int, int]:
-    """The widths of the columns that are shown."""
+    """The widths of the shown columns by index, so that a row fits the width of the terminal."""
     from rich.cells import cell_len
 
-    kept = dict(natural)
-    while width is not None and _excess(kept, width) > 0:
-        leave = max(kept, key=lambda at: (headings[at].leave, at))
-        extra = headings[leave].leave >= EXTRA
+    widths = dict(natural)
+    while width is not None and _excess(widths, width) > 0:
+        first_to_drop = max(widths, key=lambda index: (headings[index].leave, index))
+        extra = headings[first_to_drop].leave >= EXTRA
         floors = {
-            at: max(cell_len(headings[at].text), headings[at].least, _EASY if extra else 0)
-            for at in kept
-            if headings[at].least
+            index: max(cell_len(headings[index].text), headings[index].least, _READABLE_WIDTH if extra else 0)
+            for index in widths
+            if headings[index].least
         }
-        shrunk = _shrunk(kept, floors, width)
-        if _excess(shrunk, width) > 0 and headings[leave].leave:
-            del kept[leave]
+        shrunk = _shrunk(widths, floors, width)
+        if _excess(shrunk, width) > 0 and headings[first_to_drop].leave:
+            del widths[first_to_drop]
         elif _excess(shrunk, width) > 0:
-            # A part of a number would be another one: rather has the line no room.
-            return _shrunk(kept, {at: _NARROWEST for at in kept if not headings[at].right}, width)
+            # Never cut numbers, as a part would read as another number. The line is too long instead.
+            return _shrunk(widths, {index: _NARROWEST for index in widths if not headings[index].right}, width)
         else:
             return shrunk
-    return kept
+    return widths
 
 
 def _excess(widths: dict[int, int], width: int) -> int:
@@ -197,43 +206,43 @@ def _excess(widths: dict[int, int], width: int) -> int:
 
 
 def _shrunk(widths: dict[int, int], floors: dict[int, int], width: int) -> dict[int, int]:
-    """Take from the widest of the columns that have a floor, until all columns fit or these are at their floor."""
+    """Narrow the widest columns that have a floor, until all columns fit or those are at their floor."""
     shrunk = dict(widths)
     for _ in range(_excess(widths, width)):
-        above = [at for at, floor in floors.items() if shrunk[at] > floor]
-        if not above:
+        above_floor = [index for index, floor in floors.items() if shrunk[index] > floor]
+        if not above_floor:
             break
-        shrunk[max(above, key=lambda at: shrunk[at])] -= 1
+        shrunk[max(above_floor, key=lambda index: shrunk[index])] -= 1
     return shrunk
 
 
-# ---- what is drawn
+# ---- drawing
 
 
-def _folded(to: Console, lines: Sequence[str], width: int, heading: Heading) -> list[str]:
-    """The lines of a cell, none wider than its column."""
-    if all(_wide(line) <= width for line in lines):
+def _folded(terminal: Console, lines: Sequence[str], width: int, heading: Heading) -> list[str]:
+    """The lines of a cell, shortened or wrapped to the width of its column."""
+    if all(_text_width(line) <= width for line in lines):
         return [line.rstrip() for line in lines] if heading.words else list(lines)
     if not heading.words:
         return [_short(line, width, at_end=heading.at_end) for line in lines]
     from rich.text import Text
 
-    return [part.plain.rstrip() for line in lines for part in Text(line).wrap(to, width)] or [""]
+    return [part.plain.rstrip() for line in lines for part in Text(line).wrap(terminal, width)] or [""]
 
 
 def _short(text: str, width: int, *, at_end: bool = False) -> str:
-    """A text without what comes before its last part: paths and names differ at their ends, more so at the last."""
-    if _wide(text) <= width:
+    """Shorten a text in its middle, or `at_end`; paths and names differ most at their ends, so more of it stays."""
+    if _text_width(text) <= width:
         return text
     from rich.cells import set_cell_size
 
-    head = width - 1 if at_end else (width - 1) // 3
-    begin = set_cell_size(text[:width], head)
-    return (begin if at_end else begin.rstrip()) + _ELLIPSIS + _end(text, width - 1 - head)
+    head_width = width - 1 if at_end else (width - 1) // 3
+    head = set_cell_size(text[:width], head_width)
+    return (head if at_end else head.rstrip()) + _ELLIPSIS + _end(text, width - 1 - head_width)
 
 
 def _end(text: str, width: int) -> str:
-    """As much of the end of a text as fits; of long ones no more is looked at."""
+    """The longest end of a text that fits; reads only that part, as texts may be long."""
     from rich.cells import cell_len
 
     begin = len(text)
@@ -243,34 +252,34 @@ def _end(text: str, width: int) -> str:
 
 
 def _print_row(
-    to: Console, cells: Sequence[Sequence[str]], headings: Sequence[Heading], kept: dict[int, int], style: str
+    terminal: Console, cells: Sequence[Sequence[str]], headings: Sequence[Heading], widths: dict[int, int], style: str
 ) -> None:
-    """Print the cells of a row, side by side; as many lines as the highest has."""
-    for number_ in range(max(map(len, cells), default=0)):
+    """Print the cells of a row next to each other, with as many lines as the tallest cell."""
+    for line in range(max(map(len, cells), default=0)):
         parts = []
-        for lines, (at, width) in zip(cells, kept.items(), strict=True):
-            text = lines[number_] if number_ < len(lines) else ""
-            letters = width if text.isascii() else width + len(text) - _wide(text)
-            parts.append(text.rjust(letters) if headings[at].right else text.ljust(letters))
-        _print_line(to, parts, [headings[at].mlir for at in kept], style)
+        for lines, (index, width) in zip(cells, widths.items(), strict=True):
+            text = lines[line] if line < len(lines) else ""
+            letters = width if text.isascii() else width + len(text) - _text_width(text)
+            parts.append(text.rjust(letters) if headings[index].right else text.ljust(letters))
+        _print_line(terminal, parts, [headings[index].mlir for index in widths], style)
 
 
-def _print_line(to: Console, parts: Sequence[str], mlir: Sequence[bool], style: str) -> None:
-    """Print a line of a row; without styles at once, as rich takes a hundred times as long."""
+def _print_line(terminal: Console, parts: Sequence[str], mlir: Sequence[bool], style: str) -> None:
+    """Print a line of a row; without styles, write it directly, which is 100 times as fast as rich."""
     line = (" " * _GAP).join(parts).rstrip()
-    if not (to.color_system and (style or any(mlir))):
-        to.file.write(line + "\n")
+    if not (terminal.color_system and (style or any(mlir))):
+        terminal.file.write(line + "\n")
         return
     from rich.text import Text
 
     row = Text(line, style=style)
-    if not style:  # the row of headings has one
+    if not style:  # headings have a style, and no MLIR
         _colour(row, parts, mlir)
-    to.print(row, soft_wrap=True)
+    terminal.print(row, soft_wrap=True)
 
 
 def _colour(row: Text, parts: Sequence[str], mlir: Sequence[bool]) -> None:
-    """Colours the cells of a row that are MLIR."""
+    """Colour the MLIR cells of a row."""
     from tracemap.reports.highlight import colours_of_mlir
 
     offset = 0
@@ -280,7 +289,7 @@ def _colour(row: Text, parts: Sequence[str], mlir: Sequence[bool]) -> None:
         offset += len(part) + _GAP
 
 
-def print_diagnostics(to: Console, diagnostics: Iterable[Diagnostic]) -> None:
-    """What a reader must know before trusting the result, one line each."""
+def print_diagnostics(terminal: Console, diagnostics: Iterable[Diagnostic]) -> None:
+    """Print the notes on how far to trust the result, one per line."""
     for diagnostic in diagnostics:
-        say(to, f"note [{diagnostic.slug}]: {diagnostic.message}")
+        say(terminal, f"note [{diagnostic.slug}]: {diagnostic.message}")

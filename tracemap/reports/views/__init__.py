@@ -1,1 +1,1 @@
-"""Costs as tables for people, before anything is drawn: a view for each thing that a row can be, with its columns."""
+"""Cost tables without layout: views with rows per op, line, scope, kernel or dispatch site, and their columns."""

@@ -1,4 +1,4 @@
-"""What of a view is shown: rows that match, sorted, the first so many; and the columns that are asked for."""
+"""Selection from a view: rows filtered, sorted and cut to `--top`, and the columns to show."""
 
 from __future__ import annotations
 
@@ -28,71 +28,71 @@ VIEWS: Mapping[str, Callable[[CostedMap, Costs], View]] = {
     "site": by_site,
     "name": by_name,
 }
-"""What makes the view of each value of the option `by`."""
+"""The function that makes a view, by the value of the option `by`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """What is shown of a view: columns and rows, whether the columns were asked for, and what is not shown."""
+    """The part of a view to show, and the size of the rest. `asked`: the user selected the columns."""
 
     view: View
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
     asked: bool
     hidden: int
-    """Rows beyond the first so many."""
+    """Rows after the first `--top`."""
     unmatched: int
-    """Rows that do not match."""
+    """Rows that the filters exclude."""
     hidden_share: Fraction
     unmatched_share: Fraction
 
 
 def costs_of(attribution: Attribution, options: AttributeOptions) -> Costs:
-    """Which metrics are shown, and as what.
+    """The metrics to show, per invocation or as sums.
 
     Raises:
-        UsageInvalid: the runs have no such metric.
+        UsageInvalid: the runs lack a named metric.
     """
-    # A run without a metric is refused when it is opened.
+    # Opening a run without any metric already failed.
     return Costs(
         attribution.metrics, shown_metrics(attribution.metrics, options.metrics), options.totals, attribution.run
     )
 
 
 def check_choice(costed: CostedMap, attribution: Attribution, options: AttributeOptions) -> None:
-    """Find out before anything is written whether what is to be shown is there.
+    """Check the names of metrics and columns before any output is written.
 
     Raises:
-        UsageInvalid: there is no such metric or column.
+        UsageInvalid: a metric or column is unknown.
     """
     if options.metrics or options.columns or options.sort or options.filters:
         chosen_view(costed, costs_of(attribution, options), options)
 
 
 def chosen_view(costed: CostedMap, costs: Costs, options: AttributeOptions) -> Chosen:
-    """Make the view that is asked for, and choose its rows and columns.
+    """Make the view of `options.by`, and select its rows and columns.
 
     Raises:
-        UsageInvalid: the view has no such column.
+        UsageInvalid: the view lacks a named column.
     """
     view = VIEWS[options.by](costed, costs)
-    for name in filter(None, (_column_and_rest(pattern)[0] for pattern in options.filters)):
-        _column(view, name)  # it is refused whether there are rows or not
+    for name in filter(None, (_column_and_pattern(text)[0] for text in options.filters)):
+        _column(view, name)  # reject unknown columns even without rows
     matching = view.rows
-    for pattern in options.filters:
-        matching = [row for row in matching if _matches(view, row, pattern)]
+    for text in options.filters:
+        matching = [row for row in matching if _matches(view, row, text)]
     shown = _sorted(view, matching, options.sort)[: options.top or None]
     columns = tuple(_column(view, key) for key in options.columns) or _usual(view, shown)
-    everything, first = _share(view.rows), _share(shown)
-    found = everything if matching is view.rows else _share(matching)
+    total_share, shown_share = _share(view.rows), _share(shown)
+    matching_share = total_share if matching is view.rows else _share(matching)
     hidden, unmatched = len(matching) - len(shown), len(view.rows) - len(matching)
-    of = (hidden, unmatched, found - first, everything - found)
-    return Chosen(view, columns, tuple(shown), bool(options.columns), *of)
+    shares = (matching_share - shown_share, total_share - matching_share)
+    return Chosen(view, columns, tuple(shown), bool(options.columns), hidden, unmatched, *shares)
 
 
 def _column(view: View, name: str) -> Column:
-    """A column by its name, or by what stands above it, without the unit."""
-    # A name goes before a heading that is the same: of several columns with one heading, the first is meant.
+    """A column by its key, or by its heading without the unit."""
+    # Keys win over equal headings. The first of several columns with the same heading wins.
     known = {column.heading: column for column in reversed(view.columns)} | {
         column.key: column for column in view.columns
     }
@@ -102,47 +102,48 @@ def _column(view: View, name: str) -> Column:
 
 
 def _unknown(view: View, name: str, columns: Sequence[Column]) -> UsageInvalid:
-    """What is said of a name that no column has: the names, and the headings in brackets that are others."""
-    named = (
+    """An error for an unknown column, with the keys of all columns and, if different, their headings in brackets."""
+    names = (
         column.key if column.heading in {"", column.key} else f"{column.key} ({column.heading})" for column in columns
     )
-    return UsageInvalid(f"the table of {view.noun}s has no column {name!r}; it has: {', '.join(named)}")
+    return UsageInvalid(f"the table of {view.noun}s has no column {name!r}; it has: {', '.join(names)}")
 
 
 def _usual(view: View, rows: Sequence[Row]) -> tuple[Column, ...]:
-    """The usual columns, but those that say nothing in any row."""
-    said = {column.key for column in view.columns if any(row.get(column.key) not in {None, "", "–"} for row in rows)}
-    return tuple(column for column in view.columns if column.usual and (column.key in said or not rows))
+    """The default columns without those that are empty in all rows."""
+    filled = {column.key for column in view.columns if any(row.get(column.key) not in {None, "", "–"} for row in rows)}
+    return tuple(column for column in view.columns if column.usual and (column.key in filled or not rows))
 
 
-def _matches(view: View, row: Row, pattern: str) -> bool:
-    texts = [column.key for column in view.columns if column.unit == TEXT]
-    name, rest = _column_and_rest(pattern)
+def _matches(view: View, row: Row, text: str) -> bool:
+    text_columns = [column.key for column in view.columns if column.unit == TEXT]
+    name, pattern = _column_and_pattern(text)
     if not name:
-        return any(fnmatchcase(str(row.get(key, "")), pattern) for key in texts)
+        return any(fnmatchcase(str(row.get(key, "")), pattern) for key in text_columns)
     key = _column(view, name).key
-    if key not in texts:
-        raise UsageInvalid(f"{key} is a column of numbers; rows are filtered by texts: {', '.join(texts)}")
-    return fnmatchcase(str(row.get(key, "")), rest)
+    if key not in text_columns:
+        columns = ", ".join(text_columns)
+        raise UsageInvalid(f"cannot filter by {key}, a column of numbers; filter by a column of texts: {columns}")
+    return fnmatchcase(str(row.get(key, "")), pattern)
 
 
-def _column_and_rest(pattern: str) -> tuple[str, str]:
-    """The column before the first `=` and the pattern behind it; no column where a wildcard stands before it."""
-    name, equals, rest = pattern.partition("=")
-    return (name, rest) if equals and not any(letter in name for letter in "*?[") else ("", pattern)
+def _column_and_pattern(text: str) -> tuple[str, str]:
+    """Split `COLUMN=PATTERN` at the first `=`; no column if a wildcard comes before it."""
+    name, equals, pattern = text.partition("=")
+    return (name, pattern) if equals and not any(letter in name for letter in "*?[") else ("", text)
 
 
 def _sorted(view: View, rows: Sequence[Row], sort: str | None) -> list[Row]:
-    """Numbers from the largest, texts from A to Z; ties, and what has no number, as in the map.
+    """Sort numbers from the largest, texts from A to Z; ties and rows without a number keep the order of the map.
 
-    A number within a text goes by its value: line 9 of a file stands before line 10.
+    Numbers within texts sort by value: line 9 of a file before line 10.
     """
     column = _column(view, sort or view.rank)
     if column.unit == TEXT:
         return sorted(rows, key=lambda row: in_parts(str(row.get(column.key, ""))))
     numbers = [_number(row.get(column.key)) for row in rows]
-    ranks = [(number is None, -(number or 0), place) for place, number in enumerate(numbers)]
-    return [rows[place] for *_, place in sorted(ranks)]
+    ranks = [(number is None, -(number or 0), index) for index, number in enumerate(numbers)]
+    return [rows[index] for *_, index in sorted(ranks)]
 
 
 def _number(cell: Cell) -> int | Fraction | None:
@@ -150,9 +151,9 @@ def _number(cell: Cell) -> int | Fraction | None:
 
 
 def _share(rows: Sequence[Row]) -> Fraction:
-    # Shares of one amount have few denominators: adding numerators of each leaves few fractions to bring together.
+    # Shares of one amount have few denominators. Add numerators per denominator first, to add few fractions.
     numerators = Counter[int]()
     for row in rows:
         share = _number(row.get(SHARE)) or 0
         numerators[share.denominator] += share.numerator
-    return sum((Fraction(sum_of, denominator) for denominator, sum_of in numerators.items()), Fraction())
+    return sum((Fraction(numerator, denominator) for denominator, numerator in numerators.items()), Fraction())

@@ -1,4 +1,4 @@
-"""The columns of costs that all views have: metrics, per invocation or as sums, the share of the first, and ratios."""
+"""Cost columns of all views: metrics per invocation or as sums, the share of the first metric, and ratios."""
 
 from __future__ import annotations
 
@@ -17,38 +17,38 @@ from tracemap.reports.views.model import NEVER, PERCENT, Cell, Column
 from tracemap.units import Integer, Unknown
 
 CLOCKS = {"cpu_ns": "cpu", "duration_ns": "wall"}
-"""What people call the clocks of times: that of the workers' own time, summed over them, and that on the wall."""
+"""Short names of time metrics: CPU time summed over workers, and wall time."""
 SHARE = "share"
 _MOST_OTHERS = 3
 _LEADING = (INSTRUCTIONS, READ_MISSES, "DLmr", SAMPLES)
-"""Metrics of steps that say most, in this order."""
+"""The most useful metrics of samples and of the simulated cache, in order."""
 _SIMULATED_MISSES = frozenset({"I1mr", "ILmr", "D1mr", "DLmr", "D1mw", "DLmw"})
 
-# What goes first where there is no room has the largest number; further columns of a view stand between these.
+# Columns with the largest number are dropped first on narrow terminals; views add columns with numbers in between.
 LEAVE_METRIC = 20
 LEAVE_RATIO = 65
 LEAVE_FETCHED = 64
 
 
-def shown_metrics(metrics: Sequence[MetricTotal], wanted: Sequence[str]) -> tuple[MetricTotal, ...]:
-    """Those that are asked for; else time, and up to three others: counters, then what was seen inside of kernels.
+def shown_metrics(metrics: Sequence[MetricTotal], names: Sequence[str]) -> tuple[MetricTotal, ...]:
+    """The named metrics; without names, time and up to three others: counters, then metrics inside kernels.
 
     Raises:
-        UsageInvalid: the runs have no such metric.
+        UsageInvalid: the runs lack a named metric.
     """
     by_name = {metric.name: metric for metric in metrics}
-    for name in wanted:
+    for name in names:
         if name not in by_name:
             raise UsageInvalid(f"the run has no metric {name!r}; it has: {', '.join(by_name)}")
-    if wanted:
-        return tuple(by_name[name] for name in dict.fromkeys(wanted))
+    if names:
+        return tuple(by_name[name] for name in dict.fromkeys(names))
     first = metrics[default_metric(metrics)]
-    others = sorted((metric for metric in metrics if metric is not first), key=_lateness)
+    others = sorted((metric for metric in metrics if metric is not first), key=_position)
     return (first, *others[:_MOST_OTHERS])
 
 
-def _lateness(metric: MetricTotal) -> int:
-    """Counters come first, in the order of the run; then what leads among metrics of steps, times, and the rest."""
+def _position(metric: MetricTotal) -> int:
+    """Sort key: counters in the order of the run, the leading metrics inside kernels, times, other metrics."""
     if metric.name in _LEADING:
         return 1 + _LEADING.index(metric.name)
     if metric.name in CLOCKS:
@@ -59,19 +59,24 @@ def _lateness(metric: MetricTotal) -> int:
 _LONGEST_NAME: Final = 24
 
 
-def _beside(word: str, name: str, alone: str = "") -> str:
-    """What stands above a column of the metric that is ranked by, which the title names: its name only if it is short.
+def _heading(word: str, name: str, without_name: str = "") -> str:
+    """Heading of a column of the ranking metric, with the metric's name if that is short.
 
-    Those of Nsight Compute have up to a hundred letters; `alone` is what stands there without the name.
+    Names of Nsight Compute have up to a hundred letters. The title of the table has the name, too. `without_name`
+    replaces `word` if the name is too long.
     """
-    return f"{word} {name}" if len(name) <= _LONGEST_NAME else alone or word
+    return f"{word} {name}" if len(name) <= _LONGEST_NAME else without_name or word
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Which metrics are shown, the first to rank by, and whether as sums over all invocations.
+    """The metrics to show, and how to format them.
 
-    `all_metrics` are those that may be asked for as columns too; `header` is that of the runs.
+    Attributes:
+        all_metrics: the metrics of the runs; `--columns` may name any of them.
+        shown: the metrics to show; rows are ranked by the first.
+        totals: show sums over all invocations, not means.
+        header: the header of the runs.
     """
 
     all_metrics: tuple[MetricTotal, ...]
@@ -81,7 +86,7 @@ class Costs:
 
     @property
     def lines(self) -> Mapping[str, tuple[Sequence[str], Integer]]:
-        """By the key of a column of bytes, what fetches a line of the last-level cache, and how long that is."""
+        """Metrics that fetch a line of the last-level cache, and bytes per line, by the key of their column."""
         return {
             "LL-bytes": (LAST_LEVEL_MISSES, self.header.simulated_line_bytes),
             "cache-bytes": (("cache-misses",), self.header.line_bytes),
@@ -89,38 +94,38 @@ class Costs:
 
     @property
     def first(self) -> MetricTotal:
-        """The metric that rows are ranked by."""
+        """The ranking metric."""
         return self.shown[0]
 
     def divisor(self, metric: MetricTotal) -> int:
-        """What sums of a metric are divided by."""
+        """Invocations to divide sums of a metric by; 1 for sums."""
         return divisor(metric, totals=self.totals)
 
     def name(self, metric: MetricTotal) -> str:
-        """What stands above a metric: its clock, or its own name, and that it is a sum where others are none."""
-        known = _plain(metric)
-        return known if self.totals or known_invocations(metric) else f"{known} in all"
+        """Heading of a metric: its clock or name, with "in all" if it cannot be shown per invocation."""
+        name = _plain(metric)
+        return name if self.totals or known_invocations(metric) else f"{name} in all"
 
     def column(self, key: str, heading: str, metric: MetricTotal, leave: int, *, usual: bool = True) -> Column:
-        """A column of sums of a metric, which are divided by the invocations they are of, unless sums are shown."""
+        """A column of a metric, per invocation or as sums."""
         unit, scale = shown_unit(metric)
-        per = self._of(metric)
+        per = self._number_of_invocations(metric)
         return Column(key, heading, unit, per, divisor=self.divisor(metric) * scale, leave=leave, usual=usual)
 
-    def _of(self, metric: MetricTotal) -> str:
-        """What stands above sums of a metric, where others beside it are sums of other numbers of invocations."""
-        calls = known_invocations(metric)
-        is_told = self.totals and calls and len({*map(known_invocations, self.shown)} | {calls}) > 1
-        return f" of {calls:,}" if is_told else ""
+    def _number_of_invocations(self, metric: MetricTotal) -> str:
+        """Suffix of the heading of sums if the shown metrics have different numbers of invocations, else empty."""
+        invocations = known_invocations(metric)
+        differs = self.totals and invocations and len({*map(known_invocations, self.shown)} | {invocations}) > 1
+        return f" of {invocations:,}" if differs else ""
 
     def of_first(self, key: str, word: str, leave: int, *, usual: bool = True) -> Column:
-        """A column of other sums of the metric that is ranked by."""
-        return self.column(key, _beside(word, self.name(self.first)), self.first, leave, usual=usual)
+        """A column of other sums of the ranking metric."""
+        return self.column(key, _heading(word, self.name(self.first)), self.first, leave, usual=usual)
 
     def of_invocations(self, key: str, word: str, leave: int, *, usual: bool = True) -> Column:
-        """A column of what single invocations took of the metric that is ranked by, beside sums too."""
+        """A column of the ranking metric in single invocations, also if other columns are sums."""
         unit, scale = shown_unit(self.first)
-        name, per = _beside(word, _plain(self.first)), "/invocation" if self._are_sums else ""
+        name, per = _heading(word, _plain(self.first)), "/invocation" if self._are_sums else ""
         return Column(key, name, unit, per, scale, leave, usual=usual)
 
     @property
@@ -128,75 +133,77 @@ class Costs:
         return self.totals or not known_invocations(self.first)
 
     def of_calls(self, key: str, word: str, leave: int) -> Column:
-        """A column of what single calls took of the metric that is ranked by."""
+        """A column of the ranking metric in single calls."""
         unit, scale = shown_unit(self.first)
-        return Column(key, _beside(word, _plain(self.first)), unit, "/call", scale, leave)
+        return Column(key, _heading(word, _plain(self.first)), unit, "/call", scale, leave)
 
     def calls(self, leave: int) -> Column:
-        """A column of how often something ran, in the invocations of what is measured of whole dispatches."""
+        """A column of calls, per invocation or as sums."""
         return Column("calls", "calls", "count", divisor=self.divisor(self.all_metrics[0]), leave=leave)
 
     def columns(self) -> tuple[Column, ...]:
-        """The first metric, its share, the others, and misses per thousand instructions."""
+        """The first metric, its share, the other metrics, misses per 1000 instructions, and fetched bytes."""
         return tuple(self._columns())
 
     def _columns(self) -> Iterator[Column]:
         rest = [metric for metric in self.all_metrics if metric not in self.shown]
         yield self.column(self.first.name, self.name(self.first), self.first, NEVER)
-        yield Column(SHARE, _beside("of", _plain(self.first), "share"), PERCENT)
-        for place, metric in enumerate([*self.shown[1:], *rest]):
-            leave, usual = LEAVE_METRIC + place, metric in self.shown
+        yield Column(SHARE, _heading("of", _plain(self.first), "share"), PERCENT)
+        for index, metric in enumerate([*self.shown[1:], *rest]):
+            leave, usual = LEAVE_METRIC + index, metric in self.shown
             yield self.column(metric.name, self.name(metric), metric, leave, usual=usual)
-        for place, (key, (misses, _)) in enumerate(self._ratios.items()):
+        for index, (key, (misses, _)) in enumerate(self._ratios.items()):
             heading = key.replace("/", "/1000 ")
-            yield Column(key, heading, "count", leave=LEAVE_RATIO + place, usual=misses in self.shown)
+            yield Column(key, heading, "count", leave=LEAVE_RATIO + index, usual=misses in self.shown)
         for key, (fetches, _) in self._fetched.items():
             usual = any(metric in self.shown for metric in fetches)
-            heading, divided = f"{key.removesuffix('-bytes')} fetched", self.divisor(fetches[0])
-            per = self._of(fetches[0])
-            yield Column(key, heading, "bytes", per, divisor=divided, leave=LEAVE_FETCHED, usual=usual)
+            heading, invocations = f"{key.removesuffix('-bytes')} fetched", self.divisor(fetches[0])
+            per = self._number_of_invocations(fetches[0])
+            yield Column(key, heading, "bytes", per, divisor=invocations, leave=LEAVE_FETCHED, usual=usual)
 
     @cached_property
     def _ratios(self) -> dict[str, tuple[MetricTotal, MetricTotal]]:
-        """Misses and the instructions that they are told per thousand of, by the key of the column."""
+        """Misses and instructions of the columns of misses per 1000 instructions, by key."""
         by_name = {metric.name: metric for metric in self.all_metrics}
-        found = {}
+        ratios = {}
         for metric in self.all_metrics:
-            per = by_name.get(INSTRUCTIONS if metric.name in STEP_METRICS else "instructions")
-            if per is not None and per.invocations == metric.invocations and _counts_misses(metric.name):
-                found[f"{metric.name}/{per.name}"] = (metric, per)
-        return found
+            instructions = by_name.get(INSTRUCTIONS if metric.name in STEP_METRICS else "instructions")
+            if instructions is None or not _counts_misses(metric.name):
+                continue
+            if instructions.invocations == metric.invocations:
+                ratios[f"{metric.name}/{instructions.name}"] = (metric, instructions)
+        return ratios
 
     @cached_property
     def _fetched(self) -> dict[str, tuple[Sequence[MetricTotal], int]]:
-        """Misses of the last-level cache, and how many bytes it fetches for each, by the key of the column."""
+        """Misses of the last-level cache, and bytes fetched per miss, by the key of the column."""
         by_name = {metric.name: metric for metric in self.all_metrics}
-        found: dict[str, tuple[Sequence[MetricTotal], int]] = {}
-        for key, (names, line) in self.lines.items():
+        fetched: dict[str, tuple[Sequence[MetricTotal], int]] = {}
+        for key, (names, line_bytes) in self.lines.items():
             misses = [by_name[name] for name in names if name in by_name]
-            if not isinstance(line, Unknown) and len(misses) == len(names):
-                found[key] = (misses, line)
-        return found
+            if not isinstance(line_bytes, Unknown) and len(misses) == len(names):
+                fetched[key] = (misses, line_bytes)
+        return fetched
 
     def cells(self, amounts: Mapping[str, int]) -> dict[str, Cell]:
         """The cells of these columns, from sums by metric name."""
-        made: dict[str, Cell] = {metric.name: amounts.get(metric.name, 0) for metric in self.all_metrics}
+        cells: dict[str, Cell] = {metric.name: amounts.get(metric.name, 0) for metric in self.all_metrics}
         if self.first.work:
-            made[SHARE] = Fraction(100 * amounts.get(self.first.name, 0), self.first.work)
-        for key, (fetches, line) in self._fetched.items():
-            made[key] = line * sum(amounts.get(each.name, 0) for each in fetches)
+            cells[SHARE] = Fraction(100 * amounts.get(self.first.name, 0), self.first.work)
+        for key, (fetches, line_bytes) in self._fetched.items():
+            cells[key] = line_bytes * sum(amounts.get(metric.name, 0) for metric in fetches)
         for key, (misses, per) in self._ratios.items():
             instructions = amounts.get(per.name, 0)
-            made[key] = Fraction(1000 * amounts.get(misses.name, 0), instructions) if instructions else None
-        return made
+            cells[key] = Fraction(1000 * amounts.get(misses.name, 0), instructions) if instructions else None
+        return cells
 
     def basis(self) -> str:
-        """Of what the numbers are, for the title of a table."""
+        """The basis of the numbers, for the title of a table: per invocation or sums."""
         return basis(self.shown, totals=self.totals)
 
 
 def _plain(metric: MetricTotal) -> str:
-    """What people call a metric: the clock of a time, or its own name."""
+    """The short name of a metric: the clock of a time, else its name."""
     return CLOCKS.get(metric.name, metric.name.removesuffix("_ns") if metric.unit == "ns" else metric.name)
 
 

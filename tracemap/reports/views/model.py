@@ -1,4 +1,4 @@
-"""What a table of costs is: columns, some of them left out where there is no room, and rows of texts and numbers."""
+"""Tables of costs: columns, and rows of texts and numbers."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from fractions import Fraction
 from tracemap.units import Integer, Unknown
 
 Cell = str | int | Fraction | None
-"""A text; or a number, in the unit of its column and not yet divided; None where there is none."""
+"""A text; a number in the unit of its column, not yet divided; or None for an empty cell."""
 Row = Mapping[str, Cell]
-"""Cells by the keys of columns; what has no entry is None."""
+"""Cells by column key; missing keys are empty cells."""
 
 
 def known_cell(value: Integer) -> Cell:
-    """The cell of a number that may be unknown."""
+    """A number as a cell; unknown numbers are empty."""
     return None if isinstance(value, Unknown) else value
 
 
 class LaterRow(Mapping[str, Cell]):
-    """A row of which some cells are there; the others are made when one of them is asked for.
+    """A row with lazy cells: some are known, the others are made at the first access.
 
-    Of the rows of a large model few are shown: what all are sorted by is known of each, where it stands of those few.
+    Large models have many rows and show few. Sorting needs the known cells of all, the rest only for shown rows.
     """
 
     __slots__ = ("_cells", "_make")
@@ -35,7 +35,7 @@ class LaterRow(Mapping[str, Cell]):
         return self._cells[key] if key in self._cells else self._whole()[key]
 
     def get(self, key: str, default: Cell = None) -> Cell:  # type: ignore[override] # Mapping's own raises and catches
-        """A cell; the default where there is none."""
+        """A cell, or the default."""
         return self._cells[key] if key in self._cells else self._whole().get(key, default)
 
     def __iter__(self) -> Iterator[str]:
@@ -51,21 +51,27 @@ class LaterRow(Mapping[str, Cell]):
 
 
 TEXT = ""
-"""The unit of columns of texts."""
+"""Unit of text columns."""
 PERCENT = "%"
 
 NEVER = 0
-"""Of `Column.leave`: it stays where there is no room, whatever else goes."""
+"""Value of `Column.leave`: never drop the column."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: the name that options call it by, and what stands above it: heading, unit, and `per`, such as `/call`.
+    """A column of a table.
 
-    Numbers are divided by `divisor` when they are shown: by the invocations that they were measured in, where costs of
-    one are shown. Of several that have no room, the one with the largest `leave` goes first. Texts are shortened to
-    `least` letters before anything goes; `words`: they are sentences. A column that is not `usual` is shown only where
-    it is asked for.
+    Attributes:
+        key: its name in options.
+        heading: the heading, followed by the unit and `per`.
+        unit: unit of the numbers; empty for texts.
+        per: suffix of the unit, such as `/call`.
+        divisor: divides the numbers when they are shown, such as the invocations of a mean.
+        leave: on narrow terminals, the column with the largest value is dropped first; 0: never.
+        least: narrowest width of texts; they shrink before columns are dropped.
+        usual: shown by default; else only if selected.
+        words: the texts are sentences, which wrap.
     """
 
     key: str
@@ -81,10 +87,14 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A table: what a row is, in one word, its columns, and its rows in the order of the map.
+    """A table.
 
-    `rank` is the key of the column that rows are sorted by where nothing else is asked for; `share` whether the shares
-    of rows add up, so that those of rows that are not shown can be told.
+    Attributes:
+        noun: name of a row, in the singular.
+        columns: all columns.
+        rows: in the order of the map.
+        rank: key of the column to sort by unless the user selects another.
+        share: the shares of rows add up, so the text can give the share of hidden rows.
     """
 
     noun: str

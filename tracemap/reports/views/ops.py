@@ -1,4 +1,4 @@
-"""Views with a row per op, site or kernel."""
+"""Views with a row per op, dispatch site or kernel."""
 
 from __future__ import annotations
 
@@ -29,13 +29,11 @@ from tracemap.reports.views.costs import CLOCKS, Costs
 from tracemap.reports.views.model import Cell, Column, LaterRow, Row, View, known_cell
 from tracemap.units import Unknown, sum_of
 
-# ---- ops
-#
-# Views with a row for each op, or for ops of one line of the model or of one name.
+# ---- ops, alone or grouped by line or name
 
 
 UNCERTAIN: Final = Column("uncertain", "")
-"""The mark of a cost of which half is open, or more."""
+"""Marks costs that are uncertain by 50 % or more."""
 UNCERTAIN_MARK: Final = "~"
 
 LEAVE_LINE, LEAVE_INTERVAL, LEAVE_SCOPE, LEAVE_PYTHON = 10, 15, 50, 61
@@ -49,7 +47,7 @@ _SCOPE = Column("scope", "scope", leave=LEAVE_SCOPE, least=8)
 
 
 def by_op(costed: CostedMap, costs: Costs) -> View:
-    """A row for each op: where it is, and what it costs."""
+    """A row per op: its location and costs."""
     columns = (
         Column("op", "op"),
         *(_LINE, _PYTHON, _NAME, _SCOPE),
@@ -73,11 +71,11 @@ def by_op(costed: CostedMap, costs: Costs) -> View:
 
 
 def _op_row(costed: CostedMap, costs: Costs, result: OpResult) -> Row:
-    return LaterRow(costs.cells(costed.attributed(result.op)), partial(_about_op, costed, costs, result))
+    return LaterRow(costs.cells(costed.attributed(result.op)), partial(_details_of_op, costed, costs, result))
 
 
-def _about_op(costed: CostedMap, costs: Costs, result: OpResult) -> Row:
-    """All cells of an op's row but its costs."""
+def _details_of_op(costed: CostedMap, costs: Costs, result: OpResult) -> Row:
+    """The cells of an op's row except for its costs."""
     op, cost = costed.graph.op_by_id[result.op], result.metrics[costs.first.name]
     frame = python_frame(costed.graph, op)
     return {
@@ -96,12 +94,12 @@ def _about_op(costed: CostedMap, costs: Costs, result: OpResult) -> Row:
 
 
 def _known(spread: PerInvocation) -> Mapping[str, Cell]:
-    """The figures of a spread by their names, but those that are unknown."""
+    """The known figures of a spread, by name."""
     return {name: value for name, value in asdict(spread).items() if not isinstance(value, Unknown)}
 
 
 def _likely(cost: OpCost) -> Mapping[str, Cell]:
-    """What is open of a cost; nothing where nothing says so."""
+    """The likely range of a cost and the mark of uncertainty; empty if unknown."""
     mark = {UNCERTAIN.key: UNCERTAIN_MARK} if cost.uncertain else {}
     if isinstance(cost.likely_low, Unknown) or isinstance(cost.likely_high, Unknown):
         return mark
@@ -109,20 +107,20 @@ def _likely(cost: OpCost) -> Mapping[str, Cell]:
 
 
 def by_line(costed: CostedMap, costs: Costs) -> View:
-    """A row for each line of the model that has an op with a cost."""
+    """A row per line of the model whose ops have costs."""
     columns = (Column("line", "line", least=12), _NAMES, _SCOPE, _OPS, *costs.columns())
     rows = []
     for ops in _grouped(costed, lambda op: (op.file, op.line)).values():
         scopes = dict.fromkeys(costed.scope_of(op) for op in ops)
-        rows.append({"line": op_line(ops[0]), "scope": and_more(list(scopes)), **_of_ops(costed, costs, ops)})
+        rows.append({"line": op_line(ops[0]), "scope": and_more(list(scopes)), **_sum_cells(costed, costs, ops)})
     return View("line", columns, rows, costs.first.name)
 
 
 def by_name(costed: CostedMap, costs: Costs) -> View:
-    """A row for each name of ops: how much all of them cost together."""
+    """A row per name of ops: the sum of their costs."""
     columns = (Column("name", "name", least=12), _OPS, *costs.columns())
     groups = _grouped(costed, lambda op: op.name).values()
-    rows = [{"name": ops[0].name, **_of_ops(costed, costs, ops)} for ops in groups]
+    rows = [{"name": ops[0].name, **_sum_cells(costed, costs, ops)} for ops in groups]
     return View("name", columns, rows, costs.first.name)
 
 
@@ -137,7 +135,7 @@ def _grouped(costed: CostedMap, key: Callable[[Op], Hashable]) -> dict[Hashable,
     return groups
 
 
-def _of_ops(costed: CostedMap, costs: Costs, ops: Iterable[Op]) -> Row:
+def _sum_cells(costed: CostedMap, costs: Costs, ops: Iterable[Op]) -> Row:
     amounts = Counter[str]()
     weights = {}
     for op in ops:
@@ -148,19 +146,17 @@ def _of_ops(costed: CostedMap, costs: Costs, ops: Iterable[Op]) -> Row:
 
 
 def names_of(weights: Mapping[Op, int]) -> str:
-    """The names of ops, those that cost most first."""
+    """The name of the most expensive op, and the number of other names."""
     by_cost = sorted(weights, key=lambda op: -weights[op])
     return and_more(list(dict.fromkeys(op.name for op in by_cost)))
 
 
 def and_more(texts: list[str]) -> str:
-    """The first of several texts, and how many others there are."""
+    """The first of several texts, and the number of others: `add +2`."""
     return texts[0] + (f" +{len(texts) - 1}" if len(texts) > 1 else "")
 
 
-# ---- places
-#
-# Views with a row for each site, or for each kernel: what ran, not who caused it.
+# ---- dispatch sites and kernels
 
 
 _KERNEL = Column("kernel", "kernel", least=26)
@@ -168,12 +164,12 @@ _LEAVE_SPREAD = 40
 
 
 def by_site(costed: CostedMap, costs: Costs) -> View:
-    """A row for each site, and for each transfer that is of an op: its cost, and how much it varies over calls.
+    """A row per dispatch site, and per transfer that belongs to an op: its cost, and the spread over calls.
 
-    What disturbed it, which is no part of its cost, has a column where anything did. Beside its spread stands the
-    slowest call, how evenly workers shared the work, and in how many tiles it is cut.
+    Outliers have a column if there are any; they are not part of the cost. Further columns are the slowest call, the
+    imbalance of workers, and the number of tiles.
     """
-    disturbed = any(result.metrics[costs.first.name].disturbance for result in costed.results.values())
+    has_outliers = any(result.metrics[costs.first.name].disturbance for result in costed.results.values())
     columns = (
         Column("site", "site"),
         _KERNEL,
@@ -181,7 +177,7 @@ def by_site(costed: CostedMap, costs: Costs) -> View:
         Column("line", "line", leave=LEAVE_LINE, least=12),
         costs.calls(LEAVE_CALLS),
         *costs.columns(),
-        costs.of_first("disturbance", "disturbance", _LEAVE_SPREAD - 1, usual=disturbed),
+        costs.of_first("disturbance", "outliers", _LEAVE_SPREAD - 1, usual=has_outliers),
         costs.of_calls("median", "p50", _LEAVE_SPREAD + 3),
         costs.of_calls("p10", "p10", _LEAVE_SPREAD + 4),
         costs.of_calls("p90", "p90", _LEAVE_SPREAD + 4),
@@ -191,43 +187,43 @@ def by_site(costed: CostedMap, costs: Costs) -> View:
     )
     rows = [
         {
-            "site": place,
+            "site": work,
             "calls": known_cell(result.calls),
             "disturbance": result.metrics[costs.first.name].disturbance,
-            **_about(costed, place),
+            **_identity(costed, work),
             **_workers(result),
             **_spread(result, costs),
             **_cost(result, costs),
         }
-        for place, result in costed.results.items()
+        for work, result in costed.results.items()
     ]
-    return View("site", columns, rows, costs.first.name)
+    return View("dispatch site", columns, rows, costs.first.name)
 
 
 def _clock_of_slowest(costed: CostedMap) -> str:
-    """What people call the clock by which calls are slow."""
+    """Short name of the clock that ranks slow calls: wall time if known, else CPU time."""
     names = {metric.name for metric in costed.metrics}
     return next((CLOCKS[name] for name in reversed(TIME_METRICS) if name in names), "")
 
 
 def _workers(result: SiteResult | TransferResult) -> Mapping[str, Cell]:
-    """How its calls were shared out among workers, as far as it is known, and the slowest of them."""
-    found: dict[str, Cell] = {}
+    """Tiles per call, imbalance of the workers, and the slowest call, as far as they are known."""
+    cells: dict[str, Cell] = {}
     if isinstance(result.tiles, int) and isinstance(result.calls, int) and result.calls:
-        found["tiles"] = Fraction(result.tiles, result.calls)
+        cells["tiles"] = Fraction(result.tiles, result.calls)
     if not isinstance(result.imbalance_percent, Unknown):
-        found["imbalance"] = Fraction(result.imbalance_percent, 100)
+        cells["imbalance"] = Fraction(result.imbalance_percent, 100)
     if result.slowest and not isinstance(result.slowest[0].time_ns, Unknown):
-        found["slowest"] = result.slowest[0].time_ns
-    return found
+        cells["slowest"] = result.slowest[0].time_ns
+    return cells
 
 
-def slowest_calls(costed: CostedMap, places: Iterable[str]) -> View:
-    """The slowest single calls of these sites and transfers; without rows where no run has times."""
+def slowest_calls(costed: CostedMap, works: Iterable[str]) -> View:
+    """The slowest single calls of these dispatch sites and transfers; no rows if no run has times."""
     by_call: dict[SlowCall, list[str]] = defaultdict(list)
-    for place in places:
-        for call in costed.results[place].slowest:
-            by_call[call].append(place)
+    for work in works:
+        for call in costed.results[work].slowest:
+            by_call[call].append(work)
     names = {metric.name for metric in costed.metrics}
     columns = (
         Column("site", "site", least=8),
@@ -241,20 +237,20 @@ def slowest_calls(costed: CostedMap, places: Iterable[str]) -> View:
     return View("slowest call", columns, rows, "", share=False)
 
 
-def _slow_row(costed: CostedMap, call: SlowCall, places: Sequence[str]) -> Row:
-    """A call; of one that may be of several sites, all of them."""
+def _slow_row(costed: CostedMap, call: SlowCall, works: Sequence[str]) -> Row:
+    """A call, with all dispatch sites that may have made it."""
     known = {name: value for name, value in asdict(call).items() if not isinstance(value, Unknown)}
     start = "" if isinstance(call.start_ns, Unknown) else str(call.start_ns)
-    return {**known, "site": " or ".join(places), "kernel": _about(costed, places[0])["kernel"], "start": start}
+    return {**known, "site": " or ".join(works), "kernel": _identity(costed, works[0])["kernel"], "start": start}
 
 
-def _about(costed: CostedMap, place: str) -> Mapping[str, Cell]:
-    """What a site or transfer is: its kernel or kind, and the op that it is of."""
-    site = costed.graph.site_by_id.get(place)
+def _identity(costed: CostedMap, work: str) -> Mapping[str, Cell]:
+    """Kernel of a dispatch site or kind of a transfer, and its op."""
+    site = costed.graph.site_by_id.get(work)
     if site is not None:
         root, line = root_and_line(costed.graph, site)
         return {"kernel": site.kernel, "root": root, "line": line}
-    transfer = costed.graph.transfer_by_id[place]
+    transfer = costed.graph.transfer_by_id[work]
     op = next((costed.graph.op_by_id[op] for op in transfer.ops), None)
     return {"kernel": transfer.kind} | ({"root": f"{op.id} {op.name}", "line": op_line(op)} if op else {})
 
@@ -269,7 +265,7 @@ def _cost(result: SiteResult | TransferResult, costs: Costs) -> Mapping[str, Cel
 
 
 def by_kernel(costed: CostedMap, costs: Costs) -> View:
-    """A row for each kernel, and for each kind of transfer: how many sites share it, and what they cost together."""
+    """A row per kernel and per kind of transfer: the number of its dispatch sites, and the sum of their costs."""
     columns = (
         _KERNEL,
         Column("root", "root", leave=LEAVE_SCOPE, least=12),
@@ -278,17 +274,17 @@ def by_kernel(costed: CostedMap, costs: Costs) -> View:
         *costs.columns(),
     )
     groups: dict[Cell, list[str]] = defaultdict(list)
-    for place in costed.results:
-        groups[_about(costed, place)["kernel"]].append(place)
-    rows = [{"kernel": kernel, **_of_places(costed, costs, places)} for kernel, places in groups.items()]
+    for work in costed.results:
+        groups[_identity(costed, work)["kernel"]].append(work)
+    rows = [{"kernel": kernel, **_kernel_cells(costed, costs, works)} for kernel, works in groups.items()]
     return View("kernel", columns, rows, costs.first.name)
 
 
-def _of_places(costed: CostedMap, costs: Costs, places: Sequence[str]) -> Row:
+def _kernel_cells(costed: CostedMap, costs: Costs, works: Sequence[str]) -> Row:
     amounts = Counter[str]()
-    for place in places:
-        amounts.update(costed.total(place))
-    sites = [costed.graph.site_by_id[place] for place in places if place in costed.graph.site_by_id]
+    for work in works:
+        amounts.update(costed.total(work))
+    sites = [costed.graph.site_by_id[work] for work in works if work in costed.graph.site_by_id]
     root = next((costed.graph.op_by_id[site.root.op].name for site in sites if site.root), "")
-    calls = sum_of([costed.results[place].calls for place in places])
-    return {"root": root, "sites": len(places), "calls": known_cell(calls), **costs.cells(amounts)}
+    calls = sum_of([costed.results[work].calls for work in works])
+    return {"root": root, "sites": len(works), "calls": known_cell(calls), **costs.cells(amounts)}

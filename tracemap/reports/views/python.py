@@ -1,4 +1,4 @@
-"""Views by what stands above the MLIR: lines of Python, those of them that called shared helpers, and scopes."""
+"""Views by lines of Python, by callers of shared helpers, and by scopes."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ NOWHERE = "(no frame)"
 NO_SCOPE = "(no scope)"
 
 
-_Place = tuple[str, int] | None
+_FileLine = tuple[str, int] | None
 
 
 @dataclass(slots=True)
 class _Sum:
-    """What stands at one line or in one scope: ops with their costs, and all costs; of a line its frame."""
+    """Costs at a line or in a scope: the ranking metric per op, and all metrics; for a line also its frame."""
 
     frame: Frame | None = None
     ops: Counter[Op] = field(default_factory=Counter)
     amounts: Counter[str] = field(default_factory=Counter)
 
-    def add(self, each: Reached, first: str) -> None:
-        """Count what an op has of a site."""
-        self.ops[each.op] += each.attributed.get(first, 0)
-        self.amounts.update(each.attributed)
+    def add(self, reached: Reached, metric: str) -> None:
+        """Add an op's share of a site or transfer; `metric` is the ranking metric."""
+        self.ops[reached.op] += reached.attributed.get(metric, 0)
+        self.amounts.update(reached.attributed)
 
     def row(self, costs: Costs) -> Row:
-        """The cells that all views have."""
+        """The cells that all views have in common."""
         return {
             "line": file_line(self.frame.file, self.frame.line) if self.frame else NOWHERE,
             "function": or_dash(self.frame.function) if self.frame else "",
@@ -52,16 +52,16 @@ _NAMES = Column("names", "names", leave=LEAVE_LINE, least=12)
 _OPS = Column("ops", "ops", "count", leave=LEAVE_CALLS)
 
 
-def _works(costed: CostedMap) -> Iterator[Reached]:
-    """What ops have of sites and transfers that were measured."""
-    return (each for each in costed.reached if each.attributed)
+def _measured(costed: CostedMap) -> Iterator[Reached]:
+    """Shares of ops in measured sites and transfers."""
+    return (reached for reached in costed.reached if reached.attributed)
 
 
-class _Lines(dict[_Place, _Sum]):
-    """Sums by line; files are told apart by their whole path."""
+class _Lines(dict[_FileLine, _Sum]):
+    """Sums by line, with the full path of the file; None: ops without a frame."""
 
     def at(self, frame: Frame | None) -> _Sum:
-        """The sum of a frame's line; that of ops without a frame, where there is none."""
+        """The sum of a frame's line; None: of ops without a frame."""
         return self.setdefault((frame.file, frame.line) if frame else None, _Sum(frame))
 
 
@@ -69,21 +69,22 @@ class _Lines(dict[_Place, _Sum]):
 
 
 def by_python(costed: CostedMap, costs: Costs) -> View:
-    """A row for each line of the user's: its own cost, of ops that it makes itself, and that of all below it."""
+    """A row per line of the user's Python: the cost of its own ops, and `inclusive`, with the functions it calls."""
     columns = (
         Column("line", "python", least=17),
         *(_FUNCTION, _NAMES, _OPS),
         *costs.columns(),
         costs.of_first("inclusive", "inclusive", LEAVE_LINE),
     )
-    own, around = _Lines(), _Lines()
-    for each in _works(costed):
-        frames = users_own(costed.graph, each.frames)
-        own.at(frames[0] if frames else None).add(each, costs.first.name)
+    metric = costs.first.name
+    own, inclusive = _Lines(), _Lines()
+    for reached in _measured(costed):
+        frames = users_own(costed.graph, reached.frames)
+        own.at(frames[0] if frames else None).add(reached, metric)
         for frame in {(frame.file, frame.line): frame for frame in reversed(frames)}.values() or [None]:
             own.at(frame)
-            around.at(frame).add(each, costs.first.name)
-    rows = [{**found.row(costs), "inclusive": around[place].amounts[costs.first.name]} for place, found in own.items()]
+            inclusive.at(frame).add(reached, metric)
+    rows = [{**line_sum.row(costs), "inclusive": inclusive[line].amounts[metric]} for line, line_sum in own.items()]
     return View("Python line", columns, rows, costs.first.name)
 
 
@@ -91,14 +92,14 @@ def by_python(costed: CostedMap, costs: Costs) -> View:
 
 
 def by_caller(costed: CostedMap, costs: Costs) -> View:
-    """A row for each line of the user's that called a shared helper, or made its ops itself."""
+    """A row per line of the user's Python that calls a shared helper or makes ops itself."""
     columns = (Column("line", "caller", least=17), _FUNCTION, _NAMES, _OPS, *costs.columns())
-    works = [(each, users_own(costed.graph, each.frames)) for each in _works(costed)]
-    helpers = shared_helpers(frames for _, frames in works)
+    stacks = [(reached, users_own(costed.graph, reached.frames)) for reached in _measured(costed)]
+    helpers = shared_helpers(frames for _, frames in stacks)
     sums = _Lines()
-    for each, frames in works:
-        sums.at(caller_of(frames, helpers)).add(each, costs.first.name)
-    rows = [found.row(costs) for found in sums.values()]
+    for reached, frames in stacks:
+        sums.at(caller_of(frames, helpers)).add(reached, costs.first.name)
+    rows = [line_sum.row(costs) for line_sum in sums.values()]
     return View("caller", columns, rows, costs.first.name)
 
 
@@ -106,25 +107,25 @@ _Function = tuple[object, ...]
 
 
 def _function(frame: Frame) -> _Function:
-    """What a frame is in: its function; where nobody tells, the line has to do."""
+    """Identity of a frame's function; of its line if the function is unknown."""
     return (frame.file, frame.function) if isinstance(frame.function, str) else (frame.file, frame.line)
 
 
 def shared_helpers(stacks: Iterable[Sequence[Frame]]) -> frozenset[_Function]:
-    """The functions of the user's that are called from several places, and make ops for each of them.
+    """The user's functions that make ops for several call sites. Recursive calls do not count.
 
-    A place is the frame around one of the function. Recursion is no call from outside.
+    Stacks are innermost frame first.
     """
-    places: dict[_Function, set[tuple[object, ...]]] = defaultdict(set)
+    call_sites: dict[_Function, set[tuple[object, ...]]] = defaultdict(set)
     for frames in stacks:
-        for frame, around in pairwise(frames):
-            if _function(frame) != _function(around):
-                places[_function(frame)].add((around.file, around.line, around.column))
-    return frozenset(function for function, found in places.items() if len(found) > 1)
+        for frame, caller in pairwise(frames):
+            if _function(frame) != _function(caller):
+                call_sites[_function(frame)].add((caller.file, caller.line, caller.column))
+    return frozenset(function for function, callers in call_sites.items() if len(callers) > 1)
 
 
 def caller_of(frames: Sequence[Frame], helpers: frozenset[_Function]) -> Frame | None:
-    """The innermost frame that is not in a shared helper; the outermost where all are; None of no frames."""
+    """The innermost frame outside of shared helpers; else the outermost frame; None without frames."""
     outside = (frame for frame in frames if _function(frame) not in helpers)
     return next(outside, frames[-1] if frames else None)
 
@@ -135,9 +136,9 @@ _WRAPPED = re.compile(r"(?:jvp|transpose)\((.*)\)", re.DOTALL)
 
 
 def by_scope(costed: CostedMap, costs: Costs) -> View:
-    """A row for each scope with all below it; forward and backward ones count in the plain scope too.
+    """A row per scope, including nested ones. Forward and backward scopes also count in the plain scope.
 
-    The row of the first metric alone, `own`, is of ops that stand in the scope itself.
+    `own` is the ranking metric of ops directly in the scope.
     """
     columns = (
         Column("scope", "scope", least=24),
@@ -145,25 +146,25 @@ def by_scope(costed: CostedMap, costs: Costs) -> View:
         *costs.columns(),
         costs.of_first("own", "own", LEAVE_INCLUSIVE),
     )
-    below, own = defaultdict[str, _Sum](_Sum), Counter[str]()
-    for each in _works(costed):
-        own["/".join(each.scope) or NO_SCOPE] += each.attributed.get(costs.first.name, 0)
-        for scope in _scopes_around(each.scope):
-            below[scope].add(each, costs.first.name)
-    rows = [{**found.row(costs), "scope": scope, "own": own[scope]} for scope, found in below.items()]
+    inclusive, own = defaultdict[str, _Sum](_Sum), Counter[str]()
+    for reached in _measured(costed):
+        own["/".join(reached.scope) or NO_SCOPE] += reached.attributed.get(costs.first.name, 0)
+        for scope in _enclosing_scopes(reached.scope):
+            inclusive[scope].add(reached, costs.first.name)
+    rows = [{**scope_sum.row(costs), "scope": scope, "own": own[scope]} for scope, scope_sum in inclusive.items()]
     return View("scope", columns, rows, costs.first.name, share=False)
 
 
-def _scopes_around(scope: tuple[str, ...]) -> Iterable[str]:
-    """A scope, those around it, and the same of its plain one; each once."""
+def _enclosing_scopes(scope: tuple[str, ...]) -> Iterable[str]:
+    """A scope and its enclosing scopes, then the same for the plain scope, without duplicates."""
     paths = (path[: depth + 1] for path in (scope, plain_scope(scope)) for depth in range(len(path)))
     return dict.fromkeys("/".join(path) for path in paths) or [NO_SCOPE]
 
 
 def plain_scope(scope: Sequence[str]) -> tuple[str, ...]:
-    """A scope as it is called in the model: without what says that it is a derivative's.
+    """A scope without the marks of derivatives, `jvp` and `transpose`.
 
-    The backward pass names what is around it once more: `grad/transpose(grad)/jvp(layer0)` is of `grad/layer0`.
+    The backward pass repeats enclosing names: `grad/transpose(grad)/jvp(layer0)` becomes `grad/layer0`.
     """
     plain: list[str] = []
     for name in scope:

@@ -1,4 +1,4 @@
-// Details of what is selected: an op before and after, or the ops of a line.
+// Details of the selection: an op before and after, or the ops of a line.
 const MOST_IN_DETAILS = 40;
 const factRow = (label, ...content) => make("tr", "", make("th", "", label), make("td", "", ...content));
 
@@ -9,18 +9,18 @@ function kernelLinks(names, side) {
 function opCard(op, selected) {
   const card = make("div", selected ? "card selected" : "card");
   card.append(make("h3", "", make("span", "", link(op.ids, op.key), " ", make("code", "", op.name)), op.finding ? verdict(op.finding) : op.how === "new" || op.how === "gone" ? verdict(op.how) : ""));
-  const rows = [factRow("matched", op.how === "new" || op.how === "gone" ? "it is " + op.how : "by " + op.how + (op.edited ? ", edited" : ""))];
+  const rows = [factRow("matched", op.how === "new" || op.how === "gone" ? "no: " + op.how : "by " + op.how + (op.edited ? ", edited" : ""))];
   if (op.scope) rows.push(factRow("scope", op.scope));
   rows.push(factRow("line", link(...op.line_before), op.line_before[0] && op.line_after[0] ? " → " : "", link(...op.line_after)));
-  rows.push(factRow("fate", ...(op.fate_before && op.fate_before !== op.fate_after ? [fateBadge(op.fate_before), op.fate_after ? " → " : ""] : []), op.fate_after ? fateBadge(op.fate_after) : ""));
+  rows.push(factRow("outcome", ...(op.fate_before && op.fate_before !== op.fate_after ? [fateBadge(op.fate_before), op.fate_after ? " → " : ""] : []), op.fate_after ? fateBadge(op.fate_after) : ""));
   if (op.kernels_before.length) rows.push(factRow("kernels before", ...kernelLinks(op.kernels_before, "A")));
   if (op.kernels_after.length) rows.push(factRow("kernels after", ...kernelLinks(op.kernels_after, "B")));
   if (op.code) rows.push(factRow("machine code", op.code));
   const groups = [...(groupsOfOp.get(op.row) ?? [])];
-  if (groups.length) rows.push(factRow("regrouped", ...groups.slice(0, 8).flatMap((number, at) => [at ? ", " : "", link("group " + (number + 1), "group" + (number + 1))])));
+  if (groups.length) rows.push(factRow("fusion", ...groups.slice(0, 8).flatMap((number, at) => [at ? ", " : "", link("group " + (number + 1), "group" + (number + 1))])));
   card.append(make("table", "", make("tbody", "", ...rows)));
   if (measured && op.amounts.some(Boolean)) card.append(costTable(op));
-  if (op.ratio) card.append(make("div", "facts", "median of an invocation: " + op.ratio[0].toFixed(2) + " times (" + op.ratio[1].toFixed(2) + " to " + op.ratio[2].toFixed(2) + ")"));
+  if (op.ratio) card.append(make("div", "facts", "median per invocation: " + op.ratio[0].toFixed(2) + "x (" + op.ratio[1].toFixed(2) + " to " + op.ratio[2].toFixed(2) + ")"));
   card.append(...remarkLines(data.remarks.filter((remark) => remark.ops.includes(op.row))));
   return card;
 }
@@ -39,7 +39,7 @@ function costTable(op) {
 function remarkLines(remarks) {
   const shown = remarks.slice(0, MOST_IN_DETAILS).map((remark) =>
     make("div", "facts wrap", verdict(remark.kind), " " + remark.pass_name + ": " + remark.text + (remark.count > 1 ? " (" + remark.count + " times)" : "")));
-  if (remarks.length > MOST_IN_DETAILS) shown.push(make("div", "facts", "and " + (remarks.length - MOST_IN_DETAILS) + " more remarks, see their table"));
+  if (remarks.length > MOST_IN_DETAILS) shown.push(make("div", "facts", (remarks.length - MOST_IN_DETAILS) + " more remarks in the table"));
   return shown;
 }
 
@@ -54,10 +54,10 @@ function inspect(title, ...content) {
 }
 
 function inspectLine(line) {
-  const found = line.use.ops.map((row) => data.ops[row]);
-  const most = found.slice().sort((a, b) => Math.abs(changeOf(b) ?? 0) - Math.abs(changeOf(a) ?? 0)).slice(0, MOST_IN_DETAILS);
-  const more = found.length > most.length ? [make("p", "facts", "and " + (found.length - most.length) + " more ops, see the table")] : [];
-  inspect(line.text.source.label + ":" + line.number, ...most.map((op) => opCard(op, false)), ...more);
+  const lineOps = line.use.ops.map((row) => data.ops[row]);
+  const shown = lineOps.slice().sort((a, b) => Math.abs(changeOf(b) ?? 0) - Math.abs(changeOf(a) ?? 0)).slice(0, MOST_IN_DETAILS);
+  const more = lineOps.length > shown.length ? [make("p", "facts", (lineOps.length - shown.length) + " more ops in the table")] : [];
+  inspect(line.text.source.label + ":" + line.number, ...shown.map((op) => opCard(op, false)), ...more);
 }
 
 let selectedLine = "";

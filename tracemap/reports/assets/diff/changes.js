@@ -1,4 +1,4 @@
-// What something cost before and after, of the chosen metric, and how a change is shown: with its sign, and a tint.
+// Costs before and after in the selected metric, and the signs and tints of changes.
 const ofMetric = (amounts) => (metric >= 0 ? amounts[metric] ?? null : null);
 const beforeOf = (row) => ofMetric(row.amounts)?.[0] ?? null;
 const afterOf = (row) => ofMetric(row.amounts)?.[1] ?? null;
@@ -10,7 +10,7 @@ const changeText = (sum) => (sum > 0 ? "+" : "") + costText(sum);
 const shareText = (sum) => (sum > 0 ? "+" : "") + share(sum, chosenMetric().work);
 const direction = (sum) => (sum > 0 ? "upward" : "downward");
 
-// Five steps each way, by the square root, so that a twentieth of the largest change still shows; 0 for none.
+// Five steps up and down, by the square root, so that a twentieth of the largest change still shows; empty for no change.
 function tintOf(sum, largest) {
   if (!sum || !largest) return "";
   return (sum > 0 ? "up" : "down") + Math.max(1, Math.round(5 * Math.sqrt(Math.abs(sum) / largest)));

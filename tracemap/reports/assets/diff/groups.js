@@ -1,19 +1,19 @@
-// Regrouped kernels: boxes of sites with their ops, before on the left, after on the right, a line for each op.
+// Fusion changes: boxes of dispatches with their ops, before on the left, after on the right, with a line per op.
 const GROUP = { row: 16, head: 34, pad: 6, gap: 12, most: 16, boxes: 12, letter: 6.7 };
 const FLOWS = ["kind-contraction", "kind-reduction", "kind-movement", "kind-elementwise", "kind-other"];
 const shortKernel = (name) => name.replace(/^.*?_dispatch_/, "dispatch ");
 
-// Where boxes and their ops stand, from the top: those beyond `most` of a box share a place.
+// Vertical positions of boxes and their ops; ops after the first `most` of a box share a position.
 function laidOut(boxes) {
   let top = 14;
   return boxes.slice(0, GROUP.boxes).map((box) => {
     const shown = box.ops.slice(0, GROUP.most);
     const more = box.ops.length - shown.length;
     const height = GROUP.head + (shown.length + (more ? 1 : 0)) * GROUP.row + GROUP.pad;
-    const placed = { ...box, top, height, shown, more, at: new Map() };
-    box.ops.forEach((row, number) => placed.at.set(row, top + GROUP.head + (Math.min(number, GROUP.most) + 0.5) * GROUP.row));
+    const drawn = { ...box, top, height, shown, more, at: new Map() };
+    box.ops.forEach((row, number) => drawn.at.set(row, top + GROUP.head + (Math.min(number, GROUP.most) + 0.5) * GROUP.row));
     top += height + GROUP.gap;
-    return placed;
+    return drawn;
   });
 }
 
@@ -27,7 +27,7 @@ function drawGroup(box, number) {
   if (!width) return;
   const all = boxesOf(data.groups[number]);
   const [before, after] = all.map(laidOut);
-  const lowest = Math.max(...[...before, ...after].map((each) => each.top + each.height), 40);
+  const lowest = Math.max(...[...before, ...after].map((drawn) => drawn.top + drawn.height), 40);
   const bottom = lowest + (all.some((boxes) => boxes.length > GROUP.boxes) ? GROUP.row : 0);
   const side = Math.floor(width * 0.38);
   const svg = charts.select(document.createElementNS("http://www.w3.org/2000/svg", "svg")).attr("class", "regrouping").attr("role", "group")
@@ -42,11 +42,11 @@ function drawGroup(box, number) {
 }
 
 const groupWords = (before, after) => {
-  const words = (boxes) => (boxes.length > GROUP.boxes ? plural(boxes.length, "kernel") + ": " : "") + boxes.slice(0, GROUP.boxes).map((each) => each.site + " (" + plural(each.ops.length, "op") + ")").join(", ") || "no kernel";
+  const words = (boxes) => (boxes.length > GROUP.boxes ? plural(boxes.length, "kernel") + ": " : "") + boxes.slice(0, GROUP.boxes).map(({ site, ops }) => site + " (" + plural(ops.length, "op") + ")").join(", ") || "no kernel";
   return "Before: " + words(before) + "; after: " + words(after);
 };
 
-// A line for each op that works on both sides, a stub where it works on one.
+// A line per op that is in a dispatch on both sides; a stub if it is on one side only.
 function flowsOf(before, after, side, width) {
   const found = new Map();
   const end = width - side;
@@ -83,10 +83,10 @@ function drawBoxes(svg, boxes, x, width, title) {
 }
 
 const opWords = (op, title) => (title === "before" ? op.before : op.after) + " " + op.name + (op.how === "new" || op.how === "gone" ? " (" + op.how + ")" : "");
-// A kernel that is the same code has no view here; the table says what is of it.
+// A kernel with unchanged code is not in the tab of kernels; link to its ops in the table.
 const kernelAnchor = (side, name) => (kernelNumber[side].has(name) ? "#kernel" + kernelNumber[side].get(name) : "#ops?ops.filter=" + encodeURIComponent(name));
 
-// Groups of one shape are one card; which of them is drawn can be chosen. It is drawn when it comes into view.
+// Groups of the same shape share a card, with a menu to select one. A card is drawn when it comes into view.
 const MOST_CARDS = 60;
 const MOST_CHOICES = 500;
 const groupCards = new Map();
@@ -95,8 +95,8 @@ function groupCard(number) {
   const group = data.groups[number];
   const box = make("div", "");
   const choice = make("select");
-  choice.setAttribute("aria-label", "Which of the groups of this shape");
-  choice.append(...group.alike.slice(0, MOST_CHOICES).map((each) => new Option(groupName(each), each)));
+  choice.setAttribute("aria-label", "Groups of this shape");
+  choice.append(...group.alike.slice(0, MOST_CHOICES).map((alike) => new Option(groupName(alike), alike)));
   const cost = make("span", "");
   const card = { box, choice, cost, shown: number, seen: false };
   choice.addEventListener("change", () => showGroup(card, Number(choice.value)));
@@ -131,7 +131,7 @@ function showGroup(card, number) {
 function listGroups() {
   const firsts = data.groups.flatMap((group, number) => (group.alike[0] === number ? [number] : []));
   for (const number of firsts.slice(0, MOST_CARDS)) groupCards.set(number, groupCard(number));
-  const more = firsts.length > MOST_CARDS ? [make("p", "facts", "and " + (firsts.length - MOST_CARDS) + " more shapes, whose costs changed less")] : [];
+  const more = firsts.length > MOST_CARDS ? [make("p", "facts", (firsts.length - MOST_CARDS) + " more shapes with smaller changes of cost")] : [];
   byId("groups").replaceChildren(...[...groupCards.values()].map((card) => card.element), ...more);
 }
 if (data.groups.length) listGroups();

@@ -1,5 +1,5 @@
-// Kernels that are other code: final IR or machine code of both sides; an op leads to its lines on either.
-// A block, as its names (open, row …) are not for other parts.
+// Kernels whose code changed: final IR or machine code of both sides; an op selects its lines on both.
+// A block keeps its names (open, row …) private.
 if (data.kernels.length) {
   let pair = null;
   let shown = "ir";
@@ -46,13 +46,13 @@ if (data.kernels.length) {
   }
   const paint = () => ["A", "B"].forEach((side) => panes[side].paint());
 
-  const FIGURES = [["instructions", "instructions"], ["loops", "loops"], ["vector_bits", "bits of vectors"], ["spills", "spills"]];
-  const told = (value) => (isKnown(value) ? String(value) : "–");
+  const FIGURES = [["instructions", "instructions"], ["loops", "loops"], ["vector_bits", "vector bits"], ["spills", "spills"]];
+  const numberText = (value) => (isKnown(value) ? String(value) : "–");
 
   function paintFigures() {
     const words = FIGURES.map(([key, label]) => {
-      const [one, two] = [pair.code_before[key], pair.code_after[key]];
-      return label + " " + (one === two ? told(one) : told(one) + " → " + told(two));
+      const [before, after] = [pair.code_before[key], pair.code_after[key]];
+      return label + " " + (before === after ? numberText(before) : numberText(before) + " → " + numberText(after));
     });
     byId("kernel-figures").replaceChildren(...words.flatMap((text, at) => [at ? " · " : "", make("span", "figure", text)]));
   }
@@ -68,17 +68,17 @@ if (data.kernels.length) {
     byId("kernel-ops").replaceChildren(list);
     const names = { A: pair.before?.name, B: pair.after?.name };
     const remarks = data.remarks.filter((remark) => remark.kernel === names[remarkSide(remark)] && (chosen === null || remark.ops.includes(chosen)));
-    const none = data.remarks.length ? (chosen === null ? "None." : "None of the chosen op.") : "Not known: build both with --remarks.";
+    const none = data.remarks.length ? (chosen === null ? "None." : "None for the selected op.") : "Not recorded. Build both bundles with --remarks.";
     byId("kernel-remarks").replaceChildren(...(remarks.length ? remarkLines(remarks) : [make("p", "facts", none)]));
   }
 
   function setRows() {
     for (const side of ["A", "B"]) {
       const view = viewOf(side);
-      const texts = !view ? [] : shown === "ir" ? view.lines : view.code.map((each) => each[2]);
+      const texts = !view ? [] : shown === "ir" ? view.lines : view.code.map(([, , text]) => text);
       panes[side].set(texts.length, texts.reduce((most, words) => Math.max(most, words.length), 20));
       const word = side === "A" ? "before" : "after";
-      const why = !view ? ": no such kernel" : shown === "machine" && view.noCode ? ": " + view.noCode : "";
+      const why = !view ? ": kernel does not exist" : shown === "machine" && view.noCode ? ": " + view.noCode : "";
       byId("kernel-name-" + side).textContent = word + ": " + (view?.name ?? "") + why;
       byId("kernel-name-" + side).title = view?.name ?? "";
     }

@@ -1,4 +1,4 @@
-// What has a name on this page, for the search.
+// The named things of the page, for the search.
 function allNamed() {
   const entry = (kind, label, about, open) => ({ kind, label, about, open, text: (label + " " + about).toLowerCase() });
   return [
@@ -15,11 +15,11 @@ function openFiltered(id, words) {
   go(id);
 }
 
-// `net.py:12`, on both sides.
+// Line 12 of files that match `net.py:12`, on both sides.
 function linesNamed(words) {
   const match = /^(.*):(\d+)$/.exec(words);
   if (!match) return [];
-  const found = [...sourceTexts].map(([id, { source, side }]) => ({ source, key: id + "L" + match[2], about: source.same ? "" : side === "A" ? "before" : "after" }));
-  return found.filter(({ source, key }) => source.label.toLowerCase().includes(match[1]) && byId(key))
+  const lines = [...sourceTexts].map(([id, { source, side }]) => ({ source, key: id + "L" + match[2], about: source.same ? "" : side === "A" ? "before" : "after" }));
+  return lines.filter(({ source, key }) => source.label.toLowerCase().includes(match[1]) && byId(key))
     .map(({ source, key, about }) => ({ kind: "line", label: source.label + ":" + match[2], about, open: () => go(key) }));
 }

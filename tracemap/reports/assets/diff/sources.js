@@ -1,4 +1,4 @@
-// Sources of both sides: what stands before each line, and panes that scroll together.
+// Sources of both sides: gutters of lines, and panes that scroll together.
 const sourceTexts = new Map(); // by the id of their pane: `A0`
 data.sources.forEach((source, index) => {
   for (const text of source.texts) sourceTexts.set(text.side + index, { ...text, source, index, pane: byId(text.side + index) });
@@ -22,12 +22,12 @@ function largestChange(source) {
   return largest.get(metric);
 }
 
-// What is so of a line's ops: new, gone, edited.
+// The mark of a line with new, removed or edited ops.
 function markOf(use) {
-  const found = use.ops.map((row) => data.ops[row]);
-  if (found.some((op) => op.how === "new")) return ["+", "an op here is new", "more"];
-  if (found.some((op) => op.how === "gone")) return ["−", "an op here is gone", "less"];
-  if (found.some((op) => op.edited)) return ["~", "an op here is edited", ""];
+  const lineOps = use.ops.map((row) => data.ops[row]);
+  if (lineOps.some((op) => op.how === "new")) return ["+", "has a new op", "more"];
+  if (lineOps.some((op) => op.how === "gone")) return ["−", "has an op that was removed", "less"];
+  if (lineOps.some((op) => op.edited)) return ["~", "has an edited op", ""];
   return ["", "", ""];
 }
 
@@ -48,9 +48,9 @@ function gutter(row) {
 function costCells(text, use, place) {
   const cells = [];
   const cell = (style, words, sum) => {
-    const made = make("b", style, words);
-    made.title = inAll(sum, chosenMetric());
-    cells.push(made);
+    const element = make("b", style, words);
+    element.title = inAll(sum, chosenMetric());
+    cells.push(element);
   };
   if (!beforeOf(use) && !afterOf(use)) return [];
   if (text.source.same || text.side === "A") cell("a", costText(beforeOf(use)), beforeOf(use));
@@ -69,7 +69,7 @@ for (const [id, text] of sourceTexts) {
 }
 const paintLines = () => sourceTexts.forEach((text) => text.blocks.repaint());
 
-// What scrolls down takes the other side along.
+// Vertical scrolling moves both panes.
 for (const index of data.sources.keys()) {
   const panes = ["A", "B"].map((side) => byId(side + index));
   if (panes.includes(null)) continue;
@@ -83,7 +83,7 @@ function scrollToLine(key) {
   row.scrollIntoView({ block: "nearest", inline: "nearest" });
 }
 
-// Lines by the size of their change; of both sides' lines of an op that after.
+// Lines by the size of their change; for an op with lines on both sides, the line after.
 function hottestLines(index) {
   const lines = [...sourceTexts].filter(([, text]) => text.index === index).flatMap(([id, text]) =>
     Object.entries(text.uses).map(([number, use]) => ({ key: id + "L" + number, ...unpacked("DiffLine", use) })));

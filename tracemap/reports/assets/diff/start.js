@@ -1,11 +1,11 @@
-// The metric that is chosen, keys, clicks on lines; then the page begins with what the address names.
+// Selected metric, keys, and clicks on lines; then shows what the address names.
 function repaint() {
   paintBasis();
   paintLines();
   drawOverview();
   repaintGroups();
   tables.forEach((table) => table.draw());
-  dispatchEvent(new Event("basis")); // the kernels hear it
+  dispatchEvent(new Event("basis")); // for the kernels tab
   if (!details.hidden) follow();
 }
 

@@ -1,4 +1,4 @@
-// What the other parts work on: ops by their address and by their ids before and after, and the metric that is chosen.
+// Data of the other scripts: ops by anchor and by their ids before and after, and the selected metric.
 data.ops = allUnpacked("DiffOp", data.ops);
 data.remarks = allUnpacked("DiffRemark", data.remarks);
 data.scopes = allUnpacked("DiffScope", data.scopes);
@@ -9,13 +9,13 @@ data.remarks.forEach((remark, number) => (remark.number = number));
 const opOfKey = new Map(data.ops.map((op) => [op.key, op]));
 const opsOfSide = { A: new Map(data.ops.map((op) => [op.before, op])), B: new Map(data.ops.map((op) => [op.after, op])) };
 const measured = data.metrics.length > 0;
-let metric = data.metric; // -1 where there is none
+let metric = data.metric; // -1 without metrics
 
 const kernelNames = data.kernels.map(({ before, after }) => ({ A: before?.name ?? "", B: after?.name ?? "" }));
 const kernelNumber = { A: new Map(), B: new Map() };
 kernelNames.forEach((names, number) => ["A", "B"].forEach((side) => names[side] && kernelNumber[side].set(names[side], number)));
 
-// Which groups the ops are in, by the number of their row.
+// The groups of ops, by row number of the op.
 const groupsOfOp = new Map();
 data.groups.forEach((group, number) => {
   for (const box of boxesOf(group).flat()) for (const row of box.ops) groupsOfOp.set(row, (groupsOfOp.get(row) ?? new Set()).add(number));

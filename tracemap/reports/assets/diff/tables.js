@@ -14,11 +14,11 @@ const costColumns = (rows) => (measured ? [
   sumColumn("before", beforeOf),
   sumColumn("after", afterOf),
   column("change", changeOf, changeCell(rows), true, changeTitle),
-  column("of the whole", sizeOf, (row) => make("td", "num", changeOf(row) === null ? "–" : shareText(changeOf(row))), true, () => "of the whole before; sorted by its size, whichever way it goes"),
+  column("of total", sizeOf, (row) => make("td", "num", changeOf(row) === null ? "–" : shareText(changeOf(row))), true, () => "of the total before; sorted by absolute size"),
 ] : []);
 
 const ratioColumn = (label, at, of) => column(label, (op) => op.ratio?.[at] ?? null, (op) => make("td", "num", op.ratio ? op.ratio[at].toFixed(2) : "–"), true, () => of);
-const RATIO = "times of the median of an invocation before, without the machine's part";
+const RATIO = "median per invocation after over before, corrected for drift of the machine";
 const fatesOf = (op) => [...new Set([op.fate_before, op.fate_after].filter(Boolean))].join("→");
 const kernelWords = (op) => (op.kernels_before.join(" ") === op.kernels_after.join(" ") ? op.kernels_after.join(" ") : op.kernels_before.join(" ") + " → " + op.kernels_after.join(" "));
 const HOWS = ["new", "gone"];
@@ -29,11 +29,11 @@ const opColumns = [
   ...(data.sources[0]?.same ? [] : [text("line before", (op) => op.line_before[0], (op) => make("td", "", link(...op.line_before)))]),
   text(data.sources[0]?.same ? "line" : "line after", (op) => op.line_after[0], (op) => make("td", "", link(...op.line_after))),
   ...costColumns(data.ops),
-  ...(data.ops.some((op) => op.ratio) ? [ratioColumn("times", 0, RATIO), ratioColumn("at least", 1, "the lower bound of its 95 % interval"), ratioColumn("at most", 2, "the upper bound of its 95 % interval")] : []),
-  asWideAs(text("finding", (op) => op.finding, (op) => make("td", "", op.finding ? verdict(op.finding) : "")), () => "slower   "),
+  ...(data.ops.some((op) => op.ratio) ? [ratioColumn("ratio", 0, RATIO), ratioColumn("ratio low", 1, "lower end of the 95 % interval"), ratioColumn("ratio high", 2, "upper end of the 95 % interval")] : []),
+  asWideAs(text("significant", (op) => op.finding, (op) => make("td", "", op.finding ? verdict(op.finding) : "")), () => "slower   "),
   asWideAs(text("matched", (op) => op.how + (op.edited ? ", edited" : ""), (op) => make("td", "", HOWS.includes(op.how) ? verdict(op.how) : op.how, op.edited ? ", edited" : "")), (op) => op.how + (op.edited ? ", edited" : "") + "  "),
   text("scope", (op) => op.scope),
-  text("fate", fatesOf, (op) => make("td", "", ...fatesOf(op).split("→").flatMap((fate, at) => [at ? " → " : "", fateBadge(fate)]))),
+  text("outcome", fatesOf, (op) => make("td", "", ...fatesOf(op).split("→").flatMap((fate, at) => [at ? " → " : "", fateBadge(fate)]))),
   text("code", (op) => op.code),
   text("kernels", kernelWords, (op) => make("td", "mono", kernelWords(op))),
 ];
@@ -41,7 +41,7 @@ const opColumns = [
 const opLinks = (rows) => rows.slice(0, 6).flatMap((row, at) => [at ? " " : "", link(data.ops[row].ids, data.ops[row].key)]);
 const remarkSide = (remark) => (remark.kind === "new" ? "B" : "A");
 const remarkColumns = [
-  asWideAs(text("what", (remark) => remark.kind, (remark) => make("td", "", verdict(remark.kind))), () => "gone  "),
+  asWideAs(text("change", (remark) => remark.kind, (remark) => make("td", "", verdict(remark.kind))), () => "gone  "),
   asWideAs(text("ops", (remark) => remark.ops.map((row) => data.ops[row].ids).join(" "), (remark) => make("td", "", ...opLinks(remark.ops))), (remark) => remark.ops.slice(0, 6).map((row) => data.ops[row].ids).join(" ")),
   text("pass", (remark) => remark.pass_name),
   text("remark", (remark) => remark.text, (remark) => longCell(remark.text)),
@@ -61,6 +61,6 @@ function addTable(id, rows, columns, label) {
   const sorted = Math.max(0, columns.findIndex((entry) => entry.label === label));
   if (byId(id)) tables.set(id, new Table(byId(id), rows, columns, sorted, null));
 }
-addTable("ops", data.ops, opColumns, "of the whole");
+addTable("ops", data.ops, opColumns, "of total");
 addTable("remarks", data.remarks, remarkColumns, "");
-addTable("scopes", data.scopes, scopeColumns, "of the whole");
+addTable("scopes", data.scopes, scopeColumns, "of total");

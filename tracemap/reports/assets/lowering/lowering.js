@@ -1,9 +1,9 @@
-// The page of a lowering: the way from an op to its loops in every stage, and from a loop to its ops.
+// The page of a lowering: links from an op to its loops in every stage, and from a loop to its ops.
 const ops = new Map(data.ops.map((op) => [op.id, op]));
 for (const pane of document.querySelectorAll(".pane")) new Blocks(pane, tokensOfMlir);
-let chosen = -1; // the number of the op from which keys go on
+let chosen = -1; // index of the selected op, where keys continue
 
-// Of each stage: line -> ops whose operations stand on it, op -> its lines, line -> the outermost loop that begins there.
+// Indices of every stage: line -> ops with an operation on it, op -> its lines, first line -> outermost loop.
 for (const stage of data.stages) {
   stage.opsOfLine = new Map();
   stage.linesOfOp = new Map();
@@ -32,7 +32,7 @@ function clear() {
 
 function mark(selected, except) {
   data.stages.forEach((stage, number) => {
-    const lines = new Map(); // -> the order of the first of the selected ops that stands there
+    const lines = new Map(); // line -> index of the first selected op on it
     selected.forEach((op, order) => {
       for (const line of stage.linesOfOp.get(op) ?? []) if (!lines.has(line)) lines.set(line, order);
     });
@@ -72,15 +72,15 @@ function inspect(selected, loop) {
 const depth = (loop) => 1 + Math.max(0, ...loop.children.map(depth));
 
 function loopFacts(loop) {
-  const words = [`Loops within each other: ${depth(loop)}. `, `${loop.operations} operations, `];
-  words.push(loop.untraced ? `${loop.untraced} of them without a location that leads to an op.` : "all of them with an op.");
-  return make("p", "facts", ...words, loop.links.length ? "" : " No op works in it.");
+  const words = [`Nesting depth: ${depth(loop)}. `, `${loop.operations} operations, `];
+  words.push(loop.untraced ? `${loop.untraced} of them cannot be traced to an op.` : "all traced to ops.");
+  return make("p", "facts", ...words, loop.links.length ? "" : " No op is in this loop.");
 }
 
 function card(op, colour) {
   const rows = data.stages.map((stage, number) => {
     const lines = stage.linesOfOp.get(op.id) ?? [];
-    const words = op.whereabouts[number];
+    const words = op.places[number];
     const where = lines.length ? link(words, `S${number}L${Math.min(...lines)}`) : words;
     return make("tr", "", make("th", "", number ? `stage ${number}` : "model"), make("td", "", where), make("td", "evidence", evidence(stage, op.id)));
   });
@@ -88,7 +88,7 @@ function card(op, colour) {
 }
 
 function evidence(stage, op) {
-  const kinds = new Set(stage.loops.flatMap((loop) => loop.links.filter((each) => each.op === op).map((each) => each.evidence)));
+  const kinds = new Set(stage.loops.flatMap((loop) => loop.links.filter((entry) => entry.op === op).map((entry) => entry.evidence)));
   return [...kinds].join(", ");
 }
 
@@ -100,8 +100,8 @@ function chooseLine(number, line) {
   if (loop) return select(loop.links.map(({ op }) => op), loop, number);
   const there = stage.opsOfLine.get(line);
   if (there) return select([...there], null, number);
-  const around = enclosing(stage, line);
-  return around ? select(around.links.map(({ op }) => op), around, number) : select([], null, number);
+  const outer = enclosing(stage, line);
+  return outer ? select(outer.links.map(({ op }) => op), outer, number) : select([], null, number);
 }
 
 function follow() {
@@ -120,9 +120,9 @@ document.addEventListener("click", (event) => {
   const line = event.target.closest("#panes .l:not(.head)");
   const row = event.target.closest("#ops tbody tr");
   if (line) {
-    const [, number, which] = /^S(\d+)L(\d+)$/.exec(line.id);
+    const [, stage, number] = /^S(\d+)L(\d+)$/.exec(line.id);
     rememberInAddress(line.id);
-    chooseLine(Number(number), Number(which));
+    chooseLine(Number(stage), Number(number));
   } else if (row) {
     rememberInAddress(row.id);
     select([row.id], null, "ops");

@@ -1,4 +1,4 @@
-// Cards: what is to be said of an op and of a site.
+// Cards with the details of an op or a dispatch site.
 const table = (...rows) => make("table", "", make("tbody", "", ...rows));
 const costRow = (label, sum) => make("tr", "", make("th", "", label), amountCell(sum), shareCell(sum));
 const costWords = (sum) => amount(sum, chosenMetric());
@@ -11,9 +11,9 @@ function opCard(op, selected) {
   if (op.python[0]) where.append(" · ", link(...op.python));
   if (op.scope) where.append(" · ", op.scope);
   card.append(where, make("div", "facts", op.reason));
-  const inside = op.kernels.filter((name) => kernelNumber.has(name)).slice(0, 4);
-  if (inside.length) {
-    const links = inside.flatMap((name, order) => [order ? ", " : "", link(name, "kernel" + kernelNumber.get(name) + "-" + op.id)]);
+  const kernels = op.kernels.filter((name) => kernelNumber.has(name)).slice(0, 4);
+  if (kernels.length) {
+    const links = kernels.flatMap((name, order) => [order ? ", " : "", link(name, "kernel" + kernelNumber.get(name) + "-" + op.id)]);
     card.append(make("div", "facts", "in ", ...links));
   }
   if (!cost) return card;
@@ -21,12 +21,12 @@ function opCard(op, selected) {
   card.append(table(...rows.map((row) => costRow(...row))));
   if (cost.likely) {
     const [low, high] = cost.likely;
-    const how = data.rule === "code" ? "estimated from machine code: " : "95 % interval of the samples: ";
+    const method = data.rule === "code" ? "estimated from machine code: " : "95 % interval of the samples: ";
     const remedy = data.rule === "code" ? "; record with --sample to measure" : "; record longer";
-    card.append(make("div", "facts", how + costWords(low) + " – " + costWords(high) + (cost.uncertain ? remedy : "")));
+    card.append(make("div", "facts", method + costWords(low) + " – " + costWords(high) + (cost.uncertain ? remedy : "")));
   }
   if (cost.uncertain && !cost.likely) {
-    card.append(make("div", "facts", "half of the cost or more is open: the run was disturbed, and invocations lie far apart"));
+    card.append(make("div", "facts", "uncertain by 50 % or more: noisy run, invocations differ widely"));
   }
   if (op.calls !== null) card.append(make("div", "facts", callsWords(op.calls)));
   if (cost.per_invocation) card.append(make("div", "facts", "single invocations" + spreadText(cost.per_invocation)));
@@ -53,11 +53,11 @@ const known = (value, unit) => (isKnown(value) ? quantity(value, unit) : "unknow
 
 function slowRow(call, site) {
   const run = call.run > 1 ? "run " + call.run + ", " : "";
-  const began = isKnown(call.start_ns) ? ", began at " + call.start_ns + " ns" : "";
-  const which = run + "invocation " + known(call.invocation, "count") + began;
+  const start = isKnown(call.start_ns) ? ", started at " + call.start_ns + " ns" : "";
+  const label = run + "invocation " + known(call.invocation, "count") + start;
   const times = [["wall", call.duration_ns], ["cpu", call.cpu_ns]].filter(([, time]) => isKnown(time));
   const words = times.map(([clock, time]) => clock + " " + quantity(time, "ns")).join(", ");
-  return make("tr", "", make("td", "", which), make("td", "num", words), make("td", "", wayToSpan(call, site)));
+  return make("tr", "", make("td", "", label), make("td", "num", words), make("td", "", wayToSpan(call, site)));
 }
 
 function siteCard(site, selected, mark) {
@@ -68,9 +68,9 @@ function siteCard(site, selected, mark) {
   const facts = make("div", "facts", "command " + site.command);
   if (site.calls !== null) facts.append(" · " + callsWords(site.calls));
   if (cost?.per_call) facts.append(" · single calls" + spreadText(cost.per_call));
-  if (cost?.disturbance) facts.append(" · and " + costWords(cost.disturbance) + " of disturbance");
+  if (cost?.disturbance) facts.append(" · " + costWords(cost.disturbance) + " of outliers not included");
   if (site.path.length) {
-    facts.append(" · through ");
+    facts.append(" · called through ");
     site.path.forEach((id, position) => facts.append(position ? " › " : "", link(id, ops.has(id) ? id : "")));
   }
   if (isKnown(tilesOf(site))) facts.append(" · " + quantity(tilesOf(site), "count") + (tilesOf(site) === 1 ? " tile per call" : " tiles per call"));
@@ -80,7 +80,7 @@ function siteCard(site, selected, mark) {
   if (data.lengths[site.id]) card.append(histogramOfCalls(site, slow));
   if (slow.length) {
     const rows = slow.map((call) => slowRow(call, site));
-    const slowest = make("details", "facts", make("summary", "", "slowest calls, as they were measured"), table(...rows));
+    const slowest = make("details", "facts", make("summary", "", "slowest calls"), table(...rows));
     card.append(slowest);
   }
   if (data.together[site.id]) card.append(measuresTogether(site));
@@ -89,15 +89,15 @@ function siteCard(site, selected, mark) {
   return card;
 }
 
-// Per call, on average.
+// Mean per call.
 const tilesOf = (site) => (isKnown(site.tiles) && site.calls ? site.tiles / site.calls : null);
 const imbalanceText = (site) => fixed(site.imbalance_percent / 100, 2);
 
-const LIMIT = 40; // cards in the details: a function's line may lead to thousands of sites
+const LIMIT = 40; // most cards in the details, as a function's line may have thousands of dispatches
 
 function cards(ids, table, card) {
-  const found = ids.map((id) => table.get(id)).filter(Boolean);
-  const shown = found.slice(0, LIMIT).map((row) => card(row));
-  if (found.length > LIMIT) shown.push(make("p", "facts", "and " + (found.length - LIMIT) + " more, see the table"));
+  const rows = ids.map((id) => table.get(id)).filter(Boolean);
+  const shown = rows.slice(0, LIMIT).map((row) => card(row));
+  if (rows.length > LIMIT) shown.push(make("p", "facts", (rows.length - LIMIT) + " more in the table"));
   return shown;
 }

@@ -1,7 +1,6 @@
-// Lines without cost can be folded away, so that a long source is as short as what it costs: a row stands for those of a
-// region, and opens it. Some lines around those with a cost stay.
+// Folding of lines without cost: one row replaces each region and opens it. Some lines of context stay.
 const LEAST_FOLDED = 8; // lines
-const AROUND = 2;
+const CONTEXT = 2; // lines
 let folding = false;
 
 function isCold(source, number) {
@@ -9,13 +8,13 @@ function isCold(source, number) {
   return !cost || !(cost[0] || cost[1]);
 }
 
-// Of rows in their order, [first, last] of each region that can be folded.
+// The foldable regions of the rows, as [first, last].
 function coldRegions(source, rows) {
   const regions = [];
   let first = 0;
   const end = (at) => {
-    const from = first ? first + AROUND : 0;
-    const to = at < rows.length ? at - AROUND : at;
+    const from = first ? first + CONTEXT : 0;
+    const to = at < rows.length ? at - CONTEXT : at;
     if (to - from >= LEAST_FOLDED) regions.push([from, to - 1]);
   };
   rows.forEach((row, at) => {
@@ -36,7 +35,7 @@ function setHidden(rows, hidden) {
   for (const block of blocks) sizeBlock(block);
 }
 
-// Blocks out of view are not laid out: their height is told.
+// Blocks out of view have no layout, so their height is set.
 function sizeBlock(block) {
   const shown = [...block.children].filter((row) => !row.hidden).length;
   block.style.setProperty("--lines", shown);
@@ -66,7 +65,7 @@ function openFold(fold) {
   sizeBlock(block);
 }
 
-// The region that a line is hidden in.
+// Opens the folded region of a line.
 function unfold(row) {
   for (const fold of document.querySelectorAll(".fold")) if (fold.lines.includes(row)) openFold(fold);
   paintMinimaps();

@@ -1,20 +1,20 @@
-// The inside of kernels: final IR, source ops, machine code and its loops, each leading to the others.
-// A block, as its names (event, open, row …) are not for other parts.
+// The kernels tab: final IR, ops, machine code and its loops, linked with each other.
+// A block keeps its names (event, open, row …) private.
 if (data.kernels.length) {
   let kernel = null;
   let event = "";
-  let members = null; // of the site that is shown; null: of all sites
+  let members = null; // ops of the selected dispatch site; null: of all sites
   const NOTHING = { lines: new Set(), line: 0, loop: -1, ops: [] };
   let chosen = NOTHING;
 
-  // Few are seen at a single instruction: their mean has three digits, however small it is.
+  // Single instructions have few samples: show their mean with three digits, however small it is.
   const compact = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
   const shown = (list) => (members ? list.filter((op) => members.has(op)) : list);
   const opsOf = (line) => shown(kernel.ops[line] ?? []);
   const seen = (line) => kernel.seen[event]?.[line] ?? 0;
   const seenAt = (number) => kernel.seenAt[event]?.[number] ?? 0;
 
-  const eventMetric = () => data.metrics.find((each) => each.name === event);
+  const eventMetric = () => data.metrics.find(({ name }) => name === event);
 
   const seenCell = (value) => {
     const cell = make("b", "v", value ? compact.format(value / (eventMetric()?.shown[whole][0] ?? 1)) : "");
@@ -22,7 +22,7 @@ if (data.kernels.length) {
     return cell;
   };
 
-  // `line` is that of the final IR, 0 for none.
+  // `line`: line of the final IR; 0: none.
   function row(line, value, name, origin, text) {
     const mark = line > 0 && line === chosen.line ? " selected" : chosen.lines.has(line) ? " related" : "";
     const cells = [make("b", "n", name), seenCell(value), make("b", "o", origin), make("code", "", text)];
@@ -44,7 +44,7 @@ if (data.kernels.length) {
     return row(line, seenAt(number), address, line ? String(line) : "–", text);
   }
 
-  // Choosing
+  // Selection
 
   const linesOfOp = (op) => kernel.linesOf.get(op) ?? [];
 
@@ -59,7 +59,7 @@ if (data.kernels.length) {
     paintRemarks();
   }
 
-  // Of the chosen lines' instructions the one where most was seen; the first, where nothing was.
+  // The selected lines' instruction with most samples; without samples, the first.
   function hottest() {
     let best = -1;
     kernel.code.forEach(([, line], number) => {
@@ -106,7 +106,7 @@ if (data.kernels.length) {
       const text = "loop at " + kernel.code[loop.at][0] + ", " + loop.instructions + " instructions: ";
       const own = shown(loop.ops);
       const more = own.length > 6 ? " and " + (own.length - 6) + " more" : "";
-      const words = own.length ? own.slice(0, 6).map((op) => op + " " + described(op)).join(", ") + more : "of no op";
+      const words = own.length ? own.slice(0, 6).map((op) => op + " " + described(op)).join(", ") + more : "no op";
       const button = makeButton(text + words, () => chooseLoop(number));
       button.dataset.loop = number;
       const item = make("li", "", button);
@@ -116,15 +116,15 @@ if (data.kernels.length) {
     byId("kernel-loops").replaceChildren(kernel.loops.length ? tree : make("p", "facts", kernel.noCode || "No loops."));
   }
 
-  // What the compiler remarked on the chosen lines; on all, as long as none is chosen.
+  // Compiler remarks on the selected lines; on all lines without a selection.
   function paintRemarks() {
-    const wanted = (line) => (!chosen.line && !chosen.lines.size) || line === chosen.line || chosen.lines.has(line);
+    const isShown = (line) => (!chosen.line && !chosen.lines.size) || line === chosen.line || chosen.lines.has(line);
     const list = make("ul", "remarks");
-    for (const [line, pass, count, text] of kernel.remarks.filter(([line]) => wanted(line))) {
+    for (const [line, pass, count, text] of kernel.remarks.filter(([line]) => isShown(line))) {
       const words = pass + ": " + text + (count > 1 ? " (" + count + " times)" : "");
       list.append(make("li", "", line ? makeButton("line " + line, () => chooseLine(line)) : "", " " + words));
     }
-    const none = kernel.remarks.length ? "None on the chosen lines." : "None are kept: build with --remarks.";
+    const none = kernel.remarks.length ? "No remarks on the selected lines." : "No remarks recorded. Build with --remarks.";
     byId("kernel-remarks").replaceChildren(list.childElementCount ? list : make("p", "facts", none));
   }
 
@@ -136,29 +136,30 @@ if (data.kernels.length) {
 
   // Kernels and events
 
-  function prepare(found) {
-    if (found.total) return found;
-    found.linesOf = new Map();
-    for (const [line, list] of Object.entries(found.ops)) {
+  // Adds indices and sums to a kernel, once.
+  function prepare(entry) {
+    if (entry.total) return entry;
+    entry.linesOf = new Map();
+    for (const [line, list] of Object.entries(entry.ops)) {
       for (const op of list) {
-        if (!found.linesOf.has(op)) found.linesOf.set(op, []);
-        found.linesOf.get(op).push(Number(line));
+        if (!entry.linesOf.has(op)) entry.linesOf.set(op, []);
+        entry.linesOf.get(op).push(Number(line));
       }
     }
-    found.all = [...found.linesOf.keys()].sort((a, b) => Number(a.slice(2)) - Number(b.slice(2)));
-    found.total = {};
-    for (const [name, lines] of Object.entries(found.seen)) {
-      found.total[name] = Object.values(lines).reduce((sum, value) => sum + value, 0);
+    entry.all = [...entry.linesOf.keys()].sort((a, b) => Number(a.slice(2)) - Number(b.slice(2)));
+    entry.total = {};
+    for (const [name, lines] of Object.entries(entry.seen)) {
+      entry.total[name] = Object.values(lines).reduce((sum, value) => sum + value, 0);
     }
-    found.noted = new Set(found.remarks.map(([line]) => line));
-    found.depth = [];
-    found.loops.forEach((loop, number) => (found.depth[number] = loop.parent < 0 ? 0 : found.depth[loop.parent] + 1));
-    return found;
+    entry.noted = new Set(entry.remarks.map(([line]) => line));
+    entry.depth = [];
+    entry.loops.forEach((loop, number) => (entry.depth[number] = loop.parent < 0 ? 0 : entry.depth[loop.parent] + 1));
+    return entry;
   }
 
   const widest = (rows) => rows.reduce((most, text) => Math.max(most, text.length), 20);
 
-  // Sites that share a kernel have the same steps, each of its own ops.
+  // Dispatch sites that share a kernel have the same lines of IR, with ops of their own.
   function showSite(name) {
     const site = sites.get(name);
     members = site ? new Set(site.members.map((member) => member.op)) : null;
@@ -178,7 +179,7 @@ if (data.kernels.length) {
     byId("kernel-note").textContent = kernel.noCode ? "Machine code: " + kernel.noCode + "." : "";
     chosen = NOTHING;
     ir.set(kernel.lines.length, widest(kernel.lines));
-    code.set(kernel.code.length, widest(kernel.code.map((each) => each[2])));
+    code.set(kernel.code.length, widest(kernel.code.map(([, , text]) => text)));
     paintSide();
     paintRemarks();
   }
@@ -200,7 +201,7 @@ if (data.kernels.length) {
     chooseOp(op);
   }
 
-  byId("kernel").replaceChildren(...data.kernels.map((each, index) => new Option(each.name, index)));
+  byId("kernel").replaceChildren(...data.kernels.map(({ name }, index) => new Option(name, index)));
   byId("kernel").addEventListener("change", (change) => (location.hash = "kernel" + change.target.value));
   byId("kernel-site").addEventListener("change", (change) => {
     showSite(change.target.value);

@@ -1,4 +1,4 @@
-// Lines of sources: which op stands on which, marks, and the figures of the chosen metric.
+// Lines of sources: their ops, marks, and costs of the selected metric.
 const lineKey = (source, line) => "F" + source + "L" + line;
 const useOf = (source, line) => source.lines[line] && unpacked("SourceLine", source.lines[line]);
 
@@ -9,7 +9,7 @@ function lineOf(key) {
   return { key, source, index: Number(match[1]), number: Number(match[2]), use: useOf(source, match[2]) };
 }
 
-// Which lines an op stands on; in Python only its innermost one, or half the file would light up for each site.
+// The lines of an op; in Python only its innermost one, or a dispatch would mark half of the file.
 const linesOfOp = (id) => [ops.get(id)?.line[1], ops.get(id)?.python[1]].filter(Boolean);
 
 function markLines(selected, related) {
@@ -26,7 +26,7 @@ function relatedTo(siteIds) {
   return keys;
 }
 
-// What stands before a line: its number, and its costs, or why there are none.
+// The gutter of a line: its number, and its costs or the reason for none.
 function gutter(row) {
   const { number, use } = lineOf(row.id);
   const anchor = make("a", "", String(number));
@@ -54,7 +54,7 @@ function costCells(use, place) {
   return [own, make("b", "s", shown ? share(attributed, of.work) : ""), bars, all, make("b", "k", callsText(use.calls))];
 }
 
-// What the bar of a line is of: what each of its ops got, of what its sites took in all.
+// Tooltip of a line's bar: the costs of its ops, and the whole costs of its dispatches.
 function splitWords(use) {
   const cost = (id) => costOf(ops.get(id))?.attributed ?? 0;
   const named = use.ops.filter((id) => cost(id) > 0).sort((a, b) => cost(b) - cost(a));
@@ -65,12 +65,12 @@ function splitWords(use) {
   return words.join("\n") + (of.length ? "\nof " + of.join(", ") : "");
 }
 
-// Of Python the page has the tokens, of MLIR the lexer.
+// The page has the tokens of Python, and a lexer for MLIR.
 const tokensOf = ({ colours }) => (colours.length ? (row) => colours[lineOf(row.id).number - 1] : tokensOfMlir);
 const texts = data.sources.map((source, index) => new Blocks(byId("F" + index), tokensOf(source), gutter));
 const paintLines = () => texts.forEach((text) => text.repaint());
 
-// A line is dressed at once where somebody is led to it.
+// Scrolls to a line, and draws its colours and gutter at once.
 function scrollToLine(key) {
   const row = byId(key);
   if (!row) return;

@@ -1,5 +1,5 @@
-// Beside a source stands a map of its heat: the whole file at a glance, and a click leads there. Keys do so by `n` and `p`.
-const MAP_STEP = 2; // pixels that have one colour
+// A map of a file's heat next to its text: shows the whole file, and a click scrolls there. The keys `n` and `p` do, too.
+const MAP_STEP = 2; // pixels of one colour
 
 class Minimap {
   constructor(panel, source) {
@@ -18,7 +18,7 @@ class Minimap {
     new ResizeObserver(() => this.paint()).observe(panel);
   }
 
-  // Where each line is among those that are not folded away.
+  // The position of every line among the visible ones.
   places() {
     let place = 0;
     return this.rows.map((row) => (row.hidden ? place : place++));
@@ -48,7 +48,7 @@ class Minimap {
   }
 }
 
-// Colours are named, not computed, so that they follow the theme.
+// Uses CSS variables, so that colours follow the theme.
 function gradientOf(heats) {
   const stops = [];
   heats.forEach((heat, at) => {

@@ -1,9 +1,9 @@
-// What has a name on this page, for the search.
+// The named things of the page, for the search.
 function allNamed() {
   const entry = (kind, label, about, open) => ({ kind, label, about, open, text: (label + " " + about).toLowerCase() });
   const rows = [
     ...data.ops.map((op) => entry("op", op.id, [op.name, op.line[0], op.scope].filter(Boolean).join(" · "), () => go(op.id))),
-    ...data.sites.map((site) => entry("site", site.id, site.kernel, () => go(site.id))),
+    ...data.sites.map((site) => entry("dispatch", site.id, site.kernel, () => go(site.id))),
     ...data.kernels.map((kernel, index) => entry("kernel", kernel.name, "", () => go("kernel" + index))),
     ...data.scopes.filter((scope) => scope.path.length).map((scope) => entry("scope", scope.path.join("/"), "", () => openScope(scope))),
     ...data.sources.map((source, index) => entry("file", source.label, "", () => go("F" + index))),
@@ -17,7 +17,7 @@ function openScope(scope) {
   go("scopes");
 }
 
-// `net.py:12`, whichever files are called so.
+// Line 12 of all files that match `net.py:12`.
 function linesNamed(text) {
   const match = /^(.*):(\d+)$/.exec(text);
   if (!match) return [];

@@ -1,4 +1,4 @@
-// Selecting a line, an op or a site: its lines are marked, its details shown.
+// Selection of a line, an op or a dispatch site: marks its lines and shows its details.
 let selectedLine = "";
 
 function closeDetails() {
@@ -6,7 +6,7 @@ function closeDetails() {
   markLines("", []);
 }
 
-// The details say of what their numbers are.
+// Shows details, with the basis of their numbers.
 function inspect(title, ...content) {
   const note = measured ? [make("p", "facts", basisOf(chosenMetric()))] : [];
   showDetails(title, closeDetails, ...note, ...content);
@@ -17,7 +17,7 @@ function inspectLine(line) {
   const cost = (id) => costOf(ops.get(id))?.attributed ?? -1;
   const opIds = use.ops.concat(use.part_ops).sort((a, b) => cost(b) - cost(a));
   const content = cards(opIds, ops, (op) => opCard(op, false));
-  if (use.sites.length) content.push(make("h3", "", plural(use.sites.length, "site")));
+  if (use.sites.length) content.push(make("h3", "", use.sites.length + (use.sites.length === 1 ? " dispatch" : " dispatches")));
   content.push(...cards(use.sites, sites, (site) => siteCard(site, false, opIds.length === 1 ? opIds[0] : "")));
   inspect(line.source.label + ":" + line.number, ...content);
 }
@@ -31,7 +31,7 @@ function selectLine(key) {
   markLines(key, line.use?.sites.length <= LIMIT ? relatedTo(line.use.sites) : []);
   if (line.use) inspectLine(line);
   else details.hidden = true;
-  scrollToLine(key); // the details have taken room
+  scrollToLine(key); // again, as the details took space
   return true;
 }
 

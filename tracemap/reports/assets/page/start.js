@@ -1,11 +1,11 @@
-// The metric that is chosen, of one invocation or of all, keys, clicks on lines; then the page begins with what the address names.
+// Selected metric and basis, keys, and clicks on lines; then shows what the address names.
 function showWhole(run) {
   whole = run;
   repaint();
   keep("amounts", run ? "run" : "invocation");
 }
 
-// What stands in the markup: sums with the number of their metric, numbers of calls, and of what the numbers are.
+// Repaints the numbers in the markup: costs, numbers of calls, and their basis.
 function paintAmounts() {
   for (const cell of document.querySelectorAll("[data-sum]")) {
     cell.textContent = amount(Number(cell.dataset.sum), data.metrics[cell.dataset.metric]);
@@ -25,7 +25,7 @@ function repaint() {
   paintMinimaps();
   drawOverview();
   tables.forEach((table) => table.draw());
-  dispatchEvent(new Event("basis")); // the kernels hear it
+  dispatchEvent(new Event("basis")); // for the kernels tab
   if (!details.hidden) follow();
 }
 

@@ -1,4 +1,4 @@
-// What the other parts work on: rows by id, and the metric that is chosen.
+// Data of the other scripts: rows by id, and the selected metric.
 data.sources.forEach((source, index) => Object.assign(source, data.source_rows[index]));
 data.ops = allUnpacked("OpRow", data.ops);
 data.sites = allUnpacked("SiteRow", data.sites);
@@ -12,14 +12,14 @@ let metric = data.metric; // -1 without a run
 
 const ofMetric = (values) => (metric >= 0 && values.length ? values[metric] : null);
 
-// Of an op or a site. Those of a metric are unpacked when they are first asked for: most never are.
+// The cost of an op or a dispatch site, unpacked at the first access, as most never are.
 function costOf(row) {
   const cost = ofMetric(row.costs);
   if (!Array.isArray(cost)) return cost;
   return (row.costs[metric] = unpacked(row.members ? "SiteCostRow" : "OpCostRow", cost));
 }
 
-// A share of all work in twentieths of the bar; whatever is not nothing shows.
+// A share of the measured cost in twentieths of the bar; every cost above 0 shows.
 function barSteps(sum) {
   const work = measured ? data.metrics[metric].work : 0;
   return sum > 0 && work > 0 ? Math.min(20, Math.max(1, Number(fixed((20 * sum) / work, 0)))) : 0;

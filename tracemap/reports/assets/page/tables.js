@@ -1,4 +1,4 @@
-// The tables of ops, sites and scopes.
+// The tables of ops, dispatch sites and scopes.
 function callsCell(row) {
   const cell = make("td", "num", row.calls !== null ? callsText(row.calls) : row.load_time ? "not measured" : "–");
   if (row.calls !== null) cell.title = row.calls + " in all";
@@ -6,12 +6,12 @@ function callsCell(row) {
 }
 const costs = (label, pick, cell, of) => column(label, (row) => pick(row) ?? null, (row) => cell(pick(row)), true, of);
 const sums = (label, pick) => costs(label, pick, amountCell, () => basisOf(chosenMetric()));
-const shares = (pick) => costs("share of work", pick, shareCell, () => "of the work of " + chosenMetric().name);
+const shares = (pick) => costs("share of work", pick, shareCell, () => "of " + chosenMetric().name + " without outliers");
 const calls = column("calls", (row) => row.calls, callsCell, true, () => (whole ? "in all" : "per invocation"));
-const spreadOver = (one, key) => ["median", "p10", "p90"].map((label, at) =>
-  costs(label + "/" + one, (row) => costOf(row)?.[key]?.[at], singleCell, () => chosenMetric().name + " of single " + one + "s"));
+const spreadOver = (unit, key) => ["median", "p10", "p90"].map((label, at) =>
+  costs(label + "/" + unit, (row) => costOf(row)?.[key]?.[at], singleCell, () => chosenMetric().name + " of single " + unit + "s"));
 
-const SAMPLED = data.fields.OpCostRow.indexOf("likely"); // of what is not unpacked yet
+const LIKELY = data.fields.OpCostRow.indexOf("likely"); // index into packed rows
 const opColumns = [
   text("op", (op) => op.id, (op) => make("td", "", link(op.id, op.id))),
   text("name", (op) => op.name, (op) => make("td", "mono", op.name)),
@@ -21,7 +21,7 @@ const opColumns = [
     calls,
     sums("attributed", (op) => costOf(op)?.attributed),
     shares((op) => costOf(op)?.attributed),
-    ...(data.ops.some((op) => op.costs.some((cost) => cost[SAMPLED])) ? [
+    ...(data.ops.some((op) => op.costs.some((cost) => cost[LIKELY])) ? [
       sums("from", (op) => costOf(op)?.likely?.[0]),
       sums("to", (op) => costOf(op)?.likely?.[1]),
       text("uncertain", (op) => (costOf(op)?.uncertain ? "~" : "")),
@@ -33,8 +33,8 @@ const opColumns = [
   ] : []),
   text("scope", (op) => op.scope),
   text("function", (op) => op.function),
-  text("fate", (op) => op.fate, (op) => make("td", "", fateBadge(op))),
-  numbers("sites", (op) => op.sites.length),
+  text("outcome", (op) => op.fate, (op) => make("td", "", fateBadge(op))),
+  numbers("dispatches", (op) => op.sites.length),
   text("kernel", (op) => op.kernels.join(" "), (op) => make("td", "mono", op.kernels.join(" "))),
   text("reason", (op) => op.reason, (op) => longCell(op.reason)),
 ];
@@ -47,15 +47,15 @@ function rootCell(site) {
 }
 
 const siteColumns = [
-  text("site", (site) => site.id, (site) => make("td", "", link(site.id, site.id))),
+  text("dispatch", (site) => site.id, (site) => make("td", "", link(site.id, site.id))),
   text("kernel", (site) => site.kernel, (site) => make("td", "mono", site.kernel)),
-  asWideAs(text("root", rootName, (site) => make("td", "", ...rootCell(site))), (site) => rootCell(site).map((each) => each.textContent ?? each).join("")),
-  numbers("members", (site) => site.members.length),
+  asWideAs(text("root", rootName, (site) => make("td", "", ...rootCell(site))), (site) => rootCell(site).map((part) => part.textContent ?? part).join("")),
+  numbers("ops", (site) => site.members.length),
   ...(measured ? [
     calls,
     sums("total", (site) => costOf(site)?.total),
     shares((site) => costOf(site)?.total),
-    sums("disturbance", (site) => costOf(site)?.disturbance),
+    sums("outliers", (site) => costOf(site)?.disturbance),
     ...spreadOver("call", "per_call"),
     costs("slowest/call", (site) => site.slowest_ns, (time) => numberCell(time, "ns")),
     column("imbalance", (site) => site.imbalance_percent, (site) => make("td", "num", isKnown(site.imbalance_percent) ? imbalanceText(site) : "–"), true),
@@ -87,7 +87,7 @@ function addTable(id, rows, columns, label, work) {
   const sorted = Math.max(0, columns.findIndex((entry) => entry.label === label));
   if (byId(id)) tables.set(id, new Table(byId(id), rows, columns, sorted, work));
 }
-// The sums of fifty thousand rows are taken from what is packed.
+// Reads a field of packed rows, as unpacking fifty thousand rows for their sums would be slow.
 const packed = (kind, name) => {
   const at = data.fields[kind].indexOf(name);
   return (row) => {

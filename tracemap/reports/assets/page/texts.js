@@ -1,4 +1,4 @@
-// The lines of a long text do not stand in the markup: they are made here, as reports/html/document.py makes those of others.
+// Makes the lines of long texts, which are not in the markup, like reports/html/document.py makes the others.
 function makeLines(code, anchor, lines) {
   const plain = make("div", "l", make("code"));
   for (let first = 0; first < lines.length; first += data.lines_per_block) {
@@ -17,5 +17,5 @@ data.sources.forEach((source, index) => {
   const code = byId("F" + index).querySelector(".code");
   code.querySelector("[data-needs-script]").remove();
   makeLines(code, "F" + index, source.text.split("\n"));
-  source.text = null; // it stands in the document now
+  source.text = null; // free memory: the text is in the document now
 });

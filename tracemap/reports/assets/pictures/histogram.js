@@ -1,16 +1,16 @@
-// How long the calls of a site took: a histogram on a logarithmic axis, in whose bins the engine has counted them. Above
-// it are marks of the slowest calls, which lead to the timeline.
+// Histogram of the calls of a dispatch site by wall time, on a logarithmic axis; the bins come from Python. Marks above it
+// are the slowest calls, with links to the timeline.
 const LENGTHS = { width: 360, height: 84, top: 14, base: 66, left: 4, right: 4, none: 14 };
 const binOf = (time) => data.bins_of_octave * Math.log2(time);
 const edgeOf = (bin) => 2 ** (bin / data.bins_of_octave);
 
-// Round times between two, not more than there is room for.
+// Round times for the ticks of an axis, at most five on wide ranges.
 function roundTimes(from, to) {
   if (to < 4 * from) return charts.scaleLinear([from, to], [0, 1]).ticks(4);
   for (const factors of [[1, 2, 5], [1, 3], [1]]) {
-    const found = [];
-    for (let power = Math.floor(Math.log10(from)); 10 ** power <= to; power++) found.push(...factors.map((each) => each * 10 ** power));
-    const inside = found.filter((time) => time >= from && time <= to);
+    const times = [];
+    for (let power = Math.floor(Math.log10(from)); 10 ** power <= to; power++) times.push(...factors.map((factor) => factor * 10 ** power));
+    const inside = times.filter((time) => time >= from && time <= to);
     if (inside.length <= 5) return inside;
   }
   return [];
@@ -27,7 +27,7 @@ function histogramOfCalls(site, slow) {
   const svg = charts.select(document.createElementNS("http://www.w3.org/2000/svg", "svg")).attr("class", "lengths").attr("viewBox", "0 0 " + LENGTHS.width + " " + LENGTHS.height).attr("role", "group");
   const words = ({ count, from, to }) => quantity(Math.round(from), "ns") + " to " + quantity(Math.round(to), "ns") + ": " + plural(count, "call");
   const peak = bars.find(({ count }) => count === Math.max(...counted));
-  svg.attr("aria-label", "Wall time of " + plural(all, "call") + (peak ? "; most took " + words(peak) : ""));
+  svg.attr("aria-label", "Wall time of " + plural(all, "call") + (peak ? "; mode: " + words(peak) : ""));
   const shown = none ? [{ count: none, from: 0, to: 1, x: LENGTHS.left, width: LENGTHS.none - 4 }, ...bars] : bars;
   svg.selectAll("rect").data(shown).join("rect").attr("class", "own")
     .attr("x", (bar) => (bar.x ?? x(bar.at)).toFixed(1)).attr("width", (bar) => (bar.width ?? Math.max(0.5, x(bar.at + 1) - x(bar.at) - 0.6)).toFixed(1))
@@ -38,11 +38,11 @@ function histogramOfCalls(site, slow) {
   svg.append("g").attr("class", "lengths-axis").selectAll("text").data(labels).join("text").attr("y", LENGTHS.height - 4)
     .attr("x", (time) => Math.min(LENGTHS.width - 22, Math.max(left + 18, x(binOf(time))))).attr("text-anchor", "middle").text((time) => quantity(Math.round(time), "ns"));
   markSlowest(svg, site, slow, x);
-  const ofMarks = slow.some(isInTimeline) ? "; points are the slowest, and lead to the timeline" : "";
-  return make("div", "facts", "wall time of single calls" + (all > site.calls ? " of all sites that they may be of" : "") + ofMarks, svg.node());
+  const marksText = slow.some(isInTimeline) ? "; points: slowest calls, click to open the timeline" : "";
+  return make("div", "facts", "wall time of single calls" + (all > site.calls ? ", including other dispatches of the kernel" : "") + marksText, svg.node());
 }
 
-// The slowest calls; those that the timeline has are ways to it.
+// Marks the slowest calls; those in the timeline are links to it.
 function markSlowest(svg, site, slow, x) {
   const timed = slow.filter((call) => call.duration_ns >= 1);
   const marks = svg.append("g").selectAll("g").data(timed).join("g").attr("class", "slow")

@@ -1,18 +1,18 @@
-// An icicle: what all of something went for, from the whole at the top to single ops. A part is as wide as its cost.
+// An icicle plot: costs from the total at the top down to single ops. The width of a cell is its cost.
 const CELL = 21; // pixels high
 const LETTER = 6.4; // pixels wide, on average
 
 class Icicle {
-  // `amountOf`: of a node of the tree's list its own amount; `describe`: words for an amount; `paint`: a cell's class;
-  // `open`: what a leaf leads to; `onZoom`: hears the number of the node that fills the width.
+  // `amountOf(node)`: own amount; `describe(amount)`: its text; `paint(cell)`: its class; `open(node)`: opens a leaf;
+  // `onZoom(number)`: called with the node that fills the width.
   constructor(box, { amountOf, describe, paint, open, onZoom }) {
     Object.assign(this, { amountOf, describe, paint, open, onZoom });
     this.path = make("nav", "path");
-    this.path.setAttribute("aria-label", "Where the picture is");
+    this.path.setAttribute("aria-label", "Path to the zoomed cell");
     this.said = make("p", "said");
     box.replaceChildren(this.path);
     this.box = box;
-    this.svg = charts.select(box).append("svg").attr("class", "icicle").attr("role", "group").attr("aria-label", "Icicle of costs: arrows move, Enter opens, Backspace goes back");
+    this.svg = charts.select(box).append("svg").attr("class", "icicle").attr("role", "group").attr("aria-label", "Icicle of costs: arrows move, Enter zooms in, Backspace zooms out");
     box.append(this.said);
     this.svg.node().addEventListener("keydown", (event) => this.key(event));
     this.svg.on("mouseleave", () => this.say(this.zoomed));
@@ -20,12 +20,12 @@ class Icicle {
   }
 
   set(nodes, zoomed) {
-    const made = nodes.map((node, number) => ({ number, node, children: [] }));
-    for (const each of made) if (each.node.parent >= 0) made[each.node.parent].children.push(each);
-    this.root = charts.hierarchy(made[0], (each) => each.children);
-    this.root.sum((each) => this.amountOf(each.node));
+    const entries = nodes.map((node, number) => ({ number, node, children: [] }));
+    for (const entry of entries) if (entry.node.parent >= 0) entries[entry.node.parent].children.push(entry);
+    this.root = charts.hierarchy(entries[0], (entry) => entry.children);
+    this.root.sum((entry) => this.amountOf(entry.node));
     charts.partition()(this.root);
-    this.byNumber = new Map(this.root.descendants().map((each) => [each.data.number, each]));
+    this.byNumber = new Map(this.root.descendants().map((cell) => [cell.data.number, cell]));
     this.zoomed = this.byNumber.get(zoomed) ?? this.root;
     this.focused = this.zoomed;
     this.draw();
@@ -43,7 +43,7 @@ class Icicle {
     else if (!cell.children) this.open(cell.data.node);
   }
 
-  // Those above what fills the width, and those below that are wide enough to be seen.
+  // Ancestors of the zoomed cell, and its descendants of at least a pixel.
   cells(width) {
     const scale = charts.scaleLinear([this.zoomed.x0, this.zoomed.x1], [0, width]);
     const shown = this.zoomed.ancestors().reverse().map((cell) => ({ cell, x: 0, width }));
@@ -108,8 +108,8 @@ class Icicle {
     this.path.replaceChildren(...parts.flatMap((part, at) => (at ? [" › ", part] : [part])));
   }
 
-  beside(cell, by) {
-    const row = this.svg.selectAll("g.cell").data().map((each) => each.cell).filter((each) => each.depth === cell.depth);
+  neighbour(cell, by) {
+    const row = this.svg.selectAll("g.cell").data().map((drawn) => drawn.cell).filter(({ depth }) => depth === cell.depth);
     return row.sort((a, b) => a.x0 - b.x0)[row.indexOf(cell) + by];
   }
 
@@ -118,8 +118,8 @@ class Icicle {
     const moves = {
       ArrowDown: () => cell.children?.find((child) => this.isDrawn(child)),
       ArrowUp: () => cell.parent,
-      ArrowLeft: () => this.beside(cell, -1),
-      ArrowRight: () => this.beside(cell, 1),
+      ArrowLeft: () => this.neighbour(cell, -1),
+      ArrowRight: () => this.neighbour(cell, 1),
     };
     const acts = { Enter: () => this.activate(cell), " ": () => this.activate(cell), Backspace: () => this.zoomed.parent && this.zoom(this.zoomed.parent) };
     if (event.ctrlKey || event.metaKey || event.altKey || !(event.key in moves || event.key in acts)) return;
@@ -130,11 +130,11 @@ class Icicle {
   }
 
   isDrawn(cell) {
-    return this.svg.selectAll("g.cell").data().some((each) => each.cell === cell);
+    return this.svg.selectAll("g.cell").data().some((drawn) => drawn.cell === cell);
   }
 
   focus(cell) {
     this.focused = cell;
-    this.svg.selectAll("g.cell").attr("tabindex", (each) => (each.cell === cell ? 0 : -1)).filter((each) => each.cell === cell).node()?.focus();
+    this.svg.selectAll("g.cell").attr("tabindex", (drawn) => (drawn.cell === cell ? 0 : -1)).filter((drawn) => drawn.cell === cell).node()?.focus();
   }
 }

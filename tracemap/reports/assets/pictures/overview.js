@@ -1,8 +1,8 @@
-// The overview: what one invocation, or the run, went for; the dearest ops; and which of them are far from attainable.
+// The overview: where the time goes, the most expensive ops, and the ops with most headroom.
 const nodesOf = new Map(data.trees.map((tree) => [tree.name, allUnpacked("TreeNode", tree.nodes)]));
 const roofPoints = data.roofline ? allUnpacked("RoofPoint", data.roofline.points) : [];
 const roofOfOp = new Map(roofPoints.filter((point) => point.kind === "op").map((point) => [point.id, point]));
-const attainedPart = (point) => point.attainable_ns / point.time_ns;
+const roofShare = (point) => point.attainable_ns / point.time_ns;
 const FAMILIES = ["contraction", "reduction", "movement", "elementwise", "other"];
 
 const legendKey = ([style, words]) => make("span", "key", make("i", style), words);
@@ -11,7 +11,7 @@ function legend(box, entries) {
   byId(box).replaceChildren(...entries.map(legendKey));
 }
 
-// The bar of elapsed time: its parts have their widths by flex, and their words beside or below.
+// The bar of elapsed time, with parts as wide as their shares, and its legend.
 function drawElapsed() {
   const box = byId("elapsed");
   if (!box) return;
@@ -37,7 +37,7 @@ function paintCell(cell) {
   if (node.kind !== "op") return node.kind === "rest" ? "rest" : "inner";
   if (drawn.colour === "kind") return "kind-" + node.family;
   const point = roofOfOp.get(node.leads_to);
-  return point ? attainedClass(attainedPart(point)) : "at-unknown";
+  return point ? attainedClass(roofShare(point)) : "at-unknown";
 }
 
 function drawIcicle(zoomed) {
@@ -86,7 +86,7 @@ const wideBar = (...parts) => make("td", "wide", make("div", "stack", ...parts.m
   return piece;
 })));
 
-function drawDearest() {
+function drawTopOps() {
   const target = byId("top-ops");
   if (!target) return;
   const cost = (op) => costOf(op)?.attributed;
@@ -101,7 +101,7 @@ function drawDearest() {
 
 const savedOf = (point) => Math.max(0, point.time_ns - point.attainable_ns);
 const anchorOfPoint = (point) => (point.kind === "op" ? point.id : kernelNumber.has(point.id) ? "kernel" + kernelNumber.get(point.id) : "kernels");
-const pointWords = (point) => point.id + " " + (point.kind === "op" ? point.label : "") + ": " + amount(point.time_ns, data.metrics[data.roofline.metric]) + ", " + share(point.attainable_ns, point.time_ns) + " of attainable";
+const pointWords = (point) => point.id + " " + (point.kind === "op" ? point.label : "") + ": " + amount(point.time_ns, data.metrics[data.roofline.metric]) + ", " + share(point.attainable_ns, point.time_ns) + " of roofline";
 let roofKind = "op";
 
 function drawWorth() {
@@ -117,12 +117,12 @@ function drawWorth() {
     make("td", "num", amount(savedOf(point), of)), make("td", "num", share(point.attainable_ns, point.time_ns)),
     wideBar(["attained", point.attainable_ns / most], ["apart", savedOf(point) / most]),
   ));
-  const head = make("tr", "", ...["", "beyond attainable", "attained", ""].map((label, at) => {
+  const head = make("tr", "", ...["", "headroom", "% of roofline", ""].map((label, at) => {
     const cell = make(label ? "th" : "td", at ? "num" : "", label);
     if (label) cell.scope = "col";
     return cell;
   }));
-  target.replaceChildren(rows.length ? make("table", "plain bars", make("thead", "", head), make("tbody", "", ...rows)) : make("p", "facts", "Nothing takes longer than the peaks allow."));
+  target.replaceChildren(rows.length ? make("table", "plain bars", make("thead", "", head), make("tbody", "", ...rows)) : make("p", "facts", "No headroom: everything runs at the roofline."));
   pressChoice("roof", roofKind);
   legend("roofline-legend", ATTAINED.slice(0, -1));
   drawRoofline(byId("roofline"), data.roofline, points, pointWords, anchorOfPoint);
@@ -138,7 +138,7 @@ function chooseRoof(kind) {
 function drawOverview() {
   drawElapsed();
   drawIcicle(icicle?.zoomed?.data.number ?? 0);
-  drawDearest();
+  drawTopOps();
   drawWorth();
 }
 

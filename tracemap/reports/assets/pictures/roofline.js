@@ -1,4 +1,4 @@
-// A roofline: what ops and kernels reach, beside what the machine allows, both axes logarithmic. Each point is a link.
+// A roofline plot: performance of ops and kernels below the peaks of the machine, on logarithmic axes. Points are links.
 const ROOF = { height: 300, left: 58, right: 24, top: 26, bottom: 38 };
 const perSecond = (value) => quantity(value, "count");
 
@@ -10,12 +10,12 @@ function drawRoofline(box, roofline, points, nameOf, anchorOf) {
   const reached = (point) => point.operations / (point.time_ns / 1e9);
   const [peak, bandwidth] = [roofline.operations_per_second, roofline.bytes_per_second];
   const ridge = peak / bandwidth;
-  const around = (values, more) => {
+  const domainOf = (values, more) => {
     const [low, high] = [Math.min(...values), Math.max(...values)];
     return [10 ** Math.floor(Math.log10(low) - more), 10 ** Math.ceil(Math.log10(high) + more)];
   };
-  const x = charts.scaleLog(around([...computing.map(intensity), ridge], 0.1), [ROOF.left, width - ROOF.right]);
-  const y = charts.scaleLog(around([...computing.map(reached), peak], 0), [ROOF.height - ROOF.bottom, ROOF.top]);
+  const x = charts.scaleLog(domainOf([...computing.map(intensity), ridge], 0.1), [ROOF.left, width - ROOF.right]);
+  const y = charts.scaleLog(domainOf([...computing.map(reached), peak], 0), [ROOF.height - ROOF.bottom, ROOF.top]);
   const most = Math.max(...computing.map((point) => point.time_ns), 1);
   const svg = charts.select(box).selectAll("svg").data([0]).join("svg").attr("class", "roofline").attr("width", width)
     .attr("height", ROOF.height).attr("viewBox", "0 0 " + width + " " + ROOF.height).attr("role", "group")
@@ -26,7 +26,7 @@ function drawRoofline(box, roofline, points, nameOf, anchorOf) {
   svg.append("g").attr("class", "axis").attr("transform", "translate(" + ROOF.left + ",0)")
     .call(charts.axisLeft(y).tickValues(decades(y.domain())).tickFormat(perSecond));
   svg.append("text").attr("class", "axis-name").attr("x", width - ROOF.right).attr("y", ROOF.height - 5).attr("text-anchor", "end").text("operations per byte →");
-  svg.append("text").attr("class", "axis-name").attr("x", 4).attr("y", 12).text("↑ operations per second, of one core");
+  svg.append("text").attr("class", "axis-name").attr("x", 4).attr("y", 12).text("↑ operations per second on one core");
   const [from, to] = x.domain();
   const bend = Math.min(to, Math.max(from, ridge));
   const corners = [[from, from * bandwidth], [bend, Math.min(peak, bend * bandwidth)], [to, Math.min(peak, to * bandwidth)]];
@@ -41,14 +41,14 @@ function drawRoofline(box, roofline, points, nameOf, anchorOf) {
 
 // Powers of ten within a domain.
 function decades([from, to]) {
-  const found = [];
-  for (let power = Math.ceil(Math.log10(from) - 1e-9); 10 ** power <= to * 1.0001; power++) found.push(10 ** power);
-  return found;
+  const powers = [];
+  for (let power = Math.ceil(Math.log10(from) - 1e-9); 10 ** power <= to * 1.0001; power++) powers.push(10 ** power);
+  return powers;
 }
 
-// How near to what is attainable, in five steps; what is not known has a step of its own.
+// CSS class of a share of the roofline, in five steps; unknown shares have a class of their own.
 function attainedClass(part) {
   if (!(part >= 0)) return "at-unknown";
   return "at-" + (part < 0.1 ? 0 : part < 0.25 ? 1 : part < 0.5 ? 2 : part < 0.75 ? 3 : 4);
 }
-const ATTAINED = [["at-0", "under 10 %"], ["at-1", "10 to 25 %"], ["at-2", "25 to 50 %"], ["at-3", "50 to 75 %"], ["at-4", "75 % and more"], ["at-unknown", "not known"]];
+const ATTAINED = [["at-0", "under 10 %"], ["at-1", "10 to 25 %"], ["at-2", "25 to 50 %"], ["at-3", "50 to 75 %"], ["at-4", "75 % and more"], ["at-unknown", "unknown"]];

@@ -1,10 +1,10 @@
-// Spans on rows over time. What is drawn is bounded by pixels, not by spans: only those in view are looked at, found by
-// binary search, and those narrower than a pixel become blocks, in the colour of what took most of the block. All spans
-// of a colour are one path; which one is meant is found by time and row, not by elements.
+// Spans on rows over time. The cost of drawing depends on pixels, not on spans: a binary search finds those in view, and
+// spans narrower than a pixel merge into blocks, in the colour with most time. All spans of a colour are one path, so the
+// span under the pointer is found by time and row, not by element.
 const SPAN_ROW = { least: 22, most: 34, gap: 4, top: 24, left: 132, right: 26, header: 24 };
 const LEAST_VIEW = 50; // nanoseconds over the whole width
 
-// The first entry of rising numbers that is over a value.
+// Index of the first of rising values that is larger than `value`.
 function firstOver(values, value) {
   let [low, high] = [0, values.length];
   while (low < high) {
@@ -18,14 +18,14 @@ function firstOver(values, value) {
 const rectangle = (x, y, width, height) => "M" + x.toFixed(1) + "," + y + "h" + width.toFixed(1) + "v" + height + "h" + (-width).toFixed(1) + "z";
 
 class Spans {
-  // Of a span, told by its row and its place there: `styleOf` its colours' class, `labelOf` a short text, `describe` a
-  // long one; `open`: what it leads to. `onRange` hears which times are in view, a moment after they have changed.
+  // Functions of a span, given its row and its index there: `styleOf`: CSS class; `labelOf`: short text; `describe`: long
+  // text; `open`: opens it. `onRange` is called with the times in view, shortly after they change.
   constructor(box, said, { styleOf, labelOf, describe, open, onRange }) {
     Object.assign(this, { box, said, styleOf, labelOf, describe, open, onRange });
     this.rows = [];
     this.range = [0, 1];
     this.svg = charts.select(box).append("svg").attr("class", "spans").attr("tabindex", 0).attr("role", "application")
-      .attr("aria-label", "Timeline: w and s zoom, a and d move, arrows choose a span, Enter opens it, 0 shows all");
+      .attr("aria-label", "Timeline: w and s zoom, a and d move, arrows select a span, Enter opens it, 0 shows all");
     this.lines = this.svg.append("path").attr("class", "span-lines");
     this.names = this.svg.append("g").attr("class", "span-names");
     this.axis = this.svg.append("g").attr("class", "axis");
@@ -42,8 +42,8 @@ class Spans {
     new ResizeObserver(() => this.resized()).observe(box);
   }
 
-  // `rows`: names with rising `starts` and `ends` (nanoseconds) of spans that do not overlap, and their `items`; or a
-  // `title` alone. `length`: what all of them lie within.
+  // `rows`: a `name` with rising `starts` and `ends` (ns) of spans that do not overlap, and their `items`; or only a
+  // `title`. `length`: end of the time axis in ns.
   set(rows, length, range) {
     this.rows = rows.map((row) => ({ ...row }));
     this.length = Math.max(1, length);
@@ -53,7 +53,7 @@ class Spans {
     this.resized();
   }
 
-  // Rows are as high as there is room for, within limits; those that do not fit are scrolled to.
+  // Rows share the height, within limits; if they do not fit, the box scrolls.
   place() {
     const headers = this.rows.filter((row) => !row.starts).length * SPAN_ROW.header;
     const room = (this.box.clientHeight - SPAN_ROW.top - headers - 6) / Math.max(1, this.rows.filter((row) => row.starts).length);
@@ -88,7 +88,7 @@ class Spans {
     this.show(this.range);
   }
 
-  // Times in view; d3 keeps them as a transform, so that wheel and drag go on from there.
+  // Shows a range of times. d3 keeps it as a transform, so that wheel and drag continue from it.
   show(range) {
     const [from, to] = this.within(range);
     if (!this.base) return;
@@ -134,9 +134,9 @@ class Spans {
     this.drawMarks();
   }
 
-  // As many digits as tell two ticks apart.
+  // A time with enough digits to distinguish ticks.
   timeText(value) {
-    const [size, unit] = [[1e9, "s"], [1e6, "ms"], [1e3, "µs"], [1, "ns"]].find(([each]) => each <= this.range[1]) ?? [1, "ns"];
+    const [size, unit] = [[1e9, "s"], [1e6, "ms"], [1e3, "µs"], [1, "ns"]].find(([factor]) => factor <= this.range[1]) ?? [1, "ns"];
     return String(Number((value / size).toPrecision(12))) + " " + unit;
   }
 
@@ -164,7 +164,7 @@ class Spans {
         continue;
       }
       const next = this.blockEnd(row, at, starts[at] + 2 * pixel, pixel);
-      put(this.dearestStyle(row, at, next), Math.min(x, right - 1), Math.max(1, Math.min(right, this.scale(ends[next - 1])) - x));
+      put(this.mainStyle(row, at, next), Math.min(x, right - 1), Math.max(1, Math.min(right, this.scale(ends[next - 1])) - x));
       at = next;
     }
   }
@@ -175,16 +175,16 @@ class Spans {
     return next;
   }
 
-  dearestStyle(row, begin, end) {
+  mainStyle(row, begin, end) {
     if (end === begin + 1) return this.styleOf(row, begin);
     const times = new Map();
     for (let at = begin; at < end; at++) {
       const style = this.styleOf(row, at);
       times.set(style, (times.get(style) ?? 0) + row.ends[at] - row.starts[at]);
     }
-    let dearest = null;
-    for (const [style, time] of times) if (dearest === null || time > times.get(dearest)) dearest = style;
-    return dearest;
+    let main = null;
+    for (const [style, time] of times) if (main === null || time > times.get(main)) main = style;
+    return main;
   }
 
   drawMarks() {
@@ -199,11 +199,11 @@ class Spans {
     this.said.textContent = named ? this.describe(named.row, named.at) : "";
   }
 
-  // The span under a point, or the one that is nearest within three pixels.
+  // The span under the pointer, or the nearest within three pixels.
   spanAt(event) {
     const bounds = this.svg.node().getBoundingClientRect();
     const [x, y] = [event.clientX - bounds.left, event.clientY - bounds.top];
-    const row = this.rows.find((each) => each.starts && y >= each.y && y < each.y + each.height);
+    const row = this.rows.find((candidate) => candidate.starts && y >= candidate.y && y < candidate.y + candidate.height);
     if (!row || !this.scale || x < SPAN_ROW.left) return null;
     const time = this.scale.invert(x);
     const distance = (at) => Math.max(row.starts[at] - time, time - row.ends[at], 0);
@@ -240,13 +240,13 @@ class Spans {
     this.move((event.deltaX || event.deltaY) / (right - left));
   }
 
-  // By a part of what is in view.
+  // Moves by a fraction of the times in view.
   move(part) {
     const by = part * (this.range[1] - this.range[0]);
     this.show(this.range.map((time) => time + by));
   }
 
-  // Around the chosen span, if it is in view, else the middle.
+  // Zooms around the selected span if it is in view, else around the middle.
   enlarge(factor) {
     const [from, to] = this.range;
     const chosen = this.focused ? (this.focused.row.starts[this.focused.at] + this.focused.row.ends[this.focused.at]) / 2 : NaN;
@@ -254,14 +254,14 @@ class Spans {
     this.show([middle - (middle - from) / factor, middle + (to - middle) / factor]);
   }
 
-  // Choose a span and bring it into view.
+  // Selects a span and brings it into view.
   choose(row, at) {
     this.focused = { row, at };
     this.pointed = null;
     const [from, to] = this.range;
     const [start, end] = [row.starts[at], row.ends[at]];
     const room = to - from;
-    const fits = end - start <= room; // of one that is longer than what is in view, its beginning is brought there
+    const fits = end - start <= room; // else only its beginning comes into view
     if (end < from || start > to || (fits && (start < from || end > to))) {
       const isNear = end > from - room && start < to + room;
       const begin = !fits ? start - 0.1 * room : !isNear ? (start + end - room) / 2 : start < from ? start : end - room;
@@ -272,7 +272,7 @@ class Spans {
     this.schedule();
   }
 
-  chooseBeside(by) {
+  chooseNeighbour(by) {
     const { row, at } = this.focused ?? this.firstInView();
     const next = this.focused ? at + by : at;
     if (row && next >= 0 && next < row.starts.length) this.choose(row, next);
@@ -280,14 +280,14 @@ class Spans {
 
   chooseRow(by) {
     const { row, at } = this.focused ?? this.firstInView();
-    const rows = this.rows.filter((each) => each.starts?.length);
+    const rows = this.rows.filter(({ starts }) => starts?.length);
     const other = this.focused ? rows[rows.indexOf(row) + by] : row;
     if (!other) return;
     this.choose(other, other === row ? at : Math.max(0, firstOver(other.starts, Math.max(row.starts[at], this.range[0])) - 1));
   }
 
   firstInView() {
-    const row = this.rows.find((each) => each.starts?.length);
+    const row = this.rows.find(({ starts }) => starts?.length);
     return { row, at: row ? Math.min(firstOver(row.ends, this.range[0]), row.starts.length - 1) : 0 };
   }
 
@@ -296,7 +296,7 @@ class Spans {
     const [more, less] = [() => this.enlarge(1.5), () => this.enlarge(1 / 1.5)];
     const acts = {
       w: more, "+": more, "=": more, s: less, "-": less, a: () => this.move(-0.2), d: () => this.move(0.2),
-      ArrowLeft: () => this.chooseBeside(-1), ArrowRight: () => this.chooseBeside(1), ArrowUp: () => this.chooseRow(-1), ArrowDown: () => this.chooseRow(1),
+      ArrowLeft: () => this.chooseNeighbour(-1), ArrowRight: () => this.chooseNeighbour(1), ArrowUp: () => this.chooseRow(-1), ArrowDown: () => this.chooseRow(1),
       Enter: () => this.focused && this.open(this.focused.row, this.focused.at), 0: () => this.show([0, this.length]),
     };
     if (!this.isWhole()) acts.Escape = acts[0];

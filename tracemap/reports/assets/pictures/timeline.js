@@ -1,16 +1,16 @@
-// The timeline: single calls of the function, one alone, two above each other, or all that the page has of a run.
+// The timeline of single invocations: one, two above each other, or all invocations of a run on the page.
 const timeline = data.timeline;
 const spanItems = timeline ? allUnpacked("TimelineItem", timeline.items) : [];
 const functionCalls = timeline ? allUnpacked("TimelineCall", timeline.calls) : [];
 const callKey = (call) => call.run + "-" + (call.invocation ?? "");
 const callsByKey = new Map(functionCalls.map((call, number) => [callKey(call), number]));
 const severalRuns = timeline?.begins.length > 1;
-const callName = (call) => (severalRuns ? "run " + call.run + ", " : "") + (isKnown(call.invocation) ? "call " + call.invocation : "all events");
-const ALL = "-all"; // behind the number of a run
+const callName = (call) => (severalRuns ? "run " + call.run + ", " : "") + (isKnown(call.invocation) ? "invocation " + call.invocation : "all events");
+const ALL = "-all"; // suffix of a run's number
 let spansDrawn = null;
 
-// Times from the beginning of a run's axis, where the page has the time between spans.
-function placed(track) {
+// Start and end times of a track's spans, from the gaps between them.
+function withTimes(track) {
   const count = track.gaps.length;
   const [starts, ends] = [new Float64Array(count), new Float64Array(count)];
   let end = 0;
@@ -20,13 +20,13 @@ function placed(track) {
   }
   return { ...track, starts, ends };
 }
-const spanTracks = timeline ? timeline.tracks.map(placed) : [];
+const spanTracks = timeline ? timeline.tracks.map(withTimes) : [];
 
 function rowsOfRun(run) {
   return spanTracks.filter((track) => track.run === run).map(({ name, starts, ends, items, calls }) => ({ name, starts, ends, items, callAt: (at) => calls[at] }));
 }
 
-// The spans of one call, from its beginning.
+// The spans of an invocation, from its beginning.
 function rowsOfCall(number) {
   const call = functionCalls[number];
   const rows = [];
@@ -44,7 +44,7 @@ function rowsOfCall(number) {
 const lengthOfCall = (number) => functionCalls[number].end_ns - functionCalls[number].begin_ns;
 const runOf = (key) => Number(key.slice(0, -ALL.length)) - 1;
 
-// What is drawn: rows, and how long they are in all.
+// The rows to draw, and the end of their time axis.
 function rowsShown({ call, beside }) {
   if (call.endsWith(ALL)) {
     const rows = rowsOfRun(runOf(call));
@@ -53,14 +53,14 @@ function rowsShown({ call, beside }) {
   const number = callsByKey.get(call);
   if (!callsByKey.has(beside)) return { rows: rowsOfCall(number), length: lengthOfCall(number) };
   const both = [number, callsByKey.get(beside)];
-  const titled = (each) => [{ title: callName(functionCalls[each]) + ", " + quantity(lengthOfCall(each), "ns") }, ...rowsOfCall(each)];
+  const titled = (call) => [{ title: callName(functionCalls[call]) + ", " + quantity(lengthOfCall(call), "ns") }, ...rowsOfCall(call)];
   return { rows: both.flatMap(titled), length: Math.max(...both.map(lengthOfCall)) };
 }
 
 const firstCall = timeline ? callKey(functionCalls[timeline.first]) : "";
 const chosenSpans = { call: firstCall, beside: "", paint: timeline?.scopes.length ? "scope" : "kind" };
 
-// Colours and words
+// Colours and texts
 
 const QUIET = { execute: "span-queue", copy: "span-transfer", fill: "span-transfer", update: "span-transfer" };
 function styleOfItem(item) {
@@ -78,7 +78,7 @@ function labelOfSpan(row, at) {
   return site ? site.id + " " + (rootName(site).replace(/^[^.]*\./, "") || site.kernel) : item.label;
 }
 
-// The ops of a site, those with the largest share first.
+// The ops of a dispatch site, the largest shares first.
 function sharesOfSite(site) {
   const cost = (member) => (measured ? ofMetric(member.attributed) ?? 0 : 0);
   const all = site.members.reduce((sum, member) => sum + cost(member), 0);
@@ -90,10 +90,10 @@ function describeSpan(row, at) {
   const item = spanItems[row.items[at]];
   const parts = [quantity(row.ends[at] - row.starts[at], "ns") + " at " + quantity(row.starts[at], "ns") + " of " + callName(functionCalls[row.callAt(at)])];
   const of = item.sites.map((id) => sites.get(id)).filter(Boolean);
-  const named = of.length > 3 ? "one of " + of.length + " sites" : of.map((site) => site.id).join(" or ");
-  const found = of.length === 1 ? sharesOfSite(of[0]) : item.ops.map((id) => id + " " + (ops.get(id)?.name ?? ""));
-  if (found.length) parts.push((of.length && measured ? "shares of " + chosenMetric().name + ": " : "") + found.slice(0, 4).join(", ") + (found.length > 4 ? " and " + (found.length - 4) + " more" : ""));
-  return [named, item.label, ...parts].filter(Boolean).join(" · ");
+  const siteText = of.length > 3 ? "one of " + of.length + " dispatches" : of.map((site) => site.id).join(" or ");
+  const opTexts = of.length === 1 ? sharesOfSite(of[0]) : item.ops.map((id) => id + " " + (ops.get(id)?.name ?? ""));
+  if (opTexts.length) parts.push((of.length && measured ? "shares of " + chosenMetric().name + ": " : "") + opTexts.slice(0, 4).join(", ") + (opTexts.length > 4 ? " and " + (opTexts.length - 4) + " more" : ""));
+  return [siteText, item.label, ...parts].filter(Boolean).join(" · ");
 }
 
 function openSpan(row, at) {
@@ -102,7 +102,7 @@ function openSpan(row, at) {
   if (target) go(target);
 }
 
-// Choices
+// Selections
 
 function drawTimeline(range) {
   if (!timeline) return;
@@ -158,7 +158,7 @@ function chooseRange(text) {
 
 const isInTimeline = (call) => callsByKey.has(callKey(call));
 
-// What a card says beside one of a site's slowest calls: a way to it, or that it is not here.
+// A button next to a slow call that opens it in the timeline, or a note that it is not there.
 function wayToSpan(call, site) {
   if (!timeline) return null;
   if (!isInTimeline(call)) return make("small", "", "not in the timeline");
@@ -188,7 +188,7 @@ function showSpan(number, site, start_ns) {
 function listenToTimeline() {
   const median = (number) => (number === timeline.first && functionCalls.length > 1 ? " (median)" : "");
   const options = functionCalls.map((call, number) => [callKey(call), callName(call) + ": " + quantity(lengthOfCall(number), "ns") + median(number)]);
-  const every = timeline.begins.map((_, run) => [run + 1 + ALL, (severalRuns ? "run " + (run + 1) + ", " : "") + "all, as they ran"]);
+  const every = timeline.begins.map((_, run) => [run + 1 + ALL, (severalRuns ? "run " + (run + 1) + ", " : "") + "all invocations"]);
   const add = (id, entries) => byId(id).append(...entries.map(([value, words]) => {
     const option = make("option", "", words);
     option.value = value;

@@ -1,26 +1,26 @@
-// What the page shows stands in its address: first what it names, then what was chosen where that is not how it begins,
-// `#op12?metric=duration_ns`. Such an address can be sent, and back and forward lead through what was chosen. An address
-// that says nothing of choices, such as those of links, leaves them as they are.
-const settings = new Map(); // by key: how it begins, how it is now, and what makes it so
+// The address holds the state of the page: an anchor, then settings that differ from their defaults, as in
+// `#op12?metric=duration_ns`. It can be shared, and back and forward restore earlier settings. An address without settings,
+// such as a link's, keeps the current ones.
+const settings = new Map(); // by key: initial value, current value, and the function that applies a value
 
-// `apply` takes a text, which may be anybody's, and returns the one that it came to.
+// `apply` takes any text, which may be invalid, and returns the value that it set.
 function setting(key, initial, apply) {
   settings.set(key, { initial, value: initial, apply });
 }
 
 function chosenSettings() {
-  const found = {};
-  for (const [key, { initial, value }] of settings) if (value !== initial) found[key] = value;
-  return found;
+  const changed = {};
+  for (const [key, { initial, value }] of settings) if (value !== initial) changed[key] = value;
+  return changed;
 }
 
 function writeAddress(how, name) {
   const chosen = chosenSettings();
-  const told = new URLSearchParams(chosen).toString();
-  history[how]({ chosen }, "", "#" + encodeURIComponent(name) + (told && "?" + told));
+  const query = new URLSearchParams(chosen).toString();
+  history[how]({ chosen }, "", "#" + encodeURIComponent(name) + (query && "?" + query));
 }
 
-// `asStep`: one that back undoes.
+// `asStep`: the browser's back button undoes it.
 function keep(key, value, asStep = false) {
   const entry = settings.get(key);
   if (entry.value === value) return;
@@ -29,8 +29,8 @@ function keep(key, value, asStep = false) {
 }
 
 function restoreSettings() {
-  const told = location.hash.split("?", 2)[1];
-  const chosen = history.state?.chosen ?? (told === undefined ? null : Object.fromEntries(new URLSearchParams(told)));
+  const query = location.hash.split("?", 2)[1];
+  const chosen = history.state?.chosen ?? (query === undefined ? null : Object.fromEntries(new URLSearchParams(query)));
   if (!chosen) return writeAddress("replaceState", named());
   for (const [key, entry] of settings) {
     const value = Object.hasOwn(chosen, key) ? String(chosen[key]) : entry.initial;
@@ -38,7 +38,7 @@ function restoreSettings() {
   }
 }
 
-// What buttons choose: each has its value in `data-KEY`, and the one that is chosen is pressed.
+// Groups of buttons with their values in `data-KEY`; the selected button is pressed.
 const choiceButtons = (key) => document.querySelectorAll("[data-" + key + "]");
 
 function choice(key, initial, apply) {

@@ -1,5 +1,5 @@
-// Amounts: whole sums over the run, in the unit of their metric. What is read of them is made here, by the rules of
-// tracemap/units.py: what one invocation costs, or the sums as they are.
+// Formats amounts, per invocation or as sums, by the rules of tracemap/units.py. The data has sums over the run, in the
+// unit of their metric.
 let whole = data.totals ? 1 : 0; // sums of the whole run
 
 const counts = new Intl.NumberFormat("en");
@@ -9,7 +9,7 @@ const STEPS = {
   bytes: [[1, "B"], [2 ** 10, "KiB"], [2 ** 20, "MiB"], [2 ** 30, "GiB"], [2 ** 40, "TiB"]],
 };
 
-// Of two numbers that are equally near the even one is taken, as Python does.
+// Rounds halves to even, as Python does.
 function fixed(value, places) {
   const doubled = value * 2 ** (places + 1); // odd only where a tie is possible
   if (!Number.isInteger(doubled) || doubled % 2 === 0) return value.toFixed(places);
@@ -18,11 +18,11 @@ function fixed(value, places) {
 }
 
 function threeDigits(value) {
-  const places = [2, 1, 0].find((each) => !each || Number(fixed(Math.abs(value), each)) < 10 ** (3 - each));
+  const places = [2, 1, 0].find((digits) => !digits || Number(fixed(Math.abs(value), digits)) < 10 ** (3 - digits));
   return fixed(value, places);
 }
 
-// What is not whole and not scaled.
+// Numbers with a fraction, without a unit prefix.
 function fraction(value) {
   if (Math.abs(value) < 0.0005) return value > 0 ? "<0.001" : ">-0.001";
   if (Math.abs(value) < 0.9995) return fixed(value, 3);
@@ -41,7 +41,7 @@ function quantity(value, unit) {
 const percent = (value) => (value && Math.abs(value) < 0.05 ? (value > 0 ? "<0.1" : ">-0.1") : fixed(value, 1));
 const share = (part, of) => (of ? percent((100 * part) / of) + " %" : "–");
 
-// A sum of a metric, and what single calls or invocations took of it.
+// A sum of a metric; an amount of a single call or invocation.
 const amount = (sum, of) => quantity(sum / of.shown[whole][0], of.shown_unit);
 const single = (value, of) => quantity(value / of.scale, of.shown_unit);
 const inAll = (sum, of) => sum + " " + of.unit + " in all";

@@ -1,7 +1,7 @@
-// A text in blocks of lines. Those near what is in view are dressed: coloured, and with what else a page shows of lines;
-// of all others there is the plain text, which takes no time. `draw` makes what stands before a line; null: nothing.
-// `tokensOf` tells what of a line has which colour.
-// The lines of a block; what else stands in it has no anchor.
+// A text in blocks of lines. Blocks near the view are dressed: coloured, and with a gutter. Others are plain text, which
+// costs no time. `draw(row)` makes the gutter; null: no gutter. `tokensOf(row)` gives the coloured ranges of a line.
+
+// The lines of a block; other rows have no anchor.
 const rowsOf = (block) => [...block.children].filter((row) => row.id);
 
 class Blocks {
@@ -9,7 +9,7 @@ class Blocks {
     this.elements = [...panel.querySelectorAll(".chunk")];
     this.tokensOf = tokensOf;
     this.draw = draw;
-    this.dressed = new Map(); // block -> what takes its colours away
+    this.dressed = new Map(); // block -> function that removes its colours
     const near = new IntersectionObserver((entries) => {
       for (const entry of entries) entry.isIntersecting ? this.dress(entry.target) : this.undress(entry.target);
     }, { root: panel, rootMargin: "100% 0px" });
@@ -30,7 +30,7 @@ class Blocks {
     if (this.draw) for (const row of rowsOf(block)) row.firstElementChild.remove();
   }
 
-  // Anew, when what is drawn before lines has changed.
+  // Draws the gutters again.
   repaint() {
     for (const block of this.dressed.keys()) {
       for (const row of rowsOf(block)) row.firstElementChild.replaceWith(this.draw(row));

@@ -1,4 +1,4 @@
-// What the page works on, as its `data` elements have it: JSON, compressed, for that of a large model would fill the page.
+// Data of the page from its `data` elements: compressed JSON, as that of a large model would dominate the size of the page.
 async function inflated(base64) {
   const packed = atob(base64);
   const bytes = new Uint8Array(packed.length);

@@ -1,4 +1,4 @@
-// The details of what is selected, beside everything else.
+// The details of the selection, on top of the other views.
 const details = byId("inspector");
 
 function showDetails(title, close, ...content) {

@@ -1,9 +1,9 @@
 "use strict";
-// Runs before the page is laid out, so that nothing flashes: marks that scripts run, and takes the chosen theme.
+// Runs before layout, so that nothing flashes: marks that scripts are enabled, and applies the selected theme.
 document.documentElement.classList.add("js");
 try {
   const theme = localStorage.getItem("tracemap-theme");
   if (theme === "light" || theme === "dark") document.documentElement.dataset.theme = theme;
 } catch {
-  // Storage may be forbidden; the system's theme is used then.
+  // Storage may be forbidden. The system's theme applies then.
 }

@@ -1,4 +1,4 @@
-// Elements. All text from the model is set as text, never as markup.
+// Makes elements. Text from the model is set as text, never as markup.
 const byId = (id) => document.getElementById(id);
 
 function make(name, className, ...children) {
@@ -15,7 +15,7 @@ function makeButton(text, onClick, className) {
   return button;
 }
 
-// Plain text where there is no anchor: not everything that is named is on the page.
+// A link, or plain text if the target is not on the page.
 function link(text, anchor) {
   if (!anchor) return make("span", "", text);
   const element = make("a", "", text);
@@ -23,7 +23,7 @@ function link(text, anchor) {
   return element;
 }
 
-// What the address names, before what it says of choices; an address that cannot be decoded names nothing.
+// The anchor in the address, without settings; empty if it cannot be decoded.
 function named() {
   try {
     return decodeURIComponent(location.hash.slice(1).split("?", 1)[0]);

@@ -1,26 +1,26 @@
-// Colours of source text, line by line. Ranges of the text get them, not elements: it stays whole, so that the browser's
-// own search marks what it finds there.
+// Colours of source text, line by line. They apply to ranges of text, not to elements, so the text stays whole for the
+// browser's search.
 
-// Tokens of MLIR, by the patterns and colours of the lexer in reports/highlight.py. Each token begins where the last
-// one ended: the first pattern that fits is taken, the last one takes any character.
+// Tokens of MLIR, by the patterns and colours of the lexer in reports/highlight.py. A token begins where the last one
+// ended. The first matching pattern wins; the last pattern matches any character.
 const LEXER = new RegExp(data.lexer.map(([pattern]) => "(" + pattern + ")").join("|"), "gsu");
 
 function ofMlir(line) {
-  const found = [];
+  const tokens = [];
   for (const match of line.matchAll(LEXER)) {
     const [, colour] = data.lexer[match.indexOf(match[0], 1) - 1];
-    if (colour) found.push([colour, match.index, match.index + match[0].length]);
+    if (colour) tokens.push([colour, match.index, match.index + match[0].length]);
   }
-  return found;
+  return tokens;
 }
 
-// Of a row of MLIR, as `Blocks` asks for it.
+// Tokens of a row of MLIR, for `Blocks`.
 const tokensOfMlir = (row) => ofMlir(row.lastElementChild.textContent);
 
 const COLOURS = new Map([..."ckvfsydatonpe"].map((name) => [name, new Highlight()]));
 for (const [name, colour] of COLOURS) CSS.highlights.set(name, colour);
 
-// Colours the text of elements, tokens by element; returns what takes the colours away.
+// Colours the text of elements by their tokens; returns a function that removes the colours.
 function colour(elements, tokens) {
   const ranges = [];
   elements.forEach((element, at) => {

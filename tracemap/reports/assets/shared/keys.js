@@ -1,4 +1,4 @@
-// Keys, the buttons that do the same, and the dialog that explains them.
+// Keyboard shortcuts, buttons that do the same, and the dialog that lists them.
 function changeTheme() {
   const root = document.documentElement;
   const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
@@ -6,11 +6,11 @@ function changeTheme() {
   try {
     localStorage.setItem("tracemap-theme", root.dataset.theme);
   } catch {
-    // Storage may be forbidden; the choice lasts as long as the page.
+    // Storage may be forbidden. The theme lasts as long as the page then.
   }
 }
 
-// `actions` and `onTab`: key -> what it does; the latter while a tab has the focus.
+// `actions` and `onTab`: functions by key; the latter apply while a tab has the focus.
 function listenToKeys(actions, onTab = {}) {
   const dialog = byId("keys");
   const explain = () => dialog.showModal();
@@ -21,10 +21,10 @@ function listenToKeys(actions, onTab = {}) {
       if (event.key === "Escape") event.target.blur();
       return;
     }
-    const meant = event.target.matches("[role=tab]") && Object.hasOwn(onTab, event.key) ? onTab : everywhere;
-    if (!Object.hasOwn(meant, event.key)) return;
+    const table = event.target.matches("[role=tab]") && Object.hasOwn(onTab, event.key) ? onTab : everywhere;
+    if (!Object.hasOwn(table, event.key)) return;
     event.preventDefault();
-    meant[event.key]();
+    table[event.key]();
   });
   byId("theme").addEventListener("click", changeTheme);
   byId("help").addEventListener("click", explain);

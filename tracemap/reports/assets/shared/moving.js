@@ -1,5 +1,5 @@
-// Moving about a page of sources and tables: by keys, by clicks on lines, by the metric that is chosen. What is drawn
-// again then is the page's own `repaint`, what an address names its `follow`.
+// Navigation on pages of sources and tables: keys, clicks on lines, and the selected metric. The page defines `repaint` and
+// `follow`, which shows what the address names.
 function choose(index) {
   metric = index;
   byId("metric").value = String(index);
@@ -15,7 +15,7 @@ function stepAmong(keys, by) {
 
 const sourceShown = () => data.sources.findIndex((source, index) => "F" + index === panels[view].id);
 
-// `actions`: by key what a page has besides.
+// `actions`: further functions of the page, by key.
 function listenToPage(actions) {
   const views = panels.slice(0, 9).map((panel, index) => [String(index + 1), () => go(panel.id)]);
   const everywhere = {
@@ -47,7 +47,7 @@ function openLine(event) {
 function listenToMetric() {
   byId("metric").addEventListener("change", (event) => choose(Number(event.target.value)));
   setting("metric", chosenMetric().name, (name) => {
-    const index = data.metrics.findIndex((each) => each.name === name);
+    const index = data.metrics.findIndex((entry) => entry.name === name);
     if (index >= 0) choose(index);
     return chosenMetric().name;
   });

@@ -1,4 +1,4 @@
-// Pages whose pictures and tables are in the markup: one panel at a time, and the anchors of what lies in them.
+// Navigation on pages whose pictures and tables are in the markup: shows one panel at a time, and scrolls to anchors in it.
 function follow() {
   const target = byId(named());
   const number = panels.findIndex((panel) => target && panel.contains(target));

@@ -1,4 +1,4 @@
-// Rows come as lists of their fields, whose names are told once.
+// Rows are lists of field values; the names of the fields are in the data once.
 function unpacked(kind, values) {
   const row = {};
   const names = data.fields[kind];

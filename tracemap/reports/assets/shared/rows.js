@@ -1,6 +1,6 @@
-// A list of rows of one height, of which only those in view exist: ten thousand are as quick as ten.
+// A list of rows of one height. Only rows in view are in the document, so ten thousand are as fast as ten.
 const ROW_HEIGHT = 18; // pixels, as in page.css
-const SPARE_ROWS = 15; // above and below what is in view
+const SPARE_ROWS = 15; // above and below the view
 
 class Rows {
   constructor(box, draw, pick) {

@@ -1,17 +1,17 @@
-// One search over all that has a name: what that is a page says in `allNamed` and, of lines as `file:12`, `linesNamed`.
+// One search over all names of a page. The page defines `allNamed`, and `linesNamed` for lines such as `file:12`.
 const MOST_FOUND = 50;
-let searched = null; // made when it is first asked for
+let entries = null; // made at the first search
 let found = [];
 let marked = 0;
 
-// What is called so comes first, then what begins so, then all else; each in the order of the program.
+// Exact matches first, then prefixes, then others, in the order of the program.
 function search(text) {
-  searched ??= allNamed();
+  entries ??= allNamed();
   const words = text.toLowerCase().split(/\s+/).filter(Boolean);
   if (!words.length) return [];
-  const matching = searched.filter((each) => words.every((word) => each.text.includes(word)));
+  const matching = entries.filter((entry) => words.every((word) => entry.text.includes(word)));
   const rank = ({ label }) => (label.toLowerCase() === words[0] ? 0 : label.toLowerCase().startsWith(words[0]) ? 1 : 2);
-  return [...linesNamed(words[0]), ...[0, 1, 2].flatMap((wanted) => matching.filter((each) => rank(each) === wanted))];
+  return [...linesNamed(words[0]), ...[0, 1, 2].flatMap((level) => matching.filter((entry) => rank(entry) === level))];
 }
 
 function mark(number) {
@@ -24,14 +24,14 @@ function mark(number) {
 
 function drawFound() {
   found = search(byId("search-words").value);
-  byId("search-found").replaceChildren(...found.slice(0, MOST_FOUND).map((each, number) => {
-    const row = make("li", "", make("small", "", each.kind), " ", make("code", "", each.label), " ", make("span", "facts", each.about));
+  byId("search-found").replaceChildren(...found.slice(0, MOST_FOUND).map((entry, number) => {
+    const row = make("li", "", make("small", "", entry.kind), " ", make("code", "", entry.label), " ", make("span", "facts", entry.about));
     row.id = "found" + number;
     row.setAttribute("role", "option");
     row.addEventListener("click", () => openFound(number));
     return row;
   }));
-  const more = found.length > MOST_FOUND ? ", the first " + MOST_FOUND + " are shown" : "";
+  const more = found.length > MOST_FOUND ? ", first " + MOST_FOUND + " shown" : "";
   byId("search-count").textContent = byId("search-words").value.trim() ? found.length + " found" + more : "";
   mark(0);
 }

@@ -1,15 +1,15 @@
-// A table that is filtered by words and sorted by its columns. Only the rows near the view are in the document, all of one
-// height, so that fifty thousand are as quick as fifty.
+// A table with a filter, sorted by a column. Only rows near the view are in the document, all of one height, so that fifty
+// thousand rows are as fast as fifty.
 const natural = new Intl.Collator("en", { numeric: true });
 const TABLE_ROW = 23; // pixels, as in look.css
 const CELL_PADDING = 18; // pixels, with the line between cells
-const WINDOW = 8; // rows before and behind those in view
-const ALL_DRAWN = 50; // rows of a table that is drawn as a whole
-const MOST_PRINTED = 5000; // rows: of more nobody reads the paper
-const WORDS_AT_ONCE = 4000; // rows of which the words are made in one go
+const WINDOW = 8; // rows drawn above and below the view
+const ALL_DRAWN = 50; // tables up to this many rows are drawn completely
+const MOST_PRINTED = 5000; // rows on paper
+const WORDS_AT_ONCE = 4000; // rows indexed for the filter at once
 
 class Table {
-  // `work`: of a row, what of the metric it is and no other row; null where rows have parts of each other.
+  // `work`: a row's amount of the metric, without what other rows count, too; undefined if rows overlap.
   constructor(panel, rows, columns, sorted, work) {
     Object.assign(this, { panel, rows, columns, sorted, work });
     this.key = panel.id;
@@ -19,7 +19,7 @@ class Table {
     this.order = null;
     this.filter = make("input");
     this.filter.type = "search";
-    this.filter.placeholder = "filter: words, all must occur";
+    this.filter.placeholder = "filter: all words must match";
     this.filter.setAttribute("aria-label", "Filter the table");
     this.filter.addEventListener("input", () => {
       this.draw();
@@ -60,7 +60,7 @@ class Table {
     return words;
   }
 
-  // The heading of the column, `-` before it where the largest come first.
+  // The heading of the sort column, with the prefix `-` for descending order.
   sortText() {
     return (this.falling ? "-" : "") + this.columns[this.sorted].label;
   }
@@ -77,7 +77,7 @@ class Table {
     return row.words;
   }
 
-  // The words of all rows are made before somebody types, a few at a time.
+  // Indexes the words of all rows in the background, some rows at a time.
   prepareWords(from = 0) {
     const end = Math.min(this.rows.length, from + WORDS_AT_ONCE);
     for (let at = from; at < end; at++) this.words(this.rows[at]);
@@ -89,7 +89,7 @@ class Table {
     setTimeout(() => this.prepareWords());
   }
 
-  // All rows as they are sorted; typing does not sort them again.
+  // All rows in order; cached, so that typing in the filter does not sort again.
   ordered() {
     const state = [metric, this.sorted, this.falling].join("|");
     if (this.order?.state === state) return this.order.rows;
@@ -97,7 +97,7 @@ class Table {
     const sign = this.falling ? -1 : 1;
     const isEmpty = (key) => key === null || key === undefined || key === "";
     const keyed = this.rows.map((row) => [value(row), row]);
-    // What is unknown comes last, whichever way round; ties keep the order of the program.
+    // Unknown values come last in both directions; ties keep the order of the program.
     keyed.sort(([x], [y]) => {
       if (isEmpty(x) || isEmpty(y)) return isEmpty(x) - isEmpty(y);
       return sign * (typeof x === "number" ? x - y : natural.compare(x, y));
@@ -106,16 +106,16 @@ class Table {
     return this.order.rows;
   }
 
-  // Who types on narrows what was found: only that is looked at again.
+  // If the new filter extends the last one, searches only the last result.
   matching(text) {
     const ordered = this.ordered();
     const before = this.matched?.of === ordered && text.startsWith(this.matched.text) ? this.shown : ordered;
     this.matched = { of: ordered, text };
-    const wanted = text.split(/\s+/).filter(Boolean);
-    if (!wanted.length) return ordered;
+    const words = text.split(/\s+/).filter(Boolean);
+    if (!words.length) return ordered;
     if (!this.prepared) this.rows.forEach((row) => this.words(row));
     this.prepared = true;
-    return wanted.reduce((rows, word) => rows.filter((row) => row.words.includes(word)), before);
+    return words.reduce((rows, word) => rows.filter((row) => row.words.includes(word)), before);
   }
 
   draw(again = false) {
@@ -131,12 +131,13 @@ class Table {
     this.first = -1;
     this.paint();
     [...this.head.children].forEach((cell, index) => {
-      cell.title = this.columns[index].of?.() ?? "";
+      const { label, of } = this.columns[index];
+      cell.title = [DEFINITIONS[label], of?.()].filter(Boolean).join("; ");
       cell.setAttribute("aria-sort", index === this.sorted ? (this.falling ? "descending" : "ascending") : "none");
     });
   }
 
-  // How many rows are shown, and what those that are not cost.
+  // The number of shown rows, and the cost of the others.
   countWords() {
     const words = this.shown.length + " of " + this.rows.length + " shown";
     const hidden = this.rows.length - this.shown.length;
@@ -145,10 +146,10 @@ class Table {
     if (!measured || !this.work) return more;
     const sum = (rows) => rows.reduce((total, row) => total + (this.work(row) ?? 0), 0);
     if (this.whole?.of !== metric) this.whole = { of: metric, sum: sum(this.rows) };
-    return more + ", with " + share(this.whole.sum - sum(this.shown), chosenMetric().work) + " of the work";
+    return more + " (" + share(this.whole.sum - sum(this.shown), chosenMetric().work) + " of the cost)";
   }
 
-  // Draw the rows near the view, unless they are there.
+  // Draws the rows near the view, unless they are drawn already.
   paint() {
     if (this.panel.hidden || !this.drawn) return;
     const [top, height] = [this.panel.scrollTop, this.panel.clientHeight];
@@ -166,7 +167,7 @@ class Table {
     this.body.replaceChildren(...this.shown.slice(first, last).map((row, at) => this.drawRow(row, first + at)));
   }
 
-  // On paper nothing is out of view.
+  // Paper has no view: draws all rows, up to a limit.
   paintForPrint() {
     if (this.panel.hidden || !this.drawn) return;
     this.drawRows(0, Math.min(this.shown.length, MOST_PRINTED));
@@ -179,7 +180,7 @@ class Table {
     return drawn;
   }
 
-  // In place of rows that are not drawn.
+  // A spacer in place of rows that are not drawn.
   space(rows) {
     if (!rows) return [];
     const row = make("tr", "space");
@@ -188,7 +189,7 @@ class Table {
     return [row];
   }
 
-  // Widths are told, from the longest text of all rows: the browser need not look at cells, and no column moves.
+  // Sets widths from the longest text of all rows: the browser need not measure cells, and columns do not move.
   columnWidths() {
     const widths = this.columns.map((entry) => {
       if (entry.numeric) return Math.max(11, entry.label.length + 4);

@@ -1,4 +1,4 @@
-// Views of which one is shown at a time, each with a tab. A view hears the event "show" when it is its turn.
+// Views with tabs; one is visible at a time. A view gets the event "show" when it becomes visible.
 const tabs = [...document.querySelectorAll("[role=tab]")];
 const panels = tabs.map((tab) => byId(tab.getAttribute("aria-controls")));
 let view = 0;
@@ -17,7 +17,7 @@ function show(number, focus) {
 
 const showPanel = (id) => show(panels.findIndex((panel) => panel.id === id), false);
 
-// To what a name of the page's addresses names; `follow` is the page's own.
+// Goes to an anchor; the page defines `follow`.
 function go(name) {
   if (location.hash === "#" + name) follow();
   else location.hash = name;
