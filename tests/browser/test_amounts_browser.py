@@ -79,7 +79,8 @@ def test_every_view_is_of_one_invocation_and_says_so(open_page: Open, small: Pat
     go(browser, "#ops")
     assert texts(browser, column(browser, "ops", "attributed"))[:4] == ["75 ns", "25.5 ns", "17.5 ns", "17.5 ns"]
     assert "cpu_ns, per invocation, mean of 2" in find(browser, "#ops .filter").text
-    assert titles(browser, "#ops thead th").count("cpu_ns, per invocation, mean of 2") == 4
+    about = [title for title in titles(browser, "#ops thead th") if title.endswith("cpu_ns, per invocation, mean of 2")]
+    assert len(about) == 4
     go(browser, "#scopes")
     assert texts(browser, column(browser, "scopes", "inclusive")) == ["17.5 ns", "118 ns", "100 ns"]
 

@@ -84,7 +84,7 @@ def test_the_overview_says_what_it_went_for_and_folds_the_rest(open_page: Open, 
     assert view(browser) == "overview"
     assert "9 ops" not in find(browser, "#overview").text
     overview = find(unfold(browser), "#overview").text
-    assert "4 of 5 sites on 5 kernels have members among 9 ops." in overview
+    assert "4 of 5 dispatches (5 kernels) are traced to ops. The model has 9 ops." in overview
     assert "not measured" in overview
     assert "submission-and-queue" in find(browser, "#residual").text
     assert "something is odd" in overview
