@@ -13,7 +13,7 @@ from pathlib import Path
 from benchmarks.decoder import Decoder
 from benchmarks.measure import Figure, Usage, in_turn, print_row, print_title, run, targeted, tracemap
 from tests.support import PLAIN_FLAGS, SAMPLES
-from tracemap.toolchain import find_tool
+from tracemap.core.toolchain import find_tool
 
 MODEL = SAMPLES / "models" / "jax_gpt2_small_12l.mlir"
 LAYERS = (64, 254)

@@ -10,9 +10,9 @@ from typing import Final
 
 from benchmarks.measure import Figure
 from tests.support import SAMPLES, Corpus
-from tracemap.measurements.model import RunHeader
-from tracemap.measurements.runfile import read_run
-from tracemap.units import Unknown, format_ns, format_share
+from tracemap.core.units import Unknown, format_ns, format_share
+from tracemap.runs.model import RunHeader
+from tracemap.runs.runfile import read_run
 
 LEAST_EXPLAINED: Final = 0.9
 WORKERS: Final = {1: ("--serial",), 2: ("--", "--task_topology_max_group_count=2")}

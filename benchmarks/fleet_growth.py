@@ -17,7 +17,7 @@ from benchmarks.fleet import add_recorded, multiply
 from benchmarks.growth import slope
 from benchmarks.measure import Figure, Usage, run, tracemap
 from tests.support import ROOT
-from tracemap.graph.bundle import load
+from tracemap.map.bundle import load
 
 FILES: Final = (10, 100, 1000)
 LAYERS: Final = (12, 48, 192)

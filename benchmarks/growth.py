@@ -17,7 +17,7 @@ import numpy as np
 
 from benchmarks.decoder import Decoder
 from benchmarks.measure import Figure, own_usage, run, tracemap
-from tracemap.measurements.sql import literal
+from tracemap.runs.sql import literal
 
 LAYERS: Final = (48, 96, 192)
 ITERATIONS: Final = (20, 500, 2000)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarks.measure import Figure, output_of, print_row, print_title, targeted
 from tests.hook.support import PROGRAM
-from tracemap.capture.counters.choosing import events_to_count
+from tracemap.capture.counters import events_to_count
 from tracemap.hook import HookSettings, settings_environment
 from tracemap.hook.compiling import FOLDER, compile_library, find_compiler
 

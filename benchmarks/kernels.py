@@ -8,14 +8,14 @@ from pathlib import Path
 
 from benchmarks.measure import Figure, print_title, run, targeted, tracemap
 from tests.support import SAMPLES
-from tracemap.experiments.cases import Case, find_cases
-from tracemap.experiments.jobs import Ended, Job, run_job
-from tracemap.experiments.wrapping import compile_wrapped, wrapped
-from tracemap.graph.bundle import Bundle, load
+from tracemap.core.toolchain import check_tool, find_tool
 from tracemap.ir.executables import executables_of, read_dispatches
 from tracemap.ir.parsing import MlirParser
+from tracemap.kernels.bench_cases import Case, find_cases
+from tracemap.kernels.benchmark_module import compile_wrapped, wrapped
+from tracemap.kernels.runner_jobs import Ended, Job, run_job
 from tracemap.machine.images import read_images
-from tracemap.toolchain import check_tool, find_tool
+from tracemap.map.bundle import Bundle, load
 
 _MODELS = ("hand_mlp", "hand_attention")
 _TURNS = 5

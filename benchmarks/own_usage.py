@@ -10,7 +10,7 @@ import resource
 import sys
 from pathlib import Path
 
-from tracemap.cli.main import main
+from tracemap.commands.main import main
 
 
 def _say() -> None:

@@ -16,10 +16,10 @@ from benchmarks.measure import Figure, alternating, print_row, print_title, targ
 from tests.recording import sample
 from tests.support import SAMPLES
 from tracemap.capture.stopping_rule import default_sample_hz
+from tracemap.core.toolchain import find_tool
 from tracemap.hook import HookSettings, settings_environment
 from tracemap.hook.compiling import compile_library
-from tracemap.measurements.hook.samples import read_samples
-from tracemap.toolchain import find_tool
+from tracemap.runs.hook.samples import read_samples
 
 MODEL = "jax_gpt2_4l"
 HZ = default_sample_hz(5.0)

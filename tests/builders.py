@@ -11,8 +11,13 @@ from msgspec import structs
 
 from tracemap.attribution.attribute import Request, attribute
 from tracemap.attribution.model import Attribution
-from tracemap.diagnostics import Diagnostic
-from tracemap.graph.model import (
+from tracemap.core.diagnostics import Diagnostic
+from tracemap.core.units import UNKNOWN, Integer, Text
+from tracemap.ir.model_reader import describe, parse_model
+from tracemap.ir.parsing import MlirParser
+from tracemap.map.build.build import BuildRequest, build
+from tracemap.map.build.model.model_facts import ModelFacts
+from tracemap.map.model import (
     Evidence,
     Fate,
     Frame,
@@ -27,16 +32,11 @@ from tracemap.graph.model import (
     SourceFile,
     TraceGraph,
 )
-from tracemap.ir.parsing import MlirParser
-from tracemap.ir.reading import describe, parse_model
-from tracemap.mapping.build import BuildRequest, build
-from tracemap.mapping.model.facts import ModelFacts
-from tracemap.measurements.model import UNTOLD_HEADER
-from tracemap.measurements.runfile import read_run, write_run
-from tracemap.measurements.sql import quoted
 from tracemap.options.compile import BuildOptions
 from tracemap.options.results import Rule
-from tracemap.units import UNKNOWN, Integer, Text
+from tracemap.runs.model import UNTOLD_HEADER
+from tracemap.runs.runfile import read_run, write_run
+from tracemap.runs.sql import quoted
 
 MODEL = SourceFile(name="model.mlir", path="model.mlir", language="mlir")
 

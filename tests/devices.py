@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Final
 
 from tests.support import SAMPLES, run_cli
-from tracemap.graph.bundle import load
-from tracemap.graph.model import Fate, TraceGraph
-from tracemap.units import plural
+from tracemap.core.units import plural
+from tracemap.map.bundle import load
+from tracemap.map.model import Fate, TraceGraph
 
 MODELS: Final = ("hand_attention", "hand_convnet", "hand_mlp", "jax_cnn", "jax_gpt2_4l", "torch_resnet18_small")
 BACKENDS: Final = {

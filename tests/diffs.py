@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path, PurePath
 
 from tests.builders import MODEL, attribution, graph, op, site
-from tracemap.comparison.comparing import compare
-from tracemap.comparison.model import Comparison, How, Match, RemarkDifference
-from tracemap.comparison.sides import Compared
-from tracemap.graph.model import Fate, OpId, SourceFile, TraceGraph
-from tracemap.reports.diff.model import DiffPage
+from tracemap.compare.compare import compare
+from tracemap.compare.model import Comparison, How, Match, RemarkDifference
+from tracemap.compare.sides import Compared
+from tracemap.map.model import Fate, OpId, SourceFile, TraceGraph
 from tracemap.reports.diff.render import PageSide, build_diff_page, render_diff_page
-from tracemap.reports.html.document import write_page
-from tracemap.reports.page.kernels_tab import KernelSources
+from tracemap.reports.diff.rows import DiffPage
+from tracemap.reports.html import write_page
+from tracemap.reports.page.source_tabs import KernelSources
 
 NET = SourceFile("net.py", "net.py", "python")
 BEFORE_TEXT = "module {\n  %a = first\n  %b = second\n  %c = third\n  %d = old\n}\n"

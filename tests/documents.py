@@ -14,8 +14,8 @@ from pathlib import Path
 from tests.schema_page import schema_page
 from tests.support import ROOT, check_cli
 from tracemap.attribution.model import RESIDUAL_TEXTS
-from tracemap.errors import TracemapError
-from tracemap.measurements.hook.calls import CALL_COLUMNS, EVENT_COLUMN
+from tracemap.core.errors import TracemapError
+from tracemap.runs.hook.calls import CALL_COLUMNS, EVENT_COLUMN
 
 README = ROOT / "README.md"
 DOCS = ROOT / "docs"

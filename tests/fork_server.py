@@ -30,7 +30,7 @@ _LIBRARIES: Final = ("iree.compiler.ir", "jinja2", "rich.table", "pygments.lexer
 _LEFT_OUT: Final = (
     "tracemap.__main__",
     "tracemap.hook.libtracemap_hook",
-    "tracemap.experiments.runner",
+    "tracemap.kernels.runner",
     "tracemap.frontends",
     "tracemap.model_explorer",
 )
@@ -135,7 +135,7 @@ def _preload() -> None:
 
 
 def _main() -> None:
-    from tracemap.cli.main import main
+    from tracemap.commands.main import main
 
     with socket.socket(fileno=int(sys.argv[1])) as requests:
         _preload()

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.support import ROOT, Json
-from tracemap.graph.bundle import load
+from tracemap.map.bundle import load
 
 FILES = ROOT / "tests" / "programs" / "foreign"
 MISSES = "lts__t_sectors_srcunit_tex_lookup_miss.sum"

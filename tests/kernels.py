@@ -7,10 +7,10 @@ from functools import partial
 from pathlib import Path
 
 from tests.support import check_cli
-from tracemap.attribution.steps.lines import KernelSteps, kernel_steps
-from tracemap.graph.bundle import load
+from tracemap.attribution.kernel_lines.lines import KernelSteps, kernel_steps
 from tracemap.machine.code import Instruction
 from tracemap.machine.images import read_images
+from tracemap.map.bundle import load
 
 
 def built(model: str, folder: Path, flags: Sequence[str]) -> Path:

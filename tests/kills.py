@@ -22,9 +22,9 @@ import click
 
 from tests.recording import events
 from tests.support import SAMPLES, check_cli, command_line
-from tracemap.errors import TracemapError
-from tracemap.graph.bundle import is_bundle, load
-from tracemap.measurements.runfile import read_run
+from tracemap.core.errors import TracemapError
+from tracemap.map.bundle import is_bundle, load
+from tracemap.runs.runfile import read_run
 
 MODEL = SAMPLES / "models" / "jax_mlp.mlir"
 MEMORY = Path("/dev/shm")

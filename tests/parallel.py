@@ -16,7 +16,7 @@ import click
 
 from tests.recording import events
 from tests.support import SAMPLES, check_cli, command_line
-from tracemap.measurements.runfile import read_run
+from tracemap.runs.runfile import read_run
 
 MODEL = SAMPLES / "models" / "hand_mlp.mlir"
 WARMUP = 3

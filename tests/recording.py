@@ -13,13 +13,13 @@ import duckdb
 from tests.support import PLAIN_FLAGS, SAMPLES, made_once
 from tracemap.capture.calling import declared_types
 from tracemap.capture.plan import RecordRequest
-from tracemap.functions import Argument, Function
-from tracemap.measurements.columns import events_sql
-from tracemap.measurements.model import COLUMNS
-from tracemap.measurements.runfile import read_run
+from tracemap.core.functions import Argument, Function
+from tracemap.core.toolchain import find_tool
+from tracemap.core.units import UNKNOWN
 from tracemap.options.measure import RecordOptions
-from tracemap.toolchain import find_tool
-from tracemap.units import UNKNOWN
+from tracemap.runs.columns import events_sql
+from tracemap.runs.model import COLUMNS
+from tracemap.runs.runfile import read_run
 
 Row = dict[str, Any]
 

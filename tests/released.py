@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.support import ROOT, Json
-from tracemap.reports.html.document import asset
+from tracemap.reports.html import asset
 
 _TOOLS = ("sh", "make", "cat", "echo", "mkdir", "rm", "env", "git")
 """What the demo's recipe needs; no compiler is among it."""

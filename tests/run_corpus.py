@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.checks import check_attribution, check_bounds, check_links, check_map, check_page, count_of_run
 from tests.support import Corpus, Json, check_cli, flow_of_plain_compile, json_cli
-from tracemap.units import format_ns, format_share, plural
+from tracemap.core.units import format_ns, format_share, plural
 
 HEADINGS = ("flag file", "ops", "sites", "kernels", "events", "cpu time", "attributed", "build", "record", "attribute")
 

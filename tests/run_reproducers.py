@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tests.checks import OWNERLESS
 from tests.support import ROOT, Json, check_cli, json_cli
-from tracemap.units import plural
+from tracemap.core.units import plural
 
 PROGRAMS = ROOT / "tests" / "programs" / "reproducers"
 _OF_THE_STREAM_PHASE = ("_encoding_", "__builtin_")

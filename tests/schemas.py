@@ -11,14 +11,14 @@ import msgspec
 from jsonschema import Draft202012Validator
 
 from tests.support import ROOT
-from tracemap.codec import Document, pretty
-from tracemap.comparison.model import Comparison, Comparisons
-from tracemap.experiments.model import Bench, Swapped, Tune
-from tracemap.graph.documents import CompileTimes, KeptCall, KeptEstimates, Remarks
-from tracemap.graph.map_json import StoredMap
-from tracemap.measurements.model import RunHeader
+from tracemap.commands.doctor import Findings
+from tracemap.compare.model import Comparison, Comparisons
+from tracemap.core.codec import Document, pretty
+from tracemap.kernels.model import Bench, Swapped, Tune
+from tracemap.map.bundle_documents import CompileTimes, KeptCall, KeptEstimates, Remarks
+from tracemap.map.map_json import StoredMap
 from tracemap.reports.json_documents import ShownAttribution, ShownAudit, ShownLowering, ShownMap, ShownStats
-from tracemap.session.doctor import Findings
+from tracemap.runs.model import RunHeader
 from tracemap.store.model import FleetAdded, FleetCalls, FleetComparison, FleetCosts, FleetRuns, FleetTrends
 
 FOLDER = ROOT / "tracemap" / "schemas"

@@ -19,8 +19,8 @@ from typing import Any, Final
 import pytest
 
 from tests.fork_server import fork_server
+from tracemap.core.toolchain import find_tool
 from tracemap.machine.images import CodeFunction, Image
-from tracemap.toolchain import find_tool
 
 ROOT = Path(__file__).resolve().parent.parent
 SAMPLES = ROOT / "samples"

@@ -20,8 +20,8 @@ from iree.compiler import ir
 from tests.test_cli_errors import refused
 from tests.test_cli_record import alive, waited_for
 from tests.test_from_dumps import by_hand  # noqa: F401 (a fixture)
-from tracemap.errors import ModelInvalid
-from tracemap.forked import Forked
+from tracemap.core.errors import ModelInvalid
+from tracemap.core.process.forked import Forked
 from tracemap.ir.parsing import MlirParser, check_parses_in_subprocess
 
 

@@ -13,13 +13,20 @@ import tracemap
 from tests.conftest import Built
 from tests.support import SAMPLES, check_cli
 from tracemap.capture.inputs import array_inputs
-from tracemap.codec import pretty
-from tracemap.errors import BundleInvalid, FunctionUnknown, InputInvalid, ModelUnreadable, TargetExists, UsageInvalid
+from tracemap.core.codec import pretty
+from tracemap.core.errors import (
+    BundleInvalid,
+    FunctionUnknown,
+    InputInvalid,
+    ModelUnreadable,
+    TargetExists,
+    UsageInvalid,
+)
+from tracemap.core.toolchain import find_tool
 from tracemap.hook.compiling import FOLDER, LIBRARY_NAME
-from tracemap.measurements.runfile import read_run
 from tracemap.options.measure import RecordOptions
 from tracemap.reports.json_documents import shown_attribution
-from tracemap.toolchain import find_tool
+from tracemap.runs.runfile import read_run
 
 MLP = SAMPLES / "models" / "hand_mlp.mlir"
 

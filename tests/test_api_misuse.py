@@ -11,7 +11,7 @@ import pytest
 import tracemap
 from tests.conftest import Built, Recorded
 from tests.support import SAMPLES
-from tracemap.errors import TracemapError, UsageInvalid
+from tracemap.core.errors import TracemapError, UsageInvalid
 
 MODEL = SAMPLES / "models" / "hand_mlp.mlir"
 Call = Callable[[Any, Any], object]

@@ -9,9 +9,9 @@ import pytest
 
 import tracemap
 from tests.support import check_cli, json_cli
-from tracemap.graph.bundle import load
-from tracemap.graph.model import OpId, TraceGraph
-from tracemap.units import UNKNOWN, Integer
+from tracemap.core.units import UNKNOWN, Integer
+from tracemap.map.bundle import load
+from tracemap.map.model import OpId, TraceGraph
 
 ELEMENTWISE = """
 func.func @f(%x: tensor<?x64xf32>, %y: tensor<?x64xf32>) -> tensor<?x64xf32> {

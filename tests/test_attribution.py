@@ -18,12 +18,12 @@ from tests.support import check_cli, json_cli
 from tracemap.attribution.attribute import Request, attribute
 from tracemap.attribution.join.targets import Join
 from tracemap.attribution.model import UNKNOWN_PER_INVOCATION, Attribution, BalanceError, PerCall, ResidualReason
-from tracemap.errors import RunInvalid, RunMismatch, UsageInvalid
-from tracemap.graph.model import Command, CommandBuffer, TraceGraph
-from tracemap.measurements.model import UNTIMED, UNTOLD_HEADER, Invocation, RecordedBuffer, RecordedCommand, RunHeader
-from tracemap.measurements.runfile import read_run, write_run
+from tracemap.core.errors import RunInvalid, RunMismatch, UsageInvalid
+from tracemap.core.units import UNKNOWN, Integer, Text
+from tracemap.map.model import Command, CommandBuffer, TraceGraph
 from tracemap.options.results import Rule
-from tracemap.units import UNKNOWN, Integer, Text
+from tracemap.runs.model import UNTIMED, UNTOLD_HEADER, Invocation, RecordedBuffer, RecordedCommand, RunHeader
+from tracemap.runs.runfile import read_run, write_run
 
 SHA = "ab" * 32
 

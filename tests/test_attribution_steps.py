@@ -20,23 +20,23 @@ from tests.schemas import printed, validator
 from tests.support import json_cli, run_cli
 from tests.test_attribution import PROGRAM, attributed, csv_of, example, header, residual, run_of, shares, slugs
 from tracemap.attribution.attribute import Request, attribute
+from tracemap.attribution.kernel_lines.lines import Spot, spread_evenly
 from tracemap.attribution.model import Attribution, ResidualReason
-from tracemap.attribution.steps.lines import Spot, spread_evenly
 from tracemap.attribution.weights import Weights, wilson
-from tracemap.diagnostics import foremost
-from tracemap.errors import RunInvalid, UsageInvalid
-from tracemap.graph.bundle import Bundle, load
-from tracemap.graph.model import Kernel, OpId, Step, TraceGraph
-from tracemap.graph.query import Frames
+from tracemap.core.diagnostics import foremost
+from tracemap.core.errors import RunInvalid, UsageInvalid
+from tracemap.core.units import UNKNOWN, split_by_largest_remainder
 from tracemap.machine.code import CodeLoop, instructions_of, loops_of
 from tracemap.machine.images import read_images
-from tracemap.measurements.model import UNTOLD_HEADER
-from tracemap.measurements.runfile import read_run
+from tracemap.map.bundle import Bundle, load
+from tracemap.map.model import Kernel, OpId, Step, TraceGraph
+from tracemap.map.query import Frames
 from tracemap.options.results import Rule
 from tracemap.reports.csv_tables import attribution_csv
 from tracemap.reports.json_documents import shown_attribution
 from tracemap.reports.terminal.attribution import print_attribution
-from tracemap.units import UNKNOWN, split_by_largest_remainder
+from tracemap.runs.model import UNTOLD_HEADER
+from tracemap.runs.runfile import read_run
 
 
 def stepped() -> TraceGraph:

@@ -13,17 +13,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.builders import graph, op, site
-from tracemap.attribution.join.command_buffers import by_creation
-from tracemap.attribution.join.ways import Meanings, meanings_of, merged, narrowed
+from tracemap.attribution.join.schedule_nfa import Meanings, meanings_of, merged, narrowed
+from tracemap.attribution.join.targets import by_creation
 from tracemap.attribution.model import MOST_SLOWEST, SlowCall
 from tracemap.attribution.scan import rows as rows_of_runs
 from tracemap.attribution.scan.connection import Tables, open_tables
 from tracemap.attribution.scan.scan import Scan, percentiles, scan
 from tracemap.attribution.scan.sums import pooled_at_once, pooled_in_steps
-from tracemap.graph.model import Command, CommandBuffer, Schedule, Submission, TraceGraph
-from tracemap.measurements.model import RecordedBuffer
-from tracemap.measurements.runfile import read_run
-from tracemap.units import UNKNOWN
+from tracemap.core.units import UNKNOWN
+from tracemap.map.model import Command, CommandBuffer, Schedule, Submission, TraceGraph
+from tracemap.runs.model import RecordedBuffer
+from tracemap.runs.runfile import read_run
 
 
 @st.composite

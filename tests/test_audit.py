@@ -18,19 +18,19 @@ from tests.conftest import Built
 from tests.schemas import validator
 from tests.support import PLAIN_FLAGS, ROOT, SAMPLES, Json, check_cli, json_cli, run_cli
 from tests.test_cli_errors import refused
-from tracemap.graph.audit import Spot, audit, lost_in
-from tracemap.graph.bundle import load
-from tracemap.graph.model import PHASES, SOURCE, Op, OpId
+from tracemap.core.locations import is_informative, parse_location
+from tracemap.core.toolchain import find_tool
+from tracemap.core.units import UNKNOWN
 from tracemap.ir.dumps import DumpText
+from tracemap.ir.model_reader import parse_model
 from tracemap.ir.parsing import MlirParser, walk
-from tracemap.ir.reading import parse_model
-from tracemap.locations import is_informative, parse_location
-from tracemap.mapping.compiler.passes import Watch, split_prints
-from tracemap.mapping.outcomes import Survival
-from tracemap.mapping.tagging import Tags, write_tagged
-from tracemap.reports.terminal.audit import print_audit
-from tracemap.toolchain import find_tool
-from tracemap.units import UNKNOWN
+from tracemap.map.build.compiler.losing_pass import Watch, split_prints
+from tracemap.map.build.outcomes import Survival
+from tracemap.map.build.tagging import Tags, write_tagged
+from tracemap.map.bundle import load
+from tracemap.map.model import PHASES, SOURCE, Op, OpId
+from tracemap.map.query import Spot, audit, lost_in
+from tracemap.reports.terminal.map import print_audit
 
 PROGRAMS = ROOT / "tests" / "programs"
 

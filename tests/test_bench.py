@@ -17,16 +17,16 @@ from msgspec import structs
 import tracemap
 from tests.conftest import Built, Recorded
 from tests.support import Json, check_cli, json_cli, run_cli
-from tracemap.experiments.bench import Outcome, merge_outcomes, spread_of
-from tracemap.experiments.cases import find_cases
-from tracemap.experiments.descriptions import amounts
-from tracemap.experiments.jobs import Answer, Call, Ended, Job, Timing, run_job
-from tracemap.experiments.model import Status, Verification
-from tracemap.experiments.wrapping import compile_wrapped, wrapped
-from tracemap.graph.bundle import Bundle, load
+from tracemap.core.units import UNKNOWN
 from tracemap.ir.executables import read_dispatches
 from tracemap.ir.parsing import MlirParser
-from tracemap.units import UNKNOWN
+from tracemap.kernels.bench import Outcome, merge_outcomes, spread_of
+from tracemap.kernels.bench_cases import find_cases
+from tracemap.kernels.benchmark_module import compile_wrapped, wrapped
+from tracemap.kernels.model import Status, Verification
+from tracemap.kernels.operations import amounts
+from tracemap.kernels.runner_jobs import Answer, Call, Ended, Job, Timing, run_job
+from tracemap.map.bundle import Bundle, load
 
 QUICK = ("--repetitions", "2", "--min-time", "0.5", "--processes", "1")
 
@@ -290,7 +290,7 @@ def test_processes_share_the_repetitions(built: Built) -> None:
     found = json.loads(done.stdout)
     assert found["processes"] == 3
     assert {kernel["time_ns"]["repetitions"] for kernel in found["kernels"]} == {7}
-    assert done.stderr.count(" -m tracemap.experiments.runner ") == 3
+    assert done.stderr.count(" -m tracemap.kernels.runner ") == 3
 
 
 def test_quartiles_tell_how_far_processes_lie_apart() -> None:

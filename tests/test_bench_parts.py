@@ -8,23 +8,24 @@ import io
 import numpy as np
 import pytest
 
-from tracemap.experiments.cases import used_bytes, whole_memory
-from tracemap.experiments.explaining import (
+from tracemap.core.units import UNKNOWN
+from tracemap.kernels.bench_cases import used_bytes, whole_memory
+from tracemap.kernels.model import Bench, InApplication, KernelBench, Status, Verification
+from tracemap.kernels.reference.elements import View, from_memory, to_memory
+from tracemap.kernels.reference.kernel import Precision
+from tracemap.kernels.runner_jobs import CANARY, Buffer, Call, Fill
+from tracemap.kernels.verification import (
     AloneTimes,
     Application,
     ApplicationRun,
     SiteCalls,
+    compare,
     explain_site,
+    first_difference,
+    tolerance,
     typical_ratio,
 )
-from tracemap.experiments.jobs import CANARY, Buffer, Call, Fill
-from tracemap.experiments.model import Bench, InApplication, KernelBench, Status, Verification
-from tracemap.experiments.reference.elements import from_memory, to_memory
-from tracemap.experiments.reference.kernel import Precision
-from tracemap.experiments.reference.memory import View
-from tracemap.experiments.verifying import compare, first_difference, tolerance
 from tracemap.reports.csv_tables import bench_csv
-from tracemap.units import UNKNOWN
 
 LENGTH = 4 * 6 + 8
 WRITTEN = View.whole(0, 4, (2, 3), "f32")

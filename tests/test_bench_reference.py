@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tests.support import ROOT, Json, check_cli, json_cli, run_cli
-from tracemap.experiments.reference.elements import nearest_codes, values_of
+from tracemap.kernels.reference.elements import nearest_codes, values_of
 
 FLOATS = {
     "f32": [

@@ -18,8 +18,8 @@ from tests.conftest import Built
 from tests.recording import events, request
 from tests.support import check_cli, json_cli, run_cli
 from tracemap.capture.record import record
-from tracemap.graph.bundle import load
-from tracemap.mapping.compiler.simulated import build_repeated
+from tracemap.map.build.compiler.recompiled_kernels import build_repeated
+from tracemap.map.bundle import load
 
 DECODE = ("--flagfile", "flags/hand_multifunc.decode.flags")
 COMPARE = Path("/usr/share/benchmark/compare.py")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.builders import built_graph
 from tests.test_fates import at_line
-from tracemap.graph.model import Fate
+from tracemap.map.model import Fate
 
 F32, F16 = "tensor<64x64xf32>", "tensor<64x64xf16>"
 DOT = f"contracting_dims = [1] x [0] : ({F32}, {F32}) -> {F32}"

@@ -27,16 +27,16 @@ from tracemap.capture import cache_simulation as simulating
 from tracemap.capture.benchmark import run_benchmark
 from tracemap.capture.cache_simulation import EVENTS, Valgrind, corrected_masked_accesses, simulated_steps
 from tracemap.capture.machine import Cache, geometry
-from tracemap.errors import BundleInvalid, RunInvalid, UsageInvalid
-from tracemap.graph.bundle import Bundle, load
+from tracemap.core.errors import BundleInvalid, RunInvalid, UsageInvalid
+from tracemap.core.toolchain import find_tool
 from tracemap.machine.code import Instruction, instructions_of
 from tracemap.machine.debug_lines import OpLines
 from tracemap.machine.images import CodeFunction, Image, read_images
 from tracemap.machine.values import NO_VALUES
-from tracemap.mapping.compiler.simulated import build_simulated
-from tracemap.measurements.callgrind import CallCost, CallgrindCounts, read_callgrind
-from tracemap.measurements.runfile import read_run
-from tracemap.toolchain import find_tool
+from tracemap.map.build.compiler.recompiled_kernels import build_simulated
+from tracemap.map.bundle import Bundle, load
+from tracemap.runs.callgrind import CallCost, CallgrindCounts, read_callgrind
+from tracemap.runs.runfile import read_run
 
 PROGRAM = ROOT / "tests" / "programs" / "caches.mlir"
 CACHES = tuple(

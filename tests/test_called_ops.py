@@ -15,9 +15,9 @@ from tests.builders import built_graph
 from tests.conftest import Built, Recorded
 from tests.support import check_cli, json_cli
 from tests.tables import printed_table
-from tracemap.graph.bundle import load
-from tracemap.graph.model import TraceGraph
-from tracemap.graph.query import select
+from tracemap.map.bundle import load
+from tracemap.map.model import TraceGraph
+from tracemap.map.query import select
 from tracemap.reports.cost_lookup import CostedMap
 
 MODEL = "jax_gpt2_4l"

@@ -13,8 +13,8 @@ import pytest
 
 from tests.support import check_cli
 from tests.tables import printed_table
-from tracemap.graph.bundle import load
-from tracemap.graph.query import scope_of
+from tracemap.map.bundle import load
+from tracemap.map.query import scope_of
 
 TYPE = "tensor<96x160xf32>"
 ONE = ["tanh", "exponential", "negate", "abs"]

@@ -21,11 +21,11 @@ from tests.tables import printed_table
 from tests.test_reports_page import page_of
 from tracemap.attribution.attribute import Request, attribute
 from tracemap.attribution.model import Attribution, SiteResult, SlowCall
-from tracemap.graph.model import TraceGraph
-from tracemap.measurements.model import UNTOLD_HEADER
-from tracemap.measurements.runfile import read_run, write_run
+from tracemap.core.units import UNKNOWN, Integer
+from tracemap.map.model import TraceGraph
 from tracemap.options.results import Rule
-from tracemap.units import UNKNOWN, Integer
+from tracemap.runs.model import UNTOLD_HEADER
+from tracemap.runs.runfile import read_run, write_run
 
 COLUMNS = ("site", "invocation", "start_ns", "duration_ns", "cpu_ns", "workgroups_x", "workgroups_y", "workgroups_z")
 Call = tuple[str, int | None, int | None, int, int, int, int, int]

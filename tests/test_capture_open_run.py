@@ -13,8 +13,8 @@ from tests.support import run_cli
 _PROGRAM = """
 import sys, duckdb
 from pathlib import Path
-from tracemap.capture.open_run import open_run
-from tracemap.measurements.columns import events_sql
+from tracemap.runs.readers.open_run import open_run
+from tracemap.runs.columns import events_sql
 print(duckdb.sql(events_sql(open_run(Path("-"), Path(sys.argv[1])))).fetchall()[0][1])
 """
 

@@ -22,8 +22,8 @@ from tracemap.capture import counting, execution
 from tracemap.capture.benchmark import TIMED_FLUSH_FLAG, Ending, run_benchmark
 from tracemap.capture.machine import PeakMeter, measure_peaks
 from tracemap.capture.record import Recorded, record
-from tracemap.codec import pretty
-from tracemap.errors import (
+from tracemap.core.codec import pretty
+from tracemap.core.errors import (
     FunctionUnknown,
     InputInvalid,
     ProgramFailed,
@@ -32,11 +32,11 @@ from tracemap.errors import (
     TracemapError,
     UsageInvalid,
 )
-from tracemap.functions import Argument, Function
+from tracemap.core.functions import Argument, Function
+from tracemap.core.units import UNKNOWN
 from tracemap.hook.compiling import FOLDER, LIBRARY_NAME
-from tracemap.measurements.model import UNKNOWN_PARTS, Clock
-from tracemap.measurements.runfile import read_run
-from tracemap.units import UNKNOWN
+from tracemap.runs.model import UNKNOWN_PARTS, Clock
+from tracemap.runs.runfile import read_run
 
 LOOP = ("64x64xf32=0.01", "64x64xf32=0.01")
 

@@ -14,9 +14,9 @@ import tracemap
 from tests.support import SAMPLES, interruptible, run_cli
 from tests.test_cli_errors import refused
 from tests.test_cli_record import DEADLINE_S, waited_for
-from tracemap.errors import ModelInvalid, UsageInvalid
-from tracemap.graph.bundle import load
-from tracemap.mapping.compiler.compiling import Compiler, check_accepted
+from tracemap.core.errors import ModelInvalid, UsageInvalid
+from tracemap.map.build.compiler.compilation import Compiler, check_accepted
+from tracemap.map.bundle import load
 
 MODEL = SAMPLES / "models" / "jax_gpt2_small_12l.mlir"
 

@@ -18,14 +18,14 @@ from msgspec import structs
 from tests.conftest import Built, Recorded
 from tests.support import ROOT, SAMPLES, check_cli, run_cli
 from tracemap.capture.inputs import generated_inputs
-from tracemap.codec import encode
-from tracemap.errors import BundleInvalid, InputInvalid
-from tracemap.functions import Argument, Function
-from tracemap.graph.bundle import load
-from tracemap.measurements.model import UNTOLD_HEADER
+from tracemap.commands.record import record
+from tracemap.core.codec import encode
+from tracemap.core.errors import BundleInvalid, InputInvalid
+from tracemap.core.functions import Argument, Function
+from tracemap.core.toolchain import find_tool
+from tracemap.map.bundle import load
 from tracemap.options.measure import RecordOptions
-from tracemap.session.record import record
-from tracemap.toolchain import find_tool
+from tracemap.runs.model import UNTOLD_HEADER
 
 MLP = SAMPLES / "models" / "hand_mlp.mlir"
 MLP_FLAGS = SAMPLES / "flags" / "hand_mlp.flags"
@@ -526,7 +526,9 @@ def without_iree(folder: Path) -> list[str]:
             and package.suffix != ".pth"
         ):
             (folder / package.name).symlink_to(package)
-    start = f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(folder)!r}]; from tracemap.cli.main import main; main()"
+    start = (
+        f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(folder)!r}]; from tracemap.commands.main import main; main()"
+    )
     return [sys.executable, "-S", "-c", start]
 
 

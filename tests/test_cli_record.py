@@ -19,13 +19,13 @@ from tests.conftest import Built
 from tests.disks import disk_of
 from tests.recording import events
 from tests.support import SAMPLES, check_cli, interruptible, json_cli, run_cli
-from tracemap.capture.open_run import open_run
 from tracemap.capture.stopping_rule import default_sample_hz
-from tracemap.graph.bundle import load
+from tracemap.core.toolchain import find_tool
 from tracemap.hook.compiling import FOLDER, LIBRARY_NAME
-from tracemap.measurements.ireeprof.records import whole_records
-from tracemap.measurements.runfile import read_run
-from tracemap.toolchain import find_tool
+from tracemap.map.bundle import load
+from tracemap.runs.ireeprof.records import whole_records
+from tracemap.runs.readers.open_run import open_run
+from tracemap.runs.runfile import read_run
 
 ENDLESS = 10_000_000
 DEADLINE_S = 60.0

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.schemas import DOCUMENTS, FOLDER, schema, schema_text
-from tracemap.codec import Count, Document, OtherVersion, Record, decode, decode_document, encode, pretty, view
-from tracemap.units import INTEGER_LIMIT, UNKNOWN, Integer, Text
+from tracemap.core.codec import Count, Document, OtherVersion, Record, decode, decode_document, encode, pretty, view
+from tracemap.core.units import INTEGER_LIMIT, UNKNOWN, Integer, Text
 
 pytestmark = pytest.mark.quick
 

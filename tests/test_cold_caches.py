@@ -9,9 +9,9 @@ import pytest
 
 from tests.support import check_cli
 from tests.test_bench import first_kernel
-from tracemap.experiments import runner
-from tracemap.experiments.jobs import Call, Job, written_path
-from tracemap.graph.bundle import load
+from tracemap.kernels import runner
+from tracemap.kernels.runner_jobs import Call, Job, written_path
+from tracemap.map.bundle import load
 
 _IN_PLACE = """
 util.global private mutable @sum = dense<0> : tensor<64x64xi32>

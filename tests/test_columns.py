@@ -24,14 +24,14 @@ from tests.test_disturbance import fence
 from tests.test_per_invocation import expected as distribution
 from tracemap.attribution.attribute import Request, attribute
 from tracemap.attribution.model import Attribution
-from tracemap.diagnostics import Diagnostic
-from tracemap.graph.model import SourceFile, TraceGraph
-from tracemap.measurements.model import CACHE_SIMULATED, UNTOLD_HEADER
-from tracemap.measurements.runfile import read_run, write_run
+from tracemap.core.diagnostics import Diagnostic
+from tracemap.map.model import SourceFile, TraceGraph
 from tracemap.options.results import AttributeOptions, Rule
 from tracemap.reports.cost_lookup import CostedMap
-from tracemap.reports.views.chosen import VIEWS, costs_of
-from tracemap.reports.views.model import TEXT, Cell, Column, View
+from tracemap.reports.views.costs import TEXT, Cell, Column, View
+from tracemap.reports.views.selection import VIEWS, costs_of
+from tracemap.runs.model import CACHE_SIMULATED, UNTOLD_HEADER
+from tracemap.runs.runfile import read_run, write_run
 
 pytestmark = pytest.mark.quick
 

@@ -16,11 +16,11 @@ from tests.support import check_cli, json_cli, run_cli
 from tests.test_reports_page import GRAPH, TOTALS
 from tracemap.attribution.model import Attribution, ResidualReason, ResidualRow
 from tracemap.capture.record import record
-from tracemap.diagnostics import DISTURBED, PAUSED, TRANSFERS_UNTIMED, Diagnostic
-from tracemap.measurements.model import BY_STOPS, DeviceTime, ElapsedParts, Invocation
+from tracemap.core.diagnostics import DISTURBED, PAUSED, TRANSFERS_UNTIMED, Diagnostic
+from tracemap.core.units import UNKNOWN, format_ns
 from tracemap.reports.advice import advice, devices_compared, elapsed_said
 from tracemap.reports.cost_lookup import ASSUMED_SIZES
-from tracemap.units import UNKNOWN, format_ns
+from tracemap.runs.model import BY_STOPS, DeviceTime, ElapsedParts, Invocation
 
 SYNC, TASK = DeviceTime("local-sync", 100_000, 99_000, 101_000, 20, 1), DeviceTime("local-task", 900_000, 1, 2, 20, 1)
 

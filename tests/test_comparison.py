@@ -24,8 +24,8 @@ from tests.oracle.edits import LEAST_PRECISION, LEAST_RECALL, Score, edited, sco
 from tests.schemas import validator
 from tests.support import SAMPLES, check_cli, json_cli, run_cli
 from tests.terminals import RUN
-from tracemap.comparison.costs import scaled_to
-from tracemap.comparison.findings import (
+from tracemap.commands.diff import matched_models, pages_of
+from tracemap.compare.findings import (
     NO_CORRECTION,
     NO_DRIFT,
     MeasuredOp,
@@ -36,15 +36,15 @@ from tracemap.comparison.findings import (
     ratio_between,
     student,
 )
-from tracemap.comparison.matching import match_flows
-from tracemap.comparison.model import BASIS, Amount, Comparison, How, KernelCode, Match, Unbalanced
-from tracemap.errors import UsageInvalid
-from tracemap.graph.bundle import Bundle, load
-from tracemap.mapping.model.flow import Flows
-from tracemap.measurements.medians import median_ranks
+from tracemap.compare.matching import match_flows
+from tracemap.compare.model import BASIS, Amount, Comparison, How, KernelCode, Match, Unbalanced
+from tracemap.compare.sides import scaled_to
+from tracemap.core.errors import UsageInvalid
+from tracemap.core.units import UNKNOWN
+from tracemap.map.build.model.dataflow import Flows
+from tracemap.map.bundle import Bundle, load
 from tracemap.reports.terminal.diff import finding_text
-from tracemap.session.diff import matched_models, pages_of
-from tracemap.units import UNKNOWN
+from tracemap.runs.statistics import median_ranks
 
 # ---- which op is which
 
@@ -239,10 +239,10 @@ def test_another_processor_matches_models_the_same(
         assert os.getpid() != this
         return matched_models(one, two)
 
-    monkeypatch.setattr("tracemap.session.diff._MIN_OPS_FOR_PROCESS", 0)
-    monkeypatch.setattr("tracemap.forked.usable_processors", lambda: 2)
+    monkeypatch.setattr("tracemap.commands.diff._MIN_OPS_FOR_PROCESS", 0)
+    monkeypatch.setattr("tracemap.core.process.forked.usable_processors", lambda: 2)
     with monkeypatch.context() as told_there:
-        told_there.setattr("tracemap.session.diff.matched_models", only_there)
+        told_there.setattr("tracemap.commands.diff.matched_models", only_there)
         assert [tracemap.diff(*pair) for pair in pairs] == here
     with pytest.raises(UsageInvalid, match=r"bare\.tracemap: does not contain its model"):
         tracemap.diff(built("hand_mlp"), bare)

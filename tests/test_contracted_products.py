@@ -15,7 +15,7 @@ import pytest
 
 from tests.kernels import built, in_loops, steps_of
 from tests.support import check_cli, json_cli
-from tracemap.attribution.steps.lines import KernelSteps
+from tracemap.attribution.kernel_lines.lines import KernelSteps
 from tracemap.machine.code import Instruction
 
 BASELINE = ("--iree-llvmcpu-target-cpu=x86-64-v3",)

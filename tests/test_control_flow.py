@@ -17,7 +17,7 @@ import duckdb
 import pytest
 
 from tests.support import Json, check_cli, json_cli, long_where, made_once, run_cli
-from tracemap.toolchain import find_tool
+from tracemap.core.toolchain import find_tool
 
 PROGRAMS = Path(__file__).with_name("programs")
 ITERATIONS = 4

@@ -12,8 +12,8 @@ import pytest
 from tests.checks import check_attribution, check_bounds, check_links, check_map, check_page, count_of_run
 from tests.conftest import Built, Recorded
 from tests.support import PLAIN_FLAGS, SAMPLES, Corpus, Json, check_cli, flow_of_plain_compile, json_cli, long_where
-from tracemap.graph.bundle import load
-from tracemap.toolchain import find_tool
+from tracemap.core.toolchain import find_tool
+from tracemap.map.bundle import load
 
 HALF = sorted(Corpus(SAMPLES).models())[::2]
 A_THIRD = sorted(Corpus(SAMPLES).flag_files())[::3]

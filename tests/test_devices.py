@@ -16,11 +16,11 @@ from msgspec import structs
 from tests.checks import check_attribution, count_of_run
 from tests.devices import BACKENDS, MODELS, Comparison, built, compare, defects
 from tests.support import ROOT, SAMPLES, Corpus, Json, check_cli, has_device, json_cli, made_once, run_cli
-from tracemap.graph.bundle import load
-from tracemap.graph.model import Fate, TraceGraph
-from tracemap.mapping.compiler.flags import targets_of
-from tracemap.session.programs import device_of
-from tracemap.units import UNKNOWN, Text
+from tracemap.commands.programs import device_of
+from tracemap.core.units import UNKNOWN, Text
+from tracemap.map.build.compiler.flags import targets_of
+from tracemap.map.bundle import load
+from tracemap.map.model import Fate, TraceGraph
 
 REPEATED = "hand_repeat12"
 """Twelve sites of one kernel: only an exact join tells them apart."""

@@ -14,13 +14,12 @@ import tracemap
 from tests.conftest import Built, Recorded
 from tests.diffs import AFTER_TEXT, BEFORE_TEXT, REMARK, compared, page_of
 from tests.support import SAMPLES, check_cli, page_data
-from tracemap.errors import TargetExists
-from tracemap.graph.bundle import load
+from tracemap.core.errors import TargetExists
+from tracemap.core.units import UNKNOWN, Text
+from tracemap.map.bundle import load
 from tracemap.options.results import DiffOptions
-from tracemap.reports.diff.model import DiffPage
 from tracemap.reports.diff.render import render_diff_page
-from tracemap.reports.diff.rows import GAP, aligned
-from tracemap.units import UNKNOWN, Text
+from tracemap.reports.diff.rows import GAP, DiffPage, aligned
 
 
 @pytest.fixture(scope="module")

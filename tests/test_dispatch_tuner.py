@@ -12,8 +12,8 @@ import pytest
 
 from tests.conftest import Built
 from tests.support import Json, check_cli, json_cli, run_cli
-from tracemap.graph.bundle import load
-from tracemap.toolchain import find_tool
+from tracemap.core.toolchain import find_tool
+from tracemap.map.bundle import load
 
 MODEL = """
 func.func @"a b..;$(touch x)"(%a: tensor<64x32xf16>, %b: tensor<32x64xf16>, %c: tensor<64x256xf16>,

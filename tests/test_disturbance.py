@@ -21,13 +21,13 @@ from tracemap.attribution.attribute import Request, attribute
 from tracemap.attribution.model import Attribution, ResidualReason
 from tracemap.attribution.scan import connection as tables
 from tracemap.attribution.scan import sums as ordered
-from tracemap.diagnostics import DISTURBED, Diagnostic
-from tracemap.errors import UsageInvalid
-from tracemap.graph.model import Command, CommandBuffer, TraceGraph
-from tracemap.measurements.model import UNTOLD_HEADER, RecordedBuffer, RecordedCommand
-from tracemap.measurements.runfile import read_run, write_run
+from tracemap.core.diagnostics import DISTURBED, Diagnostic
+from tracemap.core.errors import UsageInvalid
+from tracemap.core.units import UNKNOWN
+from tracemap.map.model import Command, CommandBuffer, TraceGraph
 from tracemap.options.results import Rule
-from tracemap.units import UNKNOWN
+from tracemap.runs.model import UNTOLD_HEADER, RecordedBuffer, RecordedCommand
+from tracemap.runs.runfile import read_run, write_run
 
 Call = tuple[str, int, int, int]
 """A site, its count of workgroups, the invocation, nanoseconds."""

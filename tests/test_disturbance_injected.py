@@ -22,8 +22,8 @@ import pytest
 from tests.checks import sum_of_run
 from tests.conftest import Built
 from tests.support import SAMPLES, Json, command_line, json_cli
-from tracemap.diagnostics import DISTURBED, tells
-from tracemap.measurements.runfile import read_run, write_run
+from tracemap.core.diagnostics import DISTURBED, tells
+from tracemap.runs.runfile import read_run, write_run
 
 MODEL = "jax_gpt2_4l"
 SERIAL = "--task_topology_max_group_count=1"

@@ -16,8 +16,8 @@ from tests.recording import request, sample
 from tracemap.capture import noise as disturbance
 from tracemap.capture.noise import disturbed, look, observed, unseen
 from tracemap.capture.record import record
-from tracemap.measurements.model import UNOBSERVED, Disturbance
-from tracemap.units import UNKNOWN, Integer, format_ns
+from tracemap.core.units import UNKNOWN, Integer, format_ns
+from tracemap.runs.model import UNOBSERVED, Disturbance
 
 # Says what it has done, sleeps, touches memory and spins in two threads, and says it again; lives until told to end.
 WORKING = """

@@ -15,10 +15,10 @@ from tests.browser.gallery import GALLERY, VIEWS
 from tests.documents import BLOCK, DOCUMENTS
 from tests.support import ROOT, check_cli, command_line
 from tracemap.attribution.model import ResidualReason
-from tracemap.cli.main import COMMANDS
-from tracemap.graph.model import Evidence, Fate
-from tracemap.measurements.model import COLUMNS, STEP_METRICS
+from tracemap.commands.main import COMMANDS
+from tracemap.map.model import Evidence, Fate
 from tracemap.options.results import Rule
+from tracemap.runs.model import COLUMNS, STEP_METRICS
 
 TEXT_OF = {path.relative_to(ROOT): path.read_text(encoding="utf-8") for path in DOCUMENTS}
 README, EVERYTHING = TEXT_OF[Path("README.md")], "\n".join(TEXT_OF.values())
@@ -31,7 +31,7 @@ REGISTRY_HOSTS = re.compile("|".join(["pypi" + r"\.org", "python" + "hosted", "i
 
 
 def command(name: str) -> click.Command:
-    found = importlib.import_module(f"tracemap.cli.{name}").command
+    found = importlib.import_module(f"tracemap.commands.{name}").command
     assert isinstance(found, click.Command)
     return found
 

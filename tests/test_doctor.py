@@ -12,8 +12,7 @@ import pytest
 
 from tests.support import Json, json_cli, run_cli
 from tests.test_cli_errors import without_iree
-from tracemap.capture.counters.choosing import check_event
-from tracemap.capture.counters.events import known_events
+from tracemap.capture.counters import check_event, known_events
 
 
 @pytest.fixture(scope="module")

@@ -25,16 +25,16 @@ from tracemap.capture.benchmark import (
     run_benchmark,
 )
 from tracemap.capture.record import record
-from tracemap.errors import UsageInvalid
+from tracemap.core.errors import UsageInvalid
+from tracemap.core.units import UNKNOWN
 from tracemap.hook import stops_environment
 from tracemap.hook.compiling import FOLDER, LIBRARY_NAME
-from tracemap.measurements import elapsed
-from tracemap.measurements.elapsed import Span, Stops, added, elapsed_parts, of_host_alone
-from tracemap.measurements.events import EventTable
-from tracemap.measurements.hook.samples import read_stops
-from tracemap.measurements.model import BY_STOPS, UNKNOWN_PARTS, ElapsedParts
-from tracemap.measurements.sql import fitting, open_database
-from tracemap.units import UNKNOWN
+from tracemap.runs import elapsed
+from tracemap.runs.elapsed import Span, Stops, added, elapsed_parts, of_host_alone
+from tracemap.runs.events import EventTable
+from tracemap.runs.hook.samples import read_stops
+from tracemap.runs.model import BY_STOPS, UNKNOWN_PARTS, ElapsedParts
+from tracemap.runs.sql import fitting, open_database
 
 Event = tuple[str, int, int, int]
 """Kind, when it was submitted, when it began, and how long it took."""

@@ -39,13 +39,13 @@ from tracemap.capture.stopping_rule import (
     median_text,
     still_changing,
 )
-from tracemap.errors import UsageInvalid
+from tracemap.core.errors import UsageInvalid
+from tracemap.core.toolchain import find_tool
+from tracemap.core.units import UNKNOWN, Integer, format_ns
 from tracemap.hook.compiling import FOLDER, LIBRARY_NAME
-from tracemap.measurements.ireeprof.growing import GrowingProfile
-from tracemap.measurements.medians import Median, median_of
-from tracemap.measurements.model import UNTIMED, Invocation
-from tracemap.toolchain import find_tool
-from tracemap.units import UNKNOWN, Integer, format_ns
+from tracemap.runs.ireeprof.profile import GrowingProfile
+from tracemap.runs.model import UNTIMED, Invocation
+from tracemap.runs.statistics import Median, median_of
 
 Times = npt.NDArray[Any]
 NEEDS_HOOK = pytest.mark.skipif(not (FOLDER / LIBRARY_NAME).is_file(), reason="the hook's library is not built")

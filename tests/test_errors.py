@@ -7,7 +7,7 @@ import re
 import pytest
 
 from tests.documents import is_current
-from tracemap.errors import TracemapError
+from tracemap.core.errors import TracemapError
 
 pytestmark = pytest.mark.quick
 

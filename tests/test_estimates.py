@@ -8,9 +8,9 @@ import pytest
 
 from tests.builders import built_graph
 from tests.kernels import built, in_loops, steps_of
-from tracemap.graph.bundle import load
-from tracemap.graph.model import Fate, Membership, TraceGraph
-from tracemap.units import UNKNOWN
+from tracemap.core.units import UNKNOWN
+from tracemap.map.bundle import load
+from tracemap.map.model import Fate, Membership, TraceGraph
 
 NARROW = """\
 func.func @main(%x: tensor<ROWSx512xf32>, %w: tensor<256x512xKIND>) -> tensor<ROWSx256xf32> {

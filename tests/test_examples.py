@@ -58,7 +58,7 @@ def test_an_example_that_does_not_hold_is_found(tmp_path: Path, capsys: pytest.C
 
 
 def test_examples_of_the_rooms() -> None:
-    api_of = {"tracemap", "tracemap.errors", "tracemap.graph.bundle"}
+    api_of = {"tracemap", "tracemap.core.errors", "tracemap.map.bundle"}
     modules = [each for each in own_modules() if each.__name__ not in api_of and ".results." not in each.__name__]
     tried = [doctest.testmod(module) for module in modules]
     assert sum(each.failed for each in tried) == 0

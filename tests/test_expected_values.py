@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tracemap.capture.expected import Tolerance, compared
-from tracemap.capture.input_shapes import sizes_of
-from tracemap.errors import InputInvalid
+from tracemap.capture.calling import sizes_of
+from tracemap.capture.outputs import Tolerance, compared
+from tracemap.core.errors import InputInvalid
 
 pytestmark = pytest.mark.quick
 

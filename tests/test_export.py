@@ -33,7 +33,7 @@ from tests.test_benchmark import COMPARE
 from tests.test_cli_errors import refused
 from tests.test_inert import hostile, steering
 from tracemap.attribution.model import Attribution, BalanceError, ResidualReason
-from tracemap.errors import TargetExists, ToolMissing, UsageInvalid
+from tracemap.core.errors import TargetExists, ToolMissing, UsageInvalid
 from tracemap.options.option import declared_options
 from tracemap.options.results import ExportOptions
 from tracemap.reports.csv_tables import attribution_csv

@@ -21,10 +21,10 @@ from tests.support import check_cli
 from tests.test_cli_errors import refused
 from tests.test_export import Exporter, by_op, exported, measured, owner
 from tracemap.attribution.model import ResidualReason
-from tracemap.errors import TargetExists
-from tracemap.graph.query import scopes_of
+from tracemap.core.errors import TargetExists
+from tracemap.map.query import scopes_of
 from tracemap.reports.exports.charges import ledger_of
-from tracemap.reports.exports.network import dot, graphml, network_of, quoted
+from tracemap.reports.exports.graphs import dot, graphml, network_of, quoted
 
 __all__ = ["exported"]
 

@@ -20,8 +20,8 @@ from tests.test_cli_errors import refused
 from tests.test_export import Exporter, exported, measured, rows_of
 from tests.test_inert import hostile, steering
 from tracemap.attribution.timeline import Span
+from tracemap.core.units import UNKNOWN
 from tracemap.reports.tracks import tracks_of
-from tracemap.units import UNKNOWN
 
 __all__ = ["exported", "hostile"]
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import pytest
 
+from tracemap.core.locations import FileRange
+from tracemap.core.units import UNKNOWN, Text
 from tracemap.ir.flow import FlowDispatch
 from tracemap.ir.hal import HalBuffer, HalCommand, HalProgram
-from tracemap.locations import FileRange
-from tracemap.mapping.sites.sites import kernels_of_exports, with_kernels
-from tracemap.units import UNKNOWN, Text
+from tracemap.map.build.sites.dispatch_sites import kernels_of_exports, with_kernels
 
 pytestmark = pytest.mark.quick
 

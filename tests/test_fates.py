@@ -14,10 +14,10 @@ import pytest
 from tests.builders import built_graph, facts_of
 from tests.conftest import Built
 from tests.support import ROOT, SAMPLES, Corpus
-from tracemap.graph.bundle import load
-from tracemap.graph.model import Fate, Op, TraceGraph
-from tracemap.mapping.outcomes import INFERRED, REASONS
-from tracemap.units import UNKNOWN
+from tracemap.core.units import UNKNOWN
+from tracemap.map.build.outcomes import INFERRED, REASONS
+from tracemap.map.bundle import load
+from tracemap.map.model import Fate, Op, TraceGraph
 
 GOLD = Path(__file__).parent / "gold" / "fates"
 MODELS = sorted(Corpus(SAMPLES).models())

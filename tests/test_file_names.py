@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import Built
 from tests.hook import support
 from tests.support import Json, check_cli, json_cli
-from tracemap.toolchain import find_tool
+from tracemap.core.toolchain import find_tool
 
 NAMES = ("r[1]", "q*", "a?c", "~", "~r", "[!x]", "d[x]/r", "**/r", "duration_ns=5/r", "warmup=true/r", "kind=alloca/r")
 OTHERS = ("r1", "qq", "abc", "x", "dx/r")

@@ -8,10 +8,10 @@ import pytest
 
 from tests.conftest import Built
 from tests.test_cli_errors import refused
-from tracemap.capture.flags import read_flags, with_flag_files
+from tracemap.capture.calling import read_flags, with_flag_files
 from tracemap.capture.inputs import given_inputs
-from tracemap.errors import InputInvalid, UsageInvalid
-from tracemap.functions import Argument, Function
+from tracemap.core.errors import InputInvalid, UsageInvalid
+from tracemap.core.functions import Argument, Function
 
 
 def written(folder: Path, **files: str) -> Path:

@@ -13,8 +13,8 @@ import pytest
 
 from tests.kernels import built, steps_of
 from tests.support import check_cli, json_cli
-from tracemap.graph.bundle import load
 from tracemap.machine.debug_lines import LineOp, OpLines, taken_in
+from tracemap.map.bundle import load
 
 BASELINE = ("--iree-llvmcpu-target-cpu=x86-64-v3",)
 AVX512 = ("--iree-llvmcpu-target-cpu=x86-64-v4",)

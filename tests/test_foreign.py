@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import SAMPLES, run_cli
-from tracemap.ir.checks import why_no_model
+from tracemap.ir.text_checks import why_no_model
 
 MLP = (SAMPLES / "models" / "hand_mlp.mlir").read_bytes()
 

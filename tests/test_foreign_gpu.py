@@ -17,8 +17,8 @@ import pytest
 
 from tests.gpu import FILES, MISSES, OnGpu, changed, launches_of, sites_in_order, slugs, sums_by_site, without
 from tests.test_foreign_runs import attributed
-from tracemap.graph.bundle import load
-from tracemap.graph.model import OpId
+from tracemap.map.bundle import load
+from tracemap.map.model import OpId
 
 STRAIGHT = {
     "ncu-details.csv": "hand_repeat12",

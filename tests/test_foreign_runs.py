@@ -20,10 +20,10 @@ from tests.conftest import Built
 from tests.hook import support
 from tests.support import ROOT, SAMPLES, Json, check_cli, json_cli, made_once, run_cli
 from tests.tables import printed_table
-from tracemap.graph.bundle import load
+from tracemap.core.toolchain import find_tool
+from tracemap.core.units import UNKNOWN
 from tracemap.machine.images import addresses_at, read_images
-from tracemap.toolchain import find_tool
-from tracemap.units import UNKNOWN
+from tracemap.map.bundle import load
 
 FOREIGN = ROOT / "tests" / "programs" / "foreign"
 
@@ -207,7 +207,7 @@ def test_means_that_differ_by_rounding_are_no_disturbance(built: Built, tmp_path
 
 
 def test_a_benchmark_tells_its_machine(built: Built, tmp_path: Path) -> None:
-    from tracemap.capture.open_run import open_run
+    from tracemap.runs.readers.open_run import open_run
 
     report = benchmark(built, tmp_path / "benchmark.json", "--benchmark_min_time=2x")
     header = open_run(tmp_path / "benchmark.json", tmp_path).header

@@ -21,15 +21,15 @@ from tests.conftest import Built, Recorded
 from tests.support import Corpus
 from tests.test_apart import children
 from tests.test_cli_record import alive, waited_for
-from tracemap.forked import Unlocked, elsewhere, end_all, forked
-from tracemap.graph.bundle import load
+from tracemap.commands.report import report
+from tracemap.core.process.forked import Unlocked, elsewhere, end_all, forked
+from tracemap.map.bundle import load
 from tracemap.options.results import ReportOptions
 from tracemap.reports.cost_lookup import CostedMap
 from tracemap.reports.page import render
 from tracemap.reports.page.model import PageRows
 from tracemap.reports.page.render import page_rows
 from tracemap.reports.page.table_tabs import Texts
-from tracemap.session.report import report
 
 HERE = os.getpid()
 LONG = bytes(range(256)) * 10_000

@@ -17,10 +17,10 @@ import pytest
 
 from tests.checks import check_attribution, check_links, check_page
 from tests.support import ROOT, json_cli, run_cli
-from tracemap.graph.bundle import load
-from tracemap.graph.map_json import MAP_VERSION, READ_VERSIONS
-from tracemap.measurements.hook.process import HOOK_FORMAT_VERSION, HOOK_READ_VERSIONS
-from tracemap.measurements.model import RUN_FORMAT_VERSION
+from tracemap.map.bundle import load
+from tracemap.map.map_json import MAP_VERSION, READ_VERSIONS
+from tracemap.runs.hook.process import HOOK_FORMAT_VERSION, HOOK_READ_VERSIONS
+from tracemap.runs.model import RUN_FORMAT_VERSION
 
 FORMATS = ROOT / "tests" / "programs" / "formats"
 BUNDLE = FORMATS / f"bundle-{MAP_VERSION}.tracemap"

@@ -22,10 +22,10 @@ from tests.support import (
     run_cli,
 )
 from tests.test_cli_errors import everything_in, refused
-from tracemap.graph.bundle import load
-from tracemap.graph.model import Evidence, Fate, Site, TraceGraph
-from tracemap.mapping.from_dumps import Dumps
-from tracemap.toolchain import find_tool
+from tracemap.core.toolchain import find_tool
+from tracemap.map.build.from_dumps import Dumps
+from tracemap.map.bundle import load
+from tracemap.map.model import Evidence, Fate, Site, TraceGraph
 
 FIVE = ["hand_mlp", "hand_repeat6_calls", "jax_gpt2_4l", "torch_bert_tiny", "onnx_mlp_named"]
 MODELS = SAMPLES / "models"

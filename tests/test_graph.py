@@ -11,14 +11,14 @@ from jsonschema import ValidationError
 from tests.builders import graph, op, site
 from tests.conftest import Built
 from tests.schemas import validator
-from tracemap.codec import decode_document
-from tracemap.codec import encode as encode_record
-from tracemap.errors import BundleInvalid, BundleVersion, QueryInvalid, TargetExists, TargetUnwritable
-from tracemap.graph.bundle import Bundle, Files, load, store
-from tracemap.graph.map_json import decode, encode
-from tracemap.graph.model import SourceFile, TraceGraph
-from tracemap.graph.query import links, same_file, select
-from tracemap.units import UNKNOWN
+from tracemap.core.codec import decode_document
+from tracemap.core.codec import encode as encode_record
+from tracemap.core.errors import BundleInvalid, BundleVersion, QueryInvalid, TargetExists, TargetUnwritable
+from tracemap.core.units import UNKNOWN
+from tracemap.map.bundle import Bundle, Files, load, store
+from tracemap.map.map_json import decode, encode
+from tracemap.map.model import SourceFile, TraceGraph
+from tracemap.map.query import links, same_file, select
 
 
 def example() -> TraceGraph:

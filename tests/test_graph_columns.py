@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.builders import graph, op, site
-from tracemap.graph.map_json import OpTable, Reader, decode, encode
-from tracemap.graph.model import Membership, Op, Site
-from tracemap.units import UNKNOWN
+from tracemap.core.units import UNKNOWN
+from tracemap.map.map_json import OpTable, Reader, decode, encode
+from tracemap.map.model import Membership, Op, Site
 
 pytestmark = pytest.mark.quick
 

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from tests.builders import graph, op, site
-from tracemap.errors import BundleInvalid, ModelInvalid
-from tracemap.graph.bundle import Files, load, store
-from tracemap.graph.map_json import decode, encode
-from tracemap.graph.model import (
+from tracemap.core.errors import BundleInvalid, ModelInvalid
+from tracemap.core.units import UNKNOWN
+from tracemap.map.bundle import Files, load, store
+from tracemap.map.map_json import check_letters, check_references, decode, encode
+from tracemap.map.model import (
     Command,
     CommandBuffer,
     Frame,
@@ -28,9 +29,6 @@ from tracemap.graph.model import (
     TraceGraph,
     Transfer,
 )
-from tracemap.graph.references import check_references
-from tracemap.graph.texts import check_letters
-from tracemap.units import UNKNOWN
 
 pytestmark = pytest.mark.quick
 

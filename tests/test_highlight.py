@@ -21,7 +21,7 @@ from pygments.token import Comment, Error, Keyword, Name, Number, String
 from tests.support import ROOT, SAMPLES
 from tracemap.reports.escaping import as_shown, lines_of
 from tracemap.reports.highlight import MlirLexer, colour_of, colours_of_mlir, colours_of_python, rules_of_mlir
-from tracemap.reports.html.document import asset
+from tracemap.reports.html import asset
 
 MODELS = sorted((SAMPLES / "models").glob("*.mlir"))
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracemap.measurements.histograms import MOST_BINS, Histogram, histogram
-from tracemap.reports.calls_page import BASE, WIDTH, plot
+from tracemap.reports.stats_page import BASE, WIDTH, plot
+from tracemap.runs.statistics import MOST_BINS, Histogram, histogram
 
 pytestmark = pytest.mark.quick
 

@@ -16,10 +16,10 @@ import pytest
 from tests.hook import support
 from tests.recording import sample
 from tests.support import SAMPLES
-from tracemap.errors import RunEmpty
-from tracemap.measurements.hook.calls import load_calls
-from tracemap.measurements.hook.recording import read_recording
-from tracemap.toolchain import find_tool
+from tracemap.core.errors import RunEmpty
+from tracemap.core.toolchain import find_tool
+from tracemap.runs.hook.calls import load_calls
+from tracemap.runs.hook.recording import read_recording
 
 ELFS = ("embedded", "system")
 DRIVERS = ("local-task", "local-sync")

@@ -13,12 +13,12 @@ from tests.conftest import Built
 from tests.documents import is_current
 from tests.hook import support
 from tests.support import run_cli
-from tracemap.errors import QueryInvalid, RunInvalid, TargetExists, UsageInvalid
-from tracemap.measurements.hook.calls import CALL_COLUMNS, EVENT_COLUMN, load_calls, write_calls
-from tracemap.measurements.hook.recording import HookRecording, read_recording
-from tracemap.measurements.hook.stats import read_calls
-from tracemap.measurements.runfile import read_run
+from tracemap.core.errors import QueryInvalid, RunInvalid, TargetExists, UsageInvalid
 from tracemap.options.measure import StatsOptions
+from tracemap.runs.hook.calls import CALL_COLUMNS, EVENT_COLUMN, load_calls, write_calls
+from tracemap.runs.hook.recording import HookRecording, read_recording
+from tracemap.runs.hook.stats import read_calls
+from tracemap.runs.runfile import read_run
 
 KERNEL = "mlp_dispatch_1_matmul_32x128x256_f32"
 EVENTS = ("page-faults", "minor-faults")
@@ -27,7 +27,7 @@ EVENTS = ("page-faults", "minor-faults")
 @pytest.fixture(scope="module")
 def folder(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Calls of many iterations, which take far more than a millisecond, and their page faults, on the stock runtime."""
-    from tracemap.capture.counters.choosing import events_to_count
+    from tracemap.capture.counters import events_to_count
 
     support.need_compiler()
     folder = tmp_path_factory.mktemp("calls")

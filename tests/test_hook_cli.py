@@ -12,7 +12,7 @@ from tests.hook import support
 from tests.support import ROOT, check_cli, run_cli
 from tests.test_hook_host import host, kernels
 from tracemap.hook.compiling import FOLDER, LIBRARY_NAME
-from tracemap.measurements.hook.recording import read_recording
+from tracemap.runs.hook.recording import read_recording
 
 __all__ = ["host", "kernels"]
 

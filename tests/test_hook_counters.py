@@ -11,20 +11,23 @@ import pytest
 from tests.hook import support
 from tests.support import check_cli, run_cli
 from tests.test_hook_host import host, kernels, library, output
-from tracemap.capture.counters.choosing import check_event, events_to_count, run_together, split_into_passes
-from tracemap.capture.counters.events import (
+from tracemap.capture.counters import (
     MOST_EVENTS,
     RAW,
     SOFTWARE,
     Event,
+    check_event,
+    events_to_count,
     find_event,
     is_zen4,
     known_events,
+    run_together,
+    split_into_passes,
     zen4_events,
 )
-from tracemap.errors import EventUnavailable
-from tracemap.measurements.hook.recording import read_recording
+from tracemap.core.errors import EventUnavailable
 from tracemap.options.option import split_names
+from tracemap.runs.hook.recording import read_recording
 
 __all__ = ["host", "kernels", "library", "output"]
 

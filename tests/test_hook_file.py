@@ -12,9 +12,9 @@ import duckdb
 import pytest
 
 from tests.hook import support
-from tracemap.errors import RunEmpty, RunInvalid, RunVersion, TracemapError
-from tracemap.measurements.hook.calls import load_calls
-from tracemap.measurements.hook.recording import read_recording
+from tracemap.core.errors import RunEmpty, RunInvalid, RunVersion, TracemapError
+from tracemap.runs.hook.calls import load_calls
+from tracemap.runs.hook.recording import read_recording
 
 
 @pytest.fixture(scope="module")

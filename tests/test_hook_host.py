@@ -16,11 +16,11 @@ import pytest
 
 from tests.hook import support
 from tests.support import made_once
-from tracemap.errors import RunEmpty
+from tracemap.core.errors import RunEmpty
 from tracemap.hook import settings_environment
 from tracemap.hook.compiling import LIBRARIES, find_compiler, sources
-from tracemap.measurements.hook.calls import load_calls
-from tracemap.measurements.hook.recording import NO_WORKGROUP, HookRecording, read_recording
+from tracemap.runs.hook.calls import load_calls
+from tracemap.runs.hook.recording import NO_WORKGROUP, HookRecording, read_recording
 
 HERE = Path(support.__file__).parent
 FLAGS = support.FLAGS

@@ -17,9 +17,9 @@ from tests.conftest import Built
 from tests.hook import support
 from tests.support import SAMPLES, command_line, run_cli
 from tests.test_hook_host import HERE, compile_c, host, kernels, library, output  # noqa: F401 - fixtures
-from tracemap.errors import RunEmpty, RunInvalid
-from tracemap.measurements.hook.recording import HookRecording, read_recording
-from tracemap.measurements.hook.samples import read_samples
+from tracemap.core.errors import RunEmpty, RunInvalid
+from tracemap.runs.hook.recording import HookRecording, read_recording
+from tracemap.runs.hook.samples import read_samples
 
 KIB = 1 << 10
 

@@ -14,9 +14,9 @@ import pytest
 from tests.hook import support
 from tests.support import json_cli, run_cli
 from tests.test_hook_host import host, kernels, library, output, sanitized_host  # noqa: F401 - fixtures
-from tracemap.measurements.hook.calls import load_calls
-from tracemap.measurements.hook.process import read_head, read_records
-from tracemap.measurements.hook.recording import KIND_OF_CALLS, HookRecording, read_recording
+from tracemap.runs.hook.calls import load_calls
+from tracemap.runs.hook.process import read_head, read_records
+from tracemap.runs.hook.recording import KIND_OF_CALLS, HookRecording, read_recording
 
 ROOM = 3 << 20
 HEAD = 1 << 16

@@ -14,8 +14,8 @@ import pytest
 from tests.hook import support
 from tests.test_hook_host import HERE, compile_c, host, kernels, library, output  # noqa: F401 - fixtures
 from tests.test_hook_samples import ADD_UP
-from tracemap.measurements.hook.recording import read_recording
-from tracemap.measurements.hook.samples import read_samples
+from tracemap.runs.hook.recording import read_recording
+from tracemap.runs.hook.samples import read_samples
 
 # ruff: noqa: F811 - fixtures
 

@@ -16,11 +16,11 @@ from tests.hook import support
 from tests.recording import events
 from tests.support import Corpus, check_cli, command_line, json_cli, run_cli
 from tests.test_hook_host import HERE, compile_c
-from tracemap.capture.counters.choosing import events_to_count
-from tracemap.errors import EventUnavailable
+from tracemap.capture.counters import events_to_count
+from tracemap.core.errors import EventUnavailable
 from tracemap.hook import environment
 from tracemap.hook.compiling import FOLDER, LIBRARY_NAME, HookUnavailable
-from tracemap.measurements.runfile import read_run
+from tracemap.runs.runfile import read_run
 
 # The first op writes 16 MiB that nobody has touched yet; the second only reads them.
 FIRST_TOUCH = """

@@ -21,10 +21,9 @@ from tests.support import SAMPLES, check_cli
 from tests.test_hook_counters import TOUCHED, need
 from tests.test_hook_host import HERE, compile_c, emulated_host, host, kernels, library, output
 from tests.test_hook_stats import GOLD, calls_file
-from tracemap.capture.counters.choosing import check_event
-from tracemap.capture.counters.events import known_events
+from tracemap.capture.counters import check_event, known_events
 from tracemap.hook.compiling import FOLDER, sources
-from tracemap.measurements.hook.recording import read_recording
+from tracemap.runs.hook.recording import read_recording
 
 __all__ = ["host", "kernels", "library", "output"]
 

@@ -25,22 +25,16 @@ from tests.hook import support
 from tests.recording import sample
 from tests.support import SAMPLES
 from tests.test_hook_host import HERE, compile_c, emulated_host, host, kernels, library, output
-from tracemap.capture.niceness import exec_with_parent, niceness_to_run_at
-from tracemap.errors import RunEmpty, RunInvalid, RunVersion, TracemapError
+from tracemap.capture.noise import exec_with_parent, niceness_to_run_at
+from tracemap.core.errors import RunEmpty, RunInvalid, RunVersion, TracemapError
+from tracemap.core.toolchain import find_tool
+from tracemap.core.units import UNKNOWN
 from tracemap.hook import HookSettings, settings_environment
 from tracemap.hook.compiling import sources
 from tracemap.machine.images import read_images
-from tracemap.measurements.hook.process import (
-    STILL_LOADED,
-    HookExecutable,
-    known_executables,
-    read_head,
-    read_processes,
-)
-from tracemap.measurements.hook.recording import duration_ns, read_recording, start_ns
-from tracemap.measurements.hook.samples import OUTSIDE, SAMPLES_FILE, GrowingSamples, HookSamples, read_samples, resolve
-from tracemap.toolchain import find_tool
-from tracemap.units import UNKNOWN
+from tracemap.runs.hook.process import STILL_LOADED, HookExecutable, known_executables, read_head, read_processes
+from tracemap.runs.hook.recording import duration_ns, read_recording, start_ns
+from tracemap.runs.hook.samples import OUTSIDE, SAMPLES_FILE, GrowingSamples, HookSamples, read_samples, resolve
 
 __all__ = ["host", "kernels", "library", "output"]
 

@@ -21,7 +21,7 @@ from tests.support import SAMPLES, made_once
 from tests.test_hook_host import HERE, kernels, library, output
 from tracemap.hook import environment
 from tracemap.hook.compiling import LIBRARIES, find_compiler
-from tracemap.measurements.hook.recording import read_recording
+from tracemap.runs.hook.recording import read_recording
 
 __all__ = ["kernels", "library", "output"]
 

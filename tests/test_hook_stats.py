@@ -13,9 +13,9 @@ import pytest
 from tests.hook import support
 from tests.schemas import validator
 from tests.support import ROOT, check_cli, command_line, run_cli
-from tracemap.errors import QueryInvalid, RunInvalid, UsageInvalid
-from tracemap.measurements.hook.stats import ThreadCalls, read_calls, thread_stats
+from tracemap.core.errors import QueryInvalid, RunInvalid, UsageInvalid
 from tracemap.options.measure import StatsOptions
+from tracemap.runs.hook.stats import ThreadCalls, read_calls, thread_stats
 
 GOLD = ROOT / "tests" / "gold" / "stats"
 

@@ -19,13 +19,13 @@ from msgspec import structs
 
 from tests.conftest import Built, Recorded
 from tests.support import check_cli, command_line, json_cli
-from tracemap.codec import pretty
-from tracemap.graph.bundle import load
-from tracemap.graph.map_json import encode
-from tracemap.measurements.columns import events_sql
-from tracemap.measurements.model import UNTOLD_HEADER
-from tracemap.measurements.runfile import read_run, write_run
-from tracemap.sanitize import csv_line, for_terminal, inert_cell, lines_for_terminal, plain_cell, without_controls
+from tracemap.core.codec import pretty
+from tracemap.core.sanitize import csv_line, for_terminal, inert_cell, lines_for_terminal, plain_cell, without_controls
+from tracemap.map.bundle import load
+from tracemap.map.map_json import encode
+from tracemap.runs.columns import events_sql
+from tracemap.runs.model import UNTOLD_HEADER
+from tracemap.runs.runfile import read_run, write_run
 
 HOSTILE = "=cmd|'/c calc'!A0\x1b]0;title\x07\x9b31m\u202e"
 STEERING = frozenset(map(chr, (*range(9), *range(11, 32), *range(0x7F, 0xA0), *range(0x202A, 0x202F))))

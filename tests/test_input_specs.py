@@ -12,10 +12,10 @@ import pytest
 import tracemap
 from tests.support import check_cli, run_cli
 from tracemap.capture.inputs import check_spec
-from tracemap.errors import InputInvalid
-from tracemap.functions import Argument, Function
-from tracemap.graph.bundle import Bundle, load
-from tracemap.toolchain import find_tool
+from tracemap.core.errors import InputInvalid
+from tracemap.core.functions import Argument, Function
+from tracemap.core.toolchain import find_tool
+from tracemap.map.bundle import Bundle, load
 
 _MODEL = """
 func.func @main(%a: tensor<2x3xf32>, %b: tensor<4xi32>, %c: i32, %d: tensor<f16>, %e: tensor<?xi8>, %f: f32,

@@ -15,9 +15,9 @@ import pytest
 
 from tests.conftest import Built, Recorded
 from tests.support import SAMPLES, command_line, run_cli
-from tracemap.errors import BundleInvalid, ModelUnreadable, RunInvalid
-from tracemap.graph.bundle import load
-from tracemap.inputs import WRITER_S, check_is_file, given_bytes, stored_bytes
+from tracemap.core.errors import BundleInvalid, ModelUnreadable, RunInvalid
+from tracemap.core.files import WRITER_S, check_is_file, given_bytes, stored_bytes
+from tracemap.map.bundle import load
 from tracemap.store.layout import store_at
 from tracemap.store.lineage import keep_map
 

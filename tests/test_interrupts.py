@@ -16,8 +16,8 @@ import pytest
 from tests.conftest import Built
 from tests.recording import events
 from tests.support import SAMPLES
-from tracemap.measurements.model import RunHeader
-from tracemap.measurements.runfile import read_run
+from tracemap.runs.model import RunHeader
+from tracemap.runs.runfile import read_run
 
 _INTERRUPTED_AT = """
 import importlib, os, signal, sys
@@ -37,7 +37,7 @@ def interrupted(*given, **named):
 
 setattr(module, name, interrupted)
 sys.argv = ["tracemap", *sys.argv[4:]]
-from tracemap.cli.main import main
+from tracemap.commands.main import main
 main()
 """
 _READ, _REST, _START = "execution._read_profile", "launches._next_goal", "benchmark.start"

@@ -7,13 +7,13 @@ import io
 import pytest
 
 from tests.support import SAMPLES
-from tracemap.errors import ModelInvalid
+from tracemap.core.errors import ModelInvalid
+from tracemap.core.locations import UnknownLocation
+from tracemap.core.units import UNKNOWN
+from tracemap.ir.model_reader import blank_locations, describe, location_attributes, parse_model
 from tracemap.ir.parsing import MlirParser
-from tracemap.ir.reading import blank_locations, describe, location_attributes, parse_model
-from tracemap.ir.source import SourceModel, SourceOperation
-from tracemap.locations import UnknownLocation
-from tracemap.mapping.tagging import Tags, tag_operations
-from tracemap.units import UNKNOWN
+from tracemap.ir.source_model import SourceModel, SourceOperation
+from tracemap.map.build.tagging import Tags, tag_operations
 
 pytestmark = pytest.mark.quick
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tracemap.ir.model_reader import describe, parse_model
 from tracemap.ir.parsing import MlirParser
-from tracemap.ir.reading import describe, parse_model
-from tracemap.mapping.model.scopes import scopes_of
+from tracemap.map.build.model.scopes import scopes_of
 
 pytestmark = pytest.mark.quick
 

@@ -15,14 +15,14 @@ import pytest
 
 import tracemap
 from tests.support import check_cli, run_cli
-from tracemap.capture.saved_inputs import Kept
-from tracemap.errors import BundleInvalid, BundleVersion, InputInvalid
-from tracemap.graph.bundle import Bundle
-from tracemap.graph.documents import Keeping
-from tracemap.mapping.build import BuildRequest, build
+from tracemap.capture.inputs import Kept
+from tracemap.commands.programs import saved_inputs_to_copy
+from tracemap.commands.tune import _build_with_spec, _WorkCache
+from tracemap.core.errors import BundleInvalid, BundleVersion, InputInvalid
+from tracemap.map.build.build import BuildRequest, build
+from tracemap.map.bundle import Bundle
+from tracemap.map.bundle_documents import Keeping
 from tracemap.options.compile import BuildOptions
-from tracemap.session.programs import saved_inputs_to_copy
-from tracemap.session.tune import _build_with_spec, _WorkCache
 
 SCALE = """module {
   util.global private @w = #stream.parameter.named<"model"::"w"> : tensor<4xf32>

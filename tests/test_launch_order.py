@@ -12,9 +12,9 @@ from msgspec import structs
 
 from tests.builders import graph, op
 from tracemap.attribution.join.schedule_nfa import ordered
-from tracemap.functions import Function
-from tracemap.graph.model import Command, CommandBuffer, Kernel, Schedule, Submission, TraceGraph
-from tracemap.units import UNKNOWN
+from tracemap.core.functions import Function
+from tracemap.core.units import UNKNOWN
+from tracemap.map.model import Command, CommandBuffer, Kernel, Schedule, Submission, TraceGraph
 
 pytestmark = pytest.mark.quick
 

@@ -21,17 +21,17 @@ from tracemap.capture import execution
 from tracemap.capture.benchmark import Ending, run_benchmark
 from tracemap.capture.launches import _overall_reason
 from tracemap.capture.noise import combined_noise
-from tracemap.capture.open_run import load_profile
 from tracemap.capture.record import Recorded, record
 from tracemap.capture.stopping_rule import ENOUGH_SAMPLES, MOST_BYTES, Goal, StoppingState, StopReason
-from tracemap.errors import ProgramFailed, UsageInvalid
-from tracemap.measurements.ireeprof import records
-from tracemap.measurements.ireeprof.profile import Profile, join_profiles
-from tracemap.measurements.medians import Median
-from tracemap.measurements.model import UNOBSERVED
-from tracemap.measurements.runfile import read_run
-from tracemap.measurements.sql import open_database
-from tracemap.units import UNKNOWN
+from tracemap.core.errors import ProgramFailed, UsageInvalid
+from tracemap.core.units import UNKNOWN
+from tracemap.runs.ireeprof import records
+from tracemap.runs.ireeprof.profile import Profile, join_profiles
+from tracemap.runs.model import UNOBSERVED
+from tracemap.runs.readers.open_run import load_profile
+from tracemap.runs.runfile import read_run
+from tracemap.runs.sql import open_database
+from tracemap.runs.statistics import Median
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from msgspec import structs
 
 from tests.conftest import Built, Recorded
 from tests.support import Json, json_cli
-from tracemap.codec import encode
-from tracemap.measurements.runfile import read_run
+from tracemap.core.codec import encode
+from tracemap.runs.runfile import read_run
 
 _STEP_NS = 1_000_000_000
 _COLUMNS = ("kind", "kernel", "submission_id", "invocation", "warmup", "start_ns", "duration_ns", "cpu_ns")

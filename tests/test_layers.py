@@ -22,178 +22,39 @@ from tests.support import ROOT, check_cli
 
 PACKAGE = ROOT / "tracemap"
 
-_BELOW = frozenset(
-    {
-        "errors",
-        "units",
-        "codec",
-        "diagnostics",
-        "functions",
-        "sanitize",
-        "inputs",
-        "locations",
-        "memory",
-        "options",
-        "owned",
-        "outputs",
-        "processors",
-        "toolchain",
-        "machine",
-    }
-)
-_MAKING = frozenset({"ir", "graph", "mapping"})
-_MEASURING = frozenset({"measurements", "hook", "capture"})
-_JOINING = frozenset({"attribution"})
-
 # Room -> the rooms that it may import, from the bottom up. CONTRIBUTING.md shows the same table to people.
 USES: dict[str, frozenset[str]] = {
-    "errors": frozenset(),
-    "sanitize": frozenset(),
-    "units": frozenset({"errors"}),
-    "codec": frozenset({"sanitize", "units"}),
-    "diagnostics": frozenset({"codec"}),
-    "functions": frozenset({"codec", "errors", "units"}),
-    "locations": frozenset({"errors"}),
-    "memory": frozenset(),
-    "processors": frozenset(),
-    "forked": frozenset({"processors"}),
-    "inputs": frozenset({"errors", "memory"}),
-    "owned": frozenset({"errors", "forked"}),
-    "outputs": frozenset({"errors", "codec", "sanitize", "owned"}),
-    "options": frozenset({"errors", "units"}),
-    "toolchain": frozenset({"errors", "owned", "units"}),
-    "ir": frozenset({"errors", "forked", "units", "locations"}),
-    "machine": frozenset({"errors", "inputs", "units"}),
-    "graph": frozenset(
-        {"errors", "units", "codec", "diagnostics", "functions", "inputs", "locations", "machine", "outputs", "owned"}
-    ),
-    "mapping": frozenset({"ir", "graph", "machine"}) | _BELOW,
-    "measurements": frozenset(
-        {
-            "errors",
-            "units",
-            "codec",
-            "diagnostics",
-            "forked",
-            "sanitize",
-            "inputs",
-            "memory",
-            "outputs",
-            "options",
-            "owned",
-        }
-    ),
+    "core": frozenset(),
     "hook": frozenset(),
-    "capture": frozenset({"measurements", "hook", "machine"}) | _BELOW,
-    "attribution": frozenset({"graph", "measurements"})
-    | (_BELOW - {"sanitize", "inputs", "memory", "outputs", "owned", "toolchain"}),
-    "comparison": frozenset({"attribution", "graph", "measurements"})
-    | (_BELOW - {"sanitize", "inputs", "memory", "options", "outputs", "owned", "toolchain"}),
-    "store": frozenset({"attribution", "graph", "measurements"}) | (_BELOW - {"functions", "machine"}),
-    "experiments": frozenset({"ir", "graph", "mapping", "measurements"}) | _BELOW,
-    "reports": frozenset({"attribution", "comparison", "experiments", "forked", "graph", "measurements", "store"})
-    | (_BELOW - {"inputs", "memory", "owned", "toolchain"}),
-    "frontends": frozenset({"ir", "graph", "mapping"}) | _BELOW,
-    "session": frozenset({"forked", "frontends"})
-    | _MAKING
-    | _MEASURING
-    | _JOINING
-    | _BELOW
-    | frozenset({"comparison", "experiments", "reports", "store"}),
-    "results": frozenset(
+    "options": frozenset({"core"}),
+    "ir": frozenset({"core"}),
+    "machine": frozenset({"core"}),
+    "map": frozenset({"core", "options", "ir", "machine"}),
+    "frontends": frozenset({"core", "ir", "map"}),
+    "runs": frozenset({"core", "options", "machine"}),
+    "capture": frozenset({"core", "options", "hook", "machine", "runs"}),
+    "attribution": frozenset({"core", "options", "machine", "map", "runs"}),
+    "compare": frozenset({"core", "machine", "map", "runs", "attribution"}),
+    "store": frozenset({"core", "options", "map", "runs", "attribution"}),
+    "kernels": frozenset({"core", "options", "ir", "machine", "map", "runs"}),
+    "reports": frozenset({"core", "options", "machine", "map", "runs", "attribution", "compare", "store", "kernels"}),
+    "commands": frozenset(
         {
-            "attribution",
-            "capture",
-            "comparison",
-            "experiments",
-            "graph",
-            "measurements",
-            "reports",
-            "session",
-            "store",
-            "units",
-            "errors",
+            *("core", "hook", "options", "ir", "machine", "map", "frontends", "runs", "capture"),
+            *("attribution", "compare", "store", "kernels", "reports"),
         }
-    )
-    | frozenset({"options", "owned"}),
-    "model_explorer": frozenset({"errors", "graph", "reports", "session"}),
-    "cli": _MAKING
-    | _MEASURING
-    | _JOINING
-    | _BELOW
-    | frozenset({"comparison", "experiments", "frontends", "reports", "session", "store"}),
-}
-
-# Room with sub-rooms -> what lies in it, from the bottom up. What stands on one level does not import one another.
-INSIDE: dict[str, tuple[frozenset[str], ...]] = {
-    "attribution": (
-        frozenset({"join", "model", "weights"}),
-        frozenset({"scan"}),
-        frozenset({"call_statistics", "steps"}),
-        frozenset({"result", "timeline"}),
-        frozenset({"attribute"}),
     ),
-    "experiments": (
-        frozenset({"configurations", "jobs", "model", "operations", "reference", "swapping", "work_cache"}),
-        frozenset({"descriptions", "dispatch_tuner", "explaining", "paired_changes", "wrapping"}),
-        frozenset({"cases"}),
-        frozenset({"runner", "verifying"}),
-        frozenset({"bench"}),
-        frozenset({"sweeping", "tuning"}),
+    "results": frozenset(
+        {*("core", "options", "map", "runs", "capture"), *("attribution", "compare", "kernels", "reports", "commands")}
     ),
-    "capture": (
-        frozenset(
-            {
-                "counters",
-                "elements",
-                "flags",
-                "leash",
-                "machine",
-                "niceness",
-                "open_run",
-                "reserving",
-                "sampling",
-                "steady",
-                "stopping_rule",
-            }
-        ),
-        frozenset({"benchmark", "inputs", "noise"}),
-        frozenset({"cache_simulation", "counting", "saved_inputs"}),
-        frozenset({"calling"}),
-        frozenset({"expected", "input_shapes", "outputs", "plan", "timing"}),
-        frozenset({"execution", "optional_measurements"}),
-        frozenset({"call_times"}),
-        frozenset({"launches"}),
-        frozenset({"record"}),
-    ),
-    "mapping": (
-        frozenset({"model", "tagging", "texts"}),
-        frozenset({"compiler", "identity", "outcomes", "sites"}),
-        frozenset({"assembly", "lowering", "remarks"}),
-        frozenset({"build"}),
-        frozenset({"from_dumps"}),
-    ),
-    "measurements": (
-        frozenset({"callgrind", "histograms", "medians", "model", "sql"}),
-        frozenset({"columns", "events"}),
-        frozenset({"badcells", "elapsed", "ireeprof", "runfile"}),
-        frozenset({"foreign", "hook", "window"}),
-    ),
-    "reports": (
-        frozenset({"advice", "parallel_zlib"}),
-        frozenset({"escaping"}),
-        frozenset({"cost_lookup", "csv_tables", "highlight", "html", "kernels"}),
-        frozenset({"calls_page", "fleet_page", "json_documents", "lowering_page", "remarks", "tracks", "views"}),
-        frozenset({"exports", "page", "terminal"}),
-        frozenset({"diff"}),
-    ),
+    "model_explorer": frozenset({"core", "map", "reports", "commands"}),
 }
 # The Python API and `python -m tracemap`; nothing imports them.
-ENTRANCES: dict[str, frozenset[str]] = {"__init__": frozenset(USES) - {"cli"}, "__main__": frozenset({"cli"})}
+ENTRANCES: dict[str, frozenset[str]] = {"__init__": frozenset(USES), "__main__": frozenset({"commands"})}
 # A constant without imports of its own.
 FREE_FOR_ALL = "_version"
 
-COMPILER_ROOMS = frozenset({"ir", "mapping"})
+COMPILER_ROOMS = frozenset({"ir", "map"})
 HEAVY = ("capstone", "elftools", "msgspec", "numpy", "duckdb", "networkx", "jinja2", "pygments", "rich", "iree")
 
 
@@ -238,25 +99,16 @@ def circles(graph: nx.DiGraph[str]) -> list[list[str]]:
     return sorted([tail for tail, _ in nx.find_cycle(knot)] for knot in knots)
 
 
-def between_sub_rooms(graph: nx.DiGraph[str], room: str) -> nx.DiGraph[str]:
-    """The arrows between what lies directly in a room: its files and its sub-rooms as wholes."""
+def between_parts(graph: nx.DiGraph[str], package: str) -> nx.DiGraph[str]:
+    """The arrows between what lies directly in a package: its files, and its sub-packages as wholes."""
+    prefix = f"{package}."
     inner: nx.DiGraph[str] = nx.DiGraph()
-    for name in graph:
-        if name.startswith(f"tracemap.{room}."):
-            inner.add_node(name.split(".")[2])
     for tail, head in graph.edges:
-        if tail.startswith(f"tracemap.{room}.") and head.startswith(f"tracemap.{room}."):
-            ends = tail.split(".")[2], head.split(".")[2]
+        if tail.startswith(prefix) and head.startswith(prefix):
+            ends = [name.removeprefix(prefix).split(".")[0] for name in (tail, head)]
             if ends[0] != ends[1]:
-                inner.add_edge(*ends, where=f"{tail} -> {head}")
+                inner.add_edge(*ends)
     return inner
-
-
-def arrows_upwards(inner: nx.DiGraph[str], levels: Sequence[Collection[str]]) -> list[str]:
-    """Imports inside a room that do not lead to a lower level."""
-    level_of = {name: level for level, names in enumerate(levels) for name in names}
-    wrong = [edge for edge in inner.edges if level_of[edge[1]] >= level_of[edge[0]]]
-    return sorted(str(inner.edges[edge]["where"]) for edge in wrong)
 
 
 def imported_names(path: Path) -> Iterator[tuple[int, str]]:
@@ -267,7 +119,7 @@ def imported_names(path: Path) -> Iterator[tuple[int, str]]:
         elif isinstance(node, ast.ImportFrom):
             base = _absolute(path, node)
             yield node.lineno, base
-            # `from tracemap.graph import model` imports tracemap.graph.model; a name that is no module does no harm.
+            # `from tracemap.map import model` imports tracemap.map.model; a name that is no module does no harm.
             yield from ((node.lineno, f"{base}.{alias.name}") for alias in node.names)
         elif isinstance(node, ast.Call) and _calls_import(node) and isinstance(node.args[0], ast.Constant):
             yield node.lineno, str(node.args[0].value)
@@ -297,18 +149,10 @@ def test_contributors_are_shown_the_same_rooms() -> None:
     assert sorted(shown) == sorted(USES)
 
 
-def test_rooms_with_sub_rooms_are_in_the_table_whole() -> None:
-    with_sub_rooms = {path.parent.parent.name for path in PACKAGE.glob("*/*/__init__.py")}
-    assert set(INSIDE) == with_sub_rooms
+def test_parts_of_a_package_do_not_import_one_another_in_a_circle() -> None:
     graph = import_graph()
-    for room, levels in INSIDE.items():
-        listed = [name for names in levels for name in names]
-        assert sorted(listed) == sorted(between_sub_rooms(graph, room)), room
-
-
-@pytest.mark.parametrize("room", INSIDE)
-def test_sub_rooms_import_only_downwards(room: str) -> None:
-    assert arrows_upwards(between_sub_rooms(import_graph(), room), INSIDE[room]) == []
+    packages = sorted({name.rpartition(".")[0] for name in graph if name.count(".") > 1})
+    assert {package: found for package in packages if (found := circles(between_parts(graph, package)))} == {}
 
 
 def test_no_module_imports_itself_by_way_of_others() -> None:
@@ -364,7 +208,7 @@ def is_compiler(name: str) -> bool:
 def test_only_the_command_line_prints_or_exits() -> None:
     offenders = []
     for path in modules():
-        if room_of(path) in {"cli", "__main__"}:
+        if room_of(path) in {"commands", "__main__"}:
             continue
         offenders += [f"{path.relative_to(ROOT)}:{line}" for line in lines_that_print_or_exit(path)]
     assert not offenders
@@ -380,7 +224,7 @@ def lines_that_print_or_exit(path: Path) -> Iterator[int]:
 
 
 def test_starting_imports_nothing_heavy() -> None:
-    code = f"import sys, tracemap.cli.main; print([name for name in {HEAVY!r} if name in sys.modules])"
+    code = f"import sys, tracemap.commands.main; print([name for name in {HEAVY!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
@@ -402,7 +246,7 @@ def test_what_only_some_runs_need_is_not_imported_for_all(
     check_cli("attribute", recorded("hand_mlp"), "--map", built("hand_mlp"))
     words = ["attribute", str(recorded("hand_mlp")), "--map", str(built("hand_mlp")), *page]
     code = (
-        "import sys; from tracemap.cli.main import group; group.main(sys.argv[1:], standalone_mode=False); "
+        "import sys; from tracemap.commands.main import group; group.main(sys.argv[1:], standalone_mode=False); "
         "sys.exit('networkx' in sys.modules)"
     )
     command = [sys.executable, "-c", code, *words]
@@ -413,23 +257,23 @@ def test_what_only_some_runs_need_is_not_imported_for_all(
 def test_checker_sees_function_level_and_relative_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The checks above stand on `imported_names`; a blind one would pass everything."""
     package = tmp_path / "tracemap"
-    module = package / "measurements" / "csv.py"
+    module = package / "runs" / "csv.py"
     module.parent.mkdir(parents=True)
-    module.write_text("def f():\n    from ..graph import model\n    import iree.compiler.ir\n", encoding="utf-8")
+    module.write_text("def f():\n    from ..map import model\n    import iree.compiler.ir\n", encoding="utf-8")
     monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
     found = list(imported_names(module))
-    assert (2, "tracemap.graph") in found
+    assert (2, "tracemap.map") in found
     assert (3, "iree.compiler.ir") in found
 
 
 def test_checker_sees_circles_and_arrows_upwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = {
-        "mapping/__init__.py": "",
-        "mapping/model/__init__.py": "from tracemap.mapping.model import facts\n",
-        "mapping/model/facts.py": "def f():\n    from tracemap.mapping import build\n",
-        "mapping/build.py": "if TYPE_CHECKING:\n    from tracemap.mapping.sites import members\n",
-        "mapping/sites/__init__.py": "",
-        "mapping/sites/members.py": "import tracemap.mapping.model.facts\n",
+        "map/build/__init__.py": "",
+        "map/build/model/__init__.py": "from tracemap.map.build.model import facts\n",
+        "map/build/model/model_facts.py": "def f():\n    from tracemap.map.build import build\n",
+        "map/build/build.py": "if TYPE_CHECKING:\n    from tracemap.map.build.sites import members\n",
+        "map/build/sites/__init__.py": "",
+        "map/build/sites/members.py": "import tracemap.map.build.model.model_facts\n",
     }
     for name, text in texts.items():
         path = tmp_path / "tracemap" / name
@@ -439,7 +283,8 @@ def test_checker_sees_circles_and_arrows_upwards(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(sys.modules[__name__], "PACKAGE", tmp_path / "tracemap")
     graph = import_graph()
     assert [set(circle) for circle in circles(graph)] == [
-        {"tracemap.mapping.model.facts", "tracemap.mapping.build", "tracemap.mapping.sites.members"}
+        {"tracemap.map.build.model.model_facts", "tracemap.map.build.build", "tracemap.map.build.sites.members"}
     ]
-    wrong = arrows_upwards(between_sub_rooms(graph, "mapping"), (["model"], ["sites"], ["build"]))
-    assert wrong == ["tracemap.mapping.model.facts -> tracemap.mapping.build"]
+    assert [set(circle) for circle in circles(between_parts(graph, "tracemap.map.build"))] == [
+        {"model", "build", "sites"}
+    ]

@@ -12,9 +12,9 @@ from tests.conftest import Built
 from tests.oracle.levels import LEAST, Score, lowered, score, torch_and_onnx, tries
 from tests.schemas import validator
 from tests.support import SAMPLES, check_cli
-from tracemap.comparison.matching import match_flows
-from tracemap.comparison.model import How
-from tracemap.mapping.model.flow import Flows
+from tracemap.compare.matching import match_flows
+from tracemap.compare.model import How
+from tracemap.map.build.model.dataflow import Flows
 
 MODEL = """func.func @main(%x: tensor<4x8xf32>, %w: tensor<8x8xf32>) -> tensor<4x8xf32> {
   %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]

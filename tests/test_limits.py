@@ -9,7 +9,7 @@ import pytest
 from tests.conftest import Built, Recorded
 from tests.support import check_cli
 from tests.test_cli_errors import refused
-from tracemap.graph.bundle import load
+from tracemap.map.bundle import load
 
 DIGITS = "1" * 5000
 """More than Python makes a number of."""

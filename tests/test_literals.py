@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support import check_cli, json_cli, run_cli
-from tracemap.errors import BundleInvalid
-from tracemap.graph.bundle import load
-from tracemap.graph.texts import LONGEST, put_back, taken_out
+from tracemap.core.errors import BundleInvalid
+from tracemap.map.bundle import load
+from tracemap.map.map_json import LONGEST, put_back, taken_out
 
 SIZE = 96
 """Rows and columns of a weight: 36,864 bytes."""

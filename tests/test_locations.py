@@ -6,8 +6,8 @@ import tracemalloc
 
 import pytest
 
-from tracemap.errors import LocationInvalid
-from tracemap.locations import (
+from tracemap.core.errors import LocationInvalid
+from tracemap.core.locations import (
     MOST_NESTED,
     UNKNOWN_LOCATION,
     CallSite,
@@ -23,7 +23,7 @@ from tracemap.locations import (
     scope,
     split_path,
 )
-from tracemap.mapping.tagging import Tags
+from tracemap.map.build.tagging import Tags
 
 pytestmark = pytest.mark.quick
 

@@ -21,15 +21,15 @@ from tests.schemas import printed, validator
 from tests.support import ROOT, SAMPLES, Json, check_cli, json_cli, page_data, run_cli
 from tests.test_cli_errors import refused
 from tests.test_reports_json import objects
-from tracemap.errors import ModelInvalid, PipelineInvalid
-from tracemap.graph.lowering import LOOPS, Loop, Lowering, Stage
-from tracemap.graph.model import Evidence, OpId
+from tracemap.core.errors import ModelInvalid, PipelineInvalid
+from tracemap.core.toolchain import find_tool
+from tracemap.core.units import UNKNOWN
 from tracemap.ir.parsing import MlirParser, Module
-from tracemap.mapping.lowering import lower
+from tracemap.map.build.lowering_stages import lower
+from tracemap.map.lowering import LOOPS, Loop, Lowering, Stage
+from tracemap.map.model import Evidence, OpId
 from tracemap.reports.json_documents import shown_lowering
 from tracemap.reports.lowering_page import build_lowering_page, render_lowering_page
-from tracemap.toolchain import find_tool
-from tracemap.units import UNKNOWN
 
 GOLD = Path(__file__).parent / "gold" / "lower"
 PROGRAMS = Path(__file__).parent / "programs" / "lower"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.recording import sample
-from tracemap.errors import ModuleInvalid
+from tracemap.core.errors import ModuleInvalid
 from tracemap.machine.images import read_image, read_images
 
 pytestmark = pytest.mark.quick

@@ -9,19 +9,19 @@ import pytest
 
 from tests.kernels import built, steps_of
 from tests.support import Json, check_cli, json_cli
+from tracemap.attribution.diagnostics import disagreements
+from tracemap.attribution.kernel_lines.lines import KernelSteps
 from tracemap.attribution.model import Basis, Disagreement
-from tracemap.attribution.result.diagnostics import disagreements
-from tracemap.attribution.steps.lines import KernelSteps
 from tracemap.attribution.weights import Weights
-from tracemap.graph.bundle import load
-from tracemap.graph.model import Evidence, Membership, OpId, Site, Step
-from tracemap.machine.chains import chains_of
+from tracemap.core.units import UNKNOWN
+from tracemap.machine.dataflow import chains_of
 from tracemap.machine.estimate import Cache, Estimate, estimate
 from tracemap.machine.execution import Access
 from tracemap.machine.integers import Value
-from tracemap.machine.traffic import Stream, Turns, streams_of, traffic_of
-from tracemap.mapping.sites.steps import assign_storage_conversions
-from tracemap.units import UNKNOWN
+from tracemap.machine.memory_traffic import Stream, Turns, streams_of, traffic_of
+from tracemap.map.build.sites.steps import assign_storage_conversions
+from tracemap.map.bundle import load
+from tracemap.map.model import Evidence, Membership, OpId, Site, Step
 
 NEAR = (Cache(1 << 60, 1),)
 FLAGS = ("--iree-llvmcpu-target-cpu=x86-64-v4",)

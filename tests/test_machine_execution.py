@@ -17,9 +17,9 @@ from tests.kernels import built as built_model
 from tests.kernels import steps_of
 from tests.support import ROOT, SAMPLES, long_where
 from tracemap.capture.cache_simulation import find_valgrind
-from tracemap.errors import ToolMissing
-from tracemap.graph.bundle import Bundle, load
-from tracemap.graph.model import Command
+from tracemap.core.errors import ToolMissing
+from tracemap.core.toolchain import find_tool
+from tracemap.core.units import UNKNOWN
 from tracemap.machine.code import Instruction, instructions_of, loops_of
 from tracemap.machine.estimate import Cache, Caches, Estimate, estimate
 from tracemap.machine.execution import ASSUMED, ASSUMED_TURNS, Execution, blocks_of, executed
@@ -37,10 +37,10 @@ from tracemap.machine.integers import (
     operands_of,
     signed,
 )
-from tracemap.mapping.compiler.simulated import build_simulated
-from tracemap.measurements.callgrind import read_callgrind
-from tracemap.toolchain import find_tool
-from tracemap.units import UNKNOWN
+from tracemap.map.build.compiler.recompiled_kernels import build_simulated
+from tracemap.map.bundle import Bundle, load
+from tracemap.map.model import Command
+from tracemap.runs.callgrind import read_callgrind
 
 CACHES: Caches = (Cache(1 << 60, 1),)
 OF_DATA = {"main_dispatch_5_elementwise_32x10_f32": 0.02}
@@ -209,7 +209,7 @@ def simulated(bundle: Bundle, flags: Path, folder: Path) -> tuple[list[Image], C
         "--compress-strings=no",
         "--compress-pos=no",
     ]
-    steady = [sys.executable, "-I", "-S", str(ROOT / "tracemap" / "capture" / "steady.py")]
+    steady = [sys.executable, "-I", "-S", str(ROOT / "tracemap" / "capture" / "valgrind_exec.py")]
     tool = [str(valgrind.program), "--tool=callgrind", *options, f"--callgrind-out-file={folder / 'counts'}"]
     called = [str(program), "--device=local-sync", f"--module={module}", *flags.read_text(encoding="utf-8").split()]
     variables = {**os.environ, "IREE_PRESERVE_DYLIB_TEMP_FILES": str(kept), "TMPDIR": str(kept), "LD_BIND_NOW": "1"}

@@ -7,11 +7,11 @@ import re
 import pytest
 
 from tests.conftest import Built
-from tracemap.graph.bundle import load
+from tracemap.core.units import UNKNOWN
 from tracemap.machine.code import Instruction, instructions_of, loops_of
 from tracemap.machine.figures import AARCH64, X86, figures_of, outline_of
 from tracemap.machine.images import read_images
-from tracemap.units import UNKNOWN
+from tracemap.map.bundle import load
 
 _COUNT = re.compile(r"(\d+) (?:folded )?spills")
 

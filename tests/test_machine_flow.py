@@ -19,14 +19,14 @@ import pytest
 from tests.kernels import built, in_loops, steps_of
 from tests.oracle.linalg import chain_then_sum
 from tests.support import check_cli
+from tracemap.attribution.kernel_lines.lines import NO_METRIC, KernelSteps, Spot, kernel_steps, lines_of_ops
+from tracemap.attribution.kernel_lines.lines import in_loops as in_loops_of
 from tracemap.attribution.scan.rows import StepRow
-from tracemap.attribution.steps.lines import NO_METRIC, KernelSteps, Spot, kernel_steps, lines_of_ops
-from tracemap.attribution.steps.lines import in_loops as in_loops_of
-from tracemap.graph.bundle import load
 from tracemap.machine.code import OUTSIDE, WINDOW, Instruction, instructions_of, loops_of
 from tracemap.machine.images import kernel_images, read_images
-from tracemap.machine.memory import brought_by, waits_of
-from tracemap.measurements.model import SAMPLES
+from tracemap.machine.memory_traffic import brought_by, waits_of
+from tracemap.map.bundle import load
+from tracemap.runs.model import SAMPLES
 
 CHAIN = """func.func @main(%x: tensor<64x64xf32>, %y: tensor<64x64xf32>) -> tensor<64x64xf32> {
   %a = stablehlo.tanh %x : tensor<64x64xf32>

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.support import check_cli
-from tracemap.graph.bundle import load
 from tracemap.machine.code import instructions_of, loops_of
 from tracemap.machine.decoding import decoded_bytes, decoded_texts
 from tracemap.machine.images import read_images
+from tracemap.map.bundle import load
 
 _ASSEMBLED = """
 62f5744858c2             vaddph zmm0,zmm1,zmm2

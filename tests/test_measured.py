@@ -16,10 +16,10 @@ from tests.conftest import Built, Recorded
 from tests.support import Corpus, check_cli, json_cli, made_once, run_cli
 from tests.test_attribution_steps import ops_by_loop
 from tracemap.attribution.weights import wilson
-from tracemap.graph.bundle import load
 from tracemap.hook.compiling import FOLDER, LIBRARY_NAME
 from tracemap.machine.code import instructions_of, loops_of
 from tracemap.machine.images import kernel_images, read_images
+from tracemap.map.bundle import load
 from tracemap.options.results import Rule
 
 Json = dict[str, Any]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import duckdb
 import pytest
 
-from tracemap.measurements.events import EventTable
+from tracemap.runs.events import EventTable
 
 pytestmark = pytest.mark.quick
 

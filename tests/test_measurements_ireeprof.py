@@ -20,18 +20,18 @@ from tracemap.capture.benchmark import (
     profiling_flags,
     run_benchmark,
 )
-from tracemap.capture.open_run import load_profile, open_run
-from tracemap.diagnostics import foremost
-from tracemap.errors import RunEmpty, RunInvalid, RunVersion
-from tracemap.measurements.ireeprof import records
-from tracemap.measurements.ireeprof.calls import KnownCalls
-from tracemap.measurements.ireeprof.profile import Profile, read_export
-from tracemap.measurements.ireeprof.records import whole_records
-from tracemap.measurements.model import UNTOLD_HEADER, Clock
-from tracemap.measurements.runfile import write_run
-from tracemap.measurements.sql import open_database, spared_memory
-from tracemap.toolchain import check_tool, find_tool
-from tracemap.units import UNKNOWN, Integer
+from tracemap.core.diagnostics import foremost
+from tracemap.core.errors import RunEmpty, RunInvalid, RunVersion
+from tracemap.core.toolchain import check_tool, find_tool
+from tracemap.core.units import UNKNOWN, Integer
+from tracemap.runs.ireeprof import records
+from tracemap.runs.ireeprof.calls import KnownCalls
+from tracemap.runs.ireeprof.profile import Profile, read_export
+from tracemap.runs.ireeprof.records import whole_records
+from tracemap.runs.model import UNTOLD_HEADER, Clock
+from tracemap.runs.readers.open_run import load_profile, open_run
+from tracemap.runs.runfile import write_run
+from tracemap.runs.sql import open_database, spared_memory
 
 pytestmark = pytest.mark.quick
 

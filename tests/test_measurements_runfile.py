@@ -13,13 +13,13 @@ import pytest
 from msgspec import structs
 
 from tests.support import ROOT
-from tracemap.codec import pretty
-from tracemap.diagnostics import Diagnostic
-from tracemap.errors import RunEmpty, RunInvalid, RunVersion, TargetExists, TargetUnwritable
-from tracemap.measurements.badcells import explain_bad_cell
-from tracemap.measurements.columns import MOST_COLUMNS, events_sql
-from tracemap.measurements.foreign.formats import Form, form_of
-from tracemap.measurements.model import (
+from tracemap.core.codec import pretty
+from tracemap.core.diagnostics import Diagnostic
+from tracemap.core.errors import RunEmpty, RunInvalid, RunVersion, TargetExists, TargetUnwritable
+from tracemap.core.units import UNKNOWN
+from tracemap.runs.bad_cells import explain_bad_cell
+from tracemap.runs.columns import MOST_COLUMNS, events_sql
+from tracemap.runs.model import (
     COLUMNS,
     UNOBSERVED,
     UNTOLD_HEADER,
@@ -32,8 +32,8 @@ from tracemap.measurements.model import (
     RunHeader,
     parse_header,
 )
-from tracemap.measurements.runfile import header_path, read_run, write_run
-from tracemap.units import UNKNOWN
+from tracemap.runs.readers.formats import Form, form_of
+from tracemap.runs.runfile import header_path, read_run, write_run
 
 HOSTILE = "a\"b'; DROP TABLE x; -- é\n,"
 HEADER = RunHeader(

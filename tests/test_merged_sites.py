@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.builders import site
+from tracemap.core.locations import FileRange
 from tracemap.ir.flow import Around, FlowDispatch
 from tracemap.ir.hal import HalCommand
-from tracemap.locations import FileRange
-from tracemap.mapping.sites.sites import CommandJoin
+from tracemap.map.build.sites.dispatch_sites import CommandJoin
 
 pytestmark = pytest.mark.quick
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import Built, Recorded
 from tests.support import check_cli
-from tracemap.measurements.runfile import header_path
+from tracemap.runs.runfile import header_path
 
 
 def told(bundle: Path, run: Path, *options: str) -> dict[str, str]:

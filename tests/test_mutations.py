@@ -27,7 +27,7 @@ from tests.mutations.inputs import make_inputs
 from tests.mutations.readers import READERS, Reader
 from tests.mutations.trying import Limits, ended, try_reader
 from tests.support import made_once
-from tracemap.errors import RunInvalid
+from tracemap.core.errors import RunInvalid
 
 CASES = Path(__file__).parent / "mutations" / "cases"
 TRIES = {

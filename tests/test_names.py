@@ -11,11 +11,10 @@ import tracemap
 from tests.conftest import Built, Recorded
 from tests.support import SAMPLES, run_cli
 from tests.test_cli_errors import refused
-from tracemap.errors import TracemapError, UsageInvalid
-from tracemap.inputs import is_file
+from tracemap.core.errors import TracemapError, UsageInvalid
+from tracemap.core.files import check_file, is_file, replaced
 from tracemap.options.measure import RecordOptions
-from tracemap.outputs import check_file, replaced
-from tracemap.reports.html.document import environment
+from tracemap.reports.html import environment
 
 MODEL = SAMPLES / "models" / "hand_mlp.mlir"
 LONG = "a" * 3000

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from tests.builders import built_graph
-from tracemap.graph.model import TraceGraph
+from tracemap.core.locations import Location, Name
 from tracemap.ir import flow
 from tracemap.ir.flow import read_dispatch_creation
 from tracemap.ir.parsing import MlirParser, Value
-from tracemap.locations import Location, Name
+from tracemap.map.model import TraceGraph
 
 PRODUCT = """\
 func.func @main(%x: tensor<ROWSx96xf32>, %w: tensor<96x160xNARROW>) -> tensor<ROWSx160xf32> {

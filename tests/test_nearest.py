@@ -8,9 +8,9 @@ import pytest
 
 from tests.builders import facts_of
 from tests.support import SAMPLES, Corpus
-from tracemap.ir.source import CONTROL_FLOW
-from tracemap.mapping.model.dataflow import Dataflow, Node
-from tracemap.mapping.model.facts import ModelFacts
+from tracemap.ir.source_model import CONTROL_FLOW
+from tracemap.map.build.model.dataflow import Dataflow, Node
+from tracemap.map.build.model.model_facts import ModelFacts
 
 pytestmark = pytest.mark.quick
 

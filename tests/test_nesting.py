@@ -13,11 +13,11 @@ import pytest
 from tests.conftest import Built
 from tests.support import SAMPLES
 from tests.test_cli_errors import refused
-from tracemap.errors import ModelInvalid
-from tracemap.graph.bundle import CONFIGURED_NAME, KERNELS_FOLDER
-from tracemap.ir.checks import MAX_BRACES, MAX_BRACKETS, nesting_fault, printed_fault
+from tracemap.core.errors import ModelInvalid
+from tracemap.ir.model_reader import describe, parse_model
 from tracemap.ir.parsing import MlirParser
-from tracemap.ir.reading import describe, parse_model
+from tracemap.ir.text_checks import MAX_BRACES, MAX_BRACKETS, nesting_fault, printed_fault
+from tracemap.map.bundle import CONFIGURED_NAME, KERNELS_FOLDER
 
 
 def modules(count: int) -> str:

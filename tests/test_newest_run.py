@@ -8,7 +8,7 @@ from pathlib import Path
 import tracemap
 from tests.conftest import Built
 from tests.support import check_cli
-from tracemap.session.runs import newest_run, newest_runs
+from tracemap.commands.runs import newest_run, newest_runs
 
 
 def names(bundle: Path) -> list[str]:

@@ -16,11 +16,11 @@ from tests.recording import request, sample
 from tests.support import SAMPLES, check_cli, command_line, json_cli
 from tests.test_disturbed_runs import known
 from tracemap.capture.benchmark import run_program
-from tracemap.capture.leash import groups_by_session
-from tracemap.capture.niceness import AHEAD, may_run_at, own_niceness, real_time_priority
+from tracemap.capture.exec_with_parent import groups_by_session
+from tracemap.capture.noise import AHEAD, may_run_at, own_niceness, real_time_priority
 from tracemap.capture.record import record
-from tracemap.errors import UsageInvalid
-from tracemap.measurements.runfile import read_run
+from tracemap.core.errors import UsageInvalid
+from tracemap.runs.runfile import read_run
 
 _GROUP = Path("/proc/self/autogroup")
 _OWN = os.getpriority(os.PRIO_PROCESS, 0)
@@ -112,7 +112,7 @@ def test_whoever_starts_us_at_a_niceness_has_decided(built: Built, tmp_path: Pat
 @GROUPS_BY_SESSION
 def test_it_is_not_ahead_where_its_session_cannot_be() -> None:
     """As in containers whose /proc is read-only."""
-    asks = f"from tracemap.capture.niceness import may_run_at; print(may_run_at({AHEAD}), may_run_at(7))"
+    asks = f"from tracemap.capture.noise import may_run_at; print(may_run_at({AHEAD}), may_run_at(7))"
     script = f"mount -o remount,ro,bind /proc && exec {sys.executable} -c '{asks}'"
     done = subprocess.run(["unshare", "-m", "sh", "-c", script], capture_output=True, text=True, check=False)
     if done.returncode:

@@ -16,9 +16,9 @@ from msgspec import structs
 
 from tests.conftest import Built
 from tests.support import ROOT, SAMPLES, check_cli, json_cli, run_cli
-from tracemap.codec import encode
-from tracemap.graph.bundle import load
-from tracemap.measurements.model import UNKNOWN_MACHINE, UNTOLD_HEADER
+from tracemap.core.codec import encode
+from tracemap.map.bundle import load
+from tracemap.runs.model import UNKNOWN_MACHINE, UNTOLD_HEADER
 
 NIGHTLY = ROOT / "samples" / "nightly"
 NIGHTS, SINCE, PROCESSOR = 12, "2026-11-22", "Fictional Beta 8481C"

@@ -12,14 +12,14 @@ import pytest
 
 import tracemap.options
 from tests.test_docs import command
-from tracemap.cli.main import COMMANDS
-from tracemap.errors import UsageInvalid
-from tracemap.graph.model import OpId
+from tracemap.commands.main import COMMANDS
+from tracemap.core.errors import UsageInvalid
+from tracemap.core.units import UNKNOWN
+from tracemap.map.model import OpId
 from tracemap.options.compile import AuditOptions, BuildOptions, LowerOptions
 from tracemap.options.measure import RecordOptions, StatsOptions
 from tracemap.options.option import DeclaredOption, Options, chosen, declared_options
 from tracemap.options.results import AttributeOptions, ReportOptions, Rule
-from tracemap.units import UNKNOWN
 
 pytestmark = pytest.mark.quick
 

@@ -14,7 +14,7 @@ from tests.oracle.kernels import CompilerRejects, compile_plainly
 from tests.oracle.program import Program
 from tests.oracle.table import contradicted, misses, table
 from tests.oracle.truth import Truth, find_truth
-from tracemap.graph.model import Evidence, Fate, Membership, Reason, TraceGraph
+from tracemap.map.model import Evidence, Fate, Membership, Reason, TraceGraph
 
 pytestmark = pytest.mark.quick
 

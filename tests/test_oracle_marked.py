@@ -13,7 +13,7 @@ from tests.oracle.kernels import CompilerRejects
 from tests.oracle.marked import MarkedProgram, compare_marks, kernel_texts, map_of, measure_marked, number_sign
 from tests.oracle.mixed import marked, text_of
 from tests.oracle.table import misses
-from tracemap.graph.model import Fate, Reason, TraceGraph
+from tracemap.map.model import Fate, Reason, TraceGraph
 
 pytestmark = pytest.mark.quick
 

@@ -14,10 +14,10 @@ import pytest
 
 from tests.conftest import Built, Recorded
 from tests.support import check_cli, command_line, run_cli
-from tracemap import outputs
-from tracemap.errors import TargetExists, TargetUnwritable, UsageInvalid
-from tracemap.outputs import READER_S, check_file, check_files, write_text
-from tracemap.owned.home import take_place
+from tracemap.core import files as outputs
+from tracemap.core.errors import TargetExists, TargetUnwritable, UsageInvalid
+from tracemap.core.files import READER_S, check_file, check_files, write_text
+from tracemap.core.process.temporary_files import take_place
 
 
 @pytest.fixture

@@ -17,15 +17,15 @@ import pytest
 
 from tests.hook import support
 from tests.support import ROOT, check_cli, json_cli, made_once
-from tracemap.graph.bundle import load
-from tracemap.graph.model import Fate, TraceGraph
+from tracemap.core.locations import CallSite, FileRange
+from tracemap.core.units import UNKNOWN
 from tracemap.hook.compiling import find_compiler
 from tracemap.ir.flow import DispatchRegion, FlowDispatch, FlowProgram, HostCall, HostFunction
-from tracemap.locations import CallSite, FileRange
+from tracemap.machine.figures import linked_functions, spots_at
 from tracemap.machine.images import NO_LINE, NOWHERE, Image, read_images
-from tracemap.machine.linked import linked_functions, spots_at
-from tracemap.mapping.sites.calls import inlined_later, with_inlined
-from tracemap.units import UNKNOWN
+from tracemap.map.build.sites.schedules import inlined_later, with_inlined
+from tracemap.map.bundle import load
+from tracemap.map.model import Fate, TraceGraph
 
 OWN = ROOT / "tests" / "programs" / "own"
 AS_OBJECT = ("-O2", "-ffreestanding", "-fno-stack-protector", "-fPIC", "-mno-red-zone", "-c")

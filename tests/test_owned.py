@@ -14,22 +14,22 @@ import pytest
 
 from tests.support import SAMPLES, check_cli, command_line
 from tests.test_cli_record import alive, waited_for
-from tracemap.errors import TargetUnwritable
+from tracemap.core.errors import TargetUnwritable
+from tracemap.core.process import temporary_files as home
+from tracemap.core.process.children import end, start
+from tracemap.core.process.temporary_files import beside, clear_abandoned, moved_away, temporary_folder
+from tracemap.core.toolchain import run_tool
+from tracemap.ir.model_reader import parse_model
 from tracemap.ir.parsing import MlirParser
-from tracemap.ir.reading import parse_model
-from tracemap.mapping.compiler.compiling import Compilation, Compiler
-from tracemap.mapping.compiler.flags import compile_flags
-from tracemap.mapping.tagging import Tags, unused_prefix, write_tagged
-from tracemap.owned import home
-from tracemap.owned.children import end, start
-from tracemap.owned.home import beside, clear_abandoned, moved_away, temporary_folder
-from tracemap.toolchain import run_tool
+from tracemap.map.build.compiler.compilation import Compilation, Compiler
+from tracemap.map.build.compiler.flags import compile_flags
+from tracemap.map.build.tagging import Tags, unused_prefix, write_tagged
 
 LEAVES = """
 import os, signal, sys
 from pathlib import Path
-from tracemap.owned.children import start
-from tracemap.owned.home import beside, moved_away, temporary_folder
+from tracemap.core.process.children import start
+from tracemap.core.process.temporary_files import beside, moved_away, temporary_folder
 target = Path(sys.argv[1])
 with temporary_folder() as own, temporary_folder(target.parent) as other, beside(target) as file, moved_away(target):
     for path in (own / "file", other / "file", file):
@@ -198,8 +198,8 @@ def test_a_command_that_waits_for_another_dies_with_it(temporary: Path) -> None:
 
 CLOSED = """
 import os
-from tracemap.owned import children, home
-from tracemap.owned.ending import Ended
+from tracemap.core.process import children, home
+from tracemap.core.process.signals import Ended
 children.clear_all()
 for begin in (lambda: children.start(["sleep", "600"]), home.enter):
     try:
@@ -217,7 +217,7 @@ def test_a_process_that_ends_begins_nothing(temporary: Path) -> None:
 
 
 LOCKED = """
-from tracemap.owned import children
+from tracemap.core.process import children
 child = children.start(["sleep", "600"])
 child._waitpid_lock.acquire()
 assert not children.ended_within(child, 0.1)

@@ -15,9 +15,9 @@ import pytest
 
 from tests.conftest import Built
 from tests.support import Corpus, json_cli, run_cli
-from tracemap.graph.bundle import Bundle, load
-from tracemap.graph.model import Kernel
 from tracemap.hook.compiling import FOLDER, LIBRARY_NAME
+from tracemap.map.bundle import Bundle, load
+from tracemap.map.model import Kernel
 
 _STORE = re.compile(r"store_to_buffer .* : tensor<([0-9x]+)x(f32|i32)>")
 # A page may be shared with a neighbour's buffer, at either end, and the kernel's own stack may grow by one.

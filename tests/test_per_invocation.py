@@ -24,12 +24,12 @@ from tracemap.attribution.attribute import Request, attribute
 from tracemap.attribution.model import UNKNOWN_PER_INVOCATION, Attribution
 from tracemap.attribution.scan import sums as ordered
 from tracemap.attribution.scan import weighted
-from tracemap.graph.model import TraceGraph
-from tracemap.measurements.medians import FEWEST, median_ranks
-from tracemap.measurements.model import UNTOLD_HEADER
-from tracemap.measurements.runfile import read_run, write_run
+from tracemap.core.units import UNKNOWN
+from tracemap.map.model import TraceGraph
 from tracemap.options.results import Rule
-from tracemap.units import UNKNOWN
+from tracemap.runs.model import UNTOLD_HEADER
+from tracemap.runs.runfile import read_run, write_run
+from tracemap.runs.statistics import FEWEST, median_ranks
 
 Call = tuple[str, int, int]
 """A site, the invocation, nanoseconds."""

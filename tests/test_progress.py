@@ -13,7 +13,7 @@ import pytest
 
 from tests.conftest import Built
 from tests.support import interruptible
-from tracemap.cli.streams import _Display
+from tracemap.commands.streams import _Display
 
 HIDDEN, SHOWN = b"\x1b[?25l", b"\x1b[?25h"
 

@@ -11,11 +11,11 @@ import pytest
 from tests.builders import built_graph
 from tests.test_fates import SOFTMAX
 from tests.test_from_dumps import compile_by_hand, from_dumps
-from tracemap.errors import ModelInvalid
-from tracemap.graph.model import Fate, TraceGraph
+from tracemap.core.errors import ModelInvalid
+from tracemap.ir.dispatch_bodies import read_raised
 from tracemap.ir.parsing import MlirParser
-from tracemap.ir.raising import read_raised
-from tracemap.mapping.assembly import DumpReader
+from tracemap.map.build.assembly import DumpReader
+from tracemap.map.model import Fate, TraceGraph
 
 BEFORE = """\
 #map = affine_map<(d0, d1) -> (d0, d1)>

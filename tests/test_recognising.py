@@ -8,8 +8,8 @@ import pytest
 
 from tests.support import SAMPLES
 from tests.test_cli_errors import refused
-from tracemap.errors import RunInvalid
-from tracemap.measurements.foreign.formats import Form, form_of
+from tracemap.core.errors import RunInvalid
+from tracemap.runs.readers.formats import Form, form_of
 
 _MODELS = sorted((SAMPLES / "models").glob("*.mlir"))
 _IS_MODEL = r": is a model, not a run; build it first \(`tracemap build`\), then pass its bundle or a run of it$"

@@ -11,10 +11,10 @@ import pytest
 import tracemap
 from tests.conftest import Built
 from tests.support import ROOT, check_cli, json_cli
+from tracemap.core.units import UNKNOWN
 from tracemap.hook.compiling import FOLDER, LIBRARY_NAME
-from tracemap.measurements.model import Clock
-from tracemap.measurements.runfile import read_run
-from tracemap.units import UNKNOWN
+from tracemap.runs.model import Clock
+from tracemap.runs.runfile import read_run
 
 PROGRAMS = ROOT / "tests" / "programs"
 
@@ -22,7 +22,7 @@ PROGRAM = """
 import sys
 import numpy as np
 import tracemap
-from tracemap.errors import RunEmpty, UsageInvalid
+from tracemap.core.errors import RunEmpty, UsageInvalid
 
 bundle = tracemap.load(sys.argv[1])
 

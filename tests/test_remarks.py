@@ -20,14 +20,14 @@ import tracemap
 from tests.conftest import FIXED, Built
 from tests.schemas import validator
 from tests.support import ROOT, SAMPLES, Corpus, check_cli, json_cli, made_once, run_cli
-from tracemap.codec import encode
-from tracemap.errors import BundleInvalid, BundleVersion, UsageInvalid
-from tracemap.graph.bundle import REMARKS_NAME, load
-from tracemap.graph.documents import FIGURES, Remark
-from tracemap.mapping.compiler.remarks import SaidRemark, read_mlir_remarks, read_remarks
-from tracemap.reports.page.kernels_tab import kernel_pages, kernels_of
-from tracemap.toolchain import find_tool, run_tool
-from tracemap.units import UNKNOWN
+from tracemap.core.codec import encode
+from tracemap.core.errors import BundleInvalid, BundleVersion, UsageInvalid
+from tracemap.core.toolchain import find_tool, run_tool
+from tracemap.core.units import UNKNOWN
+from tracemap.map.build.compiler.remarks import SaidRemark, read_mlir_remarks, read_remarks
+from tracemap.map.bundle import REMARKS_NAME, load
+from tracemap.map.bundle_documents import FIGURES, Remark
+from tracemap.reports.page.source_tabs import kernel_pages, kernels_of
 
 GOLD = Path(__file__).parent / "gold" / "remarks"
 SPILLING = ROOT / "tests" / "programs" / "spilling.mlir"

@@ -17,12 +17,11 @@ from msgspec import structs
 from tests.builders import attribution, graph, op, site
 from tests.support import ROOT, page_data
 from tests.test_reports_page import EXECUTES, GRAPH, TEXTS, TOTALS, page_of
-from tracemap.errors import TargetExists, TargetUnwritable
-from tracemap.graph.model import SourceFile
-from tracemap.reports.escaping import as_shown, for_script
-from tracemap.reports.html.document import LINES_PER_BLOCK, markup_of_lines, write_page
+from tracemap.core.errors import TargetExists, TargetUnwritable
+from tracemap.map.model import SourceFile
+from tracemap.reports.escaping import LEVEL, as_shown, deflating, for_script
+from tracemap.reports.html import LINES_PER_BLOCK, markup_of_lines, write_page
 from tracemap.reports.page.render import bar_width, build_page, render_page
-from tracemap.reports.parallel_zlib import LEVEL, deflating
 
 pytestmark = pytest.mark.quick
 
@@ -107,7 +106,7 @@ def test_what_is_compressed_by_several_processors_is_one_stream(monkeypatch: pyt
     made = deflating(data)()
     assert zlib.decompress(made) == data
     assert len(made) < 1.001 * len(zlib.compress(data, LEVEL))
-    monkeypatch.setattr("tracemap.reports.parallel_zlib.usable_processors", lambda: 1)
+    monkeypatch.setattr("tracemap.reports.escaping.usable_processors", lambda: 1)
     assert deflating(data)() == made
     assert deflating(data[: 1 << 20])() == zlib.compress(data[: 1 << 20], LEVEL)
     for size in ((1 << 20) + 1, 2 << 20):

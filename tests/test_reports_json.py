@@ -13,12 +13,12 @@ from tests.builders import attribution, graph, op, site
 from tests.schemas import printed, stored_schema, validator
 from tests.test_reports_page import EXECUTES, GRAPH, TOTALS
 from tracemap.attribution.model import ResidualReason
-from tracemap.codec import pretty
-from tracemap.graph.model import Evidence, Fate, Kernel, OpId, Step
-from tracemap.measurements.model import ElapsedParts
+from tracemap.core.codec import pretty
+from tracemap.core.units import UNKNOWN
+from tracemap.map.model import Evidence, Fate, Kernel, OpId, Step
 from tracemap.options.results import Rule
 from tracemap.reports.json_documents import shown_attribution, shown_map
-from tracemap.units import UNKNOWN
+from tracemap.runs.model import ElapsedParts
 
 pytestmark = pytest.mark.quick
 

@@ -10,14 +10,14 @@ from tests.conftest import Built
 from tests.support import check_cli, page_data
 from tests.test_attribution_steps import addresses_run
 from tracemap.attribution.attribute import Request, attribute
-from tracemap.graph.bundle import Bundle, load
 from tracemap.machine.code import instructions_of
 from tracemap.machine.images import read_images
-from tracemap.measurements.runfile import read_run
+from tracemap.map.bundle import Bundle, load
 from tracemap.options.results import Rule
-from tracemap.reports.page import kernels_tab
-from tracemap.reports.page.kernels_tab import KernelSources, kernel_pages, kernels_of
+from tracemap.reports.page import source_tabs as kernels_tab
 from tracemap.reports.page.render import build_page, render_page
+from tracemap.reports.page.source_tabs import KernelSources, kernel_pages, kernels_of
+from tracemap.runs.runfile import read_run
 
 EVIL = "</script><script>alert(1)</script><!--"
 

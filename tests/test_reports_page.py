@@ -9,12 +9,12 @@ from msgspec import structs
 
 from tests.builders import MODEL, attribution, graph, op, site
 from tracemap.attribution.model import Attribution
-from tracemap.diagnostics import Diagnostic
-from tracemap.graph.model import Fate, SourceFile, TraceGraph
+from tracemap.core.diagnostics import Diagnostic
+from tracemap.core.units import UNKNOWN
+from tracemap.map.model import Fate, SourceFile, TraceGraph
 from tracemap.reports.cost_lookup import AT_LOAD, NO_MEMBERS, explained_of_elapsed
 from tracemap.reports.page.model import Page, SourceLine, Spread, amount_text
 from tracemap.reports.page.render import build_page, render_page
-from tracemap.units import UNKNOWN
 
 pytestmark = pytest.mark.quick
 

@@ -15,12 +15,12 @@ from tests.released import embedded_libraries
 from tests.support import ROOT
 from tests.test_reports_page import EXECUTES, GRAPH, TOTALS, page_of
 from tracemap.attribution.model import ResidualReason
-from tracemap.graph.model import OpId, TraceGraph
-from tracemap.measurements.model import Peaks
-from tracemap.reports.html.document import asset
+from tracemap.core.units import UNKNOWN
+from tracemap.map.model import OpId, TraceGraph
+from tracemap.reports.html import asset
 from tracemap.reports.page.model import Tree
 from tracemap.reports.page.overview_tab import families_of, family_of_name
-from tracemap.units import UNKNOWN
+from tracemap.runs.model import Peaks
 
 pytestmark = pytest.mark.quick
 

@@ -11,11 +11,11 @@ import pytest
 
 from tests.support import run_cli
 from tests.test_hook_stats import calls_file
-from tracemap.diagnostics import Diagnostic
-from tracemap.errors import TargetExists, UsageInvalid
-from tracemap.measurements.hook.stats import CallSet, ThreadCalls, read_calls, thread_stats
+from tracemap.core.diagnostics import Diagnostic
+from tracemap.core.errors import TargetExists, UsageInvalid
 from tracemap.options.measure import StatsOptions
-from tracemap.reports.calls_page import StatsPage, build_stats_page, render_stats_page
+from tracemap.reports.stats_page import StatsPage, build_stats_page, render_stats_page
+from tracemap.runs.hook.stats import CallSet, ThreadCalls, read_calls, thread_stats
 
 EVIL = "</script><img src=x onerror=alert(1)>\u2028&amp;\"'"
 

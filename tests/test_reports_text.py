@@ -12,11 +12,11 @@ import pytest
 from tests.builders import attribution, graph, op, site
 from tests.tables import all_of_terminal, printed_table
 from tests.test_reports_page import EXECUTES, GRAPH, TOTALS
-from tracemap.diagnostics import Diagnostic
-from tracemap.graph.query import Selection, everything
+from tracemap.core.diagnostics import Diagnostic
+from tracemap.map.query import Selection, everything
 from tracemap.options.results import AttributeOptions
 from tracemap.reports.terminal.attribution import print_attribution
-from tracemap.reports.terminal.show import print_map
+from tracemap.reports.terminal.map import print_map
 
 pytestmark = pytest.mark.quick
 

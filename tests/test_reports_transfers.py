@@ -14,11 +14,11 @@ from tests.support import ROOT, check_cli
 from tests.tables import amount, printed_table
 from tracemap.attribution.attribute import Request, attribute
 from tracemap.attribution.model import Attribution
-from tracemap.graph.bundle import Bundle, load
-from tracemap.measurements.runfile import read_run
+from tracemap.map.bundle import Bundle, load
 from tracemap.options.results import AttributeOptions
 from tracemap.reports.page.render import build_page
 from tracemap.reports.terminal.attribution import print_attribution
+from tracemap.runs.runfile import read_run
 
 PROGRAM = ROOT / "tests" / "programs" / "transfers.mlir"
 CALLS = {"alone": ((), "C"), "copied": (("64x64xf32=1", "1x64xf32=2", "3"), "D"), "cut": (("64x64xf32=1", "3"), "E")}

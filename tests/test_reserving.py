@@ -13,8 +13,8 @@ from tests.parallel import findings_of_round
 from tests.recording import request, sample
 from tests.support import check_cli, run_cli
 from tracemap.capture.record import record
-from tracemap.capture.reserving import reserved, reserved_number
-from tracemap.errors import ProgramFailed, TargetExists
+from tracemap.capture.run_names import reserved, reserved_number
+from tracemap.core.errors import ProgramFailed, TargetExists
 
 
 def takes_marks(folder: Path) -> bool:

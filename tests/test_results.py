@@ -13,16 +13,16 @@ from msgspec import structs
 import tracemap
 from tests.conftest import Built, Recorded
 from tests.support import run_cli
-from tracemap.comparison import model
-from tracemap.errors import QueryInvalid, TargetExists, ToolMissing
-from tracemap.graph.model import Frame, Op
-from tracemap.graph.query import frames_of, scope_of
-from tracemap.measurements.model import UNTOLD_HEADER
-from tracemap.measurements.runfile import write_run
+from tracemap.compare import model
+from tracemap.core.errors import QueryInvalid, TargetExists, ToolMissing
+from tracemap.core.units import UNKNOWN
+from tracemap.map.model import Frame, Op
+from tracemap.map.query import frames_of, scope_of
 from tracemap.results.attribution import Attribution
 from tracemap.results.display import bar, table
 from tracemap.results.run import Run
-from tracemap.units import UNKNOWN
+from tracemap.runs.model import UNTOLD_HEADER
+from tracemap.runs.runfile import write_run
 
 EVIL = "<script>alert(1)</script>"
 HARMLESS = {"div", "b", "svg", "rect", "title", "br", "small", "span", "table", "thead", "tbody", "tr", "th", "td"}

@@ -15,9 +15,9 @@ import pytest
 import tracemap
 from tests.conftest import Built
 from tests.support import ROOT, check_cli, interruptible, run_cli
-from tracemap.errors import FunctionUnknown, InputInvalid, OutputInvalid, OutputsDiffer, UsageInvalid
-from tracemap.experiments.model import Status
-from tracemap.toolchain import find_tool
+from tracemap.core.errors import FunctionUnknown, InputInvalid, OutputInvalid, OutputsDiffer, UsageInvalid
+from tracemap.core.toolchain import find_tool
+from tracemap.kernels.model import Status
 
 X = np.array([[0.5, 1.0, 2.0], [-3.0, 0.0, 10.0]], np.float32)
 MIX = ("--function", "mix", "--input", "2x3xf32=0.5 1 2 -3 0 10", "--input", "21")

@@ -12,10 +12,10 @@ from msgspec import structs
 from tests.conftest import Built, Recorded
 from tests.support import json_cli
 from tracemap.attribution.weights import best_peaks
-from tracemap.codec import encode
-from tracemap.measurements.model import Peaks
-from tracemap.measurements.runfile import read_run
-from tracemap.units import Integer
+from tracemap.core.codec import encode
+from tracemap.core.units import Integer
+from tracemap.runs.model import Peaks
+from tracemap.runs.runfile import read_run
 
 FLAGS = "hand_multifunc.roundtrip"
 BUSY = Peaks(85_912_234_130, 22_547_021_297, "measured")

@@ -10,9 +10,9 @@ from msgspec import structs
 from tests.conftest import Built
 from tests.schemas import validator
 from tests.support import check_cli, json_cli, run_cli
-from tracemap.graph.bundle import load
-from tracemap.graph.model import Kernel
 from tracemap.machine.images import read_images
+from tracemap.map.bundle import load
+from tracemap.map.model import Kernel
 from tracemap.reports.kernels import view_kernel
 
 

@@ -14,8 +14,8 @@ import pytest
 from tests.documents import DOCS
 from tests.examples import RESULTS, api
 from tests.support import ROOT
-from tracemap.cli.main import COMMANDS
-from tracemap.errors import TracemapError
+from tracemap.commands.main import COMMANDS
+from tracemap.core.errors import TracemapError
 
 
 class Anchors(HTMLParser):

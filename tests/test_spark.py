@@ -24,15 +24,15 @@ import pytest
 from tests.conftest import Built, Recorded
 from tests.spark_cluster import wait_for
 from tests.support import Json, check_cli, command_line, interruptible, run_cli
-from tracemap.codec import encode
-from tracemap.errors import UsageInvalid
-from tracemap.measurements.sql import literal, open_database, quoted, rows_of
+from tracemap.core.codec import encode
+from tracemap.core.errors import UsageInvalid
+from tracemap.core.toolchain import no_progress
+from tracemap.runs.sql import literal, open_database, quoted, rows_of
 from tracemap.store.costs import MOST_EXACT, Question, fleet_calls, fleet_costs
-from tracemap.store.engine import DuckEngine, Engine
+from tracemap.store.engines import DuckEngine, Engine
 from tracemap.store.headers import read_headers
 from tracemap.store.layout import store_at
 from tracemap.store.lineage import Names, read_names
-from tracemap.toolchain import no_progress
 
 MISSING: Final = (
     "pyspark is not installed: `make spark` installs it"
@@ -79,7 +79,7 @@ def duck() -> Iterator[DuckEngine]:
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Engine]:
-    from tracemap.store.spark import spark_engine
+    from tracemap.store.engines import spark_engine
 
     with spark_engine("local[2]", 0, no_progress) as engine:
         yield engine

@@ -13,13 +13,13 @@ import pytest
 from tests.builders import attribution, graph, op, site
 from tests.conftest import Built, Recorded
 from tracemap.attribution.model import Attribution, Series
-from tracemap.comparison.drift_correction import MOST_UNCHANGED, Unchanged, correct_drift, corrected_spreads
-from tracemap.graph.bundle import load
-from tracemap.graph.model import OpId
+from tracemap.commands.runs import joined
+from tracemap.compare.compare import MOST_UNCHANGED, Unchanged, correct_drift, corrected_spreads
+from tracemap.core.toolchain import no_progress
+from tracemap.core.units import UNKNOWN
+from tracemap.map.bundle import load
+from tracemap.map.model import OpId
 from tracemap.options.results import AttributeOptions
-from tracemap.session.runs import joined
-from tracemap.toolchain import no_progress
-from tracemap.units import UNKNOWN
 
 CHANGED = OpId.of(9)
 

@@ -14,16 +14,16 @@ import pytest
 from tests.builders import built_graph
 from tests.conftest import Built
 from tests.support import PLAIN_FLAGS, SAMPLES, check_cli, long_where, runs_of
-from tracemap.errors import BundleInvalid, ModuleInvalid
-from tracemap.graph.bundle import Bundle, load
-from tracemap.graph.model import Evidence
+from tracemap.core.errors import BundleInvalid, ModuleInvalid
+from tracemap.core.toolchain import find_tool
+from tracemap.core.units import UNKNOWN
 from tracemap.ir.executables import KernelNames
 from tracemap.machine.code import OUTSIDE, Instruction, instructions_of, loops_by_address, loops_of
 from tracemap.machine.images import NO_LINE, CodeFunction, Image, read_image, read_images
-from tracemap.mapping.build import BuildRequest, build
-from tracemap.mapping.compiler.compiling import Compiler
-from tracemap.toolchain import find_tool
-from tracemap.units import UNKNOWN
+from tracemap.map.build.build import BuildRequest, build
+from tracemap.map.build.compiler.compilation import Compiler
+from tracemap.map.bundle import Bundle, load
+from tracemap.map.model import Evidence
 
 SYSTEM_ELF = ("--iree-llvmcpu-link-embedded=false",)
 

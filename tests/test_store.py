@@ -19,19 +19,19 @@ from tests.conftest import Built, Recorded
 from tests.recording import delay_last_dispatch
 from tests.support import SAMPLES, Json, check_cli, command_line, json_cli, run_cli
 from tests.tables import printed_table
-from tracemap.codec import pretty
-from tracemap.graph.bundle import load
-from tracemap.measurements.columns import events_sql
-from tracemap.measurements.runfile import read_run, write_run
-from tracemap.measurements.sql import rows_of
+from tracemap.commands.store import store_add
+from tracemap.core.codec import pretty
+from tracemap.core.toolchain import no_progress
+from tracemap.map.bundle import load
 from tracemap.options.store import StoreAddOptions, StoreSitesOptions
-from tracemap.session.store_add import store_add
+from tracemap.runs.columns import events_sql
+from tracemap.runs.runfile import read_run, write_run
+from tracemap.runs.sql import rows_of
 from tracemap.store.costs import fleet_calls
-from tracemap.store.engine import duck_engine
+from tracemap.store.engines import duck_engine
 from tracemap.store.headers import read_headers, sizes_of
 from tracemap.store.layout import store_at
 from tracemap.store.lineage import Names
-from tracemap.toolchain import no_progress
 
 MODEL = "hand_mlp"
 RUNS = 3

@@ -17,15 +17,15 @@ import pytest
 from tests.buckets import BUCKET, MISSING, Server, served, variables
 from tests.conftest import Built
 from tests.support import Json, check_cli, command_line, json_cli, run_cli
-from tracemap.errors import StoreInvalid, UsageInvalid
+from tracemap.commands.store import store_list
+from tracemap.core.errors import StoreInvalid, UsageInvalid
+from tracemap.core.toolchain import no_progress
 from tracemap.options.store import StoreListOptions
-from tracemap.session.store import store_list
 from tracemap.store.costs import fleet_calls
-from tracemap.store.engine import duck_engine
+from tracemap.store.engines import duck_engine
 from tracemap.store.headers import damaged, read_headers
 from tracemap.store.layout import CALLS, store_at
 from tracemap.store.lineage import Names
-from tracemap.toolchain import no_progress
 
 with_bucket: Final = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 RUNS: Final = 3

@@ -12,11 +12,11 @@ import pytest
 
 from tests.conftest import Built, Recorded
 from tests.support import SAMPLES, check_cli, run_cli
-from tracemap.errors import StoreInvalid
-from tracemap.graph.bundle import load
-from tracemap.measurements.sql import rows_of
+from tracemap.commands.store import store_compare, store_query, store_sites, store_trend
+from tracemap.core.errors import StoreInvalid
+from tracemap.map.bundle import load
 from tracemap.options.store import StoreCompareOptions, StoreQueryOptions, StoreSitesOptions, StoreTrendOptions
-from tracemap.session.store import store_compare, store_query, store_sites, store_trend
+from tracemap.runs.sql import rows_of
 from tracemap.store.folder import STORE_KEY
 from tracemap.store.layout import ops_name
 from tracemap.store.model import Looked

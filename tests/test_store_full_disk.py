@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import Built, Recorded
 from tests.disks import disk_of
 from tests.support import check_cli, command_line, json_cli
-from tracemap.measurements.sql import rows_of
+from tracemap.runs.sql import rows_of
 
 CALLS = 3_000_000
 

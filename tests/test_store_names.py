@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import Built
 from tests.support import Json, check_cli, command_line, json_cli, run_cli
-from tracemap.graph.bundle import load
+from tracemap.map.bundle import load
 
 OPS_BEFORE = ("addf", "mulf", "subf")
 Bare = Callable[[str, Path, str, str], Path]

@@ -15,14 +15,14 @@ import pytest
 
 from tests.conftest import Built, Recorded
 from tests.support import ROOT, check_cli
-from tracemap.measurements.sql import open_database
-from tracemap.store.asking import Over, fleet_comparison, fleet_trends
+from tracemap.core.toolchain import no_progress
+from tracemap.runs.sql import open_database
 from tracemap.store.costs import Question, fleet_calls, fleet_costs
-from tracemap.store.engine import DuckEngine
+from tracemap.store.engines import DuckEngine
 from tracemap.store.headers import Headers, read_headers
 from tracemap.store.layout import Row, store_at
 from tracemap.store.lineage import read_names
-from tracemap.toolchain import no_progress
+from tracemap.store.queries import Over, fleet_comparison, fleet_trends
 
 ROOM: Final = ROOT / "tracemap" / "store"
 OWN: Final = frozenset({"engine", "spark", "spark_session"})
@@ -112,7 +112,7 @@ def constants() -> Iterator[tuple[str, str]]:
 def _asks_engines(tree: ast.Module) -> bool:
     return any(
         isinstance(node, ast.ImportFrom)
-        and node.module == "tracemap.store.engine"
+        and node.module == "tracemap.store.engines"
         and "Engine" in {alias.name for alias in node.names}
         for node in ast.walk(tree)
     )
@@ -128,7 +128,8 @@ def test_constants_are_common_to_both_engines(place: str) -> None:
 
 def test_the_texts_are_found() -> None:
     """Of those that are known, each is among them; or nothing of this would be tested."""
-    from tracemap.store import asking, costs
+    from tracemap.store import costs
+    from tracemap.store import queries as asking
 
     known = {asking.MEDIANS, asking.SUMS, costs.REDUCE, costs.SPLIT}
     assert known <= set(TEXTS.values())

@@ -138,13 +138,13 @@ def test_wrong_usage_is_one_sentence(words: tuple[str, ...], command: str, why: 
 
 _INTERRUPTED = """
 import os, signal, sys
-from tracemap.cli.start import main
+from tracemap.commands.start import main
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever is done with it where the tests run
 
 class Interrupts:
     def find_spec(self, name, path=None, target=None):
-        if name == "tracemap.cli.main":
+        if name == "tracemap.commands.main":
             os.kill(os.getpid(), signal.SIGINT)
 
 sys.meta_path.insert(0, Interrupts())

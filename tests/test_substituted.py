@@ -9,11 +9,11 @@ import pytest
 
 from tests.builders import built_graph
 from tests.support import SAMPLES, check_cli, json_cli
-from tracemap.graph.bundle import load
-from tracemap.mapping.build import COMPILER_WARNED
-from tracemap.mapping.compiler.messages import warnings_in
-from tracemap.mapping.tagging import unused_prefix
-from tracemap.toolchain import find_tool, run_tool
+from tracemap.core.toolchain import find_tool, run_tool
+from tracemap.map.build.build import COMPILER_WARNED
+from tracemap.map.build.compiler.failure_messages import warnings_in
+from tracemap.map.build.tagging import unused_prefix
+from tracemap.map.bundle import load
 
 MAIN = """func.func @main(%x: tensor<64x64xf32>) -> tensor<64x64xf32> {
   %product = stablehlo.dot %x, %x : (tensor<64x64xf32>, tensor<64x64xf32>) -> tensor<64x64xf32>

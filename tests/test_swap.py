@@ -14,10 +14,10 @@ import pytest
 
 from tests.conftest import Built
 from tests.support import PLAIN_FLAGS, Json, check_cli, json_cli, long_where, run_cli
-from tracemap.experiments.paired_changes import Costs, Touched, changes
-from tracemap.graph.bundle import load
-from tracemap.mapping.compiler.remarks import IN_ORDER
-from tracemap.toolchain import find_tool
+from tracemap.core.toolchain import find_tool
+from tracemap.kernels.swap import Costs, Touched, changes
+from tracemap.map.build.compiler.remarks import IN_ORDER
+from tracemap.map.bundle import load
 
 MODEL = """
 func.func @f(%a: tensor<48x40xf32>, %b: tensor<40x64xf32>, %c: tensor<64xf32>) -> tensor<48x64xf32> {

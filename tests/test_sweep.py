@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 from tests.support import check_cli, interruptible, run_cli
-from tracemap.errors import UsageInvalid
-from tracemap.experiments.configurations import read_configuration
-from tracemap.experiments.operations import KINDS, sizes_of, swept
-from tracemap.session.sweep import COLUMNS
+from tracemap.commands.sweep import COLUMNS
+from tracemap.core.errors import UsageInvalid
+from tracemap.kernels.configurations import read_configuration
+from tracemap.kernels.operations import KINDS, sizes_of, swept
 
 QUICK = ("--repetitions", "2", "--min-time", "0.2")
 Row = dict[str, str]

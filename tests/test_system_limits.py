@@ -17,10 +17,10 @@ import pytest
 from tests.conftest import Built, Recorded
 from tests.support import SAMPLES, check_cli
 from tests.test_streams import of_shell
-from tracemap.errors import ModelInvalid, RunInvalid, SystemLimit, check_limits, limit_reached
-from tracemap.mapping.compiler.messages import failed, failure
-from tracemap.memory import Group, free_of
-from tracemap.owned.children import start
+from tracemap.core.errors import ModelInvalid, RunInvalid, SystemLimit, check_limits, limit_reached
+from tracemap.core.process.children import start
+from tracemap.core.process.limits import Group, free_of
+from tracemap.map.build.compiler.failure_messages import failed, failure
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_a_limit_damages_no_run(kind: str, built: Built, recorded: Recorded, tmp
 
 
 def test_free_memory_is_what_a_limit_of_the_shell_leaves() -> None:
-    program = "from tracemap.memory import free_memory; print(free_memory())"
+    program = "from tracemap.core.process.limits import free_memory; print(free_memory())"
     done = subprocess.run(
         ["sh", "-c", 'ulimit -v 500000; exec "$@"', "sh", sys.executable, "-c", program],
         capture_output=True,
@@ -156,13 +156,13 @@ def test_free_memory_of_a_group_is_what_it_does_not_use(tmp_path: Path) -> None:
     assert free_of(group) == sys.maxsize
 
 
-SPINNING = "import tracemap.cli.main as main; main._call = lambda: [None for _ in iter(int, 1)]; "
+SPINNING = "import tracemap.commands.main as main; main._call = lambda: [None for _ in iter(int, 1)]; "
 """A command that computes for ever, begun as the program begins."""
 
 
 def test_processor_time_that_is_used_up_is_named(tmp_path: Path) -> None:
     """`ulimit -t` sets the hard limit too, at which the system kills without a word."""
-    words = (sys.executable, "-c", f"{SPINNING}from tracemap.cli.start import main; main()")
+    words = (sys.executable, "-c", f"{SPINNING}from tracemap.commands.start import main; main()")
     done = subprocess.run(
         ["sh", "-c", 'ulimit -t 2; "$@"', "sh", *words], cwd=tmp_path, capture_output=True, text=True, check=False
     )
@@ -184,7 +184,7 @@ def test_a_small_stack_is_made_larger_where_it_may(tmp_path: Path) -> None:
     words = (
         sys.executable,
         "-c",
-        "import resource; from tracemap.cli.shell_limits import check_stack; check_stack(); "
+        "import resource; from tracemap.commands.main import check_stack; check_stack(); "
         "print(resource.getrlimit(resource.RLIMIT_STACK)[0] >> 10)",
     )
     for limit, said in (("-S -s 256", "8192\n"), ("-s 1024", "1024\n"), ("-S -s 16384", "16384\n")):

@@ -27,18 +27,16 @@ from tests.support import Json, check_cli, command_line, json_cli
 from tests.tables import amount, printed_table
 from tests.terminals import RUN, Terminal, check_gold, check_lines, on_terminal, printed, said_on_terminal
 from tests.test_hook_stats import calls_file
-from tracemap.graph.audit import audit
-from tracemap.graph.bundle import load
-from tracemap.graph.query import everything
+from tracemap.commands.attribute import show_attribution
+from tracemap.commands.runs import Attributed, joined
+from tracemap.core.toolchain import no_progress
+from tracemap.map.bundle import load
+from tracemap.map.query import audit, everything
 from tracemap.options.results import AttributeOptions, Rule
 from tracemap.reports.kernels import view_kernel
-from tracemap.reports.terminal.audit import print_audit
-from tracemap.reports.terminal.show import print_kernel, print_map
+from tracemap.reports.terminal.map import print_audit, print_kernel, print_map
 from tracemap.reports.terminal.tables import Heading, console, print_table
-from tracemap.reports.views.chosen import VIEWS
-from tracemap.session.attribute import show_attribution
-from tracemap.session.runs import Attributed, joined
-from tracemap.toolchain import no_progress
+from tracemap.reports.views.selection import VIEWS
 
 
 @pytest.fixture(scope="module")

@@ -23,13 +23,12 @@ from tests.support import ROOT, SAMPLES, check_cli
 from tests.terminals import GOLD, RUN, WIDTHS, check_gold, check_lines, compare_with_gold, said_on_terminal
 from tests.test_hook_stats import calls_file
 from tests.test_lower import AFFINE, AFFINE_FUSION, PROGRAMS
-from tracemap.capture.counters.choosing import Availability
-from tracemap.capture.counters.events import find_event
-from tracemap.cli.doctor import print_findings
-from tracemap.cli.events import print_events
-from tracemap.cli.help import HelpContext
-from tracemap.cli.main import group
-from tracemap.comparison.model import (
+from tracemap.capture.counters import Availability, find_event
+from tracemap.commands.doctor import Ability, Findings, State, print_findings
+from tracemap.commands.events import print_events
+from tracemap.commands.framework import HelpContext
+from tracemap.commands.main import group
+from tracemap.compare.model import (
     Amount,
     ComparedSide,
     Comparison,
@@ -42,8 +41,10 @@ from tracemap.comparison.model import (
     Regrouped,
     ResidualDifference,
 )
-from tracemap.diagnostics import DISTURBED, Diagnostic
-from tracemap.experiments.model import (
+from tracemap.core.diagnostics import DISTURBED, Diagnostic
+from tracemap.core.units import UNKNOWN
+from tracemap.hook.compiling import FOLDER, LIBRARY_NAME
+from tracemap.kernels.model import (
     Bench,
     BestConfiguration,
     ComparedFunction,
@@ -61,16 +62,13 @@ from tracemap.experiments.model import (
     Tune,
     Verification,
 )
-from tracemap.graph.model import OpId
-from tracemap.hook.compiling import FOLDER, LIBRARY_NAME
-from tracemap.measurements.runfile import header_path
+from tracemap.map.model import OpId
 from tracemap.options.results import DiffOptions
 from tracemap.reports.terminal.diff import print_diff
-from tracemap.reports.terminal.fleet import print_comparison, print_trends
 from tracemap.reports.terminal.kernels import print_bench, print_swap, print_tune
-from tracemap.reports.views.chosen import VIEWS
-from tracemap.session.doctor import Ability, Findings, State
-from tracemap.store.asking import ALL_OPS
+from tracemap.reports.terminal.store import print_comparison, print_trends
+from tracemap.reports.views.selection import VIEWS
+from tracemap.runs.runfile import header_path
 from tracemap.store.model import (
     FleetChange,
     FleetComparison,
@@ -83,7 +81,7 @@ from tracemap.store.model import (
     Looked,
     ModelDifferences,
 )
-from tracemap.units import UNKNOWN
+from tracemap.store.queries import ALL_OPS
 
 Masks = tuple[tuple[re.Pattern[str], str], ...]
 MASKS: Masks = (

@@ -19,8 +19,9 @@ from tests.timelines import events, layers, page_of_run, written
 from tracemap.attribution.attribute import Request, attribute
 from tracemap.attribution.call_statistics import BINS_OF_OCTAVE, LEAST_CALLS, QUANTILES
 from tracemap.attribution.timeline import Span, excerpt
-from tracemap.graph.query import scope_of
-from tracemap.measurements.runfile import read_run
+from tracemap.commands.runs import excerpts
+from tracemap.core.units import UNKNOWN
+from tracemap.map.query import scope_of
 from tracemap.options.results import Rule
 from tracemap.reports.cost_lookup import CostedMap
 from tracemap.reports.page.model import Timeline
@@ -28,8 +29,7 @@ from tracemap.reports.page.overview_tab import families_of
 from tracemap.reports.page.render import build_page, render_page
 from tracemap.reports.page.timeline_tab import lengths_of, timeline_of
 from tracemap.reports.tracks import tracks_of
-from tracemap.session.runs import excerpts
-from tracemap.units import UNKNOWN
+from tracemap.runs.runfile import read_run
 
 MODEL = "jax_gpt2_4l"
 

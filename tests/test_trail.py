@@ -10,14 +10,14 @@ from msgspec import structs
 from tests.builders import built_graph, facts_of, graph, op, site
 from tests.conftest import Built, Recorded
 from tests.support import SAMPLES, check_cli, json_cli
-from tracemap.graph.bundle import load
-from tracemap.graph.model import Evidence, OpId, TraceGraph
-from tracemap.graph.query import frames_of, python_frame, scope_of, scope_text, select, users_first
+from tracemap.core.units import UNKNOWN, Integer
+from tracemap.ir.model_reader import describe, parse_model
 from tracemap.ir.parsing import MlirParser
-from tracemap.ir.reading import describe, parse_model
-from tracemap.mapping.model.scopes import scopes_of
-from tracemap.mapping.sites.members import drop_idle_members
-from tracemap.units import UNKNOWN, Integer
+from tracemap.map.build.model.scopes import scopes_of
+from tracemap.map.build.sites.members import drop_idle_members
+from tracemap.map.bundle import load
+from tracemap.map.model import Evidence, OpId, TraceGraph
+from tracemap.map.query import frames_of, python_frame, scope_of, scope_text, select, users_first
 
 
 def called_twice() -> TraceGraph:

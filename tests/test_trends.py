@@ -15,8 +15,9 @@ import pytest
 from tests.oracle import sides
 from tests.oracle.fleets import Maker
 from tests.oracle.nights import Case, Tally, table, tallied
+from tracemap.core.units import UNKNOWN
 from tracemap.store.changepoints import Design
-from tracemap.store.hosts import outliers
+from tracemap.store.findings import compare_sets, outliers
 from tracemap.store.p_values import (
     digamma,
     holm,
@@ -27,11 +28,9 @@ from tracemap.store.p_values import (
     tail,
     trigamma,
 )
+from tracemap.store.queries import changes
 from tracemap.store.series import EVERY, Floats, Observations, cost_table, median_of
-from tracemap.store.set_comparison import compare_sets
-from tracemap.store.trends import changes
 from tracemap.store.variance_shrinkage import shrink_variances
-from tracemap.units import UNKNOWN
 
 pytestmark = pytest.mark.quick
 

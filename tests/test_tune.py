@@ -14,17 +14,18 @@ import pytest
 
 import tracemap
 from tests.support import PLAIN_FLAGS, SAMPLES, Json, check_cli, interruptible, json_cli, run_cli
-from tracemap.errors import ToolFailed
-from tracemap.experiments import bench, tuning, wrapping
-from tracemap.experiments import jobs as running
-from tracemap.experiments.configurations import PIPELINES, Candidate, candidates_of, levels_of, other_pipelines, written
-from tracemap.experiments.jobs import Ended
-from tracemap.experiments.model import Tune
-from tracemap.experiments.tuning import interval_of
-from tracemap.experiments.work_cache import flag_parts, key_of, makers
-from tracemap.mapping import build
-from tracemap.mapping.compiler.remarks import IN_ORDER
-from tracemap.toolchain import find_tool
+from tracemap.core.errors import ToolFailed
+from tracemap.core.toolchain import find_tool
+from tracemap.kernels import bench
+from tracemap.kernels import benchmark_module as wrapping
+from tracemap.kernels import runner_jobs as running
+from tracemap.kernels import tune as tuning
+from tracemap.kernels.configurations import PIPELINES, Candidate, candidates_of, levels_of, other_pipelines, written
+from tracemap.kernels.model import Tune
+from tracemap.kernels.runner_jobs import Ended, flag_parts, key_of, makers
+from tracemap.kernels.tune import interval_of
+from tracemap.map.build import build
+from tracemap.map.build.compiler.remarks import IN_ORDER
 
 MODEL = SAMPLES / "models" / "hand_mlp.mlir"
 KERNEL = "mlp_dispatch_0_matmul_32x256x784_f32"

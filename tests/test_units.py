@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracemap.units import (
+from tracemap.core.units import (
     UNKNOWN,
     format_bytes,
     format_count,

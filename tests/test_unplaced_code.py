@@ -15,7 +15,7 @@ import pytest
 
 from tests.kernels import built, in_loops, steps_of
 from tests.support import check_cli, json_cli
-from tracemap.attribution.steps.lines import KernelSteps
+from tracemap.attribution.kernel_lines.lines import KernelSteps
 from tracemap.machine.code import Instruction
 from tracemap.machine.debug_lines import Contracted, LineOp, OpLines, assign_missing_lines
 from tracemap.machine.values import NO_VALUES

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tracemap.capture.execution import check_profiled
-from tracemap.errors import DeviceUnprofiled
+from tracemap.core.errors import DeviceUnprofiled
 
 pytestmark = pytest.mark.quick
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.builders import built_graph
-from tracemap.graph.model import Fate, Op, TraceGraph
+from tracemap.map.model import Fate, Op, TraceGraph
 
 PRODUCT = """\
     %t = stablehlo.transpose %x, dims = [1, 0] : (tensor<8x8xf32>) -> tensor<8x8xf32>

@@ -23,15 +23,15 @@ from tests.recording import delay_last_dispatch
 from tests.support import check_cli, json_cli, run_cli
 from tests.tables import amount, printed_table
 from tests.terminals import GOLD, RUN, printed
-from tracemap.errors import UsageInvalid
-from tracemap.graph.model import Frame
-from tracemap.measurements.runfile import read_run, write_run
+from tracemap.core.errors import UsageInvalid
+from tracemap.core.units import UNKNOWN, Scale, format_ns, sum_of
+from tracemap.map.model import Frame
 from tracemap.options.results import AttributeOptions
 from tracemap.reports.terminal.attribution import print_attribution
-from tracemap.reports.views.chosen import VIEWS
-from tracemap.reports.views.model import Cell, LaterRow
+from tracemap.reports.views.costs import Cell, LaterRow
 from tracemap.reports.views.python import caller_of, plain_scope, shared_helpers
-from tracemap.units import UNKNOWN, Scale, format_ns, sum_of
+from tracemap.reports.views.selection import VIEWS
+from tracemap.runs.runfile import read_run, write_run
 
 THREE = graph(
     [op(1, 1, name="a.dot", scope=("h0",)), op(2, 2, name="a.add", scope=("h0", "x")), op(3, 3, name="b.add")],

@@ -17,9 +17,9 @@ import pytest
 from tests.checks import check_attribution, check_bounds, check_page, count_of_run
 from tests.conftest import Built
 from tests.support import Corpus, Json, check_cli, has_device, json_cli, made_once, run_cli
-from tracemap.graph.bundle import load
-from tracemap.measurements.model import BY_STOPS, Clock
-from tracemap.measurements.runfile import read_run
+from tracemap.map.bundle import load
+from tracemap.runs.model import BY_STOPS, Clock
+from tracemap.runs.runfile import read_run
 
 pytestmark = pytest.mark.skipif(
     not has_device("vulkan"),

@@ -10,9 +10,9 @@ import pytest
 
 from tests.support import Json, check_cli, json_cli
 from tests.test_machine_flow import BASELINE
-from tracemap.attribution.steps.lines import KernelSteps, kernel_steps
-from tracemap.graph.bundle import load
+from tracemap.attribution.kernel_lines.lines import KernelSteps, kernel_steps
 from tracemap.machine.images import read_images
+from tracemap.map.bundle import load
 
 _ARRAYS = 26
 _TYPE = "tensor<262144xf32>"

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from tests.conftest import Built, Recorded
 from tests.recording import Row, events
 from tests.support import check_cli, json_cli, run_cli
-from tracemap.errors import UsageInvalid
-from tracemap.measurements.model import INSTRUCTIONS, SAMPLES, STEP_METRICS
-from tracemap.measurements.runfile import read_run
-from tracemap.measurements.window import cut
+from tracemap.core.errors import UsageInvalid
+from tracemap.core.units import UNKNOWN
 from tracemap.options.results import ALL, Window
-from tracemap.units import UNKNOWN
+from tracemap.runs.model import INSTRUCTIONS, SAMPLES, STEP_METRICS
+from tracemap.runs.runfile import read_run
+from tracemap.runs.window import cut
 
 Event = tuple[int | None, int, int, bool]
 """The call, when the event was submitted and when it began, and whether it is of the warm-up."""

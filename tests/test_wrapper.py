@@ -14,10 +14,10 @@ import pytest
 from tests.support import PLAIN_FLAGS, SAMPLES, check_cli, command_line, run_cli
 from tests.test_cli_errors import everything_in, refused
 from tests.test_corpus import assembly
-from tracemap.errors import ToolMissing, UsageInvalid
-from tracemap.graph.bundle import load
-from tracemap.mapping.compiler.command import read_command
-from tracemap.toolchain import find_tool
+from tracemap.core.errors import ToolMissing, UsageInvalid
+from tracemap.core.toolchain import find_tool
+from tracemap.map.build.compiler.command import read_command
+from tracemap.map.bundle import load
 
 MLP = SAMPLES / "models" / "hand_mlp.mlir"
 COMPILER = str(find_tool("iree-compile"))

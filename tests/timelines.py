@@ -8,12 +8,12 @@ from pathlib import Path
 from tests.builders import graph, op, site
 from tracemap.attribution.attribute import Request, attribute
 from tracemap.attribution.timeline import excerpt
-from tracemap.graph.model import TraceGraph
-from tracemap.measurements.runfile import read_run
+from tracemap.core.sanitize import csv_line
+from tracemap.map.model import TraceGraph
 from tracemap.options.results import Rule
 from tracemap.reports.page.model import Page
 from tracemap.reports.page.render import build_page
-from tracemap.sanitize import csv_line
+from tracemap.runs.runfile import read_run
 
 SITES = 40
 COLUMNS = ("kind", "kernel", "site", "invocation", "thread", "start_ns", "duration_ns", "cpu_ns")

@@ -24,7 +24,7 @@ from pathlib import Path, PurePath
 
 import click
 
-from tracemap.units import plural
+from tracemap.core.units import plural
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -158,7 +158,7 @@ EXEMPTIONS = (
     _exempt(r"\b(?:leav(?:es?|ing)|left)(?: \w+){0,2} behind\b(?! (?:it|them|the|an?)\b)", "a verb", TEXTS),
     _exempt(r"\bresidual (?:network|connection|block|add)s?\b", "a structure of models", TEXTS),
     _exempt(r"\b(?:memory|hal) fences?\b|\bhal\.fence\b", "instructions, and a type of IREE", TEXTS),
-    _exempt(r"\bfences?\b", "IREE's type", TEXTS, "tracemap/capture/calling.py", "tracemap/session/programs.py"),
+    _exempt(r"\bfences?\b", "IREE's type", TEXTS, "tracemap/capture/calling.py", "tracemap/commands/programs.py"),
     _exempt(r"\bresiduals?\b", "differences from a statistical model", TEXTS, "tracemap/store/"),
     _exempt(
         r"\bcalls? of (?:the|its|their) function", "call ops of the model", TEXTS, "tracemap/mapping/", "tracemap/ir/"

@@ -19,7 +19,7 @@ The examples of the functions use these files:
 - a store `nightly` with both runs, tagged `night=1` and `night=2`;
 - `edited.mlir`, the configuration of the first kernel, written by `tracemap swap --dump`.
 
-All functions raise subclasses of `tracemap.errors.TracemapError`, and TypeError for an option that does not exist.
+All functions raise subclasses of `tracemap.core.errors.TracemapError`, and TypeError for an option that does not exist.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from tracemap._version import __version__
-from tracemap.errors import TracemapError
+from tracemap.core.errors import TracemapError
 
 if TYPE_CHECKING:
     from tracemap.capture.outputs import Array
     from tracemap.capture.record import Recorded
     from tracemap.capture.timing import FunctionTimes
-    from tracemap.experiments.model import Swapped, Tune
-    from tracemap.graph.bundle import Bundle as StoredBundle
-    from tracemap.graph.documents import Remarks
-    from tracemap.graph.lowering import Lowering
+    from tracemap.kernels.model import Swapped, Tune
+    from tracemap.map.bundle import Bundle as StoredBundle
+    from tracemap.map.bundle_documents import Remarks
+    from tracemap.map.lowering import Lowering
     from tracemap.options.compile import BuildOptions, LowerOptions, RemarksOptions
     from tracemap.options.kernels import BenchOptions, SwapOptions, SweepOptions, TuneOptions
     from tracemap.options.measure import BenchmarkOptions, RecordOptions, RunOptions
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from tracemap.results.attribution import Attribution
     from tracemap.results.bundle import Bundle
     from tracemap.results.comparison import Bench, Comparison
-    from tracemap.results.recording import Recording
+    from tracemap.results.run import Recording
     from tracemap.results.run import Run as RunResult
     from tracemap.store.model import FleetAdded, FleetCalls, FleetComparison, FleetCosts, FleetRuns, FleetTrends
 
@@ -122,7 +122,7 @@ def build(model: Any, *arguments: Any, **named: Any) -> Bundle:
             by name, such as `device="vulkan"`.
 
     Raises:
-        tracemap.errors.TracemapError: see `tracemap.session.build.build`.
+        tracemap.core.errors.TracemapError: see `tracemap.commands.build.build`.
         TypeError: an option does not exist.
 
     Example:
@@ -130,11 +130,11 @@ def build(model: Any, *arguments: Any, **named: Any) -> Bundle:
         >>> len(bundle.graph.ops), [function.name for function in bundle.graph.functions]
         (10, ['main'])
     """
+    from tracemap.commands.build import build as build_model
+    from tracemap.commands.build import build_program
     from tracemap.options.compile import BuildOptions
     from tracemap.options.option import chosen
     from tracemap.results.bundle import Bundle
-    from tracemap.session.build import build as build_model
-    from tracemap.session.build import build_program
 
     keywords = named.pop("keywords", None) or {}
     if not isinstance(model, (str, Path, bytes)):
@@ -154,15 +154,15 @@ def load(path: str | Path) -> Bundle:
     """Open a bundle.
 
     Raises:
-        tracemap.errors.BundleInvalid: the path is not a bundle, or the bundle is damaged.
-        tracemap.errors.BundleVersion: the bundle has an unsupported format version.
+        tracemap.core.errors.BundleInvalid: the path is not a bundle, or the bundle is damaged.
+        tracemap.core.errors.BundleVersion: the bundle has an unsupported format version.
 
     Example:
         >>> bundle = tracemap.load("model.tracemap")
         >>> [site.kernel for site in bundle.graph.sites][:2]
         ['main_dispatch_0_matmul_24x16x16_f32', 'main_dispatch_1_matmul_24x16x16_f32']
     """
-    from tracemap.graph import bundle
+    from tracemap.map import bundle
     from tracemap.options.option import path_of
     from tracemap.results.bundle import Bundle
 
@@ -184,7 +184,7 @@ def lower(
         changes: options by name, such as `html="loops.html"`.
 
     Raises:
-        tracemap.errors.TracemapError: see `tracemap.session.build.lower`.
+        tracemap.core.errors.TracemapError: see `tracemap.commands.build.lower`.
         TypeError: an option does not exist, or no pipelines are given.
 
     Example:
@@ -192,9 +192,9 @@ def lower(
         >>> [stage.pipeline for stage in lowering.stages]
         ['', 'builtin.module(func.func(cse))']
     """
+    from tracemap.commands.build import lower as lower_model
     from tracemap.options.compile import LowerOptions
     from tracemap.options.option import chosen
-    from tracemap.session.build import lower as lower_model
 
     return lower_model(_model(model), chosen(LowerOptions, options, changes, pipelines=pipelines))
 
@@ -218,7 +218,7 @@ def record(
         changes: options by name, such as `iterations=50, sample_hz=251`.
 
     Raises:
-        tracemap.errors.TracemapError: see `tracemap.session.record.record`.
+        tracemap.core.errors.TracemapError: see `tracemap.commands.record.record`.
         TypeError: an option does not exist.
 
     Example:
@@ -228,11 +228,11 @@ def record(
         >>> run.header.iterations, len(run.header.inputs)
         (5, 2)
     """
+    from tracemap.commands.record import record as record_bundle
     from tracemap.options.measure import RecordOptions
     from tracemap.options.option import chosen
     from tracemap.results.bundle import Bundle
     from tracemap.results.run import Run
-    from tracemap.session.record import record as record_bundle
 
     texts, values = _texts_and_values(inputs)
     asked = chosen(RecordOptions, options, changes, output=output, inputs=texts)
@@ -250,9 +250,9 @@ def recording(bundle: StoredBundle | str | Path, output: str | Path | None = Non
         output: the run's file, Parquet or CSV; None: a temporary one that is deleted when the process ends.
 
     Raises:
-        tracemap.errors.RunEmpty: the block called no kernel of the bundle.
-        tracemap.errors.ToolMissing: the hook or `iree.runtime` is not installed.
-        tracemap.errors.TargetExists, tracemap.errors.TargetUnwritable: the run cannot be written.
+        tracemap.core.errors.RunEmpty: the block called no kernel of the bundle.
+        tracemap.core.errors.ToolMissing: the hook or `iree.runtime` is not installed.
+        tracemap.core.errors.TargetExists, tracemap.core.errors.TargetUnwritable: the run cannot be written.
 
     Example:
         >>> import iree.runtime, numpy as np
@@ -266,7 +266,7 @@ def recording(bundle: StoredBundle | str | Path, output: str | Path | None = Non
     """
     from tracemap.options.option import path_of
     from tracemap.results.bundle import Bundle
-    from tracemap.results.recording import Recording
+    from tracemap.results.run import Recording
 
     return Recording(Bundle.of(_opened(bundle)), None if output is None else path_of("output", output))
 
@@ -287,8 +287,8 @@ def run(
         changes: options by name, such as `function="decode", expected_outputs=["@y.npy"]`.
 
     Raises:
-        tracemap.errors.OutputsDiffer: an output differs from the expected one.
-        tracemap.errors.TracemapError: see `tracemap.session.run.run`.
+        tracemap.core.errors.OutputsDiffer: an output differs from the expected one.
+        tracemap.core.errors.TracemapError: see `tracemap.commands.run.run`.
         TypeError: an option does not exist.
 
     Example:
@@ -298,10 +298,10 @@ def run(
         >>> y.shape, y.dtype.name
         ((24, 16), 'float32')
     """
-    from tracemap.capture.expected import check_matches
+    from tracemap.capture.outputs import check_matches
+    from tracemap.commands.run import run as run_bundle
     from tracemap.options.measure import RunOptions
     from tracemap.options.option import chosen
-    from tracemap.session.run import run as run_bundle
 
     texts, values = _texts_and_values(inputs)
     (ran,) = run_bundle(_opened(bundle), chosen(RunOptions, options, changes, inputs=texts), values=values, arrays=True)
@@ -327,7 +327,7 @@ def benchmark(
         changes: options by name, such as `repetitions=5, dispatch_repeat=16`.
 
     Raises:
-        tracemap.errors.TracemapError: see `tracemap.session.run.benchmark`.
+        tracemap.core.errors.TracemapError: see `tracemap.commands.run.benchmark`.
         TypeError: an option does not exist.
 
     Example:
@@ -335,9 +335,9 @@ def benchmark(
         >>> times.function, times.calls, min(times.wall_ns) > 0
         ('main', (10, 10), True)
     """
+    from tracemap.commands.run import benchmark as benchmark_bundle
     from tracemap.options.measure import BenchmarkOptions
     from tracemap.options.option import chosen
-    from tracemap.session.run import benchmark as benchmark_bundle
 
     texts, values = _texts_and_values(inputs)
     asked = chosen(BenchmarkOptions, options, changes, inputs=texts)
@@ -360,7 +360,7 @@ def attribute(
         changes: options by name, such as `rule="equal", html="page.html"`.
 
     Raises:
-        tracemap.errors.TracemapError: see `tracemap.session.attribute.attribute`.
+        tracemap.core.errors.TracemapError: see `tracemap.commands.attribute.attribute`.
         TypeError: an option does not exist.
 
     Example:
@@ -371,11 +371,11 @@ def attribute(
         >>> cpu.attributed + cpu.residual == cpu.measured
         True
     """
+    from tracemap.commands.attribute import attribute as attribute_runs
     from tracemap.options.option import chosen
     from tracemap.options.results import AttributeOptions
     from tracemap.results.attribution import Attribution
     from tracemap.results.bundle import Bundle
-    from tracemap.session.attribute import attribute as attribute_runs
 
     asked = chosen(AttributeOptions, options, changes)
     paths = _paths(runs)
@@ -398,7 +398,7 @@ def remarks(
         changes: options by name, such as `metric="duration_ns"`.
 
     Raises:
-        tracemap.errors.TracemapError: see `tracemap.session.remarks.remarks`.
+        tracemap.core.errors.TracemapError: see `tracemap.commands.remarks.remarks`.
         TypeError: an option does not exist.
 
     Example:
@@ -406,9 +406,9 @@ def remarks(
         >>> found.metric, {remark.kind for remark in found.remarks} <= {"missed", "passed", "analysis", "failure"}
         ('cpu_ns', True)
     """
+    from tracemap.commands.remarks import remarks as remarks_of
     from tracemap.options.compile import RemarksOptions
     from tracemap.options.option import chosen
-    from tracemap.session.remarks import remarks as remarks_of
 
     path = None if run is None else _paths([run])[0]
     return remarks_of(_opened(bundle), path, chosen(RemarksOptions, options, changes))
@@ -430,7 +430,7 @@ def diff(
         changes: options by name, such as `threshold=5, html="diff.html"`.
 
     Raises:
-        tracemap.errors.TracemapError: see `tracemap.session.diff.diff`.
+        tracemap.core.errors.TracemapError: see `tracemap.commands.diff.diff`.
         TypeError: an option does not exist.
 
     Example:
@@ -438,10 +438,10 @@ def diff(
         >>> made.matched_percent, made.op("op5").how
         (100.0, 'identity')
     """
+    from tracemap.commands.diff import diff as diff_paths
     from tracemap.options.option import chosen
     from tracemap.options.results import DiffOptions
     from tracemap.results.comparison import Comparison
-    from tracemap.session.diff import diff as diff_paths
 
     before, after = _paths(a), _paths(b)
     asked = chosen(DiffOptions, options, changes)
@@ -467,7 +467,7 @@ def export(
         changes: options by name, such as `callers="python"`.
 
     Raises:
-        tracemap.errors.TracemapError: see `tracemap.session.report.export`.
+        tracemap.core.errors.TracemapError: see `tracemap.commands.report.export`.
         TypeError: an option does not exist.
 
     Example:
@@ -475,11 +475,11 @@ def export(
         >>> len(result.sites)
         4
     """
+    from tracemap.commands.report import export as export_runs
     from tracemap.options.option import chosen
     from tracemap.options.results import ExportOptions
     from tracemap.results.attribution import Attribution
     from tracemap.results.bundle import Bundle
-    from tracemap.session.report import export as export_runs
 
     asked = chosen(ExportOptions, options, changes, to=to, output=output)
     paths = _paths(runs)
@@ -496,7 +496,7 @@ def bench(bundle: StoredBundle | str | Path, options: BenchOptions | None = None
         changes: options by name, such as `top=5, cold=True`.
 
     Raises:
-        tracemap.errors.TracemapError: see `tracemap.session.bench.bench`.
+        tracemap.core.errors.TracemapError: see `tracemap.commands.bench.bench`.
         TypeError: an option does not exist.
 
     Example:
@@ -504,10 +504,10 @@ def bench(bundle: StoredBundle | str | Path, options: BenchOptions | None = None
         >>> [(kernel.operation, kernel.verification.status.value) for kernel in made.kernels]
         [('matmul_24x16x16_f32', 'SUCCESS')]
     """
+    from tracemap.commands.bench import bench as bench_bundle
     from tracemap.options.kernels import BenchOptions
     from tracemap.options.option import chosen
     from tracemap.results.comparison import Bench
-    from tracemap.session.bench import bench as bench_bundle
 
     return Bench.of(bench_bundle(_opened(bundle), chosen(BenchOptions, options, changes)))
 
@@ -529,7 +529,7 @@ def swap(
         changes: options by name, such as `pairs=0`.
 
     Raises:
-        tracemap.errors.TracemapError: see `tracemap.session.swap.swap`.
+        tracemap.core.errors.TracemapError: see `tracemap.commands.swap.swap`.
         TypeError: an option does not exist.
 
     Example:
@@ -537,9 +537,9 @@ def swap(
         >>> [(kernel.kernel, kernel.verification.status.value) for kernel in swapped.kernels]
         [('main_dispatch_0_matmul_24x16x16_f32', 'SUCCESS')]
     """
+    from tracemap.commands.swap import swap as swap_kernels
     from tracemap.options.kernels import SwapOptions
     from tracemap.options.option import chosen, files_of
-    from tracemap.session.swap import swap as swap_kernels
 
     asked = chosen(SwapOptions, options, changes, output=output)
     return swap_kernels(_opened(bundle), files_of("kernels", kernels), asked)
@@ -554,7 +554,7 @@ def tune(bundle: StoredBundle | str | Path, options: TuneOptions | None = None, 
         changes: options by name, such as `top=1, output="model.spec.mlir"`.
 
     Raises:
-        tracemap.errors.TracemapError: see `tracemap.session.tune.tune`.
+        tracemap.core.errors.TracemapError: see `tracemap.commands.tune.tune`.
         TypeError: an option does not exist.
 
     Example:
@@ -562,9 +562,9 @@ def tune(bundle: StoredBundle | str | Path, options: TuneOptions | None = None, 
         >>> [kernel.kernel for kernel in tuned.kernels]
         ['main_dispatch_0_matmul_24x16x16_f32']
     """
+    from tracemap.commands.tune import tune as tune_kernels
     from tracemap.options.kernels import TuneOptions
     from tracemap.options.option import chosen
-    from tracemap.session.tune import tune as tune_kernels
 
     return tune_kernels(_opened(bundle), chosen(TuneOptions, options, changes))
 
@@ -581,7 +581,7 @@ def sweep(operation: str, options: SweepOptions | None = None, **changes: object
         The table, as CSV.
 
     Raises:
-        tracemap.errors.TracemapError: see `tracemap.session.sweep.sweep`.
+        tracemap.core.errors.TracemapError: see `tracemap.commands.sweep.sweep`.
         TypeError: an option does not exist.
 
     Example:
@@ -589,9 +589,9 @@ def sweep(operation: str, options: SweepOptions | None = None, **changes: object
         >>> table.splitlines()[1].split(",")[:3]
         ['matmul_16x16x16_f32', 'IREE Codegen', 'matmul']
     """
+    from tracemap.commands.sweep import sweep as sweep_operation
     from tracemap.options.kernels import SweepOptions
     from tracemap.options.option import chosen, text_of
-    from tracemap.session.sweep import sweep as sweep_operation
 
     return sweep_operation(text_of("operation", operation), chosen(SweepOptions, options, changes)).table
 
@@ -613,15 +613,15 @@ def report(
         changes: options by name, such as `rule="equal"`.
 
     Raises:
-        tracemap.errors.TracemapError: see `tracemap.session.report.report`.
+        tracemap.core.errors.TracemapError: see `tracemap.commands.report.report`.
         TypeError: an option does not exist, or no output is given.
 
     Example:
         >>> tracemap.report("model.tracemap", "page.html", "run.parquet")
     """
+    from tracemap.commands.report import report as report_bundle
     from tracemap.options.option import chosen
     from tracemap.options.results import ReportOptions
-    from tracemap.session.report import report as report_bundle
 
     asked = chosen(ReportOptions, options, changes, output=output)
     report_bundle(_opened(bundle), _paths(runs), asked)
@@ -644,7 +644,7 @@ def store_add(
         changes: options by name, such as `tag=["branch=main"]`.
 
     Raises:
-        tracemap.errors.TracemapError: see `tracemap.session.store_add.store_add`.
+        tracemap.core.errors.TracemapError: see `tracemap.commands.store.store_add`.
         TypeError: an option does not exist.
 
     Example:
@@ -654,9 +654,9 @@ def store_add(
         >>> tracemap.store_add("run.parquet", "new", "model.tracemap").runs[0].added
         False
     """
+    from tracemap.commands.store import store_add as add_runs
     from tracemap.options.option import chosen
     from tracemap.options.store import StoreAddOptions
-    from tracemap.session.store_add import store_add as add_runs
 
     asked = chosen(StoreAddOptions, options, changes, store=store)
     return add_runs(_paths(runs), None if bundle is None else _opened(bundle), asked)
@@ -671,7 +671,7 @@ def store_list(store: str | Path, options: StoreListOptions | None = None, **cha
         changes: options by name, such as `where=["host=ci-*"]`.
 
     Raises:
-        tracemap.errors.TracemapError: see `tracemap.session.store.store_list`.
+        tracemap.core.errors.TracemapError: see `tracemap.commands.store.store_list`.
         TypeError: an option does not exist.
 
     Example:
@@ -679,9 +679,9 @@ def store_list(store: str | Path, options: StoreListOptions | None = None, **cha
         >>> [(run.model, run.iterations, run.tags) for run in found.runs]
         [('model', 5, {'night': '2'})]
     """
+    from tracemap.commands.store import store_list as ask
     from tracemap.options.option import chosen
     from tracemap.options.store import StoreListOptions
-    from tracemap.session.store import store_list as ask
 
     return ask(chosen(StoreListOptions, options, changes, store=store))
 
@@ -695,7 +695,7 @@ def store_query(store: str | Path, options: StoreQueryOptions | None = None, **c
         changes: options by name, such as `group_by=["cpu_model"]`.
 
     Raises:
-        tracemap.errors.TracemapError: see `tracemap.session.store.store_query`.
+        tracemap.core.errors.TracemapError: see `tracemap.commands.store.store_query`.
         TypeError: an option does not exist.
 
     Example:
@@ -706,9 +706,9 @@ def store_query(store: str | Path, options: StoreQueryOptions | None = None, **c
         >>> sum(op.amounts["cpu_ns"] for op in found.groups[0].ops) == cpu.attributed == cpu.measured - cpu.residual
         True
     """
+    from tracemap.commands.store import store_query as ask
     from tracemap.options.option import chosen
     from tracemap.options.store import StoreQueryOptions
-    from tracemap.session.store import store_query as ask
 
     return ask(chosen(StoreQueryOptions, options, changes, store=store))
 
@@ -722,7 +722,7 @@ def store_sites(store: str | Path, options: StoreSitesOptions | None = None, **c
         changes: options by name, such as `group_by=["cpu_model"]`.
 
     Raises:
-        tracemap.errors.TracemapError: see `tracemap.session.store.store_sites`.
+        tracemap.core.errors.TracemapError: see `tracemap.commands.store.store_sites`.
         TypeError: an option does not exist.
 
     Example:
@@ -730,9 +730,9 @@ def store_sites(store: str | Path, options: StoreSitesOptions | None = None, **c
         >>> group.runs, all(site.p10 <= site.median <= site.most for site in group.sites)
         (2, True)
     """
+    from tracemap.commands.store import store_sites as ask
     from tracemap.options.option import chosen
     from tracemap.options.store import StoreSitesOptions
-    from tracemap.session.store import store_sites as ask
 
     return ask(chosen(StoreSitesOptions, options, changes, store=store))
 
@@ -746,7 +746,7 @@ def store_trend(store: str | Path, options: StoreTrendOptions | None = None, **c
         changes: options by name, such as `over="compiler", html="trend.html"`.
 
     Raises:
-        tracemap.errors.TracemapError: see `tracemap.session.store.store_trend`.
+        tracemap.core.errors.TracemapError: see `tracemap.commands.store.store_trend`.
         TypeError: an option does not exist.
 
     Example:
@@ -754,9 +754,9 @@ def store_trend(store: str | Path, options: StoreTrendOptions | None = None, **c
         >>> [(trend.model, trend.changes) for trend in found.models]
         [('model', ())]
     """
+    from tracemap.commands.store import store_trend as ask
     from tracemap.options.option import chosen
     from tracemap.options.store import StoreTrendOptions
-    from tracemap.session.store import store_trend as ask
 
     return ask(chosen(StoreTrendOptions, options, changes, store=store))
 
@@ -778,7 +778,7 @@ def store_compare(
         changes: options by name, such as `threshold=5`.
 
     Raises:
-        tracemap.errors.TracemapError: see `tracemap.session.store.store_compare`.
+        tracemap.core.errors.TracemapError: see `tracemap.commands.store.store_compare`.
         TypeError: an option does not exist.
 
     Example:
@@ -786,9 +786,9 @@ def store_compare(
         >>> [model.model for model in found.models], found.before.runs, found.after.runs
         (['model'], 1, 1)
     """
+    from tracemap.commands.store import store_compare as compare_runs
     from tracemap.options.option import chosen
     from tracemap.options.store import StoreCompareOptions
-    from tracemap.session.store import store_compare as compare_runs
 
     asked = chosen(StoreCompareOptions, options, changes, store=store, before=before, after=after)
     return compare_runs(asked)
@@ -796,7 +796,7 @@ def store_compare(
 
 def load_ipython_extension(shell: Any) -> None:  # noqa: ANN401 - IPython's shell, which need not be there
     """Add the magic `%%tracemap BUNDLE` to a notebook; `%load_ext tracemap` calls this function."""
-    from tracemap.results.recording import add_magic
+    from tracemap.results.run import add_magic
 
     add_magic(shell)
 
@@ -819,7 +819,7 @@ def _model(model: str | Path | bytes) -> str | bytes:
 
 
 def _opened(bundle: StoredBundle | str | Path) -> StoredBundle:
-    from tracemap.graph.bundle import Bundle as StoredBundle
+    from tracemap.map.bundle import Bundle as StoredBundle
     from tracemap.options.option import path_of
 
     return bundle if isinstance(bundle, StoredBundle) else load(path_of("bundle", bundle, "a bundle or its path"))

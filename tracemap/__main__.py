@@ -1,6 +1,6 @@
 """`python -m tracemap`: the same as the `tracemap` program."""
 
-from tracemap.cli.start import main
+from tracemap.commands.start import main
 
 if __name__ == "__main__":
     main()

@@ -12,8 +12,8 @@ from tests.browser.conftest import Open, settle, unfold
 from tests.browser.test_reports_browser import go, prefer, press
 from tests.diffs import REMARK, compared, page_of, write_small_page
 from tests.support import ROOT, SAMPLES
-from tracemap.mapping.lowering import lower
-from tracemap.reports.html.document import write_page
+from tracemap.map.build.lowering_stages import lower
+from tracemap.reports.html import write_page
 from tracemap.reports.lowering_page import render_lowering_page
 
 AXE = ROOT / "tests" / "browser" / "axe" / "node_modules" / "axe-core" / "axe.min.js"

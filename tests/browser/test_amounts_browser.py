@@ -20,9 +20,9 @@ from tests.conftest import Built, Recorded
 from tests.support import check_cli
 from tests.tables import amount
 from tests.test_reports_page import EXECUTES, GRAPH, TOTALS, page_of
-from tracemap.reports.html.document import asset, write_page
+from tracemap.core.units import UNKNOWN, format_mean, format_share
+from tracemap.reports.html import asset, write_page
 from tracemap.reports.page.render import render_page
-from tracemap.units import UNKNOWN, format_mean, format_share
 
 CALLS = 2
 """Of each site of the small graph, once in each invocation."""

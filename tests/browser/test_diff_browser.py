@@ -15,11 +15,11 @@ from tests.builders import MODEL, graph, op, site
 from tests.conftest import Built, Recorded
 from tests.diffs import REMARK, compared, page_of, side, write_small_page
 from tests.support import check_cli
-from tracemap.comparison.comparing import compare, identical
-from tracemap.comparison.model import Finding
-from tracemap.graph.model import SourceFile
+from tracemap.compare.compare import compare, identical
+from tracemap.compare.model import Finding
+from tracemap.map.model import SourceFile
 from tracemap.reports.diff.render import PageSide, build_diff_page
-from tracemap.reports.page.kernels_tab import KernelSources
+from tracemap.reports.page.source_tabs import KernelSources
 
 FOUND = Finding("slower", "op3", "op4", "a.third", 5, "cpu_ns", 50_000, 75_000, 1.5, 1.4, 1.6)
 

@@ -16,11 +16,11 @@ from tests.browser.conftest import Open, settle
 from tests.browser.test_reports_browser import go, prefer
 from tests.builders import graph, op
 from tests.support import SAMPLES
-from tracemap.graph.model import SourceFile
-from tracemap.mapping.lowering import lower
+from tracemap.map.build.lowering_stages import lower
+from tracemap.map.model import SourceFile
 from tracemap.reports.escaping import lines_of
 from tracemap.reports.highlight import Coloured, MlirLexer, coloured_lines, rules_of_mlir
-from tracemap.reports.html.document import asset, write_page
+from tracemap.reports.html import asset, write_page
 from tracemap.reports.lowering_page import render_lowering_page
 from tracemap.reports.page.render import build_page, render_page
 

@@ -15,15 +15,15 @@ from tests.conftest import Built
 from tests.support import page_data
 from tests.test_attribution_steps import addresses_run
 from tracemap.attribution.attribute import Request, attribute
-from tracemap.graph.bundle import load
 from tracemap.machine.code import instructions_of
 from tracemap.machine.images import read_images
-from tracemap.measurements.runfile import read_run
+from tracemap.map.bundle import load
 from tracemap.options.results import Rule
-from tracemap.reports.html.document import write_page
-from tracemap.reports.page.kernels_tab import kernels_of
+from tracemap.reports.html import write_page
 from tracemap.reports.page.model import KernelPage, LoopRow
 from tracemap.reports.page.render import build_page, render_page
+from tracemap.reports.page.source_tabs import kernels_of
+from tracemap.runs.runfile import read_run
 
 LINES = 10_000
 HOSTILE = "26 spills\n<img src=x onerror=document.title='hit'></script><script>document.title='hit'</script>"

@@ -12,8 +12,8 @@ from selenium.webdriver.common.keys import Keys
 from tests.browser.conftest import Open
 from tests.support import ROOT
 from tests.test_lower import AFFINE, AFFINE_FUSION, HOSTILE, LOOPS_OF_SCF
-from tracemap.mapping.lowering import lower
-from tracemap.reports.html.document import write_page
+from tracemap.map.build.lowering_stages import lower
+from tracemap.reports.html import write_page
 from tracemap.reports.lowering_page import render_lowering_page
 
 PROGRAMS = ROOT / "tests" / "programs" / "lower"

@@ -18,7 +18,7 @@ from tests.checks import measured_of_run
 from tests.conftest import Built, Recorded
 from tests.support import check_cli
 from tests.test_reports_page import EXECUTES, GRAPH, TOTALS, page_of
-from tracemap.reports.html.document import write_page
+from tracemap.reports.html import write_page
 from tracemap.reports.page.render import build_page, render_page
 
 

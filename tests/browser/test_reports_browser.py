@@ -15,8 +15,8 @@ from tests.browser.conftest import Open, log, settle, unfold
 from tests.builders import MODEL, attribution, graph, op, site
 from tests.test_attribution_steps import measured, stepped
 from tests.test_reports_page import EXECUTES, GRAPH, TOTALS, page_of
-from tracemap.graph.model import SourceFile
-from tracemap.reports.html.document import write_page
+from tracemap.map.model import SourceFile
+from tracemap.reports.html import write_page
 from tracemap.reports.page.render import build_page, render_page
 
 

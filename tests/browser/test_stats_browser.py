@@ -18,9 +18,9 @@ from tests.browser.conftest import Open
 from tests.hook import support
 from tests.support import check_cli
 from tests.test_reports_stats import EVIL, hostile, page_of
-from tracemap.capture.counters.choosing import events_to_count
-from tracemap.reports.calls_page import render_stats_page
-from tracemap.reports.html.document import write_page
+from tracemap.capture.counters import events_to_count
+from tracemap.reports.html import write_page
+from tracemap.reports.stats_page import render_stats_page
 
 EVENTS = ("page-faults", "minor-faults")
 BUCKETS = 6

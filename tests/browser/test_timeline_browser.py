@@ -18,9 +18,9 @@ from tests.browser.conftest import Open, settle, unfold
 from tests.browser.test_reports_browser import EVIL, find, go, press, texts, view
 from tests.timelines import SITES, events, layers, page_of_run, written
 from tracemap.attribution.model import MOST_SLOWEST
-from tracemap.reports.html.document import write_page
+from tracemap.core.units import format_ns
+from tracemap.reports.html import write_page
 from tracemap.reports.page.render import render_page
-from tracemap.units import format_ns
 
 CALLS, SPANS = 12, 400
 LONGEST, MEDIAN = 0, 6

@@ -18,11 +18,11 @@ from tests.hook.support import hooked, hooked_by_plugin, module, python_command,
 from tests.hook.support import run as run_program
 from tests.support import PLAIN_FLAGS, SAMPLES, Json, json_cli, run_cli
 from tests.test_steps import code_of, plain_module
-from tracemap.graph.bundle import load
+from tracemap.core.toolchain import find_tool
+from tracemap.core.units import plural
 from tracemap.hook import environment, library_path
 from tracemap.machine.images import read_images
-from tracemap.toolchain import find_tool
-from tracemap.units import plural
+from tracemap.map.bundle import load
 
 MLP = SAMPLES / "models" / "hand_mlp.mlir"
 MLP_FLAGS = SAMPLES / "flags" / "hand_mlp.flags"

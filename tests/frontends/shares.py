@@ -5,8 +5,8 @@ from __future__ import annotations
 from fnmatch import fnmatch
 
 from tracemap.attribution.model import Attribution
-from tracemap.graph.bundle import Bundle
-from tracemap.graph.query import frames_of
+from tracemap.map.bundle import Bundle
+from tracemap.map.query import frames_of
 
 
 def share_on_lines_of(file: str, result: Attribution, bundle: Bundle) -> float:

@@ -15,13 +15,13 @@ import pytest
 
 import tracemap
 from tests.frontends.shares import share_on_lines_of
-from tracemap.errors import InputInvalid, UsageInvalid
+from tracemap.commands.programs import saved_inputs_of
+from tracemap.core.errors import InputInvalid, UsageInvalid
 from tracemap.frontends.jax import import_program
-from tracemap.graph.query import scope_of
 from tracemap.ir.executables import own_bytecode
+from tracemap.ir.model_reader import describe, parse_model
 from tracemap.ir.parsing import MlirParser
-from tracemap.ir.reading import describe, parse_model
-from tracemap.session.programs import saved_inputs_of
+from tracemap.map.query import scope_of
 
 jax = pytest.importorskip("jax", reason="JAX is not installed: make frontends")
 programs = pytest.importorskip("tests.frontends.jax_programs")

@@ -10,8 +10,8 @@ import pytest
 
 import tracemap
 from tests.support import json_cli, run_cli
-from tracemap.errors import InputInvalid, ModelInvalid, ModelUnreadable
-from tracemap.graph.bundle import Bundle
+from tracemap.core.errors import InputInvalid, ModelInvalid, ModelUnreadable
+from tracemap.map.bundle import Bundle
 
 onnx = pytest.importorskip("onnx", reason="onnx is not installed: make frontends")
 pytest.importorskip("onnx.reference")

@@ -12,9 +12,9 @@ import pytest
 import tracemap
 from tests.frontends.shares import share_on_lines_of
 from tests.support import check_cli, run_cli
-from tracemap.errors import InputInvalid
-from tracemap.graph.bundle import Bundle
-from tracemap.graph.model import Op
+from tracemap.core.errors import InputInvalid
+from tracemap.map.bundle import Bundle
+from tracemap.map.model import Op
 
 torch = pytest.importorskip("torch", reason="torch is not installed: make frontends")
 pytest.importorskip("iree.turbine", reason="iree-turbine is not installed: make frontends")

@@ -15,11 +15,11 @@ import pytest
 
 from tests.recording import compiled
 from tests.support import PLAIN_FLAGS, SAMPLES, made_once
+from tracemap.core.toolchain import find_tool
 from tracemap.hook import HookSettings, settings_environment
 from tracemap.hook.compiling import FOLDER, HookUnavailable, compile_library, find_compiler, sources
-from tracemap.measurements.hook.process import ProcessFile, read_processes
-from tracemap.measurements.hook.recording import HookRecording, read_recording
-from tracemap.toolchain import find_tool
+from tracemap.runs.hook.process import ProcessFile, read_processes
+from tracemap.runs.hook.recording import HookRecording, read_recording
 
 PROGRAM = Path(__file__).with_name("program.py")
 MODEL = SAMPLES / "models" / "hand_mlp.mlir"
@@ -172,4 +172,4 @@ def tell_late(path: Path, reader: str, monkeypatch: pytest.MonkeyPatch) -> None:
         path.write_bytes(b"".join(lines))
         return found
 
-    monkeypatch.setattr(f"tracemap.measurements.hook.{reader}.read_processes", looked_at)
+    monkeypatch.setattr(f"tracemap.runs.hook.{reader}.read_processes", looked_at)

@@ -12,9 +12,9 @@ import numpy as np
 
 from tests.hook import support
 from tests.support import PLAIN_FLAGS, ROOT, SAMPLES, check_cli
-from tracemap.graph.documents import Keeping
+from tracemap.core.toolchain import find_tool
 from tracemap.hook.compiling import HookUnavailable, find_compiler
-from tracemap.toolchain import find_tool
+from tracemap.map.bundle_documents import Keeping
 
 BUNDLE = "model.tracemap"
 MODULE = "module.vmfb"

@@ -12,7 +12,7 @@ from pathlib import Path
 import duckdb
 
 from tests.mutations.changes import changed_bytes, changed_json
-from tracemap.measurements.sql import literal, quoted
+from tracemap.runs.sql import literal, quoted
 
 _NUMBERS = (
     "0",

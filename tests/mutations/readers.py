@@ -27,7 +27,7 @@ from tests.mutations.changes import (
     changed_words,
 )
 from tests.mutations.parquet import changed_parquet_header, changed_table
-from tracemap.errors import TracemapError
+from tracemap.core.errors import TracemapError
 
 Read = Callable[[Path, random.Random], None]
 
@@ -53,7 +53,7 @@ def run_command(*words: str | Path) -> None:
     Raises:
         TracemapError: what the command line would print as an error.
     """
-    from tracemap.cli.main import group
+    from tracemap.commands.main import group
 
     output = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
     with output, contextlib.redirect_stdout(output), contextlib.redirect_stderr(io.StringIO()):
@@ -111,9 +111,9 @@ def _read_run(name: str, folder: Path, dice: random.Random) -> None:
 def _read_cells(path: Path, kernel: str = "") -> None:
     """What a run says of itself, and all that was measured, as numbers."""
     from tracemap.attribution.scan.connection import Tables, value_of
-    from tracemap.measurements.columns import events_sql
-    from tracemap.measurements.sql import asked_database
-    from tracemap.session.runs import opened_runs
+    from tracemap.commands.runs import opened_runs
+    from tracemap.runs.columns import events_sql
+    from tracemap.runs.sql import asked_database
 
     with opened_runs([path], dispatch=kernel) as (run,), asked_database() as connection:
         values = ", ".join(f"sum({value_of(metric, run)})" for metric in run.metrics) or "count(*)"
@@ -135,9 +135,9 @@ def changed_module(data: bytes, dice: random.Random) -> bytes:
 
 
 def _read_export(folder: Path, dice: random.Random) -> None:
-    from tracemap.measurements.ireeprof.calls import KnownCalls
-    from tracemap.measurements.ireeprof.profile import read_export
-    from tracemap.measurements.sql import open_database
+    from tracemap.runs.ireeprof.calls import KnownCalls
+    from tracemap.runs.ireeprof.profile import read_export
+    from tracemap.runs.sql import open_database
 
     with open_database() as connection:
         profile = read_export(folder / inputs.EXPORT, connection, known=KnownCalls(warmup=dice.randrange(3)))
@@ -145,7 +145,7 @@ def _read_export(folder: Path, dice: random.Random) -> None:
 
 
 def _read_flags(folder: Path, _dice: random.Random) -> None:
-    from tracemap.capture.flags import check_files, read_flags, sorted_out
+    from tracemap.capture.calling import check_files, read_flags, sorted_out
 
     check_files(sorted_out(read_flags(folder / inputs.FLAGS)))
 
@@ -153,7 +153,7 @@ def _read_flags(folder: Path, _dice: random.Random) -> None:
 def _read_expected(folder: Path, dice: random.Random) -> None:
     import numpy as np
 
-    from tracemap.capture.expected import Tolerance, compared, expected_arrays
+    from tracemap.capture.outputs import Tolerance, compared, expected_arrays
 
     output = np.zeros((2, 3), dice.choice(("float32", "int32", "bool", "complex64")))
     spec = dice.choice(("@{}", "+{}", "152xi8=@{}")).format(folder / inputs.EXPECTED)
@@ -162,7 +162,7 @@ def _read_expected(folder: Path, dice: random.Random) -> None:
 
 
 def _read_array(folder: Path, _dice: random.Random) -> None:
-    from tracemap.capture.input_shapes import sizes_of
+    from tracemap.capture.calling import sizes_of
 
     assert len(list(sizes_of([f"@{folder / inputs.EXPECTED}"]))) == 1
 
@@ -171,8 +171,8 @@ def _read_module(folder: Path, _dice: random.Random) -> None:
     import numpy as np
 
     from tracemap.machine.code import instructions_of, loops_by_address, loops_of
+    from tracemap.machine.figures import linked_functions, spots_at
     from tracemap.machine.images import NOWHERE, kernel_images, read_images
-    from tracemap.machine.linked import linked_functions, spots_at
 
     images = read_images(folder / inputs.SMALL_MODULE)
     for image in images:
@@ -205,7 +205,7 @@ def _read_calls(name: str, folder: Path, dice: random.Random) -> None:
 
 
 def _read_samples(folder: Path, _dice: random.Random) -> None:
-    from tracemap.measurements.hook.samples import read_samples
+    from tracemap.runs.hook.samples import read_samples
 
     read_samples(folder / inputs.CALLS)
 
@@ -226,7 +226,7 @@ def _read_calls_of_kernel(folder: Path, dice: random.Random) -> None:
 
 
 def _read_counts(folder: Path, dice: random.Random) -> None:
-    from tracemap.measurements.callgrind import read_callgrind
+    from tracemap.runs.callgrind import read_callgrind
 
     path = folder / inputs.CALLGRIND
     text = path.read_text(encoding="utf-8", errors="replace")
@@ -237,7 +237,7 @@ def _read_counts(folder: Path, dice: random.Random) -> None:
 def _read_model(name: str, folder: Path, _dice: random.Random) -> None:
     """A model, and what is found out about it before anything is compiled."""
     from tests.builders import facts_of
-    from tracemap.session.build import read_model
+    from tracemap.commands.build import read_model
 
     data, _ = read_model(str(folder / name))
     facts = facts_of(data)
@@ -272,7 +272,7 @@ def _each_line(path: Path, read: Callable[[str], object]) -> None:
 
 
 def _read_locations(folder: Path, _dice: random.Random) -> None:
-    from tracemap.locations import frames, name_path, parse_location, scope
+    from tracemap.core.locations import frames, name_path, parse_location, scope
 
     def read(line: str) -> object:
         location = parse_location(line)
@@ -283,7 +283,7 @@ def _read_locations(folder: Path, _dice: random.Random) -> None:
 
 def _read_specs(folder: Path, _dice: random.Random) -> None:
     from tracemap.capture.inputs import given_inputs
-    from tracemap.functions import Argument, Function
+    from tracemap.core.functions import Argument, Function
 
     def read(line: str) -> object:
         kind, _, spec = line.partition("\t")
@@ -301,7 +301,7 @@ def _read_benchmark(folder: Path, _dice: random.Random) -> None:
 def _read_stops(folder: Path, _dice: random.Random) -> None:
     import numpy as np
 
-    from tracemap.measurements.hook.samples import read_stops
+    from tracemap.runs.hook.samples import read_stops
 
     for begins in ((), range(150, 1250, 200)):
         read_stops(folder / inputs.STOPS, np.array(begins, dtype=np.int64), 5)
@@ -315,10 +315,10 @@ def _colour(folder: Path, dice: random.Random) -> None:
 
 
 def _read_kept(folder: Path, _dice: random.Random) -> None:
-    from tracemap.capture.saved_inputs import saved_inputs
-    from tracemap.functions import Argument, Function
-    from tracemap.graph.bundle import load
-    from tracemap.session.programs import saved_inputs_of
+    from tracemap.capture.inputs import saved_inputs
+    from tracemap.commands.programs import saved_inputs_of
+    from tracemap.core.functions import Argument, Function
+    from tracemap.map.bundle import load
 
     types = ("tensor<2x3xf32>", "tensor<4xi64>", "tensor<i1>")
     kept = saved_inputs_of(load(folder / inputs.KEPT))
@@ -367,12 +367,12 @@ def _add_to_store(folder: Path, dice: random.Random) -> None:
 
 def _match_with_store(root: Path, bundle: Path, model: str) -> None:
     """What `store add` does before it writes a run: that is attributed as ever, whatever the store has."""
-    from tracemap.graph.bundle import load
-    from tracemap.measurements.model import UNKNOWN_MACHINE
-    from tracemap.session.store_add import keep_bundle
+    from tracemap.commands.store import keep_bundle
+    from tracemap.core.toolchain import no_progress
+    from tracemap.map.bundle import load
+    from tracemap.runs.model import UNKNOWN_MACHINE
     from tracemap.store.adding import Said
     from tracemap.store.layout import store_at
-    from tracemap.toolchain import no_progress
 
     said = Said(number=1, model=model, machine=UNKNOWN_MACHINE, added_ns=1)
     keep_bundle(store_at(root), load(bundle), said, no_progress)

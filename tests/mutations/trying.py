@@ -26,7 +26,7 @@ from tests.mutations.changes import Change
 from tests.mutations.databases import hand_on_databases
 from tests.mutations.readers import Reader
 from tests.support import ROOT
-from tracemap.errors import TracemapError
+from tracemap.core.errors import TracemapError
 
 _START_S = 120
 """Within which a worker has to have imported all and read the undamaged files."""

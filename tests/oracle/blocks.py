@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tests.oracle.marked import DEAD, WORKS, MarkedProgram, Writer, number_sign
-from tracemap.graph.model import Fate
+from tracemap.map.model import Fate
 
 TILED = ("--iree-opt-level=O3", "--iree-opt-data-tiling")
 _HOST = frozenset({Fate.HOST, Fate.FOLDED, Fate.REMOVED})

@@ -32,8 +32,8 @@ from pathlib import Path
 import click
 
 from tests.support import SAMPLES, Json, command_line
-from tracemap.capture.niceness import niceness_to_run_at
-from tracemap.units import UNKNOWN
+from tracemap.capture.noise import niceness_to_run_at
+from tracemap.core.units import UNKNOWN
 
 _MODEL = "jax_gpt2_4l"
 _LEADING = 5

@@ -24,12 +24,12 @@ import click
 
 from tests.documents import DOCS, write_part
 from tests.support import SAMPLES, check_cli, run_cli
-from tracemap.comparison.model import Comparison, Finding
-from tracemap.graph.bundle import load
+from tracemap.commands.diff import diff
+from tracemap.commands.record import record_repeatedly
+from tracemap.compare.model import Comparison, Finding
+from tracemap.map.bundle import load
 from tracemap.options.measure import RecordOptions
 from tracemap.options.results import DiffOptions
-from tracemap.session.diff import diff
-from tracemap.session.record import record_repeatedly
 
 ITERATIONS: Final = 30
 PAIRS: Final = 5

@@ -13,9 +13,9 @@ from tests.oracle.generate import generate
 from tests.oracle.kernels import compile_plainly
 from tests.oracle.program import Kind, Op, Program, Purpose
 from tests.oracle.truth import Truth, find_truth
-from tracemap.graph.model import Evidence, Fate, TraceGraph
-from tracemap.graph.model import Op as MappedOp
-from tracemap.mapping.build import BuildRequest, build
+from tracemap.map.build.build import BuildRequest, build
+from tracemap.map.model import Evidence, Fate, TraceGraph
+from tracemap.map.model import Op as MappedOp
 
 
 class TwinDiffers(Exception):

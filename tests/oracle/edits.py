@@ -17,11 +17,11 @@ import click
 
 from tests.oracle.editor import Editor
 from tests.oracle.generate import generate
-from tracemap.comparison.matching import match_flows
-from tracemap.comparison.model import Match
+from tracemap.compare.matching import match_flows
+from tracemap.compare.model import Match
+from tracemap.ir.model_reader import describe, parse_model
 from tracemap.ir.parsing import MlirParser
-from tracemap.ir.reading import describe, parse_model
-from tracemap.mapping.model.flow import Flows
+from tracemap.map.build.model.dataflow import Flows
 
 KINDS = ("rename", "reorder", "insert", "delete", "constant", "shape", "wrap", "inline")
 LEAST_PRECISION, LEAST_RECALL = 0.99, 0.97

@@ -20,7 +20,7 @@ from iree.compiler.dialects import linalg
 
 from tests.oracle.program import Extents, Loops
 from tests.support import PLAIN_FLAGS
-from tracemap.toolchain import find_tool
+from tracemap.core.toolchain import find_tool
 
 Operation = Any
 """An `iree.compiler.ir.Operation`; the bindings' stubs do not pass strict checking."""

@@ -27,9 +27,9 @@ from iree.compiler import ir
 from tests.documents import DOCS, write_part
 from tests.oracle.generate import generate
 from tests.support import SAMPLES
-from tracemap.comparison.matching import match_flows
-from tracemap.comparison.model import How
-from tracemap.mapping.model.flow import Flows
+from tracemap.compare.matching import match_flows
+from tracemap.compare.model import How
+from tracemap.map.build.model.dataflow import Flows
 
 LEAST: Final = {"located": (0.98, 0.95), "scoped": (0.9, 0.8), "blind": (0.9, 0.8), "torch and ONNX": (0.9, 0.8)}
 """Precision and recall by way."""

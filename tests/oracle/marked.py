@@ -20,12 +20,12 @@ from random import Random
 from tests.oracle.compare import Difference, Result, Score
 from tests.oracle.kernels import CompilerRejects
 from tests.support import PLAIN_FLAGS
-from tracemap.errors import ModelInvalid
-from tracemap.graph.model import Evidence, Fate, Op, TraceGraph
-from tracemap.mapping.build import BuildRequest, build
+from tracemap.core.errors import ModelInvalid
+from tracemap.core.toolchain import find_tool
+from tracemap.core.units import UNKNOWN
+from tracemap.map.build.build import BuildRequest, build
+from tracemap.map.model import Evidence, Fate, Op, TraceGraph
 from tracemap.options.compile import BuildOptions
-from tracemap.toolchain import find_tool
-from tracemap.units import UNKNOWN
 
 MERGED = "merged"
 """The group of ops that the compiler makes one op of: evidence of them is fused."""

@@ -19,7 +19,7 @@ import click
 from tests.documents import DOCS, write_part
 from tests.oracle.fleets import Fleet, Maker, Planted
 from tracemap.store.findings import Change
-from tracemap.store.trends import changes
+from tracemap.store.queries import changes
 
 FIRST_SEED: Final = 1000
 

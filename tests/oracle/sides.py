@@ -21,10 +21,8 @@ import numpy as np
 from tests.documents import DOCS, write_part
 from tests.oracle.fleets import FIRST_NIGHT, HOSTS, Maker
 from tests.oracle.nights import FIRST_SEED
-from tracemap.store.findings import OutlierHost, SetDifference
-from tracemap.store.hosts import LEAST_HOSTS, outliers
+from tracemap.store.findings import LEAST_HOSTS, OutlierHost, SetDifference, compare_sets, outliers
 from tracemap.store.series import EVERY, Observations
-from tracemap.store.set_comparison import compare_sets
 
 NIGHTS: Final = 60
 _MIDDLE: Final = FIRST_NIGHT + NIGHTS // 2

@@ -21,7 +21,7 @@ import numpy as np
 
 from tests.oracle.sketch import BITS, Argument, Model, Sketch
 from tests.support import PLAIN_FLAGS
-from tracemap.toolchain import find_tool
+from tracemap.core.toolchain import find_tool
 
 _TURN_NS: Final = 2_500_000
 """Time for the calls of one model in one turn."""

@@ -13,6 +13,9 @@ from typing import Any, Final
 
 from msgspec import structs
 
+from tracemap.attribution.diagnostics import check_something_matches, disagreements, residual_rows, result_diagnostics
+from tracemap.attribution.kernel_lines.counts import StepCounts
+from tracemap.attribution.kernel_lines.estimates import CodeEstimates, Numbers
 from tracemap.attribution.model import (
     NO_SERIES,
     NO_WORK,
@@ -23,9 +26,9 @@ from tracemap.attribution.model import (
     ResidualRow,
     SiteResult,
 )
-from tracemap.attribution.result.diagnostics import check_something_matches, disagreements, result_diagnostics
-from tracemap.attribution.result.residual import residual_rows
-from tracemap.attribution.result.shares import (
+from tracemap.attribution.scan.connection import IN_MILLIONTHS, Tables, open_tables
+from tracemap.attribution.scan.scan import Scan, is_disturbed, percentiles, scan
+from tracemap.attribution.shares import (
     Splitting,
     Totals,
     op_results,
@@ -36,20 +39,16 @@ from tracemap.attribution.result.shares import (
     transfer_results,
     weights_by_site,
 )
-from tracemap.attribution.scan.connection import IN_MILLIONTHS, Tables, open_tables
-from tracemap.attribution.scan.scan import Scan, is_disturbed, percentiles, scan
-from tracemap.attribution.steps.counts import StepCounts
-from tracemap.attribution.steps.estimates import CodeEstimates, Numbers
 from tracemap.attribution.weights import Weights, best_peaks
-from tracemap.diagnostics import Diagnostic
-from tracemap.errors import RunMismatch, UsageInvalid
-from tracemap.graph.documents import KeptEstimates
-from tracemap.graph.model import Site, TraceGraph
+from tracemap.core.diagnostics import Diagnostic
+from tracemap.core.errors import RunMismatch, UsageInvalid
+from tracemap.core.units import UNKNOWN, Integer, Text, plural, sum_of
 from tracemap.machine.images import Image
-from tracemap.measurements.elapsed import added
-from tracemap.measurements.model import SAMPLES, UNOBSERVED, UNTIMED, Metric, Peaks, Run, RunHeader, differing_inputs
+from tracemap.map.bundle_documents import KeptEstimates
+from tracemap.map.model import Site, TraceGraph
 from tracemap.options.results import Rule
-from tracemap.units import UNKNOWN, Integer, Text, plural, sum_of
+from tracemap.runs.elapsed import added
+from tracemap.runs.model import SAMPLES, UNOBSERVED, UNTIMED, Metric, Peaks, Run, RunHeader, differing_inputs
 
 
 def check_runs(graph: TraceGraph, runs: Sequence[Run], *, allow_mismatch: bool) -> list[Diagnostic]:

@@ -11,7 +11,7 @@ from tracemap.attribution.join.targets import UNMATCHED
 from tracemap.attribution.scan.connection import common_metrics, value_column, value_of
 from tracemap.attribution.scan.lookups import Lookup, Source
 from tracemap.attribution.scan.rows import first_target, join_clauses
-from tracemap.measurements.hook.stats import PairStats, SeriesStats, series_stats
+from tracemap.runs.hook.stats import PairStats, SeriesStats, series_stats
 
 # ---- latency histograms
 #

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
-from tracemap.codec import Count, Record
-from tracemap.diagnostics import Diagnostic
-from tracemap.graph.model import OpId
-from tracemap.measurements.model import SAMPLES, RunHeader
+from tracemap.core.codec import Count, Record
+from tracemap.core.diagnostics import Diagnostic
+from tracemap.core.units import UNKNOWN, Integer, Text, plural
+from tracemap.map.model import OpId
 from tracemap.options.results import Rule
-from tracemap.units import UNKNOWN, Integer, Text, plural
+from tracemap.runs.model import SAMPLES, RunHeader
 
 if TYPE_CHECKING:
     import numpy as np

@@ -14,10 +14,10 @@ from tracemap.attribution.join.targets import TRANSFER, UNMATCHED, Join, Targets
 from tracemap.attribution.scan.connection import Row, open_tables
 from tracemap.attribution.scan.lookups import Lookup, Source, lookups, submission_lookups
 from tracemap.attribution.scan.rows import first_target, join_clauses
-from tracemap.errors import UsageInvalid
-from tracemap.graph.model import TraceGraph
-from tracemap.measurements.model import Run
-from tracemap.units import UNKNOWN, Integer, Text
+from tracemap.core.errors import UsageInvalid
+from tracemap.core.units import UNKNOWN, Integer, Text
+from tracemap.map.model import TraceGraph
+from tracemap.runs.model import Run
 
 _TIMED: Final = "NOT warmup AND kind <> 'step' AND start_ns IS NOT NULL AND duration_ns IS NOT NULL"
 _SPANS: Final = """

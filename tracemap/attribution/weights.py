@@ -9,10 +9,10 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import assert_never
 
-from tracemap.graph.model import Site
-from tracemap.measurements.model import Peaks
+from tracemap.core.units import UNKNOWN, Integer, split_by_largest_remainder
+from tracemap.map.model import Site
 from tracemap.options.results import Rule
-from tracemap.units import UNKNOWN, Integer, split_by_largest_remainder
+from tracemap.runs.model import Peaks
 
 _Z = 1.959963984540054
 """Two-sided 95 % quantile of the normal distribution."""

@@ -17,12 +17,12 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Final
 
-from tracemap.capture.niceness import exec_with_parent, real_time_priority
-from tracemap.errors import ProgramFailed, ToolTooOld, UsageInvalid
-from tracemap.owned.children import Child, end, ended_within, path_argument, pausing_with_us, start
-from tracemap.owned.ending import Ended, confirm_signal, interruptible, signals_deferred
-from tracemap.toolchain import check_tool, find_tool, run_tool
-from tracemap.units import NS_OF_UNIT, UNKNOWN, Integer
+from tracemap.capture.noise import exec_with_parent, real_time_priority
+from tracemap.core.errors import ProgramFailed, ToolTooOld, UsageInvalid
+from tracemap.core.process.children import Child, end, ended_within, path_argument, pausing_with_us, start
+from tracemap.core.process.signals import Ended, confirm_signal, interruptible, signals_deferred
+from tracemap.core.toolchain import check_tool, find_tool, run_tool
+from tracemap.core.units import NS_OF_UNIT, UNKNOWN, Integer
 
 BENCHMARK_TOOL: Final = "iree-benchmark-module"
 SERIAL_FLAG: Final = "--task_topology_max_group_count=1"
@@ -204,7 +204,7 @@ def run_program(
     """Run a program to its end with additional environment variables. Ctrl-C ends it and sets `interrupted`.
 
     If Ctrl-C was deferred earlier, the program does not start. An unknown `niceness` means our own; see
-    `tracemap.capture.niceness`.
+    `tracemap.capture.noise`.
 
     Raises:
         ToolMissing: the program cannot be started.

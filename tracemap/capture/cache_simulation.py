@@ -15,19 +15,19 @@ from typing import Final, NamedTuple
 
 from tracemap.capture.benchmark import run_benchmark
 from tracemap.capture.machine import Geometry
-from tracemap.diagnostics import Diagnostic
-from tracemap.errors import ModuleInvalid, ProgramFailed, RunInvalid, UsageInvalid
+from tracemap.core.diagnostics import Diagnostic
+from tracemap.core.errors import ModuleInvalid, ProgramFailed, RunInvalid, UsageInvalid
+from tracemap.core.process.temporary_files import temporary_folder
+from tracemap.core.toolchain import Progress, check_tool, find_tool
+from tracemap.core.units import format_count, format_share, split_by_largest_remainder
 from tracemap.machine.code import OUTSIDE, Instruction, instructions_of, loops_around, loops_by_address, loops_of
+from tracemap.machine.dataflow import lines_of_values
 from tracemap.machine.debug_lines import NO_LINES, Contracted, OpLines, code_of_ops
-from tracemap.machine.flow import lines_of_values
 from tracemap.machine.images import CodeFunction, Image, function_symbols, read_image
-from tracemap.measurements.callgrind import CallgrindCounts, read_callgrind
-from tracemap.measurements.events import EventTable
-from tracemap.measurements.model import CACHE_SIMULATED, CORE_CYCLES, SAMPLES, STAND_INS, STEP_METRICS, EventKind
-from tracemap.measurements.sql import literal, quoted
-from tracemap.owned.home import temporary_folder
-from tracemap.toolchain import Progress, check_tool, find_tool
-from tracemap.units import format_count, format_share, split_by_largest_remainder
+from tracemap.runs.callgrind import CallgrindCounts, read_callgrind
+from tracemap.runs.events import EventTable
+from tracemap.runs.model import CACHE_SIMULATED, CORE_CYCLES, SAMPLES, STAND_INS, STEP_METRICS, EventKind
+from tracemap.runs.sql import literal, quoted
 
 # ---- masked accesses
 #
@@ -349,7 +349,7 @@ _STUCK_S = 60
 _FUSED_SINCE = (3, 24)
 """First valgrind release that runs fused multiply-adds fast enough."""
 _PRESERVE = "IREE_PRESERVE_DYLIB_TEMP_FILES"
-_VALGRIND_EXEC = Path(__file__).with_name("steady.py")
+_VALGRIND_EXEC = Path(__file__).with_name("valgrind_exec.py")
 
 
 @dataclass(frozen=True, slots=True)

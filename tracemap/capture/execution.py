@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tracemap.capture.benchmark import TIMED_FLUSH_FLAG, Ending, count_workers, run_benchmark
 from tracemap.capture.noise import WATCH_S, Cut, Watcher
-from tracemap.capture.open_run import load_profile
 from tracemap.capture.plan import Plan
 from tracemap.capture.stopping_rule import ENOUGH_SAMPLES, Goal
-from tracemap.diagnostics import Diagnostic
-from tracemap.errors import DeviceUnprofiled, ProgramFailed, RunEmpty, RunInvalid
-from tracemap.functions import Function
+from tracemap.core.diagnostics import Diagnostic
+from tracemap.core.errors import DeviceUnprofiled, ProgramFailed, RunEmpty, RunInvalid
+from tracemap.core.functions import Function
+from tracemap.core.process.temporary_files import beside
+from tracemap.core.toolchain import Progress
+from tracemap.core.units import UNKNOWN, Integer, Unknown, format_count, plural
 from tracemap.hook import HookSettings, HookUnavailable, environment, stops_environment
-from tracemap.measurements.elapsed import Stops
-from tracemap.measurements.hook.samples import read_stops
-from tracemap.measurements.ireeprof.calls import KnownCalls
-from tracemap.measurements.ireeprof.profile import Profile, empty_profile
-from tracemap.owned.home import beside
-from tracemap.toolchain import Progress
-from tracemap.units import UNKNOWN, Integer, Unknown, format_count, plural
+from tracemap.runs.elapsed import Stops
+from tracemap.runs.hook.samples import read_stops
+from tracemap.runs.ireeprof.calls import KnownCalls
+from tracemap.runs.ireeprof.profile import Profile, empty_profile
+from tracemap.runs.readers.open_run import load_profile
 
 if TYPE_CHECKING:
     import duckdb

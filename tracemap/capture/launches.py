@@ -12,22 +12,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from tracemap.capture.call_times import CallTimes, call_times
 from tracemap.capture.execution import Execution, Launch, timed_execution
 from tracemap.capture.noise import combined_noise, disturbed
 from tracemap.capture.plan import Plan
 from tracemap.capture.sampling import samples_in_kernels
 from tracemap.capture.stopping_rule import ENOUGH_SAMPLES, MOST_BYTES, Goal, StoppingOutcome, StopReason, still_changing
-from tracemap.diagnostics import Diagnostic
-from tracemap.errors import ProgramFailed, RunEmpty, RunInvalid
-from tracemap.functions import Function
-from tracemap.measurements.elapsed import added
-from tracemap.measurements.ireeprof.profile import JoinedProfiles, join_profiles
-from tracemap.measurements.medians import Median, median_of
-from tracemap.measurements.model import Disturbance, ElapsedParts
-from tracemap.owned.ending import asked_by, confirm_signal
-from tracemap.toolchain import Progress
-from tracemap.units import UNKNOWN, Integer, plural, sum_of
+from tracemap.capture.timing import CallTimes, call_times
+from tracemap.core.diagnostics import Diagnostic
+from tracemap.core.errors import ProgramFailed, RunEmpty, RunInvalid
+from tracemap.core.functions import Function
+from tracemap.core.process.signals import asked_by, confirm_signal
+from tracemap.core.toolchain import Progress
+from tracemap.core.units import UNKNOWN, Integer, plural, sum_of
+from tracemap.runs.elapsed import added
+from tracemap.runs.ireeprof.profile import JoinedProfiles, join_profiles
+from tracemap.runs.model import Disturbance, ElapsedParts
+from tracemap.runs.statistics import Median, median_of
 
 if TYPE_CHECKING:
     import duckdb

@@ -13,9 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from tracemap.errors import UsageInvalid, start_of
-from tracemap.measurements.model import CacheSpeed, Machine, Peaks
-from tracemap.units import UNKNOWN, Integer, Text, format_bytes
+from tracemap.core.errors import UsageInvalid, start_of
+from tracemap.core.units import UNKNOWN, Integer, Text, format_bytes
+from tracemap.runs.model import CacheSpeed, Machine, Peaks
 
 # ---- cache geometry
 #

@@ -1,21 +1,29 @@
-"""Call a function once with `iree-run-module`; print its outputs, write them to files, or read them as arrays."""
+"""Outputs of a function: written, and compared with expected ones."""
 
 from __future__ import annotations
 
+import io
+import math
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tracemap.capture.benchmark import run_program
-from tracemap.capture.calling import Call
-from tracemap.capture.elements import Shaped, number_type, parsed
-from tracemap.errors import OutputInvalid, UsageInvalid
-from tracemap.functions import Function
-from tracemap.outputs import check_files, replaced
-from tracemap.units import plural
+from tracemap.capture.calling import Call, check_undecided
+from tracemap.capture.inputs import SPEC, Shaped, number_type, parsed, refused_as, written_type
+from tracemap.core.errors import OutputInvalid, OutputsDiffer, UsageInvalid
+from tracemap.core.files import check_files, given_bytes, replaced
+from tracemap.core.functions import Function
+from tracemap.core.units import UNKNOWN, Unknown, format_count, plural
+from tracemap.options.measure import RunOptions
+
+# ---- outputs
+#
+# Call a function once with `iree-run-module`; print its outputs, write them to files, or read them as arrays.
+
 
 if TYPE_CHECKING:
     import numpy as np
@@ -147,3 +155,286 @@ def _array_file(entry: Function, index: int, kind: str, folder: Path) -> _ArrayF
 
 def _output_name(entry: Function, index: int, kind: str) -> str:
     return f"{entry.name}: result[{index}] ({kind})"
+
+
+# ---- expected
+#
+# Compare outputs with expected values, by the rules of `iree-run-module`, but with more detail and for scalars, too.
+#
+# A float matches within `atol + rtol * |expected|`. NaN matches NaN. All other values must be equal. `exact` compares
+# bits.
+
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
+
+IGNORED: Final = "(ignored)"
+_ABSOLUTE: Final = {"float16": 1e-3, "float32": 1e-4, "float64": 1e-4, "complex64": 1e-4, "complex128": 1e-4}
+_ABSOLUTE_NARROW: Final = 1e-2
+_RELATIVE: Final = 1e-5
+_THRESHOLDS: Final = {
+    "--expected_f16_threshold": "float16",
+    "--expected_f32_threshold": "float32",
+    "--expected_f64_threshold": "float64",
+    "--expected_bf16_threshold": "bfloat16",
+}
+_RTOL, _MODE = "--expected_rtol", "--equality_mode"
+_OUTPUT, _EXPECTED = "--output", "--expected_output"
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """Tolerance of floats: absolute by type, plus relative to the expected value; or exact to the last bit."""
+
+    absolute: Mapping[str, float] = field(default_factory=lambda: _ABSOLUTE)
+    absolute_for_all: float | Unknown = UNKNOWN
+    """One absolute tolerance for all types, instead of `absolute`."""
+    relative: float = _RELATIVE
+    exact: bool = False
+
+    def absolute_of(self, kind: str) -> float:
+        """Absolute tolerance for a numpy type, by its name."""
+        if not isinstance(self.absolute_for_all, Unknown):
+            return self.absolute_for_all
+        return self.absolute.get(kind, _ABSOLUTE_NARROW)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Handling of outputs: their targets, the expected values, and the tolerance."""
+
+    targets: tuple[str, ...]
+    expected: tuple[str, ...]
+    tolerance: Tolerance
+
+
+def asked_of(call: Call, options: RunOptions) -> tuple[Call, Asked]:
+    """The output options of a call, and the call without its output flags. Options win over flags.
+
+    Raises:
+        UsageInvalid: a tolerance is no number, or an option and a flag after `--` set the same.
+    """
+    by_option = {_OUTPUT: options.outputs, _EXPECTED: options.expected_outputs}
+    check_undecided(
+        options.runtime_flags, {name: "it is also given before the `--`" for name, given in by_option.items() if given}
+    )
+    targets, expected, rest = [], [], []
+    tolerance = Tolerance()
+    for flag in call.flags:
+        name, _, value = flag.partition("=")
+        if name == _OUTPUT:
+            targets.append(value)
+        elif name == _EXPECTED:
+            expected.append(value)
+        elif name in _THRESHOLDS:
+            tolerance = replace(tolerance, absolute={**tolerance.absolute, _THRESHOLDS[name]: _number(flag, value)})
+        elif name == _RTOL:
+            tolerance = replace(tolerance, relative=_number(flag, value))
+        elif name == _MODE:
+            tolerance = replace(tolerance, exact=value == "exact")
+        else:
+            rest.append(flag)
+    asked = Asked(options.outputs or tuple(targets), options.expected_outputs or tuple(expected), tolerance)
+    return replace(call, flags=tuple(rest)), replace(asked, tolerance=_with_options(tolerance, options))
+
+
+def _with_options(tolerance: Tolerance, options: RunOptions) -> Tolerance:
+    relative = tolerance.relative if isinstance(options.rtol, Unknown) else options.rtol
+    return replace(tolerance, absolute_for_all=options.atol, relative=relative, exact=tolerance.exact or options.exact)
+
+
+def _number(flag: str, value: str) -> float:
+    try:
+        return float(value)
+    except ValueError as error:
+        raise UsageInvalid(f"{flag}: {value!r} is no number") from error
+
+
+# ---- expected values
+
+
+def expected_arrays(specs: Sequence[str], outputs: Sequence[Array]) -> list[Array | None]:
+    """The expected array of each output; None: the output is ignored.
+
+    Raises:
+        UsageInvalid: a text or a file holds no array.
+    """
+    files: dict[str, io.BytesIO] = {}
+    return [_expected(spec.strip(), output, files) for spec, output in zip(specs, outputs, strict=True)]
+
+
+def _expected(spec: str, output: Array, files: dict[str, io.BytesIO]) -> Array | None:
+    import numpy as np
+
+    if spec == IGNORED:
+        return None
+    if spec[:1] in {"@", "+"}:
+        return _next_array(spec, output, files)
+    try:
+        if match := SPEC.fullmatch(spec):
+            sizes = [int(size) for size in match[1].split("x")[:-1]]
+            return _array_of_text(sizes, match[2], match[3] or "")
+        return np.asarray(_numbers([spec], output.dtype)[0], dtype=output.dtype)
+    except (ValueError, OverflowError, TypeError) as error:
+        why = f"--expected-output={spec[:60]} is no value of an output"
+        raise UsageInvalid(f"{why} ({error}); write it like an --input, or {IGNORED}") from error
+
+
+def _next_array(spec: str, output: Array, files: dict[str, io.BytesIO]) -> Array:
+    """The first array of a numpy file; with `+`, the next array of the same file."""
+    import numpy as np
+
+    name = spec[1:]
+    if spec[0] == "@" or name not in files:
+        files[name] = io.BytesIO(given_bytes(name, UsageInvalid))
+    why = f"--expected-output={spec}: the file holds no array of numbers there, as numpy writes them"
+    with refused_as(UsageInvalid, why):
+        array: Array = np.lib.format.read_array(files[name], allow_pickle=False)
+    if array.dtype.str[1:] == f"V{output.dtype.itemsize}" and output.dtype.kind == "V":
+        return array.view(output.dtype)  # numpy's files do not name bf16 and similar types
+    if array.dtype.kind not in "biufc":
+        raise UsageInvalid(f"{why} ({array.dtype})")
+    return array
+
+
+def _array_of_text(sizes: Sequence[int], element: str, text: str) -> Array:
+    import numpy as np
+
+    kind = _dtype(element)
+    if text.startswith("@"):
+        return np.frombuffer(given_bytes(text[1:], UsageInvalid), dtype=kind).reshape(sizes)
+    words = text.replace(",", " ").replace("[", " ").replace("]", " ").split()
+    values = np.asarray(_numbers(words or ["0"], kind), dtype=kind)
+    count = math.prod(sizes)
+    if len(values) not in (1, count):
+        raise ValueError(f"{len(values)} values for {count} elements")
+    return np.broadcast_to(values[0], sizes) if len(values) == 1 else values.reshape(sizes)
+
+
+def _numbers(words: Sequence[str], kind: np.dtype[Any]) -> list[Any]:
+    if kind.kind == "b":
+        return [float(word) != 0 for word in words]
+    if kind.kind in "iu":
+        return [_integer(word) for word in words]
+    return [float.fromhex(word) if "0x" in word.lower() else float(word) for word in words]
+
+
+def _integer(word: str) -> int:
+    try:
+        return int(word, 0)
+    except ValueError:
+        return int(float(word))
+
+
+def _dtype(element: str) -> np.dtype[Any]:
+    """The numpy type of an element in IREE's syntax.
+
+    Raises:
+        ValueError: there is none.
+    """
+    import numpy as np
+
+    if element in {"i1", "index"}:
+        return np.dtype("bool" if element == "i1" else "int64")
+    if name := number_type(element):
+        if hasattr(np, name):
+            return np.dtype(name)
+        import ml_dtypes
+
+        narrow: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+        return narrow
+    try:
+        whole: np.dtype[Any] = np.dtype(("u" if element[0] == "u" else "") + "int" + element.lstrip("sui"))
+    except TypeError as error:
+        raise ValueError(f"no array holds {element}") from error
+    return whole
+
+
+# ---- comparing
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """An output compared with its expected value: description and result."""
+
+    place: int
+    type: str
+    said: str
+    matches: bool
+
+    def __str__(self) -> str:
+        return f"result[{self.place}] {self.type}: {self.said}"
+
+
+def compared(outputs: Sequence[Array], expected: Sequence[Array | None], tolerance: Tolerance) -> tuple[Compared, ...]:
+    """Compare the outputs of a function with the expected values."""
+    return tuple(
+        Compared(place, written_type(got), *_compared(got, wanted, tolerance))
+        for place, (got, wanted) in enumerate(zip(outputs, expected, strict=True))
+    )
+
+
+def check_matches(function: str, found: Sequence[Compared]) -> None:
+    """Raise OutputsDiffer if an output is not as expected; the message describes the first one."""
+    wrong = [output for output in found if not output.matches]
+    if wrong:
+        more = f"; {len(wrong)} of {len(found)} outputs are not" if len(wrong) > 1 else ""
+        raise OutputsDiffer(f"{function}: an output is not as expected: {wrong[0]}{more}")
+
+
+def _compared(got: Array, wanted: Array | None, tolerance: Tolerance) -> tuple[str, bool]:
+    """The description of the comparison, and whether the arrays match."""
+    import numpy as np
+
+    if wanted is None:
+        return "ignored", True
+    if got.shape != wanted.shape or not _comparable(got, wanted, exact=tolerance.exact):
+        return f"expected {written_type(wanted)}", False
+    with np.errstate(all="ignore"):
+        differences, differs = _differences(got, wanted, tolerance)
+    number = int(np.count_nonzero(differs))
+    if not number:
+        largest = float(np.nanmax(differences, initial=0))
+        return "as expected" + (f", the largest difference is {largest:.3g}" if largest else ""), True
+    first = np.unravel_index(int(np.argmax(differs)), got.shape)
+    values = f"{got[first]}, expected {wanted[first]}"
+    if not got.shape:
+        return values, False
+    worst = np.unravel_index(int(np.argmax(np.where(differs, np.nan_to_num(differences, nan=np.inf), -1.0))), got.shape)
+    difference_count = f"{format_count(number)} of {format_count(got.size)} elements differ{'s' if number == 1 else ''}"
+    largest_at = f"the largest difference is {float(differences[worst]):.3g} at {_index(worst)}"
+    return f"{difference_count}, the first at {_index(first)}: {values}; {largest_at}", False
+
+
+def _comparable(got: Array, wanted: Array, *, exact: bool) -> bool:
+    """Whether both are of one kind: all float types are, unless bits are compared."""
+    return got.dtype == wanted.dtype or (not exact and _kind(got) == _kind(wanted))
+
+
+def _kind(array: Array) -> str:
+    return {"b": "b", "i": "i", "u": "i", "c": "c"}.get(array.dtype.kind, "f")
+
+
+def _differences(got: Array, wanted: Array, tolerance: Tolerance) -> tuple[Array, Array]:
+    """The difference of each element from the expected one, and whether it exceeds the tolerance."""
+    import numpy as np
+
+    kind = np.complex128 if got.dtype.kind == "c" else np.float64
+    ours, theirs = got.astype(kind), wanted.astype(kind)
+    differences = np.abs(ours - theirs)
+    if tolerance.exact:
+        bits = [np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in (got, wanted)]
+        return differences, (bits[0] != bits[1]).reshape(*got.shape, got.dtype.itemsize).any(axis=-1)
+    if _kind(got) in "bi":
+        return differences, got != wanted
+    # A relative tolerance of infinity is infinite, so infinity only matches itself.
+    near = np.isfinite(theirs) & (
+        differences <= tolerance.absolute_of(got.dtype.name) + tolerance.relative * np.abs(theirs)
+    )
+    return differences, ~((ours == theirs) | near | (np.isnan(ours) & np.isnan(theirs)))
+
+
+def _index(place: Sequence[Any]) -> str:
+    return f"[{', '.join(str(int(index)) for index in place)}]"

@@ -9,18 +9,16 @@ from typing import Final
 
 from tracemap.capture.benchmark import BENCHMARK_TOOL, FLUSH_INTERVAL, HOST_DEVICES, call_count_flags, profiling_flags
 from tracemap.capture.cache_simulation import SIMULATED_DEVICE, CacheSimulation, check_device
-from tracemap.capture.calling import Call, Program, make_call
-from tracemap.capture.flags import Batch, batch_of, check_undecided, without_batches
-from tracemap.capture.inputs import Input
-from tracemap.capture.niceness import niceness_to_run_at
-from tracemap.capture.reserving import Reservation
-from tracemap.capture.saved_inputs import NOTHING_KEPT, Kept
+from tracemap.capture.calling import Batch, Call, Program, batch_of, check_undecided, make_call, without_batches
+from tracemap.capture.inputs import NOTHING_KEPT, Input, Kept
+from tracemap.capture.noise import niceness_to_run_at
+from tracemap.capture.run_names import Reservation
 from tracemap.capture.stopping_rule import LEAST_WARMUP, Goal, default_sample_hz
-from tracemap.errors import UsageInvalid
-from tracemap.functions import Function
+from tracemap.core.errors import UsageInvalid
+from tracemap.core.files import is_stream
+from tracemap.core.functions import Function
+from tracemap.core.units import UNKNOWN, Integer, Text, Unknown
 from tracemap.options.measure import CallOptions, RecordOptions
-from tracemap.outputs import is_stream
-from tracemap.units import UNKNOWN, Integer, Text, Unknown
 
 FIXED_ITERATIONS: Final = 20
 """Default number of measured calls where no stopping rule applies."""

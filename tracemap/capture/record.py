@@ -12,31 +12,28 @@ from msgspec import structs
 from tracemap._version import __version__
 from tracemap.capture.benchmark import check_profiles, count_workers
 from tracemap.capture.cache_simulation import CacheSimulation, add_caches
-from tracemap.capture.counters.choosing import events_to_count, split_into_passes
-from tracemap.capture.counters.events import Event
-from tracemap.capture.counting import add_counts, check_hook
+from tracemap.capture.counters import Event, events_to_count, split_into_passes
+from tracemap.capture.counting import OptionalMeasurements, add_counts, check_hook, device_times, devices_to_time
 from tracemap.capture.execution import Execution
 from tracemap.capture.launches import Launches, record_launches, stopping_outcome
 from tracemap.capture.machine import geometry, line_bytes, measure_peaks, this_machine
-from tracemap.capture.niceness import own_niceness
-from tracemap.capture.noise import disturbed, unseen
-from tracemap.capture.optional_measurements import OptionalMeasurements, device_times, devices_to_time
+from tracemap.capture.noise import disturbed, own_niceness, unseen
 from tracemap.capture.plan import Plan, RecordRequest, make_plan
-from tracemap.capture.reserving import reserved
+from tracemap.capture.run_names import reserved
 from tracemap.capture.sampling import add_samples
 from tracemap.capture.stopping_rule import StoppingOutcome
-from tracemap.diagnostics import PAUSED, Diagnostic
-from tracemap.errors import ProgramFailed
-from tracemap.measurements.events import EventTable
-from tracemap.measurements.ireeprof.records import EXPORT_MEMORY
-from tracemap.measurements.model import DeviceTime, Invocation, RunHeader, nice_words
-from tracemap.measurements.runfile import write_run
-from tracemap.measurements.sql import fitting, open_database, spared_memory
-from tracemap.owned.children import paused_ns
-from tracemap.owned.ending import asked_by, confirm_signal, interrupt_deferred
-from tracemap.owned.home import temporary_folder
-from tracemap.toolchain import Progress, no_progress
-from tracemap.units import UNKNOWN, Integer, Text, format_ns
+from tracemap.core.diagnostics import PAUSED, Diagnostic
+from tracemap.core.errors import ProgramFailed
+from tracemap.core.process.children import paused_ns
+from tracemap.core.process.signals import asked_by, confirm_signal, interrupt_deferred
+from tracemap.core.process.temporary_files import temporary_folder
+from tracemap.core.toolchain import Progress, no_progress
+from tracemap.core.units import UNKNOWN, Integer, Text, format_ns
+from tracemap.runs.events import EventTable
+from tracemap.runs.ireeprof.records import EXPORT_MEMORY
+from tracemap.runs.model import DeviceTime, Invocation, RunHeader, nice_words
+from tracemap.runs.runfile import write_run
+from tracemap.runs.sql import fitting, open_database, spared_memory
 
 _RUNTIME = "iree-base-runtime"
 

@@ -11,14 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tracemap.diagnostics import Diagnostic
-from tracemap.errors import RunEmpty
+from tracemap.core.diagnostics import Diagnostic
+from tracemap.core.errors import RunEmpty
+from tracemap.core.units import UNKNOWN, Integer, format_share, plural
+from tracemap.machine.figures import spots_at
 from tracemap.machine.images import NOWHERE, Image, read_images
-from tracemap.machine.linked import spots_at
-from tracemap.measurements.events import EventTable
-from tracemap.measurements.hook.samples import HookSamples, SampledExecutable, read_samples
-from tracemap.measurements.model import COLUMNS, SAMPLES
-from tracemap.units import UNKNOWN, Integer, format_share, plural
+from tracemap.runs.events import EventTable
+from tracemap.runs.hook.samples import HookSamples, SampledExecutable, read_samples
+from tracemap.runs.model import COLUMNS, SAMPLES
 
 if TYPE_CHECKING:
     import duckdb

@@ -7,9 +7,9 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from tracemap.measurements.medians import FEWEST, Median, median_of
+from tracemap.core.units import UNKNOWN, Integer, Unknown, format_bytes, format_count, format_ns, plural
 from tracemap.options.measure import MOST_HZ
-from tracemap.units import UNKNOWN, Integer, Unknown, format_bytes, format_count, format_ns, plural
+from tracemap.runs.statistics import FEWEST, Median, median_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt

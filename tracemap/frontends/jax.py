@@ -12,11 +12,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-from tracemap.errors import InputInvalid, ModelInvalid
-from tracemap.frontends.imported import Imported, as_identifier
-from tracemap.frontends.python_texts import OWN_FOLDER, loaded_text
-from tracemap.graph.documents import Keeping
+from tracemap.core.errors import InputInvalid, ModelInvalid
+from tracemap.frontends.imported import OWN_FOLDER, Imported, as_identifier, loaded_text
 from tracemap.ir.executables import own_bytecode
+from tracemap.map.bundle_documents import Keeping
 
 if TYPE_CHECKING:
     import numpy as np

@@ -11,13 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tracemap.diagnostics import Diagnostic
-from tracemap.errors import InputInvalid, ModelInvalid, ModelUnreadable, ToolMissing, check_limits
+from tracemap.core.diagnostics import Diagnostic
+from tracemap.core.errors import InputInvalid, ModelInvalid, ModelUnreadable, ToolMissing, check_limits
+from tracemap.core.files import check_is_file
+from tracemap.core.toolchain import is_installed
 from tracemap.frontends.imported import Imported, as_identifier
-from tracemap.graph.documents import Keeping
-from tracemap.inputs import check_is_file
 from tracemap.ir.frameworks import import_graph
-from tracemap.toolchain import is_installed
+from tracemap.map.bundle_documents import Keeping
 
 if TYPE_CHECKING:
     import numpy as np

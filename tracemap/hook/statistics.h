@@ -1,6 +1,6 @@
 /* The statistics of IREE's own hook for the calls of one thread: means, quantiles, correlations, conditional
  * probabilities. As there, sums are in single precision and in order, and the text is identical to the last character.
- * `tracemap/measurements/hook/stats.py` computes the same from recordings.
+ * `tracemap/runs/hook/stats.py` computes the same from recordings.
  */
 #pragma once
 

@@ -2,7 +2,7 @@
 
 import importlib.util
 
-from tracemap.errors import ToolMissing
+from tracemap.core.errors import ToolMissing
 
 try:
     _BINDINGS = importlib.util.find_spec("iree.compiler")

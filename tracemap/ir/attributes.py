@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from iree.compiler.dialects import linalg
 
+from tracemap.core.units import UNKNOWN, Integer
 from tracemap.ir.parsing import Module, Operation, ir
-from tracemap.units import UNKNOWN, Integer
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from tracemap.ir.bodies import computes_index
+from tracemap.core.locations import STRING, FileRange, Location
+from tracemap.core.units import UNKNOWN, Integer
+from tracemap.ir.dispatch_bodies import computes_index
 from tracemap.ir.parsing import MlirParser, Module, Operation, nested, printed_locations, string_attribute
-from tracemap.locations import STRING, FileRange, Location
-from tracemap.units import UNKNOWN, Integer
 
 # ---- dump text
 #

@@ -7,8 +7,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tracemap.ir.bodies import served
-from tracemap.ir.numbers import Extent, HostValues, Number
+from tracemap.core.locations import Location
+from tracemap.core.units import UNKNOWN, Integer
+from tracemap.ir.dispatch_bodies import served
+from tracemap.ir.host_constants import Extent, HostValues, Number
 from tracemap.ir.parsing import (
     Attribute,
     MlirParser,
@@ -23,8 +25,6 @@ from tracemap.ir.parsing import (
     symbols_in,
     walk,
 )
-from tracemap.locations import Location
-from tracemap.units import UNKNOWN, Integer
 
 # ---- bytecode
 #

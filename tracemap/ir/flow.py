@@ -9,9 +9,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
+from tracemap.core.locations import Location
+from tracemap.core.units import ASSUMED_SIZE, UNKNOWN, Integer
 from tracemap.ir.attributes import DYNAMIC, Shape, is_conversion, shape_of
-from tracemap.ir.bodies import BodyOp, has_unknown_sizes, read_body
-from tracemap.ir.host import (
+from tracemap.ir.dispatch_bodies import BodyOp, has_unknown_sizes, read_body
+from tracemap.ir.host_constants import HostValues
+from tracemap.ir.host_program import (
     CALL,
     INITIALIZER,
     called_by_initializers,
@@ -21,7 +24,6 @@ from tracemap.ir.host import (
     is_public,
     walk_hosts,
 )
-from tracemap.ir.numbers import HostValues
 from tracemap.ir.parsing import (
     MlirParser,
     Module,
@@ -34,8 +36,6 @@ from tracemap.ir.parsing import (
     symbol_path,
     walk,
 )
-from tracemap.locations import Location
-from tracemap.units import ASSUMED_SIZE, UNKNOWN, Integer
 
 # ---- assumed
 #

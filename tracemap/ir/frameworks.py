@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from tracemap.errors import ModelInvalid
+from tracemap.core.errors import ModelInvalid
 from tracemap.ir.parsing import BoundLocation, Module, Operation, ir, walk
 
 # ---- onnx

@@ -6,9 +6,11 @@ import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
-from tracemap.ir.bodies import BodyOp, read_body
+from tracemap.core.locations import Location
+from tracemap.core.units import UNKNOWN, Integer, Text, Unknown
+from tracemap.ir.dispatch_bodies import BodyOp, read_body
 from tracemap.ir.flow import DispatchRegion, FlowDispatch
-from tracemap.ir.host import INITIALIZER, called_by_initializers, walk_hosts
+from tracemap.ir.host_program import INITIALIZER, HalFunction, called_by_initializers, constant, read_queues, walk_hosts
 from tracemap.ir.parsing import (
     SYMBOL,
     MlirParser,
@@ -20,9 +22,6 @@ from tracemap.ir.parsing import (
     symbols_in,
     walk,
 )
-from tracemap.ir.queues import HalFunction, constant, read_queues
-from tracemap.locations import Location
-from tracemap.units import UNKNOWN, Integer, Text, Unknown
 
 # ---- stream
 #

@@ -18,10 +18,10 @@ from functools import cache
 from types import ModuleType
 from typing import Any, Final
 
-from tracemap.errors import LocationInvalid, ModelInvalid
-from tracemap.forked import forked
-from tracemap.ir.checks import MAX_BRACES, TOO_DEEP, nesting_fault, printed_fault
-from tracemap.locations import STRING, UNKNOWN_LOCATION, Location, read_location, unescape
+from tracemap.core.errors import LocationInvalid, ModelInvalid
+from tracemap.core.locations import STRING, UNKNOWN_LOCATION, Location, read_location, unescape
+from tracemap.core.process.forked import forked
+from tracemap.ir.text_checks import MAX_BRACES, TOO_DEEP, nesting_fault, printed_fault
 
 # ---- bindings
 #
@@ -151,7 +151,7 @@ def _crash_message(status: int) -> str:
 #
 # Access to `iree.compiler.ir`: contexts, parsing, traversal, and cached locations.
 #
-# Objects of the bindings stay inside `tracemap.ir` and `tracemap.mapping`; other packages get typed records.
+# Objects of the bindings stay inside `tracemap.ir` and `tracemap.map.build`; other packages get typed records.
 
 
 Operation = Any

@@ -8,9 +8,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from tracemap.core.units import Integer
 from tracemap.machine.code import Instruction
 from tracemap.machine.values import widest
-from tracemap.units import Integer
 
 # ---- lines
 #

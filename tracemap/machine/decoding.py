@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from tracemap.errors import ModuleInvalid
+from tracemap.core.errors import ModuleInvalid
 from tracemap.machine.images import CodeFunction, Image
 from tracemap.machine.values import Decoded
 

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, NamedTuple
 
-from tracemap.machine.chains import Chain, chains_of
+from tracemap.core.units import UNKNOWN, Unknown
 from tracemap.machine.code import OUTSIDE, WINDOW, CodeLoop, Instruction, loops_around
+from tracemap.machine.dataflow import Chain, chains_of
 from tracemap.machine.execution import CERTAIN, Access, Blocks, Doubt, Execution, blocks_of, executed
 from tracemap.machine.integers import Surroundings, Value, loaded_pointer
-from tracemap.machine.traffic import LINE_BYTES, Turns, streams_of, traffic_of
-from tracemap.units import UNKNOWN, Unknown
+from tracemap.machine.memory_traffic import LINE_BYTES, Turns, streams_of, traffic_of
 
 GRID: Final = (-2, -3, -4)
 """The dimensions of the grid of workgroups, as pseudo loops around a kernel."""

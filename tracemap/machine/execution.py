@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final, NamedTuple
 
+from tracemap.core.units import UNKNOWN, Unknown
 from tracemap.machine.code import ALWAYS, OUTSIDE, CodeLoop, Instruction, basic_blocks, loops_by_address
 from tracemap.machine.integer_steps import IntegerStep, integer_step
 from tracemap.machine.integers import CONDITIONS, Comparison, Known, Memory, State, Surroundings, operands_of
-from tracemap.units import UNKNOWN, Unknown
 
 # ---- blocks
 #

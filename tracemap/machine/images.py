@@ -10,8 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tracemap.errors import ModuleInvalid
-from tracemap.inputs import stored_bytes
+from tracemap.core.errors import ModuleInvalid
+from tracemap.core.files import stored_bytes
 
 if TYPE_CHECKING:
     import numpy as np

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
+from tracemap.core.units import UNKNOWN, Unknown
 from tracemap.machine.integers import (
     CONDITIONS,
     GENERAL,
@@ -33,7 +34,6 @@ from tracemap.machine.integers import (
     subtract,
     unsigned,
 )
-from tracemap.units import UNKNOWN, Unknown
 
 Operands = Sequence[Operand]
 Effect = Callable[[State, Operands, int], None]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, NamedTuple, TypeVar
 
-from tracemap.units import UNKNOWN, Unknown
+from tracemap.core.units import UNKNOWN, Unknown
 
 # ---- operands
 #

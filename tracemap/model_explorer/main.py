@@ -7,10 +7,10 @@ from typing import Any
 
 from model_explorer import Adapter, AdapterMetadata, ModelExplorerGraphs, graph_builder
 
-from tracemap.errors import ToolMissing, UsageInvalid
-from tracemap.graph.bundle import Bundle, load
-from tracemap.reports.exports.model_explorer import collection
-from tracemap.session.diff import data_flow_of
+from tracemap.commands.diff import data_flow_of
+from tracemap.core.errors import ToolMissing, UsageInvalid
+from tracemap.map.bundle import Bundle, load
+from tracemap.reports.exports.graphs import collection
 
 
 class TracemapAdapter(Adapter):  # type: ignore[misc]  # Model Explorer has no types
@@ -27,7 +27,7 @@ class TracemapAdapter(Adapter):  # type: ignore[misc]  # Model Explorer has no t
         """Read the graph of a bundle.
 
         Raises:
-            tracemap.errors.TracemapError: the path is not a bundle, or the bundle is damaged.
+            tracemap.core.errors.TracemapError: the path is not a bundle, or the bundle is damaged.
         """
         bundle = load(Path(model_path))
         edges, notes = _data_flow(bundle)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from tracemap.core.units import UNKNOWN, Unknown
 from tracemap.options.option import AFTER_DASHES, Options, option, required
 from tracemap.options.results import DISPATCH_HELP, KEEP_DISTURBED_HELP, RULE_HELP, Rule, memory_option
-from tracemap.units import UNKNOWN, Unknown
 
 # ---- build
 #

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from tracemap.core.units import UNKNOWN, Unknown
 from tracemap.options.measure import CallOptions, FunctionOptions
 from tracemap.options.option import ABSOLUTE, AFTER_DASHES, RELATIVE, Options, option
-from tracemap.units import UNKNOWN, Unknown
 
 # ---- bench
 #

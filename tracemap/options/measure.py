@@ -6,8 +6,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from tracemap.core.units import UNKNOWN, Integer, Text, Unknown
 from tracemap.options.option import ABSOLUTE, AFTER_DASHES, RELATIVE, Options, option, required
-from tracemap.units import UNKNOWN, Integer, Text, Unknown
 
 # ---- call
 #

@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from tracemap.errors import UsageInvalid, start_of
-from tracemap.units import Integer, Unknown
+from tracemap.core.errors import UsageInvalid, start_of
+from tracemap.core.units import Integer, Unknown
 
 # ---- address
 #
@@ -109,7 +109,7 @@ def files_of(name: str, value: object) -> dict[str, Path]:
 #
 # Declaration of an option: next to its field, with its help text and the values that it accepts.
 #
-# The fields are the only list of a command's options. `tracemap.cli.options` derives the command line from them, the
+# The fields are the only list of a command's options. `tracemap.commands.framework` derives the command line from them, the
 # Python API accepts them by name, and requests to other rooms contain the whole record.
 
 

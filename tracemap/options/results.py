@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, get_args
 
-from tracemap.errors import UsageInvalid
+from tracemap.core.errors import UsageInvalid
+from tracemap.core.units import UNKNOWN, Unknown
 from tracemap.options.option import Options, option, required
-from tracemap.units import UNKNOWN, Unknown
 
 # ---- attribute
 #

@@ -7,10 +7,20 @@ from typing import Final
 
 from tracemap.attribution.model import Attribution, MetricTotal, ResidualReason
 from tracemap.attribution.scan.connection import IN_MILLIONTHS, MILLIONTHS
-from tracemap.comparison.model import Drift
-from tracemap.diagnostics import DISTURBED, PAUSED, TRANSFERS_UNTIMED, WINDOW, tells
-from tracemap.measurements.model import DeviceTime, ElapsedParts, RunHeader
-from tracemap.units import UNKNOWN, Integer, Unknown, format_count, format_mean, format_ns, format_share, plural, sum_of
+from tracemap.compare.model import Drift
+from tracemap.core.diagnostics import DISTURBED, PAUSED, TRANSFERS_UNTIMED, WINDOW, tells
+from tracemap.core.units import (
+    UNKNOWN,
+    Integer,
+    Unknown,
+    format_count,
+    format_mean,
+    format_ns,
+    format_share,
+    plural,
+    sum_of,
+)
+from tracemap.runs.model import DeviceTime, ElapsedParts, RunHeader
 
 # ---- basis of numbers: means per invocation, or sums of the run
 

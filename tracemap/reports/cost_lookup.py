@@ -11,15 +11,15 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from tracemap.attribution.model import Attribution, MetricTotal, OpResult, SiteResult, TransferResult
-from tracemap.codec import Record
-from tracemap.graph.model import CallPath, Frame, Op, OpId, Site, TraceGraph
-from tracemap.graph.query import frames_of, scope_of, scope_text, stack_of, users_first
-from tracemap.measurements.model import UNKNOWN_PARTS
+from tracemap.core.codec import Record
+from tracemap.core.units import ASSUMED_SIZE, Text, Unknown, format_share, split_by_largest_remainder
+from tracemap.map.model import CallPath, Frame, Op, OpId, Site, TraceGraph
+from tracemap.map.query import frames_of, scope_of, scope_text, stack_of, users_first
 from tracemap.reports.escaping import or_dash
-from tracemap.units import ASSUMED_SIZE, Text, Unknown, format_share, split_by_largest_remainder
+from tracemap.runs.model import UNKNOWN_PARTS
 
 if TYPE_CHECKING:
-    from tracemap.comparison.model import MetricDifference
+    from tracemap.compare.model import MetricDifference
 
 
 DEFAULT_METRIC = "cpu_ns"

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import astuple
 
 from tracemap.attribution.model import Attribution
-from tracemap.comparison.model import Amount, Comparison, OpDifference
-from tracemap.experiments.model import Bench, KernelBench, Spread, Status
-from tracemap.graph.model import TraceGraph
-from tracemap.graph.query import python_frame, scope_text
+from tracemap.compare.model import Amount, Comparison, OpDifference
+from tracemap.core.sanitize import csv_line, inert_cell, without_controls
+from tracemap.core.units import UNKNOWN, Integer, Text, Unknown
+from tracemap.kernels.model import Bench, KernelBench, Spread, Status
+from tracemap.map.model import TraceGraph
+from tracemap.map.query import python_frame, scope_text
 from tracemap.reports.escaping import for_hook_text
-from tracemap.sanitize import csv_line, inert_cell, without_controls
 from tracemap.store.model import (
     FleetCalls,
     FleetComparison,
@@ -25,10 +26,9 @@ from tracemap.store.model import (
     FleetTrends,
     SiteCalls,
 )
-from tracemap.units import UNKNOWN, Integer, Text, Unknown
 
 if TYPE_CHECKING:
-    from tracemap.measurements.hook.stats import ThreadCalls
+    from tracemap.runs.hook.stats import ThreadCalls
 
 
 # ---- bench

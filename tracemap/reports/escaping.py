@@ -1,30 +1,77 @@
-"""Escaping of hostile text, and labels of lines, ops and unknown values."""
+"""Escaping of hostile text for pages, and compressed data that pages carry."""
 
 from __future__ import annotations
 
 import json
 import re
+import zlib
 from base64 import b64encode
 from collections.abc import Callable
 from functools import cache
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final
 
-from tracemap.codec import encode
-from tracemap.graph.model import Op, Site, TraceGraph
-from tracemap.reports.parallel_zlib import deflating
-from tracemap.sanitize import REORDERING
-from tracemap.units import Integer, Text, Unknown
+from tracemap.core.codec import encode
+from tracemap.core.process.limits import usable_processors
+from tracemap.core.sanitize import REORDERING
+from tracemap.core.units import Integer, Text, Unknown
+from tracemap.map.model import Op, Site, TraceGraph
 
 if TYPE_CHECKING:
-    from tracemap.graph.lowering import SourceOp
+    from tracemap.map.lowering import SourceOp
+
+
+# ---- parallel zlib
+#
+# zlib compression on all processors.
+
+
+_BLOCK: Final = 1 << 20
+_WINDOW: Final = 1 << 15
+"""Largest distance of a match (RFC 1951, 2)."""
+LEVEL: Final = 4
+"""Higher levels take twice the time to save a fourteenth of the size."""
+_HEADER: Final = b"\x78\x5e"
+"""zlib header: window of 32 KiB, fast level."""
+
+
+def deflating(data: bytes) -> Callable[[], bytes]:
+    """Start to compress bytes in the background; the returned function waits for the result.
+
+    The result is a standard zlib stream, and deterministic.
+    """
+    if len(data) <= _BLOCK:
+        whole = zlib.compress(data, LEVEL)
+        return lambda: whole
+    from concurrent.futures import ThreadPoolExecutor
+
+    # zlib releases the GIL while it compresses.
+    pool = ThreadPoolExecutor(usable_processors())
+    blocks = [pool.submit(_block, memoryview(data), begin) for begin in range(0, len(data), _BLOCK)]
+    pool.shutdown(wait=False)
+    check = zlib.adler32(data).to_bytes(4, "big")
+    return lambda: b"".join((_HEADER, *(block.result() for block in blocks), check))
+
+
+def _block(data: memoryview, begin: int) -> bytes:
+    """Compress the block at `begin`, up to a byte boundary; the last block ends the stream."""
+    window, end = data[max(0, begin - _WINDOW) : begin], begin + _BLOCK
+    compressor = zlib.compressobj(LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS, zdict=window)
+    return compressor.compress(data[begin:end]) + compressor.flush(
+        zlib.Z_FINISH if end >= len(data) else zlib.Z_SYNC_FLUSH
+    )
+
+
+# ---- escaping
+#
+# Escaping of hostile text, and labels of lines, ops and unknown values.
 
 
 # ---- escaping
 #
 # Names of models, kernels, threads and files are untrusted data, and must not take effect in pages.
 #
-# There is one function per destination; `tracemap/sanitize.py` has those for terminals and tables. Templates escape by
+# There is one function per destination; `tracemap/core/sanitize.py` has those for terminals and tables. Templates escape by
 # default (`html/document.py`). They may use `| safe` only on results of this module and of `html/document.py`.
 
 

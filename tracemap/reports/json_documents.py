@@ -18,20 +18,19 @@ from tracemap.attribution.model import (
     SiteCost,
     SlowCall,
 )
-from tracemap.codec import Count, Document, Positive, Record, view
-from tracemap.diagnostics import Diagnostic
-from tracemap.experiments.model import Bench, KernelBench, Spread
-from tracemap.graph.audit import Audit, Loss, PhaseCount, Spot
-from tracemap.graph.documents import Remark
-from tracemap.graph.lowering import Loop, Lowering, OpPlace, Remainder
-from tracemap.graph.model import Evidence, Fate, Frame, Kernel, ModuleInfo, OpId, Reason, Step, TraceGraph
-from tracemap.graph.query import Selection, everything
+from tracemap.core.codec import Count, Document, Positive, Record, view
+from tracemap.core.diagnostics import Diagnostic
+from tracemap.core.units import UNKNOWN, Integer, Text, Unknown
+from tracemap.kernels.model import Bench, KernelBench, Spread
 from tracemap.machine.code import OUTSIDE, Instruction
-from tracemap.measurements.hook.stats import ThreadStats
-from tracemap.measurements.model import DeviceTime, ElapsedParts
+from tracemap.map.bundle_documents import Remark
+from tracemap.map.lowering import Loop, Lowering, OpPlace, Remainder
+from tracemap.map.model import Evidence, Fate, Frame, Kernel, ModuleInfo, OpId, Reason, Step, TraceGraph
+from tracemap.map.query import Audit, Loss, PhaseCount, Selection, Spot, everything
 from tracemap.options.results import Rule
 from tracemap.reports.kernels import KernelView
-from tracemap.units import UNKNOWN, Integer, Text, Unknown
+from tracemap.runs.hook.stats import ThreadStats
+from tracemap.runs.model import DeviceTime, ElapsedParts
 
 # ---- attribution
 

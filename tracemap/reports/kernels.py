@@ -1,4 +1,4 @@
-"""Views of kernels: final IR by line, loops and instructions, with their ops."""
+"""Kernels and the compiler's remarks as rows of reports."""
 
 from __future__ import annotations
 
@@ -6,12 +6,23 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tracemap.errors import ModuleInvalid
-from tracemap.graph.model import Kernel, OpId, TraceGraph, in_order
+from msgspec import structs
+
+from tracemap.attribution.model import MetricTotal
+from tracemap.core.errors import ModuleInvalid
+from tracemap.core.units import Text
 from tracemap.machine.code import OUTSIDE, CodeLoop, Instruction, loops_of
 from tracemap.machine.figures import outline_of
 from tracemap.machine.images import Image, kernel_images
+from tracemap.map.bundle_documents import FIGURES, Remark, Remarks
+from tracemap.map.model import Kernel, OpId, TraceGraph
+from tracemap.map.model import in_order as in_order_model
+from tracemap.reports.cost_lookup import CostedMap
 from tracemap.reports.escaping import lines_of, op_line
+
+# ---- kernels
+#
+# Views of kernels: final IR by line, loops and instructions, with their ops.
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +91,7 @@ def _loop(loop: CodeLoop, ops_of: dict[int, tuple[OpId, ...]]) -> KernelLoop:
     # Debug lines of prologues, which the backend makes, name no line of the IR.
     lines = tuple(line for line in loop.lines if line in ops_of)
     ops = {op for line in lines for op in ops_of[line]}
-    return KernelLoop(loop.parent, loop.header, in_order(ops), lines, sum(loop.lines.values()))
+    return KernelLoop(loop.parent, loop.header, in_order_model(ops), lines, sum(loop.lines.values()))
 
 
 def ops_text(graph: TraceGraph, ops: Sequence[str], most: int = 4) -> str:
@@ -102,3 +113,56 @@ def loop_tree(loops: Sequence[KernelLoop], parent: int = OUTSIDE, depth: int = 0
         if loop.parent == parent:
             yield depth, loop
             yield from loop_tree(loops, index, depth + 1)
+
+
+# ---- remarks
+#
+# Compiler remarks with the costs of their ops, the most expensive first.
+
+
+_FIRST = ("regalloc", "loop-vectorize", "slp-vectorizer", "loop-unroll")
+"""Passes whose missed optimisations usually cost most."""
+_KINDS = {"missed": 0, "passed": 1, "analysis": 2}
+
+
+def ranked(remarks: Remarks, costed: CostedMap, metric: MetricTotal, run: Text) -> Remarks:
+    """The remarks with their ops' share of the run's cost in their kernel, the most expensive first.
+
+    Args:
+        remarks: the bundle's remarks.
+        costed: the bundle's map and the costs of the run.
+        metric: the metric of the shares; its `work` is the total.
+        run: the run's name.
+    """
+    of_kernel: dict[Text, dict[str, int]] = {}
+    for result in costed.site_results.values():
+        costs = of_kernel.setdefault(costed.graph.site_by_id[result.site].kernel, {})
+        for share in result.shares:
+            costs[share.op] = costs.get(share.op, 0) + share.attributed.get(metric.name, 0)
+
+    def with_share(remark: Remark) -> Remark:
+        costs = of_kernel.get(remark.kernel, {})
+        share = sum(costs.get(op, 0) for op in remark.ops) / metric.work if metric.work else 0.0
+        return structs.replace(remark, cost_share=share)
+
+    with_shares = tuple(map(with_share, remarks.remarks))
+    return structs.replace(remarks, run=run, metric=metric.name, remarks=in_order(with_shares))
+
+
+def in_order(remarks: Sequence[Remark]) -> tuple[Remark, ...]:
+    """Sort remarks by cost, kernel and line; on a line, missed optimisations come first and counts last."""
+    numbers: dict[Text, int] = {}
+    for remark in remarks:
+        numbers.setdefault(remark.kernel, len(numbers))
+
+    def key(remark: Remark) -> tuple[object, ...]:
+        line = remark.line if isinstance(remark.line, int) else 0
+        return -(remark.cost_share or 0), numbers[remark.kernel], line, *_urgency(remark)
+
+    return tuple(sorted(remarks, key=key))
+
+
+def _urgency(remark: Remark) -> tuple[object, ...]:
+    passes = _FIRST.index(remark.pass_name) if remark.pass_name in _FIRST else len(_FIRST)
+    kind = _KINDS.get(remark.kind, len(_KINDS)) if isinstance(remark.kind, str) else len(_KINDS)
+    return remark.pass_name in FIGURES, kind, passes, " spills " not in remark.text, -remark.count, remark.text

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from tracemap.codec import Record
-from tracemap.graph.lowering import Lowering, OpPlace, SourceOp, Stage
+from tracemap.core.codec import Record
+from tracemap.core.units import Unknown, plural
+from tracemap.map.lowering import Lowering, OpPlace, SourceOp, Stage
 from tracemap.reports.escaping import for_markup, for_script, line_and_column, lines_of, or_question_mark
 from tracemap.reports.highlight import rules_of_mlir
-from tracemap.reports.html.document import Kind, block_sizes, in_blocks, render
-from tracemap.units import Unknown, plural
+from tracemap.reports.html import Kind, block_sizes, in_blocks, render
 
 # ---- texts of the terminal and the page
 

@@ -10,11 +10,11 @@ from typing import Final
 
 from tracemap.attribution.model import Attribution, MemberShare
 from tracemap.attribution.timeline import Span
-from tracemap.graph.model import Op, OpId, TraceGraph
-from tracemap.graph.query import scope_of, scope_text
+from tracemap.core.sanitize import without_controls
+from tracemap.core.units import Unknown
+from tracemap.map.model import Op, OpId, TraceGraph
+from tracemap.map.query import scope_of, scope_text
 from tracemap.reports.cost_lookup import DEFAULT_METRIC
-from tracemap.sanitize import without_controls
-from tracemap.units import Unknown
 
 _TRACK_OF: Final = {
     "execute": "submissions",

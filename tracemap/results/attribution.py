@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracemap.attribution import model
-from tracemap.errors import QueryInvalid
-from tracemap.graph.query import named, python_frame, same_file
+from tracemap.core.errors import QueryInvalid
+from tracemap.core.units import UNKNOWN, format_ns, format_share
+from tracemap.map.query import named, python_frame, same_file
 from tracemap.options.option import text_of
 from tracemap.results.bundle import Bundle
 from tracemap.results.display import AsTable, Columns, Value, bar, heading, known, shown, table
-from tracemap.units import UNKNOWN, format_ns, format_share
 
 if TYPE_CHECKING:
     from tracemap.reports.cost_lookup import CostedMap, Reached
@@ -92,7 +92,7 @@ class Attribution(model.Attribution, AsTable):
         The cost of a line is that of its ops, and of ops with this line in their call stack.
 
         Raises:
-            tracemap.errors.QueryInvalid: nothing in the map has this name.
+            tracemap.core.errors.QueryInvalid: nothing in the map has this name.
 
         Example:
             >>> result = tracemap.attribute("run.parquet", "model.tracemap")
@@ -115,7 +115,7 @@ class Attribution(model.Attribution, AsTable):
         """Cost of a scope such as `h0/attn` with everything below it. Ops of called functions have the caller's scope.
 
         Raises:
-            tracemap.errors.QueryInvalid: no op with a cost is in this scope.
+            tracemap.core.errors.QueryInvalid: no op with a cost is in this scope.
 
         Example:
             >>> tracemap.attribute("run.parquet", "model.tracemap").scope("h0/attn").ops
@@ -131,14 +131,14 @@ class Attribution(model.Attribution, AsTable):
         """Open the page with these costs; return its file, which is temporary unless `output` names one.
 
         Raises:
-            tracemap.errors.TargetExists, tracemap.errors.TargetUnwritable: the page cannot be written.
+            tracemap.core.errors.TargetExists, tracemap.core.errors.TargetUnwritable: the page cannot be written.
 
         Example:
             >>> tracemap.attribute("run.parquet", "model.tracemap").show("page.html", browser=False).name
             'page.html'
         """
+        from tracemap.commands.report import report
         from tracemap.options.results import ReportOptions
-        from tracemap.session.report import report
 
         bundle, paths, rule = self._opened(), self.paths, self.rule
         return shown(lambda file: report(bundle, paths, ReportOptions(output=file, rule=rule)), output, browser=browser)

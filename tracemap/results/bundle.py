@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from tracemap.graph import bundle as stored
-from tracemap.graph.model import Op
-from tracemap.graph.query import named, ops_in_scope, python_frame, scope_text
+from tracemap.core.units import format_bytes, plural
+from tracemap.map import bundle as stored
+from tracemap.map.model import Op
+from tracemap.map.query import named, ops_in_scope, python_frame, scope_text
 from tracemap.options.option import text_of
 from tracemap.results.display import AsTable, Columns, bar, heading, known, shown, table
-from tracemap.units import format_bytes, plural
 
 _TOP = 10
 
@@ -44,7 +44,7 @@ class Bundle(stored.Bundle, AsTable):
         """Ops of a line (`model.mlir:31`, `layers.py:40`), an op (`op12`), or a scope with everything below it.
 
         Raises:
-            tracemap.errors.QueryInvalid: nothing in the map has this name.
+            tracemap.core.errors.QueryInvalid: nothing in the map has this name.
 
         Example:
             >>> [op.name for op in tracemap.load("model.tracemap").op("model.py:11")]
@@ -67,14 +67,14 @@ class Bundle(stored.Bundle, AsTable):
         """Open the annotated page without costs; return its file, which is temporary unless `output` names one.
 
         Raises:
-            tracemap.errors.TargetExists, tracemap.errors.TargetUnwritable: the page cannot be written.
+            tracemap.core.errors.TargetExists, tracemap.core.errors.TargetUnwritable: the page cannot be written.
 
         Example:
             >>> tracemap.load("model.tracemap").show("page.html", browser=False).name
             'page.html'
         """
+        from tracemap.commands.report import report
         from tracemap.options.results import ReportOptions
-        from tracemap.session.report import report
 
         return shown(lambda file: report(self, [], ReportOptions(output=file)), output, browser=browser)
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from msgspec import structs
 
-from tracemap.comparison import model as compared
-from tracemap.errors import QueryInvalid
-from tracemap.experiments import model
+from tracemap.compare import model as compared
+from tracemap.core.errors import QueryInvalid
+from tracemap.core.units import format_ns, plural
+from tracemap.kernels import model
 from tracemap.options.option import text_of
 from tracemap.options.results import DiffOptions
 from tracemap.results.display import AsTable, Columns, Value, heading, known, shown, table
-from tracemap.units import format_ns, plural
 
 # ---- bench
 #
@@ -109,7 +109,7 @@ class Comparison(compared.Comparison, AsTable, frozen=True):
         """Find an op by its id after the change, such as `op12`, or else by its id before the change.
 
         Raises:
-            tracemap.errors.QueryInvalid: neither side has it.
+            tracemap.core.errors.QueryInvalid: neither side has it.
 
         Example:
             >>> tracemap.diff("model.tracemap", "model.tracemap").op("op2").line_after
@@ -125,7 +125,7 @@ class Comparison(compared.Comparison, AsTable, frozen=True):
         """Open the comparison's page; return its file, which is temporary unless `output` names one.
 
         Raises:
-            tracemap.errors.TargetExists, tracemap.errors.TargetUnwritable: the page cannot be written.
+            tracemap.core.errors.TargetExists, tracemap.core.errors.TargetUnwritable: the page cannot be written.
 
         Example:
             >>> tracemap.diff("model.tracemap", "model.tracemap").show("page.html", browser=False).name
@@ -165,7 +165,7 @@ class Comparison(compared.Comparison, AsTable, frozen=True):
 
 
 def _write(paths: tuple[Sequence[Path], Sequence[Path]], asked: DiffOptions) -> None:
-    from tracemap.session.diff import diff
+    from tracemap.commands.diff import diff
 
     diff(*paths, asked)
 

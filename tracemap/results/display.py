@@ -10,11 +10,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tracemap.errors import ToolMissing
+from tracemap.core.errors import ToolMissing
+from tracemap.core.process.temporary_files import temporary_folder
+from tracemap.core.units import Unknown
 from tracemap.options.option import path_of
-from tracemap.owned.home import temporary_folder
 from tracemap.reports.escaping import for_markup
-from tracemap.units import Unknown
 
 if TYPE_CHECKING:
     import pandas
@@ -44,7 +44,7 @@ class AsTable:
         """Convert to an Arrow table with the same rows as `to_pandas`; unknown values are null.
 
         Raises:
-            tracemap.errors.ToolMissing: pyarrow is not installed.
+            tracemap.core.errors.ToolMissing: pyarrow is not installed.
 
         Example:
             >>> table = tracemap.load("model.tracemap").to_arrow()
@@ -58,7 +58,7 @@ class AsTable:
         """Convert to a pandas data frame with one row per op, event or kernel; column names contain the units.
 
         Raises:
-            tracemap.errors.ToolMissing: pandas is not installed.
+            tracemap.core.errors.ToolMissing: pandas is not installed.
 
         Example:
             >>> frame = tracemap.attribute("run.parquet", "model.tracemap").to_pandas()

@@ -1,14 +1,30 @@
-"""Result of `tracemap.record`: events as a table, times, and the page."""
+"""Results of `run` and `record` in Python."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
 
 from tracemap.capture.record import Recorded
+from tracemap.commands.record import attached, take_snapshot, write_span
+from tracemap.core.errors import UsageInvalid
+from tracemap.core.units import Integer, format_count, format_ns
+from tracemap.map.bundle import Bundle as StoredBundle
+from tracemap.map.bundle import load
+from tracemap.results.attribution import Attribution
 from tracemap.results.bundle import Bundle
-from tracemap.results.display import AsTable, Columns, heading, table
-from tracemap.units import Integer, format_count, format_ns
+from tracemap.results.display import AsTable, Columns, heading, process_temporary_folder, table
+
+if TYPE_CHECKING:
+    from tracemap.capture.noise import Look
+    from tracemap.options.results import AttributeOptions
+
+
+# ---- run
+#
+# Result of `tracemap.record`: events as a table, times, and the page.
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,25 +71,25 @@ class Run(Recorded, AsTable):
         """Open the page with the run's costs; return its file, which is temporary unless `output` names one.
 
         Raises:
-            tracemap.errors.TracemapError: see `tracemap.report`.
+            tracemap.core.errors.TracemapError: see `tracemap.report`.
 
         Example:
             >>> tracemap.record("model.tracemap", iterations=5).show("page.html", browser=False).name
             'page.html'
         """
-        from tracemap.graph.bundle import load
+        from tracemap.commands.report import report
+        from tracemap.map.bundle import load
         from tracemap.options.results import ReportOptions
         from tracemap.results.display import shown
-        from tracemap.session.report import report
 
         bundle = self.bundle or load(Path(str(self.header.bundle)))
         return shown(lambda file: report(bundle, [self.path], ReportOptions(output=file)), output, browser=browser)
 
     def _columns(self) -> Columns:
         """One row per event, with the columns of the run's file."""
-        from tracemap.measurements.columns import columns_of, events_sql
-        from tracemap.measurements.runfile import read_run
-        from tracemap.measurements.sql import open_database, quoted
+        from tracemap.runs.columns import columns_of, events_sql
+        from tracemap.runs.runfile import read_run
+        from tracemap.runs.sql import open_database, quoted
 
         # `read_run` knows the types. The first rows of a CSV do not show them for steps, which come last.
         run = read_run(self.path)
@@ -96,3 +112,113 @@ class Run(Recorded, AsTable):
             *((f"input {number}", text) for number, text in enumerate(header.inputs)),
         ]
         return heading(self.path.name) + table(("", ""), rows, 2)
+
+
+# ---- recording
+#
+# `tracemap.recording` and the `%%tracemap` magic.
+
+
+# ---- recording
+#
+# `with tracemap.recording(bundle)`: record the kernel calls that the program makes through `iree.runtime`.
+
+
+class Recording:
+    """A recording of this process's kernel calls inside a `with` block; results are available after the block.
+
+    `executions`: number of calls of the bundle's kernels; `path`: the run.
+
+    Example:
+        >>> import iree.runtime, numpy as np
+        >>> with tracemap.recording("model.tracemap", "new.parquet") as recorded:
+        ...     module = iree.runtime.load_vm_flatbuffer_file("model.tracemap/module.vmfb", driver="local-sync")
+        ...     result = module.main(np.ones((24, 16), np.float32), np.ones((16, 16), np.float32))
+        >>> recorded.path.name, recorded.executions
+        ('new.parquet', 4)
+    """
+
+    def __init__(self, bundle: Bundle, output: Path | None) -> None:
+        self.bundle = bundle
+        self.path = output or process_temporary_folder() / "recording.parquet"
+        self.executions = 0
+        self._begin: Look | None = None
+
+    def __enter__(self) -> Recording:
+        attached()
+        self._begin = take_snapshot()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None and self._begin is not None:
+            self.executions = write_span(self.bundle, self._begin, take_snapshot(), self.path)
+
+    def attribute(self, options: AttributeOptions | None = None) -> Attribution:
+        """Costs of ops in the recording.
+
+        Raises:
+            tracemap.core.errors.UsageInvalid: the `with` block has not ended yet.
+            tracemap.core.errors.TracemapError: see `tracemap.attribute`.
+
+        Example:
+            >>> import iree.runtime, numpy as np
+            >>> with tracemap.recording("model.tracemap") as recorded:
+            ...     module = iree.runtime.load_vm_flatbuffer_file("model.tracemap/module.vmfb", driver="local-sync")
+            ...     result = module.main(np.ones((24, 16), np.float32), np.ones((16, 16), np.float32))
+            >>> recorded.attribute().scope("h0/ffn")["cpu_ns"] > 0
+            True
+        """
+        from tracemap.commands.attribute import attribute
+        from tracemap.options.results import AttributeOptions
+
+        if not self.executions:
+            raise UsageInvalid("the recording has not ended: call this after its `with` block")
+        attributed = attribute([self.path], self.bundle, options or AttributeOptions())
+        return Attribution.of(attributed.attribution, self.bundle, (self.path,))
+
+    def _repr_html_(self) -> str:
+        return self.attribute()._repr_html_()
+
+
+# ---- magic
+#
+# `%%tracemap BUNDLE` in a notebook: run the cell in `tracemap.recording` and show the costs.
+
+
+class _CellFailed(Exception):
+    """The cell raised an error, which the notebook has already shown."""
+
+
+def add_magic(shell: Any) -> None:  # noqa: ANN401 - IPython's shell, which need not be there
+    """Add `%%tracemap` to an IPython shell."""
+
+    def recorded(line: str, cell: str) -> Attribution | None:
+        """Run the cell and show the costs of its kernel calls: `%%tracemap BUNDLE`, a variable or a path."""
+        recording = Recording(_bundle(shell.user_ns, line.strip()), None)
+        try:
+            with recording:
+                if not shell.run_cell(cell).success:
+                    raise _CellFailed
+        except _CellFailed:
+            return None
+        return recording.attribute()
+
+    shell.register_magic_function(recorded, "cell", "tracemap")
+
+
+def _bundle(variables: dict[str, Any], name: str) -> Bundle:
+    """Bundle from a variable of this name, or from a path.
+
+    Raises:
+        UsageInvalid: no bundle is named, or the variable is not a bundle.
+    """
+    if not name:
+        raise UsageInvalid("name a bundle after %%tracemap: a variable or a path")
+    value = variables.get(name)
+    if isinstance(value, StoredBundle):
+        return Bundle.of(value)
+    if value is not None and not isinstance(value, (str, Path)):
+        raise UsageInvalid(f"{name} is a {type(value).__name__}, not a bundle; pass a bundle or its path")
+    return Bundle.of(load(Path(value or name)))

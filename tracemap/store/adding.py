@@ -17,11 +17,12 @@ from tracemap.attribution.attribute import Joined
 from tracemap.attribution.join.targets import EXECUTE, MEMORY, OUTSIDE_KERNELS, TRANSFER, UNMATCHED
 from tracemap.attribution.model import MetricTotal, PlaceResult, ResidualReason
 from tracemap.attribution.scan.connection import IN_MILLIONTHS, value_column
-from tracemap.codec import encode
-from tracemap.errors import RunInvalid
-from tracemap.graph.model import TraceGraph
-from tracemap.measurements.model import Machine, RunHeader
-from tracemap.measurements.sql import quoted
+from tracemap.core.codec import encode
+from tracemap.core.errors import RunInvalid
+from tracemap.core.units import INTEGER_LIMIT, UNKNOWN, Integer, Text
+from tracemap.map.model import TraceGraph
+from tracemap.runs.model import Machine, RunHeader
+from tracemap.runs.sql import quoted
 from tracemap.store.layout import (
     ASIDE,
     CALLS,
@@ -40,7 +41,6 @@ from tracemap.store.layout import (
     write_query,
     write_rows,
 )
-from tracemap.units import INTEGER_LIMIT, UNKNOWN, Integer, Text
 
 REASON_OF: Final = {
     UNMATCHED: ResidualReason.UNMATCHED,

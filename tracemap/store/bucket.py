@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from fsspec import AbstractFileSystem
 
-from tracemap.errors import StoreInvalid, TargetUnwritable, ToolMissing, UsageInvalid
-from tracemap.owned.home import temporary_folder
+from tracemap.core.errors import StoreInvalid, TargetUnwritable, ToolMissing, UsageInvalid
+from tracemap.core.process.temporary_files import temporary_folder
 from tracemap.store.folder import fault_of, is_listed
 
 if TYPE_CHECKING:

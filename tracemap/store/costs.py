@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tracemap.errors import StoreInvalid, UsageInvalid
-from tracemap.measurements.model import calls_counted
-from tracemap.measurements.sql import quoted
-from tracemap.store.engine import Engine, text_literal
-from tracemap.store.grouping import group_of, grouped, query_scope, register
+from tracemap.core.errors import StoreInvalid, UsageInvalid
+from tracemap.core.units import UNKNOWN, Integer, sum_of
+from tracemap.runs.model import calls_counted
+from tracemap.runs.sql import quoted
+from tracemap.store.engines import Engine, text_literal
 from tracemap.store.headers import INPUTS, Header, Headers, check_spelling
 from tracemap.store.layout import ASIDE, CALLS, COSTS, NO_METRICS, TARGETS, unknown_if_null
 from tracemap.store.lineage import Names
@@ -26,7 +26,7 @@ from tracemap.store.model import (
     GroupCalls,
     SiteCalls,
 )
-from tracemap.units import UNKNOWN, Integer, sum_of
+from tracemap.store.series import group_of, grouped, query_scope, register
 
 # ---- percentiles
 #

@@ -1,4 +1,4 @@
-"""Findings of trends and comparisons, and their merging over CPU models."""
+"""Findings of a store: what changed, on which hosts, and comparison of sets of runs."""
 
 from __future__ import annotations
 
@@ -8,12 +8,18 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import numpy as np
+import numpy.typing as npt
 
-from tracemap.store.changepoints import COVERAGE, LEAST_NIGHTS, Step, fit, locate_step
-from tracemap.store.p_values import student_quantile
-from tracemap.store.series import EVERY
-from tracemap.store.step_detection import OpSeries
-from tracemap.units import UNKNOWN, Unknown
+from tracemap.core.units import UNKNOWN, Unknown
+from tracemap.store.changepoints import COVERAGE, LEAST_NIGHTS, OpSeries, Step, fit, locate_step
+from tracemap.store.p_values import holm, normal_of_student, student_quantile, tail
+from tracemap.store.series import EVERY, LEAST_SCALE, Floats, Integers, Observations, Table, cost_table, median_of
+from tracemap.store.variance_shrinkage import ShrunkVariances, shrink_variances
+
+# ---- findings
+#
+# Findings of trends and comparisons, and their merging over CPU models.
+
 
 # ---- findings
 #
@@ -237,3 +243,225 @@ def _merged_change(
         before_ns=float(np.median(known)) if known else UNKNOWN,
         after_ns=float(np.median(known)) * math.exp(size) if known else UNKNOWN,
     )
+
+
+# ---- set comparison
+#
+# Compare two sets of runs: ops that cost more or less in one of them.
+
+
+LEAST_RATIO: Final = 1.02
+LEVEL: Final = 0.01
+_COVERAGE: Final = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """An op on a CPU model: log ratio of costs, and the parts of its error. `row` is the table's row, or `EVERY`."""
+
+    row: int
+    cpu_model: int
+    size: float
+    information: float
+    variance: float
+    degrees: int
+    before: float
+    hosts: int
+    runs: int
+
+
+def compare_sets(
+    before: Observations, after: Observations, least_ratio: float = LEAST_RATIO, level: float = LEVEL
+) -> SetDifferences:
+    """Ops that cost more or less in `after` than in `before`.
+
+    Args:
+        before: runs of one set.
+        after: runs of the other set; the sets are disjoint.
+        least_ratio: smaller changes, in either direction, are not reported.
+        level: significance level: probability of any finding if nothing changed.
+    """
+    table = cost_table(before.concat(after))
+    runs_before = np.unique(before.run[(before.cost_ns > 0) & np.isfinite(before.cost_ns)])
+    later = ~np.isin(table.run, runs_before)
+    pairs = [*_pairs(table, later)]
+    moments = _shrunk(pairs)
+    tests = [(pair, variance, degrees) for pair, (variance, degrees) in zip(pairs, moments, strict=True) if degrees > 0]
+    chances = holm(
+        [
+            tail(normal_of_student(pair.size * math.sqrt(pair.information / variance), degrees))
+            for pair, variance, degrees in tests
+        ]
+    )
+    findings = [
+        _difference(table, pair, math.sqrt(variance / pair.information) * student_quantile(_COVERAGE, degrees), chance)
+        for (pair, variance, degrees), chance in zip(tests, chances, strict=True)
+        if chance < level and abs(pair.size) >= math.log(least_ratio)
+    ]
+    findings.sort(key=lambda finding: (finding.chance, finding.op, finding.cpu_model))
+    pairs_total = (len(table.ops) + 1) * len(np.unique(table.models))
+    return SetDifferences(changes=tuple(findings), compared=len(tests), lonely=pairs_total - len(tests))
+
+
+def _pairs(table: Table, later: npt.NDArray[np.bool_]) -> Iterator[_Pair]:
+    own, models = table.own, table.models[table.host]
+    for row in range(-1, len(table.ops)):
+        values = table.common if row == EVERY else own[row]
+        for model in np.unique(table.models):
+            of_model = (models == model) & ~np.isnan(values)
+            used = of_model & np.isin(table.host, _in_both_sets(table.host[of_model], later[of_model]))
+            if np.any(used):
+                yield _pair(row, int(model), values[used], table.host[used], later[used])
+
+
+def _in_both_sets(hosts: npt.NDArray[np.int64], later: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+    return np.intersect1d(hosts[later], hosts[~later])
+
+
+def _pair(row: int, model: int, values: Floats, host: npt.NDArray[np.int64], later: npt.NDArray[np.bool_]) -> _Pair:
+    """Fit a step per host, of the same size for all hosts: least squares on the set of each run."""
+    _, index = np.unique(host, return_inverse=True)
+    counts = np.bincount(index)
+    residuals = values - (np.bincount(index, values) / counts)[index]
+    sides = later - (np.bincount(index, later) / counts)[index]
+    information = float(np.sum(sides**2))
+    size = float(np.sum(sides * residuals) / information)
+    degrees = len(values) - len(counts) - 1
+    variance = float(np.sum((residuals - size * sides) ** 2)) / max(degrees, 1)
+    level = float(np.median([np.median(values[(index == i) & ~later]) for i in range(len(counts))]))
+    return _Pair(row, model, size, information, variance, degrees, level, len(counts), len(values))
+
+
+def _shrunk(pairs: list[_Pair]) -> Iterator[tuple[float, float]]:
+    """Variance and degrees of freedom of each pair. The part common to all ops is not shrunk with the ops'."""
+    ops = [pair for pair in pairs if pair.row != EVERY]
+    shrunk = shrink_variances(
+        np.array([pair.variance for pair in ops]), np.array([float(pair.degrees) for pair in ops])
+    )
+    of_ops = iter(zip(shrunk.variances, shrunk.degrees, strict=True))
+    common_pairs = [pair for pair in pairs if pair.row == EVERY]
+    own = ShrunkVariances(
+        np.array([pair.variance for pair in common_pairs]), np.array([float(pair.degrees) for pair in common_pairs])
+    )
+    of_common = iter(zip(np.maximum(own.variances, 1e-12), own.degrees, strict=True))
+    for pair in pairs:
+        variance, degrees = next(of_common if pair.row == EVERY else of_ops)
+        yield float(variance), float(degrees)
+
+
+def _difference(table: Table, pair: _Pair, width: float, chance: float) -> SetDifference:
+    is_common = pair.row == EVERY
+    return SetDifference(
+        kind="slower" if pair.size > 0 else "faster",
+        op=EVERY if is_common else int(table.ops[pair.row]),
+        cpu_model=pair.cpu_model,
+        ratio=math.exp(pair.size),
+        ratio_low=math.exp(pair.size - width),
+        ratio_high=math.exp(pair.size + width),
+        before_ns=UNKNOWN if is_common else math.exp(pair.before),
+        after_ns=UNKNOWN if is_common else math.exp(pair.before + pair.size),
+        hosts=pair.hosts,
+        runs=pair.runs,
+        chance=chance,
+    )
+
+
+# ---- hosts
+#
+# Outlier hosts: hosts that differ from others of their CPU model, in all ops or in a single op.
+#
+# A host's level in an op is the median over its runs. The usual level is the median over the hosts of the CPU model.
+# The scale is the median distance between two hosts of the same CPU model (Shamos, "Geometry and statistics", 1976;
+# Bickel and Lehmann, "Descriptive statistics for nonparametric models IV", 1979), which a few outlier hosts hardly
+# move. It is pooled over CPU models, since few of them have enough hosts. The z-score limit is that of Iglewicz and
+# Hoaglin ("How to detect and handle outliers", 1993).
+#
+# The scale is itself estimated from few hosts. It has 60 % of their degrees of freedom: the lowest efficiency in
+# simulations of three to ten normal hosts per CPU model. P-values are those of Student's distribution, with Holm's
+# correction: one family for hosts in all ops and one for single ops, with half of the level each.
+
+
+LEAST_Z: Final = 3.5
+HOST_LEAST_RATIO: Final = 1.05
+"""Smaller differences are not reported."""
+HOST_LEVEL: Final = 0.01
+"""Significance level for corrected p-values."""
+LEAST_HOSTS: Final = 3
+"""Of two hosts, neither can be called the outlier."""
+_EFFICIENCY: Final = 0.6
+_DISTANCE_TO_SIGMA: Final = 1.0483
+"""Standard deviation over median distance of two normal values: 1 / (normal third quartile * sqrt(2))."""
+_MOST_NEIGHBOURS: Final = 32
+"""Each host is compared with this many others at most: more add little precision, and take long for many hosts."""
+
+
+def outliers(
+    observations: Observations, least_ratio: float = HOST_LEAST_RATIO, level: float = HOST_LEVEL
+) -> list[OutlierHost]:
+    """The outlier hosts, the most significant first. Empty if too few hosts share a CPU model."""
+    table = cost_table(observations)
+    of_model = {int(model): np.flatnonzero(table.models == model) for model in np.unique(table.models)}
+    units = {model: hosts for model, hosts in of_model.items() if len(hosts) >= LEAST_HOSTS}
+    degrees = _EFFICIENCY * sum(len(hosts) - 1 for hosts in units.values())
+    if degrees < 1:
+        return []
+    own = table.own
+    levels = np.stack([median_of(own[:, table.host == unit]) for unit in range(len(table.hosts))], axis=1)
+    deviations = np.full_like(levels, np.nan)
+    for hosts in units.values():
+        deviations[:, hosts] = levels[:, hosts] - median_of(levels[:, hosts])[:, None]
+    overall = median_of(deviations, 0)
+    rows = np.concatenate([overall[None], deviations - overall])
+    scales, row_degrees = _scales(rows, units)
+    tests = []
+    for row, unit in np.argwhere(~np.isnan(rows)):
+        z = float(rows[row, unit] / scales[row])
+        tests.append((int(row), int(unit), z, tail(normal_of_student(z, float(row_degrees[row])))))
+    corrected = _corrected([row == 0 for row, *_ in tests], [chance for *_, chance in tests])
+    significant = [
+        OutlierHost(
+            host=int(table.hosts[unit]),
+            cpu_model=int(table.models[unit]),
+            op=EVERY if row == 0 else int(table.ops[row - 1]),
+            ratio=math.exp(rows[row, unit]),
+            z=z,
+            chance=chance,
+            hosts=len(units[int(table.models[unit])]),
+        )
+        for (row, unit, z, _), chance in zip(tests, corrected, strict=True)
+        if chance < level and abs(z) >= LEAST_Z and abs(rows[row, unit]) >= math.log(least_ratio)
+    ]
+    return sorted(significant, key=lambda outlier: (outlier.chance, -abs(outlier.z), outlier.host, outlier.op))
+
+
+def _corrected(overall: Sequence[bool], chances: Sequence[float]) -> list[float]:
+    """P-values corrected in two families: hosts in all ops, and single ops.
+
+    In one family, a host's difference in all ops would have to be significant among thousands of single ops.
+    """
+    families = {
+        family: iter(
+            holm([chance for is_overall, chance in zip(overall, chances, strict=True) if is_overall == family])
+        )
+        for family in (True, False)
+    }
+    return [min(1.0, 2 * next(families[is_overall])) for is_overall in overall]
+
+
+def _scales(rows: Floats, units: dict[int, Integers]) -> tuple[Floats, Floats]:
+    """Standard deviation between hosts, by row, and its degrees of freedom."""
+    first, second = np.concatenate([_host_pairs(hosts) for hosts in units.values()], axis=1)
+    distances = np.array([median_of(np.abs(row[first] - row[second])) for row in rows])
+    counts = np.sum(~np.isnan(rows[:, np.concatenate([*units.values()])]), axis=1)
+    remaining = np.where(np.isnan(distances), 0, np.maximum(counts - len(units), 0))
+    variances = np.nan_to_num(_DISTANCE_TO_SIGMA * distances) ** 2
+    degrees = _EFFICIENCY * remaining
+    ops = shrink_variances(variances[1:], degrees[1:])
+    squares = np.concatenate([variances[:1], ops.variances])
+    return np.sqrt(np.maximum(squares, LEAST_SCALE**2)), np.maximum(np.concatenate([degrees[:1], ops.degrees]), 1.0)
+
+
+def _host_pairs(hosts: Integers) -> Integers:
+    """Two rows: hosts, and the hosts to compare them with. Few hosts are compared all with all."""
+    steps = range(1, min(len(hosts) // 2, _MOST_NEIGHBOURS) + 1)
+    return np.concatenate([np.stack([hosts, np.roll(hosts, -step)]) for step in steps], axis=1)

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
-from tracemap.errors import StoreInvalid, TargetUnwritable, check_limits
-from tracemap.measurements.sql import asked_database
-from tracemap.owned.home import beside
+from tracemap.core.errors import StoreInvalid, TargetUnwritable, check_limits
+from tracemap.core.process.temporary_files import beside
+from tracemap.runs.sql import asked_database
 
 if TYPE_CHECKING:
     import duckdb

@@ -12,13 +12,13 @@ from typing import Any, Final
 
 import duckdb
 
-from tracemap.codec import storable
-from tracemap.errors import StoreInvalid, UsageInvalid
-from tracemap.measurements.columns import is_number
-from tracemap.measurements.sql import damage_of, file_literal, literal, quoted, reading_errors, table_of
+from tracemap.core.codec import storable
+from tracemap.core.errors import StoreInvalid, UsageInvalid
+from tracemap.core.units import in_parts
+from tracemap.runs.columns import is_number
+from tracemap.runs.sql import damage_of, file_literal, literal, quoted, reading_errors, table_of
 from tracemap.store.folder import Place
 from tracemap.store.layout import ALWAYS, CALLS, COLUMNS, OF_RUNS, OPS, RUNS, BadFile, Listing, Store, ops_name
-from tracemap.units import in_parts
 
 # ---- selection
 #

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from tracemap.errors import TargetUnwritable
-from tracemap.measurements.sql import fill, fitting, said_by_system, target_literal
+from tracemap.core.errors import TargetUnwritable
+from tracemap.core.units import UNKNOWN, Text
 from tracemap.options.option import is_address
+from tracemap.runs.sql import fill, fitting, said_by_system, target_literal
 from tracemap.store.folder import STORE_KEY, STORE_VERSION, SUFFIX, Place, StoreFile, folder_at, stem_of
-from tracemap.units import UNKNOWN, Text
 
 if TYPE_CHECKING:
     import duckdb

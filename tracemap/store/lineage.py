@@ -11,15 +11,15 @@ from typing import Any, Final
 
 import duckdb
 
-from tracemap.codec import storable
-from tracemap.errors import BundleInvalid, BundleVersion, StoreInvalid, check_limits
-from tracemap.graph.bundle import MAP_NAME, SOURCE_FOLDER, Bundle, inside, load
-from tracemap.graph.model import TraceGraph
-from tracemap.graph.query import scope_text
-from tracemap.graph.texts import LITERALS_FOLDER
-from tracemap.inputs import stored_bytes
-from tracemap.measurements.sql import damage_of, reading_errors, table_of
-from tracemap.owned.home import temporary_folder
+from tracemap.core.codec import storable
+from tracemap.core.errors import BundleInvalid, BundleVersion, StoreInvalid, check_limits
+from tracemap.core.files import stored_bytes
+from tracemap.core.process.temporary_files import temporary_folder
+from tracemap.map.bundle import MAP_NAME, SOURCE_FOLDER, Bundle, inside, load
+from tracemap.map.map_json import LITERALS_FOLDER
+from tracemap.map.model import TraceGraph
+from tracemap.map.query import scope_text
+from tracemap.runs.sql import damage_of, reading_errors, table_of
 from tracemap.store.headers import reader
 from tracemap.store.layout import (
     ALWAYS,

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from tracemap.codec import Count, Document, Record
-from tracemap.units import Integer, Text, Unknown
+from tracemap.core.codec import Count, Document, Record
+from tracemap.core.units import Integer, Text, Unknown
 
 # ---- runs and costs
 #

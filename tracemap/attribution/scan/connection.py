@@ -7,10 +7,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from tracemap.errors import RunInvalid, UsageInvalid
-from tracemap.measurements.badcells import explain_bad_cell
-from tracemap.measurements.model import STEP_METRICS, TIME_METRICS, Metric, Run
-from tracemap.measurements.sql import (
+from tracemap.core.errors import RunInvalid, UsageInvalid
+from tracemap.core.process.limits import usable_processors
+from tracemap.runs.bad_cells import explain_bad_cell
+from tracemap.runs.model import STEP_METRICS, TIME_METRICS, Metric, Run
+from tracemap.runs.sql import (
     check_allocated,
     damage_of,
     fill,
@@ -20,7 +21,6 @@ from tracemap.measurements.sql import (
     reading_errors,
     spared_memory,
 )
-from tracemap.processors import usable_processors
 
 if TYPE_CHECKING:
     import duckdb

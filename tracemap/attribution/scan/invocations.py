@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from tracemap.attribution.model import PerInvocation
 from tracemap.attribution.scan.connection import Tables
-from tracemap.measurements.medians import FEWEST, median_ranks
-from tracemap.units import UNKNOWN, Integer
+from tracemap.core.units import UNKNOWN, Integer
+from tracemap.runs.statistics import FEWEST, median_ranks
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Final
 
+from tracemap.attribution.join.schedule_nfa import Meanings
 from tracemap.attribution.join.targets import UNMATCHED, UNMATCHED_GROUP, Join, Targets
-from tracemap.attribution.join.ways import Meanings
 from tracemap.attribution.scan.connection import Row, Tables
-from tracemap.measurements.columns import events_sql
-from tracemap.measurements.model import Run
-from tracemap.units import UNKNOWN
+from tracemap.core.units import UNKNOWN
+from tracemap.runs.columns import events_sql
+from tracemap.runs.model import Run
 
 # ---- shapes
 #

@@ -10,7 +10,7 @@ from tracemap.attribution.model import MOST_SLOWEST, SlowCall
 from tracemap.attribution.scan.connection import RANKED_BY, Tables, ranked_by, value_column
 from tracemap.attribution.scan.invocations import Invocations
 from tracemap.attribution.scan.rows import START, Resolved
-from tracemap.units import INTEGER_LIMIT, UNKNOWN, Integer
+from tracemap.core.units import INTEGER_LIMIT, UNKNOWN, Integer
 
 # ---- outliers
 #

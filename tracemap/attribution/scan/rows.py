@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from tracemap.attribution.join.targets import EXECUTE, MEMORY, OUTSIDE_KERNELS, TRANSFER, UNMATCHED, Target
 from tracemap.attribution.scan.connection import Tables, rounded_metrics, value_column, value_of
 from tracemap.attribution.scan.lookups import SHAPE, SHAPE_OF_TILES, Lookup, Source
-from tracemap.errors import RunInvalid
-from tracemap.graph.model import TraceGraph
-from tracemap.measurements.events import covered_sql
-from tracemap.measurements.model import Metric
-from tracemap.measurements.sql import keep_compressed, quoted
-from tracemap.units import plural
+from tracemap.core.errors import RunInvalid
+from tracemap.core.units import plural
+from tracemap.map.model import TraceGraph
+from tracemap.runs.events import covered_sql
+from tracemap.runs.model import Metric
+from tracemap.runs.sql import keep_compressed, quoted
 
 _RESOLVED = f"""
 SELECT CAST(CASE event.kind WHEN 'dispatch' THEN {{dispatch}} WHEN 'execute' THEN {EXECUTE}

@@ -24,10 +24,10 @@ from tracemap.attribution.scan.rows import (
     step_rows,
 )
 from tracemap.attribution.scan.sums import OutlierScope, Spread, TargetSum, pooled_percentiles, sums_by_target
-from tracemap.diagnostics import DISTURBED, MEANS_ONLY, tells
-from tracemap.graph.model import Command, TraceGraph
-from tracemap.measurements.model import Metric, Run
-from tracemap.units import UNKNOWN, Integer, sum_of
+from tracemap.core.diagnostics import DISTURBED, MEANS_ONLY, tells
+from tracemap.core.units import UNKNOWN, Integer, sum_of
+from tracemap.map.model import Command, TraceGraph
+from tracemap.runs.model import Metric, Run
 
 _WORTH_A_THREAD = 1_000_000
 """Rows from which adding up single invocations takes long enough to import numpy in a thread."""

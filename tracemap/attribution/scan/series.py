@@ -10,8 +10,8 @@ from tracemap.attribution.scan.connection import Tables
 from tracemap.attribution.scan.invocations import PlaceOf, place_of
 from tracemap.attribution.scan.outliers import clipped_value
 from tracemap.attribution.scan.scan import Scan
-from tracemap.measurements.model import TIME_METRICS
-from tracemap.units import UNKNOWN
+from tracemap.core.units import UNKNOWN
+from tracemap.runs.model import TIME_METRICS
 
 if TYPE_CHECKING:
     import numpy as np

@@ -22,8 +22,8 @@ from tracemap.attribution.scan.outliers import (
     threshold_of,
 )
 from tracemap.attribution.scan.rows import BYTES_OF_VALUE, Resolved
-from tracemap.measurements.model import TIME_METRICS, Metric
-from tracemap.units import UNKNOWN, Integer
+from tracemap.core.units import UNKNOWN, Integer
+from tracemap.runs.model import TIME_METRICS, Metric
 
 # ---- ordered
 #

@@ -19,7 +19,7 @@ from tracemap.attribution.scan.connection import Row, Tables, value_column
 from tracemap.attribution.scan.invocations import PlaceOf, place_of, spread
 from tracemap.attribution.scan.outliers import largest_column, threshold_column
 from tracemap.attribution.scan.scan import Scan
-from tracemap.units import INTEGER_LIMIT, UNKNOWN
+from tracemap.core.units import INTEGER_LIMIT, UNKNOWN
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -9,13 +9,14 @@ from itertools import zip_longest
 from pathlib import Path, PurePath
 from typing import Final
 
-from tracemap.comparison.model import ComparedSide, Comparison, Finding, MetricDifference, ways_of
-from tracemap.comparison.sides import Compared
-from tracemap.graph.bundle import Bundle
-from tracemap.graph.model import Site, SourceFile
+from tracemap.compare.model import ComparedSide, Comparison, Finding, MetricDifference, ways_of
+from tracemap.compare.sides import Compared
+from tracemap.core.units import Unknown, format_count, format_mean, format_ns, format_share, plural
+from tracemap.map.bundle import Bundle
+from tracemap.map.model import Site, SourceFile
 from tracemap.reports.advice import drift_text, scaled_unit
 from tracemap.reports.cost_lookup import default_metric
-from tracemap.reports.diff.model import (
+from tracemap.reports.diff.rows import (
     DiffBox,
     DiffFact,
     DiffGroup,
@@ -28,14 +29,19 @@ from tracemap.reports.diff.model import (
     DiffSource,
     FateChange,
     FindingRow,
+    Rows,
+    SideTexts,
+    anchor_of,
+    changed_kernels,
+    remarks_of,
+    same_models,
+    sources_of,
 )
-from tracemap.reports.diff.rows import Rows, SideTexts, anchor_of, changed_kernels, remarks_of, same_models, sources_of
 from tracemap.reports.escaping import for_script, or_dash
 from tracemap.reports.highlight import rules_of_mlir
-from tracemap.reports.html.document import APPLICATION, Kind, block_sizes, markup_of_lines, render, write_page
-from tracemap.reports.page.kernels_tab import KernelSources, kernels_of
+from tracemap.reports.html import APPLICATION, Kind, block_sizes, markup_of_lines, render, write_page
 from tracemap.reports.page.model import Shown
-from tracemap.units import Unknown, format_count, format_mean, format_ns, format_share, plural
+from tracemap.reports.page.source_tabs import KernelSources, kernels_of
 
 # ---- fusion changes: connected dispatch sites before and after that do not have the same ops
 

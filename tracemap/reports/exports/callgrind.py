@@ -14,13 +14,13 @@ from itertools import pairwise
 from typing import Final
 
 from tracemap._version import __version__
-from tracemap.graph.model import Kernel
+from tracemap.core.sanitize import without_controls
+from tracemap.core.units import UNKNOWN, Text, Unknown
+from tracemap.map.model import Kernel
 from tracemap.options.results import SelfCost
 from tracemap.reports.advice import counted_in
 from tracemap.reports.exports.charges import Charge, Ledger, StackFrame
 from tracemap.reports.exports.pprof import comments, known_line
-from tracemap.sanitize import without_controls
-from tracemap.units import UNKNOWN, Text, Unknown
 
 _NO_FILE: Final = "???"
 """Unknown file, as valgrind's own tools write it."""

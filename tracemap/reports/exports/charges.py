@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tracemap.attribution.model import Attribution, BalanceError, MetricTotal, ResidualReason, SiteResult
-from tracemap.errors import ToolMissing, UsageInvalid
-from tracemap.graph.model import Frame, Op, OpId, TraceGraph
-from tracemap.graph.query import frames_of, scope_of, users_own
+from tracemap.core.errors import ToolMissing, UsageInvalid
+from tracemap.core.sanitize import without_controls
+from tracemap.core.units import INTEGER_LIMIT, UNKNOWN, Integer, Text, Unknown
+from tracemap.map.model import Frame, Op, OpId, TraceGraph
+from tracemap.map.query import frames_of, scope_of, users_own
 from tracemap.options.results import Callers
 from tracemap.reports.cost_lookup import parts_of
-from tracemap.sanitize import without_controls
-from tracemap.units import INTEGER_LIMIT, UNKNOWN, Integer, Text, Unknown
 
 # ---- extras: optional dependencies of single formats
 

@@ -11,11 +11,11 @@ from typing import Any, Final
 
 from tracemap.attribution.model import Attribution
 from tracemap.attribution.timeline import Span
-from tracemap.graph.model import TraceGraph
+from tracemap.core.sanitize import without_controls
+from tracemap.core.units import Unknown
+from tracemap.map.model import TraceGraph
 from tracemap.reports.exports.charges import from_extra, inert, op_label
 from tracemap.reports.tracks import OpShare, Shares, Track, span_name, tracks_of
-from tracemap.sanitize import without_controls
-from tracemap.units import Unknown
 
 _SEQUENCE: Final = 1
 """Sequence id of all packets, as there is one writer."""

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final
 
+from tracemap.core.sanitize import without_controls
+from tracemap.core.units import Integer, Unknown
 from tracemap.reports.advice import basis
 from tracemap.reports.escaping import file_line
 from tracemap.reports.exports.charges import NANOSECONDS, Charge, Ledger, StackFrame, from_extra
-from tracemap.sanitize import without_controls
-from tracemap.units import Integer, Unknown
 
 _FORM: Final = "pprof"
 _PACKAGE: Final = "perftools.profiles"

@@ -13,12 +13,12 @@ from typing import Any, Final
 
 from tracemap._version import __version__
 from tracemap.attribution.timeline import Span
-from tracemap.codec import pretty
+from tracemap.core.codec import pretty
+from tracemap.core.sanitize import without_controls
+from tracemap.core.units import Unknown
 from tracemap.reports.advice import counted_in
 from tracemap.reports.exports.charges import NANOSECONDS, Ledger, StackFrame, inert, op_label
 from tracemap.reports.tracks import Shares, Track, span_name, tracks_of
-from tracemap.sanitize import without_controls
-from tracemap.units import Unknown
 
 _SCHEMA: Final = "https://www.speedscope.app/file-format-schema.json"
 _UNITS: Final = {NANOSECONDS: "nanoseconds", "bytes": "bytes"}

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tracemap.attribution.model import MetricTotal, PerCall, PerInvocation
-from tracemap.codec import Record
-from tracemap.diagnostics import Diagnostic
+from tracemap.core.codec import Record
+from tracemap.core.diagnostics import Diagnostic
+from tracemap.core.units import UNKNOWN, Integer, format_mean
 from tracemap.options.results import Rule
 from tracemap.reports.highlight import Coloured
-from tracemap.units import UNKNOWN, Integer, format_mean
 
 # ---- pictures; amounts are sums over the run, as below
 

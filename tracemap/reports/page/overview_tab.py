@@ -11,9 +11,9 @@ from functools import lru_cache
 from typing import Final
 
 from tracemap.attribution.model import RESIDUAL_TEXTS, Attribution, MetricTotal
-from tracemap.codec import view
-from tracemap.graph.model import Fate, Membership, Op, OpId, TraceGraph
-from tracemap.measurements.model import UNKNOWN_PARTS
+from tracemap.core.codec import view
+from tracemap.core.units import Integer, Unknown, format_ns, format_share
+from tracemap.map.model import Fate, Membership, Op, OpId, TraceGraph
 from tracemap.reports.advice import (
     advice,
     basis,
@@ -44,7 +44,7 @@ from tracemap.reports.page.model import (
     Shown,
     amounts,
 )
-from tracemap.units import Integer, Unknown, format_ns, format_share
+from tracemap.runs.model import UNKNOWN_PARTS
 
 # ---- families: kinds of work by the names of ops, only for the colours of pictures
 #

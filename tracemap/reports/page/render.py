@@ -10,13 +10,14 @@ from typing import Final
 from tracemap.attribution.call_statistics import BINS_OF_OCTAVE
 from tracemap.attribution.model import Attribution
 from tracemap.attribution.timeline import Excerpt
-from tracemap.forked import elsewhere
-from tracemap.graph.bundle import Bundle
-from tracemap.graph.model import SourceFile, TraceGraph
+from tracemap.core.process.forked import elsewhere
+from tracemap.core.units import Unknown, format_mean, format_share, plural
+from tracemap.map.bundle import Bundle
+from tracemap.map.model import SourceFile, TraceGraph
 from tracemap.reports.cost_lookup import CostedMap, default_metric
 from tracemap.reports.escaping import as_shown, for_script, lines_of, short_name
 from tracemap.reports.highlight import rules_of_mlir
-from tracemap.reports.html.document import (
+from tracemap.reports.html import (
     APPLICATION,
     LINES_PER_BLOCK,
     SHADES,
@@ -28,7 +29,6 @@ from tracemap.reports.html.document import (
     tints,
     write_page,
 )
-from tracemap.reports.page.kernels_tab import NO_KERNELS, KernelSources, kernel_pages, kernels_of
 from tracemap.reports.page.model import (
     MemberRow,
     OpCostRow,
@@ -57,11 +57,16 @@ from tracemap.reports.page.overview_tab import (
     residual,
     roofline_of,
 )
-from tracemap.reports.page.source_tabs import source_page, source_rows
-from tracemap.reports.page.table_tabs import Texts, hottest_ops, op_rows, scope_rows, site_rows, together_of
+from tracemap.reports.page.source_tabs import (
+    NO_KERNELS,
+    KernelSources,
+    kernel_pages,
+    kernels_of,
+    source_page,
+    source_rows,
+)
+from tracemap.reports.page.table_tabs import Texts, hottest_ops, op_rows, scope_rows, site_rows, together_of, trees_of
 from tracemap.reports.page.timeline_tab import lengths_of, timeline_of
-from tracemap.reports.page.tree import trees_of
-from tracemap.units import Unknown, format_mean, format_share, plural
 
 # ---- build
 

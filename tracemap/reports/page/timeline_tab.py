@@ -12,13 +12,13 @@ from typing import Final
 
 from tracemap.attribution.call_statistics import NO_TIME
 from tracemap.attribution.timeline import Excerpt, Span
-from tracemap.graph.model import OpId, Site
+from tracemap.core.units import Integer, format_count, plural
+from tracemap.map.model import OpId, Site
 from tracemap.reports.cost_lookup import CostedMap
 from tracemap.reports.escaping import as_shown
 from tracemap.reports.page.model import CallLengths, Timeline, TimelineCall, TimelineItem, TimelineTrack
 from tracemap.reports.page.overview_tab import Family
 from tracemap.reports.tracks import Track, span_name, tracks_of
-from tracemap.units import Integer, format_count, plural
 
 MOST_SPANS: Final = 20_000
 """Most events of a page, over all runs."""

@@ -8,8 +8,9 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, TextIO
 
 from tracemap.attribution.model import RESIDUAL_TEXTS, Attribution
-from tracemap.diagnostics import foremost, others
-from tracemap.graph.model import TraceGraph
+from tracemap.core.diagnostics import foremost, others
+from tracemap.core.units import UNKNOWN, Scale, format_ns, listed, plural
+from tracemap.map.model import TraceGraph
 from tracemap.options.results import AttributeOptions, Rule
 from tracemap.reports.advice import advice, counted_in, devices_compared, elapsed_said, invocations_said
 from tracemap.reports.cost_lookup import (
@@ -23,11 +24,9 @@ from tracemap.reports.cost_lookup import (
 )
 from tracemap.reports.escaping import or_dash
 from tracemap.reports.terminal.tables import Heading, console, print_diagnostics, print_table, say
-from tracemap.reports.views.chosen import Chosen, chosen_view, costs_of
-from tracemap.reports.views.costs import Costs
-from tracemap.reports.views.model import TEXT, Column, Row, View
+from tracemap.reports.views.costs import TEXT, Column, Costs, Row, View
 from tracemap.reports.views.ops import UNCERTAIN, UNCERTAIN_MARK, slowest_calls
-from tracemap.units import UNKNOWN, Scale, format_ns, listed, plural
+from tracemap.reports.views.selection import Chosen, chosen_view, costs_of
 
 if TYPE_CHECKING:
     from rich.console import Console

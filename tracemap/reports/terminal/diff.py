@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, TextIO
 
 from msgspec import structs
 
-from tracemap.comparison.model import (
+from tracemap.compare.model import (
     Amount,
     Comparison,
     Finding,
@@ -18,11 +18,11 @@ from tracemap.comparison.model import (
     RemarkDifference,
     ways_of,
 )
+from tracemap.core.units import Integer, Unknown, format_mean, format_ns, format_share, plural
 from tracemap.options.results import DiffOptions
 from tracemap.reports.advice import drift_text, scaled_unit
 from tracemap.reports.escaping import or_dash, or_question_mark
 from tracemap.reports.terminal.tables import Heading, console, number, print_diagnostics, print_table, say
-from tracemap.units import Integer, Unknown, format_mean, format_ns, format_share, plural
 
 if TYPE_CHECKING:
     from rich.console import Console

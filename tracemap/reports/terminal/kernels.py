@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TextIO
 
-from tracemap.experiments.model import (
+from tracemap.core.files import STANDARD_OUTPUT
+from tracemap.core.units import Unknown, format_ns, plural
+from tracemap.kernels.model import (
     Bench,
     BestConfiguration,
     ComparedFunction,
@@ -18,9 +20,7 @@ from tracemap.experiments.model import (
     Swapped,
     Tune,
 )
-from tracemap.outputs import STANDARD_OUTPUT
 from tracemap.reports.terminal.tables import Heading, console, number, print_table, say
-from tracemap.units import Unknown, format_ns, plural
 
 if TYPE_CHECKING:
     from rich.console import Console

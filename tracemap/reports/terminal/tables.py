@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO
 
-from tracemap.diagnostics import Diagnostic
-from tracemap.sanitize import for_terminal
+from tracemap.core.diagnostics import Diagnostic
+from tracemap.core.sanitize import for_terminal
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -20,14 +20,13 @@ from tracemap.attribution.model import (
     TransferResult,
     slowness,
 )
-from tracemap.graph.model import Op
-from tracemap.graph.query import python_frame
-from tracemap.measurements.model import TIME_METRICS
+from tracemap.core.units import Unknown, sum_of
+from tracemap.map.model import Op
+from tracemap.map.query import python_frame
 from tracemap.reports.cost_lookup import CostedMap
 from tracemap.reports.escaping import file_line, op_line, root_and_line
-from tracemap.reports.views.costs import CLOCKS, Costs
-from tracemap.reports.views.model import Cell, Column, LaterRow, Row, View, known_cell
-from tracemap.units import Unknown, sum_of
+from tracemap.reports.views.costs import CLOCKS, Cell, Column, Costs, LaterRow, Row, View, known_cell
+from tracemap.runs.model import TIME_METRICS
 
 # ---- ops, alone or grouped by line or name
 

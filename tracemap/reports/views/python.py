@@ -8,12 +8,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from tracemap.graph.model import Frame, Op
-from tracemap.graph.query import users_own
+from tracemap.map.model import Frame, Op
+from tracemap.map.query import users_own
 from tracemap.reports.cost_lookup import CostedMap, Reached
 from tracemap.reports.escaping import file_line, or_dash
-from tracemap.reports.views.costs import Costs
-from tracemap.reports.views.model import Column, Row, View
+from tracemap.reports.views.costs import Column, Costs, Row, View
 from tracemap.reports.views.ops import LEAVE_CALLS, LEAVE_INCLUSIVE, LEAVE_LINE, LEAVE_SCOPE, names_of
 
 NOWHERE = "(no frame)"

@@ -1,4 +1,4 @@
-// Makes the lines of long texts, which are not in the markup, like reports/html/document.py makes the others.
+// Makes the lines of long texts, which are not in the markup, like reports/html.py makes the others.
 function makeLines(code, anchor, lines) {
   const plain = make("div", "l", make("code"));
   for (let first = 0; first < lines.length; first += data.lines_per_block) {

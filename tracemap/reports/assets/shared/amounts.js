@@ -1,4 +1,4 @@
-// Formats amounts, per invocation or as sums, by the rules of tracemap/units.py. The data has sums over the run, in the
+// Formats amounts, per invocation or as sums, by the rules of tracemap/core/units.py. The data has sums over the run, in the
 // unit of their metric.
 let whole = data.totals ? 1 : 0; // sums of the whole run
 

@@ -1,0 +1,256 @@
+"""Weights of a site's ops, estimated from machine code: the rule `code`, for kernels without measurements inside.
+
+A kernel's estimate is the same for all sites that call it with the same workgroup counts. It is computed once, and kept
+in the bundle if that is writable.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final
+
+from tracemap.attribution.kernel_lines.lines import (
+    KernelSteps,
+    Lines,
+    Spot,
+    in_loops,
+    kernel_steps,
+    lines_of_ops,
+    member_costs,
+)
+from tracemap.attribution.scan.rows import NO_ADDRESS, StepRow
+from tracemap.attribution.weights import Weights
+from tracemap.core.units import UNKNOWN, Integer
+from tracemap.machine.estimate import Cache, Caches, Estimate, estimate
+from tracemap.machine.images import Image
+from tracemap.machine.memory_traffic import LINE_BYTES
+from tracemap.map.bundle_documents import CacheLatency, KeptEstimates, KernelEstimate, LineEstimate
+from tracemap.map.model import Site, TraceGraph
+from tracemap.runs.model import ASSUMED_PEAKS, CacheSpeed, Peaks, RunHeader
+
+_CODE: Final = "\0code"
+"""An internal metric, with a name that no run can have: estimated hundredths of a cycle of instructions."""
+_METHOD: Final = 3
+"""Version of the estimation method: increase it with every change that alters estimates."""
+_X86: Final = "EM_X86_64"
+"""The architecture whose integer code can be followed (`machine.integers`)."""
+
+DEFAULT_CACHES: Final[Caches] = (Cache(32 << 10, 200), Cache(1 << 20, 400), Cache(32 << 20, 1000))
+"""The caches of one core of a present-day server, for machines that were not measured."""
+_CLOCK_HZ: Final = 3_500_000_000
+"""The clock rate of a core of a present-day server; runs do not have the real one."""
+
+_FACTOR_OF_CORE, _FACTOR_OF_WAITS = 1.5, 2.0
+"""Factors by which an op's cost may be off, for kernels that mostly execute and that mostly wait. `docs/accuracy.md`
+has the measurements (`make accuracy`)."""
+_MOSTLY_WAITING: Final = 0.25
+"""The fraction of waits in a kernel's time from which it counts as mostly waiting."""
+
+
+_Key = tuple[str, tuple[int, ...], str, tuple[int, ...]]
+"""Key of an estimate: kernel and workgroup counts; also site and sizes if the program computes sizes."""
+
+Numbers = Mapping[str, Sequence[int]]
+"""The 32-bit integers that kernels are called with, by site; no entry if only a run has one of them."""
+
+
+@dataclass
+class CodeEstimates:
+    """Weights of ops, from the machine code of their kernels.
+
+    Args:
+        graph: the map.
+        images: reads the machine code; called only if an estimate is needed.
+        headers: the headers of the runs, which have the grid sizes that the program computes.
+        kept: reads the estimates that the bundle keeps.
+        peaks: the peaks of the machine.
+        numbers: the integers that kernels are called with; called only if the program computes sizes.
+    """
+
+    graph: TraceGraph
+    images: Callable[[], Sequence[Image]]
+    headers: Sequence[RunHeader] = ()
+    kept: Callable[[], KeptEstimates] = KeptEstimates
+    peaks: Peaks = ASSUMED_PEAKS
+    numbers: Callable[[], Numbers] = dict
+    new: dict[_Key, KernelEstimate] = field(default_factory=dict)
+    """New estimates, which the bundle does not keep yet."""
+    _steps: dict[str, KernelSteps] = field(default_factory=dict)
+    _shared: dict[str, Mapping[int, Sequence[int]]] = field(default_factory=dict)
+    """By kernel: as of `KernelSteps.shared_lines`."""
+
+    def weights(self, site: Site) -> Weights | None:
+        """The weights of a site's ops; None if its kernel has no readable machine code."""
+        if len(site.members) < 2:
+            return Weights((1, 0)) if site.members else None
+        kernel_estimate = self._estimate(site)
+        if not kernel_estimate.lines:
+            return None
+        steps = self._steps_of(site.kernel)
+        if site.kernel not in self._shared:
+            self._shared[site.kernel] = steps.shared_lines(frozenset(kernel_estimate.with_code))
+        shared = self._shared[site.kernel]
+        # Code of no op, such as a kernel's prologue, is needed by all ops, so it changes no weights.
+        *values, _ = member_costs(
+            steps, Counter({line.line: line.hundredths for line in kernel_estimate.lines}), site, shared
+        )
+        if not any(values):
+            return None
+        bounds: tuple[tuple[int, int], ...] = ()
+        if any(line.least != line.hundredths or line.most != line.hundredths for line in kernel_estimate.lines):
+            least = member_costs(
+                steps, Counter({line.line: line.least for line in kernel_estimate.lines}), site, shared
+            )
+            most = member_costs(steps, Counter({line.line: line.most for line in kernel_estimate.lines}), site, shared)
+            bounds = (*zip(least[:-1], most[:-1], strict=True), (0, 0))
+        return Weights((*values, 0), sum(values), factor=kernel_estimate.factor, bounds=bounds)
+
+    def _estimate(self, site: Site) -> KernelEstimate:
+        workgroups = self._workgroups(site)
+        is_dynamic = any(member.bytes is UNKNOWN for member in site.members)
+        key = site.kernel, workgroups, site.id if is_dynamic else "", self._sizes if is_dynamic else ()
+        known = self._known.get(key) or self.new.get(key)
+        if known is None:
+            numbers = self._numbers.get(site.id, ()) if is_dynamic else ()
+            known = self.new[key] = self._compute(key, numbers)
+        return known
+
+    @cached_property
+    def _numbers(self) -> Numbers:
+        return self.numbers()
+
+    @cached_property
+    def _known(self) -> Mapping[_Key, KernelEstimate]:
+        kept = self.kept()
+        basis = kept.module_sha256, kept.caches, kept.method
+        is_valid = basis == (self.graph.module.sha256, self._kept_caches, _METHOD)
+        kernels = kept.kernels if is_valid else ()
+        return {(kernel.kernel, kernel.workgroups, kernel.site, kernel.sizes): kernel for kernel in kernels}
+
+    @cached_property
+    def caches(self) -> Caches:
+        """The machine's caches; times per line are rounded, so that kept estimates stay valid for the next run."""
+        measured = self.peaks.caches
+        return tuple(Cache(cache.bytes, _line_hundredths(cache)) for cache in measured) if measured else DEFAULT_CACHES
+
+    @property
+    def _kept_caches(self) -> tuple[CacheLatency, ...]:
+        return tuple(CacheLatency(*cache) for cache in self.caches)
+
+    def all_estimates(self) -> KeptEstimates:
+        """All estimates, the kept ones first."""
+        kernels = (*self._known.values(), *(self.new[key] for key in sorted(self.new)))
+        return KeptEstimates(
+            method=_METHOD, module_sha256=self.graph.module.sha256, caches=self._kept_caches, kernels=kernels
+        )
+
+    def _steps_of(self, kernel: str) -> KernelSteps:
+        if kernel not in self._steps:
+            self._steps[kernel] = kernel_steps(self.graph, self.graph.kernel_by_name[kernel], self.images)
+        return self._steps[kernel]
+
+    def _compute(self, key: _Key, numbers: Sequence[int]) -> KernelEstimate:
+        kernel, workgroups, *_ = key
+        steps = self._steps_of(kernel)
+        code = steps.code
+        is_x86 = any(kernel in image.function_by_name and image.machine == _X86 for image in self.images())
+        if not code.instructions or not is_x86:
+            return KernelEstimate(*key)
+        computed = estimate(code.instructions, code.loops, workgroups, self.caches, numbers)
+        mean, least, most = _lines(steps, computed)
+        lines = tuple(LineEstimate(line, mean[line], least[line], most[line]) for line in sorted(mean))
+        return KernelEstimate(*key, lines, tuple(sorted(code.lines)), _factor(computed))
+
+    @cached_property
+    def _sizes(self) -> tuple[int, ...]:
+        """The first run's value of each `?` in the argument types, in order; 0 if unknown."""
+        functions = {function.name: function for function in self.graph.functions}
+        return next(
+            (
+                tuple(
+                    int(actual) if actual.isdigit() else 0
+                    for argument, value in zip(functions[header.function].arguments, header.inputs, strict=False)
+                    for declared, actual in zip(_extents(argument.type), _extents(value), strict=False)
+                    if declared == "?"
+                )
+                for header in self.headers
+                if header.function in functions
+            ),
+            (),
+        )
+
+    def _workgroups(self, site: Site) -> tuple[int, ...]:
+        """The grid size of a site's calls; for a dimension that the program computes, the size in a run."""
+        static = self._grids.get(site.id, (UNKNOWN, UNKNOWN, UNKNOWN))
+        recorded = self._recorded.get(site.kernel, (1, 1, 1))
+        return tuple(recorded[axis] if count is UNKNOWN else max(1, count) for axis, count in enumerate(static))
+
+    @cached_property
+    def _grids(self) -> Mapping[str, tuple[Integer, ...]]:
+        return {
+            site: command.workgroups
+            for buffer in self.graph.command_buffers
+            for command in buffer.commands
+            if command.kind == "dispatch" and len(command.workgroups) == 3
+            for site in (command.site, *command.merged)
+            if site is not UNKNOWN
+        }
+
+    @cached_property
+    def _recorded(self) -> Mapping[str, tuple[int, ...]]:
+        return {
+            command.kernel: tuple(max(1, count) for count in command.workgroups)
+            for header in reversed(self.headers)
+            for program in header.programs
+            for command in program
+            if command.kernel is not UNKNOWN and len(command.workgroups) == 3
+        }
+
+
+def _line_hundredths(cache: CacheSpeed) -> int:
+    """Hundredths of a cycle to fetch a cache line, rounded to a power of `_STEP` cycles."""
+    cycles = LINE_BYTES * _CLOCK_HZ / cache.bytes_per_second
+    return max(1, round(100 * _STEP ** round(math.log(cycles, _STEP))))
+
+
+_STEP: Final = 1.2
+
+
+def _extents(text: str) -> list[str]:
+    """The extents of a tensor type, or of an input in a run's header; empty for a scalar.
+
+    >>> _extents("tensor<?x64xf32>"), _extents("96x64xf32: random")
+    (['?', '64'], ['96', '64'])
+    """
+    return re.findall(r"([?]|\d+)x", text.partition(":")[0].partition("=")[0])
+
+
+def _factor(computed: Estimate) -> float:
+    waits = sum(computed.chain.values()) + sum(computed.memory.values())
+    is_waiting = waits > _MOSTLY_WAITING * (waits + sum(computed.core.values()))
+    return _FACTOR_OF_WAITS if is_waiting else _FACTOR_OF_CORE
+
+
+def _lines(steps: KernelSteps, computed: Estimate) -> tuple[Lines, Lines, Lines]:
+    """Mean, lower and upper bound of an estimate by lines of ops; code of no op goes to the ops of its loop."""
+    line_of = {instruction.address: instruction.line for instruction in steps.code.instructions}
+    rows = [
+        StepRow(0, steps.kernel.name, line_of[address], address, values)
+        for address, values in sorted(computed.total().items())
+        if values[0] and address != NO_ADDRESS
+    ]
+    spots = [steps.spot_of(row, _CODE) for row in rows]
+
+    def lines_of_value(number: int) -> Lines:
+        by_spot: Counter[Spot] = Counter()
+        for row, spot in zip(rows, spots, strict=True):
+            by_spot[spot] += row.values[number]
+        return lines_of_ops(steps, by_spot, in_loops(steps, rows, number, _CODE, {}), {})
+
+    mean = lines_of_value(0)
+    return (mean, lines_of_value(1), lines_of_value(2)) if computed.doubts else (mean, mean, mean)

@@ -1,1 +1,0 @@
-"""Command line: one file per command, whose docstring is its help. No other package prints or exits."""

@@ -1,0 +1,132 @@
+"""`tracemap attribute`: the cost of each op."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TextIO
+
+import click
+
+from tracemap.commands.framework import PATH, options_command
+from tracemap.commands.runs import Attributed, check_not_inputs, check_targets, excerpts, joined_open
+from tracemap.commands.streams import show_phases, tell
+from tracemap.core.errors import UsageInvalid
+from tracemap.core.files import is_standard, show_as, write_shown
+from tracemap.core.toolchain import Progress, no_progress
+from tracemap.options.option import declared_options
+from tracemap.options.results import AttributeOptions
+
+if TYPE_CHECKING:
+    from tracemap.map.bundle import Bundle
+
+
+# ---- attribute
+#
+# `attribute`: costs of ops, from runs joined onto their bundle.
+
+
+def attribute(
+    runs: Sequence[Path], bundle: Bundle | None, options: AttributeOptions, progress: Progress = no_progress
+) -> Attributed:
+    """Join runs (tables or `.ireeprof`) onto their bundle, and write the outputs that the options name.
+
+    If `bundle` is None, the options name the bundle, or it is found from the first run.
+
+    Raises:
+        TracemapError: see `session.runs.joined_open`, `excerpts` and `graph.bundle.load`.
+        TargetExists, TargetUnwritable: an output cannot be written.
+        UsageInvalid: the table lacks a metric or column that the options name.
+    """
+    from tracemap.map.bundle import load
+
+    _check_format(options)
+    targets = options.output, options.html
+    if bundle is None and options.map is not None:
+        bundle = load(options.map)
+    check_targets(*targets, force=options.force, runs=runs, bundles=[] if bundle is None else [bundle.path])
+    with joined_open(runs, bundle, options, progress, options.window) as (attributed, opened):
+        check_not_inputs(*targets, bundles=[attributed.bundle.path])  # a named bundle was checked before any work
+        if options.format == "text":
+            from tracemap.reports.views.selection import check_choice
+
+            check_choice(attributed.costed, attributed.attribution, options)
+        if options.html is not None:
+            from tracemap.reports.page.render import write_bundle_page
+
+            progress("writing the page")
+            shown = partial(excerpts, attributed.bundle.graph, opened, options.memory)
+            write_bundle_page(
+                attributed.bundle, attributed.costed, options.html, shown, force=options.force, totals=options.totals
+            )
+    if options.output is not None:
+        write_shown(partial(show_attribution, attributed, options), options.output)
+    return attributed
+
+
+_TEXT_OPTIONS: Final = ("by", "metrics", "top", "sort", "columns", "filters")
+"""Options of the text table. JSON and CSV always contain everything."""
+
+
+def _check_format(options: AttributeOptions) -> None:
+    """Reject options that have no effect on JSON and CSV."""
+    if options.format == "text":
+        return
+    for declared in declared_options(AttributeOptions):
+        if declared.name in _TEXT_OPTIONS and getattr(options, declared.name) != declared.default:
+            raise UsageInvalid(
+                f"{declared.names[0]} applies to the text table only; --format {options.format} always has all ops, "
+                f"metrics and columns: leave {declared.names[0]} out"
+            )
+
+
+def show_attribution(attributed: Attributed, options: AttributeOptions, out: TextIO) -> None:
+    """Write the costs of ops to a stream, in the format of the options. Other formats are not imported."""
+    graph, result = attributed.bundle.graph, attributed.attribution
+
+    def text(stream: TextIO) -> None:
+        if options.format == "csv":
+            from tracemap.reports.csv_tables import attribution_csv
+
+            stream.write(attribution_csv(graph, result))
+        else:
+            from tracemap.reports.terminal.attribution import print_costs
+
+            print_costs(attributed.costed, result, stream, options)
+
+    def value() -> object:
+        from tracemap.reports.json_documents import shown_attribution
+
+        return shown_attribution(result)
+
+    show_as(options.format, out, text, value)
+
+
+# ---- attribute
+#
+# `tracemap attribute`: the cost of each op.
+
+
+@options_command("attribute", AttributeOptions)
+@click.argument("runs", metavar="RUN...", nargs=-1, required=True, type=PATH)
+def command(runs: tuple[Path, ...], options: AttributeOptions) -> None:
+    """Show what each op costs: join each RUN onto its bundle, and split the cost of fused kernels over their ops.
+
+    A RUN is a file from `tracemap record` (Parquet or CSV), or your own CSV with a kernel and a duration column. It may
+    also come from another tool: an .ireeprof or its export, Google Benchmark's JSON, and others. `-` reads it from
+    standard input. Several runs of one module are added up.
+
+    \b
+    Example:
+      tracemap attribute run.csv --html page.html
+      tracemap attribute run.csv --by caller --metric cpu_ns,D1mr
+      tracemap attribute profile.ireeprof --map model.tracemap --format json
+    """
+    with show_phases("attribute") as progress:
+        attributed = attribute(runs, None, options, progress)
+    if options.output is None and not is_standard(options.html):
+        show_attribution(attributed, options, sys.stdout)
+    if options.html is not None and not is_standard(options.html):
+        tell(f"page: {options.html}")

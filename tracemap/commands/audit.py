@@ -1,0 +1,62 @@
+"""`tracemap audit`: where each op went, and which phase lost its location."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from pathlib import Path
+
+import click
+
+from tracemap.commands.framework import PATH, options_command
+from tracemap.commands.streams import show_phases, tell
+from tracemap.core.errors import AuditFailed, QueryInvalid
+from tracemap.core.units import UNKNOWN
+from tracemap.options.compile import AuditOptions
+
+
+@options_command("audit", AuditOptions)
+@click.argument("bundle", metavar="BUNDLE", type=PATH)
+def command(bundle: Path, options: AuditOptions) -> None:
+    """Show how many ops of BUNDLE each compiler phase still locates, and the outcome of the others.
+
+    An op counts as located if the phase's output contains its location, on the op or on a part of it. The first phase
+    without the location is the one that lost it, so no op is counted twice.
+
+    \b
+    Example:
+      tracemap audit model.tracemap
+      tracemap audit model.tracemap --pass op12
+      tracemap audit model.tracemap --fail-under 95 --format json
+    """
+    from tracemap.commands.runs import check_damage_on_failure
+    from tracemap.core.files import show_as
+    from tracemap.map.bundle import load
+    from tracemap.map.query import audit
+    from tracemap.reports.json_documents import shown_audit
+    from tracemap.reports.terminal.map import print_audit
+
+    opened = load(bundle)
+    graph = opened.graph
+    for name in options.ops:
+        if name not in graph.op_by_id:
+            raise QueryInvalid(f"{name}: {bundle} has no such op; `tracemap show {bundle}` lists the ops")
+    result = audit(graph)
+    if options.ops:
+        from tracemap.map.build.compiler.losing_pass import find_spots
+
+        with show_phases("audit") as progress, check_damage_on_failure(opened):
+            spots = find_spots(opened, [graph.op_by_id[name] for name in dict.fromkeys(options.ops)], progress)
+        result = audit(graph, spots)
+    failed = options.fail_under is not UNKNOWN and result.share_located() < options.fail_under
+    text = partial(print_audit, graph, result, list_all=failed)
+    show_as(options.format, sys.stdout, text, partial(shown_audit, graph, result))
+    for name in options.ops:
+        if not any(spot.op == name for spot in result.spots):
+            tell(f"{name}: still located after the last phase")
+    if failed:
+        own = result.ops - len(result.without_location)
+        raise AuditFailed(
+            f"{bundle}: {own} of {result.ops} ops ({result.share_located():.1f} %) have a location of their own, "
+            f"less than --fail-under {options.fail_under:g} %; print the model with its locations"
+        )

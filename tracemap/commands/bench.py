@@ -1,0 +1,331 @@
+"""`tracemap bench`: each kernel run alone, next to a run of the application."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+import click
+
+from tracemap.commands.framework import PATH, options_command
+from tracemap.commands.programs import check_call, extents, selected_functions, selects_call
+from tracemap.commands.runs import check_damage_on_failure, check_targets, joined, newest_run
+from tracemap.commands.streams import show_phases
+from tracemap.core.diagnostics import DISTURBED, Diagnostic, tells
+from tracemap.core.errors import QueryInvalid, TracemapError, UsageInvalid
+from tracemap.core.files import show_as, write_shown
+from tracemap.core.process.temporary_files import temporary_folder
+from tracemap.core.toolchain import Progress, no_progress
+from tracemap.core.units import UNKNOWN, Integer, Text
+from tracemap.kernels.model import Bench, KernelBench, Status
+from tracemap.options.kernels import BenchOptions
+from tracemap.options.measure import CallOptions, RecordOptions, call_of
+from tracemap.options.results import AttributeOptions
+
+if TYPE_CHECKING:
+    from tracemap.attribution.model import Attribution
+    from tracemap.kernels.verification import Application
+    from tracemap.map.bundle import Bundle
+    from tracemap.map.model import TraceGraph
+    from tracemap.runs.model import Peaks
+
+
+# ---- bench
+#
+# `bench`: kernels run alone, compared with a run of the application.
+
+
+_METRIC = "cpu_ns"
+_DURATION = "duration_ns"
+_DEVICE = "local-sync"
+_DEFAULT_CACHE_BYTES = 1 << 25
+"""Assumed size of the last-level cache in bytes, if the machine does not report it."""
+
+
+def bench(bundle: Bundle, options: BenchOptions, progress: Progress = no_progress) -> Bench:
+    """Run kernels of a bundle alone, and write the result where the options name a file.
+
+    Raises:
+        TracemapError: see `experiments.bench.bench`, `session.runs.joined` and `session.programs.check_call`.
+        QueryInvalid: the bundle has no kernel or op of this name.
+        UsageInvalid: `top` selects the most expensive kernels, but the bundle has no run.
+        TargetExists, TargetUnwritable: the output cannot be written.
+    """
+    from tracemap.capture.machine import PeakMeter
+    from tracemap.kernels.bench import BenchRequest, shared_out
+    from tracemap.kernels.bench import bench as run_kernels
+    from tracemap.runs.model import UNTOLD_HEADER
+
+    run = options.run or newest_run(bundle)
+    check_targets(options.output, force=options.force, runs=() if run is None else (run,), bundles=[bundle.path])
+    if not bundle.graph.kernels:
+        return _write(Bench(module_sha256=bundle.graph.module.sha256, device=_DEVICE, processes=0, kernels=()), options)
+    check_top(bundle, options.top, run)
+    meter = PeakMeter()
+    costs = None if run is None else _attribution(bundle, run, progress)
+    kernels = _chosen(bundle.graph, options, costs)
+    recording = _SerialRecording(bundle, options, UNKNOWN if costs is None else costs.run.function)
+    recording.check()
+    header = UNTOLD_HEADER if costs is None else costs.run
+    extent = extents(bundle, options, header.function, header.inputs)
+    of_run = partial(_application, costs)
+    request = BenchRequest(bundle, options, kernels, extent, meter.look, _cache_bytes(), of_run, recording.application)
+    with check_damage_on_failure(bundle):
+        results = run_kernels(request, progress)
+    return _write(
+        Bench(
+            module_sha256=bundle.graph.module.sha256,
+            run=UNKNOWN if run is None else run.name,
+            device=_DEVICE,
+            processes=len(shared_out(options)),
+            kernels=results,
+            diagnostics=(*recording.diagnostics, *([Diagnostic("peaks-doubtful", meter.doubt)] if meter.doubt else ())),
+        ),
+        options,
+    )
+
+
+class _SerialRecording:
+    """A recording of the application on one worker, to explain why a kernel's time differs in a run."""
+
+    def __init__(self, bundle: Bundle, options: BenchOptions, function: Text) -> None:
+        self._bundle, self._options = bundle, options
+        self._function = options.function or function
+        self.diagnostics: list[Diagnostic] = []
+
+    def check(self) -> None:
+        """Reject options of a call that cannot be made, even if the recording turns out not to be needed.
+
+        Raises:
+            TracemapError: see `session.programs.check_call`.
+        """
+        if selects_call(self._options):
+            check_call(self._bundle, CallOptions(**self._of_call()))
+
+    def _of_call(self) -> dict[str, Any]:
+        from tracemap.capture.inputs import takes_size
+
+        # `dim` may be meant for kernels of functions other than the recorded one.
+        functions = selected_functions(self._bundle, self._function)
+        dim = self._options.dim if any(map(takes_size, functions)) else UNKNOWN
+        return call_of(self._options) | {"function": self._function, "dim": dim}
+
+    def application(self) -> Application:
+        """Costs of a new recording; empty if none is requested, or with a diagnostic if none can be made."""
+        from tracemap.commands.record import record
+        from tracemap.kernels.verification import Application
+
+        options = self._options
+        if not options.seconds:
+            return Application()
+        with temporary_folder() as folder:
+            path = folder / "again.parquet"
+            record_options = RecordOptions(serial=True, output=path, seconds=options.seconds, **self._of_call())
+            try:
+                run = record(self._bundle, record_options).path
+                return _application(_attribution(self._bundle, run, no_progress), None)
+            except TracemapError as error:
+                self.diagnostics.append(Diagnostic("not-recorded-again", f"the application was not recorded: {error}"))
+                return Application()
+
+
+def _write(results: Bench, options: BenchOptions) -> Bench:
+    if options.output is not None:
+        write_shown(partial(show_bench, results, options), options.output)
+    return results
+
+
+def check_top(bundle: Bundle, top: int, run: Path | None = None) -> None:
+    """Reject a selection of the most expensive kernels if no run has their costs.
+
+    Raises:
+        UsageInvalid: the bundle has no run.
+    """
+    if top and run is None and newest_run(bundle) is None:
+        raise UsageInvalid(
+            f"{bundle.path}: has no run, so the most expensive kernels are unknown; record one, or select kernels with "
+            "--kernel or --op instead of --top"
+        )
+
+
+def chosen_kernels(bundle: Bundle, options: BenchOptions, progress: Progress) -> tuple[str, ...]:
+    """Kernels that the options select, the most expensive in the bundle's newest run first.
+
+    Raises:
+        QueryInvalid: the options select no kernel.
+    """
+    run = options.run or newest_run(bundle)
+    return _chosen(bundle.graph, options, None if run is None else _attribution(bundle, run, progress))
+
+
+def ranked_kernels(bundle: Bundle, options: BenchOptions, progress: Progress) -> tuple[Text, list[tuple[str, Integer]]]:
+    """Name of the run, and the selected kernels with their costs in it; both UNKNOWN without a run.
+
+    Raises:
+        QueryInvalid: the options select no kernel.
+    """
+    run = options.run or newest_run(bundle)
+    costs = None if run is None else _attribution(bundle, run, progress)
+    names = _chosen(bundle.graph, options, costs)
+    if run is None or costs is None:
+        return UNKNOWN, [(name, UNKNOWN) for name in names]
+    cost_by_kernel = _cost_of_kernels(bundle.graph, costs)
+    return run.name, [(name, cost_by_kernel.get(name, 0)) for name in names]
+
+
+def bench_kernels(
+    bundle: Bundle, options: BenchOptions, kernels: tuple[str, ...], progress: Progress, reference: bytes = b""
+) -> tuple[KernelBench, ...]:
+    """Run kernels alone, without a comparison with the application.
+
+    `reference` is a configured module whose kernels compute the expected results; b"": the bundle's own module.
+
+    Raises:
+        TracemapError: see `experiments.bench.bench`.
+    """
+    from tracemap.capture.machine import PeakMeter
+    from tracemap.kernels.bench import BenchRequest, bench
+
+    extent, look = extents(bundle, options), PeakMeter().look
+    request = BenchRequest(bundle, options, kernels, extent, look, _cache_bytes(), reference=reference)
+    with check_damage_on_failure(bundle):
+        return bench(request, progress)
+
+
+def has_failed(results: Bench) -> bool:
+    """Whether the results of a kernel differ from its reference."""
+    return any(kernel.verification.status is Status.FAILED for kernel in results.kernels)
+
+
+def show_bench(results: Bench, options: BenchOptions, out: TextIO) -> None:
+    """Write the results to a stream, in the format of the options."""
+
+    def text(stream: TextIO) -> None:
+        if options.format == "csv":
+            from tracemap.reports.csv_tables import bench_csv
+
+            stream.write(bench_csv(results))
+        else:
+            from tracemap.reports.terminal.kernels import print_bench
+
+            print_bench(results, stream)
+
+    def value() -> object:
+        if options.format == "google-benchmark":
+            from tracemap.reports.json_documents import google_benchmark
+
+            return google_benchmark(results)
+        return results
+
+    show_as("text" if options.format in ("text", "csv") else "json", out, text, value)
+
+
+def _attribution(bundle: Bundle, run: Path, progress: Progress) -> Attribution:
+    return joined([run], bundle, AttributeOptions(), progress).attribution
+
+
+def _application(costs: Attribution | None, peaks: Peaks | None) -> Application:
+    """Call times per dispatch site in a run, and the machine's speed then relative to now.
+
+    Without peaks, the run counts as recorded at the present speed.
+    """
+    from tracemap.kernels.verification import Application, SiteCalls
+
+    if costs is None:
+        return Application()
+    header = costs.run
+    spreads = {
+        site.site: (site.calls, site.metrics[_METRIC].per_call) for site in costs.sites if _METRIC in site.metrics
+    }
+    sites = {
+        name: SiteCalls(calls, spread.median)
+        for name, (calls, spread) in spreads.items()
+        if spread is not None and isinstance(calls, int)
+    }
+    speed = 1.0
+    if peaks is not None and header.peaks.source == "measured":
+        speed = header.peaks.operations_per_second / peaks.operations_per_second
+    disturbed = tells(header.diagnostics, DISTURBED)
+    return Application(sites, header.workers, speed, disturbed)
+
+
+def _chosen(graph: TraceGraph, options: BenchOptions, costs: Attribution | None) -> tuple[str, ...]:
+    """Names of the selected kernels, the most expensive in the run first."""
+    names = [kernel.name for kernel in graph.kernels]
+    if options.kernel:
+        names = [name for name in names if any(fnmatchcase(name, pattern) for pattern in options.kernel)]
+        if not names:
+            raise QueryInvalid(f"{', '.join(options.kernel)}: the bundle has no such kernel; `show` lists the kernels")
+    for op in options.op:
+        if op not in graph.op_by_id:
+            raise QueryInvalid(f"{op}: the bundle has no such op; `show` lists the ops")
+    if options.op:
+        kernels_of_ops = {
+            graph.site_by_id[site].kernel
+            for op in options.op
+            for site in graph.sites_of_op.get(graph.op_by_id[op].id, ())
+        }
+        names = [name for name in names if name in kernels_of_ops]
+        if not names:
+            raise QueryInvalid(f"{', '.join(options.op)}: runs in no selected kernel; `show` lists its kernels")
+    if costs is not None:
+        cost_by_kernel = _cost_of_kernels(graph, costs)
+        names.sort(key=lambda name: -cost_by_kernel.get(name, 0))
+    return tuple(names[: options.top] if options.top else names)
+
+
+def _cost_of_kernels(graph: TraceGraph, costs: Attribution) -> dict[str, int]:
+    # GPU runs have no CPU time, only durations.
+    times = _total_of_kernels(graph, costs, _METRIC)
+    return times if any(times.values()) else _total_of_kernels(graph, costs, _DURATION)
+
+
+def _total_of_kernels(graph: TraceGraph, costs: Attribution, metric: str) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for site in costs.sites:
+        kernel = graph.site_by_id[site.site].kernel
+        cost = site.metrics.get(metric)
+        total[kernel] = total.get(kernel, 0) + (cost.total if cost else 0)
+    return total
+
+
+def _cache_bytes() -> int:
+    """Size of the last-level cache in bytes."""
+    from tracemap.capture.machine import geometry
+
+    sizes: Sequence[int] = [cache.size for cache in geometry(()).caches if cache.name == "LL"]
+    return sizes[0] if sizes else _DEFAULT_CACHE_BYTES
+
+
+# ---- bench
+#
+# `tracemap bench`: time each kernel alone, and verify its results.
+
+
+@options_command("bench", BenchOptions)
+@click.argument("bundle", metavar="BUNDLE", type=PATH)
+def command(bundle: Path, options: BenchOptions) -> None:
+    """Run each kernel of BUNDLE alone: time per call, best possible time, and whether the results are correct.
+
+    Kernels run with the sizes of the application and made-up data. numpy computes the expected results from the IR
+    before code generation. The table shows the time alone next to the time in the application, which comes from the
+    newest run of BUNDLE. The exit status is 1 if a kernel fails or its results are wrong.
+
+    \b
+    Example:
+      tracemap bench model.tracemap --top 5
+      tracemap bench model.tracemap --op op12 --cold --format json
+      tracemap bench model.tracemap --kernel '*matmul*' --format csv
+    """
+    from tracemap.map.bundle import load
+
+    with show_phases("bench") as progress:
+        results = bench(load(bundle), options, progress)
+    if options.output is None:
+        show_bench(results, options, sys.stdout)
+    if has_failed(results):
+        sys.exit(1)

@@ -1,0 +1,101 @@
+"""`tracemap hook`: what to preload into programs that tracemap does not start."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+
+import click
+
+from tracemap.commands.framework import HelpContext, options_command
+from tracemap.commands.streams import put
+from tracemap.core.errors import TargetUnwritable, ToolMissing, UsageInvalid
+from tracemap.options.measure import HookEnvOptions
+
+
+class _Group(click.Group):
+    context_class = HelpContext
+
+
+class _Command(click.Command):
+    context_class = HelpContext
+
+
+@click.group(name="hook", cls=_Group)
+def command() -> None:
+    """Record every workgroup call in a program of your own, on the stock runtime.
+
+    `path` prints the library, to preload or to load as a plugin of IREE (--executable_plugin=). `env` prints the
+    variables that preload it and select what to record. In Python, call tracemap.hook.attach(FOLDER) instead.
+
+    \b
+    Example:
+      tracemap hook path
+      mkdir calls
+      env $(tracemap hook env -o calls) \\
+        iree-run-module --module=model.tracemap/module.vmfb
+      tracemap stats calls
+    """
+
+
+@command.command(name="path", cls=_Command)
+def path() -> None:
+    """Print the path of the hook's library.
+
+    \b
+    Example:
+      tracemap hook path
+    """
+    put(str(_library()))
+
+
+def _library() -> Path:
+    from tracemap.hook import HookUnavailable, library_path
+
+    try:
+        return library_path()
+    except HookUnavailable as error:
+        raise ToolMissing(str(error)) from error
+
+
+@options_command("env", HookEnvOptions)
+def env(options: HookEnvOptions) -> None:
+    """Print environment variables to record a program: words for `env` or, with --export, lines for a shell.
+
+    These environment variables of IREE's own hook set defaults: IREE_HOOK_FILTER_NAME, _SKIP_START_MS and
+    _PERF_EVENT_TYPES.
+
+    \b
+    Example:
+      eval "$(tracemap hook env -o calls --filter '*matmul*' --export)"
+    """
+    from tracemap.capture.counters import events_to_count
+    from tracemap.hook import HookSettings, environment
+
+    if not os.path.isdir(options.output):  # noqa: PTH112 - Path.is_dir raises OSError for names that are too long
+        raise TargetUnwritable(f"{options.output}: is not a folder; make it first")
+    _library()
+    settings = HookSettings(
+        filter=options.filter,
+        skip_ms=options.skip_ms,
+        calls=options.calls,
+        every=options.every,
+        thread_bytes=options.thread_mb << 20,
+        keep=options.keep,
+        events=tuple(event.setting for event in events_to_count(options.counters)),
+    )
+    variables = environment(options.output, settings)
+    if options.export:
+        for name, value in variables.items():
+            put(f"export {name}={shlex.quote(value)}")
+        return
+    for name, value in variables.items():
+        if any(mark.isspace() or mark in "*?[" for mark in value):
+            raise UsageInvalid(f"{name} is {value!r}, which a shell would split; pass --export and use eval")
+    for name, value in variables.items():
+        put(f"{name}={value}")  # also empty values, to override variables of the shell
+
+
+env.short_help = "Print environment variables to record a program."
+command.add_command(env)

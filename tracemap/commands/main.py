@@ -1,0 +1,283 @@
+"""The group of all commands; it imports a command's module only when the command is used."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import re
+import resource
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import click
+
+from tracemap.commands.framework import WIDEST, HelpContext, verbosity_options
+from tracemap.commands.streams import flush_output, give_up_output, open_streams, warn_in_lines
+from tracemap.core.errors import SystemLimit, TracemapError, UsageInvalid, limit_reached
+from tracemap.core.process.signals import (
+    Ended,
+    asked_by,
+    die_of,
+    end_on_signals,
+    hold_signals,
+    is_answered,
+    said_at_the_end,
+)
+from tracemap.core.sanitize import for_terminal
+
+# ---- shell limits
+#
+# Limits of the shell that would end the program without a message: checked at start-up and reported.
+
+
+ENOUGH_STACK: Final = 8 << 20
+"""Usual stack limit in bytes, which compilers and deep models need."""
+LEAST_STACK: Final = 512 << 10
+"""Minimum stack in bytes; with less, a program may end with a segmentation fault."""
+CPU_LIMIT: Final = "the limit of CPU time is reached; raise it: `ulimit -t` shows it in seconds"
+
+
+def check_stack() -> None:
+    """Restart with a larger stack if the limit can be raised; exit if the allowed stack is too small.
+
+    The restart is needed because threads get the stack limit of the program's start.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_STACK)
+    if soft == resource.RLIM_INFINITY or soft >= ENOUGH_STACK:
+        return
+    allowed = ENOUGH_STACK if hard == resource.RLIM_INFINITY else min(hard, ENOUGH_STACK)
+    if allowed > soft:
+        resource.setrlimit(resource.RLIMIT_STACK, (allowed, hard))
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+    if allowed < LEAST_STACK:
+        sys.stderr.write(
+            f"tracemap: error: the stack is limited to {allowed >> 10} kB, and {LEAST_STACK >> 10} kB are needed; "
+            "raise the limit: `ulimit -s` shows it [system-limit]\n"
+        )
+        sys.exit(2)
+
+
+def expect_cpu_limit() -> None:
+    """Lower the soft CPU limit, so that SIGXCPU arrives before the system kills this process or its compiler.
+
+    If soft and hard limit are equal, as `ulimit -t` sets them, the system kills without a signal to handle.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    if hard != resource.RLIM_INFINITY and hard > 1 and (soft == resource.RLIM_INFINITY or soft >= hard):
+        resource.setrlimit(resource.RLIMIT_CPU, (hard - 1, hard))
+
+
+def is_cpu_limit(number: int) -> bool:
+    """Whether a signal reports that the CPU time limit is reached."""
+    return number == signal.SIGXCPU
+
+
+# ---- main
+#
+# The program's main function and its command group. Modules of commands are imported on use, for a fast `--help`.
+
+
+_NAME = "tracemap"
+_LONG_VALUE = re.compile("'([^']{60})[^']{100,}'")
+"""A long value in click's message."""
+
+# Name and one line of help per command, in workflow order. They are here so that `tracemap --help` imports no command.
+COMMANDS = {
+    "build": "Compile MODEL into a bundle that traces its ops to dispatches and kernels.",
+    "show": "Print the map of a bundle: all of it, or one line, op, dispatch, kernel or scope.",
+    "audit": "Show where each op went, and which compiler phase lost its location.",
+    "lower": "Run pass pipelines over MODEL and link its ops to the resulting loops.",
+    "run": "Run a bundle's functions, and print, write or compare their outputs.",
+    "benchmark": "Time a bundle's functions with IREE's own benchmark, without profiling.",
+    "record": "Run a bundle's module under the profiler and write a run.",
+    "attribute": "Show what each op costs: join a run onto its bundle.",
+    "remarks": "Show the compiler's remarks on the code of each op, the most expensive op first.",
+    "diff": "Compare two runs or bundles op by op: changes of cost and of fusion.",
+    "export": "Write costs in the formats of other tools: pprof, callgrind, speedscope and others.",
+    "bench": "Run each kernel alone: how long it takes, and whether its results are correct.",
+    "swap": "Replace kernels with edited ones, and report what changes.",
+    "tune": "Search for better tile and vector sizes for kernels, and write a tuning spec.",
+    "sweep": "Generate operations in many sizes, types and configurations; verify and time them.",
+    "doctor": "Check what works on this machine, and what to install or allow for the rest.",
+    "events": "List events that this machine can count: page faults, cache misses, cycles.",
+    "stats": "Print statistics of recorded kernel calls, per thread, as IREE's own hook does.",
+    "hook": "Print what to preload, to record kernel calls in programs of your own.",
+    "report": "Write the annotated page of a bundle and its runs.",
+    "store": "Keep runs from many machines and nights in one store, and query all of them.",
+}
+
+
+class CommandGroup(click.Group):
+    """A group whose commands live in `tracemap.commands.<name>`, each as a click command called `command`."""
+
+    context_class = HelpContext
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        """Names in workflow order instead of alphabetical order."""
+        return list(COMMANDS)
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        """Import the command's module, and only this one."""
+        if name not in COMMANDS:
+            return None
+        command = importlib.import_module(f"tracemap.commands.{name}").command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands from the table above."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+def _print_version(context: click.Context, _option: click.Parameter, is_set: bool) -> None:
+    if is_set and not context.resilient_parsing:
+        from tracemap.commands.doctor import versions
+
+        click.echo(f"{_NAME}, version {versions()}")
+        context.exit()
+
+
+@click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": WIDEST})
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_print_version,
+    help="Show the versions of tracemap and of IREE's packages, and exit.",
+)
+def group() -> None:
+    """Which of my operations, on which line of my model, costs this time and these cache misses?
+
+    \b
+    Example:
+      tracemap build model.mlir
+      tracemap record model.tracemap -o run.csv
+      tracemap attribute run.csv --html page.html
+    """
+
+
+group.params += verbosity_options()
+
+
+def main() -> None:
+    """Run the program. Errors that a user can fix become one sentence and an exit code."""
+    # Commands create many small objects and end soon. Frequent garbage collection would take a tenth of their time.
+    gc.set_threshold(5_000_000, 50, 100)
+    end_on_signals(_end_by)
+    open_streams(_end_by_sigpipe)
+    try:
+        sys.exit(_run())
+    except BaseException as error:
+        if not asked_by():
+            raise
+        _end_by(asked_by(), error)
+
+
+def _run() -> int:
+    """Run the command; return the exit status of the program."""
+    try:
+        try:
+            status = _call()
+            flush_output()
+        except click.exceptions.NoArgsIsHelpError as error:
+            warn_in_lines(error.format_message())
+            return error.exit_code
+        except click.ClickException as error:
+            raise _usage_error(error) from error
+    except TracemapError as error:
+        give_up_output()
+        if is_answered():
+            sentence = _with_names_escaped(str(error)) if error.shows_program else for_terminal(str(error))
+            _print_message(f"error: {sentence}", _notes_of(error), f" [{error.slug}]")
+        return error.exit_code
+    return status if isinstance(status, int) else 0
+
+
+def _call() -> object:
+    """Call the command; return its result or exit status."""
+    try:
+        return group.main(prog_name=_NAME, standalone_mode=False)
+    except SystemExit as ended:
+        return ended.code
+    except Exception as error:
+        if limit := limit_reached(error):
+            raise SystemLimit(limit) from error
+        if isinstance(error, FileNotFoundError) and not _working_folder_exists():
+            raise UsageInvalid("the current folder was deleted; change to a folder that exists") from error
+        raise
+
+
+def _working_folder_exists() -> bool:
+    """Whether the working folder still exists."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _usage_error(error: click.ClickException) -> UsageInvalid:
+    """Convert click's error about options into `UsageInvalid`, which names the command."""
+    context = getattr(error, "ctx", None)
+    command = _NAME if context is None else context.command_path
+    message = " ".join(map(str.strip, error.format_message().rstrip(".").splitlines()))  # lists have one item per line
+    message = _LONG_VALUE.sub(r"'\1…'", message)
+    return UsageInvalid(f"{command}: {message}{' See' if message.endswith('?') else '; see'} {command} --help")
+
+
+def _end_by_sigpipe() -> None:
+    """End by SIGPIPE without a message, as other programs do when the reader of their output has closed the pipe."""
+    from tracemap.core.process.children import clear_all
+
+    hold_signals()
+    clear_all()
+    give_up_output()
+    die_of(signal.SIGPIPE)
+
+
+def _end_by(number: int, error: BaseException | None = None) -> None:
+    """Clean up, and end by the received signal; `error`: the exception that the signal raised, if any."""
+    from tracemap.core.process.children import clear_all
+
+    hold_signals()
+    if not is_answered():
+        message, slug = (
+            (f"error: {CPU_LIMIT}", f" [{SystemLimit.slug}]") if is_cpu_limit(number) else (str(Ended(number)), "")
+        )
+        _print_message(message, [*_notes_of(error), *said_at_the_end()], slug)
+    clear_all()
+    if error is not None:  # otherwise the signal may have interrupted a write to this stream
+        with suppress(OSError, ValueError, TracemapError):
+            sys.stdout.flush()
+    from tracemap.commands.streams import give_back_terminal
+
+    give_back_terminal()
+    if is_cpu_limit(number):
+        os._exit(SystemLimit.exit_code)
+    die_of(number)
+
+
+def _notes_of(error: BaseException | None) -> list[str]:
+    """Notes that callers attached to an error."""
+    return list(getattr(error, "__notes__", ()))
+
+
+def _with_names_escaped(message: str) -> str:
+    """Escape control characters in arguments of the command line, but keep the line breaks of a program's output."""
+    for word in sys.argv[1:]:
+        for name in (word, Path(word).name):
+            if not name.isprintable():
+                message = message.replace(name, for_terminal(name))
+    return message
+
+
+def _print_message(sentence: str, notes: Sequence[str], slug: str = "") -> None:
+    """Print an error in one line, except for the line breaks of a program's output."""
+    warn_in_lines(f"tracemap: {'; '.join([sentence, *map(for_terminal, notes)])}{slug}")

@@ -1,0 +1,288 @@
+"""`tracemap report` and the formats of `tracemap export`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from tracemap.commands.framework import PATH, options_command
+from tracemap.commands.runs import Attributed, check_not_inputs, check_targets, excerpts, joined_open
+from tracemap.commands.streams import show_phases, tell
+from tracemap.core.errors import UsageInvalid
+from tracemap.core.files import is_standard, is_stream, replaced, write_text
+from tracemap.core.toolchain import Progress, no_progress
+from tracemap.options.option import declared_options
+from tracemap.options.results import ExportOptions, ReportOptions
+
+if TYPE_CHECKING:
+    import networkx
+
+    from tracemap.attribution.timeline import Span
+    from tracemap.map.bundle import Bundle
+    from tracemap.reports.exports.charges import Ledger
+    from tracemap.runs.model import Run
+
+
+# ---- report
+#
+# `report` and `export`: annotated pages, and formats of other tools.
+
+
+# ---- report
+#
+# The annotated page of a bundle, with the costs of its runs or of the map alone.
+
+
+def report(bundle: Bundle, runs: Sequence[Path], options: ReportOptions, progress: Progress = no_progress) -> None:
+    """Write the page of a bundle, with the costs of the runs if any are given.
+
+    Raises:
+        TracemapError: see `session.runs.joined_open` and `excerpts`.
+        TargetExists, TargetUnwritable: the page cannot be written.
+        UsageInvalid: the page would overwrite an input.
+    """
+    from tracemap.reports.cost_lookup import CostedMap
+    from tracemap.reports.page.render import write_bundle_page
+
+    check_targets(options.output, force=options.force, runs=runs, bundles=[bundle.path])
+    write = partial(write_bundle_page, bundle, target=options.output, force=options.force, totals=options.totals)
+    if not runs:
+        progress("writing the page")
+        write(CostedMap(bundle.graph, None))
+        return
+    with joined_open(runs, bundle, options, progress, options.window) as (attributed, opened):
+        progress("writing the page")
+        write(attributed.costed, excerpts=partial(excerpts, bundle.graph, opened, options.memory))
+
+
+# ---- export
+#
+# Costs of runs in the formats of other tools.
+
+
+@dataclass(frozen=True)
+class Exported:
+    """Data to export: an attribution, its open runs, and the options."""
+
+    attributed: Attributed
+    runs: Sequence[Path]
+    opened: Sequence[Run]
+    options: ExportOptions
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        """Call stacks and their costs."""
+        from tracemap.reports.exports.charges import ledger_of
+
+        options = self.options
+        return ledger_of(self.attributed.bundle.graph, self.attributed.attribution, options.callers, options.metrics)
+
+    @cached_property
+    def data_flow(self) -> Sequence[tuple[str, str]]:
+        """Data flow edges between ops; empty with `--no-data-flow`."""
+        from tracemap.commands.diff import data_flow_of
+
+        return () if self.options.no_data_flow else data_flow_of(self.attributed.bundle)
+
+    @property
+    def timelines(self) -> Sequence[Sequence[Span]]:
+        """Events of the invocations to draw, per run."""
+        from tracemap.attribution.timeline import timeline
+
+        graph, asked = self.attributed.bundle.graph, self.options
+        return [
+            timeline(graph, run, asked.invocations, every=asked.all_invocations, memory_mb=asked.memory)
+            for run in self.opened
+        ]
+
+    @property
+    def metric_files(self) -> Mapping[int, Path]:
+        """File per metric index, next to the output: `graph.cpu_ns.json` for `graph.json`."""
+        target, names = self.options.output, [metric.name for metric in self.ledger.metrics]
+        # Metric names from foreign tables may be unsafe as file names. Names that become equal get their index.
+        plain = [re.sub(r"[^A-Za-z0-9_-]", "_", name)[:60] for name in names]
+        unique = [name if plain.count(name) == 1 else f"{name}-{index}" for index, name in enumerate(plain)]
+        return {index: target.with_name(f"{target.stem}.{name}.json") for index, name in enumerate(unique)}
+
+
+def _pprof(exported: Exported) -> bytes:
+    from tracemap.reports.exports.pprof import pprof
+
+    return pprof(exported.ledger)
+
+
+def _callgrind(exported: Exported) -> str:
+    from tracemap.reports.exports.callgrind import callgrind
+
+    return callgrind(exported.ledger, exported.options.self_cost)
+
+
+def _speedscope(exported: Exported) -> str:
+    """The profile; with timelines if the options name invocations."""
+    from tracemap.reports.exports.speedscope import speedscope
+
+    draws_timelines = exported.options.invocations or exported.options.all_invocations
+    return speedscope(exported.ledger, exported.timelines if draws_timelines else ())
+
+
+def _perfetto(exported: Exported) -> bytes:
+    from tracemap.reports.exports.perfetto import perfetto
+
+    return perfetto(exported.attributed.bundle.graph, exported.attributed.attribution, exported.timelines)
+
+
+def _network(exported: Exported) -> networkx.DiGraph[str]:
+    from tracemap.reports.exports.graphs import network_of
+
+    return network_of(exported.ledger, exported.data_flow)
+
+
+def _graphml(exported: Exported) -> bytes:
+    from tracemap.reports.exports.graphs import graphml
+
+    return graphml(_network(exported))
+
+
+def _dot(exported: Exported) -> str:
+    from tracemap.reports.exports.graphs import dot
+
+    return dot(_network(exported), exported.ledger)
+
+
+def _model_explorer(exported: Exported) -> str:
+    """The graph. Unless it goes to a stream, the data of every metric are written to files next to it."""
+    from tracemap.reports.exports.graphs import collection_json, node_data_json
+
+    graph = collection_json(exported.attributed.bundle.graph, exported.data_flow, {})
+    metric_files = {} if is_stream(exported.options.output) else exported.metric_files
+    check_targets(
+        *metric_files.values(),
+        force=exported.options.force,
+        runs=exported.runs,
+        bundles=[exported.attributed.bundle.path],
+    )
+    for index, target in metric_files.items():
+        write_text(node_data_json(exported.ledger, index), target)
+    return graph
+
+
+def _csv(exported: Exported) -> str:
+    from tracemap.reports.csv_tables import attribution_csv
+
+    return attribution_csv(exported.attributed.bundle.graph, exported.attributed.attribution)
+
+
+def _parquet(exported: Exported) -> None:
+    from tracemap.reports.exports.tables import write_parquet
+
+    write_parquet(exported.attributed.bundle.graph, exported.attributed.attribution, exported.options.output)
+
+
+def _google_benchmark(exported: Exported) -> str:
+    from tracemap.reports.exports.tables import google_benchmark
+
+    return google_benchmark(exported.ledger)
+
+
+_STACKS: Final = ("metrics", "callers")
+_CALLS: Final = ("invocations", "all_invocations")
+
+
+@dataclass(frozen=True, slots=True)
+class _Format:
+    """An export format: its writer, which returns None if it writes the file itself, and its own options."""
+
+    make: Callable[[Exported], str | bytes | None]
+    options: tuple[str, ...] = ()
+    is_text: bool = True
+
+
+_FORMATS: Final[Mapping[str, _Format]] = {
+    "pprof": _Format(_pprof, _STACKS, is_text=False),
+    "callgrind": _Format(_callgrind, (*_STACKS, "self_cost")),
+    "speedscope": _Format(_speedscope, (*_STACKS, *_CALLS)),
+    "perfetto": _Format(_perfetto, _CALLS, is_text=False),
+    "model-explorer": _Format(_model_explorer, ("metrics", "no_data_flow")),
+    "graphml": _Format(_graphml, ("metrics", "no_data_flow")),
+    "dot": _Format(_dot, ("metrics", "no_data_flow")),
+    "csv": _Format(_csv),
+    "parquet": _Format(_parquet, is_text=False),
+    "google-benchmark": _Format(_google_benchmark, ("metrics",)),
+}
+
+
+def export(
+    runs: Sequence[Path], bundle: Bundle | None, options: ExportOptions, progress: Progress = no_progress
+) -> Attributed:
+    """Join runs (tables or `.ireeprof`) onto their bundle, and write their costs in another tool's format.
+
+    If `bundle` is None, the options name the bundle, or it is found from the first run.
+
+    Raises:
+        TracemapError: see `session.runs.joined` and `graph.bundle.load`.
+        TargetExists, TargetUnwritable: the file cannot be written.
+        ToolMissing: a package for the format, or the compiler to parse the model for its data flow, is not installed.
+        UsageInvalid: the format lacks an option, or the run a metric, or the format cannot represent its amounts.
+    """
+    from tracemap.map.bundle import load
+
+    format_ = _FORMATS[options.to]
+    _check_options(options, format_)
+    if bundle is None and options.map is not None:
+        bundle = load(options.map)
+    check_targets(options.output, force=options.force, runs=runs, bundles=[] if bundle is None else [bundle.path])
+    with joined_open(runs, bundle, options, progress, options.window) as (attributed, opened):
+        check_not_inputs(options.output, bundles=[attributed.bundle.path])  # a named bundle was checked before any work
+        progress("writing")
+        content = format_.make(Exported(attributed, runs, opened, options))
+    if content is not None:
+        with replaced(options.output) as temporary:
+            temporary.write_bytes(content if isinstance(content, bytes) else content.encode(errors="replace"))
+    return attributed
+
+
+def _check_options(options: ExportOptions, format_: _Format) -> None:
+    """Reject options that have no effect on the format."""
+    if is_standard(options.output) and not format_.is_text:
+        raise UsageInvalid(f"{options.to} is a binary format and cannot be printed: name a file with -o")
+    format_options = {name for other in _FORMATS.values() for name in other.options}
+    for declared in declared_options(ExportOptions):
+        is_set = getattr(options, declared.name) != declared.default
+        if declared.name in format_options.difference(format_.options) and is_set:
+            formats = ", ".join(name for name, other in _FORMATS.items() if declared.name in other.options)
+            raise UsageInvalid(
+                f"{declared.names[0]} applies to {formats}, not to {options.to}: leave {declared.names[0]} out"
+            )
+
+
+# ---- report
+#
+# `tracemap report`: the annotated page of a bundle, with or without the costs of its runs.
+
+
+@options_command("report", ReportOptions)
+@click.argument("bundle", metavar="BUNDLE", type=PATH)
+@click.argument("runs", metavar="[RUN]...", nargs=-1, type=PATH)
+def command(bundle: Path, runs: tuple[Path, ...], options: ReportOptions) -> None:
+    """Write the annotated page of BUNDLE: one HTML file with coverage, sources, ops and dispatch sites.
+
+    With RUNs, the page shows their costs on the lines of the model and of its Python files. Without RUNs, it shows
+    where each op went. The page needs no network and no other file.
+
+    \b
+    Example:
+      tracemap report model.tracemap run.parquet -o page.html
+    """
+    from tracemap.map.bundle import load
+
+    with show_phases("report") as progress:
+        progress("reading the map")
+        report(load(bundle), runs, options, progress)
+    if not is_standard(options.output):
+        tell(f"page: {options.output}")

@@ -1,0 +1,611 @@
+"""Runs and their bundles, opened for a command; no output may overwrite them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from msgspec import structs
+
+from tracemap.core.diagnostics import Diagnostic
+from tracemap.core.errors import (
+    BundleInvalid,
+    BundleMissing,
+    ModelInvalid,
+    ProgramFailed,
+    ToolFailed,
+    TracemapError,
+    UsageInvalid,
+)
+from tracemap.core.files import check_files, check_unread, check_within, is_file, names_file, opened, resolved_path
+from tracemap.core.process.limits import free_memory
+from tracemap.core.process.temporary_files import temporary_folder
+from tracemap.core.toolchain import Progress
+from tracemap.core.units import UNKNOWN, listed
+from tracemap.options.results import ALL, Rule, Window
+from tracemap.runs.columns import LAUNCH
+from tracemap.runs.runfile import with_events
+from tracemap.runs.sql import fill, open_database, table_of
+
+if TYPE_CHECKING:
+    import duckdb
+    import numpy.typing as npt
+
+    from tracemap.attribution.attribute import Request
+    from tracemap.attribution.join.schedule_nfa import Order
+    from tracemap.attribution.model import Attribution
+    from tracemap.attribution.timeline import Excerpt
+    from tracemap.machine.images import Image
+    from tracemap.map.bundle import Bundle
+    from tracemap.map.bundle_documents import KeptEstimates
+    from tracemap.map.model import TraceGraph
+    from tracemap.reports.cost_lookup import CostedMap
+    from tracemap.runs.model import Peaks, Run, RunHeader
+
+
+# ---- overwrite guard
+#
+# Overwrite guard: reject outputs that would replace the command's own inputs.
+
+
+def check_targets(*targets: Path | None, force: bool, runs: Sequence[Path] = (), bundles: Sequence[Path] = ()) -> None:
+    """Run `outputs.check_files` and `check_not_inputs`, for commands that know their bundles from the start.
+
+    Raises:
+        TargetExists, TargetUnwritable, UsageInvalid: see these functions.
+    """
+    check_not_inputs(*targets, runs=runs, bundles=bundles)
+    check_files(*targets, force=force)
+
+
+def check_not_inputs(*targets: Path | None, runs: Sequence[Path] = (), bundles: Sequence[Path] = ()) -> None:
+    """Reject targets that would overwrite runs, their header files, or bundles; None: this output is not requested.
+
+    Files in a bundle's `runs` folder are protected only if they are among `runs`.
+
+    Raises:
+        UsageInvalid: a target is one of these files, or a link to one.
+    """
+    requested = [target for target in targets if target is not None]
+    if requested:
+        files = [file for bundle in bundles for file in _targets_in_bundle(bundle, requested)]
+        check_unread(requested, [*runs, *_headers(runs), *files])
+
+
+def _headers(runs: Sequence[Path]) -> Iterator[Path]:
+    """Header files next to runs. Other files with such a name are never read as headers."""
+    from tracemap.runs.runfile import header_path, is_header
+
+    for run in runs:
+        if names_file(run) and is_header(header_path(run)):
+            yield header_path(run)
+
+
+def _targets_in_bundle(bundle: Path, targets: Sequence[Path]) -> Iterator[Path]:
+    """Targets that are files of a bundle. Checking the targets is faster than listing a large bundle."""
+    from tracemap.map.bundle import RUNS_FOLDER
+
+    root, runs = resolved_path(bundle), resolved_path(bundle / RUNS_FOLDER)
+    for target in targets:
+        place = Path(resolved_path(target))
+        if names_file(place) and place.is_relative_to(root) and not place.is_relative_to(runs):
+            yield target
+
+
+# ---- runs
+#
+# Opening of runs, search for their bundle, and the join of both.
+
+
+# ---- damage
+#
+# Checks of a bundle's modules, so that messages name the damaged file.
+
+
+_CHUNK = 1 << 20
+
+
+@contextmanager
+def check_damage_on_failure(*bundles: Bundle) -> Iterator[None]:
+    """If a module cannot be read or compiled, check whether a damaged file of a bundle is the cause.
+
+    The files are checked only after a failure, since checking takes as long as the work itself.
+
+    Raises:
+        BundleInvalid: a file of a bundle is damaged.
+    """
+    try:
+        yield
+    except (ModelInvalid, ToolFailed) as error:
+        for bundle in bundles:
+            _check_modules(bundle, error)
+        raise
+
+
+@contextmanager
+def unchanged_module(bundle: Bundle) -> Iterator[Callable[[], None]]:
+    """Check that a bundle's compiled module is the one that the build wrote, at the start and at the end.
+
+    Yields a function that repeats the check, for callers that store results before the end.
+
+    Raises:
+        BundleInvalid: the module is damaged, comes from another build, or was changed or replaced meanwhile.
+    """
+    _check_program(bundle)
+    initial = _state_of(bundle)
+
+    def check() -> None:
+        if _state_of(bundle) != initial:
+            raise BundleInvalid(f"{bundle.module_path}: was changed or replaced while it ran; repeat the command")
+
+    try:
+        yield check
+    except ProgramFailed as error:
+        if not (error.interrupted or error.keeps_run):
+            _check_size(bundle, error)
+            check()
+        raise
+    check()
+
+
+def _state_of(bundle: Bundle) -> tuple[int, ...]:
+    """Identity of the module's file, which changes when the file is written or replaced; () if it does not exist."""
+    try:
+        status = bundle.module_path.stat()
+    except OSError:
+        return ()
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _check_program(bundle: Bundle) -> None:
+    path = bundle.module_path
+    if not path.exists():
+        raise BundleInvalid(f"{path}: does not exist; build the bundle again")
+    with opened(path, BundleInvalid) as file:
+        if os.fstat(file.fileno()).st_size > free_memory():  # it may still run, and hashing it would take too long
+            return
+        digest = hashlib.sha256()
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+    if digest.hexdigest() != bundle.graph.module.sha256:
+        raise BundleInvalid(f"{path}: is damaged, or comes from a different build; build the bundle again")
+
+
+def _check_size(bundle: Bundle, cause: Exception) -> None:
+    path = bundle.module_path
+    if path.exists() and path.stat().st_size > free_memory():
+        raise BundleInvalid(f"{path}: is larger than the free memory; build the bundle again") from cause
+
+
+def _check_modules(bundle: Bundle, cause: Exception) -> None:
+    from tracemap.ir.model_reader import parse_model
+    from tracemap.ir.parsing import MlirParser
+    from tracemap.map.bundle import CONFIGURED_NAME, KERNELS_FOLDER, SOURCE_FOLDER
+
+    def configured() -> bytes:
+        return bundle.configured() if bundle.graph.kernels else b""
+
+    sources = [source.path for source in bundle.graph.sources[:1]]
+    kept = [(f"{KERNELS_FOLDER}/{CONFIGURED_NAME}", configured)]
+    kept += [(f"{SOURCE_FOLDER}/{name}", bundle.model) for name in sources]
+    for name, read in kept:
+        try:
+            data = read()
+            if data:
+                parse_model(MlirParser(), data)
+        except ModelInvalid as damage:
+            reason = str(damage).removeprefix("-:")
+            raise BundleInvalid(f"{bundle.path / name}: is damaged ({reason}); build the bundle again") from cause
+        except BundleInvalid:
+            continue  # the bundle does not contain this file
+
+
+# ---- launched
+#
+# Runs with the order of kernel launches but without dispatch sites: their rows get sites from the order.
+
+
+_UNKNOWN_INVOCATION: Final = -1
+"""Marks an unknown invocation in the table of launches."""
+_KERNELS: Final = f"SELECT kernel FROM {{rows}} WHERE {LAUNCH} IS NOT NULL ORDER BY {LAUNCH}"
+_SITED: Final = f"""
+SELECT event.* EXCLUDE ({LAUNCH}), kind_of.site, nullif(launch.invocation, {_UNKNOWN_INVOCATION}) AS invocation,
+    coalesce(kind_of.loading, event.start_ns < {{loaded_ns}}, false) AS warmup
+FROM {{rows}} AS event LEFT JOIN launches AS launch ON launch.number = event.{LAUNCH}
+    LEFT JOIN launch_kinds AS kind_of ON kind_of.number = launch.kind
+ORDER BY event.start_ns, event.{LAUNCH}
+"""
+_UNSITED: Final = f"SELECT * EXCLUDE ({LAUNCH}) FROM {{rows}} ORDER BY start_ns, {LAUNCH}"
+
+
+def add_sites_from_order(run: Run, graph: TraceGraph, folder: Path) -> Run:
+    """Add dispatch sites to a run, inferred from the order of its launches; other runs are returned unchanged.
+
+    Args:
+        run: the run.
+        graph: the map of the program that ran.
+        folder: folder to create for the new table; it must exist as long as the run is used.
+    """
+    if not run.tells_order:
+        return run
+    from tracemap.attribution.join.schedule_nfa import OrderUntold, ordered
+
+    rows = table_of("read_parquet", run.table)
+    with open_database() as connection:
+        kernels = connection.execute(_KERNELS.format(rows=rows)).fetchnumpy()["kernel"].tolist()
+        try:
+            order = ordered(graph, kernels)
+        except OrderUntold as why:
+            text = f"{why}: the dispatch site of launches of shared kernels is unknown"
+            return with_events(
+                run, _with_note(run.header, "launches-astray", text), connection.sql(_UNSITED.format(rows=rows)), folder
+            )
+        names = ["|".join(kind.sites) for kind in order.kinds]  # cells of the column `site`
+        _fill(connection, order, names)
+        sited = connection.sql(_SITED.format(rows=rows, loaded_ns=_loaded_ns(connection, rows, order)))
+        sited_run = with_events(run, _header(run.header, order), sited, folder)
+    choices = {name: kind.sites for name, kind in zip(names, order.kinds, strict=True) if len(kind.sites) > 1}
+    return replace(sited_run, site_choices=tuple(choices.items()))
+
+
+def _fill(connection: duckdb.DuckDBPyConnection, order: Order, names: Sequence[str]) -> None:
+    """Create the tables of launches and of their kinds."""
+    import numpy as np
+
+    kinds = [(number, name or None, order.kinds[number].loading) for number, name in enumerate(names)]
+    fill(connection, "launch_kinds", {"number": "BIGINT", "site": "VARCHAR", "loading": "BOOLEAN"}, kinds)
+    invocations = [_UNKNOWN_INVOCATION if index is None else index for index in order.invocations()]
+    numbers = np.arange(len(invocations))
+    columns = {"number": numbers, "kind": np.array(order.numbers), "invocation": np.array(invocations)}
+    connection.register("launches", columns)
+
+
+_STARTS: Final = f"SELECT start_ns FROM {{rows}} WHERE {LAUNCH} IS NOT NULL ORDER BY {LAUNCH}"
+_TRANSFERS: Final = f"SELECT start_ns FROM {{rows}} WHERE {LAUNCH} IS NULL AND start_ns IS NOT NULL ORDER BY start_ns"
+
+
+def _loaded_ns(connection: duckdb.DuckDBPyConnection, rows: str, order: Order) -> int:
+    """Start of the first invocation; earlier copies and fills, such as those of parameters, belong to loading.
+
+    An invocation may begin with copies of its own: at most as many as any other invocation has between the previous
+    launch and its first launch. With a single invocation, all copies after the launches at load time count as its own.
+    """
+    import numpy as np
+
+    starts = connection.execute(_STARTS.format(rows=rows)).fetchnumpy()["start_ns"]
+    transfers = connection.execute(_TRANSFERS.format(rows=rows)).fetchnumpy()["start_ns"]
+    if not len(transfers):
+        return 0
+    begins = [] if order.begun is None else np.flatnonzero(np.diff(order.begun, prepend=0)).tolist()
+    if not order.whole or not begins:
+        return _since_loading(order, starts)
+    before = np.searchsorted(transfers, starts)
+    own = min((int(before[begin] - before[begin - 1]) for begin in begins[1:]), default=0)
+    first = int(before[begins[0]])
+    return int(transfers[first - own]) if 0 < own <= first else int(starts[begins[0]])
+
+
+def _since_loading(order: Order, starts: npt.NDArray[Any]) -> int:
+    """Start of the last launch at load time; a time before all events if there is none."""
+    loading = [kind.loading for kind in order.kinds]
+    loaded = [place for place, number in enumerate(order.numbers) if loading[number]]
+    return int(starts[loaded[-1]]) if loaded else -(2**62)
+
+
+def _with_note(header: RunHeader, slug: str, text: str) -> RunHeader:
+    return structs.replace(header, diagnostics=(*header.diagnostics, Diagnostic(slug, text)))
+
+
+def _header(header: RunHeader, order: Order) -> RunHeader:
+    """The header with the number of invocations and a note on how sites were found."""
+    text = "dispatch sites are inferred from the order of the launches"
+    if not order.whole:
+        text += "; the first or last invocation is incomplete, so the launches count as a part of the run"
+    if order.filtered:
+        text += "; kernels without any launch count as filtered out"
+    return structs.replace(_with_note(header, "sites-by-order", text), iterations=order.calls)
+
+
+# ---- runs
+#
+# Open runs, find their bundle, and join both.
+
+
+@dataclass(frozen=True)
+class Attributed:
+    """An attribution and its bundle."""
+
+    bundle: Bundle
+    attribution: Attribution
+
+    @cached_property
+    def costed(self) -> CostedMap:
+        """Cached lookups over both for reports, so that several reports share them."""
+        from tracemap.reports.cost_lookup import CostedMap
+
+        return CostedMap(self.bundle.graph, self.attribution)
+
+
+class JoinOptions(Protocol):
+    """Options for joining runs, which all commands that do so have."""
+
+    @property
+    def rule(self) -> Rule | None:
+        """How to split a dispatch's cost over its ops; None: the best rule that the runs allow."""
+
+    @property
+    def keep_disturbed(self) -> bool:
+        """Whether to attribute outlier time to ops as well."""
+
+    @property
+    def allow_mismatch(self) -> bool:
+        """Whether to accept a run recorded from a different build."""
+
+    @property
+    def dispatch(self) -> str:
+        """Kernel of run files that name none."""
+
+    @property
+    def memory(self) -> int:
+        """Megabytes for the rows of runs; 0: the default limit."""
+
+
+def joined(
+    runs: Sequence[Path],
+    bundle: Bundle | None,
+    options: JoinOptions,
+    progress: Progress,
+    *,
+    series: bool = False,
+    peaks: Peaks | None = None,
+) -> Attributed:
+    """Join runs onto a bundle; if `bundle` is None, it is found from the first run.
+
+    `series`: also keep the costs of ops in every single invocation. `peaks`: see `common_peaks`.
+
+    Raises:
+        TracemapError: see `opened_runs`, `find_bundle`, `graph.bundle.load` and `attribution.attribute.attribute`.
+    """
+    with joined_open(runs, bundle, options, progress, series=series, peaks=peaks) as (attributed, _):
+        return attributed
+
+
+@contextmanager
+def joined_open(
+    runs: Sequence[Path],
+    bundle: Bundle | None,
+    options: JoinOptions,
+    progress: Progress,
+    window: Window = ALL,
+    *,
+    series: bool = False,
+    peaks: Peaks | None = None,
+) -> Iterator[tuple[Attributed, Sequence[Run]]]:
+    """Like `joined`, for a time window of the runs; also yields the open runs, since pipes cannot be read again."""
+    from tracemap.attribution.attribute import attribute
+    from tracemap.machine.images import read_images
+    from tracemap.map.bundle import load
+
+    progress("opening the runs")
+    with opened_runs(runs, window, options.dispatch) as opened_files:
+        bundle = bundle or load(find_bundle(opened_files[0], runs[0]))
+        progress("joining events to dispatch sites")
+        images = cache(partial(read_images, bundle.module_path))
+        with resolved_runs(opened_files, bundle.graph, images) as placed:
+            request = attribution_request(bundle, placed, options, images, series=series, peaks=peaks)
+            yield Attributed(bundle, attribute(request)), placed
+
+
+def attribution_request(
+    bundle: Bundle,
+    opened: Sequence[Run],
+    options: JoinOptions,
+    images: Callable[[], Sequence[Image]],
+    *,
+    series: bool = False,
+    peaks: Peaks | None = None,
+) -> Request:
+    """Attribution request for open runs and a bundle; `images` reads the bundle's machine code."""
+    from tracemap.attribution.attribute import Request
+    from tracemap.commands.programs import constants_by_site
+
+    return Request(
+        bundle.graph,
+        bundle.map_sha256,
+        opened,
+        options.rule,
+        options.allow_mismatch,
+        images,
+        keep_disturbed=options.keep_disturbed,
+        memory_mb=options.memory,
+        series=series,
+        peaks=peaks,
+        kept=bundle.estimates,
+        keep=partial(_keep_estimates, bundle),
+        numbers=partial(constants_by_site, bundle, opened),
+    )
+
+
+def _keep_estimates(bundle: Bundle, estimates: KeptEstimates) -> None:
+    """Store cost estimates of kernels in the bundle, if it is writable; otherwise the next command repeats them."""
+    from tracemap.core.codec import encode
+    from tracemap.core.files import replaced
+    from tracemap.map.bundle import ESTIMATES_NAME, inside
+
+    with suppress(OSError, TracemapError), replaced(inside(bundle.path, ESTIMATES_NAME)) as temporary:
+        temporary.write_bytes(encode(estimates))
+
+
+def common_peaks(runs: Sequence[Path]) -> Peaks | None:
+    """Common peaks of the machine for runs that are compared; None if no run file contains peaks.
+
+    Every measurement of the peaks differs. If the costs of every run were split by its own peaks, ops would differ
+    because of that.
+    """
+    from tracemap.attribution.weights import best_peaks
+    from tracemap.runs.runfile import read_run
+
+    peaks = []
+    for run in runs:
+        if is_file(str(run)):
+            with suppress(TracemapError):  # the join reports errors of the run
+                peaks.append(read_run(run).header.peaks)
+    return best_peaks(peaks) if peaks else None
+
+
+def excerpts(graph: TraceGraph, opened: Sequence[Run], memory_mb: int) -> list[Excerpt]:
+    """Events of the invocations that fit on a page, per open run.
+
+    Raises:
+        RunInvalid: a cell does not have the type of its column.
+    """
+    from tracemap.attribution.timeline import excerpt
+    from tracemap.reports.page.timeline_tab import MOST_SPANS
+
+    return [excerpt(graph, run, max(1, MOST_SPANS // len(opened)), memory_mb) for run in opened]
+
+
+@contextmanager
+def opened_runs(paths: Sequence[Path], window: Window = ALL, dispatch: str = "") -> Iterator[list[Run]]:
+    """Open runs, or a time window of them; `dispatch` is the kernel of files that name none.
+
+    Converted (`.ireeprof`) and cut runs lie in a temporary folder until the context ends.
+
+    Raises:
+        UsageInvalid: no run is named.
+        TracemapError: see `capture.open_run.open_run` and `measurements.window.cut`.
+    """
+    from tracemap.runs.readers.open_run import open_run
+    from tracemap.runs.window import cut
+
+    if not paths:
+        raise UsageInvalid("name at least one run")
+    check_named_once(paths)
+    with temporary_folder() as folder:
+        opened = []
+        for number, path in enumerate(paths):
+            own = folder / str(number)  # two runs may have the same name
+            own.mkdir()
+            opened.append(cut(open_run(path, own, dispatch), window, own))
+        yield opened
+
+
+@contextmanager
+def resolved_runs(
+    opened: Sequence[Run], graph: TraceGraph, images: Callable[[], Sequence[Image]]
+) -> Iterator[list[Run]]:
+    """Resolve the rows of open runs against a bundle.
+
+    Samples with a symbol get an address in the bundle's machine code. Launches with a known order get dispatch sites.
+
+    Raises:
+        ModuleInvalid: the machine code cannot be read.
+    """
+    from tracemap.runs.readers.open_run import placed
+
+    with temporary_folder() as folder:
+        yield [
+            add_sites_from_order(placed(run, images, folder / str(number)), graph, folder / f"{number}-launched")
+            for number, run in enumerate(opened)
+        ]
+
+
+def check_named_once(paths: Sequence[Path]) -> None:
+    """Reject a run that is named twice.
+
+    Raises:
+        UsageInvalid: two paths are the same file.
+    """
+    seen: set[str] = set()
+    for path in paths:
+        place = os.path.realpath(path)
+        if place in seen:
+            raise UsageInvalid(f"{path}: is named twice and would count twice; name it once")
+        seen.add(place)
+
+
+def newest_run(bundle: Bundle) -> Path | None:
+    """The newest run of a bundle; None if it has no run.
+
+    Raises:
+        BundleInvalid: see `newest_runs`.
+    """
+    newest = max(_runs_of(bundle), key=_order_of, default=None)
+    return None if newest is None else _own(bundle, newest)
+
+
+def newest_runs(bundle: Bundle) -> list[Path]:
+    """The newest run of a bundle, with all other runs of the same `record --repeat`, in order.
+
+    Raises:
+        BundleInvalid: the folder of runs, a run or its header is a link that leads out of the bundle.
+    """
+    from tracemap.capture.run_names import recording_of
+
+    newest = newest_run(bundle)
+    if newest is None or not REPEATED.fullmatch(newest.stem):
+        return [] if newest is None else [newest]
+    same = [path for path in _runs_of(bundle) if recording_of(path.name) == recording_of(newest.name)]
+    return [_own(bundle, run) for run in sorted(same, key=_order_of)]
+
+
+def _own(bundle: Bundle, run: Path) -> Path:
+    """Check that a run which the user did not name, and its header, lie in the bundle."""
+    from tracemap.runs.runfile import header_path
+
+    for file in (run, header_path(run)):
+        check_within(file, bundle.path, BundleInvalid)
+    return run
+
+
+def _order_of(path: Path) -> tuple[list[int], str]:
+    """Sort key by the numbers of the recording and of the repetition; names sort differently from `run-1000` on."""
+    return [int(digits) for digits in re.findall(r"\d+", path.stem)], path.name
+
+
+REPEATED: Final = re.compile(r"run-\d+-\d+")
+"""Name of a run of `record --repeat` in a bundle: number of the recording, then number of the repetition."""
+
+
+def _runs_of(bundle: Bundle) -> list[Path]:
+    return [path for path in bundle.runs_path.glob("run-*") if path.suffix in (".parquet", ".csv")]
+
+
+_MAP: Final = "--map (diff: --map-a, --map-b)"
+
+
+def find_bundle(run: Run, path: Path) -> Path:
+    """Find the bundle of a run: the one in its header, else the only one next to it or in the working folder.
+
+    A run in a bundle's `runs/` folder belongs to this bundle.
+
+    Raises:
+        BundleMissing: there is no bundle, or more than one.
+    """
+    from tracemap.map.bundle import RUNS_FOLDER, SUFFIX, is_bundle
+
+    resolved = path.resolve()
+    if resolved.parent.name == RUNS_FOLDER and is_bundle(resolved.parent.parent):
+        return resolved.parent.parent
+    run_folder = Path() if str(path) == "-" else path.parent
+    if run.header.bundle is not UNKNOWN:
+        header_bundle = Path(run.header.bundle)
+        for candidate in (header_bundle, run_folder / header_bundle.name, Path(header_bundle.name)):
+            if is_bundle(candidate):
+                return candidate
+    candidates = sorted({*run_folder.glob(f"*{SUFFIX}"), *Path().glob(f"*{SUFFIX}")}, key=str)
+    bundles = [folder for folder in candidates if is_bundle(folder)]
+    distinct = {folder.resolve(): folder for folder in bundles}
+    if len(distinct) == 1:
+        return bundles[0]
+    if not distinct:
+        raise BundleMissing(f"{path}: no bundle is named and none is next to it; name the bundle with {_MAP}")
+    names = listed([str(folder) for folder in distinct.values()])
+    raise BundleMissing(f"{path}: several bundles may be its own: {names}; name the right one with {_MAP}")

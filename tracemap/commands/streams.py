@@ -1,0 +1,285 @@
+"""Standard streams: messages, results, progress and warnings."""
+
+from __future__ import annotations
+
+import errno
+import io
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from tracemap.core.errors import TargetUnwritable
+from tracemap.core.sanitize import for_terminal, lines_for_terminal
+from tracemap.core.toolchain import Progress, no_progress
+
+if TYPE_CHECKING:
+    from tracemap.core.diagnostics import Diagnostic
+
+
+# ---- streams
+#
+# All messages for people and all results for programs go through these functions.
+#
+# Messages that cannot be written are dropped. A result that cannot be written is an error, unless its reader has closed
+# the pipe. Texts from models, files and other programs must not send commands to a terminal.
+
+
+_IN, _OUT, _ERR = 0, 1, 2
+
+
+def open_streams(reader_gone: Callable[[], object]) -> None:
+    """Make the standard streams usable, even if the program was started with some of them closed.
+
+    The next file that the program opens would take the place of a closed stream. Therefore a closed stream is replaced
+    by one that cannot be read or written, as in other programs.
+
+    Args:
+        reader_gone: called when the reader of standard output has closed the pipe; it ends the program.
+    """
+    for descriptor, mode in ((_IN, os.O_WRONLY), (_OUT, os.O_RDONLY), (_ERR, os.O_WRONLY)):
+        _replace_closed(descriptor, mode)
+    out = sys.stdout
+    encoding = "utf-8" if out is None else out.encoding
+    # Characters that the encoding lacks, such as µ in ASCII, are written as escapes.
+    sys.stdout = io.TextIOWrapper(
+        io.BufferedWriter(_Output(reader_gone)),
+        encoding=encoding,
+        errors="backslashreplace",
+        line_buffering=os.isatty(_OUT),
+    )
+    if sys.stdin is None:
+        sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(_IN, closefd=False)), encoding="utf-8")
+    if sys.stderr is None:
+        sys.stderr = io.TextIOWrapper(io.FileIO(_ERR, "w", closefd=False), encoding="utf-8", write_through=True)
+
+
+def _replace_closed(descriptor: int, mode: int) -> None:
+    try:
+        os.fstat(descriptor)
+    except OSError as error:
+        if error.errno != errno.EBADF:
+            raise
+        opened = os.open(os.devnull, mode)  # gets the lowest free descriptor
+        if opened != descriptor:
+            os.dup2(opened, descriptor)
+            os.close(opened)
+        os.set_inheritable(descriptor, True)
+
+
+class _Output(io.FileIO):
+    """Standard output that reports a full disk or a closed pipe."""
+
+    def __init__(self, reader_gone: Callable[[], object]) -> None:
+        super().__init__(_OUT, "w", closefd=False)
+        self._reader_gone = reader_gone
+
+    def write(self, data: object) -> int:
+        """Write like a file, but convert errors to `TargetUnwritable`."""
+        try:
+            return super().write(data)  # type: ignore[arg-type]  # any buffer
+        except BrokenPipeError:
+            self._reader_gone()
+            raise
+        except OSError as error:
+            raise TargetUnwritable(f"standard output cannot be written: {error.strerror}") from error
+
+
+def flush_output() -> None:
+    """Flush standard output; on failure discard all further output, which would otherwise fail again at exit.
+
+    Raises:
+        TargetUnwritable: standard output cannot be written.
+    """
+    try:
+        sys.stdout.flush()
+    except BaseException:
+        give_up_output()
+        raise
+
+
+def give_up_output() -> None:
+    """Discard all further standard output."""
+    with suppress(OSError):
+        devnull = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(devnull, _OUT)
+        os.close(devnull)
+
+
+class _State:
+    quiet = False
+    """Whether only warnings and errors are printed on standard error."""
+
+
+def be_quiet() -> None:
+    """Print only warnings and errors from now on."""
+    _State.quiet = True
+
+
+def is_quiet() -> bool:
+    """Whether only warnings and errors are printed."""
+    return _State.quiet
+
+
+def tell(text: str) -> None:
+    """Print a message on standard error, unless --quiet is set."""
+    if not _State.quiet:
+        warn_of(text)
+
+
+def warn_of(text: str) -> None:
+    """Print a warning or an error in one line on standard error; line breaks in it are escaped."""
+    warn_in_lines(for_terminal(text))
+
+
+def warn_in_lines(text: str) -> None:
+    """Like `warn_of`, but keep line breaks, such as those in a program's output."""
+    with suppress(OSError, RuntimeError, ValueError):  # a full disk, a closed stream, or an interrupted write
+        sys.stderr.write(lines_for_terminal(text) + "\n")
+        sys.stderr.flush()
+
+
+def put(line: str) -> None:
+    """Print a line of a result, such as a path: escaped on a terminal, else the exact bytes."""
+    if sys.stdout.isatty():
+        sys.stdout.write(for_terminal(line) + "\n")
+    else:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(os.fsencode(line) + b"\n")
+    sys.stdout.flush()
+
+
+# ---- progress
+#
+# Shows the current phase if a command takes over a second and standard error is a terminal.
+#
+# With --verbose, prints a line with the time of every phase, and a line for every program that is started.
+
+
+_DELAY_S = 1.0
+
+
+@contextmanager
+def show_phases(title: str) -> Iterator[Progress]:
+    """Yield a `Progress` that shows `title: phase`, a spinner and the elapsed time, after the first second."""
+    if _ProgressState.verbose:
+        yield from _log_phases(title)
+        return
+    if is_quiet() or not sys.stderr.isatty():
+        yield no_progress
+        return
+    display = _ProgressState.display = _Display(title)
+    timer = threading.Timer(_DELAY_S, display.start)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield display.show
+    finally:
+        timer.cancel()
+        display.stop()
+
+
+class _ProgressState:
+    verbose = False
+    display: _Display | None = None
+
+
+def give_back_terminal() -> None:
+    """Show the cursor again when a signal ends the program during a phase.
+
+    Takes no lock, since the signal may have interrupted its owner.
+    """
+    if _ProgressState.display is not None and _ProgressState.display.is_shown:
+        with suppress(OSError):
+            os.write(2, b"\r\x1b[2K\x1b[?25h")
+
+
+class _LogHandler(logging.Handler):
+    """Prints log records as messages."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        tell(f"tracemap: {record.getMessage()}")
+
+
+def be_verbose() -> None:
+    """From now on, print every phase with its time, and every program that is started."""
+    if not _ProgressState.verbose:
+        _ProgressState.verbose = True
+        logger = logging.getLogger("tracemap")
+        logger.setLevel(logging.DEBUG)
+        logger.addHandler(_LogHandler())
+
+
+def _log_phases(title: str) -> Iterator[Progress]:
+    start, phase = time.monotonic(), ""
+
+    def begin_phase(next_phase: str) -> None:
+        nonlocal start, phase
+        now = time.monotonic()
+        if phase:
+            tell(f"tracemap: {title}: {phase}: {now - start:.2f} s")
+        start, phase = now, next_phase
+
+    try:
+        yield begin_phase
+    finally:
+        begin_phase("")
+
+
+class _Display:
+    """A progress line of rich, created late by a timer thread while the main thread works."""
+
+    def __init__(self, title: str) -> None:
+        self._title = title
+        self._phase = ""
+        self._lock = threading.Lock()
+        self._progress: Any = None  # rich.progress.Progress; rich is imported only when the line is shown
+        self._task: Any = None
+        self._ended = False
+
+    def start(self) -> None:
+        from rich.console import Console
+        from rich.progress import Progress as RichProgress
+        from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        with self._lock:
+            if self._ended:  # the phase ended while rich was imported
+                return
+            columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+            self._progress = RichProgress(*columns, console=Console(stderr=True), transient=True)
+            self._task = self._progress.add_task(self._text())
+            self._progress.start()
+
+    @property
+    def is_shown(self) -> bool:
+        return self._progress is not None and not self._ended
+
+    def show(self, phase: str) -> None:
+        with self._lock:
+            self._phase = phase
+            if self._progress is not None:
+                self._progress.update(self._task, description=self._text())
+
+    def stop(self) -> None:
+        with self._lock:
+            self._ended = True
+            if self._progress is not None:
+                self._progress.stop()
+
+    def _text(self) -> str:
+        return f"{self._title}: {self._phase}" if self._phase else self._title
+
+
+# ---- warnings
+#
+# Diagnostics on standard error.
+
+
+def warn(diagnostics: Iterable[Diagnostic]) -> None:
+    """Print diagnostics on standard error, one line each, with their slugs."""
+    for item in diagnostics:
+        warn_of(f"tracemap: warning: {item.message} [{item.slug}]")

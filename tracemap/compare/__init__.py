@@ -1,0 +1,3 @@
+"""Compare two models and their costs: match ops, and find significant changes."""
+
+from __future__ import annotations

@@ -1,0 +1,202 @@
+"""Changes other than costs: fusion, kernels' code, remarks, conditions of runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from typing import Final, Literal
+
+from tracemap.attribution.model import split_by
+from tracemap.compare.model import KernelCode, KernelDifference, Match, Regrouped, RemarkDifference
+from tracemap.compare.sides import Compared
+from tracemap.core.diagnostics import Diagnostic
+from tracemap.core.units import UNKNOWN, Integer, Text, Unknown
+from tracemap.map.bundle_documents import FIGURES, Remark
+from tracemap.map.model import OpId, in_order
+from tracemap.runs.model import RunHeader, differing_inputs, niceness_said
+
+# ---- remarks
+#
+# Compiler remarks on one side only, op by op.
+
+
+_OpRemark = tuple[str, Text, str]
+"""A remark on an op: the op's common name on both sides, the pass, the text."""
+
+
+def remark_differences(
+    before: Compared, after: Compared, matches: Sequence[Match]
+) -> tuple[RemarkDifference, ...] | None:
+    """New remarks, then gone ones; None: a bundle has no remarks.
+
+    Remarks are the same if op, pass and text are equal. Kernel name, line, and other ops of the kernel do not matter.
+    Remarks that only count something are left out, since any change affects them.
+    """
+    if before.remarks is None or after.remarks is None:
+        return None
+    to_after = {match.before: match.after for match in matches}
+    before_side = _Side(before.remarks.remarks, lambda op: to_after.get(op, f"gone {op}"))
+    after_side = _Side(after.remarks.remarks, str)
+    return (*_more("new", after_side, before_side), *_more("gone", before_side, after_side))
+
+
+class _Side:
+    """Remarks of each op with their counts; `name_of` gives an op's common name on both sides."""
+
+    def __init__(self, remarks: Sequence[Remark], name_of: Callable[[OpId], str]) -> None:
+        self.counts: Counter[_OpRemark] = Counter()
+        self.first: dict[_OpRemark, tuple[int, OpId]] = {}
+        """The first remark with this text, by index, and its op."""
+        self.remarks = remarks
+        for index, remark in enumerate(remarks):
+            if remark.pass_name not in FIGURES:
+                for op in remark.ops:
+                    op_remark = (name_of(op), remark.pass_name, remark.text)
+                    self.counts[op_remark] += remark.count
+                    self.first.setdefault(op_remark, (index, op))
+
+
+def _more(kind: Literal["new", "gone"], side: _Side, other: _Side) -> Iterator[RemarkDifference]:
+    """Remarks that are more frequent on this side. Ops of one remark are listed together."""
+    ops: dict[tuple[int, int], list[OpId]] = {}
+    for op_remark, (index, op) in side.first.items():
+        more = side.counts[op_remark] - other.counts[op_remark]
+        if more > 0:
+            ops.setdefault((index, more), []).append(op)
+    for (index, more), op_ids in sorted(ops.items(), key=lambda item: item[0]):
+        remark = side.remarks[index]
+        yield RemarkDifference(kind, remark.kernel, remark.line, tuple(op_ids), remark.pass_name, remark.text, more)
+
+
+# ---- changes
+#
+# Changed fusion, changed code of kernels, and different conditions of runs.
+
+
+def regrouped(before: Compared, after: Compared, matches: Sequence[Match]) -> Iterator[Regrouped]:
+    """Ops that share dispatch sites with other ops than before, or with ops that did not exist."""
+    if before.map_sha256 == after.map_sha256:
+        return
+    changed = _changes(matches)
+    for match in matches:
+        partners_before, partners_after = before.partners_of.get(match.before), after.partners_of.get(match.after)
+        if partners_before and partners_after:
+            left, joined = changed(partners_before, partners_after)
+        else:
+            left, joined = _others(partners_before, match.before), _others(partners_after, match.after)
+        if left or joined or (partners_before is None) != (partners_after is None):
+            yield Regrouped(
+                match.before,
+                match.after,
+                after.graph.op_by_id[match.after].name,
+                joined,
+                left,
+                before.kernels_of.get(match.before, ()),
+                after.kernels_of.get(match.after, ()),
+            )
+
+
+_Ops = tuple[OpId, ...]
+
+
+def _others(partners: frozenset[OpId] | None, op: OpId) -> _Ops:
+    """The ops that share sites with an op, if it has sites on this side only."""
+    return in_order(partners - {op}) if partners else ()
+
+
+def _changes(matches: Sequence[Match]) -> Callable[[frozenset[OpId], frozenset[OpId]], tuple[_Ops, _Ops]]:
+    """Return a function of two sets of ops, before and after: the ops that left, and the ops that joined."""
+    to_after: Mapping[OpId, OpId] = {match.before: match.after for match in matches}
+    to_before = {new: old for old, new in to_after.items()}
+
+    @cache  # ops of a kernel have equal sets, and there may be thousands of ops
+    def changed(ops_before: frozenset[OpId], ops_after: frozenset[OpId]) -> tuple[_Ops, _Ops]:
+        left = in_order([op for op in ops_before if to_after.get(op) not in ops_after])
+        return left, in_order([op for op in ops_after if to_before.get(op) not in ops_before])
+
+    return changed
+
+
+def kernel_differences(before: Compared, after: Compared, matches: Sequence[Match]) -> Iterator[KernelDifference]:
+    """Kernels with changed code, and kernels without a counterpart. Counterparts share most ops."""
+    if before.graph.module.sha256 == after.graph.module.sha256:
+        return
+    counterparts = _counterparts(before, after, matches)
+    for kernel in after.graph.kernels:
+        counterpart = counterparts.get(kernel.name)
+        if counterpart is None:
+            yield KernelDifference(UNKNOWN, kernel.name, KernelCode(), after.figures(kernel.name))
+        elif before.code(counterpart) != after.code(kernel.name):
+            yield KernelDifference(counterpart, kernel.name, before.figures(counterpart), after.figures(kernel.name))
+    used = set(counterparts.values())
+    for kernel in before.graph.kernels:
+        if kernel.name not in used:
+            yield KernelDifference(kernel.name, UNKNOWN, before.figures(kernel.name), KernelCode())
+
+
+def _counterparts(before: Compared, after: Compared, matches: Sequence[Match]) -> dict[str, str]:
+    """For kernels after, the kernel before that shares most ops. Each is assigned once."""
+    common: Counter[tuple[str, str]] = Counter()
+    for match in matches:
+        for new in after.kernels_of.get(match.after, ()):
+            for old in before.kernels_of.get(match.before, ()):
+                common[old, new] += 1
+    counterparts: dict[str, str] = {}
+    used: set[str] = set()
+    for (old, new), _ in sorted(common.items(), key=lambda item: (-item[1], item[0][0] != item[0][1], item[0])):
+        if old not in used and new not in counterparts:
+            counterparts[new] = old
+            used.add(old)
+    return counterparts
+
+
+def settings_differ(before: Compared, after: Compared, *, same_model: bool) -> Iterator[Diagnostic]:
+    """Differences between the conditions of runs on which costs depend.
+
+    Inputs are compared for the same model only, since those of an edited model differ anyway.
+    """
+    headers_before, headers_after = ([attribution.run for attribution in side.attributions] for side in (before, after))
+    if not headers_before or not headers_after:
+        return
+    settings: Sequence[tuple[str, Callable[[RunHeader], Integer | Text]]] = (
+        ("device", lambda run: run.device),
+        ("number of workers", lambda run: run.workers),
+        ("function", lambda run: run.function),
+        ("cache line size of the last level", lambda run: run.line_bytes),
+        ("clock", lambda run: run.clock.value),
+        ("niceness", lambda run: niceness_said(run.command)),
+    )
+    unknown: dict[str, list[str]] = {"before": [], "after": []}
+    for setting, value_of in settings:
+        first, second = _distinct(map(value_of, headers_before)), _distinct(map(value_of, headers_after))
+        if first == second:
+            continue
+        if _UNKNOWN in {first, second}:
+            unknown["before" if first == _UNKNOWN else "after"].append(setting)
+        else:
+            yield Diagnostic("settings-differ", f"the runs differ in {setting}: {first} before, {second} after")
+    for side, names in unknown.items():
+        if names:
+            text = f"conditions of the runs {side} are unknown and may differ: {', '.join(names)}"
+            yield Diagnostic("settings-differ", text)
+    if same_model:
+        inputs = differing_inputs((run.inputs for run in headers_before), (run.inputs for run in headers_after))
+        for number, first, second in inputs[:1]:
+            text = f"the runs have different inputs: argument {number} is {first} before, {second} after"
+            yield Diagnostic("settings-differ", text)
+    rules = [_distinct(map(split_by, side.attributions)) for side in (before, after)]
+    if rules[0] != rules[1]:
+        text = (
+            f"kernels are split by different rules ({rules[0]} before, {rules[1]} after), which changes the shares "
+            f"of ops; choose a rule that both runs allow with --rule"
+        )
+        yield Diagnostic("rules-differ", text)
+
+
+_UNKNOWN: Final = "unknown"
+
+
+def _distinct(values: Iterable[Integer | Text]) -> str:
+    """The distinct values of a side's runs."""
+    return " and ".join(dict.fromkeys(_UNKNOWN if isinstance(value, Unknown) else str(value) for value in values))

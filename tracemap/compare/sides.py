@@ -1,0 +1,269 @@
+"""The sides of a comparison and the costs of their ops."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from tracemap.attribution.model import Attribution
+from tracemap.attribution.scan.connection import IN_MILLIONTHS, MILLIONTHS
+from tracemap.compare.findings import Spread, spread_of
+from tracemap.compare.model import BASIS, Amount, ComparedSide, KernelCode
+from tracemap.core.errors import ModuleInvalid
+from tracemap.core.units import UNKNOWN, Integer, Text, Unknown, rounded, sum_of
+from tracemap.machine.figures import figures_of, placeless
+from tracemap.machine.images import Image, kernel_images
+from tracemap.map.bundle_documents import NOT_KEPT, CompileTimes, Remarks
+from tracemap.map.model import OpId, TraceGraph
+
+# ---- costs
+#
+# Costs of ops and unattributed costs before and after, scaled to equal invocations, in integers that add up.
+
+
+Scaled = Mapping[str, Mapping[str, int]]
+"""Scaled costs, by metric and by op or reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Costs of one side by metric: the totals, and the parts that add up to them."""
+
+    wholes: Mapping[str, int]
+    ops: Scaled
+    residual: Scaled
+
+
+def common_metrics(before: Sequence[Attribution], after: Sequence[Attribution]) -> tuple[tuple[str, str], ...]:
+    """Names and units of the metrics that all runs have, in the order of the second side; empty without runs.
+
+    A metric with fractions in some runs is in millionths for all runs; in the others it merely happens to be whole.
+    """
+    if not before or not after:
+        return ()
+    units = [{metric.name: metric.unit for metric in attribution.metrics} for attribution in (*after, *before)]
+    names_and_units = ((name, _common_unit({units_of_run.get(name) for units_of_run in units})) for name in units[0])
+    return tuple([(name, unit) for name, unit in names_and_units if unit is not None])
+
+
+def _common_unit(units: set[str | None]) -> str | None:
+    """The common unit of a metric; None: a run lacks the metric, or has another unit."""
+    whole = units - {IN_MILLIONTHS}
+    if None in units or len(whole) > 1:
+        return None
+    return IN_MILLIONTHS if IN_MILLIONTHS in units else whole.pop()
+
+
+def invocations_of(runs: Sequence[Attribution], metric: str) -> Integer:
+    """Invocations of a metric over all runs. Unknown if the runs called different functions."""
+    if len({run.run.function for run in runs}) > 1:
+        return UNKNOWN
+    return sum_of(
+        [metric_total.invocations for run in runs for metric_total in run.metrics if metric_total.name == metric]
+    )
+
+
+def are_per_invocation(before: Sequence[Attribution], after: Sequence[Attribution]) -> bool:
+    """Whether the number of invocations is known for each common metric on both sides."""
+    names = [name for name, _ in common_metrics(before, after)]
+    counts = [invocations_of(runs, name) for runs in (before, after) if runs for name in names]
+    return all(not isinstance(count, Unknown) and count > 0 for count in counts)
+
+
+def costs(runs: Sequence[Attribution], metrics: Sequence[tuple[str, str]], *, per_invocation: bool) -> Costs:
+    """Sum the costs of a side's runs, scaled to `BASIS` invocations or unscaled; `metrics` with units."""
+    wholes, ops, residual = {}, {}, {}
+    for name, unit in metrics:
+        op_sums, reason_sums = Counter[str](), Counter[str]()
+        for run in runs:
+            factor = _size_in(unit, run, name)
+            for op in run.ops:
+                op_sums[op.op] += op.metrics[name].attributed * factor
+            for row in run.residual:
+                reason_sums[row.reason.value] += row.metrics[name] * factor
+        count = invocations_of(runs, name)
+        values = [*op_sums.values(), *reason_sums.values()]
+        scaled = scaled_to(values, count) if per_invocation and isinstance(count, int) else values
+        wholes[name] = sum(scaled)
+        ops[name] = dict(zip(op_sums, scaled, strict=False))
+        residual[name] = dict(zip(reason_sums, scaled[len(op_sums) :], strict=True))
+    return Costs(wholes, ops, residual)
+
+
+def _size_in(unit: str, run: Attribution, name: str) -> int:
+    """Factor from a run's unit to a unit: a run without fractions counts wholes."""
+    own = next(metric.unit for metric in run.metrics if metric.name == name)
+    return MILLIONTHS if unit == IN_MILLIONTHS != own else 1
+
+
+def scaled_to(values: Sequence[int], count: int) -> list[int]:
+    """Scale sums over `count` invocations to `BASIS`. The integers add up to the rounded exact sum.
+
+    Units lost by rounding down go, one each, to the largest remainders (Hamilton's method).
+    """
+    if count == BASIS:
+        return list(values)
+    parts = [value * BASIS // count for value in values]
+    missing = rounded(sum(values) * BASIS, count) - sum(parts)
+    remainders = [value * BASIS % count for value in values]
+    for index in sorted(range(len(remainders)), key=remainders.__getitem__, reverse=True)[:missing]:
+        parts[index] += 1
+    return parts
+
+
+def amount(before: int, after: int) -> Amount:
+    """A cost before and after, with its change."""
+    return Amount(before, after, after - before)
+
+
+# ---- sides
+#
+# A side of a comparison: a map with its costs, and the machine code of its kernels.
+
+
+_LOST: Final = 0.01
+"""Tolerance: a run may have lost this share of its calls, and have reported it, and still count as equal work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Work of an op's kernels per invocation: calls and workgroups."""
+
+    calls: float | Unknown
+    workgroups: float | Unknown
+
+    def is_that_of(self, other: Work) -> bool:
+        """Whether the work is equal, as far as both are known."""
+        pairs = ((self.calls, other.calls), (self.workgroups, other.workgroups))
+        known = [(a, b) for a, b in pairs if not (isinstance(a, Unknown) or isinstance(b, Unknown))]
+        return all(abs(a - b) <= _LOST * max(a, b) for a, b in known)
+
+
+UNKNOWN_WORK: Final = Work(UNKNOWN, UNKNOWN)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A side: a bundle's name and map, its runs' costs if any, and a reader of its machine code (`images`).
+
+    `runs`: names of the runs; `attributions`: one for each run, of runs that can be summed; `remarks`: the compiler's
+    remarks, if the bundle has them; `compiled`: compile times.
+    """
+
+    name: str
+    map_sha256: str
+    graph: TraceGraph
+    runs: tuple[str, ...]
+    attributions: tuple[Attribution, ...]
+    images: Callable[[], Sequence[Image]]
+    remarks: Remarks | None = None
+    compiled: CompileTimes = NOT_KEPT
+
+    @cached_property
+    def said(self) -> ComparedSide:
+        """The side's record in the result."""
+        headers = [header.run for header in self.attributions]
+        return ComparedSide(
+            bundle=self.name,
+            map_sha256=self.map_sha256,
+            module_sha256=self.graph.module.sha256,
+            run=self._run,
+            runs=self.runs,
+            iterations=sum_of([header.iterations for header in headers]) if headers else UNKNOWN,
+            invocation_ns=headers[0].invocation.median_ns if len(headers) == 1 else UNKNOWN,
+            ops=len(self.graph.ops),
+            compile_ns=self.compiled.elapsed_ns,
+            compile_cpu_ns=self.compiled.cpu_ns,
+        )
+
+    @property
+    def _run(self) -> Text:
+        """The only run, or the first one and the number of others."""
+        if not self.runs:
+            return UNKNOWN
+        return self.runs[0] + (f" and {len(self.runs) - 1} more" if len(self.runs) > 1 else "")
+
+    def spreads(self, metric: str) -> Mapping[Text, tuple[Spread, ...]]:
+        """Spread of each op's cost per invocation, for each run. Ops that some runs lack are left out."""
+        runs = [{op.op: spread_of(op.metrics.get(metric)) for op in run.ops} for run in self.attributions]
+        result: dict[Text, tuple[Spread, ...]] = {}
+        for op in runs[0] if runs else ():
+            spreads = tuple([spread for run in runs if (spread := run.get(op)) is not None])
+            if len(spreads) == len(runs):
+                result[op] = spreads
+        return result
+
+    def work_of(self, metric: str) -> Mapping[Text, Work]:
+        """Calls and workgroups of each op's sites per invocation; empty if the number of invocations is unknown."""
+        invocations = invocations_of(self.attributions, metric)
+        if isinstance(invocations, Unknown) or not invocations:
+            return {}
+        works: dict[Text, Work] = {}
+        of_runs = [{site.site: site for site in run.sites} for run in self.attributions]
+        for op, sites in self.graph.sites_of_op.items():
+            own = [of_run[site] for of_run in of_runs for site in sites if site in of_run]
+            calls, tiles = sum_of([site.calls for site in own]), sum_of([site.tiles for site in own if site.calls])
+            works[op] = Work(
+                *(count if isinstance(count, Unknown) else count / invocations for count in (calls, tiles))
+            )
+        return works
+
+    @cached_property
+    def kernels_of(self) -> Mapping[OpId, tuple[str, ...]]:
+        """Names of the kernels that contain each op."""
+        kernel_of = {site.id: site.kernel for site in self.graph.sites}
+        return {op: tuple(sorted({kernel_of[site] for site in sites})) for op, sites in self.graph.sites_of_op.items()}
+
+    @cached_property
+    def ops_of_kernel(self) -> Mapping[str, tuple[OpId, ...]]:
+        """The ops in each kernel, by its name."""
+        ops_by_kernel: dict[str, list[OpId]] = {}
+        for op, kernels in self.kernels_of.items():
+            for kernel in kernels:
+                ops_by_kernel.setdefault(kernel, []).append(op)
+        return {kernel: tuple(ops) for kernel, ops in ops_by_kernel.items()}
+
+    @cached_property
+    def partners_of(self) -> Mapping[OpId, frozenset[OpId]]:
+        """The ops that share a site with each op, including itself. Ops of the same sites share one set."""
+        ops_of_site = {site.id: {member.op for member in site.members} for site in self.graph.sites}
+        sites_of_op = self.graph.sites_of_op
+        partners = {
+            sites: frozenset().union(*map(ops_of_site.__getitem__, sites)) for sites in set(sites_of_op.values())
+        }
+        return {op: partners[sites] for op, sites in sites_of_op.items()}
+
+    @cached_property
+    def _images(self) -> Sequence[Image]:
+        try:
+            return self.images()
+        except ModuleInvalid:
+            return ()
+
+    def code(self, kernel: str) -> tuple[str, ...]:
+        """The instructions of a kernel without their addresses; empty if they cannot be read."""
+        if kernel not in self._codes:
+            images = kernel_images(self._images, kernel)
+            try:
+                self._codes[kernel] = placeless(*images[0]) if images else ()
+            except ModuleInvalid:
+                self._codes[kernel] = ()
+        return self._codes[kernel]
+
+    def figures(self, kernel: str) -> KernelCode:
+        """Figures of a kernel's code."""
+        images = kernel_images(self._images, kernel)
+        try:
+            figures = figures_of(*images[0]) if images else None
+        except ModuleInvalid:
+            figures = None
+        if figures is None:
+            return KernelCode()
+        return KernelCode(figures.instructions, figures.loops, figures.vector_bits, figures.spills)
+
+    @cached_property
+    def _codes(self) -> dict[str, tuple[str, ...]]:
+        return {}

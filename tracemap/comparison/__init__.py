@@ -1,1 +1,0 @@
-"""Compare two models and their costs: match ops, and find significant changes."""

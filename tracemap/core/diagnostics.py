@@ -1,0 +1,55 @@
+"""Diagnostics: remarks on how far to trust a map, a run or a result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from tracemap.core.codec import Record
+
+
+class Diagnostic(Record, frozen=True):
+    """A remark on lost or doubtful data: a stable slug and a sentence."""
+
+    slug: str
+    message: str
+
+
+DISTURBED: Final = "disturbed"
+"""Noisy run: other programs kept the measured one waiting for a CPU."""
+
+PAUSED: Final = "paused"
+"""The recording was paused by Ctrl-Z."""
+
+INTERRUPTED: Final = "interrupted"
+"""The user pressed Ctrl-C after the timing, so that optional measurements are missing."""
+
+MEANS_ONLY: Final = "means-only"
+"""The run has only sums over calls. Every call has the mean time, so outliers cannot be found."""
+
+RECORDS_LOST: Final = "records-lost"
+"""The runtime dropped events of the run, so the costs are higher than the sum of the rows."""
+
+TRANSFERS_UNTIMED: Final = "transfers-untimed"
+"""Copies and fills run in one submission with kernels, and have no rows of their own."""
+
+WINDOW: Final = "window"
+"""The result covers only some of the run's invocations."""
+
+FOREMOST: Final = (WINDOW, RECORDS_LOST, PAUSED, DISTURBED, "few-samples")
+"""The most important diagnostics: reports print them above a result, not below it."""
+
+
+def tells(diagnostics: Iterable[Diagnostic], slug: str) -> bool:
+    """Whether the diagnostics contain this slug."""
+    return any(diagnostic.slug == slug for diagnostic in diagnostics)
+
+
+def foremost(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
+    """Diagnostics to print above a result."""
+    return [item for item in diagnostics if item.slug in FOREMOST]
+
+
+def others(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
+    """Diagnostics to print below a result."""
+    return [item for item in diagnostics if item.slug not in FOREMOST]

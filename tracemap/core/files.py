@@ -1,0 +1,494 @@
+"""Files of users: inputs read whole; outputs written whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import select
+import shutil
+import stat
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, BinaryIO, Final, TextIO
+
+from tracemap.core.codec import pretty
+from tracemap.core.errors import TargetExists, TargetUnwritable, TracemapError, UsageInvalid, check_limits
+from tracemap.core.process.limits import free_memory
+from tracemap.core.process.temporary_files import beside, temporary_folder
+from tracemap.core.sanitize import lines_for_terminal
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+
+# ---- inputs
+#
+# Reading of input files, such that no input blocks a command or never ends.
+#
+# Inputs in a bundle or next to a run must be files. Inputs that a user names may also be pipes (`<(zcat
+# model.mlir.gz)`, or a named pipe that has a writer) or standard input, `-`. Devices are rejected, since they may have
+# no end.
+
+
+STANDARD_INPUT: Final = "-"
+WRITER_S: Final = 5
+"""Seconds to wait for a writer of a named pipe. Once it has opened the pipe, it may take any time."""
+_CHUNK = 1 << 20
+_POLL_S = 0.05
+
+
+@contextmanager
+def opened(path: Path, kind: type[TracemapError]) -> Iterator[BinaryIO]:
+    """Open a file for reading; raise an error of this kind if it is not a file or cannot be read."""
+    with _readable(str(path), kind):
+        check_is_file(path, kind)
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
+            ready = select.poll()
+            ready.register(file, select.POLLIN)
+            if not ready.poll(0):  # some files in /proc have data only now and then
+                raise kind(f"{path}: has no data to read, like an idle device or pipe; name a file")
+            yield file
+
+
+def stored_bytes(path: Path, kind: type[TracemapError]) -> bytes:
+    """Content of a file; an error of this kind if it is not a file, cannot be read, or is too large for the memory."""
+    with opened(path, kind) as file:
+        return _read_all(file, str(path), kind)
+
+
+def check_is_file(path: Path, kind: type[TracemapError]) -> None:
+    """Raise an error of this kind unless the path is a regular file: no pipe, device or folder."""
+    with _readable(str(path), kind):
+        mode = path.stat().st_mode
+    if not stat.S_ISREG(mode):
+        raise kind(f"{path}: is {_kind_of(mode)}, not a file")
+
+
+def check_within(path: Path, folder: Path, kind: type[TracemapError]) -> None:
+    """Raise an error of this kind if a link leads out of a folder. The folder itself may be reached by a link."""
+    # A name with a NUL, or a folder that a build has just replaced: opening the file fails later.
+    with suppress(ValueError, FileNotFoundError):
+        if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
+            raise kind(f"{path}: is a link that leads out of {folder}; replace it with a copy of the file")
+
+
+def given_bytes(name: str, kind: type[TracemapError]) -> bytes:
+    """Content of a file or pipe that a user named; `-`: standard input."""
+    with _readable(said_of(name), kind), _open_given(name, kind) as file:
+        return _read_all(file, said_of(name), kind)
+
+
+def is_file(name: str) -> bool:
+    """Whether a user's input is a file or does not exist; False for pipes and standard input, which read only once."""
+    if name == STANDARD_INPUT:
+        return False
+    return names_file(name) or not os.path.exists(name)  # noqa: PTH110 - as below
+
+
+def names_file(name: str | Path) -> bool:
+    """Whether a file with this name exists; the name may be any text, even one that is too long for a file."""
+    return os.path.isfile(name)  # noqa: PTH113 - Path.is_file raises OSError for names that are too long
+
+
+def copy_given(name: str, target: Path, kind: type[TracemapError]) -> None:
+    """Copy the data of a pipe that a user named, or of standard input, to a file."""
+    with _readable(said_of(name), kind), _open_given(name, kind) as file, target.open("wb") as copy:
+        most = shutil.disk_usage(target.parent).free // 2
+        while chunk := file.read(_CHUNK):
+            copy.write(chunk)
+            if copy.tell() > most:
+                raise kind(f"{said_of(name)}: has more data than fits into {target.parent}; write it to a file first")
+
+
+def said_of(name: str) -> str:
+    """Name of a user's input in messages."""
+    return "standard input" if name == STANDARD_INPUT else name
+
+
+@contextmanager
+def _readable(name: str, kind: type[TracemapError]) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        check_limits(error)  # while copying, the disk may be full
+        raise kind(f"{name}: cannot be read: {error.strerror or error}") from error
+    except ValueError as error:  # a name with a NUL
+        raise kind(f"{name}: cannot be read: {error}") from error
+
+
+@contextmanager
+def _open_given(name: str, kind: type[TracemapError]) -> Iterator[IO[bytes]]:
+    with nullcontext(sys.stdin.buffer) if name == STANDARD_INPUT else _open_input(name, kind) as file:
+        status = os.fstat(file.fileno())
+        ends = stat.S_ISREG(status.st_mode) or stat.S_ISFIFO(status.st_mode) or stat.S_ISSOCK(status.st_mode)
+        if not (ends or file.isatty() or status.st_rdev == Path(os.devnull).stat().st_rdev):
+            raise kind(f"{said_of(name)}: is {_kind_of(status.st_mode)}; name a file or a pipe")
+        yield file
+
+
+def _open_input(name: str, kind: type[TracemapError]) -> IO[bytes]:
+    path = Path(name)
+    # Pipes of `<(…)` have no path of their own; their writer has opened them already.
+    if not (path.is_fifo() and path.resolve().exists()):
+        return path.open("rb")
+    return io.BufferedReader(_NamedPipe(path, kind))
+
+
+class _NamedPipe(io.RawIOBase):
+    """A named pipe, opened without blocking: a plain open would wait for a writer without limit."""
+
+    def __init__(self, path: Path, kind: type[TracemapError]) -> None:
+        self._path, self._kind = path, kind
+        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        self._deadline = time.monotonic() + WRITER_S
+        self._has_writer = False
+        self._waiting = select.poll()  # `select` supports only file descriptors below 1,024
+        self._waiting.register(self._file, select.POLLIN)
+
+    def fileno(self) -> int:
+        return self._file
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer, /) -> int:
+        while True:
+            try:
+                count = os.readv(self._file, [buffer])
+            except BlockingIOError:  # only a pipe with a writer raises this
+                self._has_writer = True
+                self._waiting.poll()
+                continue
+            self._has_writer |= count > 0
+            if self._has_writer:
+                return count
+            if time.monotonic() > self._deadline:
+                raise self._kind(
+                    f"{self._path}: is a pipe that no program has opened for writing within {WRITER_S} seconds; "
+                    "start its writer first"
+                )
+            time.sleep(_POLL_S)
+
+    def close(self) -> None:
+        if not self.closed:
+            os.close(self._file)
+        super().close()
+
+
+def _read_all(file: IO[bytes], name: str, kind: type[TracemapError]) -> bytes:
+    most, size, read = free_memory() // 2, os.fstat(file.fileno()).st_size, 0
+    chunks: list[bytes] = []
+    while size <= most and (chunk := file.read(max(_CHUNK, size - read + 1))):
+        chunks.append(chunk)
+        read += len(chunk)
+        size = max(size, read)
+    if size > most:
+        raise kind(f"{name}: is larger than half of the free memory, {most // 1_000_000:,} MB")
+    return b"".join(chunks)
+
+
+def _kind_of(mode: int) -> str:
+    kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+    return kinds.get(stat.S_IFMT(mode), "a device")
+
+
+# ---- outputs
+#
+# Writing of results: formats, checks of targets before the work starts, and atomic files.
+#
+# `-` is standard output. Devices and pipes are written in place. For a link, the file that it points to is written.
+
+
+STANDARD_OUTPUT: Final = "-"
+READER_S: Final = 5
+"""Seconds to wait for a reader of a named pipe."""
+_WRITE_POLL_S: Final = 0.01
+_OF_OTHER_FILES: Final = frozenset(
+    (
+        ".json .jsonl .html .htm .txt .md .log .xml .yaml .yml .toml .tsv .xlsx .svg .png "
+        ".arrow .feather .orc .avro .db .duckdb .sqlite .npy .npz .pkl .bin .gz .zip .zst .xz .bz2 .tar "
+        ".pb .pftrace .tracy .dot .graphml .mlir .mlirbc .vmfb .tracemap .onnx .pt2 .irpa .flags .py"
+    ).split()
+)
+"""Suffixes of other kinds of files. Any other suffix may be part of a name: `llama3.1`, `run.2026-11-26`."""
+
+
+def is_standard(target: Path | None) -> bool:
+    """Whether a target is standard output."""
+    return str(target) == STANDARD_OUTPUT
+
+
+def is_stream(target: Path) -> bool:
+    """Whether a target is written in place: standard output, a device or a pipe."""
+    return is_standard(target) or _kind(target) not in (0, stat.S_IFREG, stat.S_IFDIR)
+
+
+def _kind(target: Path) -> int:
+    """File type of a path (`stat.S_IFMT`); 0: it does not exist or is not accessible."""
+    try:
+        return stat.S_IFMT(target.stat().st_mode)
+    except (OSError, ValueError):  # a name that is too long or contains a NUL, or a folder without permission
+        return 0
+
+
+def is_csv(target: Path) -> bool:
+    """Whether a table is written as CSV instead of Parquet: its name ends in .csv, or it goes to standard output."""
+    return target.suffix == ".csv" or is_standard(target)
+
+
+def check_table_name(target: Path) -> None:
+    """Reject a table's name with the suffix of another format; unknown suffixes, and none, mean Parquet.
+
+    Raises:
+        UsageInvalid: the suffix belongs to another format.
+    """
+    ending = target.suffix.lower()
+    is_other_case = ending == ".csv" and not is_csv(target)
+    if (ending in _OF_OTHER_FILES or is_other_case) and not is_stream(target):
+        raise UsageInvalid(
+            f"{target}: tables are written as Parquet or CSV, not as {target.suffix}; name a .parquet or .csv file"
+        )
+
+
+def check_file(target: Path, *, force: bool) -> None:
+    """Check before the work starts that a file can be written.
+
+    Raises:
+        TargetExists: it exists and `force` is not set.
+        TargetUnwritable: it is a folder, or its folder does not exist or is not writable.
+    """
+    if is_standard(target):
+        return
+    if _kind(target) == stat.S_IFDIR:
+        raise TargetUnwritable(f"{target}: is a folder; name a file")
+    if not is_stream(target):
+        check_folder_of(end_of_links(target))
+    elif not os.access(target, os.W_OK):
+        raise TargetUnwritable(f"{target}: is not writable; choose another path")
+    if _would_replace(target) and not force:
+        raise _taken(target)
+    if not is_stream(target):
+        (_found_free.discard if force else _found_free.add)(resolved_path(target))
+
+
+_found_free: Final[set[str]] = set()
+"""Resolved paths that `check_file` found free. If another command creates one meanwhile, it is not replaced."""
+
+
+def _taken(target: Path) -> TargetExists:
+    return TargetExists(f"{target}: exists already; pass --force to replace it, or choose another name")
+
+
+def _would_replace(target: Path) -> bool:
+    """Whether writing destroys existing data: in files, folders and disks, not in pipes and other devices."""
+    return _kind(target) in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFBLK)
+
+
+def check_files(*targets: Path | None, force: bool) -> None:
+    """Check several targets with `check_file`; None: this output was not requested.
+
+    Raises:
+        UsageInvalid: several targets are the same file, or several are standard output.
+    """
+    requested = [target for target in targets if target is not None]
+    if sum(map(is_standard, requested)) > 1:
+        raise UsageInvalid(f"{STANDARD_OUTPUT}: only one result can go to standard output; name a file for the others")
+    written: set[str] = set()
+    for target in requested:
+        place = resolved_path(target)
+        if not is_stream(target) and place in written:
+            raise UsageInvalid(f"{target}: the same command writes another output to this file; choose another name")
+        written.add(place)
+    for target in requested:
+        check_file(target, force=force)
+
+
+def check_unread(targets: Sequence[Path], inputs: Sequence[Path]) -> None:
+    """Reject targets that would overwrite an input, directly or through a link.
+
+    Raises:
+        UsageInvalid: a target is the same file as an input.
+    """
+    read = {resolved_path(path) for path in inputs if not is_stream(path)}
+    for target in targets:
+        if not is_stream(target) and resolved_path(target) in read:
+            raise UsageInvalid(f"{target}: the same command reads this file; choose another name")
+
+
+def resolved_path(path: Path) -> str:
+    """Resolved path, which need not exist; two paths with the same result are the same file."""
+    try:
+        return os.path.realpath(path)
+    except ValueError:  # a name with a NUL; opening it fails later
+        return str(path)
+
+
+def check_folder_of(target: Path) -> None:
+    """Check that a file can be created in the target's folder.
+
+    Raises:
+        TargetUnwritable: the folder does not exist or is not writable.
+    """
+    check_name(target)
+    if not target.parent.is_dir():
+        raise TargetUnwritable(f"{target}: the folder {target.parent} does not exist; make it, or choose another path")
+    if not os.access(target.parent, os.W_OK | os.X_OK):
+        raise TargetUnwritable(f"{target}: the folder {target.parent} is not writable; choose another path")
+
+
+def check_name(target: Path) -> None:
+    """Check that the file system accepts this name: it is not too long and contains no NUL.
+
+    Raises:
+        TargetUnwritable: the name is invalid, or its folder is not accessible.
+    """
+    try:
+        target.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        if error.errno != errno.ELOOP:  # `end_of_links` reports links in a circle
+            raise TargetUnwritable(f"{target}: cannot be written: {error.strerror}; choose another path") from error
+    except ValueError as error:
+        raise TargetUnwritable(f"{target}: cannot be written: {error}; choose another name") from error
+
+
+def end_of_links(target: Path) -> Path:
+    """The file that a link points to, which need not exist; the target itself if it is not a link.
+
+    Raises:
+        TargetUnwritable: links form a circle.
+    """
+    if not os.path.islink(target):  # noqa: PTH114 - Path.is_symlink raises OSError for names that are too long
+        return target
+    try:
+        return target.resolve()
+    except (OSError, RuntimeError) as error:
+        raise TargetUnwritable(f"{target}: is a link in a circle of links; choose another path") from error
+
+
+@contextmanager
+def replaced(target: Path) -> Iterator[Path]:
+    """Yield a temporary path that replaces `target` on success and is removed on failure.
+
+    The temporary file lies next to the target, or in a temporary folder if the target is a stream.
+
+    Raises:
+        TargetUnwritable: the file cannot be written.
+        TargetExists: another program created the target after `check_file` found its path free.
+    """
+    try:
+        if is_stream(target):
+            with temporary_folder() as folder:
+                yield folder / "written"
+                _write_to(target, folder / "written")
+            return
+        resolved = end_of_links(target)
+        with beside(resolved) as temporary:
+            yield temporary
+            _put(temporary, resolved, target)
+    except BrokenPipeError:  # the reader has closed the pipe; the caller decides how to end
+        raise
+    except OSError as error:
+        raise TargetUnwritable(f"{target}: cannot be written: {error.strerror or error}") from error
+
+
+def _put(temporary: Path, place: Path, target: Path) -> None:
+    """Move a file to its name. If several programs found the name free, only the first succeeds."""
+    free = resolved_path(place)
+    if free in _found_free:
+        try:
+            os.link(temporary, place, follow_symlinks=False)
+        except FileExistsError as error:
+            raise _taken(target) from error
+        except OSError as error:  # a folder, or a file system without links; then only a short race remains
+            if os.path.lexists(place):
+                raise _taken(target) from error
+            temporary.replace(place)
+        _found_free.discard(free)
+    else:
+        temporary.replace(place)
+
+
+def _write_to(stream: Path, written: Path) -> None:
+    """Copy a file to standard output, a device or a pipe, without creating or truncating the target."""
+    with written.open("rb") as file:
+        if is_standard(stream):
+            sys.stdout.flush()
+            if sys.stdout.isatty():
+                sys.stdout.writelines(lines_for_terminal(line.decode(errors="replace")) for line in file)
+                return
+            shutil.copyfileobj(file, sys.stdout.buffer)
+            sys.stdout.buffer.flush()
+            return
+        with os.fdopen(_opened_stream(stream), "wb") as out:
+            shutil.copyfileobj(file, out)
+
+
+def _opened_stream(stream: Path) -> int:
+    """Open a device or pipe without blocking: a plain open of a pipe would wait for a reader without limit.
+
+    Raises:
+        TargetUnwritable: no reader opened the pipe within `READER_S` seconds.
+    """
+    deadline = time.monotonic() + READER_S
+    while True:
+        try:
+            opened = os.open(stream, os.O_WRONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            if time.monotonic() > deadline:
+                raise TargetUnwritable(
+                    f"{stream}: is a pipe that no program has opened for reading within {READER_S} seconds; "
+                    "start its reader first, or choose another path"
+                ) from error
+            time.sleep(_WRITE_POLL_S)
+            continue
+        os.set_blocking(opened, True)
+        return opened
+
+
+def write_text(text: str, target: Path) -> None:
+    """Write a text as UTF-8, with unchanged line ends; a lone surrogate becomes `?`.
+
+    Raises:
+        TargetUnwritable: the file cannot be written.
+    """
+    with replaced(target) as temporary:
+        temporary.write_bytes(text.encode("utf-8", errors="replace"))
+
+
+def use_utf8(out: TextIO) -> None:
+    """Switch a stream to UTF-8 for data, whatever the locale is; terminals stay as they are."""
+    if isinstance(out, io.TextIOWrapper) and not out.isatty():
+        out.reconfigure(encoding="utf-8")
+
+
+def show_as(form: str, out: TextIO, text: Callable[[TextIO], object], value: Callable[[], object]) -> None:
+    """Write a result to a stream: as JSON of `value()` if `form` is `json`, else with `text`.
+
+    The stream is flushed, so that a closed pipe is noticed while the caller can still handle it.
+    """
+    if form != "text":
+        use_utf8(out)
+    if form == "json":
+        out.write(pretty(value()))
+    else:
+        text(out)
+    out.flush()
+
+
+def write_shown(show: Callable[[TextIO], None], target: Path) -> None:
+    """Write the output of `show` to a file, as `write_text` does.
+
+    Raises:
+        TargetUnwritable: the file cannot be written.
+    """
+    text = io.StringIO()
+    show(text)
+    write_text(text.getvalue(), target)

@@ -1,0 +1,7 @@
+"""Cleanup: nothing that this process starts or creates, besides its results, outlives it for long.
+
+Child processes and temporary files are removed when they are no longer needed, even if a signal ends the program. If a
+process is killed before it can clean up, the next one that starts does it.
+"""
+
+from __future__ import annotations

@@ -1,1 +1,0 @@
-"""Experiments on single kernels: benchmarks, verification, sweeps, tuning and replacement."""

@@ -1,1 +1,0 @@
-"""Numpy reference for kernels, evaluated from their IR before code generation."""

@@ -1,0 +1,269 @@
+"""The host program: its control flow, and the submissions to queues."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tracemap.core.locations import UNKNOWN_LOCATION, Location
+from tracemap.core.units import UNKNOWN, Integer
+from tracemap.ir.parsing import MlirParser, Module, Operation, Value, nested, string_attribute, symbol_path, walk
+
+# ---- host
+#
+# The host program in a phase dump: its functions and initializers, and their operations outside dispatches.
+
+
+INITIALIZER = "util.initializer"
+"""Operation that runs once, when the module is loaded."""
+CALL = "util.call"
+
+
+def walk_hosts(module: Module) -> Iterator[tuple[str, Operation]]:
+    """All operations of the host program, in order, with the symbol of their function ("" in initializers)."""
+    for top in nested(module.operation):
+        if top.name in ("util.func", INITIALIZER):
+            function = string_attribute(top, "sym_name")  # initializers have none
+            yield from ((function, operation) for operation in _walk_outside_dispatches(top))
+
+
+def _walk_outside_dispatches(operation: Operation) -> Iterator[Operation]:
+    yield operation
+    if operation.name == "flow.dispatch.workgroups":
+        return
+    for child in nested(operation):
+        yield from _walk_outside_dispatches(child)
+
+
+def called_by_initializers(module: Module) -> frozenset[str]:
+    """Functions that run only at load time: initializers call them, directly or not, and nothing else does."""
+    tops = nested(module.operation)
+    functions = {string_attribute(top, "sym_name"): top for top in tops if top.name == "util.func"}
+    calls = {name: callees(function) for name, function in functions.items()}
+    from_initializers = [callee for top in tops if top.name == INITIALIZER for callee in callees(top)]
+    from_outside = [name for name, function in functions.items() if is_public(function)]
+    return frozenset(_closure(from_initializers, calls) - _closure(from_outside, calls))
+
+
+def callees(operation: Operation) -> tuple[str, ...]:
+    """The functions that an operation and its nested operations call, in order."""
+    return tuple(callee_of(op) for op in walk(operation) if op.name == CALL)
+
+
+def callee_of(call: Operation) -> str:
+    """Name of the called function."""
+    return symbol_path(call.attributes["callee"])[0]
+
+
+def global_of(access: Operation) -> str:
+    """Name of the global that an operation loads, stores or takes the address of."""
+    return symbol_path(access.attributes["global"])[-1]
+
+
+def is_public(function: Operation) -> bool:
+    """Whether a function can be called from outside the module."""
+    return string_attribute(function, "sym_visibility") in ("", "public")
+
+
+def _closure(start: Iterable[str], calls: Mapping[str, Iterable[str]]) -> set[str]:
+    """The given functions and all functions that they call, directly or not."""
+    reached: set[str] = set()
+    stack = list(start)
+    while stack:
+        function = stack.pop()
+        if function not in reached:
+            reached.add(function)
+            stack += calls.get(function, ())
+    return reached
+
+
+# ---- queues
+#
+# Queue submissions of the host program in the hal phase, and their possible orders.
+#
+# A function becomes a graph of points: a submission, a call, or an empty point where control flow splits or joins. The
+# sequence of submissions in a run is a path through this graph.
+
+
+_SUBMISSIONS = {
+    "hal.device.queue.execute": "execute",
+    "hal.device.queue.execute.indirect": "execute",
+    "hal.device.queue.copy": "copy",
+    "hal.device.queue.read": "copy",
+    "hal.device.queue.write": "copy",
+    "hal.device.queue.fill": "fill",
+    "hal.device.queue.update": "update",
+}
+"""Submissions that do work. Allocations and releases of memory are omitted, since they do not help to find the path."""
+
+_BUFFER_TYPE = "!hal.command_buffer"
+ENTRY, EXIT = 0, 1
+"""The first two points of every function: its entry and its exit."""
+
+
+@dataclass(frozen=True, slots=True)
+class HalPoint:
+    """A point of a function: `kind` is execute, copy, fill, update, call, or empty for a point without submission.
+
+    `buffers`: ordinals of the command buffers that an execute may submit, sorted; `callee`: callee of a call; `length`:
+    bytes of a transfer; `next`: possible successors.
+    """
+
+    kind: str = ""
+    callee: str = ""
+    buffers: tuple[int, ...] = ()
+    length: Integer = UNKNOWN
+    location: Location = UNKNOWN_LOCATION
+    next: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class HalFunction:
+    """A function of the host program with its points."""
+
+    name: str
+    points: tuple[HalPoint, ...]
+
+
+def read_queues(
+    parser: MlirParser, module: Module, ordinal_of_create: Mapping[Operation, int]
+) -> tuple[HalFunction, ...]:
+    """The functions of the hal phase with a body; `ordinal_of_create`: ordinals of command buffer creations."""
+    sources = _BufferSources(module, ordinal_of_create)
+    functions = [op for op in nested(module.operation) if op.name == "util.func" and _blocks(op)]
+    return tuple(_FunctionReader(parser, sources).read(function) for function in functions)
+
+
+def _blocks(operation: Operation) -> list[Operation]:
+    return [block for region in operation.regions for block in region.blocks]
+
+
+def _buffers_of(operation: Operation) -> list[Value]:
+    """The operands that are command buffers."""
+    return [value for value in operation.operands if str(value.type) == _BUFFER_TYPE]
+
+
+class _FunctionReader:
+    """Reader of a function. `_next`: successors by point, complete only after reading all operations."""
+
+    def __init__(self, parser: MlirParser, sources: _BufferSources) -> None:
+        self._parser = parser
+        self._sources = sources
+        self._points = [HalPoint(), HalPoint()]
+        self._next: list[list[int]] = [[], []]
+
+    def read(self, function: Operation) -> HalFunction:
+        """Read a function: its blocks, connected by its branches."""
+        self._regions(function, ENTRY, EXIT)
+        points = zip(self._points, self._next, strict=True)
+        linked = tuple(replace(point, next=tuple(dict.fromkeys(following))) for point, following in points)
+        return HalFunction(string_attribute(function, "sym_name"), linked)
+
+    def _regions(self, operation: Operation, entry: int, leave: int) -> None:
+        for region in operation.regions:
+            blocks = list(region.blocks)
+            begins = {block: self._new(HalPoint()) for block in blocks}
+            if blocks:
+                self._next[entry].append(begins[blocks[0]])
+            for block in blocks:
+                end = begins[block]
+                for child in block.operations:
+                    end = self._operation(child.operation, end)
+                # A block without successors ends the region with a return or yield.
+                followers = [begins[follower] for follower in block.successors]
+                self._next[end] += followers or [leave]
+
+    def _operation(self, operation: Operation, before: int) -> int:
+        """Add an operation after the point `before`; returns the point after the operation."""
+        kind = _SUBMISSIONS.get(operation.name, "")
+        if kind:
+            return self._after(before, self._submission(kind, operation))
+        if operation.name == "util.call":
+            callee = symbol_path(operation.attributes["callee"])[0]
+            return self._after(before, HalPoint("call", callee))
+        if any(op.name in _SUBMISSIONS or op.name == "util.call" for op in walk(operation)):
+            return self._structured(operation, before)
+        return before
+
+    def _structured(self, operation: Operation, before: int) -> int:
+        """Add an operation with regions, which may run in any order, any number of times, or not at all."""
+        hub = self._after(before, HalPoint())
+        self._regions(operation, hub, hub)
+        return self._after(hub, HalPoint())
+
+    def _submission(self, kind: str, operation: Operation) -> HalPoint:
+        location = self._parser.location(operation)
+        if kind == "execute":
+            # Several if the program selects one at run time; sorted, so that equal programs have equal points.
+            ordinals = sorted({ordinal for value in _buffers_of(operation) for ordinal in self._sources.of(value)})
+            return HalPoint(kind, buffers=tuple(ordinals), location=location)
+        lengths = [value for value in operation.operands if str(value.type) == "index"]
+        return HalPoint(kind, length=constant(lengths[-1]) if lengths else UNKNOWN, location=location)
+
+    def _after(self, before: int, point: HalPoint) -> int:
+        number = self._new(point)
+        self._next[before].append(number)
+        return number
+
+    def _new(self, point: HalPoint) -> int:
+        self._points.append(point)
+        self._next.append([])
+        return len(self._points) - 1
+
+
+class _BufferSources:
+    """Traces a command buffer to its possible creations, through selects, branches, calls and globals."""
+
+    def __init__(self, module: Module, ordinal_of_create: Mapping[Operation, int]) -> None:
+        self._ordinals = ordinal_of_create
+        self._stored: dict[str, list[Value]] = {}
+        self._returned: dict[str, list[Value]] = {}
+        for top in nested(module.operation):
+            for operation in walk(top):
+                if operation.name == "util.global.store":
+                    self._add(self._stored, symbol_path(operation.attributes["global"])[0], operation)
+                elif operation.name == "util.return" and top.name == "util.func":
+                    self._add(self._returned, string_attribute(top, "sym_name"), operation)
+
+    @staticmethod
+    def _add(table: dict[str, list[Value]], name: str, operation: Operation) -> None:
+        table.setdefault(name, []).extend(_buffers_of(operation))
+
+    def of(self, value: Value) -> set[int]:
+        """The ordinals of all possible creations of a value."""
+        ordinals: set[int] = set()
+        seen: set[Value] = set()
+        worklist = [value]
+        while worklist:
+            current = worklist.pop()
+            if current in seen:
+                continue
+            seen.add(current)
+            owner = getattr(current.owner, "operation", None)
+            if owner is not None and owner in self._ordinals:
+                ordinals.add(self._ordinals[owner])
+            else:
+                worklist += self._sources_of_argument(current) if owner is None else self._sources_of_result(owner)
+        return ordinals
+
+    @staticmethod
+    def _sources_of_argument(argument: Value) -> Sequence[Value]:
+        """The command buffers that branches pass to an argument's block."""
+        branches = [block.operations[len(block.operations) - 1] for block in argument.owner.predecessors]
+        return [value for branch in branches for value in _buffers_of(branch)]
+
+    def _sources_of_result(self, owner: Operation) -> Sequence[Value]:
+        """The command buffers that an operation may return."""
+        if owner.name == "util.global.load":
+            return self._stored.get(symbol_path(owner.attributes["global"])[0], [])
+        if owner.name == "util.call":
+            return self._returned.get(symbol_path(owner.attributes["callee"])[0], [])
+        return _buffers_of(owner)
+
+
+def constant(value: Value) -> Integer:
+    """The number of a constant; unknown for other values."""
+    owner = getattr(value.owner, "operation", value.owner)
+    if getattr(owner, "name", "") != "arith.constant":
+        return UNKNOWN
+    return int(owner.attributes["value"].value)

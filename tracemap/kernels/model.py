@@ -1,0 +1,264 @@
+"""Records of experiments on kernels: verification, benchmarks, replacement and tuning."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Literal
+
+from tracemap.core.codec import Count, Document, Record
+from tracemap.core.diagnostics import Diagnostic
+from tracemap.core.units import UNKNOWN, Integer, Text
+
+
+class Status(StrEnum):
+    """Whether a kernel agrees with its reference."""
+
+    SUCCESS = "SUCCESS"
+    FAILED = "FAILED"
+    NOT_VERIFIED = "NOT_VERIFIED"
+
+
+class Verification(Record, frozen=True):
+    """Comparison of a kernel with its reference.
+
+    `reference`: name of the reference, `UNKNOWN` if there is none; `tolerance`: relative to the reference, 0 if results
+    must be equal. `reason`: why it failed or was not verified, "" for success.
+    """
+
+    status: Status
+    reference: Text
+    tolerance: float
+    reason: str
+
+
+class Spread(Record, frozen=True):
+    """Time of a call in nanoseconds: median and quartiles over all repetitions of a batch, in all processes.
+
+    `batch`: calls per batch; `repetitions`: number of batches; `buffers`: sets of data that the calls cycle through.
+    """
+
+    median: float
+    q1: float
+    q3: float
+    repetitions: Count
+    batch: Count
+    buffers: Count
+
+
+class InApplication(Record, frozen=True):
+    """A dispatch site in a run: the median CPU time of its calls, compared with the kernel alone.
+
+    `ratio`: median over the time alone. `again_ns`: median in a recording on one worker, made right after the kernels;
+    unknown if there is none. `points_to`: likely cause of the difference, "" if the times agree.
+    """
+
+    site: str
+    calls: Count
+    median_ns: Integer
+    ratio: float
+    again_ns: Integer
+    points_to: str
+
+
+class KernelBench(Record, frozen=True):
+    """A kernel alone, with the work of one or more of its dispatch sites.
+
+    `operations` and `bytes` are of one call, by the map. `time_ns`: with warm caches; `cold_ns`: with cold caches; None
+    if not measured. `attainable_share`: the roofline time over the measured time. `same_code`: whether the kernel alone
+    has the machine code of the bundle's module, None if there is none to compare. `stood_in`: number of push constants
+    that are unknown without a run, and replaced by assumed values. `not_measured`: why it was not measured, or "".
+    """
+
+    kernel: str
+    sites: tuple[str, ...]
+    arguments: str
+    operation_kind: str
+    operation: str
+    configuration: str
+    verification: Verification
+    time_ns: Spread | None
+    cold_ns: Spread | None
+    operations: Integer
+    bytes: Integer
+    operations_per_s: float | None
+    bytes_per_s: float | None
+    attainable_share: float | None
+    same_code: bool | None
+    stood_in: Count
+    in_application: tuple[InApplication, ...]
+    not_measured: str
+
+
+class Bench(Document, frozen=True, kw_only=True):
+    """The requested kernels, most expensive first if there is a run, otherwise in program order.
+
+    `processes`: number of processes that shared the repetitions. Versions: 1: first. 2: `processes`.
+    """
+
+    schema_version: Literal[2] = 2
+    kind: Literal["bench"] = "bench"
+    module_sha256: str
+    run: Text = UNKNOWN
+    device: str
+    processes: Count
+    kernels: tuple[KernelBench, ...]
+    diagnostics: tuple[Diagnostic, ...] = ()
+
+
+class Replacement(Record, frozen=True):
+    """A replaced executable: its kernels, the replacing file, and the compiler stage of that file."""
+
+    executable: str
+    kernels: tuple[str, ...]
+    file: str
+    stage: str
+
+
+class KernelChange(Record, frozen=True):
+    """A replaced kernel compared with the original: verification, and the time of a call alone.
+
+    `steps`: number of operations in its text that are traced to an op, 0 for an object file.
+    """
+
+    kernel: str
+    verification: Verification
+    before_ns: Spread | None
+    after_ns: Spread | None
+    steps: Count
+
+
+class Ratio(Record, frozen=True):
+    """After over before: median, smallest and largest ratio over pairs of recordings."""
+
+    median: float
+    low: float
+    high: float
+
+
+class OpChange(Record, frozen=True):
+    """An op in the application: its cost per invocation before and after, medians over recordings.
+
+    `after_ns` and `ratio` are corrected for the drift of the machine within a pair, as seen on untouched ops. `named`:
+    a significant change of an op whose code changed: all pairs differ by more than the threshold in the same direction,
+    and the change is at least 1 % of the longer invocation. `beside`: a significant change of an op with unchanged
+    code, since the preceding ops left caches or clock in another state. `replaced`: whether one of its kernels was
+    replaced.
+    """
+
+    op: str
+    name: str
+    line: Integer
+    before_ns: float
+    after_ns: float
+    ratio: Ratio
+    named: bool
+    beside: bool
+    replaced: bool
+
+
+class ComparedOutput(Record, frozen=True):
+    """Comparison of an output of the new bundle with the original's: its description, and whether they agree."""
+
+    place: Count
+    type: str
+    said: str
+    matches: bool
+
+
+class ComparedFunction(Record, frozen=True):
+    """A function that was called in both bundles with the same inputs.
+
+    `failure`: how the new program failed, "" if it completed. There are no outputs after a failure.
+    """
+
+    function: str
+    inputs: tuple[str, ...]
+    outputs: tuple[ComparedOutput, ...]
+    failure: str
+
+    @property
+    def matches(self) -> bool:
+        """Whether the new program computes the same outputs as the original."""
+        return not self.failure and all(output.matches for output in self.outputs)
+
+
+class Swapped(Document, frozen=True, kw_only=True):
+    """Replacement of kernels in a bundle: changes per kernel, and changes per op if both bundles were recorded.
+
+    `ops`: largest change of an invocation first. `whole`: change of an invocation's work, None without recordings.
+    `functions`: functions whose outputs were compared.
+    """
+
+    schema_version: Literal[2] = 2
+    kind: Literal["swap"] = "swap"
+    original: str
+    bundle: str
+    replaced: tuple[Replacement, ...]
+    kernels: tuple[KernelChange, ...]
+    functions: tuple[ComparedFunction, ...] = ()
+    pairs: Count
+    whole: Ratio | None
+    ops: tuple[OpChange, ...]
+    diagnostics: tuple[Diagnostic, ...] = ()
+
+
+class BestConfiguration(Record, frozen=True):
+    """A configuration that is faster than the compiler's own: its text, and the kernel's time alone over the default's.
+
+    `pipeline`: its code generation pipeline, "" if it is the compiler's own choice.
+    """
+
+    configuration: str
+    pipeline: str
+    ratio: Ratio
+
+
+class KernelTuning(Record, frozen=True):
+    """A tuned kernel: numbers of tried and failed candidates, and the best one if it is faster than the default.
+
+    `obstacle`: why the kernel cannot be tuned, or why its best configuration cannot be written as a spec; otherwise "".
+    """
+
+    kernel: str
+    tried: Count
+    failed: Count
+    best: BestConfiguration | None
+    obstacle: str
+
+
+class RankedKernel(Record, frozen=True):
+    """A kernel for another tuner: its folder, and its cost in the run.
+
+    `obstacle`: why it has no folder, or "".
+    """
+
+    kernel: str
+    folder: str
+    cost_ns: Integer
+    obstacle: str
+
+
+class Ranking(Record, frozen=True):
+    """Kernels for another tuner, most expensive first if there is a run, otherwise in program order."""
+
+    run: Text
+    kernels: tuple[RankedKernel, ...]
+
+
+class Tune(Document, frozen=True, kw_only=True):
+    """Tuned kernels: results alone, and changes in the application.
+
+    `spec`: tuning spec for a plain `iree-compile`, "" if none was written. `application`: change of an invocation, None
+    without recordings. `handed_on`: kernels written for another tuner instead, to the folder `spec`.
+    """
+
+    schema_version: Literal[2] = 2
+    kind: Literal["tune"] = "tune"
+    bundle: str
+    kernels: tuple[KernelTuning, ...]
+    spec: str
+    pairs: Count
+    application: Ratio | None
+    ops: tuple[OpChange, ...]
+    handed_on: Ranking | None = None
+    diagnostics: tuple[Diagnostic, ...] = ()

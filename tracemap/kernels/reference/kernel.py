@@ -1,0 +1,262 @@
+"""Reference of a whole kernel, from its IR before code generation: its memory accesses and its results.
+
+A kernel's function loads tensors from its bindings, computes with structured operations, and stores tensors. The
+reference evaluates it operation by operation, on whole tensors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from tracemap.ir.attributes import Blobs
+from tracemap.ir.parsing import Operation, Value, nested, symbol_path, walk
+from tracemap.kernels.reference.elements import (
+    EPSILON,
+    OWN_CODE,
+    Array,
+    Memory,
+    NotEvaluated,
+    View,
+    from_memory,
+    to_memory,
+)
+from tracemap.kernels.reference.linalg_ext import EXTENSIONS
+from tracemap.kernels.reference.scalars import evaluate
+from tracemap.kernels.reference.structured import Reduction, evaluate_structured
+from tracemap.kernels.reference.tensors import ADDRESSES, HANDLERS, OF_ADDRESSES, PACKING, STORE
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Elements of a binding that a kernel loads, stores, or both."""
+
+    view: View
+    loaded: bool
+    stored: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """Accuracy of a kernel's floats; without floats both numbers are 0.
+
+    Attributes:
+        epsilon: distance of 1 to the next number, of the coarsest type that the kernel computes with or stores.
+        sums: the largest product of an accumulator's epsilon and the square root of the number of its terms.
+        approximated: the kernel contains functions that code generation approximates.
+    """
+
+    epsilon: float
+    sums: float
+    approximated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """Views that a reference stored, in order, and the accuracy of the results."""
+
+    stored: tuple[View, ...]
+    precision: Precision
+
+
+_NOT_APPROXIMATED: Final = {
+    *("math.absf", "math.absi", "math.ceil", "math.floor", "math.trunc", "math.round", "math.roundeven"),
+    *("math.sqrt", "math.copysign", "math.fma", "math.isnan", "math.isinf", "math.isfinite"),
+}
+"""Functions that processors compute exactly, or with a single rounding."""
+_EXACT: Final = {"arith.constant", "arith.extf", "arith.select"}
+"""Operations on floats without rounding."""
+_SEGMENTS: Final = "operandSegmentSizes"
+_CALL: Final = "func.call"
+_METADATA: Final = "iree_codegen.extract_strided_metadata"
+"""Operation that returns the offset and strides of a view."""
+
+
+class KernelFunction:
+    """A kernel's function, called with some push constants."""
+
+    def __init__(self, function: Operation, constants: Sequence[int], blobs: Blobs) -> None:
+        self._function = self.operation = function
+        self._constants = tuple(constants)
+        self._blobs = blobs
+
+    def accesses(self) -> tuple[Access, ...]:
+        """All possible memory accesses of the kernel, in program order.
+
+        Raises:
+            NotEvaluated: the kernel contains an unsupported operation.
+        """
+        return tuple(_access(value, view) for value, view in self._without_memory().views())
+
+    def numbers(self) -> Callable[[Value], Any]:
+        """A function that maps a value of the kernel to its number or its view of memory.
+
+        Raises:
+            NotEvaluated: the kernel contains an unsupported operation. The returned function raises it for values that
+                are neither numbers nor views.
+        """
+        return self._without_memory().of
+
+    def _without_memory(self) -> _State:
+        """Evaluate all operations that need no memory: addresses and scalars."""
+        state = _State(self._constants, None, self._blobs)
+        for operation in nested(self._function):
+            if operation.name in ADDRESSES or (operation.name.startswith(OF_ADDRESSES) and _of_numbers(operation)):
+                state.step(operation)
+        return state
+
+    def run(self, memory: Memory) -> Computed:
+        """Apply the kernel to a memory.
+
+        Raises:
+            NotEvaluated: the kernel contains an unsupported operation.
+        """
+        state = _State(self._constants, memory, self._blobs)
+        callees = [symbol_path(op.attributes["callee"])[0] for op in walk(self._function) if op.name == _CALL]
+        if callees:
+            raise NotEvaluated(f"{OWN_CODE}{', '.join(dict.fromkeys(callees))}")
+        for operation in nested(self._function):
+            state.step(operation)
+        return Computed(tuple(state.stored), self._precision(state))
+
+    def _precision(self, state: _State) -> Precision:
+        """Accuracy of the results."""
+        elements = {view.element for view in state.stored}
+        for operation in walk(self._function):
+            if operation.name.startswith(("arith.", "math.")) and operation.name not in _EXACT:
+                elements |= {str(result.type) for result in operation.results}
+        sums = [EPSILON.get(reduction.element, 0.0) * math.sqrt(reduction.length) for reduction in state.reductions]
+        epsilon = max((EPSILON[element] for element in elements if element in EPSILON), default=0.0)
+        approximated = any(name.startswith("math.") and name not in _NOT_APPROXIMATED for name in self.names())
+        return Precision(epsilon, max(sums, default=0.0), approximated)
+
+    def names(self) -> frozenset[str]:
+        """The names of the kernel's operations."""
+        return frozenset(operation.name for operation in walk(self._function))
+
+    @property
+    def has_truth_values(self) -> bool:
+        """Whether the kernel loads bytes as booleans."""
+        narrowed = (op for op in walk(self._function) if op.name == "arith.trunci")
+        return any(str(op.results[0].type) == "i1" for op in narrowed)
+
+
+def _of_numbers(operation: Operation) -> bool:
+    return not any(hasattr(result.type, "element_type") for result in operation.results)
+
+
+def _access(value: Value, view: View) -> Access:
+    """Whether a view of a binding is loaded or stored, directly or through views derived from it."""
+    loaded = stored = False
+    worklist = [value]
+    while worklist:
+        for use in worklist.pop().uses:
+            owner = use.owner.operation
+            if owner.name in ADDRESSES or owner.name == _METADATA:
+                worklist += list(owner.results)
+            elif owner.name == _CALL:  # the callee may load and store
+                loaded = stored = True
+            elif owner.name in (STORE, "iree_linalg_ext.map_store") and use.operand_number == 1:
+                stored = True
+            else:
+                stored |= _is_output(owner, use.operand_number)
+                loaded |= not _is_overwritten(owner, use.operand_number)
+    return Access(view, loaded, stored)
+
+
+def _is_output(operation: Operation, number: int) -> bool:
+    """Whether a structured operation on memory writes to an operand."""
+    if not operation.name.startswith("linalg.") or operation.results:
+        return False
+    # Operations without operand segments, such as `linalg.unpack`, have the output as second operand.
+    inputs = int(operation.attributes[_SEGMENTS][0]) if _SEGMENTS in operation.attributes else 1
+    return number >= inputs
+
+
+def _is_overwritten(operation: Operation, number: int) -> bool:
+    """Whether a structured operation on memory writes to an operand without reading it."""
+    if not _is_output(operation, number):
+        return False
+    if not len(operation.regions):
+        return operation.name in PACKING
+    block = operation.regions[0].blocks[0]
+    return not list(block.arguments[number].uses)
+
+
+class _State:
+    """The values of a function during its evaluation."""
+
+    def __init__(self, constants: Sequence[int], memory: Memory | None, blobs: Blobs) -> None:
+        self._constants = constants
+        self._blobs = blobs
+        self.reductions: list[Reduction] = []
+        self._memory = memory
+        self._known: dict[Value, Any] = {}
+        self.stored: list[View] = []
+
+    def views(self) -> list[tuple[Value, View]]:
+        """The views of whole bindings, in order of creation."""
+        views = ((value, view) for value, view in self._known.items() if isinstance(view, View))
+        return [(value, view) for value, view in views if value.owner.name == "hal.interface.binding.subspan"]
+
+    def of(self, value: Value) -> Any:  # noqa: ANN401 - a view, a tensor or a number
+        """The view, tensor or number of a value."""
+        if value not in self._known:
+            raise NotEvaluated("a value from outside the kernel has no reference")
+        return self._known[value]
+
+    def step(self, operation: Operation) -> None:
+        """Evaluate an operation."""
+        name = operation.name
+        handle = HANDLERS.get(name) or PACKING.get(name) or EXTENSIONS.get(name)
+        if handle is not None:
+            results = handle(self, operation)
+        elif name.startswith("linalg."):
+            results = self._structured(operation)
+        else:
+            result = evaluate(operation, [self.of(operand) for operand in operation.operands])
+            results = list(result) if isinstance(result, tuple) else [result]
+        self._known.update(zip(operation.results, results, strict=True))
+
+    def _structured(self, operation: Operation) -> list[Array]:
+        if _SEGMENTS not in operation.attributes:
+            raise NotEvaluated(f"{operation.name} has no reference")
+        sizes = [int(size) for size in operation.attributes[_SEGMENTS]]
+        operands = [self.of(operand) for operand in operation.operands]
+        values = [self.loaded(operand) for operand in operands]
+        results, reductions = evaluate_structured(operation, values[: sizes[0]], values[sizes[0] :], self.of)
+        self.reductions += reductions
+        for result, target in zip(results, operands[sizes[0] :], strict=True):
+            if isinstance(target, View):  # an operation on memory has no results
+                self.store(result, target)
+        return results[: len(operation.results)]
+
+    # The interface of `tensors.State`, used by the handlers.
+
+    def blob(self, attribute: object) -> bytes:
+        """The data of a constant that is stored outside the operations (a resource blob)."""
+        return self._blobs.of(attribute)
+
+    def constant(self, ordinal: int) -> int:
+        """A push constant."""
+        return self._constants[ordinal]
+
+    def load(self, view: View) -> npt.NDArray[Any]:
+        """A copy of the elements of a view, in the type of evaluation."""
+        assert self._memory is not None
+        return from_memory(view.of(self._memory), view.element)
+
+    def loaded(self, value: Any) -> Array:  # noqa: ANN401 - a view, a tensor or a number
+        """A tensor or number; for a view, its elements."""
+        return self.load(value) if isinstance(value, View) else value
+
+    def store(self, values: Array, view: View) -> None:
+        """Write elements to memory."""
+        assert self._memory is not None
+        view.of(self._memory)[...] = to_memory(values, view.element)
+        self.stored.append(view)

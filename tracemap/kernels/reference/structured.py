@@ -1,0 +1,298 @@
+"""Reference for structured operations (the linalg dialect).
+
+An operation has an iteration space, an affine map per operand, and a body for a point. Operands become views over the
+whole space, and the body is computed on all points at once. Dimensions that an output lacks are reduced. If the body
+only adds, multiplies or compares, it reduces all points at once, otherwise in loop order. Sums of products are computed
+as matrix products.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+from tracemap.ir.attributes import Linear
+from tracemap.ir.parsing import Operation, Value
+from tracemap.kernels.reference.elements import Array, NotEvaluated
+from tracemap.kernels.reference.scalars import Outer, evaluate_block, operand_maps
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+
+_MAX_POINTS: Final = 1 << 22
+"""Maximum of points computed at once; larger spaces are split."""
+_MAX_STEPS: Final = 20_000
+"""Maximum of steps of a reduction in loop order."""
+
+_COMBINERS: Mapping[str, str] = {
+    "arith.addf": "add",
+    "arith.addi": "add",
+    "arith.mulf": "multiply",
+    "arith.muli": "multiply",
+    "arith.maximumf": "maximum",
+    "arith.minimumf": "minimum",
+    "arith.maxnumf": "fmax",
+    "arith.minnumf": "fmin",
+    "arith.maxsi": "maximum",
+    "arith.minsi": "minimum",
+    "arith.andi": "bitwise_and",
+    "arith.ori": "bitwise_or",
+    "arith.xori": "bitwise_xor",
+}
+"""Operations that reduce in any order, and their numpy equivalents."""
+_WIDENING = {"arith.extf", "arith.extsi", "arith.sitofp"}
+_WIDENING_BOOLEAN = {"arith.extui", "arith.uitofp"}
+"""Widening conversions that numpy performs the same way: of signed numbers, and of booleans (to 0 or 1)."""
+
+
+@dataclass(frozen=True)
+class _Space:
+    """A part of the iteration space: its first point, its extents, and the operands' views over it.
+
+    A view has extent 1 in dimensions that its operand does not depend on.
+    """
+
+    begins: tuple[int, ...]
+    extents: tuple[int, ...]
+    views: tuple[npt.NDArray[Any], ...]
+
+    def part(self, dimension: int, begin: int, end: int) -> _Space:
+        """The points from `begin` to `end` of a dimension."""
+
+        def cut(view: npt.NDArray[Any]) -> npt.NDArray[Any]:
+            if view.shape[dimension] == 1 and self.extents[dimension] != 1:
+                return view
+            region = [slice(None)] * view.ndim
+            region[dimension] = slice(begin, end)
+            return view[tuple(region)]
+
+        begins, extents = list(self.begins), list(self.extents)
+        begins[dimension] += begin
+        extents[dimension] = end - begin
+        return replace(self, begins=tuple(begins), extents=tuple(extents), views=tuple(map(cut, self.views)))
+
+    def indices(self, dimension: int) -> Array:
+        """The indices of the points along a dimension, broadcastable over the space."""
+        import numpy as np
+
+        begin = self.begins[dimension]
+        shape = [-1 if number == dimension else 1 for number in range(len(self.extents))]
+        return np.arange(begin, begin + self.extents[dimension], dtype=np.int64).reshape(shape)
+
+    def parts(self, dimension: int) -> Iterator[_Space]:
+        """Split along a dimension into parts of at most `_MAX_POINTS`, if possible."""
+        count = min(self.extents[dimension], -(-math.prod(self.extents) // _MAX_POINTS))
+        edges = [self.extents[dimension] * number // count for number in range(count + 1)]
+        for begin, end in pairwise(edges):
+            yield self.part(dimension, begin, end)
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """A reduction: the number of reduced elements, and the type of the accumulator."""
+
+    length: int
+    element: str
+
+
+def evaluate_structured(
+    operation: Operation, inputs: Sequence[Array], outputs: Sequence[Array], outer: Outer
+) -> tuple[list[Array], list[Reduction]]:
+    """The results of a structured operation, and its reductions.
+
+    Args:
+        operation: an operation of the linalg dialect with a body and maps.
+        inputs: its inputs, tensors or numbers.
+        outputs: initial values of its outputs; not modified.
+        outer: evaluates values from outside the body.
+
+    Raises:
+        NotEvaluated: the operation is not supported.
+    """
+    import numpy as np
+
+    results = [np.array(value) for value in outputs]
+    operands = [np.asarray(operand) for operand in (*inputs, *results)]
+    maps = operand_maps(operation)
+    extents = _extents(maps, operands)
+    if 0 in extents:
+        return results, []
+    views = tuple(_view(operand, rows, extents) for operand, rows in zip(operands, maps, strict=True))
+    space = _Space((0,) * len(extents), extents, views)
+    body = _Body(operation, len(inputs), outer)
+    output_dimensions = [{dimension for row in rows for dimension in row.factors} for rows in maps[len(inputs) :]]
+    reduced = [tuple(sorted(set(range(len(extents))) - dimensions)) for dimensions in output_dimensions]
+    if not _contract(body, space, reduced):
+        _run(body, space, reduced)
+    elements = [str(accumulator.type) for accumulator in body.accumulators]
+    lengths = [math.prod(extents[axis] for axis in axes) for axes in reduced]
+    return results, [
+        Reduction(length, element) for length, element in zip(lengths, elements, strict=True) if length > 1
+    ]
+
+
+def _extents(maps: Sequence[Sequence[Linear]], operands: Sequence[Array]) -> tuple[int, ...]:
+    """Loop extents: the extent of an operand's axis that is indexed by this loop alone."""
+    by_dimension: dict[int, int] = {}
+    for rows, operand in zip(maps, operands, strict=True):
+        for row, extent in zip(rows, operand.shape, strict=True):
+            if row.is_dimension:
+                by_dimension[next(iter(row.factors))] = extent
+    count = 1 + max((dimension for rows in maps for row in rows for dimension in row.factors), default=-1)
+    if any(number not in by_dimension for number in range(count)):
+        raise NotEvaluated("a loop whose extent no operand determines has no reference")
+    return tuple(by_dimension[number] for number in range(count))
+
+
+def _view(operand: npt.NDArray[Any], rows: Sequence[Linear], extents: Sequence[int]) -> npt.NDArray[Any]:
+    """A strided view of an operand over the iteration space; its stride in a loop sums over the operand's axes."""
+    import numpy as np
+
+    steps = [0] * len(extents)
+    for row, stride in zip(rows, operand.strides, strict=True):
+        for dimension, factor in row.factors.items():
+            steps[dimension] += factor * stride
+    last = [row.constant + sum(f * (extents[d] - 1) for d, f in row.factors.items()) for row in rows]
+    if any(row.constant < 0 or end >= size for row, end, size in zip(rows, last, operand.shape, strict=True)):
+        raise NotEvaluated("an operand that is accessed out of bounds has no reference")
+    begin = operand[tuple(slice(row.constant, None) for row in rows)] if rows else operand
+    used = {dimension for row in rows for dimension in row.factors}
+    shape = [extent if number in used else 1 for number, extent in enumerate(extents)]
+    return np.lib.stride_tricks.as_strided(begin, shape, steps)
+
+
+class _Body:
+    """The body of a structured operation."""
+
+    def __init__(self, operation: Operation, inputs: int, outer: Outer) -> None:
+        self.block = operation.regions[0].blocks[0]
+        operations = [op.operation for op in self.block.operations]
+        self.operations, self.yielded = operations[:-1], list(operations[-1].operands)
+        self.inputs = inputs
+        self._outer = outer
+        arguments = list(self.block.arguments)
+        self.arguments, self.accumulators = arguments[:inputs], arguments[inputs:]
+
+    def values(self, space: _Space, arguments: Sequence[Array], results_of: Sequence[Value]) -> list[Array]:
+        """Evaluate values of the body on all points of a space."""
+        known: dict[Value, Array] = dict(zip(self.block.arguments, arguments, strict=True))
+        return evaluate_block(self.operations, known, self._outer, results_of, space.indices)
+
+    def reductions(self) -> list[tuple[str, Value]]:
+        """Per output, the numpy combiner and the value it reduces; empty if the body does more than reduce."""
+        combined: list[tuple[str, Value]] = []
+        for value, accumulator in zip(self.yielded, self.accumulators, strict=True):
+            owner = getattr(value.owner, "operation", value.owner)
+            # numpy sums and orders booleans differently.
+            combiner = _COMBINERS.get(getattr(owner, "name", ""), "") if str(value.type) != "i1" else ""
+            uses = list(accumulator.uses)
+            if not combiner or len(uses) != 1 or uses[0].owner.operation != owner:
+                return []
+            left, right = owner.operands
+            combined.append((combiner, right if left == accumulator else left))
+        return combined
+
+
+def _run(body: _Body, space: _Space, reduced: Sequence[Sequence[int]]) -> None:
+    """Compute all points, in parts, and write the results to the outputs' views."""
+    sequential = [] if any(reduced) and body.reductions() else sorted({axis for axes in reduced for axis in axes})
+    parallel = [number for number in range(len(space.extents)) if not any(number in axes for axes in reduced)]
+    widest = max(parallel, key=lambda number: space.extents[number], default=None)
+    spaces = [space] if widest is None else space.parts(widest)
+    for part in spaces:
+        if sequential:
+            _reduce_in_order(body, part, sequential)
+        elif any(reduced):
+            _reduce_at_once(body, part, reduced)
+        else:
+            _write(body.values(part, part.views, body.yielded), part, body.inputs)
+
+
+def _write(values: Sequence[Array], space: _Space, inputs: int) -> None:
+    for view, value in zip(space.views[inputs:], values, strict=True):
+        view[...] = value
+
+
+def _reduce_at_once(body: _Body, space: _Space, reduced: Sequence[Sequence[int]]) -> None:
+    """Compute the reduced values on all points, then reduce with numpy."""
+    import numpy as np
+
+    reductions = body.reductions()
+    values = body.values(space, space.views, [value for _, value in reductions])
+    for (combiner, _), value, axes, view in zip(reductions, values, reduced, space.views[body.inputs :], strict=True):
+        combine: np.ufunc = getattr(np, combiner)
+        # A value that does not depend on a reduced dimension is still combined once per point.
+        whole = np.broadcast_to(value, space.extents)
+        total = combine.reduce(whole, axis=tuple(axes), keepdims=True, dtype=view.dtype) if axes else whole
+        with np.errstate(all="ignore"):
+            view[...] = combine(view, total)
+
+
+def _reduce_in_order(body: _Body, space: _Space, sequential: Sequence[int]) -> None:
+    """Compute the steps of a reduction in loop order."""
+    import numpy as np
+
+    counts = [space.extents[axis] for axis in sequential]
+    if math.prod(counts) > _MAX_STEPS:
+        raise NotEvaluated(f"a reduction in loop order with {math.prod(counts):,} steps takes too long")
+    for step in np.ndindex(*counts):
+        point = space
+        for axis, index in zip(sequential, step, strict=True):
+            point = point.part(axis, index, index + 1)
+        _write(body.values(point, point.views, body.yielded), point, body.inputs)
+
+
+def _contract(body: _Body, space: _Space, reduced: Sequence[Sequence[int]]) -> bool:
+    """Compute a sum of products of two inputs as a matrix product; returns False if the body is something else."""
+    import numpy as np
+
+    factors = _factors(body, reduced)
+    if factors is None:
+        return False
+    views = [space.views[factor] for factor in factors]
+    out = space.views[-1]
+    if out.dtype.kind == "i" and max(view.dtype.itemsize for view in views) > 2:
+        return False  # wide integers are not exact in double precision
+    dimensions = [_used_dimensions(view, space.extents) for view in views]
+    axes = [number for number in range(len(space.extents)) if number not in reduced[0]]
+    unused = set(axes) - set(dimensions[0]) - set(dimensions[1])
+    if unused or set(reduced[0]) - set(dimensions[0]) - set(dimensions[1]):
+        return False
+    operands = [view.reshape([view.shape[axis] for axis in used]) for view, used in zip(views, dimensions, strict=True)]
+    left, right = (operand.astype(np.float64) for operand in operands)
+    subscripts = ["".join(chr(ord("a") + axis) for axis in used) for used in (*dimensions, axes)]
+    total = np.einsum(f"{subscripts[0]},{subscripts[1]}->{subscripts[2]}", left, right, optimize=True)
+    shape = [1 if number in reduced[0] else extent for number, extent in enumerate(space.extents)]
+    out[...] += total.reshape(shape).astype(out.dtype)
+    return True
+
+
+def _used_dimensions(view: npt.NDArray[Any], extents: Sequence[int]) -> list[int]:
+    """The dimensions that an operand depends on."""
+    return [number for number, size in enumerate(view.shape) if size == extents[number]]
+
+
+def _factors(body: _Body, reduced: Sequence[Sequence[int]]) -> tuple[int, int] | None:
+    """Indices of the two inputs whose products an operation sums; None if it does something else."""
+    reductions = body.reductions()
+    if len(reductions) != 1 or not reduced[0] or reductions[0][0] != "add":
+        return None
+    owner = getattr(reductions[0][1].owner, "operation", reductions[0][1].owner)
+    if getattr(owner, "name", "") not in ("arith.mulf", "arith.muli"):
+        return None
+    numbers = [_input_number(body, operand) for operand in owner.operands]
+    return (numbers[0], numbers[1]) if min(numbers) >= 0 else None
+
+
+def _input_number(body: _Body, value: Value) -> int:
+    """Index of the input that a value equals, possibly after widening; -1 for none."""
+    owner = getattr(value.owner, "operation", value.owner)
+    name = getattr(owner, "name", "")
+    if name in _WIDENING | _WIDENING_BOOLEAN:
+        boolean = str(owner.operands[0].type) == "i1"
+        value = owner.operands[0] if boolean == (name in _WIDENING_BOOLEAN) else value
+    return next((number for number, argument in enumerate(body.arguments) if argument == value), -1)

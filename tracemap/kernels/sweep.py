@@ -1,0 +1,251 @@
+"""Sweeps: compile generated operations with many configurations in parallel, then verify and time them.
+
+Results are cached in a work folder, under a hash of all inputs. An interrupted sweep resumes where it stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from tracemap.core.codec import Count, Record
+from tracemap.core.errors import ModelInvalid, ToolFailed
+from tracemap.core.process.limits import usable_processors
+from tracemap.core.process.temporary_files import temporary_folder
+from tracemap.core.toolchain import find_tool, run_tool
+from tracemap.ir.executables import executables_of, read_dispatches
+from tracemap.ir.parsing import MlirParser
+from tracemap.kernels.bench import verified
+from tracemap.kernels.bench_cases import Case, group_into_cases
+from tracemap.kernels.benchmark_module import compile_wrapped, wrapped
+from tracemap.kernels.configurations import Configuration, apply
+from tracemap.kernels.model import Status
+from tracemap.kernels.operations import SweptOperation
+from tracemap.kernels.runner_jobs import (
+    Ended,
+    Job,
+    WorkFolder,
+    flag_parts,
+    keep,
+    keep_record,
+    kept_record,
+    key_of,
+    run_job,
+    was_killed,
+    written_path,
+)
+from tracemap.map.build.compiler.compilation import CONFIGURED
+from tracemap.map.build.compiler.failure_messages import failure
+from tracemap.runs.statistics import quartiles
+
+if TYPE_CHECKING:
+    from tracemap.options.kernels import SweepOptions
+
+
+_DEVICE: Final = "local-sync"
+_LIMIT_S: Final = 60.0
+_BATCH_FACTOR: Final = 3
+"""Allowance of the time limit: extra batches to find the batch size, and the factor by which a batch may exceed the
+minimum time."""
+
+_KILLED: Final = "the compiler was killed, probably because memory ran out; run the same command again to retry"
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """An operation with a configuration and compiler flags; `makers` identifies compiler, processor and tracemap."""
+
+    operation: SweptOperation
+    configuration: Configuration
+    flags: tuple[str, ...]
+    makers: str
+
+    @property
+    def key(self) -> str:
+        """Hash of everything that the result depends on, including the content of a tuning spec."""
+        flags = flag_parts([*self.flags, *self.configuration.flags])
+        return key_of(self.operation.text(), self.configuration.text, self.makers, *flags)
+
+
+class TrialResult(Record, frozen=True):
+    """Result of a trial.
+
+    `obstacle`: why it was not compiled; "" if it was. Times cover one call of all kernels of the trial, in ns; 0 if not
+    measured.
+    """
+
+    kernels: Count
+    obstacle: str
+    verification: str
+    reason: str
+    time_ns: float
+    q1_ns: float
+    q3_ns: float
+
+
+@dataclass(frozen=True, slots=True)
+class Work(WorkFolder):
+    """The work folder of a sweep; `measured_how` says whether results are verified and how they are timed."""
+
+    measured_how: str
+
+    def model(self, trial: Trial) -> Path:
+        """File of the trial's program."""
+        return self.path / "models" / f"{trial.operation.name}.mlir"
+
+    def configured(self, trial: Trial) -> Path:
+        """File of the configured module before code generation."""
+        return self.path / "modules" / f"{trial.key}.mlir"
+
+    def measured(self, trial: Trial) -> Path:
+        """File of the trial's result, separate for each way of measuring."""
+        return self.result(trial.key, self.measured_how)
+
+
+def measured_how(options: SweepOptions) -> str:
+    """File name part for the measurement options that a result depends on."""
+    verification = "unverified" if options.no_verify else "verified"
+    # A tag marks a circumstance that may change times.
+    tag = f"-{key_of(*sorted(options.tag))}" if options.tag else ""
+    if options.only == "verify":
+        return f"{verification}{tag}"
+    return f"{verification}-{options.repetitions}x{options.min_time:g}ms{tag}"
+
+
+def generate(trials: Sequence[Trial], work: Work) -> None:
+    """Write the missing programs."""
+    for trial in trials:
+        file = work.model(trial)
+        text = trial.operation.text().encode()
+        if not file.is_file() or file.read_bytes() != text:
+            keep(file, text)
+
+
+def compile_all(trials: Sequence[Trial], work: Work, jobs: int, tell: Callable[[int, int], None]) -> None:
+    """Compile the missing trials in parallel; a trial that cannot be compiled is recorded as a result.
+
+    `tell` receives the number of finished trials and the total.
+    """
+    missing = [trial for trial in trials if not _is_compiled(trial, work)]
+    workers = jobs or usable_processors()
+    with ThreadPoolExecutor(workers) as pool:
+        futures = [pool.submit(_compile, trial, work) for trial in missing]
+        try:
+            for done, future in enumerate(as_completed(futures), 1):
+                future.result()
+                tell(done, len(missing))
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def not_compiled(trials: Sequence[Trial], work: Work) -> Iterator[str]:
+    """The reasons of all trials that were not compiled, in trial order."""
+    for trial in trials:
+        if not work.module(trial.key).is_file():
+            result = kept_record(work.result(trial.key), TrialResult)
+            yield _KILLED if result is None else result.obstacle
+
+
+def _is_compiled(trial: Trial, work: Work) -> bool:
+    key = trial.key
+    return work.module(key).is_file() or kept_record(work.result(key), TrialResult) is not None
+
+
+def _compile(trial: Trial, work: Work) -> None:
+    """Compile an operation to a module that calls its kernels."""
+    with temporary_folder() as folder:
+        try:
+            configured = _configured(trial, work, folder)
+            parser = MlirParser()
+            cases = _cases(parser, configured)
+            text = wrapped(parser.parse(configured, printed=True), [case.dispatch for case in cases])
+            module = compile_wrapped(text, [*trial.flags, *trial.configuration.flags], folder)
+        except (ToolFailed, ModelInvalid) as error:
+            if not was_killed(error):
+                keep_record(work.result(trial.key), _not_compiled(str(error)))
+            return
+        keep(work.configured(trial), configured)
+        keep(work.module(trial.key), module.read_bytes())  # last, so that its presence marks a complete trial
+
+
+def _not_compiled(obstacle: str) -> TrialResult:
+    return TrialResult(0, obstacle, "", "", 0.0, 0.0, 0.0)
+
+
+def _configured(trial: Trial, work: Work, folder: Path) -> bytes:
+    """The operation before code generation, with the trial's configuration.
+
+    Raises:
+        ToolFailed: the compiler fails, or no kernel can be configured.
+        ModelInvalid: IREE has no such pipeline.
+    """
+    target = folder / "configured.mlir"
+    program, flags = find_tool("iree-compile"), [*trial.flags, *trial.configuration.flags]
+    done = run_tool([program, work.model(trial), f"--compile-to={CONFIGURED}", "-o", target, *flags])
+    if done.returncode != 0:
+        raise ToolFailed(failure(done.returncode, done.stderr))
+    parser = MlirParser()
+    module = parser.parse(target.read_bytes(), printed=True)
+    changed = [apply(trial.configuration, executable, parser) for executable in executables_of(module).values()]
+    if not any(changed):
+        raise ToolFailed(f"{trial.configuration.text}: no kernel has tiles to change")
+    text: str = module.operation.get_asm()
+    return text.encode()
+
+
+def _cases(parser: MlirParser, configured: bytes) -> list[Case]:
+    module = parser.parse(configured, printed=True)
+    return group_into_cases(module, read_dispatches(module, lambda *_: 1), {})
+
+
+def measure(trial: Trial, work: Work, options: SweepOptions) -> TrialResult:
+    """Verify and time a compiled trial; return the cached result if there is one."""
+    for file in (work.result(trial.key), work.measured(trial)):
+        cached = kept_record(file, TrialResult)
+        if cached is not None:
+            return cached
+    if not work.module(trial.key).is_file():
+        return _not_compiled(_KILLED)
+    with temporary_folder() as folder:
+        result = _run_trial(trial, work, options, folder)
+    keep_record(work.measured(trial), result)
+    return result
+
+
+def _run_trial(trial: Trial, work: Work, options: SweepOptions, folder: Path) -> TrialResult:
+    parser = MlirParser()
+    configured = work.configured(trial).read_bytes()
+    module = parser.parse(configured, printed=True)  # keeps the operations of the cases alive
+    cases = group_into_cases(module, read_dispatches(module, lambda *_: 1), {})
+    calls = tuple(case.call(number) for number, case in enumerate(cases))
+    verify = not options.no_verify
+    repetitions = 0 if options.only == "verify" else options.repetitions
+    least_ns = max(1, round(options.min_time * 1e6))
+    module, outputs = written_path(work.module(trial.key)), written_path(folder) if verify else ""
+    job = Job((module,), _DEVICE, calls, outputs, repetitions, least_ns, 0)
+    times: list[tuple[float, ...]] = []
+    limit_s = _LIMIT_S + _BATCH_FACTOR * (repetitions + _BATCH_FACTOR) * options.min_time / 1e3
+    for answer in run_job(job, folder, limit_s, lambda _: None):
+        if isinstance(answer, Ended):
+            status = Status.NOT_VERIFIED if answer.for_memory else Status.FAILED
+            return TrialResult(len(cases), "", status.value, answer.text, 0.0, 0.0, 0.0)
+        if verify:
+            verification = verified(cases[answer.call], calls[answer.call], folder, answer)
+            if verification.status is not Status.SUCCESS:
+                return TrialResult(len(cases), "", verification.status.value, verification.reason, 0.0, 0.0, 0.0)
+        times.append(answer.warm.call_ns)
+    status = Status.SUCCESS if verify else Status.NOT_VERIFIED
+    totals = [sum(kernel_times) for kernel_times in zip(*times, strict=True)]
+    return TrialResult(len(cases), "", status.value, "", *_median_and_quartiles(totals))
+
+
+def _median_and_quartiles(times: Sequence[float]) -> tuple[float, float, float]:
+    """The median, then the quartiles; zeros without times."""
+    if not times:
+        return 0.0, 0.0, 0.0
+    q1, median, q3 = quartiles(times)
+    return round(median, 3), round(q1, 3), round(q3, 3)

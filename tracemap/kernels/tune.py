@@ -1,0 +1,651 @@
+"""Candidates of tile sizes for a kernel, and the search among them."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from msgspec import structs
+
+from tracemap.core.codec import Count, Record, pretty
+from tracemap.core.errors import ModelInvalid, TargetExists, TargetUnwritable, ToolFailed, UsageInvalid
+from tracemap.core.files import check_folder_of, check_name, end_of_links
+from tracemap.core.process.temporary_files import beside, moved_away, take_place
+from tracemap.core.toolchain import Progress, find_tool, run_tool
+from tracemap.core.units import UNKNOWN, Integer, Unknown, format_ns
+from tracemap.ir.executables import executables_of, read_executables
+from tracemap.ir.parsing import MlirParser, Module, Operation, string_attribute, walk
+from tracemap.kernels.bench import verified
+from tracemap.kernels.bench_cases import Case
+from tracemap.kernels.benchmark_module import compile_wrapped, wrapped
+from tracemap.kernels.configurations import (
+    Candidate,
+    candidates_of,
+    levels_of,
+    other_pipelines,
+    pipeline_of,
+    with_pipeline,
+    written,
+)
+from tracemap.kernels.model import RankedKernel, Ranking, Ratio, Status, Verification
+from tracemap.kernels.runner_jobs import (
+    Call,
+    Ended,
+    Job,
+    WorkFolder,
+    flag_parts,
+    keep,
+    keep_record,
+    kept_record,
+    key_of,
+    run_job,
+    was_killed,
+    written_path,
+)
+from tracemap.map.build.compiler.compilation import BESIDES, CONFIGURED
+from tracemap.map.build.compiler.failure_messages import failed
+from tracemap.runs.statistics import FEWEST, median_ranks
+
+if TYPE_CHECKING:
+    from tracemap.map.bundle import Bundle
+
+
+# ---- dispatch tuner
+#
+# Export of AMD GPU kernels for `amdsharktuner`: one folder per dispatch, with all inputs of its command line.
+#
+# The tuner reads `dispatch_benchmark.mlir`, in which exactly one operation has the attribute `root_op`. It strips the
+# configuration and compiles candidates from the executable's sources. Compiler flags come from a file, one per line.
+
+
+BACKEND: Final = "rocm"
+RANKING: Final = "ranking.json"
+_ROOT: Final = "root_op"
+_UNSAFE_CHARACTERS: Final = re.compile(r"[^A-Za-z0-9_.-]")
+_MAX_NAME_LENGTH: Final = 100
+_SPEC_FLAG: Final = "--iree-codegen-tuning-spec-path"
+_COMMAND: Final = (
+    "python -m dispatch_tuner dispatch.mlir dispatch_benchmark.mlir --compile-flags-file=compile_flags.txt "
+    '--devices="$devices" --num-candidates="$candidates"'
+)
+_TUNE_SCRIPT: Final = f"""#!/bin/sh
+# Tune all dispatches of this folder in order: tune.sh [DEVICES [CANDIDATES]]
+# Each folder gets a tuning spec, tuning-spec.mlir. To install amdsharktuner: pip install amdsharktuner
+devices=${{1:-hip://0}}
+candidates=${{2:-100}}
+for folder in "$(dirname "$0")"/[0-9]*/; do
+  (cd "$folder" && {_COMMAND}) || echo "$folder: not tuned" >&2
+done
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Dumped:
+    """IREE's dumps of an executable: its source, its benchmark, and the number of `root_op` operations in it."""
+
+    source: str
+    benchmark: str
+    roots: int
+
+    @property
+    def obstacle(self) -> str:
+        """Why the executable cannot be tuned; "" if it can. The tuner requires exactly one root operation."""
+        if not self.benchmark:
+            return "IREE generates no benchmark for it, because its sizes are not known"
+        return "" if self.roots == 1 else f"it has {self.roots or 'no'} root operations; the tuner requires exactly one"
+
+
+def dumped(bundle: Bundle, folder: Path) -> Mapping[str, Dumped]:
+    """Dump a bundle's executables; the result is keyed by kernel name.
+
+    Raises:
+        UsageInvalid: the bundle has no model to compile, or a name in it contains a slash.
+        ToolFailed: the compiler fails; the message is the compiler's.
+    """
+    model = bundle.model()
+    if not model:
+        raise UsageInvalid(f"{bundle.path}: contains no model; build it again without --no-sources")
+    parser = MlirParser()
+    _check_names(bundle, parser.parse(model))
+    file, sources, benchmarks = folder / "model.mlir", folder / "sources", folder / "benchmarks"
+    file.write_bytes(model)
+    dump_flags = [f"--iree-hal-dump-executable-{path.name}-to={path}" for path in (sources, benchmarks)]
+    flags = [*dump_flags, "--iree-codegen-add-tuner-attributes", f"--compile-to={CONFIGURED}"]
+    target = folder / "configured.mlir"
+    done = run_tool([find_tool("iree-compile"), file, *flags, "-o", target, *flags_of(bundle)])
+    if done.returncode != 0:
+        raise failed(ToolFailed, done.returncode, done.stderr, f"{bundle.path}: cannot be compiled: ")
+    dumps = {kernel: Dumped(text, "", 0) for kernel, (text, _) in _texts_by_kernel(parser, sources).items()}
+    for kernel, (text, roots) in _texts_by_kernel(parser, benchmarks).items():
+        if kernel in dumps:
+            dumps[kernel] = Dumped(dumps[kernel].source, text, roots)
+    return dumps
+
+
+def _check_names(bundle: Bundle, model: Module) -> None:
+    """Refuse names with a slash: IREE builds the dumps' file names from module and kernel names without escaping."""
+    operation = model.operation
+    module_name = string_attribute(operation, "sym_name") if "sym_name" in operation.attributes else ""
+    for name in (module_name, *(kernel.name for kernel in bundle.graph.kernels)):
+        if "/" in name:
+            raise UsageInvalid(f"{name}: rename it without a slash; IREE uses the name as a file name")
+
+
+def _texts_by_kernel(parser: MlirParser, folder: Path) -> dict[str, tuple[str, int]]:
+    """For each kernel, the text of the first file that contains it, and the number of root operations there."""
+    texts: dict[str, tuple[str, int]] = {}
+    for file in sorted(folder.glob("*.mlir")):
+        data = file.read_bytes()
+        module, executables = read_executables(parser, data)
+        text, roots = data.decode(errors="replace"), _count_roots(module.operation)
+        for executable in executables.values():
+            for kernel in executable.exports:
+                texts.setdefault(kernel, (text, roots))
+    return texts
+
+
+def _count_roots(operation: Operation) -> int:
+    return sum(_ROOT in op.attributes for op in walk(operation))
+
+
+def flags_of(bundle: Bundle) -> list[str]:
+    """The bundle's compiler flags for the tuner.
+
+    Flags that write extra files are left out. So is a tuning spec, since it would fix the configuration to be tuned.
+
+    Raises:
+        UsageInvalid: a flag contains a line break.
+    """
+    flags = [flag for flag in bundle.graph.module.flags if not flag.startswith((*BESIDES, _SPEC_FLAG))]
+    if any(len(flag.splitlines()) != 1 for flag in flags):
+        raise UsageInvalid(
+            f"{bundle.path}: was built with a flag that contains a line break; build it without that flag"
+        )
+    return flags
+
+
+def ranked(kernels: Sequence[tuple[str, Integer]], dumps: Mapping[str, Dumped]) -> tuple[RankedKernel, ...]:
+    """Kernels with their folder names: a number, then the kernel's name with unsafe characters replaced.
+
+    Args:
+        kernels: names with costs in ns; the cost is unknown without a run.
+        dumps: IREE's dumps by kernel name.
+    """
+    digits = max(2, len(str(len(kernels))))
+    rows, number = [], 0
+    for kernel, cost_ns in kernels:
+        obstacle = dumps[kernel].obstacle if kernel in dumps else "its executable has no source of its own"
+        number += not obstacle
+        safe_name = _UNSAFE_CHARACTERS.sub("_", kernel)[:_MAX_NAME_LENGTH]
+        folder = "" if obstacle else f"{number:0{digits}d}-{safe_name}"
+        rows.append(RankedKernel(kernel, folder, cost_ns, obstacle))
+    return tuple(rows)
+
+
+def check_folder(target: Path, *, force: bool) -> None:
+    """Refuse an unusable output folder before any work is done.
+
+    Raises:
+        TargetExists: the path exists; `force` permits replacing only folders that this module wrote.
+        TargetUnwritable: the folder cannot be created.
+    """
+    check_name(target)
+    if os.path.lexists(target):
+        if not force:
+            raise _target_exists(target)
+        if not (target / RANKING).is_file():
+            raise TargetExists(f"{target}: exists and was not written for amdsharktuner; name another folder")
+    check_folder_of(end_of_links(target))
+
+
+def _target_exists(target: Path) -> TargetExists:
+    return TargetExists(f"{target}: exists already; pass --force to replace it, or name another folder")
+
+
+def write_folder(
+    target: Path, ranking: Ranking, dumps: Mapping[str, Dumped], flags: Sequence[str], *, force: bool
+) -> None:
+    """Write the folder atomically; with `force` it replaces an earlier one.
+
+    Raises:
+        TargetExists: another program has created the folder meanwhile.
+        TargetUnwritable: the folder cannot be written.
+    """
+    final_path = end_of_links(target)
+    try:
+        with beside(final_path) as folder:
+            folder.mkdir()
+            for kernel in ranking.kernels:
+                if kernel.folder:
+                    _write_dispatch(folder / kernel.folder, dumps[kernel.kernel], flags)
+            (folder / RANKING).write_text(pretty(ranking), encoding="utf-8")
+            (folder / "README.md").write_text(_readme(ranking), encoding="utf-8")
+            (folder / "tune.sh").write_text(_TUNE_SCRIPT, encoding="utf-8")
+            (folder / "tune.sh").chmod(0o755)
+            if not force:
+                take_place(folder, final_path)
+                return
+            with moved_away(final_path):
+                folder.rename(final_path)
+    except FileExistsError as error:
+        raise _target_exists(target) from error
+    except OSError as error:
+        raise TargetUnwritable(f"{target}: cannot be written: {error.strerror}") from error
+
+
+def _write_dispatch(folder: Path, dump: Dumped, flags: Sequence[str]) -> None:
+    folder.mkdir()
+    (folder / "dispatch.mlir").write_text(dump.source, encoding="utf-8")
+    (folder / "dispatch_benchmark.mlir").write_text(dump.benchmark, encoding="utf-8")
+    (folder / "compile_flags.txt").write_text("".join(f"{flag}\n" for flag in flags), encoding="utf-8")
+
+
+def _readme(ranking: Ranking) -> str:
+    """Text of README.md. Folder names are its only text from the model, and they contain no unsafe characters."""
+    rows = [f"| {kernel.folder} | {_cost(kernel)} |" for kernel in ranking.kernels if kernel.folder]
+    left_out = sum(not kernel.folder for kernel in ranking.kernels)
+    order = "sorted by cost in a run of the application" if _has_costs(ranking) else "in program order"
+    return "\n".join(
+        [
+            "# Dispatches for amdsharktuner",
+            "",
+            f"Dispatches are {order}. To tune one, run in its folder:",
+            "",
+            "```",
+            "python -m dispatch_tuner dispatch.mlir dispatch_benchmark.mlir --compile-flags-file=compile_flags.txt \\",
+            "    --devices=hip://0 --num-candidates=100",
+            "```",
+            "",
+            "`./tune.sh [DEVICES [CANDIDATES]]` tunes all of them in order.",
+            *([f"{left_out} left out; see `{RANKING}` for the reasons."] if left_out else []),
+            "",
+            "| folder | cost in the run |",
+            "|---|---|",
+            *rows,
+            "",
+        ]
+    )
+
+
+def _has_costs(ranking: Ranking) -> bool:
+    return isinstance(ranking.run, str)
+
+
+def _cost(kernel: RankedKernel) -> str:
+    return "not known" if isinstance(kernel.cost_ns, Unknown) else format_ns(kernel.cost_ns)
+
+
+# ---- tuning
+#
+# `tune`: the best verified configuration of a kernel, and tuning specs.
+
+
+# ---- specs
+#
+# Tuning specs: they make a plain `iree-compile` use the best configuration of a search.
+#
+# A spec is a library in the transform dialect. It matches an operation by the exact types of its operands, and sets its
+# configuration before the compiler chooses one (`--iree-codegen-tuning-spec-path`; IREE: docs, reference, tuning).
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """A configured operation of a kernel, and its new configuration as MLIR text."""
+
+    operation: Operation
+    lowering_config: str
+    translation_info: str
+
+
+def root_of(function: Operation) -> Operation | None:
+    """The operation of a configured kernel that decides the tiling of the others; None if there is none."""
+    roots = [op for op in walk(function) if "distribution" in str(op.attributes.get("lowering_config", ""))]
+    return roots[-1] if roots else None
+
+
+def spec_text(tuned: Sequence[Tuned]) -> str:
+    """The text of a spec that configures these operations wherever they occur."""
+    matchers = [_matcher(number, config) for number, config in enumerate(tuned)]
+    pairs = ", ".join(f"@match_{number} -> @apply" for number in range(len(tuned)))
+    return "\n".join(
+        [
+            "module attributes {transform.with_named_sequence, iree_codegen.tuning_spec_with_default_entrypoint} {",
+            "  transform.named_sequence @apply(%op: !transform.any_op {transform.readonly}, "
+            "%config: !transform.any_param {transform.readonly}) {",
+            '    transform.annotate %op "compilation_info" = %config : !transform.any_op, !transform.any_param',
+            "    transform.yield",
+            "  }",
+            *matchers,
+            "  transform.named_sequence @__kernel_config(%variant: !transform.any_op {transform.consumed}) "
+            "-> !transform.any_op attributes {iree_codegen.tuning_spec_entrypoint} {",
+            f"    %result = transform.foreach_match in %variant {pairs} : (!transform.any_op) -> !transform.any_op",
+            "    transform.yield %result : !transform.any_op",
+            "  }",
+            "}",
+            "",
+        ]
+    )
+
+
+def _matcher(number: int, tuned: Tuned) -> str:
+    operation = tuned.operation
+    operands = [f"%a{at}" for at in range(len(operation.operands))]
+    arguments = ", ".join(f"{name}: {value.type}" for name, value in zip(operands, operation.operands, strict=True))
+    return "\n".join(
+        [
+            f"  transform.named_sequence @match_{number}(%op: !transform.any_op {{transform.readonly}}) "
+            "-> (!transform.any_op, !transform.any_param) {",
+            "    %ins, %outs = transform.iree.match.cast_compatible_dag_from_root %op {",
+            f"    ^bb0({arguments}):",
+            _body(operation, operands),
+            "    } : (!transform.any_op) -> (!transform.any_value, !transform.any_value)",
+            "    %config = transform.param.constant #iree_codegen.compilation_info<"
+            f"lowering_config = {tuned.lowering_config}, "
+            f"translation_info = {tuned.translation_info}> -> !transform.any_param",
+            "    transform.yield %op, %config : !transform.any_op, !transform.any_param",
+            "  }",
+        ]
+    )
+
+
+_OPERANDS = re.compile(r'("[\w.]+")\(([^)]*)\)')
+
+
+def _body(operation: Operation, operands: Sequence[str]) -> str:
+    """The operation without its configuration, in generic form, with renamed operands."""
+    configuration = operation.attributes["lowering_config"]
+    del operation.attributes["lowering_config"]
+    text: str = operation.get_asm(print_generic_op_form=True, use_local_scope=True)
+    operation.attributes["lowering_config"] = configuration
+    return _OPERANDS.sub(lambda match: f"{match[1]}({', '.join(operands)})", text, count=1)
+
+
+def stands_alone(operation: Operation) -> bool:
+    """Whether the body of an operation uses no outer values except its operands, as a spec's matcher requires."""
+    inside = set(walk(operation))
+    used = [value for inner in inside if inner != operation.operation for value in inner.operands]
+    owners = [getattr(value.owner, "operation", value.owner) for value in used]
+    return all(not hasattr(owner, "name") or owner in inside for owner in owners)
+
+
+# ---- tuning
+#
+# Search for the fastest configuration of a kernel whose results are right.
+#
+# Each candidate is compiled, verified, and timed against the default. Both run in the same process, with alternating
+# batches, so that noise affects both. Each round drops the slower half, until one candidate is left. It is then
+# measured again alone, since the choice among many favours lucky measurements. A gain is claimed only if the interval
+# of the ratio excludes no gain. Compiled modules, verifications and results are cached, so an interrupted search
+# resumes.
+
+
+_DEVICE: Final = "local-sync"
+_FIRST_ROUND: Final = 3
+_LAST_ROUND: Final = 15
+_LEAST_NS: Final = 5_000_000
+_LIMIT_S: Final = 60.0
+
+
+class Outcome(Record, frozen=True):
+    """Result of a search: the best configuration of a kernel's root, and its time over the default's (None: no gain).
+
+    `failed`: number of candidates that could not be compiled or computed wrong results. `pipeline`: that of the best
+    candidate; "" if it is the compiler's own choice. `obstacle`: why no candidate was tried, or "".
+    """
+
+    kernel: str
+    tried: Count
+    failed: Count
+    best: str
+    pipeline: str
+    ratio: Ratio | None
+    obstacle: str = ""
+
+
+class _CompileFailure(Record, frozen=True):
+    """Why a candidate was not compiled."""
+
+    obstacle: str
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """Limits of a search: number of candidates, seconds, and the least gain in percent."""
+
+    candidates: int
+    limit_s: float
+    threshold: float
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledCandidate:
+    """A candidate and its compiled module."""
+
+    candidate: Candidate
+    module: Path
+
+
+class _SearchState:
+    """Progress of a search: the correct candidates, the default first, and counts of tried and failed candidates.
+
+    `positive`: generated input floats are positive.
+    """
+
+    def __init__(self, positive: bool, candidates: list[CompiledCandidate]) -> None:
+        self.positive, self.candidates = positive, candidates
+        self.count = self.failed = 0
+        self._seen = {candidates[0].module.read_bytes()}
+
+    def is_new(self, module: Path) -> bool:
+        """Whether no earlier candidate had the same code."""
+        code = module.read_bytes()
+        seen = code in self._seen
+        self._seen.add(code)
+        return not seen
+
+
+class Tuning:
+    """The search for a kernel's best configuration.
+
+    Args:
+        case: the kernel with its sizes.
+        configured: the bundle's configured module.
+        flags: the bundle's compiler flags.
+        work: cache folder.
+        makers: identity of compiler, processor and tracemap (`work_cache.makers`).
+        folder: for temporary files.
+    """
+
+    def __init__(
+        self, case: Case, configured: bytes, flags: Sequence[str], work: WorkFolder, makers: str, folder: Path
+    ) -> None:
+        self._case, self._flags, self._work, self._folder = case, tuple(flags), work, folder
+        self._text = wrapped(MlirParser().parse(configured), [case.dispatch])
+        self._key_parts = (makers, *flag_parts(self._flags))
+
+    def run(self, effort: Effort, progress: Progress) -> Outcome:
+        """Search, or return the cached result.
+
+        Raises:
+            TargetUnwritable: the cache cannot be written.
+            ToolFailed: the default cannot be timed; then no result is cached.
+            ToolMissing: the compiler or the runtime is not installed.
+        """
+        limits = (str(effort.candidates), str(effort.limit_s), str(effort.threshold))
+        file = self._work.result(key_of(self._text, *self._key_parts, *limits), "tuned")
+        outcome = kept_record(file, Outcome)
+        if outcome is None:
+            outcome = self._search(effort, progress)
+            keep_record(file, outcome)
+        return outcome
+
+    def _search(self, effort: Effort, progress: Progress) -> Outcome:
+        default = self._default()
+        empty = Outcome(self._case.kernel, 0, 0, "", "", None)
+        if default is None:
+            return empty
+        module = self._compile(default)
+        positive, obstacle = self._check_default(module)
+        if module is None or obstacle:
+            return structs.replace(empty, obstacle=obstacle)
+        deadline = time.monotonic() + effort.limit_s
+        state = _SearchState(positive, [CompiledCandidate(default, module)])
+        for candidate in other_pipelines(default, effort.candidates):
+            self._try(candidate, state, deadline, progress)
+        pipelines = [other.candidate.pipeline for other in state.candidates[1:]]
+        for candidate in candidates_of(default, effort.candidates - state.count, pipelines):
+            self._try(candidate, state, deadline, progress)
+        return self._choose(state, deadline, effort.threshold, progress)
+
+    def _choose(self, state: _SearchState, deadline: float, threshold: float, progress: Progress) -> Outcome:
+        """The best correct candidate, if it is a gain."""
+        default, *others = state.candidates
+        outcome = Outcome(self._case.kernel, state.count, state.failed, "", "", None)
+        best = self._best(default.module, others, deadline, progress)
+        if best is None:
+            return outcome
+        ratio = interval_of(self._ratios(default.module, [best.module], _LAST_ROUND)[0])
+        if ratio is None or ratio.high >= 1 / (1 + threshold / 100):
+            return outcome
+        pipeline = best.candidate.pipeline if best.candidate.pipeline != default.candidate.pipeline else ""
+        return structs.replace(outcome, best=written(best.candidate.levels), pipeline=pipeline, ratio=ratio)
+
+    def _try(self, candidate: Candidate, state: _SearchState, deadline: float, progress: Progress) -> None:
+        """Compile and verify a candidate before the deadline; duplicates of earlier code are not timed."""
+        if time.monotonic() > deadline:
+            return
+        state.count += 1
+        progress(f"compiling candidate {state.count} of {self._case.kernel}")
+        module = self._compile(candidate)
+        if module is None or self._verify(module, state.positive).status is not Status.SUCCESS:
+            state.failed += 1
+        elif state.is_new(module):
+            state.candidates.append(CompiledCandidate(candidate, module))
+
+    def _default(self) -> Candidate | None:
+        """The compiler's own configuration; None if no operation of the kernel has tiles."""
+        module = MlirParser().parse(self._text, printed=True)
+        function, root = self._root(module)
+        if root is None:
+            return None
+        levels = levels_of(str(root.attributes["lowering_config"]))
+        return Candidate(levels, pipeline_of(function)) if levels else None
+
+    def _root(self, module: Module) -> tuple[Operation, Operation | None]:
+        executable = executables_of(module)[self._case.dispatch.target[0]]
+        return executable.operation, root_of(executable.operation)
+
+    def _compile(self, candidate: Candidate) -> Path | None:
+        """A module that calls the kernel with a configuration; None if it cannot be compiled."""
+        parser = MlirParser()
+        module = parser.parse(self._text, printed=True)
+        function, root = self._root(module)
+        assert root is not None
+        try:
+            root.attributes["lowering_config"] = parser.attribute(written(candidate.levels))
+            with_pipeline(function, candidate.pipeline, parser)
+        except ModelInvalid:
+            return None
+        text = module.operation.get_asm(enable_debug_info=False)
+        key = key_of(text, *self._key_parts)
+        target, failure = self._work.module(key), self._work.result(key)
+        if not target.is_file() and kept_record(failure, _CompileFailure) is None:
+            try:
+                keep(target, compile_wrapped(text, self._flags, self._folder).read_bytes())
+            except ToolFailed as error:
+                if not was_killed(error):
+                    keep_record(failure, _CompileFailure(str(error)))
+        return target if target.is_file() else None
+
+    def _check_default(self, default: Path | None) -> tuple[bool, str]:
+        """Whether the kernel needs positive input floats, and why it cannot be tuned ("": it can)."""
+        if default is None:
+            return False, "it cannot be compiled alone"
+        verification = self._verify(default, positive=False)
+        if verification.status is Status.SUCCESS:
+            return False, ""
+        if self._verify(default, positive=True).status is Status.SUCCESS:
+            return True, ""
+        return False, f"its results cannot be verified: {verification.reason}"
+
+    def _verify(self, module: Path, positive: bool) -> Verification:
+        """Compare a module's results with the reference; cached."""
+        file = self._work.result(module.stem, "positive" if positive else "verified")
+        cached = kept_record(file, Verification)
+        if cached is not None:
+            return cached
+        call = self._case.call(0, positive)
+        job = Job((written_path(module),), _DEVICE, (call,), written_path(self._folder), 0, 1, 0)
+        (answer,) = run_job(job, self._folder, _LIMIT_S, lambda _: None)
+        if isinstance(answer, Ended):
+            return Verification(Status.FAILED, UNKNOWN, 0.0, answer.text)
+        verification = verified(self._case, call, self._folder, answer)
+        keep_record(file, verification)
+        return verification
+
+    def _best(
+        self, default: Path, candidates: Sequence[CompiledCandidate], deadline: float, progress: Progress
+    ) -> CompiledCandidate | None:
+        """The fastest candidate: each round drops the slower half. None without candidates."""
+        remaining = list(candidates)
+        turns = _FIRST_ROUND
+        while len(remaining) > 1:
+            progress(f"timing {len(remaining)} candidates of {self._case.kernel}")
+            ratios = self._ratios(default, [candidate.module for candidate in remaining], turns)
+            order = sorted(range(len(remaining)), key=lambda index: statistics.median(ratios[index]))
+            remaining = [remaining[index] for index in order[: -(-len(remaining) // 2)]]
+            if time.monotonic() > deadline:
+                return remaining[0]
+            if len(remaining) == 1:
+                break
+            turns += _FIRST_ROUND
+        return remaining[0] if remaining else None
+
+    def _ratios(self, default: Path, modules: Sequence[Path], turns: int) -> list[list[float]]:
+        """For each module and turn, its time over the default's time measured next to it."""
+        call = self._case.call(0)
+        ratios: list[list[float]] = [[] for _ in modules]
+        series: list[Call] = []
+        for turn in range(turns):
+            for number in range(len(modules)):
+                pair = (call, structs.replace(call, module=number + 1))
+                series += pair if turn % 2 == 0 else pair[::-1]
+        times = self._times((default, *modules), series)
+        for index in range(0, len(series), 2):
+            first_ns, second_ns = times[index : index + 2]
+            default_is_first = series[index].module == 0
+            number = max(series[index].module, series[index + 1].module) - 1
+            default_ns, other_ns = (first_ns, second_ns) if default_is_first else (second_ns, first_ns)
+            # A failed call is no gain, whichever of the two failed.
+            ratios[number].append(other_ns / default_ns if math.isfinite(default_ns) else math.inf)
+        return ratios
+
+    def _times(self, modules: Sequence[Path], series: Sequence[Call]) -> list[float]:
+        """The time of each call, infinite if the call failed; the first module is the default.
+
+        Raises:
+            ToolFailed: all calls of the default failed, so there is nothing to compare with.
+        """
+        job = Job(tuple(map(written_path, modules)), _DEVICE, tuple(series), "", 3, _LEAST_NS, 0)
+        answers = list(run_job(job, self._folder, _LIMIT_S, lambda _: None))
+        default = [answer for call, answer in zip(series, answers, strict=True) if call.module == 0]
+        failures = [answer.text for answer in default if isinstance(answer, Ended)]
+        if len(failures) == len(default):
+            raise ToolFailed(f"{self._case.kernel}: the compiler's own configuration cannot be timed: {failures[0]}")
+        return [math.inf if isinstance(answer, Ended) else min(answer.warm.call_ns) for answer in answers]
+
+
+def interval_of(ratios: Sequence[float]) -> Ratio | None:
+    """The median of ratios with its 95 % interval by order statistics (Conover, section 3.2); None if too few."""
+    if len(ratios) < FEWEST:
+        return None
+    ordered = sorted(ratios)
+    low, high = median_ranks(len(ordered))
+    return Ratio(round(statistics.median(ordered), 4), round(ordered[low - 1], 4), round(ordered[high - 1], 4))

@@ -1,0 +1,284 @@
+"""`build`: model to trace graph to bundle, by one compilation."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from msgspec import structs
+from pathlib import Path
+from tracemap.core.codec import Document
+from tracemap.core.diagnostics import Diagnostic
+from tracemap.core.errors import InputInvalid, ModelInvalid, SystemLimit, TracemapError
+from tracemap.core.files import check_is_file
+from tracemap.core.process.temporary_files import temporary_folder
+from tracemap.core.toolchain import no_progress, Progress
+from tracemap.core.units import plural, UNKNOWN
+from tracemap.ir.model_reader import describe, parse_model, ParsedModel
+from tracemap.ir.parsing import MlirParser, string_attribute
+from tracemap.ir.text_checks import TOO_DEEP
+from tracemap.map.build.compiler.compilation import Compilation, Compiler, compilers_own_error
+from tracemap.map.build.compiler.failure_messages import warnings_in
+from tracemap.map.build.compiler.flags import compile_flags
+from tracemap.map.build.compiler.remarks import SaidRemark
+from tracemap.map.build.tagging import no_text, Tags, unused_prefix, write_tagged
+from tracemap.map.bundle import Bundle, check_target, COMPILED_NAME, Files, REMARKS_NAME, store
+from tracemap.map.bundle_documents import Keeping, Remarks
+from tracemap.map.model import Kernel, LIBRARY, ModuleInfo, TraceGraph
+from tracemap.options.compile import BuildOptions
+from typing import Final
+
+
+# ---- request
+#
+# The request for a bundle: a model, the target, and the options.
+
+
+_ARCHIVES: Final = (".irpa", ".safetensors", ".gguf")
+"""File suffixes by which IREE's runtime recognises parameter archives."""
+
+
+@dataclass(frozen=True, slots=True)
+class BuildRequest:
+    """A build: a model's bytes (empty for some compilations done elsewhere) and its name in messages and the map."""
+
+    model: bytes
+    file_name: str
+    target: Path
+    options: BuildOptions = field(default_factory=BuildOptions)
+    own_folder: tuple[Path, ...] = ()
+    """The folder to search last for Python files; none for a model without a folder."""
+    compiler: Compiler | None = None
+    """The compiler with all its flags, if the caller sets them; None: they follow from the options."""
+    name_for_compiler: str = ""
+    """The compiler's name for the model, which it also gives to libraries; "": the file name."""
+
+    opaque_kernels: frozenset[str] = frozenset()
+    """Names of kernels whose machine code does not come from their IR: they have no text and no steps."""
+
+    text_of: Callable[[str], str | None] = no_text
+    """Returns the text of a Python file by the name in frames, if the caller knows it; else folders are searched."""
+    keeping: Keeping = field(default_factory=Keeping)
+    """The inputs and parameters that come with the model."""
+    diagnostics: tuple[Diagnostic, ...] = ()
+    """Diagnostics about how the model was made."""
+
+    @property
+    def kept(self) -> Keeping:
+        """The inputs and parameters to keep: those that came with the model, and those that the options name."""
+        named = self.options.parameter_files
+        scopes = {scope for scope, _ in named}
+        references = (reference for reference in self.keeping.references if reference[0] not in scopes)
+        return replace(self.keeping, references=(*references, *named))
+
+    def check_parameters(self) -> None:
+        """Reject parameter files that the module could not load.
+
+        Raises:
+            InputInvalid: a file cannot be read, or IREE does not read its format.
+        """
+        for _, path in self.options.parameter_files:
+            check_is_file(path, InputInvalid)
+            if path.suffix not in _ARCHIVES:
+                raise InputInvalid(f"--parameters: IREE does not read {path}; it reads {', '.join(_ARCHIVES)} files")
+
+    @property
+    def source_roots(self) -> tuple[Path, ...]:
+        """Folders to search for the Python files of frames; the options' folders come first."""
+        return (*self.options.source_roots, *self.own_folder)
+
+    @property
+    def library(self) -> tuple[str, ...]:
+        """File patterns of frames that are not the user's own."""
+        return self.options.library or LIBRARY
+
+
+# ---- build
+#
+# Model -> trace graph -> bundle, by one compilation.
+#
+# The compiler runs in a process of its own. While it generates code, this process reads the model and the early phases.
+
+
+def build(request: BuildRequest, progress: Progress = no_progress, report: Progress = no_progress) -> Bundle:
+    """Compile a model and write its bundle; `report` gets the compiler's output (warnings).
+
+    Raises:
+        ModelInvalid: the compiler rejects the model; the message is the compiler's.
+        SystemLimit: a limit of the shell ended the compiler.
+        TargetExists, TargetUnwritable: the bundle cannot be written.
+        InputInvalid: a parameter file is missing, or IREE does not read its format.
+        UsageInvalid: a compiler flag would remove something that tracemap needs.
+        ToolMissing: the compiler is not installed.
+    """
+    options = request.options
+    compiler = request.compiler or Compiler.installed(compile_flags(options.device, options.flags))
+    check_target(request.target, force=options.force)
+    request.check_parameters()
+    with temporary_folder() as folder:
+        return _Build(request, compiler, folder, progress, report).run()
+
+
+COMPILER_WARNED: Final = "compiler-warned"
+"""The slug for warnings of the compiler."""
+_MOST_WARNINGS = 5
+
+
+def _warnings(output: str) -> Iterator[Diagnostic]:
+    """The compiler's warnings, such as missing kernels to substitute, or code for a generic processor."""
+    warnings = warnings_in(output)
+    for text in warnings[:_MOST_WARNINGS]:
+        yield Diagnostic(COMPILER_WARNED, f"iree-compile: {text}")
+    if len(warnings) > _MOST_WARNINGS:
+        yield Diagnostic(COMPILER_WARNED, f"iree-compile: {plural(len(warnings) - _MOST_WARNINGS, 'more warning')}")
+
+
+class _Build:
+    """The steps of one build, in order."""
+
+    def __init__(
+        self, request: BuildRequest, compiler: Compiler, folder: Path, progress: Progress, hear: Progress
+    ) -> None:
+        self._request = request
+        self._compiler = compiler
+        self._folder = folder
+        self._progress = progress
+        self._report = hear
+        self._parser = MlirParser()
+
+    def run(self) -> Bundle:
+        self._progress("reading the model")
+        parsed = self._parsed()
+        self._check_module_name(string_attribute(parsed.module.operation, "sym_name"))
+        tags = Tags(unused_prefix(self._request.model))
+        name = self._request.name_for_compiler or self._request.file_name
+        bytecode = write_tagged(parsed.module, tags, name, self._folder)
+        constants = has_large_constants(self._request.model)
+        # From here on the compiler runs in its own process, so work in this one costs the user no time.
+        remarks = self._request.options.remarks
+        with Compilation(self._compiler, bytecode, self._folder, constants=constants, remarks=remarks) as compilation:
+            self._progress("compiling")
+            graph, texts = self._graph(parsed, tags, compilation)
+            output = compilation.wait()
+            self._report(output)
+            graph = structs.replace(graph, diagnostics=(*graph.diagnostics, *_warnings(output)))
+            self._progress("writing the bundle")
+            documents: dict[str, Document] = {COMPILED_NAME: compilation.took()}
+            if remarks:
+                documents[REMARKS_NAME] = self._remarks(compilation, bytecode, graph)
+            files = _files(compilation, texts, self._request, documents)
+            return store(self._request.target, graph, files, force=self._request.options.force)
+
+    def _parsed(self) -> ParsedModel:
+        try:
+            return parse_model(self._parser, self._request.model)
+        except ModelInvalid as error:
+            raise self._rejection(error) from error
+
+    def _check_module_name(self, name: str) -> None:
+        """Reject a module name that cannot be part of the names of the compiler's dumps.
+
+        The compiler uses it in a path without escaping, so `../..` would lead out of the folder.
+        """
+        if "/" in name or "\0" in name or len(name.encode()) > _LONGEST_NAME:
+            shown = name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}…"
+            raise ModelInvalid(
+                f"{self._request.file_name}: the module's name {shown!r} cannot be a file name, which "
+                "iree-compile needs for its dumps; give the module another name"
+            )
+
+    def _graph(self, parsed: ParsedModel, tags: Tags, compilation: Compilation) -> tuple[TraceGraph, Mapping[str, str]]:
+        """The trace graph, and the kept texts by path."""
+        # Imported only now, so that the compiler starts earlier.
+        from tracemap.map.build.assembly import Assembly
+        from tracemap.map.build.tagging import TagIdentity
+        from tracemap.map.build.model.model_facts import ModelFacts
+        from tracemap.map.build.tagging import keep_texts
+
+        request = self._request
+        facts = ModelFacts(describe(self._parser, parsed))
+        keep = not request.options.no_sources
+        model_texts = keep_texts(
+            facts.model, request.file_name, request.source_roots, keep=keep, text_of=request.text_of
+        )
+        assembly = Assembly(self._parser, facts, compilation, TagIdentity(tags, facts))
+        try:
+            graph = assembly.graph(lambda: self._module_info(compilation.module, facts.model.name), model_texts.sources)
+        except (ModelInvalid, SystemLimit) as error:
+            raise self._rejection(error) from error
+        diagnostics = (*request.diagnostics, *graph.diagnostics, *_missing_kernels(compilation))
+        kernels = tuple(
+            _without_text(kernel) if kernel.name in request.opaque_kernels else kernel for kernel in graph.kernels
+        )
+        finished = structs.replace(graph, library=request.library, diagnostics=diagnostics, kernels=kernels)
+        return finished, model_texts.texts
+
+    def _remarks(self, compilation: Compilation, tagged: Path, graph: TraceGraph) -> Remarks:
+        """The remarks of LLVM and MLIR; the bundle is complete without them."""
+        from tracemap.map.build.remarks import is_for_cpus, mlir_remarks
+        from tracemap.map.build.remarks import place_remarks
+
+        remarks: list[SaidRemark] = []
+        diagnostics: list[Diagnostic] = []
+        try:
+            remarks += compilation.remarks()
+        except ModelInvalid as error:
+            diagnostics.append(Diagnostic("remarks-missing", f"LLVM's remarks are missing: {error}"))
+        if not is_for_cpus(self._compiler.flags):
+            try:
+                remarks += mlir_remarks(self._compiler, tagged, self._folder)
+            except ModelInvalid as error:
+                diagnostics.append(Diagnostic("remarks-missing", f"MLIR's remarks are missing: {error}"))
+        return structs.replace(place_remarks(remarks, graph), diagnostics=tuple(diagnostics))
+
+    def _rejection(self, error: TracemapError) -> TracemapError:
+        """iree-compile's own error for the model's file; `error` if it has none."""
+        from tracemap.map.build.tagging import safe_name
+
+        # For too deep models the compiler would crash, and a limit is not the model's fault.
+        if isinstance(error, SystemLimit) or TOO_DEEP in str(error):
+            return type(error)(f"{self._request.file_name}: cannot be compiled: {error}")
+        copy = self._folder / safe_name(self._request.file_name)
+        copy.write_bytes(self._request.model)
+        reported = compilers_own_error(self._compiler, copy, self._folder / "unused.vmfb")
+        if reported is None:
+            message = str(error).replace("-:", f"{self._request.file_name}:", 1)
+        else:
+            message = str(reported).replace(str(copy), self._request.file_name)
+        return type(reported or error)(f"{self._request.file_name}: cannot be compiled: {message}")
+
+    def _module_info(self, module: Path, name: str) -> ModuleInfo:
+        from iree.compiler import version
+
+        from tracemap.map.build.assembly import module_info
+
+        return module_info(module, name, version.VERSION, self._compiler.flags)
+
+
+def _missing_kernels(compilation: Compilation) -> Iterator[Diagnostic]:
+    if compilation.no_kernels:
+        text = f"kernels have no text and no lines of IR: {compilation.no_kernels}"
+        yield Diagnostic("kernels-unknown", text)
+
+
+def _without_text(kernel: Kernel) -> Kernel:
+    return structs.replace(kernel, steps=(), text=UNKNOWN)
+
+
+def _files(
+    compilation: Compilation, sources: Mapping[str, str], request: BuildRequest, documents: Mapping[str, Document]
+) -> Files:
+    texts = compilation.kernels()
+    kernels = {kernel.file: kernel.text for kernel in texts if kernel.kernel not in request.opaque_kernels}
+    configured = (compilation.configured,) if texts else ()
+    return Files(compilation.module, sources, kernels, configured, documents, request.kept)
+
+
+_LONGEST_NAME: Final = 200
+"""Bytes of a module's name: with the compiler's additions a file name has at most 255."""
+_LARGE_CONSTANT = re.compile(rb'dense_resource<|dense<"0x|dense<\[[^>]{400}|torch_tensor_')
+
+
+def has_large_constants(model: bytes) -> bool:
+    """Whether a model seems to contain large constants; the compiler may create some in other models, too."""
+    return _LARGE_CONSTANT.search(model) is not None

@@ -1,0 +1,455 @@
+"""Runs iree-compile on a tagged model and reads the phase dumps."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tracemap.core.errors import ModelInvalid, ToolFailed, TracemapError, UsageInvalid
+from tracemap.core.process.children import end, start
+from tracemap.core.process.temporary_files import temporary_folder
+from tracemap.core.toolchain import find_tool, run_tool
+from tracemap.core.units import Integer, sum_of, UNKNOWN
+from tracemap.ir.executables import KernelText, line_kernels
+from tracemap.ir.parsing import MlirParser
+from tracemap.map.build.compiler.failure_messages import failed, failure, not_loaded
+from tracemap.map.build.compiler.flags import LOCATED, named, no_locations, without_printing
+from tracemap.map.build.compiler.remarks import IN_ORDER, read_remarks, REMARK_FLAGS, SaidRemark
+from tracemap.map.bundle_documents import CompileTimes
+from tracemap.map.model import PHASES
+from typing import Protocol
+
+
+# ---- running
+#
+# A run of iree-compile, with its dumps, output and time.
+
+
+class Run:
+    """A started run of iree-compile. Several threads may wait for it."""
+
+    def __init__(self, arguments: Sequence[str | Path], target: Path, phases: Path) -> None:
+        program, source, *flags = arguments
+        self.elapsed_ns: Integer = UNKNOWN
+        """Its wall time; unknown until it has ended."""
+        self.cpu_ns: Integer = UNKNOWN
+        """Its processor time, in steps of 10 ms; unknown until it has ended."""
+        self._program, self._target, self._phases = str(program), target, phases
+        self._end_lock = threading.Lock()
+        self.stderr = phases.with_name(f"stderr-{target.name}.txt")
+        with self.stderr.open("wb") as stderr:
+            self._start_ns = time.perf_counter_ns()
+            self._process = start([program, source, "-o", target, *flags], stdout=stderr, stderr=stderr)
+
+    def dump(self, number: int) -> Path | None:
+        """The dump of a phase, once the compiler has begun it."""
+        return next(iter(sorted(self._phases.glob(f"*.{number}.*.mlir"))), None)
+
+    @property
+    def said(self) -> str:
+        """The output of the compiler so far."""
+        return self.stderr.read_text(encoding="utf-8", errors="replace").strip()
+
+    def poll(self) -> int | None:
+        """Its exit status, None while it runs."""
+        with self._end_lock:
+            if self._process.returncode is None and self._has_ended(os.WNOHANG):
+                self.elapsed_ns = time.perf_counter_ns() - self._start_ns
+                self.cpu_ns = _cpu_ns(self._process.pid)
+            return self._process.poll()
+
+    def wait(self) -> int:
+        """Wait for its end; returns its exit status.
+
+        Raises:
+            ToolFailed: it succeeded, but wrote no output.
+        """
+        self._has_ended(0)
+        if self.status == 0 and not self._target.exists():
+            raise ToolFailed(
+                f"{self._program} ended with status 0 and wrote no output; check that it is iree-compile, or a "
+                "script that passes on all its arguments"
+            )
+        return self.status
+
+    @property
+    def status(self) -> int:
+        """The exit status; waits until the run has ended."""
+        return self._process.wait() if (exit_status := self.poll()) is None else exit_status
+
+    def _has_ended(self, options: int) -> bool:
+        """Whether it has ended; leaves the zombie, so that its processor time can still be read."""
+        with suppress(ChildProcessError):  # another thread has reaped it
+            return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT | options) is not None
+        return True
+
+    def end(self) -> None:
+        """Kill the run if it has not ended."""
+        end(self._process)
+
+
+def _cpu_ns(pid: int) -> Integer:
+    """The processor time of an ended process that is not yet reaped (proc(5), `stat`)."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        ticks = int(fields[11]) + int(fields[12])
+        return ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return UNKNOWN
+
+
+# ---- accepted
+#
+# Checks once whether iree-compile accepts flags, so that many compilations need not fail for them.
+
+
+_TRY = re.compile(r"\s*Try: '.*'")
+_MOST = 400
+
+
+def check_accepted(flags: Sequence[str]) -> None:
+    """Reject flags that iree-compile does not know, flags with invalid values, and flags that only print something.
+
+    Raises:
+        UsageInvalid: there is such a flag; the message quotes the compiler.
+        ToolMissing: there is no compiler.
+    """
+    with temporary_folder() as folder:
+        source, target = folder / "empty.mlir", folder / "read.mlir"
+        source.write_text("module {}\n", encoding="utf-8")
+        result = run_tool([find_tool("iree-compile"), source, "--compile-to=input", "-o", target, *flags])
+        if result.returncode < 0:
+            raise failed(UsageInvalid, result.returncode, result.stderr, "with these flags ")
+        if result.returncode != 0:
+            complaint = " ".join(
+                _TRY.sub("", line.removeprefix("iree-compile: ")) for line in result.stderr.splitlines()
+            )
+            raise UsageInvalid(f"iree-compile rejects the flags: {complaint[:_MOST] or 'it does not say why'}")
+        if not target.is_file():
+            raise UsageInvalid("with these flags iree-compile only prints something and compiles nothing; omit them")
+
+
+# ---- compiling
+#
+# Runs iree-compile on a tagged model and returns each phase dump as soon as it is complete.
+
+
+_NUMBER_OF = dict(zip(PHASES, (1, 2, 3, 4, 5, 6, 7, 11), strict=True))
+"""The numbers of the phases in the names of their dumps; those between stream and hal are not read."""
+
+CONFIGURED = "executable-configurations"
+"""The phase after which kernels are final except for their machine code."""
+_EXECUTABLE_DUMPS = "--iree-hal-dump-"
+BESIDES = (_EXECUTABLE_DUMPS, "--dump-", "--mlir-print-", "--print-")
+"""Prefixes of flags that write files or output other than the module."""
+_RELOCATING = tuple(f"--iree-hal-dump-executable-{kind}-to" for kind in ("sources", "configurations", "files"))
+"""Flags that replace the locations of operations by positions in dumps, which loses the ops."""
+LINKERS = tuple(f"--iree-llvmcpu-{kind}-linker-path" for kind in ("embedded", "system", "wasm"))
+"""Flags that name programs to run."""
+_LAST_OF_FIRST = _NUMBER_OF["stream"]
+"""Later phases are read from the dumps of the second run."""
+
+_TUNING_SPEC = "--iree-codegen-tuning-spec-path"
+_PRINTING = (LOCATED, "--mlir-elide-elementsattrs-if-larger=16", "--mlir-elide-resource-strings-if-larger=16")
+_POLL_S, _LONGEST_POLL_S = 0.005, 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Compiler:
+    """The compiler's program, and the flags that decide what it compiles."""
+
+    program: Path
+    flags: tuple[str, ...]
+
+    @classmethod
+    def installed(cls, flags: tuple[str, ...]) -> Compiler:
+        """The compiler in tracemap's own environment.
+
+        Raises:
+            ToolMissing: there is none.
+        """
+        return cls(find_tool("iree-compile"), flags)
+
+    def for_remarks(self) -> Compiler:
+        """The compiler with remarks, and without flags that write anything but the module."""
+        flags = tuple(flag for flag in self.flags if not flag.startswith(BESIDES))
+        return Compiler(self.program, (*self.lacking(*REMARK_FLAGS, IN_ORDER), *flags))
+
+    def lacking(self, *flags: str) -> tuple[str, ...]:
+        """Those of some flags that the compiler does not have yet, with whatever value."""
+        return tuple(flag for flag in flags if not named(self.flags, flag.split("=", 1)[0]))
+
+    def for_tracing(self) -> Compiler:
+        """The compiler without dumps of executables if they would replace the locations."""
+        if not named(self.flags, *_RELOCATING):
+            return self
+        return Compiler(self.program, tuple(flag for flag in self.flags if not flag.startswith(_EXECUTABLE_DUMPS)))
+
+    @property
+    def flags_to_run(self) -> tuple[str, ...]:
+        """The flags, with threading disabled if a tuning spec could deadlock the compiler.
+
+        With threads, one may hold the lock of the tuning spec (IREE 3.13:
+        `IREECodegenDialect::getOrLoadTransformLibraryModule`), wait, and meanwhile run work that needs the same lock.
+        """
+        may_deadlock = named(self.flags, _TUNING_SPEC) and not named(self.flags, IN_ORDER)
+        return (IN_ORDER, *self.flags) if may_deadlock else self.flags
+
+    def with_printing(self) -> tuple[str, ...]:
+        """The flags for a run with complete and small dumps."""
+        flags = without_printing(self.flags_to_run)
+        return (*(flag for flag in _PRINTING if not named(flags, flag.split("=", 1)[0])), *flags)
+
+
+class Phases(Protocol):
+    """The dumps of a compilation's phases.
+
+    `is_own`: whether tracemap ran the compilation, so that the model was parsed already.
+    """
+
+    is_own: bool
+
+    def has(self, phase: str) -> bool:
+        """Whether a dump of a phase exists, or will exist."""
+
+    def wait_for(self, phase: str) -> str:
+        """Wait for the complete text of a phase's dump."""
+
+    def kernels(self) -> tuple[KernelText, ...]:
+        """The texts of the kernels if the machine code's debug lines are lines of them; else none."""
+
+
+_CONFIGURE = (f"--compile-to={CONFIGURED}",)
+_GENERATE = (f"--compile-from={CONFIGURED}",)
+_BYTECODE = ("--emit-mlir-bytecode",)
+_GENERIC = "--mlir-print-op-generic"
+_CONSTANT = b"dense_resource<"
+"""Present in bytecode only if a constant is stored as text, whether its data was elided or is kept elsewhere."""
+
+
+class _Cancelled(Exception):
+    """The compilation was cancelled."""
+
+
+class Compilation:
+    """Compiles tagged bytecode in two runs, up to configured kernels and on from there, and dumps the phases.
+
+    Between the runs, a thread sets the kernels' debug lines to lines of their texts. If that fails, the second run
+    compiles the whole model, and `no_kernels` says why there are no texts.
+
+    The flags that keep dumps small also elide large constants from the first run's result. If the model has any, that
+    part is compiled again without dumps. Its result is text, since bytecode loses the data of constants in IREE's own
+    attributes, which hold it as text.
+
+    Remarks come from another run next to the second one, whose module is dropped, so the bundle's module is compiled
+    as usual. Likewise a separate run writes the user's dumps of executables if these would replace the locations.
+
+    As a context manager, it kills the compiler if it is left early.
+    """
+
+    is_own = True
+
+    def __init__(
+        self, compiler: Compiler, bytecode: Path, folder: Path, *, constants: bool, remarks: bool = False
+    ) -> None:
+        self.module = folder / "module.vmfb"
+        self.configured = folder / "lined.mlir"
+        self.no_kernels = ""
+        self._compiler = compiler.for_tracing()
+        self._bytecode = bytecode
+        self._folder = folder
+        self._kernels: tuple[KernelText, ...] = ()
+        self._cancelled = False
+        self._start_lock = threading.Lock()
+        self._runs: list[Run] = []
+        self._first_run = self._run(bytecode, "configured.mlirbc", (*_CONFIGURE, *_BYTECODE))
+        self._constants_run: Run | None = self._with_constants() if constants else None
+        self._dump_run = self._start_dump_run(compiler) if self._compiler is not compiler else None
+        self._second_run: Run | None = None
+        self._wants_remarks = remarks
+        self._remarks_run: Run | None = None
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run_thread, daemon=True)
+        self._thread.start()
+
+    def _with_constants(self) -> Run:
+        flags = (*_CONFIGURE, *self._compiler.lacking(LOCATED, _GENERIC))
+        return self._run(self._bytecode, "configured.mlir", flags, dumps=False)
+
+    def _start_dump_run(self, compiler: Compiler) -> Run:
+        flags = compiler.lacking(LOCATED)  # so that the ops are known if the user substitutes a dump
+        return self._run(self._bytecode, "dumped.vmfb", flags, dumps=False, compiler=compiler)
+
+    def _run(
+        self, source: Path, target: str, flags: Sequence[str], *, dumps: bool = True, compiler: Compiler | None = None
+    ) -> Run:
+        """Start a run, unless the compilation was cancelled."""
+        with self._start_lock:
+            if self._cancelled:
+                raise _Cancelled
+            phases = self._folder / f"phases-{target}"
+            arguments = self._arguments(compiler or self._compiler, source, phases, flags, dumps=dumps)
+            run = Run(arguments, self._folder / target, phases)
+            self._runs.append(run)
+            return run
+
+    @staticmethod
+    def _arguments(
+        compiler: Compiler, source: Path, phases: Path, flags: Sequence[str], *, dumps: bool
+    ) -> list[str | Path]:
+        """The command line of a run; with `dumps` it writes its phases to a folder, without large constants."""
+        dumping = (f"--dump-compilation-phases-to={phases}", *compiler.with_printing())
+        return [compiler.program, source, *flags, *(dumping if dumps else compiler.flags_to_run)]
+
+    def __enter__(self) -> Compilation:
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        with self._start_lock:
+            self._cancelled = True
+        for run in self._runs:
+            run.end()
+        self._thread.join()
+
+    def _run_thread(self) -> None:
+        """The thread: wait for the first run, set the kernels' debug lines, start the second run and wait for it."""
+        try:
+            if self._first_run.wait() == 0:
+                self._second_run = self._generate()
+                if self._second_run.wait() != 0 and not self.no_kernels:
+                    self.no_kernels = "iree-compile failed to compile its own configured kernels"
+                    self._second_run = self._compile_whole()
+                    self._second_run.wait()
+        except BaseException as error:  # raised again in `wait`
+            self._error = error
+
+    def _generate(self) -> Run:
+        parser = MlirParser()
+        try:
+            module = parser.parse(self._configured(), printed=True)
+            self._kernels = line_kernels(parser, module)
+        except (ModelInvalid, ValueError) as error:
+            self.no_kernels = f"the configured kernels cannot be read: {error}"
+            return self._compile_whole()
+        with self.configured.open("wb") as file:
+            if self._constants_run is None:
+                module.operation.write_bytecode(file)
+            else:
+                module.operation.print(file=file, binary=True, enable_debug_info=True, print_generic_op_form=True)
+        second = self._run(self.configured, self.module.name, _GENERATE)
+        if self._wants_remarks:
+            commented = self._compiler.for_remarks()
+            self._remarks_run = self._run(self.configured, "remarks.vmfb", _GENERATE, dumps=False, compiler=commented)
+        return second
+
+    def _configured(self) -> bytes:
+        """The module after the first run, with all its constants.
+
+        Raises:
+            ModelInvalid: the compiler failed in the run with constants.
+        """
+        # The compiler may have made large constants for a model that seemed to have none, which shows only now.
+        bytecode = (self._folder / "configured.mlirbc").read_bytes()
+        if self._constants_run is None and _CONSTANT in bytecode:
+            self._constants_run = self._with_constants()
+        if self._constants_run is None:
+            return bytecode
+        if self._constants_run.wait() != 0:
+            raise ModelInvalid(failure(self._constants_run.status, self._constants_run.said))
+        return (self._folder / "configured.mlir").read_bytes()
+
+    def _compile_whole(self) -> Run:
+        self._kernels = ()
+        return self._run(self._bytecode, self.module.name, ())
+
+    def has(self, phase: str) -> bool:
+        """Whether a phase is among the known ones, all of which are dumped."""
+        return phase in _NUMBER_OF
+
+    def kernels(self) -> tuple[KernelText, ...]:
+        """Wait for the end; returns the texts of the kernels, none if `no_kernels` has a reason."""
+        self.wait()
+        return self._kernels
+
+    def remarks(self) -> Iterator[SaidRemark]:
+        """Wait for the end; returns LLVM's remarks.
+
+        Raises:
+            ModelInvalid: the kernels have no debug lines, or the run for remarks failed.
+        """
+        self.wait()
+        if self._remarks_run is None or self.no_kernels:
+            raise ModelInvalid(self.no_kernels or "there are no kernels")
+        if self._remarks_run.wait() != 0:
+            raise ModelInvalid(failure(self._remarks_run.status, self._remarks_run.said))
+        with self._remarks_run.stderr.open(encoding="utf-8", errors="replace", newline="\n") as said:
+            yield from read_remarks(line.rstrip("\n") for line in said)
+
+    def took(self) -> CompileTimes:
+        """Wait for the end; returns the total time of the runs that made the module."""
+        self.wait()
+        runs = [run for run in (self._first_run, self._second_run) if run is not None]
+        return CompileTimes(
+            elapsed_ns=sum_of(run.elapsed_ns for run in runs), cpu_ns=sum_of(run.cpu_ns for run in runs)
+        )
+
+    def wait_for(self, phase: str) -> str:
+        """Wait for a phase's complete dump, which shows in the start of the next dump or the end of the run.
+
+        Raises:
+            ModelInvalid: the compiler failed.
+            UsageInvalid: one of the user's flags keeps it from printing locations.
+        """
+        number = _NUMBER_OF[phase]
+        pause_s = _POLL_S
+        while not self._is_complete(number):
+            time.sleep(pause_s)
+            pause_s = min(1.1 * pause_s, _LONGEST_POLL_S)  # poll slow phases less often
+        # If the compiler failed, report its own message instead of a missing dump.
+        if self._first_run.poll() or not self._thread.is_alive():
+            self.wait()
+        run = self._first_run if number <= _LAST_OF_FIRST else self._second_run
+        path = None if run is None else run.dump(number)
+        if path is None:
+            raise ModelInvalid(f"iree-compile wrote no dump of the phase {phase}; a flag may stop it earlier")
+        text = path.read_text(encoding="utf-8", errors="replace")
+        if "loc(" not in text:
+            raise no_locations(self._compiler.flags)
+        return text
+
+    def _is_complete(self, number: int) -> bool:
+        """Whether a phase's dump is final: the next dump has begun, or no run will write more."""
+        if number <= _LAST_OF_FIRST:
+            return self._first_run.poll() is not None or self._first_run.dump(number + 1) is not None
+        return not self._thread.is_alive() or (
+            self._second_run is not None and self._second_run.dump(number + 1) is not None
+        )
+
+    def wait(self) -> str:
+        """Wait for the compiler's end; returns its output (warnings).
+
+        Raises:
+            ModelInvalid: it failed; the message is the compiler's.
+            SystemLimit: a limit of the shell ended it.
+        """
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        runs = [run for run in (self._first_run, self._second_run, self._dump_run) if run is not None]
+        for run in runs:
+            if run.status != 0:
+                raise failed(ModelInvalid, run.status, run.said)
+            if missing_library := not_loaded(run.said):
+                raise ModelInvalid(missing_library)
+        return "\n".join(dict.fromkeys(run.said for run in runs if run.said))
+
+
+def compilers_own_error(compiler: Compiler, model: Path, output: Path) -> TracemapError | None:
+    """iree-compile's own error for a model, with line and caret; None if it accepts the model."""
+    result = run_tool([compiler.program, model, "-o", output, *compiler.flags_to_run])
+    return None if result.returncode == 0 else failed(ModelInvalid, result.returncode, result.stderr)

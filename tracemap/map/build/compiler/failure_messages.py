@@ -1,0 +1,110 @@
+"""Messages for failures and warnings of iree-compile, from its output."""
+
+from __future__ import annotations
+
+import re
+import resource
+import signal
+from collections.abc import Iterable, Iterator
+from tracemap.core.errors import SystemLimit, TracemapError
+from tracemap.core.toolchain import ended_by
+from tracemap.core.units import plural
+from typing import Final
+
+
+_MAX_LINE = 400
+_MOST_LINES = 40
+"""The most lines of a failure's output that are shown."""
+_NOT_LOADED = re.compile(r"error: Failed to load transform library module: (.*)")
+_STACK_LINE = re.compile(r"\s*#\d+ 0x|PLEASE submit|Please report issues")
+_OPERATION = re.compile(r"\S.*: note: see current operation:")
+_MESSAGE_START = re.compile(r"\S.*?: (?:error|warning|note|remark): ")
+_DIAGNOSTIC = re.compile(r"\S.*?: (?:error|warning): |LLVM ERROR: |.*: Assertion `")
+_NO_ENTRY_POINT: Final = "outer module does not contain a vm.module op"
+"""The compiler's error for a model that is empty because it has no public function."""
+_KILL_SIGNALS: Final = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+_LIMIT_SIGNALS: Final = frozenset({signal.SIGXFSZ, signal.SIGXCPU})
+_MOST_DIAGNOSTICS = 3
+"""The most diagnostics shown for a crash, since earlier output may have nothing to do with it."""
+
+
+def failed(kind: type[TracemapError], status: int, output: str, prefix: str = "") -> TracemapError:
+    """The error for a compiler that failed: of this kind, or `SystemLimit` if a limit ended it."""
+    if -status in _LIMIT_SIGNALS:
+        return SystemLimit(f"{prefix}{failure(status, '')}")  # its output has nothing to do with the limit
+    return kind(f"{prefix}{failure(status, output)}")
+
+
+def failure(status: int, output: str) -> str:
+    """A sentence on how the compiler ended, with its output; for a crash the last diagnostics, without the stack."""
+    if status < 0:
+        return _crash(-status, output)
+    lines = [_cut(line) for line in output.strip().splitlines() if not _STACK_LINE.match(line)]
+    shown = list(_without_operations(lines))[:_MOST_LINES]
+    if len(shown) < len(lines):
+        shown.append(f"… {plural(len(lines) - len(shown), 'line')} more")
+    text = "\n".join(shown).strip()
+    hint = (
+        " the model has no public function; make one public so that it can be called."
+        if _NO_ENTRY_POINT in output
+        else ""
+    )
+    return f"iree-compile failed (status {status}):{hint}\n{text or 'it printed nothing'}"
+
+
+def _without_operations(lines: Iterable[str]) -> Iterator[str]:
+    """Drop the printed operations, which may be whole modules as the passes changed them."""
+    skipping = False
+    for line in lines:
+        if _MESSAGE_START.match(line):
+            skipping = _OPERATION.match(line) is not None
+        if not skipping:
+            yield line
+
+
+def _crash(number: int, output: str) -> str:
+    """The signal that ended the compiler, advice, and its last diagnostics."""
+    if number == signal.SIGXCPU:
+        advice = "at the limit of processor time; raise it (`ulimit -t` shows it in seconds)"
+    elif number in _LIMIT_SIGNALS:
+        advice = "at a limit of the shell; raise it (`ulimit -f` shows the limit for files)"
+    elif number == signal.SIGKILL and resource.getrlimit(resource.RLIMIT_CPU)[1] != resource.RLIM_INFINITY:
+        advice = (
+            "from outside, probably because memory ran out or the processor time of `ulimit -t` was used up; raise "
+            "that limit, or rerun with more memory or a smaller model"
+        )
+    elif number in _KILL_SIGNALS:
+        advice = "from outside, probably because memory ran out; rerun with more memory or a smaller model"
+    else:
+        advice = "so it crashed; change the model or the flags, or report the crash to IREE with the model"
+    diagnostics = [_cut(line) for line in dict.fromkeys(output.splitlines()) if _DIAGNOSTIC.match(line)]
+    text = "\n".join(diagnostics[-_MOST_DIAGNOSTICS:])
+    return f"iree-compile {ended_by(number)}, {advice}" + (f"; its last messages:\n{text}" if text else "")
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= _MAX_LINE else line[: _MAX_LINE - 1] + "…"
+
+
+def warnings_in(output: str) -> tuple[str, ...]:
+    """The warnings of a successful run, a line for each, without the explanations that follow them."""
+    lines = output.splitlines()
+    warnings = []
+    for index, line in enumerate(lines):
+        if (warning := _WARNING.match(line)) is not None:
+            text = warning["text"].rstrip()
+            more = lines[index + 1].strip() if text.endswith(":") and index + 1 < len(lines) else ""
+            warnings.append(_cut(f"{text} {more}".strip()))
+    return tuple(dict.fromkeys(warnings))
+
+
+_WARNING = re.compile(r"(?:\S.*?:\d+:\d+: )?(?:warning|WARNING): (?P<text>.*)")
+
+
+def not_loaded(output: str) -> str:
+    """A sentence if iree-compile ignored a transform library that it cannot load, since it still succeeds; else ""."""
+    match = _NOT_LOADED.search(output)
+    if not match:
+        return ""
+    error_line = next((line for line in output.splitlines() if "error: " in line), "")
+    return f"iree-compile cannot load the transform library {match[1]} and would ignore it: {error_line}"

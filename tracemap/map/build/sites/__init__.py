@@ -1,0 +1,7 @@
+"""Dispatch sites and their ops: evidence, costs, lines of kernel IR, schedules."""
+
+from __future__ import annotations
+
+
+
+

@@ -1,0 +1,497 @@
+"""The bundle on disk: reading, checking and atomic writing."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from msgspec.structs import fields
+
+from tracemap.core.codec import Document, OtherVersion, decode_document, storable
+from tracemap.core.codec import encode as encode_record
+from tracemap.core.errors import (
+    BundleInvalid,
+    BundleVersion,
+    ModelInvalid,
+    TargetExists,
+    TargetUnwritable,
+    check_limits,
+)
+from tracemap.core.files import (
+    check_folder_of,
+    check_is_file,
+    check_name,
+    check_within,
+    end_of_links,
+    is_standard,
+    stored_bytes,
+)
+from tracemap.core.process.temporary_files import beside, moved_away, take_place
+from tracemap.core.units import UNKNOWN
+from tracemap.map.bundle_documents import (
+    CALL_NAME,
+    NOT_KEPT,
+    CompileTimes,
+    Keeping,
+    KeptCall,
+    KeptEstimates,
+    Remarks,
+    check_named,
+)
+from tracemap.map.map_json import (
+    LITERALS_FOLDER,
+    READ_VERSIONS,
+    check_letters,
+    check_references,
+    decode,
+    encode,
+    put_back,
+    taken_out,
+)
+from tracemap.map.model import Kernel, SourceFile, TraceGraph
+
+# ---- bundle
+#
+# The bundle on disk: `model.tracemap/`, a folder like a debug-symbol bundle.
+#
+#     map.json       the trace graph
+#     module.vmfb    the compiled module
+#     source/        the model, and the Python files of its frames
+#     kernels/       the final IR of each kernel, one op a line; and the module before code generation, for recompiling
+#     compiled.json  compile times
+#     estimates.json estimated costs of kernels, once a command needed them
+#     remarks.json   the compiler's remarks, with `build --remarks`
+#     literals/      long literals of these texts, such as weights, by the names that replace them there
+#     runs/          runs recorded without another target
+#     call.json      the inputs and parameters that a frontend passed in; with inputs/ and parameters/
+#
+# A bundle is written to a temporary name next to its target and then renamed, so it never exists in part.
+
+
+SUFFIX = ".tracemap"
+MAP_NAME = "map.json"
+MODULE_NAME = "module.vmfb"
+COMPILED_NAME = "compiled.json"
+ESTIMATES_NAME = "estimates.json"
+REMARKS_NAME = "remarks.json"
+SOURCE_FOLDER = "source"
+KERNELS_FOLDER = "kernels"
+CONFIGURED_NAME = "configured.mlir"
+RUNS_FOLDER = "runs"
+
+_D = TypeVar("_D", bound=Document)
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """An opened bundle: its folder, its graph, and the SHA-256 of its `map.json`, which identifies it in reports."""
+
+    path: Path
+    graph: TraceGraph
+    map_sha256: str
+
+    @property
+    def name(self) -> str:
+        """The name of its folder, even if it was opened as `.`.
+
+        Example:
+            >>> tracemap.load("model.tracemap").name
+            'model.tracemap'
+        """
+        return self.path.resolve().name
+
+    @property
+    def module_path(self) -> Path:
+        """The compiled module.
+
+        Raises:
+            BundleInvalid: the module is a link that leads out of the bundle.
+
+        Example:
+            >>> tracemap.load("model.tracemap").module_path.name
+            'module.vmfb'
+        """
+        return inside(self.path, MODULE_NAME)
+
+    @property
+    def runs_path(self) -> Path:
+        """The folder for runs without another target.
+
+        Raises:
+            BundleInvalid: the folder is a link that leads out of the bundle.
+
+        Example:
+            >>> tracemap.load("model.tracemap").runs_path.name
+            'runs'
+        """
+        return inside(self.path, RUNS_FOLDER)
+
+    def configured(self) -> bytes:
+        """The module before code generation, as text or bytecode; its debug lines are lines of the kernels' texts.
+
+        Raises:
+            BundleInvalid: the bundle does not have it, a literal in it is missing, or the program has no kernels.
+
+        Example:
+            >>> len(tracemap.load("model.tracemap").configured()) > 1000
+            True
+        """
+        if not self.graph.kernels:
+            raise BundleInvalid(f"{self.path}: the program has no kernels, so there is nothing to compile again")
+        data = self._data(KERNELS_FOLDER, CONFIGURED_NAME)
+        if not data:
+            raise BundleInvalid(
+                f"{self.path}: the bundle does not keep its kernels from before code generation "
+                f"({KERNELS_FOLDER}/{CONFIGURED_NAME}); build it from the model (not from dumps) with this version"
+            )
+        return self._with_literals(data)
+
+    def source_text(self, source: SourceFile) -> str:
+        """The text of a source file for people, with names for its long literals; "" if texts are not kept.
+
+        Raises:
+            BundleInvalid: the map names a path outside of the bundle, or the file cannot be read.
+
+        Example:
+            >>> bundle = tracemap.load("model.tracemap")
+            >>> bundle.source_text(bundle.graph.sources[0]).splitlines()[12]
+            'module @jit_main {'
+        """
+        return self._text(SOURCE_FOLDER, source.path)
+
+    def model(self) -> bytes:
+        """The model as passed in, or as the text of its bytecode; b"" if texts are not kept.
+
+        Raises:
+            BundleInvalid: as for `source_text`, or a literal is missing.
+
+        Example:
+            >>> tracemap.load("model.tracemap").model().startswith(b"// The model")
+            True
+        """
+        return self._with_literals(self._data(SOURCE_FOLDER, self.graph.sources[0].path)) if self.graph.sources else b""
+
+    def _with_literals(self, data: bytes) -> bytes:
+        text = data.decode(errors="surrogateescape")  # bytecode survives the round trip, too
+        try:
+            return put_back(text, self._literal).encode(errors="surrogateescape")
+        except (OSError, ValueError) as error:
+            check_limits(error)
+            raise BundleInvalid(f"{self.path}: a literal of a text cannot be read: {error}; build it again") from error
+
+    def kernel_text(self, kernel: Kernel) -> str:
+        """The final IR of a kernel, "" if it is not kept.
+
+        Raises:
+            BundleInvalid: the map names a path outside of the bundle, or the file cannot be read.
+
+        Example:
+            >>> bundle = tracemap.load("model.tracemap")
+            >>> bundle.kernel_text(bundle.graph.kernels[0]).partition("(")[0]
+            'func.func @main_dispatch_0_matmul_24x16x16_f32'
+        """
+        return self._text(KERNELS_FOLDER, str(kernel.text)) if kernel.text is not UNKNOWN else ""
+
+    @property
+    def has_remarks(self) -> bool:
+        """Whether it was built with the compiler's remarks.
+
+        Raises:
+            BundleInvalid: the file is a link that leads out of the bundle.
+
+        Example:
+            >>> tracemap.load("model.tracemap").has_remarks
+            True
+        """
+        return inside(self.path, REMARKS_NAME).exists()
+
+    def remarks(self) -> Remarks:
+        """The remarks of the compiler.
+
+        Raises:
+            BundleInvalid: the bundle has no remarks, or they are damaged.
+            BundleVersion: they have another format version.
+
+        Example:
+            >>> {remark.kind for remark in tracemap.load("model.tracemap").remarks().remarks} >= {"analysis"}
+            True
+        """
+        if not self.has_remarks:
+            raise BundleInvalid(
+                f"{self.path}: the bundle has no compiler remarks; build it again with `tracemap build --remarks`"
+            )
+        return self._document(REMARKS_NAME, Remarks, lambda remarks: check_named(remarks, self.graph))
+
+    def compile_times(self) -> CompileTimes:
+        """The time that the compiler took; unknown if the bundle has no such file, for example after `from_dumps`.
+
+        Raises:
+            BundleInvalid: the file is damaged.
+            BundleVersion: the file has another format version.
+
+        Example:
+            >>> tracemap.load("model.tracemap").compile_times().elapsed_ns > 0
+            True
+        """
+        return self._document(COMPILED_NAME, CompileTimes) if inside(self.path, COMPILED_NAME).exists() else NOT_KEPT
+
+    def estimates(self) -> KeptEstimates:
+        """The stored estimates from machine code; empty if they are damaged or of another version.
+
+        Example:
+            >>> [estimate.kernel for estimate in tracemap.load("model.tracemap").estimates().kernels][:0]
+            []
+        """
+        try:
+            return decode_document(stored_bytes(inside(self.path, ESTIMATES_NAME), BundleInvalid), KeptEstimates)
+        except (BundleInvalid, ValueError):
+            return KeptEstimates()
+
+    def _document(self, name: str, kind: type[_D], check: Callable[[_D], None] = lambda _: None) -> _D:
+        """Read a document next to the map; `check` raises ValueError if it does not fit the map."""
+        file = inside(self.path, name)
+        try:
+            document = decode_document(stored_bytes(file, BundleInvalid), kind)
+            check(document)
+        except OtherVersion as error:
+            version = next(info.default for info in fields(kind) if info.name == "schema_version")
+            raise BundleVersion(
+                f"{file}: version {error.version}, expected {version}; build the bundle again"
+            ) from error
+        except ValueError as error:
+            raise BundleInvalid(f"{file}: damaged ({error}); build the bundle again") from error
+        return document
+
+    def kept_call(self) -> KeptCall | None:
+        """The inputs and parameters that the bundle keeps; None if it keeps none.
+
+        Raises:
+            BundleInvalid: the file is damaged.
+            BundleVersion: the file has another format version.
+
+        Example:
+            >>> tracemap.load("model.tracemap").kept_call() is None  # a file of MLIR brings no inputs
+            True
+        """
+        return self._document(CALL_NAME, KeptCall) if inside(self.path, CALL_NAME).exists() else None
+
+    def kept_file(self, below: str, name: str) -> Path:
+        """A file in one of the folders with inputs and parameters.
+
+        Raises:
+            BundleInvalid: it is missing, or lies outside of the bundle.
+
+        Example:
+            >>> tracemap.load("model.tracemap").kept_file("inputs", "0.npy")
+            Traceback (most recent call last):
+                ...
+            tracemap.core.errors.BundleInvalid: model.tracemap: inputs/0.npy is missing; build the bundle again
+        """
+        path = self._inside(below, name)
+        if path is None:
+            raise BundleInvalid(f"{self.path}: {below}/{name[:80]} is missing; build the bundle again")
+        check_is_file(path, BundleInvalid)
+        return path
+
+    def _text(self, below: str, name: str) -> str:
+        return self._data(below, name).decode(errors="replace")
+
+    def _literal(self, name: str) -> bytes:
+        path = self._inside(LITERALS_FOLDER, name)
+        if path is None:
+            raise BundleInvalid(f"{self.path}: a literal of a text cannot be read: there is no {name}; build it again")
+        return stored_bytes(path, BundleInvalid)
+
+    def _data(self, below: str, name: str) -> bytes:
+        path = self._inside(below, name)
+        return b"" if path is None else stored_bytes(path, BundleInvalid)
+
+    def _inside(self, below: str, name: str) -> Path | None:
+        """A file in a folder of the bundle, None if there is none; links out of that folder are rejected."""
+        root = self.path.resolve()
+        try:
+            path = (root / below / storable(name)).resolve()
+            path.lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (OSError, ValueError, RuntimeError) as error:  # too long, a zero byte, a cycle of links
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise BundleInvalid(f"{self.path}: the text {name[:80]!r} cannot be read: {reason}") from error
+        if not path.is_relative_to(root / below):
+            raise BundleInvalid(f"{self.path}: the text {name[:80]!r} lies outside of the bundle; build it again")
+        return path
+
+
+def inside(bundle: Path, name: str) -> Path:
+    """The path of a file or folder of a bundle, which need not exist; the bundle itself may be a link.
+
+    Raises:
+        BundleInvalid: the path is a link that leads out of the bundle.
+    """
+    check_within(bundle / name, bundle, BundleInvalid)
+    return bundle / name
+
+
+def is_bundle(path: Path) -> bool:
+    """Whether a folder looks like a bundle; False for paths that the file system rejects, as from a damaged header."""
+    try:
+        return (path / MAP_NAME).is_file()
+    except OSError:
+        return False
+
+
+def load(path: Path) -> Bundle:
+    """Open a bundle.
+
+    Raises:
+        BundleInvalid: the folder is not a bundle, its map is damaged, or a link leads out of it.
+        BundleVersion: the map has another format version.
+    """
+    file, module = inside(path, MAP_NAME), inside(path, MODULE_NAME)
+    try:
+        encoded = stored_bytes(file, BundleInvalid)
+    except BundleInvalid as error:
+        raise BundleInvalid(
+            f"{path}: not a tracemap bundle ({error}); pass a folder that `tracemap build` wrote"
+        ) from error
+    if module.exists():
+        check_is_file(module, BundleInvalid)
+    try:
+        graph = decode(encoded)
+        check_references(graph)
+        check_letters(graph, len(encoded))
+    except OtherVersion as error:
+        versions = " and ".join(map(str, READ_VERSIONS))
+        problem = f"version {error.version}; this tracemap reads versions {versions}"
+        raise BundleVersion(f"{file}: {problem}; build the bundle again") from error
+    except ValueError as error:
+        raise BundleInvalid(f"{file}: damaged ({error}); build the bundle again") from error
+    return Bundle(path, graph, hashlib.sha256(encoded).hexdigest())
+
+
+# ---- storing
+#
+# Atomic writing of a bundle: to a temporary name next to its target, then a rename.
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """The files of a bundle next to its map; `module` and `configured` are moved into it.
+
+    `sources`: texts by their path below `source/`; `kernels`: texts by their name in `kernels/`; `configured`: the
+    module before code generation, if there is one; `documents`: other files next to the map, by name.
+    """
+
+    module: Path
+    sources: Mapping[str, str]
+    kernels: Mapping[str, str] = field(default_factory=dict)
+    configured: tuple[Path, ...] = ()
+    documents: Mapping[str, Document] = field(default_factory=dict)
+    keeping: Keeping = field(default_factory=Keeping)
+    """The inputs and parameters that came with the model."""
+
+
+def store(target: Path, graph: TraceGraph, files: Files, *, force: bool) -> Bundle:
+    """Write a bundle.
+
+    Raises:
+        TargetExists: the target exists, and `force` is not set or it is not a bundle.
+        TargetUnwritable: the target's folder cannot be written.
+        ModelInvalid: its ops share more text than a bundle may hold.
+    """
+    check_target(target, force=force)
+    encoded, place = encode(graph), end_of_links(target)
+    try:
+        check_letters(graph, len(encoded))
+    except ValueError as error:
+        raise ModelInvalid(f"{graph.module.name}: {error}; shorten the names and locations in the model") from error
+    if place.name in ("", ".."):  # `.`, `..`: a temporary name next to it needs the folder's real name
+        place = place.resolve()
+    try:
+        with beside(place) as folder:
+            folder.mkdir()
+            (folder / MAP_NAME).write_bytes(encoded)
+            shutil.move(files.module, folder / MODULE_NAME)
+            _write_texts(folder, graph, files)
+            for name, document in files.documents.items():
+                (folder / name).write_bytes(encode_record(document))
+            files.keeping.store(folder)
+            if not force:
+                take_place(folder, place)
+                return Bundle(target, graph, hashlib.sha256(encoded).hexdigest())
+            with moved_away(place) as replaced:
+                folder.rename(place)
+                if (replaced / RUNS_FOLDER).is_dir():  # keep the runs of the old bundle
+                    (replaced / RUNS_FOLDER).rename(place / RUNS_FOLDER)
+    except FileExistsError as error:
+        raise _already_exists(target) from error
+    except OSError as error:
+        raise TargetUnwritable(f"{target}: cannot be written: {error.strerror}") from error
+    return Bundle(target, graph, hashlib.sha256(encoded).hexdigest())
+
+
+def check_target(target: Path, *, force: bool) -> None:
+    """Reject a target early, while no work is done.
+
+    Raises:
+        TargetExists: the target exists; `force` replaces only bundles, never another folder or file.
+        TargetUnwritable: its folder does not exist or is not writable.
+    """
+    if is_standard(target):
+        raise TargetUnwritable(f"{target}: a bundle is a folder; pass its name with -o")
+    check_name(target)
+    if os.path.lexists(target):
+        if not force:
+            raise _already_exists(target)
+        if not is_bundle(target):
+            raise TargetExists(f"{target} exists and is not a tracemap bundle; remove it, or pass another name with -o")
+    check_folder_of(end_of_links(target))
+
+
+def _already_exists(target: Path) -> TargetExists:
+    return TargetExists(f"{target} exists already; pass --force to replace it, or another name with -o")
+
+
+def _write_texts(folder: Path, graph: TraceGraph, files: Files) -> None:
+    for below in (SOURCE_FOLDER, KERNELS_FOLDER, LITERALS_FOLDER, RUNS_FOLDER):
+        (folder / below).mkdir()
+    for source in graph.sources:
+        if text := files.sources.get(source.path):
+            _write_text(folder, Path(SOURCE_FOLDER, storable(source.path)), text, _last_columns(graph, source))
+    for name, text in files.kernels.items():
+        _write_text(folder, Path(KERNELS_FOLDER, storable(name)), text, {})
+    for configured in files.configured:
+        _move_configured(configured, folder)
+
+
+def _write_text(folder: Path, name: Path, text: str, last_columns: Mapping[int, int]) -> None:
+    """Write a text to the bundle, and its long literals to their folder."""
+    shown, literals = taken_out(text, last_columns)
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_bytes(shown.encode(errors="surrogatepass"))
+    for literal_name, content in literals.items():
+        (folder / LITERALS_FOLDER / literal_name).write_bytes(content)
+
+
+def _move_configured(configured: Path, folder: Path) -> None:
+    target = Path(KERNELS_FOLDER, CONFIGURED_NAME)
+    try:
+        text = configured.read_bytes().decode()
+    except UnicodeDecodeError:  # bytecode
+        shutil.move(configured, folder / target)
+    else:
+        _write_text(folder, target, text, {})
+
+
+def _last_columns(graph: TraceGraph, source: SourceFile) -> dict[int, int]:
+    """For each line of a text with ops, the column of the last one."""
+    columns: dict[int, int] = {}
+    for op in graph.ops:
+        if op.file == source.name and isinstance(op.line, int) and isinstance(op.column, int):
+            columns[op.line] = max(columns.get(op.line, 0), op.column)
+    return columns

@@ -1,1 +1,0 @@
-"""Makes the map: tags, fused ops, dispatch sites, outcomes and costs; `build` runs all steps."""

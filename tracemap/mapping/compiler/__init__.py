@@ -1,1 +1,0 @@
-"""Runs IREE's compiler and reads its dumps: compilations, passes, kernels for the simulator."""

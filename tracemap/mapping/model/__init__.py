@@ -1,1 +1,0 @@
-"""Facts about the input model alone: data flow, origins, duplicates, idioms, scopes."""

@@ -1,1 +1,0 @@
-"""Dispatch sites and their ops: evidence, costs, lines of kernel IR, schedules."""

@@ -1,1 +1,0 @@
-"""Measurements: the model of a run (`model`) and one module per file format. Independent of IR and trace graph."""

@@ -1,1 +1,0 @@
-"""Readers of other tools' outputs: a file becomes the events and the header of a run."""

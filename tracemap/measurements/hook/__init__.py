@@ -1,1 +1,0 @@
-"""Record files of the hook: processes, calls, samples, and statistics of calls."""

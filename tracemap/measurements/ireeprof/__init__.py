@@ -1,1 +1,0 @@
-"""IREE's own profiles (`.ireeprof`) and the exports of `iree-profile`: timed events."""

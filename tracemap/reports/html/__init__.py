@@ -1,1 +1,0 @@
-"""Self-contained HTML files: templates, styles and scripts with a content security policy."""

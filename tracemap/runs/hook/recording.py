@@ -1,0 +1,318 @@
+"""Read the calls that the hook recorded.
+
+A recording is a folder. Each process writes `hook-STAMP.jsonl` (itself, its executables and kernels), and each of its
+threads `hook-STAMP-N.calls`, which describes its own layout (see `tracemap/hook/layout.h`). Files of a killed program
+are read like others. Files may come from anywhere: a damaged one raises an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+from tracemap.core.diagnostics import Diagnostic
+from tracemap.core.errors import QueryInvalid, RunInvalid
+from tracemap.core.units import listed, plural
+from tracemap.options.measure import StatsOptions
+from tracemap.runs.hook.process import (
+    FileHead,
+    FileKind,
+    HookKernel,
+    ProcessFile,
+    count,
+    known_kernels,
+    nothing_recorded,
+    read_again,
+    read_head,
+    read_processes,
+    read_records,
+    what_is_lost,
+)
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+
+NO_WORKGROUP: Final = 1
+"""Flag of a record: the runtime's own hook made the call, without the workgroup."""
+NOT_RUNNING: Final = 2
+"""Flag of a record: the event counters did not run all the time."""
+BEGUN: Final = 4
+"""Flag of a record: the call began. It is written first, `start_ticks` last."""
+
+_NO_MOMENTS: Final[Mapping[int, tuple[int, int]]] = MappingProxyType({})
+_MOST_EVENTS = 64
+KIND_OF_CALLS: Final = FileKind(
+    b"TMAPHOOK",
+    header_names=(
+        *("count", "passed_over", "lost", "first_ticks", "first_ns", "last_ticks", "last_ns"),
+        *("overhead_ticks", "empty_ticks", "record_bytes", "closed"),
+    ),
+    record_names=(
+        *("start_ticks", "duration_ticks", "kernel", "workgroup_x", "workgroup_y", "workgroup_z"),
+        *("workgroups_x", "workgroups_y", "workgroups_z", "cpu", "node", "flags"),
+    ),
+    newer_names=("dropped",),
+)
+
+
+@dataclass(frozen=True)
+class HookThread:
+    """The calls of one thread, in the order of their ends.
+
+    `calls`: structured array with the fields of a record. `events`: matrix of calls by event names. `header`: numbers
+    of the thread's file, see `tracemap/hook/layout.h`: `passed_over` calls were excluded by settings; an empty call has
+    a duration of `empty_ticks`; the first `dropped` calls were overwritten by newer ones. `lost`: calls without space.
+    """
+
+    name: str
+    pid: int
+    tid: int
+    event_names: tuple[str, ...]
+    calls: npt.NDArray[Any]
+    events: npt.NDArray[np.uint64]
+    header: Mapping[str, int]
+    lost: int
+    running: int
+    """Number of the kernel that ran when the program was killed; -1: none."""
+
+    @property
+    def overhead_ticks(self) -> int:
+        """Time that the hook adds to each call, measured in this thread before its first call."""
+        return self.header["overhead_ticks"]
+
+    @property
+    def dropped(self) -> int:
+        """Number of the oldest calls that newer ones have overwritten."""
+        return self.header["dropped"]
+
+
+@dataclass(frozen=True)
+class HookProcess:
+    """A process: its kernels by number, its threads, and its tick rate."""
+
+    stamp: str
+    pid: int
+    kernels: dict[int, HookKernel]
+    threads: tuple[HookThread, ...]
+    start: tuple[int, int]
+    """One moment, as ticks and as nanoseconds of CLOCK_MONOTONIC."""
+    ns_per_tick: float
+    ended: bool
+    """The program ended by itself; otherwise it was killed."""
+
+
+@dataclass(frozen=True)
+class HookRecording:
+    """All processes of a folder, with diagnostics."""
+
+    folder: Path
+    processes: tuple[HookProcess, ...]
+    event_names: tuple[str, ...]
+    diagnostics: tuple[Diagnostic, ...]
+
+    @property
+    def call_count(self) -> int:
+        """Number of recorded calls of workgroups."""
+        return sum(len(thread.calls) for process in self.processes for thread in process.threads)
+
+
+def read_recording(folder: Path, moments: Mapping[int, tuple[int, int]] = _NO_MOMENTS) -> HookRecording:
+    """Read the hook's recording from a folder.
+
+    Args:
+        folder: the folder.
+        moments: present moment, as ticks and nanoseconds, of each running process, by process id.
+
+    Raises:
+        RunEmpty: no file of the hook, or no call.
+        RunInvalid: a file is damaged; the message names it.
+        RunVersion: another format version.
+    """
+    files = read_processes(folder)
+    threads = {stamp: _read_threads(file) for stamp, file in files.items()}
+    reread = read_again(folder, files)
+    processes = tuple(
+        _process(folder, file, threads[stamp], known_kernels(reread[stamp], reread), moments)
+        for stamp, file in files.items()
+        if threads[stamp]
+    )
+    names = {thread.event_names for process in processes for thread in process.threads}
+    if len(names) > 1:
+        raise RunInvalid(f"{folder}: its files count different events; record each set into its own folder")
+    if not any(len(thread.calls) for process in processes for thread in process.threads):
+        raise nothing_recorded(f"{folder}: the hook recorded no call", files.values(), "calls")
+    diagnostics = (*_diagnostics(processes), *what_is_lost(files.values(), "calls"))
+    return HookRecording(folder, processes, names.pop(), diagnostics)
+
+
+def no_call_is_left(path: Path, options: StatsOptions) -> QueryInvalid:
+    """The error if the options leave no calls."""
+    return QueryInvalid(f"{path}: no call is left" + (f" of a kernel named {options.kernel!r}" * bool(options.kernel)))
+
+
+# ---- a process
+
+
+def _read_threads(file: ProcessFile) -> tuple[HookThread, ...]:
+    return tuple(t for path in file.thread_files("calls") if (t := _read_thread(path)) is not None)
+
+
+def _process(
+    folder: Path,
+    file: ProcessFile,
+    threads: tuple[HookThread, ...],
+    kernels: dict[int, HookKernel],
+    present: Mapping[int, tuple[int, int]],
+) -> HookProcess:
+    for thread in threads:
+        _check_kernels(folder, thread, kernels)
+    headers = [thread.header for thread in threads]
+    moments = [(header[f"{at}_ticks"], header[f"{at}_ns"]) for header in headers for at in ("first", "last")]
+    # A running process has no end yet. Its own moments may be too close together for a precise rate.
+    end = file.end or present.get(file.pid, ())
+    rate = _rate(file.path, [file.start, *moments, *([end] if end else [])])
+    return HookProcess(file.stamp, file.pid, kernels, threads, file.start, rate, bool(file.end))
+
+
+def _check_kernels(folder: Path, thread: HookThread, kernels: dict[int, HookKernel]) -> None:
+    import numpy as np
+
+    unknown = [int(number) for number in np.unique(thread.calls["kernel"]) if int(number) not in kernels]
+    if unknown:
+        raise RunInvalid(
+            f"{folder}: thread {thread.name!r} of process {thread.pid} called kernel {unknown[0]}, which the process's "
+            "file does not name; a file is damaged, or the file of a parent process is missing"
+        )
+
+
+def _rate(path: Path, moments: list[tuple[int, int]]) -> float:
+    """Nanoseconds per tick, from the two moments that are farthest apart."""
+    (first_ticks, first_ns), (last_ticks, last_ns) = min(moments), max(moments)
+    if last_ticks == first_ticks:
+        return 1.0
+    rate = (last_ns - first_ns) / (last_ticks - first_ticks)
+    if not 1e-3 < rate < 1e3:
+        raise RunInvalid(f"{path}: its clocks do not fit together: {rate:g} ns per tick")
+    return rate
+
+
+# ---- a thread's file
+
+
+def _read_thread(path: Path) -> HookThread | None:
+    """Read a thread's calls; None if the program was killed while it set up the file."""
+    import numpy as np
+
+    head = read_head(path, KIND_OF_CALLS)
+    if head is None:
+        return None
+    about, header = _about(path, head), head.header
+    events = about["event_names"]
+    if header["dropped"] > header["count"]:
+        raise RunInvalid(
+            f"{path}: {header['dropped']} of its {header['count']} records are dropped, which is impossible"
+        )
+    written = read_records(path, head, [("events", "<u8", (len(events),))] if events else [], skip=header["dropped"])
+    if not header["closed"]:  # a running program may have dropped more records meanwhile
+        now = read_head(path, KIND_OF_CALLS)
+        newly_dropped = 0 if now is None else now.header["dropped"] - header["dropped"]
+        written, header = (
+            written[max(0, newly_dropped) :],
+            header | {"dropped": header["dropped"] + max(0, newly_dropped)},
+        )
+    known = max(0, header["count"] - header["dropped"])
+    calls, running = _whole_records(path, written, known, is_closed=bool(header["closed"]))
+    counted = calls["events"] if events else np.zeros((len(calls), 0), dtype=np.uint64)
+    lost = header["lost"] + max(0, known - len(calls))
+    return HookThread(**about, calls=calls, events=counted, header=header, lost=lost, running=running)
+
+
+def _whole_records(
+    path: Path, written: npt.NDArray[Any], known: int, *, is_closed: bool
+) -> tuple[npt.NDArray[Any], int]:
+    """The records up to the first incomplete one, and the kernel of a call in flight after them (-1: none)."""
+    import numpy as np
+
+    whole = written["start_ticks"] != 0
+    count = len(written) if whole.all() else int(np.argmin(whole))
+    if count < min(known, len(written)):
+        raise RunInvalid(f"{path}: record {count} of {known} is damaged: it has no start")
+    in_flight = count < len(written) and not is_closed and int(written["flags"][count]) & BEGUN
+    return written[:count], int(written["kernel"][count]) if in_flight else -1
+
+
+def _about(path: Path, head: FileHead) -> dict[str, Any]:
+    about = head.about
+    try:
+        events = tuple(str(event["name"]) for event in about["events"])
+        parsed = {"pid": count(about["pid"]), "tid": count(about["tid"]), "name": str(about["name"])}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RunInvalid(f"{path}: the description of its thread is damaged: {error!r}") from error
+    if len(events) > _MOST_EVENTS or len(set(events)) != len(events):
+        raise RunInvalid(f"{path}: names {len(events)} events: too many, or duplicates")
+    return {**parsed, "event_names": events}
+
+
+def _unended(processes: tuple[HookProcess, ...]) -> Iterator[Diagnostic]:
+    """Processes that did not end by themselves: possibly intended, unless they were running a kernel."""
+    quiet = []
+    for process in processes:
+        running = sorted({process.kernels[t.running].name for t in process.threads if t.running in process.kernels})
+        if running and not process.ended:
+            text = f"process {process.pid} was killed while it ran {listed(running)}"
+            yield Diagnostic("program-killed", text)
+        elif not process.ended:
+            quiet.append(process.pid)
+    if quiet:
+        first = (
+            f"process {quiet[0]}"
+            if len(quiet) == 1
+            else f"{plural(len(quiet), 'process', 'processes')} (the first is {quiet[0]})"
+        )
+        why = "killed, ended by _exit or exec as workers of multiprocessing are, or still running"
+        yield Diagnostic("program-killed", f"{first} did not end normally: {why}")
+
+
+def _diagnostics(processes: tuple[HookProcess, ...]) -> Iterator[Diagnostic]:
+    yield from _unended(processes)
+    for process in processes:
+        lost = sum(thread.lost for thread in process.threads)
+        if lost:
+            text = f"process {process.pid}: {plural(lost, 'call')} were not recorded: a file or the disk was full"
+            yield Diagnostic("calls-lost", text)
+        dropped = sum(thread.dropped for thread in process.threads)
+        if dropped:
+            text = f"process {process.pid}: only the newest calls are kept; {plural(dropped, 'older one')} were dropped"
+            yield Diagnostic("calls-dropped", text)
+        stopped = sum(int((thread.calls["flags"] & NOT_RUNNING != 0).sum()) for thread in process.threads)
+        if stopped:
+            text = (
+                f"process {process.pid}: in {plural(stopped, 'call')} the counters did not run all the time: more "
+                "events than hardware counters; counts are too small. Record fewer events at a time"
+            )
+            yield Diagnostic("events-multiplexed", text)
+
+
+# ---- times
+
+
+def start_ns(process: HookProcess, calls: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """Start times of calls, on CLOCK_MONOTONIC."""
+    return process.start[1] + _ns(calls["start_ticks"].astype("<i8") - process.start[0], process)
+
+
+def duration_ns(process: HookProcess, calls: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """Durations of calls."""
+    return _ns(calls["duration_ticks"].astype("<i8"), process)
+
+
+def _ns(ticks: npt.NDArray[np.int64], process: HookProcess) -> npt.NDArray[np.int64]:
+    import numpy as np
+
+    rounded: npt.NDArray[np.int64] = np.rint(ticks * process.ns_per_tick).astype(np.int64)
+    return rounded

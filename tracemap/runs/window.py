@@ -1,0 +1,140 @@
+"""A window of a run: the invocations that began in a span of time, as a run of its own.
+
+A server records for hours, but the question is about the minute in which it was slow. Invocations are taken whole,
+because the order of their submissions identifies dispatch sites, and costs per invocation need whole ones.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from msgspec import structs
+
+from tracemap.core.diagnostics import WINDOW, Diagnostic
+from tracemap.core.errors import UsageInvalid
+from tracemap.core.units import INTEGER_LIMIT, UNKNOWN, format_ns, plural
+from tracemap.options.results import ALL, Window
+from tracemap.runs.bad_cells import explain_bad_cell
+from tracemap.runs.columns import columns_of, events_sql
+from tracemap.runs.model import SAMPLES, UNKNOWN_PARTS, UNTIMED, Run
+from tracemap.runs.runfile import read_run, write_run
+from tracemap.runs.sql import open_database, quoted, reading_errors
+
+if TYPE_CHECKING:
+    import duckdb
+
+
+_NS = 1_000_000_000
+
+
+# An invocation begins with its first submission. Rows without an invocation begin at their own start; samples are no
+# beginning, because they are taken of running code.
+_CALLS: Final = """
+CREATE TEMP TABLE calls AS
+SELECT invocation, min(CASE WHEN invocation IS NULL THEN start_ns ELSE
+                       coalesce(least(submitted_ns, start_ns), start_ns) END) AS began_ns, count(*) AS events
+FROM ({events})
+WHERE NOT warmup AND start_ns IS NOT NULL AND {begins}
+GROUP BY invocation, CASE WHEN invocation IS NULL THEN start_ns END
+"""
+_EXTENT: Final = "SELECT min(began_ns), max(began_ns), count(invocation), sum(events) FROM calls"
+_IN_WINDOW: Final = "SELECT count(*), count(invocation), sum(events) FROM calls WHERE {began}"
+_CHOSEN: Final = """
+SELECT {columns} FROM ({events}) AS event WHERE NOT warmup AND CASE WHEN {simulated} THEN true
+WHEN invocation IS NULL THEN {began} ELSE invocation IN (SELECT invocation FROM calls WHERE {call_began}) END
+"""
+
+
+def cut(run: Run, window: Window, folder: Path) -> Run:
+    """The invocations of a run that began in a window, in a file in `folder`; the run itself if the window has all.
+
+    Header values for all invocations together, such as the elapsed time and its parts, are unknown for a window.
+    Simulated counts belong to one invocation that is not timed, and stay. Other rows without an invocation and a time
+    are left out.
+
+    Raises:
+        UsageInvalid: the rows have no start times, or no invocation began in the window.
+        RunInvalid: a cell does not have its column's type, or the file is damaged.
+    """
+    if window == ALL:
+        return run
+    if run.tells_order:
+        raise UsageInvalid(
+            f"{run.file}: cannot be limited to a window, because its launches are assigned to calls only as a whole; "
+            "record only a part instead (nsys --delay and --duration, ncu --launch-skip)"
+        )
+    if "start_ns" not in {column.means for column in columns_of(run)}:
+        raise UsageInvalid(
+            f"{run.file}: cannot be limited to a window, because it has no start times (column start_ns)"
+        )
+    table = folder / f"{run.table.stem}-window.parquet"
+    with open_database() as connection:
+        try:
+            _write(run, window, connection, table)
+        except reading_errors() as error:
+            raise explain_bad_cell(run, error) from error
+    return replace(read_run(table), has_header=run.has_header, given=run.file)
+
+
+def _write(run: Run, window: Window, connection: duckdb.DuckDBPyConnection, table: Path) -> None:
+    """Write the invocations of a window, with their header."""
+    events = events_sql(run)
+    connection.execute(_CALLS.format(events=events, begins=_begins(run)))
+    ((first, last, calls, events_with_start),) = connection.execute(_EXTENT).fetchall()
+    call_began = "false" if first is None else _within("began_ns", first, window)
+    ((rows, chosen, events_chosen),) = connection.execute(_IN_WINDOW.format(began=call_began)).fetchall()
+    if not rows:
+        last_start = "it has no start times" if first is None else f"the last one began at {format_ns(last - first)}"
+        raise UsageInvalid(f"{run.file}: no invocation began {window}; {last_start}")
+    part, whole = (
+        (chosen, plural(calls, "invocation")) if calls else (events_chosen, plural(events_with_start, "event"))
+    )
+    text = f"only {part:,} of {whole}: those that began {window}"
+    header = structs.replace(
+        run.header,
+        iterations=chosen or UNKNOWN,
+        elapsed_ns=UNKNOWN,
+        elapsed=UNKNOWN_PARTS,
+        invocation=UNTIMED,
+        events=UNKNOWN,
+        diagnostics=(*run.header.diagnostics, Diagnostic(WINDOW, text)),
+    )
+    began = _within("start_ns", first, window)
+    simulated = _simulated(run)
+    # Only the run's own columns: an extra column would look like a metric that was measured.
+    columns = ", ".join(quoted(column.means) for column in columns_of(run))
+    chosen_rows = _CHOSEN.format(
+        columns=columns, events=events, simulated=simulated, began=began, call_began=call_began
+    )
+    write_run(header, connection.sql(chosen_rows), table, force=True)
+
+
+def _begins(run: Run) -> str:
+    """SQL condition: something begins with a row; steps count only in runs that have nothing else."""
+    return "true" if run.metrics == run.step_metrics else "kind <> 'step'"
+
+
+def _simulated(run: Run) -> str:
+    """SQL condition: a row belongs to the one invocation that was simulated."""
+    counts = [
+        quoted(metric.name) for metric in run.step_metrics if metric.name != SAMPLES and run.invocations_of(metric) == 1
+    ]
+    if not counts:
+        return "false"
+    return f"invocation IS NULL AND start_ns IS NULL AND coalesce({', '.join(counts)}) IS NOT NULL"
+
+
+def _within(column: str, first_ns: int, window: Window) -> str:
+    """SQL condition: a time is in the window."""
+    from_begin = f"{column} >= {_at(first_ns, window.begin_s)}"
+    if not math.isfinite(window.end_s):
+        return from_begin
+    return f"{from_begin} AND {column} < {_at(first_ns, window.end_s)}"
+
+
+def _at(first_ns: int, seconds: float) -> int:
+    """The time `seconds` after the first invocation, limited to the largest 64-bit time."""
+    return min(first_ns + round(min(seconds, INTEGER_LIMIT / _NS) * _NS), INTEGER_LIMIT)

@@ -1,0 +1,461 @@
+"""Queries to a store: tables of costs, sites, trends and comparisons."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import numpy as np
+
+from tracemap.core.codec import view
+from tracemap.core.errors import StoreInvalid, UsageInvalid
+from tracemap.core.units import UNKNOWN, Text, Unknown
+from tracemap.runs.model import calls_counted
+from tracemap.store.changepoints import OpSeries, Step, StepLocation, Steps, find_steps, first_steps, fit
+from tracemap.store.engines import Engine, text_literal
+from tracemap.store.findings import Change, OutlierHost, SetDifference, Trends, compare_sets, merge_cpu_models, outliers
+from tracemap.store.headers import INPUTS, Header, Headers
+from tracemap.store.layout import COSTS, SPREADS, unknown_if_null
+from tracemap.store.lineage import Names
+from tracemap.store.model import (
+    FleetChange,
+    FleetComparison,
+    FleetDifference,
+    FleetHost,
+    FleetName,
+    FleetPoint,
+    FleetSeries,
+    FleetTrend,
+    FleetTrends,
+    ModelDifferences,
+)
+from tracemap.store.p_values import holm
+from tracemap.store.series import (
+    EVERY,
+    Floats,
+    Integers,
+    Observations,
+    Table,
+    cost_table,
+    grouped_by_call,
+    median_of,
+    panels,
+    query_scope,
+    register,
+)
+
+# ---- trends
+#
+# Trends: level shifts in the costs of ops over nights, by CPU model.
+#
+# `Observations.of(op=…, host=…, cpu_model=…, night=…, run=…, cost_ns=…)` takes columns of equal length.
+# `changes(observations)` finds ops that became slower or faster, with the night and the CPU model. Related:
+# `hosts.outliers` finds hosts that differ from others of their CPU model; `set_comparison` compares two sets of runs.
+# Keys are numbers; `EVERY` stands for all ops, all CPU models or all hosts.
+#
+# Method: remove from log costs the effect common to all ops of a run (`series`), and clip outliers (`step_detection`).
+# Add level shifts one by one while the next one is significant (`changepoints`). Holm's correction covers all series,
+# so at most one of a hundred unchanged stores has a finding. Unclipped costs locate the night. A shift that all CPU
+# models share is reported once (`findings`). Equal inputs give equal findings; nothing is random.
+
+
+LEAST_RATIO: Final = 1.02
+"""Smaller changes are not reported."""
+LEVEL: Final = 0.01
+"""Significance level, corrected for the number of series."""
+
+__all__ = ["EVERY", "Change", "Observations", "Trends", "changes"]
+
+
+def changes(observations: Observations, least_ratio: float = LEAST_RATIO, level: float = LEVEL) -> Trends:
+    """Ops that became slower or faster.
+
+    Args:
+        observations: costs of ops in runs.
+        least_ratio: smaller changes, in either direction, are not reported.
+        level: significance level: probability of any finding if nothing changed.
+    """
+    table = cost_table(observations)
+    shifts, series = _find_shifts(table, least_ratio, level)
+    # A changed op also moved the common effect a little, so compute that again without the changed ops.
+    changed_ops = {change.op for change in shifts} - {EVERY}
+    if changed_ops and 2 * len(changed_ops) < len(table.ops):
+        shifts, series = _find_shifts(cost_table(observations, changed_ops), least_ratio, level)
+    return Trends(
+        changes=tuple(sorted(shifts, key=lambda shift: (shift.chance, shift.op, shift.cpu_model, shift.night))),
+        series=series,
+        ops=len(table.ops),
+        cpu_models=len(np.unique(table.models)),
+        hosts=len(table.hosts),
+        nights=len(np.unique(table.night)),
+    )
+
+
+def _find_shifts(table: Table, least_ratio: float, level: float) -> tuple[list[Change], int]:
+    """The level shifts, and the number of series searched."""
+    firsts = [first for panel in panels(table) for first in first_steps(panel)]
+    corrected = holm([first.chance for first in firsts])
+    shifts = [
+        shift
+        for first, chance in zip(firsts, corrected, strict=True)
+        if chance < level
+        for shift in _reported(find_steps(first.series, first.index, chance, len(firsts), level), math.log(least_ratio))
+    ]
+    return merge_cpu_models(shifts, [first.series for first in firsts]), len(firsts)
+
+
+def _reported(steps: Steps, least: float) -> Iterator[Change]:
+    for index, step in enumerate(steps.fit.steps):
+        if abs(step.size) >= least:
+            yield _change(steps, index, step, steps.locations[index])
+
+
+def _change(steps: Steps, number: int, step: Step, location: StepLocation) -> Change:
+    series = steps.series
+    indexes = [step_location.index for step_location in steps.locations]
+    present, agrees, own_sizes = series.agreeing(series.window(location.index, indexes, steps.fit.walk), step.size)
+    host = EVERY
+    if len(present) > 1 and 2 * int(np.sum(agrees)) <= len(present):
+        # Most hosts do not show the shift: a single host with a large change has moved them all.
+        row = int(present[int(np.argmax(own_sizes * np.sign(step.size)))])
+        host, series = int(series.hosts[row]), series.of_host(row)
+        step = fit(series.design, series.clipped, series.rarities, indexes).steps[number]
+    low = max((index for index in indexes if index < location.index), default=0)
+    high = min((index for index in indexes if index > location.index), default=len(series.nights))
+    before = _level(series, low, location.index)
+    return Change(
+        kind="slower" if step.size > 0 else "faster",
+        op=series.op,
+        cpu_model=series.cpu_model,
+        host=host,
+        night=int(series.nights[location.index]),
+        night_low=int(series.nights[location.first]),
+        night_high=int(series.nights[location.last]),
+        ratio=math.exp(step.size),
+        ratio_low=math.exp(step.low),
+        ratio_high=math.exp(step.high),
+        before_ns=before,
+        after_ns=UNKNOWN if isinstance(before, Unknown) else before * math.exp(step.size),
+        hosts=len(present),
+        hosts_agree=int(np.sum(agrees)),
+        nights_before=location.index - low,
+        nights_after=high - location.index,
+        chance=steps.chances[number],
+    )
+
+
+def _level(series: OpSeries, low: int, high: int) -> float | Unknown:
+    """Cost on an ordinary host in these nights; unknown for the effect common to all ops."""
+    if series.op == EVERY:
+        return UNKNOWN
+    return math.exp(float(median_of(median_of(series.cells[:, low:high]))))
+
+
+# ---- asking
+#
+# Trends and comparisons of sets of runs, with the names of ops, hosts and nights.
+#
+# An op's cost in a run is its median over the run's invocations. Where a run does not separate invocations, it is the
+# op's total over their number. `trends`, `hosts` and `set_comparison` compute with numbers; here they get names.
+
+
+Over = Literal["date", "compiler"]
+
+MEDIANS: Final = """
+SELECT spreads.run, keyed.op_key,
+       CASE WHEN count(*) = count(spreads.median) THEN CAST(sum(spreads.median) AS DECIMAL(38,0)) END AS cost
+FROM spreads JOIN chosen ON chosen.number = spreads.run JOIN keyed ON keyed.map = chosen.map AND keyed.op = spreads.op
+WHERE spreads.metric = {metric} GROUP BY spreads.run, keyed.op_key
+"""
+SUMS: Final = """
+SELECT costs.run, keyed.op_key,
+       CASE WHEN count(*) = count(costs.amount) THEN CAST(sum(costs.amount) AS DECIMAL(38,0)) END AS cost
+FROM costs JOIN chosen ON chosen.number = costs.run JOIN keyed ON keyed.map = chosen.map AND keyed.op = costs.op
+WHERE costs.metric = {metric} GROUP BY costs.run, keyed.op_key
+"""
+
+ALL_OPS: Final = FleetName(op="all ops", name=UNKNOWN, file=UNKNOWN, line=UNKNOWN, scope=UNKNOWN)
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedCalls:
+    """Costs of a model's ops in calls of a function: the observations, and the names of their numbers.
+
+    `nights`: values of the time column, in order. `untold`: runs left out because their time, host or number of
+    invocations is unknown.
+    """
+
+    model: str
+    function: Text
+    inputs: Text
+    observations: Observations
+    nights: Sequence[str]
+    hosts: Sequence[str]
+    cpu_models: Sequence[str]
+    untold: int
+
+    @property
+    def call(self) -> tuple[str, Text, Text]:
+        """The model, the function, and the sizes of inputs."""
+        return self.model, self.function, self.inputs
+
+    def name_of(self, number: int, names: Sequence[str]) -> Text:
+        """The name of a number; unknown: all of them."""
+        return UNKNOWN if number == EVERY else names[number]
+
+
+def fleet_trends(engine: Engine, headers: Headers, names: Names, metric: str, over: Over, least: float) -> FleetTrends:
+    """Ops that became slower or faster over time, and hosts that differ from others.
+
+    Raises:
+        UsageInvalid: no run has the metric, or the time and host of every run are unknown.
+    """
+    trends = []
+    for seen in observed_calls(engine, headers, names, metric, over):
+        result = changes(seen.observations, least_ratio=least)
+        trends.append(
+            FleetTrend(
+                model=seen.model,
+                function=seen.function,
+                inputs=seen.inputs,
+                nights=len(seen.nights),
+                hosts=len(seen.hosts),
+                cpu_models=len(seen.cpu_models),
+                series=result.series,
+                untold=seen.untold,
+                changes=tuple(_trend_change(item, seen, names) for item in result.changes),
+                outliers=tuple(_outlier(item, seen, names) for item in outliers(seen.observations)),
+                dearest=tuple(_dearest(seen, names)),
+                in_order=tuple(seen.nights),
+            )
+        )
+    return FleetTrends(metric=metric, over=over, models=tuple(trends), looked=query_scope(headers))
+
+
+def fleet_comparison(
+    engine: Engine, sides: tuple[Headers, Headers], names: Names, metric: str, least: float
+) -> FleetComparison:
+    """Compare the costs of ops in two sets of runs, by CPU model.
+
+    Raises:
+        UsageInvalid: no run has the metric, a run is in both sets, or no model is in both.
+    """
+    before, after = sides
+    if both := {row["run"] for row in before.rows} & {row["run"] for row in after.rows}:
+        raise UsageInvalid(f"{len(both)} runs are in both sets, such as {min(both)}; select disjoint sets")
+    old_calls, new_calls = (
+        [*observed_calls(engine, side, names, metric, "date", keep_undated=True)] for side in (before, after)
+    )
+    pairs = [*_in_both(old_calls, new_calls)]
+    if not pairs:
+        raise UsageInvalid("nothing to compare: no model has runs of the same function and input sizes in both sets")
+    models = []
+    for old, new in pairs:
+        result = compare_sets(old.observations, new.observations, least_ratio=least)
+        differences = tuple(_difference(change, old, names) for change in result.changes)
+        models.append(ModelDifferences(*old.call, result.compared, result.lonely, old.untold + new.untold, differences))
+    return FleetComparison(metric=metric, models=tuple(models), before=query_scope(before), after=query_scope(after))
+
+
+def _in_both(
+    before: Sequence[ObservedCalls], after: Sequence[ObservedCalls]
+) -> Iterator[tuple[ObservedCalls, ObservedCalls]]:
+    """Calls in both sets. Unknown sizes of inputs match if there is only one candidate on either side."""
+    for old in before:
+        old_calls, new_calls = ([seen for seen in side if seen.call[:2] == old.call[:2]] for side in (before, after))
+        for new in new_calls:
+            unambiguous = UNKNOWN in {old.inputs, new.inputs} and len(old_calls) == len(new_calls) == 1
+            if old.inputs == new.inputs or unambiguous:
+                yield _with_common_numbers(old, new)
+
+
+def _with_common_numbers(old: ObservedCalls, new: ObservedCalls) -> tuple[ObservedCalls, ObservedCalls]:
+    """Renumber hosts and CPU models so that both sets use the same numbers."""
+    hosts, models = ([*dict.fromkeys([*a, *b])] for a, b in ((old.hosts, new.hosts), (old.cpu_models, new.cpu_models)))
+
+    def renumbered(seen: ObservedCalls) -> ObservedCalls:
+        observations = seen.observations
+        host = np.asarray([hosts.index(name) for name in seen.hosts], dtype=np.int64)[observations.host]
+        model = np.asarray([models.index(name) for name in seen.cpu_models], dtype=np.int64)[observations.cpu_model]
+        columns = {name: getattr(observations, name) for name in ("op", "night", "run", "cost_ns")}
+        merged = Observations.of(**columns, host=host, cpu_model=model)
+        return ObservedCalls(*seen.call, merged, seen.nights, hosts, models, seen.untold)
+
+    return renumbered(old), renumbered(new)
+
+
+# ---- queries
+
+
+def observed_calls(
+    engine: Engine, headers: Headers, names: Names, metric: str, over: Over, *, keep_undated: bool = False
+) -> Iterator[ObservedCalls]:
+    """Costs of ops, by model, function and sizes of inputs, since only such calls have comparable costs.
+
+    `keep_undated`: keep runs whose time is unknown.
+
+    Raises:
+        UsageInvalid: no run has the metric, or the time and host of every run are unknown.
+    """
+    groups = grouped_by_call(headers.rows)
+    register(engine, headers, names, groups)
+    engine.view(COSTS, headers.files(COSTS))
+    engine.view(SPREADS, headers.files(SPREADS))
+    costs = _costs_of_runs(engine, headers.rows, metric)
+    if not costs:
+        raise UsageInvalid(f"--metric {metric}: no run has it for an op, with a known number of invocations")
+    calls = [_seen(group, costs, over, keep_undated=keep_undated) for group in groups]
+    dated = [seen for seen in calls if len(seen.observations.op)]
+    if not dated:
+        raise UsageInvalid(
+            "the recording time and host of all runs are unknown; add the runs with --recorded and --host"
+        )
+    yield from dated
+
+
+def _costs_of_runs(engine: Engine, rows: Sequence[Header], metric: str) -> Mapping[int, dict[int, float]]:
+    """Cost of ops per invocation, by run and key."""
+    calls = {row["number"]: calls_counted(metric, unknown_if_null(row["iterations"])) for row in rows}
+    costs: dict[int, dict[int, float]] = {}
+    for run, key, cost in engine.rows(SUMS.format(metric=text_literal(metric))):
+        invocations = calls[run]
+        if isinstance(invocations, int) and invocations:
+            costs.setdefault(run, {})[key] = _whole(cost) / invocations
+    for run, key, cost in engine.rows(MEDIANS.format(metric=text_literal(metric))):
+        costs.setdefault(run, {})[key] = float(_whole(cost))
+    return costs
+
+
+def _whole(cost: int | None) -> int:
+    """A cost, from a table that may be damaged.
+
+    Raises:
+        StoreInvalid: the cost is NULL.
+    """
+    if cost is None:
+        raise StoreInvalid("the store cannot be read: a cost is missing")
+    return int(cost)
+
+
+def _seen(
+    group: Sequence[Header], costs: Mapping[int, dict[int, float]], over: Over, *, keep_undated: bool
+) -> ObservedCalls:
+    dated = [row for row in group if row["host"] is not None and (row[over] is not None or keep_undated)]
+    dated = [row for row in dated if row["number"] in costs]
+    # Dates sort as texts. Compilers are in order of first use.
+    nights = (
+        sorted({str(row[over]) for row in dated}) if over == "date" else [*dict.fromkeys(row[over] for row in dated)]
+    )
+    hosts = sorted({row["host"] for row in dated})
+    models = sorted({row["cpu_model"] or "unknown" for row in dated})
+    columns: dict[str, list[Any]] = {name: [] for name in Observations.__slots__}
+    for row in dated:
+        indexes = (hosts.index(row["host"]), models.index(row["cpu_model"] or "unknown"), nights.index(str(row[over])))
+        for key, cost in costs[row["number"]].items():
+            for name, value in zip(
+                ("op", "host", "cpu_model", "night", "run", "cost_ns"),
+                (key, *indexes, row["number"], cost),
+                strict=True,
+            ):
+                columns[name].append(value)
+    function, inputs = (_first_known(group, column) for column in ("function", INPUTS))
+    observations = Observations.of(**columns)
+    return ObservedCalls(
+        group[0]["model"], function, inputs, observations, nights, hosts, models, len(group) - len(dated)
+    )
+
+
+def _first_known(group: Sequence[Header], column: str) -> Text:
+    """The first known value of a column in a group of runs."""
+    return next((str(row[column]) for row in group if row[column] is not None), UNKNOWN)
+
+
+# ---- records with names
+
+
+def _trend_change(change: Change, seen: ObservedCalls, names: Names) -> FleetChange:
+    night, low, high = (seen.nights[index] for index in (change.night, change.night_low, change.night_high))
+    return view(
+        FleetChange,
+        change,
+        op=_name(change.op, names),
+        cpu_model=seen.name_of(change.cpu_model, seen.cpu_models),
+        host=seen.name_of(change.host, seen.hosts),
+        night=night,
+        night_low=low,
+        night_high=high,
+        before=_rounded(change.before_ns),
+        after=_rounded(change.after_ns),
+        series=tuple(_points(seen, change.op, change.cpu_model, change.host)),
+    )
+
+
+_DEAREST: Final = 12
+"""Number of a model's ops with a series per night, whether they changed or not."""
+
+
+def _dearest(seen: ObservedCalls, names: Names) -> Iterator[FleetSeries]:
+    observations = seen.observations
+    ops, positions = np.unique(observations.op, return_inverse=True)
+    costs = np.bincount(positions, weights=observations.cost_ns)
+    for index in sorted(range(len(ops)), key=lambda i: -costs[i])[:_DEAREST]:
+        op = int(ops[index])
+        for model, cpu_model in enumerate(seen.cpu_models):
+            if points := tuple(_points(seen, op, model, EVERY)):
+                yield FleetSeries(_name(op, names), cpu_model, points)
+
+
+def _points(seen: ObservedCalls, op: int, cpu_model: int, host: int) -> Iterator[FleetPoint]:
+    """Median cost per night, over the selected hosts. For all ops: the sum over ops that ran in every night.
+
+    An op missing in a night, such as one in a branch not taken, would make a false level shift.
+    """
+    observations = seen.observations
+    selected = observations.cost_ns > 0 if op == EVERY else np.ones(len(observations.op), dtype=bool)
+    for wanted, values in ((op, observations.op), (cpu_model, observations.cpu_model), (host, observations.host)):
+        if wanted != EVERY:
+            selected &= values == wanted
+    ops_seen, nights_seen, medians = _medians(observations.where(selected))
+    nights = np.unique(nights_seen)
+    ops, counts = np.unique(ops_seen, return_counts=True)
+    complete = np.isin(ops_seen, ops[counts == len(nights)])
+    if complete.any():
+        costs = np.bincount(np.searchsorted(nights, nights_seen[complete]), weights=medians[complete])
+        for night, cost in zip(nights, costs, strict=True):
+            yield FleetPoint(seen.nights[int(night)], round(float(cost)))
+
+
+def _medians(observations: Observations) -> tuple[Integers, Integers, Floats]:
+    """Median cost of each op in each night, in this order."""
+    order = np.lexsort((observations.cost_ns, observations.night, observations.op))
+    op, night, cost = observations.op[order], observations.night[order], observations.cost_ns[order]
+    begins = np.diff(op, prepend=-1).astype(bool) | np.diff(night, prepend=-1).astype(bool)
+    first = np.flatnonzero(begins)
+    count = np.diff(first, append=len(op))
+    return op[first], night[first], (cost[first + (count - 1) // 2] + cost[first + count // 2]) / 2
+
+
+def _outlier(outlier: OutlierHost, seen: ObservedCalls, names: Names) -> FleetHost:
+    host, cpu_model = seen.hosts[outlier.host], seen.cpu_models[outlier.cpu_model]
+    return view(FleetHost, outlier, host=host, cpu_model=cpu_model, op=_name(outlier.op, names))
+
+
+def _difference(change: SetDifference, seen: ObservedCalls, names: Names) -> FleetDifference:
+    return view(
+        FleetDifference,
+        change,
+        op=_name(change.op, names),
+        cpu_model=seen.name_of(change.cpu_model, seen.cpu_models),
+        before=_rounded(change.before_ns),
+        after=_rounded(change.after_ns),
+    )
+
+
+def _name(op: int, names: Names) -> FleetName:
+    return ALL_OPS if op == EVERY else FleetName(**names.describe(op))
+
+
+def _rounded(value: float | Unknown) -> int | Unknown:
+    return UNKNOWN if isinstance(value, Unknown) else round(value)
