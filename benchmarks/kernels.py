@@ -12,8 +12,8 @@ from tracemap.core.toolchain import check_tool, find_tool
 from tracemap.ir.executables import executables_of, read_dispatches
 from tracemap.ir.parsing import MlirParser
 from tracemap.kernels.bench_cases import Case, find_cases
-from tracemap.kernels.benchmark_module import compile_wrapped, wrapped
-from tracemap.kernels.runner_jobs import Ended, Job, run_job
+from tracemap.kernels.benchmark_module import benchmark_module_text, compile_benchmark_module
+from tracemap.kernels.runner_jobs import FailedCall, Job, run_job
 from tracemap.machine.images import read_images
 from tracemap.map.bundle import Bundle, load
 
@@ -38,7 +38,9 @@ def _ratios(bundle: Bundle, folder: Path) -> list[float]:
     module = parser.parse(bundle.configured())
     cases = find_cases(bundle.graph, module, read_dispatches(module, lambda *_: 64))
     made = parser.parse(bundle.configured())
-    alone = compile_wrapped(wrapped(made, [case.dispatch for case in cases]), bundle.graph.module.flags, folder)
+    alone = compile_benchmark_module(
+        benchmark_module_text(made, [case.dispatch for case in cases]), bundle.graph.module.flags, folder
+    )
     exports = [export for each in executables_of(made).values() for export in each.exports]
     (image,) = read_images(alone)
     file = folder / "kernels.so"
@@ -57,7 +59,7 @@ def _ratios(bundle: Bundle, folder: Path) -> list[float]:
 def _ours(case: Case, number: int, module: Path, folder: Path) -> float:
     job = Job((str(module),), "local-sync", (case.call(number),), "", 5, 20_000_000, 0)
     (answer,) = run_job(job, folder, 60.0, lambda _: None)
-    assert not isinstance(answer, Ended), answer
+    assert not isinstance(answer, FailedCall), answer
     return statistics.median(answer.warm.call_ns)
 
 

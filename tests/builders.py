@@ -13,20 +13,20 @@ from tracemap.attribution.attribute import Request, attribute
 from tracemap.attribution.model import Attribution
 from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.units import UNKNOWN, Integer, Text
-from tracemap.ir.model_reader import describe, parse_model
+from tracemap.ir.model_reader import create_records, parse_model
 from tracemap.ir.parsing import MlirParser
 from tracemap.map.build.build import BuildRequest, build
 from tracemap.map.build.model.model_facts import ModelFacts
 from tracemap.map.model import (
     Evidence,
-    Fate,
     Frame,
+    InnerOperation,
     Kernel,
     Membership,
     ModuleInfo,
     Op,
     OpId,
-    Part,
+    Outcome,
     Reason,
     Site,
     SourceFile,
@@ -34,7 +34,7 @@ from tracemap.map.model import (
 )
 from tracemap.options.compile import BuildOptions
 from tracemap.options.results import Rule
-from tracemap.runs.model import UNTOLD_HEADER
+from tracemap.runs.model import UNKNOWN_HEADER
 from tracemap.runs.runfile import read_run, write_run
 from tracemap.runs.sql import quoted
 
@@ -51,7 +51,7 @@ def built_graph(text: str, folder: Path, *flags: str) -> TraceGraph:
 def facts_of(model: bytes) -> ModelFacts:
     """What is found out about a model before anything is compiled."""
     parser = MlirParser()
-    return ModelFacts(describe(parser, parse_model(parser, model)))
+    return ModelFacts(create_records(parser, parse_model(parser, model)))
 
 
 def op(
@@ -63,7 +63,7 @@ def op(
     file: Text = "model.mlir",
     scope: Sequence[str] = (),
     frames: Sequence[tuple[str, int]] = (),
-    fate: Fate = Fate.DISPATCHED,
+    fate: Outcome = Outcome.DISPATCHED,
     reason: str = "does work in a site",
     part_lines: Sequence[int] = (),
 ) -> Op:
@@ -79,7 +79,7 @@ def op(
         frames=tuple(Frame(file, line, UNKNOWN, UNKNOWN) for file, line in frames),
         fate=fate,
         reason=Reason(fate.value, reason),
-        parts=tuple(Part("arith.addf", line, 7) for line in part_lines),
+        parts=tuple(InnerOperation("arith.addf", line, 7) for line in part_lines),
     )
 
 
@@ -151,7 +151,7 @@ def attribution(
         elapsed_ns: of the run.
     """
     header = structs.replace(
-        UNTOLD_HEADER,
+        UNKNOWN_HEADER,
         module_sha256=map_.module.sha256,
         command=("iree-benchmark-module",),
         function="main",

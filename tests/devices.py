@@ -18,7 +18,7 @@ from typing import Final
 from tests.support import SAMPLES, run_cli
 from tracemap.core.units import plural
 from tracemap.map.bundle import load
-from tracemap.map.model import Fate, TraceGraph
+from tracemap.map.model import Outcome, TraceGraph
 
 MODELS: Final = ("hand_attention", "hand_convnet", "hand_mlp", "jax_cnn", "jax_gpt2_4l", "torch_resnet18_small")
 BACKENDS: Final = {
@@ -69,7 +69,7 @@ def compare(reference: TraceGraph, graph: TraceGraph) -> Comparison:
 
 def defects(graph: TraceGraph) -> Iterator[str]:
     """Ops without a fate, sites without members or without a command, kernels without a text."""
-    yield from (f"{op.id} has no fate" for op in graph.ops if op.fate is Fate.UNKNOWN)
+    yield from (f"{op.id} has no fate" for op in graph.ops if op.fate is Outcome.UNKNOWN)
     yield from (f"{site.id} has no members" for site in graph.sites if not site.members)
     yield from (f"{site.id} has no command" for site in graph.sites if not isinstance(site.command_index, int))
     yield from (f"{kernel.name} has no steps" for kernel in graph.kernels if not kernel.steps)

@@ -7,9 +7,9 @@ from pathlib import Path, PurePath
 
 from tests.builders import MODEL, attribution, graph, op, site
 from tracemap.compare.compare import compare
-from tracemap.compare.model import Comparison, How, Match, RemarkDifference
-from tracemap.compare.sides import Compared
-from tracemap.map.model import Fate, OpId, SourceFile, TraceGraph
+from tracemap.compare.model import Comparison, Match, MatchKind, RemarkDifference
+from tracemap.compare.sides import Side
+from tracemap.map.model import OpId, Outcome, SourceFile, TraceGraph
 from tracemap.reports.diff.render import PageSide, build_diff_page, render_diff_page
 from tracemap.reports.diff.rows import DiffPage
 from tracemap.reports.html import write_page
@@ -25,7 +25,7 @@ NET_TEXT = "x = first()\ny = second(x)\n"
 def before_graph() -> TraceGraph:
     """Ops 1 and 2 share a kernel, 3 and 4 have one each; costs are 40, 60, 100 and 10."""
     ops = (
-        op(0, 1, name="builtin.module", fate=Fate.STRUCTURAL),
+        op(0, 1, name="builtin.module", fate=Outcome.STRUCTURAL),
         op(1, 2, name="a.first", scope=("h0",), frames=[("net.py", 1)]),
         op(2, 3, name="a.second", scope=("h0",), frames=[("net.py", 2)]),
         op(3, 4, name="a.third", scope=("h1",), frames=[("net.py", 2)]),
@@ -38,7 +38,7 @@ def before_graph() -> TraceGraph:
 def after_graph() -> TraceGraph:
     """Op 1 is alone now, 3 and 4 (which were 2 and 3) share a kernel, 2 is new; `builtin.module` is folded."""
     ops = (
-        op(0, 1, name="builtin.module", fate=Fate.FOLDED),
+        op(0, 1, name="builtin.module", fate=Outcome.FOLDED),
         op(1, 2, name="a.first", scope=("h0",), frames=[("net.py", 1)]),
         op(2, 3, name="a.sine"),
         op(3, 4, name="a.second", scope=("h0",), frames=[("net.py", 2)]),
@@ -56,17 +56,17 @@ TOTALS: tuple[Mapping[str, Mapping[str, int]], ...] = (
 """Of two invocations."""
 
 
-def side(name: str, of: TraceGraph, totals: Mapping[str, Mapping[str, int]] | None) -> Compared:
+def side(name: str, of: TraceGraph, totals: Mapping[str, Mapping[str, int]] | None) -> Side:
     """A side without machine code."""
     run = attribution(of, totals) if totals else None
-    return Compared(name, name[0] * 64, of, ("run.csv",) if run else (), (run,) if run else (), tuple)
+    return Side(name, name[0] * 64, of, ("run.csv",) if run else (), (run,) if run else (), tuple)
 
 
-def compared(*, measured: bool = True) -> tuple[Comparison, Compared, Compared]:
+def compared(*, measured: bool = True) -> tuple[Comparison, Side, Side]:
     """The comparison of the two graphs, with a remark that is new."""
     totals = TOTALS if measured else (None, None)
     one, two = side("old.tracemap", before_graph(), totals[0]), side("new.tracemap", after_graph(), totals[1])
-    matches = [Match(OpId.of(a), OpId.of(b), How.STRUCTURE, edited=a == 3) for a, b in MATCHED]
+    matches = [Match(OpId.of(a), OpId.of(b), MatchKind.STRUCTURE, edited=a == 3) for a, b in MATCHED]
     return compare(one, two, matches, same_model=False, threshold=3.0), one, two
 
 
@@ -80,8 +80,8 @@ def text_of(model: str, source: SourceFile) -> str:
 
 def page_of(
     made: Comparison,
-    one: Compared,
-    two: Compared,
+    one: Side,
+    two: Side,
     texts: tuple[str, str] = (BEFORE_TEXT, AFTER_TEXT),
     folders: tuple[str, str] = ("", ""),
 ) -> DiffPage:

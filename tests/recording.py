@@ -11,7 +11,7 @@ from typing import Any
 import duckdb
 
 from tests.support import PLAIN_FLAGS, SAMPLES, made_once
-from tracemap.capture.calling import declared_types
+from tracemap.capture.calling import signatures_of
 from tracemap.capture.plan import RecordRequest
 from tracemap.core.functions import Argument, Function
 from tracemap.core.toolchain import find_tool
@@ -75,7 +75,7 @@ def entry_points(module: Path, loop_bounds: tuple[str, ...] = ()) -> tuple[Funct
         Function(
             name, tuple(Argument(f"%{place}", kind, kind in loop_bounds) for place, kind in enumerate(of.arguments))
         )
-        for name, of in declared_types(module).items()
+        for name, of in signatures_of(module).items()
         if not name.startswith("__")
     )
 

@@ -13,9 +13,9 @@ from jsonschema import Draft202012Validator
 from tests.support import ROOT
 from tracemap.commands.doctor import Findings
 from tracemap.compare.model import Comparison, Comparisons
-from tracemap.core.codec import Document, pretty
+from tracemap.core.codec import Document, pretty_json
 from tracemap.kernels.model import Bench, Swapped, Tune
-from tracemap.map.bundle_documents import CompileTimes, KeptCall, KeptEstimates, Remarks
+from tracemap.map.bundle_documents import CompileTimes, Remarks, StoredCall, StoredEstimates
 from tracemap.map.map_json import StoredMap
 from tracemap.reports.json_documents import ShownAttribution, ShownAudit, ShownLowering, ShownMap, ShownStats
 from tracemap.runs.model import RunHeader
@@ -24,7 +24,7 @@ from tracemap.store.model import FleetAdded, FleetCalls, FleetComparison, FleetC
 FOLDER = ROOT / "tracemap" / "schemas"
 DOCUMENTS: dict[str, tuple[type[Document], str]] = {
     "map": (StoredMap, "map.json of a bundle"),
-    "call": (KeptCall, "call.json of a bundle: the inputs and parameters that it keeps"),
+    "call": (StoredCall, "call.json of a bundle: the inputs and parameters that it keeps"),
     "run": (RunHeader, "Header of a run: in Parquet's key-value metadata, or run.csv.json beside run.csv"),
     "show": (ShownMap, "tracemap show"),
     "audit": (ShownAudit, "tracemap audit"),
@@ -32,7 +32,7 @@ DOCUMENTS: dict[str, tuple[type[Document], str]] = {
     "attribution": (ShownAttribution, "tracemap attribute"),
     "remarks": (Remarks, "tracemap remarks, and remarks.json of a bundle"),
     "compiled": (CompileTimes, "compiled.json of a bundle"),
-    "estimates": (KeptEstimates, "estimates.json of a bundle"),
+    "estimates": (StoredEstimates, "estimates.json of a bundle"),
     "diff": (Comparison, "tracemap diff"),
     "diffs": (Comparisons, "tracemap diff --baseline"),
     "stats": (ShownStats, "tracemap stats"),
@@ -120,7 +120,7 @@ def validator(name: str) -> Draft202012Validator:
 
 def printed(document: Document) -> dict[str, Any]:
     """The JSON of a document, as it is read back from standard output."""
-    return dict(json.loads(pretty(document)))
+    return dict(json.loads(pretty_json(document)))
 
 
 if __name__ == "__main__":

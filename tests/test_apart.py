@@ -21,7 +21,7 @@ from tests.test_cli_errors import refused
 from tests.test_cli_record import alive, waited_for
 from tests.test_from_dumps import by_hand  # noqa: F401 (a fixture)
 from tracemap.core.errors import ModelInvalid
-from tracemap.core.process.forked import Forked
+from tracemap.core.process.forked import ForkedWork
 from tracemap.ir.parsing import MlirParser, check_parses_in_subprocess
 
 
@@ -78,7 +78,7 @@ def test_a_parse_may_not_go_on_for_longer_than_its_parent(monkeypatch: pytest.Mo
     if parent == 0:
         try:
             os.close(reading)
-            monkeypatch.setattr(Forked, "told", lambda *_: time.sleep(600))  # nobody but the child is to end it
+            monkeypatch.setattr(ForkedWork, "told", lambda *_: time.sleep(600))  # nobody but the child is to end it
             check_parses_in_subprocess(spin, 1.0)
         finally:
             os._exit(0)

@@ -13,7 +13,7 @@ import tracemap
 from tests.conftest import Built
 from tests.support import SAMPLES, check_cli
 from tracemap.capture.inputs import array_inputs
-from tracemap.core.codec import pretty
+from tracemap.core.codec import pretty_json
 from tracemap.core.errors import (
     BundleInvalid,
     FunctionUnknown,
@@ -52,7 +52,7 @@ def test_what_the_commands_write_is_written(tmp_path: Path) -> None:
     written, page, report = tmp_path / "ops.json", tmp_path / "costs.html", tmp_path / "page.html"
     result = tracemap.attribute([run], bundle, format="json", output=str(written), html=str(page), rule="root")
     assert written.read_text() == check_cli("attribute", run, "--map", bundle, "--rule", "root", "--format", "json")
-    assert written.read_text() == pretty(shown_attribution(result))
+    assert written.read_text() == pretty_json(shown_attribution(result))
     tracemap.report(bundle, str(report), [run], rule="root")
     assert report.read_bytes() == page.read_bytes()
     with pytest.raises(TargetExists):

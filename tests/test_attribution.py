@@ -22,7 +22,14 @@ from tracemap.core.errors import RunInvalid, RunMismatch, UsageInvalid
 from tracemap.core.units import UNKNOWN, Integer, Text
 from tracemap.map.model import Command, CommandBuffer, TraceGraph
 from tracemap.options.results import Rule
-from tracemap.runs.model import UNTIMED, UNTOLD_HEADER, Invocation, RecordedBuffer, RecordedCommand, RunHeader
+from tracemap.runs.model import (
+    UNKNOWN_HEADER,
+    UNKNOWN_INVOCATION,
+    Invocation,
+    RecordedBuffer,
+    RecordedCommand,
+    RunHeader,
+)
 from tracemap.runs.runfile import read_run, write_run
 
 SHA = "ab" * 32
@@ -66,7 +73,7 @@ PROGRAM = (
 
 def header(**changes: object) -> RunHeader:
     base = structs.replace(
-        UNTOLD_HEADER, module_sha256=SHA, function="main", programs=(PROGRAM,), buffers=(RecordedBuffer(7, False, 0),)
+        UNKNOWN_HEADER, module_sha256=SHA, function="main", programs=(PROGRAM,), buffers=(RecordedBuffer(7, False, 0),)
     )
     return structs.replace(base, **changes)
 
@@ -238,7 +245,7 @@ def test_several_runs_of_one_kind_add_up_and_others_do_not(tmp_path: Path) -> No
     both = attributed(one, two)
     assert both.metrics[0].measured == 2 * 861
     assert both.run.iterations == 7
-    assert (attributed(one).run.invocation, both.run.invocation) == (timed, UNTIMED)
+    assert (attributed(one).run.invocation, both.run.invocation) == (timed, UNKNOWN_INVOCATION)
     assert [each.calls for each in both.sites] == [4, 2, 2]
     with pytest.raises(
         UsageInvalid, match=r"3\.parquet ran on local-task with 1 worker, .* with 2 workers: their costs do not"

@@ -23,19 +23,19 @@ from tracemap.attribution.attribute import Request, attribute
 from tracemap.attribution.kernel_lines.lines import Spot, spread_evenly
 from tracemap.attribution.model import Attribution, ResidualReason
 from tracemap.attribution.weights import Weights, wilson
-from tracemap.core.diagnostics import foremost
+from tracemap.core.diagnostics import above_result
 from tracemap.core.errors import RunInvalid, UsageInvalid
 from tracemap.core.units import UNKNOWN, split_by_largest_remainder
 from tracemap.machine.code import CodeLoop, instructions_of, loops_of
 from tracemap.machine.images import read_images
 from tracemap.map.bundle import Bundle, load
-from tracemap.map.model import Kernel, OpId, Step, TraceGraph
-from tracemap.map.query import Frames
+from tracemap.map.model import Kernel, KernelLine, OpId, TraceGraph
+from tracemap.map.query import KernelLines
 from tracemap.options.results import Rule
 from tracemap.reports.csv_tables import attribution_csv
 from tracemap.reports.json_documents import shown_attribution
 from tracemap.reports.terminal.attribution import print_attribution
-from tracemap.runs.model import UNTOLD_HEADER
+from tracemap.runs.model import UNKNOWN_HEADER
 from tracemap.runs.runfile import read_run
 
 
@@ -43,11 +43,11 @@ def stepped() -> TraceGraph:
     """`example()` with steps: of k0 line 2 is of op1 and op3, line 3 of op2, line 4 of both; line 5 stands in 3."""
     made = example()
     steps = (
-        Step(1, "func.func", ()),
-        Step(2, "linalg.matmul", (OpId.of(1), OpId.of(3))),
-        Step(3, "linalg.generic", (OpId.of(2),)),
-        Step(4, "arith.addf", (OpId.of(1), OpId.of(2))),
-        Step(5, "arith.index_cast", (), parent=3),
+        KernelLine(1, "func.func", ()),
+        KernelLine(2, "linalg.matmul", (OpId.of(1), OpId.of(3))),
+        KernelLine(3, "linalg.generic", (OpId.of(2),)),
+        KernelLine(4, "arith.addf", (OpId.of(1), OpId.of(2))),
+        KernelLine(5, "arith.index_cast", (), parent=3),
     )
     kernels = [structs.replace(k, steps=steps) if k.name == "k0" else k for k in made.kernels]
     return structs.replace(made, kernels=tuple(kernels))
@@ -91,16 +91,16 @@ def test_what_is_computed_in_a_region_without_locations_is_of_its_op() -> None:
     """As of a convolution, whose region passes make anew; what is fused behind it has locations."""
     first, second = OpId.of(1), OpId.of(2)
     steps = (
-        Step(2, "linalg.generic", (first,)),
-        Step(3, "scf.if", (), parent=2),
-        Step(4, "arith.muli", (), parent=3),
-        Step(5, "arith.addi", (), parent=2, takes=(4,)),
-        Step(6, "linalg.yield", (), parent=2, takes=(5,)),
-        Step(7, "linalg.generic", (second,), takes=(2,)),
-        Step(8, "arith.shrsi", (second,), parent=7),
-        Step(9, "arith.trunci", (), parent=7, takes=(8,)),
+        KernelLine(2, "linalg.generic", (first,)),
+        KernelLine(3, "scf.if", (), parent=2),
+        KernelLine(4, "arith.muli", (), parent=3),
+        KernelLine(5, "arith.addi", (), parent=2, takes=(4,)),
+        KernelLine(6, "linalg.yield", (), parent=2, takes=(5,)),
+        KernelLine(7, "linalg.generic", (second,), takes=(2,)),
+        KernelLine(8, "arith.shrsi", (second,), parent=7),
+        KernelLine(9, "arith.trunci", (), parent=7, takes=(8,)),
     )
-    frames = Frames(Kernel("k", (), steps=steps), frozenset({first, second}))
+    frames = KernelLines(Kernel("k", (), steps=steps), frozenset({first, second}))
     assert frames.owned == {2, 3, 4, 5, 8}
     assert [frames.ops_at(line) for line in (3, 4, 5, 6, 9)] == [(first,), (first,), (first,), (), ()]
     assert {each.line for each in frames.op_lines.operations} == frames.owned
@@ -256,7 +256,7 @@ def test_a_few_samples_decide_nothing(in_kernels: int, rule: Rule, tmp_path: Pat
     assert result.rule is rule
     told = [item.message for item in result.diagnostics if item.slug == "few-samples"]
     assert [text.startswith(f"only {in_kernels} sample") for text in told] == [True] * (rule is Rule.MODEL)
-    assert [item.message for item in foremost(result.diagnostics)] == told
+    assert [item.message for item in above_result(result.diagnostics)] == told
     assert attributed(table, rule=Rule.MEASURED, map_=stepped()).rule is Rule.MEASURED
 
 
@@ -320,7 +320,7 @@ def test_simulated_counts_decide_however_few(tmp_path: Path) -> None:
     table = csv_of(tmp_path / "r.csv", "kind,kernel,step,cpu_ns,samples,Ir\ndispatch,k0,,9,,\nstep,k0,2,,1,7\n")
     result = attributed(table, rule=None, map_=stepped())
     assert result.rule is Rule.MEASURED
-    (told,) = foremost(result.diagnostics)
+    (told,) = above_result(result.diagnostics)
     assert told.message.startswith("only 1 sample in kernels, too few to split by: kernels' costs are split by")
 
 
@@ -362,7 +362,7 @@ def test_whatever_was_seen_it_balances(
 
 def addresses_run(bundle: Bundle, kernel: str, addresses: Sequence[int], lines: Sequence[int], path: Path) -> Path:
     values = ", ".join(f"({address}, {line})" for address, line in zip(addresses, lines, strict=True))
-    head = structs.replace(UNTOLD_HEADER, module_sha256=bundle.graph.module.sha256)
+    head = structs.replace(UNKNOWN_HEADER, module_sha256=bundle.graph.module.sha256)
     table = (
         f"SELECT 'dispatch' AS kind, '{kernel}' AS kernel, 1000::BIGINT AS cpu_ns, NULL::BIGINT AS step, "
         "NULL::BIGINT AS address, NULL::BIGINT AS samples UNION ALL "

@@ -24,12 +24,12 @@ from tracemap.core.units import UNKNOWN
 from tracemap.ir.dumps import DumpText
 from tracemap.ir.model_reader import parse_model
 from tracemap.ir.parsing import MlirParser, walk
-from tracemap.map.build.compiler.losing_pass import Watch, split_prints
-from tracemap.map.build.outcomes import Survival
+from tracemap.map.build.compiler.losing_pass import LossTracker, split_prints
+from tracemap.map.build.outcomes import LastLocatedPhase
 from tracemap.map.build.tagging import Tags, write_tagged
 from tracemap.map.bundle import load
 from tracemap.map.model import PHASES, SOURCE, Op, OpId
-from tracemap.map.query import Spot, audit, lost_in
+from tracemap.map.query import LosingPass, audit, phase_of_loss
 from tracemap.reports.terminal.map import print_audit
 
 PROGRAMS = ROOT / "tests" / "programs"
@@ -109,7 +109,7 @@ def test_meaning_of_locations(location: str, says: bool) -> None:
 
 
 def test_survival_is_the_last_phase_in_any_order() -> None:
-    survival = Survival()
+    survival = LastLocatedPhase()
     survival.add("flow", [1])
     survival.add("input", [1, 2])
     assert [survival.last_phase(index) for index in (1, 2, 3)] == ["flow", "input", SOURCE]
@@ -170,7 +170,7 @@ def test_text_groups_by_phase_and_kind(built: Built) -> None:
 
 def test_text_tells_where_an_op_was_lost_on_a_line_of_its_own() -> None:
     graph = builders.graph([builders.op(1, 3)])
-    spot = Spot(OpId.of(1), "flow", "Fold", "fold", 2, "func.func @\x1bmain", "here\n  it was", "")
+    spot = LosingPass(OpId.of(1), "flow", "Fold", "fold", 2, "func.func @\x1bmain", "here\n  it was", "")
     out = io.StringIO()
     print_audit(graph, audit(graph, [spot]), out, list_all=False)
     shown = out.getvalue().splitlines()
@@ -187,7 +187,7 @@ def test_ops_outside_of_dumps_are_counted_and_not_lost() -> None:
     assert [(loss.op.id, loss.phase) for loss in found.losses] == [("op2", "input"), ("op1", "stream")]
     assert found.unknown == 1
     assert found.phases[0].located == 1
-    assert lost_in(with_phase(ops[0], "hal")) == ""
+    assert phase_of_loss(with_phase(ops[0], "hal")) == ""
 
 
 def with_phase(op: Op, phase: str) -> Op:
@@ -319,7 +319,7 @@ def test_modules_for_constant_evaluation_are_ignored(written: str) -> None:
         (("E", "e"), gone),
     ]
     text = "".join(f"// -----// IR Dump After {written.format(*name)} //----- //\n{ir}\n" for name, ir in printed)
-    watch = Watch([1])
+    watch = LossTracker([1])
     for each in split_prints(text.splitlines(keepends=True)):
         watch.look(each)
     spot = watch.spot(builders.op(1), "flow")

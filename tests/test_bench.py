@@ -20,12 +20,12 @@ from tests.support import Json, check_cli, json_cli, run_cli
 from tracemap.core.units import UNKNOWN
 from tracemap.ir.executables import read_dispatches
 from tracemap.ir.parsing import MlirParser
-from tracemap.kernels.bench import Outcome, merge_outcomes, spread_of
+from tracemap.kernels.bench import CaseOutcome, merge_outcomes, spread_of
 from tracemap.kernels.bench_cases import find_cases
-from tracemap.kernels.benchmark_module import compile_wrapped, wrapped
+from tracemap.kernels.benchmark_module import benchmark_module_text, compile_benchmark_module
 from tracemap.kernels.model import Status, Verification
 from tracemap.kernels.operations import amounts
-from tracemap.kernels.runner_jobs import Answer, Call, Ended, Job, Timing, run_job
+from tracemap.kernels.runner_jobs import Call, CallResult, FailedCall, Job, Timing, run_job
 from tracemap.map.bundle import Bundle, load
 
 QUICK = ("--repetitions", "2", "--min-time", "0.5", "--processes", "1")
@@ -297,13 +297,15 @@ def test_quartiles_tell_how_far_processes_lie_apart() -> None:
     sound = Verification(Status.SUCCESS, "numpy", 0.0, "")
     none = Timing(0, 0, ())
     one, other = (
-        Outcome(Answer(0, 1.0, Timing(9, 1, times), none), sound, "")
+        CaseOutcome(CallResult(0, 1.0, Timing(9, 1, times), none), sound, "")
         for times in ((100.0, 100.5, 101.0), (137.0, 137.5, 138.0))
     )
     spread = spread_of(merge_outcomes(one, other).answer.warm)
     assert spread is not None
     assert (spread.q3 - spread.q1) / spread.median > 0.3
-    ended = Outcome(Answer(0, 0.0, none, none), Verification(Status.FAILED, UNKNOWN, 0.0, "it crashed"), "it crashed")
+    ended = CaseOutcome(
+        CallResult(0, 0.0, none, none), Verification(Status.FAILED, UNKNOWN, 0.0, "it crashed"), "it crashed"
+    )
     assert merge_outcomes(one, ended).verification.status is Status.FAILED
     assert merge_outcomes(one, ended).answer == one.answer
 
@@ -319,8 +321,8 @@ def first_kernel(bundle: Bundle, folder: Path) -> tuple[Call, Path]:
     parser = MlirParser()
     module = parser.parse(bundle.configured())
     case = find_cases(bundle.graph, module, read_dispatches(module, lambda *_: 1))[0]
-    text = wrapped(parser.parse(bundle.configured()), [case.dispatch])
-    return case.call(0), compile_wrapped(text, bundle.graph.module.flags, folder)
+    text = benchmark_module_text(parser.parse(bundle.configured()), [case.dispatch])
+    return case.call(0), compile_benchmark_module(text, bundle.graph.module.flags, folder)
 
 
 def test_what_a_kernel_changes_where_it_has_not_to_is_told(built: Built, tmp_path: Path) -> None:
@@ -341,7 +343,7 @@ def test_what_a_kernel_changes_where_it_has_not_to_is_told(built: Built, tmp_pat
     answers = list(run_job(Job((str(compiled),), "local-sync", calls, str(tmp_path), 0, 1, 0), tmp_path, 60, print))
     assert len(answers) == len(told)
     for answer, begin in zip(answers, told.values(), strict=True):
-        assert isinstance(answer, Answer)
+        assert isinstance(answer, CallResult)
         if begin is None:
             assert answer.spoiled is None
         else:
@@ -372,6 +374,6 @@ def test_a_call_that_has_no_memory_is_told_from_one_that_fails(built: Built, tmp
     huge = structs.replace(call, buffers=(structs.replace(call.buffers[0], length=1 << 60), *call.buffers[1:]))
     absent = structs.replace(call, function="absent")
     job = Job((str(compiled),), "local-sync", (huge, absent), "", 0, 1, 0)
-    endings = [each for each in run_job(job, tmp_path, 60, print) if isinstance(each, Ended)]
+    endings = [each for each in run_job(job, tmp_path, 60, print) if isinstance(each, FailedCall)]
     assert [each.for_memory for each in endings] == [True, False]
     assert endings[0].text == "there is not enough memory for its data"

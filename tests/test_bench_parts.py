@@ -10,13 +10,13 @@ import pytest
 
 from tracemap.core.units import UNKNOWN
 from tracemap.kernels.bench_cases import used_bytes, whole_memory
-from tracemap.kernels.model import Bench, InApplication, KernelBench, Status, Verification
+from tracemap.kernels.model import ApplicationComparison, Bench, KernelBench, Status, Verification
 from tracemap.kernels.reference.elements import View, from_memory, to_memory
 from tracemap.kernels.reference.kernel import Precision
 from tracemap.kernels.runner_jobs import CANARY, Buffer, Call, Fill
 from tracemap.kernels.verification import (
     AloneTimes,
-    Application,
+    ApplicationCalls,
     ApplicationRun,
     SiteCalls,
     compare,
@@ -163,8 +163,8 @@ def points_to(
     disturbed: bool = False,
     again_ns: int = 0,
 ) -> str:
-    application = Application({"site0": SiteCalls(10, median_ns)}, workers, speed, disturbed)
-    again = Application({"site0": SiteCalls(10, again_ns)} if again_ns else {}, 1)
+    application = ApplicationCalls({"site0": SiteCalls(10, median_ns)}, workers, speed, disturbed)
+    again = ApplicationCalls({"site0": SiteCalls(10, again_ns)} if again_ns else {}, 1)
     return explain_site(
         "site0", ApplicationRun(application, typical), ApplicationRun(again), alone
     ).points_to.partition(":")[0]
@@ -223,7 +223,7 @@ def test_texts_in_csv_are_inert_once() -> None:
         attainable_share=None,
         same_code=None,
         stood_in=0,
-        in_application=(InApplication("site0", 1, 5, 1.0, UNKNOWN, "=points"),),
+        in_application=(ApplicationComparison("site0", 1, 5, 1.0, UNKNOWN, "=points"),),
         not_measured="",
     )
     text = bench_csv(Bench(module_sha256="", device="local-sync", processes=1, kernels=(kernel,)))

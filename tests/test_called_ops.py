@@ -18,7 +18,7 @@ from tests.tables import printed_table
 from tracemap.map.bundle import load
 from tracemap.map.model import TraceGraph
 from tracemap.map.query import select
-from tracemap.reports.cost_lookup import CostedMap
+from tracemap.reports.cost_lookup import MapCosts
 
 MODEL = "jax_gpt2_4l"
 """`jnp.var` and `jnp.where` are functions of its own, whose ops have bare names."""
@@ -134,5 +134,5 @@ def test_a_call_leads_to_its_ops_in_kernels_of_others(tmp_path: Path) -> None:
     selected = select(graph, call.id)
     assert ({*selected.ops}, selected.sites) == ({call, product, maximum}, (site,))
     assert [kernel.name for kernel in selected.kernels] == [site.kernel]
-    costed = CostedMap(graph, None)
+    costed = MapCosts(graph, None)
     assert costed.works_of(call) == costed.works_of(maximum) == costed.works_of(function) == (site.id,)

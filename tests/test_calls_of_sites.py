@@ -24,7 +24,7 @@ from tracemap.attribution.model import Attribution, SiteResult, SlowCall
 from tracemap.core.units import UNKNOWN, Integer
 from tracemap.map.model import TraceGraph
 from tracemap.options.results import Rule
-from tracemap.runs.model import UNTOLD_HEADER
+from tracemap.runs.model import UNKNOWN_HEADER
 from tracemap.runs.runfile import read_run, write_run
 
 COLUMNS = ("site", "invocation", "start_ns", "duration_ns", "cpu_ns", "workgroups_x", "workgroups_y", "workgroups_z")
@@ -142,7 +142,7 @@ def on_workers(folder: Path, workers: Integer, calls: Sequence[tuple[int, int | 
         connection.execute("CREATE TABLE run (kernel VARCHAR, invocation BIGINT, duration_ns BIGINT, cpu_ns BIGINT)")
         rows = [("k0", number, *times) for number, times in enumerate(calls)]
         connection.executemany("INSERT INTO run VALUES (?, ?, ?, ?)", rows)
-        write_run(structs.replace(UNTOLD_HEADER, workers=workers), connection.table("run"), path, force=False)
+        write_run(structs.replace(UNKNOWN_HEADER, workers=workers), connection.table("run"), path, force=False)
     return attributed(path).sites[0]
 
 

@@ -21,8 +21,8 @@ from tests.support import ROOT, SAMPLES, has_device
 from tracemap.capture import counting, execution
 from tracemap.capture.benchmark import TIMED_FLUSH_FLAG, Ending, run_benchmark
 from tracemap.capture.machine import PeakMeter, measure_peaks
-from tracemap.capture.record import Recorded, record
-from tracemap.core.codec import pretty
+from tracemap.capture.record import RecordedRun, record
+from tracemap.core.codec import pretty_json
 from tracemap.core.errors import (
     FunctionUnknown,
     InputInvalid,
@@ -41,7 +41,7 @@ from tracemap.runs.runfile import read_run
 LOOP = ("64x64xf32=0.01", "64x64xf32=0.01")
 
 
-def slugs(recorded: Recorded) -> list[str]:
+def slugs(recorded: RecordedRun) -> list[str]:
     """What is said of a run; what else the machine does is no matter of these tests."""
     return [item.slug for item in recorded.header.diagnostics if item.slug != "disturbed"]
 
@@ -117,7 +117,7 @@ def test_the_header_is_as_its_schema_says(made: Path, tmp_path: Path) -> None:
     schema = json.loads((ROOT / "tracemap" / "schemas" / "run.schema.json").read_text(encoding="utf-8"))
     beside = json.loads((tmp_path / "run.csv.json").read_text(encoding="utf-8"))
     jsonschema.validate(beside, schema)
-    assert beside == json.loads(pretty(recorded.header))
+    assert beside == json.loads(pretty_json(recorded.header))
     assert any(tool.startswith("iree-base-runtime 3.") for tool in recorded.header.tools)
 
 
@@ -264,7 +264,7 @@ def test_records_that_were_lost(made: Path, tmp_path: Path) -> None:
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["run.csv", "run.csv.json"]
 
 
-def check_whole_calls(recorded: Recorded, calls: int) -> None:
+def check_whole_calls(recorded: RecordedRun, calls: int) -> None:
     """All timed events are of one execution: every call has as many, and each dispatch is there once."""
     timed = [row for row in events(recorded.path) if row["kind"] != "step"]
     if "records-lost" not in slugs(recorded):  # on a machine with other work the timer may be late
@@ -309,7 +309,7 @@ def test_counts_are_there_where_the_counted_execution_lost_records(
     def unflushed(command: Sequence[str], *more: Any, **named: Any) -> Ending:  # noqa: ANN401 - as they were given
         return run_benchmark([flag for flag in command if flag != TIMED_FLUSH_FLAG], *more, **named)
 
-    def counts(name: str) -> tuple[list[int], Recorded]:
+    def counts(name: str) -> tuple[list[int], RecordedRun]:
         asked = request(
             sample(made, "hand_loop"), tmp_path / name, inputs=(*LOOP, "1500"), iterations=2, warmup=1, serial=True,
             counters=("page-faults",),

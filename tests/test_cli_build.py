@@ -15,7 +15,7 @@ from tests.support import SAMPLES, interruptible, run_cli
 from tests.test_cli_errors import refused
 from tests.test_cli_record import DEADLINE_S, waited_for
 from tracemap.core.errors import ModelInvalid, UsageInvalid
-from tracemap.map.build.compiler.compilation import Compiler, check_accepted
+from tracemap.map.build.compiler.compilation import Compiler, check_flags
 from tracemap.map.bundle import load
 
 MODEL = SAMPLES / "models" / "jax_gpt2_small_12l.mlir"
@@ -132,7 +132,7 @@ def test_flags_that_build_sets_itself_are_refused_in_any_form(flag: str, tmp_pat
 
 def test_a_flag_without_its_value_is_not_accepted() -> None:
     with pytest.raises(UsageInvalid, match=NEEDS_VALUE):
-        check_accepted([NEEDS_VALUE])
+        check_flags([NEEDS_VALUE])
 
 
 def test_flags_of_the_user_come_last() -> None:

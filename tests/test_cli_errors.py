@@ -25,7 +25,7 @@ from tracemap.core.functions import Argument, Function
 from tracemap.core.toolchain import find_tool
 from tracemap.map.bundle import load
 from tracemap.options.measure import RecordOptions
-from tracemap.runs.model import UNTOLD_HEADER
+from tracemap.runs.model import UNKNOWN_HEADER
 
 MLP = SAMPLES / "models" / "hand_mlp.mlir"
 MLP_FLAGS = SAMPLES / "flags" / "hand_mlp.flags"
@@ -490,7 +490,7 @@ def test_bare_csv_with_two_bundles_in_sight(mlp: Path, csv_run: Path, tmp_path: 
 
 def test_a_bundle_of_a_name_that_no_file_system_takes_is_missing(tmp_path: Path) -> None:
     (tmp_path / "run.csv").write_text("kernel,duration_ns\nmain_dispatch_0,5\n", encoding="utf-8")
-    header = structs.replace(UNTOLD_HEADER, bundle="b" * 5000)
+    header = structs.replace(UNKNOWN_HEADER, bundle="b" * 5000)
     (tmp_path / "run.csv.json").write_bytes(encode(header))
     assert "--map" in refused("bundle-missing", "attribute", "run.csv", cwd=tmp_path)
 

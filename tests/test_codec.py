@@ -10,8 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.schemas import DOCUMENTS, FOLDER, schema, schema_text
-from tracemap.core.codec import Count, Document, OtherVersion, Record, decode, decode_document, encode, pretty, view
-from tracemap.core.units import INTEGER_LIMIT, UNKNOWN, Integer, Text
+from tracemap.core.codec import (
+    Count,
+    Document,
+    OtherVersion,
+    Record,
+    decode,
+    decode_document,
+    encode,
+    pretty_json,
+    record_from,
+)
+from tracemap.core.units import MAX_INTEGER, UNKNOWN, Integer, Text
 
 pytestmark = pytest.mark.quick
 
@@ -40,7 +50,7 @@ class Line(Record, frozen=True):
 
 
 WHOLE = Whole(parts=(Part(UNKNOWN, "é\x00\u2028", (1, 2)), Part(3, UNKNOWN)))
-COUNTS = st.integers(0, INTEGER_LIMIT)
+COUNTS = st.integers(0, MAX_INTEGER)
 PARTS = st.builds(
     Part,
     line=COUNTS | st.just(UNKNOWN),
@@ -52,12 +62,12 @@ PARTS = st.builds(
 @given(st.lists(PARTS).map(lambda parts: Whole(parts=tuple(parts))))
 def test_what_is_written_is_read_again(whole: Whole) -> None:
     assert decode_document(encode(whole), Whole) == whole
-    assert decode_document(pretty(whole).encode(), Whole) == whole
+    assert decode_document(pretty_json(whole).encode(), Whole) == whole
 
 
 def test_unknown_is_null_and_every_key_is_written() -> None:
     assert encode(Part(UNKNOWN, UNKNOWN)) == b'{"line":null,"name":null,"places":[]}'
-    assert pretty(Part(1, "a")) == '{\n "line": 1,\n "name": "a",\n "places": []\n}\n'
+    assert pretty_json(Part(1, "a")) == '{\n "line": 1,\n "name": "a",\n "places": []\n}\n'
 
 
 @pytest.mark.parametrize(
@@ -110,7 +120,7 @@ def test_odd_bytes_of_file_names_are_kept_as_escapes() -> None:
 
 
 def test_a_view_takes_what_it_is_not_given() -> None:
-    assert view(Line, Part(3, "a"), text="b") == Line(3, "b")
+    assert record_from(Line, Part(3, "a"), text="b") == Line(3, "b")
 
 
 def test_schemas_take_what_is_written_and_nothing_else() -> None:

@@ -27,10 +27,10 @@ from tracemap.attribution.model import Attribution
 from tracemap.core.diagnostics import Diagnostic
 from tracemap.map.model import SourceFile, TraceGraph
 from tracemap.options.results import AttributeOptions, Rule
-from tracemap.reports.cost_lookup import CostedMap
+from tracemap.reports.cost_lookup import MapCosts
 from tracemap.reports.views.costs import TEXT, Cell, Column, View
-from tracemap.reports.views.selection import VIEWS, costs_of
-from tracemap.runs.model import CACHE_SIMULATED, UNTOLD_HEADER
+from tracemap.reports.views.selection import VIEWS, selected_costs
+from tracemap.runs.model import CACHE_SIMULATED, UNKNOWN_HEADER
 from tracemap.runs.runfile import read_run, write_run
 
 pytestmark = pytest.mark.quick
@@ -108,7 +108,7 @@ def the_graph() -> TraceGraph:
 
 def attributed(folder: Path, rows: Sequence[Row]) -> Attribution:
     header = structs.replace(
-        UNTOLD_HEADER,
+        UNKNOWN_HEADER,
         function="main",
         workers=WORKERS,
         iterations=INVOCATIONS,
@@ -355,7 +355,7 @@ def found(rows: list[Row], tmp_path_factory: pytest.TempPathFactory) -> Attribut
 
 
 def view_of(by: str, found: Attribution) -> View:
-    return VIEWS[by](CostedMap(the_graph(), found), costs_of(found, AttributeOptions()))
+    return VIEWS[by](MapCosts(the_graph(), found), selected_costs(found, AttributeOptions()))
 
 
 def key_of(by: str, row: Mapping[str, Cell]) -> str:

@@ -16,9 +16,9 @@ from tests.support import check_cli, json_cli, run_cli
 from tests.test_reports_page import GRAPH, TOTALS
 from tracemap.attribution.model import Attribution, ResidualReason, ResidualRow
 from tracemap.capture.record import record
-from tracemap.core.diagnostics import DISTURBED, PAUSED, TRANSFERS_UNTIMED, Diagnostic
+from tracemap.core.diagnostics import NOISY, PAUSED, TRANSFERS_UNTIMED, Diagnostic
 from tracemap.core.units import UNKNOWN, format_ns
-from tracemap.reports.advice import advice, devices_compared, elapsed_said
+from tracemap.reports.advice import device_comparison_text, elapsed_text, overhead_advice
 from tracemap.reports.cost_lookup import ASSUMED_SIZES
 from tracemap.runs.model import BY_STOPS, DeviceTime, ElapsedParts, Invocation
 
@@ -106,19 +106,19 @@ def test_a_device_is_not_compared_with_itself(built: Built, tmp_path: Path) -> N
 def test_what_was_measured_is_said_whether_devices_differ_or_not() -> None:
     slow = structs.replace(TASK, low_ns=800_000, high_ns=1_000_000)
     between = structs.replace(TASK, low_ns=100_500, high_ns=1_000_000)
-    assert devices_compared((SYNC, slow)).endswith("; local-sync is faster")
-    assert devices_compared((SYNC, between)).endswith("; no significant difference (intervals overlap)")
-    assert devices_compared((SYNC, slow)).startswith("median call: local-sync 100 µs ")
+    assert device_comparison_text((SYNC, slow)).endswith("; local-sync is faster")
+    assert device_comparison_text((SYNC, between)).endswith("; no significant difference (intervals overlap)")
+    assert device_comparison_text((SYNC, slow)).startswith("median call: local-sync 100 µs ")
     grouped = tuple(structs.replace(each, calls=9) for each in (SYNC, slow))
-    assert devices_compared(grouped).startswith("median of means of several calls: local-sync 100 µs ")
-    assert devices_compared(()) == ""
+    assert device_comparison_text(grouped).startswith("median of means of several calls: local-sync 100 µs ")
+    assert device_comparison_text(()) == ""
 
 
 def test_the_mean_of_an_invocation_is_called_so_and_the_median_stands_beside_it() -> None:
     found = divided(600, 310)
 
     def said(**changes: object) -> str:
-        return elapsed_said(replace(found, run=structs.replace(found.run, **{"iterations": 2, **changes})))
+        return elapsed_text(replace(found, run=structs.replace(found.run, **{"iterations": 2, **changes})))
 
     assert said() == "500 ns per invocation (mean)"
     timed = Invocation(311_000, 305_000, 320_000, "precision")
@@ -126,14 +126,14 @@ def test_the_mean_of_an_invocation_is_called_so_and_the_median_stands_beside_it(
     few = Invocation(999_000, UNKNOWN, UNKNOWN, "seconds")
     assert said(invocation=few) == "500 ns per invocation (mean), median 999 µs (too few for an interval)"
     assert said(iterations=UNKNOWN) == "1.00 µs"
-    assert elapsed_said(replace(found, functions=("encode", "decode"))) == "1.00 µs in all"
+    assert elapsed_text(replace(found, functions=("encode", "decode"))) == "1.00 µs in all"
 
 
 def test_a_busy_machine_may_be_what_is_waited_for() -> None:
     found = divided(600, 310)
-    busy = replace(found, diagnostics=(Diagnostic(DISTURBED, "the run was disturbed"),))
-    assert "waiting for a CPU" not in advice(found)
-    assert "; the overhead may include waiting for a CPU (noisy run). Try record " in advice(busy)
+    busy = replace(found, diagnostics=(Diagnostic(NOISY, "the run was disturbed"),))
+    assert "waiting for a CPU" not in overhead_advice(found)
+    assert "; the overhead may include waiting for a CPU (noisy run). Try record " in overhead_advice(busy)
 
 
 @pytest.mark.parametrize(("submitted_ns", "is_told"), [(90, False), (91, True)])
@@ -142,34 +142,36 @@ def test_copies_may_be_a_part_where_submissions_without_kernels_are(submitted_ns
     said = Diagnostic(TRANSFERS_UNTIMED, "the runtime does not time a copy")
     rest = ResidualRow(ResidualReason.QUEUE, 1, {"duration_ns": submitted_ns})
     found = replace(divided(600, 310), diagnostics=(said,), residual=(rest,), metrics=())
-    assert ("; the overhead may include untimed copies and fills. Try record " in advice(found)) == is_told
+    assert ("; the overhead may include untimed copies and fills. Try record " in overhead_advice(found)) == is_told
 
 
 def test_advice_says_what_was_measured() -> None:
     slow = structs.replace(TASK, low_ns=800_000, high_ns=1_000_000)
-    said = advice(divided(600, 310, SYNC, slow))
+    said = overhead_advice(divided(600, 310, SYNC, slow))
     assert said.startswith("91.0 % of the elapsed time is runtime overhead (queue and host); a kernel call takes ")
     assert said.endswith(". local-sync is faster: 100 µs instead of 900 µs on local-task")
 
 
 def test_a_pause_is_no_waiting() -> None:
     paused = replace(divided(600, 310), diagnostics=(Diagnostic(PAUSED, "the program was paused"),))
-    assert advice(paused) == ""
+    assert overhead_advice(paused) == ""
 
 
 def test_advice_to_measure_where_nobody_has() -> None:
-    said = advice(divided(600, 310))
+    said = overhead_advice(divided(600, 310))
     assert said.endswith(". Try record --compare-devices local-sync,local-task")
 
 
 def test_no_advice_where_nothing_calls_for_it() -> None:
     slow = structs.replace(TASK, low_ns=800_000, high_ns=1_000_000)
-    assert advice(divided(200, 200, SYNC, slow)) == ""  # kernels take more than half
-    assert advice(divided(0, 1000)) == ""  # nothing was done on a device
-    assert advice(divided(600, 310, SYNC, structs.replace(TASK, low_ns=100_500, high_ns=1_000_000))) == ""  # by chance
-    assert advice(divided(600, 310, SYNC, structs.replace(TASK, low_ns=UNKNOWN, high_ns=UNKNOWN))) == ""
-    assert advice(divided(600, 310, SYNC)) == ""  # its own was not measured
-    assert advice(attribution(GRAPH, TOTALS, elapsed_ns=UNKNOWN)) == ""
+    assert overhead_advice(divided(200, 200, SYNC, slow)) == ""  # kernels take more than half
+    assert overhead_advice(divided(0, 1000)) == ""  # nothing was done on a device
+    assert (
+        overhead_advice(divided(600, 310, SYNC, structs.replace(TASK, low_ns=100_500, high_ns=1_000_000))) == ""
+    )  # by chance
+    assert overhead_advice(divided(600, 310, SYNC, structs.replace(TASK, low_ns=UNKNOWN, high_ns=UNKNOWN))) == ""
+    assert overhead_advice(divided(600, 310, SYNC)) == ""  # its own was not measured
+    assert overhead_advice(attribution(GRAPH, TOTALS, elapsed_ns=UNKNOWN)) == ""
 
 
 UNEVEN = """

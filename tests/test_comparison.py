@@ -29,19 +29,19 @@ from tracemap.compare.findings import (
     NO_CORRECTION,
     NO_DRIFT,
     MeasuredOp,
-    Spread,
-    beyond,
+    MedianInterval,
     findings,
     machine_of,
     ratio_between,
+    regressions,
     student,
 )
 from tracemap.compare.matching import match_flows
-from tracemap.compare.model import BASIS, Amount, Comparison, How, KernelCode, Match, Unbalanced
+from tracemap.compare.model import BASIS, Amount, Comparison, KernelCode, Match, MatchKind, Unbalanced
 from tracemap.compare.sides import scaled_to
 from tracemap.core.errors import UsageInvalid
 from tracemap.core.units import UNKNOWN
-from tracemap.map.build.model.dataflow import Flows
+from tracemap.map.build.model.dataflow import FlowBuilder
 from tracemap.map.bundle import Bundle, load
 from tracemap.reports.terminal.diff import finding_text
 from tracemap.runs.statistics import median_ranks
@@ -62,7 +62,7 @@ def test_ops_of_edited_programs_are_found_again() -> None:
 def test_the_record_of_the_editor_tells_wrong_matches(monkeypatch: pytest.MonkeyPatch) -> None:
     """The test above stands on `score`; a blind one would pass everything."""
     program = edited(3)
-    flows = Flows()
+    flows = FlowBuilder()
     right = match_flows(flows.of(program.before.encode()), flows.of(program.after.encode()))
     turned = tuple(structs.replace(one, after=two.after) for one, two in zip(right, right[1:] + right[:1], strict=True))
     monkeypatch.setattr("tests.oracle.edits.matched", lambda _: turned)
@@ -80,8 +80,8 @@ func.func @main(%x: tensor<4x8xf32>, %w: tensor<8x8xf32>) -> tensor<4x8xf32> {
 """
 
 
-def names_matched(before: str, after: str) -> dict[str, tuple[str, How, bool]]:
-    flows = Flows()
+def names_matched(before: str, after: str) -> dict[str, tuple[str, MatchKind, bool]]:
+    flows = FlowBuilder()
     one, two = flows.of(before.encode()), flows.of(after.encode())
     name_of = {node.op: node.name for node in one}
     return {name_of[m.before]: (m.after, m.how, m.edited) for m in match_flows(one, two)}
@@ -97,7 +97,7 @@ def test_the_same_program_is_found_by_its_structure() -> None:
         "stablehlo.add": "op4",
         "func.return": "op5",
     }
-    assert found["stablehlo.tanh"][1:] == (How.STRUCTURE, False)
+    assert found["stablehlo.tanh"][1:] == (MatchKind.STRUCTURE, False)
 
 
 def test_an_op_with_other_types_is_edited_and_one_of_another_name_is_another() -> None:
@@ -120,7 +120,7 @@ def test_what_one_function_hands_to_itself_is_read_once() -> None:
       return %0 : tensor<4xf32>
     }
     """
-    flows = Flows()
+    flows = FlowBuilder()
     assert len(match_flows(flows.of(text.encode()), flows.of(text.encode()))) >= 6
 
 
@@ -142,7 +142,7 @@ def test_a_run_compared_with_itself_changes_nothing(built: Built, recorded: Reco
     made = tracemap.diff(run, tmp_path / "again.parquet", map_a=bundle, map_b=bundle)
     assert made.same_model
     assert made.matched_percent == 100
-    assert {match.how for match in made.ops} == {How.IDENTITY}
+    assert {match.how for match in made.ops} == {MatchKind.IDENTITY}
     assert made.metrics
     assert all(metric.whole.before == metric.whole.after > 0 for metric in made.metrics)
     assert not made.findings
@@ -252,7 +252,7 @@ def test_another_processor_matches_models_the_same(
 
 
 def measured(one: tuple[int, int, int] | None, two: tuple[int, int, int] | None, *, same: bool = False) -> MeasuredOp:
-    first, second = (() if each is None else (Spread(*each),) for each in (one, two))
+    first, second = (() if each is None else (MedianInterval(*each),) for each in (one, two))
     ends = (UNKNOWN if one is None else "op1", UNKNOWN if two is None else "op2")
     return MeasuredOp(*ends, "linalg.matmul", 3, first, second, same_code=same)
 
@@ -357,13 +357,13 @@ def test_intervals_hold_the_truth_as_often_as_they_say(ones: int, twos: int) -> 
     random = Random(11)
     apart = 0.03 if ones > 1 else 0.0  # one run tells nothing of others
 
-    def side(count: int, factor: float) -> list[Spread]:
+    def side(count: int, factor: float) -> list[MedianInterval]:
         found = []
         for _ in range(count):
             run = random.lognormvariate(0, apart)
             values = sorted(1000 * factor * run * random.lognormvariate(0, 0.05) for _ in range(30))
             low, high = median_ranks(30)
-            found.append(Spread(statistics.median(values), values[low - 1], values[high - 1]))
+            found.append(MedianInterval(statistics.median(values), values[low - 1], values[high - 1]))
         return found
 
     tries = [ratio_between(side(ones, 1.0), side(twos, 1.1)) for _ in range(800)]
@@ -386,8 +386,8 @@ def test_what_differs_from_run_to_run_is_not_named() -> None:
     assert (found.kind, found.median_before, found.median_after) == ("slower", 10000, 11000)
 
 
-def _runs(*medians: int) -> tuple[Spread, ...]:
-    return tuple(Spread(100 * each, 100 * each - 10, 100 * each + 10) for each in medians)
+def _runs(*medians: int) -> tuple[MedianInterval, ...]:
+    return tuple(MedianInterval(100 * each, 100 * each - 10, 100 * each + 10) for each in medians)
 
 
 def _first(op: MeasuredOp, runs: int) -> MeasuredOp:
@@ -397,8 +397,8 @@ def _first(op: MeasuredOp, runs: int) -> MeasuredOp:
 def test_over_a_limit_are_the_slower_ones_by_the_near_end_of_their_interval() -> None:
     op = measured((20_000, 19_950, 20_050), (21_200, 21_100, 21_300))
     found = findings([op], "cpu_ns", 3.0, NO_CORRECTION)
-    assert beyond(found, 5) == list(found)
-    assert beyond(found, 5.5) == []
+    assert regressions(found, 5) == list(found)
+    assert regressions(found, 5.5) == []
 
 
 # ---- several runs

@@ -20,7 +20,7 @@ from tracemap.commands.programs import device_of
 from tracemap.core.units import UNKNOWN, Text
 from tracemap.map.build.compiler.flags import targets_of
 from tracemap.map.bundle import load
-from tracemap.map.model import Fate, TraceGraph
+from tracemap.map.model import Outcome, TraceGraph
 
 REPEATED = "hand_repeat12"
 """Twelve sites of one kernel: only an exact join tells them apart."""
@@ -171,7 +171,7 @@ def test_what_differs_is_said(maps: Callable[..., TraceGraph]) -> None:
     fused = maps("hand_mlp", "rocm")
     lost = structs.replace(
         fused,
-        ops=tuple(structs.replace(op, fate=Fate.UNKNOWN) for op in fused.ops),
+        ops=tuple(structs.replace(op, fate=Outcome.UNKNOWN) for op in fused.ops),
         sites=tuple(structs.replace(site, members=()) for site in fused.sites),
     )
     assert compare(fused, fused).explained

@@ -21,12 +21,12 @@ from tracemap.attribution.attribute import Request, attribute
 from tracemap.attribution.model import Attribution, ResidualReason
 from tracemap.attribution.scan import connection as tables
 from tracemap.attribution.scan import sums as ordered
-from tracemap.core.diagnostics import DISTURBED, Diagnostic
+from tracemap.core.diagnostics import NOISY, Diagnostic
 from tracemap.core.errors import UsageInvalid
 from tracemap.core.units import UNKNOWN
 from tracemap.map.model import Command, CommandBuffer, TraceGraph
 from tracemap.options.results import Rule
-from tracemap.runs.model import UNTOLD_HEADER, RecordedBuffer, RecordedCommand
+from tracemap.runs.model import UNKNOWN_HEADER, RecordedBuffer, RecordedCommand
 from tracemap.runs.runfile import read_run, write_run
 
 Call = tuple[str, int, int, int]
@@ -49,7 +49,7 @@ def attributed(
     table.write_text("\n".join(["site,kernel,workgroups_x,invocation,cpu_ns,duration_ns,faults", *rows]) + "\n")
     run = read_run(table)
     if much:
-        header = structs.replace(run.header, diagnostics=(Diagnostic(DISTURBED, "its threads waited"),))
+        header = structs.replace(run.header, diagnostics=(Diagnostic(NOISY, "its threads waited"),))
         run = replace(run, header=header)
     return attribute(Request(two_sites(), "cd" * 32, [run], Rule.EQUAL, keep_disturbed=keep))
 
@@ -159,7 +159,7 @@ def buffers_run(
     buffer = CommandBuffer(0, "main", memoized=False, initializer=False, commands=(command,))
     made = structs.replace(two_sites(), command_buffers=(buffer,))
     head = structs.replace(
-        UNTOLD_HEADER,
+        UNKNOWN_HEADER,
         module_sha256=made.module.sha256,
         programs=tuple((RecordedCommand("dispatch", command.kernel, (count, 1, 1)),) for count in counts),
         buffers=tuple(RecordedBuffer(number, True, number) for number in range(len(counts))),
@@ -197,7 +197,7 @@ def test_in_a_disturbed_run_nearly_half_of_the_calls_may_have_waited(
     costs = noisy(1_000_000, 300, spread=spread)
     chance = random.Random(waited)
     held = [chance.randint(3_000_000, 20_000_000) if chance.random() < waited / 100 else 0 for _ in costs]
-    result = buffers_run(tmp_path, (1,), ([cost + more for cost, more in zip(costs, held, strict=True)],), DISTURBED)
+    result = buffers_run(tmp_path, (1,), ([cost + more for cost, more in zip(costs, held, strict=True)],), NOISY)
     (row,) = result.residual
     assert row.metrics["cpu_ns"] == pytest.approx(sum(held), rel=0.04)
     assert result.sites[0].metrics["cpu_ns"].total == pytest.approx(sum(costs), rel=spread)
@@ -209,7 +209,7 @@ def test_in_a_disturbed_run_most_calls_may_have_waited(tmp_path: Path, waited: i
     costs = noisy(800_000, 300, spread=0.15)
     chance = random.Random(waited)
     held = [chance.randint(1, 6) * 1_500_000 if chance.random() < waited / 100 else 0 for _ in costs]
-    result = buffers_run(tmp_path, (1,), ([cost + more for cost, more in zip(costs, held, strict=True)],), DISTURBED)
+    result = buffers_run(tmp_path, (1,), ([cost + more for cost, more in zip(costs, held, strict=True)],), NOISY)
     (row,) = result.residual
     assert row.metrics["cpu_ns"] == pytest.approx(sum(held), rel=0.06)
     assert result.sites[0].metrics["cpu_ns"].total == pytest.approx(sum(costs), rel=0.3)
@@ -219,22 +219,22 @@ def test_in_a_disturbed_run_a_slow_half_is_work_if_it_is_slower_by_less_than_a_w
     """A core that another thread uses as well makes kernels slower, for less than another program's turn."""
     costs = noisy(100_000, 148) + noisy(600_000, 152, seed=2)
     random.Random(3).shuffle(costs)
-    assert not buffers_run(tmp_path, (1,), (costs,), DISTURBED).residual
+    assert not buffers_run(tmp_path, (1,), (costs,), NOISY).residual
 
 
 def test_in_a_disturbed_run_a_slow_half_of_a_long_kernel_is_work(tmp_path: Path) -> None:
     """Slower by more than a wait, but by a third only: calls of a long kernel lie as far apart by themselves."""
     costs = noisy(30_000_000, 148) + noisy(40_000_000, 152, seed=2)
     random.Random(3).shuffle(costs)
-    assert not buffers_run(tmp_path, (1,), (costs,), DISTURBED).residual
+    assert not buffers_run(tmp_path, (1,), (costs,), NOISY).residual
 
 
 def test_in_a_disturbed_run_trips_that_recur_are_work(tmp_path: Path) -> None:
     """Four of ten trips are slow in each invocation: beyond the fence that the faster ones alone give."""
     of_trips = [[each[-1] for each in trips(30, [100_000] * 6 + [900_000] * 4)]]
     invocations = [number // 10 for number in range(300)]
-    assert not buffers_run(tmp_path, (1,), of_trips, DISTURBED, invocations=invocations).residual
-    assert buffers_run(tmp_path, (1,), of_trips, DISTURBED).residual
+    assert not buffers_run(tmp_path, (1,), of_trips, NOISY, invocations=invocations).residual
+    assert buffers_run(tmp_path, (1,), of_trips, NOISY).residual
 
 
 def trips(invocations: int, of_trip: Sequence[int]) -> list[Call]:

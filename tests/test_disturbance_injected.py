@@ -22,7 +22,7 @@ import pytest
 from tests.checks import sum_of_run
 from tests.conftest import Built
 from tests.support import SAMPLES, Json, command_line, json_cli
-from tracemap.core.diagnostics import DISTURBED, tells
+from tracemap.core.diagnostics import NOISY, has_slug
 from tracemap.runs.runfile import read_run, write_run
 
 MODEL = "jax_gpt2_4l"
@@ -116,7 +116,7 @@ def injected(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Injected
     for attempt in range(ATTEMPTS):
         run = folder / f"stopped-{attempt}.parquet"
         stops = recorded_with_stops(bundle, run)
-        if not tells(read_run(run).header.diagnostics, DISTURBED):
+        if not has_slug(read_run(run).header.diagnostics, NOISY):
             break
     stood = without_stops(run, stops, quiet)
     return Injected(

@@ -14,10 +14,10 @@ from msgspec import structs
 from tests.oracle.busy import spinning
 from tests.recording import request, sample
 from tracemap.capture import noise as disturbance
-from tracemap.capture.noise import disturbed, look, observed, unseen
+from tracemap.capture.noise import noise_diagnostic, observed_noise, take_snapshot, unknown_noise_diagnostic
 from tracemap.capture.record import record
 from tracemap.core.units import UNKNOWN, Integer, format_ns
-from tracemap.runs.model import UNOBSERVED, Disturbance
+from tracemap.runs.model import UNKNOWN_DISTURBANCE, Disturbance
 
 # Says what it has done, sleeps, touches memory and spins in two threads, and says it again; lives until told to end.
 WORKING = """
@@ -60,12 +60,12 @@ def test_a_program_is_seen_as_it_sees_itself() -> None:
         [sys.executable, "-c", WORKING], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         before = told(process)
-        first = look(process.pid)
+        first = take_snapshot(process.pid)
         go_on(process)
         after = told(process)
-        last = look(process.pid)
+        last = take_snapshot(process.pid)
         go_on(process)
-    found = observed([first, last], first.time_ns, last.time_ns)
+    found = observed_noise([first, last], first.time_ns, last.time_ns)
     voluntary, involuntary, minor, major, cpu_ns = (end - begin for begin, end in zip(before, after, strict=True))
     assert voluntary >= 200
     # Between its account and the look the program does no more than write a line and wait.
@@ -101,22 +101,22 @@ def test_threads_that_end_while_they_are_looked_at_make_nothing_unknown() -> Non
     with subprocess.Popen([sys.executable, "-c", CHURNING], stdout=subprocess.PIPE, text=True) as program:
         assert program.stdout is not None
         program.stdout.readline()
-        snapshots = [look(program.pid) for _ in range(300)]
+        snapshots = [take_snapshot(program.pid) for _ in range(300)]
         program.kill()
     assert len({name for each in snapshots for name in each.threads}) > 1
     for last in snapshots[1:]:
-        found = observed((snapshots[0], last), snapshots[0].time_ns, last.time_ns)
+        found = observed_noise((snapshots[0], last), snapshots[0].time_ns, last.time_ns)
         assert UNKNOWN not in (found.running_ns, found.waiting_ns, found.involuntary_switches)
 
 
 def test_only_what_was_seen_while_calls_were_measured() -> None:
     snapshots = [look_at(time_ns) for time_ns in (10, 20, 30, 40)]
-    found = observed(snapshots, 15, 35)
+    found = observed_noise(snapshots, 15, 35)
     assert (found.observed_ns, found.minor_faults, found.voluntary_switches) == (10, 10, 100)
     assert found.load_percent == 20
     for begin, end in ((15, 25), (35, 99), (15, UNKNOWN), (UNKNOWN, 35)):
-        assert observed(snapshots, begin, end) == UNOBSERVED
-    assert observed([], 0, 99) == UNOBSERVED
+        assert observed_noise(snapshots, begin, end) == UNKNOWN_DISTURBANCE
+    assert observed_noise([], 0, 99) == UNKNOWN_DISTURBANCE
 
 
 def look_at(time_ns: int) -> disturbance.Look:
@@ -129,16 +129,16 @@ def test_what_linux_does_not_tell_is_unknown(tmp_path: Path, monkeypatch: pytest
     """A system without these files, and a program that is gone."""
     monkeypatch.setattr(disturbance, "_PROC", tmp_path)
     monkeypatch.setattr(disturbance, "_CPUS", tmp_path)
-    seen = [look(1), look(1)]
-    assert observed(seen, 0, seen[-1].time_ns) == structs.replace(
-        UNOBSERVED, observed_ns=seen[1].time_ns - seen[0].time_ns
+    seen = [take_snapshot(1), take_snapshot(1)]
+    assert observed_noise(seen, 0, seen[-1].time_ns) == structs.replace(
+        UNKNOWN_DISTURBANCE, observed_ns=seen[1].time_ns - seen[0].time_ns
     )
     for name, hz in (("cpu0", "1000000"), ("cpu1", "3000000")):
         (tmp_path / name / "cpufreq").mkdir(parents=True)
         (tmp_path / name / "cpufreq" / "scaling_cur_freq").write_text(hz)
     (tmp_path / "loadavg").write_text("2.50 1.00 1.00 1/99 9\n")
     (tmp_path / "stat").write_text("cpu  1 2 3 4 5 6 7 80 9 10\ncpu0 1\n")
-    found = look(1)
+    found = take_snapshot(1)
     assert (found.frequency_hz, found.load_percent) == (2_000_000_000, 250)
     tick_ns = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
     assert found.counts == {"busy_ns": (1 + 2 + 3 + 6 + 7) * tick_ns, "stolen_ns": 80 * tick_ns}
@@ -158,7 +158,7 @@ def test_what_linux_does_not_tell_is_unknown(tmp_path: Path, monkeypatch: pytest
     ],
 )
 def test_from_when_on_a_run_is_disturbed(changes: dict[str, int], said: str) -> None:
-    found = disturbed(structs.replace(UNOBSERVED, **changes))
+    found = noise_diagnostic(structs.replace(UNKNOWN_DISTURBANCE, **changes))
     assert (found is not None) == bool(said)
     assert found is None or said in found.message
     told = "" if found is None else found.message.partition("(unknown involuntary switches)")[2]
@@ -182,7 +182,7 @@ def test_what_would_help_is_said_where_something_would(
     own: int, niceness: Integer, advice: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(disturbance, "own_niceness", lambda: own)
-    found = disturbed(structs.replace(UNOBSERVED, running_ns=1, waiting_ns=1), niceness)
+    found = noise_diagnostic(structs.replace(UNKNOWN_DISTURBANCE, running_ns=1, waiting_ns=1), niceness)
     assert found is not None
     assert found.message.partition("(unknown involuntary switches)")[2] == advice
 
@@ -206,25 +206,25 @@ def test_nobody_has_seen_a_run_that_is_short(made: Path, tmp_path: Path) -> None
         if recorded.header.disturbance.observed_ns is UNKNOWN:
             break
         assert "disturbance-unknown" not in {item.slug for item in recorded.header.diagnostics}
-    assert recorded.header.disturbance == UNOBSERVED
+    assert recorded.header.disturbance == UNKNOWN_DISTURBANCE
     (told,) = (item.message for item in recorded.header.diagnostics if item.slug == "disturbance-unknown")
     measured = format_ns(recorded.header.elapsed_ns)
     assert told == f"noise unknown: the measured calls took only {measured}"
 
 
 def test_it_says_how_little_was_looked_at() -> None:
-    seen = structs.replace(UNOBSERVED, observed_ns=231_000_000, running_ns=1, waiting_ns=1)
+    seen = structs.replace(UNKNOWN_DISTURBANCE, observed_ns=231_000_000, running_ns=1, waiting_ns=1)
     for elapsed_ns, said in ((1_800_000_000, "; observed for 231 ms of 1.80 s"), (400_000_000, ""), (UNKNOWN, "")):
-        found = disturbed(seen, -20, elapsed_ns)
+        found = noise_diagnostic(seen, -20, elapsed_ns)
         assert found is not None
         assert found.message.endswith(f"(unknown involuntary switches{said})")
-    found = unseen(UNOBSERVED, 900_000_000, 10)
+    found = unknown_noise_diagnostic(UNKNOWN_DISTURBANCE, 900_000_000, 10)
     assert found is not None
     assert found.message.endswith(": the measured calls took only 900 ms in 10 launches, each too short")
 
 
 def test_of_a_run_that_was_seen_nothing_is_unknown() -> None:
-    assert unseen(UNOBSERVED, 1_500_000) is not None
-    assert unseen(structs.replace(UNOBSERVED, observed_ns=1), 1_500_000) is None
-    assert unseen(UNOBSERVED, UNKNOWN) is None
-    assert unseen(UNOBSERVED, 5_000_000_000) is None  # no event tells when its calls were
+    assert unknown_noise_diagnostic(UNKNOWN_DISTURBANCE, 1_500_000) is not None
+    assert unknown_noise_diagnostic(structs.replace(UNKNOWN_DISTURBANCE, observed_ns=1), 1_500_000) is None
+    assert unknown_noise_diagnostic(UNKNOWN_DISTURBANCE, UNKNOWN) is None
+    assert unknown_noise_diagnostic(UNKNOWN_DISTURBANCE, 5_000_000_000) is None  # no event tells when its calls were

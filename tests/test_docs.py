@@ -16,7 +16,7 @@ from tests.documents import BLOCK, DOCUMENTS
 from tests.support import ROOT, check_cli, command_line
 from tracemap.attribution.model import ResidualReason
 from tracemap.commands.main import COMMANDS
-from tracemap.map.model import Evidence, Fate
+from tracemap.map.model import Evidence, Outcome
 from tracemap.options.results import Rule
 from tracemap.runs.model import COLUMNS, STEP_METRICS
 
@@ -97,14 +97,14 @@ def test_make_targets_of_the_documents_exist() -> None:
         assert set(re.findall(r"`?\bmake ([a-z]+)\b`", text)) <= targets
 
 
-@pytest.mark.parametrize("words", [Evidence, Fate, ResidualReason], ids=lambda words: str(words.__name__))
-def test_every_word_of_the_reports_is_in_the_documents(words: type[Evidence | Fate | ResidualReason]) -> None:
+@pytest.mark.parametrize("words", [Evidence, Outcome, ResidualReason], ids=lambda words: str(words.__name__))
+def test_every_word_of_the_reports_is_in_the_documents(words: type[Evidence | Outcome | ResidualReason]) -> None:
     missing = [word.value for word in words if f"`{word.value}`" not in EVERYTHING]
     assert not missing
 
 
-@pytest.mark.parametrize("words", [Evidence, Fate, Rule], ids=lambda words: str(words.__name__))
-def test_the_glossary_explains_every_value(words: type[Evidence | Fate | Rule]) -> None:
+@pytest.mark.parametrize("words", [Evidence, Outcome, Rule], ids=lambda words: str(words.__name__))
+def test_the_glossary_explains_every_value(words: type[Evidence | Outcome | Rule]) -> None:
     glossary = TEXT_OF[Path("docs/glossary.md")]
     assert [word.value for word in words if f"`{word.value}`" not in glossary] == []
 

@@ -30,11 +30,11 @@ from tracemap.core.units import UNKNOWN
 from tracemap.hook import stops_environment
 from tracemap.hook.compiling import FOLDER, LIBRARY_NAME
 from tracemap.runs import elapsed
-from tracemap.runs.elapsed import Span, Stops, added, elapsed_parts, of_host_alone
+from tracemap.runs.elapsed import ClockStops, MeasuredSpan, elapsed_parts, host_only_parts, summed_parts
 from tracemap.runs.events import EventTable
 from tracemap.runs.hook.samples import read_stops
 from tracemap.runs.model import BY_STOPS, UNKNOWN_PARTS, ElapsedParts
-from tracemap.runs.sql import fitting, open_database
+from tracemap.runs.sql import explained_out_of_memory, open_database
 
 Event = tuple[str, int, int, int]
 """Kind, when it was submitted, when it began, and how long it took."""
@@ -101,7 +101,7 @@ def rows(invocations: Sequence[Sequence[Event]]) -> Iterator[str]:
 
 
 def parts(
-    invocations: Sequence[Sequence[Event]], elapsed_ns: int, span: Span, stops: Stops | None = None
+    invocations: Sequence[Sequence[Event]], elapsed_ns: int, span: MeasuredSpan, stops: ClockStops | None = None
 ) -> ElapsedParts:
     with duckdb.connect() as connection:
         values = ", ".join(rows(invocations))
@@ -130,9 +130,9 @@ def test_every_moment_is_of_one_part(
     end = max(begin + 1, last - data.draw(st.integers(0, 9)))
     owners = [owner(moment, found, by_stops=by_stops) for moment in range(begin, end)]
     pieces = np.array([piece for _, piece in found], dtype=np.int64)
-    stops = Stops(pieces[:, 0], pieces[:, 1]) if by_stops else None
+    stops = ClockStops(pieces[:, 0], pieces[:, 1]) if by_stops else None
     with mock.patch.object(elapsed, "_BATCH_SIZE", at_a_time):
-        got = parts([events for events, _ in found], end - begin + late, Span(begin, end), stops)
+        got = parts([events for events, _ in found], end - begin + late, MeasuredSpan(begin, end), stops)
     expected = {name: owners.count(name) for name in ("kernels", "transfers", "queue", "host", "profiler")}
     assert got == ElapsedParts(
         kernels_ns=expected["kernels"],
@@ -149,7 +149,7 @@ def test_every_moment_is_of_one_part(
 
 def test_what_is_not_known_is_not_divided() -> None:
     found: list[Event] = [("execute", 0, 0, 10)]
-    nowhere = Span(UNKNOWN, UNKNOWN)
+    nowhere = MeasuredSpan(UNKNOWN, UNKNOWN)
     assert parts([found], 9, nowhere) == UNKNOWN_PARTS
     assert parts([found], 12, nowhere) == ElapsedParts(0, 0, 10, 0, UNKNOWN, 2, UNKNOWN)
     with duckdb.connect() as connection:
@@ -174,7 +174,7 @@ def test_many_calls_take_little_memory() -> None:
         query = REPEATED.format(values=", ".join(rows([one])), columns=COLUMNS, calls=calls)
         table = EventTable(connection, "events", query)
         began = np.arange(calls) * 100
-        got = elapsed_parts(table, calls * 100, Span(0, calls * 100), Stops(began, began + 90))
+        got = elapsed_parts(table, calls * 100, MeasuredSpan(0, calls * 100), ClockStops(began, began + 90))
     # The last stop has no end.
     assert got == ElapsedParts(40 * calls, 0, 25 * calls, 25 * calls, 10 * (calls - 1), 10, BY_STOPS)
 
@@ -183,7 +183,7 @@ def test_rows_that_do_not_fit_are_one_sentence() -> None:
     numbers = "SELECT list(i) FROM range(100_000_000) AS numbers(i)"  # lists cannot be on disk
     with (
         pytest.raises(UsageInvalid, match="the rows need more memory than is available; free some"),
-        fitting("the rows", "free some"),
+        explained_out_of_memory("the rows", "free some"),
         open_database(20_000_000) as connection,
     ):
         connection.execute(numbers)
@@ -191,14 +191,14 @@ def test_rows_that_do_not_fit_are_one_sentence() -> None:
 
 def test_the_profiler_of_one_run_is_not_that_of_several() -> None:
     known, unknown = ElapsedParts(1, 2, 3, 4, 5, 6, BY_STOPS), ElapsedParts(1, 1, 1, 1, UNKNOWN, 1, UNKNOWN)
-    assert added([known, known]) == ElapsedParts(2, 4, 6, 8, 10, 12, BY_STOPS)
-    assert added([known, unknown]) == ElapsedParts(2, 3, 4, 5, UNKNOWN, 12, UNKNOWN)
+    assert summed_parts([known, known]) == ElapsedParts(2, 4, 6, 8, 10, 12, BY_STOPS)
+    assert summed_parts([known, unknown]) == ElapsedParts(2, 3, 4, 5, UNKNOWN, 12, UNKNOWN)
 
 
 def test_calls_that_do_nothing_on_a_device_are_the_hosts() -> None:
-    stops = Stops(np.array([0, 100, 200]), np.array([60, 130, 201]))
-    assert of_host_alone(stops, 0, 2) == ElapsedParts(0, 0, 0, 90, 40, 0, BY_STOPS)
-    assert of_host_alone(stops, 1, 2) == ElapsedParts(0, 0, 0, 30, 0, 0, BY_STOPS)
+    stops = ClockStops(np.array([0, 100, 200]), np.array([60, 130, 201]))
+    assert host_only_parts(stops, 0, 2) == ElapsedParts(0, 0, 0, 90, 40, 0, BY_STOPS)
+    assert host_only_parts(stops, 1, 2) == ElapsedParts(0, 0, 0, 30, 0, 0, BY_STOPS)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from tests.support import SAMPLES, check_cli, run_cli
 from tests.test_capture_record import slugs
 from tracemap.capture import execution
 from tracemap.capture import stopping_rule as enough
-from tracemap.capture.record import Recorded, record
+from tracemap.capture.record import RecordedRun, record
 from tracemap.capture.stopping_rule import (
     Goal,
     StoppingOutcome,
@@ -44,7 +44,7 @@ from tracemap.core.toolchain import find_tool
 from tracemap.core.units import UNKNOWN, Integer, format_ns
 from tracemap.hook.compiling import FOLDER, LIBRARY_NAME
 from tracemap.runs.ireeprof.profile import GrowingProfile
-from tracemap.runs.model import UNTIMED, Invocation
+from tracemap.runs.model import UNKNOWN_INVOCATION, Invocation
 from tracemap.runs.statistics import Median, median_of
 
 Times = npt.NDArray[Any]
@@ -207,7 +207,7 @@ def test_an_error_is_never_said_to_be_less_than_it_is() -> None:
 # ---- the real runtime
 
 
-def check_told(recorded: Recorded, folder: Path) -> None:
+def check_told(recorded: RecordedRun, folder: Path) -> None:
     """What the header says of the calls is what the profile shows, which ends with the last whole call."""
     header = recorded.header
     assert recorded.profile is not None
@@ -230,7 +230,7 @@ def check_told(recorded: Recorded, folder: Path) -> None:
 def interval(times: Sequence[int]) -> Invocation:
     """The median of times with its interval, by other code than the one that is judged."""
     if not times:
-        return UNTIMED
+        return UNKNOWN_INVOCATION
     ordered, rank = sorted(times), exact_rank(len(times))
     middle = (ordered[(len(times) - 1) // 2] + ordered[len(times) // 2]) // 2
     low, high = (ordered[rank - 1], ordered[-rank]) if rank else (UNKNOWN, UNKNOWN)
@@ -263,7 +263,7 @@ def test_until_the_median_is_known(device: str, made: Path, tmp_path: Path) -> N
     assert "budget-spent" not in slugs(recorded)
 
 
-def stood_still(recorded: Recorded) -> bool:
+def stood_still(recorded: RecordedRun) -> bool:
     """Whether no call had returned when the time was spent, which a run says: of short ones, for the system's sake."""
     return recorded.header.invocation.ended_by == "iterations" and "calls-uncountable" in slugs(recorded)
 
@@ -443,7 +443,7 @@ def test_a_call_that_takes_longer_than_there_is_time(
     assert (header.iterations, header.warmup) == (1, 0)
     assert "calls-uncountable" in slugs(recorded)
     assert "--benchmark_min_time=1x" in header.command
-    assert header.invocation == structs.replace(UNTIMED, ended_by="iterations")
+    assert header.invocation == structs.replace(UNKNOWN_INVOCATION, ended_by="iterations")
 
 
 def test_a_call_is_whole_when_what_executed_is_written_too(made: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from tests.builders import built_graph
 from tests.kernels import built, in_loops, steps_of
 from tracemap.core.units import UNKNOWN
 from tracemap.map.bundle import load
-from tracemap.map.model import Fate, Membership, TraceGraph
+from tracemap.map.model import Membership, Outcome, TraceGraph
 
 NARROW = """\
 func.func @main(%x: tensor<ROWSx512xf32>, %w: tensor<256x512xKIND>) -> tensor<ROWSx256xf32> {
@@ -215,12 +215,12 @@ func.func @main(%x: !torch.vtensor<[64,64],f32>, %s: !torch.vtensor<[64],f32>, %
 def test_a_buffer_that_is_overwritten_is_no_check(tmp_path: Path) -> None:
     graph = built_graph(OVERWRITTEN, tmp_path)
     assert [command.kind for buffer in graph.command_buffers for command in buffer.commands].count("copy") == 1
-    assert next(op.fate for op in graph.ops if op.line == 3) is Fate.TRANSFER
+    assert next(op.fate for op in graph.ops if op.line == 3) is Outcome.TRANSFER
 
 
 def test_lists_of_tensors_are_no_work_of_the_host(tmp_path: Path) -> None:
     graph = built_graph(LISTED, tmp_path)
-    assert next(op.fate for op in graph.ops if op.name == "torch.prim.ListConstruct") is Fate.FOLDED
+    assert next(op.fate for op in graph.ops if op.name == "torch.prim.ListConstruct") is Outcome.FOLDED
 
 
 def test_what_is_the_same_for_a_row_is_computed_once_for_it(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from tracemap.attribution.model import ResidualReason
 from tracemap.core.errors import TargetExists
 from tracemap.map.query import scopes_of
 from tracemap.reports.exports.charges import ledger_of
-from tracemap.reports.exports.graphs import dot, graphml, network_of, quoted
+from tracemap.reports.exports.graphs import graphml, graphviz_document, network_of, quoted
 
 __all__ = ["exported"]
 
@@ -129,7 +129,7 @@ def test_hostile_names_stay_in_their_quotes() -> None:
     map_ = builders.graph([builders.op(1, 3, name=name, scope=(name,))], [builders.site(0, 1, kernel=name)], name=name)
     ledger = ledger_of(map_, builders.attribution(map_, {"label": {"site0": 10}, "shape": {"site0": 7}}), "scope", ())
     network = network_of(ledger, [("op1", "op1")])
-    text = dot(network, ledger)
+    text = graphviz_document(network, ledger)
     assert not re.search(r"^\s*evil", re.sub(r'"(?:[^"\\]|\\.)*"', "Q", text), re.MULTILINE)
     assert re.sub(r'"(?:[^"\\]|\\.)*"', "Q", text).count("[") == 1 + len(network) + network.number_of_edges()
     read = nx.read_graphml(io.BytesIO(graphml(network)))
@@ -147,7 +147,7 @@ def test_metrics_may_be_called_like_any_attribute() -> None:
         costs = {name: {"site0": number} for number, name in enumerate(metrics, start=1)}
         ledger = ledger_of(map_, builders.attribution(map_, costs), "scope", ())
         network = network_of(ledger, [("op1", "op1")])
-        assert dot(network, ledger)
+        assert graphviz_document(network, ledger)
         read = nx.read_graphml(io.BytesIO(graphml(network)))
         return {**dict(read.nodes.data()), **{f"{tail} {head}": each for tail, head, each in read.edges.data()}}
 
@@ -170,7 +170,7 @@ def test_names_of_metrics_are_of_xml_and_mean_nothing_to_graphviz() -> None:
     costs = {name: {"site0": number} for number, name in enumerate(names, start=1)}
     ledger = ledger_of(map_, builders.attribution(map_, costs), "scope", ())
     network = network_of(ledger, [])
-    written = {*re.findall(r'[\[ ]"([^"]*)"=', dot(network, ledger))}
+    written = {*re.findall(r'[\[ ]"([^"]*)"=', graphviz_document(network, ledger))}
     assert written >= {f"metric {name}" for name in names}
     assert not written & {*names}
     read = nx.read_graphml(io.BytesIO(graphml(network)))

@@ -19,7 +19,7 @@ from tests.support import ROOT, command_line
 from tests.test_cli_errors import refused
 from tests.test_export import Exporter, exported, measured, rows_of
 from tests.test_inert import hostile, steering
-from tracemap.attribution.timeline import Span
+from tracemap.attribution.timeline import TimedEvent
 from tracemap.core.units import UNKNOWN
 from tracemap.reports.tracks import tracks_of
 
@@ -157,10 +157,10 @@ def test_speedscope_has_timelines_on_request(exported: Exporter, recorded: Recor
     assert found == Counter(map(tuple, rows))
 
 
-def span(start: int, duration: int, **about: Any) -> Span:  # noqa: ANN401 - fields of a span
+def span(start: int, duration: int, **about: Any) -> TimedEvent:  # noqa: ANN401 - fields of a span
     plain: dict[str, Any] = {"kind": "dispatch", "places": (), "kernel": "k", "invocation": 0, "submission": 0}
     rest: dict[str, Any] = {"thread": UNKNOWN, "covered_ns": UNKNOWN, "cpu_ns": UNKNOWN}
-    return Span(**{**plain, **rest, "start_ns": start, "duration_ns": duration, **about})
+    return TimedEvent(**{**plain, **rest, "start_ns": start, "duration_ns": duration, **about})
 
 
 def test_spans_that_overlap_lie_beside_each_other() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.kernels import built, steps_of
 from tests.support import check_cli, json_cli
-from tracemap.machine.debug_lines import LineOp, OpLines, taken_in
+from tracemap.machine.debug_lines import LineOp, OpLines, lines_sharing_work
 from tracemap.map.bundle import load
 
 BASELINE = ("--iree-llvmcpu-target-cpu=x86-64-v3",)
@@ -136,9 +136,9 @@ def test_work_without_code_is_of_the_nearest_that_has_some() -> None:
     """Of those that take its result, be it by way of others without code; where nobody takes it, of what made it."""
     made_of = {2: (), 3: (2,), 4: (3,), 5: (2, 4), 6: (5,), 7: (6,)}
     lines = OpLines(frozenset(made_of), tuple(LineOp(line, "arith.negf", 1, takes) for line, takes in made_of.items()))
-    assert taken_in(lines, {4, 6}) == {2: {4, 6}, 3: {4}, 5: {6}, 7: {6}}
-    assert taken_in(lines, {2, 3, 4, 5, 6, 7}) == {}
-    assert taken_in(lines, set()) == {}
+    assert lines_sharing_work(lines, {4, 6}) == {2: {4, 6}, 3: {4}, 5: {6}, 7: {6}}
+    assert lines_sharing_work(lines, {2, 3, 4, 5, 6, 7}) == {}
+    assert lines_sharing_work(lines, set()) == {}
 
 
 def test_what_reads_or_takes_long_does_not_share() -> None:
@@ -147,7 +147,7 @@ def test_what_reads_or_takes_long_does_not_share() -> None:
     lines = OpLines(
         frozenset(names), tuple(LineOp(line, name, 1, (line - 1,) * (line % 2)) for line, name in names.items())
     )
-    assert taken_in(lines, {3, 5, 7}) == {6: {7}}
+    assert lines_sharing_work(lines, {3, 5, 7}) == {6: {7}}
 
 
 def test_the_upper_half_of_a_product_is_of_all_that_make_it(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import SAMPLES, run_cli
-from tracemap.ir.text_checks import why_no_model
+from tracemap.ir.text_checks import format_fault
 
 MLP = (SAMPLES / "models" / "hand_mlp.mlir").read_bytes()
 
@@ -87,9 +87,9 @@ def test_other_commands_say_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["model.onnx", "model.pb", "model", "model.pt"])
 @pytest.mark.parametrize("data", [MLP, b"ML\xefR\x0d\0\0\0", b"// \x00", b"module {}"])
 def test_mlir_may_be_called_anything(name: str, data: bytes) -> None:
-    assert why_no_model(data, name) == "" or (data == b"// \x00" and name != "model")
+    assert format_fault(data, name) == "" or (data == b"// \x00" and name != "model")
 
 
 @pytest.mark.parametrize("path", sorted((SAMPLES / "models").glob("*.mlir")), ids=lambda path: path.stem)
 def test_models_are_models(path: Path) -> None:
-    assert why_no_model(path.read_bytes(), path.name) == ""
+    assert format_fault(path.read_bytes(), path.name) == ""

@@ -22,10 +22,10 @@ from tests.support import Corpus
 from tests.test_apart import children
 from tests.test_cli_record import alive, waited_for
 from tracemap.commands.report import report
-from tracemap.core.process.forked import Unlocked, elsewhere, end_all, forked
+from tracemap.core.process.forked import LockFreeThread, end_all, fork_work, in_child_process
 from tracemap.map.bundle import load
 from tracemap.options.results import ReportOptions
-from tracemap.reports.cost_lookup import CostedMap
+from tracemap.reports.cost_lookup import MapCosts
 from tracemap.reports.page import render
 from tracemap.reports.page.model import PageRows
 from tracemap.reports.page.render import page_rows
@@ -55,7 +55,7 @@ def worker(found: bytes) -> int:
 
 def test_work_is_done_by_another_process(capfd: pytest.CaptureFixture[str]) -> None:
     before = children()
-    with elsewhere(who) as found:
+    with in_child_process(who) as found:
         assert worker(found()) != os.getpid()
     assert children() <= before
     assert capfd.readouterr() == ("", "")
@@ -66,7 +66,7 @@ def test_work_is_done_here_where_another_process_is_of_no_use(
     processors: set[int], worth_it: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: processors)
-    with elsewhere(who, worth_it=worth_it) as found:
+    with in_child_process(who, worth_it=worth_it) as found:
         assert worker(found()) == os.getpid()
 
 
@@ -76,7 +76,7 @@ def test_work_is_done_here_where_there_can_be_no_process(missing: str, monkeypat
         raise OSError(errno.EAGAIN, "no more of these")
 
     monkeypatch.setattr(missing, refused)
-    with elsewhere(who) as found:
+    with in_child_process(who) as found:
         assert worker(found()) == os.getpid()
 
 
@@ -97,7 +97,7 @@ def test_work_that_ends_early_is_done_again(ending: Callable[[], object], capfd:
             ending()
         return LONG
 
-    with elsewhere(work) as found:
+    with in_child_process(work) as found:
         assert found() == LONG
     assert capfd.readouterr() == ("", "")
 
@@ -106,7 +106,7 @@ def test_what_is_wrong_with_work_is_told_here() -> None:
     def work() -> bytes:
         raise ValueError("it cannot be done")
 
-    with pytest.raises(ValueError, match="it cannot be done"), elsewhere(work) as found:
+    with pytest.raises(ValueError, match="it cannot be done"), in_child_process(work) as found:
         found()
 
 
@@ -125,7 +125,7 @@ def test_what_is_told_in_part_is_not_taken_for_all(told: int, monkeypatch: pytes
         return count
 
     monkeypatch.setattr("os.write", written)
-    with elsewhere(who) as found:
+    with in_child_process(who) as found:
         assert worker(found()) == here
 
 
@@ -140,7 +140,7 @@ def test_a_process_does_not_outlive_the_one_that_it_works_for(number: signal.Sig
     parent = os.fork()
     if parent == 0:
         try:
-            with elsewhere(work):
+            with in_child_process(work):
                 time.sleep(600)
         finally:
             os._exit(0)
@@ -162,10 +162,10 @@ def test_what_works_for_a_process_that_is_ended_ends_too() -> None:
         return LONG
 
     def outer() -> bytes:
-        with forked(inner) as child:
+        with fork_work(inner) as child:
             return child.told()
 
-    with forked(outer):
+    with fork_work(outer):
         os.close(writing)
         innermost = int(os.read(reading, 20))
     os.close(reading)
@@ -178,7 +178,7 @@ def test_all_that_is_at_work_ends_with_the_program() -> None:
         return LONG
 
     began = time.monotonic()
-    with forked(work) as child:
+    with fork_work(work) as child:
         end_all()
         assert child.told() == b""
     assert time.monotonic() - began < 300
@@ -199,7 +199,7 @@ def test_work_is_done_here_beside_other_threads() -> None:
     with lock:
         other = threading.Thread(target=holder)
         other.start()
-        made = elsewhere(work)
+        made = in_child_process(work)
         found = made.__enter__()
     assert worker(found()) == os.getpid()
     made.__exit__(None, None, None)
@@ -210,15 +210,15 @@ def test_a_display_is_no_reason_to_work_here() -> None:
     with Progress(console=Console(file=io.StringIO(), force_terminal=True)) as shown:
         shown.add_task("something goes on")
         assert threading.active_count() > 1
-        with elsewhere(who) as found:
+        with in_child_process(who) as found:
             assert worker(found()) != os.getpid()
 
 
 def test_threads_without_locks_are_no_reason_to_work_here() -> None:
     going_on = threading.Event()
-    other = Unlocked(target=going_on.wait)
+    other = LockFreeThread(target=going_on.wait)
     other.start()
-    with elsewhere(who) as found:
+    with in_child_process(who) as found:
         assert worker(found()) != os.getpid()
     going_on.set()
     other.join()
@@ -227,10 +227,10 @@ def test_threads_without_locks_are_no_reason_to_work_here() -> None:
 def test_who_ignores_the_end_of_children_has_the_same() -> None:
     before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     try:
-        with elsewhere(who) as found:
+        with in_child_process(who) as found:
             worker(found())
             time.sleep(0.2)
-        with elsewhere(who):
+        with in_child_process(who):
             pass
     finally:
         signal.signal(signal.SIGCHLD, before)
@@ -247,7 +247,7 @@ def test_signals_that_are_ignored_here_are_ignored_there(answer: signal.Handlers
 
     here = os.getpid()
     try:
-        with elsewhere(work) as found:
+        with in_child_process(work) as found:
             assert (worker(found()) == here) == (answer is signal.SIG_DFL)
     finally:
         signal.signal(signal.SIGHUP, before)
@@ -259,7 +259,7 @@ def test_nobody_waits_for_work_that_is_not_wanted_any_more() -> None:
         return LONG
 
     before, began = children(), time.monotonic()
-    with pytest.raises(ValueError, match="meanwhile"), elsewhere(work):
+    with pytest.raises(ValueError, match="meanwhile"), in_child_process(work):
         raise ValueError("meanwhile")
     assert time.monotonic() - began < 300
     assert children() <= before
@@ -273,7 +273,7 @@ def test_a_page_is_the_same_whoever_makes_its_rows(
     runs = [recorded(flags)] if flags else []
     made, here = [], []
 
-    def seen(costed: CostedMap, texts: Texts) -> PageRows:
+    def seen(costed: MapCosts, texts: Texts) -> PageRows:
         here.append(least)
         return page_rows(costed, texts)
 

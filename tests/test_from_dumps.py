@@ -25,7 +25,7 @@ from tests.test_cli_errors import everything_in, refused
 from tracemap.core.toolchain import find_tool
 from tracemap.map.build.from_dumps import Dumps
 from tracemap.map.bundle import load
-from tracemap.map.model import Evidence, Fate, Site, TraceGraph
+from tracemap.map.model import Evidence, Outcome, Site, TraceGraph
 
 FIVE = ["hand_mlp", "hand_repeat6_calls", "jax_gpt2_4l", "torch_bert_tiny", "onnx_mlp_named"]
 MODELS = SAMPLES / "models"
@@ -101,7 +101,7 @@ def differences(ours: TraceGraph, theirs: TraceGraph) -> list[str]:
     return [
         *(f"{site.id}: {found}" for site, other in sites if (found := members_that_differ(site, other))),
         *(f"{one.id}: {one.ops}" for one, other in transfers if not {*one.ops} <= {*other.ops}),
-        *(f"{op.id}: {op.fate}, not {other.fate}" for op, other in ops if op.fate not in (Fate.UNKNOWN, other.fate)),
+        *(f"{op.id}: {op.fate}, not {other.fate}" for op, other in ops if op.fate not in (Outcome.UNKNOWN, other.fate)),
     ]
 
 
@@ -156,7 +156,7 @@ def test_shared_locations_are_reported_and_leave_sites_without_ops(tmp_path: Pat
     first, second, third = (op.id for op in graph.ops if op.name == "linalg.matmul")
     evidence = [{member.op: member.evidence for member in site.members} for site in graph.sites]
     assert evidence == [{first: Evidence.LOCATED}, {}, {}]
-    assert {op.id for op in graph.ops if op.fate is Fate.UNKNOWN} == {second, third}
+    assert {op.id for op in graph.ops if op.fate is Outcome.UNKNOWN} == {second, third}
     note = next(note for note in graph.diagnostics if note.slug == "identity-by-location")
     assert "the ops of 1 of 3 dispatch sites are known" in note.message
 

@@ -15,7 +15,7 @@ from tracemap.core.codec import decode_document
 from tracemap.core.codec import encode as encode_record
 from tracemap.core.errors import BundleInvalid, BundleVersion, QueryInvalid, TargetExists, TargetUnwritable
 from tracemap.core.units import UNKNOWN
-from tracemap.map.bundle import Bundle, Files, load, store
+from tracemap.map.bundle import Bundle, BundleFiles, load, store
 from tracemap.map.map_json import decode, encode
 from tracemap.map.model import SourceFile, TraceGraph
 from tracemap.map.query import links, same_file, select
@@ -37,7 +37,7 @@ def example() -> TraceGraph:
 def stored(tmp_path: Path, target: Path, *, force: bool = False, sources: dict[str, str] | None = None) -> Bundle:
     module = tmp_path / "m.vmfb"
     module.write_bytes(b"module")
-    return store(target, example(), Files(module, sources or {"model.mlir": "func\r\n"}), force=force)
+    return store(target, example(), BundleFiles(module, sources or {"model.mlir": "func\r\n"}), force=force)
 
 
 @pytest.mark.parametrize("model", ["hand_loop", "hand_multifunc", "jax_gpt2_4l_scan", "torch_resnet18_small"])
@@ -131,7 +131,7 @@ def test_files_with_names_outside_of_unicode_are_kept(tmp_path: Path) -> None:
     source = SourceFile(name, name, "mlir")
     (tmp_path / "m.vmfb").write_bytes(b"module")
     made = graph([op(1, 2, file=name)], sources=[source])
-    bundle = store(tmp_path / "a.tracemap", made, Files(tmp_path / "m.vmfb", {name: "text"}), force=False)
+    bundle = store(tmp_path / "a.tracemap", made, BundleFiles(tmp_path / "m.vmfb", {name: "text"}), force=False)
     opened = load(bundle.path)
     assert opened.graph.ops[0].file == opened.graph.sources[0].name == "caf\\udce9.mlir"
     assert opened.source_text(opened.graph.sources[0]) == bundle.source_text(source) == "text"

@@ -14,17 +14,17 @@ from msgspec import structs
 from tests.builders import graph, op, site
 from tracemap.core.errors import BundleInvalid, ModelInvalid
 from tracemap.core.units import UNKNOWN
-from tracemap.map.bundle import Files, load, store
-from tracemap.map.map_json import check_letters, check_references, decode, encode
+from tracemap.map.bundle import BundleFiles, load, store
+from tracemap.map.map_json import check_references, check_text_size, decode, encode
 from tracemap.map.model import (
     Command,
     CommandBuffer,
     Frame,
     Kernel,
+    KernelLine,
     OpId,
     Reason,
     Schedule,
-    Step,
     Submission,
     TraceGraph,
     Transfer,
@@ -44,7 +44,9 @@ def example() -> TraceGraph:
     return structs.replace(
         made,
         kernels=tuple(
-            structs.replace(each, steps=(Step(1, "scf.for", ()), Step(2, "arith.addf", (OpId.of(1),), parent=1)))
+            structs.replace(
+                each, steps=(KernelLine(1, "scf.for", ()), KernelLine(2, "arith.addf", (OpId.of(1),), parent=1))
+            )
             for each in made.kernels
         ),
         command_buffers=(CommandBuffer(0, "main", True, False, (DISPATCH, COPY)),),
@@ -96,9 +98,9 @@ WRONG: dict[str, Callable[[], TraceGraph]] = {
     "site0 names op op8": lambda: with_member(path=(OpId.of(8),)),
     "site0 names op op7": lambda: with_site(path=(OpId.of(7),)),
     "the sites of k0 is": lambda: with_kernel(sites=("site0",)),
-    "k0: step at line 3 occurs twice": lambda: with_kernel(steps=(Step(3, "a.b", ()), Step(3, "a.b", ()))),
-    "k0 names op op6": lambda: with_kernel(steps=(Step(3, "a.b", (OpId.of(6),)),)),
-    "k0: step 3 names line 9": lambda: with_kernel(steps=(Step(3, "a.b", (), parent=9),)),
+    "k0: step at line 3 occurs twice": lambda: with_kernel(steps=(KernelLine(3, "a.b", ()), KernelLine(3, "a.b", ()))),
+    "k0 names op op6": lambda: with_kernel(steps=(KernelLine(3, "a.b", (OpId.of(6),)),)),
+    "k0: step 3 names line 9": lambda: with_kernel(steps=(KernelLine(3, "a.b", (), parent=9),)),
     "the ordinal of command buffer 0 is 1": lambda: with_buffer(ordinal=1),
     "names site site9": lambda: with_buffer(commands=(structs.replace(DISPATCH, site="site9"),)),
     "names site site8": lambda: with_buffer(commands=(structs.replace(DISPATCH, merged=("site8",)),)),
@@ -121,7 +123,7 @@ def test_a_consistent_map_is_accepted() -> None:
 @pytest.mark.parametrize("said", WRONG)
 def test_what_is_not_there_is_named(said: str, tmp_path: Path) -> None:
     (tmp_path / "m.vmfb").write_bytes(b"")
-    bundle = store(tmp_path / "a.tracemap", WRONG[said](), Files(tmp_path / "m.vmfb", {}), force=False)
+    bundle = store(tmp_path / "a.tracemap", WRONG[said](), BundleFiles(tmp_path / "m.vmfb", {}), force=False)
     with pytest.raises(BundleInvalid, match=said):
         load(bundle.path)
 
@@ -157,7 +159,7 @@ def called(**field: object) -> TraceGraph:
 
 def with_steps_of_one_op() -> TraceGraph:
     made = graph([op(1, 1, name=LONG)], [site(0, 1, kernel="k0")])
-    steps = tuple(Step(line, "a.b", (OpId.of(1),)) for line in range(1, MANY))
+    steps = tuple(KernelLine(line, "a.b", (OpId.of(1),)) for line in range(1, MANY))
     return structs.replace(made, kernels=(structs.replace(made.kernels[0], steps=steps),))
 
 
@@ -177,10 +179,10 @@ def test_a_text_that_many_records_share_is_bounded(field: str, tmp_path: Path) -
     made = SHARED[field]()
     (tmp_path / "m.vmfb").write_bytes(b"")
     with pytest.raises(ModelInvalid, match=r"model: the texts of `.*shorten the names and locations in the model"):
-        store(tmp_path / "a.tracemap", made, Files(tmp_path / "m.vmfb", {}), force=False)
+        store(tmp_path / "a.tracemap", made, BundleFiles(tmp_path / "m.vmfb", {}), force=False)
     assert not (tmp_path / "a.tracemap").exists()
     short = graph([op(1, 1)], [])
-    bundle = store(tmp_path / "a.tracemap", short, Files(tmp_path / "m.vmfb", {}), force=False)
+    bundle = store(tmp_path / "a.tracemap", short, BundleFiles(tmp_path / "m.vmfb", {}), force=False)
     (bundle.path / "map.json").write_bytes(encode(made))
     with pytest.raises(BundleInvalid, match=rf"the texts of `{re.escape(field)}`, repeated for every record"):
         load(bundle.path)
@@ -192,4 +194,4 @@ def test_long_call_stacks_of_a_large_model_are_accepted() -> None:
     ops = [structs.replace(each, frames=(Frame("m.py", each.id.number, 1, "f"), *frames)) for each in ops]
     sites = [site(number, *range(6 * number, 6 * number + 6), kernel=f"k{number}") for number in range(800)]
     made = graph(ops, sites)
-    check_letters(made, len(encode(made)))
+    check_text_size(made, len(encode(made)))

@@ -19,12 +19,19 @@ from msgspec import structs
 
 from tests.conftest import Built, Recorded
 from tests.support import check_cli, command_line, json_cli
-from tracemap.core.codec import pretty
-from tracemap.core.sanitize import csv_line, for_terminal, inert_cell, lines_for_terminal, plain_cell, without_controls
+from tracemap.core.codec import pretty_json
+from tracemap.core.sanitize import (
+    csv_line,
+    escape_formula,
+    for_terminal,
+    lines_for_terminal,
+    unescape_formula,
+    without_controls,
+)
 from tracemap.map.bundle import load
 from tracemap.map.map_json import encode
 from tracemap.runs.columns import events_sql
-from tracemap.runs.model import UNTOLD_HEADER
+from tracemap.runs.model import UNKNOWN_HEADER
 from tracemap.runs.runfile import read_run, write_run
 
 HOSTILE = "=cmd|'/c calc'!A0\x1b]0;title\x07\x9b31m\u202e"
@@ -99,22 +106,22 @@ def is_number(cell: str) -> bool:
 
 @pytest.mark.parametrize("text", FORMULAS)
 def test_a_formula_is_a_text(text: str) -> None:
-    assert inert_cell(text) == "'" + text
-    assert plain_cell(inert_cell(text)) == text
+    assert escape_formula(text) == "'" + text
+    assert unescape_formula(escape_formula(text)) == text
 
 
 @given(st.text(alphabet=[*"'=+-@\t\r\n＝ab;,\"", "\u202e"]))
 def test_a_cell_is_read_as_it_was(text: str) -> None:
-    assert plain_cell(inert_cell(text)) == text
-    assert inert_cell(text)[:1] not in {*"=+-@\t\r\n＝"}
+    assert unescape_formula(escape_formula(text)) == text
+    assert escape_formula(text)[:1] not in {*"=+-@\t\r\n＝"}
     (row,) = csv.reader(io.StringIO(csv_line([text, 7, "end"]), newline=""))
-    assert row == [inert_cell(text), "7", "end"]
+    assert row == [escape_formula(text), "7", "end"]
 
 
 @given(st.text())
 def test_nothing_else_changes(text: str) -> None:
-    assert json.loads(pretty([text])) == json.loads(json.dumps([text]))
-    assert not steering(pretty([text]))
+    assert json.loads(pretty_json([text])) == json.loads(json.dumps([text]))
+    assert not steering(pretty_json([text]))
     assert not steering(for_terminal(text))
     assert not steering(lines_for_terminal(text)) - {"\t"}
     assert without_controls(text) == text or steering(text) or any(char in text for char in "\t\n\u061c\u200e\u200f")
@@ -127,13 +134,13 @@ def test_a_run_with_kernels_named_as_formulas_is_read_as_it_was(tmp_path: Path) 
     with duckdb.connect() as connection:
         connection.execute("CREATE TABLE events (kernel VARCHAR, duration_ns BIGINT)")
         connection.executemany("INSERT INTO events VALUES (?, 5)", [[name] for name in names])
-        write_run(UNTOLD_HEADER, connection.table("events"), target, force=False)
+        write_run(UNKNOWN_HEADER, connection.table("events"), target, force=False)
         run = read_run(target)
         read = connection.execute(f"SELECT kernel FROM ({events_sql(run)})").fetchall()
     assert [name for (name,) in read] == names
     with target.open(encoding="utf-8", newline="") as file:
         cells = [row[0] for row in csv.reader(file)][1:]
-    assert cells == [inert_cell(name) for name in names]
+    assert cells == [escape_formula(name) for name in names]
 
 
 def test_a_table_on_a_terminal_steers_nothing(tmp_path: Path, recorded: Recorded, built: Built) -> None:

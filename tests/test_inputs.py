@@ -16,10 +16,10 @@ import pytest
 from tests.conftest import Built, Recorded
 from tests.support import SAMPLES, command_line, run_cli
 from tracemap.core.errors import BundleInvalid, ModelUnreadable, RunInvalid
-from tracemap.core.files import WRITER_S, check_is_file, given_bytes, stored_bytes
+from tracemap.core.files import WRITER_S, check_is_file, read_stored_file, read_user_input
 from tracemap.map.bundle import load
 from tracemap.store.layout import store_at
-from tracemap.store.lineage import keep_map
+from tracemap.store.lineage import store_map
 
 MLP = SAMPLES / "models" / "hand_mlp.mlir"
 
@@ -114,7 +114,7 @@ def test_a_store_takes_no_map_through_a_link_out_of_a_bundle(bundle: Path) -> No
     (bundle / "map.json").rename(bundle.parent / "map.json")
     (bundle / "map.json").symlink_to(bundle.parent / "map.json")
     with pytest.raises(BundleInvalid, match="leads out of"):
-        keep_map(store_at(str(bundle.parent / "store")), loaded)
+        store_map(store_at(str(bundle.parent / "store")), loaded)
 
 
 def test_links_within_a_bundle_may_stay(bundle: Path) -> None:
@@ -218,7 +218,7 @@ def test_a_named_pipe_is_read_to_its_end_however_slowly_it_is_written(tmp_path: 
     command = f'sleep 0.2; exec > pipe; sleep {WRITER_S + 1}; printf "%s" first; sleep 0.3; head -c 300000 /dev/zero'
     with subprocess.Popen(["sh", "-c", command], cwd=tmp_path) as writer:
         try:
-            read = given_bytes(str(tmp_path / "pipe"), ModelUnreadable)
+            read = read_user_input(str(tmp_path / "pipe"), ModelUnreadable)
         except ModelUnreadable:
             writer.kill()  # or it waits for a reader without end
             raise
@@ -237,9 +237,9 @@ def test_a_file_larger_than_the_memory_is_refused_before_it_is_read(tmp_path: Pa
     with (tmp_path / "model.mlir").open("wb") as file:
         file.truncate(1 << 40)
     with pytest.raises(ModelUnreadable, match="larger than half of the free memory"):
-        given_bytes(str(tmp_path / "model.mlir"), ModelUnreadable)
+        read_user_input(str(tmp_path / "model.mlir"), ModelUnreadable)
     with pytest.raises(BundleInvalid, match="larger than half of the free memory"):
-        stored_bytes(tmp_path / "model.mlir", BundleInvalid)
+        read_stored_file(tmp_path / "model.mlir", BundleInvalid)
 
 
 @pytest.mark.parametrize("name", ["folder", "absent", "with\0zero", "n" * 5000])
@@ -248,7 +248,7 @@ def test_what_is_no_file_is_told_in_a_sentence(name: str, tmp_path: Path) -> Non
     with pytest.raises(RunInvalid, match=r"cannot be read|is a folder, not a file"):
         check_is_file(tmp_path / name, RunInvalid)
     with pytest.raises(ModelUnreadable, match="cannot be read"):
-        given_bytes(str(tmp_path / name), ModelUnreadable)
+        read_user_input(str(tmp_path / name), ModelUnreadable)
 
 
 def test_a_model_of_a_name_that_is_no_utf_8_is_built(tmp_path: Path) -> None:

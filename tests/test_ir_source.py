@@ -10,7 +10,7 @@ from tests.support import SAMPLES
 from tracemap.core.errors import ModelInvalid
 from tracemap.core.locations import UnknownLocation
 from tracemap.core.units import UNKNOWN
-from tracemap.ir.model_reader import blank_locations, describe, location_attributes, parse_model
+from tracemap.ir.model_reader import blank_locations, create_records, location_attributes, parse_model
 from tracemap.ir.parsing import MlirParser
 from tracemap.ir.source_model import SourceModel, SourceOperation
 from tracemap.map.build.tagging import Tags, tag_operations
@@ -23,7 +23,7 @@ MODELS = sorted((SAMPLES / "models").glob("*.mlir"))
 def described(data: bytes | str) -> SourceModel:
     parser = MlirParser()
     encoded = data.encode() if isinstance(data, str) else data
-    return describe(parser, parse_model(parser, encoded))
+    return create_records(parser, parse_model(parser, encoded))
 
 
 def stands_at_its_place(lines: list[bytes], operation: SourceOperation) -> bool:
@@ -144,7 +144,7 @@ def test_tags_count_in_pre_order() -> None:
     parsed = parse_model(parser, data)
     tags = Tags("tm.op.")
     tag_operations(parsed.module, tags)
-    model = describe(parser, parsed)
+    model = create_records(parser, parsed)
     found = [tags.of(parser.location_of(attribute)) for attribute in location_attributes(parsed.module)]
     assert found == [(), *((operation.index,) for operation in model.operations[1:])]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tracemap.ir.model_reader import describe, parse_model
+from tracemap.ir.model_reader import create_records, parse_model
 from tracemap.ir.parsing import MlirParser
 from tracemap.map.build.model.scopes import scopes_of
 
@@ -37,6 +37,6 @@ SCAN = "jit(f)/h/scan"
 )
 def test_names_as_users_write_them(path: str, beside: str, written: str) -> None:
     parser = MlirParser()
-    model = describe(parser, parse_model(parser, MODEL.format(path=path, beside=beside).encode()))
+    model = create_records(parser, parse_model(parser, MODEL.format(path=path, beside=beside).encode()))
     (index,) = [each.index for each in model.operations if each.name == "stablehlo.tanh"]
     assert "/".join(scopes_of(model)[index]) == written

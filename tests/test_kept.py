@@ -15,13 +15,13 @@ import pytest
 
 import tracemap
 from tests.support import check_cli, run_cli
-from tracemap.capture.inputs import Kept
+from tracemap.capture.inputs import SavedInputs
 from tracemap.commands.programs import saved_inputs_to_copy
 from tracemap.commands.tune import _build_with_spec, _WorkCache
 from tracemap.core.errors import BundleInvalid, BundleVersion, InputInvalid
 from tracemap.map.build.build import BuildRequest, build
 from tracemap.map.bundle import Bundle
-from tracemap.map.bundle_documents import Keeping
+from tracemap.map.bundle_documents import CallToKeep
 from tracemap.options.compile import BuildOptions
 
 SCALE = """module {
@@ -54,7 +54,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     index.add_buffer("w", W)
     index.create_archive_file(str(folder / "w.irpa"))
     inputs = (("x", X), ("small['a']", SMALL), ("n", np.asarray(7, np.int32)))
-    keeping = Keeping("scale", inputs, (("model", folder / "w.irpa"),))
+    keeping = CallToKeep("scale", inputs, (("model", folder / "w.irpa"),))
     request = BuildRequest(SCALE.encode(), "scale.mlir", folder / "scale.tracemap", BuildOptions(), keeping=keeping)
     return build(request)
 
@@ -83,7 +83,7 @@ def test_a_size_asks_for_other_inputs_than_those_kept(tmp_path: Path) -> None:
     inputs = (("x", X), ("more", np.zeros(3, np.float32)), ("small", SMALL), ("n", np.asarray(7, np.int32)))
     text = text.replace('#stream.parameter.named<"model"::"w">', "dense<3.0>")
     request = BuildRequest(
-        text.encode(), "scale.mlir", tmp_path / "scale.tracemap", BuildOptions(), keeping=Keeping("scale", inputs)
+        text.encode(), "scale.mlir", tmp_path / "scale.tracemap", BuildOptions(), keeping=CallToKeep("scale", inputs)
     )
     bundle = build(request)
     of_bundle = tracemap.record(bundle, iterations=1, warmup=0)
@@ -162,14 +162,14 @@ def test_parameters_are_referred_to(name: str, make: Callable[[Any], bytes], tmp
 
 
 def test_a_name_that_no_file_can_have_is_not_there() -> None:
-    kept = Kept("mlp", parameters=(("model", Path("w" * 300)),))
+    kept = SavedInputs("mlp", parameters=(("model", Path("w" * 300)),))
     with pytest.raises(InputInvalid, match="this file with the bundle's parameters is missing"):
         kept.flags(())
 
 
 def test_parameters_that_are_named_take_the_place_of_those_of_the_program(kept: Bundle, tmp_path: Path) -> None:
     (tmp_path / "w.safetensors").write_bytes(safetensors(W - 3))
-    keeping = Keeping(
+    keeping = CallToKeep(
         parameters=(("model", kept.path / "parameters" / "0.irpa"), ("other", tmp_path / "w.safetensors"))
     )
     options = BuildOptions(parameters=(f"model={tmp_path / 'w.safetensors'}",))

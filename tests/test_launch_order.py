@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from tests.builders import graph, op
-from tracemap.attribution.join.schedule_nfa import ordered
+from tracemap.attribution.join.schedule_nfa import identify_launches
 from tracemap.core.functions import Function
 from tracemap.core.units import UNKNOWN
 from tracemap.map.model import Command, CommandBuffer, Kernel, Schedule, Submission, TraceGraph
@@ -95,7 +95,7 @@ def test_whole_calls_are_told_as_trying_all_ways_tells_them(made: TraceGraph, da
     expected = sites_by_trying(made, kernels)
     if not expected:
         return
-    order = ordered(made, kernels)
+    order = identify_launches(made, kernels)
     assert order.whole
     assert [set(order.kinds[number].sites) for number in order.numbers] == expected
 
@@ -121,7 +121,7 @@ def test_the_truth_is_among_what_is_told(made: TraceGraph, data: st.DataObject) 
         "filtered": [each for each in run if each[0] == run[0][0]],
     }
     some = parts[data.draw(st.sampled_from(list(parts)))]
-    order = ordered(made, [kernel for kernel, _ in some])
+    order = identify_launches(made, [kernel for kernel, _ in some])
     if order.whole and len(some) < len(run):
         return  # what may be whole calls is taken for these
     for number, (_, site) in zip(order.numbers, some, strict=True):
@@ -141,19 +141,19 @@ def straight(kernels: Sequence[str]) -> TraceGraph:
 
 
 def test_calls_that_are_cut_have_no_numbers() -> None:
-    order = ordered(straight("abc"), "bcabcabcab")
+    order = identify_launches(straight("abc"), "bcabcabcab")
     assert order.invocations() == [None, None, 0, 0, 0, 1, 1, 1, None, None]
     assert (order.whole, order.calls) == (False, UNKNOWN)
-    whole = ordered(straight("abc"), "abcabc")
+    whole = identify_launches(straight("abc"), "abcabc")
     assert (whole.invocations(), whole.calls) == ([0, 0, 0, 1, 1, 1], 2)
 
 
 def test_a_filter_is_taken_for_one() -> None:
     """A kernel that is not there at all; where the others may be a part of the run, too, they are of either."""
-    order = ordered(straight("aab"), "aaaa")
+    order = identify_launches(straight("aab"), "aaaa")
     assert [order.kinds[number].sites for number in order.numbers] == [("site0",), ("site1",)] * 2
     assert (order.filtered, order.calls) == (True, 2)
-    either = ordered(straight("aaba"), "aaa")
+    either = identify_launches(straight("aaba"), "aaa")
     assert [set(either.kinds[number].sites) for number in either.numbers] == [
         {"site0", "site3"},
         {"site0", "site1"},
@@ -164,15 +164,15 @@ def test_a_filter_is_taken_for_one() -> None:
 
 def test_names_of_code_are_those_that_ptx_can_have() -> None:
     """Each byte that PTX does not know is one sign: of two in UTF-8 there are two."""
-    order = ordered(straight(["f$é.x", "g"]), ["f____x", "g"])
+    order = identify_launches(straight(["f$é.x", "g"]), ["f____x", "g"])
     assert [order.kinds[number].sites for number in order.numbers] == [("site0",), ("site1",)]
 
 
 def test_what_is_too_much_is_not_looked_at() -> None:
     """Thousands of equal sites, and a run that does not begin with the first: any may be any."""
-    from tracemap.attribution.join.schedule_nfa import OrderUntold
+    from tracemap.attribution.join.schedule_nfa import UnknownOrder
 
     many = [*"a" * 6000, "c"]
-    assert ordered(straight(many), many).whole
-    with pytest.raises(OrderUntold, match="too many paths"):
-        ordered(straight(many), many[1:])
+    assert identify_launches(straight(many), many).whole
+    with pytest.raises(UnknownOrder, match="too many paths"):
+        identify_launches(straight(many), many[1:])

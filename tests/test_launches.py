@@ -21,13 +21,13 @@ from tracemap.capture import execution
 from tracemap.capture.benchmark import Ending, run_benchmark
 from tracemap.capture.launches import _overall_reason
 from tracemap.capture.noise import combined_noise
-from tracemap.capture.record import Recorded, record
+from tracemap.capture.record import RecordedRun, record
 from tracemap.capture.stopping_rule import ENOUGH_SAMPLES, MOST_BYTES, Goal, StoppingState, StopReason
 from tracemap.core.errors import ProgramFailed, UsageInvalid
 from tracemap.core.units import UNKNOWN
 from tracemap.runs.ireeprof import records
 from tracemap.runs.ireeprof.profile import Profile, join_profiles
-from tracemap.runs.model import UNOBSERVED
+from tracemap.runs.model import UNKNOWN_DISTURBANCE
 from tracemap.runs.readers.open_run import load_profile
 from tracemap.runs.runfile import read_run
 from tracemap.runs.sql import open_database
@@ -47,7 +47,7 @@ def profiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     return kept
 
 
-def check_whole(recorded: Recorded, profiles: Sequence[Path], folder: Path) -> None:
+def check_whole(recorded: RecordedRun, profiles: Sequence[Path], folder: Path) -> None:
     """Rows and header tell what the programs' own profiles do, one behind the other."""
     header = recorded.header
     rows = events(recorded.path)
@@ -74,7 +74,7 @@ def check_whole(recorded: Recorded, profiles: Sequence[Path], folder: Path) -> N
     check_numbers(recorded)
 
 
-def check_numbers(recorded: Recorded) -> None:
+def check_numbers(recorded: RecordedRun) -> None:
     header, rows = recorded.header, events(recorded.path)
     own = {row["invocation"] for row in rows if not row["warmup"]}
     assert header.iterations == len(own)
@@ -188,10 +188,12 @@ def test_half_of_its_share_is_the_least_that_a_launch_measures() -> None:
 
 
 def test_what_disturbed_launches_is_told_of_those_that_were_looked_at() -> None:
-    seen = structs.replace(UNOBSERVED, observed_ns=5, running_ns=2, waiting_ns=3, load_percent=7)
-    assert combined_noise([UNOBSERVED, UNOBSERVED]) == UNOBSERVED
-    assert combined_noise([UNOBSERVED, seen]) == seen
-    assert combined_noise([seen, UNOBSERVED, seen]) == structs.replace(seen, observed_ns=10, running_ns=4, waiting_ns=6)
+    seen = structs.replace(UNKNOWN_DISTURBANCE, observed_ns=5, running_ns=2, waiting_ns=3, load_percent=7)
+    assert combined_noise([UNKNOWN_DISTURBANCE, UNKNOWN_DISTURBANCE]) == UNKNOWN_DISTURBANCE
+    assert combined_noise([UNKNOWN_DISTURBANCE, seen]) == seen
+    assert combined_noise([seen, UNKNOWN_DISTURBANCE, seen]) == structs.replace(
+        seen, observed_ns=10, running_ns=4, waiting_ns=6
+    )
 
 
 def test_each_launch_has_its_share_of_time_and_of_the_profile() -> None:

@@ -13,8 +13,8 @@ from tests.oracle.levels import LEAST, Score, lowered, score, torch_and_onnx, tr
 from tests.schemas import validator
 from tests.support import SAMPLES, check_cli
 from tracemap.compare.matching import match_flows
-from tracemap.compare.model import How
-from tracemap.map.build.model.dataflow import Flows
+from tracemap.compare.model import MatchKind
+from tracemap.map.build.model.dataflow import FlowBuilder
 
 MODEL = """func.func @main(%x: tensor<4x8xf32>, %w: tensor<8x8xf32>) -> tensor<4x8xf32> {
   %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
@@ -44,9 +44,9 @@ def test_ops_of_torch_are_found_in_onnx() -> None:
 
 def test_the_places_tell_wrong_matches(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tests above stand on `score`; a blind one would pass everything."""
-    flows, made = Flows(), lowered(MODEL)
+    flows, made = FlowBuilder(), lowered(MODEL)
     right = match_flows(flows.of(MODEL.encode()), flows.of(made.encode()), ("model.mlir", "linalg.mlir"))
-    found = [match for match in right if match.how is How.APPROXIMATE]
+    found = [match for match in right if match.how is MatchKind.APPROXIMATE]
     assert len(found) == 3
     turned = [structs.replace(one, after=two.after) for one, two in zip(found, found[1:] + found[:1], strict=True)]
     monkeypatch.setattr("tests.oracle.levels.match_flows", lambda *_: turned)
@@ -54,10 +54,10 @@ def test_the_places_tell_wrong_matches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_programs_of_one_dialect_are_never_matched_approximately() -> None:
-    flows = Flows()
+    flows = FlowBuilder()
     other = MODEL.replace("stablehlo.tanh", "stablehlo.sine")
     found = match_flows(flows.of(MODEL.encode()), flows.of(other.encode()))
-    assert How.APPROXIMATE not in {match.how for match in found}
+    assert MatchKind.APPROXIMATE not in {match.how for match in found}
 
 
 def test_places_in_two_texts_are_not_compared() -> None:
@@ -67,9 +67,11 @@ def test_places_in_two_texts_are_not_compared() -> None:
     one, two = (text.replace("OP", name) for name in ("stablehlo.tanh", "math.exp"))
 
     def found(location: str) -> list[str]:
-        flows = Flows()
+        flows = FlowBuilder()
         both = flows.of(one.replace("LOC", "").encode()), flows.of(two.replace("LOC", location).encode())
-        return [match.before for match in match_flows(*both, ("a.mlir", "a.mlir")) if match.how is How.APPROXIMATE]
+        return [
+            match.before for match in match_flows(*both, ("a.mlir", "a.mlir")) if match.how is MatchKind.APPROXIMATE
+        ]
 
     assert found("") == []
     assert found('loc("elsewhere/a.mlir":2:8)') == ["op2"]

@@ -15,20 +15,20 @@ from hypothesis import strategies as st
 from tests.support import check_cli, json_cli, run_cli
 from tracemap.core.errors import BundleInvalid
 from tracemap.map.bundle import load
-from tracemap.map.map_json import LONGEST, put_back, taken_out
+from tracemap.map.map_json import MAX_LITERAL, extract_literals, restore_literals
 
 SIZE = 96
 """Rows and columns of a weight: 36,864 bytes."""
 
 PARTS = st.sampled_from(
     [
-        '"0x' + "AB" * LONGEST + '"',
-        'weight: "0x04000000' + "AB" * LONGEST + '"',
-        '"' + "AB" * LONGEST + '"',
-        '"0x' + "ab" * LONGEST + '"',
-        '"0x' + "A" * (2 * LONGEST + 1) + '"',
-        '"' + "é\\22" * LONGEST + '"',
-        "dense<[" + "1.0, -2.5e-3,\n " * LONGEST + "]>",
+        '"0x' + "AB" * MAX_LITERAL + '"',
+        'weight: "0x04000000' + "AB" * MAX_LITERAL + '"',
+        '"' + "AB" * MAX_LITERAL + '"',
+        '"0x' + "ab" * MAX_LITERAL + '"',
+        '"0x' + "A" * (2 * MAX_LITERAL + 1) + '"',
+        '"' + "é\\22" * MAX_LITERAL + '"',
+        "dense<[" + "1.0, -2.5e-3,\n " * MAX_LITERAL + "]>",
         "dense<[[1, 2]]>",
         '// a comment with one " in it\n',
         "\n",
@@ -43,17 +43,17 @@ PARTS = st.sampled_from(
 
 @given(st.lists(PARTS).map("".join), st.dictionaries(st.integers(1, 9), st.integers(1, 3000)))
 def test_restored_texts_equal_the_originals(text: str, last_columns: dict[int, int]) -> None:
-    shown, contents = taken_out(text, last_columns)
+    shown, contents = extract_literals(text, last_columns)
     assert shown.count("\n") == text.count("\n")
     assert len(shown) <= len(text)
-    assert put_back(shown, dict(contents).__getitem__) == text
+    assert restore_literals(shown, dict(contents).__getitem__) == text
 
 
 def test_ops_keep_their_positions() -> None:
     """A literal before an op on its line would move that op."""
-    literal = '"0x' + "00" * LONGEST + '"'
+    literal = '"0x' + "00" * MAX_LITERAL + '"'
     text = f"%0 = a {literal}\n%1 = a {literal} %2 = b\n"
-    shown, contents = taken_out(text, {1: 6, 2: text.splitlines()[1].index("b") + 1})
+    shown, contents = extract_literals(text, {1: 6, 2: text.splitlines()[1].index("b") + 1})
     assert len(contents) == 1
     assert shown.splitlines()[1] == text.splitlines()[1]
     assert len(shown.splitlines()[0]) < 150

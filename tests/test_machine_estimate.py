@@ -21,7 +21,7 @@ from tracemap.machine.integers import Value
 from tracemap.machine.memory_traffic import Stream, Turns, streams_of, traffic_of
 from tracemap.map.build.sites.steps import assign_storage_conversions
 from tracemap.map.bundle import load
-from tracemap.map.model import Evidence, Membership, OpId, Site, Step
+from tracemap.map.model import Evidence, KernelLine, Membership, OpId, Site
 
 NEAR = (Cache(1 << 60, 1),)
 FLAGS = ("--iree-llvmcpu-target-cpu=x86-64-v4",)
@@ -156,12 +156,12 @@ def test_what_another_loop_has_read_in_the_same_turn_is_there() -> None:
 # ---- whose conversions for storage are
 
 
-def step(line: int, name: str, *ops: int, takes: tuple[int, ...] = ()) -> Step:
+def step(line: int, name: str, *ops: int, takes: tuple[int, ...] = ()) -> KernelLine:
     """A step on a line, of the ops with these numbers."""
-    return Step(line, name, tuple(OpId.of(op) for op in ops), UNKNOWN, takes)
+    return KernelLine(line, name, tuple(OpId.of(op) for op in ops), UNKNOWN, takes)
 
 
-def ops_of(steps: Sequence[Step]) -> dict[int, list[int]]:
+def ops_of(steps: Sequence[KernelLine]) -> dict[int, list[int]]:
     """The numbers of the ops of each line."""
     return {each.line: [op.number for op in each.ops] for each in steps}
 

@@ -9,7 +9,7 @@ import pytest
 from tests.conftest import Built
 from tracemap.core.units import UNKNOWN
 from tracemap.machine.code import Instruction, instructions_of, loops_of
-from tracemap.machine.figures import AARCH64, X86, figures_of, outline_of
+from tracemap.machine.figures import AARCH64, X86, figures_of, text_instructions
 from tracemap.machine.images import read_images
 from tracemap.map.bundle import load
 
@@ -33,7 +33,7 @@ def test_figures_are_those_of_the_compiler_and_of_whole_instructions(remarked: B
     for image in read_images(bundle.module_path):
         for function in image.functions:
             figures = found[function.name] = figures_of(image, function)
-            whole, outline = instructions_of(image, function), tuple(outline_of(image, function))
+            whole, outline = instructions_of(image, function), tuple(text_instructions(image, function))
             assert list(map(shown, outline)) == list(map(shown, whole))
             assert (figures.instructions, figures.loops) == (len(whole), len(loops_of(whole)))
             # What lies on the stack for another reason is stored there, too: a value or none.

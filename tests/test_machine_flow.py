@@ -24,7 +24,7 @@ from tracemap.attribution.kernel_lines.lines import in_loops as in_loops_of
 from tracemap.attribution.scan.rows import StepRow
 from tracemap.machine.code import OUTSIDE, WINDOW, Instruction, instructions_of, loops_of
 from tracemap.machine.images import kernel_images, read_images
-from tracemap.machine.memory_traffic import brought_by, waits_of
+from tracemap.machine.memory_traffic import bytes_brought_in, waits_of
 from tracemap.map.bundle import load
 from tracemap.runs.model import SAMPLES
 
@@ -290,7 +290,7 @@ def test_what_a_loop_brings_in(tmp_path: Path) -> None:
     bare = READS.replace("%g = tensor.extract %t[%p] : tensor<1000xf32>", "%g = arith.sitofp %n : i32 to f32")
     for order, of_matrix in (("#id", 32), ("#turned", 8 * 64)):
         bodies = bodies_of(bare.replace("READS", order), tmp_path)
-        brought = [brought_by([each for each in body if is_load(each)], body) for body in bodies]
+        brought = [bytes_brought_in([each for each in body if is_load(each)], body) for body in bodies]
         vectors = max(brought) / (32 + of_matrix)  # with as many bytes of whole numbers, read in sequence
         assert vectors == int(vectors) > 0
 
@@ -298,7 +298,7 @@ def test_what_a_loop_brings_in(tmp_path: Path) -> None:
 def test_each_element_that_is_gathered_brings_a_line(tmp_path: Path) -> None:
     """Also where registers take one index after the other, so that all of them are read by the same words."""
     for body in bodies_of(READS.replace("READS", "#id"), tmp_path):
-        vectors = brought_by([each for each in body if is_load(each)], body) / (32 + 32 + 8 * 64)
+        vectors = bytes_brought_in([each for each in body if is_load(each)], body) / (32 + 32 + 8 * 64)
         assert vectors == int(vectors) > 0
 
 

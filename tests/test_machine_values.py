@@ -9,12 +9,12 @@ import pytest
 
 from tests.support import ROOT
 from tracemap.machine.decoding import decoded_bytes
-from tracemap.machine.values import Values, values_of
+from tracemap.machine.values import DataFlow, values_of
 
 X86 = "EM_X86_64"
 
 
-def values(code: str) -> tuple[str, Values]:
+def values(code: str) -> tuple[str, DataFlow]:
     """The text of the only instruction of some bytes, and what it does."""
     (decoded,) = decoded_bytes(bytes.fromhex(code), X86, 0x1000)
     return f"{decoded.mnemonic} {decoded.op_str}", values_of(decoded, X86)

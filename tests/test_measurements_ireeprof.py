@@ -20,7 +20,7 @@ from tracemap.capture.benchmark import (
     profiling_flags,
     run_benchmark,
 )
-from tracemap.core.diagnostics import foremost
+from tracemap.core.diagnostics import above_result
 from tracemap.core.errors import RunEmpty, RunInvalid, RunVersion
 from tracemap.core.toolchain import check_tool, find_tool
 from tracemap.core.units import UNKNOWN, Integer
@@ -28,10 +28,10 @@ from tracemap.runs.ireeprof import records
 from tracemap.runs.ireeprof.calls import KnownCalls
 from tracemap.runs.ireeprof.profile import Profile, read_export
 from tracemap.runs.ireeprof.records import whole_records
-from tracemap.runs.model import UNTOLD_HEADER, Clock
+from tracemap.runs.model import UNKNOWN_HEADER, Clock
 from tracemap.runs.readers.open_run import load_profile, open_run
 from tracemap.runs.runfile import write_run
-from tracemap.runs.sql import open_database, spared_memory
+from tracemap.runs.sql import available_memory, open_database
 
 pytestmark = pytest.mark.quick
 
@@ -133,7 +133,7 @@ def test_the_records_of_a_large_export_are_kept_compressed_and_give_the_same_run
             profile = read_export(jsonl, connection, known=KnownCalls(5))
             files = {name: path for _, name, path in connection.execute("PRAGMA database_list").fetchall()}
             target = tmp_path / f"{limit}.parquet"
-            write_run(UNTOLD_HEADER, profile.events.in_order(), target, force=False)
+            write_run(UNKNOWN_HEADER, profile.events.in_order(), target, force=False)
             written.append(target.read_bytes())
             assert ("compressed_rows" in files) == (limit < jsonl.stat().st_size)
     assert written[0] == written[1]
@@ -166,7 +166,7 @@ def test_lost_records_are_counted(made: Path, tmp_path: Path) -> None:
         "truncated_chunk (host-execution-events)",
         "truncated_chunk (queue-events)",
     ]
-    assert foremost(profile.diagnostics) == lost  # nothing is said of costs before it
+    assert above_result(profile.diagnostics) == lost  # nothing is said of costs before it
     of_host, of_queue = (re.search(r": ([\d,]+) of ([\d,]+) records lost", item.message) for item in lost)
     assert of_host is not None
     assert of_queue is not None
@@ -319,14 +319,14 @@ def test_a_long_profile_fits_into_little_memory(tmp_path: Path) -> None:
     calls, commands = 400, 500
     path = tmp_path / "export.jsonl"
     duckdb.execute(_CALLS.format(calls=calls, commands=commands, path=path))
-    with open_database(spared_memory(1)) as connection:
+    with open_database(available_memory(1)) as connection:
         ((limit,),) = connection.execute("SELECT current_setting('memory_limit')").fetchall()
         assert limit == "122.0 MiB"
         profile = read_export(path, connection, known=KnownCalls(calls))
         assert profile.event_count == calls * commands
         assert [len(program) for program in profile.programs] == [commands]
         assert {buffer.program for buffer in profile.buffers} == {0}
-        write_run(UNTOLD_HEADER, profile.events.in_order(), tmp_path / "run.parquet", force=False)
+        write_run(UNKNOWN_HEADER, profile.events.in_order(), tmp_path / "run.parquet", force=False)
     query = f"SELECT count(*), count(DISTINCT invocation), max(call) FROM '{tmp_path}/run.parquet'"
     assert duckdb.execute(query).fetchall() == [(calls * commands, calls, calls - 1)]
 

@@ -13,7 +13,7 @@ import pytest
 from msgspec import structs
 
 from tests.support import ROOT
-from tracemap.core.codec import pretty
+from tracemap.core.codec import pretty_json
 from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.errors import RunEmpty, RunInvalid, RunVersion, TargetExists, TargetUnwritable
 from tracemap.core.units import UNKNOWN
@@ -21,8 +21,8 @@ from tracemap.runs.bad_cells import explain_bad_cell
 from tracemap.runs.columns import MOST_COLUMNS, events_sql
 from tracemap.runs.model import (
     COLUMNS,
-    UNOBSERVED,
-    UNTOLD_HEADER,
+    UNKNOWN_DISTURBANCE,
+    UNKNOWN_HEADER,
     Clock,
     Invocation,
     Metric,
@@ -32,7 +32,7 @@ from tracemap.runs.model import (
     RunHeader,
     parse_header,
 )
-from tracemap.runs.readers.formats import Form, form_of
+from tracemap.runs.readers.formats import Format, format_of
 from tracemap.runs.runfile import header_path, read_run, write_run
 
 HOSTILE = "a\"b'; DROP TABLE x; -- é\n,"
@@ -48,7 +48,7 @@ HEADER = RunHeader(
     warmup=1,
     elapsed_ns=10**15,
     invocation=Invocation(10**14, 10**13, 10**15, "seconds"),
-    disturbance=structs.replace(UNOBSERVED, observed_ns=10**15, running_ns=0, load_percent=250),
+    disturbance=structs.replace(UNKNOWN_DISTURBANCE, observed_ns=10**15, running_ns=0, load_percent=250),
     inputs=("4xf32=0",),
     peaks=Peaks(10**11, 10**10, "measured"),
     programs=((RecordedCommand("dispatch", HOSTILE, (4, 1, 1)), RecordedCommand("barrier", UNKNOWN, ())), ()),
@@ -141,11 +141,11 @@ def test_the_header_is_as_its_schema_says(tmp_path: Path) -> None:
     schema = json.loads((ROOT / "tracemap" / "schemas" / "run.schema.json").read_text(encoding="utf-8"))
     path = written(tmp_path, "run.csv")
     beside = json.loads(header_path(path).read_text(encoding="utf-8"))
-    for header in (beside, json.loads(pretty(UNTOLD_HEADER))):
+    for header in (beside, json.loads(pretty_json(UNKNOWN_HEADER))):
         jsonschema.validate(header, schema)
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(beside | {"clock": "sundial"}, schema)
-    assert parse_header(pretty(UNTOLD_HEADER).encode(), "x") == UNTOLD_HEADER
+    assert parse_header(pretty_json(UNKNOWN_HEADER).encode(), "x") == UNKNOWN_HEADER
 
 
 def test_a_bare_csv_is_read(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_a_bare_csv_is_read(tmp_path: Path) -> None:
     text = "\ufeff,Dispatch,duration_us,note,misses\r\n0,k,1.5,hello,3\r\n1,l,2.0006,,4\r\n"
     run = read_run(table(tmp_path, text))
     assert not run.has_header
-    assert run.header == UNTOLD_HEADER
+    assert run.header == UNKNOWN_HEADER
     assert [(metric.name, metric.unit) for metric in run.metrics] == [("duration_ns", "ns"), ("misses", "count")]
     names = [*COLUMNS, "misses"]
     found = [dict(zip(names, row, strict=True)) for row in rows_of(run.table)]
@@ -192,7 +192,7 @@ def test_names_of_several_lines(row_end: str, within: str, tmp_path: Path) -> No
 def test_a_head_that_reads_like_a_sample_of_perf(tmp_path: Path) -> None:
     """A word of hexadecimal digits, another, and something in brackets at the end: the table was taken for perf's."""
     path = table(tmp_path, "kernel,cpu_ns,level 1 d misses (all)\nk,5,7\n")
-    assert form_of(path) is Form.TABLE
+    assert format_of(path) is Format.TABLE
     assert rows_of(path)[0][-1] == 7
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.builders import site
 from tracemap.core.locations import FileRange
-from tracemap.ir.flow import Around, FlowDispatch
+from tracemap.ir.flow import EnclosingOps, FlowDispatch
 from tracemap.ir.hal import HalCommand
 from tracemap.map.build.sites.dispatch_sites import CommandJoin
 
@@ -33,7 +33,9 @@ def place(line: int) -> FileRange:
         (((0, 1),), (), True),
     ],
 )
-def test_dispatches_that_always_run_together_are_not_merged(taken: Around, lost: Around, are_one: bool) -> None:
+def test_dispatches_that_always_run_together_are_not_merged(
+    taken: EnclosingOps, lost: EnclosingOps, are_one: bool
+) -> None:
     dispatches = [FlowDispatch("main", place(line), KERNEL, around) for line, around in ((1, taken), (2, lost))]
     join = CommandJoin([site(0, 1), site(1, 2)], dispatches, [HalCommand("dispatch", KERNEL, place(1), (1, 1, 1))])
     assert join.merged == {"site0": ("site1",) if are_one else ()}

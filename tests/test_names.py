@@ -12,7 +12,7 @@ from tests.conftest import Built, Recorded
 from tests.support import SAMPLES, run_cli
 from tests.test_cli_errors import refused
 from tracemap.core.errors import TracemapError, UsageInvalid
-from tracemap.core.files import check_file, is_file, replaced
+from tracemap.core.files import atomic_file, check_file, is_file
 from tracemap.options.measure import RecordOptions
 from tracemap.reports.html import environment
 
@@ -60,7 +60,7 @@ def test_a_name_that_is_too_long_is_one_sentence(
 def test_a_name_as_long_as_may_be_is_written(tmp_path: Path) -> None:
     target = tmp_path / AT_MOST
     check_file(target, force=False)
-    with replaced(target) as temporary:
+    with atomic_file(target) as temporary:
         temporary.write_text("{}", encoding="utf-8")
     assert target.read_text(encoding="utf-8") == "{}"
     assert [path.name for path in tmp_path.iterdir()] == [AT_MOST]

@@ -14,7 +14,7 @@ from tests.conftest import Built
 from tests.support import SAMPLES
 from tests.test_cli_errors import refused
 from tracemap.core.errors import ModelInvalid
-from tracemap.ir.model_reader import describe, parse_model
+from tracemap.ir.model_reader import create_records, parse_model
 from tracemap.ir.parsing import MlirParser
 from tracemap.ir.text_checks import MAX_BRACES, MAX_BRACKETS, nesting_fault, printed_fault
 from tracemap.map.bundle import CONFIGURED_NAME, KERNELS_FOLDER
@@ -101,7 +101,7 @@ def test_a_chain_of_numbers_may_be_long() -> None:
     lines = [f"%v{at + 1} = arith.addi %v{at}, %v{at} : index" for at in range(5000)]
     body = "\n".join([*lines, "scf.for %i = %v0 to %v5000 step %v0 { }"])
     parser = MlirParser()
-    model = describe(parser, parse_model(parser, f"func.func @f(%v0: index) {{\n{body}\nreturn\n}}".encode()))
+    model = create_records(parser, parse_model(parser, f"func.func @f(%v0: index) {{\n{body}\nreturn\n}}".encode()))
     assert [argument.loop_bound for argument in model.arguments["f"]] == [True]
 
 

@@ -18,7 +18,7 @@ from tests.conftest import Built
 from tests.support import ROOT, SAMPLES, check_cli, json_cli, run_cli
 from tracemap.core.codec import encode
 from tracemap.map.bundle import load
-from tracemap.runs.model import UNKNOWN_MACHINE, UNTOLD_HEADER
+from tracemap.runs.model import UNKNOWN_HEADER, UNKNOWN_MACHINE
 
 NIGHTLY = ROOT / "samples" / "nightly"
 NIGHTS, SINCE, PROCESSOR = 12, "2026-11-22", "Fictional Beta 8481C"
@@ -77,7 +77,7 @@ def write_night(run: Path, host: str, night: int, costs: Mapping[str, float]) ->
     ]
     run.write_text("".join(["kernel,invocation,cpu_ns\n", *rows]), encoding="utf-8")
     machine = structs.replace(UNKNOWN_MACHINE, host=host, cpu_model=PROCESSOR, recorded_ns=recorded_ns)
-    header = structs.replace(UNTOLD_HEADER, machine=machine, iterations=9)
+    header = structs.replace(UNKNOWN_HEADER, machine=machine, iterations=9)
     run.with_name(f"{run.name}.json").write_bytes(encode(header))
     return run
 

@@ -18,7 +18,7 @@ from tracemap.core.units import UNKNOWN
 from tracemap.map.model import OpId
 from tracemap.options.compile import AuditOptions, BuildOptions, LowerOptions
 from tracemap.options.measure import RecordOptions, StatsOptions
-from tracemap.options.option import DeclaredOption, Options, chosen, declared_options
+from tracemap.options.option import DeclaredOption, Options, declared_options, merge_options
 from tracemap.options.results import AttributeOptions, ReportOptions, Rule
 
 pytestmark = pytest.mark.quick
@@ -60,20 +60,22 @@ def test_what_is_not_given_is_the_default(kind: type[Options]) -> None:
 
 
 def test_values_are_taken_as_the_command_line_takes_them() -> None:
-    record = chosen(RecordOptions, None, {"flagfile": "a.flags", "inputs": ["1", "2"], "counters": "a,cpu/b,c/"})
+    record = merge_options(RecordOptions, None, {"flagfile": "a.flags", "inputs": ["1", "2"], "counters": "a,cpu/b,c/"})
     assert (record.flagfile, record.inputs, record.counters) == (Path("a.flags"), ("1", "2"), ("a", "cpu/b,c/"))
     assert (record.function, record.iterations, record.sample_hz) == (UNKNOWN, UNKNOWN, 0)
-    assert chosen(AttributeOptions, None, {"rule": "equal"}).rule is Rule.EQUAL
-    assert chosen(BuildOptions, None, {"source_roots": (Path("a"), "b")}).source_roots == (Path("a"), Path("b"))
-    assert chosen(AuditOptions, None, {"fail_under": 95, "ops": [OpId("op12")]}) == AuditOptions(
+    assert merge_options(AttributeOptions, None, {"rule": "equal"}).rule is Rule.EQUAL
+    assert merge_options(BuildOptions, None, {"source_roots": (Path("a"), "b")}).source_roots == (Path("a"), Path("b"))
+    assert merge_options(AuditOptions, None, {"fail_under": 95, "ops": [OpId("op12")]}) == AuditOptions(
         fail_under=95.0, ops=("op12",)
     )
 
 
 def test_changes_add_to_a_record() -> None:
     asked = RecordOptions(serial=True, iterations=7)
-    assert chosen(RecordOptions, asked, {"warmup": 0}, output="r.csv") == replace(asked, warmup=0, output=Path("r.csv"))
-    assert chosen(RecordOptions, asked, {}, output=None) == asked
+    assert merge_options(RecordOptions, asked, {"warmup": 0}, output="r.csv") == replace(
+        asked, warmup=0, output=Path("r.csv")
+    )
+    assert merge_options(RecordOptions, asked, {}, output=None) == asked
 
 
 @pytest.mark.parametrize(
@@ -101,14 +103,14 @@ def test_changes_add_to_a_record() -> None:
 )
 def test_values_that_an_option_does_not_take(kind: type[Options], name: str, value: object, said: str) -> None:
     with pytest.raises(UsageInvalid, match=f"^{name} is .*; it must be .*{said}"):
-        chosen(kind, None, {name: value})
+        merge_options(kind, None, {name: value})
 
 
 def test_there_is_no_such_option() -> None:
     with pytest.raises(TypeError, match=r"no option 'iteration'; did you mean 'iterations'\? The options are: fun"):
-        chosen(RecordOptions, None, {"iteration": 7})
+        merge_options(RecordOptions, None, {"iteration": 7})
     with pytest.raises(TypeError, match="output"):
-        chosen(ReportOptions, None, {})
+        merge_options(ReportOptions, None, {})
 
 
 def test_an_empty_name_is_not_the_same_as_none() -> None:

@@ -14,7 +14,7 @@ from tests.oracle.kernels import CompilerRejects, compile_plainly
 from tests.oracle.program import Program
 from tests.oracle.table import contradicted, misses, table
 from tests.oracle.truth import Truth, find_truth
-from tracemap.map.model import Evidence, Fate, Membership, Reason, TraceGraph
+from tracemap.map.model import Evidence, Membership, Outcome, Reason, TraceGraph
 
 pytestmark = pytest.mark.quick
 
@@ -176,8 +176,8 @@ def test_a_wrong_fate_costs_precision_of_fates() -> None:
     seed = SEEDS[0]
     graph = measured(seed)[2]
     ops = list(graph.ops)
-    place = next(place for place, op in enumerate(ops) if op.fate is Fate.DISPATCHED)
-    ops[place] = structs.replace(ops[place], fate=Fate.FOLDED, reason=Reason("simplified", "spoiled"))
+    place = next(place for place, op in enumerate(ops) if op.fate is Outcome.DISPATCHED)
+    ops[place] = structs.replace(ops[place], fate=Outcome.FOLDED, reason=Reason("simplified", "spoiled"))
     after = score(seed, structs.replace(graph, ops=tuple(ops))).fates["all"]
     assert after.wrong == score(seed, graph).fates["all"].wrong + 1
 

@@ -13,7 +13,7 @@ from tests.oracle.kernels import CompilerRejects
 from tests.oracle.marked import MarkedProgram, compare_marks, kernel_texts, map_of, measure_marked, number_sign
 from tests.oracle.mixed import marked, text_of
 from tests.oracle.table import misses
-from tracemap.map.model import Fate, Reason, TraceGraph
+from tracemap.map.model import Outcome, Reason, TraceGraph
 
 pytestmark = pytest.mark.quick
 
@@ -87,7 +87,9 @@ def test_a_strange_member_is_noticed() -> None:
 def test_a_wrong_fate_is_noticed() -> None:
     _, _, graph = measured()
     ops = [
-        structs.replace(op, fate=Fate.HOST, reason=Reason("host-work", "spoiled")) if op.fate is Fate.DISPATCHED else op
+        structs.replace(op, fate=Outcome.HOST, reason=Reason("host-work", "spoiled"))
+        if op.fate is Outcome.DISPATCHED
+        else op
         for op in graph.ops
     ]
     assert score(structs.replace(graph, ops=tuple(ops))).fates["host"].wrong > 0

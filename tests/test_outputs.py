@@ -17,7 +17,7 @@ from tests.support import check_cli, command_line, run_cli
 from tracemap.core import files as outputs
 from tracemap.core.errors import TargetExists, TargetUnwritable, UsageInvalid
 from tracemap.core.files import READER_S, check_file, check_files, write_text
-from tracemap.core.process.temporary_files import take_place
+from tracemap.core.process.temporary_files import rename_into_place
 
 
 @pytest.fixture
@@ -228,9 +228,9 @@ def test_a_folder_is_given_its_name_once(tmp_path: Path) -> None:
         elif name == "file":
             target.touch()
         else:
-            take_place(made, target)
+            rename_into_place(made, target)
             assert [path.name for path in target.iterdir()] == ["ours"]
             continue
         with pytest.raises(FileExistsError):
-            take_place(made, target)
+            rename_into_place(made, target)
         assert made.is_dir()

@@ -21,11 +21,11 @@ from tracemap.core.locations import CallSite, FileRange
 from tracemap.core.units import UNKNOWN
 from tracemap.hook.compiling import find_compiler
 from tracemap.ir.flow import DispatchRegion, FlowDispatch, FlowProgram, HostCall, HostFunction
-from tracemap.machine.figures import linked_functions, spots_at
+from tracemap.machine.figures import code_locations, linked_functions
 from tracemap.machine.images import NO_LINE, NOWHERE, Image, read_images
 from tracemap.map.build.sites.schedules import inlined_later, with_inlined
 from tracemap.map.bundle import load
-from tracemap.map.model import Fate, TraceGraph
+from tracemap.map.model import Outcome, TraceGraph
 
 OWN = ROOT / "tests" / "programs" / "own"
 AS_OBJECT = ("-O2", "-ffreestanding", "-fno-stack-protector", "-fPIC", "-mno-red-zone", "-c")
@@ -92,7 +92,7 @@ def test_each_call_of_a_kernel_of_the_models_own_is_its_op(own: Path) -> None:
     ]
     assert [site.members[0].operations is UNKNOWN for site in graph.sites] == [True, False, True, True, True]
     assert not graph.diagnostics
-    assert next(op.fate for op in graph.ops if op.name == "stream.executable") == Fate.STRUCTURAL
+    assert next(op.fate for op in graph.ops if op.name == "stream.executable") == Outcome.STRUCTURAL
 
 
 def test_kernels_that_call_code_have_their_text_and_steps(own: Path) -> None:
@@ -132,7 +132,9 @@ def test_code_that_is_called_lies_at_the_line_of_the_call(own: Path) -> None:
     assert at["tm_inner"] == ("falling", line_of(texts["falling"], "call @tm_falls"), NOWHERE)
     assert at["tm_falls"] == at["tm_inner"]
     assert at["tm_shared"][0] == "tm_shared"
-    spots = spots_at(image, np.array([next(each.low for each in linked_functions(image) if each.name == "tm_shared")]))
+    spots = code_locations(
+        image, np.array([next(each.low for each in linked_functions(image) if each.name == "tm_shared")])
+    )
     (shared,) = (function for function in spots.functions if function.name == "tm_shared")
     assert spots.kernels_of(shared) == ("sharing", "sharing_too")
     for function in image.functions:
@@ -142,7 +144,7 @@ def test_code_that_is_called_lies_at_the_line_of_the_call(own: Path) -> None:
 
 def spot(image: Image, address: int) -> tuple[str, int, int]:
     """Function, line and address that stand for an address."""
-    spots = spots_at(image, np.array([address], dtype=np.int64))
+    spots = code_locations(image, np.array([address], dtype=np.int64))
     (number,), (line,), (place,) = spots.numbers.tolist(), spots.lines.tolist(), spots.addresses.tolist()
     return spots.functions[number].name, line, place
 
@@ -155,7 +157,7 @@ def line_of(text: str, what: str) -> int:
 
 def test_addresses_outside_of_functions_have_no_line(own: Path) -> None:
     (image,) = read_images(load(own).module_path)
-    spots = spots_at(image, np.array([NOWHERE, 0, 1 << 40], dtype=np.int64))
+    spots = code_locations(image, np.array([NOWHERE, 0, 1 << 40], dtype=np.int64))
     assert spots.numbers.tolist() == [-1, -1, -1]
     assert spots.addresses.tolist() == [NOWHERE] * 3
     assert spots.lines.tolist()[2] == NO_LINE
@@ -166,7 +168,7 @@ def test_each_op_that_a_kernel_stands_in_for_has_its_own_site(replaced: Path, tm
     graph = load(replaced).graph
     few, many = (op for op in graph.ops if op.name == "linalg.generic")
     assert of_sites(graph) == [("doubling", [few.line]), ("doubling", [many.line])]
-    assert {op.fate for op in (few, many)} == {Fate.DISPATCHED}
+    assert {op.fate for op in (few, many)} == {Outcome.DISPATCHED}
     assert not graph.diagnostics
     run = tmp_path / "run.parquet"
     check_cli("record", replaced, "--iterations", "40", "-o", run)
@@ -304,5 +306,5 @@ def test_several_ops_that_a_kernel_stands_in_for_share_its_site(objects: Path, t
         {few.id, few_negated.id},
         {many_negated.id},
     ]
-    assert {op.fate for op in (few, few_negated, many, many_negated)} == {Fate.DISPATCHED}
+    assert {op.fate for op in (few, few_negated, many, many_negated)} == {Outcome.DISPATCHED}
     assert sum(many.id in members for _, members in by_kernel) == 1

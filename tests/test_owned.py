@@ -17,7 +17,7 @@ from tests.test_cli_record import alive, waited_for
 from tracemap.core.errors import TargetUnwritable
 from tracemap.core.process import temporary_files as home
 from tracemap.core.process.children import end, start
-from tracemap.core.process.temporary_files import beside, clear_abandoned, moved_away, temporary_folder
+from tracemap.core.process.temporary_files import clear_abandoned, moved_away, temporary_folder, temporary_sibling
 from tracemap.core.toolchain import run_tool
 from tracemap.ir.model_reader import parse_model
 from tracemap.ir.parsing import MlirParser
@@ -100,7 +100,7 @@ def test_where_no_folder_can_be_made_it_is_said(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
     with pytest.raises(TargetUnwritable, match="TMPDIR"), temporary_folder():
         pass
-    with beside(tmp_path / "target") as path:
+    with temporary_sibling(tmp_path / "target") as path:
         path.touch()
     assert list(tmp_path.iterdir()) == []
     assert run_tool(["true"]).returncode == 0

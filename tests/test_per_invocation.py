@@ -27,9 +27,9 @@ from tracemap.attribution.scan import weighted
 from tracemap.core.units import UNKNOWN
 from tracemap.map.model import TraceGraph
 from tracemap.options.results import Rule
-from tracemap.runs.model import UNTOLD_HEADER
+from tracemap.runs.model import UNKNOWN_HEADER
 from tracemap.runs.runfile import read_run, write_run
-from tracemap.runs.statistics import FEWEST, median_ranks
+from tracemap.runs.statistics import FEWEST_VALUES, median_ranks
 
 Call = tuple[str, int, int]
 """A site, the invocation, nanoseconds."""
@@ -103,9 +103,9 @@ def test_ranks_of_many_values_are_those_of_the_sum(count: int) -> None:
 
 
 def test_few_values_bound_no_median() -> None:
-    assert bound_of_median(FEWEST - 1) == 0
+    assert bound_of_median(FEWEST_VALUES - 1) == 0
     with pytest.raises(ValueError, match="5 values"):
-        median_ranks(FEWEST - 1)
+        median_ranks(FEWEST_VALUES - 1)
 
 
 IDLE = """
@@ -120,7 +120,7 @@ def test_runs_whose_calls_do_nothing_count(tmp_path: Path, idle: int, apart: int
     calls = [(place, apart * call, 100 + number * call) for call in range(9) for number, place in enumerate(MEMBERS)]
     run = tmp_path / "idle.parquet"
     with duckdb.connect() as connection:
-        write_run(structs.replace(UNTOLD_HEADER, iterations=idle), connection.sql(IDLE), run, force=True)
+        write_run(structs.replace(UNKNOWN_HEADER, iterations=idle), connection.sql(IDLE), run, force=True)
     for order in ((written(tmp_path, calls), run), (run, written(tmp_path, calls))):
         for each in attributed(*order).ops[:4]:
             shares = shares_of(int(each.op.removeprefix("op")), calls, [apart * call for call in range(9)])

@@ -15,7 +15,7 @@ from tracemap.core.errors import ModelInvalid
 from tracemap.ir.dispatch_bodies import read_raised
 from tracemap.ir.parsing import MlirParser
 from tracemap.map.build.assembly import DumpReader
-from tracemap.map.model import Fate, TraceGraph
+from tracemap.map.model import Outcome, TraceGraph
 
 BEFORE = """\
 #map = affine_map<(d0, d1) -> (d0, d1)>
@@ -150,7 +150,7 @@ def test_parts_are_found_for_any_input(given: str, tmp_path: Path) -> None:
     graph = built_graph(text, tmp_path)
     known = {line: told for line, told in evidence(graph).items() if line != 1}
     assert known == TOLD
-    assert {op.fate for op in graph.ops if op.line in TOLD} <= {Fate.DISPATCHED, Fate.LOAD_TIME}
+    assert {op.fate for op in graph.ops if op.line in TOLD} <= {Outcome.DISPATCHED, Outcome.LOAD_TIME}
 
 
 def test_a_softmax_of_one_row_has_its_parts(tmp_path: Path) -> None:

@@ -24,9 +24,9 @@ from tracemap.core.codec import encode
 from tracemap.core.errors import BundleInvalid, BundleVersion, UsageInvalid
 from tracemap.core.toolchain import find_tool, run_tool
 from tracemap.core.units import UNKNOWN
-from tracemap.map.build.compiler.remarks import SaidRemark, read_mlir_remarks, read_remarks
+from tracemap.map.build.compiler.remarks import PrintedRemark, read_mlir_remarks, read_remarks
 from tracemap.map.bundle import REMARKS_NAME, load
-from tracemap.map.bundle_documents import FIGURES, Remark
+from tracemap.map.bundle_documents import STATISTICS_PASSES, Remark
 from tracemap.reports.page.source_tabs import kernel_pages, kernels_of
 
 GOLD = Path(__file__).parent / "gold" / "remarks"
@@ -211,7 +211,7 @@ def test_show_tells_the_remarks_of_what_is_asked_for(remarked: Built) -> None:
     assert json_cli("show", bundle, op)["remarks"] is None
     text = check_cli("show", bundle, op, "--remarks")
     for remark in of_kernel:
-        assert (remark.text in text) == (remark.pass_name not in FIGURES)
+        assert (remark.text in text) == (remark.pass_name not in STATISTICS_PASSES)
     assert "no remarks" in check_cli("show", bundle, graph.ops[0].id, "--remarks")
 
 
@@ -222,7 +222,7 @@ def test_the_page_has_remarks_beside_their_lines(remarked: Built, fixed: Built) 
     expected = Counter(
         (remark.kernel, remark.line, remark.text, remark.count)
         for remark in bundle.remarks().remarks
-        if remark.pass_name not in FIGURES
+        if remark.pass_name not in STATISTICS_PASSES
     )
     assert (
         Counter((page.name, line, text, count) for page in pages for line, _, count, text in page.remarks) == expected
@@ -382,9 +382,9 @@ def test_remarks_are_found_among_other_words(lines: list[str], expected: list[tu
 
 
 def test_unknown_wordings_are_of_no_pass() -> None:
-    unknown = SaidRemark("k.mlir", 1, "something that no pass of today says").origin
+    unknown = PrintedRemark("k.mlir", 1, "something that no pass of today says").origin
     assert (unknown.pass_name, unknown.name, unknown.kind) == (UNKNOWN, UNKNOWN, UNKNOWN)
-    known = SaidRemark("k.mlir", 1, "loop not vectorized: too many memory checks needed").origin
+    known = PrintedRemark("k.mlir", 1, "loop not vectorized: too many memory checks needed").origin
     assert (known.pass_name, known.name, known.kind) == ("loop-vectorize", UNKNOWN, "missed")
 
 

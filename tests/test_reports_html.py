@@ -19,7 +19,7 @@ from tests.support import ROOT, page_data
 from tests.test_reports_page import EXECUTES, GRAPH, TEXTS, TOTALS, page_of
 from tracemap.core.errors import TargetExists, TargetUnwritable
 from tracemap.map.model import SourceFile
-from tracemap.reports.escaping import LEVEL, as_shown, deflating, for_script
+from tracemap.reports.escaping import LEVEL, as_shown, for_script, start_compression
 from tracemap.reports.html import LINES_PER_BLOCK, markup_of_lines, write_page
 from tracemap.reports.page.render import bar_width, build_page, render_page
 
@@ -103,14 +103,14 @@ def test_what_is_compressed_by_several_processors_is_one_stream(monkeypatch: pyt
     dice = random.Random(1)
     data = b"".join(b'["op%d",%d],' % (number % 5000, dice.randrange(1 << 20)) for number in range(200_000))
     assert len(data) > 2 << 20
-    made = deflating(data)()
+    made = start_compression(data)()
     assert zlib.decompress(made) == data
     assert len(made) < 1.001 * len(zlib.compress(data, LEVEL))
     monkeypatch.setattr("tracemap.reports.escaping.usable_processors", lambda: 1)
-    assert deflating(data)() == made
-    assert deflating(data[: 1 << 20])() == zlib.compress(data[: 1 << 20], LEVEL)
+    assert start_compression(data)() == made
+    assert start_compression(data[: 1 << 20])() == zlib.compress(data[: 1 << 20], LEVEL)
     for size in ((1 << 20) + 1, 2 << 20):
-        assert zlib.decompress(deflating(data[:size])()) == data[:size]
+        assert zlib.decompress(start_compression(data[:size])()) == data[:size]
 
 
 def test_lines_are_escaped_and_characters_that_reorder_show() -> None:

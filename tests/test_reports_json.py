@@ -13,9 +13,9 @@ from tests.builders import attribution, graph, op, site
 from tests.schemas import printed, stored_schema, validator
 from tests.test_reports_page import EXECUTES, GRAPH, TOTALS
 from tracemap.attribution.model import ResidualReason
-from tracemap.core.codec import pretty
+from tracemap.core.codec import pretty_json
 from tracemap.core.units import UNKNOWN
-from tracemap.map.model import Evidence, Fate, Kernel, OpId, Step
+from tracemap.map.model import Evidence, Kernel, KernelLine, OpId, Outcome
 from tracemap.options.results import Rule
 from tracemap.reports.json_documents import shown_attribution, shown_map
 from tracemap.runs.model import ElapsedParts
@@ -90,7 +90,7 @@ def test_unknown_is_null() -> None:
 
 
 def test_steps_of_kernels() -> None:
-    kernel = Kernel("k", ("site0",), (Step(3, "arith.addf", (OpId.of(2),)),))
+    kernel = Kernel("k", ("site0",), (KernelLine(3, "arith.addf", (OpId.of(2),)),))
     map_ = structs.replace(GRAPH, kernels=(kernel,))
     value = printed(shown_map(map_))
     assert value["kernels"] == [
@@ -156,14 +156,14 @@ def test_ops_that_never_ran_have_no_spread() -> None:
 
 def test_the_schemas_list_the_words_of_the_code() -> None:
     show, costs = stored_schema("show")["$defs"], stored_schema("attribution")["$defs"]
-    assert show["Fate"]["enum"] == sorted(fate.value for fate in Fate)
-    assert list(show["Coverage"]["properties"]["by_fate"]["properties"]) == [fate.value for fate in Fate]
+    assert show["Fate"]["enum"] == sorted(fate.value for fate in Outcome)
+    assert list(show["Coverage"]["properties"]["by_fate"]["properties"]) == [fate.value for fate in Outcome]
     assert show["Evidence"]["enum"] == sorted(entry.value for entry in Evidence)
     assert costs["Rule"]["enum"] == sorted(rule.value for rule in Rule)
     assert costs["ResidualReason"]["enum"] == sorted(reason.value for reason in ResidualReason)
 
 
 def test_the_same_value_gives_the_same_text() -> None:
-    text = pretty(shown_map(GRAPH))
-    assert text == pretty(shown_map(GRAPH))
+    text = pretty_json(shown_map(GRAPH))
+    assert text == pretty_json(shown_map(GRAPH))
     assert text == json.dumps(MAP, ensure_ascii=False, indent=1) + "\n"

@@ -11,9 +11,9 @@ from tests.builders import MODEL, attribution, graph, op, site
 from tracemap.attribution.model import Attribution
 from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.units import UNKNOWN
-from tracemap.map.model import Fate, SourceFile, TraceGraph
-from tracemap.reports.cost_lookup import AT_LOAD, NO_MEMBERS, explained_of_elapsed
-from tracemap.reports.page.model import Page, SourceLine, Spread, amount_text
+from tracemap.map.model import Outcome, SourceFile, TraceGraph
+from tracemap.reports.cost_lookup import AT_LOAD, NO_MEMBERS, elapsed_breakdown_text
+from tracemap.reports.page.model import Page, Percentiles, SourceLine, amount_text
 from tracemap.reports.page.render import build_page, render_page
 
 pytestmark = pytest.mark.quick
@@ -24,15 +24,15 @@ TEXTS = {"model.mlir": "\n".join(f"line {number}" for number in range(1, 13)), "
 # model.mlir: 1 func main, 2 call, 3..5 work of main, 6 func callee, 7 and 8 its work, 9 load-time, 10 constant.
 # net.py: 1 and 2 are innermost lines, 4 the line that leads to both; lib.py is not kept.
 OPS = (
-    op(0, 1, name="func.func", fate=Fate.STRUCTURAL),
-    op(1, 2, name="func.call", fate=Fate.HOST),
+    op(0, 1, name="func.func", fate=Outcome.STRUCTURAL),
+    op(1, 2, name="func.call", fate=Outcome.HOST),
     op(2, 3, scope=("h0", "attn"), frames=[("lib.py", 9), ("net.py", 1), ("net.py", 4)]),
     op(3, 4, scope=("h0", "attn"), frames=[("net.py", 1), ("net.py", 4), ("net.py", 4)], part_lines=[5]),
-    op(4, 6, name="func.func", function="callee", fate=Fate.STRUCTURAL),
+    op(4, 6, name="func.func", function="callee", fate=Outcome.STRUCTURAL),
     op(5, 7, function="callee", scope=("h0",), frames=[("net.py", 2), ("net.py", 4)]),
     op(6, 8, function="callee"),
-    op(7, 9, fate=Fate.LOAD_TIME),
-    op(8, 10, fate=Fate.CONSTANT),
+    op(7, 9, fate=Outcome.LOAD_TIME),
+    op(8, 10, fate=Outcome.CONSTANT),
 )
 SITES = (
     site(0, 2, 3),
@@ -144,9 +144,11 @@ def test_residual_rows_say_why(page: Page) -> None:
 
 
 def test_elapsed_explained_counts_nothing_twice() -> None:
-    assert explained_of_elapsed(attribution(GRAPH, TOTALS, executes=EXECUTES, elapsed_ns=100)) == "events cover 33.0 %"
-    assert explained_of_elapsed(attribution(GRAPH, TOTALS, elapsed_ns=UNKNOWN)) == ""
-    assert explained_of_elapsed(attribution(GRAPH, {"D1mr": {"site0": 4}})) == ""
+    assert (
+        elapsed_breakdown_text(attribution(GRAPH, TOTALS, executes=EXECUTES, elapsed_ns=100)) == "events cover 33.0 %"
+    )
+    assert elapsed_breakdown_text(attribution(GRAPH, TOTALS, elapsed_ns=UNKNOWN)) == ""
+    assert elapsed_breakdown_text(attribution(GRAPH, {"D1mr": {"site0": 4}})) == ""
 
 
 def test_scopes_are_a_tree_whose_parents_include_their_children(page: Page) -> None:
@@ -199,7 +201,7 @@ def test_sites_that_did_not_run_cost_nothing_and_are_counted() -> None:
     assert quiet.data.coverage.uncalled_sites == 3
     none = quiet.rows.ops[5].costs[CPU].attributed
     assert (quiet.rows.ops[5].calls, quiet.rows.ops[5].costs[CPU].attributed) == (0, 0)
-    assert quiet.rows.ops[5].costs[CPU].per_invocation == Spread(none, none, none)
+    assert quiet.rows.ops[5].costs[CPU].per_invocation == Percentiles(none, none, none)
 
 
 def test_an_attribution_without_events_makes_a_page() -> None:

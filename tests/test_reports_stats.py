@@ -15,22 +15,22 @@ from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.errors import TargetExists, UsageInvalid
 from tracemap.options.measure import StatsOptions
 from tracemap.reports.stats_page import StatsPage, build_stats_page, render_stats_page
-from tracemap.runs.hook.stats import CallSet, ThreadCalls, read_calls, thread_stats
+from tracemap.runs.hook.stats import ThreadCalls, ThreadedCalls, read_calls, thread_stats
 
 EVIL = "</script><img src=x onerror=alert(1)>\u2028&amp;\"'"
 
 
-def page_of(found: CallSet, buckets: int = 8, kernel: str = "", title: str = "calls") -> StatsPage:
+def page_of(found: ThreadedCalls, buckets: int = 8, kernel: str = "", title: str = "calls") -> StatsPage:
     stats = [thread_stats(calls, buckets) for calls in found.threads]
     return build_stats_page(found, stats, title, StatsOptions(kernel=kernel, buckets=buckets))
 
 
-def hostile() -> CallSet:
+def hostile() -> ThreadedCalls:
     """Names that would take effect in markup: of a thread, of an event, in a diagnostic."""
     zeros = np.zeros(4, dtype=np.int64)
     series = (np.array([1, 2, 3, 4.5], dtype=np.float32), np.array([0, 1, 0, 2], dtype=np.float32))
     calls = ThreadCalls(EVIL, zeros, zeros, ("duration_us", EVIL), series)
-    return CallSet((calls,), (Diagnostic("program-killed", EVIL),))
+    return ThreadedCalls((calls,), (Diagnostic("program-killed", EVIL),))
 
 
 def test_every_figure_is_that_of_the_statistics(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from tests.builders import attribution, graph, op, site
 from tests.tables import all_of_terminal, printed_table
 from tests.test_reports_page import EXECUTES, GRAPH, TOTALS
 from tracemap.core.diagnostics import Diagnostic
-from tracemap.map.query import Selection, everything
+from tracemap.map.query import Selection, select_all
 from tracemap.options.results import AttributeOptions
 from tracemap.reports.terminal.attribution import print_attribution
 from tracemap.reports.terminal.map import print_map
@@ -45,7 +45,7 @@ def attributed_text(options: AttributeOptions | None = None) -> str:
 def test_piped_tables_are_plain_and_cut_nothing() -> None:
     map_ = graph((op(0, 1, name="stablehlo." + "very_long_name_" * 20),), (site(0, 0, kernel=LONG),))
     out = io.StringIO()
-    print_map(everything(map_), map_, out, whole=True)
+    print_map(select_all(map_), map_, out, whole=True)
     printed = out.getvalue()
     assert "\x1b" not in printed
     assert "…" not in printed
@@ -55,7 +55,7 @@ def test_piped_tables_are_plain_and_cut_nothing() -> None:
 
 def test_show_prints_ops_sites_members_and_kernels() -> None:
     out = io.StringIO()
-    print_map(everything(GRAPH), GRAPH, out, whole=True)
+    print_map(select_all(GRAPH), GRAPH, out, whole=True)
     printed = out.getvalue()
     assert "9 ops: 4 dispatched, 1 load_time, 1 host, 1 constant, 2 structural" in printed
     assert "5 dispatches of 5 kernels, 4 traced to ops" in printed
@@ -135,17 +135,17 @@ def test_hidden_ops_are_summed() -> None:
     count = AttributeOptions().top + 3
     map_ = graph([op(i, i + 1) for i in range(count)], [site(i, i) for i in range(count)])
     costs = attribution(map_, {"cpu_ns": {f"site{i}": 10 for i in range(count)}})
-    out, everything = io.StringIO(), io.StringIO()
+    out, select_all = io.StringIO(), io.StringIO()
     print_attribution(map_, costs, out)
-    print_attribution(map_, costs, everything, AttributeOptions(top=0))
+    print_attribution(map_, costs, select_all, AttributeOptions(top=0))
     assert f"… 3 more ops, {100 * 3 / count:.1f} %" in out.getvalue()
-    assert len(rows_of(everything.getvalue(), "Ops by cpu_ns")) == count
+    assert len(rows_of(select_all.getvalue(), "Ops by cpu_ns")) == count
 
 
 def test_control_characters_do_not_reach_the_terminal() -> None:
     map_ = graph((op(0, 1, name="a\x1b[31m\nb\u202e", reason="[bold]not markup[/bold] \x07"),))
     out = io.StringIO()
-    print_map(everything(map_), map_, out)
+    print_map(select_all(map_), map_, out)
     printed = out.getvalue()
     assert "a\\x1b[31m\\nb\\u202e" in printed
     assert "[bold]not markup[/bold] \\x07" in printed

@@ -13,7 +13,7 @@ from tests.parallel import findings_of_round
 from tests.recording import request, sample
 from tests.support import check_cli, run_cli
 from tracemap.capture.record import record
-from tracemap.capture.run_names import reserved, reserved_number
+from tracemap.capture.run_names import reserve_next_run, reserve_run
 from tracemap.core.errors import ProgramFailed, TargetExists
 
 
@@ -26,7 +26,7 @@ def takes_marks(folder: Path) -> bool:
 
 
 def fail_with_profile(output: Path) -> None:
-    with reserved(output, force=False) as reservation:
+    with reserve_run(output, force=False) as reservation:
         reservation.profile.write_bytes(b"IRPF")
         raise ProgramFailed("no luck")
 
@@ -38,21 +38,21 @@ def test_recordings_at_the_same_time_have_a_run_each(built: Built, tmp_path: Pat
 
 def test_each_number_is_taken_once(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
-    with reserved_number(runs) as first, reserved_number(runs) as second:
+    with reserve_next_run(runs) as first, reserve_next_run(runs) as second:
         assert [first.output.name, second.output.name] == ["run-001.parquet", "run-002.parquet"]
         assert first.profile != second.profile
         first.output.touch()
-    with reserved_number(runs) as again:
+    with reserve_next_run(runs) as again:
         assert again.output.name == "run-002.parquet"
     (runs / "run-001.parquet").unlink()
-    with reserved_number(runs):
+    with reserve_next_run(runs):
         pass
     assert not runs.exists()
 
 
 def test_one_recording_at_a_time_makes_a_run(built: Built, tmp_path: Path) -> None:
     output = tmp_path / "run.csv"
-    with reserved(output, force=False):
+    with reserve_run(output, force=False):
         for option in ((), ("--force",)):
             done = run_cli("record", built("hand_mlp"), "-o", output, *option)
             assert done.returncode == 2
@@ -71,7 +71,7 @@ def test_what_was_recorded_is_named_and_does_not_refuse_the_next_run(tmp_path: P
     (note,) = caught.value.__notes__
     assert str(profile) in note
     assert profile.read_bytes() == b"IRPF"
-    with reserved(output, force=False) as next_one:
+    with reserve_run(output, force=False) as next_one:
         assert next_one.profile == profile
         assert not profile.read_bytes()
     assert list(tmp_path.iterdir()) == []

@@ -21,7 +21,7 @@ from tracemap.map.query import frames_of, scope_of
 from tracemap.results.attribution import Attribution
 from tracemap.results.display import bar, table
 from tracemap.results.run import Run
-from tracemap.runs.model import UNTOLD_HEADER
+from tracemap.runs.model import UNKNOWN_HEADER
 from tracemap.runs.runfile import write_run
 
 EVIL = "<script>alert(1)</script>"
@@ -133,7 +133,7 @@ def test_a_package_that_is_not_installed_is_named(gpt: Attribution) -> None:
 @pytest.mark.parametrize("name", ["run.parquet", "run.csv"])
 def test_the_table_of_a_run_has_the_types_of_its_columns(name: str, tmp_path: Path) -> None:
     """Rows of steps may come after many thousand events. Of a CSV their numbers were texts, those of threads not."""
-    header, none = structs.replace(UNTOLD_HEADER, iterations=1), "NULL::BIGINT"
+    header, none = structs.replace(UNKNOWN_HEADER, iterations=1), "NULL::BIGINT"
     events = f"SELECT 'dispatch' AS kind, 'k' AS kernel, i AS cpu_ns, '7' AS thread, {none} AS step, {none} AS Ir"
     rows = f"{events}, {none} AS misses FROM range(30000) AS t(i)"
     with duckdb.connect() as connection:

@@ -20,7 +20,7 @@ from tests.recording import delay_last_dispatch
 from tests.support import SAMPLES, Json, check_cli, command_line, json_cli, run_cli
 from tests.tables import printed_table
 from tracemap.commands.store import store_add
-from tracemap.core.codec import pretty
+from tracemap.core.codec import pretty_json
 from tracemap.core.toolchain import no_progress
 from tracemap.map.bundle import load
 from tracemap.options.store import StoreAddOptions, StoreSitesOptions
@@ -171,7 +171,7 @@ def test_what_is_there_is_not_joined_again(
     shutil.copytree(store, here)
     (ops,) = (here / "ops").iterdir()
     ops.unlink()
-    monkeypatch.setattr("tracemap.attribution.attribute.joined", refused)
+    monkeypatch.setattr("tracemap.attribution.attribute.open_attribution", refused)
     (added,) = store_add([copy], loaded, StoreAddOptions(store=here)).runs
     assert not added.added
     assert list((here / "runs").rglob(f"{added.run}.parquet"))
@@ -488,17 +488,19 @@ def test_the_output_is_written_and_not_replaced(store: Path, tmp_path: Path) -> 
 def test_python_answers_as_the_commands_do(bundle: Path, store: Path, runs: list[Path], tmp_path: Path) -> None:
     words = ("--format", "json", "--store", store)
     one, other = "iterations=20", "iterations=21"
-    assert pretty(tracemap.store_list(store)) == check_cli("store", "list", *words)
+    assert pretty_json(tracemap.store_list(store)) == check_cli("store", "list", *words)
     grouped = check_cli("store", "query", *words, "--group-by", "iterations", "--calls")
-    assert pretty(tracemap.store_query(store, group_by=["iterations"], calls=True)) == grouped
+    assert pretty_json(tracemap.store_query(store, group_by=["iterations"], calls=True)) == grouped
     asked = StoreSitesOptions(store=store, metric="duration_ns")
     sites = check_cli("store", "sites", *words, "--metric", "duration_ns", "--where", one)
-    assert pretty(tracemap.store_sites(str(store), asked, where=[one])) == sites
-    assert pretty(tracemap.store_trend(store, threshold=5)) == check_cli("store", "trend", *words, "--threshold", "5")
+    assert pretty_json(tracemap.store_sites(str(store), asked, where=[one])) == sites
+    assert pretty_json(tracemap.store_trend(store, threshold=5)) == check_cli(
+        "store", "trend", *words, "--threshold", "5"
+    )
     compared = check_cli("store", "compare", *words, "--before", one, "--after", other)
-    assert pretty(tracemap.store_compare(store, [one], [other])) == compared
+    assert pretty_json(tracemap.store_compare(store, [one], [other])) == compared
     added = tracemap.store_add(runs[0], tmp_path / "s", bundle, tag=["branch=main"])
-    assert pretty(added).replace(": true", ": false") == check_cli(
+    assert pretty_json(added).replace(": true", ": false") == check_cli(
         "store", "add", runs[0], "--map", bundle, "--tag", "branch=main", "--format", "json", "--store", tmp_path / "s"
     )
     with pytest.raises(TypeError, match="no option 'groupby'; did you mean 'group_by'"):

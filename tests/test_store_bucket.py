@@ -23,7 +23,7 @@ from tracemap.core.toolchain import no_progress
 from tracemap.options.store import StoreListOptions
 from tracemap.store.costs import fleet_calls
 from tracemap.store.engines import duck_engine
-from tracemap.store.headers import damaged, read_headers
+from tracemap.store.headers import find_damaged_files, read_headers
 from tracemap.store.layout import CALLS, store_at
 from tracemap.store.lineage import Names
 
@@ -253,7 +253,7 @@ def test_a_server_that_goes_away_is_to_blame_not_the_files(bundle: Path, runs: l
         with pytest.raises(
             StoreInvalid, match=rf"{re.escape(headers.files(CALLS)[0])}: cannot be read: Could not connect"
         ):
-            damaged(headers, [CALLS])
+            find_damaged_files(headers, [CALLS])
         with (
             pytest.raises(StoreInvalid, match=r"cannot be read: Could not connect"),
             duck_engine(0, no_progress, headers.listing.place) as engine,

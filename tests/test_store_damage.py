@@ -19,7 +19,7 @@ from tracemap.options.store import StoreCompareOptions, StoreQueryOptions, Store
 from tracemap.runs.sql import rows_of
 from tracemap.store.folder import STORE_KEY
 from tracemap.store.layout import ops_name
-from tracemap.store.model import Looked
+from tracemap.store.model import QueryScope
 
 MODELS = ("hand_mlp", "hand_oneline")
 CALLS = (20, 21)
@@ -27,34 +27,34 @@ BEFORE, AFTER = (f"iterations={number}" for number in CALLS)
 RUNS = len(MODELS) * len(CALLS)
 
 
-def query(store: Path, *, skip_bad: bool) -> tuple[Looked, int]:
+def query(store: Path, *, skip_bad: bool) -> tuple[QueryScope, int]:
     looked = store_query(StoreQueryOptions(store=store, skip_bad=skip_bad)).looked
     return looked, looked.runs
 
 
-def query_calls(store: Path, *, skip_bad: bool) -> tuple[Looked, int]:
+def query_calls(store: Path, *, skip_bad: bool) -> tuple[QueryScope, int]:
     looked = store_query(StoreQueryOptions(store=store, skip_bad=skip_bad, calls=True)).looked
     return looked, looked.runs
 
 
-def sites(store: Path, *, skip_bad: bool) -> tuple[Looked, int]:
+def sites(store: Path, *, skip_bad: bool) -> tuple[QueryScope, int]:
     looked = store_sites(StoreSitesOptions(store=store, skip_bad=skip_bad)).looked
     return looked, looked.runs
 
 
-def trend(store: Path, *, skip_bad: bool) -> tuple[Looked, int]:
+def trend(store: Path, *, skip_bad: bool) -> tuple[QueryScope, int]:
     looked = store_trend(StoreTrendOptions(store=store, skip_bad=skip_bad)).looked
     return looked, looked.runs
 
 
-def compare(store: Path, *, skip_bad: bool) -> tuple[Looked, int]:
+def compare(store: Path, *, skip_bad: bool) -> tuple[QueryScope, int]:
     asked = StoreCompareOptions(store=store, skip_bad=skip_bad, before=(BEFORE,), after=(AFTER,))
     found = store_compare(asked)
     assert found.before.skipped == found.after.skipped
     return found.after, found.before.runs + found.after.runs
 
 
-Ask = Callable[..., tuple[Looked, int]]
+Ask = Callable[..., tuple[QueryScope, int]]
 """What was looked at by a question, and how many runs."""
 READS: dict[Ask, tuple[str, ...]] = {
     query: ("runs", "ops", "costs"),

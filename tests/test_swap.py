@@ -15,8 +15,8 @@ import pytest
 from tests.conftest import Built
 from tests.support import PLAIN_FLAGS, Json, check_cli, json_cli, long_where, run_cli
 from tracemap.core.toolchain import find_tool
-from tracemap.kernels.swap import Costs, Touched, changes
-from tracemap.map.build.compiler.remarks import IN_ORDER
+from tracemap.kernels.swap import Costs, ReplacedKernels, changes
+from tracemap.map.build.compiler.remarks import NO_THREADS
 from tracemap.map.bundle import load
 
 MODEL = """
@@ -175,7 +175,7 @@ def test_what_is_dumped_has_the_data_of_its_constants(stage: str, built: Built, 
 def test_the_folder_that_iree_dumps_has_sources_and_configurations(bundle: Path, tmp_path: Path) -> None:
     dumps = tmp_path / "dumps"
     # With several threads the compiler may wait for itself for ever (`Compiler.flags_to_run`).
-    flags = (*PLAIN_FLAGS, IN_ORDER, f"--iree-hal-dump-executable-files-to={dumps}", "-o", "m.vmfb")
+    flags = (*PLAIN_FLAGS, NO_THREADS, f"--iree-hal-dump-executable-files-to={dumps}", "-o", "m.vmfb")
     model = bundle.parent / "model.mlir"
     subprocess.run([find_tool("iree-compile"), model, *flags], check=True, capture_output=True, cwd=tmp_path)
     names = {each.name for each in dumps.iterdir()}
@@ -348,7 +348,7 @@ def object_file(path: Path, machine: int) -> None:
 
 
 def named(bundle: Path, before: Sequence[Costs], after: Sequence[Costs]) -> list[str]:
-    found = changes(load(bundle).graph, Touched({"mlp_dispatch_0_matmul_32x256x784_f32"}, 5.0), before, after)
+    found = changes(load(bundle).graph, ReplacedKernels({"mlp_dispatch_0_matmul_32x256x784_f32"}, 5.0), before, after)
     return [each.op for each in found if each.named]
 
 
@@ -377,7 +377,7 @@ def test_a_change_of_less_than_a_hundredth_of_an_invocation_is_not_named(built: 
 def test_what_has_the_same_code_is_beside(built: Built) -> None:
     graph = load(built("hand_mlp")).graph
     kernel = "mlp_dispatch_0_matmul_32x256x784_f32"
-    touched = Touched({kernel}, 5.0, frozenset(graph.kernel_by_name) - {kernel})
+    touched = ReplacedKernels({kernel}, 5.0, frozenset(graph.kernel_by_name) - {kernel})
     slower = {**QUIET, "op6": 2000.0, "op35": 600.0}
     found = changes(graph, touched, [QUIET] * 6, [slower] * 6)
     assert {each.op: (each.named, each.beside) for each in found} == {
@@ -390,6 +390,6 @@ def test_what_has_the_same_code_is_beside(built: Built) -> None:
 
 def test_what_lies_cold_beside_a_very_slow_kernel_is_not_named_and_no_drift(built: Built) -> None:
     beside = {name: cost * 1.5 for name, cost in QUIET.items()} | {"op6": 50_000.0}
-    touched = Touched({"mlp_dispatch_0_matmul_32x256x784_f32"}, 5.0)
+    touched = ReplacedKernels({"mlp_dispatch_0_matmul_32x256x784_f32"}, 5.0)
     found = changes(load(built("hand_mlp")).graph, touched, [QUIET] * 6, [beside] * 6)
     assert [(each.op, each.ratio.median) for each in found if each.named] == [("op6", 50.0)]

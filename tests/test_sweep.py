@@ -18,7 +18,7 @@ from tests.support import check_cli, interruptible, run_cli
 from tracemap.commands.sweep import COLUMNS
 from tracemap.core.errors import UsageInvalid
 from tracemap.kernels.configurations import read_configuration
-from tracemap.kernels.operations import KINDS, sizes_of, swept
+from tracemap.kernels.operations import KINDS, generate_operations, sizes_of
 
 QUICK = ("--repetitions", "2", "--min-time", "0.2")
 Row = dict[str, str]
@@ -84,7 +84,7 @@ def test_what_is_printed_leaves_no_folder(tmp_path: Path) -> None:
 
 
 def test_operations_of_a_convolution_are_those_of_a_plain_loop() -> None:
-    (operation,) = swept(
+    (operation,) = generate_operations(
         "conv2d_nhwc", {"H": "7", "W": "6", "C": "3", "F": "5", "R": "3", "S": "2", "D": "2"}, ["f32"], ["none"]
     )
     image, window = np.ones((7, 6, 3)), np.ones((3, 2, 3, 5))
@@ -282,7 +282,9 @@ def test_parts_of_a_configuration_are_read() -> None:
 
 
 def test_names_tell_operations_apart() -> None:
-    made = [each for kind in KINDS for each in swept(kind, {}, ["f32", "i8"], ["none", "bias", "bias+relu"])]
+    made = [
+        each for kind in KINDS for each in generate_operations(kind, {}, ["f32", "i8"], ["none", "bias", "bias+relu"])
+    ]
     assert len({each.name for each in made}) == len(made)
 
 

@@ -19,8 +19,8 @@ from tests.support import SAMPLES, check_cli
 from tests.test_streams import of_shell
 from tracemap.core.errors import ModelInvalid, RunInvalid, SystemLimit, check_limits, limit_reached
 from tracemap.core.process.children import start
-from tracemap.core.process.limits import Group, free_of
-from tracemap.map.build.compiler.failure_messages import failed, failure
+from tracemap.core.process.limits import Group, free_in_group
+from tracemap.map.build.compiler.failure_messages import compiler_error, failure_message
 
 
 @pytest.mark.parametrize(
@@ -79,12 +79,12 @@ def test_a_compiler_that_a_limit_has_ended_did_not_crash(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("number", [signal.SIGXFSZ, signal.SIGXCPU])
 def test_a_limit_is_of_no_other_kind_whatever_was_compiled(number: signal.Signals) -> None:
-    error = failed(ModelInvalid, -number, "x.mlir:1:1: warning: odd", "m.mlir: cannot be compiled: ")
+    error = compiler_error(ModelInvalid, -number, "x.mlir:1:1: warning: odd", "m.mlir: cannot be compiled: ")
     assert isinstance(error, SystemLimit)
     assert str(error).startswith(f"m.mlir: cannot be compiled: iree-compile was ended by signal {number.value} ")
     assert "\n" not in str(error)
-    assert type(failed(ModelInvalid, -signal.SIGSEGV, "")) is ModelInvalid
-    assert type(failed(ModelInvalid, 1, "")) is ModelInvalid
+    assert type(compiler_error(ModelInvalid, -signal.SIGSEGV, "")) is ModelInvalid
+    assert type(compiler_error(ModelInvalid, 1, "")) is ModelInvalid
 
 
 def test_arguments_that_are_too_many_make_no_program_missing() -> None:
@@ -151,9 +151,9 @@ def test_free_memory_of_a_group_is_what_it_does_not_use(tmp_path: Path) -> None:
     for name, text in written.items():
         (tmp_path / name).write_text(text)
     group = Group(tmp_path / "max", tmp_path / "used", tmp_path / "stat", "inactive_file")
-    assert free_of(group) == 450
+    assert free_in_group(group) == 450
     (tmp_path / "max").write_text("max\n")
-    assert free_of(group) == sys.maxsize
+    assert free_in_group(group) == sys.maxsize
 
 
 SPINNING = "import tracemap.commands.main as main; main._call = lambda: [None for _ in iter(int, 1)]; "
@@ -172,11 +172,11 @@ def test_processor_time_that_is_used_up_is_named(tmp_path: Path) -> None:
 
 
 def test_a_compiler_that_has_used_up_its_time_is_not_short_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "at the limit of processor time; raise it (`ulimit -t`" in failure(-signal.SIGXCPU, "")
+    assert "at the limit of processor time; raise it (`ulimit -t`" in failure_message(-signal.SIGXCPU, "")
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1, 1))
-    assert "the processor time of `ulimit -t` was used up" in failure(-signal.SIGKILL, "")
+    assert "the processor time of `ulimit -t` was used up" in failure_message(-signal.SIGKILL, "")
     monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY,) * 2)
-    assert "ulimit" not in failure(-signal.SIGKILL, "")
+    assert "ulimit" not in failure_message(-signal.SIGKILL, "")
 
 
 def test_a_small_stack_is_made_larger_where_it_may(tmp_path: Path) -> None:

@@ -28,10 +28,10 @@ from tests.tables import amount, printed_table
 from tests.terminals import RUN, Terminal, check_gold, check_lines, on_terminal, printed, said_on_terminal
 from tests.test_hook_stats import calls_file
 from tracemap.commands.attribute import show_attribution
-from tracemap.commands.runs import Attributed, joined
+from tracemap.commands.runs import BundleAttribution, join_runs
 from tracemap.core.toolchain import no_progress
 from tracemap.map.bundle import load
-from tracemap.map.query import audit, everything
+from tracemap.map.query import audit, select_all
 from tracemap.options.results import AttributeOptions, Rule
 from tracemap.reports.kernels import view_kernel
 from tracemap.reports.terminal.map import print_audit, print_kernel, print_map
@@ -40,8 +40,8 @@ from tracemap.reports.views.selection import VIEWS
 
 
 @pytest.fixture(scope="module")
-def attributed(fixed: Built) -> Attributed:
-    return joined([RUN], load(fixed("jax_mlp_train")), AttributeOptions(rule=Rule.MODEL), no_progress)
+def attributed(fixed: Built) -> BundleAttribution:
+    return join_runs([RUN], load(fixed("jax_mlp_train")), AttributeOptions(rule=Rule.MODEL), no_progress)
 
 
 # ---- golden files
@@ -49,7 +49,7 @@ def attributed(fixed: Built) -> Attributed:
 
 @pytest.mark.parametrize("by", VIEWS)
 def test_costs_look_as_they_did(
-    by: str, attributed: Attributed, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+    by: str, attributed: BundleAttribution, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     options = AttributeOptions(by=by)  # type: ignore[arg-type] # it is one of them
     check_gold(f"attribute-{by}", lambda out: show_attribution(attributed, options, out), monkeypatch, request)
@@ -58,7 +58,7 @@ def test_costs_look_as_they_did(
 def test_maps_look_as_they_did(fixed: Built, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     graph = load(fixed("hand_mlp")).graph
     graph = structs.replace(graph, module=structs.replace(graph.module, iree_compiler="VERSION"))
-    check_gold("show", lambda out: print_map(everything(graph), graph, out, whole=True), monkeypatch, request)
+    check_gold("show", lambda out: print_map(select_all(graph), graph, out, whole=True), monkeypatch, request)
 
 
 def test_the_inside_of_a_kernel_looks_as_it_did(
@@ -78,20 +78,20 @@ def test_audits_look_as_they_did(fixed: Built, monkeypatch: pytest.MonkeyPatch, 
 
 
 @pytest.mark.parametrize("columns", range(30, 260, 11))
-def test_tables_fit_any_width(columns: int, attributed: Attributed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_fit_any_width(columns: int, attributed: BundleAttribution, monkeypatch: pytest.MonkeyPatch) -> None:
     graph = attributed.bundle.graph
     for by in VIEWS:
         options = AttributeOptions(by=by, top=7)  # type: ignore[arg-type] # it is one of them
         check_lines(printed(lambda out: show_attribution(attributed, options, out), columns, monkeypatch), columns)  # noqa: B023
     check_lines(
-        printed(lambda out: print_map(everything(graph), graph, out, whole=True), columns, monkeypatch), columns
+        printed(lambda out: print_map(select_all(graph), graph, out, whole=True), columns, monkeypatch), columns
     )
     check_lines(
         printed(lambda out: print_audit(graph, audit(graph), out, list_all=True), columns, monkeypatch), columns
     )
 
 
-def test_columns_go_in_the_stated_order(attributed: Attributed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_columns_go_in_the_stated_order(attributed: BundleAttribution, monkeypatch: pytest.MonkeyPatch) -> None:
     """The order of docs/attribution.md; no sample was taken, so there is no interval."""
     order = [
         "high",

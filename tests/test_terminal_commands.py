@@ -34,22 +34,22 @@ from tracemap.compare.model import (
     Comparison,
     Drift,
     Finding,
+    FusionChange,
     KernelCode,
     KernelDifference,
     MetricDifference,
     OpDifference,
-    Regrouped,
     ResidualDifference,
 )
-from tracemap.core.diagnostics import DISTURBED, Diagnostic
+from tracemap.core.diagnostics import NOISY, Diagnostic
 from tracemap.core.units import UNKNOWN
 from tracemap.hook.compiling import FOLDER, LIBRARY_NAME
 from tracemap.kernels.model import (
+    ApplicationComparison,
     Bench,
     BestConfiguration,
     ComparedFunction,
     ComparedOutput,
-    InApplication,
     KernelBench,
     KernelChange,
     KernelTuning,
@@ -78,8 +78,8 @@ from tracemap.store.model import (
     FleetPoint,
     FleetTrend,
     FleetTrends,
-    Looked,
     ModelDifferences,
+    QueryScope,
 )
 from tracemap.store.queries import ALL_OPS
 
@@ -89,7 +89,7 @@ MASKS: Masks = (
     (re.compile(r"\d[\d,.]* %"), "<percent>"),
     (re.compile(r"(?<=iree-opt )\S+"), "<version>"),
     (re.compile(re.escape(str(FOLDER))), "<library>"),
-    (re.compile(rf"tracemap: warning: .* \[(?:{DISTURBED}|disturbance-unknown)\]\n"), ""),
+    (re.compile(rf"tracemap: warning: .* \[(?:{NOISY}|disturbance-unknown)\]\n"), ""),
 )
 
 OUTPUTS = {
@@ -285,7 +285,7 @@ def test_a_store_looks_as_it_did(fixed: Built, tmp_path: Path, request: pytest.F
 
 
 OP = FleetName(op="op12", name="stablehlo.dot_general", file="jax_mlp_train.mlir", line=22, scope="grad/jvp(layer1)")
-LOOKED = Looked(runs=4000, skipped=(), unfinished=1, ahead=2)
+LOOKED = QueryScope(runs=4000, skipped=(), unfinished=1, ahead=2)
 
 
 def test_what_changed_in_a_fleet_looks_as_it_did(
@@ -424,7 +424,9 @@ ALONE = KernelBench(
     same_code=True,
     stood_in=0,
     in_application=(
-        InApplication("site0", 900, 131_000, 1.543, UNKNOWN, "cold data: with cold caches it takes as long alone"),
+        ApplicationComparison(
+            "site0", 900, 131_000, 1.543, UNKNOWN, "cold data: with cold caches it takes as long alone"
+        ),
     ),
     not_measured="",
 )
@@ -539,7 +541,7 @@ COMPARISON = Comparison(
     lines=(),
     residual=(ResidualDifference("submission-and-queue", {"cpu_ns": Amount(2_000_000, 7_900_000, 5_900_000)}),),
     regrouped=(
-        Regrouped(
+        FusionChange(
             OpId("op6"), OpId("op7"), "linalg.matmul", (OpId("op2"),), (OpId("op3"),), ("a_matmul",), ("b_softmax",)
         ),
     ),

@@ -18,16 +18,16 @@ from tests.test_export import rows_of
 from tests.timelines import events, layers, page_of_run, written
 from tracemap.attribution.attribute import Request, attribute
 from tracemap.attribution.call_statistics import BINS_OF_OCTAVE, LEAST_CALLS, QUANTILES
-from tracemap.attribution.timeline import Span, excerpt
+from tracemap.attribution.timeline import TimedEvent, excerpt
 from tracemap.commands.runs import excerpts
 from tracemap.core.units import UNKNOWN
 from tracemap.map.query import scope_of
 from tracemap.options.results import Rule
-from tracemap.reports.cost_lookup import CostedMap
+from tracemap.reports.cost_lookup import MapCosts
 from tracemap.reports.page.model import Timeline
 from tracemap.reports.page.overview_tab import families_of
 from tracemap.reports.page.render import build_page, render_page
-from tracemap.reports.page.timeline_tab import lengths_of, timeline_of
+from tracemap.reports.page.timeline_tab import histograms_by_site, timeline_of
 from tracemap.reports.tracks import tracks_of
 from tracemap.runs.runfile import read_run
 
@@ -53,7 +53,7 @@ def spans_of(timeline: Timeline) -> list[tuple[Any, ...]]:
 
 def test_a_timeline_has_each_row_of_a_run_once(built: Built, recorded: Recorded) -> None:
     bundle, run = tracemap.load(built(MODEL)), recorded(MODEL)
-    costed = CostedMap(bundle.graph, tracemap.attribute([run], built(MODEL)))
+    costed = MapCosts(bundle.graph, tracemap.attribute([run], built(MODEL)))
     timeline = timeline_of(costed, [excerpt(bundle.graph, read_run(run), 20_000)], families_of(bundle.graph))
     assert timeline is not None
     columns = "1, invocation, kind, coalesce(kernel, kind), start_ns, duration_ns"
@@ -117,7 +117,7 @@ def test_a_run_that_tells_no_calls_apart_is_shown_as_one(tmp_path: Path) -> None
 def test_runs_share_the_room_and_each_has_its_own_axis(tmp_path: Path) -> None:
     map_ = layers()
     runs = [read_run(written(tmp_path / f"{number}.csv", 5 - number, 30)) for number in range(2)]
-    costed = CostedMap(map_, attribute(Request(map_, "cd" * 32, runs, Rule.EQUAL)))
+    costed = MapCosts(map_, attribute(Request(map_, "cd" * 32, runs, Rule.EQUAL)))
     shown = excerpts(map_, runs, 0)
     timeline = timeline_of(costed, shown, families_of(costed.graph))
     assert timeline is not None
@@ -128,7 +128,7 @@ def test_runs_share_the_room_and_each_has_its_own_axis(tmp_path: Path) -> None:
     ]
     assert Counter(spans_of(timeline)) == Counter(expected)
     assert timeline.note == "Run 1: All 5 invocations are shown. Run 2: All 4 invocations are shown."
-    assert sum(sum(each.counts) for each in lengths_of(costed, shown).values()) == 9 * 30
+    assert sum(sum(each.counts) for each in histograms_by_site(costed, shown).values()) == 9 * 30
 
 
 def test_runs_without_times_have_no_tab(tmp_path: Path) -> None:
@@ -151,8 +151,8 @@ def test_both_commands_write_the_same_timeline(built: Built, recorded: Recorded,
 
 def test_lengths_of_calls_are_counted_once_in_their_bins(built: Built, recorded: Recorded) -> None:
     bundle, run = tracemap.load(built(MODEL)), recorded(MODEL)
-    costed = CostedMap(bundle.graph, tracemap.attribute([run], built(MODEL)))
-    found = lengths_of(costed, [excerpt(bundle.graph, read_run(run), 20_000)] * 2)
+    costed = MapCosts(bundle.graph, tracemap.attribute([run], built(MODEL)))
+    found = histograms_by_site(costed, [excerpt(bundle.graph, read_run(run), 20_000)] * 2)
     by_kernel: Counter[tuple[str, int]] = Counter()
     for place, (none, first, counts) in ((place, structs.astuple(each)) for place, each in found.items()):
         kernel = bundle.graph.site_by_id[place].kernel
@@ -216,14 +216,14 @@ def test_calls_without_a_start_and_of_no_time_are_counted(tmp_path: Path) -> Non
     assert {at: count for at, count in enumerate(counts) if count} == {0: 1, 16: 1, 32: 1, 159: 1, 160: 1}
 
 
-def span(start: int, duration: int, thread: str) -> Span:
-    return Span("dispatch", (), "k", 0, UNKNOWN, thread, start, duration, UNKNOWN, UNKNOWN)
+def span(start: int, duration: int, thread: str) -> TimedEvent:
+    return TimedEvent("dispatch", (), "k", 0, UNKNOWN, thread, start, duration, UNKNOWN, UNKNOWN)
 
 
 def test_spans_lie_on_the_first_track_that_is_free() -> None:
     spans = [span(n * 3 % 101, (n * 7) % 29, f"t{n % 2}") for n in range(400)]
     spans.sort(key=lambda each: each.start_ns)
-    lanes: dict[str, list[list[Span]]] = defaultdict(list)
+    lanes: dict[str, list[list[TimedEvent]]] = defaultdict(list)
     for each in spans:
         free = [lane for lane in lanes[f"kernels {each.thread}"] if lane[-1].end_ns <= each.start_ns]
         if free:

@@ -11,13 +11,13 @@ from tests.builders import built_graph, facts_of, graph, op, site
 from tests.conftest import Built, Recorded
 from tests.support import SAMPLES, check_cli, json_cli
 from tracemap.core.units import UNKNOWN, Integer
-from tracemap.ir.model_reader import describe, parse_model
+from tracemap.ir.model_reader import create_records, parse_model
 from tracemap.ir.parsing import MlirParser
 from tracemap.map.build.model.scopes import scopes_of
 from tracemap.map.build.sites.members import drop_idle_members
 from tracemap.map.bundle import load
 from tracemap.map.model import Evidence, OpId, TraceGraph
-from tracemap.map.query import frames_of, python_frame, scope_of, scope_text, select, users_first
+from tracemap.map.query import frames_of, python_frame, scope_of, scope_text, select, user_frames_first
 
 
 def called_twice() -> TraceGraph:
@@ -48,9 +48,17 @@ def test_frames_go_on_with_those_of_the_calls_and_libraries_come_last() -> None:
         ("m.py", 20),
         ("main.py", 1),
     ]
-    assert [frame.file for frame in users_first(made, frames)] == ["m.py", "main.py", "site-packages/jax/numpy.py"]
+    assert [frame.file for frame in user_frames_first(made, frames)] == [
+        "m.py",
+        "main.py",
+        "site-packages/jax/numpy.py",
+    ]
     mine = structs.replace(made, library=("m.py",))
-    assert [frame.file for frame in users_first(mine, frames)] == ["site-packages/jax/numpy.py", "main.py", "m.py"]
+    assert [frame.file for frame in user_frames_first(mine, frames)] == [
+        "site-packages/jax/numpy.py",
+        "main.py",
+        "m.py",
+    ]
 
 
 def test_a_scope_finds_the_ops_that_a_call_leads_there() -> None:
@@ -110,7 +118,7 @@ def test_parameters_of_different_modules_share_what_they_have_in_common() -> Non
       }
     }"""
     parser = MlirParser()
-    model = describe(parser, parse_model(parser, text.encode()))
+    model = create_records(parser, parse_model(parser, text.encode()))
     scopes = scopes_of(model)
     assert [scopes[each.index] for each in model.operations if each.name == "stablehlo.add"] == [("a",), ("a", "y")]
 

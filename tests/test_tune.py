@@ -20,12 +20,19 @@ from tracemap.kernels import bench
 from tracemap.kernels import benchmark_module as wrapping
 from tracemap.kernels import runner_jobs as running
 from tracemap.kernels import tune as tuning
-from tracemap.kernels.configurations import PIPELINES, Candidate, candidates_of, levels_of, other_pipelines, written
+from tracemap.kernels.configurations import (
+    PIPELINES,
+    Candidate,
+    candidates_of,
+    levels_of,
+    lowering_config_text,
+    other_pipelines,
+)
 from tracemap.kernels.model import Tune
-from tracemap.kernels.runner_jobs import Ended, flag_parts, key_of, makers
+from tracemap.kernels.runner_jobs import FailedCall, flag_parts, key_of, tool_identity
 from tracemap.kernels.tune import interval_of
 from tracemap.map.build import build
-from tracemap.map.build.compiler.remarks import IN_ORDER
+from tracemap.map.build.compiler.remarks import NO_THREADS
 
 MODEL = SAMPLES / "models" / "hand_mlp.mlir"
 KERNEL = "mlp_dispatch_0_matmul_32x256x784_f32"
@@ -89,7 +96,7 @@ def test_a_plain_compile_takes_the_spec(tuned: tuple[Path, Json]) -> None:
     target = folder / "configured.mlir"
     flags = (f"--iree-codegen-tuning-spec-path={folder / 'good.mlir'}", "--compile-to=executable-configurations")
     # With several threads the compiler may wait for itself for ever (`Compiler.flags_to_run`).
-    command: list[str | Path] = [find_tool("iree-compile"), MODEL, *PLAIN_FLAGS, IN_ORDER, *flags, "-o", target]
+    command: list[str | Path] = [find_tool("iree-compile"), MODEL, *PLAIN_FLAGS, NO_THREADS, *flags, "-o", target]
     subprocess.run(command, check=True, capture_output=True)
     wanted = found["kernels"][0]["best"]["configuration"]
     texts = re.findall(r"linalg\.matmul \{lowering_config = (#iree_cpu\.lowering_config<[^>]*>)", target.read_text())
@@ -175,7 +182,7 @@ def test_nothing_is_compiled_or_verified_twice(
     compiled: list[str] = []
     verified: list[object] = []
     built: list[object] = []
-    plain: Callable[..., Path] = wrapping.compile_wrapped
+    plain: Callable[..., Path] = wrapping.compile_benchmark_module
     plain_build = build.build
 
     def counted(text: str, *rest: object) -> Path:
@@ -195,7 +202,7 @@ def test_nothing_is_compiled_or_verified_twice(
         )
 
     monkeypatch.setattr(tuning, "compile_wrapped", counted)
-    monkeypatch.setattr(tuning, "verified", spied(bench.verified, verified))
+    monkeypatch.setattr(tuning, "verified", spied(bench.verify_call, verified))
     monkeypatch.setattr(build, "build", spied(plain_build, built))
     with pytest.raises(_Interrupted):
         search()
@@ -290,7 +297,7 @@ def test_what_cannot_be_timed_is_said_and_not_kept(
     monkeypatch.setattr(tuning, "run_job", noted)
     assert search(1.0).kernels[0].best is not None
     assert len(answers) > 30
-    assert not [answer for answer in answers if isinstance(answer, Ended)]
+    assert not [answer for answer in answers if isinstance(answer, FailedCall)]
     before = kept(work)
     monkeypatch.setattr(tuning, "_LIMIT_S", 0.0)
     with pytest.raises(ToolFailed, match=f"{KERNEL}: the compiler's own configuration cannot be timed: it did not end"):
@@ -307,7 +314,7 @@ def test_keys_stand_for_all_that_they_are_made_of(tmp_path: Path) -> None:
         spec.write_text(text)
         seen.append(key_of(*flag_parts(flags)))
     assert len(set(seen)) == 3
-    assert "IREE compiler version" in makers()
+    assert "IREE compiler version" in tool_identity()
 
 
 # ---- candidates
@@ -342,10 +349,10 @@ OWN = Candidate(LEVELS, "DoubleTilingExpert")
 
 
 def test_candidates_differ_from_the_default_and_from_each_other() -> None:
-    found = [written(each.levels) for each in candidates_of(OWN, 100)]
+    found = [lowering_config_text(each.levels) for each in candidates_of(OWN, 100)]
     assert len(found) == len(set(found)) == 100
-    assert written(LEVELS) not in found
-    assert all(written(levels_of(each)) == each for each in found)
+    assert lowering_config_text(LEVELS) not in found
+    assert all(lowering_config_text(levels_of(each)) == each for each in found)
 
 
 def test_the_nearest_candidates_come_first() -> None:
@@ -369,13 +376,13 @@ def test_most_candidates_have_the_compilers_own_pipeline() -> None:
     assert len(other_pipelines(OWN, 8)) == 2
     assert other_pipelines(Candidate(LEVELS, ""), 24) == []
     found = list(candidates_of(OWN, 100, ["Default", "Mmt4dTilingExpert"]))
-    assert len({(written(each.levels), each.pipeline) for each in found}) == 100
+    assert len({(lowering_config_text(each.levels), each.pipeline) for each in found}) == 100
     assert [each.pipeline for each in found].count(OWN.pipeline) == 75
 
 
 def test_another_pipeline_is_found_and_written(tmp_path: Path) -> None:
     """The pipeline `Default` makes no vectors, whatever their sizes: one that does is better."""
-    spec = SPEC.replace("DoubleTilingExpert", "Default").replace(BAD, written(LEVELS))
+    spec = SPEC.replace("DoubleTilingExpert", "Default").replace(BAD, lowering_config_text(LEVELS))
     (tmp_path / "bad.mlir").write_text(spec, encoding="utf-8")
     flag = f"--iree-codegen-tuning-spec-path={tmp_path / 'bad.mlir'}"
     check_cli("build", MODEL, "-o", tmp_path / "bad.tracemap", "--", flag)

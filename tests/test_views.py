@@ -28,7 +28,7 @@ from tracemap.core.units import UNKNOWN, Scale, format_ns, sum_of
 from tracemap.map.model import Frame
 from tracemap.options.results import AttributeOptions
 from tracemap.reports.terminal.attribution import print_attribution
-from tracemap.reports.views.costs import Cell, LaterRow
+from tracemap.reports.views.costs import Cell, LazyRow
 from tracemap.reports.views.python import caller_of, plain_scope, shared_helpers
 from tracemap.reports.views.selection import VIEWS
 from tracemap.runs.runfile import read_run, write_run
@@ -56,7 +56,7 @@ def test_of_rows_that_are_not_shown_only_what_they_are_sorted_by_is_made() -> No
         made.append(name)
         return {"op": name}
 
-    rows = [LaterRow({"cpu_ns": cost}, partial(about, name)) for name, cost in (("a", 1), ("b", 3), ("c", 2))]
+    rows = [LazyRow({"cpu_ns": cost}, partial(about, name)) for name, cost in (("a", 1), ("b", 3), ("c", 2))]
     hottest = next(row for row in rows if row["cpu_ns"] == 3)
     assert made == []
     assert (hottest.get("op"), hottest["op"], hottest.get("none")) == ("b", "b", None)

@@ -17,10 +17,10 @@ from tests.recording import Row, events
 from tests.support import check_cli, json_cli, run_cli
 from tracemap.core.errors import UsageInvalid
 from tracemap.core.units import UNKNOWN
-from tracemap.options.results import ALL, Window
+from tracemap.options.results import WHOLE_RUN, Window
 from tracemap.runs.model import INSTRUCTIONS, SAMPLES, STEP_METRICS
 from tracemap.runs.runfile import read_run
-from tracemap.runs.window import cut
+from tracemap.runs.window import limited_to_window
 
 Event = tuple[int | None, int, int, bool]
 """The call, when the event was submitted and when it began, and whether it is of the warm-up."""
@@ -67,11 +67,11 @@ def test_rows_of_calls_that_began_in_the_window(tmp_path: Path, found: list[Even
     window = Window(begin / 2, begin / 2 + length / 2)
     expected = chosen(found, window)
     run = read_run(written(tmp_path, found))
-    if window != ALL and not expected:
+    if window != WHOLE_RUN and not expected:
         with pytest.raises(UsageInvalid, match="no invocation began from"):
-            cut(run, window, tmp_path)
+            limited_to_window(run, window, tmp_path)
         return
-    got = events(cut(run, window, tmp_path).table)
+    got = events(limited_to_window(run, window, tmp_path).table)
     assert sorted(row["cpu_ns"] for row in got if not row["warmup"]) == expected
 
 
@@ -118,7 +118,7 @@ def test_a_window_has_the_metrics_that_the_run_has(head: str, cells: str, tmp_pa
     table = tmp_path / "run.csv"
     table.write_text(f"kernel,{head}\nk,1000,{cells}\nk,{2 * SECOND},{cells}\n", encoding="utf-8")
     whole = read_run(table)
-    part = cut(whole, Window(1.0, math.inf), tmp_path)
+    part = limited_to_window(whole, Window(1.0, math.inf), tmp_path)
     assert [metric.name for metric in part.metrics] == [metric.name for metric in whole.metrics]
     assert set(part.columns) == set(whole.columns)
     assert len(events(part.table)) == 1
@@ -144,7 +144,7 @@ def test_samples_have_times_of_their_own_and_what_was_simulated_is_of_no_window(
     run = read_run(recording)
     began = sorted(calls_of(events(recording)).values())
     at = (began[len(began) // 2] - began[0]) / SECOND
-    parts = [sums(cut(run, window, tmp_path).table) for window in (Window(0, at), Window(at))]
+    parts = [sums(limited_to_window(run, window, tmp_path).table) for window in (Window(0, at), Window(at))]
     whole = sums(recording)
     assert whole["outside"] > 0
     for name in (SAMPLES, "outside"):
@@ -163,13 +163,13 @@ def test_samples_alone_begin_by_themselves(tmp_path: Path) -> None:
     """A run of samples alone, as another tool takes them, has windows of these."""
     table = tmp_path / "run.csv"
     table.write_text("kind,kernel,step,start_ns,samples\n" + "".join(f"step,k,1,{at * SECOND},1\n" for at in range(4)))
-    assert sums(cut(read_run(table), Window(1, 3), tmp_path).table)[SAMPLES] == 2
+    assert sums(limited_to_window(read_run(table), Window(1, 3), tmp_path).table)[SAMPLES] == 2
 
 
 def test_what_is_known_of_all_calls_is_not_of_some(recorded: Recorded, tmp_path: Path) -> None:
     run = read_run(recorded("hand_mlp"))
-    assert cut(run, ALL, tmp_path) is run
-    part = cut(run, Window(0, 3600), tmp_path)
+    assert limited_to_window(run, WHOLE_RUN, tmp_path) is run
+    part = limited_to_window(run, Window(0, 3600), tmp_path)
     assert part.header.elapsed_ns is UNKNOWN
     assert part.header.module_sha256 == run.header.module_sha256
     assert part.header.iterations == run.header.iterations
@@ -197,7 +197,7 @@ def test_windows_with_nothing_in_them(recorded: Recorded, built: Built, options:
 def test_events_are_counted_where_no_calls_are_told(tmp_path: Path) -> None:
     table = tmp_path / "run.csv"
     table.write_text("kernel,start_ns,cpu_ns\n" + "".join(f"k,{at * SECOND},1\n" for at in (0, 1, 2, 2)))
-    (said,) = cut(read_run(table), Window(2), tmp_path).header.diagnostics
+    (said,) = limited_to_window(read_run(table), Window(2), tmp_path).header.diagnostics
     assert said.message == "only 2 of 4 events: those that began from 2 s"
 
 
@@ -205,4 +205,4 @@ def test_rows_without_times_have_no_windows(tmp_path: Path) -> None:
     table = tmp_path / "run.csv"
     table.write_text("kernel,cpu_ns\nk,5\n")
     with pytest.raises(UsageInvalid, match="cannot be limited to a window, because it has no start times"):
-        cut(read_run(table), Window(1), tmp_path)
+        limited_to_window(read_run(table), Window(1), tmp_path)

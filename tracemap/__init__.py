@@ -34,7 +34,7 @@ from tracemap.core.errors import TracemapError
 
 if TYPE_CHECKING:
     from tracemap.capture.outputs import Array
-    from tracemap.capture.record import Recorded
+    from tracemap.capture.record import RecordedRun
     from tracemap.capture.timing import FunctionTimes
     from tracemap.kernels.model import Swapped, Tune
     from tracemap.map.bundle import Bundle as StoredBundle
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from tracemap.results.run import Run as RunResult
     from tracemap.store.model import FleetAdded, FleetCalls, FleetComparison, FleetCosts, FleetRuns, FleetTrends
 
-    Run = str | Path | Recorded
+    Run = str | Path | RecordedRun
     Runs = Run | Sequence[Run]
     Side = Runs | StoredBundle
 
@@ -133,17 +133,17 @@ def build(model: Any, *arguments: Any, **named: Any) -> Bundle:
     from tracemap.commands.build import build as build_model
     from tracemap.commands.build import build_program
     from tracemap.options.compile import BuildOptions
-    from tracemap.options.option import chosen
+    from tracemap.options.option import merge_options
     from tracemap.results.bundle import Bundle
 
     keywords = named.pop("keywords", None) or {}
     if not isinstance(model, (str, Path, bytes)):
-        asked = chosen(BuildOptions, named.pop("options", None), named)
+        asked = merge_options(BuildOptions, named.pop("options", None), named)
         return Bundle.of(build_program(model, arguments, keywords, asked))
     if len(arguments) > len(_OF_A_MODEL) or keywords:
         raise TypeError("a model takes only a bundle and options; pass its inputs to `record`")
     named = {**dict(zip(_OF_A_MODEL, arguments, strict=False)), **named}
-    return Bundle.of(build_model(_model(model), chosen(BuildOptions, named.pop("options", None), named)))
+    return Bundle.of(build_model(_model(model), merge_options(BuildOptions, named.pop("options", None), named)))
 
 
 _OF_A_MODEL = ("output", "options")
@@ -163,10 +163,10 @@ def load(path: str | Path) -> Bundle:
         ['main_dispatch_0_matmul_24x16x16_f32', 'main_dispatch_1_matmul_24x16x16_f32']
     """
     from tracemap.map import bundle
-    from tracemap.options.option import path_of
+    from tracemap.options.option import check_path
     from tracemap.results.bundle import Bundle
 
-    return Bundle.of(bundle.load(path_of("path", path)))
+    return Bundle.of(bundle.load(check_path("path", path)))
 
 
 def lower(
@@ -194,9 +194,9 @@ def lower(
     """
     from tracemap.commands.build import lower as lower_model
     from tracemap.options.compile import LowerOptions
-    from tracemap.options.option import chosen
+    from tracemap.options.option import merge_options
 
-    return lower_model(_model(model), chosen(LowerOptions, options, changes, pipelines=pipelines))
+    return lower_model(_model(model), merge_options(LowerOptions, options, changes, pipelines=pipelines))
 
 
 def record(
@@ -230,12 +230,12 @@ def record(
     """
     from tracemap.commands.record import record as record_bundle
     from tracemap.options.measure import RecordOptions
-    from tracemap.options.option import chosen
+    from tracemap.options.option import merge_options
     from tracemap.results.bundle import Bundle
     from tracemap.results.run import Run
 
     texts, values = _texts_and_values(inputs)
-    asked = chosen(RecordOptions, options, changes, output=output, inputs=texts)
+    asked = merge_options(RecordOptions, options, changes, output=output, inputs=texts)
     opened = _opened(bundle)
     return Run.of(record_bundle(opened, asked, values=values), Bundle.of(opened))
 
@@ -264,11 +264,11 @@ def recording(bundle: StoredBundle | str | Path, output: str | Path | None = Non
         >>> recorded.executions == len(bundle.graph.sites)
         True
     """
-    from tracemap.options.option import path_of
+    from tracemap.options.option import check_path
     from tracemap.results.bundle import Bundle
     from tracemap.results.run import Recording
 
-    return Recording(Bundle.of(_opened(bundle)), None if output is None else path_of("output", output))
+    return Recording(Bundle.of(_opened(bundle)), None if output is None else check_path("output", output))
 
 
 def run(
@@ -301,10 +301,12 @@ def run(
     from tracemap.capture.outputs import check_matches
     from tracemap.commands.run import run as run_bundle
     from tracemap.options.measure import RunOptions
-    from tracemap.options.option import chosen
+    from tracemap.options.option import merge_options
 
     texts, values = _texts_and_values(inputs)
-    (ran,) = run_bundle(_opened(bundle), chosen(RunOptions, options, changes, inputs=texts), values=values, arrays=True)
+    (ran,) = run_bundle(
+        _opened(bundle), merge_options(RunOptions, options, changes, inputs=texts), values=values, arrays=True
+    )
     check_matches(ran.function, ran.compared)
     return ran.outputs
 
@@ -337,10 +339,10 @@ def benchmark(
     """
     from tracemap.commands.run import benchmark as benchmark_bundle
     from tracemap.options.measure import BenchmarkOptions
-    from tracemap.options.option import chosen
+    from tracemap.options.option import merge_options
 
     texts, values = _texts_and_values(inputs)
-    asked = chosen(BenchmarkOptions, options, changes, inputs=texts)
+    asked = merge_options(BenchmarkOptions, options, changes, inputs=texts)
     return benchmark_bundle(_opened(bundle), asked, values=values).functions
 
 
@@ -372,12 +374,12 @@ def attribute(
         True
     """
     from tracemap.commands.attribute import attribute as attribute_runs
-    from tracemap.options.option import chosen
+    from tracemap.options.option import merge_options
     from tracemap.options.results import AttributeOptions
     from tracemap.results.attribution import Attribution
     from tracemap.results.bundle import Bundle
 
-    asked = chosen(AttributeOptions, options, changes)
+    asked = merge_options(AttributeOptions, options, changes)
     paths = _paths(runs)
     attributed = attribute_runs(paths, None if bundle is None else _opened(bundle), asked)
     return Attribution.of(attributed.attribution, Bundle.of(attributed.bundle), tuple(paths))
@@ -408,10 +410,10 @@ def remarks(
     """
     from tracemap.commands.remarks import remarks as remarks_of
     from tracemap.options.compile import RemarksOptions
-    from tracemap.options.option import chosen
+    from tracemap.options.option import merge_options
 
     path = None if run is None else _paths([run])[0]
-    return remarks_of(_opened(bundle), path, chosen(RemarksOptions, options, changes))
+    return remarks_of(_opened(bundle), path, merge_options(RemarksOptions, options, changes))
 
 
 def diff(
@@ -439,12 +441,12 @@ def diff(
         (100.0, 'identity')
     """
     from tracemap.commands.diff import diff as diff_paths
-    from tracemap.options.option import chosen
+    from tracemap.options.option import merge_options
     from tracemap.options.results import DiffOptions
     from tracemap.results.comparison import Comparison
 
     before, after = _paths(a), _paths(b)
-    asked = chosen(DiffOptions, options, changes)
+    asked = merge_options(DiffOptions, options, changes)
     return Comparison.of(diff_paths(before, after, asked), before, after, asked)
 
 
@@ -476,12 +478,12 @@ def export(
         4
     """
     from tracemap.commands.report import export as export_runs
-    from tracemap.options.option import chosen
+    from tracemap.options.option import merge_options
     from tracemap.options.results import ExportOptions
     from tracemap.results.attribution import Attribution
     from tracemap.results.bundle import Bundle
 
-    asked = chosen(ExportOptions, options, changes, to=to, output=output)
+    asked = merge_options(ExportOptions, options, changes, to=to, output=output)
     paths = _paths(runs)
     attributed = export_runs(paths, None if bundle is None else _opened(bundle), asked)
     return Attribution.of(attributed.attribution, Bundle.of(attributed.bundle), tuple(paths))
@@ -506,10 +508,10 @@ def bench(bundle: StoredBundle | str | Path, options: BenchOptions | None = None
     """
     from tracemap.commands.bench import bench as bench_bundle
     from tracemap.options.kernels import BenchOptions
-    from tracemap.options.option import chosen
+    from tracemap.options.option import merge_options
     from tracemap.results.comparison import Bench
 
-    return Bench.of(bench_bundle(_opened(bundle), chosen(BenchOptions, options, changes)))
+    return Bench.of(bench_bundle(_opened(bundle), merge_options(BenchOptions, options, changes)))
 
 
 def swap(
@@ -539,10 +541,10 @@ def swap(
     """
     from tracemap.commands.swap import swap as swap_kernels
     from tracemap.options.kernels import SwapOptions
-    from tracemap.options.option import chosen, files_of
+    from tracemap.options.option import check_files_mapping, merge_options
 
-    asked = chosen(SwapOptions, options, changes, output=output)
-    return swap_kernels(_opened(bundle), files_of("kernels", kernels), asked)
+    asked = merge_options(SwapOptions, options, changes, output=output)
+    return swap_kernels(_opened(bundle), check_files_mapping("kernels", kernels), asked)
 
 
 def tune(bundle: StoredBundle | str | Path, options: TuneOptions | None = None, **changes: object) -> Tune:
@@ -564,9 +566,9 @@ def tune(bundle: StoredBundle | str | Path, options: TuneOptions | None = None, 
     """
     from tracemap.commands.tune import tune as tune_kernels
     from tracemap.options.kernels import TuneOptions
-    from tracemap.options.option import chosen
+    from tracemap.options.option import merge_options
 
-    return tune_kernels(_opened(bundle), chosen(TuneOptions, options, changes))
+    return tune_kernels(_opened(bundle), merge_options(TuneOptions, options, changes))
 
 
 def sweep(operation: str, options: SweepOptions | None = None, **changes: object) -> str:
@@ -591,9 +593,9 @@ def sweep(operation: str, options: SweepOptions | None = None, **changes: object
     """
     from tracemap.commands.sweep import sweep as sweep_operation
     from tracemap.options.kernels import SweepOptions
-    from tracemap.options.option import chosen, text_of
+    from tracemap.options.option import check_string, merge_options
 
-    return sweep_operation(text_of("operation", operation), chosen(SweepOptions, options, changes)).table
+    return sweep_operation(check_string("operation", operation), merge_options(SweepOptions, options, changes)).table
 
 
 def report(
@@ -620,10 +622,10 @@ def report(
         >>> tracemap.report("model.tracemap", "page.html", "run.parquet")
     """
     from tracemap.commands.report import report as report_bundle
-    from tracemap.options.option import chosen
+    from tracemap.options.option import merge_options
     from tracemap.options.results import ReportOptions
 
-    asked = chosen(ReportOptions, options, changes, output=output)
+    asked = merge_options(ReportOptions, options, changes, output=output)
     report_bundle(_opened(bundle), _paths(runs), asked)
 
 
@@ -655,10 +657,10 @@ def store_add(
         False
     """
     from tracemap.commands.store import store_add as add_runs
-    from tracemap.options.option import chosen
+    from tracemap.options.option import merge_options
     from tracemap.options.store import StoreAddOptions
 
-    asked = chosen(StoreAddOptions, options, changes, store=store)
+    asked = merge_options(StoreAddOptions, options, changes, store=store)
     return add_runs(_paths(runs), None if bundle is None else _opened(bundle), asked)
 
 
@@ -680,10 +682,10 @@ def store_list(store: str | Path, options: StoreListOptions | None = None, **cha
         [('model', 5, {'night': '2'})]
     """
     from tracemap.commands.store import store_list as ask
-    from tracemap.options.option import chosen
+    from tracemap.options.option import merge_options
     from tracemap.options.store import StoreListOptions
 
-    return ask(chosen(StoreListOptions, options, changes, store=store))
+    return ask(merge_options(StoreListOptions, options, changes, store=store))
 
 
 def store_query(store: str | Path, options: StoreQueryOptions | None = None, **changes: object) -> FleetCosts:
@@ -707,10 +709,10 @@ def store_query(store: str | Path, options: StoreQueryOptions | None = None, **c
         True
     """
     from tracemap.commands.store import store_query as ask
-    from tracemap.options.option import chosen
+    from tracemap.options.option import merge_options
     from tracemap.options.store import StoreQueryOptions
 
-    return ask(chosen(StoreQueryOptions, options, changes, store=store))
+    return ask(merge_options(StoreQueryOptions, options, changes, store=store))
 
 
 def store_sites(store: str | Path, options: StoreSitesOptions | None = None, **changes: object) -> FleetCalls:
@@ -731,10 +733,10 @@ def store_sites(store: str | Path, options: StoreSitesOptions | None = None, **c
         (2, True)
     """
     from tracemap.commands.store import store_sites as ask
-    from tracemap.options.option import chosen
+    from tracemap.options.option import merge_options
     from tracemap.options.store import StoreSitesOptions
 
-    return ask(chosen(StoreSitesOptions, options, changes, store=store))
+    return ask(merge_options(StoreSitesOptions, options, changes, store=store))
 
 
 def store_trend(store: str | Path, options: StoreTrendOptions | None = None, **changes: object) -> FleetTrends:
@@ -755,10 +757,10 @@ def store_trend(store: str | Path, options: StoreTrendOptions | None = None, **c
         [('model', ())]
     """
     from tracemap.commands.store import store_trend as ask
-    from tracemap.options.option import chosen
+    from tracemap.options.option import merge_options
     from tracemap.options.store import StoreTrendOptions
 
-    return ask(chosen(StoreTrendOptions, options, changes, store=store))
+    return ask(merge_options(StoreTrendOptions, options, changes, store=store))
 
 
 def store_compare(
@@ -787,10 +789,10 @@ def store_compare(
         (['model'], 1, 1)
     """
     from tracemap.commands.store import store_compare as compare_runs
-    from tracemap.options.option import chosen
+    from tracemap.options.option import merge_options
     from tracemap.options.store import StoreCompareOptions
 
-    asked = chosen(StoreCompareOptions, options, changes, store=store, before=before, after=after)
+    asked = merge_options(StoreCompareOptions, options, changes, store=store, before=before, after=after)
     return compare_runs(asked)
 
 
@@ -803,31 +805,31 @@ def load_ipython_extension(shell: Any) -> None:  # noqa: ANN401 - IPython's shel
 
 def _texts_and_values(inputs: Sequence[object] | None) -> tuple[Sequence[object] | None, Sequence[object]]:
     """Split inputs: strings become an option; arrays and numbers, which cannot be typed, are passed separately."""
-    from tracemap.options.option import items_of
+    from tracemap.options.option import check_list
 
-    values = None if inputs is None else items_of("inputs", inputs)
+    values = None if inputs is None else check_list("inputs", inputs)
     return (values, ()) if values is None or all(isinstance(value, str) for value in values) else (None, values)
 
 
 def _model(model: str | Path | bytes) -> str | bytes:
     """Path of a model as a string, or content of a model as bytes."""
-    from tracemap.options.option import path_of
+    from tracemap.options.option import check_path
 
     if isinstance(model, str) and ("\n" in model or ("{" in model and not os.path.exists(model))):  # noqa: PTH110 - Path.exists raises OSError for names that are too long
         return model.encode()
-    return model if isinstance(model, (bytes, str)) else str(path_of("model", model, "a path, a string or bytes"))
+    return model if isinstance(model, (bytes, str)) else str(check_path("model", model, "a path, a string or bytes"))
 
 
 def _opened(bundle: StoredBundle | str | Path) -> StoredBundle:
     from tracemap.map.bundle import Bundle as StoredBundle
-    from tracemap.options.option import path_of
+    from tracemap.options.option import check_path
 
-    return bundle if isinstance(bundle, StoredBundle) else load(path_of("bundle", bundle, "a bundle or its path"))
+    return bundle if isinstance(bundle, StoredBundle) else load(check_path("bundle", bundle, "a bundle or its path"))
 
 
 def _paths(runs: Runs | StoredBundle) -> list[Path]:
     """Paths of one or several runs or bundles."""
-    from tracemap.options.option import path_of
+    from tracemap.options.option import check_path
 
     several = runs if isinstance(runs, Sequence) and not isinstance(runs, (str, bytes)) else [runs]
-    return [path_of("a run", getattr(run, "path", run), "a run, a bundle or its path") for run in several]
+    return [check_path("a run", getattr(run, "path", run), "a run, a bundle or its path") for run in several]

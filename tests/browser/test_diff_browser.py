@@ -15,7 +15,7 @@ from tests.builders import MODEL, graph, op, site
 from tests.conftest import Built, Recorded
 from tests.diffs import REMARK, compared, page_of, side, write_small_page
 from tests.support import check_cli
-from tracemap.compare.compare import compare, identical
+from tracemap.compare.compare import compare, match_by_identity
 from tracemap.compare.model import Finding
 from tracemap.map.model import SourceFile
 from tracemap.reports.diff.render import PageSide, build_diff_page
@@ -121,7 +121,7 @@ def test_hostile_names_are_inert(open_page: Open, tmp_path: Path) -> None:
     sources = (MODEL, SourceFile(EVIL, "x", "python"))
     maps = [graph(ops, (site(0, *members, kernel=EVIL),), sources=sources, name=EVIL) for members in ([0], [0, 1])]
     one, two = (side(EVIL, of, {EVIL: {"site0": 3}}) for of in maps)
-    made = compare(one, two, identical(one, two), same_model=True, threshold=3.0)
+    made = compare(one, two, match_by_identity(one, two), same_model=True, threshold=3.0)
     evil = structs.replace(REMARK, kernel=EVIL, pass_name=EVIL, text=EVIL, ops=(ops[0].id,))
     kernels = KernelSources(lambda _: EVIL, tuple)
     sides = [PageSide(each, lambda _: f'{EVIL}\n"{EVIL}"', kernels) for each in (one, two)]

@@ -18,8 +18,8 @@ from tests.frontends.shares import share_on_lines_of
 from tracemap.commands.programs import saved_inputs_of
 from tracemap.core.errors import InputInvalid, UsageInvalid
 from tracemap.frontends.jax import import_program
-from tracemap.ir.executables import own_bytecode
-from tracemap.ir.model_reader import describe, parse_model
+from tracemap.ir.executables import rewrite_as_own_bytecode
+from tracemap.ir.model_reader import create_records, parse_model
 from tracemap.ir.parsing import MlirParser
 from tracemap.map.query import scope_of
 
@@ -199,7 +199,7 @@ def test_locations_are_those_of_the_bytecode_of_jax(monkeypatch: pytest.MonkeyPa
 
     def keep(text: str) -> bytes:
         texts.append(text)
-        return own_bytecode(text)
+        return rewrite_as_own_bytecode(text)
 
     monkeypatch.setattr("tracemap.frontends.jax.own_bytecode", keep)
     jitted = jax.jit(whole)
@@ -210,7 +210,8 @@ def test_locations_are_those_of_the_bytecode_of_jax(monkeypatch: pytest.MonkeyPa
     )
     parser = MlirParser()
     right, found = (
-        describe(parser, parse_model(parser, data)) for data in (written.getvalue(), own_bytecode(texts[0]))
+        create_records(parser, parse_model(parser, data))
+        for data in (written.getvalue(), rewrite_as_own_bytecode(texts[0]))
     )
     assert [each.parsed_location for each in found.operations] == [each.parsed_location for each in right.operations]
     assert len(right.operations) > 20

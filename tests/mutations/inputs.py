@@ -14,7 +14,7 @@ from tests.hook import support
 from tests.support import PLAIN_FLAGS, ROOT, SAMPLES, check_cli
 from tracemap.core.toolchain import find_tool
 from tracemap.hook.compiling import HookUnavailable, find_compiler
-from tracemap.map.bundle_documents import Keeping
+from tracemap.map.bundle_documents import CallToKeep
 
 BUNDLE = "model.tracemap"
 MODULE = "module.vmfb"
@@ -144,7 +144,7 @@ def _make_kept(folder: Path) -> None:
     parameters.write_bytes(b"IRPA of no use")
     values = (np.ones((2, 3), np.float32), np.arange(4), np.bool_(True))
     inputs = tuple((f"x[{number}]", np.asarray(value)) for number, value in enumerate(values))
-    Keeping("mlp", inputs, (("model", parameters), ("", parameters))).store(kept)
+    CallToKeep("mlp", inputs, (("model", parameters), ("", parameters))).store(kept)
 
 
 def _can_compile() -> bool:

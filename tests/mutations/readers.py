@@ -113,9 +113,9 @@ def _read_cells(path: Path, kernel: str = "") -> None:
     from tracemap.attribution.scan.connection import Tables, value_of
     from tracemap.commands.runs import opened_runs
     from tracemap.runs.columns import events_sql
-    from tracemap.runs.sql import asked_database
+    from tracemap.runs.sql import query_database
 
-    with opened_runs([path], dispatch=kernel) as (run,), asked_database() as connection:
+    with opened_runs([path], dispatch=kernel) as (run,), query_database() as connection:
         values = ", ".join(f"sum({value_of(metric, run)})" for metric in run.metrics) or "count(*)"
         text = f"SELECT kind, {values} FROM ({events_sql(run)}) AS event WHERE NOT warmup GROUP BY ALL"
         Tables(connection, (run,), 0).query(text)
@@ -153,25 +153,25 @@ def _read_flags(folder: Path, _dice: random.Random) -> None:
 def _read_expected(folder: Path, dice: random.Random) -> None:
     import numpy as np
 
-    from tracemap.capture.outputs import Tolerance, compared, expected_arrays
+    from tracemap.capture.outputs import Tolerance, compare_outputs, expected_arrays
 
     output = np.zeros((2, 3), dice.choice(("float32", "int32", "bool", "complex64")))
     spec = dice.choice(("@{}", "+{}", "152xi8=@{}")).format(folder / inputs.EXPECTED)
-    found = compared([output], expected_arrays([spec], [output]), Tolerance(exact=dice.random() < 0.5))
+    found = compare_outputs([output], expected_arrays([spec], [output]), Tolerance(exact=dice.random() < 0.5))
     assert str(found[0])
 
 
 def _read_array(folder: Path, _dice: random.Random) -> None:
-    from tracemap.capture.calling import sizes_of
+    from tracemap.capture.calling import shapes_of
 
-    assert len(list(sizes_of([f"@{folder / inputs.EXPECTED}"]))) == 1
+    assert len(list(shapes_of([f"@{folder / inputs.EXPECTED}"]))) == 1
 
 
 def _read_module(folder: Path, _dice: random.Random) -> None:
     import numpy as np
 
     from tracemap.machine.code import instructions_of, loops_by_address, loops_of
-    from tracemap.machine.figures import linked_functions, spots_at
+    from tracemap.machine.figures import code_locations, linked_functions
     from tracemap.machine.images import NOWHERE, kernel_images, read_images
 
     images = read_images(folder / inputs.SMALL_MODULE)
@@ -181,7 +181,7 @@ def _read_module(folder: Path, _dice: random.Random) -> None:
             instructions = instructions_of(image, function)
             loops_by_address(instructions, loops_of(instructions))
         middles = [(function.low + function.high) // 2 for function in linked_functions(image)]
-        spots_at(image, np.array([NOWHERE, 0, 1 << 40, *middles], dtype=np.int64))
+        code_locations(image, np.array([NOWHERE, 0, 1 << 40, *middles], dtype=np.int64))
 
 
 def changed_head(data: bytes, dice: random.Random) -> bytes:
@@ -371,10 +371,10 @@ def _match_with_store(root: Path, bundle: Path, model: str) -> None:
     from tracemap.core.toolchain import no_progress
     from tracemap.map.bundle import load
     from tracemap.runs.model import UNKNOWN_MACHINE
-    from tracemap.store.adding import Said
+    from tracemap.store.adding import RunDescription
     from tracemap.store.layout import store_at
 
-    said = Said(number=1, model=model, machine=UNKNOWN_MACHINE, added_ns=1)
+    said = RunDescription(number=1, model=model, machine=UNKNOWN_MACHINE, added_ns=1)
     keep_bundle(store_at(root), load(bundle), said, no_progress)
 
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tests.oracle.marked import DEAD, WORKS, MarkedProgram, Writer, number_sign
-from tracemap.map.model import Fate
+from tracemap.map.model import Outcome
 
 TILED = ("--iree-opt-level=O3", "--iree-opt-data-tiling")
-_HOST = frozenset({Fate.HOST, Fate.FOLDED, Fate.REMOVED})
+_HOST = frozenset({Outcome.HOST, Outcome.FOLDED, Outcome.REMOVED})
 
 
 @dataclass
@@ -299,7 +299,7 @@ class Wide(Writer):
         value = self.constant(str(number), "tensor<i64>")
         how = f"low = [4], high = [5], interior = [0] : ({small}, tensor<i64>) -> {kind}"
         padded = self.op(f"stablehlo.pad {self.argument(small)}, {value}, {how}")
-        self.mark("added kernels", number_sign(number), fates=WORKS | {Fate.TRANSFER})
+        self.mark("added kernels", number_sign(number), fates=WORKS | {Outcome.TRANSFER})
         self.results.append((padded, kind))
 
     def reshaped(self) -> None:

@@ -14,7 +14,7 @@ from tests.oracle.kernels import compile_plainly
 from tests.oracle.program import Kind, Op, Program, Purpose
 from tests.oracle.truth import Truth, find_truth
 from tracemap.map.build.build import BuildRequest, build
-from tracemap.map.model import Evidence, Fate, TraceGraph
+from tracemap.map.model import Evidence, Outcome, TraceGraph
 from tracemap.map.model import Op as MappedOp
 
 
@@ -211,48 +211,48 @@ class _Comparison:
             wanted = " or ".join(sorted(expected))
             self._differs(op, "fate", f"{mapped.fate} ({mapped.reason.text}) should be {wanted}")
 
-    def _expected(self, op: Op) -> frozenset[Fate] | None:
+    def _expected(self, op: Op) -> frozenset[Outcome] | None:
         """The fates that the truth allows; None where it is not known."""
         if op.kind is Kind.STRUCTURE:
-            return frozenset({Fate.STRUCTURAL})
+            return frozenset({Outcome.STRUCTURAL})
         if op.kind in (Kind.HOST, Kind.CONSTANT):
-            fate = Fate.HOST if op.kind is Kind.HOST else Fate.CONSTANT
-            return frozenset({fate, Fate.REMOVED} if op.purpose is Purpose.DEAD else {fate})
+            fate = Outcome.HOST if op.kind is Kind.HOST else Outcome.CONSTANT
+            return frozenset({fate, Outcome.REMOVED} if op.purpose is Purpose.DEAD else {fate})
         if op.purpose is Purpose.DEAD:
-            return frozenset({Fate.REMOVED})
+            return frozenset({Outcome.REMOVED})
         if op.kind is Kind.DESTINATION or op.purpose is Purpose.NEUTRAL:
             return None
         return self._expected_move(op) if op.kind is Kind.MOVE else self._expected_work(op)
 
-    def _expected_move(self, op: Op) -> frozenset[Fate] | None:
+    def _expected_move(self, op: Op) -> frozenset[Outcome] | None:
         if op.purpose is not Purpose.WORK:
             return None
         moved = self._truth.moved.get(op.number, frozenset())
         if moved:
-            return frozenset({Fate.DISPATCHED if moved - self._truth.at_load else Fate.LOAD_TIME})
+            return frozenset({Outcome.DISPATCHED if moved - self._truth.at_load else Outcome.LOAD_TIME})
         if op.number in self._truth.stored:
-            return frozenset({Fate.FOLDED, Fate.DISPATCHED, Fate.TRANSFER})
-        return frozenset({Fate.FOLDED})
+            return frozenset({Outcome.FOLDED, Outcome.DISPATCHED, Outcome.TRANSFER})
+        return frozenset({Outcome.FOLDED})
 
-    def _expected_work(self, op: Op) -> frozenset[Fate] | None:
+    def _expected_work(self, op: Op) -> frozenset[Outcome] | None:
         first = self._program.first_twin(op.number)
         runs = self._truth.runs_in.get(first, frozenset())
         if runs - self._truth.at_load:
-            twin = {Fate.REMOVED} if len(self._twins[first]) > 1 and self._one_is_dispatched(first) else set()
-            return frozenset({Fate.DISPATCHED, *twin})
+            twin = {Outcome.REMOVED} if len(self._twins[first]) > 1 and self._one_is_dispatched(first) else set()
+            return frozenset({Outcome.DISPATCHED, *twin})
         if self._truth.undecided.get(first):
             return None
         if runs:
-            return frozenset({Fate.LOAD_TIME})
-        return frozenset({Fate.CONSTANT if op.purpose is Purpose.COMPILE_TIME else Fate.FOLDED})
+            return frozenset({Outcome.LOAD_TIME})
+        return frozenset({Outcome.CONSTANT if op.purpose is Purpose.COMPILE_TIME else Outcome.FOLDED})
 
     def _one_is_dispatched(self, first: int) -> bool:
-        return any(self._mapped[twin].fate is Fate.DISPATCHED for twin in self._twins[first])
+        return any(self._mapped[twin].fate is Outcome.DISPATCHED for twin in self._twins[first])
 
     def _names_twin(self, op: Op, mapped: MappedOp) -> bool:
         """Whether a removed copy names an op of which it is a copy."""
         first = self._program.first_twin(op.number)
-        if mapped.fate is not Fate.REMOVED or len(self._twins[first]) < 2:
+        if mapped.fate is not Outcome.REMOVED or len(self._twins[first]) < 2:
             return True
         lines = (self._program.lines[twin] for twin in self._twins[first] if twin != op.number)
         return any(f"same as {line}:" in mapped.reason.text for line in lines)

@@ -19,9 +19,9 @@ from tests.oracle.editor import Editor
 from tests.oracle.generate import generate
 from tracemap.compare.matching import match_flows
 from tracemap.compare.model import Match
-from tracemap.ir.model_reader import describe, parse_model
+from tracemap.ir.model_reader import create_records, parse_model
 from tracemap.ir.parsing import MlirParser
-from tracemap.map.build.model.dataflow import Flows
+from tracemap.map.build.model.dataflow import FlowBuilder
 
 KINDS = ("rename", "reorder", "insert", "delete", "constant", "shape", "wrap", "inline")
 LEAST_PRECISION, LEAST_RECALL = 0.99, 0.97
@@ -114,13 +114,13 @@ def _side_by_side(texts: list[str]) -> str:
 def _lines_of(text: str) -> dict[int, int]:
     """The line of each op by its number."""
     parser = MlirParser()
-    model = describe(parser, parse_model(parser, text.encode()))
+    model = create_records(parser, parse_model(parser, text.encode()))
     return {each.index: int(str(each.line)) for each in model.operations if each.is_op}
 
 
 def matched(program: Edited) -> tuple[Match, ...]:
     """What the package finds."""
-    flows = Flows()
+    flows = FlowBuilder()
     return match_flows(flows.of(program.before.encode()), flows.of(program.after.encode()))
 
 

@@ -28,8 +28,8 @@ from tests.documents import DOCS, write_part
 from tests.oracle.generate import generate
 from tests.support import SAMPLES
 from tracemap.compare.matching import match_flows
-from tracemap.compare.model import How
-from tracemap.map.build.model.dataflow import Flows
+from tracemap.compare.model import MatchKind
+from tracemap.map.build.model.dataflow import FlowBuilder
 
 LEAST: Final = {"located": (0.98, 0.95), "scoped": (0.9, 0.8), "blind": (0.9, 0.8), "torch and ONNX": (0.9, 0.8)}
 """Precision and recall by way."""
@@ -138,7 +138,7 @@ def places(text: str) -> Mapping[int, frozenset[Place]]:
 
 def score(before: str, after: str, truth: tuple[str, str]) -> Score:
     """Match two programs, and judge by the places of `truth`, which has the same ops with all their locations."""
-    flows = Flows()
+    flows = FlowBuilder()
     matches = match_flows(flows.of(before.encode()), flows.of(after.encode()), ("model.mlir", "linalg.mlir"))
     ones, twos = map(places, truth)
     edges = [(("A", one), ("B", two)) for one in ones for two in twos if ones[one] & twos[two]]
@@ -147,7 +147,7 @@ def score(before: str, after: str, truth: tuple[str, str]) -> Score:
     made = Score(there=len(at_most) // 2)
     for match in matches:
         one, two = match.before.number, match.after.number
-        if match.how is How.APPROXIMATE and one in ones and two in twos:
+        if match.how is MatchKind.APPROXIMATE and one in ones and two in twos:
             made.right += bool(ones[one] & twos[two])
             made.wrong += not ones[one] & twos[two]
     return made
@@ -183,7 +183,7 @@ def torch_and_onnx() -> Score:
     before, after = (
         (SAMPLES / "models" / f"{name}.mlir").read_bytes() for name in ("torch_tinygpt", "onnx_tinygpt_named")
     )
-    flows = Flows()
+    flows = FlowBuilder()
     matches = match_flows(flows.of(before), flows.of(after))
     ones: dict[int, tuple[str, int]] = {}
     for number, operation in enumerate(operations(before.decode())):
@@ -203,7 +203,7 @@ def torch_and_onnx() -> Score:
     made = Score(there=len(set(ones.values()) & set(twos.values())))
     for match in matches:
         one, two = match.before.number, match.after.number
-        if match.how is How.APPROXIMATE and (one in ones or two in twos):
+        if match.how is MatchKind.APPROXIMATE and (one in ones or two in twos):
             made.right += ones.get(one) == twos.get(two)
             made.wrong += ones.get(one) != twos.get(two)
     return made

@@ -24,14 +24,14 @@ from tracemap.core.errors import ModelInvalid
 from tracemap.core.toolchain import find_tool
 from tracemap.core.units import UNKNOWN
 from tracemap.map.build.build import BuildRequest, build
-from tracemap.map.model import Evidence, Fate, Op, TraceGraph
+from tracemap.map.model import Evidence, Op, Outcome, TraceGraph
 from tracemap.options.compile import BuildOptions
 
 MERGED = "merged"
 """The group of ops that the compiler makes one op of: evidence of them is fused."""
-WORKS = frozenset({Fate.DISPATCHED})
-GONE = frozenset({Fate.FOLDED, Fate.REMOVED})
-DEAD = frozenset({Fate.REMOVED})
+WORKS = frozenset({Outcome.DISPATCHED})
+GONE = frozenset({Outcome.FOLDED, Outcome.REMOVED})
+DEAD = frozenset({Outcome.REMOVED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Mark:
     group: str
     signs: tuple[str, ...]
     at_least: bool
-    fates: frozenset[Fate]
+    fates: frozenset[Outcome]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +104,12 @@ class Writer:
         self.lines.append(text)
 
     def mark(
-        self, group: str, *signs: str, at_least: bool = False, fates: frozenset[Fate] = WORKS, back: int = 0
+        self, group: str, *signs: str, at_least: bool = False, fates: frozenset[Outcome] = WORKS, back: int = 0
     ) -> None:
         """Say what is true of the op on the line just written, or so many lines before."""
         self.marks.append(Mark(len(self.lines) - back, group, signs, at_least, fates))
 
-    def gone(self, group: str, fates: frozenset[Fate] = GONE) -> None:
+    def gone(self, group: str, fates: frozenset[Outcome] = GONE) -> None:
         """Say that nothing of the op on the line just written is in any kernel."""
         self.mark(group, fates=fates)
 
@@ -212,7 +212,7 @@ class _Marks:
         """Dispatches whose time would be nobody's, and fates that are not known."""
         commands = (command for buffer in self._graph.command_buffers for command in buffer.commands)
         unmatched = sum(command.kind == "dispatch" and command.site is UNKNOWN for command in commands)
-        unknown = sum(op.fate is Fate.UNKNOWN for op in self._graph.ops)
+        unknown = sum(op.fate is Outcome.UNKNOWN for op in self._graph.ops)
         without = unmatched + unknown + sum(not site.members for site in self._graph.sites)
         if without:
             self._result.differences.append(Difference(self._seed, "without an owner", 0, "", str(without)))

@@ -17,8 +17,8 @@ from tracemap.attribution.diagnostics import check_something_matches, disagreeme
 from tracemap.attribution.kernel_lines.counts import StepCounts
 from tracemap.attribution.kernel_lines.estimates import CodeEstimates, Numbers
 from tracemap.attribution.model import (
+    EXCLUDED_REASONS,
     NO_SERIES,
-    NO_WORK,
     Attribution,
     Basis,
     MetricTotal,
@@ -27,9 +27,9 @@ from tracemap.attribution.model import (
     SiteResult,
 )
 from tracemap.attribution.scan.connection import IN_MILLIONTHS, Tables, open_tables
-from tracemap.attribution.scan.scan import Scan, is_disturbed, percentiles, scan
+from tracemap.attribution.scan.scan import Scan, is_noisy, percentiles, scan
 from tracemap.attribution.shares import (
-    Splitting,
+    SplitInput,
     Totals,
     op_results,
     series_of,
@@ -44,11 +44,20 @@ from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.errors import RunMismatch, UsageInvalid
 from tracemap.core.units import UNKNOWN, Integer, Text, plural, sum_of
 from tracemap.machine.images import Image
-from tracemap.map.bundle_documents import KeptEstimates
+from tracemap.map.bundle_documents import StoredEstimates
 from tracemap.map.model import Site, TraceGraph
 from tracemap.options.results import Rule
-from tracemap.runs.elapsed import added
-from tracemap.runs.model import SAMPLES, UNOBSERVED, UNTIMED, Metric, Peaks, Run, RunHeader, differing_inputs
+from tracemap.runs.elapsed import summed_parts
+from tracemap.runs.model import (
+    SAMPLES,
+    UNKNOWN_DISTURBANCE,
+    UNKNOWN_INVOCATION,
+    Metric,
+    Peaks,
+    Run,
+    RunHeader,
+    differing_inputs,
+)
 
 
 def check_runs(graph: TraceGraph, runs: Sequence[Run], *, allow_mismatch: bool) -> list[Diagnostic]:
@@ -146,13 +155,13 @@ class Request:
     memory_mb: int = 0
     series: bool = False
     peaks: Peaks | None = None
-    kept: Callable[[], KeptEstimates] = KeptEstimates
-    keep: Callable[[KeptEstimates], object] = bool
+    kept: Callable[[], StoredEstimates] = StoredEstimates
+    keep: Callable[[StoredEstimates], object] = bool
     numbers: Callable[[], Numbers] = dict
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
+class OpenAttribution:
     """An attribution with its inputs: totals per place, and the events while the connection is open.
 
     `tables` has the events as the table `resolved` (`scan.rows`).
@@ -169,12 +178,12 @@ def attribute(request: Request) -> Attribution:
     Raises:
         TracemapError: as `joined` does.
     """
-    with joined(request) as attribution:
+    with open_attribution(request) as attribution:
         return attribution.result
 
 
 @contextmanager
-def joined(request: Request) -> Iterator[Joined]:
+def open_attribution(request: Request) -> Iterator[OpenAttribution]:
     """Join runs onto a map, and keep the events open.
 
     Raises:
@@ -192,7 +201,7 @@ def joined(request: Request) -> Iterator[Joined]:
         if not request.allow_mismatch:
             check_something_matches(graph, tables, scan_result)
         places = totals(scan_result)
-        yield Joined(_result(request, tables, places, diagnostics), places, tables)
+        yield OpenAttribution(_result(request, tables, places, diagnostics), places, tables)
 
 
 FEW_SAMPLES: Final = 100
@@ -255,7 +264,7 @@ def _result(request: Request, tables: Tables, place_totals: Totals, diagnostics:
     headers = [run.header for run in request.runs]
     estimates = CodeEstimates(graph, request.images, headers, request.kept, peaks, request.numbers)
     site_weights = weights_by_site(graph, rule, steps, estimates, place_totals.places.keys())
-    by = Splitting(rule, peaks, header.workers, names, place_totals, steps, per_call, site_weights)
+    by = SplitInput(rule, peaks, header.workers, names, place_totals, steps, per_call, site_weights)
     sites, transfers = site_results(graph, by), transfer_results(graph, by)
     result_of_place = {**{site.site: site for site in sites}, **{copy.transfer: copy for copy in transfers}}
     # Invocations of different functions have no common distribution.
@@ -264,7 +273,7 @@ def _result(request: Request, tables: Tables, place_totals: Totals, diagnostics:
     disagree = tuple(disagreements([*_evidence(graph, sites, steps, estimates)]))
     if estimates.new:
         request.keep(estimates.all_estimates())
-    ops = op_results(graph, result_of_place, place_totals, shares, disturbed=is_disturbed(request.runs))
+    ops = op_results(graph, result_of_place, place_totals, shares, disturbed=is_noisy(request.runs))
     residual = residual_rows(graph, place_totals, sites, names)
     series = series_of(tables, place_totals, result_of_place) if request.series else NO_SERIES
     return Attribution(
@@ -301,7 +310,7 @@ def _combined_header(headers: Sequence[RunHeader]) -> RunHeader:
 
     Several runs have no common median invocation, so those fields are unknown then.
     """
-    untimed = {"invocation": UNTIMED, "disturbance": UNOBSERVED, "devices": ()}
+    untimed = {"invocation": UNKNOWN_INVOCATION, "disturbance": UNKNOWN_DISTURBANCE, "devices": ()}
     replaced: dict[str, Any] = {} if len(headers) == 1 else untimed
     for name in ("line_bytes", "simulated_line_bytes"):
         replaced[name] = _common([getattr(header, name) for header in headers])
@@ -311,7 +320,7 @@ def _combined_header(headers: Sequence[RunHeader]) -> RunHeader:
         elapsed_ns=sum_of([header.elapsed_ns for header in headers]),
         iterations=sum_of([header.iterations for header in headers]),
         launches=sum(header.launches for header in headers),
-        elapsed=added([header.elapsed for header in headers]),
+        elapsed=summed_parts([header.elapsed for header in headers]),
         peaks=best_peaks([header.peaks for header in headers]),
         **replaced,
     )
@@ -334,7 +343,7 @@ def _total(
         measured=measured,
         attributed=sum(op.metrics[metric.name].attributed for op in ops),
         residual=sum(row.metrics[metric.name] for row in residual),
-        work=measured - sum(row.metrics[metric.name] for row in residual if row.reason in NO_WORK),
+        work=measured - sum(row.metrics[metric.name] for row in residual if row.reason in EXCLUDED_REASONS),
         invocations=_invocations(metric.name, runs),
     )
 

@@ -33,11 +33,11 @@ FROM (SELECT * FROM {events} WHERE NOT warmup AND kind = 'dispatch' AND duration
 GROUP BY ALL ORDER BY ALL
 """
 
-Lengths = Mapping[str, Mapping[int, int]]
+LatencyHistograms = Mapping[str, Mapping[int, int]]
 """Number of calls by dispatch site and bin; a call that may belong to several sites counts at all of them."""
 
 
-def lengths(source: Source, event_lookups: Sequence[Lookup]) -> Lengths:
+def latency_histograms(source: Source, event_lookups: Sequence[Lookup]) -> LatencyHistograms:
     """Histograms of the wall times of calls, by dispatch site.
 
     Raises:
@@ -92,7 +92,7 @@ ORDER BY ALL
 
 
 @dataclass(frozen=True, slots=True)
-class SiteTogether:
+class SiteCorrelations:
     """Statistics of a site's sampled calls: of the metrics, and of the pairs of metrics."""
 
     calls: int
@@ -104,14 +104,14 @@ class SiteTogether:
 class Together:
     """Correlations by site, for sites with at least two metrics and enough calls; from every `one_of`-th invocation."""
 
-    sites: Mapping[str, SiteTogether]
+    sites: Mapping[str, SiteCorrelations]
     one_of: int
 
 
 NO_CORRELATIONS: Final = Together({}, 1)
 
 
-def together(source: Source, event_lookups: Sequence[Lookup], lengths: Lengths) -> Together:
+def together(source: Source, event_lookups: Sequence[Lookup], latency_histograms: LatencyHistograms) -> Together:
     """Correlations between the metrics of a run's single calls, by site.
 
     Calls without a value of some metric are excluded, and so are calls that may belong to several sites.
@@ -119,13 +119,13 @@ def together(source: Source, event_lookups: Sequence[Lookup], lengths: Lengths) 
     Args:
         source: the run.
         event_lookups: the lookups of its events.
-        lengths: the histograms of its sites, for the number of calls.
+        latency_histograms: the histograms of its sites, for the number of calls.
 
     Raises:
         RunInvalid: a cell does not have its column's type.
     """
     metrics = common_metrics([source.run])[:MOST_SERIES]
-    calls = sum(sum(bins.values()) for bins in lengths.values())
+    calls = sum(sum(bins.values()) for bins in latency_histograms.values())
     one_of = -(-calls // MOST_CALLS) or 1
     if len(metrics) < 2 or not calls or (one_of > 1 and "invocation" not in source.columns):
         return NO_CORRELATIONS
@@ -160,8 +160,8 @@ def _by_site(source: Source, query: str) -> Mapping[str, _Values]:
     }
 
 
-def _site(names: Sequence[str], values: _Values) -> SiteTogether:
+def _site(names: Sequence[str], values: _Values) -> SiteCorrelations:
     import numpy as np
 
     series, pairs = series_stats(names, [column.astype(np.float32) for column in values.T], QUANTILES)
-    return SiteTogether(len(values), series, pairs)
+    return SiteCorrelations(len(values), series, pairs)

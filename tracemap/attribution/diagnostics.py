@@ -11,11 +11,11 @@ from tracemap.attribution.join.targets import EXECUTE, MEMORY, OUTSIDE_KERNELS, 
 from tracemap.attribution.model import Basis, Disagreement, ResidualReason, ResidualRow, SiteResult
 from tracemap.attribution.scan.connection import Tables
 from tracemap.attribution.scan.scan import Scan
-from tracemap.attribution.shares import Splitting, Totals
+from tracemap.attribution.shares import SplitInput, Totals
 from tracemap.attribution.weights import Weights
 from tracemap.core.diagnostics import TRANSFERS_UNTIMED, Diagnostic
 from tracemap.core.errors import RunMismatch
-from tracemap.core.units import ASSUMED_SIZE, MOST_LISTED, UNKNOWN, Integer, format_count, listed, plural, sum_of
+from tracemap.core.units import ASSUMED_SIZE, MOST_LISTED, UNKNOWN, Integer, format_count, join_names, plural, sum_of
 from tracemap.map.model import Site, TraceGraph
 from tracemap.options.results import Rule
 from tracemap.runs.columns import events_sql
@@ -116,7 +116,7 @@ def check_something_matches(graph: TraceGraph, tables: Tables, scan: Scan) -> No
         for name, _ in tables.for_run(run).query(_NAMES.format(events=events_sql(run), most=_NAMED))
     ]
     files = ", ".join(run.file_name for run in tables.runs)
-    has = listed([repr(kernel.name) for kernel in graph.kernels], most=_NAMED) or "none"
+    has = join_names([repr(kernel.name) for kernel in graph.kernels], most=_NAMED) or "none"
     raise RunMismatch(
         f"{files}: none of {plural(unmatched, 'row')} names a kernel of the map; the rows name {_first_few(names)}, "
         f"the map has {has}; pass the bundle that the run was recorded from (--map), or --allow-mismatch"
@@ -138,7 +138,7 @@ _TOLERATED_LOSS = 0.001
 
 
 def result_diagnostics(
-    graph: TraceGraph, sites: Sequence[SiteResult], by: Splitting, disagree: Sequence[Disagreement]
+    graph: TraceGraph, sites: Sequence[SiteResult], by: SplitInput, disagree: Sequence[Disagreement]
 ) -> Iterator[Diagnostic]:
     """The notes on the whole result; runs have notes of their own."""
     scan = by.totals.scan
@@ -211,7 +211,7 @@ def _ambiguity_notes(scan: Scan) -> Iterator[Diagnostic]:
         ambiguous.sort(key=lambda pair: -pair[0])
         counts = [f"{format_count(events)} of {_any_of(target.places)}" for events, target in ambiguous]
         events = plural(sum(events for events, _ in ambiguous), "event")
-        text = f"{events} may belong to several sites and were split evenly over them: {listed(counts, '; ')}"
+        text = f"{events} may belong to several sites and were split evenly over them: {join_names(counts, '; ')}"
         yield Diagnostic("split-evenly", text)
     if scan.surplus:
         text = "the run has more command buffers of a kind than the map: another module has identical ones"
@@ -223,7 +223,7 @@ def _untimed_transfer_notes(graph: TraceGraph, scan: Scan) -> Iterator[Diagnosti
     if not scan.untimed or EXECUTE not in scan.by_target:
         return
     ops = dict.fromkeys(op for command in scan.untimed for op in command.ops)
-    op_list = f" ({listed([f'{op} {graph.op_by_id[op].name}' for op in ops])})" if ops else ""
+    op_list = f" ({join_names([f'{op} {graph.op_by_id[op].name}' for op in ops])})" if ops else ""
     transfers = "a copy or fill" if len(scan.untimed) == 1 else f"{len(scan.untimed):,} copies and fills"
     text = (
         f"the runtime does not time {transfers} within command buffers{op_list}: their wall time is part of "
@@ -263,7 +263,7 @@ def _value_notes(graph: TraceGraph, scan: Scan) -> Iterator[Diagnostic]:
             yield Diagnostic("values-unknown", text)
 
 
-def _step_notes(by: Splitting) -> Iterator[Diagnostic]:
+def _step_notes(by: SplitInput) -> Iterator[Diagnostic]:
     """Notes on samples and counts that name only a kernel of several dispatch sites."""
     for metric in (SAMPLES, INSTRUCTIONS):
         if count := by.steps.spread[metric]:
@@ -272,7 +272,7 @@ def _step_notes(by: Splitting) -> Iterator[Diagnostic]:
             yield Diagnostic("steps-spread", text)
 
 
-def _measured_rule_notes(sites: Sequence[SiteResult], by: Splitting) -> Iterator[Diagnostic]:
+def _measured_rule_notes(sites: Sequence[SiteResult], by: SplitInput) -> Iterator[Diagnostic]:
     """Notes on the meaning of shares by the rule `measured`, and on sites where it could not be applied."""
     caveat = "Removing an op may save less, because a core executes several ops at the same time"
     # The only op of a site gets the whole site, whatever was measured.
@@ -310,7 +310,7 @@ def _was_called(site: SiteResult) -> bool:
     return isinstance(site.calls, int) and site.calls > 0
 
 
-def _estimate_notes(sites: Sequence[SiteResult], by: Splitting) -> Iterator[Diagnostic]:
+def _estimate_notes(sites: Sequence[SiteResult], by: SplitInput) -> Iterator[Diagnostic]:
     """A note on dispatch sites whose shares are estimated from machine code, with the size of the error."""
     known = [
         by.site_weights[site.site]
@@ -341,7 +341,7 @@ def _disagreement_notes(graph: TraceGraph, kernels: Sequence[Disagreement]) -> I
     if kernels:
         text = (
             f"evidence disagrees on the shares in {plural(len(kernels), 'kernel')} by more than its errors: "
-            f"{listed([_shares_text(graph, kernel) for kernel in kernels])}"
+            f"{join_names([_shares_text(graph, kernel) for kernel in kernels])}"
         )
         yield Diagnostic("evidence-disagrees", text)
 

@@ -167,7 +167,7 @@ class SlowCall(Record, frozen=True):
         return self.cpu_ns if self.duration_ns is UNKNOWN else self.duration_ns
 
 
-def slowness(call: SlowCall) -> tuple[int, ...]:
+def slowness_key(call: SlowCall) -> tuple[int, ...]:
     """Sort key of calls: the slowest first, the earlier of equal ones first."""
     time, invocation, start = call.time_ns, call.invocation, call.start_ns
     return (
@@ -264,7 +264,7 @@ class MetricTotal(Record, frozen=True):
     invocations: Integer
 
 
-NO_WORK: Final = (ResidualReason.DISTURBANCE,)
+EXCLUDED_REASONS: Final = (ResidualReason.DISTURBANCE,)
 """Reasons of unattributed cost that percentages leave out of the total."""
 
 
@@ -368,7 +368,7 @@ class Attribution:
         return f"Attribution({', '.join([self.rule.value, *counts, *balances])})"
 
 
-def split_by(attribution: Attribution) -> str:
+def split_rule_text(attribution: Attribution) -> str:
     """The rule that splits the costs of kernels, in words; for `measured`, also the evidence.
 
     Samples and simulated instructions of the same program split a kernel differently: only samples see waiting.

@@ -23,7 +23,7 @@ from tracemap.attribution.model import (
     SiteResult,
     SlowCall,
     TransferResult,
-    slowness,
+    slowness_key,
 )
 from tracemap.attribution.scan.connection import Tables
 from tracemap.attribution.scan.scan import Scan
@@ -31,7 +31,7 @@ from tracemap.attribution.scan.series import values_by_target
 from tracemap.attribution.scan.sums import Spread
 from tracemap.attribution.scan.weighted import UNIT, Weighted, per_invocation, zero_distribution
 from tracemap.attribution.weights import Weights, weights, weights_by_name
-from tracemap.core.units import UNKNOWN, Integer, Unknown, rounded, split_by_largest_remainder, sum_of
+from tracemap.core.units import UNKNOWN, Integer, Unknown, rounded_ratio, split_by_largest_remainder, sum_of
 from tracemap.machine.images import Image
 from tracemap.map.model import Op, OpId, Site, TraceGraph, Transfer
 from tracemap.options.results import Rule
@@ -116,7 +116,7 @@ class Totals:
         calls = [call for target in targets for call in self.scan.slowest.get(target, ())]
         if len(targets) == 1 and calls and calls[-1].time_ns is not UNKNOWN:
             return self.scan.slowest[targets[0]]  # sorted already
-        return tuple(sorted(calls, key=slowness)[:MOST_SLOWEST])
+        return tuple(sorted(calls, key=slowness_key)[:MOST_SLOWEST])
 
     @property
     def pools(self) -> list[frozenset[int]]:
@@ -228,7 +228,7 @@ def _weighted_sum(by_target: Mapping[int, Fraction]) -> Weighted:
         return ((target, UNIT),)
     largest = max(by_target.values(), default=Fraction(1))
     return tuple(
-        (target, rounded(UNIT * weight.numerator * largest.denominator, weight.denominator * largest.numerator))
+        (target, rounded_ratio(UNIT * weight.numerator * largest.denominator, weight.denominator * largest.numerator))
         for target, weight in sorted(by_target.items())
     )
 
@@ -238,7 +238,9 @@ def _scaled(whole: PerInvocation, weight: Fraction) -> PerInvocation:
         return whole
     numerator, denominator = weight.numerator, weight.denominator
     values = (whole.median, whole.median_low, whole.median_high, whole.p10, whole.p90, whole.max)
-    return PerInvocation(*[value if value is UNKNOWN else rounded(value * numerator, denominator) for value in values])
+    return PerInvocation(
+        *[value if value is UNKNOWN else rounded_ratio(value * numerator, denominator) for value in values]
+    )
 
 
 # ---- shares
@@ -254,7 +256,7 @@ _Part = tuple[PlaceResult, MemberShare]
 
 
 @dataclass(frozen=True, slots=True)
-class Splitting:
+class SplitInput:
     """The rule and the data by which costs are split.
 
     `workers`: number of workers that share a dispatch; `metrics`: names of all metrics; `per_call`: percentiles by set
@@ -296,20 +298,20 @@ def weights_by_site(
     return weights_of_site
 
 
-def site_results(graph: TraceGraph, by: Splitting) -> tuple[SiteResult, ...]:
+def site_results(graph: TraceGraph, by: SplitInput) -> tuple[SiteResult, ...]:
     """The dispatch sites that can run after load, or that did run."""
     ran = by.totals.places.keys() | by.steps.totals.keys()
     return tuple(_site(site, by) for site in graph.sites if not site.initializer or site.id in ran)
 
 
-def transfer_results(graph: TraceGraph, by: Splitting) -> tuple[TransferResult, ...]:
+def transfer_results(graph: TraceGraph, by: SplitInput) -> tuple[TransferResult, ...]:
     """The transfers that belong to an op and did run."""
     return tuple(
         _transfer(transfer, by) for transfer in graph.transfers if transfer.ops and by.totals.at(transfer.id).calls
     )
 
 
-def _site(site: Site, by: Splitting) -> SiteResult:
+def _site(site: Site, by: SplitInput) -> SiteResult:
     total, metrics = by.totals.at(site.id), by.costs(site.id)
     split = _split(site, metrics, by) if site.members else _NOT_SPLIT
     return SiteResult(
@@ -340,7 +342,7 @@ class _Split:
 _NOT_SPLIT: Final = _Split((), {}, assumed_sizes=False, equal_members=False)
 
 
-def _split(site: Site, metrics: Mapping[str, SiteCost], by: Splitting) -> _Split:
+def _split(site: Site, metrics: Mapping[str, SiteCost], by: SplitInput) -> _Split:
     basis = by.site_weights.get(site.id) or weights(by.rule, site, by.peaks)
     # Shares and their intervals come from the same weights, so that each share lies in its interval.
     weights_of = {name: _weights_of(name, site, basis, by) for name in metrics}
@@ -354,12 +356,12 @@ def _split(site: Site, metrics: Mapping[str, SiteCost], by: Splitting) -> _Split
     return _Split(shares, {name: shares[-1] for name, shares in parts.items()}, basis.assumed, basis.equal)
 
 
-def _weights_of(metric: str, site: Site, basis: Weights, by: Splitting) -> Weights:
+def _weights_of(metric: str, site: Site, basis: Weights, by: SplitInput) -> Weights:
     """The metric's own weights if it was measured at steps and the rule is `measured`, else the basis."""
     return (by.steps.seen_at(site, metric) if by.rule is Rule.MEASURED else None) or basis
 
 
-def _transfer(transfer: Transfer, by: Splitting) -> TransferResult:
+def _transfer(transfer: Transfer, by: SplitInput) -> TransferResult:
     """A transfer's result: its ops get equal parts, because the same data is moved for all of them."""
     total, metrics = by.totals.at(transfer.id), by.costs(transfer.id)
     even = [1] * len(transfer.ops)
@@ -381,7 +383,7 @@ def _imbalance(total: PlaceTotal, workers: Integer) -> Integer:
         return UNKNOWN
     if total.absent["duration_ns"] or total.absent["cpu_ns"]:
         return UNKNOWN
-    return rounded(100 * workers * wall, cpu)
+    return rounded_ratio(100 * workers * wall, cpu)
 
 
 def _shares(

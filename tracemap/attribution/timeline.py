@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tracemap.attribution.call_statistics import Lengths, Together, lengths, together
+from tracemap.attribution.call_statistics import LatencyHistograms, Together, latency_histograms, together
 from tracemap.attribution.join.targets import TRANSFER, UNMATCHED, Join, Targets
 from tracemap.attribution.scan.connection import Row, open_tables
 from tracemap.attribution.scan.lookups import Lookup, Source, lookups, submission_lookups
@@ -36,7 +36,7 @@ FROM {events} WHERE {timed} GROUP BY ALL ORDER BY ALL
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class TimedEvent:
     """A timed event.
 
     `places`: the candidate sites or transfers; one if the join is exact, none if the event has no target. `start_ns` is
@@ -69,18 +69,18 @@ class Excerpt:
     histograms of the durations of all calls of sites; `together`: correlations of their metrics.
     """
 
-    spans: tuple[Span, ...]
+    spans: tuple[TimedEvent, ...]
     invocations: tuple[int, ...]
     calls: int
     events: int
     events_of_median: int
-    lengths: Lengths
+    lengths: LatencyHistograms
     together: Together
 
 
 def timeline(
     graph: TraceGraph, run: Run, invocations: Sequence[int], *, every: bool, memory_mb: int = 0
-) -> tuple[Span, ...]:
+) -> tuple[TimedEvent, ...]:
     """The timed events of some invocations, in the order of their starts.
 
     Args:
@@ -116,7 +116,7 @@ def excerpt(graph: TraceGraph, run: Run, most: int, memory_mb: int = 0) -> Excer
     with open_tables([run], memory_mb) as tables:
         source = Source(run, Join(graph, run.header, run.site_choices), tables, Targets())
         event_lookups, _ = lookups(source, submission_lookups(source))
-        invocations, histograms = _invocations(source), lengths(source, event_lookups)
+        invocations, histograms = _invocations(source), latency_histograms(source, event_lookups)
         correlations = together(source, event_lookups, histograms)
         if not invocations:
             return Excerpt((), (), 0, 0, 0, histograms, correlations)
@@ -190,7 +190,7 @@ def _in_invocations(numbers: Sequence[int]) -> str:
     return f"invocation IN ({', '.join(map(str, numbers))})"
 
 
-def _spans(source: Source, event_lookups: Sequence[Lookup], which: str, most: int = 0) -> tuple[Span, ...]:
+def _spans(source: Source, event_lookups: Sequence[Lookup], which: str, most: int = 0) -> tuple[TimedEvent, ...]:
     """The events that satisfy a condition, at most `most` unless it is 0."""
     rows = source.tables.query(_query(source, event_lookups, which, f"\nLIMIT {most}" if most else ""))
     places = [target.places for target in source.targets]
@@ -208,9 +208,9 @@ def _query(source: Source, event_lookups: Sequence[Lookup], which: str, limit: s
     )
 
 
-def _span(row: Row, places: Sequence[tuple[str, ...]]) -> Span:
+def _span(row: Row, places: Sequence[tuple[str, ...]]) -> TimedEvent:
     kind, target, kernel, invocation, submission, thread, start, duration, covered, cpu = row
-    return Span(
+    return TimedEvent(
         kind,
         places[target] if target >= 0 else (),
         UNKNOWN if kernel is None else kernel,

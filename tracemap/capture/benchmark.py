@@ -20,7 +20,7 @@ from typing import IO, Final
 from tracemap.capture.noise import exec_with_parent, real_time_priority
 from tracemap.core.errors import ProgramFailed, ToolTooOld, UsageInvalid
 from tracemap.core.process.children import Child, end, ended_within, path_argument, pausing_with_us, start
-from tracemap.core.process.signals import Ended, confirm_signal, interruptible, signals_deferred
+from tracemap.core.process.signals import EndedBySignal, confirm_signal, interruptible, signals_deferred
 from tracemap.core.toolchain import check_tool, find_tool, run_tool
 from tracemap.core.units import NS_OF_UNIT, UNKNOWN, Integer
 
@@ -227,10 +227,10 @@ def _run_child(
             with signals_deferred(), real_time_priority(niceness):  # a signal must find `child` set, to end it
                 child = start_child()
             _wait(child, watch, every_s, niceness)
-    except (KeyboardInterrupt, Ended) as error:
+    except (KeyboardInterrupt, EndedBySignal) as error:
         if child is not None:
             end(child)  # the signal came during the start: nobody has waited for the child yet
-        is_ours = error.number == signal.SIGINT if isinstance(error, Ended) else child is not None
+        is_ours = error.number == signal.SIGINT if isinstance(error, EndedBySignal) else child is not None
         if not is_ours:
             raise
         confirm_signal()

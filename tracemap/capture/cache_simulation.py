@@ -21,7 +21,7 @@ from tracemap.core.process.temporary_files import temporary_folder
 from tracemap.core.toolchain import Progress, check_tool, find_tool
 from tracemap.core.units import format_count, format_share, split_by_largest_remainder
 from tracemap.machine.code import OUTSIDE, Instruction, instructions_of, loops_around, loops_by_address, loops_of
-from tracemap.machine.dataflow import lines_of_values
+from tracemap.machine.dataflow import value_lines
 from tracemap.machine.debug_lines import NO_LINES, Contracted, OpLines, code_of_ops
 from tracemap.machine.images import CodeFunction, Image, function_symbols, read_image
 from tracemap.runs.callgrind import CallgrindCounts, read_callgrind
@@ -307,7 +307,7 @@ def _spots_of_kernel(name: str, image: Image, function: CodeFunction, lines_of: 
     """All instructions of a kernel, by address; empty if its code cannot be read."""
     code = _code(image, function, lines_of)
     loops = loops_of(code.instructions)
-    carried, loop_at = lines_of_values(code, loops), loops_by_address(code.instructions, loops)
+    carried, loop_at = value_lines(code, loops), loops_by_address(code.instructions, loops)
     return {
         instruction.address: _Spot(
             function.name,

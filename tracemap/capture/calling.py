@@ -13,10 +13,10 @@ from typing import Final
 
 from tracemap.capture.benchmark import SERIAL_FLAG, call_command, check_flags
 from tracemap.capture.inputs import (
-    NOTHING_KEPT,
+    NO_SAVED_INPUTS,
     SPEC,
     Input,
-    Kept,
+    SavedInputs,
     array_inputs,
     check_size,
     generated_inputs,
@@ -26,7 +26,7 @@ from tracemap.capture.inputs import (
     saved_inputs,
 )
 from tracemap.core.errors import BundleInvalid, InputInvalid, TargetUnwritable, TracemapError, UsageInvalid, start_of
-from tracemap.core.files import given_bytes, stored_bytes
+from tracemap.core.files import read_stored_file, read_user_input
 from tracemap.core.functions import Argument, Function, function_named
 from tracemap.core.locations import STRING, unescape
 from tracemap.core.toolchain import check_tool, find_tool
@@ -168,7 +168,7 @@ def with_flag_files(flags: Iterable[str]) -> list[str]:
 def _lines_of(path: Path) -> list[str]:
     """The flags of one file; `--flagfile` is not expanded."""
     try:
-        lines = given_bytes(str(path), UsageInvalid).decode().splitlines()
+        lines = read_user_input(str(path), UsageInvalid).decode().splitlines()
     except ValueError as error:
         raise UsageInvalid(f"{path}: the flag file cannot be read: {error}") from error
     flags: list[str] = []
@@ -281,7 +281,7 @@ _ARROW = " -> ("
 
 
 @dataclass(frozen=True, slots=True)
-class Declared:
+class Signature:
     """The signature of a function. `arguments` is empty if it declares none, as for modules from torch.
 
     Then `results` are the runtime's own types, which only distinguish scalars (`i32`) from references (`!vm.ref<?>`).
@@ -293,7 +293,7 @@ class Declared:
     asynchronous: bool = False
 
 
-def declared_types(module: Path) -> dict[str, Declared]:
+def signatures_of(module: Path) -> dict[str, Signature]:
     """The signatures of a module's functions; empty if the module cannot be read."""
     try:
         text = check_tool([find_tool("iree-dump-module"), "--output=metadata", module])
@@ -305,14 +305,14 @@ def declared_types(module: Path) -> dict[str, Declared]:
     ends = [*(match.start() for match in matches[1:]), len(exports)][: len(matches)]
     for match, end in zip(matches, ends, strict=True):
         model = _MODEL.search(exports, match.end(), end)
-        signatures[match[1]] = Declared(
+        signatures[match[1]] = Signature(
             results=_types(match[2] + ")")[0], asynchronous=model is not None and model[1] == _ASYNCHRONOUS
         )
     for match in _DECLARATION.finditer(exports):
         arguments, rest = _types(match[2])
         results, _ = _types(rest.removeprefix(_ARROW)) if rest.startswith(_ARROW) else ((), "")
         name = unescape(match[1]) if match[1][0] == '"' else match[1]
-        signatures[name] = Declared(arguments, results, signatures.get(name, Declared()).asynchronous)
+        signatures[name] = Signature(arguments, results, signatures.get(name, Signature()).asynchronous)
     return signatures
 
 
@@ -353,7 +353,7 @@ class Program:
     functions: tuple[Function, ...]
     device: Text = UNKNOWN
     """UNKNOWN: the device of the flags, else local-task."""
-    kept: Kept = NOTHING_KEPT
+    kept: SavedInputs = NO_SAVED_INPUTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -426,7 +426,7 @@ def make_calls(
     return [_make_call(program, options, flags, function_name, folder, values) for function_name in chosen]
 
 
-def given_specs(program: Program, options: FunctionOptions, tool: str) -> tuple[str, tuple[str, ...]]:
+def given_inputs_of(program: Program, options: FunctionOptions, tool: str) -> tuple[str, tuple[str, ...]]:
     """The function named by options and flags ("": none), and the given inputs.
 
     Raises:
@@ -485,9 +485,9 @@ def _check_contradictions(ours: Path, options: FunctionOptions, modules: Sequenc
 
 
 def _is_same(file: Path, ours: Path) -> bool:
-    own = stored_bytes(ours, BundleInvalid)
+    own = read_stored_file(ours, BundleInvalid)
     try:
-        return stored_bytes(file, UsageInvalid) == own
+        return read_stored_file(file, UsageInvalid) == own
     except UsageInvalid:
         return False
 
@@ -533,9 +533,9 @@ def _modules(ours: Path, named: Sequence[str]) -> tuple[Path, ...]:
     """
     if len(named) <= 1:
         return (ours,)
-    content = stored_bytes(ours, BundleInvalid)
+    content = read_stored_file(ours, BundleInvalid)
     try:
-        same = [stored_bytes(Path(name), UsageInvalid) == content for name in named]
+        same = [read_stored_file(Path(name), UsageInvalid) == content for name in named]
     except UsageInvalid as error:
         raise UsageInvalid(f"the flags name several modules; {error}") from error
     if sum(same) != 1:
@@ -546,10 +546,10 @@ def _modules(ours: Path, named: Sequence[str]) -> tuple[Path, ...]:
     return tuple(ours if is_ours else Path(name) for name, is_ours in zip(named, same, strict=True))
 
 
-def _entry(program: Program, name: str) -> tuple[Function, Declared]:
+def _entry(program: Program, name: str) -> tuple[Function, Signature]:
     """The function to call, with the types of the compiled module, and its signature."""
     function = function_named(program.functions, name)
-    declared = declared_types(program.module).get(function.name, Declared())
+    declared = signatures_of(program.module).get(function.name, Signature())
     if len(declared.arguments) != len(function.arguments):
         return function, declared
     # The compiler may have changed types (f64 to f32); the runtime expects the module's types.
@@ -559,7 +559,11 @@ def _entry(program: Program, name: str) -> tuple[Function, Declared]:
 
 
 def _inputs(
-    entry: Function, options: CallOptions, specs: Sequence[str], values: Sequence[object], kept_in: tuple[Kept, Path]
+    entry: Function,
+    options: CallOptions,
+    specs: Sequence[str],
+    values: Sequence[object],
+    kept_in: tuple[SavedInputs, Path],
 ) -> list[Input]:
     kept, folder = kept_in
     if values:
@@ -580,7 +584,7 @@ Sizes = tuple[int, ...] | Unknown
 """Shape of one input: empty for a number, UNKNOWN if only the runtime could tell."""
 
 
-def called_sizes(program: Program, options: FunctionOptions, tool: str) -> tuple[str, tuple[Sizes, ...]]:
+def called_shapes(program: Program, options: FunctionOptions, tool: str) -> tuple[str, tuple[Sizes, ...]]:
     """The called function, and the shapes of the inputs in options and flag file; no shapes if none are given.
 
     Raises:
@@ -588,13 +592,13 @@ def called_sizes(program: Program, options: FunctionOptions, tool: str) -> tuple
         InputInvalid: a file of an input cannot be read.
         UsageInvalid: flags that do not go together.
     """
-    name, specs = given_specs(program, options, tool)
+    name, specs = given_inputs_of(program, options, tool)
     if not specs:
         return name, ()
-    return declared_entry(program, name).name, tuple(sizes_of(specs))
+    return declared_entry(program, name).name, tuple(shapes_of(specs))
 
 
-def sizes_of(specs: Sequence[str]) -> Iterator[Sizes]:
+def shapes_of(specs: Sequence[str]) -> Iterator[Sizes]:
     """The shapes of inputs in IREE's syntax; for a file of several arrays, the first one.
 
     Raises:
@@ -607,10 +611,10 @@ def sizes_of(specs: Sequence[str]) -> Iterator[Sizes]:
             yield _sizes_of_file(spec) if spec[:1] in ("@", "+") else UNKNOWN
 
 
-def said_sizes(said: Sequence[str]) -> tuple[Sizes, ...]:
+def shapes_of_run(said: Sequence[str]) -> tuple[Sizes, ...]:
     """The shapes of a run's inputs, by their descriptions in its header; files may have changed meanwhile."""
     texts = (description.partition(": ")[0] for description in said)
-    return tuple(UNKNOWN if text[:1] in ("@", "+") else next(sizes_of([text])) for text in texts)
+    return tuple(UNKNOWN if text[:1] in ("@", "+") else next(shapes_of([text])) for text in texts)
 
 
 def _sizes_of_file(spec: str) -> Sizes:

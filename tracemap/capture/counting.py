@@ -13,9 +13,9 @@ from tracemap.capture.benchmark import HOST_DEVICES, run_benchmark
 from tracemap.capture.counters import Event
 from tracemap.capture.plan import Plan
 from tracemap.capture.stopping_rule import LEAST_WARMUP
-from tracemap.core.diagnostics import INTERRUPTED, Diagnostic, tells
+from tracemap.core.diagnostics import INTERRUPTED, Diagnostic, has_slug
 from tracemap.core.errors import ProgramFailed, RunEmpty, RunInvalid, ToolMissing, UsageInvalid
-from tracemap.core.process.signals import asked_by, confirm_signal
+from tracemap.core.process.signals import confirm_signal, pending_signal
 from tracemap.core.process.temporary_files import temporary_folder
 from tracemap.core.toolchain import Progress
 from tracemap.core.units import UNKNOWN, Integer, plural
@@ -350,7 +350,7 @@ class OptionalMeasurements:
         Raises:
             ProgramFailed: the program failed by itself.
         """
-        if not (self._interrupted or asked_by()):
+        if not (self._interrupted or pending_signal()):
             try:
                 return measurement()
             except ProgramFailed as error:
@@ -363,7 +363,7 @@ class OptionalMeasurements:
     def add(self, name: str, addition: Callable[[], tuple[Diagnostic, ...]]) -> tuple[Diagnostic, ...]:
         """Add one measurement's rows to the events; it may report itself that Ctrl-C cut it short."""
         diagnostics = self.measure(name, addition)
-        if tells(diagnostics, INTERRUPTED):
+        if has_slug(diagnostics, INTERRUPTED):
             self._interrupted = True
             self._left_out.append(f"some of the {name}")
         return tuple(diagnostic for diagnostic in diagnostics if diagnostic.slug != INTERRUPTED)
@@ -381,7 +381,7 @@ class OptionalMeasurements:
 
     def check(self, name: str, path: object) -> None:
         """Raise ProgramFailed if Ctrl-C ended the recording; the message says where the run is."""
-        if not (self._interrupted or asked_by()):
+        if not (self._interrupted or pending_signal()):
             return
         confirm_signal()
         missing = f", without {self._lacking}" if self._left_out else ""

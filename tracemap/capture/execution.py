@@ -17,11 +17,11 @@ from tracemap.capture.stopping_rule import ENOUGH_SAMPLES, Goal
 from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.errors import DeviceUnprofiled, ProgramFailed, RunEmpty, RunInvalid
 from tracemap.core.functions import Function
-from tracemap.core.process.temporary_files import beside
+from tracemap.core.process.temporary_files import temporary_sibling
 from tracemap.core.toolchain import Progress
 from tracemap.core.units import UNKNOWN, Integer, Unknown, format_count, plural
 from tracemap.hook import HookSettings, HookUnavailable, environment, stops_environment
-from tracemap.runs.elapsed import Stops
+from tracemap.runs.elapsed import ClockStops
 from tracemap.runs.hook.samples import read_stops
 from tracemap.runs.ireeprof.calls import KnownCalls
 from tracemap.runs.ireeprof.profile import Profile, empty_profile
@@ -49,7 +49,7 @@ class Execution:
     profile: Profile
     samples: Path
     watcher: Watcher
-    stops: Stops | None = None
+    stops: ClockStops | None = None
     """When the program's own clock stopped around each call; None: unknown."""
     diagnostics: tuple[Diagnostic, ...] = ()
     is_whole: bool = False
@@ -156,7 +156,7 @@ def timed_execution(plan: Plan, launch: Launch, connection: duckdb.DuckDBPyConne
     progress("profile records were lost; running again with more frequent flushes")
     # Keep events and samples of both executions separate until one of them is chosen.
     try:
-        with beside(launch.profile) as path:
+        with temporary_sibling(launch.profile) as path:
             again = _Attempt(
                 launch.name("again"), path, _single_launch_calls(first), first.warmup, more=(TIMED_FLUSH_FLAG,)
             )

@@ -17,7 +17,7 @@ from tracemap.core.errors import InputInvalid, TracemapError, UsageInvalid, star
 from tracemap.core.files import names_file
 from tracemap.core.functions import Argument, Function
 from tracemap.core.process.limits import free_memory
-from tracemap.core.units import Integer, format_bytes, listed, plural
+from tracemap.core.units import Integer, format_bytes, join_names, plural
 
 if TYPE_CHECKING:
     import numpy as np
@@ -483,7 +483,7 @@ def check_size(functions: Sequence[Function], dim: Integer) -> None:
         UsageInvalid: none does.
     """
     if functions and isinstance(dim, int) and not any(map(takes_size, functions)):
-        names = listed([function.name for function in functions], " or ")
+        names = join_names([function.name for function in functions], " or ")
         raise UsageInvalid(f"--dim {dim}: no input of {names} has a dynamic dimension (`?`); drop --dim")
 
 
@@ -587,7 +587,7 @@ _PARAMETERS: Final = "--parameters="
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class SavedInputs:
     """Saved arguments of a function: an array file per argument, and parameter files by scope.
 
     `names`: the names of the arguments in the program.
@@ -619,16 +619,16 @@ class Kept:
         return [f"{_PARAMETERS}{scope}={path}" if scope else f"{_PARAMETERS}{path}" for scope, path in self.parameters]
 
 
-NOTHING_KEPT: Final = Kept()
+NO_SAVED_INPUTS: Final = SavedInputs()
 
 
-def saved_inputs(entry: Function, kept: Kept, folder: Path) -> list[Input]:
+def saved_inputs(entry: Function, kept: SavedInputs, folder: Path) -> list[Input]:
     """The saved arrays as inputs, one per argument, with files in `folder` for IREE.
 
     Raises:
         InputInvalid: there are too many or too few, or one has the wrong type or is no array.
     """
-    loaded = [loaded_array(file) for file in kept.inputs]
+    loaded = [load_array(file) for file in kept.inputs]
     types = [argument.type for argument in entry.arguments]
     values = [_as_declared(array, kind) for array, kind in zip(loaded, types, strict=False)]
     inputs = array_inputs(entry, [*values, *loaded[len(values) :]], folder)
@@ -639,7 +639,7 @@ def saved_inputs(entry: Function, kept: Kept, folder: Path) -> list[Input]:
     ]
 
 
-def loaded_array(file: Path) -> np.ndarray[Any, Any]:
+def load_array(file: Path) -> np.ndarray[Any, Any]:
     """A saved array.
 
     Raises:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from tracemap.capture.execution import Execution, Launch, timed_execution
-from tracemap.capture.noise import combined_noise, disturbed
+from tracemap.capture.noise import combined_noise, noise_diagnostic
 from tracemap.capture.plan import Plan
 from tracemap.capture.sampling import samples_in_kernels
 from tracemap.capture.stopping_rule import ENOUGH_SAMPLES, MOST_BYTES, Goal, StoppingOutcome, StopReason, still_changing
@@ -21,10 +21,10 @@ from tracemap.capture.timing import CallTimes, call_times
 from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.errors import ProgramFailed, RunEmpty, RunInvalid
 from tracemap.core.functions import Function
-from tracemap.core.process.signals import asked_by, confirm_signal
+from tracemap.core.process.signals import confirm_signal, pending_signal
 from tracemap.core.toolchain import Progress
 from tracemap.core.units import UNKNOWN, Integer, plural, sum_of
-from tracemap.runs.elapsed import added
+from tracemap.runs.elapsed import summed_parts
 from tracemap.runs.ireeprof.profile import JoinedProfiles, join_profiles
 from tracemap.runs.model import Disturbance, ElapsedParts
 from tracemap.runs.statistics import Median, median_of
@@ -89,7 +89,7 @@ class Launches:
     @property
     def elapsed(self) -> ElapsedParts:
         """Parts of the elapsed time."""
-        return added([times.elapsed for times in self.call_times])
+        return summed_parts([times.elapsed for times in self.call_times])
 
     @property
     def disturbance(self) -> Disturbance:
@@ -117,7 +117,7 @@ def record_launches(plan: Plan, connection: duckdb.DuckDBPyConnection, progress:
     goal, left_out = plan.goal, []
     executions = [timed_execution(plan, Launch(1, goal, plan.profile), connection, progress)]
     times = [call_times(executions[0])]
-    while not asked_by() and (goal := _next_goal(goal, executions[-1], times)) is not None:
+    while not pending_signal() and (goal := _next_goal(goal, executions[-1], times)) is not None:
         launch = Launch(len(executions) + 1, goal, plan.folder / f"launch-{len(executions) + 1}.ireeprof")
         result = _launch_again(plan, launch, connection, progress)
         if result is None:
@@ -129,7 +129,7 @@ def record_launches(plan: Plan, connection: duckdb.DuckDBPyConnection, progress:
         executions.append(result)
         times.append(call_times(result))
         launch.profile.unlink()
-    if asked_by():  # between two launches, or while a profile was read
+    if pending_signal():  # between two launches, or while a profile was read
         confirm_signal()
         executions[-1] = executions[-1].interrupted()
     joined = join_profiles([execution.profile for execution in executions])
@@ -144,8 +144,8 @@ def _launch_again(
         execution = timed_execution(plan, launch, connection, progress)
     except (ProgramFailed, RunEmpty, RunInvalid) as error:
         interrupted = isinstance(error, ProgramFailed) and error.interrupted
-        return None if interrupted or asked_by() else _left_out(launch, str(error))
-    if execution.ending.interrupted or (execution.ending.failed and asked_by()):
+        return None if interrupted or pending_signal() else _left_out(launch, str(error))
+    if execution.ending.interrupted or (execution.ending.failed and pending_signal()):
         return None
     if execution.ending.failed or execution.profile.invocations is UNKNOWN or execution.diagnostics:
         reason = execution.failure(plan.entry) if execution.ending.failed else "its calls cannot be distinguished"
@@ -198,7 +198,7 @@ def stopping_outcome(goal: Goal | None, launches: Launches) -> StoppingOutcome |
             for execution in launches.executions
         ),
         bytes=sum(cut.bytes for cut in cuts if cut is not None),
-        disturbed=disturbed(launches.disturbance) is not None,
+        disturbed=noise_diagnostic(launches.disturbance) is not None,
         launches=len(cuts),
     )
 

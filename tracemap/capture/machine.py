@@ -194,7 +194,7 @@ _ARM: Final = ("CPU implementer", "CPU part", "CPU variant")
 """Linux has no names of ARM processors, but numbers (Documentation/arch/arm64/cpu-feature-registers.rst)."""
 
 
-def this_machine() -> Machine:
+def machine_identity() -> Machine:
     """The machine's name and processor, and the current time."""
     return Machine(
         host=socket.gethostname() or UNKNOWN,

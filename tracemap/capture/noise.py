@@ -14,7 +14,7 @@ from typing import Final
 from msgspec import structs
 
 from tracemap.capture.stopping_rule import Goal, StoppingState, StopReason
-from tracemap.core.diagnostics import DISTURBED, Diagnostic
+from tracemap.core.diagnostics import NOISY, Diagnostic
 from tracemap.core.errors import RunEmpty, RunInvalid, UsageInvalid
 from tracemap.core.process.children import end, paused_ns, start
 from tracemap.core.toolchain import Progress
@@ -23,7 +23,7 @@ from tracemap.options.measure import LEAST_NICENESS
 from tracemap.runs.hook.samples import GrowingSamples
 from tracemap.runs.ireeprof.profile import GrowingProfile
 from tracemap.runs.ireeprof.records import cut_profile
-from tracemap.runs.model import UNOBSERVED, Disturbance
+from tracemap.runs.model import UNKNOWN_DISTURBANCE, Disturbance
 
 # ---- niceness
 #
@@ -160,7 +160,7 @@ class Look:
     load_percent: Integer
 
 
-def look(pid: int) -> Look:
+def take_snapshot(pid: int) -> Look:
     """Take a snapshot of a running program."""
     return Look(
         time_ns=time.monotonic_ns(),
@@ -171,21 +171,21 @@ def look(pid: int) -> Look:
     )
 
 
-def observed(snapshots: Sequence[Look], begin_ns: Integer, end_ns: Integer) -> Disturbance:
+def observed_noise(snapshots: Sequence[Look], begin_ns: Integer, end_ns: Integer) -> Disturbance:
     """Noise between two moments, from the first and the last snapshot in that time.
 
     UNOBSERVED without two snapshots, such as in a very short run.
     """
     if not (isinstance(begin_ns, int) and isinstance(end_ns, int)):
-        return UNOBSERVED
+        return UNKNOWN_DISTURBANCE
     inside = [snapshot for snapshot in snapshots if begin_ns <= snapshot.time_ns <= end_ns]
     if len(inside) < 2:
-        return UNOBSERVED
+        return UNKNOWN_DISTURBANCE
     first, last = inside[0], inside[-1]
     counts = {name: last.counts[name] - first.counts[name] for name in last.counts if name in first.counts}
     counts |= _thread_sums(first, last)
     return structs.replace(
-        UNOBSERVED,
+        UNKNOWN_DISTURBANCE,
         observed_ns=last.time_ns - first.time_ns,
         frequency_before_hz=first.frequency_hz,
         frequency_after_hz=last.frequency_hz,
@@ -217,7 +217,9 @@ def combined_noise(noises: Sequence[Disturbance]) -> Disturbance:
     )
 
 
-def disturbed(noise: Disturbance, niceness: Integer = UNKNOWN, elapsed_ns: Integer = UNKNOWN) -> Diagnostic | None:
+def noise_diagnostic(
+    noise: Disturbance, niceness: Integer = UNKNOWN, elapsed_ns: Integer = UNKNOWN
+) -> Diagnostic | None:
     """The diagnostic for a noisy run: its threads, or the whole machine, waited for a CPU. None if it was quiet.
 
     It names a remedy, unless the program already ran ahead of others. UNKNOWN `niceness` means our own. It says how
@@ -232,7 +234,7 @@ def disturbed(noise: Disturbance, niceness: Integer = UNKNOWN, elapsed_ns: Integ
     load = noise.load_percent
     load_text = f", load {load / 100:.1f}" if isinstance(load, int) else ""
     return Diagnostic(
-        DISTURBED,
+        NOISY,
         f"noisy machine: {'; '.join(causes)} ({switches}{load_text}{_observed_part(noise, elapsed_ns)}){remedy}",
     )
 
@@ -255,7 +257,7 @@ def _remedy(niceness: Integer) -> str:
     return f"; stop other jobs, or record with --nice {AHEAD} to run ahead of others"
 
 
-def unseen(noise: Disturbance, elapsed_ns: Integer, launches: int = 1) -> Diagnostic | None:
+def unknown_noise_diagnostic(noise: Disturbance, elapsed_ns: Integer, launches: int = 1) -> Diagnostic | None:
     """The diagnostic for a run too short to tell whether it was noisy."""
     if noise.observed_ns is not UNKNOWN or not isinstance(elapsed_ns, int) or elapsed_ns >= _LONG_RUN_NS:
         return None
@@ -428,7 +430,7 @@ class Watcher:
             self.snapshots.clear()
         if len(self.snapshots) >= _MAX_SNAPSHOTS:
             del self.snapshots[1:-1:2]
-        self.snapshots.append(look(pid))
+        self.snapshots.append(take_snapshot(pid))
         if self._calling_ns is UNKNOWN and _has_printed_banner(pid):
             self._calling_ns = self.snapshots[-1].time_ns
         return self._goal is None or self._continues(self._goal)

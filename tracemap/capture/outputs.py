@@ -15,7 +15,7 @@ from tracemap.capture.benchmark import run_program
 from tracemap.capture.calling import Call, check_undecided
 from tracemap.capture.inputs import SPEC, Shaped, number_type, parsed, refused_as, written_type
 from tracemap.core.errors import OutputInvalid, OutputsDiffer, UsageInvalid
-from tracemap.core.files import check_files, given_bytes, replaced
+from tracemap.core.files import atomic_file, check_files, read_user_input
 from tracemap.core.functions import Function
 from tracemap.core.units import UNKNOWN, Unknown, format_count, plural
 from tracemap.options.measure import RunOptions
@@ -55,7 +55,7 @@ def run_call(call: Call, targets: Sequence[str]) -> str:
     return ending.stdout
 
 
-def check_number(call: Call, given: Sequence[str], option: str) -> None:
+def check_option_count(call: Call, given: Sequence[str], option: str) -> None:
     """Check that an option is given once per output, or not at all.
 
     Raises:
@@ -72,7 +72,7 @@ def check_number(call: Call, given: Sequence[str], option: str) -> None:
 
 
 @contextmanager
-def laid_aside(targets: Sequence[str], folder: Path, *, force: bool) -> Iterator[list[str]]:
+def temporary_targets(targets: Sequence[str], folder: Path, *, force: bool) -> Iterator[list[str]]:
     """Replace target files by temporary ones in `folder`; at the end they replace the targets atomically.
 
     Raises:
@@ -98,7 +98,7 @@ def laid_aside(targets: Sequence[str], folder: Path, *, force: bool) -> Iterator
     yield [f"{target[0]}{names[target[1:]]}" if target[1:] else target for target in targets]
     with ExitStack() as places:
         for path, written in names.items():
-            shutil.copyfile(written, places.enter_context(replaced(Path(path))))
+            shutil.copyfile(written, places.enter_context(atomic_file(Path(path))))
 
 
 # ---- arrays
@@ -132,7 +132,7 @@ class _ArrayFile:
         return values.reshape([-1 if size is None else size for size in sizes])
 
 
-def called_for_arrays(call: Call, folder: Path) -> list[Array]:
+def call_for_arrays(call: Call, folder: Path) -> list[Array]:
     """Call the function and read its outputs as arrays; scalars have no dimensions.
 
     Raises:
@@ -164,11 +164,6 @@ def _output_name(entry: Function, index: int, kind: str) -> str:
 # A float matches within `atol + rtol * |expected|`. NaN matches NaN. All other values must be equal. `exact` compares
 # bits.
 
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, Any]
 
 IGNORED: Final = "(ignored)"
 _ABSOLUTE: Final = {"float16": 1e-3, "float32": 1e-4, "float64": 1e-4, "complex64": 1e-4, "complex128": 1e-4}
@@ -202,7 +197,7 @@ class Tolerance:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class OutputRequest:
     """Handling of outputs: their targets, the expected values, and the tolerance."""
 
     targets: tuple[str, ...]
@@ -210,7 +205,7 @@ class Asked:
     tolerance: Tolerance
 
 
-def asked_of(call: Call, options: RunOptions) -> tuple[Call, Asked]:
+def output_request(call: Call, options: RunOptions) -> tuple[Call, OutputRequest]:
     """The output options of a call, and the call without its output flags. Options win over flags.
 
     Raises:
@@ -236,7 +231,7 @@ def asked_of(call: Call, options: RunOptions) -> tuple[Call, Asked]:
             tolerance = replace(tolerance, exact=value == "exact")
         else:
             rest.append(flag)
-    asked = Asked(options.outputs or tuple(targets), options.expected_outputs or tuple(expected), tolerance)
+    asked = OutputRequest(options.outputs or tuple(targets), options.expected_outputs or tuple(expected), tolerance)
     return replace(call, flags=tuple(rest)), replace(asked, tolerance=_with_options(tolerance, options))
 
 
@@ -288,7 +283,7 @@ def _next_array(spec: str, output: Array, files: dict[str, io.BytesIO]) -> Array
 
     name = spec[1:]
     if spec[0] == "@" or name not in files:
-        files[name] = io.BytesIO(given_bytes(name, UsageInvalid))
+        files[name] = io.BytesIO(read_user_input(name, UsageInvalid))
     why = f"--expected-output={spec}: the file holds no array of numbers there, as numpy writes them"
     with refused_as(UsageInvalid, why):
         array: Array = np.lib.format.read_array(files[name], allow_pickle=False)
@@ -304,7 +299,7 @@ def _array_of_text(sizes: Sequence[int], element: str, text: str) -> Array:
 
     kind = _dtype(element)
     if text.startswith("@"):
-        return np.frombuffer(given_bytes(text[1:], UsageInvalid), dtype=kind).reshape(sizes)
+        return np.frombuffer(read_user_input(text[1:], UsageInvalid), dtype=kind).reshape(sizes)
     words = text.replace(",", " ").replace("[", " ").replace("]", " ").split()
     values = np.asarray(_numbers(words or ["0"], kind), dtype=kind)
     count = math.prod(sizes)
@@ -356,7 +351,7 @@ def _dtype(element: str) -> np.dtype[Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class OutputComparison:
     """An output compared with its expected value: description and result."""
 
     place: int
@@ -368,15 +363,17 @@ class Compared:
         return f"result[{self.place}] {self.type}: {self.said}"
 
 
-def compared(outputs: Sequence[Array], expected: Sequence[Array | None], tolerance: Tolerance) -> tuple[Compared, ...]:
+def compare_outputs(
+    outputs: Sequence[Array], expected: Sequence[Array | None], tolerance: Tolerance
+) -> tuple[OutputComparison, ...]:
     """Compare the outputs of a function with the expected values."""
     return tuple(
-        Compared(place, written_type(got), *_compared(got, wanted, tolerance))
+        OutputComparison(place, written_type(got), *_compared(got, wanted, tolerance))
         for place, (got, wanted) in enumerate(zip(outputs, expected, strict=True))
     )
 
 
-def check_matches(function: str, found: Sequence[Compared]) -> None:
+def check_matches(function: str, found: Sequence[OutputComparison]) -> None:
     """Raise OutputsDiffer if an output is not as expected; the message describes the first one."""
     wrong = [output for output in found if not output.matches]
     if wrong:

@@ -10,7 +10,7 @@ from typing import Final
 from tracemap.capture.benchmark import BENCHMARK_TOOL, FLUSH_INTERVAL, HOST_DEVICES, call_count_flags, profiling_flags
 from tracemap.capture.cache_simulation import SIMULATED_DEVICE, CacheSimulation, check_device
 from tracemap.capture.calling import Batch, Call, Program, batch_of, check_undecided, make_call, without_batches
-from tracemap.capture.inputs import NOTHING_KEPT, Input, Kept
+from tracemap.capture.inputs import NO_SAVED_INPUTS, Input, SavedInputs
 from tracemap.capture.noise import niceness_to_run_at
 from tracemap.capture.run_names import Reservation
 from tracemap.capture.stopping_rule import LEAST_WARMUP, Goal, default_sample_hz
@@ -46,7 +46,7 @@ class RecordRequest:
     """Cache simulation in one more execution; None: none."""
     values: tuple[object, ...] = ()
     """Inputs as Python values, instead of the options' inputs. Empty: the options decide."""
-    kept: Kept = NOTHING_KEPT
+    kept: SavedInputs = NO_SAVED_INPUTS
     """Inputs saved in the module's bundle, used if the options name none."""
     check: Callable[[], None] = lambda: None
     """Raises an error if the module has changed meanwhile; the run is then not written."""
@@ -159,7 +159,7 @@ def make_plan(request: RecordRequest, profile: Path, folder: Path) -> Plan:
     check_runtime_flags(options)
     program = Program(request.module, request.functions, request.device, request.kept)
     call = make_call(program, options, BENCHMARK_TOOL, folder, request.values)
-    check_calls_made(call)
+    check_call_flags(call)
     batch = batch_of(call.flags, asynchronous=call.asynchronous)
     call = replace(call, flags=without_batches(call.flags))
     if request.caches is not None:
@@ -198,7 +198,7 @@ def check_runtime_flags(options: CallOptions) -> None:
     check_undecided(options.runtime_flags, _RESERVED_FLAGS)
 
 
-def check_calls_made(call: Call) -> None:
+def check_call_flags(call: Call) -> None:
     """Reject flags, also from flag files, that change the program's calls.
 
     Raises:

@@ -16,30 +16,30 @@ from tracemap.capture.counters import Event, events_to_count, split_into_passes
 from tracemap.capture.counting import OptionalMeasurements, add_counts, check_hook, device_times, devices_to_time
 from tracemap.capture.execution import Execution
 from tracemap.capture.launches import Launches, record_launches, stopping_outcome
-from tracemap.capture.machine import geometry, line_bytes, measure_peaks, this_machine
-from tracemap.capture.noise import disturbed, own_niceness, unseen
+from tracemap.capture.machine import geometry, line_bytes, machine_identity, measure_peaks
+from tracemap.capture.noise import noise_diagnostic, own_niceness, unknown_noise_diagnostic
 from tracemap.capture.plan import Plan, RecordRequest, make_plan
-from tracemap.capture.run_names import reserved
+from tracemap.capture.run_names import reserve_run
 from tracemap.capture.sampling import add_samples
 from tracemap.capture.stopping_rule import StoppingOutcome
 from tracemap.core.diagnostics import PAUSED, Diagnostic
 from tracemap.core.errors import ProgramFailed
 from tracemap.core.process.children import paused_ns
-from tracemap.core.process.signals import asked_by, confirm_signal, interrupt_deferred
+from tracemap.core.process.signals import confirm_signal, interrupt_deferred, pending_signal
 from tracemap.core.process.temporary_files import temporary_folder
 from tracemap.core.toolchain import Progress, no_progress
 from tracemap.core.units import UNKNOWN, Integer, Text, format_ns
 from tracemap.runs.events import EventTable
 from tracemap.runs.ireeprof.records import EXPORT_MEMORY
-from tracemap.runs.model import DeviceTime, Invocation, RunHeader, nice_words
+from tracemap.runs.model import DeviceTime, Invocation, RunHeader, nice_prefix
 from tracemap.runs.runfile import write_run
-from tracemap.runs.sql import fitting, open_database, spared_memory
+from tracemap.runs.sql import available_memory, explained_out_of_memory, open_database
 
 _RUNTIME = "iree-base-runtime"
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class RecordedRun:
     """A written run: its path, its header, and the number of events.
 
     `enough`: why recording stopped, with the median invocation; empty if the number of calls was given.
@@ -53,7 +53,7 @@ class Recorded:
     profile: Path | None = None
 
 
-def record(request: RecordRequest, progress: Progress = no_progress) -> Recorded:
+def record(request: RecordRequest, progress: Progress = no_progress) -> RecordedRun:
     """Run the module and write the run.
 
     Raises:
@@ -69,7 +69,7 @@ def record(request: RecordRequest, progress: Progress = no_progress) -> Recorded
     """
     if request.reservation is None:
         options = request.options
-        with reserved(request.output, force=options.force, keep=options.keep_profile) as reservation:
+        with reserve_run(request.output, force=options.force, keep=options.keep_profile) as reservation:
             return record(replace(request, reservation=reservation), progress)
     check_profiles()
     passes = _passes(request)
@@ -88,10 +88,10 @@ def _passes(request: RecordRequest) -> list[tuple[Event, ...]]:
     return split_into_passes(events_to_count(request.options.counters), request.options.counters_per_pass)
 
 
-def _run(plan: Plan, passes: Sequence[Sequence[Event]], progress: Progress) -> Recorded:
+def _run(plan: Plan, passes: Sequence[Sequence[Event]], progress: Progress) -> RecordedRun:
     output = plan.request.output
     remedy = "record fewer calls with --iterations"
-    with fitting("the events", remedy), open_database(spared_memory(EXPORT_MEMORY)) as connection:
+    with explained_out_of_memory("the events", remedy), open_database(available_memory(EXPORT_MEMORY)) as connection:
         paused_before_ns = paused_ns()
         launches = record_launches(plan, connection, progress)
         pause_diagnostics = _pause_diagnostics(paused_ns() - paused_before_ns)
@@ -112,14 +112,14 @@ def _run(plan: Plan, passes: Sequence[Sequence[Event]], progress: Progress) -> R
     if not is_kept:
         plan.profile.unlink(missing_ok=True)
     if ending.failed:
-        if asked_by():
+        if pending_signal():
             confirm_signal()
         error = ProgramFailed(f"{launches.failure(plan.entry)}; the events recorded until then are in {output}")
         error.keeps_run = True
         raise error
     optional.check(plan.entry.name, output)
     enough = outcome.sentence if outcome is not None and outcome.is_enough else ""
-    return Recorded(output, header, launches.event_count, enough, plan.profile if is_kept else None)
+    return RecordedRun(output, header, launches.event_count, enough, plan.profile if is_kept else None)
 
 
 def _run_diagnostics(plan: Plan, launches: Launches) -> Iterator[Diagnostic]:
@@ -151,7 +151,9 @@ def _stopping_diagnostics(
         yield Diagnostic("budget-spent", outcome.sentence)
     elapsed_ns = launches.elapsed_ns if launches.event_count else UNKNOWN  # without events, call times are unknown
     disturbance, count = launches.disturbance, len(launches.executions)
-    noise = disturbed(disturbance, niceness, elapsed_ns) or unseen(disturbance, elapsed_ns, count)
+    noise = noise_diagnostic(disturbance, niceness, elapsed_ns) or unknown_noise_diagnostic(
+        disturbance, elapsed_ns, count
+    )
     if noise is not None:
         yield noise
 
@@ -233,7 +235,7 @@ def _header(
     return RunHeader(
         module_sha256=request.module_sha256,
         bundle=request.bundle,
-        command=(*nice_words(own_niceness() if plan.niceness is UNKNOWN else plan.niceness), *launches.first.command),
+        command=(*nice_prefix(own_niceness() if plan.niceness is UNKNOWN else plan.niceness), *launches.first.command),
         function=plan.entry.name,
         device=plan.device,
         workers=count_workers(plan.device, plan.flags),
@@ -253,7 +255,7 @@ def _header(
         diagnostics=tuple(diagnostics),
         line_bytes=line_bytes(geometry(()).caches),
         simulated_line_bytes=UNKNOWN if request.caches is None else line_bytes(request.caches.geometry.caches),
-        machine=this_machine(),
+        machine=machine_identity(),
         events=launches.joined.events.measured,
     )
 

@@ -36,7 +36,7 @@ class Reservation:
 
 
 @contextmanager
-def reserved(output: Path, *, force: bool, keep: bool = False) -> Iterator[Reservation]:
+def reserve_run(output: Path, *, force: bool, keep: bool = False) -> Iterator[Reservation]:
     """Reserve the name of a run; the profile is removed at the end, or kept.
 
     Raises:
@@ -57,7 +57,7 @@ def reserved(output: Path, *, force: bool, keep: bool = False) -> Iterator[Reser
 
 
 @contextmanager
-def reserved_number(folder: Path, *, keep: bool = False) -> Iterator[Reservation]:
+def reserve_next_run(folder: Path, *, keep: bool = False) -> Iterator[Reservation]:
     """Reserve the next free number in a bundle's folder of runs.
 
     The folder is created, and removed if it stays empty.
@@ -90,11 +90,11 @@ def _remove_if_empty(folder: Path) -> str:
 
 def _next_claim(folder: Path) -> _Claim:
     names = [path.name for path in folder.iterdir() if path.suffix != PROFILE_SUFFIX]
-    claims = (_try_claim(folder / f"{recording}.parquet", force=False) for recording in free_recordings(names))
+    claims = (_try_claim(folder / f"{recording}.parquet", force=False) for recording in free_recording_names(names))
     return next(claim for claim in claims if claim is not None)
 
 
-def recording_of(name: str) -> str:
+def recording_name(name: str) -> str:
     """The recording that a file in a bundle's folder of runs belongs to; empty if none.
 
     >>> recording_of("run-004.parquet"), recording_of("run-004-1.csv"), recording_of("notes.txt")
@@ -104,7 +104,7 @@ def recording_of(name: str) -> str:
     return match[0] if match else ""
 
 
-def free_recordings(names: Iterable[str]) -> Iterator[str]:
+def free_recording_names(names: Iterable[str]) -> Iterator[str]:
     """Free names of recordings, numbered after the highest number in `names`."""
     last = max((_number_of(name) for name in names), default=0)
     return (f"run-{number:03}" for number in itertools.count(last + 1))
@@ -112,7 +112,7 @@ def free_recordings(names: Iterable[str]) -> Iterator[str]:
 
 def _number_of(name: str) -> int:
     """The number of the recording that a file belongs to; 0 if none."""
-    return int(recording_of(name).removeprefix("run-") or 0)
+    return int(recording_name(name).removeprefix("run-") or 0)
 
 
 _RECORDING = re.compile(r"run-\d+(?=[-.]|$)")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.errors import RunEmpty
 from tracemap.core.units import UNKNOWN, Integer, format_share, plural
-from tracemap.machine.figures import spots_at
+from tracemap.machine.figures import code_locations
 from tracemap.machine.images import NOWHERE, Image, read_images
 from tracemap.runs.events import EventTable
 from tracemap.runs.hook.samples import HookSamples, SampledExecutable, read_samples
@@ -93,7 +93,7 @@ def _located_samples(
         of_executable = np.flatnonzero(located["executable"] == index)
         if image is None or not len(of_executable):
             continue
-        spots = spots_at(image, located["address"][of_executable].astype(np.int64))
+        spots = code_locations(image, located["address"][of_executable].astype(np.int64))
         for function in spots.functions:  # code linked into several executables may run for kernels of each
             kernels[function.name] = tuple(
                 dict.fromkeys((*kernels.get(function.name, ()), *spots.kernels_of(function)))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tracemap.core.units import UNKNOWN, Integer, Unknown, format_bytes, format_count, format_ns, plural
 from tracemap.options.measure import MOST_HZ
-from tracemap.runs.statistics import FEWEST, Median, median_of
+from tracemap.runs.statistics import FEWEST_VALUES, Median, median_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -154,7 +154,7 @@ def still_changing(times_ns: npt.NDArray[Any], warmup: int, precision: float) ->
     measured = times_ns[warmup:]
     compared = len(times_ns) >= LEAST_WARMUP + 2 * _LEAST_WINDOW
     unsteady = compared and first_steady_call(times_ns, precision) is UNKNOWN
-    return unsteady or (len(measured) >= 2 * FEWEST and not halves_agree(measured, precision))
+    return unsteady or (len(measured) >= 2 * FEWEST_VALUES and not halves_agree(measured, precision))
 
 
 def default_sample_hz(seconds: float) -> int:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 from tracemap.capture.benchmark import BENCHMARK_TOOL, run_program
 from tracemap.capture.calling import Call, check_undecided
 from tracemap.capture.execution import Execution
-from tracemap.capture.noise import observed
+from tracemap.capture.noise import observed_noise
 from tracemap.core.errors import ProgramFailed
 from tracemap.core.functions import Function
-from tracemap.core.units import NS_OF_UNIT, UNKNOWN, Integer, Unknown, listed
+from tracemap.core.units import NS_OF_UNIT, UNKNOWN, Integer, Unknown, join_names
 from tracemap.options.measure import BenchmarkOptions
-from tracemap.runs.elapsed import Span, Stops, elapsed_parts, of_host_alone, parts_by_device
+from tracemap.runs.elapsed import ClockStops, MeasuredSpan, elapsed_parts, host_only_parts, parts_by_device
 from tracemap.runs.model import UNKNOWN_PARTS, Clock, Disturbance, ElapsedParts
 
 if TYPE_CHECKING:
@@ -47,19 +47,19 @@ def call_times(execution: Execution) -> CallTimes:
         execution.times_ns[execution.warmup_batches :],
         elapsed_ns,
         _parts(execution, elapsed_ns, span),
-        observed(execution.watcher.snapshots, span.begin_ns, span.end_ns),
+        observed_noise(execution.watcher.snapshots, span.begin_ns, span.end_ns),
     )
 
 
-def _span(execution: Execution) -> Span:
+def _span(execution: Execution) -> MeasuredSpan:
     """Begin and end of the measured calls: by the program's own clock, else from the profile."""
     if (clock_span := _span_by_clock(execution)) is not None:
         return clock_span
     span = execution.profile.span
-    return Span(span.measured_ns, span.last_ns if execution.until_ns is UNKNOWN else execution.until_ns)
+    return MeasuredSpan(span.measured_ns, span.last_ns if execution.until_ns is UNKNOWN else execution.until_ns)
 
 
-def _span_by_clock(execution: Execution) -> Span | None:
+def _span_by_clock(execution: Execution) -> MeasuredSpan | None:
     """Begin and end by the program's own clock; None if unknown.
 
     None also for a stopped program: there the profile shows when the first omitted call began.
@@ -71,10 +71,10 @@ def _span_by_clock(execution: Execution) -> Span | None:
     if execution.stops is None or not warmup < calls <= len(execution.stops.stopped_ns):
         return None
     begin, end = execution.stops.going_ns[warmup], execution.stops.stopped_ns[calls - 1]
-    return Span(int(begin), int(end))
+    return MeasuredSpan(int(begin), int(end))
 
 
-def _parts(execution: Execution, elapsed_ns: Integer, span: Span) -> ElapsedParts:
+def _parts(execution: Execution, elapsed_ns: Integer, span: MeasuredSpan) -> ElapsedParts:
     """Parts of the elapsed time. For a device whose clock is not related to the host's, only its own rows count.
 
     Unknown if records were lost, since their kernels would count as host time.
@@ -85,11 +85,11 @@ def _parts(execution: Execution, elapsed_ns: Integer, span: Span) -> ElapsedPart
     if profile.clock is not Clock.HOST and not profile.on_host:
         return parts_by_device(profile.events, elapsed_ns)
     if (stops := _stops_without_events(execution)) is not None:
-        return of_host_alone(stops, execution.warmup_batches, execution.calls // execution.batch)
+        return host_only_parts(stops, execution.warmup_batches, execution.calls // execution.batch)
     return elapsed_parts(profile.events, elapsed_ns, span, execution.stops)
 
 
-def _stops_without_events(execution: Execution) -> Stops | None:
+def _stops_without_events(execution: Execution) -> ClockStops | None:
     """The stops of the program's clock if there are calls without any event; else None."""
     return None if execution.profile.event_count or not execution.calls else execution.stops
 
@@ -149,7 +149,7 @@ class FunctionTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
+class BenchmarkResult:
     """Google Benchmark's table and report, the numbers of each function, and a note on the clocks."""
 
     table: str
@@ -158,7 +158,7 @@ class Timed:
     clocks: str
 
 
-def timed(calls: Sequence[Call], options: BenchmarkOptions, folder: Path) -> Timed:
+def run_benchmark_tool(calls: Sequence[Call], options: BenchmarkOptions, folder: Path) -> BenchmarkResult:
     """Time a function, or all functions without inputs in one program.
 
     Args:
@@ -180,13 +180,13 @@ def timed(calls: Sequence[Call], options: BenchmarkOptions, folder: Path) -> Tim
     call = replace(call, flags=(*_call_count_flags(options), *own))
     ours = [f"--batch_size={options.dispatch_repeat}", f"--benchmark_out={out}", "--benchmark_out_format=json"]
     ending = run_program(call.command(BENCHMARK_TOOL, *ours, "--benchmark_format=console"))
-    names = listed([call.entry.name for call in calls])
+    names = join_names([call.entry.name for call in calls])
     ending.check(f"{BENCHMARK_TOOL}, which called {names},")
     report = _report(out)
     rows = _rows(report)
     if not rows:
         raise ProgramFailed(f"{BENCHMARK_TOOL} timed nothing of {names}: {ending.stderr or ending.stdout.strip()}")
-    return Timed(ending.stdout, report, tuple(_functions(rows)), _clocks(rows, options.dispatch_repeat))
+    return BenchmarkResult(ending.stdout, report, tuple(_functions(rows)), _clocks(rows, options.dispatch_repeat))
 
 
 def _flags_set_by_options(options: BenchmarkOptions) -> dict[str, str]:

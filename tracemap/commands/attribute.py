@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Final, TextIO
 import click
 
 from tracemap.commands.framework import PATH, options_command
-from tracemap.commands.runs import Attributed, check_not_inputs, check_targets, excerpts, joined_open
-from tracemap.commands.streams import show_phases, tell
+from tracemap.commands.runs import BundleAttribution, check_not_inputs, check_outputs, excerpts, open_and_join_runs
+from tracemap.commands.streams import print_message, show_phases
 from tracemap.core.errors import UsageInvalid
-from tracemap.core.files import is_standard, show_as, write_shown
+from tracemap.core.files import is_standard, show_in_format, write_output_of
 from tracemap.core.toolchain import Progress, no_progress
 from tracemap.options.option import declared_options
 from tracemap.options.results import AttributeOptions
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 def attribute(
     runs: Sequence[Path], bundle: Bundle | None, options: AttributeOptions, progress: Progress = no_progress
-) -> Attributed:
+) -> BundleAttribution:
     """Join runs (tables or `.ireeprof`) onto their bundle, and write the outputs that the options name.
 
     If `bundle` is None, the options name the bundle, or it is found from the first run.
@@ -46,13 +46,13 @@ def attribute(
     targets = options.output, options.html
     if bundle is None and options.map is not None:
         bundle = load(options.map)
-    check_targets(*targets, force=options.force, runs=runs, bundles=[] if bundle is None else [bundle.path])
-    with joined_open(runs, bundle, options, progress, options.window) as (attributed, opened):
+    check_outputs(*targets, force=options.force, runs=runs, bundles=[] if bundle is None else [bundle.path])
+    with open_and_join_runs(runs, bundle, options, progress, options.window) as (attributed, opened):
         check_not_inputs(*targets, bundles=[attributed.bundle.path])  # a named bundle was checked before any work
         if options.format == "text":
-            from tracemap.reports.views.selection import check_choice
+            from tracemap.reports.views.selection import check_selection
 
-            check_choice(attributed.costed, attributed.attribution, options)
+            check_selection(attributed.costed, attributed.attribution, options)
         if options.html is not None:
             from tracemap.reports.page.render import write_bundle_page
 
@@ -62,7 +62,7 @@ def attribute(
                 attributed.bundle, attributed.costed, options.html, shown, force=options.force, totals=options.totals
             )
     if options.output is not None:
-        write_shown(partial(show_attribution, attributed, options), options.output)
+        write_output_of(partial(show_attribution, attributed, options), options.output)
     return attributed
 
 
@@ -82,7 +82,7 @@ def _check_format(options: AttributeOptions) -> None:
             )
 
 
-def show_attribution(attributed: Attributed, options: AttributeOptions, out: TextIO) -> None:
+def show_attribution(attributed: BundleAttribution, options: AttributeOptions, out: TextIO) -> None:
     """Write the costs of ops to a stream, in the format of the options. Other formats are not imported."""
     graph, result = attributed.bundle.graph, attributed.attribution
 
@@ -101,7 +101,7 @@ def show_attribution(attributed: Attributed, options: AttributeOptions, out: Tex
 
         return shown_attribution(result)
 
-    show_as(options.format, out, text, value)
+    show_in_format(options.format, out, text, value)
 
 
 # ---- attribute
@@ -129,4 +129,4 @@ def command(runs: tuple[Path, ...], options: AttributeOptions) -> None:
     if options.output is None and not is_standard(options.html):
         show_attribution(attributed, options, sys.stdout)
     if options.html is not None and not is_standard(options.html):
-        tell(f"page: {options.html}")
+        print_message(f"page: {options.html}")

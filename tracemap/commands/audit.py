@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from tracemap.commands.framework import PATH, options_command
-from tracemap.commands.streams import show_phases, tell
+from tracemap.commands.streams import print_message, show_phases
 from tracemap.core.errors import AuditFailed, QueryInvalid
 from tracemap.core.units import UNKNOWN
 from tracemap.options.compile import AuditOptions
@@ -30,7 +30,7 @@ def command(bundle: Path, options: AuditOptions) -> None:
       tracemap audit model.tracemap --fail-under 95 --format json
     """
     from tracemap.commands.runs import check_damage_on_failure
-    from tracemap.core.files import show_as
+    from tracemap.core.files import show_in_format
     from tracemap.map.bundle import load
     from tracemap.map.query import audit
     from tracemap.reports.json_documents import shown_audit
@@ -43,17 +43,17 @@ def command(bundle: Path, options: AuditOptions) -> None:
             raise QueryInvalid(f"{name}: {bundle} has no such op; `tracemap show {bundle}` lists the ops")
     result = audit(graph)
     if options.ops:
-        from tracemap.map.build.compiler.losing_pass import find_spots
+        from tracemap.map.build.compiler.losing_pass import find_losing_passes
 
         with show_phases("audit") as progress, check_damage_on_failure(opened):
-            spots = find_spots(opened, [graph.op_by_id[name] for name in dict.fromkeys(options.ops)], progress)
+            spots = find_losing_passes(opened, [graph.op_by_id[name] for name in dict.fromkeys(options.ops)], progress)
         result = audit(graph, spots)
     failed = options.fail_under is not UNKNOWN and result.share_located() < options.fail_under
     text = partial(print_audit, graph, result, list_all=failed)
-    show_as(options.format, sys.stdout, text, partial(shown_audit, graph, result))
+    show_in_format(options.format, sys.stdout, text, partial(shown_audit, graph, result))
     for name in options.ops:
         if not any(spot.op == name for spot in result.spots):
-            tell(f"{name}: still located after the last phase")
+            print_message(f"{name}: still located after the last phase")
     if failed:
         own = result.ops - len(result.without_location)
         raise AuditFailed(

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from tracemap.commands.framework import PATH, options_command
-from tracemap.commands.programs import check_call, extents, selected_functions, selects_call
-from tracemap.commands.runs import check_damage_on_failure, check_targets, joined, newest_run
+from tracemap.commands.programs import argument_extents, check_call, selected_functions, selects_call
+from tracemap.commands.runs import check_damage_on_failure, check_outputs, join_runs, newest_run
 from tracemap.commands.streams import show_phases
-from tracemap.core.diagnostics import DISTURBED, Diagnostic, tells
+from tracemap.core.diagnostics import NOISY, Diagnostic, has_slug
 from tracemap.core.errors import QueryInvalid, TracemapError, UsageInvalid
-from tracemap.core.files import show_as, write_shown
+from tracemap.core.files import show_in_format, write_output_of
 from tracemap.core.process.temporary_files import temporary_folder
 from tracemap.core.toolchain import Progress, no_progress
 from tracemap.core.units import UNKNOWN, Integer, Text
@@ -28,7 +28,7 @@ from tracemap.options.results import AttributeOptions
 
 if TYPE_CHECKING:
     from tracemap.attribution.model import Attribution
-    from tracemap.kernels.verification import Application
+    from tracemap.kernels.verification import ApplicationCalls
     from tracemap.map.bundle import Bundle
     from tracemap.map.model import TraceGraph
     from tracemap.runs.model import Peaks
@@ -56,12 +56,12 @@ def bench(bundle: Bundle, options: BenchOptions, progress: Progress = no_progres
         TargetExists, TargetUnwritable: the output cannot be written.
     """
     from tracemap.capture.machine import PeakMeter
-    from tracemap.kernels.bench import BenchRequest, shared_out
+    from tracemap.kernels.bench import BenchRequest, repetitions_per_process
     from tracemap.kernels.bench import bench as run_kernels
-    from tracemap.runs.model import UNTOLD_HEADER
+    from tracemap.runs.model import UNKNOWN_HEADER
 
     run = options.run or newest_run(bundle)
-    check_targets(options.output, force=options.force, runs=() if run is None else (run,), bundles=[bundle.path])
+    check_outputs(options.output, force=options.force, runs=() if run is None else (run,), bundles=[bundle.path])
     if not bundle.graph.kernels:
         return _write(Bench(module_sha256=bundle.graph.module.sha256, device=_DEVICE, processes=0, kernels=()), options)
     check_top(bundle, options.top, run)
@@ -70,8 +70,8 @@ def bench(bundle: Bundle, options: BenchOptions, progress: Progress = no_progres
     kernels = _chosen(bundle.graph, options, costs)
     recording = _SerialRecording(bundle, options, UNKNOWN if costs is None else costs.run.function)
     recording.check()
-    header = UNTOLD_HEADER if costs is None else costs.run
-    extent = extents(bundle, options, header.function, header.inputs)
+    header = UNKNOWN_HEADER if costs is None else costs.run
+    extent = argument_extents(bundle, options, header.function, header.inputs)
     of_run = partial(_application, costs)
     request = BenchRequest(bundle, options, kernels, extent, meter.look, _cache_bytes(), of_run, recording.application)
     with check_damage_on_failure(bundle):
@@ -81,7 +81,7 @@ def bench(bundle: Bundle, options: BenchOptions, progress: Progress = no_progres
             module_sha256=bundle.graph.module.sha256,
             run=UNKNOWN if run is None else run.name,
             device=_DEVICE,
-            processes=len(shared_out(options)),
+            processes=len(repetitions_per_process(options)),
             kernels=results,
             diagnostics=(*recording.diagnostics, *([Diagnostic("peaks-doubtful", meter.doubt)] if meter.doubt else ())),
         ),
@@ -114,14 +114,14 @@ class _SerialRecording:
         dim = self._options.dim if any(map(takes_size, functions)) else UNKNOWN
         return call_of(self._options) | {"function": self._function, "dim": dim}
 
-    def application(self) -> Application:
+    def application(self) -> ApplicationCalls:
         """Costs of a new recording; empty if none is requested, or with a diagnostic if none can be made."""
         from tracemap.commands.record import record
-        from tracemap.kernels.verification import Application
+        from tracemap.kernels.verification import ApplicationCalls
 
         options = self._options
         if not options.seconds:
-            return Application()
+            return ApplicationCalls()
         with temporary_folder() as folder:
             path = folder / "again.parquet"
             record_options = RecordOptions(serial=True, output=path, seconds=options.seconds, **self._of_call())
@@ -130,12 +130,12 @@ class _SerialRecording:
                 return _application(_attribution(self._bundle, run, no_progress), None)
             except TracemapError as error:
                 self.diagnostics.append(Diagnostic("not-recorded-again", f"the application was not recorded: {error}"))
-                return Application()
+                return ApplicationCalls()
 
 
 def _write(results: Bench, options: BenchOptions) -> Bench:
     if options.output is not None:
-        write_shown(partial(show_bench, results, options), options.output)
+        write_output_of(partial(show_bench, results, options), options.output)
     return results
 
 
@@ -152,7 +152,7 @@ def check_top(bundle: Bundle, top: int, run: Path | None = None) -> None:
         )
 
 
-def chosen_kernels(bundle: Bundle, options: BenchOptions, progress: Progress) -> tuple[str, ...]:
+def select_kernels(bundle: Bundle, options: BenchOptions, progress: Progress) -> tuple[str, ...]:
     """Kernels that the options select, the most expensive in the bundle's newest run first.
 
     Raises:
@@ -190,7 +190,7 @@ def bench_kernels(
     from tracemap.capture.machine import PeakMeter
     from tracemap.kernels.bench import BenchRequest, bench
 
-    extent, look = extents(bundle, options), PeakMeter().look
+    extent, look = argument_extents(bundle, options), PeakMeter().look
     request = BenchRequest(bundle, options, kernels, extent, look, _cache_bytes(), reference=reference)
     with check_damage_on_failure(bundle):
         return bench(request, progress)
@@ -221,22 +221,22 @@ def show_bench(results: Bench, options: BenchOptions, out: TextIO) -> None:
             return google_benchmark(results)
         return results
 
-    show_as("text" if options.format in ("text", "csv") else "json", out, text, value)
+    show_in_format("text" if options.format in ("text", "csv") else "json", out, text, value)
 
 
 def _attribution(bundle: Bundle, run: Path, progress: Progress) -> Attribution:
-    return joined([run], bundle, AttributeOptions(), progress).attribution
+    return join_runs([run], bundle, AttributeOptions(), progress).attribution
 
 
-def _application(costs: Attribution | None, peaks: Peaks | None) -> Application:
+def _application(costs: Attribution | None, peaks: Peaks | None) -> ApplicationCalls:
     """Call times per dispatch site in a run, and the machine's speed then relative to now.
 
     Without peaks, the run counts as recorded at the present speed.
     """
-    from tracemap.kernels.verification import Application, SiteCalls
+    from tracemap.kernels.verification import ApplicationCalls, SiteCalls
 
     if costs is None:
-        return Application()
+        return ApplicationCalls()
     header = costs.run
     spreads = {
         site.site: (site.calls, site.metrics[_METRIC].per_call) for site in costs.sites if _METRIC in site.metrics
@@ -249,8 +249,8 @@ def _application(costs: Attribution | None, peaks: Peaks | None) -> Application:
     speed = 1.0
     if peaks is not None and header.peaks.source == "measured":
         speed = header.peaks.operations_per_second / peaks.operations_per_second
-    disturbed = tells(header.diagnostics, DISTURBED)
-    return Application(sites, header.workers, speed, disturbed)
+    disturbed = has_slug(header.diagnostics, NOISY)
+    return ApplicationCalls(sites, header.workers, speed, disturbed)
 
 
 def _chosen(graph: TraceGraph, options: BenchOptions, costs: Attribution | None) -> tuple[str, ...]:

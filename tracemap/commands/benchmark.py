@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 
 from tracemap.commands.framework import PATH, options_command
-from tracemap.commands.streams import show_phases, tell
-from tracemap.core.units import listed
+from tracemap.commands.streams import print_message, show_phases
+from tracemap.core.units import join_names
 from tracemap.options.measure import BenchmarkOptions
 
 
@@ -42,4 +42,4 @@ def command(bundle: Path, options: BenchmarkOptions) -> None:
         times = benchmark(opened, options, progress)
     show_times(times, options, sys.stdout)
     if left_out := skipped_functions(opened, options, [entry.function for entry in times.functions]):
-        tell(f"not timed, since they take inputs: {listed(left_out)}; select a function with --function")
+        print_message(f"not timed, since they take inputs: {join_names(left_out)}; select a function with --function")

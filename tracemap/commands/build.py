@@ -15,19 +15,33 @@ from typing import TYPE_CHECKING, Final, TextIO
 import click
 
 from tracemap.commands.framework import NAME, options_command
-from tracemap.commands.streams import is_quiet, put, show_phases, tell, warn, warn_in_lines
-from tracemap.core.codec import storable
+from tracemap.commands.streams import (
+    is_quiet,
+    print_diagnostics,
+    print_message,
+    print_result_line,
+    show_phases,
+    warn_in_lines,
+)
+from tracemap.core.codec import escape_surrogates
 from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.errors import ModelInvalid, ModelUnreadable, TargetUnwritable, UsageInvalid
-from tracemap.core.files import STANDARD_INPUT, check_files, given_bytes, replaced, show_as, write_shown
+from tracemap.core.files import (
+    STANDARD_INPUT,
+    atomic_file,
+    check_files,
+    read_user_input,
+    show_in_format,
+    write_output_of,
+)
 from tracemap.core.process.children import end, start
 from tracemap.core.process.temporary_files import temporary_folder
 from tracemap.core.toolchain import Progress, no_progress
-from tracemap.ir.text_checks import why_no_model
+from tracemap.ir.text_checks import format_fault
 from tracemap.options.compile import BuildOptions, LowerOptions
 
 if TYPE_CHECKING:
-    from tracemap.frontends.imported import Imported
+    from tracemap.frontends.imported import ImportedModel
     from tracemap.map.build.build import BuildRequest
     from tracemap.map.build.compiler.command import CompileCommand
     from tracemap.map.bundle import Bundle
@@ -44,7 +58,7 @@ if TYPE_CHECKING:
 # Model files: their content, the name of their bundle, and the folder of their Python files.
 
 
-GIVEN: Final = "<string>"
+STRING_MODEL_NAME: Final = "<string>"
 """Name of a model without a file, like Python's name for code in a string."""
 
 
@@ -59,16 +73,16 @@ def read_model(model: str | bytes) -> tuple[bytes, str]:
         ModelInvalid: the file is of another kind.
     """
     if isinstance(model, bytes):
-        data, name = model, GIVEN
+        data, name = model, STRING_MODEL_NAME
     else:
-        data = given_bytes(model, ModelUnreadable)
-        name = "<stdin>" if model == STANDARD_INPUT else storable(Path(model).name)
-    if why := why_no_model(data, name):
+        data = read_user_input(model, ModelUnreadable)
+        name = "<stdin>" if model == STANDARD_INPUT else escape_surrogates(Path(model).name)
+    if why := format_fault(data, name):
         raise ModelInvalid(f"{name}: {why}")
     return data, name
 
 
-def import_framework_file(model: str | bytes, folder: Path) -> Imported | None:
+def import_framework_file(model: str | bytes, folder: Path) -> ImportedModel | None:
     """Import the file of a framework (ONNX, torch); None: it is an MLIR file, to read with `read_model`.
 
     Args:
@@ -159,7 +173,7 @@ def build_program(
 
 
 def _build_imported(
-    imported: Imported, options: BuildOptions, own_folder: tuple[Path, ...], progress: Progress
+    imported: ImportedModel, options: BuildOptions, own_folder: tuple[Path, ...], progress: Progress
 ) -> Bundle:
     from tracemap.map.build.build import BuildRequest
     from tracemap.map.build.build import build as build_request
@@ -229,7 +243,7 @@ def lower(model: str | bytes, options: LowerOptions, progress: Progress = no_pro
         progress("writing the page")
         write_page(render_lowering_page(lowering), options.html, force=options.force)
     if options.output is not None:
-        write_shown(partial(show_lowering, lowering, options), options.output)
+        write_output_of(partial(show_lowering, lowering, options), options.output)
     return lowering
 
 
@@ -238,7 +252,7 @@ def show_lowering(lowering: Lowering, options: LowerOptions, out: TextIO) -> Non
     from tracemap.reports.json_documents import shown_lowering
     from tracemap.reports.terminal.bundles import print_lowering
 
-    show_as(options.format, out, partial(print_lowering, lowering), partial(shown_lowering, lowering))
+    show_in_format(options.format, out, partial(print_lowering, lowering), partial(shown_lowering, lowering))
 
 
 # ---- wrapper
@@ -309,7 +323,7 @@ def _target(command: CompileCommand, bundle: Path | None) -> tuple[Path, str]:
 
 def _read(command: CompileCommand) -> bytes:
     try:
-        return given_bytes(command.model, ModelUnreadable)
+        return read_user_input(command.model, ModelUnreadable)
     except ModelUnreadable:
         return b""  # iree-compile's own message is the best one
 
@@ -321,7 +335,7 @@ def _run_untraced(command: CompileCommand, data: bytes, reason: str) -> None:
     if status != 0:
         sys.exit(status)
     if reason != NO_MODEL:  # such a command asks only for a version or help
-        warn([Diagnostic("not-traced", f"no bundle is written: {reason}")])
+        print_diagnostics([Diagnostic("not-traced", f"no bundle is written: {reason}")])
 
 
 def _run(command: CompileCommand, data: bytes) -> int:
@@ -360,7 +374,7 @@ def _copy_module(module: Path, output: str) -> None:
     Raises:
         TargetUnwritable: the output cannot be written.
     """
-    with replaced(Path(output)) as temporary:
+    with atomic_file(Path(output)) as temporary:
         shutil.copyfile(module, temporary)
 
 
@@ -421,9 +435,9 @@ def _report(bundle: Bundle, *, quiet: bool = False) -> None:
     with_members = sum(1 for site in graph.sites if site.members)
     dispatches = plural(len(graph.sites), "dispatch", "dispatches")
     counts = [plural(len(graph.ops), "op"), f"{dispatches} ({with_members} traced to ops)"]
-    tell(", ".join([*counts, plural(len(graph.kernels), "kernel")]))
+    print_message(", ".join([*counts, plural(len(graph.kernels), "kernel")]))
     # The wrapped command has already printed the compiler's warnings.
-    warn(item for item in graph.diagnostics if not quiet or item.slug != COMPILER_WARNED)
+    print_diagnostics(item for item in graph.diagnostics if not quiet or item.slug != COMPILER_WARNED)
     if bundle.has_remarks:
-        warn(bundle.remarks().diagnostics)
-    (tell if quiet else put)(str(bundle.path))
+        print_diagnostics(bundle.remarks().diagnostics)
+    (print_message if quiet else print_result_line)(str(bundle.path))

@@ -15,27 +15,27 @@ from typing import TYPE_CHECKING, Final, TextIO
 import click
 from msgspec import structs
 
-from tracemap.attribution.model import split_by
+from tracemap.attribution.model import split_rule_text
 from tracemap.commands.framework import PATH, options_command
 from tracemap.commands.programs import program_of
 from tracemap.commands.runs import (
     check_damage_on_failure,
     check_named_once,
     check_not_inputs,
-    check_targets,
+    check_outputs,
     common_peaks,
     find_bundle,
-    joined,
+    join_runs,
     newest_runs,
     unchanged_module,
 )
-from tracemap.commands.streams import show_phases, tell, warn_of
+from tracemap.commands.streams import print_message, print_warning, show_phases
 from tracemap.compare.model import Match
 from tracemap.core.codec import Record, decode, encode
 from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.errors import ProgramFailed, TargetUnwritable, ToolMissing, TracemapError, UsageInvalid
-from tracemap.core.files import is_file, is_stream, show_as, write_shown
-from tracemap.core.process.forked import elsewhere
+from tracemap.core.files import is_file, is_stream, show_in_format, write_output_of
+from tracemap.core.process.forked import in_child_process
 from tracemap.core.toolchain import Progress, no_progress
 from tracemap.kernels.model import ComparedFunction, ComparedOutput
 from tracemap.options.kernels import SwapOptions
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from tracemap.capture.calling import Call
     from tracemap.capture.outputs import Array, Tolerance
     from tracemap.compare.model import Comparison, Comparisons
-    from tracemap.compare.sides import Compared
     from tracemap.map.build.model.model_facts import Edge
     from tracemap.map.bundle import Bundle
     from tracemap.runs.model import Peaks
@@ -126,13 +125,13 @@ def matched_models(before: Bundle, after: Bundle) -> Sequence[Match] | None:
                 "build it without --no-sources"
             )
     try:
-        from tracemap.map.build.model.dataflow import Flows
+        from tracemap.map.build.model.dataflow import FlowBuilder
     except ImportError as error:
         raise ToolMissing(
             "IREE's compiler is not installed, and different models cannot be matched without it: "
             "pip install iree-base-compiler"
         ) from error
-    flows = Flows()
+    flows = FlowBuilder()
     with check_damage_on_failure(before, after):
         files = before.graph.sources[0].name, after.graph.sources[0].name
         matches = match_flows(flows.of(models[0]), flows.of(models[1]), files)
@@ -150,7 +149,7 @@ def matching(before: Bundle, after: Bundle) -> Iterator[Callable[[], Sequence[Ma
 
     ops = len(before.graph.ops) + len(after.graph.ops)
     use_process = ops >= _MIN_OPS_FOR_PROCESS and before.map_sha256 != after.map_sha256
-    with elsewhere(match_models, worth_it=use_process) as wait_for_bytes:
+    with in_child_process(match_models, worth_it=use_process) as wait_for_bytes:
 
         def wait() -> Sequence[Match] | None:
             result = decode(wait_for_bytes(), _MatchResult)
@@ -186,16 +185,16 @@ def references(bundle: Bundle, options: SwapOptions, folder: Path, progress: Pro
         TracemapError: see `session.run.run`.
     """
     from tracemap.capture.calling import make_calls
-    from tracemap.capture.outputs import RUN_TOOL, asked_of, called_for_arrays
+    from tracemap.capture.outputs import RUN_TOOL, call_for_arrays, output_request
 
     run_options = _run_options(options)
     results = []
     calls = make_calls(program_of(bundle, options), run_options, RUN_TOOL, folder)
     with unchanged_module(bundle):
         for planned in calls:
-            call, asked = asked_of(planned, run_options)
+            call, asked = output_request(planned, run_options)
             progress(f"calling {call.entry.name} of the original")
-            results.append(Reference(call, asked.tolerance, called_for_arrays(call, folder)))
+            results.append(Reference(call, asked.tolerance, call_for_arrays(call, folder)))
     return results
 
 
@@ -203,18 +202,18 @@ def compare_with_references(
     bundle: Bundle, new: Bundle, references: list[Reference], folder: Path, progress: Progress
 ) -> Iterator[ComparedFunction]:
     """Call the same functions of the new bundle, and compare their outputs with the references."""
-    from tracemap.capture.outputs import called_for_arrays, compared
+    from tracemap.capture.outputs import call_for_arrays, compare_outputs
 
     for reference in references:
         function = reference.call.entry.name
         progress(f"calling {function} of the new bundle")
         inputs = tuple(item.said for item in reference.call.inputs)
         try:
-            outputs = called_for_arrays(reference.call.with_module(bundle.module_path, new.module_path), folder)
+            outputs = call_for_arrays(reference.call.with_module(bundle.module_path, new.module_path), folder)
         except ProgramFailed as error:
             yield ComparedFunction(function, inputs, (), str(error))
             continue
-        results = compared(outputs, reference.outputs, reference.tolerance)
+        results = compare_outputs(outputs, reference.outputs, reference.tolerance)
         rows = tuple(ComparedOutput(output.place, output.type, output.said, output.matches) for output in results)
         yield ComparedFunction(function, inputs, rows, "")
 
@@ -228,12 +227,12 @@ def _run_options(options: SwapOptions) -> RunOptions:
 # Compare two runs or bundles by the ops of their models.
 
 
-Sides = Sequence[Path]
+SidePaths = Sequence[Path]
 """One side of a comparison: a bundle, or runs of one bundle."""
 
 
 def diff(
-    before: Path | Sides, after: Path | Sides, options: DiffOptions, progress: Progress = no_progress
+    before: Path | SidePaths, after: Path | SidePaths, options: DiffOptions, progress: Progress = no_progress
 ) -> Comparison:
     """Compare two sides, where a side is a bundle or one or more runs.
 
@@ -249,10 +248,10 @@ def diff(
     if options.baseline is not None:
         raise UsageInvalid(f"--baseline {options.baseline}: two sides are named already; leave --baseline out")
     sides = _paths(before), _paths(after)
-    check_targets(options.output, options.html, force=options.force, runs=(*sides[0], *sides[1]))
+    check_outputs(options.output, options.html, force=options.force, runs=(*sides[0], *sides[1]))
     (comparison,) = _compare_sides(sides[0], [sides[1]], [options.html], options, progress)
     if options.output is not None:
-        write_shown(partial(show_diff, comparison, options), options.output)
+        write_output_of(partial(show_diff, comparison, options), options.output)
     return comparison
 
 
@@ -265,11 +264,13 @@ def diffs(base: Path, others: Sequence[Path], options: DiffOptions, progress: Pr
     from tracemap.compare.model import Comparisons
 
     pages = pages_of(options.html, others)
-    check_targets(options.output, *pages, force=options.force, runs=(base, *others))
-    compared = _compare_sides([base], [[path] for path in others], pages or [None] * len(others), options, progress)
-    comparisons = Comparisons(comparisons=tuple(compared))
+    check_outputs(options.output, *pages, force=options.force, runs=(base, *others))
+    compare_outputs = _compare_sides(
+        [base], [[path] for path in others], pages or [None] * len(others), options, progress
+    )
+    comparisons = Comparisons(comparisons=tuple(compare_outputs))
     if options.output is not None:
-        write_shown(partial(show_diffs, comparisons, options), options.output)
+        write_output_of(partial(show_diffs, comparisons, options), options.output)
     return comparisons
 
 
@@ -293,12 +294,16 @@ def pages_of(page: Path | None, others: Sequence[Path]) -> list[Path]:
     return pages
 
 
-def _paths(side: Path | Sides) -> Sides:
+def _paths(side: Path | SidePaths) -> SidePaths:
     return [side] if isinstance(side, Path) else side
 
 
 def _compare_sides(
-    before: Sides, others: Sequence[Sides], pages: Sequence[Path | None], options: DiffOptions, progress: Progress
+    before: SidePaths,
+    others: Sequence[SidePaths],
+    pages: Sequence[Path | None],
+    options: DiffOptions,
+    progress: Progress,
 ) -> Iterator[Comparison]:
     """Compare every other side with the first one, whose runs are read only once per rule."""
     _check_read_once([*before, *chain.from_iterable(others)])
@@ -345,22 +350,22 @@ class _SideInput:
     Runs of foreign tools name no bundle. Runs that need a conversion name theirs only after it.
     """
 
-    runs: Sides
+    runs: SidePaths
     bundle: Bundle | None
     known: Bundle | None
 
-    def to_join(self, with_runs: bool) -> tuple[Bundle | None, Sides]:
+    def to_join(self, with_runs: bool) -> tuple[Bundle | None, SidePaths]:
         """The bundle and the runs to join onto it; without runs, only a bundle that the command names counts."""
         return (self.known, self.runs) if with_runs else (self.bundle, [])
 
 
-def _runs_and_bundles(*sides: _SideInput) -> tuple[Sides, Sequence[Path]]:
+def _runs_and_bundles(*sides: _SideInput) -> tuple[SidePaths, Sequence[Path]]:
     """Runs of all sides, and the bundles that are known before the join."""
     runs = [run for side in sides for run in side.runs]
     return runs, [side.known.path for side in sides if side.known is not None]
 
 
-_Side = tuple["Bundle", "Compared"]
+_Side = tuple["Bundle", "Side"]
 _Matching = Callable[[], "Sequence[Match] | None"]
 
 
@@ -371,7 +376,7 @@ def _begin_matching(base: Bundle | None, bundle: Bundle | None) -> AbstractConte
 
 def _common_rule(sides: Sequence[_Side]) -> Rule:
     """Rule without samples that works for both sides: `code`, or `model` if a kernel has no machine code."""
-    rules = {attribution.rule for _, compared in sides for attribution in compared.attributions}
+    rules = {attribution.rule for _, compare_outputs in sides for attribution in compare_outputs.attributions}
     return Rule.MODEL if Rule.MODEL in rules else Rule.CODE
 
 
@@ -392,10 +397,10 @@ def _runs_missing_note(side: _Side, other: _Side) -> Diagnostic:
 
 def _rules_differ(sides: tuple[_Side, _Side]) -> bool:
     """Whether the two sides split costs by different rules, or by different kinds of samples."""
-    return len({split_by(attribution) for _, side in sides for attribution in side.attributions}) > 1
+    return len({split_rule_text(attribution) for _, side in sides for attribution in side.attributions}) > 1
 
 
-def _check_read_once(runs: Sides) -> None:
+def _check_read_once(runs: SidePaths) -> None:
     """Reject standard input or a pipe that is named twice, since it can be read only once.
 
     Raises:
@@ -407,17 +412,17 @@ def _check_read_once(runs: Sides) -> None:
         raise UsageInvalid(f"{again[0]}: is named twice but can be read only once; write it to a file first")
 
 
-def _can_be_read_again(*sides: Sides) -> bool:
+def _can_be_read_again(*sides: SidePaths) -> bool:
     return all(is_file(str(run)) for runs in sides for run in runs)
 
 
 def _pair(before: _Side, after: _Side, matched: _Matching, options: DiffOptions, progress: Progress) -> Comparison:
-    from tracemap.compare.compare import compare, identical
+    from tracemap.compare.compare import compare, match_by_identity
 
     first, second = before[1], after[1]
     progress("matching ops")
     matched_ops = matched()
-    matches = identical(first, second) if matched_ops is None else matched_ops
+    matches = match_by_identity(first, second) if matched_ops is None else matched_ops
     progress("comparing")
     comparison = compare(first, second, matches, same_model=matched_ops is None, threshold=_threshold(options))
     if options.metric is not None and options.metric not in [metric.name for metric in comparison.metrics]:
@@ -431,7 +436,7 @@ def _threshold(options: DiffOptions) -> float:
     return min(options.threshold, options.fail_over) if isinstance(options.fail_over, float) else options.threshold
 
 
-def _read_side(paths: Sides, bundle: Path | None) -> _SideInput:
+def _read_side(paths: SidePaths, bundle: Path | None) -> _SideInput:
     """Bundle and runs of one side's arguments."""
     from tracemap.map.bundle import load
 
@@ -447,7 +452,7 @@ def _read_side(paths: Sides, bundle: Path | None) -> _SideInput:
     return _SideInput(newest_runs(loaded), loaded, loaded)
 
 
-def _bundle_of_runs(runs: Sides) -> Bundle | None:
+def _bundle_of_runs(runs: SidePaths) -> Bundle | None:
     """Bundle of the runs, if the first run names it without a conversion; other bundles are found at the join."""
     from tracemap.map.bundle import load
     from tracemap.runs.runfile import read_run
@@ -458,14 +463,16 @@ def _bundle_of_runs(runs: Sides) -> Bundle | None:
     return None
 
 
-def _joined(loaded: Bundle | None, runs: Sides, options: DiffOptions, peaks: Peaks | None, progress: Progress) -> _Side:
-    from tracemap.compare.sides import Compared
+def _joined(
+    loaded: Bundle | None, runs: SidePaths, options: DiffOptions, peaks: Peaks | None, progress: Progress
+) -> _Side:
+    from tracemap.compare.sides import Side
     from tracemap.machine.images import read_images
 
     attributions: list[Attribution] = []
     check_named_once(runs)
     for run in runs:
-        attributed = joined([run], loaded, options, progress, series=len(runs) > 1, peaks=peaks)
+        attributed = join_runs([run], loaded, options, progress, series=len(runs) > 1, peaks=peaks)
         loaded = attributed.bundle
         attributions.append(attributed.attribution)
     if len(runs) > 1:
@@ -478,7 +485,7 @@ def _joined(loaded: Bundle | None, runs: Sides, options: DiffOptions, peaks: Pea
     images = partial(read_images, loaded.module_path)
     remarks = loaded.remarks() if loaded.has_remarks else None
     known = remarks, loaded.compile_times()
-    return loaded, Compared(loaded.name, loaded.map_sha256, loaded.graph, names, tuple(attributions), images, *known)
+    return loaded, Side(loaded.name, loaded.map_sha256, loaded.graph, names, tuple(attributions), images, *known)
 
 
 def show_diff(comparison: Comparison, options: DiffOptions, out: TextIO) -> None:
@@ -494,7 +501,7 @@ def show_diff(comparison: Comparison, options: DiffOptions, out: TextIO) -> None
 
             print_diff(comparison, stream, options)
 
-    show_as(options.format, out, text, lambda: comparison)
+    show_in_format(options.format, out, text, lambda: comparison)
 
 
 def show_diffs(comparisons: Comparisons, options: DiffOptions, out: TextIO) -> None:
@@ -505,17 +512,17 @@ def show_diffs(comparisons: Comparisons, options: DiffOptions, out: TextIO) -> N
             stream.write("\n" if index else "")
             show_diff(comparison, options, stream)
 
-    show_as(options.format, out, text, lambda: comparisons)
+    show_in_format(options.format, out, text, lambda: comparisons)
 
 
 def findings_over_limit(comparison: Comparison, options: DiffOptions) -> list[str]:
     """Texts of the findings whose cost grew by more than `--fail-over`; empty without this option."""
     if not isinstance(options.fail_over, float):
         return []
-    from tracemap.compare.findings import beyond
+    from tracemap.compare.findings import regressions
     from tracemap.reports.terminal.diff import finding_text
 
-    return [finding_text(finding) for finding in beyond(comparison.findings, options.fail_over)]
+    return [finding_text(finding) for finding in regressions(comparison.findings, options.fail_over)]
 
 
 # ---- diff
@@ -546,7 +553,7 @@ def command(sides: tuple[Path, ...], options: DiffOptions) -> None:
             several = diffs(options.baseline, others, options, progress)
             comparisons, show = several.comparisons, partial(show_diffs, several)
             for page in pages_of(options.html, others):
-                tell(f"page: {page}")
+                print_message(f"page: {page}")
         else:
             one = diff(*_two_sides(sides), options, progress)
             comparisons, show = (one,), partial(show_diff, one)
@@ -554,7 +561,7 @@ def command(sides: tuple[Path, ...], options: DiffOptions) -> None:
         show(options, sys.stdout)
     if slower := [line for comparison in comparisons for line in findings_over_limit(comparison, options)]:
         for line in slower:
-            warn_of(f"over {options.fail_over:g} %: {line}")
+            print_warning(f"over {options.fail_over:g} %: {line}")
         sys.exit(1)
 
 

@@ -17,7 +17,7 @@ import click
 
 from tracemap._version import __version__
 from tracemap.commands.framework import options_command
-from tracemap.commands.streams import warn_of
+from tracemap.commands.streams import print_warning
 from tracemap.core.codec import Document, Record
 from tracemap.core.errors import TracemapError
 from tracemap.core.process.limits import free_memory, usable_processors
@@ -294,12 +294,12 @@ def command(options: DoctorOptions) -> None:
       tracemap doctor
       tracemap doctor --format json
     """
-    from tracemap.core.files import show_as
+    from tracemap.core.files import show_in_format
 
     findings = doctor()
-    show_as(options.format, sys.stdout, partial(print_findings, findings), lambda: findings)
+    show_in_format(options.format, sys.stdout, partial(print_findings, findings), lambda: findings)
     if not findings.ok:
-        warn_of("something needed is missing: tracemap cannot build or record until you install it (see above)")
+        print_warning("something needed is missing: tracemap cannot build or record until you install it (see above)")
         click.get_current_context().exit(1)
 
 

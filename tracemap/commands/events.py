@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TextIO
 import click
 
 from tracemap.commands.framework import options_command
-from tracemap.commands.streams import tell
+from tracemap.commands.streams import print_message
 from tracemap.options.measure import EventsOptions
 
 if TYPE_CHECKING:
@@ -36,16 +36,16 @@ def command(names: tuple[str, ...], options: EventsOptions) -> None:
       tracemap events page-faults r00c0 cpu/event=0x3c,umask=0x00/
     """
     from tracemap.capture.counters import check_event, find_event, is_zen4, known_events, zen4_events
-    from tracemap.core.files import show_as
+    from tracemap.core.files import show_in_format
 
     events = [find_event(name) for name in names] or known_events()
     if options.all and is_zen4() and not names:
         events += zen4_events()
     availabilities = [check_event(event) for event in events]
-    show_as(options.format, sys.stdout, partial(print_events, availabilities), partial(_json, availabilities))
+    show_in_format(options.format, sys.stdout, partial(print_events, availabilities), partial(_json, availabilities))
     if options.format == "text":
         opened = sum(item.opens for item in availabilities)
-        tell(f"{opened} of {len(availabilities)} events can be counted on this machine")
+        print_message(f"{opened} of {len(availabilities)} events can be counted on this machine")
 
 
 def _json(availabilities: Sequence[Availability]) -> dict[str, object]:

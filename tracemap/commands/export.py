@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from tracemap.commands.framework import PATH, options_command
-from tracemap.commands.streams import show_phases, tell
+from tracemap.commands.streams import print_message, show_phases
 from tracemap.core.files import is_standard
 from tracemap.options.results import ExportOptions
 
@@ -32,4 +32,4 @@ def command(runs: tuple[Path, ...], options: ExportOptions) -> None:
     with show_phases("export") as progress:
         export(runs, None, options, progress)
     if not is_standard(options.output):
-        tell(f"{options.to}: {options.output}")
+        print_message(f"{options.to}: {options.output}")

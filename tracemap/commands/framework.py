@@ -11,7 +11,7 @@ import click
 
 from tracemap.commands.streams import be_quiet
 from tracemap.core.units import UNKNOWN
-from tracemap.options.option import AFTER_DASHES, AnyOptions, DeclaredOption, declared_options
+from tracemap.options.option import FLAGS_AFTER_DASHES, AnyOptions, DeclaredOption, declared_options
 
 # ---- help
 #
@@ -117,7 +117,7 @@ _KINDS_OF_PATH = {
 
 def options_command(name: str, kind: type[AnyOptions]) -> Callable[[Callable[..., None]], click.Command]:
     """Turn a function into a command. The function receives its arguments, and `options`, a record of this kind."""
-    flags_option = next((declared for declared in declared_options(kind) if AFTER_DASHES in declared.names), None)
+    flags_option = next((declared for declared in declared_options(kind) if FLAGS_AFTER_DASHES in declared.names), None)
 
     def decorate(function: Callable[..., None]) -> click.Command:
         command = click.command(name, cls=_OptionsCommand)(function)
@@ -140,8 +140,8 @@ class _OptionsCommand(click.Command):
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
         """Parse the words before the first `--`, and keep the others unchanged."""
         flags: list[str] = []
-        if self.flags_option is not None and AFTER_DASHES in args:
-            index = args.index(AFTER_DASHES)
+        if self.flags_option is not None and FLAGS_AFTER_DASHES in args:
+            index = args.index(FLAGS_AFTER_DASHES)
             args, flags = args[:index], args[index + 1 :]
         rest = super().parse_args(context, args)
         if self.flags_option is not None:

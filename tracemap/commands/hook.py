@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from tracemap.commands.framework import HelpContext, options_command
-from tracemap.commands.streams import put
+from tracemap.commands.streams import print_result_line
 from tracemap.core.errors import TargetUnwritable, ToolMissing, UsageInvalid
 from tracemap.options.measure import HookEnvOptions
 
@@ -47,7 +47,7 @@ def path() -> None:
     Example:
       tracemap hook path
     """
-    put(str(_library()))
+    print_result_line(str(_library()))
 
 
 def _library() -> Path:
@@ -88,13 +88,13 @@ def env(options: HookEnvOptions) -> None:
     variables = environment(options.output, settings)
     if options.export:
         for name, value in variables.items():
-            put(f"export {name}={shlex.quote(value)}")
+            print_result_line(f"export {name}={shlex.quote(value)}")
         return
     for name, value in variables.items():
         if any(mark.isspace() or mark in "*?[" for mark in value):
             raise UsageInvalid(f"{name} is {value!r}, which a shell would split; pass --export and use eval")
     for name, value in variables.items():
-        put(f"{name}={value}")  # also empty values, to override variables of the shell
+        print_result_line(f"{name}={value}")  # also empty values, to override variables of the shell
 
 
 env.short_help = "Print environment variables to record a program."

@@ -7,7 +7,7 @@ import sys
 import click
 
 from tracemap.commands.framework import NAME, options_command
-from tracemap.commands.streams import show_phases, tell
+from tracemap.commands.streams import print_message, show_phases
 from tracemap.core.files import is_standard
 from tracemap.options.compile import LowerOptions
 
@@ -38,4 +38,4 @@ def command(model: str, options: LowerOptions) -> None:
     if options.output is None and not is_standard(options.html):
         show_lowering(lowering, options, sys.stdout)
     if options.html is not None and not is_standard(options.html):
-        tell(f"page: {options.html}")
+        print_message(f"page: {options.html}")

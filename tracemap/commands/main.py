@@ -20,13 +20,13 @@ from tracemap.commands.framework import WIDEST, HelpContext, verbosity_options
 from tracemap.commands.streams import flush_output, give_up_output, open_streams, warn_in_lines
 from tracemap.core.errors import SystemLimit, TracemapError, UsageInvalid, limit_reached
 from tracemap.core.process.signals import (
-    Ended,
-    asked_by,
-    die_of,
+    EndedBySignal,
+    die_of_signal,
     end_on_signals,
     hold_signals,
-    is_answered,
-    said_at_the_end,
+    is_signal_confirmed,
+    pending_signal,
+    run_exit_handlers,
 )
 from tracemap.core.sanitize import for_terminal
 
@@ -175,9 +175,9 @@ def main() -> None:
     try:
         sys.exit(_run())
     except BaseException as error:
-        if not asked_by():
+        if not pending_signal():
             raise
-        _end_by(asked_by(), error)
+        _end_by(pending_signal(), error)
 
 
 def _run() -> int:
@@ -193,7 +193,7 @@ def _run() -> int:
             raise _usage_error(error) from error
     except TracemapError as error:
         give_up_output()
-        if is_answered():
+        if is_signal_confirmed():
             sentence = _with_names_escaped(str(error)) if error.shows_program else for_terminal(str(error))
             _print_message(f"error: {sentence}", _notes_of(error), f" [{error.slug}]")
         return error.exit_code
@@ -239,7 +239,7 @@ def _end_by_sigpipe() -> None:
     hold_signals()
     clear_all()
     give_up_output()
-    die_of(signal.SIGPIPE)
+    die_of_signal(signal.SIGPIPE)
 
 
 def _end_by(number: int, error: BaseException | None = None) -> None:
@@ -247,11 +247,13 @@ def _end_by(number: int, error: BaseException | None = None) -> None:
     from tracemap.core.process.children import clear_all
 
     hold_signals()
-    if not is_answered():
+    if not is_signal_confirmed():
         message, slug = (
-            (f"error: {CPU_LIMIT}", f" [{SystemLimit.slug}]") if is_cpu_limit(number) else (str(Ended(number)), "")
+            (f"error: {CPU_LIMIT}", f" [{SystemLimit.slug}]")
+            if is_cpu_limit(number)
+            else (str(EndedBySignal(number)), "")
         )
-        _print_message(message, [*_notes_of(error), *said_at_the_end()], slug)
+        _print_message(message, [*_notes_of(error), *run_exit_handlers()], slug)
     clear_all()
     if error is not None:  # otherwise the signal may have interrupted a write to this stream
         with suppress(OSError, ValueError, TracemapError):
@@ -261,7 +263,7 @@ def _end_by(number: int, error: BaseException | None = None) -> None:
     give_back_terminal()
     if is_cpu_limit(number):
         os._exit(SystemLimit.exit_code)
-    die_of(number)
+    die_of_signal(number)
 
 
 def _notes_of(error: BaseException | None) -> list[str]:

@@ -14,11 +14,11 @@ from tracemap.options.measure import CallOptions, FunctionOptions, call_of
 
 if TYPE_CHECKING:
     from tracemap.capture.calling import Program, Sizes
-    from tracemap.capture.inputs import Kept
+    from tracemap.capture.inputs import SavedInputs
     from tracemap.core.functions import Function
     from tracemap.ir.host_constants import Extent
     from tracemap.map.bundle import Bundle
-    from tracemap.map.bundle_documents import Keeping
+    from tracemap.map.bundle_documents import CallToKeep
     from tracemap.runs.model import Run
 
 
@@ -40,39 +40,39 @@ def program_of(bundle: Bundle, options: CallOptions) -> Program:
     return Program(bundle.module_path, bundle.graph.functions, device, saved_inputs_of(bundle))
 
 
-def saved_inputs_of(bundle: Bundle) -> Kept:
+def saved_inputs_of(bundle: Bundle) -> SavedInputs:
     """Inputs and parameters that the bundle keeps for calls of its module.
 
     Raises:
         BundleInvalid, BundleVersion: the bundle is damaged, or has another format version.
     """
-    from tracemap.capture.inputs import NOTHING_KEPT, Kept
+    from tracemap.capture.inputs import NO_SAVED_INPUTS, SavedInputs
     from tracemap.map.bundle_documents import INPUTS_FOLDER, PARAMETERS_FOLDER
 
     call = bundle.kept_call()
     if call is None:
-        return NOTHING_KEPT
+        return NO_SAVED_INPUTS
     inputs = tuple(bundle.kept_file(INPUTS_FOLDER, item.file) for item in call.inputs)
     parameters = tuple(
         (item.scope, Path(item.path) if item.path else bundle.kept_file(PARAMETERS_FOLDER, item.file))
         for item in call.parameters
     )
-    return Kept(call.function, tuple(item.name for item in call.inputs), inputs, parameters)
+    return SavedInputs(call.function, tuple(item.name for item in call.inputs), inputs, parameters)
 
 
-def saved_inputs_to_copy(bundle: Bundle) -> Keeping:
+def saved_inputs_to_copy(bundle: Bundle) -> CallToKeep:
     """Inputs and parameters that the bundle keeps, to copy into another bundle of the same program.
 
     Raises:
         BundleInvalid, BundleVersion, InputInvalid: the bundle is damaged, or has another format version.
     """
-    from tracemap.capture.inputs import loaded_array
-    from tracemap.map.bundle_documents import Keeping
+    from tracemap.capture.inputs import load_array
+    from tracemap.map.bundle_documents import CallToKeep
 
     kept, call = saved_inputs_of(bundle), bundle.kept_call()
-    inputs = tuple((name, loaded_array(file)) for name, file in zip(kept.names, kept.inputs, strict=True))
+    inputs = tuple((name, load_array(file)) for name, file in zip(kept.names, kept.inputs, strict=True))
     external = {item.scope for item in call.parameters if item.path} if call is not None else set()
-    return Keeping(
+    return CallToKeep(
         kept.function,
         inputs,
         tuple((scope, path) for scope, path in kept.parameters if scope not in external),
@@ -88,11 +88,11 @@ def check_call(bundle: Bundle, options: CallOptions) -> None:
     """
     from tracemap.capture.benchmark import BENCHMARK_TOOL
     from tracemap.capture.calling import make_call
-    from tracemap.capture.plan import check_calls_made, check_runtime_flags
+    from tracemap.capture.plan import check_call_flags, check_runtime_flags
 
     check_runtime_flags(options)
     with temporary_folder() as folder:
-        check_calls_made(make_call(program_of(bundle, options), options, BENCHMARK_TOOL, folder))
+        check_call_flags(make_call(program_of(bundle, options), options, BENCHMARK_TOOL, folder))
 
 
 def selects_call(options: FunctionOptions) -> bool:
@@ -147,7 +147,9 @@ _ASYNCHRONOUS = "$async"
 """IREE's suffix for the asynchronous variant of a function, which has fences as additional arguments."""
 
 
-def extents(bundle: Bundle, options: FunctionOptions, function: Text = UNKNOWN, said: Sequence[str] = ()) -> Extent:
+def argument_extents(
+    bundle: Bundle, options: FunctionOptions, function: Text = UNKNOWN, said: Sequence[str] = ()
+) -> Extent:
     """Extents of arguments: from the inputs in the options, else from `--dim`, else from a run.
 
     Args:
@@ -161,17 +163,17 @@ def extents(bundle: Bundle, options: FunctionOptions, function: Text = UNKNOWN, 
         UsageInvalid: `--dim` is set, but no argument has a `?`.
     """
     from tracemap.capture.benchmark import BENCHMARK_TOOL
-    from tracemap.capture.calling import called_sizes, said_sizes
+    from tracemap.capture.calling import called_shapes, shapes_of_run
     from tracemap.capture.inputs import check_size
 
     check_size(selected_functions(bundle, options.function), options.dim)
-    called_function, sizes = str(function), said_sizes(said)
+    called_function, sizes = str(function), shapes_of_run(said)
     default = options.dim if isinstance(options.dim, int) else _DEFAULT_EXTENT
     if isinstance(options.dim, int) or options.function not in (UNKNOWN, function):
         sizes = ()
     if selects_call(options):
         program = program_of(bundle, CallOptions(**call_of(options)))
-        function_of_call, specs = called_sizes(program, options, BENCHMARK_TOOL)
+        function_of_call, specs = called_shapes(program, options, BENCHMARK_TOOL)
         called_function, sizes = (function_of_call, specs) if specs else (called_function, sizes)
 
     def extent(name: str, argument: int, dimension: int) -> int:
@@ -193,7 +195,7 @@ def constants_by_site(bundle: Bundle, runs: Sequence[Run]) -> dict[str, tuple[in
 
     header = runs[0].header
     with suppress(TracemapError):
-        extent = extents(bundle, FunctionOptions(), header.function, header.inputs)
+        extent = argument_extents(bundle, FunctionOptions(), header.function, header.inputs)
         dispatches = read_dispatches(MlirParser().parse(bundle.configured()), extent)
         sites = sites_of_dispatches(bundle.graph, dispatches)
         return {

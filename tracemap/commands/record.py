@@ -18,7 +18,7 @@ import click
 from tracemap.commands.framework import PATH, options_command
 from tracemap.commands.programs import device_of, saved_inputs_of
 from tracemap.commands.runs import check_damage_on_failure, check_not_inputs, unchanged_module
-from tracemap.commands.streams import put, show_phases, tell, warn
+from tracemap.commands.streams import print_diagnostics, print_message, print_result_line, show_phases
 from tracemap.core.errors import FunctionUnknown, InputInvalid, RunEmpty, TargetUnwritable, ToolMissing, UsageInvalid
 from tracemap.core.files import is_standard
 from tracemap.core.process.temporary_files import temporary_folder
@@ -28,7 +28,7 @@ from tracemap.options.measure import RecordOptions
 if TYPE_CHECKING:
     from tracemap.capture.cache_simulation import CacheSimulation
     from tracemap.capture.noise import Look
-    from tracemap.capture.record import Recorded
+    from tracemap.capture.record import RecordedRun
     from tracemap.capture.run_names import Reservation
     from tracemap.core.diagnostics import Diagnostic
     from tracemap.map.bundle import Bundle
@@ -54,7 +54,7 @@ def turns(rounds: int, sides: int) -> Iterator[tuple[int, int]]:
 
 def record_repeatedly(
     bundles: Sequence[Bundle], options: RecordOptions, progress: Progress = no_progress
-) -> Iterator[Recorded]:
+) -> Iterator[RecordedRun]:
     """Record bundles `options.repeat` times in alternation. The runs of one bundle share one recording number.
 
     Raises:
@@ -93,9 +93,9 @@ def _check_callable(bundles: Sequence[Bundle], options: RecordOptions) -> None:
 
 def _next_recording(folder: Path) -> Path:
     """Path of the next recording in a folder of runs, with the first unused number."""
-    from tracemap.capture.run_names import free_recordings
+    from tracemap.capture.run_names import free_recording_names
 
-    return folder / next(free_recordings(_list_runs(folder)))
+    return folder / next(free_recording_names(_list_runs(folder)))
 
 
 def _list_runs(folder: Path) -> list[str]:
@@ -117,7 +117,7 @@ def _list_runs(folder: Path) -> list[str]:
 
 def record(
     bundle: Bundle, options: RecordOptions, progress: Progress = no_progress, values: Sequence[object] = ()
-) -> Recorded:
+) -> RecordedRun:
     """Run a bundle's module under the profiler, and write a run.
 
     Args:
@@ -174,7 +174,7 @@ def _caches(bundle: Bundle, options: RecordOptions, progress: Progress) -> Itera
     from tracemap.machine.figures import linked_functions
     from tracemap.machine.images import read_images
     from tracemap.map.build.compiler.recompiled_kernels import build_simulated
-    from tracemap.map.query import kernel_frames
+    from tracemap.map.query import kernel_lines
 
     caches, valgrind = geometry(options.cache_geometry), find_valgrind()
     with temporary_folder() as folder:
@@ -182,7 +182,7 @@ def _caches(bundle: Bundle, options: RecordOptions, progress: Progress) -> Itera
         flags = bundle.graph.module.flags
         with check_damage_on_failure(bundle):
             module = build_simulated(bundle.configured(), flags, folder, fused=valgrind.runs_fused)
-        lines_of = {kernel.name: kernel_frames(bundle.graph, kernel).op_lines for kernel in bundle.graph.kernels}
+        lines_of = {kernel.name: kernel_lines(bundle.graph, kernel).op_lines for kernel in bundle.graph.kernels}
         load_time = any(site.initializer for site in bundle.graph.sites)
         own = {function.name for image in read_images(bundle.module_path) for function in linked_functions(image)}
         yield CacheSimulation(module.path, module.build, caches, lines_of, load_time, frozenset(own))
@@ -190,13 +190,13 @@ def _caches(bundle: Bundle, options: RecordOptions, progress: Progress) -> Itera
 
 def _reserved(bundle: Bundle, options: RecordOptions) -> AbstractContextManager[Reservation]:
     """Reserve the run's path: the output in the options, or the next free number in the bundle."""
-    from tracemap.capture.run_names import reserved, reserved_number
+    from tracemap.capture.run_names import reserve_next_run, reserve_run
     from tracemap.runs.runfile import files_of
 
     if options.output is not None:
         check_not_inputs(*files_of(options.output), bundles=[bundle.path])
-        return reserved(options.output, force=options.force, keep=options.keep_profile)
-    return reserved_number(bundle.runs_path, keep=options.keep_profile)
+        return reserve_run(options.output, force=options.force, keep=options.keep_profile)
+    return reserve_next_run(bundle.runs_path, keep=options.keep_profile)
 
 
 # ---- recording
@@ -218,7 +218,7 @@ class _AttachedHook:
 atexit.register(_AttachedHook.stays.close)
 
 
-def attached() -> Path:
+def attach_hook() -> Path:
     """Attach the hook to this process, unless it is attached, and return the folder with its calls.
 
     Raises:
@@ -241,12 +241,12 @@ def attached() -> Path:
 
 def take_snapshot() -> Look:
     """Snapshot of this process's time and noise counters."""
-    from tracemap.capture.noise import look
+    from tracemap.capture.noise import take_snapshot
 
-    return look(os.getpid())
+    return take_snapshot(os.getpid())
 
 
-def write_span(bundle: Bundle, begin: Look, end: Look, target: Path) -> int:
+def write_recording(bundle: Bundle, begin: Look, end: Look, target: Path) -> int:
     """Write the calls of a bundle's kernels between two snapshots as a run; return their number.
 
     A row is one kernel call: its wall time from the first workgroup to the end of the last, and the CPU time of all.
@@ -261,7 +261,7 @@ def write_span(bundle: Bundle, begin: Look, end: Look, target: Path) -> int:
         RunEmpty: no kernel of the bundle was called.
         TargetExists, TargetUnwritable: the run cannot be written.
     """
-    from tracemap.hook import moment
+    from tracemap.hook import current_ticks_and_ns
     from tracemap.runs.hook.calls import load_calls
     from tracemap.runs.hook.recording import read_recording
     from tracemap.runs.runfile import check_target, write_run
@@ -269,11 +269,11 @@ def write_span(bundle: Bundle, begin: Look, end: Look, target: Path) -> int:
 
     check_target(target, force=False)
     kernels = [kernel.name for kernel in bundle.graph.kernels]
-    folder = attached()
+    folder = attach_hook()
     if not any(folder.iterdir()):
         raise RunEmpty(_NO_CALLS)
     with open_database() as connection:
-        recording = read_recording(folder, {os.getpid(): moment()})
+        recording = read_recording(folder, {os.getpid(): current_ticks_and_ns()})
         calls = load_calls(recording, connection)
         calls.create_view("calls")
         connection.execute("CREATE TEMP TABLE bundle_kernels AS SELECT unnest(?) AS kernel", [kernels])
@@ -292,15 +292,15 @@ def _header(bundle: Bundle, begin: Look, end: Look, diagnostics: Sequence[Diagno
     """Header with the process and its machine. The hook sees kernels only: no functions and no invocations."""
     from msgspec import structs
 
-    from tracemap.capture.machine import geometry, line_bytes, measure_peaks, this_machine
-    from tracemap.capture.noise import disturbed, observed, unseen
+    from tracemap.capture.machine import geometry, line_bytes, machine_identity, measure_peaks
+    from tracemap.capture.noise import noise_diagnostic, observed_noise, unknown_noise_diagnostic
     from tracemap.capture.record import tools_used
-    from tracemap.runs.model import UNTOLD_HEADER, Clock
+    from tracemap.runs.model import UNKNOWN_HEADER, Clock
 
-    noise = observed((begin, end), begin.time_ns, end.time_ns)
-    warning = disturbed(noise) or unseen(noise, end.time_ns - begin.time_ns)
+    noise = observed_noise((begin, end), begin.time_ns, end.time_ns)
+    warning = noise_diagnostic(noise) or unknown_noise_diagnostic(noise, end.time_ns - begin.time_ns)
     return structs.replace(
-        UNTOLD_HEADER,
+        UNKNOWN_HEADER,
         bundle=str(bundle.path.resolve()),
         command=tuple(sys.orig_argv),
         clock=Clock.HOST,
@@ -309,7 +309,7 @@ def _header(bundle: Bundle, begin: Look, end: Look, diagnostics: Sequence[Diagno
         tools=tools_used(),
         diagnostics=(*diagnostics, *([] if warning is None else [warning])),
         line_bytes=line_bytes(geometry(()).caches),
-        machine=this_machine(),
+        machine=machine_identity(),
     )
 
 
@@ -369,27 +369,27 @@ def command(bundle: Path, options: RecordOptions) -> None:
     _tell(recorded)
 
 
-def _tell(recorded: Recorded) -> None:
-    tell(_summary(recorded))
+def _tell(recorded: RecordedRun) -> None:
+    print_message(_summary(recorded))
     for line in _further(recorded):
-        tell(line)
-    warn(recorded.header.diagnostics)
+        print_message(line)
+    print_diagnostics(recorded.header.diagnostics)
     if not is_standard(recorded.path):
-        put(str(recorded.path))
+        print_result_line(str(recorded.path))
 
 
-def _further(recorded: Recorded) -> Iterator[str]:
-    from tracemap.reports.advice import devices_compared
+def _further(recorded: RecordedRun) -> Iterator[str]:
+    from tracemap.reports.advice import device_comparison_text
 
     if recorded.enough:
         yield recorded.enough
-    if compared := devices_compared(recorded.header.devices):
+    if compared := device_comparison_text(recorded.header.devices):
         yield compared
     if recorded.profile is not None:
         yield f"IREE's profile is kept: {recorded.profile}"
 
 
-def _summary(recorded: Recorded) -> str:
+def _summary(recorded: RecordedRun) -> str:
     from tracemap.core.units import format_ns, plural
 
     header = recorded.header

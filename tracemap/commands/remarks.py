@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, TextIO
 import click
 
 from tracemap.commands.framework import PATH, options_command
-from tracemap.commands.runs import check_targets, joined, newest_run
+from tracemap.commands.runs import check_outputs, join_runs, newest_run
 from tracemap.commands.streams import show_phases
 from tracemap.core.errors import UsageInvalid
-from tracemap.core.files import show_as, write_shown
+from tracemap.core.files import show_in_format, write_output_of
 from tracemap.core.toolchain import Progress, no_progress
 from tracemap.options.compile import RemarksOptions
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tracemap.attribution.model import MetricTotal
     from tracemap.map.bundle import Bundle
     from tracemap.map.bundle_documents import Remarks
-    from tracemap.reports.cost_lookup import CostedMap
+    from tracemap.reports.cost_lookup import MapCosts
 
 
 # ---- remarks
@@ -44,32 +44,32 @@ def remarks(bundle: Bundle, run: Path | None, options: RemarksOptions, progress:
         TracemapError: see `session.runs.joined`.
         TargetExists, TargetUnwritable: the output cannot be written.
     """
-    from tracemap.reports.kernels import ranked
+    from tracemap.reports.kernels import rank_by_cost
 
     path = run or newest_run(bundle)
-    check_targets(options.output, force=options.force, runs=() if path is None else (path,), bundles=[bundle.path])
+    check_outputs(options.output, force=options.force, runs=() if path is None else (path,), bundles=[bundle.path])
     stored = bundle.remarks()
     if path is None:
         if options.metric is not None:
             raise UsageInvalid(f"--metric {options.metric}: the bundle has no run; record one, or leave --metric out")
         ordered = _in_order(stored)
     else:
-        costed = joined([path], bundle, options, progress).costed
-        ordered = ranked(stored, costed, _metric(costed, options.metric), path.name)
+        costed = join_runs([path], bundle, options, progress).costed
+        ordered = rank_by_cost(stored, costed, _metric(costed, options.metric), path.name)
     if options.output is not None:
-        write_shown(partial(show_remarks, ordered, bundle, options), options.output)
+        write_output_of(partial(show_remarks, ordered, bundle, options), options.output)
     return ordered
 
 
 def _in_order(stored: Remarks) -> Remarks:
     from msgspec import structs
 
-    from tracemap.reports.kernels import in_order
+    from tracemap.reports.kernels import sort_remarks
 
-    return structs.replace(stored, remarks=in_order(stored.remarks))
+    return structs.replace(stored, remarks=sort_remarks(stored.remarks))
 
 
-def _metric(costed: CostedMap, name: str | None) -> MetricTotal:
+def _metric(costed: MapCosts, name: str | None) -> MetricTotal:
     from tracemap.reports.cost_lookup import default_metric
 
     names = [metric.name for metric in costed.metrics]
@@ -80,15 +80,15 @@ def _metric(costed: CostedMap, name: str | None) -> MetricTotal:
     return costed.metrics[default_metric(costed.metrics) if name is None else names.index(name)]
 
 
-def show_remarks(ranked: Remarks, bundle: Bundle, options: RemarksOptions, out: TextIO) -> None:
+def show_remarks(rank_by_cost: Remarks, bundle: Bundle, options: RemarksOptions, out: TextIO) -> None:
     """Write remarks to a stream, in the format of the options."""
 
     def text(stream: TextIO) -> None:
         from tracemap.reports.terminal.bundles import print_remarks
 
-        print_remarks(ranked, bundle.graph, stream, options)
+        print_remarks(rank_by_cost, bundle.graph, stream, options)
 
-    show_as(options.format, out, text, lambda: ranked)
+    show_in_format(options.format, out, text, lambda: rank_by_cost)
 
 
 # ---- remarks
@@ -114,6 +114,6 @@ def command(bundle: Path, run: Path | None, options: RemarksOptions) -> None:
 
     opened = load(bundle)
     with show_phases("remarks") as progress:
-        ranked = remarks(opened, run, options, progress)
+        rank_by_cost = remarks(opened, run, options, progress)
     if options.output is None:
-        show_remarks(ranked, opened, options, sys.stdout)
+        show_remarks(rank_by_cost, opened, options, sys.stdout)

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from tracemap.commands.framework import PATH, options_command
-from tracemap.commands.runs import Attributed, check_not_inputs, check_targets, excerpts, joined_open
-from tracemap.commands.streams import show_phases, tell
+from tracemap.commands.runs import BundleAttribution, check_not_inputs, check_outputs, excerpts, open_and_join_runs
+from tracemap.commands.streams import print_message, show_phases
 from tracemap.core.errors import UsageInvalid
-from tracemap.core.files import is_standard, is_stream, replaced, write_text
+from tracemap.core.files import atomic_file, is_standard, is_stream, write_text
 from tracemap.core.toolchain import Progress, no_progress
 from tracemap.options.option import declared_options
 from tracemap.options.results import ExportOptions, ReportOptions
@@ -23,7 +23,7 @@ from tracemap.options.results import ExportOptions, ReportOptions
 if TYPE_CHECKING:
     import networkx
 
-    from tracemap.attribution.timeline import Span
+    from tracemap.attribution.timeline import TimedEvent
     from tracemap.map.bundle import Bundle
     from tracemap.reports.exports.charges import Ledger
     from tracemap.runs.model import Run
@@ -47,16 +47,16 @@ def report(bundle: Bundle, runs: Sequence[Path], options: ReportOptions, progres
         TargetExists, TargetUnwritable: the page cannot be written.
         UsageInvalid: the page would overwrite an input.
     """
-    from tracemap.reports.cost_lookup import CostedMap
+    from tracemap.reports.cost_lookup import MapCosts
     from tracemap.reports.page.render import write_bundle_page
 
-    check_targets(options.output, force=options.force, runs=runs, bundles=[bundle.path])
+    check_outputs(options.output, force=options.force, runs=runs, bundles=[bundle.path])
     write = partial(write_bundle_page, bundle, target=options.output, force=options.force, totals=options.totals)
     if not runs:
         progress("writing the page")
-        write(CostedMap(bundle.graph, None))
+        write(MapCosts(bundle.graph, None))
         return
-    with joined_open(runs, bundle, options, progress, options.window) as (attributed, opened):
+    with open_and_join_runs(runs, bundle, options, progress, options.window) as (attributed, opened):
         progress("writing the page")
         write(attributed.costed, excerpts=partial(excerpts, bundle.graph, opened, options.memory))
 
@@ -70,7 +70,7 @@ def report(bundle: Bundle, runs: Sequence[Path], options: ReportOptions, progres
 class Exported:
     """Data to export: an attribution, its open runs, and the options."""
 
-    attributed: Attributed
+    attributed: BundleAttribution
     runs: Sequence[Path]
     opened: Sequence[Run]
     options: ExportOptions
@@ -91,7 +91,7 @@ class Exported:
         return () if self.options.no_data_flow else data_flow_of(self.attributed.bundle)
 
     @property
-    def timelines(self) -> Sequence[Sequence[Span]]:
+    def timelines(self) -> Sequence[Sequence[TimedEvent]]:
         """Events of the invocations to draw, per run."""
         from tracemap.attribution.timeline import timeline
 
@@ -150,9 +150,9 @@ def _graphml(exported: Exported) -> bytes:
 
 
 def _dot(exported: Exported) -> str:
-    from tracemap.reports.exports.graphs import dot
+    from tracemap.reports.exports.graphs import graphviz_document
 
-    return dot(_network(exported), exported.ledger)
+    return graphviz_document(_network(exported), exported.ledger)
 
 
 def _model_explorer(exported: Exported) -> str:
@@ -161,7 +161,7 @@ def _model_explorer(exported: Exported) -> str:
 
     graph = collection_json(exported.attributed.bundle.graph, exported.data_flow, {})
     metric_files = {} if is_stream(exported.options.output) else exported.metric_files
-    check_targets(
+    check_outputs(
         *metric_files.values(),
         force=exported.options.force,
         runs=exported.runs,
@@ -219,7 +219,7 @@ _FORMATS: Final[Mapping[str, _Format]] = {
 
 def export(
     runs: Sequence[Path], bundle: Bundle | None, options: ExportOptions, progress: Progress = no_progress
-) -> Attributed:
+) -> BundleAttribution:
     """Join runs (tables or `.ireeprof`) onto their bundle, and write their costs in another tool's format.
 
     If `bundle` is None, the options name the bundle, or it is found from the first run.
@@ -236,13 +236,13 @@ def export(
     _check_options(options, format_)
     if bundle is None and options.map is not None:
         bundle = load(options.map)
-    check_targets(options.output, force=options.force, runs=runs, bundles=[] if bundle is None else [bundle.path])
-    with joined_open(runs, bundle, options, progress, options.window) as (attributed, opened):
+    check_outputs(options.output, force=options.force, runs=runs, bundles=[] if bundle is None else [bundle.path])
+    with open_and_join_runs(runs, bundle, options, progress, options.window) as (attributed, opened):
         check_not_inputs(options.output, bundles=[attributed.bundle.path])  # a named bundle was checked before any work
         progress("writing")
         content = format_.make(Exported(attributed, runs, opened, options))
     if content is not None:
-        with replaced(options.output) as temporary:
+        with atomic_file(options.output) as temporary:
             temporary.write_bytes(content if isinstance(content, bytes) else content.encode(errors="replace"))
     return attributed
 
@@ -285,4 +285,4 @@ def command(bundle: Path, runs: tuple[Path, ...], options: ReportOptions) -> Non
         progress("reading the map")
         report(load(bundle), runs, options, progress)
     if not is_standard(options.output):
-        tell(f"page: {options.output}")
+        print_message(f"page: {options.output}")

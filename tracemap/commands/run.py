@@ -14,19 +14,19 @@ import click
 from tracemap.commands.framework import PATH, options_command
 from tracemap.commands.programs import program_of
 from tracemap.commands.runs import check_damage_on_failure, check_not_inputs, unchanged_module
-from tracemap.commands.streams import show_phases, tell
+from tracemap.commands.streams import print_message, show_phases
 from tracemap.core.errors import FunctionUnknown, UsageInvalid
-from tracemap.core.files import show_as
+from tracemap.core.files import show_in_format
 from tracemap.core.process.temporary_files import temporary_folder
 from tracemap.core.sanitize import lines_for_terminal
 from tracemap.core.toolchain import Progress, no_progress
-from tracemap.core.units import UNKNOWN, listed
+from tracemap.core.units import UNKNOWN, join_names
 from tracemap.options.measure import BenchmarkOptions, RunOptions
 
 if TYPE_CHECKING:
     from tracemap.capture.calling import Call
-    from tracemap.capture.outputs import Array, Asked, Compared
-    from tracemap.capture.timing import Timed
+    from tracemap.capture.outputs import Array, OutputComparison, OutputRequest
+    from tracemap.capture.timing import BenchmarkResult
     from tracemap.map.bundle import Bundle
 
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 def benchmark(
     bundle: Bundle, options: BenchmarkOptions, progress: Progress = no_progress, values: Sequence[object] = ()
-) -> Timed:
+) -> BenchmarkResult:
     """Time the function that the options name; without a name, the only one, or all that take no inputs.
 
     `values`: inputs that are not text, such as arrays, one per argument; empty: the inputs in the options.
@@ -57,7 +57,7 @@ def benchmark(
     """
     from tracemap.capture.benchmark import BENCHMARK_TOOL
     from tracemap.capture.calling import make_calls
-    from tracemap.capture.timing import timed
+    from tracemap.capture.timing import run_benchmark_tool
 
     with temporary_folder() as folder:
         progress("making inputs")
@@ -70,18 +70,18 @@ def benchmark(
             with check_damage_on_failure(bundle):
                 module = build_repeated(bundle.configured(), flags, folder, options.dispatch_repeat)
             calls = [call.with_module(bundle.module_path, module) for call in calls]
-        progress(f"timing {listed([call.entry.name for call in calls])}")
+        progress(f"timing {join_names([call.entry.name for call in calls])}")
         with unchanged_module(bundle):
-            return timed(calls, options, folder)
+            return run_benchmark_tool(calls, options, folder)
 
 
-def show_times(times: Timed, options: BenchmarkOptions, out: TextIO) -> None:
+def show_times(times: BenchmarkResult, options: BenchmarkOptions, out: TextIO) -> None:
     """Write times to a stream, in the format of the options."""
 
     def text(stream: TextIO) -> None:
         stream.write(lines_for_terminal(f"{times.clocks}\n{times.table}"))
 
-    show_as(options.format, out, text, lambda: times.report)
+    show_in_format(options.format, out, text, lambda: times.report)
 
 
 # ---- run
@@ -90,7 +90,7 @@ def show_times(times: Timed, options: BenchmarkOptions, out: TextIO) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class CallResult:
     """Result of a function's call.
 
     `printed`: output of IREE's program; `outputs`: arrays, if they were read; `compared`: results of the comparison,
@@ -101,7 +101,7 @@ class Ran:
     inputs: tuple[str, ...]
     printed: str
     outputs: tuple[Array, ...]
-    compared: tuple[Compared, ...]
+    compared: tuple[OutputComparison, ...]
 
 
 def run(
@@ -111,7 +111,7 @@ def run(
     values: Sequence[object] = (),
     *,
     arrays: bool = False,
-) -> Iterator[Ran]:
+) -> Iterator[CallResult]:
     """Call the function that the options name; without a name, the only one, or all that take no inputs, in order.
 
     Args:
@@ -131,14 +131,14 @@ def run(
         UsageInvalid: the options or flags cannot be combined.
     """
     from tracemap.capture.calling import make_calls
-    from tracemap.capture.outputs import RUN_TOOL, asked_of
+    from tracemap.capture.outputs import RUN_TOOL, output_request
 
     with temporary_folder() as folder:
         progress("making inputs")
         calls = make_calls(program_of(bundle, options), options, RUN_TOOL, folder, values)
-        planned_calls = [asked_of(call, options) for call in calls]
+        planned_calls = [output_request(call, options) for call in calls]
         if len(calls) > 1 and (arrays or planned_calls[0][1].targets or planned_calls[0][1].expected):
-            names = listed([function.name for function in bundle.graph.functions])
+            names = join_names([function.name for function in bundle.graph.functions])
             raise FunctionUnknown(f"several functions have outputs; select one with --function: {names}")
         _check_tolerance(options, planned_calls[0][1])
         check_not_inputs(
@@ -150,36 +150,36 @@ def run(
                 yield _run_call(call, asked, options, folder, arrays=arrays or bool(asked.expected))
 
 
-def _check_tolerance(options: RunOptions, asked: Asked) -> None:
+def _check_tolerance(options: RunOptions, asked: OutputRequest) -> None:
     has_tolerance = options.exact or options.atol is not UNKNOWN or options.rtol is not UNKNOWN
     if has_tolerance and not asked.expected:
         raise UsageInvalid("--atol, --rtol and --exact need an output to compare: pass --expected-output too")
 
 
-def _run_call(call: Call, asked: Asked, options: RunOptions, folder: Path, *, arrays: bool) -> Ran:
+def _run_call(call: Call, asked: OutputRequest, options: RunOptions, folder: Path, *, arrays: bool) -> CallResult:
     from tracemap.capture.outputs import (
-        called_for_arrays,
-        check_number,
-        compared,
+        call_for_arrays,
+        check_option_count,
+        compare_outputs,
         expected_arrays,
-        laid_aside,
         run_call,
+        temporary_targets,
     )
 
-    check_number(call, asked.targets, "--output")
-    check_number(call, asked.expected, "--expected-output")
+    check_option_count(call, asked.targets, "--output")
+    check_option_count(call, asked.expected, "--expected-output")
     inputs = tuple(item.said for item in call.inputs)
-    with laid_aside(asked.targets, folder, force=options.force) as targets:
+    with temporary_targets(asked.targets, folder, force=options.force) as targets:
         if not arrays:
-            return Ran(call.entry.name, inputs, run_call(call, targets), (), ())
+            return CallResult(call.entry.name, inputs, run_call(call, targets), (), ())
         _check_npy_targets(asked.targets)
-        outputs = called_for_arrays(call, folder)
+        outputs = call_for_arrays(call, folder)
         for index, target in enumerate(targets):
             if target:
                 _copy_array(folder / f"array{index}.npy", Path(target[1:]), asked.targets[index])
     expected = expected_arrays(asked.expected, outputs) if asked.expected else []
-    results = compared(outputs, expected, asked.tolerance) if expected else ()
-    return Ran(call.entry.name, inputs, "", tuple(outputs), results)
+    results = compare_outputs(outputs, expected, asked.tolerance) if expected else ()
+    return CallResult(call.entry.name, inputs, "", tuple(outputs), results)
 
 
 def _check_npy_targets(targets: Sequence[str]) -> None:
@@ -228,15 +228,15 @@ def command(bundle: Path, options: RunOptions) -> None:
             done.append(ran)
             _show(ran)
     if left_out := skipped_functions(opened, options, [ran.function for ran in done]):
-        tell(f"not called, since they take inputs: {listed(left_out)}; select a function with --function")
+        print_message(f"not called, since they take inputs: {join_names(left_out)}; select a function with --function")
     for ran in done:
         check_matches(ran.function, ran.compared)
 
 
-def _show(ran: Ran) -> None:
+def _show(ran: CallResult) -> None:
     for index, text in enumerate(ran.inputs):
         if text.endswith("(made up)"):
-            tell(f"input {index}: {text}")
+            print_message(f"input {index}: {text}")
     sys.stdout.write(lines_for_terminal(ran.printed))
     sys.stdout.writelines(lines_for_terminal(f"{output}\n") for output in ran.compared)
     sys.stdout.flush()

@@ -24,29 +24,37 @@ from tracemap.core.errors import (
     TracemapError,
     UsageInvalid,
 )
-from tracemap.core.files import check_files, check_unread, check_within, is_file, names_file, opened, resolved_path
+from tracemap.core.files import (
+    check_files,
+    check_link_stays_within,
+    check_unread,
+    is_file,
+    names_file,
+    open_stored_file,
+    resolved_path,
+)
 from tracemap.core.process.limits import free_memory
 from tracemap.core.process.temporary_files import temporary_folder
 from tracemap.core.toolchain import Progress
-from tracemap.core.units import UNKNOWN, listed
-from tracemap.options.results import ALL, Rule, Window
+from tracemap.core.units import UNKNOWN, join_names
+from tracemap.options.results import WHOLE_RUN, Rule, Window
 from tracemap.runs.columns import LAUNCH
 from tracemap.runs.runfile import with_events
-from tracemap.runs.sql import fill, open_database, table_of
+from tracemap.runs.sql import fill_table, open_database, reader_call
 
 if TYPE_CHECKING:
     import duckdb
     import numpy.typing as npt
 
     from tracemap.attribution.attribute import Request
-    from tracemap.attribution.join.schedule_nfa import Order
+    from tracemap.attribution.join.schedule_nfa import LaunchOrder
     from tracemap.attribution.model import Attribution
     from tracemap.attribution.timeline import Excerpt
     from tracemap.machine.images import Image
     from tracemap.map.bundle import Bundle
-    from tracemap.map.bundle_documents import KeptEstimates
+    from tracemap.map.bundle_documents import StoredEstimates
     from tracemap.map.model import TraceGraph
-    from tracemap.reports.cost_lookup import CostedMap
+    from tracemap.reports.cost_lookup import MapCosts
     from tracemap.runs.model import Peaks, Run, RunHeader
 
 
@@ -55,7 +63,7 @@ if TYPE_CHECKING:
 # Overwrite guard: reject outputs that would replace the command's own inputs.
 
 
-def check_targets(*targets: Path | None, force: bool, runs: Sequence[Path] = (), bundles: Sequence[Path] = ()) -> None:
+def check_outputs(*targets: Path | None, force: bool, runs: Sequence[Path] = (), bundles: Sequence[Path] = ()) -> None:
     """Run `outputs.check_files` and `check_not_inputs`, for commands that know their bundles from the start.
 
     Raises:
@@ -168,7 +176,7 @@ def _check_program(bundle: Bundle) -> None:
     path = bundle.module_path
     if not path.exists():
         raise BundleInvalid(f"{path}: does not exist; build the bundle again")
-    with opened(path, BundleInvalid) as file:
+    with open_stored_file(path, BundleInvalid) as file:
         if os.fstat(file.fileno()).st_size > free_memory():  # it may still run, and hashing it would take too long
             return
         digest = hashlib.sha256()
@@ -235,14 +243,14 @@ def add_sites_from_order(run: Run, graph: TraceGraph, folder: Path) -> Run:
     """
     if not run.tells_order:
         return run
-    from tracemap.attribution.join.schedule_nfa import OrderUntold, ordered
+    from tracemap.attribution.join.schedule_nfa import UnknownOrder, identify_launches
 
-    rows = table_of("read_parquet", run.table)
+    rows = reader_call("read_parquet", run.table)
     with open_database() as connection:
         kernels = connection.execute(_KERNELS.format(rows=rows)).fetchnumpy()["kernel"].tolist()
         try:
-            order = ordered(graph, kernels)
-        except OrderUntold as why:
+            order = identify_launches(graph, kernels)
+        except UnknownOrder as why:
             text = f"{why}: the dispatch site of launches of shared kernels is unknown"
             return with_events(
                 run, _with_note(run.header, "launches-astray", text), connection.sql(_UNSITED.format(rows=rows)), folder
@@ -255,12 +263,12 @@ def add_sites_from_order(run: Run, graph: TraceGraph, folder: Path) -> Run:
     return replace(sited_run, site_choices=tuple(choices.items()))
 
 
-def _fill(connection: duckdb.DuckDBPyConnection, order: Order, names: Sequence[str]) -> None:
+def _fill(connection: duckdb.DuckDBPyConnection, order: LaunchOrder, names: Sequence[str]) -> None:
     """Create the tables of launches and of their kinds."""
     import numpy as np
 
     kinds = [(number, name or None, order.kinds[number].loading) for number, name in enumerate(names)]
-    fill(connection, "launch_kinds", {"number": "BIGINT", "site": "VARCHAR", "loading": "BOOLEAN"}, kinds)
+    fill_table(connection, "launch_kinds", {"number": "BIGINT", "site": "VARCHAR", "loading": "BOOLEAN"}, kinds)
     invocations = [_UNKNOWN_INVOCATION if index is None else index for index in order.invocations()]
     numbers = np.arange(len(invocations))
     columns = {"number": numbers, "kind": np.array(order.numbers), "invocation": np.array(invocations)}
@@ -271,7 +279,7 @@ _STARTS: Final = f"SELECT start_ns FROM {{rows}} WHERE {LAUNCH} IS NOT NULL ORDE
 _TRANSFERS: Final = f"SELECT start_ns FROM {{rows}} WHERE {LAUNCH} IS NULL AND start_ns IS NOT NULL ORDER BY start_ns"
 
 
-def _loaded_ns(connection: duckdb.DuckDBPyConnection, rows: str, order: Order) -> int:
+def _loaded_ns(connection: duckdb.DuckDBPyConnection, rows: str, order: LaunchOrder) -> int:
     """Start of the first invocation; earlier copies and fills, such as those of parameters, belong to loading.
 
     An invocation may begin with copies of its own: at most as many as any other invocation has between the previous
@@ -292,7 +300,7 @@ def _loaded_ns(connection: duckdb.DuckDBPyConnection, rows: str, order: Order) -
     return int(transfers[first - own]) if 0 < own <= first else int(starts[begins[0]])
 
 
-def _since_loading(order: Order, starts: npt.NDArray[Any]) -> int:
+def _since_loading(order: LaunchOrder, starts: npt.NDArray[Any]) -> int:
     """Start of the last launch at load time; a time before all events if there is none."""
     loading = [kind.loading for kind in order.kinds]
     loaded = [place for place, number in enumerate(order.numbers) if loading[number]]
@@ -303,7 +311,7 @@ def _with_note(header: RunHeader, slug: str, text: str) -> RunHeader:
     return structs.replace(header, diagnostics=(*header.diagnostics, Diagnostic(slug, text)))
 
 
-def _header(header: RunHeader, order: Order) -> RunHeader:
+def _header(header: RunHeader, order: LaunchOrder) -> RunHeader:
     """The header with the number of invocations and a note on how sites were found."""
     text = "dispatch sites are inferred from the order of the launches"
     if not order.whole:
@@ -319,18 +327,18 @@ def _header(header: RunHeader, order: Order) -> RunHeader:
 
 
 @dataclass(frozen=True)
-class Attributed:
+class BundleAttribution:
     """An attribution and its bundle."""
 
     bundle: Bundle
     attribution: Attribution
 
     @cached_property
-    def costed(self) -> CostedMap:
+    def costed(self) -> MapCosts:
         """Cached lookups over both for reports, so that several reports share them."""
-        from tracemap.reports.cost_lookup import CostedMap
+        from tracemap.reports.cost_lookup import MapCosts
 
-        return CostedMap(self.bundle.graph, self.attribution)
+        return MapCosts(self.bundle.graph, self.attribution)
 
 
 class JoinOptions(Protocol):
@@ -357,7 +365,7 @@ class JoinOptions(Protocol):
         """Megabytes for the rows of runs; 0: the default limit."""
 
 
-def joined(
+def join_runs(
     runs: Sequence[Path],
     bundle: Bundle | None,
     options: JoinOptions,
@@ -365,7 +373,7 @@ def joined(
     *,
     series: bool = False,
     peaks: Peaks | None = None,
-) -> Attributed:
+) -> BundleAttribution:
     """Join runs onto a bundle; if `bundle` is None, it is found from the first run.
 
     `series`: also keep the costs of ops in every single invocation. `peaks`: see `common_peaks`.
@@ -373,21 +381,21 @@ def joined(
     Raises:
         TracemapError: see `opened_runs`, `find_bundle`, `graph.bundle.load` and `attribution.attribute.attribute`.
     """
-    with joined_open(runs, bundle, options, progress, series=series, peaks=peaks) as (attributed, _):
+    with open_and_join_runs(runs, bundle, options, progress, series=series, peaks=peaks) as (attributed, _):
         return attributed
 
 
 @contextmanager
-def joined_open(
+def open_and_join_runs(
     runs: Sequence[Path],
     bundle: Bundle | None,
     options: JoinOptions,
     progress: Progress,
-    window: Window = ALL,
+    window: Window = WHOLE_RUN,
     *,
     series: bool = False,
     peaks: Peaks | None = None,
-) -> Iterator[tuple[Attributed, Sequence[Run]]]:
+) -> Iterator[tuple[BundleAttribution, Sequence[Run]]]:
     """Like `joined`, for a time window of the runs; also yields the open runs, since pipes cannot be read again."""
     from tracemap.attribution.attribute import attribute
     from tracemap.machine.images import read_images
@@ -398,14 +406,14 @@ def joined_open(
         bundle = bundle or load(find_bundle(opened_files[0], runs[0]))
         progress("joining events to dispatch sites")
         images = cache(partial(read_images, bundle.module_path))
-        with resolved_runs(opened_files, bundle.graph, images) as placed:
-            request = attribution_request(bundle, placed, options, images, series=series, peaks=peaks)
-            yield Attributed(bundle, attribute(request)), placed
+        with resolved_runs(opened_files, bundle.graph, images) as resolve_symbols:
+            request = attribution_request(bundle, resolve_symbols, options, images, series=series, peaks=peaks)
+            yield BundleAttribution(bundle, attribute(request)), resolve_symbols
 
 
 def attribution_request(
     bundle: Bundle,
-    opened: Sequence[Run],
+    open_stored_file: Sequence[Run],
     options: JoinOptions,
     images: Callable[[], Sequence[Image]],
     *,
@@ -419,7 +427,7 @@ def attribution_request(
     return Request(
         bundle.graph,
         bundle.map_sha256,
-        opened,
+        open_stored_file,
         options.rule,
         options.allow_mismatch,
         images,
@@ -429,17 +437,17 @@ def attribution_request(
         peaks=peaks,
         kept=bundle.estimates,
         keep=partial(_keep_estimates, bundle),
-        numbers=partial(constants_by_site, bundle, opened),
+        numbers=partial(constants_by_site, bundle, open_stored_file),
     )
 
 
-def _keep_estimates(bundle: Bundle, estimates: KeptEstimates) -> None:
+def _keep_estimates(bundle: Bundle, estimates: StoredEstimates) -> None:
     """Store cost estimates of kernels in the bundle, if it is writable; otherwise the next command repeats them."""
     from tracemap.core.codec import encode
-    from tracemap.core.files import replaced
-    from tracemap.map.bundle import ESTIMATES_NAME, inside
+    from tracemap.core.files import atomic_file
+    from tracemap.map.bundle import ESTIMATES_NAME, path_in_bundle
 
-    with suppress(OSError, TracemapError), replaced(inside(bundle.path, ESTIMATES_NAME)) as temporary:
+    with suppress(OSError, TracemapError), atomic_file(path_in_bundle(bundle.path, ESTIMATES_NAME)) as temporary:
         temporary.write_bytes(encode(estimates))
 
 
@@ -460,7 +468,7 @@ def common_peaks(runs: Sequence[Path]) -> Peaks | None:
     return best_peaks(peaks) if peaks else None
 
 
-def excerpts(graph: TraceGraph, opened: Sequence[Run], memory_mb: int) -> list[Excerpt]:
+def excerpts(graph: TraceGraph, open_stored_file: Sequence[Run], memory_mb: int) -> list[Excerpt]:
     """Events of the invocations that fit on a page, per open run.
 
     Raises:
@@ -469,11 +477,11 @@ def excerpts(graph: TraceGraph, opened: Sequence[Run], memory_mb: int) -> list[E
     from tracemap.attribution.timeline import excerpt
     from tracemap.reports.page.timeline_tab import MOST_SPANS
 
-    return [excerpt(graph, run, max(1, MOST_SPANS // len(opened)), memory_mb) for run in opened]
+    return [excerpt(graph, run, max(1, MOST_SPANS // len(open_stored_file)), memory_mb) for run in open_stored_file]
 
 
 @contextmanager
-def opened_runs(paths: Sequence[Path], window: Window = ALL, dispatch: str = "") -> Iterator[list[Run]]:
+def opened_runs(paths: Sequence[Path], window: Window = WHOLE_RUN, dispatch: str = "") -> Iterator[list[Run]]:
     """Open runs, or a time window of them; `dispatch` is the kernel of files that name none.
 
     Converted (`.ireeprof`) and cut runs lie in a temporary folder until the context ends.
@@ -483,23 +491,23 @@ def opened_runs(paths: Sequence[Path], window: Window = ALL, dispatch: str = "")
         TracemapError: see `capture.open_run.open_run` and `measurements.window.cut`.
     """
     from tracemap.runs.readers.open_run import open_run
-    from tracemap.runs.window import cut
+    from tracemap.runs.window import limited_to_window
 
     if not paths:
         raise UsageInvalid("name at least one run")
     check_named_once(paths)
     with temporary_folder() as folder:
-        opened = []
+        open_stored_file = []
         for number, path in enumerate(paths):
             own = folder / str(number)  # two runs may have the same name
             own.mkdir()
-            opened.append(cut(open_run(path, own, dispatch), window, own))
-        yield opened
+            open_stored_file.append(limited_to_window(open_run(path, own, dispatch), window, own))
+        yield open_stored_file
 
 
 @contextmanager
 def resolved_runs(
-    opened: Sequence[Run], graph: TraceGraph, images: Callable[[], Sequence[Image]]
+    open_stored_file: Sequence[Run], graph: TraceGraph, images: Callable[[], Sequence[Image]]
 ) -> Iterator[list[Run]]:
     """Resolve the rows of open runs against a bundle.
 
@@ -508,12 +516,14 @@ def resolved_runs(
     Raises:
         ModuleInvalid: the machine code cannot be read.
     """
-    from tracemap.runs.readers.open_run import placed
+    from tracemap.runs.readers.open_run import resolve_symbols
 
     with temporary_folder() as folder:
         yield [
-            add_sites_from_order(placed(run, images, folder / str(number)), graph, folder / f"{number}-launched")
-            for number, run in enumerate(opened)
+            add_sites_from_order(
+                resolve_symbols(run, images, folder / str(number)), graph, folder / f"{number}-launched"
+            )
+            for number, run in enumerate(open_stored_file)
         ]
 
 
@@ -547,12 +557,12 @@ def newest_runs(bundle: Bundle) -> list[Path]:
     Raises:
         BundleInvalid: the folder of runs, a run or its header is a link that leads out of the bundle.
     """
-    from tracemap.capture.run_names import recording_of
+    from tracemap.capture.run_names import recording_name
 
     newest = newest_run(bundle)
     if newest is None or not REPEATED.fullmatch(newest.stem):
         return [] if newest is None else [newest]
-    same = [path for path in _runs_of(bundle) if recording_of(path.name) == recording_of(newest.name)]
+    same = [path for path in _runs_of(bundle) if recording_name(path.name) == recording_name(newest.name)]
     return [_own(bundle, run) for run in sorted(same, key=_order_of)]
 
 
@@ -561,7 +571,7 @@ def _own(bundle: Bundle, run: Path) -> Path:
     from tracemap.runs.runfile import header_path
 
     for file in (run, header_path(run)):
-        check_within(file, bundle.path, BundleInvalid)
+        check_link_stays_within(file, bundle.path, BundleInvalid)
     return run
 
 
@@ -607,5 +617,5 @@ def find_bundle(run: Run, path: Path) -> Path:
         return bundles[0]
     if not distinct:
         raise BundleMissing(f"{path}: no bundle is named and none is next to it; name the bundle with {_MAP}")
-    names = listed([str(folder) for folder in distinct.values()])
+    names = join_names([str(folder) for folder in distinct.values()])
     raise BundleMissing(f"{path}: several bundles may be its own: {names}; name the right one with {_MAP}")

@@ -36,9 +36,9 @@ def command(bundle: Path, what: str | None, options: ShowOptions) -> None:
       tracemap show model.tracemap main_dispatch_3_matmul_64x64x64_f32 --assembly
     """
     from tracemap.core.errors import UsageInvalid
-    from tracemap.core.files import show_as
+    from tracemap.core.files import show_in_format
     from tracemap.map.bundle import load
-    from tracemap.map.query import everything, select
+    from tracemap.map.query import select, select_all
     from tracemap.reports.json_documents import shown_map
     from tracemap.reports.terminal.bundles import print_some_remarks
     from tracemap.reports.terminal.map import print_kernel, print_map
@@ -48,7 +48,7 @@ def command(bundle: Path, what: str | None, options: ShowOptions) -> None:
     if options.assembly and what not in graph.kernel_by_name:
         raise UsageInvalid("--assembly needs a kernel's name; `tracemap show BUNDLE` lists the kernels")
     views = _views(opened, what)
-    selection = select(graph, what) if what else everything(graph)
+    selection = select(graph, what) if what else select_all(graph)
     remarks = _remarks(opened, what) if options.remarks else None
 
     def text(out: TextIO) -> None:
@@ -59,17 +59,19 @@ def command(bundle: Path, what: str | None, options: ShowOptions) -> None:
             print_some_remarks(remarks, graph, out)
 
     value = partial(shown_map, graph, selection, views, assembly=options.assembly, remarks=remarks)
-    show_as(options.format, sys.stdout, text, value)
+    show_in_format(options.format, sys.stdout, text, value)
 
 
 def _remarks(bundle: Bundle, what: str) -> tuple[Remark, ...]:
     """The compiler's remarks on the selected item itself, not on items linked to it."""
     from tracemap.map.bundle_documents import remarks_at
-    from tracemap.map.query import named
-    from tracemap.reports.kernels import in_order
+    from tracemap.map.query import resolve_names
+    from tracemap.reports.kernels import sort_remarks
 
     remarks = bundle.remarks()
-    return in_order(remarks_at(remarks, bundle.graph, named(bundle.graph, what)) if what else remarks.remarks)
+    return sort_remarks(
+        remarks_at(remarks, bundle.graph, resolve_names(bundle.graph, what)) if what else remarks.remarks
+    )
 
 
 def _views(bundle: Bundle, what: str) -> list[KernelView]:

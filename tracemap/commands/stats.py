@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, TextIO
 import click
 
 from tracemap.commands.framework import PATH, options_command
-from tracemap.commands.streams import tell, warn
+from tracemap.commands.streams import print_diagnostics, print_message
 from tracemap.core.errors import UsageInvalid
-from tracemap.core.files import check_files, is_standard, show_as, write_text
+from tracemap.core.files import check_files, is_standard, show_in_format, write_text
 from tracemap.core.units import UNKNOWN, Integer, plural
 from tracemap.options.measure import StatsOptions
 
 if TYPE_CHECKING:
-    from tracemap.runs.hook.stats import CallSet, ThreadCalls, ThreadStats
+    from tracemap.runs.hook.stats import ThreadCalls, ThreadedCalls, ThreadStats
 
 
 # ---- stats
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 class CallStatistics:
     """Calls, their statistics per thread, and the number of rows in the table of calls (UNKNOWN: no table)."""
 
-    call_set: CallSet
+    call_set: ThreadedCalls
     threads: tuple[ThreadStats, ...]
     calls_written: Integer
 
@@ -86,7 +86,7 @@ def show_stats(statistics: CallStatistics, options: StatsOptions, out: TextIO) -
     def text(stream: TextIO) -> None:
         stream.write(stats_text(statistics.threads, options.buckets, options.gamma, tables=not options.no_table))
 
-    show_as(
+    show_in_format(
         options.format,
         out,
         text,
@@ -134,9 +134,9 @@ def command(run: Path, options: StatsOptions) -> None:
         options = dataclasses.replace(options, no_table=True)
     statistics = stats(run, options)
     if isinstance(statistics.calls_written, int):
-        tell(f"tracemap: {plural(statistics.calls_written, 'call')} written to {options.calls}")
-    warn(statistics.call_set.diagnostics)
+        print_message(f"tracemap: {plural(statistics.calls_written, 'call')} written to {options.calls}")
+    print_diagnostics(statistics.call_set.diagnostics)
     if not (is_standard(options.calls) or is_standard(options.html)):
         show_stats(statistics, options, sys.stdout)
     if options.html is not None and not is_standard(options.html):
-        tell(f"page: {options.html}")
+        print_message(f"page: {options.html}")

@@ -17,10 +17,10 @@ from msgspec import structs
 
 from tracemap.commands.framework import PATH, HelpContext, options_command
 from tracemap.commands.runs import attribution_request, check_named_once, find_bundle, opened_runs, resolved_runs
-from tracemap.commands.streams import show_phases, tell
-from tracemap.core.codec import storable
+from tracemap.commands.streams import print_message, show_phases
+from tracemap.core.codec import escape_surrogates
 from tracemap.core.errors import StoreInvalid, UsageInvalid
-from tracemap.core.files import check_files, show_as, write_shown
+from tracemap.core.files import check_files, show_in_format, write_output_of
 from tracemap.core.toolchain import Progress, no_progress
 from tracemap.core.units import UNKNOWN, Unknown
 from tracemap.options.store import (
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from tracemap.attribution.attribute import Request
     from tracemap.map.bundle import Bundle
     from tracemap.runs.model import Machine, Run
-    from tracemap.store.adding import Added, Said
+    from tracemap.store.adding import AddedToStore, RunDescription
     from tracemap.store.engines import Engine
     from tracemap.store.folder import Place
     from tracemap.store.headers import Header, Headers
@@ -63,7 +63,7 @@ def store_add(
     """
     from tracemap.machine.images import read_images
     from tracemap.map.bundle import load
-    from tracemap.store.adding import Said, number_of
+    from tracemap.store.adding import RunDescription, run_number_of
     from tracemap.store.layout import store_at
     from tracemap.store.model import AddedRun, FleetAdded
 
@@ -82,32 +82,34 @@ def store_add(
             images = cache(partial(read_images, run_bundle.module_path))
             with resolved_runs([opened], run_bundle.graph, images) as (run,):
                 file = path if isinstance(opened.copy, Unknown) else opened.copy
-                number = number_of(run_bundle.map_sha256, run.header, file, options.dispatch)
-                model = storable(options.model or run_bundle.path.resolve().stem)
-                facts = Said(number=number, model=model, tags=tags, machine=machine, added_ns=time.time_ns())
+                number = run_number_of(run_bundle.map_sha256, run.header, file, options.dispatch)
+                model = escape_surrogates(options.model or run_bundle.path.resolve().stem)
+                facts = RunDescription(number=number, model=model, tags=tags, machine=machine, added_ns=time.time_ns())
                 request = attribution_request(run_bundle, [run], options, images)
                 model, added = _add(store, run_bundle, request, facts, progress)
             added_runs.append(AddedRun(str(path), added.name, model, not added.was_there))
     return FleetAdded(runs=tuple(added_runs))
 
 
-def _add(store: Store, bundle: Bundle, request: Request, facts: Said, progress: Progress) -> tuple[str, Added]:
+def _add(
+    store: Store, bundle: Bundle, request: Request, facts: RunDescription, progress: Progress
+) -> tuple[str, AddedToStore]:
     """Add one run to a store, and return its model's name; a run that the store already has is not joined."""
-    from tracemap.attribution.attribute import check_runs, joined
-    from tracemap.store.adding import Added, add_run, is_there
+    from tracemap.attribution.attribute import check_runs, open_attribution
+    from tracemap.store.adding import AddedToStore, add_run, is_complete
     from tracemap.store.layout import run_name
 
-    if is_there(store, facts):
+    if is_complete(store, facts):
         check_runs(request.graph, request.runs, allow_mismatch=request.allow_mismatch)
         model = _stored_model(store, facts)
         keep_bundle(store, bundle, replace(facts, model=model), progress)  # the store may have lost the map
-        return model, Added(run_name(facts.number), was_there=True)
-    with joined(request) as join:
+        return model, AddedToStore(run_name(facts.number), was_there=True)
+    with open_attribution(request) as join:
         keep_bundle(store, bundle, facts, progress)
         return facts.model, add_run(store, bundle.graph, join, facts)
 
 
-def _stored_model(store: Store, facts: Said) -> str:
+def _stored_model(store: Store, facts: RunDescription) -> str:
     """Model name of a run that the store already has; it may have been added under another name."""
     from tracemap.store.adding import has_header
     from tracemap.store.headers import read_headers
@@ -119,7 +121,7 @@ def _stored_model(store: Store, facts: Said) -> str:
     return next((row["model"] for row in rows if row["run"] == run_name(facts.number)), facts.model)
 
 
-def keep_bundle(store: Store, bundle: Bundle, facts: Said, progress: Progress) -> None:
+def keep_bundle(store: Store, bundle: Bundle, facts: RunDescription, progress: Progress) -> None:
     """Add a bundle's map to the store if it is new, and match its ops with the newest map of the same model.
 
     Raises:
@@ -127,7 +129,7 @@ def keep_bundle(store: Store, bundle: Bundle, facts: Said, progress: Progress) -
         UsageInvalid: the ops cannot be matched, since the text of one of the models is missing.
         TargetUnwritable: the store cannot be written.
     """
-    from tracemap.store.lineage import keep_map, keep_ops
+    from tracemap.store.lineage import store_map, store_ops
 
     has_map = store.map_file(bundle.map_sha256).exists()
     has_ops = store.ops_file(facts.model, bundle.map_sha256).exists()
@@ -135,9 +137,9 @@ def keep_bundle(store: Store, bundle: Bundle, facts: Said, progress: Progress) -
         progress("matching ops with those of earlier maps")
     keys = {} if has_ops else _keys(store, bundle, facts.model)
     if not has_map:
-        keep_map(store, bundle)
+        store_map(store, bundle)
     if not has_ops:
-        keep_ops(store, bundle, facts.model, keys)
+        store_ops(store, bundle, facts.model, keys)
 
 
 def _keys(store: Store, bundle: Bundle, model: str) -> Keys:
@@ -150,15 +152,15 @@ def _keys(store: Store, bundle: Bundle, model: str) -> Keys:
     from tracemap.commands.diff import matched_models
     from tracemap.store.headers import check_readable
     from tracemap.store.layout import MAPS, OPS, ops_name
-    from tracemap.store.lineage import SAME, first_keys, kept_bundle, read_ops
+    from tracemap.store.lineage import SAME, keys_of_first_map, read_ops, restored_bundle
 
     if not store.has_runs():
-        return first_keys(bundle.graph)
+        return keys_of_first_map(bundle.graph)
     listing, rows = _earlier(store, bundle, model)
     if not rows:
         bad = tuple(file for file in listing.bad if store.is_of_model(file.path, model))
         check_readable(replace(listing, bad=bad), "remove these files, and add their runs again first")
-        return first_keys(bundle.graph)
+        return keys_of_first_map(bundle.graph)
     newest = max(rows, key=lambda row: (row["added_ns"], row["run"]))["map"]
     for table, name in ((OPS, ops_name(model, newest)), (MAPS, newest)):
         if name not in listing.files[table]:
@@ -167,7 +169,7 @@ def _keys(store: Store, bundle: Bundle, model: str) -> Keys:
                 "missing or damaged; remove it if it exists, and add one of its runs again first"
             )
     key_of = {row["op"]: row["key"] for row in read_ops(listing, model, newest)}
-    with kept_bundle(listing, newest) as earlier_bundle:
+    with restored_bundle(listing, newest) as earlier_bundle:
         if not (earlier_bundle.model() and bundle.model()):
             return _keys_of_equal_maps(earlier_bundle, bundle, model, key_of)
         matched = matched_models(earlier_bundle, bundle)
@@ -186,9 +188,9 @@ def _keys_of_equal_maps(before: Bundle, bundle: Bundle, model: str, key_of: Mapp
     Raises:
         UsageInvalid: the ops of both maps differ. They cannot be matched, and keys are permanent.
     """
-    from tracemap.store.lineage import ALIKE, are_alike
+    from tracemap.store.lineage import ALIKE, have_equal_ops
 
-    if not are_alike(before.graph, bundle.graph):
+    if not have_equal_ops(before.graph, bundle.graph):
         raise UsageInvalid(
             f"{bundle.path}: its ops differ from those of the newest map of {model} in the store, and cannot be "
             "matched, since the text of one of the models is missing (--no-sources, or too large); choose another name "
@@ -211,7 +213,7 @@ def _tags(texts: Sequence[str]) -> dict[str, str]:
         name, equals, value = text.partition("=")
         if not equals or not name or not name.replace("-", "_").replace(".", "_").isidentifier():
             raise UsageInvalid(f"--tag {text}: is not a tag; write NAME=VALUE, such as branch=main")
-        if tags.setdefault(name, storable(value)) != storable(value):
+        if tags.setdefault(name, escape_surrogates(value)) != escape_surrogates(value):
             raise UsageInvalid(f"--tag {text}: {name} is also set to {tags[name]}; set it once")
     return tags
 
@@ -240,7 +242,9 @@ def _machine(run: Run, options: StoreAddOptions, recorded_ns: int | None) -> Mac
     """
     machine = run.header.machine
     texts = {"host": options.host, "cpu_model": options.cpu_model}
-    from_options = {name: value and storable(value) for name, value in texts.items()} | {"recorded_ns": recorded_ns}
+    from_options = {name: value and escape_surrogates(value) for name, value in texts.items()} | {
+        "recorded_ns": recorded_ns
+    }
     for name, value in from_options.items():
         recorded = getattr(machine, name)
         if value is not None and recorded is not UNKNOWN and recorded != value:
@@ -257,7 +261,7 @@ def show_added(added: FleetAdded, options: StoreAddOptions, out: TextIO) -> None
 
         print_added(added, stream)
 
-    show_as(options.format, out, text, lambda: added)
+    show_in_format(options.format, out, text, lambda: added)
 
 
 # ---- store
@@ -345,7 +349,7 @@ def _show(answer: _T, form: str, out: TextIO, load: Callable[[], _Writers[_T]]) 
         else:
             printed(answer, stream)
 
-    show_as(form, out, text, lambda: answer)
+    show_in_format(form, out, text, lambda: answer)
 
 
 # ---- store
@@ -356,17 +360,17 @@ def _show(answer: _T, form: str, out: TextIO, load: Callable[[], _Writers[_T]]) 
 _AnswerT = TypeVar("_AnswerT")
 
 
-def asked(options: AskOptions) -> Headers:
+def select_runs(options: AskOptions) -> Headers:
     """Runs that meet the conditions of a query.
 
     Raises:
         StoreInvalid: there is no store, or it contains a foreign file.
         UsageInvalid: a condition is invalid, or no run meets all conditions.
     """
-    from tracemap.store.headers import conditions, read_headers
+    from tracemap.store.headers import parse_conditions, read_headers
     from tracemap.store.layout import store_at
 
-    parsed = conditions(options.where)
+    parsed = parse_conditions(options.where)
     headers = read_headers(store_at(options.store), skip_bad=options.skip_bad)
     chosen = headers.chosen(parsed)
     if not chosen.rows:
@@ -393,7 +397,7 @@ def store_query(options: StoreQueryOptions, progress: Progress = no_progress) ->
     for column in options.group_by:
         check_column(column)
     question = Question(options.group_by, options.metric, options.calls)
-    headers = asked(options)
+    headers = select_runs(options)
     tables = (OPS, CALLS, TARGETS, ASIDE, COSTS) if options.calls else (OPS, COSTS)
     with _engine(options, headers.listing.place, progress) as engine:
 
@@ -402,7 +406,7 @@ def store_query(options: StoreQueryOptions, progress: Progress = no_progress) ->
 
         answer = _answer(options, tables, ask, headers)
     if options.output is not None:
-        write_shown(partial(show_costs, answer, options), options.output)
+        write_output_of(partial(show_costs, answer, options), options.output)
     return answer
 
 
@@ -421,7 +425,7 @@ def store_sites(options: StoreSitesOptions, progress: Progress = no_progress) ->
     check_files(options.output, force=options.force)
     for column in options.group_by:
         check_column(column)
-    headers, no_names = asked(options), Names({}, ())
+    headers, no_names = select_runs(options), Names({}, ())
     with _engine(options, headers.listing.place, progress) as engine:
 
         def ask(whole: Headers) -> FleetCalls:
@@ -429,7 +433,7 @@ def store_sites(options: StoreSitesOptions, progress: Progress = no_progress) ->
 
         answer = _answer(options, (CALLS, TARGETS), ask, headers)
     if options.output is not None:
-        write_shown(partial(show_sites, answer, options), options.output)
+        write_output_of(partial(show_sites, answer, options), options.output)
     return answer
 
 
@@ -449,7 +453,7 @@ def store_trend(options: StoreTrendOptions, progress: Progress = no_progress) ->
     from tracemap.store.queries import fleet_trends
 
     check_files(options.output, options.html, force=options.force)
-    headers = asked(options)
+    headers = select_runs(options)
     progress("looking for changes")
     with duck_engine(options.memory, progress, headers.listing.place) as engine:
 
@@ -463,7 +467,7 @@ def store_trend(options: StoreTrendOptions, progress: Progress = no_progress) ->
 
         write_trends_page(answer, options.html, force=options.force)
     if options.output is not None:
-        write_shown(partial(show_trends, answer, options), options.output)
+        write_output_of(partial(show_trends, answer, options), options.output)
     return answer
 
 
@@ -480,7 +484,7 @@ def store_compare(options: StoreCompareOptions, progress: Progress = no_progress
     from tracemap.store.queries import fleet_comparison
 
     check_files(options.output, force=options.force)
-    headers = asked(options)
+    headers = select_runs(options)
     sides = _side(headers, "--before", options.before), _side(headers, "--after", options.after)
     progress("comparing")
     with duck_engine(options.memory, progress, headers.listing.place) as engine:
@@ -492,7 +496,7 @@ def store_compare(options: StoreCompareOptions, progress: Progress = no_progress
 
         answer = _answer(options, (OPS, COSTS, SPREADS), ask, *sides)
     if options.output is not None:
-        write_shown(partial(show_comparison, answer, options), options.output)
+        write_output_of(partial(show_comparison, answer, options), options.output)
     return answer
 
 
@@ -502,9 +506,9 @@ def _side(headers: Headers, name: str, texts: Sequence[str]) -> Headers:
     Raises:
         UsageInvalid: a condition is invalid, or no run meets all conditions.
     """
-    from tracemap.store.headers import conditions
+    from tracemap.store.headers import parse_conditions
 
-    side = headers.chosen(conditions(texts))
+    side = headers.chosen(parse_conditions(texts))
     if not side.rows:
         raise UsageInvalid(f"{name} {' '.join(texts)}: none of the {len(headers.rows)} runs matches")
     return side
@@ -517,12 +521,12 @@ def _answer(options: AskOptions, tables: Sequence[str], ask: Callable[..., _Answ
         StoreInvalid: a file cannot be read and `--skip-bad` is not set, no run is left without it, or the query fails
             although all files can be read.
     """
-    from tracemap.store.headers import check_readable, damaged
+    from tracemap.store.headers import check_readable, find_damaged_files
 
     try:
         return ask(*sides)
     except StoreInvalid:
-        bad_files = [bad for side in sides for bad in damaged(side, tables)]
+        bad_files = [bad for side in sides for bad in find_damaged_files(side, tables)]
         if not bad_files:
             raise
     left = [side.without(bad_files) for side in sides]
@@ -543,9 +547,9 @@ def store_list(options: StoreListOptions) -> FleetRuns:
     from tracemap.store.series import fleet_runs
 
     check_files(options.output, force=options.force)
-    answer = fleet_runs(asked(options))
+    answer = fleet_runs(select_runs(options))
     if options.output is not None:
-        write_shown(partial(show_list, answer, options), options.output)
+        write_output_of(partial(show_list, answer, options), options.output)
     return answer
 
 
@@ -643,7 +647,7 @@ def query(options: StoreQueryOptions) -> None:
     if options.output is None:
         show_costs(answer, options, sys.stdout)
     else:
-        tell(f"written: {options.output}")
+        print_message(f"written: {options.output}")
 
 
 @options_command("sites", StoreSitesOptions)
@@ -678,7 +682,7 @@ def trend(options: StoreTrendOptions) -> None:
     with show_phases("store trend") as progress:
         answer = store_trend(options, progress)
     if options.html is not None:
-        tell(f"page: {options.html}")
+        print_message(f"page: {options.html}")
     if options.output is None:
         show_trends(answer, options, sys.stdout)
 

@@ -125,13 +125,13 @@ def is_quiet() -> bool:
     return _State.quiet
 
 
-def tell(text: str) -> None:
+def print_message(text: str) -> None:
     """Print a message on standard error, unless --quiet is set."""
     if not _State.quiet:
-        warn_of(text)
+        print_warning(text)
 
 
-def warn_of(text: str) -> None:
+def print_warning(text: str) -> None:
     """Print a warning or an error in one line on standard error; line breaks in it are escaped."""
     warn_in_lines(for_terminal(text))
 
@@ -143,7 +143,7 @@ def warn_in_lines(text: str) -> None:
         sys.stderr.flush()
 
 
-def put(line: str) -> None:
+def print_result_line(line: str) -> None:
     """Print a line of a result, such as a path: escaped on a terminal, else the exact bytes."""
     if sys.stdout.isatty():
         sys.stdout.write(for_terminal(line) + "\n")
@@ -202,7 +202,7 @@ class _LogHandler(logging.Handler):
     """Prints log records as messages."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        tell(f"tracemap: {record.getMessage()}")
+        print_message(f"tracemap: {record.getMessage()}")
 
 
 def be_verbose() -> None:
@@ -221,7 +221,7 @@ def _log_phases(title: str) -> Iterator[Progress]:
         nonlocal start, phase
         now = time.monotonic()
         if phase:
-            tell(f"tracemap: {title}: {phase}: {now - start:.2f} s")
+            print_message(f"tracemap: {title}: {phase}: {now - start:.2f} s")
         start, phase = now, next_phase
 
     try:
@@ -279,7 +279,7 @@ class _Display:
 # Diagnostics on standard error.
 
 
-def warn(diagnostics: Iterable[Diagnostic]) -> None:
+def print_diagnostics(diagnostics: Iterable[Diagnostic]) -> None:
     """Print diagnostics on standard error, one line each, with their slugs."""
     for item in diagnostics:
-        warn_of(f"tracemap: warning: {item.message} [{item.slug}]")
+        print_warning(f"tracemap: warning: {item.message} [{item.slug}]")

@@ -14,13 +14,13 @@ from tracemap.commands.diff import compare_with_references, references
 from tracemap.commands.framework import PATH, options_command
 from tracemap.commands.programs import check_call, saved_inputs_to_copy, selects_call
 from tracemap.commands.record import turns
-from tracemap.commands.runs import check_damage_on_failure, check_targets
-from tracemap.commands.streams import show_phases, tell
+from tracemap.commands.runs import check_damage_on_failure, check_outputs
+from tracemap.commands.streams import print_message, show_phases
 from tracemap.core.errors import ModelInvalid, ToolFailed, UsageInvalid
-from tracemap.core.files import show_as, use_utf8, write_text
+from tracemap.core.files import show_in_format, use_utf8, write_text
 from tracemap.core.process.temporary_files import temporary_folder
 from tracemap.core.toolchain import Progress, no_progress
-from tracemap.core.units import UNKNOWN, listed
+from tracemap.core.units import UNKNOWN, join_names
 from tracemap.kernels.model import KernelBench, KernelChange, Replacement, Status, Swapped
 from tracemap.options.compile import BuildOptions
 from tracemap.options.kernels import BenchOptions, SwapOptions
@@ -29,7 +29,7 @@ from tracemap.options.results import AttributeOptions
 
 if TYPE_CHECKING:
     from tracemap.attribution.model import Attribution
-    from tracemap.kernels.swap import Costs, Stage, Swap, Swapping
+    from tracemap.kernels.swap import Costs, Stage, Swap, SwappableExecutables
     from tracemap.map.bundle import Bundle
     from tracemap.runs.model import Peaks
 
@@ -49,12 +49,12 @@ def dump(bundle: Bundle, kernel: str, options: SwapOptions) -> str:
         TracemapError: see `experiments.swapping.Swapping.dumped`.
         TargetExists, TargetUnwritable: the file cannot be written.
     """
-    from tracemap.kernels.swap import Swapping
+    from tracemap.kernels.swap import SwappableExecutables
 
-    check_targets(options.output, force=options.force, bundles=[bundle.path])
+    check_outputs(options.output, force=options.force, bundles=[bundle.path])
     assert options.dump is not None
     with check_damage_on_failure(bundle), temporary_folder() as folder:
-        text = Swapping(bundle).dumped(kernel, options.dump, folder)
+        text = SwappableExecutables(bundle).dumped(kernel, options.dump, folder)
     if options.output is not None:
         write_text(text, options.output)
     return text
@@ -81,14 +81,14 @@ def swap(
 
 
 def _swap(bundle: Bundle, replacements: Mapping[str, Path], options: SwapOptions, progress: Progress) -> Swapped:
-    from tracemap.kernels.swap import Swapping, Touched, changes, same_kernels, whole_of
+    from tracemap.kernels.swap import ReplacedKernels, SwappableExecutables, changes, same_kernels, total_ratio
 
     if options.output is None:
         raise UsageInvalid("the new bundle needs a name: pass -o NEW.tracemap")
     if options.output.resolve() == bundle.path.resolve():
         raise UsageInvalid(f"{options.output}: is the original bundle; choose another name for the new bundle with -o")
     _check_tolerance(options)
-    swaps = _swaps(Swapping(bundle), replacements, options)
+    swaps = _swaps(SwappableExecutables(bundle), replacements, options)
     if options.pairs or selects_call(options):
         check_call(bundle, options)
     with temporary_folder() as folder:
@@ -99,7 +99,7 @@ def _swap(bundle: Bundle, replacements: Mapping[str, Path], options: SwapOptions
     kernels = _kernels(bundle, new, swaps, options, progress)
     before, after = record_alternating(bundle, new, options, options.pairs, options.seconds, progress)
     replaced = {kernel for swap in swaps for kernel in swap.kernels}
-    touched = Touched(replaced, options.threshold, same_kernels(bundle.module_path, new.module_path) - replaced)
+    touched = ReplacedKernels(replaced, options.threshold, same_kernels(bundle.module_path, new.module_path) - replaced)
     return Swapped(
         original=bundle.name,
         bundle=new.name,
@@ -107,7 +107,7 @@ def _swap(bundle: Bundle, replacements: Mapping[str, Path], options: SwapOptions
         kernels=kernels,
         functions=functions,
         pairs=len(before),
-        whole=whole_of(before, after),
+        whole=total_ratio(before, after),
         ops=changes(bundle.graph, touched, before, after),
     )
 
@@ -134,10 +134,10 @@ def show_swap(result: Swapped, options: SwapOptions, out: TextIO) -> None:
     """Write the results to a stream, in the format of the options."""
     from tracemap.reports.terminal.kernels import print_swap
 
-    show_as(options.format, out, lambda stream: print_swap(result, stream), lambda: result)
+    show_in_format(options.format, out, lambda stream: print_swap(result, stream), lambda: result)
 
 
-def _swaps(swapping: Swapping, replacements: Mapping[str, Path], options: SwapOptions) -> list[Swap]:
+def _swaps(swapping: SwappableExecutables, replacements: Mapping[str, Path], options: SwapOptions) -> list[Swap]:
     """Replacements from the arguments and from the folders in the options, at most one per executable."""
     swaps = [swapping.swap(name, file) for name, file in replacements.items()]
     folders: dict[Stage, Path | None] = {
@@ -166,19 +166,19 @@ def _build_swapped(bundle: Bundle, swaps: Sequence[Swap], options: SwapOptions, 
         ToolFailed: the model cannot be compiled with the replacements.
         TracemapError: see `mapping.build.build`.
     """
-    from tracemap.kernels.swap import swapped_flags
+    from tracemap.kernels.swap import flags_with_swaps
     from tracemap.map.build.build import BuildRequest, build
-    from tracemap.map.bundle import SOURCE_FOLDER, inside
+    from tracemap.map.bundle import SOURCE_FOLDER, path_in_bundle
 
     model = bundle.model()
     if not model:
         raise UsageInvalid(f"{bundle.path}: does not contain its model; build it again without --no-sources")
-    flags = swapped_flags(bundle.graph.module.flags, swaps)
+    flags = flags_with_swaps(bundle.graph.module.flags, swaps)
     assert options.output is not None
     build_options = BuildOptions(output=options.output, force=options.force, flags=flags, library=bundle.graph.library)
     name = bundle.graph.sources[0].name
     opaque = frozenset(kernel for swap in swaps if swap.stage == "object" for kernel in swap.kernels)
-    folders = (inside(bundle.path, SOURCE_FOLDER),)
+    folders = (path_in_bundle(bundle.path, SOURCE_FOLDER),)
     request = BuildRequest(model, name, options.output, build_options, own_folder=folders, opaque_kernels=opaque)
     try:
         return build(replace(request, keeping=saved_inputs_to_copy(bundle)), progress)
@@ -236,9 +236,9 @@ def record_alternating(
 
 
 def _costs(bundle: Bundle, run: Path, peaks: Peaks | None) -> Costs:
-    from tracemap.commands.runs import joined
+    from tracemap.commands.runs import join_runs
 
-    attribution: Attribution = joined([run], bundle, AttributeOptions(), no_progress, peaks=peaks).attribution
+    attribution: Attribution = join_runs([run], bundle, AttributeOptions(), no_progress, peaks=peaks).attribution
     return {
         op.op: float(median)
         for op in attribution.ops
@@ -283,8 +283,8 @@ def command(bundle: Path, kernels: tuple[str, ...], options: SwapOptions) -> Non
     show_swap(result, options, sys.stdout)
     called = [function.function for function in result.functions]
     if options.verify_application and (left_out := skipped_functions(original, options, called)):
-        tell(f"not called, since they take inputs: {listed(left_out)}; select a function with --function")
-    tell(f"bundle: {options.output}")
+        print_message(f"not called, since they take inputs: {join_names(left_out)}; select a function with --function")
+    print_message(f"bundle: {options.output}")
     if has_failed(result):
         sys.exit(1)
 

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from tracemap.commands.framework import options_command
-from tracemap.commands.streams import show_phases, warn
+from tracemap.commands.streams import print_diagnostics, show_phases
 from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.errors import TargetExists, UsageInvalid
 from tracemap.core.files import check_files, is_stream, use_utf8, write_text
 from tracemap.core.process.temporary_files import temporary_folder
-from tracemap.core.sanitize import csv_line, plain_cell
+from tracemap.core.sanitize import csv_line, unescape_formula
 from tracemap.core.toolchain import Progress, no_progress
 from tracemap.core.units import plural
 from tracemap.kernels.operations import KINDS
@@ -28,7 +28,7 @@ from tracemap.options.kernels import SweepOptions
 if TYPE_CHECKING:
     from tracemap.kernels.configurations import Configuration
     from tracemap.kernels.operations import SweptOperation
-    from tracemap.kernels.sweep import Trial, TrialResult, Work
+    from tracemap.kernels.sweep import SweepFolder, Trial, TrialResult
 
 
 # ---- sweep
@@ -110,20 +110,20 @@ def _existing_rows(options: SweepOptions) -> list[dict[str, str]]:
         rows, names = [], ()
     if not set(COLUMNS) <= set(names) or any("" in row for row in rows):
         raise TargetExists(f"{options.output}: is not a table of `tracemap sweep`; choose another name")
-    return [{plain_cell(name): plain_cell(cell) for name, cell in row.items()} for row in rows]
+    return [{unescape_formula(name): unescape_formula(cell) for name, cell in row.items()} for row in rows]
 
 
 def _trials(kind: str, options: SweepOptions) -> list[Trial]:
-    from tracemap.kernels.runner_jobs import makers
+    from tracemap.kernels.runner_jobs import tool_identity
     from tracemap.kernels.sweep import Trial
-    from tracemap.map.build.compiler.compilation import check_accepted
+    from tracemap.map.build.compiler.compilation import check_flags
     from tracemap.map.build.compiler.flags import compile_flags
 
     flags = compile_flags("local", options.flags)
     operations, configurations = _operations(kind, options), _configurations(options)
-    versions = "" if options.only == "generate" else makers()
+    versions = "" if options.only == "generate" else tool_identity()
     if versions:
-        check_accepted(flags)
+        check_flags(flags)
     trials = [Trial(operation, config, flags, versions) for operation in operations for config in configurations]
     if not trials:
         raise UsageInvalid("no operation is selected: no name matches --dispatches")
@@ -131,9 +131,9 @@ def _trials(kind: str, options: SweepOptions) -> list[Trial]:
 
 
 def _operations(kind: str, options: SweepOptions) -> list[SweptOperation]:
-    from tracemap.kernels.operations import ACCUMULATED, EPILOGUES, swept
+    from tracemap.kernels.operations import ACCUMULATOR_TYPES, EPILOGUES, generate_operations
 
-    for name, known, values in (("type", ACCUMULATED, options.type), ("epilogue", EPILOGUES, options.epilogue)):
+    for name, known, values in (("type", ACCUMULATOR_TYPES, options.type), ("epilogue", EPILOGUES, options.epilogue)):
         for value in values:
             if value not in known:
                 raise UsageInvalid(f"{value}: unknown {name}; choose among: {', '.join(known)}")
@@ -142,7 +142,7 @@ def _operations(kind: str, options: SweepOptions) -> list[SweptOperation]:
         patterns = [re.compile(pattern) for pattern in options.dispatches]
     except re.error as error:
         raise UsageInvalid(f"--dispatches: invalid regular expression: {error}") from error
-    operations = swept(kind, sizes, options.type, options.epilogue)
+    operations = generate_operations(kind, sizes, options.type, options.epilogue)
     return [
         operation
         for operation in operations
@@ -186,17 +186,17 @@ def _run_trials(
     trials: Sequence[Trial], folder: Path, options: SweepOptions, existing: list[dict[str, str]], progress: Progress
 ) -> Swept:
     """Run the sweep up to the step of `--only`; without timing and verification, the table has no rows."""
-    from tracemap.kernels.sweep import Work, compile_all, generate, measured_how, not_compiled
+    from tracemap.kernels.sweep import SweepFolder, compile_all, compile_failures, measurement_key, write_programs
 
-    work = Work(folder, measured_how(options))
+    work = SweepFolder(folder, measurement_key(options))
     work.prepare("models")
     new_trials = _new_trials(trials, existing, _tags(options))
     obstacles: tuple[str, ...] = ()
-    generate(new_trials, work)
+    write_programs(new_trials, work)
     if options.only != "generate":
         progress(f"compiling {plural(len(new_trials), 'trial')}")
         compile_all(new_trials, work, options.jobs, lambda done, total: progress(f"compiled {done} of {total}"))
-        obstacles = tuple(not_compiled(new_trials, work))
+        obstacles = tuple(compile_failures(new_trials, work))
     if options.only in ("generate", "compile"):
         return Swept(csv_line(COLUMNS), len(new_trials), obstacles)
     table = _table(_measure_all(new_trials, work, options, progress), existing, options)
@@ -218,7 +218,7 @@ def _new_trials(trials: Sequence[Trial], existing: list[dict[str, str]], tags: M
 
 
 def _measure_all(
-    trials: Sequence[Trial], work: Work, options: SweepOptions, progress: Progress
+    trials: Sequence[Trial], work: SweepFolder, options: SweepOptions, progress: Progress
 ) -> list[tuple[Trial, TrialResult]]:
     from tracemap.kernels.sweep import measure
 
@@ -294,6 +294,6 @@ def command(operation: str, options: SweepOptions) -> None:
         use_utf8(sys.stdout)
         sys.stdout.write(result.table)
     if result.obstacles:
-        warn([Diagnostic("not-compiled", result.not_compiled)])
+        print_diagnostics([Diagnostic("not-compiled", result.not_compiled)])
     if result.has_failed:
         sys.exit(1)

@@ -14,21 +14,21 @@ from msgspec import structs
 
 from tracemap.commands.framework import PATH, options_command
 from tracemap.commands.programs import (
+    argument_extents,
     check_call,
     check_runs_on_cpu,
-    extents,
     saved_inputs_of,
     saved_inputs_to_copy,
     selects_call,
 )
-from tracemap.commands.runs import check_damage_on_failure, check_targets
-from tracemap.commands.streams import show_phases, warn
+from tracemap.commands.runs import check_damage_on_failure, check_outputs
+from tracemap.commands.streams import print_diagnostics, show_phases
 from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.errors import BundleInvalid, BundleVersion, UsageInvalid
-from tracemap.core.files import STANDARD_OUTPUT, is_standard, is_stream, show_as, write_text
+from tracemap.core.files import STANDARD_OUTPUT, is_standard, is_stream, show_in_format, write_text
 from tracemap.core.process.temporary_files import temporary_folder
 from tracemap.core.toolchain import Progress, no_progress
-from tracemap.core.units import listed
+from tracemap.core.units import join_names
 from tracemap.kernels.model import BestConfiguration, KernelTuning, Ranking, Tune
 from tracemap.options.compile import BuildOptions
 from tracemap.options.kernels import BenchOptions, TuneOptions
@@ -36,7 +36,7 @@ from tracemap.options.kernels import BenchOptions, TuneOptions
 if TYPE_CHECKING:
     from tracemap.kernels.bench_cases import Case
     from tracemap.kernels.runner_jobs import WorkFolder
-    from tracemap.kernels.tune import Outcome
+    from tracemap.kernels.tune import SearchOutcome
     from tracemap.map.bundle import Bundle
 
 
@@ -62,7 +62,7 @@ def tune(bundle: Bundle, options: TuneOptions, progress: Progress = no_progress)
 
 
 def _tune(bundle: Bundle, options: TuneOptions, progress: Progress) -> Tune:
-    from tracemap.commands.bench import check_top, chosen_kernels
+    from tracemap.commands.bench import check_top, select_kernels
     from tracemap.ir.executables import backends_of, read_dispatches
     from tracemap.ir.parsing import MlirParser
     from tracemap.kernels.bench_cases import find_cases
@@ -74,15 +74,15 @@ def _tune(bundle: Bundle, options: TuneOptions, progress: Progress) -> Tune:
     default_spec = Path(f"{bundle.name.removesuffix('.tracemap')}.spec.mlir")
     spec = options.output or default_spec
     json_output = Path(STANDARD_OUTPUT) if options.format == "json" else None
-    check_targets(spec, json_output, force=options.force, bundles=[bundle.path])
-    names = chosen_kernels(bundle, _choice(options), progress)
+    check_outputs(spec, json_output, force=options.force, bundles=[bundle.path])
+    names = select_kernels(bundle, _choice(options), progress)
     parser = MlirParser()
     module = parser.parse(bundle.configured())  # must outlive the operations in the cases
     _check_backend(bundle, backends_of(module))
     check_top(bundle, options.top)
     if options.pairs or selects_call(options):
         check_call(bundle, options)
-    cases = find_cases(bundle.graph, module, read_dispatches(module, extents(bundle, options)))
+    cases = find_cases(bundle.graph, module, read_dispatches(module, argument_extents(bundle, options)))
     first = {case.kernel: case for case in reversed(cases)}
     cache = _WorkCache.prepare(options.work or Path(f"{default_spec if is_stream(spec) else spec}.work"))
     outcomes = [
@@ -117,9 +117,9 @@ def _write_for_amdsharktuner(bundle: Bundle, folder: Path, options: TuneOptions,
     from tracemap.commands.bench import ranked_kernels
     from tracemap.ir.executables import backends_of
     from tracemap.ir.parsing import MlirParser
-    from tracemap.kernels.tune import BACKEND, check_folder, dumped, flags_of, ranked, write_folder
+    from tracemap.kernels.tune import BACKEND, check_output_folder, dump_executables, ranked, tuner_flags, write_folder
 
-    check_folder(folder, force=options.force)
+    check_output_folder(folder, force=options.force)
     module = MlirParser().parse(bundle.configured())
     if BACKEND not in backends_of(module):
         backends = ", ".join(sorted(backends_of(module))) or "no backend"
@@ -127,11 +127,11 @@ def _write_for_amdsharktuner(bundle: Bundle, folder: Path, options: TuneOptions,
     run, kernels = ranked_kernels(bundle, _choice(options), progress)
     progress("compiling the dispatches")
     with temporary_folder() as temporary:
-        dumps = dumped(bundle, temporary)
+        dumps = dump_executables(bundle, temporary)
     ranking = Ranking(run, ranked(kernels, dumps))
     if not any(kernel.folder for kernel in ranking.kernels):
         raise UsageInvalid(f"{bundle.path}: nothing to tune: {ranking.kernels[0].obstacle}")
-    write_folder(folder, ranking, dumps, flags_of(bundle), force=options.force)
+    write_folder(folder, ranking, dumps, tuner_flags(bundle), force=options.force)
     return Tune(bundle=bundle.name, kernels=(), spec=str(folder), pairs=0, application=None, ops=(), handed_on=ranking)
 
 
@@ -139,7 +139,7 @@ def show_tune(result: Tune, options: TuneOptions, out: TextIO) -> None:
     """Write the results to a stream, in the format of the options."""
     from tracemap.reports.terminal.kernels import print_tune
 
-    show_as(options.format, out, lambda stream: print_tune(result, stream), lambda: result)
+    show_in_format(options.format, out, lambda stream: print_tune(result, stream), lambda: result)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,29 +151,31 @@ class _WorkCache:
 
     @classmethod
     def prepare(cls, folder: Path) -> _WorkCache:
-        from tracemap.kernels.runner_jobs import WorkFolder, makers
+        from tracemap.kernels.runner_jobs import WorkFolder, tool_identity
 
-        tool_versions = makers()  # fails without a compiler, before the folder is created
+        tool_versions = tool_identity()  # fails without a compiler, before the folder is created
         work = WorkFolder(folder)
         work.prepare("applications")
         return cls(work, tool_versions)
 
 
-def _search(case: Case, bundle: Bundle, options: TuneOptions, cache: _WorkCache, progress: Progress) -> Outcome:
-    from tracemap.kernels.tune import Effort, Outcome, Tuning
+def _search(case: Case, bundle: Bundle, options: TuneOptions, cache: _WorkCache, progress: Progress) -> SearchOutcome:
+    from tracemap.kernels.tune import KernelSearch, SearchLimits, SearchOutcome
 
     if case.obstacle:
-        return Outcome(case.kernel, 0, 0, "", "", None)
-    effort = Effort(options.candidates, options.time_limit, options.threshold)
+        return SearchOutcome(case.kernel, 0, 0, "", "", None)
+    effort = SearchLimits(options.candidates, options.time_limit, options.threshold)
     with temporary_folder() as folder:
-        tuning = Tuning(case, bundle.configured(), bundle.graph.module.flags, cache.work, cache.tool_versions, folder)
+        tuning = KernelSearch(
+            case, bundle.configured(), bundle.graph.module.flags, cache.work, cache.tool_versions, folder
+        )
         return tuning.run(effort, progress)
 
 
-def _results(outcomes: Sequence[tuple[Case, Outcome]]) -> tuple[tuple[KernelTuning, ...], str]:
+def _results(outcomes: Sequence[tuple[Case, SearchOutcome]]) -> tuple[tuple[KernelTuning, ...], str]:
     """Results per kernel, and the text of the spec; "" if no kernel improves or none can be matched by a spec."""
-    from tracemap.kernels.configurations import information
-    from tracemap.kernels.tune import Tuned, root_of, spec_text, stands_alone
+    from tracemap.kernels.configurations import set_pipeline_in_text
+    from tracemap.kernels.tune import TunedOperation, is_self_contained, root_of, spec_text
 
     kernels, tuned = [], []
     for case, outcome in outcomes:
@@ -184,9 +186,9 @@ def _results(outcomes: Sequence[tuple[Case, Outcome]]) -> tuple[tuple[KernelTuni
         elif outcome.ratio is not None:
             best = BestConfiguration(outcome.best, outcome.pipeline, outcome.ratio)
             assert case.function is not None
-            if stands_alone(root):
+            if is_self_contained(root):
                 own = str(case.function.operation.attributes["translation_info"])
-                tuned.append(Tuned(root, outcome.best, information(own, outcome.pipeline)))
+                tuned.append(TunedOperation(root, outcome.best, set_pipeline_in_text(own, outcome.pipeline)))
             else:
                 obstacle = "its operation uses values from outside, so no spec can match it"
         kernels.append(KernelTuning(outcome.kernel, outcome.tried, outcome.failed, best, obstacle))
@@ -203,21 +205,21 @@ def _in_application(
 ) -> Tune:
     """Build the application with the text of a spec, and record both versions in alternation."""
     from tracemap.commands.swap import record_alternating
-    from tracemap.kernels.swap import Touched, changes, same_kernels, whole_of
+    from tracemap.kernels.swap import ReplacedKernels, changes, same_kernels, total_ratio
 
     improved = {kernel.kernel for kernel in kernels if kernel.best is not None and not kernel.obstacle}
     progress("building the application with the spec")
     new = _build_with_spec(bundle, spec, cache)
     unchanged = sorted(improved - _configured_as(new, kernels))
     before, after = record_alternating(bundle, new, options, options.pairs, options.seconds, progress)
-    touched = Touched(improved, options.threshold, same_kernels(bundle.module_path, new.module_path))
-    text = f"the spec has no effect on {listed(unchanged)} in the application"
+    touched = ReplacedKernels(improved, options.threshold, same_kernels(bundle.module_path, new.module_path))
+    text = f"the spec has no effect on {join_names(unchanged)} in the application"
     return Tune(
         bundle=bundle.name,
         kernels=kernels,
         spec="",
         pairs=len(before),
-        application=whole_of(before, after),
+        application=total_ratio(before, after),
         ops=changes(bundle.graph, touched, before, after),
         diagnostics=(Diagnostic("spec-unmatched", text),) if unchanged else (),
     )
@@ -225,23 +227,23 @@ def _in_application(
 
 def _build_with_spec(bundle: Bundle, spec: str, cache: _WorkCache) -> Bundle:
     """Build the application with a spec, unless the work folder contains it."""
-    from tracemap.kernels.runner_jobs import flag_parts, keep, key_of
+    from tracemap.kernels.runner_jobs import flag_parts, key_of, write_atomically
     from tracemap.map.build.build import BuildRequest, build
-    from tracemap.map.bundle import inside, load
+    from tracemap.map.bundle import load, path_in_bundle
     from tracemap.map.bundle_documents import CALL_NAME
 
     model = bundle.model()
     if not model:
         raise UsageInvalid(f"{bundle.path}: does not contain its model; build it again without --no-sources")
     flags = [flag for flag in bundle.graph.module.flags if not flag.startswith((_SPEC_FLAG, _SUBSTITUTE))]
-    call_files = [inside(bundle.path, CALL_NAME), *saved_inputs_of(bundle).inputs]
+    call_files = [path_in_bundle(bundle.path, CALL_NAME), *saved_inputs_of(bundle).inputs]
     contents = [file.read_bytes() for file in call_files if file.exists()]
     key = key_of(model, spec, cache.tool_versions, *flag_parts(flags), *contents)
     folder = cache.work.path / "applications"
     target, file = folder / f"{key}.tracemap", folder / f"{key}.mlir"
     with suppress(BundleInvalid, BundleVersion):
         return load(target)
-    keep(file, spec.encode())
+    write_atomically(file, spec.encode())
     options = BuildOptions(output=target, force=True, flags=(*flags, f"{_SPEC_FLAG}{file.resolve()}"))
     return build(
         BuildRequest(model, bundle.graph.sources[0].name, target, options, keeping=saved_inputs_to_copy(bundle))
@@ -291,5 +293,5 @@ def command(bundle: Path, options: TuneOptions) -> None:
 
     with show_phases("tune") as progress:
         result = tune(load(bundle), options, progress)
-    warn(result.diagnostics)
+    print_diagnostics(result.diagnostics)
     show_tune(result, options, sys.stderr if is_standard(options.output) else sys.stdout)

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Final, Literal
 
-from tracemap.attribution.model import split_by
-from tracemap.compare.model import KernelCode, KernelDifference, Match, Regrouped, RemarkDifference
-from tracemap.compare.sides import Compared
+from tracemap.attribution.model import split_rule_text
+from tracemap.compare.model import FusionChange, KernelCode, KernelDifference, Match, RemarkDifference
+from tracemap.compare.sides import Side
 from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.units import UNKNOWN, Integer, Text, Unknown
-from tracemap.map.bundle_documents import FIGURES, Remark
-from tracemap.map.model import OpId, in_order
-from tracemap.runs.model import RunHeader, differing_inputs, niceness_said
+from tracemap.map.bundle_documents import STATISTICS_PASSES, Remark
+from tracemap.map.model import OpId, sort_ops
+from tracemap.runs.model import RunHeader, differing_inputs, niceness_of
 
 # ---- remarks
 #
@@ -25,9 +25,7 @@ _OpRemark = tuple[str, Text, str]
 """A remark on an op: the op's common name on both sides, the pass, the text."""
 
 
-def remark_differences(
-    before: Compared, after: Compared, matches: Sequence[Match]
-) -> tuple[RemarkDifference, ...] | None:
+def remark_differences(before: Side, after: Side, matches: Sequence[Match]) -> tuple[RemarkDifference, ...] | None:
     """New remarks, then gone ones; None: a bundle has no remarks.
 
     Remarks are the same if op, pass and text are equal. Kernel name, line, and other ops of the kernel do not matter.
@@ -50,7 +48,7 @@ class _Side:
         """The first remark with this text, by index, and its op."""
         self.remarks = remarks
         for index, remark in enumerate(remarks):
-            if remark.pass_name not in FIGURES:
+            if remark.pass_name not in STATISTICS_PASSES:
                 for op in remark.ops:
                     op_remark = (name_of(op), remark.pass_name, remark.text)
                     self.counts[op_remark] += remark.count
@@ -74,7 +72,7 @@ def _more(kind: Literal["new", "gone"], side: _Side, other: _Side) -> Iterator[R
 # Changed fusion, changed code of kernels, and different conditions of runs.
 
 
-def regrouped(before: Compared, after: Compared, matches: Sequence[Match]) -> Iterator[Regrouped]:
+def regrouped(before: Side, after: Side, matches: Sequence[Match]) -> Iterator[FusionChange]:
     """Ops that share dispatch sites with other ops than before, or with ops that did not exist."""
     if before.map_sha256 == after.map_sha256:
         return
@@ -86,7 +84,7 @@ def regrouped(before: Compared, after: Compared, matches: Sequence[Match]) -> It
         else:
             left, joined = _others(partners_before, match.before), _others(partners_after, match.after)
         if left or joined or (partners_before is None) != (partners_after is None):
-            yield Regrouped(
+            yield FusionChange(
                 match.before,
                 match.after,
                 after.graph.op_by_id[match.after].name,
@@ -102,7 +100,7 @@ _Ops = tuple[OpId, ...]
 
 def _others(partners: frozenset[OpId] | None, op: OpId) -> _Ops:
     """The ops that share sites with an op, if it has sites on this side only."""
-    return in_order(partners - {op}) if partners else ()
+    return sort_ops(partners - {op}) if partners else ()
 
 
 def _changes(matches: Sequence[Match]) -> Callable[[frozenset[OpId], frozenset[OpId]], tuple[_Ops, _Ops]]:
@@ -112,13 +110,13 @@ def _changes(matches: Sequence[Match]) -> Callable[[frozenset[OpId], frozenset[O
 
     @cache  # ops of a kernel have equal sets, and there may be thousands of ops
     def changed(ops_before: frozenset[OpId], ops_after: frozenset[OpId]) -> tuple[_Ops, _Ops]:
-        left = in_order([op for op in ops_before if to_after.get(op) not in ops_after])
-        return left, in_order([op for op in ops_after if to_before.get(op) not in ops_before])
+        left = sort_ops([op for op in ops_before if to_after.get(op) not in ops_after])
+        return left, sort_ops([op for op in ops_after if to_before.get(op) not in ops_before])
 
     return changed
 
 
-def kernel_differences(before: Compared, after: Compared, matches: Sequence[Match]) -> Iterator[KernelDifference]:
+def kernel_differences(before: Side, after: Side, matches: Sequence[Match]) -> Iterator[KernelDifference]:
     """Kernels with changed code, and kernels without a counterpart. Counterparts share most ops."""
     if before.graph.module.sha256 == after.graph.module.sha256:
         return
@@ -135,7 +133,7 @@ def kernel_differences(before: Compared, after: Compared, matches: Sequence[Matc
             yield KernelDifference(kernel.name, UNKNOWN, before.figures(kernel.name), KernelCode())
 
 
-def _counterparts(before: Compared, after: Compared, matches: Sequence[Match]) -> dict[str, str]:
+def _counterparts(before: Side, after: Side, matches: Sequence[Match]) -> dict[str, str]:
     """For kernels after, the kernel before that shares most ops. Each is assigned once."""
     common: Counter[tuple[str, str]] = Counter()
     for match in matches:
@@ -151,7 +149,7 @@ def _counterparts(before: Compared, after: Compared, matches: Sequence[Match]) -
     return counterparts
 
 
-def settings_differ(before: Compared, after: Compared, *, same_model: bool) -> Iterator[Diagnostic]:
+def settings_differ(before: Side, after: Side, *, same_model: bool) -> Iterator[Diagnostic]:
     """Differences between the conditions of runs on which costs depend.
 
     Inputs are compared for the same model only, since those of an edited model differ anyway.
@@ -165,7 +163,7 @@ def settings_differ(before: Compared, after: Compared, *, same_model: bool) -> I
         ("function", lambda run: run.function),
         ("cache line size of the last level", lambda run: run.line_bytes),
         ("clock", lambda run: run.clock.value),
-        ("niceness", lambda run: niceness_said(run.command)),
+        ("niceness", lambda run: niceness_of(run.command)),
     )
     unknown: dict[str, list[str]] = {"before": [], "after": []}
     for setting, value_of in settings:
@@ -185,7 +183,7 @@ def settings_differ(before: Compared, after: Compared, *, same_model: bool) -> I
         for number, first, second in inputs[:1]:
             text = f"the runs have different inputs: argument {number} is {first} before, {second} after"
             yield Diagnostic("settings-differ", text)
-    rules = [_distinct(map(split_by, side.attributions)) for side in (before, after)]
+    rules = [_distinct(map(split_rule_text, side.attributions)) for side in (before, after)]
     if rules[0] != rules[1]:
         text = (
             f"kernels are split by different rules ({rules[0]} before, {rules[1]} after), which changes the shares "

@@ -12,26 +12,26 @@ from msgspec import structs
 
 from tracemap.attribution.model import Attribution
 from tracemap.compare.changes import kernel_differences, regrouped, remark_differences, settings_differ
-from tracemap.compare.findings import NO_CORRECTION, Machine, MeasuredOp, Spread, findings, machine_of, op_ratio
+from tracemap.compare.findings import NO_CORRECTION, Machine, MeasuredOp, MedianInterval, findings, machine_of, op_ratio
 from tracemap.compare.model import (
     BASIS,
     Amount,
     Comparison,
-    Group,
-    How,
+    GroupedCost,
     Match,
+    MatchKind,
     MetricDifference,
     OpDifference,
     ResidualDifference,
     total,
 )
-from tracemap.compare.sides import UNKNOWN_WORK, Compared, Costs, amount, are_per_invocation, common_metrics, costs
+from tracemap.compare.sides import UNKNOWN_WORK, Costs, Side, amount, are_per_invocation, common_metrics, costs
 from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.units import UNKNOWN, Text, Unknown
 from tracemap.map.model import Op, OpId
 from tracemap.map.query import scope_text, stack_of
 from tracemap.runs.model import TIME_METRICS
-from tracemap.runs.statistics import FEWEST, median_ranks
+from tracemap.runs.statistics import FEWEST_VALUES, median_ranks
 
 # ---- drift correction
 #
@@ -65,7 +65,7 @@ class CorrectedRun:
         self._run, self._metric, self._unchanged = run, metric, unchanged
         self._slowness = _medians(list(unchanged.values()))
 
-    def spread_of(self, op: OpId) -> Spread | None:
+    def spread_of(self, op: OpId) -> MedianInterval | None:
         """Median of an op's corrected cost per invocation, with its interval; None if unknown."""
         import numpy as np
 
@@ -75,7 +75,7 @@ class CorrectedRun:
         low, high = median_ranks(len(values))
         corrected = np.sort(values / self._slowness_for(op))
         middle = (len(values) + 1) // 2
-        return Spread(*(float(corrected[rank - 1]) for rank in (middle, low, high)))
+        return MedianInterval(*(float(corrected[rank - 1]) for rank in (middle, low, high)))
 
     def _slowness_for(self, op: OpId) -> Values:
         if op not in self._unchanged or len(self._unchanged) > _FEW:
@@ -88,7 +88,7 @@ def correct_drift(run: Attribution, metric: str, unchanged: Unchanged) -> Correc
     unchanged_values: dict[OpId, tuple[Values, float]] = {}
     for op, cost in sorted(unchanged, key=lambda pair: (-pair[1], pair[0].number))[:MOST_UNCHANGED]:
         values = run.series.of(op, metric)
-        if values is not None and len(values) >= FEWEST and cost > 0 and values.min() > 0:
+        if values is not None and len(values) >= FEWEST_VALUES and cost > 0 and values.min() > 0:
             unchanged_values[op] = (values / cost, cost)
     return CorrectedRun(run, metric, unchanged_values) if len(unchanged_values) >= LEAST_UNCHANGED else None
 
@@ -108,13 +108,13 @@ def _medians(weighted: Sequence[tuple[Values, float]]) -> Values:
 
 def corrected_spreads(
     runs: Sequence[Attribution], metric: str, unchanged: Unchanged, ops: Sequence[OpId]
-) -> Mapping[OpId, tuple[Spread, ...]]:
+) -> Mapping[OpId, tuple[MedianInterval, ...]]:
     """Corrected costs of ops, for each run of a side; without ops that a run lacks, and empty if drift is unknown."""
     results = [correct_drift(run, metric, unchanged) for run in runs]
     corrected_runs = [run for run in results if run is not None]
     if len(corrected_runs) < len(runs):
         return {}
-    spreads_by_op: dict[OpId, tuple[Spread, ...]] = {}
+    spreads_by_op: dict[OpId, tuple[MedianInterval, ...]] = {}
     for op in ops:
         spreads = [spread for run in corrected_runs if (spread := run.spread_of(op)) is not None]
         if len(spreads) == len(runs):
@@ -147,15 +147,13 @@ class Pair:
         return op
 
 
-def identical(before: Compared, after: Compared) -> tuple[Match, ...]:
+def match_by_identity(before: Side, after: Side) -> tuple[Match, ...]:
     """Match ops by identity, for two maps of the same model."""
     known = after.graph.op_by_id
-    return tuple(Match(op.id, op.id, How.IDENTITY, edited=False) for op in before.graph.ops if op.id in known)
+    return tuple(Match(op.id, op.id, MatchKind.IDENTITY, edited=False) for op in before.graph.ops if op.id in known)
 
 
-def compare(
-    before: Compared, after: Compared, matches: Sequence[Match], *, same_model: bool, threshold: float
-) -> Comparison:
+def compare(before: Side, after: Side, matches: Sequence[Match], *, same_model: bool, threshold: float) -> Comparison:
     """Compare two sides with matched ops; `threshold` in percent.
 
     Raises:
@@ -166,8 +164,8 @@ def compare(
 
 @dataclass(frozen=True)
 class _Comparing:
-    before: Compared
-    after: Compared
+    before: Side
+    after: Side
     matches: Sequence[Match]
     same_model: bool
     threshold: float
@@ -316,14 +314,14 @@ class _Comparing:
             }
             yield ResidualDifference(reason, amounts)
 
-    def _groups(self, key: Callable[[Pair], str]) -> tuple[Group, ...]:
+    def _groups(self, key: Callable[[Pair], str]) -> tuple[GroupedCost, ...]:
         members: dict[str, list[OpDifference]] = defaultdict(list)
         for pair, difference in zip(self.pairs, self.differences, strict=True):
             if difference.amounts:
                 members[key(pair)].append(difference)
         names = [name for name, _ in self.metrics]
         return tuple(
-            Group(
+            GroupedCost(
                 group, len(ops), {name: total([op.amounts[name] for op in ops if name in op.amounts]) for name in names}
             )
             for group, ops in sorted(members.items())

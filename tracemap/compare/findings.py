@@ -10,9 +10,9 @@ from functools import cache
 from typing import Final
 
 from tracemap.attribution.model import OpCost
-from tracemap.compare.model import Drift, Finding, Kind, OpRatio
+from tracemap.compare.model import Drift, Finding, FindingKind, OpRatio
 from tracemap.core.units import UNKNOWN, Integer, Text, Unknown
-from tracemap.runs.statistics import slower_by, weighted_quantile
+from tracemap.runs.statistics import drift_ratio, weighted_quantile
 
 # ---- intervals
 #
@@ -37,40 +37,40 @@ _STEPS: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class MedianInterval:
     """A median over the invocations of a run, with its 95 % interval."""
 
     median: float
     low: float
     high: float
 
-    def times(self, factor: float) -> Spread:
+    def times(self, factor: float) -> MedianInterval:
         """Multiply by a factor."""
-        return Spread(self.median * factor, self.low * factor, self.high * factor)
+        return MedianInterval(self.median * factor, self.low * factor, self.high * factor)
 
 
-def ratio_between(before: Sequence[Spread], after: Sequence[Spread]) -> Spread:
+def ratio_between(before: Sequence[MedianInterval], after: Sequence[MedianInterval]) -> MedianInterval:
     """Cost ratio of after to before. Each side has a `Spread` for each run; all are above 0."""
     old_logs, new_logs = ([_log(run) for run in runs] for runs in (before, after))
     if len(old_logs) == len(new_logs):
         ratio = _combine([_difference(old, new) for old, new in zip(old_logs, new_logs, strict=True)])
     else:
         ratio = _difference(_combine(old_logs), _combine(new_logs))
-    return Spread(*map(math.exp, (ratio.median, ratio.low, ratio.high)))
+    return MedianInterval(*map(math.exp, (ratio.median, ratio.low, ratio.high)))
 
 
-def _log(run: Spread) -> Spread:
-    return Spread(*map(math.log, (run.median, run.low, run.high)))
+def _log(run: MedianInterval) -> MedianInterval:
+    return MedianInterval(*map(math.log, (run.median, run.low, run.high)))
 
 
-def _difference(before: Spread, after: Spread) -> Spread:
+def _difference(before: MedianInterval, after: MedianInterval) -> MedianInterval:
     difference = after.median - before.median
     down = math.hypot(after.median - after.low, before.high - before.median)
     up = math.hypot(after.high - after.median, before.median - before.low)
-    return Spread(difference, difference - down, difference + up)
+    return MedianInterval(difference, difference - down, difference + up)
 
 
-def _combine(runs: Sequence[Spread]) -> Spread:
+def _combine(runs: Sequence[MedianInterval]) -> MedianInterval:
     """The precision-weighted mean over runs with its interval. A single run is returned as is."""
     if len(runs) == 1:
         return runs[0]
@@ -83,7 +83,7 @@ def _combine(runs: Sequence[Spread]) -> Spread:
     weights = [1 / (variance + between) for variance in within]
     mean = _mean(values, weights)
     width = student(freedom) * math.sqrt(_squares(values, weights, mean) / freedom / sum(weights))
-    return Spread(mean, mean - width, mean + width)
+    return MedianInterval(mean, mean - width, mean + width)
 
 
 def _mean(values: Sequence[float], weights: Sequence[float]) -> float:
@@ -149,10 +149,10 @@ class MeasuredOp:
     after: Text
     name: str
     line: Integer
-    old_costs: tuple[Spread, ...]
-    new_costs: tuple[Spread, ...]
+    old_costs: tuple[MedianInterval, ...]
+    new_costs: tuple[MedianInterval, ...]
     same_code: bool
-    corrected: tuple[tuple[Spread, ...], tuple[Spread, ...]] | None = None
+    corrected: tuple[tuple[MedianInterval, ...], tuple[MedianInterval, ...]] | None = None
 
     @property
     def has_ratio(self) -> bool:
@@ -170,7 +170,7 @@ class Machine:
     new_factors: tuple[float, ...]
     drift: Drift
 
-    def ratio_of(self, op: MeasuredOp) -> Spread | None:
+    def ratio_of(self, op: MeasuredOp) -> MedianInterval | None:
         """Cost ratio of an op, corrected for drift by invocation where possible, otherwise by run.
 
         None: the op has no ratio.
@@ -186,13 +186,13 @@ NO_CORRECTION: Final = Machine((), (), NO_DRIFT)
 """No correction: drift is unknown."""
 
 
-def _corrected(runs: Sequence[Spread], factors: Sequence[float]) -> Sequence[Spread]:
+def _corrected(runs: Sequence[MedianInterval], factors: Sequence[float]) -> Sequence[MedianInterval]:
     if not factors:
         return runs
     return [run.times(1 / factor) for run, factor in zip(runs, factors, strict=True)]
 
 
-def spread_of(cost: OpCost | None) -> Spread | None:
+def spread_of(cost: OpCost | None) -> MedianInterval | None:
     """The median of an op's cost per invocation, with its interval; None if the run does not have it."""
     if cost is None:
         return None
@@ -200,7 +200,7 @@ def spread_of(cost: OpCost | None) -> Spread | None:
     median, low, high = per_invocation.median, per_invocation.median_low, per_invocation.median_high
     if isinstance(median, Unknown) or isinstance(low, Unknown) or isinstance(high, Unknown):
         return None
-    return Spread(median, low, high)
+    return MedianInterval(median, low, high)
 
 
 def machine_of(ops: Sequence[MeasuredOp]) -> Machine:
@@ -227,14 +227,16 @@ def machine_of(ops: Sequence[MeasuredOp]) -> Machine:
 
 
 def _factors(
-    unchanged: Sequence[tuple[Spread, ...]], everything: Sequence[tuple[Spread, ...]], ops: Sequence[MeasuredOp]
+    unchanged: Sequence[tuple[MedianInterval, ...]],
+    everything: Sequence[tuple[MedianInterval, ...]],
+    ops: Sequence[MeasuredOp],
 ) -> tuple[float, ...]:
     """Slowdown of the machine in each run of a side, relative to the first run before; empty if unknown."""
     factors = []
     for index in range(len(unchanged[0])):
         pairs = [(op.old_costs[0].median, runs[index].median) for op, runs in zip(ops, unchanged, strict=True)]
         all_costs = sum(runs[index].median for runs in everything)
-        factor = slower_by(pairs, (0.0, all_costs))
+        factor = drift_ratio(pairs, (0.0, all_costs))
         if isinstance(factor, Unknown):
             return ()
         factors.append(factor)
@@ -255,7 +257,7 @@ def findings(
     return tuple(changes)
 
 
-def _median(runs: Sequence[Spread]) -> float:
+def _median(runs: Sequence[MedianInterval]) -> float:
     return statistics.median([run.median for run in runs]) if runs else 0.0
 
 
@@ -275,12 +277,12 @@ def _finding(op: MeasuredOp, metric: str, threshold: float, machine: Machine, le
         yield _as_finding("slower" if ratio.low > limit else "faster", op, metric, op_ratio(ratio))
 
 
-def op_ratio(ratio: Spread) -> OpRatio:
+def op_ratio(ratio: MedianInterval) -> OpRatio:
     """Round a ratio for reports."""
     return OpRatio(*(round(value, 4) for value in (ratio.median, ratio.low, ratio.high)))
 
 
-def _costs_nothing(runs: Sequence[Spread]) -> bool:
+def _costs_nothing(runs: Sequence[MedianInterval]) -> bool:
     """Whether an op does not exist, or costs nothing in any invocation, such as in a branch not taken."""
     return all(run.high <= 0 for run in runs)
 
@@ -296,7 +298,7 @@ def _one_sided(op: MeasuredOp, metric: str, least: float) -> Iterator[Finding]:
 _NO_RATIO: Final = OpRatio(0.0, 0.0, 0.0)
 
 
-def _as_finding(kind: Kind, op: MeasuredOp, metric: str, ratio: OpRatio) -> Finding:
+def _as_finding(kind: FindingKind, op: MeasuredOp, metric: str, ratio: OpRatio) -> Finding:
     return Finding(
         kind=kind,
         before=op.before,
@@ -312,7 +314,7 @@ def _as_finding(kind: Kind, op: MeasuredOp, metric: str, ratio: OpRatio) -> Find
     )
 
 
-def beyond(findings: Sequence[Finding], percent: float) -> list[Finding]:
+def regressions(findings: Sequence[Finding], percent: float) -> list[Finding]:
     """Findings that are new, or slower by more than a percentage at the lower bound of their ratio."""
     return [
         finding

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Final
 
-from tracemap.compare.model import How, Match
+from tracemap.compare.model import Match, MatchKind
 from tracemap.compare.neighbourhoods import (
     RINGS,
     Numbers,
@@ -234,27 +234,27 @@ def match_flows(before: Flow, after: Flow, files: tuple[str, str] = ("", "")) ->
     `files`: names of both models' texts, as locations in a program that was made from the other one have them.
     """
     pairs = Pairs(Side(before), Side(after))
-    kinds: dict[int, How] = {}
+    kinds: dict[int, MatchKind] = {}
 
-    def note(proposals: Iterable[tuple[int, int]], by: How) -> list[tuple[int, int]]:
+    def note(proposals: Iterable[tuple[int, int]], by: MatchKind) -> list[tuple[int, int]]:
         matches = list(proposals)
         kinds.update({old: by for old, _ in matches})
         return matches
 
     rings = ring_numbers(pairs.before), ring_numbers(pairs.after)
-    known = note(_add_all(pairs, _anchors(pairs, rings)), How.STRUCTURE)
-    known += note(match_unique_neighbours(pairs, known, (rings[0][_ALIKE], rings[1][_ALIKE])), How.NEIGHBOURS)
-    note(propagate(pairs, known), How.NEIGHBOURS)
-    known = note(_add_all(pairs, _loose_anchors(pairs)), How.STRUCTURE)
-    note(propagate(pairs, known), How.NEIGHBOURS)
+    known = note(_add_all(pairs, _anchors(pairs, rings)), MatchKind.STRUCTURE)
+    known += note(match_unique_neighbours(pairs, known, (rings[0][_ALIKE], rings[1][_ALIKE])), MatchKind.NEIGHBOURS)
+    note(propagate(pairs, known), MatchKind.NEIGHBOURS)
+    known = note(_add_all(pairs, _loose_anchors(pairs)), MatchKind.STRUCTURE)
+    note(propagate(pairs, known), MatchKind.NEIGHBOURS)
     dialects_differ = are_of_other_dialects(before, after)
     if dialects_differ:
-        note(approximate(pairs, files), How.APPROXIMATE)
+        note(approximate(pairs, files), MatchKind.APPROXIMATE)
     for iteration in range(1 if dialects_differ else _ROUNDS):
         if not pairs.is_left:
             break
-        proposals = note(_likely(pairs, align_gaps(pairs, loose=iteration % 2 == 1)), How.ORDER)
-        note(propagate(pairs, proposals), How.NEIGHBOURS)
+        proposals = note(_likely(pairs, align_gaps(pairs, loose=iteration % 2 == 1)), MatchKind.ORDER)
+        note(propagate(pairs, proposals), MatchKind.NEIGHBOURS)
     return tuple(_matches(pairs, kinds))
 
 
@@ -302,9 +302,9 @@ def _matchable_keys(side: Side, keys: Sequence[Hashable]) -> list[Hashable]:
     ]
 
 
-def _matches(pairs: Pairs, kinds: dict[int, How]) -> Iterator[Match]:
+def _matches(pairs: Pairs, kinds: dict[int, MatchKind]) -> Iterator[Match]:
     for old, new in pairs:
         old_node, new_node = pairs.before.flow[old], pairs.after.flow[new]
         if isinstance(old_node.op, OpId) and not isinstance(new_node.op, Unknown):
-            edited = old_node.exact != new_node.exact and kinds[old] is not How.APPROXIMATE
+            edited = old_node.exact != new_node.exact and kinds[old] is not MatchKind.APPROXIMATE
             yield Match(old_node.op, new_node.op, kinds[old], edited=edited)

@@ -24,7 +24,7 @@ BASIS: Final = 1000
 """Amounts are per 1000 invocations, in integers. Per invocation, small costs would round to 0."""
 
 
-class How(enum.StrEnum):
+class MatchKind(enum.StrEnum):
     """Evidence for a match of two ops, strongest first."""
 
     IDENTITY = "identity"
@@ -45,16 +45,16 @@ class Match(Record, frozen=True):
 
     before: OpId
     after: OpId
-    how: How
+    how: MatchKind
     edited: bool
 
 
-def ways_of(ops: Iterable[OpDifference]) -> Iterator[tuple[str, int]]:
+def match_counts(ops: Iterable[OpDifference]) -> Iterator[tuple[str, int]]:
     """Kinds of match, such as `by structure`, with their numbers of ops, strongest first."""
     counts = Counter(op.how for op in ops)
-    for how in How:
+    for how in MatchKind:
         if counts[how.value]:
-            yield "approximately" if how is How.APPROXIMATE else f"by {how.value}", counts[how.value]
+            yield "approximately" if how is MatchKind.APPROXIMATE else f"by {how.value}", counts[how.value]
 
 
 class ComparedSide(Record, frozen=True):
@@ -118,7 +118,7 @@ class OpDifference(Record, frozen=True):
         return self.name if self.name_before in (self.name, UNKNOWN) else f"{self.name_before} → {self.name}"
 
 
-class Group(Record, frozen=True):
+class GroupedCost(Record, frozen=True):
     """Cost of all ops of a scope or source line, with its name after, or before if it is gone."""
 
     name: str
@@ -148,7 +148,7 @@ class MetricDifference(Record, frozen=True):
     residual: Amount
 
 
-Kind = Literal["slower", "faster", "new", "gone"]
+FindingKind = Literal["slower", "faster", "new", "gone"]
 """Kind of a finding."""
 
 
@@ -159,7 +159,7 @@ class Finding(Record, frozen=True):
     ratio: they exist in one model only, or cost nothing in the other side's runs, such as in a branch not taken.
     """
 
-    kind: Kind
+    kind: FindingKind
     before: Text
     after: Text
     name: str
@@ -183,7 +183,7 @@ class Drift(Record, frozen=True):
     ops: Count
 
 
-class Regrouped(Record, frozen=True):
+class FusionChange(Record, frozen=True):
     """A fusion change: an op that shares its kernels with other ops than before. Gone ops have their ids before."""
 
     before: OpId
@@ -256,10 +256,10 @@ class Comparison(Document, frozen=True, kw_only=True):
     findings: tuple[Finding, ...]
     metrics: tuple[MetricDifference, ...]
     ops: tuple[OpDifference, ...]
-    scopes: tuple[Group, ...]
-    lines: tuple[Group, ...]
+    scopes: tuple[GroupedCost, ...]
+    lines: tuple[GroupedCost, ...]
     residual: tuple[ResidualDifference, ...]
-    regrouped: tuple[Regrouped, ...]
+    regrouped: tuple[FusionChange, ...]
     kernels: tuple[KernelDifference, ...]
     remarks: Annotated[
         tuple[RemarkDifference, ...] | None, Meta(description="Null unless both bundles were built with remarks.")

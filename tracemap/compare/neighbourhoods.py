@@ -453,7 +453,7 @@ def align_gaps(pairs: Pairs, *, loose: bool) -> Iterator[tuple[int, int]]:
 
 def gaps(pairs: Pairs, matched: Sequence[tuple[int, int]]) -> Iterator[tuple[list[int], list[int]]]:
     """Unmatched indexes between matched nodes, where these are in the same order in both models."""
-    bounds = [*rising(matched), (len(pairs.to_after), len(pairs.to_before))]
+    bounds = [*longest_rising(matched), (len(pairs.to_after), len(pairs.to_before))]
     left = [[index for index, partner in enumerate(to) if partner < 0] for to in (pairs.to_after, pairs.to_before)]
     begin = [0, 0]
     for end in bounds:
@@ -463,7 +463,7 @@ def gaps(pairs: Pairs, matched: Sequence[tuple[int, int]]) -> Iterator[tuple[lis
         begin = positions
 
 
-def rising(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+def longest_rising(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """Longest subsequence of pairs whose second parts rise (Fredman 1975). The other pairs have moved."""
     tails: list[int] = []
     indexes: list[int] = []

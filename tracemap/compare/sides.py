@@ -10,13 +10,13 @@ from typing import Final
 
 from tracemap.attribution.model import Attribution
 from tracemap.attribution.scan.connection import IN_MILLIONTHS, MILLIONTHS
-from tracemap.compare.findings import Spread, spread_of
+from tracemap.compare.findings import MedianInterval, spread_of
 from tracemap.compare.model import BASIS, Amount, ComparedSide, KernelCode
 from tracemap.core.errors import ModuleInvalid
-from tracemap.core.units import UNKNOWN, Integer, Text, Unknown, rounded, sum_of
-from tracemap.machine.figures import figures_of, placeless
+from tracemap.core.units import UNKNOWN, Integer, Text, Unknown, rounded_ratio, sum_of
+from tracemap.machine.figures import address_free_code, figures_of
 from tracemap.machine.images import Image, kernel_images
-from tracemap.map.bundle_documents import NOT_KEPT, CompileTimes, Remarks
+from tracemap.map.bundle_documents import UNKNOWN_TIMES, CompileTimes, Remarks
 from tracemap.map.model import OpId, TraceGraph
 
 # ---- costs
@@ -107,7 +107,7 @@ def scaled_to(values: Sequence[int], count: int) -> list[int]:
     if count == BASIS:
         return list(values)
     parts = [value * BASIS // count for value in values]
-    missing = rounded(sum(values) * BASIS, count) - sum(parts)
+    missing = rounded_ratio(sum(values) * BASIS, count) - sum(parts)
     remainders = [value * BASIS % count for value in values]
     for index in sorted(range(len(remainders)), key=remainders.__getitem__, reverse=True)[:missing]:
         parts[index] += 1
@@ -146,7 +146,7 @@ UNKNOWN_WORK: Final = Work(UNKNOWN, UNKNOWN)
 
 
 @dataclass(frozen=True)
-class Compared:
+class Side:
     """A side: a bundle's name and map, its runs' costs if any, and a reader of its machine code (`images`).
 
     `runs`: names of the runs; `attributions`: one for each run, of runs that can be summed; `remarks`: the compiler's
@@ -160,7 +160,7 @@ class Compared:
     attributions: tuple[Attribution, ...]
     images: Callable[[], Sequence[Image]]
     remarks: Remarks | None = None
-    compiled: CompileTimes = NOT_KEPT
+    compiled: CompileTimes = UNKNOWN_TIMES
 
     @cached_property
     def said(self) -> ComparedSide:
@@ -186,10 +186,10 @@ class Compared:
             return UNKNOWN
         return self.runs[0] + (f" and {len(self.runs) - 1} more" if len(self.runs) > 1 else "")
 
-    def spreads(self, metric: str) -> Mapping[Text, tuple[Spread, ...]]:
+    def spreads(self, metric: str) -> Mapping[Text, tuple[MedianInterval, ...]]:
         """Spread of each op's cost per invocation, for each run. Ops that some runs lack are left out."""
         runs = [{op.op: spread_of(op.metrics.get(metric)) for op in run.ops} for run in self.attributions]
-        result: dict[Text, tuple[Spread, ...]] = {}
+        result: dict[Text, tuple[MedianInterval, ...]] = {}
         for op in runs[0] if runs else ():
             spreads = tuple([spread for run in runs if (spread := run.get(op)) is not None])
             if len(spreads) == len(runs):
@@ -248,7 +248,7 @@ class Compared:
         if kernel not in self._codes:
             images = kernel_images(self._images, kernel)
             try:
-                self._codes[kernel] = placeless(*images[0]) if images else ()
+                self._codes[kernel] = address_free_code(*images[0]) if images else ()
             except ModuleInvalid:
                 self._codes[kernel] = ()
         return self._codes[kernel]

@@ -16,11 +16,11 @@ import msgspec
 from msgspec.structs import fields
 
 from tracemap.core.sanitize import json_without_controls
-from tracemap.core.units import INTEGER_LIMIT
+from tracemap.core.units import MAX_INTEGER
 
-Count = Annotated[int, msgspec.Meta(ge=0, le=INTEGER_LIMIT)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_INTEGER)]
 """A count or an index, from 0."""
-Positive = Annotated[int, msgspec.Meta(ge=1, le=INTEGER_LIMIT)]
+Positive = Annotated[int, msgspec.Meta(ge=1, le=MAX_INTEGER)]
 """A count or an index, from 1."""
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -66,15 +66,15 @@ def encode(value: object) -> bytes:
 def _encode_surrogates(value: object) -> bytes:
     # File names need not be Unicode. Python maps invalid bytes to lone surrogates, which UTF-8 cannot encode.
     text = json.dumps(msgspec.to_builtins(value, enc_hook=_to_json), ensure_ascii=False, separators=(",", ":"))
-    return _SURROGATE.sub(lambda match: json.dumps(storable(match[0]))[1:-1], text).encode()
+    return _SURROGATE.sub(lambda match: json.dumps(escape_surrogates(match[0]))[1:-1], text).encode()
 
 
-def storable(text: str) -> str:
+def escape_surrogates(text: str) -> str:
     """The text with lone surrogates replaced by their escapes, such as `\\udce9`, so that UTF-8 can store it."""
     return _SURROGATE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
-def pretty(value: object) -> str:
+def pretty_json(value: object) -> str:
     """JSON of a value for people: one line per key; equal values give equal texts."""
     return json_without_controls(msgspec.json.format(encode(value), indent=1).decode()) + "\n"
 
@@ -111,7 +111,7 @@ def decode_document(data: bytes, kind: type[_D]) -> _D:
     return decode(data, kind)
 
 
-def view(kind: type[_R], source: object, **overrides: object) -> _R:
+def record_from(kind: type[_R], source: object, **overrides: object) -> _R:
     """Build a record of another kind from the fields of `source` with the same names; `overrides` replace them."""
     names = [name for name in kind.__struct_fields__ if name not in overrides and hasattr(source, name)]
     return kind(**{name: getattr(source, name) for name in names}, **overrides)

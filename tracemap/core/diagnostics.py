@@ -15,7 +15,7 @@ class Diagnostic(Record, frozen=True):
     message: str
 
 
-DISTURBED: Final = "disturbed"
+NOISY: Final = "disturbed"
 """Noisy run: other programs kept the measured one waiting for a CPU."""
 
 PAUSED: Final = "paused"
@@ -36,20 +36,20 @@ TRANSFERS_UNTIMED: Final = "transfers-untimed"
 WINDOW: Final = "window"
 """The result covers only some of the run's invocations."""
 
-FOREMOST: Final = (WINDOW, RECORDS_LOST, PAUSED, DISTURBED, "few-samples")
+ABOVE_RESULT: Final = (WINDOW, RECORDS_LOST, PAUSED, NOISY, "few-samples")
 """The most important diagnostics: reports print them above a result, not below it."""
 
 
-def tells(diagnostics: Iterable[Diagnostic], slug: str) -> bool:
+def has_slug(diagnostics: Iterable[Diagnostic], slug: str) -> bool:
     """Whether the diagnostics contain this slug."""
     return any(diagnostic.slug == slug for diagnostic in diagnostics)
 
 
-def foremost(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
+def above_result(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
     """Diagnostics to print above a result."""
-    return [item for item in diagnostics if item.slug in FOREMOST]
+    return [item for item in diagnostics if item.slug in ABOVE_RESULT]
 
 
-def others(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
+def below_result(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
     """Diagnostics to print below a result."""
-    return [item for item in diagnostics if item.slug not in FOREMOST]
+    return [item for item in diagnostics if item.slug not in ABOVE_RESULT]

@@ -1,8 +1,8 @@
 """Errors that tracemap reports: one base class, and one small class per kind.
 
 Every kind has a stable `slug`, which is its name in lower case with dashes. The docstring states the cause, and
-`remedy` what helps. docs/errors.md lists all kinds; a test keeps the list complete. Only `tracemap.commands` catches these
-errors: it prints one sentence and exits with `exit_code`.
+`remedy` what helps. docs/errors.md lists all kinds; a test keeps the list complete. Only `tracemap.commands` catches
+these errors: it prints one sentence and exits with `exit_code`.
 """
 
 from __future__ import annotations
@@ -288,7 +288,7 @@ def start_of(text: str, most: int) -> str:
 
 
 @contextmanager
-def readable(path: Path, kind: type[TracemapError]) -> Iterator[None]:
+def raising_unreadable(path: Path, kind: type[TracemapError]) -> Iterator[None]:
     """Raise an error of this kind if the system does not allow reading the file."""
     try:
         yield

@@ -15,10 +15,10 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, BinaryIO, Final, TextIO
 
-from tracemap.core.codec import pretty
+from tracemap.core.codec import pretty_json
 from tracemap.core.errors import TargetExists, TargetUnwritable, TracemapError, UsageInvalid, check_limits
 from tracemap.core.process.limits import free_memory
-from tracemap.core.process.temporary_files import beside, temporary_folder
+from tracemap.core.process.temporary_files import temporary_folder, temporary_sibling
 from tracemap.core.sanitize import lines_for_terminal
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ _POLL_S = 0.05
 
 
 @contextmanager
-def opened(path: Path, kind: type[TracemapError]) -> Iterator[BinaryIO]:
+def open_stored_file(path: Path, kind: type[TracemapError]) -> Iterator[BinaryIO]:
     """Open a file for reading; raise an error of this kind if it is not a file or cannot be read."""
     with _readable(str(path), kind):
         check_is_file(path, kind)
@@ -54,9 +54,9 @@ def opened(path: Path, kind: type[TracemapError]) -> Iterator[BinaryIO]:
             yield file
 
 
-def stored_bytes(path: Path, kind: type[TracemapError]) -> bytes:
+def read_stored_file(path: Path, kind: type[TracemapError]) -> bytes:
     """Content of a file; an error of this kind if it is not a file, cannot be read, or is too large for the memory."""
-    with opened(path, kind) as file:
+    with open_stored_file(path, kind) as file:
         return _read_all(file, str(path), kind)
 
 
@@ -68,7 +68,7 @@ def check_is_file(path: Path, kind: type[TracemapError]) -> None:
         raise kind(f"{path}: is {_kind_of(mode)}, not a file")
 
 
-def check_within(path: Path, folder: Path, kind: type[TracemapError]) -> None:
+def check_link_stays_within(path: Path, folder: Path, kind: type[TracemapError]) -> None:
     """Raise an error of this kind if a link leads out of a folder. The folder itself may be reached by a link."""
     # A name with a NUL, or a folder that a build has just replaced: opening the file fails later.
     with suppress(ValueError, FileNotFoundError):
@@ -76,10 +76,10 @@ def check_within(path: Path, folder: Path, kind: type[TracemapError]) -> None:
             raise kind(f"{path}: is a link that leads out of {folder}; replace it with a copy of the file")
 
 
-def given_bytes(name: str, kind: type[TracemapError]) -> bytes:
+def read_user_input(name: str, kind: type[TracemapError]) -> bytes:
     """Content of a file or pipe that a user named; `-`: standard input."""
-    with _readable(said_of(name), kind), _open_given(name, kind) as file:
-        return _read_all(file, said_of(name), kind)
+    with _readable(display_name(name), kind), _open_given(name, kind) as file:
+        return _read_all(file, display_name(name), kind)
 
 
 def is_file(name: str) -> bool:
@@ -94,17 +94,19 @@ def names_file(name: str | Path) -> bool:
     return os.path.isfile(name)  # noqa: PTH113 - Path.is_file raises OSError for names that are too long
 
 
-def copy_given(name: str, target: Path, kind: type[TracemapError]) -> None:
+def copy_user_input(name: str, target: Path, kind: type[TracemapError]) -> None:
     """Copy the data of a pipe that a user named, or of standard input, to a file."""
-    with _readable(said_of(name), kind), _open_given(name, kind) as file, target.open("wb") as copy:
+    with _readable(display_name(name), kind), _open_given(name, kind) as file, target.open("wb") as copy:
         most = shutil.disk_usage(target.parent).free // 2
         while chunk := file.read(_CHUNK):
             copy.write(chunk)
             if copy.tell() > most:
-                raise kind(f"{said_of(name)}: has more data than fits into {target.parent}; write it to a file first")
+                raise kind(
+                    f"{display_name(name)}: has more data than fits into {target.parent}; write it to a file first"
+                )
 
 
-def said_of(name: str) -> str:
+def display_name(name: str) -> str:
     """Name of a user's input in messages."""
     return "standard input" if name == STANDARD_INPUT else name
 
@@ -126,7 +128,7 @@ def _open_given(name: str, kind: type[TracemapError]) -> Iterator[IO[bytes]]:
         status = os.fstat(file.fileno())
         ends = stat.S_ISREG(status.st_mode) or stat.S_ISFIFO(status.st_mode) or stat.S_ISSOCK(status.st_mode)
         if not (ends or file.isatty() or status.st_rdev == Path(os.devnull).stat().st_rdev):
-            raise kind(f"{said_of(name)}: is {_kind_of(status.st_mode)}; name a file or a pipe")
+            raise kind(f"{display_name(name)}: is {_kind_of(status.st_mode)}; name a file or a pipe")
         yield file
 
 
@@ -266,7 +268,7 @@ def check_file(target: Path, *, force: bool) -> None:
     if _kind(target) == stat.S_IFDIR:
         raise TargetUnwritable(f"{target}: is a folder; name a file")
     if not is_stream(target):
-        check_folder_of(end_of_links(target))
+        check_folder_writable(link_target(target))
     elif not os.access(target, os.W_OK):
         raise TargetUnwritable(f"{target}: is not writable; choose another path")
     if _would_replace(target) and not force:
@@ -327,7 +329,7 @@ def resolved_path(path: Path) -> str:
         return str(path)
 
 
-def check_folder_of(target: Path) -> None:
+def check_folder_writable(target: Path) -> None:
     """Check that a file can be created in the target's folder.
 
     Raises:
@@ -357,7 +359,7 @@ def check_name(target: Path) -> None:
         raise TargetUnwritable(f"{target}: cannot be written: {error}; choose another name") from error
 
 
-def end_of_links(target: Path) -> Path:
+def link_target(target: Path) -> Path:
     """The file that a link points to, which need not exist; the target itself if it is not a link.
 
     Raises:
@@ -372,7 +374,7 @@ def end_of_links(target: Path) -> Path:
 
 
 @contextmanager
-def replaced(target: Path) -> Iterator[Path]:
+def atomic_file(target: Path) -> Iterator[Path]:
     """Yield a temporary path that replaces `target` on success and is removed on failure.
 
     The temporary file lies next to the target, or in a temporary folder if the target is a stream.
@@ -387,8 +389,8 @@ def replaced(target: Path) -> Iterator[Path]:
                 yield folder / "written"
                 _write_to(target, folder / "written")
             return
-        resolved = end_of_links(target)
-        with beside(resolved) as temporary:
+        resolved = link_target(target)
+        with temporary_sibling(resolved) as temporary:
             yield temporary
             _put(temporary, resolved, target)
     except BrokenPipeError:  # the reader has closed the pipe; the caller decides how to end
@@ -438,7 +440,7 @@ def _opened_stream(stream: Path) -> int:
     deadline = time.monotonic() + READER_S
     while True:
         try:
-            opened = os.open(stream, os.O_WRONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            open_stored_file = os.open(stream, os.O_WRONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as error:
             if error.errno != errno.ENXIO:
                 raise
@@ -449,8 +451,8 @@ def _opened_stream(stream: Path) -> int:
                 ) from error
             time.sleep(_WRITE_POLL_S)
             continue
-        os.set_blocking(opened, True)
-        return opened
+        os.set_blocking(open_stored_file, True)
+        return open_stored_file
 
 
 def write_text(text: str, target: Path) -> None:
@@ -459,7 +461,7 @@ def write_text(text: str, target: Path) -> None:
     Raises:
         TargetUnwritable: the file cannot be written.
     """
-    with replaced(target) as temporary:
+    with atomic_file(target) as temporary:
         temporary.write_bytes(text.encode("utf-8", errors="replace"))
 
 
@@ -469,7 +471,7 @@ def use_utf8(out: TextIO) -> None:
         out.reconfigure(encoding="utf-8")
 
 
-def show_as(form: str, out: TextIO, text: Callable[[TextIO], object], value: Callable[[], object]) -> None:
+def show_in_format(form: str, out: TextIO, text: Callable[[TextIO], object], value: Callable[[], object]) -> None:
     """Write a result to a stream: as JSON of `value()` if `form` is `json`, else with `text`.
 
     The stream is flushed, so that a closed pipe is noticed while the caller can still handle it.
@@ -477,13 +479,13 @@ def show_as(form: str, out: TextIO, text: Callable[[TextIO], object], value: Cal
     if form != "text":
         use_utf8(out)
     if form == "json":
-        out.write(pretty(value()))
+        out.write(pretty_json(value()))
     else:
         text(out)
     out.flush()
 
 
-def write_shown(show: Callable[[TextIO], None], target: Path) -> None:
+def write_output_of(show: Callable[[TextIO], None], target: Path) -> None:
     """Write the output of `show` to a file, as `write_text` does.
 
     Raises:

@@ -7,7 +7,7 @@ from typing import Final
 
 from tracemap.core.codec import Record
 from tracemap.core.errors import FunctionUnknown
-from tracemap.core.units import listed
+from tracemap.core.units import join_names
 
 
 class Argument(Record, frozen=True):
@@ -34,7 +34,7 @@ def function_named(functions: Sequence[Function], name: str) -> Function:
     Raises:
         FunctionUnknown: no function has this name, or the name is empty and there is not exactly one function.
     """
-    names = listed([function.name for function in functions], most=_MOST_NAMED) or "none"
+    names = join_names([function.name for function in functions], most=_MOST_NAMED) or "none"
     if not name and len(functions) != 1:
         raise FunctionUnknown(f"the module has {len(functions)} functions; select one with --function: {names}")
     matches = [function for function in functions if function.name == (name or functions[0].name)]

@@ -44,7 +44,7 @@ def json_without_controls(text: str) -> str:
     return _CONTROLS_OF_JSON.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
-def inert_cell(text: str) -> str:
+def escape_formula(text: str) -> str:
     """Prefix a cell with `'` if a spreadsheet would read it as a formula, as OWASP recommends.
 
     >>> inert_cell("=1+1"), plain_cell("'=1+1"), inert_cell("matmul")
@@ -53,14 +53,14 @@ def inert_cell(text: str) -> str:
     return "'" + text if _FORMULA.match(text) else text
 
 
-def plain_cell(text: str) -> str:
+def unescape_formula(text: str) -> str:
     """Inverse of `inert_cell`."""
     return text[1:] if _PREFIXED.match(text) else text
 
 
 def csv_line(cells: Sequence[int | str]) -> str:
     """A CSV line. Texts are escaped with `inert_cell`, and quoted if any common separator would split them."""
-    return ",".join(str(cell) if isinstance(cell, int) else _quoted(inert_cell(cell)) for cell in cells) + "\n"
+    return ",".join(str(cell) if isinstance(cell, int) else _quoted(escape_formula(cell)) for cell in cells) + "\n"
 
 
 def _quoted(text: str) -> str:

@@ -76,12 +76,12 @@ def _package_folders(module: str) -> list[Path]:
     return [Path(folder) for folder in (spec.submodule_search_locations or [])] if spec else []
 
 
-def shown(arguments: Sequence[str | Path]) -> str:
+def shell_text(arguments: Sequence[str | Path]) -> str:
     """A command line in shell syntax, for messages only; it is never passed to a shell."""
     return shlex.join(str(argument) for argument in arguments)
 
 
-def ended_by(number: int) -> str:
+def signal_text(number: int) -> str:
     """Text for a program that was ended by a signal.
 
     >>> ended_by(8)

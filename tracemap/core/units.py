@@ -28,7 +28,7 @@ UNKNOWN: Final = Unknown.UNKNOWN
 ASSUMED_SIZE: Final = 128
 """Assumed size of a dynamic dimension (batch rows, prompt tokens) when the work of ops is compared."""
 
-INTEGER_LIMIT: Final = 2**63 - 1
+MAX_INTEGER: Final = 2**63 - 1
 """Largest integer that is stored: the maximum of SQL's BIGINT."""
 
 if TYPE_CHECKING:
@@ -53,14 +53,14 @@ else:
             """Inverse of the codec's encoding; raises ValueError for any other value."""
             if value is None:
                 return UNKNOWN
-            if type(value) is not int or not 0 <= value <= INTEGER_LIMIT:
-                raise ValueError(f"Expected `int` from 0 to {INTEGER_LIMIT}, or `null`")
+            if type(value) is not int or not 0 <= value <= MAX_INTEGER:
+                raise ValueError(f"Expected `int` from 0 to {MAX_INTEGER}, or `null`")
             return value
 
         @classmethod
         def json_schema(cls) -> dict[str, object]:
             """JSON schema of the values that `from_json` accepts."""
-            return {"type": ["integer", "null"], "minimum": 0, "maximum": INTEGER_LIMIT}
+            return {"type": ["integer", "null"], "minimum": 0, "maximum": MAX_INTEGER}
 
     class Text(metaclass=_OrUnknown):
         """A text that may be unknown."""
@@ -119,7 +119,7 @@ def split_by_largest_remainder(total: int, weights: Sequence[int]) -> list[int]:
     return shares
 
 
-def rounded(numerator: int, denominator: int) -> int:
+def rounded_ratio(numerator: int, denominator: int) -> int:
     """Round a fraction to the nearest integer, half to even, like `round`; the denominator must be positive.
 
     Faster than `Fraction`, which reduces to lowest terms every time.
@@ -134,7 +134,7 @@ def rounded(numerator: int, denominator: int) -> int:
 _NUMBERED: Final = re.compile("([^0-9]*)0*([0-9]*)")
 
 
-def in_parts(text: str) -> list[tuple[str, int, str]]:
+def natural_sort_key(text: str) -> list[tuple[str, int, str]]:
     """Sort key that orders the numbers in texts by value: for every number, its prefix, its length and its digits.
 
     >>> sorted(["a.py:10", "a.py:9", "3.13.0", "3.9.1", "a.py"], key=in_parts)
@@ -305,7 +305,7 @@ MOST_LISTED: Final = 5
 """Maximum number of names in a sentence."""
 
 
-def listed(names: Sequence[str], joined: str = ", ", most: int = MOST_LISTED) -> str:
+def join_names(names: Sequence[str], joined: str = ", ", most: int = MOST_LISTED) -> str:
     """Join names for a sentence: the first few, and the number of others.
 
     >>> listed(["site1", "site2"]), listed([f"site{number}" for number in range(1, 42)])

@@ -8,11 +8,11 @@ from typing import Final
 
 from tracemap.core.errors import UsageInvalid
 from tracemap.core.files import names_file
-from tracemap.frontends.imported import Imported
-from tracemap.ir.text_checks import why_no_model
+from tracemap.frontends.imported import ImportedModel
+from tracemap.ir.text_checks import format_fault
 
 
-def import_file(path: Path, folder: Path) -> Imported | None:
+def import_file(path: Path, folder: Path) -> ImportedModel | None:
     """Import a framework's model file; None if the file's name or content is of no framework.
 
     Args:
@@ -44,7 +44,7 @@ def _is_text(path: Path) -> bool:
             beginning = file.read(_HEAD_BYTES)
     except OSError:
         return True
-    return not why_no_model(beginning, path.name)
+    return not format_fault(beginning, path.name)
 
 
 _HEAD_BYTES: Final = 4096
@@ -52,7 +52,7 @@ _HEAD_BYTES: Final = 4096
 
 def import_program(
     program: object, arguments: Sequence[object], keywords: Mapping[str, object], folder: Path
-) -> Imported:
+) -> ImportedModel:
     """Import a program of a supported framework.
 
     Args:

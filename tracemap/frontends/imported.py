@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from tracemap.core.diagnostics import Diagnostic
-from tracemap.map.build.tagging import no_text
-from tracemap.map.bundle_documents import Keeping
+from tracemap.map.build.tagging import no_known_text
+from tracemap.map.bundle_documents import CallToKeep
 
 # ---- python texts
 #
@@ -43,7 +43,7 @@ def _loaded_files() -> set[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
+class ImportedModel:
     """An imported model, as MLIR text or bytecode.
 
     `name`: name of the program, used in the names of the model's file and bundle; `keeping`: its inputs and parameters;
@@ -52,8 +52,8 @@ class Imported:
 
     name: str
     data: bytes
-    keeping: Keeping = field(default_factory=Keeping)
-    text_of: Callable[[str], str | None] = no_text
+    keeping: CallToKeep = field(default_factory=CallToKeep)
+    text_of: Callable[[str], str | None] = no_known_text
     diagnostics: tuple[Diagnostic, ...] = ()
 
     @property

@@ -13,9 +13,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from tracemap.core.errors import InputInvalid, ModelInvalid
-from tracemap.frontends.imported import OWN_FOLDER, Imported, as_identifier, loaded_text
-from tracemap.ir.executables import own_bytecode
-from tracemap.map.bundle_documents import Keeping
+from tracemap.frontends.imported import OWN_FOLDER, ImportedModel, as_identifier, loaded_text
+from tracemap.ir.executables import rewrite_as_own_bytecode
+from tracemap.map.bundle_documents import CallToKeep
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,7 +33,7 @@ _CONSTRAINT: Final = "sdy.sharding_constraint"
 _MESH: Final = "sdy.mesh"
 
 
-def import_program(program: Any, arguments: Sequence[object], keywords: Mapping[str, object]) -> Imported:  # noqa: ANN401 - one of several classes of JAX
+def import_program(program: Any, arguments: Sequence[object], keywords: Mapping[str, object]) -> ImportedModel:  # noqa: ANN401 - one of several classes of JAX
     """Import a JAX function.
 
     Args:
@@ -61,7 +61,7 @@ def import_program(program: Any, arguments: Sequence[object], keywords: Mapping[
     return module.imported(used)
 
 
-def _exported(exported: Any, arguments: Sequence[object], keywords: Mapping[str, object]) -> Imported:  # noqa: ANN401 - JAX's
+def _exported(exported: Any, arguments: Sequence[object], keywords: Mapping[str, object]) -> ImportedModel:  # noqa: ANN401 - JAX's
     import jax
     from jax._src.interpreters.mlir import make_ir_context
     from jaxlib.mlir.dialects import stablehlo
@@ -159,7 +159,7 @@ class _Module:
         names = (attributes[index].name for index in range(len(attributes)))
         return self._ir.DictAttr.get({name: attributes[name] for name in names if not name.startswith(_SHARDINGS)})
 
-    def imported(self, inputs: Inputs) -> Imported:
+    def imported(self, inputs: Inputs) -> ImportedModel:
         """The model with its inputs.
 
         Raises:
@@ -167,7 +167,7 @@ class _Module:
         """
         self._check_number(inputs)
         text = self._module.get_asm(print_generic_op_form=True, enable_debug_info=True)
-        return Imported(self.name, own_bytecode(text), Keeping(self.function, inputs), loaded_text)
+        return ImportedModel(self.name, rewrite_as_own_bytecode(text), CallToKeep(self.function, inputs), loaded_text)
 
     def _check_number(self, inputs: Inputs) -> None:
         """Refuse inputs whose number differs from the module's arguments, unless there are no inputs."""

@@ -15,9 +15,9 @@ from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.errors import InputInvalid, ModelInvalid, ModelUnreadable, ToolMissing, check_limits
 from tracemap.core.files import check_is_file
 from tracemap.core.toolchain import is_installed
-from tracemap.frontends.imported import Imported, as_identifier
+from tracemap.frontends.imported import ImportedModel, as_identifier
 from tracemap.ir.frameworks import import_graph
-from tracemap.map.bundle_documents import Keeping
+from tracemap.map.bundle_documents import CallToKeep
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,7 +31,7 @@ _SMALL: Final = 1 << 16
 """Maximum elements of an external tensor that is read at once, since it may decide shapes."""
 
 
-def import_file(path: Path, folder: Path) -> Imported:
+def import_file(path: Path, folder: Path) -> ImportedModel:
     """Import a model file. Parameters are written to `folder`, which must exist until the bundle is written.
 
     Raises:
@@ -59,7 +59,7 @@ def import_program(
     arguments: Sequence[object],
     keywords: Mapping[str, object],
     folder: Path,
-) -> Imported:
+) -> ImportedModel:
     """Import an `onnx.ModelProto`; external data is searched in the working folder.
 
     Args:
@@ -91,18 +91,18 @@ def _imported(
     data_folder: Path,
     folder: Path,
     inputs: tuple[tuple[str, np.ndarray[Any, Any]], ...],
-) -> Imported:
+) -> ImportedModel:
     _load_small(model, data_folder)
     upgraded, upgrade_diagnostics = _upgrade_opset(model)
     _name_nodes(upgraded.graph)
     archive = folder / f"{_SCOPE}.irpa"
     data, importer_warnings = import_graph(_with_shapes(upgraded), _SCOPE, data_folder, archive)
     parameters = ((_SCOPE, archive),) if archive.exists() else ()
-    keeping = Keeping(upgraded.graph.name, inputs, parameters)
+    keeping = CallToKeep(upgraded.graph.name, inputs, parameters)
     importer_diagnostics = (
         Diagnostic("importer-warned", f"IREE's ONNX importer warns: {text}") for text in importer_warnings
     )
-    return Imported(name, data, keeping, diagnostics=(*upgrade_diagnostics, *importer_diagnostics))
+    return ImportedModel(name, data, keeping, diagnostics=(*upgrade_diagnostics, *importer_diagnostics))
 
 
 def _load_small(model: Any, data_folder: Path) -> None:  # noqa: ANN401 - an onnx.ModelProto

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 from tracemap.core.errors import InputInvalid, ModelInvalid, ModelUnreadable, ToolMissing
 from tracemap.core.files import check_is_file
 from tracemap.core.toolchain import is_installed
-from tracemap.frontends.imported import Imported, as_identifier, loaded_text
+from tracemap.frontends.imported import ImportedModel, as_identifier, loaded_text
 from tracemap.ir.frameworks import Frame, Node, placeholder_of, set_locations
-from tracemap.map.bundle_documents import Keeping
+from tracemap.map.bundle_documents import CallToKeep
 
 if TYPE_CHECKING:
     import numpy as np
@@ -95,7 +95,7 @@ def import_program(
     arguments: Sequence[object],
     keywords: Mapping[str, object],
     folder: Path,
-) -> Imported:
+) -> ImportedModel:
     """Import a torch program.
 
     Args:
@@ -119,7 +119,7 @@ def import_program(
     return _imported(exported, as_identifier(type(program).__name__ if is_module else "exported"), inputs, folder)
 
 
-def import_file(path: Path, folder: Path) -> Imported:
+def import_file(path: Path, folder: Path) -> ImportedModel:
     """Import a file written by `torch.export.save`, with its example inputs.
 
     Pickled objects in it are refused. But torch evaluates other texts in it, so the file must be trusted like a
@@ -171,13 +171,13 @@ def _check_installed() -> None:
         )
 
 
-def _imported(exported: Any, name: str, inputs: Any, folder: Path) -> Imported:  # noqa: ANN401 - torch's
+def _imported(exported: Any, name: str, inputs: Any, folder: Path) -> ImportedModel:  # noqa: ANN401 - torch's
     parameters = _parameters(exported)
     data = _bytecode(exported, parameters, name)
     archive = folder / f"{_SCOPE}.irpa"
     _save(parameters, archive)
-    keeping = Keeping(name, _named_inputs(exported, inputs), ((_SCOPE, archive),) if parameters else ())
-    return Imported(name, data, keeping, loaded_text)
+    keeping = CallToKeep(name, _named_inputs(exported, inputs), ((_SCOPE, archive),) if parameters else ())
+    return ImportedModel(name, data, keeping, loaded_text)
 
 
 def _parameters(exported: Any) -> dict[str, Any]:  # noqa: ANN401 - torch's

@@ -175,7 +175,7 @@ def attach(output: Path | str, settings: HookSettings = EVERYTHING, *, library: 
         raise HookUnavailable("this iree.runtime cannot be hooked: it imports no function that loads code")
 
 
-def moment(*, library: Path | None = None) -> tuple[int, int]:
+def current_ticks_and_ns(*, library: Path | None = None) -> tuple[int, int]:
     """The current time, in ticks of this process's calls and in nanoseconds of CLOCK_MONOTONIC.
 
     The record files alone give the tick rate from close points in time, so calls drift by microseconds in seconds.

@@ -60,7 +60,7 @@ def product(factors: tuple[Integer, ...]) -> Integer:
     return result
 
 
-def add(left: Integer, right: Integer) -> Integer:
+def add_integers(left: Integer, right: Integer) -> Integer:
     """The sum; `UNKNOWN` if a summand is."""
     return UNKNOWN if left is UNKNOWN or right is UNKNOWN else left + right
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tracemap.core.locations import Location
 from tracemap.core.units import UNKNOWN, Integer
-from tracemap.ir.attributes import Shape, add, constant_of, product, shape_of
+from tracemap.ir.attributes import Shape, add_integers, constant_of, product, shape_of
 from tracemap.ir.host_program import walk_hosts
 from tracemap.ir.parsing import (
     Attribute,
@@ -33,7 +33,7 @@ from tracemap.ir.parsing import (
 # the idiom's input and its result.
 
 
-RAISED = frozenset({"linalg.softmax"})
+RAISED_OPS = frozenset({"linalg.softmax"})
 """Raised operations; their first operand is the input of the idiom."""
 
 _DESTINATIONS = frozenset({"tensor.empty", "linalg.fill"})
@@ -64,7 +64,7 @@ def read_raised(parser: MlirParser, before: Module, after: Module) -> tuple[Rais
     # Keyed by identity, since the parser returns one object per distinct location.
     raised_at: dict[int, list[Operation]] = {}
     for _, operation in walk_hosts(after):
-        if operation.name in RAISED:
+        if operation.name in RAISED_OPS:
             raised_at.setdefault(id(parser.location(operation)), []).append(operation)
     ends_at: dict[int, list[Operation]] = {key: [] for key, raised in raised_at.items() if len(raised) == 1}
     for _, operation in walk_hosts(before) if ends_at else ():
@@ -159,7 +159,7 @@ def computes_index(parser: MlirParser, operation: Operation) -> bool:
     return len(results) > 0 and all(parser.text_of(result.type) == _INDEX for result in results)
 
 
-def served(parser: MlirParser, operation: Operation) -> tuple[Operation, ...]:
+def users_of_index(parser: MlirParser, operation: Operation) -> tuple[Operation, ...]:
     """The operations that use an index computation, directly or through others; other operations return themselves.
 
     Applies only in the regions of structured operations. Elsewhere indices belong to tiles, loops and sizes.
@@ -364,7 +364,7 @@ def _products_of_attention(parser: MlirParser, attention: Operation, shapes: lis
         return product(tuple(extents.get(dimension, UNKNOWN) for dimension in dimensions))
 
     scores = volume((query & result) | (key - query))
-    return product((scores, add(volume(query - result), volume(result - query))))
+    return product((scores, add_integers(volume(query - result), volume(result - query))))
 
 
 _COUNTED_LOOP = "scf.for"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from tracemap.core.locations import Location
 from tracemap.core.units import UNKNOWN, Integer
-from tracemap.ir.dispatch_bodies import served
+from tracemap.ir.dispatch_bodies import users_of_index
 from tracemap.ir.host_constants import Extent, HostValues, Number
 from tracemap.ir.parsing import (
     Attribute,
@@ -31,7 +31,7 @@ from tracemap.ir.parsing import (
 # Convert modules of another MLIR build to bytecode of this compiler.
 
 
-def own_bytecode(text: str) -> bytes:
+def rewrite_as_own_bytecode(text: str) -> bytes:
     """Convert a module to bytecode of this compiler.
 
     Bytecode of another build is misread if a dialect has changed since, because its attributes are stored by position.
@@ -107,7 +107,7 @@ class KernelNames:
         return name
 
 
-def line_kernels(parser: MlirParser, module: Module) -> tuple[KernelText, ...]:
+def set_line_locations(parser: MlirParser, module: Module) -> tuple[KernelText, ...]:
     """Print the kernels of a configured module, and set the locations of their operations to lines of this text.
 
     For a kernel that is compiled for several targets, the text is that of the first target.
@@ -147,7 +147,7 @@ def _line_kernel(parser: MlirParser, inner: Operation, function: Operation, kern
     for operation, line, column, parent in _with_positions(function, nested(reread.operation)[0]):
         # In pre-order, so the first operation of a line is its outermost one.
         step = steps.get(line) or LocatedStep(line, operation.name, (), parent)
-        locations = (parser.location(user) for user in served(parser, operation))
+        locations = (parser.location(user) for user in users_of_index(parser, operation))
         inputs = set() if parent is UNKNOWN else {*_input_lines(operation, line_of)} - {line}
         takes = {*step.takes, *(input_line for input_line in inputs if steps[input_line].parent == parent)}
         steps[line] = replace(step, locations=(*step.locations, *locations), takes=tuple(sorted(takes)))

@@ -156,7 +156,7 @@ class DispatchRegion:
     brought: bool = False
 
 
-Around = tuple[tuple[int, int], ...]
+EnclosingOps = tuple[tuple[int, int], ...]
 """Numbers of the enclosing operations, outermost first, paired with the number of the enclosing block in them."""
 
 
@@ -170,7 +170,7 @@ class FlowDispatch:
     function: str
     location: Location
     kernel: str
-    around: Around = ()
+    around: EnclosingOps = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +184,7 @@ class HostCall:
     location: Location
     callee: str
     behind: int
-    around: Around = ()
+    around: EnclosingOps = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +310,7 @@ _MAX_USERS = 64
 """Maximum of operations to collect as users of a dispatch."""
 
 
-def read_served(parser: MlirParser, module: Module, ordinals: Iterable[int]) -> dict[int, tuple[Location, ...]]:
+def read_result_users(parser: MlirParser, module: Module, ordinals: Iterable[int]) -> dict[int, tuple[Location, ...]]:
     """For dispatch sites of phase 5, by ordinal, the locations of all users of their results, nearest first."""
     dispatches = [operation for _, operation in walk_hosts(module) if operation.name in _DISPATCHES]
     return {ordinal: _users(parser, dispatches[ordinal]) for ordinal in ordinals}
@@ -363,7 +363,7 @@ def read_flow(parser: MlirParser, module: Module) -> FlowProgram:
     )
 
 
-def _around(operation: Operation, numbers: dict[Operation, int]) -> Around:
+def _around(operation: Operation, numbers: dict[Operation, int]) -> EnclosingOps:
     enclosing: list[tuple[int, int]] = []
     while operation.name not in ("util.func", INITIALIZER):
         block, operation = operation.block, operation.parent.operation

@@ -35,7 +35,7 @@ from tracemap.ir.parsing import (
 _EXPORT = re.compile(rf"\bstream\.executable\.export (?:public |private )?{SYMBOL}")
 
 
-def added_kernels(text: str, known: Collection[str]) -> tuple[str, ...]:
+def stream_kernels(text: str, known: Collection[str]) -> tuple[str, ...]:
     """The kernels in the text of a stream phase, in order, except the known ones."""
     return tuple(dict.fromkeys(name for name in symbols_in(text, _EXPORT) if name not in known))
 
@@ -48,7 +48,7 @@ def functions_of(text: str) -> frozenset[str]:
     return frozenset(symbols_in(text, _FUNCTION))
 
 
-def read_added(
+def read_stream_dispatches(
     parser: MlirParser, module: Module, kernels: Collection[str]
 ) -> tuple[tuple[FlowDispatch, DispatchRegion], ...]:
     """All dispatches of these kernels in phase 7, in order, with the kernel's body.

@@ -137,7 +137,7 @@ def location_attributes(module: Module) -> tuple[Attribute, ...]:
     return tuple(operation.location.attr for operation in walk(module.operation))
 
 
-def describe(parser: MlirParser, parsed: ParsedModel) -> SourceModel:
+def create_records(parser: MlirParser, parsed: ParsedModel) -> SourceModel:
     """Create the records of a parsed model; the locations of its module may have been replaced since."""
     root = parsed.module.operation
     locations = [parser.location_of(attribute) for attribute in parsed.locations]
@@ -151,7 +151,9 @@ def describe(parser: MlirParser, parsed: ParsedModel) -> SourceModel:
     return describer.model(root, parsed.text, positions_known=bool(printed))
 
 
-def describe_bare(parser: MlirParser, data: bytes, number_of: Callable[[Operation], int]) -> SourceModel:
+def create_records_without_positions(
+    parser: MlirParser, data: bytes, number_of: Callable[[Operation], int]
+) -> SourceModel:
     """Create records without lines and constants, in a quarter of the time.
 
     Args:

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from tracemap.core.errors import LocationInvalid, ModelInvalid
 from tracemap.core.locations import STRING, UNKNOWN_LOCATION, Location, read_location, unescape
-from tracemap.core.process.forked import forked
+from tracemap.core.process.forked import fork_work
 from tracemap.ir.text_checks import MAX_BRACES, TOO_DEEP, nesting_fault, printed_fault
 
 # ---- bindings
@@ -124,7 +124,7 @@ def check_parses_in_subprocess(parse: Callable[[], object], limit_s: float) -> N
             return str(error).encode(errors="surrogatepass")
         return _SUCCESS
 
-    with forked(attempt) as child:
+    with fork_work(attempt) as child:
         try:
             answer = child.told(limit_s)
         except TimeoutError as error:

@@ -243,7 +243,7 @@ _ENDINGS: Final = {
 _ZIP: Final = b"PK\x03\x04"
 
 
-def why_no_model(data: bytes, name: str) -> str:
+def format_fault(data: bytes, name: str) -> str:
     """The format of a file that is not MLIR, and what to do; "" if it may be a model.
 
     The name decides only for binary content, since a text model may have any name.

@@ -14,19 +14,19 @@ from tracemap.core.process.limits import free_memory
 from tracemap.core.process.temporary_files import temporary_folder
 from tracemap.core.toolchain import Progress
 from tracemap.core.units import UNKNOWN, Integer, Unknown, format_bytes, split_by_largest_remainder
-from tracemap.ir.attributes import add
+from tracemap.ir.attributes import add_integers
 from tracemap.ir.executables import read_dispatches
 from tracemap.ir.parsing import MlirParser, Module
 from tracemap.kernels.bench_cases import Case, find_cases, memory_after, whole_memory
-from tracemap.kernels.benchmark_module import compile_wrapped, wrapped
-from tracemap.kernels.model import InApplication, KernelBench, Spread, Status, Verification
+from tracemap.kernels.benchmark_module import benchmark_module_text, compile_benchmark_module
+from tracemap.kernels.model import ApplicationComparison, KernelBench, Spread, Status, Verification
 from tracemap.kernels.operations import amounts, arguments, operation_name
 from tracemap.kernels.reference.elements import OWN_CODE, SURPRISES, UNDEFINED, not_computed
-from tracemap.kernels.runner_jobs import Answer, Call, Ended, Job, Timing, run_job, written_path
+from tracemap.kernels.runner_jobs import Call, CallResult, FailedCall, Job, Timing, run_job, written_path
 from tracemap.kernels.verification import (
     NOT_FINITE,
     AloneTimes,
-    Application,
+    ApplicationCalls,
     ApplicationRun,
     UntiledReference,
     compare,
@@ -51,24 +51,24 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CaseOutcome:
     """Result of running a case. `ended`: how the call failed, or "" if it completed."""
 
-    answer: Answer
+    answer: CallResult
     verification: Verification
     ended: str
 
 
-NOT_RUN: Final = Answer(0, 0.0, Timing(0, 0, ()), Timing(0, 0, ()))
+NOT_RUN: Final = CallResult(0, 0.0, Timing(0, 0, ()), Timing(0, 0, ()))
 
 
-def shared_out(options: BenchOptions) -> list[int]:
+def repetitions_per_process(options: BenchOptions) -> list[int]:
     """Repetitions per process."""
     processes = min(options.processes, options.repetitions)
     return split_by_largest_remainder(options.repetitions, [1] * processes)
 
 
-def merge_outcomes(first: Outcome, second: Outcome) -> Outcome:
+def merge_outcomes(first: CaseOutcome, second: CaseOutcome) -> CaseOutcome:
     """Merge the outcomes of a case from two processes; a failure of the second one decides."""
     if second.ended:
         return replace(first, verification=second.verification, ended=second.ended)
@@ -119,8 +119,8 @@ class BenchRequest:
     extent: Extent
     look: Callable[[], Peaks]
     cache_bytes: int
-    application: Callable[[Peaks], Application] = lambda _: Application()
-    record_again: Callable[[], Application] = Application
+    application: Callable[[Peaks], ApplicationCalls] = lambda _: ApplicationCalls()
+    record_again: Callable[[], ApplicationCalls] = ApplicationCalls
     reference: bytes = b""
     """Configured module with reference kernels of the same names; empty: the bundle's own kernels."""
 
@@ -144,7 +144,7 @@ class _BenchRun:
         self._request, self._folder, self._progress = request, folder, progress
         self._options, self._flags = request.options, request.bundle.graph.module.flags
         self._parser = MlirParser()
-        self._first_run = self._again = ApplicationRun(Application())
+        self._first_run = self._again = ApplicationRun(ApplicationCalls())
         self._peaks = request.look()
         self._application = request.application(self._peaks)
 
@@ -152,12 +152,12 @@ class _BenchRun:
         self._progress("reading the kernels")
         cases = self._cases()
         runnable = [case for case in cases if not case.obstacle]
-        outcomes: dict[int, Outcome] = {}
+        outcomes: dict[int, CaseOutcome] = {}
         same: dict[str, bool] = {}
         if runnable:
             self._progress(f"compiling {len(runnable)} kernels")
-            text = wrapped(self._configured(), [case.dispatch for case in runnable])
-            module = compile_wrapped(text, self._flags, self._folder)
+            text = benchmark_module_text(self._configured(), [case.dispatch for case in runnable])
+            module = compile_benchmark_module(text, self._flags, self._folder)
             same = same_code(self._request.bundle.module_path, module)
             # Peaks are measured between the runs of kernels, so they disturb none. Measuring several times, far apart,
             # rides out a busy moment.
@@ -190,7 +190,7 @@ class _BenchRun:
         order = {name: number for number, name in enumerate(names)}
         return sorted((case for case in cases if case.kernel in order), key=lambda case: order[case.kernel])
 
-    def _outcomes(self, cases: Sequence[Case], module: Path) -> dict[int, Outcome]:
+    def _outcomes(self, cases: Sequence[Case], module: Path) -> dict[int, CaseOutcome]:
         """Run and verify all cases. If inputs lead to infinities or NaN, verify again with positive inputs."""
         cold = self._options.cold
         outcomes = self._timed(cases, module, range(len(cases)), cold=cold)
@@ -208,7 +208,9 @@ class _BenchRun:
                 outcomes[number] = replace(outcomes[number], verification=verification)
         return outcomes
 
-    def _with_cold(self, cases: Sequence[Case], module: Path, outcomes: dict[int, Outcome]) -> dict[int, Outcome]:
+    def _with_cold(
+        self, cases: Sequence[Case], module: Path, outcomes: dict[int, CaseOutcome]
+    ) -> dict[int, CaseOutcome]:
         """Measure with cold caches, too, if a kernel takes another time in the application."""
         if self._options.cold:
             return outcomes
@@ -219,16 +221,16 @@ class _BenchRun:
                 outcomes[number] = replace(outcomes[number], answer=outcome.answer)
         return outcomes
 
-    def _compare_with_application(self, cases: Sequence[Case], outcomes: Mapping[int, Outcome]) -> None:
+    def _compare_with_application(self, cases: Sequence[Case], outcomes: Mapping[int, CaseOutcome]) -> None:
         """Read the run of the application, and record it again if a kernel's time differs."""
-        application, again = self._request.application(self._peaks), Application()
+        application, again = self._request.application(self._peaks), ApplicationCalls()
         if any(self._differs(cases[number], outcome) for number, outcome in outcomes.items()):
             self._progress("recording the application on one worker")
             again = self._request.record_again()
         self._first_run = ApplicationRun(application, typical_ratio(_time_pairs(application, cases, outcomes)))
         self._again = ApplicationRun(again, typical_ratio(_time_pairs(again, cases, outcomes)))
 
-    def _differs(self, case: Case, outcome: Outcome) -> bool:
+    def _differs(self, case: Case, outcome: CaseOutcome) -> bool:
         if not outcome.answer.warm.call_ns:
             return False
         warm_ns, sites = statistics.median(outcome.answer.warm.call_ns), self._application.sites
@@ -237,14 +239,14 @@ class _BenchRun:
 
     def _timed(
         self, cases: Sequence[Case], module: Path, numbers: Sequence[int], *, cold: bool, verify: bool = True
-    ) -> dict[int, Outcome]:
+    ) -> dict[int, CaseOutcome]:
         """Run some of the cases in successive processes that share the repetitions; the first process verifies.
 
         The memory layout of data and code is random per process, but fixed within it. So times within one process agree
         with each other, but not with those of the next process. Repetition belongs at the level where times vary
         (T. Kalibera, R. Jones: Rigorous benchmarking in reasonable time, ISMM 2013).
         """
-        first, *others = shared_out(self._options)
+        first, *others = repetitions_per_process(self._options)
         outcomes = self._run(cases, module, numbers, first, cold=cold, positive=False, verify=verify)
         for repetitions in others:
             completed = [number for number in numbers if number in outcomes and not outcomes[number].ended]
@@ -262,7 +264,7 @@ class _BenchRun:
         cold: bool,
         positive: bool,
         verify: bool = True,
-    ) -> dict[int, Outcome]:
+    ) -> dict[int, CaseOutcome]:
         """Run some of the cases in one process."""
         options, verify = self._options, verify and not self._options.no_verify
         calls = tuple(cases[number].call(number, positive) for number in numbers)
@@ -270,22 +272,22 @@ class _BenchRun:
         cold_bytes = _COLD_CACHES * self._request.cache_bytes if cold else 0
         least_ns = max(1, round(options.min_time * 1e6))
         job = Job((written_path(module),), _DEVICE, calls, outputs, repetitions, least_ns, cold_bytes)
-        outcomes: dict[int, Outcome] = {}
+        outcomes: dict[int, CaseOutcome] = {}
 
         def tell(index: int) -> None:
             self._progress(f"running {cases[numbers[index]].kernel} ({index + 1} of {len(calls)})")
 
         for answer in run_job(job, self._folder, options.time_limit, tell):
             number = numbers[answer.call]
-            if isinstance(answer, Ended):
+            if isinstance(answer, FailedCall):
                 verification = _not_verified(answer.text) if answer.for_memory else _failed(answer.text)
-                outcomes[number] = Outcome(NOT_RUN, verification, answer.text)
+                outcomes[number] = CaseOutcome(NOT_RUN, verification, answer.text)
                 continue
-            verification = verified(cases[number], calls[answer.call], self._folder, answer) if verify else _SKIPPED
-            outcomes[number] = Outcome(answer, verification, "")
+            verification = verify_call(cases[number], calls[answer.call], self._folder, answer) if verify else _SKIPPED
+            outcomes[number] = CaseOutcome(answer, verification, "")
         return outcomes
 
-    def _result(self, case: Case, outcome: Outcome | None, same_code: bool | None) -> KernelBench:
+    def _result(self, case: Case, outcome: CaseOutcome | None, same_code: bool | None) -> KernelBench:
         """The report of a case."""
         answer = NOT_RUN if outcome is None else outcome.answer
         warm, cold = spread_of(answer.warm), spread_of(answer.cold)
@@ -326,7 +328,9 @@ class _BenchRun:
         root = next((site.root for site in case.sites if site.root), None)
         return self._request.bundle.graph.op_by_id[root.op].name if root else ""
 
-    def _in_application(self, case: Case, warm: Spread | None, cold: Spread | None) -> tuple[InApplication, ...]:
+    def _in_application(
+        self, case: Case, warm: Spread | None, cold: Spread | None
+    ) -> tuple[ApplicationComparison, ...]:
         if warm is None:
             return ()
         sites = [site.id for site in case.sites if site.id in self._application.sites]
@@ -335,7 +339,7 @@ class _BenchRun:
 
 
 def _time_pairs(
-    application: Application, cases: Sequence[Case], outcomes: Mapping[int, Outcome]
+    application: ApplicationCalls, cases: Sequence[Case], outcomes: Mapping[int, CaseOutcome]
 ) -> Iterator[tuple[float, float]]:
     """For each kernel with calls in a run, the time at its first site there, and its time alone."""
     sites = application.sites
@@ -348,7 +352,7 @@ def _time_pairs(
 _SKIPPED: Final = Verification(Status.NOT_VERIFIED, UNKNOWN, 0.0, "--no-verify was given")
 
 
-def _has_no_reference(outcome: Outcome) -> bool:
+def _has_no_reference(outcome: CaseOutcome) -> bool:
     """Whether the call completed, but numpy has no reference; kernels without a unique result are excluded."""
     result = outcome.verification
     unknown = result.status is Status.NOT_VERIFIED and result.reference is UNKNOWN and result is not _SKIPPED
@@ -363,7 +367,7 @@ def _failed(reason: str) -> Verification:
     return Verification(Status.FAILED, UNKNOWN, 0.0, reason)
 
 
-def verified(case: Case, call: Call, folder: Path, answer: Answer) -> Verification:
+def verify_call(case: Case, call: Call, folder: Path, answer: CallResult) -> Verification:
     """Compare the buffers after a call with those of the reference."""
     assert case.function is not None
     if (needed := _COMPARISON_COPIES * case.used_bytes) > (free := free_memory()):
@@ -388,7 +392,7 @@ def _work_by_map(case: Case) -> tuple[Integer, Integer]:
     operations: Integer = 0
     moved: Integer = 0
     for member in case.sites[0].members:
-        operations, moved = add(operations, member.operations), add(moved, member.bytes)
+        operations, moved = add_integers(operations, member.operations), add_integers(moved, member.bytes)
     return operations, moved
 
 

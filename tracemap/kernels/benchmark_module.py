@@ -16,12 +16,12 @@ from tracemap.core.toolchain import find_tool, run_tool
 from tracemap.ir.executables import Dispatch
 from tracemap.ir.parsing import Module, Operation, nested, string_attribute
 from tracemap.kernels.runner_jobs import EXECUTE
-from tracemap.map.build.compiler.compilation import BESIDES, CONFIGURED
-from tracemap.map.build.compiler.failure_messages import failure
+from tracemap.map.build.compiler.compilation import CONFIGURED, OUTPUT_FLAG_PREFIXES
+from tracemap.map.build.compiler.failure_messages import failure_message
 from tracemap.map.build.compiler.recompiled_kernels import REPEAT
 
 _EXCLUDED_FLAGS = (
-    *BESIDES,
+    *OUTPUT_FLAG_PREFIXES,
     *("--iree-hal-substitute-executable-source", "--iree-hal-substitute-executable-configuration"),
     *("--iree-codegen-tuning-spec-path=", REPEAT),
 )
@@ -33,7 +33,7 @@ def function_name(number: int) -> str:
     return f"record_{number}"
 
 
-def wrapped(module: Module, dispatches: Sequence[Dispatch]) -> str:
+def benchmark_module_text(module: Module, dispatches: Sequence[Dispatch]) -> str:
     """The text of a module that calls these dispatches. Removes everything but the executables from `module`.
 
     Args:
@@ -170,7 +170,7 @@ def _bindings(dispatch: Dispatch) -> str:
     return ", ".join(f"(%buffer{at} : !hal.buffer)[%offset{at}, %length{at}]" for at in range(len(dispatch.bindings)))
 
 
-def compile_wrapped(text: str, flags: Sequence[str], folder: Path, name: str = "kernels") -> Path:
+def compile_benchmark_module(text: str, flags: Sequence[str], folder: Path, name: str = "kernels") -> Path:
     """Compile the text of `wrapped` with a bundle's flags; returns the path of the module.
 
     Raises:
@@ -182,5 +182,5 @@ def compile_wrapped(text: str, flags: Sequence[str], folder: Path, name: str = "
     usable = [flag for flag in flags if not flag.startswith(_EXCLUDED_FLAGS)]
     done = run_tool([find_tool("iree-compile"), source, f"--compile-from={CONFIGURED}", "-o", target, *usable])
     if done.returncode != 0:
-        raise ToolFailed(f"the kernels cannot be compiled alone: {failure(done.returncode, done.stderr)}")
+        raise ToolFailed(f"the kernels cannot be compiled alone: {failure_message(done.returncode, done.stderr)}")
     return target

@@ -76,7 +76,7 @@ def _sizes(text: str) -> tuple[int, ...]:
     return tuple(int(size) for size in text.split("x") if size)
 
 
-def apply(configuration: Configuration, executable: Executable, parser: MlirParser) -> bool:
+def apply_configuration(configuration: Configuration, executable: Executable, parser: MlirParser) -> bool:
     """Change the configuration of an executable's root; returns False if the executable has none."""
     if not (configuration.tiles or configuration.vectors or configuration.pipeline):
         return True
@@ -104,11 +104,11 @@ def with_pipeline(operation: Operation, pipeline: str, parser: MlirParser) -> No
     """
     for op in walk(operation):
         if "translation_info" in op.attributes:
-            text = information(str(op.attributes["translation_info"]), pipeline)
+            text = set_pipeline_in_text(str(op.attributes["translation_info"]), pipeline)
             op.attributes["translation_info"] = parser.attribute(text)
 
 
-def information(text: str, pipeline: str) -> str:
+def set_pipeline_in_text(text: str, pipeline: str) -> str:
     """The text of a `translation_info` attribute with another pipeline; unchanged for ""."""
     return _PIPELINE.sub(lambda match: match[1] + pipeline, text) if pipeline else text
 
@@ -124,7 +124,7 @@ def levels_of(text: str) -> Levels:
     return {name: tuple(int(size) for size in sizes.split(",")) for name, sizes in levels}
 
 
-def written(levels: Levels) -> str:
+def lowering_config_text(levels: Levels) -> str:
     """The text of a lowering configuration."""
     parts = [f"{name} = [{', '.join(map(str, sizes))}]" for name, sizes in sorted(levels.items())]
     return f"#iree_cpu.lowering_config<{', '.join(parts)}>"

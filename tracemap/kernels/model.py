@@ -45,7 +45,7 @@ class Spread(Record, frozen=True):
     buffers: Count
 
 
-class InApplication(Record, frozen=True):
+class ApplicationComparison(Record, frozen=True):
     """A dispatch site in a run: the median CPU time of its calls, compared with the kernel alone.
 
     `ratio`: median over the time alone. `again_ns`: median in a recording on one worker, made right after the kernels;
@@ -85,7 +85,7 @@ class KernelBench(Record, frozen=True):
     attainable_share: float | None
     same_code: bool | None
     stood_in: Count
-    in_application: tuple[InApplication, ...]
+    in_application: tuple[ApplicationComparison, ...]
     not_measured: str
 
 

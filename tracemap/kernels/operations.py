@@ -142,7 +142,7 @@ _NUMBER = re.compile(r"(\d{1,9})(?::(\d{1,9})(?::(\d{1,9}))?)?")
 _MAX_OPERATIONS = 100_000
 """Maximum of operations in a sweep; more is probably a typo."""
 
-ACCUMULATED: Final[Mapping[str, str]] = {"f32": "f32", "f16": "f32", "bf16": "f32", "i8": "i32", "f64": "f64"}
+ACCUMULATOR_TYPES: Final[Mapping[str, str]] = {"f32": "f32", "f16": "f32", "bf16": "f32", "i8": "i32", "f64": "f64"}
 """Element types and their accumulator types."""
 EPILOGUES: Final = ("none", "bias", "relu", "bias+relu")
 
@@ -262,7 +262,7 @@ class SweptOperation:
 
     def text(self) -> str:
         """The program: a function of the operands and the optional bias."""
-        kind, summed = KINDS[self.kind], ACCUMULATED[self.element]
+        kind, summed = KINDS[self.kind], ACCUMULATOR_TYPES[self.element]
         left, right = self._tensor(kind.left, self.element), self._tensor(kind.right, self.element)
         out, bias = self._tensor(kind.output, summed), self._tensor([kind.output[kind.bias_axis]], summed)
         zero = "0" if summed.startswith("i") else "0.0"
@@ -283,7 +283,7 @@ class SweptOperation:
         """The operation as a named op of the linalg dialect."""
         kind = KINDS[self.kind]
         left, right = self._tensor(kind.left, self.element), self._tensor(kind.right, self.element)
-        out = self._tensor(kind.output, ACCUMULATED[self.element])
+        out = self._tensor(kind.output, ACCUMULATOR_TYPES[self.element])
         strides = f"dense<{dict(self.sizes).get('D', 1)}> : tensor<2xi64>"
         windows = f" {{dilations = dense<1> : tensor<2xi64>, strides = {strides}}}" if kind.windowed else ""
         yield f"  %0 = linalg.{kind.operation}{windows} ins(%a, %b : {left}, {right}) outs(%filled : {out}) -> {out}"
@@ -370,7 +370,7 @@ def sizes_of(text: str) -> list[int]:
     return all_sizes
 
 
-def swept(
+def generate_operations(
     kind: str, size_texts: Mapping[str, str], elements: Sequence[str], epilogues: Sequence[str]
 ) -> list[SweptOperation]:
     """All operations of a kind with these sizes (by letter, as typed), element types and epilogues, in order.

@@ -21,10 +21,10 @@ from tracemap.kernels.runner_jobs import (
     CANARY,
     EXECUTE,
     GUARD_BYTES,
-    Answer,
     Buffer,
     BufferByte,
     Call,
+    CallResult,
     Job,
     Timing,
     read_path,
@@ -185,7 +185,7 @@ def _calls_per_command_buffer(batch: int, copies: int) -> int:
     return min(batch, max(_MAX_RECORDED // copies, 1) * copies)
 
 
-def _run_call(device: _Device, job: Job, number: int) -> Answer:
+def _run_call(device: _Device, job: Job, number: int) -> CallResult:
     call = job.calls[number]
     prepared = _PreparedCall(device, call, 1)
     if job.outputs:
@@ -197,11 +197,11 @@ def _run_call(device: _Device, job: Job, number: int) -> Answer:
         spoiled = prepared.spoiled()
     not_measured = Timing(0, 0, ())
     if not job.repetitions:
-        return Answer(number, 0.0, not_measured, not_measured, spoiled)
+        return CallResult(number, 0.0, not_measured, not_measured, spoiled)
     overhead = sorted(prepared.run(0) for _ in range(_OVERHEAD_REPETITIONS))[_OVERHEAD_REPETITIONS // 2]
     warm = _measure(prepared.run, overhead, job, 1, 1)
     cold = _measure_cold(device, job, call, overhead) if job.cold_bytes else not_measured
-    return Answer(number, overhead, warm, cold, spoiled)
+    return CallResult(number, overhead, warm, cold, spoiled)
 
 
 def _measure_cold(device: _Device, job: Job, call: Call, overhead: float) -> Timing:

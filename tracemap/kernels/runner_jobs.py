@@ -20,9 +20,9 @@ from msgspec import structs
 from tracemap._version import __version__
 from tracemap.core.codec import Count, Positive, Record, decode, encode
 from tracemap.core.errors import TargetUnwritable
-from tracemap.core.files import check_folder_of, replaced
+from tracemap.core.files import atomic_file, check_folder_writable
 from tracemap.core.process.children import Child, end, ended_within, start
-from tracemap.core.toolchain import check_runtime, check_tool, ended_by, find_tool
+from tracemap.core.toolchain import check_runtime, check_tool, find_tool, signal_text
 
 # ---- work cache
 #
@@ -49,7 +49,7 @@ class WorkFolder:
         try:
             for name in ("modules", "results", *names):
                 (self.path / name).mkdir(parents=True, exist_ok=True)
-                check_folder_of(self.path / name / "any")
+                check_folder_writable(self.path / name / "any")
         except OSError as error:
             raise TargetUnwritable(
                 f"{self.path}: the work folder cannot be created: {error.strerror}; choose another with --work"
@@ -64,22 +64,22 @@ class WorkFolder:
         return self.path / "results" / f"{key}{how and '-'}{how}.json"
 
 
-def keep(file: Path, data: bytes) -> None:
+def write_atomically(file: Path, data: bytes) -> None:
     """Write a file atomically.
 
     Raises:
         TargetUnwritable: the file cannot be written.
     """
-    with replaced(file) as temporary:
+    with atomic_file(file) as temporary:
         temporary.write_bytes(data)
 
 
-def keep_record(file: Path, record: Record) -> None:
+def write_record(file: Path, record: Record) -> None:
     """Write a result atomically; raises as `keep`."""
-    keep(file, encode(record))
+    write_atomically(file, encode(record))
 
 
-def kept_record(file: Path, kind: type[_T]) -> _T | None:
+def read_record(file: Path, kind: type[_T]) -> _T | None:
     """Read a cached result; None if it is missing or damaged."""
     try:
         return decode(file.read_bytes(), kind)
@@ -107,7 +107,7 @@ def flag_parts(flags: Sequence[str]) -> Iterator[str]:
             yield ""
 
 
-def makers() -> str:
+def tool_identity() -> str:
     """Identity of compiler, processor and tracemap, on which all results depend.
 
     Raises:
@@ -233,7 +233,7 @@ class BufferByte(Record, frozen=True):
     byte: Count
 
 
-class Answer(Record, frozen=True):
+class CallResult(Record, frozen=True):
     """Result of a call; `overhead_ns` is the time of an empty batch. `cold` is empty if it was not requested.
 
     `spoiled`: a byte that the first call changed outside the used bytes, or in a buffer that the kernel only reads.
@@ -270,7 +270,7 @@ _GRACE_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class FailedCall:
     """A call that did not complete, with the reason. `for_memory`: memory ran out, so the kernel is not at fault."""
 
     call: int
@@ -278,7 +278,7 @@ class Ended:
     for_memory: bool = False
 
 
-def run_job(job: Job, folder: Path, limit_s: float, tell: Callable[[int], None]) -> Iterator[Answer | Ended]:
+def run_job(job: Job, folder: Path, limit_s: float, tell: Callable[[int], None]) -> Iterator[CallResult | FailedCall]:
     """Run a job; yields the results of its calls in order.
 
     Args:
@@ -303,7 +303,7 @@ def run_job(job: Job, folder: Path, limit_s: float, tell: Callable[[int], None])
                 line = process.line()
                 if not line:
                     break
-                answer = decode(line, Answer)
+                answer = decode(line, CallResult)
                 yield structs.replace(answer, call=first + answer.call)
                 done += 1
         finally:
@@ -350,16 +350,16 @@ class _Process:
         if self._child.stdout is not None:
             self._child.stdout.close()
 
-    def ending(self, call: int) -> Ended:
+    def ending(self, call: int) -> FailedCall:
         """The failure of the call that was running."""
         if self._late:
-            return Ended(call, f"it did not end within {self._limit_s:g} s")
+            return FailedCall(call, f"it did not end within {self._limit_s:g} s")
         status = self._child.returncode
         if status == -signal.SIGKILL:
-            return Ended(call, f"it {ended_by(-status)}, probably because memory ran out", for_memory=True)
+            return FailedCall(call, f"it {signal_text(-status)}, probably because memory ran out", for_memory=True)
         if status < 0:
-            return Ended(call, f"it {ended_by(-status)}")
+            return FailedCall(call, f"it {signal_text(-status)}")
         lines = self._stderr_file.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         if lines and any(word in lines[-1] for word in _NO_MEMORY):
-            return Ended(call, "there is not enough memory for its data", for_memory=True)
-        return Ended(call, f"it failed: {lines[-1][:_MAX_ERROR_LENGTH] if lines else f'status {status}'}")
+            return FailedCall(call, "there is not enough memory for its data", for_memory=True)
+        return FailedCall(call, f"it failed: {lines[-1][:_MAX_ERROR_LENGTH] if lines else f'status {status}'}")

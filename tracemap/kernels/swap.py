@@ -11,19 +11,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from tracemap.core.errors import ModelInvalid, ModelUnreadable, QueryInvalid, ToolFailed, UsageInvalid
-from tracemap.core.files import stored_bytes
+from tracemap.core.files import read_stored_file
 from tracemap.core.toolchain import find_tool, run_tool
-from tracemap.core.units import Unknown, listed
+from tracemap.core.units import Unknown, join_names
 from tracemap.ir.executables import Executable, executable_text, executables_of, formats_of, read_executables
 from tracemap.ir.parsing import MlirParser
 from tracemap.kernels.model import OpChange, Ratio
 from tracemap.machine.figures import same_code
 from tracemap.machine.images import read_images
 from tracemap.map.build.compiler.compilation import CONFIGURED
-from tracemap.map.build.compiler.failure_messages import failed, not_loaded
+from tracemap.map.build.compiler.failure_messages import compiler_error, missing_library_message
 from tracemap.map.build.tagging import Tags, unused_prefix, write_tagged
 from tracemap.map.model import Op, TraceGraph
-from tracemap.runs.statistics import slower_by
+from tracemap.runs.statistics import drift_ratio
 
 if TYPE_CHECKING:
     from tracemap.map.bundle import Bundle
@@ -49,13 +49,13 @@ def ratio_of(before: Sequence[float], after: Sequence[float]) -> Ratio | None:
     return Ratio(*(round(ratio, 4) for ratio in (statistics.median(ratios), min(ratios), max(ratios))))
 
 
-def whole_of(before: Sequence[Costs], after: Sequence[Costs]) -> Ratio | None:
+def total_ratio(before: Sequence[Costs], after: Sequence[Costs]) -> Ratio | None:
     """The change of the sum of all ops; None without recordings."""
     return ratio_of(list(map(_sum, before)), list(map(_sum, after)))
 
 
 @dataclass(frozen=True, slots=True)
-class Touched:
+class ReplacedKernels:
     """The replaced kernels by name, and the threshold of a significant change in percent.
 
     `same`: kernels with identical machine code in both bundles.
@@ -67,7 +67,7 @@ class Touched:
 
 
 def changes(
-    graph: TraceGraph, touched: Touched, before: Sequence[Costs], after: Sequence[Costs]
+    graph: TraceGraph, touched: ReplacedKernels, before: Sequence[Costs], after: Sequence[Costs]
 ) -> tuple[OpChange, ...]:
     """Changes of the ops that occur in all recordings: significant ones first, then by change of an invocation.
 
@@ -119,7 +119,7 @@ def _drift(before: Costs, after: Costs, untouched: Sequence[str]) -> float:
 
     1 if these are too few or too small a part of the work.
     """
-    slowdown = slower_by([(before[op_id], after[op_id]) for op_id in untouched], (_sum(before), _sum(after)))
+    slowdown = drift_ratio([(before[op_id], after[op_id]) for op_id in untouched], (_sum(before), _sum(after)))
     return 1.0 if isinstance(slowdown, Unknown) else slowdown
 
 
@@ -161,7 +161,7 @@ class Swap:
         return f"{_FLAG}{self.stage}={self.executable}={self.file}"
 
 
-class Swapping:
+class SwappableExecutables:
     """The replaceable executables of a bundle."""
 
     def __init__(self, bundle: Bundle) -> None:
@@ -193,7 +193,7 @@ class Swapping:
             UsageInvalid: the file cannot replace the executable; the message says why.
         """
         original = self.named(name)
-        data = stored_bytes(file, ModelUnreadable)
+        data = read_stored_file(file, ModelUnreadable)
         if data.startswith(_ELF):
             raise UsageInvalid(_object_fault(file, data, original, self._machines()))
         try:
@@ -202,7 +202,7 @@ class Swapping:
             raise UsageInvalid(f"{file}: is neither MLIR nor an object: {error}") from error
         new = executables.get(original.name)
         if new is None:
-            names = listed(list(executables)) or "none"
+            names = join_names(list(executables)) or "none"
             raise UsageInvalid(
                 f"{file}: contains no executable {original.name} (it contains: {names}); dump one with --dump"
             )
@@ -248,8 +248,10 @@ class Swapping:
         program = find_tool("iree-compile")
         done = run_tool([program, source, *flags, *start_flags, stop_flag, "--mlir-print-debuginfo", "-o", target])
         if done.returncode != 0:
-            raise failed(ToolFailed, done.returncode, done.stderr, f"{name}: cannot be dumped at the stage {stage}: ")
-        if load_failure := not_loaded(done.stderr):
+            raise compiler_error(
+                ToolFailed, done.returncode, done.stderr, f"{name}: cannot be dumped at the stage {stage}: "
+            )
+        if load_failure := missing_library_message(done.stderr):
             raise ToolFailed(f"{name}: cannot be dumped at the stage {stage}: {load_failure}")
         _module, executables = read_executables(self._parser, target.read_bytes())
         if executable.name not in executables:
@@ -309,7 +311,7 @@ def _object_fault(file: Path, data: bytes, original: Executable, machines: Set[s
     )
 
 
-def swapped_flags(flags: Sequence[str], swaps: Sequence[Swap]) -> tuple[str, ...]:
+def flags_with_swaps(flags: Sequence[str], swaps: Sequence[Swap]) -> tuple[str, ...]:
     """A bundle's flags plus the replacements; earlier replacements of the same executables are dropped."""
     names = {swap.executable for swap in swaps}
     other_flags = [flag for flag in flags if not (flag.startswith(_FLAG) and flag.split("=")[1] in names)]

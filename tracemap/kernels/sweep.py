@@ -18,27 +18,27 @@ from tracemap.core.process.temporary_files import temporary_folder
 from tracemap.core.toolchain import find_tool, run_tool
 from tracemap.ir.executables import executables_of, read_dispatches
 from tracemap.ir.parsing import MlirParser
-from tracemap.kernels.bench import verified
+from tracemap.kernels.bench import verify_call
 from tracemap.kernels.bench_cases import Case, group_into_cases
-from tracemap.kernels.benchmark_module import compile_wrapped, wrapped
-from tracemap.kernels.configurations import Configuration, apply
+from tracemap.kernels.benchmark_module import benchmark_module_text, compile_benchmark_module
+from tracemap.kernels.configurations import Configuration, apply_configuration
 from tracemap.kernels.model import Status
 from tracemap.kernels.operations import SweptOperation
 from tracemap.kernels.runner_jobs import (
-    Ended,
+    FailedCall,
     Job,
     WorkFolder,
     flag_parts,
-    keep,
-    keep_record,
-    kept_record,
     key_of,
+    read_record,
     run_job,
     was_killed,
+    write_atomically,
+    write_record,
     written_path,
 )
 from tracemap.map.build.compiler.compilation import CONFIGURED
-from tracemap.map.build.compiler.failure_messages import failure
+from tracemap.map.build.compiler.failure_messages import failure_message
 from tracemap.runs.statistics import quartiles
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class TrialResult(Record, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Work(WorkFolder):
+class SweepFolder(WorkFolder):
     """The work folder of a sweep; `measured_how` says whether results are verified and how they are timed."""
 
     measured_how: str
@@ -105,7 +105,7 @@ class Work(WorkFolder):
         return self.result(trial.key, self.measured_how)
 
 
-def measured_how(options: SweepOptions) -> str:
+def measurement_key(options: SweepOptions) -> str:
     """File name part for the measurement options that a result depends on."""
     verification = "unverified" if options.no_verify else "verified"
     # A tag marks a circumstance that may change times.
@@ -115,16 +115,16 @@ def measured_how(options: SweepOptions) -> str:
     return f"{verification}-{options.repetitions}x{options.min_time:g}ms{tag}"
 
 
-def generate(trials: Sequence[Trial], work: Work) -> None:
+def write_programs(trials: Sequence[Trial], work: SweepFolder) -> None:
     """Write the missing programs."""
     for trial in trials:
         file = work.model(trial)
         text = trial.operation.text().encode()
         if not file.is_file() or file.read_bytes() != text:
-            keep(file, text)
+            write_atomically(file, text)
 
 
-def compile_all(trials: Sequence[Trial], work: Work, jobs: int, tell: Callable[[int, int], None]) -> None:
+def compile_all(trials: Sequence[Trial], work: SweepFolder, jobs: int, tell: Callable[[int, int], None]) -> None:
     """Compile the missing trials in parallel; a trial that cannot be compiled is recorded as a result.
 
     `tell` receives the number of finished trials and the total.
@@ -142,41 +142,43 @@ def compile_all(trials: Sequence[Trial], work: Work, jobs: int, tell: Callable[[
             raise
 
 
-def not_compiled(trials: Sequence[Trial], work: Work) -> Iterator[str]:
+def compile_failures(trials: Sequence[Trial], work: SweepFolder) -> Iterator[str]:
     """The reasons of all trials that were not compiled, in trial order."""
     for trial in trials:
         if not work.module(trial.key).is_file():
-            result = kept_record(work.result(trial.key), TrialResult)
+            result = read_record(work.result(trial.key), TrialResult)
             yield _KILLED if result is None else result.obstacle
 
 
-def _is_compiled(trial: Trial, work: Work) -> bool:
+def _is_compiled(trial: Trial, work: SweepFolder) -> bool:
     key = trial.key
-    return work.module(key).is_file() or kept_record(work.result(key), TrialResult) is not None
+    return work.module(key).is_file() or read_record(work.result(key), TrialResult) is not None
 
 
-def _compile(trial: Trial, work: Work) -> None:
+def _compile(trial: Trial, work: SweepFolder) -> None:
     """Compile an operation to a module that calls its kernels."""
     with temporary_folder() as folder:
         try:
             configured = _configured(trial, work, folder)
             parser = MlirParser()
             cases = _cases(parser, configured)
-            text = wrapped(parser.parse(configured, printed=True), [case.dispatch for case in cases])
-            module = compile_wrapped(text, [*trial.flags, *trial.configuration.flags], folder)
+            text = benchmark_module_text(parser.parse(configured, printed=True), [case.dispatch for case in cases])
+            module = compile_benchmark_module(text, [*trial.flags, *trial.configuration.flags], folder)
         except (ToolFailed, ModelInvalid) as error:
             if not was_killed(error):
-                keep_record(work.result(trial.key), _not_compiled(str(error)))
+                write_record(work.result(trial.key), _not_compiled(str(error)))
             return
-        keep(work.configured(trial), configured)
-        keep(work.module(trial.key), module.read_bytes())  # last, so that its presence marks a complete trial
+        write_atomically(work.configured(trial), configured)
+        write_atomically(
+            work.module(trial.key), module.read_bytes()
+        )  # last, so that its presence marks a complete trial
 
 
 def _not_compiled(obstacle: str) -> TrialResult:
     return TrialResult(0, obstacle, "", "", 0.0, 0.0, 0.0)
 
 
-def _configured(trial: Trial, work: Work, folder: Path) -> bytes:
+def _configured(trial: Trial, work: SweepFolder, folder: Path) -> bytes:
     """The operation before code generation, with the trial's configuration.
 
     Raises:
@@ -187,10 +189,12 @@ def _configured(trial: Trial, work: Work, folder: Path) -> bytes:
     program, flags = find_tool("iree-compile"), [*trial.flags, *trial.configuration.flags]
     done = run_tool([program, work.model(trial), f"--compile-to={CONFIGURED}", "-o", target, *flags])
     if done.returncode != 0:
-        raise ToolFailed(failure(done.returncode, done.stderr))
+        raise ToolFailed(failure_message(done.returncode, done.stderr))
     parser = MlirParser()
     module = parser.parse(target.read_bytes(), printed=True)
-    changed = [apply(trial.configuration, executable, parser) for executable in executables_of(module).values()]
+    changed = [
+        apply_configuration(trial.configuration, executable, parser) for executable in executables_of(module).values()
+    ]
     if not any(changed):
         raise ToolFailed(f"{trial.configuration.text}: no kernel has tiles to change")
     text: str = module.operation.get_asm()
@@ -202,21 +206,21 @@ def _cases(parser: MlirParser, configured: bytes) -> list[Case]:
     return group_into_cases(module, read_dispatches(module, lambda *_: 1), {})
 
 
-def measure(trial: Trial, work: Work, options: SweepOptions) -> TrialResult:
+def measure(trial: Trial, work: SweepFolder, options: SweepOptions) -> TrialResult:
     """Verify and time a compiled trial; return the cached result if there is one."""
     for file in (work.result(trial.key), work.measured(trial)):
-        cached = kept_record(file, TrialResult)
+        cached = read_record(file, TrialResult)
         if cached is not None:
             return cached
     if not work.module(trial.key).is_file():
         return _not_compiled(_KILLED)
     with temporary_folder() as folder:
         result = _run_trial(trial, work, options, folder)
-    keep_record(work.measured(trial), result)
+    write_record(work.measured(trial), result)
     return result
 
 
-def _run_trial(trial: Trial, work: Work, options: SweepOptions, folder: Path) -> TrialResult:
+def _run_trial(trial: Trial, work: SweepFolder, options: SweepOptions, folder: Path) -> TrialResult:
     parser = MlirParser()
     configured = work.configured(trial).read_bytes()
     module = parser.parse(configured, printed=True)  # keeps the operations of the cases alive
@@ -230,11 +234,11 @@ def _run_trial(trial: Trial, work: Work, options: SweepOptions, folder: Path) ->
     times: list[tuple[float, ...]] = []
     limit_s = _LIMIT_S + _BATCH_FACTOR * (repetitions + _BATCH_FACTOR) * options.min_time / 1e3
     for answer in run_job(job, folder, limit_s, lambda _: None):
-        if isinstance(answer, Ended):
+        if isinstance(answer, FailedCall):
             status = Status.NOT_VERIFIED if answer.for_memory else Status.FAILED
             return TrialResult(len(cases), "", status.value, answer.text, 0.0, 0.0, 0.0)
         if verify:
-            verification = verified(cases[answer.call], calls[answer.call], folder, answer)
+            verification = verify_call(cases[answer.call], calls[answer.call], folder, answer)
             if verification.status is not Status.SUCCESS:
                 return TrialResult(len(cases), "", verification.status.value, verification.reason, 0.0, 0.0, 0.0)
         times.append(answer.warm.call_ns)

@@ -14,44 +14,44 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import structs
 
-from tracemap.core.codec import Count, Record, pretty
+from tracemap.core.codec import Count, Record, pretty_json
 from tracemap.core.errors import ModelInvalid, TargetExists, TargetUnwritable, ToolFailed, UsageInvalid
-from tracemap.core.files import check_folder_of, check_name, end_of_links
-from tracemap.core.process.temporary_files import beside, moved_away, take_place
+from tracemap.core.files import check_folder_writable, check_name, link_target
+from tracemap.core.process.temporary_files import moved_away, rename_into_place, temporary_sibling
 from tracemap.core.toolchain import Progress, find_tool, run_tool
 from tracemap.core.units import UNKNOWN, Integer, Unknown, format_ns
 from tracemap.ir.executables import executables_of, read_executables
 from tracemap.ir.parsing import MlirParser, Module, Operation, string_attribute, walk
-from tracemap.kernels.bench import verified
+from tracemap.kernels.bench import verify_call
 from tracemap.kernels.bench_cases import Case
-from tracemap.kernels.benchmark_module import compile_wrapped, wrapped
+from tracemap.kernels.benchmark_module import benchmark_module_text, compile_benchmark_module
 from tracemap.kernels.configurations import (
     Candidate,
     candidates_of,
     levels_of,
+    lowering_config_text,
     other_pipelines,
     pipeline_of,
     with_pipeline,
-    written,
 )
 from tracemap.kernels.model import RankedKernel, Ranking, Ratio, Status, Verification
 from tracemap.kernels.runner_jobs import (
     Call,
-    Ended,
+    FailedCall,
     Job,
     WorkFolder,
     flag_parts,
-    keep,
-    keep_record,
-    kept_record,
     key_of,
+    read_record,
     run_job,
     was_killed,
+    write_atomically,
+    write_record,
     written_path,
 )
-from tracemap.map.build.compiler.compilation import BESIDES, CONFIGURED
-from tracemap.map.build.compiler.failure_messages import failed
-from tracemap.runs.statistics import FEWEST, median_ranks
+from tracemap.map.build.compiler.compilation import CONFIGURED, OUTPUT_FLAG_PREFIXES
+from tracemap.map.build.compiler.failure_messages import compiler_error
+from tracemap.runs.statistics import FEWEST_VALUES, median_ranks
 
 if TYPE_CHECKING:
     from tracemap.map.bundle import Bundle
@@ -87,7 +87,7 @@ done
 
 
 @dataclass(frozen=True, slots=True)
-class Dumped:
+class ExecutableDump:
     """IREE's dumps of an executable: its source, its benchmark, and the number of `root_op` operations in it."""
 
     source: str
@@ -102,7 +102,7 @@ class Dumped:
         return "" if self.roots == 1 else f"it has {self.roots or 'no'} root operations; the tuner requires exactly one"
 
 
-def dumped(bundle: Bundle, folder: Path) -> Mapping[str, Dumped]:
+def dump_executables(bundle: Bundle, folder: Path) -> Mapping[str, ExecutableDump]:
     """Dump a bundle's executables; the result is keyed by kernel name.
 
     Raises:
@@ -119,13 +119,13 @@ def dumped(bundle: Bundle, folder: Path) -> Mapping[str, Dumped]:
     dump_flags = [f"--iree-hal-dump-executable-{path.name}-to={path}" for path in (sources, benchmarks)]
     flags = [*dump_flags, "--iree-codegen-add-tuner-attributes", f"--compile-to={CONFIGURED}"]
     target = folder / "configured.mlir"
-    done = run_tool([find_tool("iree-compile"), file, *flags, "-o", target, *flags_of(bundle)])
+    done = run_tool([find_tool("iree-compile"), file, *flags, "-o", target, *tuner_flags(bundle)])
     if done.returncode != 0:
-        raise failed(ToolFailed, done.returncode, done.stderr, f"{bundle.path}: cannot be compiled: ")
-    dumps = {kernel: Dumped(text, "", 0) for kernel, (text, _) in _texts_by_kernel(parser, sources).items()}
+        raise compiler_error(ToolFailed, done.returncode, done.stderr, f"{bundle.path}: cannot be compiled: ")
+    dumps = {kernel: ExecutableDump(text, "", 0) for kernel, (text, _) in _texts_by_kernel(parser, sources).items()}
     for kernel, (text, roots) in _texts_by_kernel(parser, benchmarks).items():
         if kernel in dumps:
-            dumps[kernel] = Dumped(dumps[kernel].source, text, roots)
+            dumps[kernel] = ExecutableDump(dumps[kernel].source, text, roots)
     return dumps
 
 
@@ -155,7 +155,7 @@ def _count_roots(operation: Operation) -> int:
     return sum(_ROOT in op.attributes for op in walk(operation))
 
 
-def flags_of(bundle: Bundle) -> list[str]:
+def tuner_flags(bundle: Bundle) -> list[str]:
     """The bundle's compiler flags for the tuner.
 
     Flags that write extra files are left out. So is a tuning spec, since it would fix the configuration to be tuned.
@@ -163,7 +163,7 @@ def flags_of(bundle: Bundle) -> list[str]:
     Raises:
         UsageInvalid: a flag contains a line break.
     """
-    flags = [flag for flag in bundle.graph.module.flags if not flag.startswith((*BESIDES, _SPEC_FLAG))]
+    flags = [flag for flag in bundle.graph.module.flags if not flag.startswith((*OUTPUT_FLAG_PREFIXES, _SPEC_FLAG))]
     if any(len(flag.splitlines()) != 1 for flag in flags):
         raise UsageInvalid(
             f"{bundle.path}: was built with a flag that contains a line break; build it without that flag"
@@ -171,7 +171,7 @@ def flags_of(bundle: Bundle) -> list[str]:
     return flags
 
 
-def ranked(kernels: Sequence[tuple[str, Integer]], dumps: Mapping[str, Dumped]) -> tuple[RankedKernel, ...]:
+def ranked(kernels: Sequence[tuple[str, Integer]], dumps: Mapping[str, ExecutableDump]) -> tuple[RankedKernel, ...]:
     """Kernels with their folder names: a number, then the kernel's name with unsafe characters replaced.
 
     Args:
@@ -189,7 +189,7 @@ def ranked(kernels: Sequence[tuple[str, Integer]], dumps: Mapping[str, Dumped]) 
     return tuple(rows)
 
 
-def check_folder(target: Path, *, force: bool) -> None:
+def check_output_folder(target: Path, *, force: bool) -> None:
     """Refuse an unusable output folder before any work is done.
 
     Raises:
@@ -202,7 +202,7 @@ def check_folder(target: Path, *, force: bool) -> None:
             raise _target_exists(target)
         if not (target / RANKING).is_file():
             raise TargetExists(f"{target}: exists and was not written for amdsharktuner; name another folder")
-    check_folder_of(end_of_links(target))
+    check_folder_writable(link_target(target))
 
 
 def _target_exists(target: Path) -> TargetExists:
@@ -210,7 +210,7 @@ def _target_exists(target: Path) -> TargetExists:
 
 
 def write_folder(
-    target: Path, ranking: Ranking, dumps: Mapping[str, Dumped], flags: Sequence[str], *, force: bool
+    target: Path, ranking: Ranking, dumps: Mapping[str, ExecutableDump], flags: Sequence[str], *, force: bool
 ) -> None:
     """Write the folder atomically; with `force` it replaces an earlier one.
 
@@ -218,19 +218,19 @@ def write_folder(
         TargetExists: another program has created the folder meanwhile.
         TargetUnwritable: the folder cannot be written.
     """
-    final_path = end_of_links(target)
+    final_path = link_target(target)
     try:
-        with beside(final_path) as folder:
+        with temporary_sibling(final_path) as folder:
             folder.mkdir()
             for kernel in ranking.kernels:
                 if kernel.folder:
                     _write_dispatch(folder / kernel.folder, dumps[kernel.kernel], flags)
-            (folder / RANKING).write_text(pretty(ranking), encoding="utf-8")
+            (folder / RANKING).write_text(pretty_json(ranking), encoding="utf-8")
             (folder / "README.md").write_text(_readme(ranking), encoding="utf-8")
             (folder / "tune.sh").write_text(_TUNE_SCRIPT, encoding="utf-8")
             (folder / "tune.sh").chmod(0o755)
             if not force:
-                take_place(folder, final_path)
+                rename_into_place(folder, final_path)
                 return
             with moved_away(final_path):
                 folder.rename(final_path)
@@ -240,7 +240,7 @@ def write_folder(
         raise TargetUnwritable(f"{target}: cannot be written: {error.strerror}") from error
 
 
-def _write_dispatch(folder: Path, dump: Dumped, flags: Sequence[str]) -> None:
+def _write_dispatch(folder: Path, dump: ExecutableDump, flags: Sequence[str]) -> None:
     folder.mkdir()
     (folder / "dispatch.mlir").write_text(dump.source, encoding="utf-8")
     (folder / "dispatch_benchmark.mlir").write_text(dump.benchmark, encoding="utf-8")
@@ -296,7 +296,7 @@ def _cost(kernel: RankedKernel) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Tuned:
+class TunedOperation:
     """A configured operation of a kernel, and its new configuration as MLIR text."""
 
     operation: Operation
@@ -310,7 +310,7 @@ def root_of(function: Operation) -> Operation | None:
     return roots[-1] if roots else None
 
 
-def spec_text(tuned: Sequence[Tuned]) -> str:
+def spec_text(tuned: Sequence[TunedOperation]) -> str:
     """The text of a spec that configures these operations wherever they occur."""
     matchers = [_matcher(number, config) for number, config in enumerate(tuned)]
     pairs = ", ".join(f"@match_{number} -> @apply" for number in range(len(tuned)))
@@ -334,7 +334,7 @@ def spec_text(tuned: Sequence[Tuned]) -> str:
     )
 
 
-def _matcher(number: int, tuned: Tuned) -> str:
+def _matcher(number: int, tuned: TunedOperation) -> str:
     operation = tuned.operation
     operands = [f"%a{at}" for at in range(len(operation.operands))]
     arguments = ", ".join(f"{name}: {value.type}" for name, value in zip(operands, operation.operands, strict=True))
@@ -367,7 +367,7 @@ def _body(operation: Operation, operands: Sequence[str]) -> str:
     return _OPERANDS.sub(lambda match: f"{match[1]}({', '.join(operands)})", text, count=1)
 
 
-def stands_alone(operation: Operation) -> bool:
+def is_self_contained(operation: Operation) -> bool:
     """Whether the body of an operation uses no outer values except its operands, as a spec's matcher requires."""
     inside = set(walk(operation))
     used = [value for inner in inside if inner != operation.operation for value in inner.operands]
@@ -393,7 +393,7 @@ _LEAST_NS: Final = 5_000_000
 _LIMIT_S: Final = 60.0
 
 
-class Outcome(Record, frozen=True):
+class SearchOutcome(Record, frozen=True):
     """Result of a search: the best configuration of a kernel's root, and its time over the default's (None: no gain).
 
     `failed`: number of candidates that could not be compiled or computed wrong results. `pipeline`: that of the best
@@ -416,7 +416,7 @@ class _CompileFailure(Record, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Effort:
+class SearchLimits:
     """Limits of a search: number of candidates, seconds, and the least gain in percent."""
 
     candidates: int
@@ -451,7 +451,7 @@ class _SearchState:
         return not seen
 
 
-class Tuning:
+class KernelSearch:
     """The search for a kernel's best configuration.
 
     Args:
@@ -467,10 +467,10 @@ class Tuning:
         self, case: Case, configured: bytes, flags: Sequence[str], work: WorkFolder, makers: str, folder: Path
     ) -> None:
         self._case, self._flags, self._work, self._folder = case, tuple(flags), work, folder
-        self._text = wrapped(MlirParser().parse(configured), [case.dispatch])
+        self._text = benchmark_module_text(MlirParser().parse(configured), [case.dispatch])
         self._key_parts = (makers, *flag_parts(self._flags))
 
-    def run(self, effort: Effort, progress: Progress) -> Outcome:
+    def run(self, effort: SearchLimits, progress: Progress) -> SearchOutcome:
         """Search, or return the cached result.
 
         Raises:
@@ -480,15 +480,15 @@ class Tuning:
         """
         limits = (str(effort.candidates), str(effort.limit_s), str(effort.threshold))
         file = self._work.result(key_of(self._text, *self._key_parts, *limits), "tuned")
-        outcome = kept_record(file, Outcome)
+        outcome = read_record(file, SearchOutcome)
         if outcome is None:
             outcome = self._search(effort, progress)
-            keep_record(file, outcome)
+            write_record(file, outcome)
         return outcome
 
-    def _search(self, effort: Effort, progress: Progress) -> Outcome:
+    def _search(self, effort: SearchLimits, progress: Progress) -> SearchOutcome:
         default = self._default()
-        empty = Outcome(self._case.kernel, 0, 0, "", "", None)
+        empty = SearchOutcome(self._case.kernel, 0, 0, "", "", None)
         if default is None:
             return empty
         module = self._compile(default)
@@ -504,10 +504,10 @@ class Tuning:
             self._try(candidate, state, deadline, progress)
         return self._choose(state, deadline, effort.threshold, progress)
 
-    def _choose(self, state: _SearchState, deadline: float, threshold: float, progress: Progress) -> Outcome:
+    def _choose(self, state: _SearchState, deadline: float, threshold: float, progress: Progress) -> SearchOutcome:
         """The best correct candidate, if it is a gain."""
         default, *others = state.candidates
-        outcome = Outcome(self._case.kernel, state.count, state.failed, "", "", None)
+        outcome = SearchOutcome(self._case.kernel, state.count, state.failed, "", "", None)
         best = self._best(default.module, others, deadline, progress)
         if best is None:
             return outcome
@@ -515,7 +515,9 @@ class Tuning:
         if ratio is None or ratio.high >= 1 / (1 + threshold / 100):
             return outcome
         pipeline = best.candidate.pipeline if best.candidate.pipeline != default.candidate.pipeline else ""
-        return structs.replace(outcome, best=written(best.candidate.levels), pipeline=pipeline, ratio=ratio)
+        return structs.replace(
+            outcome, best=lowering_config_text(best.candidate.levels), pipeline=pipeline, ratio=ratio
+        )
 
     def _try(self, candidate: Candidate, state: _SearchState, deadline: float, progress: Progress) -> None:
         """Compile and verify a candidate before the deadline; duplicates of earlier code are not timed."""
@@ -549,19 +551,19 @@ class Tuning:
         function, root = self._root(module)
         assert root is not None
         try:
-            root.attributes["lowering_config"] = parser.attribute(written(candidate.levels))
+            root.attributes["lowering_config"] = parser.attribute(lowering_config_text(candidate.levels))
             with_pipeline(function, candidate.pipeline, parser)
         except ModelInvalid:
             return None
         text = module.operation.get_asm(enable_debug_info=False)
         key = key_of(text, *self._key_parts)
         target, failure = self._work.module(key), self._work.result(key)
-        if not target.is_file() and kept_record(failure, _CompileFailure) is None:
+        if not target.is_file() and read_record(failure, _CompileFailure) is None:
             try:
-                keep(target, compile_wrapped(text, self._flags, self._folder).read_bytes())
+                write_atomically(target, compile_benchmark_module(text, self._flags, self._folder).read_bytes())
             except ToolFailed as error:
                 if not was_killed(error):
-                    keep_record(failure, _CompileFailure(str(error)))
+                    write_record(failure, _CompileFailure(str(error)))
         return target if target.is_file() else None
 
     def _check_default(self, default: Path | None) -> tuple[bool, str]:
@@ -578,16 +580,16 @@ class Tuning:
     def _verify(self, module: Path, positive: bool) -> Verification:
         """Compare a module's results with the reference; cached."""
         file = self._work.result(module.stem, "positive" if positive else "verified")
-        cached = kept_record(file, Verification)
+        cached = read_record(file, Verification)
         if cached is not None:
             return cached
         call = self._case.call(0, positive)
         job = Job((written_path(module),), _DEVICE, (call,), written_path(self._folder), 0, 1, 0)
         (answer,) = run_job(job, self._folder, _LIMIT_S, lambda _: None)
-        if isinstance(answer, Ended):
+        if isinstance(answer, FailedCall):
             return Verification(Status.FAILED, UNKNOWN, 0.0, answer.text)
-        verification = verified(self._case, call, self._folder, answer)
-        keep_record(file, verification)
+        verification = verify_call(self._case, call, self._folder, answer)
+        write_record(file, verification)
         return verification
 
     def _best(
@@ -636,15 +638,15 @@ class Tuning:
         job = Job(tuple(map(written_path, modules)), _DEVICE, tuple(series), "", 3, _LEAST_NS, 0)
         answers = list(run_job(job, self._folder, _LIMIT_S, lambda _: None))
         default = [answer for call, answer in zip(series, answers, strict=True) if call.module == 0]
-        failures = [answer.text for answer in default if isinstance(answer, Ended)]
+        failures = [answer.text for answer in default if isinstance(answer, FailedCall)]
         if len(failures) == len(default):
             raise ToolFailed(f"{self._case.kernel}: the compiler's own configuration cannot be timed: {failures[0]}")
-        return [math.inf if isinstance(answer, Ended) else min(answer.warm.call_ns) for answer in answers]
+        return [math.inf if isinstance(answer, FailedCall) else min(answer.warm.call_ns) for answer in answers]
 
 
 def interval_of(ratios: Sequence[float]) -> Ratio | None:
     """The median of ratios with its 95 % interval by order statistics (Conover, section 3.2); None if too few."""
-    if len(ratios) < FEWEST:
+    if len(ratios) < FEWEST_VALUES:
         return None
     ordered = sorted(ratios)
     low, high = median_ranks(len(ordered))

@@ -13,12 +13,12 @@ from tracemap.core.errors import ModelInvalid, ToolFailed
 from tracemap.core.units import UNKNOWN, Integer
 from tracemap.ir.parsing import MlirParser, walk
 from tracemap.kernels.bench_cases import Case, memory_after, whole_memory
-from tracemap.kernels.benchmark_module import compile_wrapped, wrapped
+from tracemap.kernels.benchmark_module import benchmark_module_text, compile_benchmark_module
 from tracemap.kernels.configurations import with_pipeline
-from tracemap.kernels.model import InApplication, Status, Verification
+from tracemap.kernels.model import ApplicationComparison, Status, Verification
 from tracemap.kernels.reference.elements import EPSILON, SURPRISES, Memory, View, from_memory, stored_type
 from tracemap.kernels.reference.kernel import Precision
-from tracemap.kernels.runner_jobs import BufferByte, Call, Ended, Job, run_job, written_path
+from tracemap.kernels.runner_jobs import BufferByte, Call, FailedCall, Job, run_job, written_path
 
 if TYPE_CHECKING:
     import numpy as np
@@ -56,7 +56,7 @@ class SiteCalls:
 
 
 @dataclass(frozen=True, slots=True)
-class Application:
+class ApplicationCalls:
     """A run of the application: calls by site id, number of workers, and noise.
 
     Attributes:
@@ -101,11 +101,11 @@ def typical_ratio(times: Iterable[tuple[float, float]]) -> float:
 class ApplicationRun:
     """A run of the application, and the `typical_ratio` of its kernels."""
 
-    application: Application
+    application: ApplicationCalls
     typical: float = 1.0
 
 
-def explain_site(site: str, run: ApplicationRun, again: ApplicationRun, alone: AloneTimes) -> InApplication:
+def explain_site(site: str, run: ApplicationRun, again: ApplicationRun, alone: AloneTimes) -> ApplicationComparison:
     """Compare a dispatch site's calls in the application with its kernel alone.
 
     Args:
@@ -125,10 +125,10 @@ def explain_site(site: str, run: ApplicationRun, again: ApplicationRun, alone: A
         points_to = _cause(in_rerun.median_ns, again, alone)
     ratio = round(in_run.median_ns / alone.warm_ns, 3)
     rerun_ns = UNKNOWN if in_rerun is None else in_rerun.median_ns
-    return InApplication(site, in_run.calls, in_run.median_ns, ratio, rerun_ns, points_to)
+    return ApplicationComparison(site, in_run.calls, in_run.median_ns, ratio, rerun_ns, points_to)
 
 
-def _cause_absent_in_rerun(run: Application) -> str:
+def _cause_absent_in_rerun(run: ApplicationCalls) -> str:
     """The cause of a difference that disappears when the application is recorded again on one worker."""
     if isinstance(run.workers, int) and run.workers > 1:
         return f"contention: the run has {run.workers} workers; recorded again on one, it takes as long as alone"
@@ -428,8 +428,8 @@ class UntiledReference:
                     if name in operation.attributes:
                         del operation.attributes[name]
             with_pipeline(module.operation, _PIPELINE, parser)
-            text = wrapped(module, [self.cases[number].dispatch])
-            return compile_wrapped(text, self.flags, self.folder, f"plain-{number}")
+            text = benchmark_module_text(module, [self.cases[number].dispatch])
+            return compile_benchmark_module(text, self.flags, self.folder, f"plain-{number}")
         except (ModelInvalid, ToolFailed):
             return None
 
@@ -440,7 +440,7 @@ class UntiledReference:
         for path, call in ((module, case.call(0)), (self.module, case.call(number))):
             job = Job((written_path(path),), _DEVICE, (call,), written_path(self.folder), 0, 1, 0)
             (answer,) = run_job(job, self.folder, self.limit_s, lambda _: None)
-            if isinstance(answer, Ended):
+            if isinstance(answer, FailedCall):
                 return None
             memories.append(memory_after(call, whole_memory(call), self.folder, answer.call))
         stored = [access.view.whole_bytes for access in case.accesses if access.stored]

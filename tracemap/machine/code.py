@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tracemap.machine.decoding import decoded
 from tracemap.machine.images import CodeFunction, Image
-from tracemap.machine.values import NO_VALUES, Decoded, Values, values_of
+from tracemap.machine.values import NO_VALUES, DataFlow, Decoded, values_of
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -178,7 +178,7 @@ class Instruction:
     targets: tuple[int, ...]
     falls_through: bool
     hundredths: int
-    values: Values
+    values: DataFlow
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +230,7 @@ _MOST_KNOWN: Final = 1 << 16
 class _Encoding(NamedTuple):
     """Properties of an instruction that depend on its bytes only."""
 
-    values: Values
+    values: DataFlow
     hundredths: int
     is_jump: bool
     falls_through: bool

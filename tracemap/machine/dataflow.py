@@ -21,7 +21,7 @@ from tracemap.machine.debug_lines import Contracted
 # to the first op that uses the value, a store to the op that computed it.
 
 
-def lines_of_values(code: Contracted, loops: Sequence[CodeLoop]) -> dict[int, int]:
+def value_lines(code: Contracted, loops: Sequence[CodeLoop]) -> dict[int, int]:
     """The line of the op whose value an instruction carries, by address; no entry if there is none.
 
     Args:

@@ -58,7 +58,7 @@ _AT_ONCE: Final = re.compile(
 _NARROWS: Final = ("arith.trunci", "arith.truncf")
 
 
-def taken_in(lines: OpLines, seen: Collection[int]) -> Mapping[int, frozenset[int]]:
+def lines_sharing_work(lines: OpLines, seen: Collection[int]) -> Mapping[int, frozenset[int]]:
     """Lines without code whose work is done by instructions of other lines; by line, these other lines.
 
     The other lines are the nearest users with code. If there are none, since the result is stored, they are the nearest

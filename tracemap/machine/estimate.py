@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 from tracemap.core.units import UNKNOWN, Unknown
 from tracemap.machine.code import OUTSIDE, WINDOW, CodeLoop, Instruction, loops_around
 from tracemap.machine.dataflow import Chain, chains_of
-from tracemap.machine.execution import CERTAIN, Access, Blocks, Doubt, Execution, blocks_of, executed
+from tracemap.machine.execution import CERTAIN, Access, Blocks, CountBounds, Execution, blocks_of, executed
 from tracemap.machine.integers import Surroundings, Value, loaded_pointer
 from tracemap.machine.memory_traffic import LINE_BYTES, Turns, streams_of, traffic_of
 
@@ -49,7 +49,7 @@ class Estimate:
     core: Mapping[int, float]
     chain: Mapping[int, float]
     memory: Mapping[int, float]
-    doubts: Mapping[int, Doubt]
+    doubts: Mapping[int, CountBounds]
 
     def total(self) -> Mapping[int, tuple[int, int, int]]:
         """Total by address, in integers: the estimate, its lower and its upper bound."""

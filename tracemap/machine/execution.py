@@ -174,19 +174,19 @@ class Access(NamedTuple):
         return Access(self.place, self.bytes, (*self.turns, (step, turns)))
 
 
-class Doubt(NamedTuple):
+class CountBounds(NamedTuple):
     """Bounds of a count, as factors."""
 
     least: float
     most: float
 
-    def times(self, other: Doubt) -> Doubt:
+    def times(self, other: CountBounds) -> CountBounds:
         """Combine two independent factors."""
-        return Doubt(self.least * other.least, self.most * other.most)
+        return CountBounds(self.least * other.least, self.most * other.most)
 
 
-CERTAIN: Final = Doubt(1.0, 1.0)
-ASSUMED: Final = Doubt(0.0, 1e6)
+CERTAIN: Final = CountBounds(1.0, 1.0)
+ASSUMED: Final = CountBounds(0.0, 1e6)
 """Bounds for the trip count of a loop whose end depends on unknown data."""
 
 
@@ -199,7 +199,7 @@ class Execution:
 
     counts: Mapping[int, float]
     accesses: Mapping[int, Access]
-    doubts: Mapping[int, Doubt]
+    doubts: Mapping[int, CountBounds]
 
 
 NO_EXECUTION: Final = Execution({}, {}, {})
@@ -243,7 +243,7 @@ class _Arrival:
 
     weight: float
     state: State
-    doubt: Doubt = CERTAIN
+    doubt: CountBounds = CERTAIN
 
     def joined(self, other: _Arrival | None) -> _Arrival:
         """Merge two arrivals, keeping what their states have in common."""
@@ -254,10 +254,10 @@ class _Arrival:
             return _Arrival(weight, state, self.doubt)
         pairs = zip(self.doubt, other.doubt, strict=True)
         return _Arrival(
-            weight, state, Doubt(*((self.weight * own + other.weight * others) / weight for own, others in pairs))
+            weight, state, CountBounds(*((self.weight * own + other.weight * others) / weight for own, others in pairs))
         )
 
-    def scaled(self, factor: float, doubt: Doubt) -> _Arrival:
+    def scaled(self, factor: float, doubt: CountBounds) -> _Arrival:
         """Multiply the weight, and widen the bounds."""
         return _Arrival(self.weight * factor, self.state, self.doubt.times(doubt))
 
@@ -282,7 +282,7 @@ class _RegionResult:
     counts: dict[int, float] = field(default_factory=lambda: defaultdict(float))
     accesses: dict[int, Access] = field(default_factory=dict)
     exits: dict[int, _Exit] = field(default_factory=dict)
-    doubts: dict[int, Doubt] = field(default_factory=dict)
+    doubts: dict[int, CountBounds] = field(default_factory=dict)
     """Bounds for blocks whose count depends on data."""
 
     def add(self, other: _RegionResult) -> None:
@@ -292,12 +292,12 @@ class _RegionResult:
         for address, access in other.accesses.items():
             self.accesses.setdefault(address, access)
 
-    def add_doubts(self, doubts: Mapping[int, Doubt]) -> None:
+    def add_doubts(self, doubts: Mapping[int, CountBounds]) -> None:
         for start, doubt in doubts.items():
             known = self.doubts.get(start, doubt)
-            self.doubts[start] = Doubt(min(known.least, doubt.least), max(known.most, doubt.most))
+            self.doubts[start] = CountBounds(min(known.least, doubt.least), max(known.most, doubt.most))
 
-    def scaled(self, factor: float, doubt: Doubt = CERTAIN) -> _RegionResult:
+    def scaled(self, factor: float, doubt: CountBounds = CERTAIN) -> _RegionResult:
         """Multiply the counts, and widen the bounds."""
         counts = defaultdict(float, {start: count * factor for start, count in self.counts.items()})
         doubts = self.doubts
@@ -360,7 +360,7 @@ class _Walk:
             return {target: _Arrival(arrival.weight, state, arrival.doubt) for target in block.targets}
         compared = state.compared
         if compared is UNKNOWN or block.condition not in CONDITIONS:
-            doubt = Doubt(0.0, 2 * arrival.doubt.most)
+            doubt = CountBounds(0.0, 2 * arrival.doubt.most)
             return {target: _Arrival(arrival.weight / 2, state.copy(), doubt) for target in block.targets}
         self._record_exit(block, compared, loop, result)
         taken = compared.holds(block.condition)

@@ -38,7 +38,7 @@ _BRANCHES = ("call", "j", "b")
 
 
 @dataclass(frozen=True, slots=True)
-class Spots:
+class CodeLocations:
     """Code at given addresses. Shapes: (n,) each.
 
     `numbers`: indexes in `functions`, -1 for none; `lines`: lines of the kernel's text, `NO_LINE` if there is none or
@@ -57,7 +57,7 @@ class Spots:
         return self.shared.get(function.name, (function.name,))
 
 
-def spots_at(image: Image, addresses: npt.NDArray[np.int64]) -> Spots:
+def code_locations(image: Image, addresses: npt.NDArray[np.int64]) -> CodeLocations:
     """Kernel, line and address of code. In a kernel's callee, they are those of the call.
 
     Raises:
@@ -85,7 +85,7 @@ def spots_at(image: Image, addresses: npt.NDArray[np.int64]) -> Spots:
             functions.append(function)
         numbers[indexes], code_addresses[indexes] = number_of[name], NOWHERE
         lines[indexes] = lines_of_calls.pop() if len(lines_of_calls) == 1 else NO_LINE
-    return Spots(tuple(functions), shared, numbers, lines, code_addresses)
+    return CodeLocations(tuple(functions), shared, numbers, lines, code_addresses)
 
 
 def linked_functions(image: Image) -> tuple[CodeFunction, ...]:
@@ -206,7 +206,7 @@ _PAGES = ("adr", "adrp")
 """AArch64 instructions that compute an address from the program counter."""
 
 
-def placeless(image: Image, function: CodeFunction) -> tuple[str, ...]:
+def address_free_code(image: Image, function: CodeFunction) -> tuple[str, ...]:
     """The instructions of a function, without the addresses of itself, its constants and its callees.
 
     The functions that it reaches in linked objects follow.
@@ -243,7 +243,9 @@ def same_code(module: Path, other: Path) -> dict[str, bool]:
 def _code(module: Path) -> dict[str, tuple[str, ...]]:
     try:
         return {
-            function.name: placeless(image, function) for image in read_images(module) for function in image.functions
+            function.name: address_free_code(image, function)
+            for image in read_images(module)
+            for function in image.functions
         }
     except ModuleInvalid:
         return {}
@@ -277,13 +279,13 @@ def figures_of(image: Image, function: CodeFunction) -> Figures:
     Raises:
         ModuleInvalid: see `machine.code.instructions_of`.
     """
-    code = tuple(outline_of(image, function))
+    code = tuple(text_instructions(image, function))
     kind = _KINDS[image.machine]
     texts = [f"{instruction.mnemonic} {instruction.operands}" for instruction in code]
     return Figures(len(code), len(loops_of(code)), kind.vector_bits(texts), kind.spills(texts))
 
 
-def outline_of(image: Image, function: CodeFunction) -> Iterator[Instruction]:
+def text_instructions(image: Image, function: CodeFunction) -> Iterator[Instruction]:
     """The instructions of a function without data flow and cycles: texts, lines and control flow.
 
     Raises:

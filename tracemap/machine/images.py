@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracemap.core.errors import ModuleInvalid
-from tracemap.core.files import stored_bytes
+from tracemap.core.files import read_stored_file
 
 if TYPE_CHECKING:
     import numpy as np
@@ -105,7 +105,7 @@ def read_images(module: Path) -> tuple[Image, ...]:
     Raises:
         ModuleInvalid: the file cannot be read, or an image in it is damaged.
     """
-    return tuple(_images(stored_bytes(module, ModuleInvalid), str(module)))
+    return tuple(_images(read_stored_file(module, ModuleInvalid), str(module)))
 
 
 def read_image(file: Path) -> Image:
@@ -223,7 +223,7 @@ NOWHERE = -1
 """The address of a file offset that is not loaded as code."""
 
 
-def symbol_places(image: Image) -> dict[str, int]:
+def symbol_offsets(image: Image) -> dict[str, int]:
     """File offset of each symbol, by name. Ambiguous names are left out.
 
     Raises:

@@ -280,7 +280,7 @@ def _result(instruction: Instruction, operands: Sequence[_Value]) -> _Value:
 # ---- bytes brought in
 
 
-def brought_by(loads: Sequence[Instruction], body: Sequence[Instruction]) -> int:
+def bytes_brought_in(loads: Sequence[Instruction], body: Sequence[Instruction]) -> int:
     """Bytes of cache lines that these loads bring in per iteration of a loop.
 
     A load with a stride below the line size brings a new line only every few iterations. Loads that are so close that

@@ -27,7 +27,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Values:
+class DataFlow:
     """Data flow of an instruction.
 
     Registers have the name of the widest one: `eax` is `rax`, `xmm3` and `zmm3` are `v3`.
@@ -57,7 +57,7 @@ class Values:
         return self.near and all(register.startswith("[") for register in self.reads)
 
 
-NO_VALUES: Final = Values(
+NO_VALUES: Final = DataFlow(
     *(frozenset(), frozenset(), frozenset()),
     loads=False,
     stores=False,
@@ -130,7 +130,7 @@ _READ, _WRITTEN = 1, 2
 """Access flags (CS_AC_READ, CS_AC_WRITE)."""
 
 
-def values_of(decoded: Decoded, machine: str) -> Values:
+def values_of(decoded: Decoded, machine: str) -> DataFlow:
     """The data flow of a decoded instruction; `machine`: the ELF name of the architecture."""
     operands = _operands_of_x86(decoded) if machine == _X86 else _operands_of_others(decoded, machine)
     reads, writes = _reads_and_writes(decoded, operands, machine)
@@ -144,8 +144,8 @@ def values_of(decoded: Decoded, machine: str) -> Values:
 
 
 def _values_in_memory(
-    decoded: Decoded, operands: Sequence[_Operand], result: _Operand | None, registers: Values
-) -> Values:
+    decoded: Decoded, operands: Sequence[_Operand], result: _Operand | None, registers: DataFlow
+) -> DataFlow:
     """Complete the data flow of an instruction with a memory operand, from that of its registers."""
     memory = [operand for operand in operands if operand.kind == _MEMORY]
     places = frozenset([name for operand in memory for name in (operand.base, operand.counter)]) - _NO_VALUES
@@ -154,7 +154,7 @@ def _values_in_memory(
     slots = frozenset(_slots(memory))
     # Registers that are read as values, even if they are also part of an address, as in `add rax, [rax]`.
     data = frozenset([operand.register for operand in operands if operand.access & _READ]) & registers.reads & places
-    return Values(
+    return DataFlow(
         reads=(registers.reads - places) | data | (slots if loads else frozenset()),
         places=places,
         writes=registers.writes | (slots if stores else frozenset()),

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from msgspec.structs import fields
 
-from tracemap.core.codec import Document, OtherVersion, decode_document, storable
+from tracemap.core.codec import Document, OtherVersion, decode_document, escape_surrogates
 from tracemap.core.codec import encode as encode_record
 from tracemap.core.errors import (
     BundleInvalid,
@@ -23,35 +23,35 @@ from tracemap.core.errors import (
     check_limits,
 )
 from tracemap.core.files import (
-    check_folder_of,
+    check_folder_writable,
     check_is_file,
+    check_link_stays_within,
     check_name,
-    check_within,
-    end_of_links,
     is_standard,
-    stored_bytes,
+    link_target,
+    read_stored_file,
 )
-from tracemap.core.process.temporary_files import beside, moved_away, take_place
+from tracemap.core.process.temporary_files import moved_away, rename_into_place, temporary_sibling
 from tracemap.core.units import UNKNOWN
 from tracemap.map.bundle_documents import (
     CALL_NAME,
-    NOT_KEPT,
+    UNKNOWN_TIMES,
+    CallToKeep,
     CompileTimes,
-    Keeping,
-    KeptCall,
-    KeptEstimates,
     Remarks,
-    check_named,
+    StoredCall,
+    StoredEstimates,
+    check_remarks,
 )
 from tracemap.map.map_json import (
     LITERALS_FOLDER,
     READ_VERSIONS,
-    check_letters,
     check_references,
+    check_text_size,
     decode,
     encode,
-    put_back,
-    taken_out,
+    extract_literals,
+    restore_literals,
 )
 from tracemap.map.model import Kernel, SourceFile, TraceGraph
 
@@ -116,7 +116,7 @@ class Bundle:
             >>> tracemap.load("model.tracemap").module_path.name
             'module.vmfb'
         """
-        return inside(self.path, MODULE_NAME)
+        return path_in_bundle(self.path, MODULE_NAME)
 
     @property
     def runs_path(self) -> Path:
@@ -129,7 +129,7 @@ class Bundle:
             >>> tracemap.load("model.tracemap").runs_path.name
             'runs'
         """
-        return inside(self.path, RUNS_FOLDER)
+        return path_in_bundle(self.path, RUNS_FOLDER)
 
     def configured(self) -> bytes:
         """The module before code generation, as text or bytecode; its debug lines are lines of the kernels' texts.
@@ -179,7 +179,7 @@ class Bundle:
     def _with_literals(self, data: bytes) -> bytes:
         text = data.decode(errors="surrogateescape")  # bytecode survives the round trip, too
         try:
-            return put_back(text, self._literal).encode(errors="surrogateescape")
+            return restore_literals(text, self._literal).encode(errors="surrogateescape")
         except (OSError, ValueError) as error:
             check_limits(error)
             raise BundleInvalid(f"{self.path}: a literal of a text cannot be read: {error}; build it again") from error
@@ -208,7 +208,7 @@ class Bundle:
             >>> tracemap.load("model.tracemap").has_remarks
             True
         """
-        return inside(self.path, REMARKS_NAME).exists()
+        return path_in_bundle(self.path, REMARKS_NAME).exists()
 
     def remarks(self) -> Remarks:
         """The remarks of the compiler.
@@ -225,7 +225,7 @@ class Bundle:
             raise BundleInvalid(
                 f"{self.path}: the bundle has no compiler remarks; build it again with `tracemap build --remarks`"
             )
-        return self._document(REMARKS_NAME, Remarks, lambda remarks: check_named(remarks, self.graph))
+        return self._document(REMARKS_NAME, Remarks, lambda remarks: check_remarks(remarks, self.graph))
 
     def compile_times(self) -> CompileTimes:
         """The time that the compiler took; unknown if the bundle has no such file, for example after `from_dumps`.
@@ -238,9 +238,13 @@ class Bundle:
             >>> tracemap.load("model.tracemap").compile_times().elapsed_ns > 0
             True
         """
-        return self._document(COMPILED_NAME, CompileTimes) if inside(self.path, COMPILED_NAME).exists() else NOT_KEPT
+        return (
+            self._document(COMPILED_NAME, CompileTimes)
+            if path_in_bundle(self.path, COMPILED_NAME).exists()
+            else UNKNOWN_TIMES
+        )
 
-    def estimates(self) -> KeptEstimates:
+    def estimates(self) -> StoredEstimates:
         """The stored estimates from machine code; empty if they are damaged or of another version.
 
         Example:
@@ -248,15 +252,17 @@ class Bundle:
             []
         """
         try:
-            return decode_document(stored_bytes(inside(self.path, ESTIMATES_NAME), BundleInvalid), KeptEstimates)
+            return decode_document(
+                read_stored_file(path_in_bundle(self.path, ESTIMATES_NAME), BundleInvalid), StoredEstimates
+            )
         except (BundleInvalid, ValueError):
-            return KeptEstimates()
+            return StoredEstimates()
 
     def _document(self, name: str, kind: type[_D], check: Callable[[_D], None] = lambda _: None) -> _D:
         """Read a document next to the map; `check` raises ValueError if it does not fit the map."""
-        file = inside(self.path, name)
+        file = path_in_bundle(self.path, name)
         try:
-            document = decode_document(stored_bytes(file, BundleInvalid), kind)
+            document = decode_document(read_stored_file(file, BundleInvalid), kind)
             check(document)
         except OtherVersion as error:
             version = next(info.default for info in fields(kind) if info.name == "schema_version")
@@ -267,7 +273,7 @@ class Bundle:
             raise BundleInvalid(f"{file}: damaged ({error}); build the bundle again") from error
         return document
 
-    def kept_call(self) -> KeptCall | None:
+    def kept_call(self) -> StoredCall | None:
         """The inputs and parameters that the bundle keeps; None if it keeps none.
 
         Raises:
@@ -278,7 +284,7 @@ class Bundle:
             >>> tracemap.load("model.tracemap").kept_call() is None  # a file of MLIR brings no inputs
             True
         """
-        return self._document(CALL_NAME, KeptCall) if inside(self.path, CALL_NAME).exists() else None
+        return self._document(CALL_NAME, StoredCall) if path_in_bundle(self.path, CALL_NAME).exists() else None
 
     def kept_file(self, below: str, name: str) -> Path:
         """A file in one of the folders with inputs and parameters.
@@ -305,17 +311,17 @@ class Bundle:
         path = self._inside(LITERALS_FOLDER, name)
         if path is None:
             raise BundleInvalid(f"{self.path}: a literal of a text cannot be read: there is no {name}; build it again")
-        return stored_bytes(path, BundleInvalid)
+        return read_stored_file(path, BundleInvalid)
 
     def _data(self, below: str, name: str) -> bytes:
         path = self._inside(below, name)
-        return b"" if path is None else stored_bytes(path, BundleInvalid)
+        return b"" if path is None else read_stored_file(path, BundleInvalid)
 
     def _inside(self, below: str, name: str) -> Path | None:
         """A file in a folder of the bundle, None if there is none; links out of that folder are rejected."""
         root = self.path.resolve()
         try:
-            path = (root / below / storable(name)).resolve()
+            path = (root / below / escape_surrogates(name)).resolve()
             path.lstat()
         except (FileNotFoundError, NotADirectoryError):
             return None
@@ -327,13 +333,13 @@ class Bundle:
         return path
 
 
-def inside(bundle: Path, name: str) -> Path:
+def path_in_bundle(bundle: Path, name: str) -> Path:
     """The path of a file or folder of a bundle, which need not exist; the bundle itself may be a link.
 
     Raises:
         BundleInvalid: the path is a link that leads out of the bundle.
     """
-    check_within(bundle / name, bundle, BundleInvalid)
+    check_link_stays_within(bundle / name, bundle, BundleInvalid)
     return bundle / name
 
 
@@ -352,9 +358,9 @@ def load(path: Path) -> Bundle:
         BundleInvalid: the folder is not a bundle, its map is damaged, or a link leads out of it.
         BundleVersion: the map has another format version.
     """
-    file, module = inside(path, MAP_NAME), inside(path, MODULE_NAME)
+    file, module = path_in_bundle(path, MAP_NAME), path_in_bundle(path, MODULE_NAME)
     try:
-        encoded = stored_bytes(file, BundleInvalid)
+        encoded = read_stored_file(file, BundleInvalid)
     except BundleInvalid as error:
         raise BundleInvalid(
             f"{path}: not a tracemap bundle ({error}); pass a folder that `tracemap build` wrote"
@@ -364,7 +370,7 @@ def load(path: Path) -> Bundle:
     try:
         graph = decode(encoded)
         check_references(graph)
-        check_letters(graph, len(encoded))
+        check_text_size(graph, len(encoded))
     except OtherVersion as error:
         versions = " and ".join(map(str, READ_VERSIONS))
         problem = f"version {error.version}; this tracemap reads versions {versions}"
@@ -380,7 +386,7 @@ def load(path: Path) -> Bundle:
 
 
 @dataclass(frozen=True, slots=True)
-class Files:
+class BundleFiles:
     """The files of a bundle next to its map; `module` and `configured` are moved into it.
 
     `sources`: texts by their path below `source/`; `kernels`: texts by their name in `kernels/`; `configured`: the
@@ -392,11 +398,11 @@ class Files:
     kernels: Mapping[str, str] = field(default_factory=dict)
     configured: tuple[Path, ...] = ()
     documents: Mapping[str, Document] = field(default_factory=dict)
-    keeping: Keeping = field(default_factory=Keeping)
+    keeping: CallToKeep = field(default_factory=CallToKeep)
     """The inputs and parameters that came with the model."""
 
 
-def store(target: Path, graph: TraceGraph, files: Files, *, force: bool) -> Bundle:
+def store(target: Path, graph: TraceGraph, files: BundleFiles, *, force: bool) -> Bundle:
     """Write a bundle.
 
     Raises:
@@ -405,15 +411,15 @@ def store(target: Path, graph: TraceGraph, files: Files, *, force: bool) -> Bund
         ModelInvalid: its ops share more text than a bundle may hold.
     """
     check_target(target, force=force)
-    encoded, place = encode(graph), end_of_links(target)
+    encoded, place = encode(graph), link_target(target)
     try:
-        check_letters(graph, len(encoded))
+        check_text_size(graph, len(encoded))
     except ValueError as error:
         raise ModelInvalid(f"{graph.module.name}: {error}; shorten the names and locations in the model") from error
     if place.name in ("", ".."):  # `.`, `..`: a temporary name next to it needs the folder's real name
         place = place.resolve()
     try:
-        with beside(place) as folder:
+        with temporary_sibling(place) as folder:
             folder.mkdir()
             (folder / MAP_NAME).write_bytes(encoded)
             shutil.move(files.module, folder / MODULE_NAME)
@@ -422,7 +428,7 @@ def store(target: Path, graph: TraceGraph, files: Files, *, force: bool) -> Bund
                 (folder / name).write_bytes(encode_record(document))
             files.keeping.store(folder)
             if not force:
-                take_place(folder, place)
+                rename_into_place(folder, place)
                 return Bundle(target, graph, hashlib.sha256(encoded).hexdigest())
             with moved_away(place) as replaced:
                 folder.rename(place)
@@ -450,28 +456,28 @@ def check_target(target: Path, *, force: bool) -> None:
             raise _already_exists(target)
         if not is_bundle(target):
             raise TargetExists(f"{target} exists and is not a tracemap bundle; remove it, or pass another name with -o")
-    check_folder_of(end_of_links(target))
+    check_folder_writable(link_target(target))
 
 
 def _already_exists(target: Path) -> TargetExists:
     return TargetExists(f"{target} exists already; pass --force to replace it, or another name with -o")
 
 
-def _write_texts(folder: Path, graph: TraceGraph, files: Files) -> None:
+def _write_texts(folder: Path, graph: TraceGraph, files: BundleFiles) -> None:
     for below in (SOURCE_FOLDER, KERNELS_FOLDER, LITERALS_FOLDER, RUNS_FOLDER):
         (folder / below).mkdir()
     for source in graph.sources:
         if text := files.sources.get(source.path):
-            _write_text(folder, Path(SOURCE_FOLDER, storable(source.path)), text, _last_columns(graph, source))
+            _write_text(folder, Path(SOURCE_FOLDER, escape_surrogates(source.path)), text, _last_columns(graph, source))
     for name, text in files.kernels.items():
-        _write_text(folder, Path(KERNELS_FOLDER, storable(name)), text, {})
+        _write_text(folder, Path(KERNELS_FOLDER, escape_surrogates(name)), text, {})
     for configured in files.configured:
         _move_configured(configured, folder)
 
 
 def _write_text(folder: Path, name: Path, text: str, last_columns: Mapping[int, int]) -> None:
     """Write a text to the bundle, and its long literals to their folder."""
-    shown, literals = taken_out(text, last_columns)
+    shown, literals = extract_literals(text, last_columns)
     (folder / name).parent.mkdir(parents=True, exist_ok=True)
     (folder / name).write_bytes(shown.encode(errors="surrogatepass"))
     for literal_name, content in literals.items():

@@ -39,7 +39,7 @@ class CompileTimes(Document, frozen=True, kw_only=True):
     cpu_ns: Integer = UNKNOWN
 
 
-NOT_KEPT: Final = CompileTimes()
+UNKNOWN_TIMES: Final = CompileTimes()
 """The times of a bundle without `compiled.json`."""
 
 
@@ -90,7 +90,7 @@ class KernelEstimate(Record, frozen=True):
     factor: float = 1.0
 
 
-class KeptEstimates(Document, frozen=True, kw_only=True):
+class StoredEstimates(Document, frozen=True, kw_only=True):
     """The estimates so far for the module with this SHA-256 on a machine with these caches.
 
     `method`: the version of the estimator; estimates of other versions are not used.
@@ -170,14 +170,14 @@ INPUTS_FOLDER: Final = "inputs"
 PARAMETERS_FOLDER: Final = "parameters"
 
 
-class KeptInput(Record, frozen=True):
+class StoredInput(Record, frozen=True):
     """The array of an argument: the program's name for the argument, and the file in `inputs/`."""
 
     name: str
     file: str
 
 
-class KeptParameters(Record, frozen=True):
+class StoredParameters(Record, frozen=True):
     """A parameter file, and the scope in which the module looks it up ("": none).
 
     `file`: its name in `parameters/`, "" for a file outside the bundle; `path`: the path of such a file, else "".
@@ -188,7 +188,7 @@ class KeptParameters(Record, frozen=True):
     path: str
 
 
-class KeptCall(Document, frozen=True, kw_only=True):
+class StoredCall(Document, frozen=True, kw_only=True):
     """The call that the bundle keeps; as JSON it is a `call.json` of version 2, which can refer to parameters.
 
     `function`: the function that takes the inputs; without `inputs`, runs generate the inputs that nobody passes.
@@ -197,12 +197,12 @@ class KeptCall(Document, frozen=True, kw_only=True):
     schema_version: Literal[2] = 2
     kind: Literal["call"] = "call"
     function: str
-    inputs: tuple[KeptInput, ...] = ()
-    parameters: tuple[KeptParameters, ...] = ()
+    inputs: tuple[StoredInput, ...] = ()
+    parameters: tuple[StoredParameters, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Keeping:
+class CallToKeep:
     """The call that a bundle should keep: arrays with the names of their arguments, and parameter files by scope.
 
     `references`: parameter files that are not copied; they replace those of the same scope.
@@ -219,10 +219,12 @@ class Keeping:
             return
         referenced_scopes = {scope for scope, _ in self.references}
         copied = [(scope, path) for scope, path in self.parameters if scope not in referenced_scopes]
-        inputs = tuple(KeptInput(name, f"{index}.npy") for index, (name, _) in enumerate(self.inputs))
-        copies = tuple(KeptParameters(scope, f"{index}{path.suffix}", "") for index, (scope, path) in enumerate(copied))
-        references = tuple(KeptParameters(scope, "", str(path.absolute())) for scope, path in self.references)
-        call = KeptCall(function=self.function, inputs=inputs, parameters=(*copies, *references))
+        inputs = tuple(StoredInput(name, f"{index}.npy") for index, (name, _) in enumerate(self.inputs))
+        copies = tuple(
+            StoredParameters(scope, f"{index}{path.suffix}", "") for index, (scope, path) in enumerate(copied)
+        )
+        references = tuple(StoredParameters(scope, "", str(path.absolute())) for scope, path in self.references)
+        call = StoredCall(function=self.function, inputs=inputs, parameters=(*copies, *references))
         (folder / CALL_NAME).write_bytes(encode(call))
         self._store_inputs(folder / INPUTS_FOLDER)
         (folder / PARAMETERS_FOLDER).mkdir()
@@ -244,7 +246,9 @@ class Keeping:
 # It exists only after `build --remarks`, and is read only on demand.
 
 
-FIGURES: Final = frozenset({"asm-printer", "prolog-epilog", "size-info", "stack-frame-layout", "target-features"})
+STATISTICS_PASSES: Final = frozenset(
+    {"asm-printer", "prolog-epilog", "size-info", "stack-frame-layout", "target-features"}
+)
 """Passes that print statistics and do not report an optimisation as done or missed."""
 
 
@@ -290,7 +294,7 @@ def remarks_at(remarks: Remarks, graph: TraceGraph, names: Collection[str]) -> t
     return tuple(remark for remark in remarks.remarks if remark.kernel in kernels or not ops.isdisjoint(remark.ops))
 
 
-def check_named(remarks: Remarks, graph: TraceGraph) -> None:
+def check_remarks(remarks: Remarks, graph: TraceGraph) -> None:
     """Check that all remarks name kernels and ops of the map.
 
     Raises:

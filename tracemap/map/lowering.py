@@ -76,7 +76,7 @@ class Loop(Record, frozen=True):
             yield from child.walk()
 
 
-class Remainder(Record, frozen=True):
+class OperationOutsideLoops(Record, frozen=True):
     """An operation outside of all loops that carries tags of ops: the current form of these ops."""
 
     name: str
@@ -86,7 +86,7 @@ class Remainder(Record, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class OpPlace:
+class OpPosition:
     """The position of an op in a stage: its outermost loops, and the operations outside of loops that came from it.
 
     `inlined`: it is a call, and the callee's body replaced it. If all are empty, the op is gone. `reason` then says
@@ -116,14 +116,14 @@ class Stage:
     pipeline: str
     text: str
     loops: tuple[Loop, ...]
-    remainders: tuple[Remainder, ...]
+    remainders: tuple[OperationOutsideLoops, ...]
     inlined: frozenset[OpId]
     reasons: Mapping[OpId, Reason]
 
-    def place_of(self, op: OpId) -> OpPlace:
+    def place_of(self, op: OpId) -> OpPosition:
         """The position of an op in this stage."""
         loops, remainders = self._loops_of.get(op, ()), self._remainders_of.get(op, ())
-        return OpPlace(op, loops, remainders, op in self.inlined, self.reasons.get(op, UNKNOWN))
+        return OpPosition(op, loops, remainders, op in self.inlined, self.reasons.get(op, UNKNOWN))
 
     @cached_property
     def _loops_of(self) -> dict[OpId, tuple[str, ...]]:
@@ -156,7 +156,7 @@ class Lowering:
         """Ops by id."""
         return {op.id: op for op in self.ops}
 
-    def places_of(self, op: str) -> tuple[OpPlace, ...]:
+    def places_of(self, op: str) -> tuple[OpPosition, ...]:
         """The position of an op in each stage.
 
         Raises:

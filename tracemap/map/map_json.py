@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar, get_args, 
 import msgspec
 from msgspec.structs import FieldInfo, fields
 
-from tracemap.core.codec import Count, Document, OtherVersion, Record, decode_document, view
+from tracemap.core.codec import Count, Document, OtherVersion, Record, decode_document, record_from
 from tracemap.core.codec import encode as encode_record
 from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.functions import Function
@@ -481,7 +481,7 @@ class _SinglePathMap(StoredMap, frozen=True, kw_only=True):
 def encode(graph: TraceGraph) -> bytes:
     """Encode a graph as `map.json`; the same graph always gives the same bytes."""
     tables = {name: kind.holding(getattr(graph, name)) for name, kind in _TABLES.items()}
-    return encode_record(view(StoredMap, graph, schema_version=MAP_VERSION, **tables)) + b"\n"
+    return encode_record(record_from(StoredMap, graph, schema_version=MAP_VERSION, **tables)) + b"\n"
 
 
 def decode(encoded: bytes) -> TraceGraph:
@@ -501,7 +501,7 @@ def decode(encoded: bytes) -> TraceGraph:
         stored = decode_document(encoded, _SinglePathMap)
     reader = Reader.of(encoded)
     rows = {name: reader.rows(kind.of, getattr(stored, name), f"$.{name}") for name, kind in _TABLES.items()}
-    return view(TraceGraph, stored, schema_version=ROWS_VERSION, **rows)
+    return record_from(TraceGraph, stored, schema_version=ROWS_VERSION, **rows)
 
 
 _TABLES: Final[dict[str, type[Table]]] = {
@@ -526,16 +526,16 @@ _TABLES: Final[dict[str, type[Table]]] = {
 # could therefore ask for gigabytes of output. This check rejects such a map when a bundle is opened.
 
 
-LETTERS_PER_BYTE: Final = 64
+CHARACTERS_PER_BYTE: Final = 64
 """The most characters for each byte of `map.json`; maps of real models have up to 30."""
-LETTERS_ALWAYS: Final = 16_000_000
+MIN_CHARACTERS: Final = 16_000_000
 """A map may always have this many characters, however small its file is."""
 
 _ID: Final = attrgetter("id")
 _TEXT_TABLES: Final = ("ops", "sites", "kernels", "command_buffers", "transfers")
 
 
-def check_letters(graph: TraceGraph, size: int) -> None:
+def check_text_size(graph: TraceGraph, size: int) -> None:
     """Reject a map whose records share so much text that no command could print it.
 
     Args:
@@ -545,15 +545,15 @@ def check_letters(graph: TraceGraph, size: int) -> None:
     Raises:
         ValueError: there are more characters than the limit; the message names the field with the most.
     """
-    limit = max(LETTERS_ALWAYS, LETTERS_PER_BYTE * size)
+    limit = max(MIN_CHARACTERS, CHARACTERS_PER_BYTE * size)
     letters_by_op: Counter[OpId] = Counter()
     letters: Counter[str] = Counter()
-    for field, count in chain(_in_fields(graph, letters_by_op), _in_mentions(graph, letters_by_op)):
-        letters[field] += count
+    for name, count in chain(_in_fields(graph, letters_by_op), _in_mentions(graph, letters_by_op)):
+        letters[name] += count
     if sum(letters.values()) > limit:
-        field, _ = letters.most_common(1)[0]
+        name, _ = letters.most_common(1)[0]
         raise ValueError(
-            f"the texts of `{field}`, repeated for every record that uses them, have {letters[field]} characters; "
+            f"the texts of `{name}`, repeated for every record that uses them, have {letters[name]} characters; "
             f"a map of {size} bytes may have {limit} in total"
         )
 
@@ -643,7 +643,7 @@ def _texts_of(value: object) -> Iterator[object]:
 
 
 LITERALS_FOLDER: Final = "literals"
-LONGEST: Final = 1024
+MAX_LITERAL: Final = 1024
 """The most characters of a literal that stays in the text."""
 
 # A string (also with hexadecimal numbers in it), or the list in `dense<[…]>`.
@@ -652,14 +652,14 @@ _MARK = " in literals/"
 _NAMED = re.compile(rf"(.{{2}}).{{14}}…[0-9,]+ (?:bytes|letters){_MARK}([0-9a-f]{{64}}\.(?:bin|txt))\n*", re.DOTALL)
 
 
-def taken_out(text: str, last_columns: Mapping[int, int]) -> tuple[str, dict[str, bytes]]:
+def extract_literals(text: str, last_columns: Mapping[int, int]) -> tuple[str, dict[str, bytes]]:
     """Replace the long literals of a text by names; returns the text and the literals' content by name.
 
     A literal stays if an op begins after it on its line, so that all ops keep their positions. `last_columns`: for each
     line with ops, the column of the last one, both from 1.
     """
     contents: dict[str, bytes] = {}
-    if max(map(len, text.split("\n"))) <= LONGEST or _MARK in text:
+    if max(map(len, text.split("\n"))) <= MAX_LITERAL or _MARK in text:
         return text, contents
     pieces, position = [], 0
     for start, end in _long_literals(text, last_columns):
@@ -683,7 +683,7 @@ def _long_literals(text: str, last_columns: Mapping[int, int]) -> Iterator[tuple
         start, end = match.span(match.lastindex or 0)
         if text.startswith(': "0x', start - 3):
             start += len("0x04000000")
-        if end - start <= LONGEST:
+        if end - start <= MAX_LITERAL:
             continue
         line += text.count("\n", counted_to, end)
         counted_to = end
@@ -710,7 +710,7 @@ def _hexadecimal(literal: str) -> bytes:
     return content if content.hex().upper() == digits else b""
 
 
-def put_back(text: str, content_of: Callable[[str], bytes]) -> str:
+def restore_literals(text: str, content_of: Callable[[str], bytes]) -> str:
     """The text with its literals again; `content_of` reads a literal by its name."""
 
     def restore(match: re.Match[str]) -> str:

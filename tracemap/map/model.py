@@ -62,7 +62,7 @@ class OpId(str):
         return int(self[2:])
 
 
-def in_order(ops: Iterable[OpId]) -> tuple[OpId, ...]:
+def sort_ops(ops: Iterable[OpId]) -> tuple[OpId, ...]:
     """Sort ops by their position in the model, without duplicates."""
     return tuple(sorted(set(ops), key=lambda op: op.number))
 
@@ -74,7 +74,7 @@ SOURCE = "source"
 """The name of the model as written, which comes ahead of all phases."""
 
 
-class Fate(enum.StrEnum):
+class Outcome(enum.StrEnum):
     """The outcome of an op. If several apply, the first in this order counts."""
 
     DISPATCHED = "dispatched"
@@ -128,7 +128,7 @@ class Frame(Record, frozen=True):
     function: Text
 
 
-class Part(Record, frozen=True):
+class InnerOperation(Record, frozen=True):
     """An operation inside an op's own region. Evidence for it is evidence for the op; costs may fall on its line."""
 
     name: str
@@ -153,9 +153,9 @@ class Op(Record, frozen=True):
     column: Integer
     scope: tuple[str, ...]
     frames: tuple[Frame, ...]
-    fate: Fate
+    fate: Outcome
     reason: Reason
-    parts: tuple[Part, ...] = ()
+    parts: tuple[InnerOperation, ...] = ()
     own_location: bool = True
     last_phase: Text = UNKNOWN
 
@@ -228,7 +228,7 @@ class Site(Record, frozen=True):
         return tuple(dict.fromkeys(call for path in paths for call in path))
 
 
-class Step(Record, frozen=True):
+class KernelLine(Record, frozen=True):
     """A line of a kernel's final IR: its operation, and the ops that this came from.
 
     `ops` are ops of all sites of the kernel; for one site, only the members of that site count.
@@ -252,7 +252,7 @@ class Kernel(Record, frozen=True):
 
     name: str
     sites: tuple[str, ...]
-    steps: tuple[Step, ...] = ()
+    steps: tuple[KernelLine, ...] = ()
     text: Text = UNKNOWN
 
 

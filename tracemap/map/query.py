@@ -15,7 +15,7 @@ from tracemap.core.codec import Count, Record
 from tracemap.core.errors import QueryInvalid, start_of
 from tracemap.core.units import UNKNOWN
 from tracemap.machine.debug_lines import NO_LINE, LineOp, OpLines
-from tracemap.map.model import PHASES, SOURCE, CallPath, Frame, Kernel, Op, OpId, Site, Step, TraceGraph
+from tracemap.map.model import PHASES, SOURCE, CallPath, Frame, Kernel, KernelLine, Op, OpId, Site, TraceGraph
 
 if TYPE_CHECKING:
     import networkx
@@ -45,7 +45,7 @@ class Loss:
 
 
 @dataclass(frozen=True, slots=True)
-class Spot:
+class LosingPass:
     """The pass in which an op lost its location.
 
     `pass_name`, `argument`: the pass and its command-line name, empty if no printed text shows the loss;
@@ -75,23 +75,23 @@ class Audit:
     losses: tuple[Loss, ...]
     without_location: tuple[Op, ...]
     unknown: int
-    spots: tuple[Spot, ...] = ()
+    spots: tuple[LosingPass, ...] = ()
 
     def share_located(self) -> float:
         """The percentage of ops that have a location of their own; 100 if there are no ops."""
         return 100.0 if not self.ops else 100 * (self.ops - len(self.without_location)) / self.ops
 
 
-def lost_in(op: Op) -> str:
+def phase_of_loss(op: Op) -> str:
     """The first phase that does not locate an op; "" if the last one still does, or nothing was examined."""
     if op.last_phase is UNKNOWN or op.last_phase == PHASES[-1]:
         return ""
     return PHASES[0] if op.last_phase == SOURCE else PHASES[PHASES.index(op.last_phase) + 1]
 
 
-def audit(graph: TraceGraph, spots: Sequence[Spot] = ()) -> Audit:
+def audit(graph: TraceGraph, spots: Sequence[LosingPass] = ()) -> Audit:
     """Count the ops of a map with and without a location after each phase."""
-    losses = [Loss(op, lost_in(op)) for op in graph.ops if lost_in(op)]
+    losses = [Loss(op, phase_of_loss(op)) for op in graph.ops if phase_of_loss(op)]
     losses.sort(key=lambda loss: PHASES.index(loss.phase))
     unknown = sum(1 for op in graph.ops if op.last_phase is UNKNOWN)
     counts = []
@@ -117,7 +117,7 @@ def audit(graph: TraceGraph, spots: Sequence[Spot] = ()) -> Audit:
 # nest, with the location of one of the ops. So only the lines inside tell which op does the work.
 
 
-NOBODY = NO_LINE
+NO_OP_LINE = NO_LINE
 """The line for work that belongs to no op."""
 
 _FORWARDING = frozenset({"linalg.yield", "iree_codegen.load_from_buffer", "iree_codegen.store_to_buffer"})
@@ -125,18 +125,18 @@ _FORWARDING = frozenset({"linalg.yield", "iree_codegen.load_from_buffer", "iree_
 
 
 @dataclass(frozen=True)
-class Frames:
+class KernelLines:
     """The steps of a kernel, by line and nesting; `members` are the ops of all its dispatch sites."""
 
     kernel: Kernel
     members: frozenset[OpId]
 
     @cached_property
-    def _step_at(self) -> dict[int, Step]:
+    def _step_at(self) -> dict[int, KernelLine]:
         return {step.line: step for step in self.kernel.steps}
 
     @cached_property
-    def _op_steps(self) -> Sequence[Step]:
+    def _op_steps(self) -> Sequence[KernelLine]:
         return [step for step in self.kernel.steps if not self.members.isdisjoint(step.ops)]
 
     @cached_property
@@ -149,7 +149,7 @@ class Frames:
                     lines_inside[outer].append(step.line)
         return lines_inside
 
-    def _outer(self, step: Step) -> Sequence[int]:
+    def _outer(self, step: KernelLine) -> Sequence[int]:
         """The lines of the enclosing steps, innermost first."""
         lines: list[int] = []
         while step.parent is not UNKNOWN and step.parent in self._step_at and step.parent not in lines:
@@ -189,10 +189,10 @@ class Frames:
         """This line if it belongs to an op, else that of the innermost enclosing step that does; else `NOBODY`."""
         step = self._step_at.get(line)
         if step is None:
-            return NOBODY
+            return NO_OP_LINE
         lines = (line, *self._outer(step))
         return next(
-            (candidate for candidate in lines if not self.members.isdisjoint(self._step_at[candidate].ops)), NOBODY
+            (candidate for candidate in lines if not self.members.isdisjoint(self._step_at[candidate].ops)), NO_OP_LINE
         )
 
     def inside(self, line: int) -> Collection[int]:
@@ -213,9 +213,11 @@ class Frames:
         return () if step is None else step.ops
 
 
-def kernel_frames(graph: TraceGraph, kernel: Kernel) -> Frames:
+def kernel_lines(graph: TraceGraph, kernel: Kernel) -> KernelLines:
     """The steps of a kernel of the map, with the ops of its dispatch sites."""
-    return Frames(kernel, frozenset(member.op for site in kernel.sites for member in graph.site_by_id[site].members))
+    return KernelLines(
+        kernel, frozenset(member.op for site in kernel.sites for member in graph.site_by_id[site].members)
+    )
 
 
 # ---- query
@@ -245,7 +247,7 @@ class Selection:
     kernels: tuple[Kernel, ...]
 
 
-def everything(graph: TraceGraph) -> Selection:
+def select_all(graph: TraceGraph) -> Selection:
     """The whole map."""
     return Selection(graph.ops, graph.sites, graph.kernels)
 
@@ -256,10 +258,10 @@ def select(graph: TraceGraph, what: str) -> Selection:
     Raises:
         QueryInvalid: nothing in the map has this name.
     """
-    return _connected(graph, named(graph, what))
+    return _connected(graph, resolve_names(graph, what))
 
 
-def named(graph: TraceGraph, what: str) -> list[str]:
+def resolve_names(graph: TraceGraph, what: str) -> list[str]:
     """The ids and names that a query stands for: one, or several ops.
 
     The query `what` is an op (`op12`), a site (`site3`), a kernel's name, a line (`model.mlir:12`, `layers.py:40`), or
@@ -407,10 +409,10 @@ def frames_of(graph: TraceGraph, op: Op, path: Sequence[str]) -> tuple[Frame, ..
 
 def stack_of(graph: TraceGraph, op: Op) -> tuple[Frame, ...]:
     """The frames of an op along its first call path; the user's own frames come first."""
-    return users_first(graph, frames_of(graph, op, graph.paths_of_op.get(op.id, _CALLED_BY_NONE)[0]))
+    return user_frames_first(graph, frames_of(graph, op, graph.paths_of_op.get(op.id, _CALLED_BY_NONE)[0]))
 
 
-def users_first(graph: TraceGraph, frames: Sequence[Frame]) -> tuple[Frame, ...]:
+def user_frames_first(graph: TraceGraph, frames: Sequence[Frame]) -> tuple[Frame, ...]:
     """Sort the frames of the user's own files ahead of those of libraries, by the map's patterns."""
     if len(frames) < 2:
         return tuple(frames)
@@ -419,10 +421,10 @@ def users_first(graph: TraceGraph, frames: Sequence[Frame]) -> tuple[Frame, ...]
 
 def python_frame(graph: TraceGraph, op: Op) -> Frame | None:
     """The innermost of the user's own frames that made an op, including those of its calls; None if there is none."""
-    return next(iter(users_own(graph, stack_of(graph, op))), None)
+    return next(iter(user_frames(graph, stack_of(graph, op))), None)
 
 
-def users_own(graph: TraceGraph, frames: Sequence[Frame]) -> tuple[Frame, ...]:
+def user_frames(graph: TraceGraph, frames: Sequence[Frame]) -> tuple[Frame, ...]:
     """The frames of the user's own files, innermost first."""
     return tuple(frame for frame in frames if not _is_of(frame.file, graph.library))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from tracemap.core.units import UNKNOWN, Unknown
-from tracemap.options.option import AFTER_DASHES, Options, option, required
+from tracemap.options.option import FLAGS_AFTER_DASHES, Options, option, required
 from tracemap.options.results import DISPATCH_HELP, KEEP_DISTURBED_HELP, RULE_HELP, Rule, memory_option
 
 # ---- build
@@ -52,7 +52,9 @@ class BuildOptions(Options):
         "The bundle refers to the file and does not copy it.  [repeatable]",
         metavar="[SCOPE=]FILE",
     )
-    flags: tuple[str, ...] = option((), "Flags for iree-compile.", AFTER_DASHES, metavar="[-- IREE-COMPILE FLAGS]")
+    flags: tuple[str, ...] = option(
+        (), "Flags for iree-compile.", FLAGS_AFTER_DASHES, metavar="[-- IREE-COMPILE FLAGS]"
+    )
 
     @property
     def parameter_files(self) -> tuple[tuple[str, Path], ...]:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from tracemap.core.units import UNKNOWN, Unknown
 from tracemap.options.measure import CallOptions, FunctionOptions
-from tracemap.options.option import ABSOLUTE, AFTER_DASHES, RELATIVE, Options, option
+from tracemap.options.option import ABSOLUTE, FLAGS_AFTER_DASHES, RELATIVE, Options, option
 
 # ---- bench
 #
@@ -209,4 +209,6 @@ class SweepOptions(Options):
         "OUTPUT.work; none if the table is printed]",
     )
     force: bool = option(False, "Overwrite an existing output.")
-    flags: tuple[str, ...] = option((), "Flags for iree-compile.", AFTER_DASHES, metavar="[-- IREE-COMPILE FLAGS]")
+    flags: tuple[str, ...] = option(
+        (), "Flags for iree-compile.", FLAGS_AFTER_DASHES, metavar="[-- IREE-COMPILE FLAGS]"
+    )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from tracemap.core.units import UNKNOWN, Integer, Text, Unknown
-from tracemap.options.option import ABSOLUTE, AFTER_DASHES, RELATIVE, Options, option, required
+from tracemap.options.option import ABSOLUTE, FLAGS_AFTER_DASHES, RELATIVE, Options, option, required
 
 # ---- call
 #
@@ -32,7 +32,7 @@ class FunctionOptions(Options):
     dim: Integer = option(UNKNOWN, "Size of every `?` in made-up inputs.", metavar="N", at_least=0)
     flagfile: Path | None = option(None, "IREE flag file: function, inputs, parameters.", metavar="F")
     runtime_flags: tuple[str, ...] = option(
-        (), "Flags for the IREE program that tracemap starts.", AFTER_DASHES, metavar="[-- RUNTIME FLAGS]"
+        (), "Flags for the IREE program that tracemap starts.", FLAGS_AFTER_DASHES, metavar="[-- RUNTIME FLAGS]"
     )
 
 

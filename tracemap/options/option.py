@@ -59,7 +59,7 @@ def invalid_value(name: str, value: object, expected: str) -> UsageInvalid:
     return UsageInvalid(f"{name} is {start_of(repr(value), _MAX_QUOTED)}; it must be {expected}")
 
 
-def text_of(name: str, value: object) -> str:
+def check_string(name: str, value: object) -> str:
     """Check that a value is a string.
 
     Raises:
@@ -70,7 +70,7 @@ def text_of(name: str, value: object) -> str:
     return value
 
 
-def path_of(name: str, value: object, expected: str = "a path") -> Path:
+def check_path(name: str, value: object, expected: str = "a path") -> Path:
     """Convert a string or a path object to a path.
 
     Raises:
@@ -83,7 +83,7 @@ def path_of(name: str, value: object, expected: str = "a path") -> Path:
     return Path(value)
 
 
-def items_of(name: str, value: object) -> list[object]:
+def check_list(name: str, value: object) -> list[object]:
     """Convert an iterable to a list; strings do not count as iterables.
 
     Raises:
@@ -94,7 +94,7 @@ def items_of(name: str, value: object) -> list[object]:
     return list(value)
 
 
-def files_of(name: str, value: object) -> dict[str, Path]:
+def check_files_mapping(name: str, value: object) -> dict[str, Path]:
     """Convert a mapping of names to files.
 
     Raises:
@@ -102,19 +102,21 @@ def files_of(name: str, value: object) -> dict[str, Path]:
     """
     if not isinstance(value, Mapping):
         raise invalid_value(name, value, "a dictionary of names and files")
-    return {text_of(f"a name in {name}", key): path_of(f"a file in {name}", file) for key, file in value.items()}
+    return {
+        check_string(f"a name in {name}", key): check_path(f"a file in {name}", file) for key, file in value.items()
+    }
 
 
 # ---- option
 #
 # Declaration of an option: next to its field, with its help text and the values that it accepts.
 #
-# The fields are the only list of a command's options. `tracemap.commands.framework` derives the command line from them, the
-# Python API accepts them by name, and requests to other rooms contain the whole record.
+# The fields are the only list of a command's options. `tracemap.commands.framework` derives the command line from them,
+# the Python API accepts them by name, and requests to other rooms contain the whole record.
 
 
 T = TypeVar("T")
-AFTER_DASHES: Final = "--"
+FLAGS_AFTER_DASHES: Final = "--"
 """Name of the option that takes everything after the first `--`."""
 _KEY = "option"
 _TYPE_NAMES = {bool: "true or false", int: "an integer", float: "a number", str: "a string", Path: "a path"}
@@ -175,7 +177,7 @@ class Options:
 AnyOptions = TypeVar("AnyOptions", bound=Options)
 
 
-def chosen(
+def merge_options(
     kind: type[AnyOptions], options: AnyOptions | None, changes: Mapping[str, object], **named: object
 ) -> AnyOptions:
     """Merge options (None: the defaults) with changes by name, and with the values in `named` that are not None.
@@ -242,7 +244,7 @@ class DeclaredOption:
                 raise self._invalid_value(value, f"one of {', '.join(self.choices)}")
             return self.item(value)
         if isinstance(value, (str, os.PathLike)) and (taken := self._path_taken()) is not None:
-            path_of(self.name, value)
+            check_path(self.name, value)
             return taken(value)
         if self.item is float and type(value) is int:  # `95` is a number as much as `95.0`
             value = float(value)

@@ -61,7 +61,7 @@ class Window:
         return f"from {self.begin_s:g} s" + (f" to {self.end_s:g} s" if math.isfinite(self.end_s) else "")
 
 
-ALL: Final = Window()
+WHOLE_RUN: Final = Window()
 """The whole run."""
 
 

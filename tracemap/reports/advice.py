@@ -8,7 +8,7 @@ from typing import Final
 from tracemap.attribution.model import Attribution, MetricTotal, ResidualReason
 from tracemap.attribution.scan.connection import IN_MILLIONTHS, MILLIONTHS
 from tracemap.compare.model import Drift
-from tracemap.core.diagnostics import DISTURBED, PAUSED, TRANSFERS_UNTIMED, WINDOW, tells
+from tracemap.core.diagnostics import NOISY, PAUSED, TRANSFERS_UNTIMED, WINDOW, has_slug
 from tracemap.core.units import (
     UNKNOWN,
     Integer,
@@ -35,14 +35,14 @@ def known_invocations(metric: MetricTotal) -> int:
     return 0 if isinstance(metric.invocations, Unknown) else metric.invocations
 
 
-def shown_unit(metric: MetricTotal) -> tuple[str, int]:
+def display_unit(metric: MetricTotal) -> tuple[str, int]:
     """The display unit of a metric, and the number of its own units in one of them."""
     return scaled_unit(metric.unit)
 
 
-def shown_amount(amount: int, metric: MetricTotal) -> str:
+def format_amount(amount: int, metric: MetricTotal) -> str:
     """Format an amount of a metric."""
-    unit, scale = shown_unit(metric)
+    unit, scale = display_unit(metric)
     return format_mean(amount, scale, unit)
 
 
@@ -80,7 +80,7 @@ def _mean_text(invocations: int) -> str:
     return f"mean of {invocations:,}" if invocations > 1 else "of 1"
 
 
-def counted_in(metric: MetricTotal, metrics: Sequence[MetricTotal]) -> str:
+def invocations_note(metric: MetricTotal, metrics: Sequence[MetricTotal]) -> str:
     """The number of invocations of a metric, in words, if it differs between the metrics; else empty."""
     if len({*map(known_invocations, metrics)}) < 2:
         return ""
@@ -88,7 +88,7 @@ def counted_in(metric: MetricTotal, metrics: Sequence[MetricTotal]) -> str:
     return f"of {plural(invocations, 'invocation')}" if invocations else "of an unknown number of invocations"
 
 
-def elapsed_of_one(attribution: Attribution) -> Integer:
+def mean_elapsed_ns(attribution: Attribution) -> Integer:
     """The mean elapsed time of an invocation; unknown if its inputs are, or if several functions ran."""
     run = attribution.run
     if isinstance(run.elapsed_ns, Unknown) or isinstance(run.iterations, Unknown) or not run.iterations:
@@ -96,22 +96,22 @@ def elapsed_of_one(attribution: Attribution) -> Integer:
     return run.elapsed_ns // run.iterations if len(attribution.functions) <= 1 else UNKNOWN
 
 
-def invocations_said(run: RunHeader) -> str:
+def invocations_text(run: RunHeader) -> str:
     """The number of measured invocations, and of launches if there were several.
 
     The number of launches in a window is unknown.
     """
-    launches_known = run.launches > 1 and not tells(run.diagnostics, WINDOW)
+    launches_known = run.launches > 1 and not has_slug(run.diagnostics, WINDOW)
     launches = f" in {run.launches} launches" if launches_known else ""
     return f"{format_count(run.iterations)}{launches}"
 
 
-def elapsed_said(attribution: Attribution) -> str:
+def elapsed_text(attribution: Attribution) -> str:
     """Mean and median elapsed time of an invocation; the total if the mean is unknown.
 
     Mean and median differ if a few invocations take far longer than the others.
     """
-    mean_ns, invocation = elapsed_of_one(attribution), attribution.run.invocation
+    mean_ns, invocation = mean_elapsed_ns(attribution), attribution.run.invocation
     if isinstance(mean_ns, Unknown):
         total = format_ns(attribution.run.elapsed_ns)
         return f"{total} in all" if len(attribution.functions) > 1 else total
@@ -153,7 +153,7 @@ _WORTH_NAMING: Final = 0.1
 """Least possible share of copies in the time of queue and host to name them."""
 
 
-def devices_compared(devices: Sequence[DeviceTime]) -> str:
+def device_comparison_text(devices: Sequence[DeviceTime]) -> str:
     """The median call on each compared device, and the fastest device; empty without a comparison."""
     if not devices:
         return ""
@@ -166,13 +166,13 @@ def devices_compared(devices: Sequence[DeviceTime]) -> str:
     return f"{label}: {', '.join(times)}; {result}"
 
 
-def advice(attribution: Attribution) -> str:
+def overhead_advice(attribution: Attribution) -> str:
     """A sentence on runtime overhead; empty if the overhead is low or no other device is faster."""
     run = attribution.run
     overhead_ns = _overhead_ns(run.elapsed)
     if isinstance(run.elapsed_ns, Unknown) or run.device not in _DEVICES:
         return ""
-    if overhead_ns < _HIGH_OVERHEAD * run.elapsed_ns or tells(attribution.diagnostics, PAUSED):
+    if overhead_ns < _HIGH_OVERHEAD * run.elapsed_ns or has_slug(attribution.diagnostics, PAUSED):
         return ""  # a pause looks like overhead
     overhead = _overhead_text(attribution, overhead_ns, format_share(overhead_ns, run.elapsed_ns))
     if not run.devices:
@@ -193,14 +193,14 @@ def _overhead_text(attribution: Attribution, overhead_ns: int, share: str) -> st
     if isinstance(kernels_ns, int) and isinstance(calls, int) and calls:
         text += f"; a kernel call takes {format_ns(round(kernels_ns / calls))} on average"
     parts = ["untimed copies and fills"] if _may_be_copies(attribution, overhead_ns) else []
-    if tells(attribution.diagnostics, DISTURBED):
+    if has_slug(attribution.diagnostics, NOISY):
         parts.append("waiting for a CPU (noisy run)")
     return f"{text}; the overhead may include {' and '.join(parts)}" if parts else text
 
 
 def _may_be_copies(attribution: Attribution, overhead_ns: int) -> bool:
     """Whether copies without rows may be a notable part of the overhead."""
-    untimed = tells(attribution.diagnostics, TRANSFERS_UNTIMED)
+    untimed = has_slug(attribution.diagnostics, TRANSFERS_UNTIMED)
     queue = (row.metrics.get("duration_ns", 0) for row in attribution.residual if row.reason is ResidualReason.QUEUE)
     return untimed and sum(queue) >= _WORTH_NAMING * overhead_ns
 

@@ -14,7 +14,7 @@ from tracemap.attribution.model import Attribution, MetricTotal, OpResult, SiteR
 from tracemap.core.codec import Record
 from tracemap.core.units import ASSUMED_SIZE, Text, Unknown, format_share, split_by_largest_remainder
 from tracemap.map.model import CallPath, Frame, Op, OpId, Site, TraceGraph
-from tracemap.map.query import frames_of, scope_of, scope_text, stack_of, users_first
+from tracemap.map.query import frames_of, scope_of, scope_text, stack_of, user_frames_first
 from tracemap.reports.escaping import or_dash
 from tracemap.runs.model import UNKNOWN_PARTS
 
@@ -44,7 +44,7 @@ def called_functions(attribution: Attribution) -> str:
     return f"{'function' if len(names) == 1 else 'functions'} {', '.join(map(or_dash, names))}"
 
 
-def explained_of_elapsed(attribution: Attribution) -> str:
+def elapsed_breakdown_text(attribution: Attribution) -> str:
     """The shares of kernels, queue, host and others in the elapsed time; if unknown, the share of all events.
 
     The share of events is over 100 % if calls overlap. Empty if the elapsed time is unknown.
@@ -83,7 +83,7 @@ def remarks(site: Site, result: SiteResult | None) -> Iterable[str]:
         yield EQUAL_MEMBERS
 
 
-def added(sums: Mapping[str, int], values: Mapping[str, int]) -> Mapping[str, int]:
+def add_costs(sums: Mapping[str, int], values: Mapping[str, int]) -> Mapping[str, int]:
     """The sums by name of two mappings; copies neither if one is enough, as most sums have one summand."""
     if not sums:
         return values
@@ -98,11 +98,11 @@ def parts_of(costs: Mapping[str, int], count: int) -> Sequence[Mapping[str, int]
     return [{name: parts[index] for name, parts in split.items()} for index in range(count)]
 
 
-NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
+NO_COSTS: Final[Mapping[str, int]] = MappingProxyType({})
 """The empty sum."""
 
 
-class Reached(Record, frozen=True):
+class OpOccurrence(Record, frozen=True):
     """An op in one of its dispatch sites or transfers, with one call path that leads there.
 
     If several call paths lead to the op in the same site, each path gets an equal part of the op's share, since calls
@@ -124,7 +124,7 @@ class Reached(Record, frozen=True):
 
 
 @dataclass(frozen=True)
-class CostedMap:
+class MapCosts:
     """A map and, optionally, the costs of a run.
 
     A *work* is the id of a dispatch site or of a transfer (a copy or fill of an op). Only works that run in every
@@ -234,7 +234,7 @@ class CostedMap:
         return indices
 
     @cached_property
-    def reached(self) -> tuple[Reached, ...]:
+    def reached(self) -> tuple[OpOccurrence, ...]:
         """Every op of every dispatch site and transfer, per call path that leads there."""
         paths = [(site.id, member.op, member.paths) for site in self.graph.sites for member in site.members]
         # The map has no call paths of transfers, as the host program submits them.
@@ -248,15 +248,15 @@ class CostedMap:
             for path, part in zip(call_paths, parts_of(shares.get((work, op), {}), len(call_paths)), strict=True)
         )
 
-    def _reach(self, work: str, op_id: OpId, path: CallPath, attributed: Mapping[str, int]) -> Reached:
+    def _reach(self, work: str, op_id: OpId, path: CallPath, attributed: Mapping[str, int]) -> OpOccurrence:
         graph, op = self.graph, self.graph.op_by_id[op_id]
-        frames = users_first(graph, frames_of(graph, op, path))
-        return Reached(op, work, scope_of(graph, op, path), frames, attributed)
+        frames = user_frames_first(graph, frames_of(graph, op, path))
+        return OpOccurrence(op, work, scope_of(graph, op, path), frames, attributed)
 
     @cached_property
-    def reached_by_op(self) -> Mapping[OpId, tuple[Reached, ...]]:
+    def reached_by_op(self) -> Mapping[OpId, tuple[OpOccurrence, ...]]:
         """`reached` by op; only ops with a dispatch site or transfer have an entry."""
-        by_op: dict[OpId, list[Reached]] = defaultdict(list)
+        by_op: dict[OpId, list[OpOccurrence]] = defaultdict(list)
         for reached in self.reached:
             by_op[reached.op.id].append(reached)
         return {op: tuple(entries) for op, entries in by_op.items()}

@@ -9,7 +9,7 @@ from msgspec.structs import astuple
 
 from tracemap.attribution.model import Attribution
 from tracemap.compare.model import Amount, Comparison, OpDifference
-from tracemap.core.sanitize import csv_line, inert_cell, without_controls
+from tracemap.core.sanitize import csv_line, escape_formula, without_controls
 from tracemap.core.units import UNKNOWN, Integer, Text, Unknown
 from tracemap.kernels.model import Bench, KernelBench, Spread, Status
 from tracemap.map.model import TraceGraph
@@ -267,7 +267,7 @@ def _known(cells: Cells) -> list[int | str]:
 def calls_csv(calls: ThreadCalls) -> str:
     """The calls of a thread in the format of IREE's hook."""
     lines = [",".join(("thread", "cpu", "node", *calls.names))]
-    thread = inert_cell(for_hook_text(calls.thread).replace(",", "?").replace('"', "?"))
+    thread = escape_formula(for_hook_text(calls.thread).replace(",", "?").replace('"', "?"))
     durations, *events = (values.tolist() for values in calls.series)
     for index, duration in enumerate(durations):
         counts = "".join(f",{int(series[index])}" for series in events)

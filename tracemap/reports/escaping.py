@@ -35,7 +35,7 @@ _HEADER: Final = b"\x78\x5e"
 """zlib header: window of 32 KiB, fast level."""
 
 
-def deflating(data: bytes) -> Callable[[], bytes]:
+def start_compression(data: bytes) -> Callable[[], bytes]:
     """Start to compress bytes in the background; the returned function waits for the result.
 
     The result is a standard zlib stream, and deterministic.
@@ -71,8 +71,8 @@ def _block(data: memoryview, begin: int) -> bytes:
 #
 # Names of models, kernels, threads and files are untrusted data, and must not take effect in pages.
 #
-# There is one function per destination; `tracemap/core/sanitize.py` has those for terminals and tables. Templates escape by
-# default (`html/document.py`). They may use `| safe` only on results of this module and of `html/document.py`.
+# There is one function per destination; `tracemap/core/sanitize.py` has those for terminals and tables. Templates escape
+# by default (`html.py`). They may use `| safe` only on results of this module and of `html.py`.
 
 
 # Browsers end lines at a carriage return, and HTML does not allow NUL. Other control characters and invisible ones that
@@ -121,7 +121,7 @@ def for_script(value: object) -> Callable[[], str]:
 
     The returned function waits for the result.
     """
-    compressed = deflating(_json_as_shown(encode(value).decode()).encode())
+    compressed = start_compression(_json_as_shown(encode(value).decode()).encode())
     return lambda: b64encode(compressed()).decode()
 
 

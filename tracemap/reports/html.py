@@ -148,7 +148,7 @@ def _shown(value: object) -> object:
     return "\n".join(map(without_controls, value.split("\n"))) if type(value) is str else value
 
 
-class Kind(Record, frozen=True):
+class PageKind(Record, frozen=True):
     """The files in `reports/assets` of a kind of page, without those that all pages share.
 
     `scripts` are concatenated in this order into one script. A part may use earlier declarations immediately, and later
@@ -176,7 +176,7 @@ APPLICATION: Final = (
 
 
 def render(
-    kind: Kind,
+    kind: PageKind,
     page: object,
     *,
     sizes: str = "",
@@ -211,7 +211,7 @@ def render(
     )
 
 
-def _script(kind: Kind) -> str:
+def _script(kind: PageKind) -> str:
     """All parts in one async function, so that their names do not clash with the browser's.
 
     It waits for decompression. The document gets the class `ready` when all parts have run.

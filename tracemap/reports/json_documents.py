@@ -18,15 +18,15 @@ from tracemap.attribution.model import (
     SiteCost,
     SlowCall,
 )
-from tracemap.core.codec import Count, Document, Positive, Record, view
+from tracemap.core.codec import Count, Document, Positive, Record, record_from
 from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.units import UNKNOWN, Integer, Text, Unknown
 from tracemap.kernels.model import Bench, KernelBench, Spread
 from tracemap.machine.code import OUTSIDE, Instruction
 from tracemap.map.bundle_documents import Remark
-from tracemap.map.lowering import Loop, Lowering, OpPlace, Remainder
-from tracemap.map.model import Evidence, Fate, Frame, Kernel, ModuleInfo, OpId, Reason, Step, TraceGraph
-from tracemap.map.query import Audit, Loss, PhaseCount, Selection, Spot, everything
+from tracemap.map.lowering import Loop, Lowering, OperationOutsideLoops, OpPosition
+from tracemap.map.model import Evidence, Frame, Kernel, KernelLine, ModuleInfo, OpId, Outcome, Reason, TraceGraph
+from tracemap.map.query import Audit, LosingPass, Loss, PhaseCount, Selection, select_all
 from tracemap.options.results import Rule
 from tracemap.reports.kernels import KernelView
 from tracemap.runs.hook.stats import ThreadStats
@@ -113,12 +113,12 @@ class ShownAttribution(Document, frozen=True, kw_only=True):
 
 def shown_attribution(attribution: Attribution) -> ShownAttribution:
     """The document of `tracemap attribute --format json`."""
-    return view(
+    return record_from(
         ShownAttribution,
         attribution,
-        run=view(ShownRun, attribution.run, functions=attribution.functions),
-        sites=tuple(view(ShownSiteResult, site) for site in attribution.sites),
-        residual=tuple(view(ShownResidual, row) for row in attribution.residual),
+        run=record_from(ShownRun, attribution.run, functions=attribution.functions),
+        sites=tuple(record_from(ShownSiteResult, site) for site in attribution.sites),
+        residual=tuple(record_from(ShownResidual, row) for row in attribution.residual),
         steps=tuple(
             ShownStep(result.kernel, line, seen)
             for result in attribution.kernels
@@ -220,7 +220,7 @@ class ShownStage(Record, frozen=True):
 
     pipeline: Text
     loops: tuple[Loop, ...]
-    remainders: tuple[Remainder, ...]
+    remainders: tuple[OperationOutsideLoops, ...]
     text: str
 
 
@@ -245,14 +245,16 @@ def shown_lowering(lowering: Lowering) -> ShownLowering:
     return ShownLowering(
         model=lowering.model,
         iree_compiler=lowering.compiler,
-        ops=tuple(view(LoweredOp, op, stages=tuple(map(_place, lowering.places_of(op.id)))) for op in lowering.ops),
-        stages=tuple(view(ShownStage, stage, pipeline=stage.pipeline or UNKNOWN) for stage in lowering.stages),
+        ops=tuple(
+            record_from(LoweredOp, op, stages=tuple(map(_place, lowering.places_of(op.id)))) for op in lowering.ops
+        ),
+        stages=tuple(record_from(ShownStage, stage, pipeline=stage.pipeline or UNKNOWN) for stage in lowering.stages),
     )
 
 
-def _place(place: OpPlace) -> ShownPlace:
+def _place(place: OpPosition) -> ShownPlace:
     reason = None if isinstance(place.reason, Unknown) else place.reason
-    return view(ShownPlace, place, gone=place.is_gone, reason=reason)
+    return record_from(ShownPlace, place, gone=place.is_gone, reason=reason)
 
 
 # ---- show
@@ -276,7 +278,7 @@ class ShownOp(Record, frozen=True):
     column: Integer
     scope: tuple[str, ...]
     frames: tuple[Frame, ...]
-    fate: Fate
+    fate: Outcome
     reason: ShownReason
     sites: tuple[str, ...]
 
@@ -329,18 +331,18 @@ class ShownKernel(Record, frozen=True):
     name: str
     sites: tuple[str, ...]
     text: Text
-    steps: tuple[Step, ...]
+    steps: tuple[KernelLine, ...]
     loops: tuple[ShownLoop, ...] | None
     instructions: tuple[ShownInstruction, ...] | None
 
 
-class FateCounts(dict[Fate, int]):
+class FateCounts(dict[Outcome, int]):
     """Numbers of ops by outcome, for all outcomes."""
 
     @classmethod
     def json_schema(cls) -> dict[str, object]:
         """A schema that requires all outcomes and allows no other keys."""
-        counts = {fate.value: {"type": "integer", "minimum": 0} for fate in Fate}
+        counts = {fate.value: {"type": "integer", "minimum": 0} for fate in Outcome}
         return {"type": "object", "properties": counts, "required": list(counts), "additionalProperties": False}
 
 
@@ -378,16 +380,16 @@ def shown_map(
 
     Kernels with a view have their loops and, with `assembly`, their instructions.
     """
-    chosen = selection or everything(graph)
-    view_of = {view.kernel.name: view for view in views if not view.no_code}
+    chosen = selection or select_all(graph)
+    view_of = {record_from.kernel.name: record_from for record_from in views if not record_from.no_code}
     return ShownMap(
         module=graph.module,
         ops=tuple(
-            view(ShownOp, op, reason=view(ShownReason, op.reason), sites=graph.sites_of_op.get(op.id, ()))
+            record_from(ShownOp, op, reason=record_from(ShownReason, op.reason), sites=graph.sites_of_op.get(op.id, ()))
             for op in chosen.ops
         ),
         sites=tuple(
-            view(ShownSite, site, members=tuple(view(ShownMember, member) for member in site.members))
+            record_from(ShownSite, site, members=tuple(record_from(ShownMember, member) for member in site.members))
             for site in chosen.sites
         ),
         kernels=tuple(_kernel(kernel, view_of.get(kernel.name), assembly) for kernel in chosen.kernels),
@@ -398,10 +400,12 @@ def shown_map(
 
 def _kernel(kernel: Kernel, inside: KernelView | None, assembly: bool) -> ShownKernel:
     if inside is None:
-        return view(ShownKernel, kernel, loops=None, instructions=None)
-    loops = (view(ShownLoop, loop, parent=UNKNOWN if loop.parent == OUTSIDE else loop.parent) for loop in inside.loops)
+        return record_from(ShownKernel, kernel, loops=None, instructions=None)
+    loops = (
+        record_from(ShownLoop, loop, parent=UNKNOWN if loop.parent == OUTSIDE else loop.parent) for loop in inside.loops
+    )
     instructions = tuple(map(_instruction, inside.instructions)) if assembly else None
-    return view(ShownKernel, kernel, loops=tuple(loops), instructions=instructions)
+    return record_from(ShownKernel, kernel, loops=tuple(loops), instructions=instructions)
 
 
 def _instruction(instruction: Instruction) -> ShownInstruction:
@@ -411,7 +415,7 @@ def _instruction(instruction: Instruction) -> ShownInstruction:
 
 def _coverage(graph: TraceGraph) -> Coverage:
     counts = Counter(op.fate for op in graph.ops)
-    by_fate = FateCounts({fate: counts[fate] for fate in Fate})
+    by_fate = FateCounts({fate: counts[fate] for fate in Outcome})
     return Coverage(len(graph.ops), by_fate, len(graph.sites), sum(1 for site in graph.sites if site.members))
 
 
@@ -440,7 +444,7 @@ class ShownLoss(AuditedOp, frozen=True):
     """An op, the first phase that lost its location, and its outcome."""
 
     phase: str
-    fate: Fate
+    fate: Outcome
     reason: ShownReason
 
 
@@ -475,7 +479,7 @@ class ShownAudit(Document, frozen=True, kw_only=True):
 
 def shown_audit(graph: TraceGraph, audit: Audit) -> ShownAudit:
     """The document of `tracemap audit --format json`."""
-    without = tuple(view(AuditedOp, op, op=op.id) for op in audit.without_location)
+    without = tuple(record_from(AuditedOp, op, op=op.id) for op in audit.without_location)
     return ShownAudit(
         module=graph.module,
         locations=Locations(audit.ops, audit.ops - len(without), without),
@@ -487,12 +491,14 @@ def shown_audit(graph: TraceGraph, audit: Audit) -> ShownAudit:
 
 
 def _loss(loss: Loss) -> ShownLoss:
-    return view(ShownLoss, loss.op, op=loss.op.id, phase=loss.phase, reason=view(ShownReason, loss.op.reason))
+    return record_from(
+        ShownLoss, loss.op, op=loss.op.id, phase=loss.phase, reason=record_from(ShownReason, loss.op.reason)
+    )
 
 
-def _spot(spot: Spot) -> ShownSpot:
+def _spot(spot: LosingPass) -> ShownSpot:
     has_pass = bool(spot.pass_name)
-    return view(
+    return record_from(
         ShownSpot,
         spot,
         pass_name=spot.pass_name or UNKNOWN,
@@ -560,12 +566,12 @@ def shown_stats(threads: Sequence[ThreadStats], diagnostics: Sequence[Diagnostic
 
 
 def _thread(thread: ThreadStats) -> ShownThread:
-    return view(
+    return record_from(
         ShownThread,
         thread,
         cpus=tuple(ShownCpu(cpu, calls) for cpu, calls in thread.calls_of_cpu),
-        series=tuple(view(ShownSeries, series) for series in thread.series),
+        series=tuple(record_from(ShownSeries, series) for series in thread.series),
         pairs=tuple(
-            view(ShownPair, pair, probabilities=tuple(map(tuple, pair.table.tolist()))) for pair in thread.pairs
+            record_from(ShownPair, pair, probabilities=tuple(map(tuple, pair.table.tolist()))) for pair in thread.pairs
         ),
     )

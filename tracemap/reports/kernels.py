@@ -12,12 +12,12 @@ from tracemap.attribution.model import MetricTotal
 from tracemap.core.errors import ModuleInvalid
 from tracemap.core.units import Text
 from tracemap.machine.code import OUTSIDE, CodeLoop, Instruction, loops_of
-from tracemap.machine.figures import outline_of
+from tracemap.machine.figures import text_instructions
 from tracemap.machine.images import Image, kernel_images
-from tracemap.map.bundle_documents import FIGURES, Remark, Remarks
+from tracemap.map.bundle_documents import STATISTICS_PASSES, Remark, Remarks
 from tracemap.map.model import Kernel, OpId, TraceGraph
-from tracemap.map.model import in_order as in_order_model
-from tracemap.reports.cost_lookup import CostedMap
+from tracemap.map.model import sort_ops as in_order_model
+from tracemap.reports.cost_lookup import MapCosts
 from tracemap.reports.escaping import lines_of, op_line
 
 # ---- kernels
@@ -82,7 +82,7 @@ def _code(kernel: Kernel, images: Sequence[Image]) -> tuple[tuple[Instruction, .
         return (), "the module has no machine code with debug lines for this kernel"
     # Without readable code, the view still has the final IR.
     try:
-        return tuple(outline_of(*candidates[0])), ""
+        return tuple(text_instructions(*candidates[0])), ""
     except ModuleInvalid as error:
         return (), str(error)
 
@@ -125,7 +125,7 @@ _FIRST = ("regalloc", "loop-vectorize", "slp-vectorizer", "loop-unroll")
 _KINDS = {"missed": 0, "passed": 1, "analysis": 2}
 
 
-def ranked(remarks: Remarks, costed: CostedMap, metric: MetricTotal, run: Text) -> Remarks:
+def rank_by_cost(remarks: Remarks, costed: MapCosts, metric: MetricTotal, run: Text) -> Remarks:
     """The remarks with their ops' share of the run's cost in their kernel, the most expensive first.
 
     Args:
@@ -146,10 +146,10 @@ def ranked(remarks: Remarks, costed: CostedMap, metric: MetricTotal, run: Text) 
         return structs.replace(remark, cost_share=share)
 
     with_shares = tuple(map(with_share, remarks.remarks))
-    return structs.replace(remarks, run=run, metric=metric.name, remarks=in_order(with_shares))
+    return structs.replace(remarks, run=run, metric=metric.name, remarks=sort_remarks(with_shares))
 
 
-def in_order(remarks: Sequence[Remark]) -> tuple[Remark, ...]:
+def sort_remarks(remarks: Sequence[Remark]) -> tuple[Remark, ...]:
     """Sort remarks by cost, kernel and line; on a line, missed optimisations come first and counts last."""
     numbers: dict[Text, int] = {}
     for remark in remarks:
@@ -165,4 +165,11 @@ def in_order(remarks: Sequence[Remark]) -> tuple[Remark, ...]:
 def _urgency(remark: Remark) -> tuple[object, ...]:
     passes = _FIRST.index(remark.pass_name) if remark.pass_name in _FIRST else len(_FIRST)
     kind = _KINDS.get(remark.kind, len(_KINDS)) if isinstance(remark.kind, str) else len(_KINDS)
-    return remark.pass_name in FIGURES, kind, passes, " spills " not in remark.text, -remark.count, remark.text
+    return (
+        remark.pass_name in STATISTICS_PASSES,
+        kind,
+        passes,
+        " spills " not in remark.text,
+        -remark.count,
+        remark.text,
+    )

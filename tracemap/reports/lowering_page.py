@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from tracemap.core.codec import Record
 from tracemap.core.units import Unknown, plural
-from tracemap.map.lowering import Lowering, OpPlace, SourceOp, Stage
+from tracemap.map.lowering import Lowering, OpPosition, SourceOp, Stage
 from tracemap.reports.escaping import for_markup, for_script, line_and_column, lines_of, or_question_mark
 from tracemap.reports.highlight import rules_of_mlir
-from tracemap.reports.html import Kind, block_sizes, in_blocks, render
+from tracemap.reports.html import PageKind, block_sizes, in_blocks, render
 
 # ---- texts of the terminal and the page
 
@@ -18,7 +18,7 @@ _GONE = "gone"
 _INLINED = "inlined"
 
 
-def place_text(place: OpPlace, stage: Stage) -> str:
+def place_text(place: OpPosition, stage: Stage) -> str:
     """The place of an op in a stage: `loop2`, `loop2, linalg.fill at 7`, `inlined` or `gone (dead)`; the first few."""
     if place.is_gone:
         return _GONE if isinstance(place.reason, Unknown) else f"{_GONE} ({place.reason.slug})"
@@ -39,7 +39,7 @@ def heading(stage: Stage, number: int) -> str:
 # One file: the model next to the IR of each stage. A click on a loop or an op highlights its counterparts.
 
 
-_KIND = Kind(
+_KIND = PageKind(
     template="lowering/lowering.html.j2",
     styles=("shared/source.css", "shared/details.css", "lowering/lowering.css"),
     scripts=(

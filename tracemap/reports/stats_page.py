@@ -13,8 +13,8 @@ from tracemap.core.errors import UsageInvalid
 from tracemap.core.units import format_average, format_count, format_ns, format_share, plural
 from tracemap.options.measure import StatsOptions
 from tracemap.reports.escaping import for_hook_text
-from tracemap.reports.html import TINTS, Kind, render, shade_level, tints
-from tracemap.runs.hook.stats import DURATION, CallSet, PairStats, SeriesStats, ThreadCalls, ThreadStats
+from tracemap.reports.html import TINTS, PageKind, render, shade_level, tints
+from tracemap.runs.hook.stats import DURATION, PairStats, SeriesStats, ThreadCalls, ThreadedCalls, ThreadStats
 from tracemap.runs.statistics import Histogram, histogram
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ def describe(shown: Plot) -> str:
 # ---- page
 
 
-_KIND = Kind(
+_KIND = PageKind(
     template="stats/stats.html.j2",
     styles=("shared/heat.css", "stats/stats.css"),
     scripts=("shared/views.js", "shared/keys.js", "shared/panels.js"),
@@ -249,7 +249,9 @@ class StatsPage(Record, frozen=True):
     threads: tuple[ThreadPanel, ...]
 
 
-def build_stats_page(call_set: CallSet, stats: Sequence[ThreadStats], title: str, options: StatsOptions) -> StatsPage:
+def build_stats_page(
+    call_set: ThreadedCalls, stats: Sequence[ThreadStats], title: str, options: StatsOptions
+) -> StatsPage:
     """Make the content of the page.
 
     Args:

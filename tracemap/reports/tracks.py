@@ -9,7 +9,7 @@ from heapq import heappop, heappush
 from typing import Final
 
 from tracemap.attribution.model import Attribution, MemberShare
-from tracemap.attribution.timeline import Span
+from tracemap.attribution.timeline import TimedEvent
 from tracemap.core.sanitize import without_controls
 from tracemap.core.units import Unknown
 from tracemap.map.model import Op, OpId, TraceGraph
@@ -32,10 +32,10 @@ class Track:
     """Spans that do not overlap, in the order of their start."""
 
     name: str
-    spans: tuple[Span, ...]
+    spans: tuple[TimedEvent, ...]
 
 
-def tracks_of(spans: Sequence[Span]) -> tuple[Track, ...]:
+def tracks_of(spans: Sequence[TimedEvent]) -> tuple[Track, ...]:
     """Tracks by kind of event and thread, submissions first, with further tracks for overlapping spans."""
     lanes_by_name: dict[str, _Lanes] = {}
     order = list(dict.fromkeys(_TRACK_OF.values()))
@@ -48,7 +48,7 @@ def tracks_of(spans: Sequence[Span]) -> tuple[Track, ...]:
     )
 
 
-def _track_name(span: Span) -> str:
+def _track_name(span: TimedEvent) -> str:
     name = _TRACK_OF[span.kind]
     return name if isinstance(span.thread, Unknown) else f"{name} {without_controls(span.thread)}"
 
@@ -57,13 +57,13 @@ def _track_name(span: Span) -> str:
 class _Lanes:
     """Assigns spans, in the order of their start, to the first free lane."""
 
-    spans: list[list[Span]] = field(default_factory=list)
+    spans: list[list[TimedEvent]] = field(default_factory=list)
     busy: list[tuple[int, int]] = field(default_factory=list)
     """Heap of occupied lanes by the end of their span, for logarithmic time per span."""
     free: list[int] = field(default_factory=list)
     """Heap of free lanes."""
 
-    def add(self, span: Span) -> None:
+    def add(self, span: TimedEvent) -> None:
         while self.busy and self.busy[0][0] <= span.start_ns:
             heappush(self.free, heappop(self.busy)[1])
         if not self.free:
@@ -74,7 +74,7 @@ class _Lanes:
         heappush(self.busy, (span.end_ns, lane))
 
 
-def span_name(span: Span) -> str:
+def span_name(span: TimedEvent) -> str:
     """Label of a span: its kernel, else the kind of event."""
     return span.kind if isinstance(span.kernel, Unknown) else without_controls(span.kernel)
 
@@ -102,7 +102,7 @@ class Shares:
             **{transfer.transfer: transfer.shares for transfer in attribution.transfers},
         }
 
-    def of(self, span: Span) -> list[OpShare]:
+    def of(self, span: TimedEvent) -> list[OpShare]:
         """The ops of a span's dispatch site or transfer; the mean over candidates if there are several."""
         percent: dict[OpId, float] = defaultdict(float)
         for work in span.places:
@@ -111,7 +111,7 @@ class Shares:
         ranked = sorted(percent.items(), key=lambda item: -item[1])
         return [OpShare(self._graph.op_by_id[op], self._scope(op, span), round(share, 2)) for op, share in ranked]
 
-    def _scope(self, op: OpId, span: Span) -> str:
+    def _scope(self, op: OpId, span: TimedEvent) -> str:
         paths = list(dict.fromkeys(path for work in span.places for path in self._paths.get((work, op), ())))
         if len(paths) != 1:
             return scope_text(self._graph, self._graph.op_by_id[op])

@@ -10,9 +10,9 @@ from typing import Final
 from tracemap.core.codec import Record
 from tracemap.core.units import Integer, format_quantity, plural
 from tracemap.reports.escaping import file_line_if_known
-from tracemap.reports.html import Kind, render, write_page
+from tracemap.reports.html import PageKind, render, write_page
 from tracemap.runs.columns import unit_of
-from tracemap.store.model import FleetChange, FleetHost, FleetName, FleetPoint, FleetTrend, FleetTrends, titles
+from tracemap.store.model import FleetChange, FleetHost, FleetName, FleetPoint, FleetTrend, FleetTrends, model_headings
 
 # ---- small multiples: one small picture per series, in the same style, for comparison
 
@@ -131,7 +131,7 @@ def _levels(
 # ---- render
 
 
-_KIND: Final = Kind(
+_KIND: Final = PageKind(
     template="fleet/fleet.html.j2",
     styles=("fleet/fleet.css",),
     scripts=("shared/views.js", "shared/keys.js", "shared/panels.js"),
@@ -213,7 +213,7 @@ def build_fleet_page(trends: FleetTrends) -> FleetPage:
         ("runs with a clock that is ahead", str(trends.looked.ahead)),
     )
     left_out = tuple(f"{skipped.file} {skipped.why}" for skipped in trends.looked.skipped)
-    model_titles = zip(trends.models, titles(trends.models), strict=True)
+    model_titles = zip(trends.models, model_headings(trends.models), strict=True)
     models = tuple(_model(model, title, f"m{number}", unit) for number, (model, title) in enumerate(model_titles))
     return FleetPage("Trends in the store", facts, left_out, models)
 

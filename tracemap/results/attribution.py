@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 from tracemap.attribution import model
 from tracemap.core.errors import QueryInvalid
 from tracemap.core.units import UNKNOWN, format_ns, format_share
-from tracemap.map.query import named, python_frame, same_file
-from tracemap.options.option import text_of
+from tracemap.map.query import python_frame, resolve_names, same_file
+from tracemap.options.option import check_string
 from tracemap.results.bundle import Bundle
-from tracemap.results.display import AsTable, Columns, Value, bar, heading, known, shown, table
+from tracemap.results.display import AsTable, Columns, Value, bar, cell_of, heading, show_page, table
 
 if TYPE_CHECKING:
-    from tracemap.reports.cost_lookup import CostedMap, Reached
+    from tracemap.reports.cost_lookup import MapCosts, OpOccurrence
 
 _TOP = 10
 
@@ -100,10 +100,10 @@ class Attribution(model.Attribution, AsTable):
             (('op5', 'op8', 'op9'), ('op5',))
         """
         costed = self._costed()
-        selected = set(named(costed.graph, text_of("what", what)))
+        selected = set(resolve_names(costed.graph, check_string("what", what)))
         file, _, line = what.rpartition(":")
 
-        def matches(reached: Reached) -> bool:
+        def matches(reached: OpOccurrence) -> bool:
             if reached.op.id in selected:
                 return True
             at_line = (frame for frame in reached.frames if str(frame.line) == line)
@@ -121,7 +121,7 @@ class Attribution(model.Attribution, AsTable):
             >>> tracemap.attribute("run.parquet", "model.tracemap").scope("h0/attn").ops
             ('op2', 'op4', 'op3')
         """
-        prefix, costed = tuple(filter(None, text_of("path", path).split("/"))), self._costed()
+        prefix, costed = tuple(filter(None, check_string("path", path).split("/"))), self._costed()
         cost = self._sum(path, costed, lambda reached: reached.scope[: len(prefix)] == prefix)
         if not cost.ops:
             raise QueryInvalid(f"{path}: no op of the run is in a scope of this name")
@@ -141,19 +141,21 @@ class Attribution(model.Attribution, AsTable):
         from tracemap.options.results import ReportOptions
 
         bundle, paths, rule = self._opened(), self.paths, self.rule
-        return shown(lambda file: report(bundle, paths, ReportOptions(output=file, rule=rule)), output, browser=browser)
+        return show_page(
+            lambda file: report(bundle, paths, ReportOptions(output=file, rule=rule)), output, browser=browser
+        )
 
     def _opened(self) -> Bundle:
         if self.bundle is None:
             raise QueryInvalid("this attribution has no bundle; create it with tracemap.attribute")
         return self.bundle
 
-    def _costed(self) -> CostedMap:
-        from tracemap.reports.cost_lookup import CostedMap
+    def _costed(self) -> MapCosts:
+        from tracemap.reports.cost_lookup import MapCosts
 
-        return CostedMap(self._opened().graph, self)
+        return MapCosts(self._opened().graph, self)
 
-    def _sum(self, what: str, costed: CostedMap, matches: Callable[[Reached], bool]) -> Cost:
+    def _sum(self, what: str, costed: MapCosts, matches: Callable[[OpOccurrence], bool]) -> Cost:
         sums = {metric.name: 0 for metric in self.metrics}
         ops: dict[str, None] = {}
         for reached in costed.reached:
@@ -172,12 +174,12 @@ class Attribution(model.Attribution, AsTable):
         columns: dict[str, list[Value]] = {
             "op": [str(op.id) for op in ops],
             "name": [op.name for op in ops],
-            "file": [known(op.file) for op in ops],
-            "line": [known(op.line) for op in ops],
+            "file": [cell_of(op.file) for op in ops],
+            "line": [cell_of(op.line) for op in ops],
             "scope": [costed.scope_of(op) for op in ops],
             "python": [f"{frame.file}:{frame.line}" if frame else None for frame in frames],
             "fate": [op.fate.value for op in ops],
-            "calls": [known(result.calls) for result in self.ops],
+            "calls": [cell_of(result.calls) for result in self.ops],
         }
         for metric in self.metrics:
             columns[metric.name] = [result.metrics[metric.name].attributed for result in self.ops]
@@ -185,7 +187,7 @@ class Attribution(model.Attribution, AsTable):
         return columns
 
     def _repr_html_(self) -> str:
-        from tracemap.reports.advice import shown_amount
+        from tracemap.reports.advice import format_amount
         from tracemap.reports.cost_lookup import default_metric
 
         costed = self._costed()
@@ -196,23 +198,23 @@ class Attribution(model.Attribution, AsTable):
             scopes[name] = scopes.get(name, 0) + reached.attributed[metric.name]
         ranked = sorted(scopes.items(), key=lambda item: (-item[1], item[0]))
         run = self.run
-        facts = [f"{shown_amount(metric.attributed, metric)} of {metric.name} in ops"]
+        facts = [f"{format_amount(metric.attributed, metric)} of {metric.name} in ops"]
         median_ns = run.invocation.median_ns
         facts += [] if median_ns is UNKNOWN else [f"median invocation {format_ns(median_ns)}"]
         facts += [] if run.device is UNKNOWN else [f"device {run.device}"]
         title = f"{costed.graph.module.name}: {', '.join(facts)}"
         return heading(title) + bar(ranked, metric.attributed) + self._top(costed, metric)
 
-    def _top(self, costed: CostedMap, metric: model.MetricTotal) -> str:
-        from tracemap.reports.advice import shown_amount
+    def _top(self, costed: MapCosts, metric: model.MetricTotal) -> str:
+        from tracemap.reports.advice import format_amount
 
         hottest = sorted(self.ops, key=lambda result: -result.metrics[metric.name].attributed)[:_TOP]
         rows = []
         for result in hottest:
             op, value = costed.graph.op_by_id[result.op], result.metrics[metric.name].attributed
             own = python_frame(costed.graph, op)
-            place = f"{Path(own.file).name}:{own.line}" if own else f"{known(op.file)}:{known(op.line)}"
-            amount = shown_amount(value, metric), format_share(value, metric.work)
+            place = f"{Path(own.file).name}:{own.line}" if own else f"{cell_of(op.file)}:{cell_of(op.line)}"
+            amount = format_amount(value, metric), format_share(value, metric.work)
             rows.append((str(op.id), place, op.name, costed.scope_of(op), *amount))
         more = len(self.ops) - len(rows)
         rest = heading(f"… {more} more") if more > 0 else ""

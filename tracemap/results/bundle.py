@@ -8,9 +8,9 @@ from pathlib import Path
 from tracemap.core.units import format_bytes, plural
 from tracemap.map import bundle as stored
 from tracemap.map.model import Op
-from tracemap.map.query import named, ops_in_scope, python_frame, scope_text
-from tracemap.options.option import text_of
-from tracemap.results.display import AsTable, Columns, bar, heading, known, shown, table
+from tracemap.map.query import ops_in_scope, python_frame, resolve_names, scope_text
+from tracemap.options.option import check_string
+from tracemap.results.display import AsTable, Columns, bar, cell_of, heading, show_page, table
 
 _TOP = 10
 
@@ -50,7 +50,7 @@ class Bundle(stored.Bundle, AsTable):
             >>> [op.name for op in tracemap.load("model.tracemap").op("model.py:11")]
             ['stablehlo.tanh', 'stablehlo.add']
         """
-        selected = set(named(self.graph, text_of("what", what)))
+        selected = set(resolve_names(self.graph, check_string("what", what)))
         return tuple(op for op in self.graph.ops if op.id in selected)
 
     def scope(self, path: str) -> tuple[Op, ...]:
@@ -60,7 +60,7 @@ class Bundle(stored.Bundle, AsTable):
             >>> [op.id for op in tracemap.load("model.tracemap").scope("h0/attn")]
             ['op2', 'op3', 'op4']
         """
-        selected = set(ops_in_scope(self.graph, tuple(filter(None, text_of("path", path).split("/")))))
+        selected = set(ops_in_scope(self.graph, tuple(filter(None, check_string("path", path).split("/")))))
         return tuple(op for op in self.graph.ops if op.id in selected)
 
     def show(self, output: Path | str | None = None, *, browser: bool = True) -> Path:
@@ -76,7 +76,7 @@ class Bundle(stored.Bundle, AsTable):
         from tracemap.commands.report import report
         from tracemap.options.results import ReportOptions
 
-        return shown(lambda file: report(self, [], ReportOptions(output=file)), output, browser=browser)
+        return show_page(lambda file: report(self, [], ReportOptions(output=file)), output, browser=browser)
 
     def _columns(self) -> Columns:
         """One row per op of the model."""
@@ -86,10 +86,10 @@ class Bundle(stored.Bundle, AsTable):
         return {
             "op": [str(op.id) for op in ops],
             "name": [op.name for op in ops],
-            "file": [known(op.file) for op in ops],
-            "line": [known(op.line) for op in ops],
-            "column": [known(op.column) for op in ops],
-            "function": [known(op.function) for op in ops],
+            "file": [cell_of(op.file) for op in ops],
+            "line": [cell_of(op.line) for op in ops],
+            "column": [cell_of(op.column) for op in ops],
+            "function": [cell_of(op.function) for op in ops],
             "scope": [scope_text(graph, op) for op in ops],
             "python": [f"{frame.file}:{frame.line}" if frame else None for frame in frames],
             "fate": [op.fate.value for op in ops],

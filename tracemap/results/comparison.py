@@ -12,9 +12,9 @@ from tracemap.compare import model as compared
 from tracemap.core.errors import QueryInvalid
 from tracemap.core.units import format_ns, plural
 from tracemap.kernels import model
-from tracemap.options.option import text_of
+from tracemap.options.option import check_string
 from tracemap.options.results import DiffOptions
-from tracemap.results.display import AsTable, Columns, Value, heading, known, shown, table
+from tracemap.results.display import AsTable, Columns, Value, cell_of, heading, show_page, table
 
 # ---- bench
 #
@@ -49,8 +49,8 @@ class Bench(model.Bench, AsTable, frozen=True):
             "verified": [kernel.verification.status.value for kernel in kernels],
             "time_ns": [None if warm is None else warm.median for warm, _ in times],
             "cold_ns": [None if cold is None else cold.median for _, cold in times],
-            "operations": [known(kernel.operations) for kernel in kernels],
-            "bytes": [known(kernel.bytes) for kernel in kernels],
+            "operations": [cell_of(kernel.operations) for kernel in kernels],
+            "bytes": [cell_of(kernel.bytes) for kernel in kernels],
             "operations_per_s": [kernel.operations_per_s for kernel in kernels],
             "bytes_per_s": [kernel.bytes_per_s for kernel in kernels],
             "attainable_share": [kernel.attainable_share for kernel in kernels],
@@ -119,7 +119,7 @@ class Comparison(compared.Comparison, AsTable, frozen=True):
             for op in self.ops:
                 if getattr(op, side) == what:
                     return op
-        raise QueryInvalid(f"{text_of('what', what)}: neither side has such an op; name an op such as op12")
+        raise QueryInvalid(f"{check_string('what', what)}: neither side has such an op; name an op such as op12")
 
     def show(self, output: Path | str | None = None, *, browser: bool = True) -> Path:
         """Open the comparison's page; return its file, which is temporary unless `output` names one.
@@ -134,17 +134,17 @@ class Comparison(compared.Comparison, AsTable, frozen=True):
         if self.paths is None or self.options is None:
             raise QueryInvalid("this comparison has no paths; create it with tracemap.diff")
         paths, asked = self.paths, replace(self.options, output=None)
-        return shown(lambda file: _write(paths, replace(asked, html=file)), output, browser=browser)
+        return show_page(lambda file: _write(paths, replace(asked, html=file)), output, browser=browser)
 
     def _columns(self) -> Columns:
         """One row per op of either side; two columns per metric, before and after."""
         columns: dict[str, list[Value]] = {
-            name: [known(getattr(op, name)) for op in self.ops]
+            name: [cell_of(getattr(op, name)) for op in self.ops]
             for name in ("before", "after", "how", "edited", "name_before", "name", "line_before", "line_after")
         }
         columns["scope"] = ["/".join(op.scope) for op in self.ops]
         columns |= {
-            name: [known(getattr(op, name)) for op in self.ops] for name in ("fate_before", "fate_after", "code")
+            name: [cell_of(getattr(op, name)) for op in self.ops] for name in ("fate_before", "fate_after", "code")
         }
         for metric in self.metrics:
             amounts = [op.amounts.get(metric.name) for op in self.ops]
@@ -171,10 +171,10 @@ def _write(paths: tuple[Sequence[Path], Sequence[Path]], asked: DiffOptions) -> 
 
 
 def _row(finding: compared.Finding) -> tuple[str, ...]:
-    ids = " → ".join(dict.fromkeys(str(known(side)) for side in (finding.before, finding.after) if known(side)))
+    ids = " → ".join(dict.fromkeys(str(cell_of(side)) for side in (finding.before, finding.after) if cell_of(side)))
     times = finding.median_before, finding.median_after
-    medians = ["" if known(time) is None else format_ns(time) for time in times]
-    line = known(finding.line)
+    medians = ["" if cell_of(time) is None else format_ns(time) for time in times]
+    line = cell_of(finding.line)
     return (
         finding.kind,
         ids,

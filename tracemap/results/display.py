@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tracemap.core.errors import ToolMissing
 from tracemap.core.process.temporary_files import temporary_folder
 from tracemap.core.units import Unknown
-from tracemap.options.option import path_of
+from tracemap.options.option import check_path
 from tracemap.reports.escaping import for_markup
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class AsTable:
         return frame
 
 
-def known(value: object) -> Value:
+def cell_of(value: object) -> Value:
     """Convert a value that may be UNKNOWN to a cell."""
     if value is None or isinstance(value, Unknown):
         return None
@@ -102,9 +102,9 @@ def process_temporary_folder() -> Path:
     return _TEMPORARY_FOLDERS.enter_context(temporary_folder())
 
 
-def shown(write: Callable[[Path], None], output: Path | str | None, *, browser: bool) -> Path:
+def show_page(write: Callable[[Path], None], output: Path | str | None, *, browser: bool) -> Path:
     """Write a page, open it in the browser, and return its path."""
-    target = path_of("output", output) if output is not None else process_temporary_folder() / "page.html"
+    target = check_path("output", output) if output is not None else process_temporary_folder() / "page.html"
     write(target)
     if browser:
         webbrowser.open(target.resolve().as_uri())
@@ -124,11 +124,11 @@ def bar(parts: Sequence[tuple[str, int]], whole: int) -> str:
     """Stacked bar with a legend. Parts after the first eight are summed up as "others", in the last colour."""
     if whole <= 0:
         return ""
-    shown = [*parts[: len(_COLOURS) - 1]]
-    rest = sum(amount for _, amount in parts[len(shown) :])
-    shown += [("others", rest)] if rest else []
+    show_page = [*parts[: len(_COLOURS) - 1]]
+    rest = sum(amount for _, amount in parts[len(show_page) :])
+    show_page += [("others", rest)] if rest else []
     pieces, legend, begin = [], [], 0.0
-    for (name, amount), colour in zip(shown, _COLOURS, strict=False):
+    for (name, amount), colour in zip(show_page, _COLOURS, strict=False):
         width, label = _WIDTH * amount / whole, f"{name}: {100 * amount / whole:.1f} %"
         pieces.append(
             f'<rect x="{begin:.1f}" y="0" width="{width:.1f}" height="{_HEIGHT}" fill="{colour}">'

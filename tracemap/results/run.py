@@ -7,8 +7,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from tracemap.capture.record import Recorded
-from tracemap.commands.record import attached, take_snapshot, write_span
+from tracemap.capture.record import RecordedRun
+from tracemap.commands.record import attach_hook, take_snapshot, write_recording
 from tracemap.core.errors import UsageInvalid
 from tracemap.core.units import Integer, format_count, format_ns
 from tracemap.map.bundle import Bundle as StoredBundle
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Run(Recorded, AsTable):
+class Run(RecordedRun, AsTable):
     """A run, as `tracemap.record` returns it.
 
     `bundle`: the bundle that was run.
@@ -42,7 +42,7 @@ class Run(Recorded, AsTable):
     bundle: Bundle | None = None
 
     @classmethod
-    def of(cls, recorded: Recorded, bundle: Bundle) -> Run:
+    def of(cls, recorded: RecordedRun, bundle: Bundle) -> Run:
         """Extend a run with its bundle."""
         return cls(**{field.name: getattr(recorded, field.name) for field in fields(recorded)}, bundle=bundle)
 
@@ -80,10 +80,10 @@ class Run(Recorded, AsTable):
         from tracemap.commands.report import report
         from tracemap.map.bundle import load
         from tracemap.options.results import ReportOptions
-        from tracemap.results.display import shown
+        from tracemap.results.display import show_page
 
         bundle = self.bundle or load(Path(str(self.header.bundle)))
-        return shown(lambda file: report(bundle, [self.path], ReportOptions(output=file)), output, browser=browser)
+        return show_page(lambda file: report(bundle, [self.path], ReportOptions(output=file)), output, browser=browser)
 
     def _columns(self) -> Columns:
         """One row per event, with the columns of the run's file."""
@@ -145,7 +145,7 @@ class Recording:
         self._begin: Look | None = None
 
     def __enter__(self) -> Recording:
-        attached()
+        attach_hook()
         self._begin = take_snapshot()
         return self
 
@@ -153,7 +153,7 @@ class Recording:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is None and self._begin is not None:
-            self.executions = write_span(self.bundle, self._begin, take_snapshot(), self.path)
+            self.executions = write_recording(self.bundle, self._begin, take_snapshot(), self.path)
 
     def attribute(self, options: AttributeOptions | None = None) -> Attribution:
         """Costs of ops in the recording.

@@ -11,7 +11,7 @@ from tracemap.core.errors import RunInvalid, check_limits, start_of
 from tracemap.core.units import plural
 from tracemap.runs.columns import FileColumn, columns_of, csv_rows, is_number, is_whole_number, table_sql
 from tracemap.runs.model import TIME_METRICS, Run
-from tracemap.runs.sql import damage_of, quoted, reading_errors, rows_of, table_of
+from tracemap.runs.sql import damage_of, quoted, reader_call, reading_errors, rows_of
 
 _LONGEST_QUOTE = 60
 _TRUTH = ("true", "false", "t", "f", "1", "0", "yes", "no", "y", "n")
@@ -154,7 +154,7 @@ def _quoted_start(text: str) -> str:
 
 def _bad_value(run: Run, column: FileColumn) -> str:
     cell = quoted(column.name)
-    rows_of(_ALL_VALUES.format(cell=cell, rows=table_of("read_parquet", run.table)))
+    rows_of(_ALL_VALUES.format(cell=cell, rows=reader_call("read_parquet", run.table)))
     if column.type == "VARCHAR":
         return ""
     number = f"TRY_CAST({cell} AS {column.type})"
@@ -163,7 +163,7 @@ def _bad_value(run: Run, column: FileColumn) -> str:
         condition += f" OR isinf({number}) OR isnan({number})"
     elif column.means in TIME_METRICS:
         condition += f" OR {number} < 0"
-    rows = table_of("read_parquet", run.table, "file_row_number = true")
+    rows = reader_call("read_parquet", run.table, "file_row_number = true")
     query = _BAD_NUMBER.format(cell=cell, rows=rows, number=number, condition=condition)
     for row, text, is_unreadable in rows_of(query):
         fault = "not a number" if is_unreadable or column.type == "DOUBLE" else "a negative time"

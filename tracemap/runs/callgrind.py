@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tracemap.core.errors import RunInvalid
-from tracemap.core.files import opened
+from tracemap.core.files import open_stored_file
 
 _MOST_EVENTS = 64
 _MOST_DIGITS = 18
@@ -54,7 +54,7 @@ def read_callgrind(path: Path, objects: Collection[str]) -> CallgrindCounts:
     Raises:
         RunInvalid: the file has another format, is truncated, or has an invalid line; the message has its number.
     """
-    with opened(path, RunInvalid) as file:
+    with open_stored_file(path, RunInvalid) as file:
         text = io.TextIOWrapper(file, encoding="utf-8", errors="surrogateescape")
         return _Reader(path, frozenset(objects)).read(text)
 

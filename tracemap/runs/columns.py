@@ -23,7 +23,7 @@ from tracemap.core.errors import RunInvalid
 from tracemap.core.sanitize import IS_PREFIXED
 from tracemap.core.units import NS_OF_UNIT
 from tracemap.runs.model import COLUMNS, TIME_METRICS, Clock, Metric, Run
-from tracemap.runs.sql import literal, quoted, table_of
+from tracemap.runs.sql import literal, quoted, reader_call
 
 if TYPE_CHECKING:
     import _csv
@@ -174,7 +174,7 @@ def table_sql(run: Run, columns: Iterable[FileColumn] = ()) -> str:
     A CSV's columns are named c0, c1 …, because their own names may be hostile or duplicated.
     """
     if run.format == "parquet":
-        return table_of("read_parquet", run.table)
+        return reader_call("read_parquet", run.table)
     types = {column.index: _csv_type(column) for column in columns}
     return csv_sql(run.table, [types.get(index, "VARCHAR") for index in range(len(run.columns))])
 
@@ -183,7 +183,7 @@ def csv_sql(path: Path, types: Sequence[str]) -> str:
     """The table function that reads a CSV, with columns c0, c1 … of these SQL types."""
     listed = ", ".join(f"c{index}: '{kind}'" for index, kind in enumerate(types))
     form = f"auto_detect=false, header=true, delim={literal(delimiter(path))}, quote='\"', escape='\"'"
-    return table_of("read_csv", path, f"{form}{_ends_of_rows(path)}, columns={{{listed}}}")
+    return reader_call("read_csv", path, f"{form}{_ends_of_rows(path)}, columns={{{listed}}}")
 
 
 def _ends_of_rows(path: Path) -> str:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Stops:
+class ClockStops:
     """Starts and stops of the program's clock, one pair per invocation, in ns on the host's clock."""
 
     going_ns: npt.NDArray[Any]
@@ -45,7 +45,7 @@ class Stops:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class MeasuredSpan:
     """Begin and end of the measured invocations; unknown: only the rows have times, not the host before and after."""
 
     begin_ns: Integer
@@ -78,7 +78,9 @@ _BATCH_SIZE: Final = 1 << 20
 _RANKS: Final = range(5)
 
 
-def elapsed_parts(events: EventTable, elapsed_ns: Integer, span: Span, stops: Stops | None) -> ElapsedParts:
+def elapsed_parts(
+    events: EventTable, elapsed_ns: Integer, span: MeasuredSpan, stops: ClockStops | None
+) -> ElapsedParts:
     """The parts of the elapsed time of the measured invocations; unknown if no row has times.
 
     Args:
@@ -107,20 +109,20 @@ def elapsed_parts(events: EventTable, elapsed_ns: Integer, span: Span, stops: St
 
 def parts_by_device(events: EventTable, elapsed_ns: Integer) -> ElapsedParts:
     """The parts for rows on a device's own clock, where time outside submissions may be the host's or a wait."""
-    parts = elapsed_parts(events, elapsed_ns, Span(UNKNOWN, UNKNOWN), None)
+    parts = elapsed_parts(events, elapsed_ns, MeasuredSpan(UNKNOWN, UNKNOWN), None)
     if parts.host_ns is UNKNOWN:
         return parts
     return structs.replace(parts, host_ns=UNKNOWN, unexplained_ns=sum_of((parts.unexplained_ns, parts.host_ns)))
 
 
-def of_host_alone(stops: Stops, warmup: int, calls: int) -> ElapsedParts:
+def host_only_parts(stops: ClockStops, warmup: int, calls: int) -> ElapsedParts:
     """The parts for invocations `warmup` to `calls` without device work: host and profiler only."""
     started, stopped = stops.going_ns[warmup:calls], stops.stopped_ns[warmup:calls]
     host_ns = int((stopped - started).sum())
     return ElapsedParts(0, 0, 0, host_ns, int(stopped[-1] - started[0]) - host_ns, 0, BY_STOPS)
 
 
-def _intervals(events: str, span: Span, *, by_stops: bool) -> str:
+def _intervals(events: str, span: MeasuredSpan, *, by_stops: bool) -> str:
     """SQL that creates the table of activities in the measured invocations, in the order of their begin."""
     begin, end = ("NULL" if at is UNKNOWN else str(at) for at in (span.begin_ns, span.end_ns))  # NULL: no limit
     return _INTERVALS.format(
@@ -152,7 +154,7 @@ def _part_times(connection: duckdb.DuckDBPyConnection) -> list[int]:
     return [with_part - without for without, with_part in pairwise([0, *covered])]
 
 
-def added(parts: Sequence[ElapsedParts]) -> ElapsedParts:
+def summed_parts(parts: Sequence[ElapsedParts]) -> ElapsedParts:
     """The sum of the parts of one or more runs; unknown if any run's are.
 
     If only some runs know the profiler's own work, that part is unknown, and counts as not explained.

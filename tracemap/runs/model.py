@@ -13,9 +13,9 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from tracemap.core.codec import Count, Document, OtherVersion, Positive, Record, decode_document
-from tracemap.core.diagnostics import Diagnostic, tells
+from tracemap.core.diagnostics import Diagnostic, has_slug
 from tracemap.core.errors import RunInvalid, RunVersion
-from tracemap.core.units import INTEGER_LIMIT, UNKNOWN, Integer, Text, Unknown
+from tracemap.core.units import MAX_INTEGER, UNKNOWN, Integer, Text, Unknown
 
 # ---- circumstances
 #
@@ -44,7 +44,7 @@ def recorded_at(time: datetime) -> Integer:
     (1700000000, UNKNOWN)
     """
     nanoseconds = (time - _EPOCH) // timedelta(microseconds=1) * 1000
-    return nanoseconds if 0 <= nanoseconds <= INTEGER_LIMIT else UNKNOWN
+    return nanoseconds if 0 <= nanoseconds <= MAX_INTEGER else UNKNOWN
 
 
 class Disturbance(Record, frozen=True):
@@ -71,7 +71,7 @@ class Disturbance(Record, frozen=True):
     load_percent: Integer
 
 
-UNOBSERVED: Final = Disturbance(**dict.fromkeys(Disturbance.__struct_fields__, UNKNOWN))
+UNKNOWN_DISTURBANCE: Final = Disturbance(**dict.fromkeys(Disturbance.__struct_fields__, UNKNOWN))
 """The noise of a run that was not observed."""
 
 
@@ -92,12 +92,12 @@ class DeviceTime(Record, frozen=True):
 _NICE: Final = ("nice", "-n")
 
 
-def nice_words(niceness: int) -> tuple[str, ...]:
+def nice_prefix(niceness: int) -> tuple[str, ...]:
     """The prefix of a shell command that runs a program at this niceness (POSIX `nice`); empty for 0."""
     return () if niceness == 0 else (*_NICE, str(niceness))
 
 
-def niceness_said(command: Sequence[str]) -> Text:
+def niceness_of(command: Sequence[str]) -> Text:
     """The niceness in a run's command; unknown without a command.
 
     >>> niceness_said(("nice", "-n", "-20", "iree-benchmark-module")), niceness_said(("iree-benchmark-module",))
@@ -278,10 +278,10 @@ class RunHeader(Document, frozen=True, kw_only=True):
 ASSUMED_PEAKS: Final = Peaks(operations_per_second=50_000_000_000, bytes_per_second=10_000_000_000, source="assumed")
 """Peaks of one core of a present-day server, for machines that were not measured. Only their ratio matters."""
 
-UNTIMED: Final = Invocation(UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN)
+UNKNOWN_INVOCATION: Final = Invocation(UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN)
 """The invocation time of a run without times."""
 
-UNTOLD_HEADER: Final = RunHeader(
+UNKNOWN_HEADER: Final = RunHeader(
     module_sha256=UNKNOWN,
     bundle=UNKNOWN,
     command=(),
@@ -292,8 +292,8 @@ UNTOLD_HEADER: Final = RunHeader(
     iterations=UNKNOWN,
     warmup=UNKNOWN,
     elapsed_ns=UNKNOWN,
-    invocation=UNTIMED,
-    disturbance=UNOBSERVED,
+    invocation=UNKNOWN_INVOCATION,
+    disturbance=UNKNOWN_DISTURBANCE,
     inputs=(),
     peaks=ASSUMED_PEAKS,
     programs=(),
@@ -405,7 +405,7 @@ CACHE_SIMULATED: Final = "cache-simulated"
 """The diagnostic of runs whose `step` rows have counts of a simulator, which runs one invocation."""
 
 
-def calls_counted(metric: str, iterations: Integer) -> Integer:
+def invocations_counted(metric: str, iterations: Integer) -> Integer:
     """Number of invocations in a recorded run's sum of a metric: 1 for simulated metrics, else `iterations`."""
     is_simulated = metric in STEP_METRICS and metric != SAMPLES
     return 1 if is_simulated and isinstance(iterations, int) else iterations
@@ -474,5 +474,5 @@ class Run:
         """Number of invocations in which a metric was measured: all timed ones, or the one that was simulated."""
         if metric not in self.step_metrics or metric.name == SAMPLES:
             return self.header.iterations
-        simulated = tells(self.header.diagnostics, CACHE_SIMULATED)
+        simulated = has_slug(self.header.diagnostics, CACHE_SIMULATED)
         return 1 if simulated else UNKNOWN

@@ -15,20 +15,20 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import structs
 
-from tracemap.core.codec import pretty
+from tracemap.core.codec import pretty_json
 from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.errors import RunEmpty, RunInvalid, TargetUnwritable, TracemapError, check_limits, start_of
 from tracemap.core.files import (
+    atomic_file,
     check_file,
     check_table_name,
-    end_of_links,
     is_csv,
     is_stream,
-    opened,
-    replaced,
-    stored_bytes,
+    link_target,
+    open_stored_file,
+    read_stored_file,
 )
-from tracemap.core.sanitize import for_terminal, plain_cell
+from tracemap.core.sanitize import for_terminal, unescape_formula
 from tracemap.runs.columns import (
     check_width,
     column_notes,
@@ -41,18 +41,18 @@ from tracemap.runs.columns import (
     sql_type,
     workgroup_calls_note,
 )
-from tracemap.runs.model import COLUMNS, STEP_METRICS, UNTOLD_HEADER, Clock, Run, RunHeader, parse_header
+from tracemap.runs.model import COLUMNS, STEP_METRICS, UNKNOWN_HEADER, Clock, Run, RunHeader, parse_header
 from tracemap.runs.sql import (
     CSV,
-    asked_database,
     copied,
     copy_to,
     damage_of,
     file_literal,
     literal,
+    query_database,
+    reader_call,
     reading_errors,
     rows_of,
-    table_of,
 )
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def _has_header_file(target: Path) -> bool:
 def is_header(path: Path) -> bool:
     """Whether a file is a run's header. A header without its table is left by a recording that was killed."""
     try:
-        parse_header(stored_bytes(path, RunInvalid), str(path))
+        parse_header(read_stored_file(path, RunInvalid), str(path))
     except (OSError, TracemapError):
         return False
     return True
@@ -140,15 +140,15 @@ def write_run(header: RunHeader, events: duckdb.DuckDBPyRelation, target: Path, 
         TargetUnwritable: the target cannot be written.
     """
     check_target(target, force=force)
-    text = pretty(header)
+    text = pretty_json(header)
     if not _has_header_file(target):
         parquet = f"FORMAT parquet, KV_METADATA {{{PARQUET_KEY}: {literal(text)}}}"
         copy_to(events, target, CSV if is_csv(target) else parquet)
         return
-    with copied(events, target, CSV), replaced(header_path(target)) as header_file:
+    with copied(events, target, CSV), atomic_file(header_path(target)) as header_file:
         header_file.write_text(text, encoding="utf-8")
         if force:
-            end_of_links(target).unlink(missing_ok=True)  # a new header is never next to an old table
+            link_target(target).unlink(missing_ok=True)  # a new header is never next to an old table
 
 
 def with_events(run: Run, header: RunHeader, events: duckdb.DuckDBPyRelation, folder: Path) -> Run:
@@ -177,7 +177,7 @@ def read_run(path: Path) -> Run:
         RunVersion: the header has another format version.
         RunEmpty: the table has no header and no row.
     """
-    with opened(path, RunInvalid) as file:
+    with open_stored_file(path, RunInvalid) as file:
         magic = file.read(len(_PARQUET_MAGIC))
     if magic.startswith(_COMPRESSED):
         raise RunInvalid(f"{path}: is compressed; unpack it first, for example: tracemap attribute <(zcat {path.name})")
@@ -187,9 +187,9 @@ def read_run(path: Path) -> Run:
 
 
 def _read_parquet_run(path: Path) -> Run:
-    table = table_of("read_parquet", path)
+    table = reader_call("read_parquet", path)
     try:
-        with asked_database() as connection:
+        with query_database() as connection:
             described = connection.execute(f"DESCRIBE SELECT * FROM {table}").fetchall()
             pairs = connection.execute(
                 f"SELECT value FROM parquet_kv_metadata({file_literal(path)}) WHERE key = '{PARQUET_KEY}'"
@@ -208,9 +208,9 @@ def _read_parquet_run(path: Path) -> Run:
 def _read_csv_run(path: Path) -> Run:
     header_file = header_path(path)
     has_header = os.path.lexists(header_file)
-    header = parse_header(stored_bytes(header_file, RunInvalid), str(header_file)) if has_header else None
+    header = parse_header(read_stored_file(header_file, RunInvalid), str(header_file)) if has_header else None
     with csv_rows(path) as rows:
-        names = tuple(map(plain_cell, next(rows, ())))
+        names = tuple(map(unescape_formula, next(rows, ())))
         check_width(path, len(names))
         sample = list(itertools.islice(rows, _SAMPLE_ROWS))
     # A recorded table may be empty: the program ran without dispatching any work.
@@ -279,7 +279,7 @@ def _run(
     if header is None and has_workgroup_rows(names):
         notes = (*notes, workgroup_calls_note("the table"))
     return Run(
-        header or structs.replace(UNTOLD_HEADER, diagnostics=notes),
+        header or structs.replace(UNKNOWN_HEADER, diagnostics=notes),
         path,
         file_format,
         names,

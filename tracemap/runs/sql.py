@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tracemap.core.errors import TargetUnwritable, UsageInvalid, check_limits
-from tracemap.core.files import replaced
-from tracemap.core.process.forked import Unlocked
+from tracemap.core.files import atomic_file
+from tracemap.core.process.forked import LockFreeThread
 from tracemap.core.process.limits import free_memory
 from tracemap.core.process.temporary_files import temporary_folder
-from tracemap.core.sanitize import IS_FORMULA, inert_cell
+from tracemap.core.sanitize import IS_FORMULA, escape_formula
 from tracemap.options.results import LEAST_MEMORY_MB, MOST_MEMORY_MB
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def _opened() -> duckdb.DuckDBPyConnection:
 
 
 @contextmanager
-def asked_database() -> Iterator[duckdb.DuckDBPyConnection]:
+def query_database() -> Iterator[duckdb.DuckDBPyConnection]:
     """A connection for read-only queries about files: callers create no tables and change no settings.
 
     For some damaged files DuckDB reports an internal error, and the database is unusable afterwards; it is then closed.
@@ -92,7 +92,7 @@ def open_database(memory: int = 0) -> Iterator[duckdb.DuckDBPyConnection]:
     with temporary_folder() as folder:
         connection = _opened()
         try:
-            connection.execute(f"SET memory_limit = '{memory or spared_memory()}B'")
+            connection.execute(f"SET memory_limit = '{memory or available_memory()}B'")
             connection.execute(f"SET temp_directory = {target_literal(folder)}")
             yield connection
         except BaseException:
@@ -101,7 +101,7 @@ def open_database(memory: int = 0) -> Iterator[duckdb.DuckDBPyConnection]:
         if any(folder.iterdir()):  # it has spilled rows, and must stop writing before the folder is removed
             connection.close()
         else:  # freeing hundreds of megabytes takes as long as writing a result, so do not wait for it
-            Unlocked(target=connection.close).start()
+            LockFreeThread(target=connection.close).start()
 
 
 def keep_compressed(connection: duckdb.DuckDBPyConnection) -> None:
@@ -116,7 +116,7 @@ def keep_compressed(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 @contextmanager
-def fitting(rows: str, remedy: str) -> Iterator[None]:
+def explained_out_of_memory(rows: str, remedy: str) -> Iterator[None]:
     """Translate an out-of-memory error of a database into a sentence about these rows.
 
     Raises:
@@ -129,18 +129,18 @@ def fitting(rows: str, remedy: str) -> Iterator[None]:
         raise UsageInvalid(f"{rows} need more memory than is available; {remedy}") from error
 
 
-def spared_memory(memory: int = MOST_MEMORY) -> int:
+def available_memory(memory: int = MOST_MEMORY) -> int:
     """`memory` bytes, but at most half of the free memory, and at least the minimum to work with."""
     return max(_LEAST_MEMORY, min(memory, free_memory() // 2))
 
 
 def rows_of(query: str) -> list[tuple[Any, ...]]:
     """All rows of a query about files."""
-    with asked_database() as connection:
+    with query_database() as connection:
         return connection.execute(query).fetchall()
 
 
-def fill(
+def fill_table(
     connection: duckdb.DuckDBPyConnection, name: str, columns: Mapping[str, str], rows: Sequence[tuple[Any, ...]]
 ) -> None:
     """Create a temporary table from Python rows, bound column by column; replaces a table of that name.
@@ -187,7 +187,7 @@ def file_literal(path: Path | str) -> str:
     return literal(name if "://" in name else glob.escape(_without_home(name)))
 
 
-def table_of(reader: str, files: Path | str | Sequence[str], options: str = "") -> str:
+def reader_call(reader: str, files: Path | str | Sequence[str], options: str = "") -> str:
     """The DuckDB table function that reads these files, with only their own columns.
 
     By default DuckDB would turn a parent folder named `COLUMN=VALUE` into a column that replaces the file's.
@@ -230,14 +230,14 @@ def copied(rows: duckdb.DuckDBPyRelation, target: Path, options: str) -> Iterato
     import duckdb
 
     shown = ", ".join(_escaped(name, str(kind)) if options == CSV else quoted(name) for name, kind in _columns(rows))
-    with replaced(target) as path:
+    with atomic_file(target) as path:
         query = f"COPY (SELECT {shown} FROM copied_rows) TO {target_literal(path)} ({options})"
         try:
             written = rows.query("copied_rows", query)
             if written is not None:
                 written.fetchall()
         except duckdb.IOException as error:
-            raise TargetUnwritable(f"{target}: cannot be written: {said_by_system(error)}") from error
+            raise TargetUnwritable(f"{target}: cannot be written: {system_message(error)}") from error
         yield
 
 
@@ -247,13 +247,13 @@ def _columns(rows: duckdb.DuckDBPyRelation) -> Iterator[tuple[str, object]]:
 
 def _escaped(name: str, kind: str) -> str:
     """A column whose cells are escaped as by `sanitize.inert_cell`, in SQL."""
-    cell, header = quoted(name), quoted(inert_cell(name))
+    cell, header = quoted(name), quoted(escape_formula(name))
     if kind != "VARCHAR":
         return f"{cell} AS {header}"
     return f"CASE WHEN regexp_matches({cell}, {literal(IS_FORMULA)}) THEN '''' || {cell} ELSE {cell} END AS {header}"
 
 
-def said_by_system(error: Exception) -> str:
+def system_message(error: Exception) -> str:
     """The system's message for an error that DuckDB passes on in JSON; else the error's first line."""
     number = re.search(r'"errno":"(\d+)"', str(error))
     return os.strerror(int(number[1])) if number else first_line(error)

@@ -102,7 +102,7 @@ def _edges(low: float, high: float, *, whole: bool, logarithmic: bool) -> tuple[
 _TAIL = 0.025
 """The probability outside a 95 % interval on either side."""
 
-FEWEST = 6
+FEWEST_VALUES = 6
 """Fewest values whose smallest and largest bound the median with 95 %: 1 - 2 / 2**6."""
 
 
@@ -115,7 +115,7 @@ def median_ranks(count: int) -> tuple[int, int]:
     Raises:
         ValueError: there are fewer than `FEWEST` values, too few for 95 %.
     """
-    if count < FEWEST:
+    if count < FEWEST_VALUES:
         raise ValueError(f"{count} values are too few for a 95 % interval of the median")
     # Search downwards from the middle, which has half of the probability on either side: the rank with at most a tail
     # below it is near the middle for any count. Half of the middle rank's probability is on each side if count is even.
@@ -161,7 +161,7 @@ _LEAST_SHARE: Final = 0.25
 """Least fraction of both recordings that must be unchanged: a kernel fifty times as long evicts the data of others."""
 
 
-def slower_by(unchanged: Sequence[tuple[float, float]], wholes: tuple[float, float]) -> float | Unknown:
+def drift_ratio(unchanged: Sequence[tuple[float, float]], wholes: tuple[float, float]) -> float | Unknown:
     """The factor by which the same work cost more in the second recording; unknown if too little work is unchanged.
 
     It is the median of the ratios weighted by cost, so that a change of a single part does not move it.
@@ -231,7 +231,7 @@ def median_of(values: npt.NDArray[Any]) -> Median:
         return Median(0, UNKNOWN, UNKNOWN, UNKNOWN)
     ordered = np.sort(values)
     middle = (int(ordered[(count - 1) // 2]) + int(ordered[count // 2])) // 2
-    if count < FEWEST:
+    if count < FEWEST_VALUES:
         return Median(count, middle, UNKNOWN, UNKNOWN)
     low, high = median_ranks(count)
     return Median(count, middle, int(ordered[low - 1]), int(ordered[high - 1]))

@@ -15,11 +15,11 @@ from msgspec import structs
 
 from tracemap.core.diagnostics import WINDOW, Diagnostic
 from tracemap.core.errors import UsageInvalid
-from tracemap.core.units import INTEGER_LIMIT, UNKNOWN, format_ns, plural
-from tracemap.options.results import ALL, Window
+from tracemap.core.units import MAX_INTEGER, UNKNOWN, format_ns, plural
+from tracemap.options.results import WHOLE_RUN, Window
 from tracemap.runs.bad_cells import explain_bad_cell
 from tracemap.runs.columns import columns_of, events_sql
-from tracemap.runs.model import SAMPLES, UNKNOWN_PARTS, UNTIMED, Run
+from tracemap.runs.model import SAMPLES, UNKNOWN_INVOCATION, UNKNOWN_PARTS, Run
 from tracemap.runs.runfile import read_run, write_run
 from tracemap.runs.sql import open_database, quoted, reading_errors
 
@@ -48,7 +48,7 @@ WHEN invocation IS NULL THEN {began} ELSE invocation IN (SELECT invocation FROM 
 """
 
 
-def cut(run: Run, window: Window, folder: Path) -> Run:
+def limited_to_window(run: Run, window: Window, folder: Path) -> Run:
     """The invocations of a run that began in a window, in a file in `folder`; the run itself if the window has all.
 
     Header values for all invocations together, such as the elapsed time and its parts, are unknown for a window.
@@ -59,7 +59,7 @@ def cut(run: Run, window: Window, folder: Path) -> Run:
         UsageInvalid: the rows have no start times, or no invocation began in the window.
         RunInvalid: a cell does not have its column's type, or the file is damaged.
     """
-    if window == ALL:
+    if window == WHOLE_RUN:
         return run
     if run.tells_order:
         raise UsageInvalid(
@@ -98,7 +98,7 @@ def _write(run: Run, window: Window, connection: duckdb.DuckDBPyConnection, tabl
         iterations=chosen or UNKNOWN,
         elapsed_ns=UNKNOWN,
         elapsed=UNKNOWN_PARTS,
-        invocation=UNTIMED,
+        invocation=UNKNOWN_INVOCATION,
         events=UNKNOWN,
         diagnostics=(*run.header.diagnostics, Diagnostic(WINDOW, text)),
     )
@@ -137,4 +137,4 @@ def _within(column: str, first_ns: int, window: Window) -> str:
 
 def _at(first_ns: int, seconds: float) -> int:
     """The time `seconds` after the first invocation, limited to the largest 64-bit time."""
-    return min(first_ns + round(min(seconds, INTEGER_LIMIT / _NS) * _NS), INTEGER_LIMIT)
+    return min(first_ns + round(min(seconds, MAX_INTEGER / _NS) * _NS), MAX_INTEGER)

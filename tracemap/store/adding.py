@@ -13,13 +13,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from tracemap.attribution.attribute import Joined
+from tracemap.attribution.attribute import OpenAttribution
 from tracemap.attribution.join.targets import EXECUTE, MEMORY, OUTSIDE_KERNELS, TRANSFER, UNMATCHED
 from tracemap.attribution.model import MetricTotal, PlaceResult, ResidualReason
 from tracemap.attribution.scan.connection import IN_MILLIONTHS, value_column
 from tracemap.core.codec import encode
 from tracemap.core.errors import RunInvalid
-from tracemap.core.units import INTEGER_LIMIT, UNKNOWN, Integer, Text
+from tracemap.core.units import MAX_INTEGER, UNKNOWN, Integer, Text
 from tracemap.map.model import TraceGraph
 from tracemap.runs.model import Machine, RunHeader
 from tracemap.runs.sql import quoted
@@ -57,7 +57,7 @@ _PART: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class RunDescription:
     """The caller's description of a run: the model's name, tags, and the machine, which completes the header.
 
     `number`: the run's identity (`number_of`).
@@ -71,14 +71,14 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
-class Added:
+class AddedToStore:
     """A run in the store: its name, and whether it was there already."""
 
     name: str
     was_there: bool
 
 
-def add_run(store: Store, graph: TraceGraph, joined: Joined, description: Said) -> Added:
+def add_run(store: Store, graph: TraceGraph, joined: OpenAttribution, description: RunDescription) -> AddedToStore:
     """Write the files of a run. The header comes last; the run exists only then.
 
     Raises:
@@ -89,8 +89,8 @@ def add_run(store: Store, graph: TraceGraph, joined: Joined, description: Said) 
     names = stored_names(result.metrics)
     number = description.number
     name = run_name(number)
-    if is_there(store, description):
-        return Added(name, was_there=True)
+    if is_complete(store, description):
+        return AddedToStore(name, was_there=True)
     partition = _partition(description)
     header = store.run_file(RUNS, name, partition)
     files = {table: store.run_file(table, name, partition) for table in OF_RUNS}
@@ -112,21 +112,21 @@ def add_run(store: Store, graph: TraceGraph, joined: Joined, description: Said) 
         "disturbance_ns": _disturbance_ns(joined),
     }
     write_rows(connection, RUNS, [tuple(row[column] for column in COLUMNS[RUNS])], header)
-    return Added(name, was_there=False)
+    return AddedToStore(name, was_there=False)
 
 
-def is_there(store: Store, description: Said) -> bool:
+def is_complete(store: Store, description: RunDescription) -> bool:
     """Whether the run is in the store, and all files of this partition are there."""
     name = run_name(description.number)
     return store.has_run(name) and not store.has_lost(name, _partition(description))
 
 
-def has_header(store: Store, description: Said) -> bool:
+def has_header(store: Store, description: RunDescription) -> bool:
     """Whether the run is in the store under this model, host and date."""
     return store.run_file(RUNS, run_name(description.number), _partition(description)).exists()
 
 
-def _partition(description: Said) -> Mapping[str, Text]:
+def _partition(description: RunDescription) -> Mapping[str, Text]:
     return {
         "model": description.model,
         "host": description.machine.host,
@@ -160,7 +160,7 @@ def _renamed(table: str, rows: Iterator[Row], names: Mapping[str, str]) -> Itera
         yield (*row[:place], names[row[place]], *row[place + 1 :])
 
 
-def number_of(map_sha256: str, header: RunHeader, content: Path, dispatch: str = "") -> int:
+def run_number_of(map_sha256: str, header: RunHeader, content: Path, dispatch: str = "") -> int:
     """The number of a run: a hash of its map, its header and its file. Events are not needed.
 
     A CSV's header is a separate file.
@@ -193,7 +193,7 @@ def date_of(recorded_ns: Integer) -> Text:
         return UNKNOWN
 
 
-def _events(number: int, names: Mapping[str, str], joined: Joined) -> str:
+def _events(number: int, names: Mapping[str, str], joined: OpenAttribution) -> str:
     """SQL for the rows of table `calls`, in a fixed order, so that equal runs give equal files."""
     metrics = joined.places.scan.metrics
     start = "start_ns" if _has_starts(joined) else "CAST(NULL AS BIGINT)"
@@ -207,12 +207,12 @@ def _events(number: int, names: Mapping[str, str], joined: Joined) -> str:
     )
 
 
-def _has_starts(joined: Joined) -> bool:
+def _has_starts(joined: OpenAttribution) -> bool:
     described = joined.tables.query("SELECT column_name FROM (DESCRIBE resolved)")
     return ("start_ns",) in described
 
 
-def _targets(number: int, graph: TraceGraph, joined: Joined) -> Iterator[Row]:
+def _targets(number: int, graph: TraceGraph, joined: OpenAttribution) -> Iterator[Row]:
     kernel_of = {site.id: null_if_unknown(site.kernel) for site in graph.sites}
     for target, of_target in enumerate(joined.places.scan.targets):
         places = of_target.places
@@ -222,7 +222,7 @@ def _targets(number: int, graph: TraceGraph, joined: Joined) -> Iterator[Row]:
         yield number, target, reason.value, None, 0, 1
 
 
-def _aside(number: int, joined: Joined) -> Iterator[Row]:
+def _aside(number: int, joined: OpenAttribution) -> Iterator[Row]:
     """Outliers of each target, and the time of submissions that their dispatches have, too."""
     scan = joined.places.scan
     for target, sums in scan.by_target.items():
@@ -234,7 +234,7 @@ def _aside(number: int, joined: Joined) -> Iterator[Row]:
             yield number, EXECUTE, metric, COVERED, amount
 
 
-def _costs(number: int, graph: TraceGraph, joined: Joined) -> Iterator[Row]:
+def _costs(number: int, graph: TraceGraph, joined: OpenAttribution) -> Iterator[Row]:
     """Costs of ops at places, then unattributed costs: at a place, or by reason alone.
 
     A metric with no cost at all gets a row of 0, which shows that the run measured it.
@@ -256,7 +256,7 @@ def _costs(number: int, graph: TraceGraph, joined: Joined) -> Iterator[Row]:
     yield from ((number, metric, no_cost, 0, None, no_cost, 0) for metric in sorted(without_cost))
 
 
-def _at_places(graph: TraceGraph, joined: Joined) -> Iterator[Row]:
+def _at_places(graph: TraceGraph, joined: OpenAttribution) -> Iterator[Row]:
     metrics = [metric.name for metric in joined.result.metrics]
     for site in joined.result.sites:
         yield from _of_place(site.site, site, site.nobody, metrics)
@@ -281,24 +281,24 @@ def _of_place(place: str, result: PlaceResult, nobody: Mapping[str, int], metric
                 yield metric, place, len(result.shares), None, ResidualReason.KERNEL_OVERHEAD.value, nobody[metric]
 
 
-def _spreads(number: int, joined: Joined) -> Iterator[Row]:
+def _spreads(number: int, joined: OpenAttribution) -> Iterator[Row]:
     """Costs of ops per invocation. Columns that are not costs, such as times of day, may exceed 64 bits: left out."""
     for op in joined.result.ops:
         for metric, cost in op.metrics.items():
             spread = cost.per_invocation
             bounds = spread.median_low, spread.median_high
             values = [*map(null_if_unknown, (spread.median, *bounds, spread.p10, spread.p90, spread.max))]
-            if spread.median is not UNKNOWN and all(abs(value or 0) <= INTEGER_LIMIT for value in values):
+            if spread.median is not UNKNOWN and all(abs(value or 0) <= MAX_INTEGER for value in values):
                 yield number, metric, str(op.op), *values
 
 
-def _disturbance_ns(joined: Joined) -> int:
+def _disturbance_ns(joined: OpenAttribution) -> int:
     """Outliers of CPU time, or of wall time if there is no CPU time."""
     rows = [row for row in joined.result.residual if row.reason is ResidualReason.DISTURBANCE]
     return max((max(row.metrics.get("cpu_ns", 0), 0) or row.metrics.get("duration_ns", 0) for row in rows), default=0)
 
 
-def _header_row(number: int, graph: TraceGraph, header: RunHeader, description: Said) -> dict[str, object]:
+def _header_row(number: int, graph: TraceGraph, header: RunHeader, description: RunDescription) -> dict[str, object]:
     """The columns that come from the header alone."""
     machine, module = description.machine, graph.module
     return {

@@ -10,7 +10,7 @@ from typing import Final
 
 from tracemap.core.errors import StoreInvalid, UsageInvalid
 from tracemap.core.units import UNKNOWN, Integer, sum_of
-from tracemap.runs.model import calls_counted
+from tracemap.runs.model import invocations_counted
 from tracemap.runs.sql import quoted
 from tracemap.store.engines import Engine, text_literal
 from tracemap.store.headers import INPUTS, Header, Headers, check_spelling
@@ -369,7 +369,7 @@ def _invocations(rows: Sequence[tuple[int, int, str]], headers: Sequence[Header]
     functions: dict[tuple[int, str], set[str | None]] = defaultdict(set)
     inputs: dict[tuple[int, str], set[str | None]] = defaultdict(set)
     for group, run, metric in rows:
-        counts[group, metric].append(calls_counted(metric, unknown_if_null(headers_by_run[run]["iterations"])))
+        counts[group, metric].append(invocations_counted(metric, unknown_if_null(headers_by_run[run]["iterations"])))
         functions[group, metric].add(headers_by_run[run]["function"])
         inputs[group, metric].add(headers_by_run[run][INPUTS])
     alike = {key for key in counts if len(functions[key]) == 1 and len(inputs[key] - {None}) <= 1}

@@ -19,18 +19,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from tracemap.core.errors import StoreInvalid, ToolFailed, ToolMissing, UsageInvalid
-from tracemap.core.process.temporary_files import child_note, noted, temporary_folder
+from tracemap.core.process.temporary_files import child_note, noted_in_ledger, temporary_folder
 from tracemap.core.toolchain import Progress
 from tracemap.runs.sql import (
+    available_memory,
     check_allocated,
     damage_of,
-    fill,
+    fill_table,
     open_database,
     out_of_memory,
+    reader_call,
     reading_errors,
     rows_of,
-    spared_memory,
-    table_of,
 )
 from tracemap.store.folder import Place
 from tracemap.store.layout import AMOUNT, CALLS, COLUMNS, Row
@@ -113,7 +113,7 @@ class DuckEngine:
 
     def fill(self, name: str, columns: Mapping[str, str], rows: Sequence[Row]) -> None:
         """See `Engine.fill`."""
-        fill(self._connection, name, columns, rows)
+        fill_table(self._connection, name, columns, rows)
 
     def columns(self, name: str) -> Sequence[str]:
         """See `Engine.columns`."""
@@ -183,13 +183,13 @@ def columns_of(files: Sequence[str]) -> dict[str, str]:
 
 def _parquet(files: Sequence[str], table: str) -> str:
     """SQL for files of a table. Only calls need the union of columns, as finding it takes as long as a small read."""
-    return table_of("read_parquet", files, f"union_by_name = {str(table == CALLS).lower()}")
+    return reader_call("read_parquet", files, f"union_by_name = {str(table == CALLS).lower()}")
 
 
 @contextmanager
 def duck_engine(memory_mb: int, progress: Progress, place: Place | None = None) -> Iterator[DuckEngine]:
     """DuckDB with a limit in megabytes (0: what the machine can spare), which reads files of a storage."""
-    memory = memory_mb * 1_000_000 or spared_memory()
+    memory = memory_mb * 1_000_000 or available_memory()
     with open_database(memory) as connection:
         engine = DuckEngine(connection, memory, progress)
         if place is None:
@@ -264,7 +264,7 @@ def spark_session(master: str, memory_mb: int, progress: Progress) -> Iterator[S
 
         java_process = SparkContext._gateway.proc  # no public attribute has it
         if java_process is not None:
-            ends.enter_context(noted(*child_note(java_process.pid, group=False)))
+            ends.enter_context(noted_in_ledger(*child_note(java_process.pid, group=False)))
         yield session
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 from tracemap.core.errors import StoreInvalid, TargetUnwritable, check_limits
-from tracemap.core.process.temporary_files import beside
-from tracemap.runs.sql import asked_database
+from tracemap.core.process.temporary_files import temporary_sibling
+from tracemap.runs.sql import query_database
 
 if TYPE_CHECKING:
     import duckdb
@@ -204,7 +204,7 @@ class Folder:
         target = Path(file)
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            with beside(target) as temporary:
+            with temporary_sibling(target) as temporary:
                 yield temporary
                 _keep(temporary, target)
         except OSError as error:
@@ -215,7 +215,7 @@ class Folder:
 
     def asked(self) -> AbstractContextManager[duckdb.DuckDBPyConnection]:
         """See `Place.asked`."""
-        return asked_database()
+        return query_database()
 
     def check_answers(self) -> None:
         """See `Place.check_answers`. A folder always answers; unreadable files report their own fault."""

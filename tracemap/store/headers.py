@@ -12,11 +12,11 @@ from typing import Any, Final
 
 import duckdb
 
-from tracemap.core.codec import storable
+from tracemap.core.codec import escape_surrogates
 from tracemap.core.errors import StoreInvalid, UsageInvalid
-from tracemap.core.units import in_parts
+from tracemap.core.units import natural_sort_key
 from tracemap.runs.columns import is_number
-from tracemap.runs.sql import damage_of, file_literal, literal, quoted, reading_errors, table_of
+from tracemap.runs.sql import damage_of, file_literal, literal, quoted, reader_call, reading_errors
 from tracemap.store.folder import Place
 from tracemap.store.layout import ALWAYS, CALLS, COLUMNS, OF_RUNS, OPS, RUNS, BadFile, Listing, Store, ops_name
 
@@ -91,7 +91,7 @@ class Condition:
         if cell is None:
             return False
         if isinstance(cell, str) and not (self.column.startswith(TAG) and is_number(cell) and is_number(self.value)):
-            left, right = in_parts(cell), in_parts(self.value)
+            left, right = natural_sort_key(cell), natural_sort_key(self.value)
             order = (left > right) - (left < right)
         else:
             try:
@@ -104,7 +104,7 @@ class Condition:
         return {"<": order < 0, "<=": order <= 0, ">": order > 0, ">=": order >= 0}[self.operator]
 
 
-def conditions(texts: Sequence[str]) -> list[Condition]:
+def parse_conditions(texts: Sequence[str]) -> list[Condition]:
     """Parse conditions: `host=ci-*`, `date>=2026-11-01`, `tag.branch=main`.
 
     Raises:
@@ -118,7 +118,7 @@ def conditions(texts: Sequence[str]) -> list[Condition]:
         check_column(match["column"])
         if match["column"] == "date" and match["operator"] not in {"=", "!="} and not _DATE.fullmatch(match["value"]):
             raise UsageInvalid(f"{text}: compare dates with a date such as 2026-11-09")
-        parsed.append(Condition(match["column"], match["operator"], storable(match["value"])))
+        parsed.append(Condition(match["column"], match["operator"], escape_surrogates(match["value"])))
     return parsed
 
 
@@ -138,10 +138,12 @@ class Headers:
     rows: Sequence[Header]
     listing: Listing
 
-    def chosen(self, conditions: Sequence[Condition]) -> Headers:
+    def chosen(self, parse_conditions: Sequence[Condition]) -> Headers:
         """The runs that meet all conditions."""
         rows = [
-            row for row in self.rows if all(condition.holds(cell_of(row, condition.column)) for condition in conditions)
+            row
+            for row in self.rows
+            if all(condition.holds(cell_of(row, condition.column)) for condition in parse_conditions)
         ]
         return replace(self, rows=rows)
 
@@ -233,7 +235,7 @@ def check_spelling(headers: Headers, metrics: Sequence[str]) -> None:
             )
 
 
-def damaged(headers: Headers, tables: Sequence[str]) -> list[BadFile]:
+def find_damaged_files(headers: Headers, tables: Sequence[str]) -> list[BadFile]:
     """Find the files that made a query fail: bad or lost files of maps, and files of these tables that cannot be read.
 
     The files are read only after such a failure.
@@ -276,7 +278,7 @@ def _damage_of(
     """
     try:
         with reader(place) as connection:
-            return reading(connection, table_of("read_parquet", path), table)
+            return reading(connection, reader_call("read_parquet", path), table)
     except reading_errors() as error:
         return damage_of(error)
 
@@ -362,7 +364,7 @@ def _rows_of(place: Place, paths: Sequence[str]) -> list[tuple[str, Header]]:
     cells = ", ".join(f"CAST({name} AS {kind}) AS {name}" for name, kind in columns.items())
     query = (
         f"SELECT parse_filename(filename, true) AS stem, {cells}, {_INPUTS} "
-        f"FROM {table_of('read_parquet', paths, 'filename = true')} "
+        f"FROM {reader_call('read_parquet', paths, 'filename = true')} "
         "ORDER BY recorded_ns NULLS FIRST, added_ns, run"
     )
     with reader(place) as connection:

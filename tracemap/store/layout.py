@@ -13,7 +13,7 @@ from urllib.parse import quote
 from tracemap.core.errors import TargetUnwritable
 from tracemap.core.units import UNKNOWN, Text
 from tracemap.options.option import is_address
-from tracemap.runs.sql import fill, fitting, said_by_system, target_literal
+from tracemap.runs.sql import explained_out_of_memory, fill_table, system_message, target_literal
 from tracemap.store.folder import STORE_KEY, STORE_VERSION, SUFFIX, Place, StoreFile, folder_at, stem_of
 
 if TYPE_CHECKING:
@@ -338,7 +338,7 @@ def write_rows(connection: duckdb.DuckDBPyConnection, table: str, rows: Sequence
     Raises:
         TargetUnwritable: the file cannot be written.
     """
-    fill(connection, "written", COLUMNS[table], rows)
+    fill_table(connection, "written", COLUMNS[table], rows)
     # Sort so that equal rows give equal files. A header is a single row.
     order = "" if table == RUNS else " ORDER BY ALL"
     write_query(connection, f"SELECT * FROM written{order}", target)
@@ -354,8 +354,8 @@ def write_query(connection: duckdb.DuckDBPyConnection, query: str, target: Store
     import duckdb
 
     remedy = "allow more with --memory, or set TMPDIR to a folder with more room"
-    with target.published() as path, fitting(f"the sorted rows of {target.name}", remedy):
+    with target.published() as path, explained_out_of_memory(f"the sorted rows of {target.name}", remedy):
         try:
             connection.execute(f"COPY ({query}) TO {target_literal(path)} ({_PARQUET})").fetchall()
         except duckdb.IOException as error:
-            raise TargetUnwritable(f"{target}: cannot be written: {said_by_system(error)}") from error
+            raise TargetUnwritable(f"{target}: cannot be written: {system_message(error)}") from error

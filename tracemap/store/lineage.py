@@ -11,15 +11,15 @@ from typing import Any, Final
 
 import duckdb
 
-from tracemap.core.codec import storable
+from tracemap.core.codec import escape_surrogates
 from tracemap.core.errors import BundleInvalid, BundleVersion, StoreInvalid, check_limits
-from tracemap.core.files import stored_bytes
+from tracemap.core.files import read_stored_file
 from tracemap.core.process.temporary_files import temporary_folder
-from tracemap.map.bundle import MAP_NAME, SOURCE_FOLDER, Bundle, inside, load
+from tracemap.map.bundle import MAP_NAME, SOURCE_FOLDER, Bundle, load, path_in_bundle
 from tracemap.map.map_json import LITERALS_FOLDER
 from tracemap.map.model import TraceGraph
 from tracemap.map.query import scope_text
-from tracemap.runs.sql import damage_of, reading_errors, table_of
+from tracemap.runs.sql import damage_of, reader_call, reading_errors
 from tracemap.store.headers import reader
 from tracemap.store.layout import (
     ALWAYS,
@@ -93,7 +93,7 @@ def read_ops(listing: Listing, model: str, map_sha256: str) -> list[Mapping[str,
             "add one of its runs again"
         )
     columns = COLUMNS[OPS]
-    query = f"SELECT {', '.join(columns)} FROM {table_of('read_parquet', path)}"
+    query = f"SELECT {', '.join(columns)} FROM {reader_call('read_parquet', path)}"
     try:
         with reader(listing.place) as connection:
             types = [str(type_name) for _, type_name, *_ in connection.execute(f"DESCRIBE {query}").fetchall()]
@@ -106,12 +106,12 @@ def read_ops(listing: Listing, model: str, map_sha256: str) -> list[Mapping[str,
     return rows
 
 
-def first_keys(graph: TraceGraph) -> Keys:
+def keys_of_first_map(graph: TraceGraph) -> Keys:
     """Keys for the first map of a model."""
     return {str(op.id): (str(op.id), FIRST) for op in graph.ops}
 
 
-def are_alike(graph: TraceGraph, other_graph: TraceGraph) -> bool:
+def have_equal_ops(graph: TraceGraph, other_graph: TraceGraph) -> bool:
     """Whether all ops of two maps have equal names, scopes and locations. Different models hardly ever do."""
 
     def identities(graph: TraceGraph) -> list[object]:
@@ -120,7 +120,7 @@ def are_alike(graph: TraceGraph, other_graph: TraceGraph) -> bool:
     return identities(graph) == identities(other_graph)
 
 
-def keep_map(store: Store, bundle: Bundle) -> None:
+def store_map(store: Store, bundle: Bundle) -> None:
     """Store the parts of a bundle that match its ops with those of later maps.
 
     Raises:
@@ -131,7 +131,7 @@ def keep_map(store: Store, bundle: Bundle) -> None:
         write_rows(connection, MAPS, [*_kept(bundle)], store.map_file(bundle.map_sha256))
 
 
-def keep_ops(store: Store, bundle: Bundle, model: str, keys: Keys) -> None:
+def store_ops(store: Store, bundle: Bundle, model: str, keys: Keys) -> None:
     """Store the ops of a bundle's map with their keys in a model. An op without a key gets a new one.
 
     Raises:
@@ -157,20 +157,20 @@ def _kept(bundle: Bundle) -> Iterator[Row]:
         BundleInvalid: a file lies outside the bundle; a link could name any file of this machine.
     """
     sha = bundle.map_sha256
-    yield sha, MAP_NAME, stored_bytes(inside(bundle.path, MAP_NAME), BundleInvalid)
+    yield sha, MAP_NAME, read_stored_file(path_in_bundle(bundle.path, MAP_NAME), BundleInvalid)
     if not bundle.graph.sources:
         return
     literals = sorted(path.name for path in (bundle.path / LITERALS_FOLDER).glob("*"))
     paths = [(SOURCE_FOLDER, bundle.graph.sources[0].path), *((LITERALS_FOLDER, name) for name in literals)]
-    existing = [(folder, name) for folder, name in paths if (bundle.path / folder / storable(name)).is_file()]
+    existing = [(folder, name) for folder, name in paths if (bundle.path / folder / escape_surrogates(name)).is_file()]
     files = {normpath(f"{folder}/{name}"): bundle.kept_file(folder, name) for folder, name in existing}
     if sum(path.stat().st_size for path in files.values()) <= _MOST_KEPT:
         for name, path in files.items():
-            yield sha, name, stored_bytes(path, BundleInvalid)
+            yield sha, name, read_stored_file(path, BundleInvalid)
 
 
 @contextmanager
-def kept_bundle(listing: Listing, map_sha256: str) -> Iterator[Bundle]:
+def restored_bundle(listing: Listing, map_sha256: str) -> Iterator[Bundle]:
     """Restore the stored parts of a bundle: map and model.
 
     Raises:
@@ -179,7 +179,7 @@ def kept_bundle(listing: Listing, map_sha256: str) -> Iterator[Bundle]:
     path = listing.files[MAPS][map_sha256]
     try:
         with reader(listing.place) as connection:
-            files = connection.execute(f"SELECT name, content FROM {table_of('read_parquet', path)}").fetchall()
+            files = connection.execute(f"SELECT name, content FROM {reader_call('read_parquet', path)}").fetchall()
     except reading_errors() as error:
         raise StoreInvalid(f"{path}: cannot be read: {damage_of(error)}") from error
     with temporary_folder() as folder:

@@ -22,7 +22,7 @@ class SkippedFile(Record, frozen=True):
     why: str
 
 
-class Looked(Record, frozen=True):
+class QueryScope(Record, frozen=True):
     """The runs and files that the query read.
 
     `runs`: number of runs; `skipped`: damaged files that were left out.
@@ -101,7 +101,7 @@ class FleetCosts(Document, frozen=True, kw_only=True):
         msgspec.Meta(description="Source of the sums: the totals stored with each run, or single calls (--calls)."),
     ]
     groups: tuple[FleetGroup, ...]
-    looked: Looked
+    looked: QueryScope
 
 
 class AddedRun(Record, frozen=True):
@@ -181,7 +181,7 @@ class FleetRuns(Document, frozen=True, kw_only=True):
     schema_version: Literal[1] = 1
     kind: Literal["fleet-runs"] = "fleet-runs"
     runs: tuple[FleetRun, ...]
-    looked: Looked
+    looked: QueryScope
 
 
 class SiteCalls(Record, frozen=True):
@@ -229,7 +229,7 @@ class FleetCalls(Document, frozen=True, kw_only=True):
     group_by: tuple[str, ...]
     error_percent: float
     groups: tuple[GroupCalls, ...]
-    looked: Looked
+    looked: QueryScope
 
 
 # ---- trends and comparisons
@@ -358,7 +358,7 @@ class FleetTrends(Document, frozen=True, kw_only=True):
     metric: str
     over: Literal["date", "compiler"]
     models: tuple[FleetTrend, ...]
-    looked: Looked
+    looked: QueryScope
 
 
 class FleetDifference(Record, frozen=True):
@@ -411,11 +411,11 @@ class FleetComparison(Document, frozen=True, kw_only=True):
     kind: Literal["fleet-comparison"] = "fleet-comparison"
     metric: str
     models: tuple[ModelDifferences, ...]
-    before: Looked
-    after: Looked
+    before: QueryScope
+    after: QueryScope
 
 
-def titles(models: Sequence[FleetTrend] | Sequence[ModelDifferences]) -> list[str]:
+def model_headings(models: Sequence[FleetTrend] | Sequence[ModelDifferences]) -> list[str]:
     """Headings of models in a report, with function and inputs if a model occurs several times."""
     headings = []
     for model in models:

@@ -9,10 +9,10 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from tracemap.core.codec import view
+from tracemap.core.codec import record_from
 from tracemap.core.errors import StoreInvalid, UsageInvalid
 from tracemap.core.units import UNKNOWN, Text, Unknown
-from tracemap.runs.model import calls_counted
+from tracemap.runs.model import invocations_counted
 from tracemap.store.changepoints import OpSeries, Step, StepLocation, Steps, find_steps, first_steps, fit
 from tracemap.store.engines import Engine, text_literal
 from tracemap.store.findings import Change, OutlierHost, SetDifference, Trends, compare_sets, merge_cpu_models, outliers
@@ -317,7 +317,7 @@ def observed_calls(
 
 def _costs_of_runs(engine: Engine, rows: Sequence[Header], metric: str) -> Mapping[int, dict[int, float]]:
     """Cost of ops per invocation, by run and key."""
-    calls = {row["number"]: calls_counted(metric, unknown_if_null(row["iterations"])) for row in rows}
+    calls = {row["number"]: invocations_counted(metric, unknown_if_null(row["iterations"])) for row in rows}
     costs: dict[int, dict[int, float]] = {}
     for run, key, cost in engine.rows(SUMS.format(metric=text_literal(metric))):
         invocations = calls[run]
@@ -377,7 +377,7 @@ def _first_known(group: Sequence[Header], column: str) -> Text:
 
 def _trend_change(change: Change, seen: ObservedCalls, names: Names) -> FleetChange:
     night, low, high = (seen.nights[index] for index in (change.night, change.night_low, change.night_high))
-    return view(
+    return record_from(
         FleetChange,
         change,
         op=_name(change.op, names),
@@ -439,11 +439,11 @@ def _medians(observations: Observations) -> tuple[Integers, Integers, Floats]:
 
 def _outlier(outlier: OutlierHost, seen: ObservedCalls, names: Names) -> FleetHost:
     host, cpu_model = seen.hosts[outlier.host], seen.cpu_models[outlier.cpu_model]
-    return view(FleetHost, outlier, host=host, cpu_model=cpu_model, op=_name(outlier.op, names))
+    return record_from(FleetHost, outlier, host=host, cpu_model=cpu_model, op=_name(outlier.op, names))
 
 
 def _difference(change: SetDifference, seen: ObservedCalls, names: Names) -> FleetDifference:
-    return view(
+    return record_from(
         FleetDifference,
         change,
         op=_name(change.op, names),

@@ -11,12 +11,12 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from tracemap.core.units import UNKNOWN, Text, in_parts
+from tracemap.core.units import UNKNOWN, Text, natural_sort_key
 from tracemap.store.engines import Engine
 from tracemap.store.headers import INPUTS, Header, Headers, cell_of
 from tracemap.store.layout import unknown_if_null
 from tracemap.store.lineage import Names
-from tracemap.store.model import FleetRun, FleetRuns, Looked, SkippedFile
+from tracemap.store.model import FleetRun, FleetRuns, QueryScope, SkippedFile
 from tracemap.store.p_values import MAD_TO_SIGMA
 
 # ---- grouping
@@ -33,13 +33,13 @@ _AHEAD_NS: Final = 60_000_000_000
 """Tolerance for the difference between two machines' clocks."""
 
 
-def query_scope(headers: Headers) -> Looked:
+def query_scope(headers: Headers) -> QueryScope:
     """Summary of the runs and files that a query read."""
     ahead = sum(
         row["recorded_ns"] is not None and row["recorded_ns"] > row["added_ns"] + _AHEAD_NS for row in headers.rows
     )
     skipped = tuple(SkippedFile(file.path, file.why) for file in headers.listing.bad)
-    return Looked(len(headers.rows), skipped, headers.listing.unfinished, ahead)
+    return QueryScope(len(headers.rows), skipped, headers.listing.unfinished, ahead)
 
 
 def grouped(rows: Sequence[Header], columns: Sequence[str]) -> list[list[Header]]:
@@ -54,7 +54,7 @@ def _in_order(cell: object) -> tuple[bool, str, object]:
     """Sort key of cells: unknown comes last, and numbers within texts sort by value."""
     if cell is None:
         return True, "", 0
-    return False, str(type(cell)), in_parts(cell) if isinstance(cell, str) else cell
+    return False, str(type(cell)), natural_sort_key(cell) if isinstance(cell, str) else cell
 
 
 def grouped_by_call(rows: Sequence[Header]) -> list[list[Header]]:

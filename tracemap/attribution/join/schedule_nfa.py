@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final
 
-
 from tracemap.core.units import UNKNOWN, Integer
 from tracemap.map.model import Command, Schedule, Submission, TraceGraph, entry_name
 
@@ -138,7 +137,7 @@ MOST_STATES: Final = 4_000_000
 """Most states in all sets together, some hundred megabytes. Ambiguous launches need the most."""
 
 
-class OrderUntold(Exception):
+class UnknownOrder(Exception):
     """The order of launches does not identify their sites; the message has the reason."""
 
 
@@ -181,7 +180,7 @@ class Entries:
             entry = _united([*map(self._own, members), *following])
             size += len(entry.states)
             if size > MOST_STATES:
-                raise OrderUntold("too many kernels may follow each launch of the program")
+                raise UnknownOrder("too many kernels may follow each launch of the program")
             entries.update(dict.fromkeys(members, entry))
         return entries
 
@@ -255,7 +254,7 @@ def automaton_of(graph: TraceGraph, seen: frozenset[str] | None = None) -> Autom
         OrderUntold: the map has no complete schedule, or too many dispatches may follow each other.
     """
     if not graph.schedules or len(graph.schedules) != len(graph.functions):
-        raise OrderUntold("the map does not have the order in which the program launches kernels")
+        raise UnknownOrder("the map does not have the order in which the program launches kernels")
     builder = _Builder(graph, seen)
     builder.add_calls()
     builder.add_loading()
@@ -365,7 +364,7 @@ class Launch:
 
 
 @dataclass(frozen=True)
-class Order:
+class LaunchOrder:
     """The launches of a run; `numbers` has the index in `kinds` of each.
 
     `whole`: the launches form whole calls, otherwise the first or the last call may be truncated; `filtered`: the
@@ -409,7 +408,7 @@ class Order:
         ]
 
 
-def ordered(graph: TraceGraph, kernels: Sequence[str]) -> Order:
+def identify_launches(graph: TraceGraph, kernels: Sequence[str]) -> LaunchOrder:
     """Identify launches from the names of their code in order.
 
     Launches of kernels that the program does not have are skipped, as those of other modules. Launches that do not form
@@ -421,15 +420,15 @@ def ordered(graph: TraceGraph, kernels: Sequence[str]) -> Order:
     own = {entry_name(kernel.name) for kernel in graph.kernels}
     ours = [kernel for kernel in kernels if kernel in own]
     if not ours:
-        raise OrderUntold("no kernel of the program was launched")
+        raise UnknownOrder("no kernel of the program was launched")
     automaton = automaton_of(graph)
     order = _LaunchPaths(automaton).fit(ours, whole=True) or _incomplete(graph, automaton, ours)
     if order is None:
-        raise OrderUntold("the program never launches the kernels in this order")
+        raise UnknownOrder("the program never launches the kernels in this order")
     return _with_others(order, [kernel in own for kernel in kernels])
 
 
-def _incomplete(graph: TraceGraph, automaton: Automaton, kernels: Sequence[str]) -> Order | None:
+def _incomplete(graph: TraceGraph, automaton: Automaton, kernels: Sequence[str]) -> LaunchOrder | None:
     """Identify launches that do not form whole calls."""
     part = _LaunchPaths(automaton).fit(kernels, whole=False)
     seen = frozenset(kernels)
@@ -443,12 +442,12 @@ def _incomplete(graph: TraceGraph, automaton: Automaton, kernels: Sequence[str])
     return part if filtered is None else _either(part, filtered)
 
 
-def _either(first: Order, second: Order) -> Order:
+def _either(first: LaunchOrder, second: LaunchOrder) -> LaunchOrder:
     """The union of two matching explanations."""
     pairs = list(zip(first.numbers, second.numbers, strict=True))
     numbers = {pair: number for number, pair in enumerate(dict.fromkeys(pairs))}
     kinds = (_union(first.kinds[first_number], second.kinds[second_number]) for first_number, second_number in numbers)
-    return Order(tuple(kinds), [numbers[pair] for pair in pairs], whole=False, filtered=True, all_seen=False)
+    return LaunchOrder(tuple(kinds), [numbers[pair] for pair in pairs], whole=False, filtered=True, all_seen=False)
 
 
 def _union(first: Launch, second: Launch) -> Launch:
@@ -457,7 +456,7 @@ def _union(first: Launch, second: Launch) -> Launch:
     return Launch(sites, first.functions | second.functions, beginning)
 
 
-def _with_others(order: Order, is_ours: Sequence[bool]) -> Order:
+def _with_others(order: LaunchOrder, is_ours: Sequence[bool]) -> LaunchOrder:
     """Insert the launches of other modules into the order."""
     if all(is_ours):
         return order
@@ -477,7 +476,7 @@ class _LaunchPaths:
     before: dict[tuple[int, int], int] = field(default_factory=dict)
     size: int = 0
 
-    def fit(self, kernels: Sequence[str], *, whole: bool) -> Order | None:
+    def fit(self, kernels: Sequence[str], *, whole: bool) -> LaunchOrder | None:
         """The candidates of each launch; None if no path matches.
 
         `whole`: the first launch must begin the program or a call, and the last must end a call.
@@ -494,7 +493,7 @@ class _LaunchPaths:
         sets_on_path = self._backward(reached, self._number(ending))
         kinds = {number: index for index, number in enumerate(dict.fromkeys(sets_on_path))}
         launches = tuple(map(self._launch, kinds))
-        return Order(launches, [kinds[number] for number in sets_on_path], whole, False, self.automaton.all_seen)
+        return LaunchOrder(launches, [kinds[number] for number in sets_on_path], whole, False, self.automaton.all_seen)
 
     @cached_property
     def _everywhere(self) -> States:
@@ -520,7 +519,7 @@ class _LaunchPaths:
         if states not in self.sets:
             self.size += len(states)
             if self.size > MOST_STATES:
-                raise OrderUntold("too many paths through the program launch kernels in this order")
+                raise UnknownOrder("too many paths through the program launch kernels in this order")
             self.sets[states] = len(self.listed)
             self.listed.append(states)
         return self.sets[states]

@@ -29,7 +29,7 @@ from tracemap.core.units import UNKNOWN, Integer
 from tracemap.machine.estimate import Cache, Caches, Estimate, estimate
 from tracemap.machine.images import Image
 from tracemap.machine.memory_traffic import LINE_BYTES
-from tracemap.map.bundle_documents import CacheLatency, KeptEstimates, KernelEstimate, LineEstimate
+from tracemap.map.bundle_documents import CacheLatency, KernelEstimate, LineEstimate, StoredEstimates
 from tracemap.map.model import Site, TraceGraph
 from tracemap.runs.model import ASSUMED_PEAKS, CacheSpeed, Peaks, RunHeader
 
@@ -75,7 +75,7 @@ class CodeEstimates:
     graph: TraceGraph
     images: Callable[[], Sequence[Image]]
     headers: Sequence[RunHeader] = ()
-    kept: Callable[[], KeptEstimates] = KeptEstimates
+    kept: Callable[[], StoredEstimates] = StoredEstimates
     peaks: Peaks = ASSUMED_PEAKS
     numbers: Callable[[], Numbers] = dict
     new: dict[_Key, KernelEstimate] = field(default_factory=dict)
@@ -142,10 +142,10 @@ class CodeEstimates:
     def _kept_caches(self) -> tuple[CacheLatency, ...]:
         return tuple(CacheLatency(*cache) for cache in self.caches)
 
-    def all_estimates(self) -> KeptEstimates:
+    def all_estimates(self) -> StoredEstimates:
         """All estimates, the kept ones first."""
         kernels = (*self._known.values(), *(self.new[key] for key in sorted(self.new)))
-        return KeptEstimates(
+        return StoredEstimates(
             method=_METHOD, module_sha256=self.graph.module.sha256, caches=self._kept_caches, kernels=kernels
         )
 

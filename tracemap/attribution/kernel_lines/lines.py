@@ -22,12 +22,12 @@ from tracemap.machine.code import (
     loops_by_address,
     loops_of,
 )
-from tracemap.machine.dataflow import lines_of_values
-from tracemap.machine.debug_lines import Contracted, code_of_ops, taken_in
+from tracemap.machine.dataflow import value_lines
+from tracemap.machine.debug_lines import Contracted, code_of_ops, lines_sharing_work
 from tracemap.machine.images import Image, kernel_images
-from tracemap.machine.memory_traffic import Waits, brought_by, waits_of
+from tracemap.machine.memory_traffic import Waits, bytes_brought_in, waits_of
 from tracemap.map.model import Kernel, Site, TraceGraph
-from tracemap.map.query import NOBODY, Frames, kernel_frames
+from tracemap.map.query import NO_OP_LINE, KernelLines, kernel_lines
 from tracemap.runs.model import SAMPLES
 
 # ---- code
@@ -71,7 +71,7 @@ class KernelCode:
     @cached_property
     def line_at(self) -> dict[int, int]:
         """The line of the op whose value an instruction carries, by address; no entry if it carries none."""
-        return lines_of_values(self.contracted, self.loops)
+        return value_lines(self.contracted, self.loops)
 
     @cached_property
     def loops_of_ops(self) -> frozenset[int]:
@@ -182,7 +182,7 @@ class KernelCode:
         for instruction in self._bodies[loop]:
             if instruction.address in self.line_at and instruction.values.loads and not instruction.values.near:
                 loads[self.line_at[instruction.address]].append(instruction)
-        return Counter({line: brought_by(of_line, self._bodies[loop]) for line, of_line in loads.items()})
+        return Counter({line: bytes_brought_in(of_line, self._bodies[loop]) for line, of_line in loads.items()})
 
 
 def _parts(body: Sequence[Instruction]) -> Iterator[tuple[Sequence[Instruction], Sequence[Instruction]]]:
@@ -262,7 +262,7 @@ class KernelSteps:
     """The lines of a kernel, in its IR and in its machine code."""
 
     kernel: Kernel
-    frames: Frames
+    frames: KernelLines
     images: Callable[[], Sequence[Image]]
     _loop_of: dict[int, int] = field(default_factory=dict)
 
@@ -288,7 +288,7 @@ class KernelSteps:
         """
         ops_with_code = {op for line in with_code for op in self.frames.ops_at(line)}
         shared: dict[int, list[int]] = defaultdict(list)
-        for line, others in taken_in(self.frames.op_lines, with_code).items():
+        for line, others in lines_sharing_work(self.frames.op_lines, with_code).items():
             if ops_with_code.isdisjoint(self.frames.ops_at(line)):
                 for other in others:
                     shared[other].append(line)
@@ -307,7 +307,7 @@ class KernelSteps:
 
     def spot_of(self, row: StepRow, metric: str) -> Spot:
         """The spot of a row, for assigning a metric."""
-        own = row.step if row.step in self.owned else NOBODY
+        own = row.step if row.step in self.owned else NO_OP_LINE
         if row.address == NO_ADDRESS:
             return Spot(row.step, own, OUTSIDE if own else UNKNOWN_LOOP)
         if metric == SAMPLES:
@@ -315,7 +315,7 @@ class KernelSteps:
             reads = self.code.uses_of_loads.get(row.address, ())
             pool, waits = self.code.pool_of(row.address), row.address in self.code.waits
             if waits or pool != NO_POOL:
-                return Spot(row.step, NOBODY, loop, pool, waits, reads)
+                return Spot(row.step, NO_OP_LINE, loop, pool, waits, reads)
         owner = self.code.line_at.get(row.address, own)
         return Spot(row.step, owner, OUTSIDE if owner else self.loop_of(row.address))
 
@@ -385,7 +385,7 @@ even part, and at least 1/10 of the waits at the read with the most."""
 
 def kernel_steps(graph: TraceGraph, kernel: Kernel, images: Callable[[], Sequence[Image]]) -> KernelSteps:
     """The lines of a kernel of the map; `images` is called only when needed, and may return none: then no loops."""
-    return KernelSteps(kernel, kernel_frames(graph, kernel), images)
+    return KernelSteps(kernel, kernel_lines(graph, kernel), images)
 
 
 def in_loops(

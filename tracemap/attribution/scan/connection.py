@@ -12,14 +12,14 @@ from tracemap.core.process.limits import usable_processors
 from tracemap.runs.bad_cells import explain_bad_cell
 from tracemap.runs.model import STEP_METRICS, TIME_METRICS, Metric, Run
 from tracemap.runs.sql import (
+    available_memory,
     check_allocated,
     damage_of,
-    fill,
+    fill_table,
     open_database,
     out_of_memory,
     quoted,
     reading_errors,
-    spared_memory,
 )
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def open_tables(runs: Sequence[Run], memory_mb: int = 0) -> Iterator[Tables]:
     Raises:
         UsageInvalid: the runs have more metrics than fit into that memory.
     """
-    memory = memory_mb * 1_000_000 or spared_memory()
+    memory = memory_mb * 1_000_000 or available_memory()
     threads = _threads_for(runs, memory)
     with open_database(memory) as connection:
         if threads < usable_processors():
@@ -158,7 +158,7 @@ class Tables:
 
     def fill(self, name: str, columns: str, rows: Sequence[Row]) -> None:
         """Create a table from Python rows, bound column by column; replaces a table of that name."""
-        fill(self.connection, name, dict(column.split() for column in columns.split(", ")), rows)
+        fill_table(self.connection, name, dict(column.split() for column in columns.split(", ")), rows)
 
 
 # ---- metrics

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tracemap.attribution.model import PerInvocation
 from tracemap.attribution.scan.connection import Tables
 from tracemap.core.units import UNKNOWN, Integer
-from tracemap.runs.statistics import FEWEST, median_ranks
+from tracemap.runs.statistics import FEWEST_VALUES, median_ranks
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -41,7 +41,7 @@ class Invocations:
     @property
     def interval(self) -> tuple[float, ...]:
         """Fractions of all invocations at the bounds of the median's 95 % interval; empty for too few invocations."""
-        if self.count is UNKNOWN or self.count < FEWEST:
+        if self.count is UNKNOWN or self.count < FEWEST_VALUES:
             return ()
         # In the middle of a rank, so that rounding cannot lead to the next one.
         return tuple((rank - 0.5) / self.count for rank in median_ranks(self.count))

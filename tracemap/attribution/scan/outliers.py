@@ -10,7 +10,7 @@ from tracemap.attribution.model import MOST_SLOWEST, SlowCall
 from tracemap.attribution.scan.connection import RANKED_BY, Tables, ranked_by, value_column
 from tracemap.attribution.scan.invocations import Invocations
 from tracemap.attribution.scan.rows import START, Resolved
-from tracemap.core.units import INTEGER_LIMIT, UNKNOWN, Integer
+from tracemap.core.units import MAX_INTEGER, UNKNOWN, Integer
 
 # ---- outliers
 #
@@ -95,7 +95,7 @@ THRESHOLD_FRACTIONS = (0.25, 0.5, 0.75)
 _FRACTIONS = ", ".join(map(str, THRESHOLD_FRACTIONS))
 _ORDERED = [f"ordered[{place}]" for place in (1, 2, 3)]
 
-_THRESHOLD = f"CAST(least({{threshold}}, {INTEGER_LIMIT}) AS BIGINT)"
+_THRESHOLD = f"CAST(least({{threshold}}, {MAX_INTEGER}) AS BIGINT)"
 _OF_QUARTILES = "CAST({q3} AS HUGEINT) + (CAST({q3} AS HUGEINT) - {q1}) * 3 // 2"
 DISTANCES = 4
 """Distance from the median to the threshold of a noisy group, in distances from the lower quartile to the median."""

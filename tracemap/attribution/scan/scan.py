@@ -24,7 +24,7 @@ from tracemap.attribution.scan.rows import (
     step_rows,
 )
 from tracemap.attribution.scan.sums import OutlierScope, Spread, TargetSum, pooled_percentiles, sums_by_target
-from tracemap.core.diagnostics import DISTURBED, MEANS_ONLY, tells
+from tracemap.core.diagnostics import MEANS_ONLY, NOISY, has_slug
 from tracemap.core.units import UNKNOWN, Integer, sum_of
 from tracemap.map.model import Command, TraceGraph
 from tracemap.runs.model import Metric, Run
@@ -103,7 +103,7 @@ def scan(tables: Tables, graph: TraceGraph, runs: Sequence[Run], *, keep_disturb
     ]
     # Means of calls differ only by rounding, not by waits.
     enabled = not keep_disturbed and not _has_note(runs, MEANS_ONLY)
-    by_target = sums_by_target(resolved, all_invocations, OutlierScope(enabled, ambiguous, is_disturbed(runs)))
+    by_target = sums_by_target(resolved, all_invocations, OutlierScope(enabled, ambiguous, is_noisy(runs)))
     untimed = {place: command for source in sources for place, command in source.join.untimed.items()}
     covered = dict.fromkeys((metric.name for metric in metrics), 0)
     if EXECUTE in by_target and "duration_ns" in covered:
@@ -140,13 +140,13 @@ def _import_in_thread(name: str) -> None:
     threading.Thread(target=importlib.import_module, args=(name,), daemon=True).start()
 
 
-def is_disturbed(runs: Sequence[Run]) -> bool:
+def is_noisy(runs: Sequence[Run]) -> bool:
     """Whether any run is marked as noisy: it waited long for CPUs that other programs held."""
-    return _has_note(runs, DISTURBED)
+    return _has_note(runs, NOISY)
 
 
 def _has_note(runs: Sequence[Run], slug: str) -> bool:
-    return any(tells(run.header.diagnostics, slug) for run in runs)
+    return any(has_slug(run.header.diagnostics, slug) for run in runs)
 
 
 def percentiles(tables: Tables, scan_result: Scan, pools: Iterable[frozenset[int]]) -> dict[frozenset[int], Spread]:

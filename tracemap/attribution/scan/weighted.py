@@ -19,7 +19,7 @@ from tracemap.attribution.scan.connection import Row, Tables, value_column
 from tracemap.attribution.scan.invocations import PlaceOf, place_of, spread
 from tracemap.attribution.scan.outliers import largest_column, threshold_column
 from tracemap.attribution.scan.scan import Scan
-from tracemap.core.units import INTEGER_LIMIT, UNKNOWN
+from tracemap.core.units import MAX_INTEGER, UNKNOWN
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -217,7 +217,7 @@ class _Rows:
     def _groups(self, targets: Iterable[int]) -> list[Row]:
         """The groups of some targets: target, shape, and a threshold for each metric (the largest integer if none)."""
         self.tables.fill("summed", "target INTEGER", [(target,) for target in targets])
-        thresholds = (f"coalesce({threshold_column(number)}, {INTEGER_LIMIT})" for number in range(len(self.parts)))
+        thresholds = (f"coalesce({threshold_column(number)}, {MAX_INTEGER})" for number in range(len(self.parts)))
         columns = ", ".join(("target", "shape", *thresholds))
         return self.tables.query(f"SELECT {columns} FROM groups SEMI JOIN summed USING (target) ORDER BY target, shape")
 

@@ -19,7 +19,7 @@ from typing import IO, ClassVar
 from tracemap.core.errors import SystemLimit, ToolMissing, TracemapError, UsageInvalid, limit_reached
 from tracemap.core.process import temporary_files as home
 from tracemap.core.process.forked import end_all
-from tracemap.core.process.signals import Ended, signals_deferred
+from tracemap.core.process.signals import EndedBySignal, signals_deferred
 from tracemap.core.process.temporary_files import child_note
 
 # ---- pausing
@@ -150,7 +150,7 @@ def start(
     _LOG.debug("$ %s", shlex.join(command))
     with signals_deferred(), _Children.starting:
         if _Children.closed:
-            raise Ended(signal.SIGTERM)
+            raise EndedBySignal(signal.SIGTERM)
         folder = _enter_home()
         environment = {**os.environ, **({} if folder is None else {"TMPDIR": str(folder.path)}), **(variables or {})}
         try:

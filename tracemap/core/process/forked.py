@@ -40,7 +40,7 @@ def end_all() -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-class Forked:
+class ForkedWork:
     """A working child process, and the reading end of its pipe."""
 
     def __init__(self, pid: int, reading: FileIO) -> None:
@@ -85,7 +85,7 @@ def _whole(data: bytes) -> bytes:
 
 
 @contextmanager
-def forked(work: Callable[[], bytes]) -> Iterator[Forked]:
+def fork_work(work: Callable[[], bytes]) -> Iterator[ForkedWork]:
     """Start work in a child process, which ends with the block at the latest.
 
     `work` must not need anything that another thread of this process may hold: the child has only this thread. If it
@@ -116,7 +116,7 @@ def forked(work: Callable[[], bytes]) -> Iterator[Forked]:
                 if pid == 0:
                     told.close()  # or the child would never learn that nobody reads any more
                     _work_and_exit(work_for_this_one, writing, before)
-                child = Forked(pid, told)
+                child = ForkedWork(pid, told)
             finally:
                 os.close(writing)
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -161,7 +161,7 @@ def _write_all(file: int, data: bytes) -> None:
 
 
 @contextmanager
-def elsewhere(work: Callable[[], bytes], *, worth_it: bool = True) -> Iterator[Callable[[], bytes]]:
+def in_child_process(work: Callable[[], bytes], *, worth_it: bool = True) -> Iterator[Callable[[], bytes]]:
     """Start work on another CPU; yields a function that waits for the result, which is never empty.
 
     If that is impossible, or not worth a process, the work is done here when the result is requested. So its errors
@@ -171,11 +171,11 @@ def elsewhere(work: Callable[[], bytes], *, worth_it: bool = True) -> Iterator[C
         child = None
         if worth_it and usable_processors() > 1 and not _others_run():
             with suppress(OSError):
-                child = ended.enter_context(forked(work))
+                child = ended.enter_context(fork_work(work))
         yield lambda: (child.told() if child else b"") or work()
 
 
-class Unlocked(threading.Thread):
+class LockFreeThread(threading.Thread):
     """A thread that holds no lock that Python code may need: other threads may fork next to it."""
 
 
@@ -183,4 +183,4 @@ def _others_run() -> bool:
     """Whether other threads run. They may hold a lock that the work needs, as caches and imports do."""
     others = (thread for thread in threading.enumerate() if thread is not threading.current_thread())
     # The thread of rich only shows progress.
-    return any(not isinstance(thread, Unlocked) and type(thread).__module__ != "rich.live" for thread in others)
+    return any(not isinstance(thread, LockFreeThread) and type(thread).__module__ != "rich.live" for thread in others)

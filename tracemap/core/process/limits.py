@@ -44,10 +44,10 @@ _GROUPS: Final = (
 def free_memory() -> int:
     """Bytes that programs can still allocate, as Linux reports; sys.maxsize if it does not."""
     machine_free = _number(_MEMINFO, "MemAvailable:") * _KIB or sys.maxsize
-    return max(0, min(machine_free, _free_address_space(), *map(free_of, _GROUPS)))
+    return max(0, min(machine_free, _free_address_space(), *map(free_in_group, _GROUPS)))
 
 
-def free_of(group: Group) -> int:
+def free_in_group(group: Group) -> int:
     """Bytes that a container can still allocate; the cache of recently read files does not count as used."""
     limit = _number(group.limit)
     used = _number(group.used) - _number(group.stat, group.spare)

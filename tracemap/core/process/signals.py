@@ -16,7 +16,7 @@ from types import FrameType
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGXCPU)
 
 
-class Ended(BaseException):
+class EndedBySignal(BaseException):
     """A signal that ends the program arrived in interruptible code."""
 
     def __init__(self, number: int) -> None:
@@ -66,7 +66,7 @@ def _end(number: int, _: FrameType | None) -> None:
         return
     is_first, _Signals.effective = not _Signals.effective, True
     if _Signals.interruptible:
-        raise Ended(number)
+        raise EndedBySignal(number)
     if _Signals.deferring and number == signal.SIGINT and is_first:
         _Signals.deferred_interrupt = number
     else:
@@ -81,7 +81,7 @@ def interruptible() -> Iterator[None]:
         return
     if _Signals.deferred_interrupt:
         number, _Signals.deferred_interrupt = _Signals.deferred_interrupt, 0
-        raise Ended(number)
+        raise EndedBySignal(number)
     _Signals.interruptible += 1
     try:
         yield
@@ -118,7 +118,7 @@ def exit_handler(handler: Callable[[], str]) -> Iterator[None]:
         _exit_handlers.remove(handler)
 
 
-def said_at_the_end() -> list[str]:
+def run_exit_handlers() -> list[str]:
     """Do the registered work, and return its messages."""
     return [message for handler in reversed(_exit_handlers) if (message := handler())]
 
@@ -139,7 +139,7 @@ def signals_deferred() -> Iterator[None]:
             _end(number, None)
 
 
-def asked_by() -> int:
+def pending_signal() -> int:
     """The signal that asked the program to end; 0: none."""
     return _Signals.number
 
@@ -149,7 +149,7 @@ def confirm_signal() -> None:
     _Signals.confirmed, _Signals.deferred_interrupt = True, 0
 
 
-def is_answered() -> bool:
+def is_signal_confirmed() -> bool:
     """Whether no signal asked the program to end, or the program handles it."""
     return not _Signals.number or _Signals.confirmed
 
@@ -159,7 +159,7 @@ def hold_signals() -> None:
     _Signals.held += 1
 
 
-def die_of(number: int) -> None:
+def die_of_signal(number: int) -> None:
     """Die of the signal, so that the parent sees the cause. Buffers are not flushed."""
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)

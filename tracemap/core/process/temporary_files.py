@@ -337,7 +337,7 @@ def _is_disk_full(error: Exception, folder: Path) -> bool:
 
 
 @contextmanager
-def noted(*note: str) -> Iterator[None]:
+def noted_in_ledger(*note: str) -> Iterator[None]:
     """Note a file or program of this block, if there is space for a note; results do not depend on it."""
     home = None
     with suppress(OSError):
@@ -351,17 +351,17 @@ def noted(*note: str) -> Iterator[None]:
 
 
 @contextmanager
-def beside(target: Path) -> Iterator[Path]:
+def temporary_sibling(target: Path) -> Iterator[Path]:
     """A temporary name next to a target, for its replacement; whatever has this name at the end is removed."""
-    temporary = target.with_name(f".{start_of_name(target.name)}.{fresh_name()}.tmp")
-    with noted("path", str(temporary.absolute())):
+    temporary = target.with_name(f".{name_prefix(target.name)}.{fresh_name()}.tmp")
+    with noted_in_ledger("path", str(temporary.absolute())):
         try:
             yield temporary
         finally:
             remove(temporary)
 
 
-def take_place(folder: Path, target: Path) -> None:
+def rename_into_place(folder: Path, target: Path) -> None:
     """Rename a folder to its final name, unless that exists.
 
     Raises:
@@ -375,7 +375,7 @@ def take_place(folder: Path, target: Path) -> None:
         raise
 
 
-def start_of_name(name: str) -> str:
+def name_prefix(name: str) -> str:
     """The beginning of a file name, short enough for a prefix and suffix of temporary names."""
     return os.fsencode(name)[:_MOST_OF_NAME].decode(errors="ignore")
 
@@ -383,9 +383,9 @@ def start_of_name(name: str) -> str:
 @contextmanager
 def moved_away(target: Path) -> Iterator[Path]:
     """Move a target away while it is replaced; at the end restore it if it was not replaced, else remove it."""
-    old = target.with_name(f".{start_of_name(target.name)}.{fresh_name()}.old")
+    old = target.with_name(f".{name_prefix(target.name)}.{fresh_name()}.old")
     notes: Note = ("moved", str(old.absolute()), str(target.absolute()))
-    with signals_deferred(), noted(*notes):
+    with signals_deferred(), noted_in_ledger(*notes):
         if target.exists():
             target.rename(old)
         try:

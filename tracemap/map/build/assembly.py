@@ -12,25 +12,25 @@ from tracemap.core.errors import ModelInvalid
 from tracemap.core.functions import Argument, Function
 from tracemap.core.locations import CodeFrame, frames, MOST_NESTED
 from tracemap.core.units import plural, Text, UNKNOWN
-from tracemap.ir.dispatch_bodies import RAISED, Raised, read_raised
-from tracemap.ir.flow import DispatchRegion, FlowProgram, read_dispatch_creation, read_flow, read_served
-from tracemap.ir.hal import added_kernels, functions_of, read_added, read_hal
+from tracemap.ir.dispatch_bodies import RAISED_OPS, Raised, read_raised
+from tracemap.ir.flow import DispatchRegion, FlowProgram, read_dispatch_creation, read_flow, read_result_users
+from tracemap.ir.hal import stream_kernels, functions_of, read_stream_dispatches, read_hal
 from tracemap.ir.parsing import MlirParser, Module
 from tracemap.ir.source_model import SourceModel, SourceOperation
 from tracemap.map.build.compiler.compilation import Phases
 from tracemap.map.build.model.kinds import can_be_member, is_global, is_structural
 from tracemap.map.build.model.model_facts import ModelFacts
-from tracemap.map.build.outcomes import Commands, Judge, Judgement, Survival
+from tracemap.map.build.outcomes import Commands, OutcomeRules, Judgement, LastLocatedPhase
 from tracemap.map.build.sites.cost import Misplaced, relocate_products
 from tracemap.map.build.sites.dispatch_sites import kernels_of, pair_bodies, place_commands, PlacedSites, SiteBuilder, sites_by_op, with_kernels
 from tracemap.map.build.sites.members import drop_idle_members, find_rotation, find_unknown_members, separate_assumed_costs, UnknownMembers
 from tracemap.map.build.sites.owners import Owners
 from tracemap.map.build.sites.raised_idioms import add_raised, Idioms, raised_ops_by_work
-from tracemap.map.build.sites.relabelled import add_horizontal_members, add_replaced_ops, assign_to_moves, find_horizontal_groups, find_stand_ins, Group, restore_relabelled, StandIns
+from tracemap.map.build.sites.relabelled import add_horizontal_members, add_replaced_ops, assign_to_moves, find_horizontal_groups, find_stand_ins, HorizontalGroup, restore_relabelled, Relabelling
 from tracemap.map.build.sites.schedules import ASYNC_SUFFIX, find_schedules, find_transfers, has_unknown_moves, inlined_later, MOVES, public_callers, with_inlined
 from tracemap.map.build.sites.steps import add_steps, sites_without_steps, UnlocatedSteps
 from tracemap.map.build.tagging import Identity
-from tracemap.map.model import Frame, Kernel, ModuleInfo, Op, OpId, Part, Site, SOURCE, SourceFile, TraceGraph, Transfer
+from tracemap.map.model import Frame, Kernel, ModuleInfo, Op, OpId, InnerOperation, Site, SOURCE, SourceFile, TraceGraph, Transfer
 
 
 # ---- dump reader
@@ -46,7 +46,7 @@ class DumpReader:
         self._phases = phases
         self._identity = identity
         self._recorded: set[str] = set()
-        self.survival = Survival()
+        self.survival = LastLocatedPhase()
 
     def text(self, phase: str) -> str:
         """Wait for the dump of a phase; "" if the compilation skips that phase."""
@@ -93,8 +93,8 @@ class _SiteMembers:
     """
 
     sites: tuple[Site, ...]
-    horizontal_groups: tuple[Group, ...]
-    stand_ins: tuple[StandIns, ...]
+    horizontal_groups: tuple[HorizontalGroup, ...]
+    stand_ins: tuple[Relabelling, ...]
     unknown_members: UnknownMembers
 
 
@@ -198,10 +198,10 @@ class Assembly:
 
     def _with_added(self, flow: FlowProgram, bodies: list[DispatchRegion | None]) -> FlowProgram:
         """Add the kernels and dispatches that the stream phase creates; appends their bodies to `bodies`."""
-        kernels = added_kernels(self._dumps.text("stream"), flow.kernels)
+        kernels = stream_kernels(self._dumps.text("stream"), flow.kernels)
         if not kernels:
             return flow
-        added = read_added(self._parser, self._dumps.module("stream"), kernels)
+        added = read_stream_dispatches(self._parser, self._dumps.module("stream"), kernels)
         bodies += [body for _, body in added]
         dispatches = (*flow.dispatches, *(dispatch for dispatch, _ in added))
         return replace(flow, kernels=(*flow.kernels, *kernels), dispatches=dispatches)
@@ -226,7 +226,7 @@ class Assembly:
         }
         if empty:  # rare, so the phase is parsed again instead of kept
             module = self._dumps.module("dispatch-creation")
-            served = read_served(self._parser, module, (ordinal for _, ordinal in empty.values()))
+            served = read_result_users(self._parser, module, (ordinal for _, ordinal in empty.values()))
             for index, (body, ordinal) in empty.items():
                 sites[index] = builder.with_user_op(sites[index], body, served[ordinal])
         sites = add_replaced_ops(sites, bodies, self._facts, self._dumps.is_gone_early)
@@ -248,7 +248,7 @@ class Assembly:
         before, after = "preprocessing", "global-optimization"
         for phase in ("input", "abi", before):
             self._dumps.text(phase)
-        if not any(name in self._dumps.text(after) for name in RAISED):
+        if not any(name in self._dumps.text(after) for name in RAISED_OPS):
             return ()
         try:
             return read_raised(self._parser, self._dumps.module(before), self._dumps.module(after))
@@ -271,7 +271,7 @@ class Assembly:
         doubtful: Set[int],
         file_name: str,
     ) -> tuple[Op, ...]:
-        judgements = Judge(self._facts, sites_by_op(sites), host_names, commands, doubtful).fates()
+        judgements = OutcomeRules(self._facts, sites_by_op(sites), host_names, commands, doubtful).fates()
         operations = (op for op in self._facts.ops if op.name != "builtin.module")
         return tuple(self._op(operation, judgements[operation.index], file_name) for operation in operations)
 
@@ -289,7 +289,7 @@ class Assembly:
             frames=tuple(_frame(frame) for frame in frames(operation.location)),
             fate=fate,
             reason=reason,
-            parts=tuple(Part(part.name, part.line, part.column) for part in self._facts.parts_of.get(index, ())),
+            parts=tuple(InnerOperation(part.name, part.line, part.column) for part in self._facts.parts_of.get(index, ())),
             own_location=index in self._facts.with_location,
             last_phase=self._dumps.survival.last_phase(index),
         )

@@ -14,16 +14,16 @@ from tracemap.core.files import check_is_file
 from tracemap.core.process.temporary_files import temporary_folder
 from tracemap.core.toolchain import no_progress, Progress
 from tracemap.core.units import plural, UNKNOWN
-from tracemap.ir.model_reader import describe, parse_model, ParsedModel
+from tracemap.ir.model_reader import create_records, parse_model, ParsedModel
 from tracemap.ir.parsing import MlirParser, string_attribute
 from tracemap.ir.text_checks import TOO_DEEP
-from tracemap.map.build.compiler.compilation import Compilation, Compiler, compilers_own_error
+from tracemap.map.build.compiler.compilation import Compilation, Compiler, compile_error
 from tracemap.map.build.compiler.failure_messages import warnings_in
 from tracemap.map.build.compiler.flags import compile_flags
-from tracemap.map.build.compiler.remarks import SaidRemark
-from tracemap.map.build.tagging import no_text, Tags, unused_prefix, write_tagged
-from tracemap.map.bundle import Bundle, check_target, COMPILED_NAME, Files, REMARKS_NAME, store
-from tracemap.map.bundle_documents import Keeping, Remarks
+from tracemap.map.build.compiler.remarks import PrintedRemark
+from tracemap.map.build.tagging import no_known_text, Tags, unused_prefix, write_tagged
+from tracemap.map.bundle import Bundle, check_target, COMPILED_NAME, BundleFiles, REMARKS_NAME, store
+from tracemap.map.bundle_documents import CallToKeep, Remarks
 from tracemap.map.model import Kernel, LIBRARY, ModuleInfo, TraceGraph
 from tracemap.options.compile import BuildOptions
 from typing import Final
@@ -56,15 +56,15 @@ class BuildRequest:
     opaque_kernels: frozenset[str] = frozenset()
     """Names of kernels whose machine code does not come from their IR: they have no text and no steps."""
 
-    text_of: Callable[[str], str | None] = no_text
+    text_of: Callable[[str], str | None] = no_known_text
     """Returns the text of a Python file by the name in frames, if the caller knows it; else folders are searched."""
-    keeping: Keeping = field(default_factory=Keeping)
+    keeping: CallToKeep = field(default_factory=CallToKeep)
     """The inputs and parameters that come with the model."""
     diagnostics: tuple[Diagnostic, ...] = ()
     """Diagnostics about how the model was made."""
 
     @property
-    def kept(self) -> Keeping:
+    def kept(self) -> CallToKeep:
         """The inputs and parameters to keep: those that came with the model, and those that the options name."""
         named = self.options.parameter_files
         scopes = {scope for scope, _ in named}
@@ -193,12 +193,12 @@ class _Build:
         from tracemap.map.build.assembly import Assembly
         from tracemap.map.build.tagging import TagIdentity
         from tracemap.map.build.model.model_facts import ModelFacts
-        from tracemap.map.build.tagging import keep_texts
+        from tracemap.map.build.tagging import collect_texts
 
         request = self._request
-        facts = ModelFacts(describe(self._parser, parsed))
+        facts = ModelFacts(create_records(self._parser, parsed))
         keep = not request.options.no_sources
-        model_texts = keep_texts(
+        model_texts = collect_texts(
             facts.model, request.file_name, request.source_roots, keep=keep, text_of=request.text_of
         )
         assembly = Assembly(self._parser, facts, compilation, TagIdentity(tags, facts))
@@ -218,7 +218,7 @@ class _Build:
         from tracemap.map.build.remarks import is_for_cpus, mlir_remarks
         from tracemap.map.build.remarks import place_remarks
 
-        remarks: list[SaidRemark] = []
+        remarks: list[PrintedRemark] = []
         diagnostics: list[Diagnostic] = []
         try:
             remarks += compilation.remarks()
@@ -240,7 +240,7 @@ class _Build:
             return type(error)(f"{self._request.file_name}: cannot be compiled: {error}")
         copy = self._folder / safe_name(self._request.file_name)
         copy.write_bytes(self._request.model)
-        reported = compilers_own_error(self._compiler, copy, self._folder / "unused.vmfb")
+        reported = compile_error(self._compiler, copy, self._folder / "unused.vmfb")
         if reported is None:
             message = str(error).replace("-:", f"{self._request.file_name}:", 1)
         else:
@@ -267,11 +267,11 @@ def _without_text(kernel: Kernel) -> Kernel:
 
 def _files(
     compilation: Compilation, sources: Mapping[str, str], request: BuildRequest, documents: Mapping[str, Document]
-) -> Files:
+) -> BundleFiles:
     texts = compilation.kernels()
     kernels = {kernel.file: kernel.text for kernel in texts if kernel.kernel not in request.opaque_kernels}
     configured = (compilation.configured,) if texts else ()
-    return Files(compilation.module, sources, kernels, configured, documents, request.kept)
+    return BundleFiles(compilation.module, sources, kernels, configured, documents, request.kept)
 
 
 _LONGEST_NAME: Final = 200

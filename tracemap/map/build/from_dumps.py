@@ -8,19 +8,19 @@ from collections.abc import Iterator
 from msgspec import structs
 from pathlib import Path
 from tracemap.core.diagnostics import Diagnostic
-from tracemap.core.errors import DumpsInvalid, ModelInvalid, readable
-from tracemap.core.files import check_is_file, stored_bytes
+from tracemap.core.errors import DumpsInvalid, ModelInvalid, raising_unreadable
+from tracemap.core.files import check_is_file, read_stored_file
 from tracemap.core.process.temporary_files import temporary_folder
 from tracemap.core.toolchain import no_progress, Progress
 from tracemap.core.units import plural
 from tracemap.ir.executables import KernelText
-from tracemap.ir.model_reader import describe, parse_model, ParsedModel
+from tracemap.ir.model_reader import create_records, parse_model, ParsedModel
 from tracemap.ir.parsing import MlirParser
 from tracemap.map.build.assembly import Assembly, module_info
 from tracemap.map.build.build import BuildRequest
 from tracemap.map.build.model.model_facts import ModelFacts
-from tracemap.map.build.tagging import keep_texts, LocationIdentity, Provenance
-from tracemap.map.bundle import Bundle, check_target, Files, store
+from tracemap.map.build.tagging import collect_texts, LocationIdentity, Provenance
+from tracemap.map.bundle import Bundle, check_target, BundleFiles, store
 from tracemap.map.model import ModuleInfo, PHASES, TraceGraph
 
 
@@ -79,7 +79,7 @@ class Dumps:
         Raises:
             DumpsInvalid: it cannot be read, or it has no locations.
         """
-        text = stored_bytes(self._files[phase], DumpsInvalid).decode(errors="replace")
+        text = read_stored_file(self._files[phase], DumpsInvalid).decode(errors="replace")
         if "loc(" not in text:
             raise DumpsInvalid(f"{self._files[phase]}: has no locations; compile with --mlir-print-debuginfo")
         return text
@@ -87,7 +87,7 @@ class Dumps:
     def executables(self) -> Iterator[bytes]:
         """The executables in the dump of the last phase, byte for byte as in the module; none without such a dump."""
         if self.has(LAST):
-            text = stored_bytes(self._files[LAST], DumpsInvalid)
+            text = read_stored_file(self._files[LAST], DumpsInvalid)
             for match in _EXECUTABLE.finditer(text):
                 # A missing digit gives other bytes, which are in no module.
                 yield bytes.fromhex(match[1][: len(match[1]) // 2 * 2].decode("ascii"))
@@ -129,9 +129,9 @@ def build_from_dumps(
     parser = MlirParser()
     data = request.model or dumps.wait_for("input").encode()
     name = request.file_name or dumps.file("input").name
-    facts = ModelFacts(describe(parser, _parsed(parser, data, name)))
+    facts = ModelFacts(create_records(parser, _parsed(parser, data, name)))
     identity = LocationIdentity(parser, facts, name)
-    texts = keep_texts(facts.model, name, request.source_roots, keep=not request.options.no_sources)
+    texts = collect_texts(facts.model, name, request.source_roots, keep=not request.options.no_sources)
     info = _module_info(module, facts.model.name)
     try:
         graph = Assembly(parser, facts, dumps, identity).graph(lambda: info, texts.sources)
@@ -144,7 +144,7 @@ def build_from_dumps(
     with temporary_folder() as folder:
         copy = folder / "module.vmfb"
         shutil.copyfile(module, copy)
-        return store(request.target, graph, Files(copy, texts.texts, keeping=request.kept), force=request.options.force)
+        return store(request.target, graph, BundleFiles(copy, texts.texts, keeping=request.kept), force=request.options.force)
 
 
 def _parsed(parser: MlirParser, data: bytes, name: str) -> ParsedModel:
@@ -156,13 +156,13 @@ def _parsed(parser: MlirParser, data: bytes, name: str) -> ParsedModel:
 
 def _module_info(module: Path, name: str) -> ModuleInfo:
     check_is_file(module, DumpsInvalid)
-    with readable(module, DumpsInvalid):
+    with raising_unreadable(module, DumpsInvalid):
         return module_info(module, name, _UNKNOWN_COMPILER, ())
 
 
 def _check_module(graph: TraceGraph, dumps: Dumps, module: Path) -> None:
     """Reject a module that does not belong to the dumps."""
-    difference = next(_differences(graph, dumps, stored_bytes(module, DumpsInvalid)), "")
+    difference = next(_differences(graph, dumps, read_stored_file(module, DumpsInvalid)), "")
     if difference:
         raise DumpsInvalid(
             f"{module}: does not belong to the dumps: {difference}; pass the module of the same compilation"

@@ -9,17 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from tracemap.core.errors import ModelInvalid, PipelineInvalid
 from tracemap.core.process.temporary_files import temporary_folder
-from tracemap.core.toolchain import ended_by, find_tool, no_progress, Progress, run_tool
+from tracemap.core.toolchain import signal_text, find_tool, no_progress, Progress, run_tool
 from tracemap.core.units import Integer, UNKNOWN
 from tracemap.ir.dumps import lines_in, read_stage, stage_text, StageOp
-from tracemap.ir.model_reader import describe, parse_model, ParsedModel
+from tracemap.ir.model_reader import create_records, parse_model, ParsedModel
 from tracemap.ir.parsing import MlirParser, Module
 from tracemap.ir.source_model import CONTROL_FLOW, FUNCTIONS, SourceOperation, TEXT_FILE
 from tracemap.map.build.model.kinds import is_call, is_constant, is_structural
 from tracemap.map.build.model.model_facts import ModelFacts
 from tracemap.map.build.outcomes import reason
 from tracemap.map.build.tagging import Provenance, Tags, unused_prefix, write_tagged
-from tracemap.map.lowering import Link, Loop, LOOPS, Lowering, Remainder, SourceOp, Stage
+from tracemap.map.lowering import Link, Loop, LOOPS, Lowering, OperationOutsideLoops, SourceOp, Stage
 from tracemap.map.model import Evidence, OpId, Reason
 
 
@@ -183,13 +183,13 @@ class StageReader:
         """The stage after a pipeline. `lines`: of its operations in `text`, in pre-order; empty if unknown."""
         root = read_stage(self._parser, module, lines)
         loops: list[Loop] = []
-        remainders: list[Remainder] = []
+        remainders: list[OperationOutsideLoops] = []
         for operation in loops_and_rest(root):
             if operation.name in LOOPS:
                 loops.append(self._loop(operation, f"loop{len(loops)}"))
             else:
                 inside = [operation] if is_looked_into(operation) else operation.walk()
-                remainder = Remainder(operation.name, operation.function, operation.line, self._links(inside))
+                remainder = OperationOutsideLoops(operation.name, operation.function, operation.line, self._links(inside))
                 remainders += [remainder] if remainder.links else []
         inlined = self._inlined(root)
         links = [link for loop in loops for link in loop.links] + [link for item in remainders for link in item.links]
@@ -277,7 +277,7 @@ def lower(data: bytes, file_name: str, pipelines: Sequence[str], progress: Progr
     tags = Tags(unused_prefix(data))
     with temporary_folder() as folder:
         bytecode = write_tagged(parsed.module, tags, file_name, folder)
-        facts = ModelFacts(describe(parser, parsed))
+        facts = ModelFacts(create_records(parser, parsed))
         reader = StageReader(parser, Tags(tags.prefix, facts.call_ops), facts)
         stages = [reader.stage("", parsed.module, parsed.text, [operation.line for operation in facts.operations])]
         for index, pipeline in enumerate(pipelines, start=1):
@@ -313,7 +313,7 @@ class _PipelineRun:
         result = run_tool([self.program, *options, "-o", self.target, self.source])
         if result.returncode == 0:
             return self.target
-        outcome = "rejects it" if result.returncode > 0 else f"{ended_by(-result.returncode)} in it"
+        outcome = "rejects it" if result.returncode > 0 else f"{signal_text(-result.returncode)} in it"
         raise PipelineInvalid(
             f"{self.pipeline or 'an empty pipeline'}: iree-opt {outcome}: {self._reason(result.stderr)}"
         )

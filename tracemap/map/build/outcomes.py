@@ -10,7 +10,7 @@ from tracemap.ir.source_model import CONTROL_FLOW, SourceOperation
 from tracemap.map.build.model.dataflow import Node
 from tracemap.map.build.model.kinds import accesses_dispatch_tensors, accesses_global, can_be_member, is_branch, is_call, is_constant, is_destination, is_structural, makes_host_values, makes_scalars, only_renames, overwrites
 from tracemap.map.build.model.model_facts import ModelFacts
-from tracemap.map.model import Fate, PHASES, Reason, Site, SOURCE
+from tracemap.map.model import Outcome, PHASES, Reason, Site, SOURCE
 
 
 # ---- reasons
@@ -80,7 +80,7 @@ def reason(slug: str, where: str = "") -> Reason:
 # The last compiler phase whose dump still locates each op.
 
 
-class Survival:
+class LastLocatedPhase:
     """Collects, phase by phase, the ops that are still located."""
 
     def __init__(self) -> None:
@@ -114,9 +114,9 @@ _HOST_CONSTANTS = frozenset({"flow.tensor.constant", "arith.constant", "util.buf
 _MOST_MOVES = 32
 """The longest chain of element-moving ops that is followed."""
 
-_WITHOUT_WORK = frozenset({Fate.CONSTANT, Fate.FOLDED, Fate.STRUCTURAL})
+_WITHOUT_WORK = frozenset({Outcome.CONSTANT, Outcome.FOLDED, Outcome.STRUCTURAL})
 
-Judgement = tuple[Fate, Reason]
+Judgement = tuple[Outcome, Reason]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ class Commands:
         return index in self.moved or self.has_unknown
 
 
-class Judge:
+class OutcomeRules:
     """Decides the outcomes of all ops of a model.
 
     `sites_of`: op index -> sites with the op; `host_names`: op index -> names of the flow phase's host operations that
@@ -177,11 +177,11 @@ class Judge:
             or self._by_kind(operation)
             or self._by_doubt(operation)
             or self._by_reasoning(operation)
-            or (Fate.UNKNOWN, reason("not-yet-classified"))
+            or (Outcome.UNKNOWN, reason("not-yet-classified"))
         )
         does_nothing = judgement[0] in _WITHOUT_WORK and not is_structural(operation)
         moves = does_nothing and operation.index in self._commands.moved
-        return (Fate.TRANSFER, reason("is-command")) if moves else judgement
+        return (Outcome.TRANSFER, reason("is-command")) if moves else judgement
 
     def _by_evidence(self, operation: SourceOperation) -> Judgement | None:
         sites = self._sites_of.get(operation.index, ())
@@ -189,20 +189,20 @@ class Judge:
         executed = [site for site in sites if site.id not in self._commands.left_out]
         per_call = [site for site in executed if not site.initializer]
         if per_call:
-            return Fate.DISPATCHED, reason("in-sites", _dispatches(len(per_call)))
+            return Outcome.DISPATCHED, reason("in-sites", _dispatches(len(per_call)))
         if is_structural(operation):
-            return Fate.STRUCTURAL, reason("is-structure")
+            return Outcome.STRUCTURAL, reason("is-structure")
         if self._is_given(operation, sites):
-            return Fate.CONSTANT, reason("is-constant")
+            return Outcome.CONSTANT, reason("is-constant")
         names = self._host_names.get(operation.index, frozenset())
         if self._is_command(operation, names):
-            return Fate.TRANSFER, reason("is-command")
+            return Outcome.TRANSFER, reason("is-command")
         if executed:
-            return Fate.LOAD_TIME, reason("at-load", _dispatches(len(executed)))
+            return Outcome.LOAD_TIME, reason("at-load", _dispatches(len(executed)))
         if sites:
-            return Fate.REMOVED, reason("call-left-out")
+            return Outcome.REMOVED, reason("call-left-out")
         is_computed = not names.isdisjoint(_HOST_CONSTANTS) and operation.index in self._dataflow.constant
-        return (Fate.CONSTANT, reason("computed-at-compile-time")) if is_computed else None
+        return (Outcome.CONSTANT, reason("computed-at-compile-time")) if is_computed else None
 
     def _is_given(self, operation: SourceOperation, sites: Sequence[Site]) -> bool:
         """Whether an op is a constant without a kernel; an iota may have a kernel of its own that counts positions."""
@@ -218,27 +218,27 @@ class Judge:
 
     def _by_doubt(self, operation: SourceOperation) -> Judgement | None:
         """An op that may be in a site with unknown ops; its absence in all other sites proves nothing."""
-        return (Fate.UNKNOWN, reason("not-told")) if operation.index in self._doubtful else None
+        return (Outcome.UNKNOWN, reason("not-told")) if operation.index in self._doubtful else None
 
     def _by_control(self, operation: SourceOperation) -> Judgement | None:
         """Unreachable ops, calls and control flow."""
         slug = self._never_runs(operation)
         if slug:
-            return Fate.REMOVED, reason(slug)
+            return Outcome.REMOVED, reason(slug)
         if is_call(operation):
-            return Fate.HOST, reason("call")
+            return Outcome.HOST, reason("call")
         if operation.name in CONTROL_FLOW and operation.index in self._facts.in_kernels:
             return self._in_kernel(operation)
         if operation.name in CONTROL_FLOW or is_branch(operation):
             is_decided = self._facts.reachability.is_decided(operation)
-            return (Fate.FOLDED, reason("decided")) if is_decided else (Fate.HOST, reason("control-flow"))
+            return (Outcome.FOLDED, reason("decided")) if is_decided else (Outcome.HOST, reason("control-flow"))
         return None
 
     def _by_kind(self, operation: SourceOperation) -> Judgement | None:
         if accesses_global(operation):
-            return Fate.STRUCTURAL, reason("global-access")
+            return Outcome.STRUCTURAL, reason("global-access")
         if operation.index not in self._dataflow.live:
-            return Fate.REMOVED, reason("dead")
+            return Outcome.REMOVED, reason("dead")
         if self._frames_kernel(operation):
             return self._in_kernel(operation)
         if not operation.results:
@@ -248,8 +248,8 @@ class Judge:
         if operation.index in self._doubtful:
             return None
         if operation.index in self._dataflow.constant and not self._follows_load(operation):
-            return Fate.CONSTANT, reason("computed-at-compile-time")
-        return (Fate.HOST, reason("host-work")) if self._is_host_work(operation) else None
+            return Outcome.CONSTANT, reason("computed-at-compile-time")
+        return (Outcome.HOST, reason("host-work")) if self._is_host_work(operation) else None
 
     def _is_host_work(self, operation: SourceOperation) -> bool:
         """Whether an op makes values for the host: sizes, indices, and conditions of control flow."""
@@ -264,7 +264,7 @@ class Judge:
         """Loops, addressing, reads and writes in a kernel that the model itself writes; none of them is on the host."""
         dispatch = self._facts.in_kernels[operation.index]
         where = f"{self._operations[dispatch].name} at {self._facts.place(dispatch)}"
-        return Fate.FOLDED, reason("in-kernel", where)
+        return Outcome.FOLDED, reason("in-kernel", where)
 
     def _counts_on_host(self, operation: SourceOperation) -> bool:
         """Whether an op makes a scalar on the host, such as an index into a table in a loop."""
@@ -276,9 +276,9 @@ class Judge:
     def _without_result(self, operation: SourceOperation) -> Judgement:
         """An op with an effect only: a check, or new contents of a buffer, copied unless computed in place."""
         if not overwrites(operation):
-            return Fate.HOST, reason("check")
+            return Outcome.HOST, reason("check")
         is_copied = self._commands.may_move(operation.index)
-        return (Fate.TRANSFER, reason("is-command")) if is_copied else (Fate.FOLDED, reason("in-place"))
+        return (Outcome.TRANSFER, reason("is-command")) if is_copied else (Outcome.FOLDED, reason("in-place"))
 
     def _follows_load(self, operation: SourceOperation) -> bool:
         """Whether an op moves, possibly through other moves, elements that a kernel makes at run time."""
@@ -335,15 +335,15 @@ class Judge:
     def _by_reasoning(self, operation: SourceOperation) -> Judgement | None:
         same = self._same(operation)
         if same >= 0:
-            return Fate.REMOVED, reason("twin", self._facts.place(same))
+            return Outcome.REMOVED, reason("twin", self._facts.place(same))
         if not self._host_names.get(operation.index, frozenset()).isdisjoint(_MOVES_IN_PLACE):
-            return Fate.FOLDED, reason("in-place")
+            return Outcome.FOLDED, reason("in-place")
         if operation.index in self._facts.moves:
             return self._folded(operation, "folded-renaming" if only_renames(operation) else "folded-indexing")
         users = [user for user in self._dataflow.users(operation.index) if isinstance(user, int)]
         fates = [self._judgements[user][0] for user in users if user in self._judgements]
-        if users and len(fates) == len(users) and all(fate in (Fate.REMOVED, Fate.CONSTANT) for fate in fates):
-            return Fate.REMOVED, reason("used-by-removed")
+        if users and len(fates) == len(users) and all(fate in (Outcome.REMOVED, Outcome.CONSTANT) for fate in fates):
+            return Outcome.REMOVED, reason("used-by-removed")
         return self._folded(operation, "simplified")
 
     def _same(self, operation: SourceOperation) -> int:
@@ -365,8 +365,8 @@ class Judge:
         candidates = (nearest.get(operation.index) for nearest in self._nearest_members)
         member = next((candidate for candidate in candidates if candidate is not None), None)
         if member is None:
-            return Fate.FOLDED, reason("simplified-away" if slug == "simplified" else "passed-through")
-        return Fate.FOLDED, reason(slug, f"{self._operations[member].name} at {self._facts.place(member)}")
+            return Outcome.FOLDED, reason("simplified-away" if slug == "simplified" else "passed-through")
+        return Outcome.FOLDED, reason(slug, f"{self._operations[member].name} at {self._facts.place(member)}")
 
     @cached_property
     def _nearest_members(self) -> Sequence[Mapping[Node, int]]:

@@ -10,13 +10,13 @@ from tracemap.core.errors import check_limits, ModelInvalid
 from tracemap.core.toolchain import run_tool
 from tracemap.core.units import Integer, UNKNOWN
 from tracemap.ir.parsing import MlirParser
-from tracemap.map.build.compiler.compilation import BESIDES, Compiler
-from tracemap.map.build.compiler.failure_messages import failure
-from tracemap.map.build.compiler.remarks import IN_ORDER, NUMBERED, Origin, read_mlir_remarks, SaidRemark
+from tracemap.map.build.compiler.compilation import OUTPUT_FLAG_PREFIXES, Compiler
+from tracemap.map.build.compiler.failure_messages import failure_message
+from tracemap.map.build.compiler.remarks import NO_THREADS, NUMBERED_FILE, Origin, read_mlir_remarks, PrintedRemark
 from tracemap.map.build.tagging import write_numbered
 from tracemap.map.bundle import KERNELS_FOLDER
 from tracemap.map.bundle_documents import Remark, Remarks
-from tracemap.map.model import in_order, Kernel, OpId, TraceGraph
+from tracemap.map.model import sort_ops, Kernel, OpId, TraceGraph
 from typing import Final
 
 
@@ -37,7 +37,7 @@ def is_for_cpus(flags: Sequence[str]) -> bool:
     return all(len(pair) == 2 and _FOR_CPUS.issuperset(pair[1].split(",")) for pair in pairs)
 
 
-def mlir_remarks(compiler: Compiler, tagged: Path, folder: Path) -> list[SaidRemark]:
+def mlir_remarks(compiler: Compiler, tagged: Path, folder: Path) -> list[PrintedRemark]:
     """The remarks of MLIR's passes; their file is `NUMBERED`, and their line the index of an operation.
 
     Args:
@@ -48,10 +48,10 @@ def mlir_remarks(compiler: Compiler, tagged: Path, folder: Path) -> list[SaidRem
     Raises:
         ModelInvalid: this compilation fails, or the remarks cannot be read.
     """
-    model, remarks_file = write_numbered(MlirParser(), tagged, NUMBERED, folder), folder / "remarks.yaml"
-    user_flags = [flag for flag in compiler.flags if not flag.startswith((*BESIDES, "--remarks-")) and flag != IN_ORDER]
+    model, remarks_file = write_numbered(MlirParser(), tagged, NUMBERED_FILE, folder), folder / "remarks.yaml"
+    user_flags = [flag for flag in compiler.flags if not flag.startswith((*OUTPUT_FLAG_PREFIXES, "--remarks-")) and flag != NO_THREADS]
     remark_flags = (
-        IN_ORDER,
+        NO_THREADS,
         "--remarks-filter=.*",
         f"--remarks-output-file={remarks_file}",
         "-o",
@@ -59,7 +59,7 @@ def mlir_remarks(compiler: Compiler, tagged: Path, folder: Path) -> list[SaidRem
     )
     result = run_tool([compiler.program, model, *remark_flags, *user_flags])
     if result.returncode != 0:
-        raise ModelInvalid(failure(result.returncode, result.stderr))
+        raise ModelInvalid(failure_message(result.returncode, result.stderr))
     try:
         return list(read_mlir_remarks(remarks_file.read_text(encoding="utf-8", errors="replace")))
     except (OSError, ValueError) as error:
@@ -72,7 +72,7 @@ def mlir_remarks(compiler: Compiler, tagged: Path, folder: Path) -> list[SaidRem
 # Compiler remarks -> the lines of kernel IR that they name, and the ops of these lines.
 
 
-def place_remarks(said: Iterable[SaidRemark], graph: TraceGraph) -> Remarks:
+def place_remarks(said: Iterable[PrintedRemark], graph: TraceGraph) -> Remarks:
     """Assign remarks to lines of kernel IR and ops; remarks without a kernel or an op are only counted.
 
     Args:
@@ -87,7 +87,7 @@ def place_remarks(said: Iterable[SaidRemark], graph: TraceGraph) -> Remarks:
         kernel = kernel_of.get(remark.file.removeprefix(f"{KERNELS_FOLDER}/"))
         if kernel is not None:
             counts[_RemarkPlace(kernel.name, remark.line, "", remark.origin, remark.text)] += 1
-        elif remark.file == NUMBERED and (op := OpId.of(remark.line)) in graph.op_by_id:
+        elif remark.file == NUMBERED_FILE and (op := OpId.of(remark.line)) in graph.op_by_id:
             counts[_RemarkPlace(_only_kernel(op, graph), 0, op, remark.origin, remark.text)] += 1
         else:
             elsewhere += 1
@@ -149,5 +149,5 @@ def _remark(remark_place: _RemarkPlace, count: int, ops: Mapping[Integer, tuple[
 def _ops_by_line(kernel: Kernel, graph: TraceGraph) -> dict[Integer, tuple[OpId, ...]]:
     """The ops of each line; at `UNKNOWN` the ops of the whole kernel, for lines without ops of their own."""
     members = {member.op for site in kernel.sites for member in graph.site_by_id[site].members}
-    of_kernel = in_order(members)
+    of_kernel = sort_ops(members)
     return {UNKNOWN: of_kernel, **{step.line: step.ops for step in kernel.steps if step.ops}}

@@ -35,35 +35,35 @@ _MAX_BYTES = 4 << 20
 _SKIPPED_FOLDERS = frozenset({"__pycache__", "node_modules"})
 
 
-def no_text(name: str) -> str | None:
+def no_known_text(name: str) -> str | None:
     """Default for `text_of`: no text is known."""
 
 
 @dataclass(frozen=True, slots=True)
-class KeptTexts:
+class ModelTexts:
     """Source files as the map names them, the model first, and their texts by path (empty if texts are not kept)."""
 
     sources: tuple[SourceFile, ...]
     texts: Mapping[str, str]
 
 
-def keep_texts(
+def collect_texts(
     model: SourceModel,
     file_name: str,
     roots: Sequence[Path],
     *,
     keep: bool,
-    text_of: Callable[[str], str | None] = no_text,
-) -> KeptTexts:
+    text_of: Callable[[str], str | None] = no_known_text,
+) -> ModelTexts:
     """Collect the texts of a model; Python files that `text_of` does not know are searched below the roots."""
     model_source = SourceFile(file_name, safe_name(file_name), "mlir")
     if not keep:
-        return KeptTexts((model_source,), {})
+        return ModelTexts((model_source,), {})
     file_names = {frame.place.file for op in model.operations for frame in frames(op.location)}
     known_texts = {name: text for name in sorted(file_names) if (text := text_of(name)) is not None}
     paths = {**known_texts, **_find_python(file_names - known_texts.keys(), roots)}
     python_sources = {_python_source(index, name): paths[name] for index, name in enumerate(sorted(paths))}
-    return KeptTexts(
+    return ModelTexts(
         (model_source, *python_sources),
         {model_source.path: model.text, **{source.path: text for source, text in python_sources.items()}},
     )

@@ -9,8 +9,8 @@ from itertools import zip_longest
 from pathlib import Path, PurePath
 from typing import Final
 
-from tracemap.compare.model import ComparedSide, Comparison, Finding, MetricDifference, ways_of
-from tracemap.compare.sides import Compared
+from tracemap.compare.model import ComparedSide, Comparison, Finding, MetricDifference, match_counts
+from tracemap.compare.sides import Side
 from tracemap.core.units import Unknown, format_count, format_mean, format_ns, format_share, plural
 from tracemap.map.bundle import Bundle
 from tracemap.map.model import Site, SourceFile
@@ -39,8 +39,8 @@ from tracemap.reports.diff.rows import (
 )
 from tracemap.reports.escaping import for_script, or_dash
 from tracemap.reports.highlight import rules_of_mlir
-from tracemap.reports.html import APPLICATION, Kind, block_sizes, markup_of_lines, render, write_page
-from tracemap.reports.page.model import Shown
+from tracemap.reports.html import APPLICATION, PageKind, block_sizes, markup_of_lines, render, write_page
+from tracemap.reports.page.model import Basis
 from tracemap.reports.page.source_tabs import KernelSources, kernels_of
 
 # ---- fusion changes: connected dispatch sites before and after that do not have the same ops
@@ -89,7 +89,7 @@ def _connected_sites(rows: Rows) -> Iterator[tuple[tuple[DiffBox, ...], tuple[Di
         yield tuple(boxes[0]), tuple(boxes[1])
 
 
-def _sites_of(side: Compared, known: Mapping[str, int]) -> dict[str, tuple[Site, tuple[int, ...]]]:
+def _sites_of(side: Side, known: Mapping[str, int]) -> dict[str, tuple[Site, tuple[int, ...]]]:
     """Dispatch sites with the rows of their ops, by id."""
     return {
         site.id: (site, tuple(known[op] for op in dict.fromkeys(member.op for member in site.members) if op in known))
@@ -135,7 +135,7 @@ def _shape(rows: Rows, *sides: Sequence[DiffBox]) -> object:
 class PageSide:
     """A side with its source texts and kernels."""
 
-    compared: Compared
+    compared: Side
     source_text: Callable[[SourceFile], str]
     kernels: KernelSources
     folder: PurePath = field(default_factory=PurePath)
@@ -199,7 +199,7 @@ def _metric(of: MetricDifference, comparison: Comparison) -> DiffMetric:
     known = not isinstance(comparison.invocations, Unknown)
     divisor, basis = (comparison.invocations, "per invocation") if known else (1, "sums of the whole runs")
     assert isinstance(divisor, int)
-    shown = Shown(divisor * scale, basis)
+    shown = Basis(divisor * scale, basis)
     return DiffMetric(of.name, of.unit, unit, scale, (shown, shown), known, of.whole.before, of)
 
 
@@ -210,7 +210,7 @@ def matched_words(comparison: Comparison) -> str:
     """How ops were matched, with numbers."""
     if comparison.same_model:
         return f"Same model: all {plural(comparison.after.ops, 'op')} matched by identity."
-    by_way = ", ".join(f"{format_count(count)} {way}" for way, count in ways_of(comparison.ops))
+    by_way = ", ".join(f"{format_count(count)} {way}" for way, count in match_counts(comparison.ops))
     gone, new = (sum(isinstance(getattr(op, end), Unknown) for op in comparison.ops) for end in ("after", "before"))
     edited = sum(op.edited for op in comparison.ops)
     return (
@@ -241,13 +241,13 @@ def _finding(rows: Rows, finding: Finding) -> FindingRow:
 # ---- facts on both sides
 
 
-def _facts(before: Compared, after: Compared) -> Iterator[DiffFact]:
+def _facts(before: Side, after: Side) -> Iterator[DiffFact]:
     for (label, fact_before), (_, fact_after) in zip(_facts_of(before), _facts_of(after), strict=True):
         if fact_before != "–" or fact_after != "–":
             yield DiffFact(label, fact_before, fact_after)
 
 
-def _facts_of(side: Compared) -> Iterator[tuple[str, str]]:
+def _facts_of(side: Side) -> Iterator[tuple[str, str]]:
     said: ComparedSide = side.said
     run = side.attributions[0].run if side.attributions else None
     yield "bundle", said.bundle
@@ -279,7 +279,7 @@ def _fates(comparison: Comparison) -> Iterator[FateChange]:
 # ---- render
 
 
-_KIND: Final = Kind(
+_KIND: Final = PageKind(
     template="diff/diff.html.j2",
     styles=(
         "shared/source.css",
@@ -317,8 +317,8 @@ _LISTED: Final = (DiffOp, DiffLine, DiffBox, DiffGroup, DiffRemark, DiffScope)
 
 def write_diff_page(
     comparison: Comparison,
-    before: tuple[Bundle, Compared],
-    after: tuple[Bundle, Compared],
+    before: tuple[Bundle, Side],
+    after: tuple[Bundle, Side],
     target: Path,
     *,
     force: bool,

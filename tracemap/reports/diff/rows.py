@@ -17,8 +17,8 @@ from tracemap.compare.model import (
     OpDifference,
     total,
 )
-from tracemap.compare.neighbourhoods import rising
-from tracemap.compare.sides import Compared
+from tracemap.compare.neighbourhoods import longest_rising
+from tracemap.compare.sides import Side
 from tracemap.core.codec import Record
 from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.units import Integer, Text, Unknown
@@ -27,7 +27,7 @@ from tracemap.map.model import Op, SourceFile
 from tracemap.map.query import stack_of
 from tracemap.reports.escaping import file_line, lines_of, or_dash, short_name
 from tracemap.reports.highlight import Coloured, colours_of_python
-from tracemap.reports.page.model import KernelPage, LineLink, Shown
+from tracemap.reports.page.model import Basis, KernelPage, LineLink
 from tracemap.reports.page.source_tabs import MOST_INSTRUCTIONS, KernelSources, kernel_page
 
 # ---- model
@@ -52,7 +52,7 @@ class DiffMetric(Record, frozen=True):
     unit: str
     shown_unit: str
     scale: int
-    shown: tuple[Shown, Shown]
+    shown: tuple[Basis, Basis]
     known_invocations: bool
     work: int
     of: MetricDifference
@@ -231,8 +231,8 @@ class Rows:
     """The ops of a comparison by row number; `same_text`: the page shows the model's text once for both sides."""
 
     comparison: Comparison
-    before: Compared
-    after: Compared
+    before: Side
+    after: Side
     same_text: bool
 
     @cached_property
@@ -291,7 +291,7 @@ class Rows:
             finding=finding,
         )
 
-    def _link(self, letter: str, side: Compared, op: Op | None) -> LineLink:
+    def _link(self, letter: str, side: Side, op: Op | None) -> LineLink:
         """The line of an op in the model; if both sides have the same text, the anchor is of side B."""
         if op is None:
             return LineLink("", "")
@@ -306,7 +306,7 @@ def anchor_of(op: OpDifference) -> str:
     return f"was-{op.before}" if isinstance(op.after, Unknown) else str(op.after)
 
 
-def _op(side: Compared, name: Text) -> Op | None:
+def _op(side: Side, name: Text) -> Op | None:
     return None if isinstance(name, Unknown) else side.graph.op_by_id[name]
 
 
@@ -329,7 +329,7 @@ def _text(value: Text | Integer) -> str:
 class _Views:
     """Makes the kernel views of one side, up to a total number of instructions."""
 
-    def __init__(self, side: Compared, sources: KernelSources) -> None:
+    def __init__(self, side: Side, sources: KernelSources) -> None:
         self._side = side
         self._sources = sources
         self._images: Sequence[Image] | None = None
@@ -437,7 +437,7 @@ def _equal(before: Sequence[str], after: Sequence[str]) -> Iterator[tuple[int, i
 
 def _in_order(pairs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """The longest sequence of pairs that rises on both sides."""
-    return rising(sorted(pairs, key=lambda pair: (pair[0], -pair[1])))
+    return longest_rising(sorted(pairs, key=lambda pair: (pair[0], -pair[1])))
 
 
 def _between(
@@ -474,7 +474,7 @@ def _equal_run(
 class SideTexts:
     """A side with its source texts; `places`: rows of ops by line of the model and of the user's Python."""
 
-    compared: Compared
+    compared: Side
     text: Callable[[SourceFile], str]
     places: dict[tuple[str, int], list[int]] = field(default_factory=lambda: defaultdict(list))
 
@@ -516,7 +516,7 @@ def sources_of(rows: Rows, sides: tuple[SideTexts, SideTexts]) -> tuple[DiffSour
 Pair = tuple[SourceFile | None, SourceFile | None]
 
 
-def _paired(before: Compared, after: Compared) -> Iterator[Pair]:
+def _paired(before: Side, after: Side) -> Iterator[Pair]:
     sources_before, sources_after = list(before.graph.sources), list(after.graph.sources)
     if sources_before and sources_after:
         yield sources_before.pop(0), sources_after.pop(0)

@@ -18,7 +18,7 @@ from tracemap.core.sanitize import without_controls
 from tracemap.core.units import UNKNOWN, Text, Unknown
 from tracemap.map.model import Kernel
 from tracemap.options.results import SelfCost
-from tracemap.reports.advice import counted_in
+from tracemap.reports.advice import invocations_note
 from tracemap.reports.exports.charges import Charge, Ledger, StackFrame
 from tracemap.reports.exports.pprof import comments, known_line
 
@@ -141,7 +141,7 @@ def _header(ledger: Ledger) -> Iterator[str]:
     yield from (f"desc: Note: {text}" for text in comments(ledger))
     yield "positions: line"
     for event, metric in zip(events, ledger.metrics, strict=True):
-        invocations = counted_in(metric, ledger.metrics)
+        invocations = invocations_note(metric, ledger.metrics)
         yield f"event: {event} : {without_controls(metric.name)} ({metric.unit}{invocations and f', {invocations}'})"
     yield f"events: {' '.join(events)}"
     yield f"summary: {_numbers(ledger.totals)}"

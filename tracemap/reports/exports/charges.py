@@ -10,9 +10,9 @@ from functools import cached_property
 from tracemap.attribution.model import Attribution, BalanceError, MetricTotal, ResidualReason, SiteResult
 from tracemap.core.errors import ToolMissing, UsageInvalid
 from tracemap.core.sanitize import without_controls
-from tracemap.core.units import INTEGER_LIMIT, UNKNOWN, Integer, Text, Unknown
+from tracemap.core.units import MAX_INTEGER, UNKNOWN, Integer, Text, Unknown
 from tracemap.map.model import Frame, Op, OpId, TraceGraph
-from tracemap.map.query import frames_of, scope_of, users_own
+from tracemap.map.query import frames_of, scope_of, user_frames
 from tracemap.options.results import Callers
 from tracemap.reports.cost_lookup import parts_of
 
@@ -96,7 +96,7 @@ class Ledger:
     @cached_property
     def totals(self) -> tuple[int, ...]:
         """Sums by metric."""
-        return added(charge.amounts for charge in self.charges) or (0,) * len(self.metrics)
+        return sum_columns(charge.amounts for charge in self.charges) or (0,) * len(self.metrics)
 
     def check_range(self, form: str, *, negative: bool) -> None:
         """Check that a format can hold all amounts: 64 bits, and no negative numbers unless `negative`.
@@ -110,14 +110,14 @@ class Ledger:
                 raise UsageInvalid(
                     f"{metric.name} has negative amounts, which {form} cannot hold; select other metrics with --metric"
                 )
-            if sum(map(abs, amounts)) > INTEGER_LIMIT:
+            if sum(map(abs, amounts)) > MAX_INTEGER:
                 raise UsageInvalid(
                     f"{metric.name} adds up to more than 64 bits, which {form} cannot hold; "
                     "select other metrics with --metric"
                 )
 
 
-def added(rows: Iterator[tuple[int, ...]]) -> tuple[int, ...]:
+def sum_columns(rows: Iterator[tuple[int, ...]]) -> tuple[int, ...]:
     """Sums by column; empty without rows."""
     return tuple(map(sum, zip(*rows, strict=True)))
 
@@ -132,7 +132,7 @@ def op_label(op: Op) -> str:
     return f"{op.id} {without_controls(op.name)}"
 
 
-def chosen_metrics(attribution: Attribution, names: Sequence[str]) -> tuple[MetricTotal, ...]:
+def selected_metrics(attribution: Attribution, names: Sequence[str]) -> tuple[MetricTotal, ...]:
     """The named metrics in this order; without names, all metrics, times first.
 
     Raises:
@@ -153,7 +153,7 @@ def ledger_of(graph: TraceGraph, attribution: Attribution, callers: Callers, met
     Raises:
         UsageInvalid: the run lacks a named metric.
     """
-    selected = chosen_metrics(attribution, metrics)
+    selected = selected_metrics(attribution, metrics)
     builder = _ChargeBuilder(graph, attribution, callers, tuple(metric.name for metric in selected))
     charges = (charge for charge in builder.charges() if any(charge.amounts))
     return Ledger(graph, attribution, selected, tuple(charges))
@@ -202,12 +202,12 @@ class _ChargeBuilder:
     def _stack(self, op_id: OpId, path: Sequence[OpId], function: Text) -> tuple[StackFrame, tuple[StackFrame, ...]]:
         """The frame of an op, and its enclosing frames for a call path."""
         op = self.graph.op_by_id[op_id]
-        frame = StackFrame(op_label(op), inert(op.file), op.line)
+        frame = StackFrame(op_label(op), escape_controls(op.file), op.line)
         return frame, (*self._entry(op.function if function is UNKNOWN else function), *self._enclosing(op, path))
 
     def _enclosing(self, op: Op, path: Sequence[OpId]) -> Iterator[StackFrame]:
         if self.callers == "python":
-            yield from map(_python_frame, reversed(users_own(self.graph, frames_of(self.graph, op, path))))
+            yield from map(_python_frame, reversed(user_frames(self.graph, frames_of(self.graph, op, path))))
             return
         scope = [without_controls(part) for part in scope_of(self.graph, op, path)]
         for depth in range(1, len(scope) + 1):
@@ -221,7 +221,7 @@ class _ChargeBuilder:
     def _entries(self) -> Mapping[Text, StackFrame]:
         """Functions of the model with their first lines, by name."""
         return {
-            op.function: StackFrame(without_controls(op.function), inert(op.file), op.line)
+            op.function: StackFrame(without_controls(op.function), escape_controls(op.file), op.line)
             for op in reversed(self.graph.ops)
             if op.name.endswith(".func") and op.function is not UNKNOWN
         }
@@ -233,6 +233,6 @@ def _python_frame(frame: Frame) -> StackFrame:
     return StackFrame(name, file, frame.line)
 
 
-def inert(text: Text) -> Text:
+def escape_controls(text: Text) -> Text:
     """Escape control characters of a text that may be unknown."""
     return UNKNOWN if text is UNKNOWN else without_controls(text)

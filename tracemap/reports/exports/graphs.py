@@ -9,12 +9,12 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import TYPE_CHECKING, Any, Final
 
 from tracemap.attribution.model import ResidualReason
-from tracemap.core.codec import pretty
+from tracemap.core.codec import pretty_json
 from tracemap.core.sanitize import without_controls
 from tracemap.core.units import UNKNOWN, Unknown
 from tracemap.map.model import Op, TraceGraph
 from tracemap.map.query import python_frame, scope_text, scopes_of
-from tracemap.reports.advice import counted_in, shown_amount
+from tracemap.reports.advice import format_amount, invocations_note
 from tracemap.reports.exports.charges import Charge, Ledger, op_label, residual_name
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def _attributes_of_charge(
 def _nodes(ledger: Ledger) -> Iterable[tuple[str, Attributes]]:
     graph, calls = ledger.graph, {site.site: site.calls for site in ledger.attribution.sites}
     for op in graph.ops:
-        yield op.id, {"kind": "op", "label": op_label(op), **about_op(graph, op)}
+        yield op.id, {"kind": "op", "label": op_label(op), **op_attributes(graph, op)}
     for site in graph.sites:
         kernel_name, at_load = without_controls(site.kernel), int(site.initializer)
         attributes: Attributes = {"kind": "site", "label": site.id, "kernel": kernel_name, "initializer": at_load}
@@ -121,7 +121,7 @@ def _nodes(ledger: Ledger) -> Iterable[tuple[str, Attributes]]:
         yield f"residual:{row.reason.value}", {"kind": "residual", "label": label, "reason": row.reason.value}
 
 
-def about_op(graph: TraceGraph, op: Op) -> Attributes:
+def op_attributes(graph: TraceGraph, op: Op) -> Attributes:
     """The known attributes of an op, with control characters escaped."""
     frame = python_frame(graph, op)
     python = f"{frame.file}:{frame.line}" if frame else UNKNOWN
@@ -142,7 +142,7 @@ _SHAPES: Final = {"op": "box", "site": "ellipse", "transfer": "ellipse", "kernel
 _STYLES: Final = {MEMBERSHIP: "solid", CALL: "bold", DATA_FLOW: "dotted"}
 
 
-def dot(network: networkx.DiGraph[str], ledger: Ledger) -> str:
+def graphviz_document(network: networkx.DiGraph[str], ledger: Ledger) -> str:
     """The document: nodes and edges with their attributes and styles."""
     return "".join(f"{line}\n" for line in _lines(network, ledger))
 
@@ -175,7 +175,7 @@ def _label(attributes: Mapping[str, str | int], ledger: Ledger) -> str:
     cost = attributes.get(metric_names(ledger)[0])
     lines = [str(attributes["label"])]
     if isinstance(cost, int) and cost:
-        lines.append(f"{without_controls(metric.name)} {shown_amount(cost, metric)}")
+        lines.append(f"{without_controls(metric.name)} {format_amount(cost, metric)}")
     return "\n".join(lines)
 
 
@@ -263,7 +263,7 @@ def collection(graph: TraceGraph, data_flow: Iterable[tuple[str, str]], notes: M
 
 def collection_json(graph: TraceGraph, data_flow: Iterable[tuple[str, str]], notes: Mapping[str, str]) -> str:
     """`collection` as a file for Model Explorer."""
-    return pretty(collection(graph, data_flow, notes))
+    return pretty_json(collection(graph, data_flow, notes))
 
 
 def node_data_json(ledger: Ledger, number: int) -> str:
@@ -273,13 +273,13 @@ def node_data_json(ledger: Ledger, number: int) -> str:
         node = charge.op.id if charge.op else f"residual:{charge.frame.name.removeprefix(f'{_RESIDUAL} ')}"
         costs[node] += charge.amounts[number]
     metric = ledger.metrics[number]
-    calls = counted_in(metric, ledger.metrics)
+    calls = invocations_note(metric, ledger.metrics)
     data = {
         "name": f"{without_controls(metric.name)} ({metric.unit}{calls and f', {calls}'})",
         "results": {node: {"value": cost} for node, cost in costs.items() if cost},
         "gradient": _GRADIENT,
     }
-    return pretty({graph_id(ledger.graph): data})
+    return pretty_json({graph_id(ledger.graph): data})
 
 
 def _residual_id(reason: ResidualReason) -> str:
@@ -294,7 +294,7 @@ def _node(graph: TraceGraph, op: Op, incoming: list[dict[str, str]]) -> dict[str
     sites = graph.sites_of_op.get(op.id, ())
     kernels = dict.fromkeys(graph.site_by_id[site].kernel for site in sites)
     attributes = {
-        **{key: str(value) for key, value in about_op(graph, op).items()},
+        **{key: str(value) for key, value in op_attributes(graph, op).items()},
         "op": op.id,
         "reason": op.reason.text,
         "sites": " ".join(sites),

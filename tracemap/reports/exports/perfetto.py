@@ -10,18 +10,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from tracemap.attribution.model import Attribution
-from tracemap.attribution.timeline import Span
+from tracemap.attribution.timeline import TimedEvent
 from tracemap.core.sanitize import without_controls
 from tracemap.core.units import Unknown
 from tracemap.map.model import TraceGraph
-from tracemap.reports.exports.charges import from_extra, inert, op_label
+from tracemap.reports.exports.charges import escape_controls, from_extra, op_label
 from tracemap.reports.tracks import OpShare, Shares, Track, span_name, tracks_of
 
 _SEQUENCE: Final = 1
 """Sequence id of all packets, as there is one writer."""
 
 
-def perfetto(graph: TraceGraph, attribution: Attribution, runs: Sequence[Sequence[Span]]) -> bytes:
+def perfetto(graph: TraceGraph, attribution: Attribution, runs: Sequence[Sequence[TimedEvent]]) -> bytes:
     """The trace of the spans of all runs; deterministic.
 
     Raises:
@@ -32,7 +32,7 @@ def perfetto(graph: TraceGraph, attribution: Attribution, runs: Sequence[Sequenc
     builder = TraceProtoBuilder()
     writer = _Writer(builder, Shares(graph, attribution))
     for number, spans in enumerate(runs, start=1):
-        function = inert(attribution.run.function)
+        function = escape_controls(attribution.run.function)
         of_function = "" if isinstance(function, Unknown) else f" of {function}"
         writer.run(number, f"{without_controls(graph.module.name)}: run {number}{of_function}", spans)
     trace: bytes = builder.trace.SerializeToString(deterministic=True)
@@ -47,7 +47,7 @@ class _Writer:
         self._shares = shares
         self._tracks = 0
 
-    def run(self, number: int, name: str, spans: Sequence[Span]) -> None:
+    def run(self, number: int, name: str, spans: Sequence[TimedEvent]) -> None:
         """Add a process with the tracks of a run."""
         process = self._track(name, 0)
         process.process.pid = number
@@ -111,7 +111,7 @@ def _annotate(annotation: Any, value: str | float) -> None:  # noqa: ANN401 - as
     setattr(annotation, field, value)
 
 
-def _arguments(span: Span) -> Mapping[str, str | int]:
+def _arguments(span: TimedEvent) -> Mapping[str, str | int]:
     """The known properties of a span."""
     values = {
         "sites": " ".join(span.places) or None,

@@ -12,19 +12,19 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tracemap._version import __version__
-from tracemap.attribution.timeline import Span
-from tracemap.core.codec import pretty
+from tracemap.attribution.timeline import TimedEvent
+from tracemap.core.codec import pretty_json
 from tracemap.core.sanitize import without_controls
 from tracemap.core.units import Unknown
-from tracemap.reports.advice import counted_in
-from tracemap.reports.exports.charges import NANOSECONDS, Ledger, StackFrame, inert, op_label
+from tracemap.reports.advice import invocations_note
+from tracemap.reports.exports.charges import NANOSECONDS, Ledger, StackFrame, escape_controls, op_label
 from tracemap.reports.tracks import Shares, Track, span_name, tracks_of
 
 _SCHEMA: Final = "https://www.speedscope.app/file-format-schema.json"
 _UNITS: Final = {NANOSECONDS: "nanoseconds", "bytes": "bytes"}
 
 
-def speedscope(ledger: Ledger, runs: Sequence[Sequence[Span]] = ()) -> str:
+def speedscope(ledger: Ledger, runs: Sequence[Sequence[TimedEvent]] = ()) -> str:
     """The document; `runs`: the spans of the timelines.
 
     Raises:
@@ -37,7 +37,7 @@ def speedscope(ledger: Ledger, runs: Sequence[Sequence[Span]] = ()) -> str:
     for number, spans in enumerate(runs, start=1):
         profiles += [_timeline(track, f"run {number}: {track.name}", frames, shares) for track in tracks_of(spans)]
     name = without_controls(ledger.graph.module.name)
-    return pretty(
+    return pretty_json(
         {
             "$schema": _SCHEMA,
             "name": name,
@@ -70,7 +70,7 @@ def _profile(ledger: Ledger, number: int, frames: Frames) -> dict[str, Any]:
     """The profile of a metric, with a sample per charge."""
     metric = ledger.metrics[number]
     charges = [charge for charge in ledger.charges if charge.amounts[number]]
-    invocations = counted_in(metric, ledger.metrics)
+    invocations = invocations_note(metric, ledger.metrics)
     return {
         "type": "sampled",
         "name": without_controls(metric.name) + (invocations and f" ({invocations})"),
@@ -96,7 +96,7 @@ def _timeline(track: Track, name: str, frames: Frames, shares: Shares) -> dict[s
     return {**header, "events": events}
 
 
-def _frame(span: Span, shares: Shares) -> StackFrame:
+def _frame(span: TimedEvent, shares: Shares) -> StackFrame:
     for op in (share.op for share in shares.of(span)[:1]):
-        return StackFrame(f"{op_label(op)} in {span_name(span)}", inert(op.file), op.line)
+        return StackFrame(f"{op_label(op)} in {span_name(span)}", escape_controls(op.file), op.line)
     return StackFrame(span_name(span))

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from tracemap.attribution.model import Attribution
-from tracemap.core.codec import pretty
+from tracemap.core.codec import pretty_json
 from tracemap.core.errors import UsageInvalid
 from tracemap.core.sanitize import without_controls
-from tracemap.core.units import INTEGER_LIMIT, Unknown
+from tracemap.core.units import MAX_INTEGER, Unknown
 from tracemap.map.model import TraceGraph
 from tracemap.reports.advice import basis, known_invocations
 from tracemap.reports.csv_tables import TABLE_COLUMNS, attribution_rows
 from tracemap.reports.escaping import file_line
-from tracemap.reports.exports.charges import Charge, Ledger, added
+from tracemap.reports.exports.charges import Charge, Ledger, sum_columns
 from tracemap.reports.json_documents import benchmark, document
 from tracemap.runs.sql import copy_to, open_database, quoted
 
@@ -37,7 +37,7 @@ def write_parquet(graph: TraceGraph, attribution: Attribution, target: Path) -> 
     columns: list[list[str | int | None]] = [[] for _ in TABLE_COLUMNS]
     for row in attribution_rows(graph, attribution):
         for column, cell in zip(columns, row, strict=True):
-            if isinstance(cell, int) and abs(cell) > INTEGER_LIMIT:
+            if isinstance(cell, int) and abs(cell) > MAX_INTEGER:
                 raise UsageInvalid(f"{cell} has more than 64 bits, which Parquet cannot hold; export as csv")
             column.append(None if isinstance(cell, Unknown) else cell)
     types = [_TYPES[kind] for kind in TABLE_COLUMNS.values()]
@@ -76,7 +76,7 @@ def google_benchmark(ledger: Ledger) -> str:
         "counters": without_controls(basis(ledger.metrics, totals=True)),
     }
     benchmarks = [_benchmark(ledger, name, charges) for name, charges in rows.items()]
-    return pretty(document("tracemap export", {**about, "num_cpus": _workers(ledger)}, benchmarks))
+    return pretty_json(document("tracemap export", {**about, "num_cpus": _workers(ledger)}, benchmarks))
 
 
 def _workers(ledger: Ledger) -> int:
@@ -93,7 +93,7 @@ def _name(charge: Charge) -> str:
 
 
 def _benchmark(ledger: Ledger, name: str, charges: list[Charge]) -> dict[str, Any]:
-    sums = dict(zip(ledger.metrics, added(charge.amounts for charge in charges), strict=True))
+    sums = dict(zip(ledger.metrics, sum_columns(charge.amounts for charge in charges), strict=True))
     by_name = {metric.name: total for metric, total in sums.items()}
     iterations = max([known_invocations(metric) for metric in sums if metric.name in (_REAL, _CPU)], default=0) or 1
     # compare.py needs both clocks; use one for both if the run has only one.

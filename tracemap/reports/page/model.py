@@ -80,7 +80,7 @@ class Roofline(Record, frozen=True):
     unknown: int
 
 
-class CallLengths(Record, frozen=True, array_like=True):
+class CallHistogram(Record, frozen=True, array_like=True):
     """Histogram of the wall times of a site's calls in all runs, with 16 bins per octave.
 
     Attributes:
@@ -110,7 +110,7 @@ class Pair(Record, frozen=True, array_like=True):
     table: tuple[int, ...]
 
 
-class CallsTogether(Record, frozen=True, array_like=True):
+class CallCorrelations(Record, frozen=True, array_like=True):
     """Correlations between the metrics of a site's calls.
 
     Attributes:
@@ -215,7 +215,7 @@ class FateCount(Record, frozen=True):
     share: str
 
 
-class Coverage(Record, frozen=True):
+class PageCoverage(Record, frozen=True):
     """Coverage of the model and the program by the map and the run.
 
     Attributes:
@@ -239,7 +239,7 @@ class Coverage(Record, frozen=True):
     inferred: int
 
 
-class Shown(Record, frozen=True, array_like=True):
+class Basis(Record, frozen=True, array_like=True):
     """How to show sums: the number to divide them by, and a text for the basis."""
 
     divisor: int
@@ -265,7 +265,7 @@ class MetricBalance(Record, frozen=True):
     work: int
     shown_unit: str
     scale: int
-    shown: tuple[Shown, Shown]
+    shown: tuple[Basis, Basis]
     known_invocations: bool
 
 
@@ -355,7 +355,7 @@ class LineLink(Record, frozen=True, array_like=True):
     anchor: str
 
 
-class Spread(Record, frozen=True, array_like=True):
+class Percentiles(Record, frozen=True, array_like=True):
     """Median, 10th and 90th percentile: of a site's calls, or of an op over invocations."""
 
     median: int
@@ -370,7 +370,7 @@ class OpCostRow(Record, frozen=True, array_like=True):
     inclusive: int
     low: int
     high: int
-    per_invocation: Spread | None
+    per_invocation: Percentiles | None
     likely: tuple[int, int] | None = None
     uncertain: bool = False
 
@@ -408,7 +408,7 @@ class SiteCostRow(Record, frozen=True, array_like=True):
 
     total: int
     disturbance: int
-    per_call: Spread | None
+    per_call: Percentiles | None
 
 
 class SlowCallRow(Record, frozen=True, array_like=True):
@@ -522,7 +522,7 @@ class PageData(Record, frozen=True):
     totals: bool
     calls: tuple[int, int]
     facts: tuple[tuple[str, str], ...]
-    coverage: Coverage
+    coverage: PageCoverage
     metrics: tuple[MetricBalance, ...]
     residual: tuple[ResidualLine, ...]
     diagnostics: tuple[Diagnostic, ...]
@@ -535,8 +535,8 @@ class PageData(Record, frozen=True):
     trees: tuple[Tree, ...] = ()
     roofline: Roofline | None = None
     timeline: Timeline | None = None
-    lengths: Mapping[str, CallLengths] = {}
-    together: Mapping[str, CallsTogether] = {}
+    lengths: Mapping[str, CallHistogram] = {}
+    together: Mapping[str, CallCorrelations] = {}
 
 
 class Page(Record, frozen=True):
@@ -556,10 +556,10 @@ def amounts(values: Mapping[str, int], metrics: Sequence[MetricTotal]) -> tuple[
     return tuple([values.get(metric.name, 0) for metric in metrics])
 
 
-def spread(percentiles: PerCall | PerInvocation | None) -> Spread | None:
+def spread(percentiles: PerCall | PerInvocation | None) -> Percentiles | None:
     """A spread; None without calls, or if the invocations are unknown."""
     if percentiles is None:
         return None
     if percentiles.median is UNKNOWN or percentiles.p10 is UNKNOWN or percentiles.p90 is UNKNOWN:
         return None
-    return Spread(percentiles.median, percentiles.p10, percentiles.p90)
+    return Percentiles(percentiles.median, percentiles.p10, percentiles.p90)

@@ -11,37 +11,37 @@ from functools import lru_cache
 from typing import Final
 
 from tracemap.attribution.model import RESIDUAL_TEXTS, Attribution, MetricTotal
-from tracemap.core.codec import view
+from tracemap.core.codec import record_from
 from tracemap.core.units import Integer, Unknown, format_ns, format_share
-from tracemap.map.model import Fate, Membership, Op, OpId, TraceGraph
+from tracemap.map.model import Membership, Op, OpId, Outcome, TraceGraph
 from tracemap.reports.advice import (
-    advice,
     basis,
-    devices_compared,
+    device_comparison_text,
+    display_unit,
     divisor,
-    elapsed_of_one,
-    elapsed_said,
-    invocations_said,
+    elapsed_text,
+    invocations_text,
     known_invocations,
-    shown_unit,
+    mean_elapsed_ns,
+    overhead_advice,
 )
 from tracemap.reports.cost_lookup import (
     DEFAULT_METRIC,
     ELAPSED_PARTS,
-    CostedMap,
+    MapCosts,
     called_functions,
-    explained_of_elapsed,
+    elapsed_breakdown_text,
 )
 from tracemap.reports.escaping import as_shown, or_dash
 from tracemap.reports.page.model import (
-    Coverage,
+    Basis,
     ElapsedPart,
     FateCount,
     MetricBalance,
+    PageCoverage,
     ResidualLine,
     Roofline,
     RoofPoint,
-    Shown,
     amounts,
 )
 from tracemap.runs.model import UNKNOWN_PARTS
@@ -158,7 +158,7 @@ class _Work:
             self.bytes += member.bytes * calls
 
 
-def roofline_of(costed: CostedMap) -> Roofline | None:
+def roofline_of(costed: MapCosts) -> Roofline | None:
     """The roofline of a page; None without a run that measured CPU time."""
     attribution = costed.attribution
     metric_index = next((index for index, metric in enumerate(costed.metrics) if metric.name == DEFAULT_METRIC), -1)
@@ -180,7 +180,7 @@ def roofline_of(costed: CostedMap) -> Roofline | None:
     return Roofline(metric_index, *peak_rates, peaks.source, tuple(points), unknown)
 
 
-def _ops(costed: CostedMap) -> Iterator[tuple[str, str, int, _Work]]:
+def _ops(costed: MapCosts) -> Iterator[tuple[str, str, int, _Work]]:
     works: Mapping[str, _Work] = defaultdict(_Work)
     for site in costed.graph.sites:
         if site_result := costed.site_results.get(site.id):
@@ -191,7 +191,7 @@ def _ops(costed: CostedMap) -> Iterator[tuple[str, str, int, _Work]]:
             yield "op", str(op), time_ns, works[op]
 
 
-def _kernels(costed: CostedMap) -> Iterator[tuple[str, str, int, _Work]]:
+def _kernels(costed: MapCosts) -> Iterator[tuple[str, str, int, _Work]]:
     works: Mapping[str, _Work] = defaultdict(_Work)
     times: dict[str, int] = defaultdict(int)
     for site in costed.graph.sites:
@@ -207,7 +207,7 @@ def _kernels(costed: CostedMap) -> Iterator[tuple[str, str, int, _Work]]:
 # ---- facts about module and run, coverage, and balance
 
 
-def facts(costed: CostedMap) -> tuple[tuple[str, str], ...]:
+def facts(costed: MapCosts) -> tuple[tuple[str, str], ...]:
     """Facts about the module and, if there is one, about the run, as pairs of label and value."""
     run = _run_facts(costed.attribution) if costed.attribution else ()
     return (*_module_facts(costed.graph), *run)
@@ -227,12 +227,12 @@ def _run_facts(attribution: Attribution) -> Iterable[tuple[str, str]]:
     yield label, functions
     yield "device", or_dash(run.device)
     yield "workers", or_dash(run.workers)
-    yield "invocations", invocations_said(run)
+    yield "invocations", invocations_text(run)
     yield "elapsed", _elapsed(attribution)
-    yield "where the time goes", explained_of_elapsed(attribution) or "–"
-    if text := devices_compared(run.devices):
+    yield "where the time goes", elapsed_breakdown_text(attribution) or "–"
+    if text := device_comparison_text(run.devices):
         yield "devices", text
-    if text := advice(attribution):
+    if text := overhead_advice(attribution):
         yield "advice", text
     yield "rule", attribution.rule.value
     yield "command", " ".join(run.command) or "–"
@@ -240,10 +240,12 @@ def _run_facts(attribution: Attribution) -> Iterable[tuple[str, str]]:
 
 def _elapsed(attribution: Attribution) -> str:
     total = format_ns(attribution.run.elapsed_ns)
-    return total if isinstance(elapsed_of_one(attribution), Unknown) else f"{elapsed_said(attribution)}; {total} in all"
+    return (
+        total if isinstance(mean_elapsed_ns(attribution), Unknown) else f"{elapsed_text(attribution)}; {total} in all"
+    )
 
 
-def elapsed_parts(costed: CostedMap) -> tuple[ElapsedPart, ...]:
+def elapsed_parts(costed: MapCosts) -> tuple[ElapsedPart, ...]:
     """The parts of the elapsed time, which add up to it; empty if unknown."""
     parts = costed.attribution.run.elapsed if costed.attribution else UNKNOWN_PARTS
     if parts == UNKNOWN_PARTS:
@@ -252,15 +254,15 @@ def elapsed_parts(costed: CostedMap) -> tuple[ElapsedPart, ...]:
     return tuple(ElapsedPart(name, part) for name, part in shown if isinstance(part, int) and part)
 
 
-def coverage(costed: CostedMap) -> Coverage:
+def coverage(costed: MapCosts) -> PageCoverage:
     """Coverage of the model and the program by the map and the run."""
     graph = costed.graph
     fates = Counter(op.fate for op in graph.ops)
-    return Coverage(
+    return PageCoverage(
         ops=len(graph.ops),
         by_fate=tuple(
             FateCount(fate.value, fates[fate], format_share(fates[fate], len(graph.ops)))
-            for fate in Fate
+            for fate in Outcome
             if fates[fate]
         ),
         sites=len(graph.sites),
@@ -272,7 +274,7 @@ def coverage(costed: CostedMap) -> Coverage:
     )
 
 
-def _uncalled_sites(costed: CostedMap) -> int:
+def _uncalled_sites(costed: MapCosts) -> int:
     if costed.attribution is None:
         return 0
     # Do not count sites that run at load time, since profiles do not contain them.
@@ -282,11 +284,11 @@ def _uncalled_sites(costed: CostedMap) -> int:
 
 def balance(metric: MetricTotal) -> MetricBalance:
     """A metric's balance, with its display unit and bases."""
-    unit, scale = shown_unit(metric)
+    unit, scale = display_unit(metric)
     per_invocation, sums = (
-        Shown(divisor(metric, totals=totals) * scale, basis((metric,), totals=totals)) for totals in (False, True)
+        Basis(divisor(metric, totals=totals) * scale, basis((metric,), totals=totals)) for totals in (False, True)
     )
-    return view(
+    return record_from(
         MetricBalance,
         metric,
         shown_unit=unit,
@@ -301,7 +303,7 @@ def calls(metrics: Sequence[MetricTotal]) -> tuple[int, int]:
     return (divisor(metrics[0], totals=False) if metrics else 1, 1)
 
 
-def residual(costed: CostedMap) -> tuple[ResidualLine, ...]:
+def residual(costed: MapCosts) -> tuple[ResidualLine, ...]:
     """Unattributed costs with their reasons; empty without a run."""
     rows = costed.attribution.residual if costed.attribution else ()
     return tuple(

@@ -10,11 +10,11 @@ from typing import Final
 from tracemap.attribution.call_statistics import BINS_OF_OCTAVE
 from tracemap.attribution.model import Attribution
 from tracemap.attribution.timeline import Excerpt
-from tracemap.core.process.forked import elsewhere
+from tracemap.core.process.forked import in_child_process
 from tracemap.core.units import Unknown, format_mean, format_share, plural
 from tracemap.map.bundle import Bundle
 from tracemap.map.model import SourceFile, TraceGraph
-from tracemap.reports.cost_lookup import CostedMap, default_metric
+from tracemap.reports.cost_lookup import MapCosts, default_metric
 from tracemap.reports.escaping import as_shown, for_script, lines_of, short_name
 from tracemap.reports.highlight import rules_of_mlir
 from tracemap.reports.html import (
@@ -22,7 +22,7 @@ from tracemap.reports.html import (
     LINES_PER_BLOCK,
     SHADES,
     TINTS,
-    Kind,
+    PageKind,
     block_sizes,
     markup_of_lines,
     render,
@@ -65,8 +65,16 @@ from tracemap.reports.page.source_tabs import (
     source_page,
     source_rows,
 )
-from tracemap.reports.page.table_tabs import Texts, hottest_ops, op_rows, scope_rows, site_rows, together_of, trees_of
-from tracemap.reports.page.timeline_tab import lengths_of, timeline_of
+from tracemap.reports.page.table_tabs import (
+    Texts,
+    correlations_by_site,
+    hottest_ops,
+    op_rows,
+    scope_rows,
+    site_rows,
+    trees_of,
+)
+from tracemap.reports.page.timeline_tab import histograms_by_site, timeline_of
 
 # ---- build
 
@@ -90,7 +98,7 @@ def build_page(
         excerpts: invocations for the timeline, per run; empty for a page without a timeline.
         totals: show sums over the run first, not costs per invocation.
     """
-    costed, texts = CostedMap(graph, attribution), texts_of(graph, source_text)
+    costed, texts = MapCosts(graph, attribution), texts_of(graph, source_text)
     return Page(page_data(costed, texts, kernels, excerpts, totals=totals), page_rows(costed, texts))
 
 
@@ -99,7 +107,7 @@ def texts_of(graph: TraceGraph, source_text: Callable[[SourceFile], str]) -> Tex
     return [lines_of(source_text(source)) for source in graph.sources]
 
 
-def page_rows(costed: CostedMap, texts: Texts) -> PageRows:
+def page_rows(costed: MapCosts, texts: Texts) -> PageRows:
     """The rows of source lines and ops."""
     sources = zip(costed.graph.sources, texts, strict=True)
     return PageRows(
@@ -111,7 +119,7 @@ def page_rows(costed: CostedMap, texts: Texts) -> PageRows:
 
 
 def page_data(
-    costed: CostedMap, texts: Texts, kernels: KernelSources, excerpts: Sequence[Excerpt] = (), *, totals: bool
+    costed: MapCosts, texts: Texts, kernels: KernelSources, excerpts: Sequence[Excerpt] = (), *, totals: bool
 ) -> PageData:
     """The content of a page without its rows."""
     graph, attribution = costed.graph, costed.attribution
@@ -137,8 +145,8 @@ def page_data(
         trees=trees_of(costed, families),
         roofline=roofline_of(costed),
         timeline=timeline_of(costed, excerpts, families),
-        lengths=lengths_of(costed, excerpts),
-        together=together_of(costed, excerpts),
+        lengths=histograms_by_site(costed, excerpts),
+        together=correlations_by_site(costed, excerpts),
     )
 
 
@@ -148,7 +156,7 @@ def page_data(
 BAR_STEPS = 20
 """Widths of bars; the style sheet has a class for each of them."""
 
-_KIND = Kind(
+_KIND = PageKind(
     template="page/page.html.j2",
     styles=(
         "shared/source.css",
@@ -243,7 +251,7 @@ _WORTH_A_PROCESS: Final = 5000
 
 def write_bundle_page(
     bundle: Bundle,
-    costed: CostedMap,
+    costed: MapCosts,
     target: Path,
     excerpts: Callable[[], Sequence[Excerpt]] = lambda: (),
     *,
@@ -264,7 +272,7 @@ def write_bundle_page(
     def rows() -> bytes:
         return for_script(page_rows(costed, texts))().encode()
 
-    with elsewhere(rows, worth_it=len(costed.graph.ops) >= _WORTH_A_PROCESS) as encoded_rows:
+    with in_child_process(rows, worth_it=len(costed.graph.ops) >= _WORTH_A_PROCESS) as encoded_rows:
         data = page_data(costed, texts, kernels_of(bundle), excerpts(), totals=totals)
         text = _render(data, lambda: encoded_rows().decode())
     write_page(text, target, force=force)

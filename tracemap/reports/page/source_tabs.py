@@ -13,12 +13,12 @@ from tracemap.attribution.model import Attribution, KernelResult
 from tracemap.core.units import UNKNOWN, Text, Unknown, sum_of
 from tracemap.machine.images import Image, read_images
 from tracemap.map.bundle import Bundle
-from tracemap.map.bundle_documents import FIGURES, Remark
-from tracemap.map.model import Fate, Frame, Kernel, OpId, SourceFile, TraceGraph
-from tracemap.reports.cost_lookup import NOTHING, CostedMap, added, heat
+from tracemap.map.bundle_documents import STATISTICS_PASSES, Remark
+from tracemap.map.model import Frame, Kernel, OpId, Outcome, SourceFile, TraceGraph
+from tracemap.reports.cost_lookup import NO_COSTS, MapCosts, add_costs, heat
 from tracemap.reports.escaping import or_dash, short_name
 from tracemap.reports.highlight import colours_of_python
-from tracemap.reports.kernels import in_order, view_kernel
+from tracemap.reports.kernels import sort_remarks, view_kernel
 from tracemap.reports.page.model import HEAT_LEVELS, KernelPage, LineCost, LoopRow, SourceLine, SourcePage, SourceRows
 
 # ---- source tabs
@@ -44,11 +44,11 @@ class LineUse:
     ops: dict[OpId, None] = field(default_factory=dict)
     part_ops: dict[OpId, None] = field(default_factory=dict)
     works: dict[str, None] = field(default_factory=dict)
-    attributed: Mapping[str, int] = field(default_factory=lambda: NOTHING)
-    inclusive: Mapping[str, int] = field(default_factory=lambda: NOTHING)
+    attributed: Mapping[str, int] = field(default_factory=lambda: NO_COSTS)
+    inclusive: Mapping[str, int] = field(default_factory=lambda: NO_COSTS)
 
 
-def model_lines(costed: CostedMap, index: int) -> Mapping[int, LineUse]:
+def model_lines(costed: MapCosts, index: int) -> Mapping[int, LineUse]:
     """Lines of the `index`-th source with ops or parts of ops."""
     uses: dict[int, LineUse] = defaultdict(LineUse)
     for op in costed.graph.ops:
@@ -58,37 +58,37 @@ def model_lines(costed: CostedMap, index: int) -> Mapping[int, LineUse]:
             use = uses[op.line]
             use.ops[op.id] = None
             use.works.update(dict.fromkeys(costed.works_of(op)))
-            use.attributed = added(use.attributed, costed.attributed(op.id))
+            use.attributed = add_costs(use.attributed, costed.attributed(op.id))
         for part in op.parts:
             if not isinstance(part.line, Unknown) and part.line != op.line:
                 uses[part.line].part_ops[op.id] = None
     for use in uses.values():
         for work in use.works:  # once per work, also if it has several ops of the line
-            use.inclusive = added(use.inclusive, costed.total(work))
+            use.inclusive = add_costs(use.inclusive, costed.total(work))
     return uses
 
 
-def python_lines(costed: CostedMap, index: int) -> Mapping[int, LineUse]:
+def python_lines(costed: MapCosts, index: int) -> Mapping[int, LineUse]:
     """Lines of the `index`-th source in call stacks: of ops per call path, and of ops without a dispatch."""
     uses: dict[int, LineUse] = defaultdict(LineUse)
     for reached in costed.reached:
         # Only frames on the page count, so the cost of library code belongs to its caller.
-        for depth, frame in enumerate(kept_frames(costed, reached.frames)):
+        for depth, frame in enumerate(frames_on_page(costed, reached.frames)):
             if costed.source_index[frame.file] == index:
                 use = uses[frame.line]
                 use.ops[reached.op.id] = use.works[reached.work] = None
-                use.inclusive = added(use.inclusive, reached.attributed)
+                use.inclusive = add_costs(use.inclusive, reached.attributed)
                 if depth == 0:
-                    use.attributed = added(use.attributed, reached.attributed)
+                    use.attributed = add_costs(use.attributed, reached.attributed)
     for op in costed.graph.ops:
         if op.id not in costed.reached_by_op:
-            for frame in kept_frames(costed, costed.frames_of(op)):
+            for frame in frames_on_page(costed, costed.frames_of(op)):
                 if costed.source_index[frame.file] == index:
                     uses[frame.line].ops[op.id] = None
     return uses
 
 
-def kept_frames(costed: CostedMap, frames: Sequence[Frame]) -> list[Frame]:
+def frames_on_page(costed: MapCosts, frames: Sequence[Frame]) -> list[Frame]:
     """The frames whose file is on the page; lines that occur several times in a recursion count once."""
     by_line = {(frame.file, frame.line): frame for frame in reversed(frames) if frame.file in costed.source_index}
     return list(reversed(by_line.values()))
@@ -113,7 +113,7 @@ def source_page(index: int, source: SourceFile, lines: Sequence[str]) -> SourceP
     )
 
 
-def source_rows(costed: CostedMap, index: int, source: SourceFile, count: int) -> SourceRows:
+def source_rows(costed: MapCosts, index: int, source: SourceFile, count: int) -> SourceRows:
     """The rows of the `index`-th source file; `count` is its number of lines."""
     uses = (python_lines if source.language == "python" else model_lines)(costed, index)
     hottest = [_hottest(uses, metric.name) for metric in costed.metrics]
@@ -131,7 +131,7 @@ def _hottest(uses: Mapping[int, LineUse], metric: str) -> tuple[int, ...]:
     return tuple(number for cost, number in sorted(hot) if cost)
 
 
-def _line(costed: CostedMap, use: LineUse, peaks: Sequence[int]) -> SourceLine:
+def _line(costed: MapCosts, use: LineUse, peaks: Sequence[int]) -> SourceLine:
     results = [costed.results[work] for work in use.works if work in costed.results]
     return SourceLine(
         ops=tuple(map(str, use.ops)),
@@ -143,7 +143,7 @@ def _line(costed: CostedMap, use: LineUse, peaks: Sequence[int]) -> SourceLine:
     )
 
 
-def _sites(costed: CostedMap, works: Iterable[str]) -> tuple[str, ...]:
+def _sites(costed: MapCosts, works: Iterable[str]) -> tuple[str, ...]:
     """The dispatch sites among works, in the order of the program."""
     by_id = costed.graph.site_by_id
     sites = [work for work in works if work in by_id]
@@ -152,10 +152,10 @@ def _sites(costed: CostedMap, works: Iterable[str]) -> tuple[str, ...]:
     return tuple(sites)
 
 
-def _remark(costed: CostedMap, use: LineUse) -> str:
+def _remark(costed: MapCosts, use: LineUse) -> str:
     """The reason for a line without cost."""
     ops, sites = costed.graph.op_by_id, costed.graph.site_by_id
-    at_load = any(ops[op].fate is Fate.LOAD_TIME for op in use.ops) or any(
+    at_load = any(ops[op].fate is Outcome.LOAD_TIME for op in use.ops) or any(
         sites[work].initializer for work in use.works if work in sites
     )
     if at_load and costed.attribution:
@@ -163,10 +163,10 @@ def _remark(costed: CostedMap, use: LineUse) -> str:
     if not use.ops:
         return "part of " + ", ".join(use.part_ops)
     present = {ops[op].fate for op in use.ops}
-    return ", ".join(fate.value for fate in (Fate if len(present) > 1 else present) if fate in present)
+    return ", ".join(fate.value for fate in (Outcome if len(present) > 1 else present) if fate in present)
 
 
-def _costs(costed: CostedMap, use: LineUse, peaks: Sequence[int]) -> tuple[LineCost, ...]:
+def _costs(costed: MapCosts, use: LineUse, peaks: Sequence[int]) -> tuple[LineCost, ...]:
     costs = []
     for metric, peak in zip(costed.metrics, peaks, strict=True):
         attributed = use.attributed.get(metric.name, 0)
@@ -217,7 +217,7 @@ def kernel_pages(graph: TraceGraph, attribution: Attribution | None, sources: Ke
     kernels = sorted(graph.kernels, key=lambda kernel: -heat.get(kernel.name, 0))
     images = sources.images() if results else ()
     remarks: dict[Text, list[Remark]] = {}
-    for remark in in_order(sources.remarks()):
+    for remark in sort_remarks(sources.remarks()):
         remarks.setdefault(remark.kernel, []).append(remark)
     instructions_left = MOST_INSTRUCTIONS
     pages = []
@@ -241,7 +241,7 @@ _NO_DISASSEMBLY: Final = (
 def _remark_rows(remarks: Sequence[Remark]) -> Iterator[tuple[int, str, int, str]]:
     """Remarks on optimisations, without remarks that only count."""
     for remark in remarks:
-        if remark.pass_name not in FIGURES:
+        if remark.pass_name not in STATISTICS_PASSES:
             line = remark.line if isinstance(remark.line, int) else 0
             yield line, or_dash(remark.pass_name), remark.count, remark.text
 

@@ -11,16 +11,16 @@ from heapq import nlargest
 from operator import add
 from typing import Final
 
-from tracemap.attribution.call_statistics import SiteTogether
+from tracemap.attribution.call_statistics import SiteCorrelations
 from tracemap.attribution.model import RESIDUAL_TEXTS, OpCost, ResidualReason, SiteCost, SiteResult, SlowCall
 from tracemap.attribution.timeline import Excerpt
 from tracemap.core.units import UNKNOWN, Integer, Text, Unknown, plural
 from tracemap.map.model import Frame, Membership, Op, OpId, Site
 from tracemap.map.query import scopes_of
-from tracemap.reports.cost_lookup import NOTHING, CostedMap, Reached, added, default_metric, remarks
+from tracemap.reports.cost_lookup import NO_COSTS, MapCosts, OpOccurrence, add_costs, default_metric, remarks
 from tracemap.reports.escaping import as_shown, file_line, or_dash, short_name
 from tracemap.reports.page.model import (
-    CallsTogether,
+    CallCorrelations,
     LineLink,
     MemberRow,
     OpCostRow,
@@ -36,7 +36,7 @@ from tracemap.reports.page.model import (
     spread,
 )
 from tracemap.reports.page.overview_tab import Family
-from tracemap.reports.page.source_tabs import kept_frames
+from tracemap.reports.page.source_tabs import frames_on_page
 
 # ---- tree
 #
@@ -58,8 +58,8 @@ Step = tuple[str, str, str]
 class _Grouping:
     """A grouping of ops: `steps` is the path from the root to an op, without it; ops with equal `key` share it."""
 
-    steps: Callable[[Reached], list[Step]]
-    key: Callable[[Reached], Hashable]
+    steps: Callable[[OpOccurrence], list[Step]]
+    key: Callable[[OpOccurrence], Hashable]
 
 
 @dataclass(slots=True)
@@ -99,7 +99,7 @@ def _sums(sums: tuple[int, ...], values: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(map(add, sums, values)) if sums else values
 
 
-def trees_of(costed: CostedMap, families: Mapping[OpId, Family]) -> tuple[Tree, ...]:
+def trees_of(costed: MapCosts, families: Mapping[OpId, Family]) -> tuple[Tree, ...]:
     """The trees of a page: by scope if ops have scopes, and by source; empty without a run."""
     if not costed.metrics:
         return ()
@@ -119,10 +119,10 @@ def trees_of(costed: CostedMap, families: Mapping[OpId, Family]) -> tuple[Tree, 
 
 
 def _tree(
-    costed: CostedMap,
+    costed: MapCosts,
     name: str,
     grouping: _Grouping,
-    leaves: Sequence[tuple[Reached, Step, tuple[int, ...]]],
+    leaves: Sequence[tuple[OpOccurrence, Step, tuple[int, ...]]],
     families: Mapping[OpId, Family],
 ) -> Tree:
     root = _Branch()
@@ -135,23 +135,23 @@ def _tree(
     for step, metrics in _unattributed(costed):
         root.child(("no-op", _NO_OP, "")).child(step).add(amounts(metrics, costed.metrics))
     root.sum_up()
-    nothing = amounts(NOTHING, costed.metrics)
+    nothing = amounts(NO_COSTS, costed.metrics)
     drawing = _Drawing(families, root.total or nothing, nothing)
     drawing.nodes.append(TreeNode(-1, "all", "all", "", "", nothing))
     drawing.draw(root, 0)
     return Tree(name, tuple(drawing.nodes))
 
 
-def _leaf(reached: Reached) -> Step:
+def _leaf(reached: OpOccurrence) -> Step:
     line = "" if isinstance(reached.op.line, Unknown) else f" :{reached.op.line}"
     return ("op", f"{reached.op.name}{line}", str(reached.op.id))
 
 
-def _scope_steps(reached: Reached) -> list[Step]:
+def _scope_steps(reached: OpOccurrence) -> list[Step]:
     return [("scope", name, "") for name in reached.scope] or [("scope", "(no scope)", "")]
 
 
-def _source_steps(costed: CostedMap, reached: Reached) -> list[Step]:
+def _source_steps(costed: MapCosts, reached: OpOccurrence) -> list[Step]:
     """The call stack of the op, outermost first; without a stack, its file and function."""
     frames = [
         (
@@ -159,7 +159,7 @@ def _source_steps(costed: CostedMap, reached: Reached) -> list[Step]:
             file_line(frame.file, frame.line) + ("" if isinstance(frame.function, Unknown) else f" {frame.function}"),
             f"F{costed.source_index[frame.file]}L{frame.line}",
         )
-        for frame in reversed(kept_frames(costed, reached.frames))
+        for frame in reversed(frames_on_page(costed, reached.frames))
     ]
     if frames:
         return frames
@@ -171,7 +171,7 @@ def _source_steps(costed: CostedMap, reached: Reached) -> list[Step]:
     return [("file", short_name(file), "" if index is None else f"F{index}"), *function_step]
 
 
-def _unattributed(costed: CostedMap) -> Iterator[tuple[Step, Mapping[str, int]]]:
+def _unattributed(costed: MapCosts) -> Iterator[tuple[Step, Mapping[str, int]]]:
     """Unattributed costs by reason, without outliers."""
     for row in costed.attribution.residual if costed.attribution else ():
         if row.reason is not ResidualReason.DISTURBANCE and any(row.metrics.values()):
@@ -219,13 +219,13 @@ _PARTS: Final = 10_000
 """Stored value of probability 1."""
 
 
-def together_of(costed: CostedMap, excerpts: Sequence[Excerpt]) -> Mapping[str, CallsTogether]:
+def correlations_by_site(costed: MapCosts, excerpts: Sequence[Excerpt]) -> Mapping[str, CallCorrelations]:
     """Correlations by site, from the first run that has them.
 
     Leaves out sites with few calls, and metrics that not all runs have.
     """
     metric_indices = {metric.name: index for index, metric in enumerate(costed.metrics)}
-    by_site: dict[str, CallsTogether] = {}
+    by_site: dict[str, CallCorrelations] = {}
     for run, excerpt in enumerate(excerpts, start=1):
         for site, statistics in excerpt.together.sites.items():
             if site not in by_site and sum(series.name in metric_indices for series in statistics.series) > 1:
@@ -233,7 +233,9 @@ def together_of(costed: CostedMap, excerpts: Sequence[Excerpt]) -> Mapping[str, 
     return by_site
 
 
-def _correlations(run: int, one_of: int, statistics: SiteTogether, metric_indices: Mapping[str, int]) -> CallsTogether:
+def _correlations(
+    run: int, one_of: int, statistics: SiteCorrelations, metric_indices: Mapping[str, int]
+) -> CallCorrelations:
     shown = [series for series in statistics.series if series.name in metric_indices]
     indices = {series.name: index for index, series in enumerate(shown)}
     rows = tuple((metric_indices[series.name], tuple(map(_rounded, series.bucket_means))) for series in shown)
@@ -247,7 +249,7 @@ def _correlations(run: int, one_of: int, statistics: SiteTogether, metric_indice
         for pair in statistics.pairs
         if pair.of in indices and pair.given in indices
     )
-    return CallsTogether(run, statistics.calls, one_of, rows, pairs)
+    return CallCorrelations(run, statistics.calls, one_of, rows, pairs)
 
 
 def _rounded(value: float) -> int | None:
@@ -263,7 +265,7 @@ Path = tuple[str, ...]
 """A scope with its enclosing scopes, outermost first."""
 
 
-def op_rows(costed: CostedMap, ops: Iterable[Op], texts: Texts) -> tuple[OpRow, ...]:
+def op_rows(costed: MapCosts, ops: Iterable[Op], texts: Texts) -> tuple[OpRow, ...]:
     """Rows of these ops; `texts` are the lines of the source files."""
     links = _Links(costed.source_index, list(map(len, texts)))
     return tuple(_op_row(costed, op, links) for op in ops)
@@ -273,7 +275,7 @@ MOST_HOTTEST: Final = 12
 """Most expensive ops in the overview."""
 
 
-def hottest_ops(costed: CostedMap) -> Sequence[Op]:
+def hottest_ops(costed: MapCosts) -> Sequence[Op]:
     """The most expensive ops in the default metric; ties in the order of the model."""
     if not costed.metrics:
         return ()
@@ -309,7 +311,7 @@ class _Links:
         return self.of(frames[0].file, frames[0].line)
 
 
-def _op_row(costed: CostedMap, op: Op, links: _Links) -> OpRow:
+def _op_row(costed: MapCosts, op: Op, links: _Links) -> OpRow:
     sites = costed.graph.sites_of_op.get(op.id, ())
     result = costed.op_results.get(op.id)
     return OpRow(
@@ -346,12 +348,12 @@ def _likely(cost: OpCost) -> tuple[int, int] | None:
     return cost.likely_low, cost.likely_high
 
 
-def site_rows(costed: CostedMap) -> tuple[SiteRow, ...]:
+def site_rows(costed: MapCosts) -> tuple[SiteRow, ...]:
     """A row per dispatch site, in the order of the program."""
     return tuple(_site_row(costed, site, costed.site_results.get(site.id)) for site in costed.graph.sites)
 
 
-def _site_row(costed: CostedMap, site: Site, result: SiteResult | None) -> SiteRow:
+def _site_row(costed: MapCosts, site: Site, result: SiteResult | None) -> SiteRow:
     shares = {share.op: amounts(share.attributed, costed.metrics) for share in result.shares} if result else {}
     return SiteRow(
         id=site.id,
@@ -395,14 +397,14 @@ class _Scope:
     """Ops of a scope, with or without nested scopes, and their costs by metric name."""
 
     ops: set[OpId] = field(default_factory=set)
-    attributed: Mapping[str, int] = field(default_factory=lambda: NOTHING)
+    attributed: Mapping[str, int] = field(default_factory=lambda: NO_COSTS)
 
     def add(self, ops: Collection[OpId], attributed: Mapping[str, int]) -> None:
         self.ops.update(ops)
-        self.attributed = added(self.attributed, attributed)
+        self.attributed = add_costs(self.attributed, attributed)
 
 
-def scope_rows(costed: CostedMap) -> tuple[ScopeRow, ...]:
+def scope_rows(costed: MapCosts) -> tuple[ScopeRow, ...]:
     """The tree of scopes in program order; empty if no op has a scope.
 
     An op with several call paths is in the scope of each of them. Dispatched ops without a scope have a row of their
@@ -426,7 +428,7 @@ def scope_rows(costed: CostedMap) -> tuple[ScopeRow, ...]:
     )
 
 
-def _own_costs(costed: CostedMap) -> dict[Path, _Scope]:
+def _own_costs(costed: MapCosts) -> dict[Path, _Scope]:
     """All scopes with their own ops, without nested scopes, in the order of the model's ops."""
     own: dict[Path, _Scope] = {}
     for op in costed.graph.ops:

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tracemap.attribution.call_statistics import NO_TIME
-from tracemap.attribution.timeline import Excerpt, Span
+from tracemap.attribution.timeline import Excerpt, TimedEvent
 from tracemap.core.units import Integer, format_count, plural
 from tracemap.map.model import OpId, Site
-from tracemap.reports.cost_lookup import CostedMap
+from tracemap.reports.cost_lookup import MapCosts
 from tracemap.reports.escaping import as_shown
-from tracemap.reports.page.model import CallLengths, Timeline, TimelineCall, TimelineItem, TimelineTrack
+from tracemap.reports.page.model import CallHistogram, Timeline, TimelineCall, TimelineItem, TimelineTrack
 from tracemap.reports.page.overview_tab import Family
 from tracemap.reports.tracks import Track, span_name, tracks_of
 
@@ -28,7 +28,7 @@ _MOST_SCOPES: Final = 7
 Scope = tuple[str, ...]
 
 
-def timeline_of(costed: CostedMap, excerpts: Sequence[Excerpt], families: Mapping[OpId, Family]) -> Timeline | None:
+def timeline_of(costed: MapCosts, excerpts: Sequence[Excerpt], families: Mapping[OpId, Family]) -> Timeline | None:
     """The timeline of a page; None if no run records when its events started."""
     if not any(excerpt.spans for excerpt in excerpts):
         return None
@@ -44,7 +44,7 @@ def timeline_of(costed: CostedMap, excerpts: Sequence[Excerpt], families: Mappin
     return Timeline(begins, calls.rows(begins), rows, tuple(tracks), calls.median(excerpts), scopes, _note(excerpts))
 
 
-def lengths_of(costed: CostedMap, excerpts: Sequence[Excerpt]) -> Mapping[str, CallLengths]:
+def histograms_by_site(costed: MapCosts, excerpts: Sequence[Excerpt]) -> Mapping[str, CallHistogram]:
     """Histograms of wall times of calls by site, over all runs; without sites that have no calls."""
     histograms = {}
     for site in costed.graph.sites:
@@ -54,7 +54,7 @@ def lengths_of(costed: CostedMap, excerpts: Sequence[Excerpt]) -> Mapping[str, C
         none = bins.pop(NO_TIME, 0)
         if bins or none:
             first, last = min(bins, default=0), max(bins, default=-1)
-            histograms[site.id] = CallLengths(none, first, tuple(bins[number] for number in range(first, last + 1)))
+            histograms[site.id] = CallHistogram(none, first, tuple(bins[number] for number in range(first, last + 1)))
     return histograms
 
 
@@ -75,10 +75,10 @@ def _track(run: int, track: Track, begin: int, items: _Items, calls: _Calls) -> 
 class _Calls:
     """Numbers invocations in the order of their spans, and collects the spans."""
 
-    spans: dict[tuple[int, Integer], list[Span]] = field(default_factory=lambda: defaultdict(list))
+    spans: dict[tuple[int, Integer], list[TimedEvent]] = field(default_factory=lambda: defaultdict(list))
     numbers: dict[tuple[int, Integer], int] = field(default_factory=dict)
 
-    def number(self, run: int, span: Span) -> int:
+    def number(self, run: int, span: TimedEvent) -> int:
         key = run, span.invocation
         self.spans[key].append(span)
         return self.numbers.setdefault(key, len(self.numbers))
@@ -105,11 +105,11 @@ _Key = tuple[str, str, tuple[str, ...]]
 class _Items:
     """Distinct items of spans, and their total times, which decide on colours."""
 
-    costed: CostedMap
+    costed: MapCosts
     numbers: dict[_Key, int] = field(default_factory=dict)
     times: Counter[_Key] = field(default_factory=Counter)
 
-    def number(self, span: Span) -> int:
+    def number(self, span: TimedEvent) -> int:
         """The index of a span's item."""
         key = span.kind, span_name(span), span.places
         self.times[key] += span.duration_ns

@@ -8,25 +8,31 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, TextIO
 
 from tracemap.attribution.model import RESIDUAL_TEXTS, Attribution
-from tracemap.core.diagnostics import foremost, others
-from tracemap.core.units import UNKNOWN, Scale, format_ns, listed, plural
+from tracemap.core.diagnostics import above_result, below_result
+from tracemap.core.units import UNKNOWN, Scale, format_ns, join_names, plural
 from tracemap.map.model import TraceGraph
 from tracemap.options.results import AttributeOptions, Rule
-from tracemap.reports.advice import advice, counted_in, devices_compared, elapsed_said, invocations_said
+from tracemap.reports.advice import (
+    device_comparison_text,
+    elapsed_text,
+    invocations_note,
+    invocations_text,
+    overhead_advice,
+)
 from tracemap.reports.cost_lookup import (
     ASSUMED_SIZES,
     AT_LOAD,
     EQUAL_MEMBERS,
     SPLIT_EVENLY,
-    CostedMap,
+    MapCosts,
     called_functions,
-    explained_of_elapsed,
+    elapsed_breakdown_text,
 )
 from tracemap.reports.escaping import or_dash
 from tracemap.reports.terminal.tables import Heading, console, print_diagnostics, print_table, say
 from tracemap.reports.views.costs import TEXT, Column, Costs, Row, View
 from tracemap.reports.views.ops import UNCERTAIN, UNCERTAIN_MARK, slowest_calls
-from tracemap.reports.views.selection import Chosen, chosen_view, costs_of
+from tracemap.reports.views.selection import ViewSelection, select_from_view, selected_costs
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -48,36 +54,36 @@ def print_attribution(
     Raises:
         UsageInvalid: an option names an unknown metric or column.
     """
-    print_costs(CostedMap(graph, attribution), attribution, out, options or AttributeOptions())
+    print_costs(MapCosts(graph, attribution), attribution, out, options or AttributeOptions())
 
 
-def print_costs(costed: CostedMap, attribution: Attribution, out: TextIO, options: AttributeOptions) -> None:
+def print_costs(costed: MapCosts, attribution: Attribution, out: TextIO, options: AttributeOptions) -> None:
     """Print an attribution like `print_attribution`, from a map that already has its costs."""
-    costs = costs_of(attribution, options)
-    chosen = chosen_view(costed, costs, options)
+    costs = selected_costs(attribution, options)
+    chosen = select_from_view(costed, costs, options)
     terminal = console(out)
     diagnostics = costed.graph.diagnostics + attribution.diagnostics
-    print_diagnostics(terminal, foremost(diagnostics))
+    print_diagnostics(terminal, above_result(diagnostics))
     _print_run(terminal, costed, attribution, totals=options.totals)
     _print_view(terminal, chosen, costs, attribution)
     if options.by == "site":
         _print_slowest(terminal, slowest_calls(costed, [str(row["site"]) for row in chosen.rows]))
     _print_balance(terminal, attribution, costs)
     _print_remarks(terminal, costed)
-    print_diagnostics(terminal, others(diagnostics))
+    print_diagnostics(terminal, below_result(diagnostics))
 
 
-def _print_run(terminal: Console, costed: CostedMap, attribution: Attribution, *, totals: bool) -> None:
+def _print_run(terminal: Console, costed: MapCosts, attribution: Attribution, *, totals: bool) -> None:
     run, graph = attribution.run, costed.graph
-    elapsed = format_ns(run.elapsed_ns) if totals else elapsed_said(attribution)
+    elapsed = format_ns(run.elapsed_ns) if totals else elapsed_text(attribution)
     say(
         terminal,
         f"{graph.module.name}: {called_functions(attribution)}, device {or_dash(run.device)}, "
-        f"workers {or_dash(run.workers)}, invocations {invocations_said(run)}, {_rule_text(attribution)}",
+        f"workers {or_dash(run.workers)}, invocations {invocations_text(run)}, {_rule_text(attribution)}",
     )
-    explained = explained_of_elapsed(attribution)
+    explained = elapsed_breakdown_text(attribution)
     say(terminal, f"elapsed {elapsed}" + (f": {explained}" if explained else ""))
-    for text in (devices_compared(run.devices), advice(attribution)):
+    for text in (device_comparison_text(run.devices), overhead_advice(attribution)):
         if text:
             say(terminal, text)
     at_load = len(costed.unmeasured_sites)
@@ -121,7 +127,7 @@ _UNCERTAIN_NOISE = (
 )
 
 
-def _print_view(terminal: Console, chosen: Chosen, costs: Costs, attribution: Attribution) -> None:
+def _print_view(terminal: Console, chosen: ViewSelection, costs: Costs, attribution: Attribution) -> None:
     view, workers = chosen.view, attribution.run.workers
     title = f"{view.noun[:1].upper()}{view.noun[1:]}s by {costs.first.name}, {costs.basis()}"
     _print_columns(terminal, title, _by_priority(chosen), chosen.rows, gap=False, advice="; select with --columns")
@@ -149,7 +155,7 @@ def _count_text(count: int, words: str) -> str:
     return plural(count, noun) + (f" that {clause.format('does' if count == 1 else 'do')}" if clause else "")
 
 
-def _by_priority(chosen: Chosen) -> tuple[Column, ...]:
+def _by_priority(chosen: ViewSelection) -> tuple[Column, ...]:
     """The columns; explicitly selected ones are dropped from the right on a narrow terminal, never the first."""
     if not chosen.asked:
         return chosen.columns
@@ -157,7 +163,13 @@ def _by_priority(chosen: Chosen) -> tuple[Column, ...]:
 
 
 def _print_columns(
-    terminal: Console, title: str, columns: Sequence[Column], rows: Sequence[Row], *, gap: bool, advice: str = ""
+    terminal: Console,
+    title: str,
+    columns: Sequence[Column],
+    rows: Sequence[Row],
+    *,
+    gap: bool,
+    advice: str = "",
 ) -> None:
     values = {column.key: [_value(row, column) for row in rows] for column in columns if column.unit != TEXT}
     # Adjacent columns of times share the unit of the first where its precision allows, so that readers can compare.
@@ -194,7 +206,7 @@ def _numbers(column: Column, values: Sequence[float | None], longest_time: float
 # ---- remarks and balance
 
 
-def _print_remarks(terminal: Console, costed: CostedMap) -> None:
+def _print_remarks(terminal: Console, costed: MapCosts) -> None:
     results = costed.site_results.values()
     sites_by_remark = (
         (AT_LOAD, list(costed.unmeasured_sites)),
@@ -204,7 +216,7 @@ def _print_remarks(terminal: Console, costed: CostedMap) -> None:
     )
     for remark, sites in sites_by_remark:
         if sites:
-            say(terminal, f"{listed(sites)}: {remark}")
+            say(terminal, f"{join_names(sites)}: {remark}")
 
 
 def _print_balance(terminal: Console, attribution: Attribution, costs: Costs) -> None:
@@ -214,7 +226,7 @@ def _print_balance(terminal: Console, attribution: Attribution, costs: Costs) ->
     _print_columns(terminal, f"Balance, {costs.basis()}", columns, list(_balance_rows(attribution, costs)), gap=True)
     for total in costs.shown:
         parts = f"measured {total.measured} = attributed {total.attributed} + unattributed {total.residual}"
-        invocations = counted_in(total, costs.shown)
+        invocations = invocations_note(total, costs.shown)
         say(terminal, f"{total.name}: {parts} {total.unit}{invocations and f', {invocations}'}")
     not_shown = [metric.name for metric in costs.all_metrics if metric not in costs.shown]
     if not_shown:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, TextIO
 
 from tracemap.core.units import Unknown, plural
-from tracemap.map.bundle_documents import FIGURES, Remark, Remarks
+from tracemap.map.bundle_documents import STATISTICS_PASSES, Remark, Remarks
 from tracemap.map.lowering import Link, Loop, Lowering, SourceOp, Stage
 from tracemap.map.model import Evidence, TraceGraph
 from tracemap.options.compile import RemarksOptions
@@ -39,12 +39,12 @@ def _thread_lines(thread: ThreadStats, buckets: int, gamma: float, tables: bool)
     yield f"Statistics for thread {for_hook_text(thread.thread)}:"
     yield f"  {thread.calls} matching calls, of which:"
     yield from (f"    {count} calls on cpu {cpu}" for cpu, count in thread.calls_of_cpu)
-    for number, series in enumerate(thread.series):
+    for index, series in enumerate(thread.series):
         yield f"  {_label(series.name)}:"
         yield f"    mean: {_number(series.mean, 3)}"
         yield f"    {buckets}-ile means: " + " ".join(_number(mean, 3) for mean in series.bucket_means)
-        first = number * (number - 1) // 2  # pairs of earlier series come first: 0 + 1 + … of them
-        for pair in thread.pairs[first : first + number]:
+        first = index * (index - 1) // 2  # pairs of earlier series come first: 0 + 1 + … of them
+        for pair in thread.pairs[first : first + index]:
             yield f"  correlation of {_label(pair.of)} vs. {_label(pair.given)}: {_number(pair.correlation, 2)}"
             if tables:
                 yield from _table_lines(pair, buckets, gamma)
@@ -90,10 +90,10 @@ def print_lowering(lowering: Lowering, out: TextIO) -> None:
     """
     terminal = console(out)
     say(terminal, f"{lowering.model}: {plural(len(lowering.ops), 'op')}, iree-opt {lowering.compiler}")
-    for number, stage in enumerate(lowering.stages):
-        if stage.loops or number:
+    for index, stage in enumerate(lowering.stages):
+        if stage.loops or index:
             say(terminal, "")
-            say(terminal, heading(stage, number))
+            say(terminal, heading(stage, index))
             _print_stage(terminal, stage, lowering)
     shown = [op for op in lowering.ops if not op.constant]
     stages = (Heading(f"stage {number}", least=12) for number in range(1, len(lowering.stages)))
@@ -188,7 +188,7 @@ def print_some_remarks(remarks: Sequence[Remark], graph: TraceGraph, out: TextIO
 
 
 def _without_figures(remarks: Sequence[Remark]) -> Sequence[Remark]:
-    return [remark for remark in remarks if remark.pass_name not in FIGURES]
+    return [remark for remark in remarks if remark.pass_name not in STATISTICS_PASSES]
 
 
 def _print_hidden_figures(terminal: Console, count: int, command: str) -> None:

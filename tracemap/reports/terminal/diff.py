@@ -11,12 +11,12 @@ from tracemap.compare.model import (
     Amount,
     Comparison,
     Finding,
-    Group,
+    GroupedCost,
     KernelDifference,
     MetricDifference,
     OpDifference,
     RemarkDifference,
-    ways_of,
+    match_counts,
 )
 from tracemap.core.units import Integer, Unknown, format_mean, format_ns, format_share, plural
 from tracemap.options.results import DiffOptions
@@ -67,7 +67,7 @@ def _print_head(terminal: Console, comparison: Comparison) -> None:
         return
     gone, new = (sum(isinstance(getattr(op, end), Unknown) for op in comparison.ops) for end in ("after", "before"))
     edited = sum(op.edited for op in comparison.ops)
-    ways = ", ".join(f"{plural(count, 'op')} {way}" for way, count in ways_of(comparison.ops))
+    ways = ", ".join(f"{plural(count, 'op')} {way}" for way, count in match_counts(comparison.ops))
     say(
         terminal,
         f"{comparison.matched_percent:.1f} % of ops matched: {ways or 'none'}; {edited} edited, {gone} gone, {new} new",
@@ -129,7 +129,7 @@ def _main_metric(comparison: Comparison, name: str | None) -> MetricDifference |
 
 def _print_costs(terminal: Console, comparison: Comparison, metric: MetricDifference, options: DiffOptions) -> None:
     basis = "of the runs" if isinstance(comparison.invocations, Unknown) else "per invocation"
-    all_rows: dict[str, Sequence[OpDifference | Group]] = {
+    all_rows: dict[str, Sequence[OpDifference | GroupedCost]] = {
         "op": comparison.ops,
         "scope": comparison.scopes,
         "line": comparison.lines,
@@ -151,8 +151,8 @@ def _print_costs(terminal: Console, comparison: Comparison, metric: MetricDiffer
     print_table(terminal, title, (*row_headings, *_COSTS), cells)
 
 
-def _about(row: OpDifference | Group) -> list[object]:
-    if isinstance(row, Group):
+def _about(row: OpDifference | GroupedCost) -> list[object]:
+    if isinstance(row, GroupedCost):
         return [row.name, row.ops]
     line = row.line_before if isinstance(row.line_after, Unknown) else row.line_after
     how = "gone" if isinstance(row.after, Unknown) else "new" if isinstance(row.before, Unknown) else str(row.how)

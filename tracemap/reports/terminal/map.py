@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, TextIO
 
 from tracemap.core.units import format_bytes, format_count, format_share, plural
-from tracemap.map.model import SOURCE, Fate, Op, Site, TraceGraph
-from tracemap.map.query import Audit, Loss, Selection, Spot, python_frame, scope_text
+from tracemap.map.model import SOURCE, Op, Outcome, Site, TraceGraph
+from tracemap.map.query import Audit, LosingPass, Loss, Selection, python_frame, scope_text
 from tracemap.reports.escaping import file_line, line_and_column, op_line, or_dash, or_question_mark, root_and_line
 from tracemap.reports.kernels import KernelView, loop_tree, ops_at_site, ops_text
 from tracemap.reports.terminal.tables import Heading, console, number, print_diagnostics, print_table, say
@@ -106,7 +106,7 @@ def _print_unlocated(terminal: Console, ops: Sequence[Op], *, list_all: bool) ->
         say(terminal, f"{or_question_mark(op.file)}:{line_and_column(op)}: {op.name} ({op.id})")
 
 
-def _print_spot(terminal: Console, op: Op, spot: Spot) -> None:
+def _print_spot(terminal: Console, op: Op, spot: LosingPass) -> None:
     culprit = "; no printed pass shows where"
     if spot.pass_name:
         argument = f" ({spot.argument})" if spot.argument else ""
@@ -192,7 +192,7 @@ def print_map(selection: Selection, graph: TraceGraph, out: TextIO, *, whole: bo
 
 
 def _print_coverage(terminal: Console, graph: TraceGraph) -> None:
-    fates = {fate: sum(op.fate is fate for op in graph.ops) for fate in Fate}
+    fates = {fate: sum(op.fate is fate for op in graph.ops) for fate in Outcome}
     counts = ", ".join(f"{count} {fate.value}" for fate, count in fates.items() if count)
     with_members = sum(bool(site.members) for site in graph.sites)
     inferred = sum(op.reason.inferred for op in graph.ops)

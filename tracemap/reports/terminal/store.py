@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, TextIO
 
 from msgspec import structs
 
-from tracemap.attribution.model import NO_WORK
+from tracemap.attribution.model import EXCLUDED_REASONS
 from tracemap.core.units import (
     UNKNOWN,
     Integer,
@@ -37,9 +37,9 @@ from tracemap.store.model import (
     FleetRuns,
     FleetTrend,
     FleetTrends,
-    Looked,
     ModelDifferences,
-    titles,
+    QueryScope,
+    model_headings,
 )
 
 if TYPE_CHECKING:
@@ -171,14 +171,14 @@ def _print_group(terminal: Console, group: FleetGroup, options: StoreQueryOption
     rows = [_op_row(op, metrics, invocations, work) for op in shown]
     rows += [*_remaining_ops(group.ops[len(shown) :], metrics, invocations, work)]
     for row in group.residual:
-        base = {} if row.reason in NO_WORK else work
+        base = {} if row.reason in EXCLUDED_REASONS else work
         rows.append(("", row.reason, "", "", "", *_cells(row.amounts, metrics, invocations, base)))
     print_table(terminal, title, headings, rows, gap=False)
 
 
 def _work(group: FleetGroup, metric: FleetMetric) -> int:
     """The base of shares, as in `attribute`: measured costs without outliers and other costs that are not work."""
-    return metric.measured - sum(row.amounts[metric.name] for row in group.residual if row.reason in NO_WORK)
+    return metric.measured - sum(row.amounts[metric.name] for row in group.residual if row.reason in EXCLUDED_REASONS)
 
 
 def _op_row(
@@ -206,7 +206,7 @@ def _cells(
         yield format_share(amount, work[metric]) if metric in work else ""
 
 
-def _print_notes(terminal: Console, query: Looked) -> None:
+def _print_notes(terminal: Console, query: QueryScope) -> None:
     """Print skipped files, unfinished runs and clocks that are wrong."""
     for skipped in query.skipped:
         say(terminal, f"skipped: {skipped.file} {skipped.why}", "yellow")
@@ -238,7 +238,7 @@ def _number(value: Integer) -> str:
 def print_trends(trends: FleetTrends, out: TextIO) -> None:
     """Print per model: level shifts, the most significant first, then hosts that differ from others."""
     terminal = console(out)
-    for index, (trend, title) in enumerate(zip(trends.models, titles(trends.models), strict=True)):
+    for index, (trend, title) in enumerate(zip(trends.models, model_headings(trends.models), strict=True)):
         if index:
             say(terminal, "")
         _print_trend(terminal, trend, title, trends)
@@ -320,7 +320,7 @@ def _host(host: FleetHost) -> tuple[object, ...]:
 def print_comparison(comparison: FleetComparison, out: TextIO) -> None:
     """Print per model: significant differences, the most significant first."""
     terminal = console(out)
-    for index, (model, title) in enumerate(zip(comparison.models, titles(comparison.models), strict=True)):
+    for index, (model, title) in enumerate(zip(comparison.models, model_headings(comparison.models), strict=True)):
         if index:
             say(terminal, "")
         _print_differences(terminal, model, title, comparison.metric)

@@ -11,7 +11,7 @@ from typing import Final
 from tracemap.attribution.model import MetricTotal
 from tracemap.core.errors import UsageInvalid
 from tracemap.core.units import Integer, Unknown
-from tracemap.reports.advice import basis, divisor, known_invocations, shown_unit
+from tracemap.reports.advice import basis, display_unit, divisor, known_invocations
 from tracemap.reports.cost_lookup import default_metric
 from tracemap.runs.model import INSTRUCTIONS, LAST_LEVEL_MISSES, READ_MISSES, SAMPLES, STEP_METRICS, RunHeader
 
@@ -31,7 +31,7 @@ def known_cell(value: Integer) -> Cell:
     return None if isinstance(value, Unknown) else value
 
 
-class LaterRow(Mapping[str, Cell]):
+class LazyRow(Mapping[str, Cell]):
     """A row with lazy cells: some are known, the others are made at the first access.
 
     Large models have many rows and show few. Sorting needs the known cells of all, the rest only for shown rows.
@@ -213,7 +213,7 @@ class Costs:
 
     def column(self, key: str, heading: str, metric: MetricTotal, leave: int, *, usual: bool = True) -> Column:
         """A column of a metric, per invocation or as sums."""
-        unit, scale = shown_unit(metric)
+        unit, scale = display_unit(metric)
         per = self._number_of_invocations(metric)
         return Column(key, heading, unit, per, divisor=self.divisor(metric) * scale, leave=leave, usual=usual)
 
@@ -229,7 +229,7 @@ class Costs:
 
     def of_invocations(self, key: str, word: str, leave: int, *, usual: bool = True) -> Column:
         """A column of the ranking metric in single invocations, also if other columns are sums."""
-        unit, scale = shown_unit(self.first)
+        unit, scale = display_unit(self.first)
         name, per = _heading(word, _plain(self.first)), "/invocation" if self._are_sums else ""
         return Column(key, name, unit, per, scale, leave, usual=usual)
 
@@ -239,7 +239,7 @@ class Costs:
 
     def of_calls(self, key: str, word: str, leave: int) -> Column:
         """A column of the ranking metric in single calls."""
-        unit, scale = shown_unit(self.first)
+        unit, scale = display_unit(self.first)
         return Column(key, _heading(word, _plain(self.first)), unit, "/call", scale, leave)
 
     def calls(self, leave: int) -> Column:

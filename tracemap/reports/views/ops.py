@@ -18,14 +18,14 @@ from tracemap.attribution.model import (
     SiteResult,
     SlowCall,
     TransferResult,
-    slowness,
+    slowness_key,
 )
 from tracemap.core.units import Unknown, sum_of
 from tracemap.map.model import Op
 from tracemap.map.query import python_frame
-from tracemap.reports.cost_lookup import CostedMap
+from tracemap.reports.cost_lookup import MapCosts
 from tracemap.reports.escaping import file_line, op_line, root_and_line
-from tracemap.reports.views.costs import CLOCKS, Cell, Column, Costs, LaterRow, Row, View, known_cell
+from tracemap.reports.views.costs import CLOCKS, Cell, Column, Costs, LazyRow, Row, View, known_cell
 from tracemap.runs.model import TIME_METRICS
 
 # ---- ops, alone or grouped by line or name
@@ -45,7 +45,7 @@ _NAME = Column("name", "name", least=12)
 _SCOPE = Column("scope", "scope", leave=LEAVE_SCOPE, least=8)
 
 
-def by_op(costed: CostedMap, costs: Costs) -> View:
+def by_op(costed: MapCosts, costs: Costs) -> View:
     """A row per op: its location and costs."""
     columns = (
         Column("op", "op"),
@@ -69,11 +69,11 @@ def by_op(costed: CostedMap, costs: Costs) -> View:
     return View("op", columns, rows, costs.first.name)
 
 
-def _op_row(costed: CostedMap, costs: Costs, result: OpResult) -> Row:
-    return LaterRow(costs.cells(costed.attributed(result.op)), partial(_details_of_op, costed, costs, result))
+def _op_row(costed: MapCosts, costs: Costs, result: OpResult) -> Row:
+    return LazyRow(costs.cells(costed.attributed(result.op)), partial(_details_of_op, costed, costs, result))
 
 
-def _details_of_op(costed: CostedMap, costs: Costs, result: OpResult) -> Row:
+def _details_of_op(costed: MapCosts, costs: Costs, result: OpResult) -> Row:
     """The cells of an op's row except for its costs."""
     op, cost = costed.graph.op_by_id[result.op], result.metrics[costs.first.name]
     frame = python_frame(costed.graph, op)
@@ -105,7 +105,7 @@ def _likely(cost: OpCost) -> Mapping[str, Cell]:
     return {"likely_low": cost.likely_low, "likely_high": cost.likely_high, UNCERTAIN.key: "", **mark}
 
 
-def by_line(costed: CostedMap, costs: Costs) -> View:
+def by_line(costed: MapCosts, costs: Costs) -> View:
     """A row per line of the model whose ops have costs."""
     columns = (Column("line", "line", least=12), _NAMES, _SCOPE, _OPS, *costs.columns())
     rows = []
@@ -115,7 +115,7 @@ def by_line(costed: CostedMap, costs: Costs) -> View:
     return View("line", columns, rows, costs.first.name)
 
 
-def by_name(costed: CostedMap, costs: Costs) -> View:
+def by_name(costed: MapCosts, costs: Costs) -> View:
     """A row per name of ops: the sum of their costs."""
     columns = (Column("name", "name", least=12), _OPS, *costs.columns())
     groups = _grouped(costed, lambda op: op.name).values()
@@ -127,14 +127,14 @@ _NAMES = Column("names", "names", leave=LEAVE_LINE, least=12)
 _OPS = Column("ops", "ops", "count", leave=LEAVE_CALLS)
 
 
-def _grouped(costed: CostedMap, key: Callable[[Op], Hashable]) -> dict[Hashable, list[Op]]:
+def _grouped(costed: MapCosts, key: Callable[[Op], Hashable]) -> dict[Hashable, list[Op]]:
     groups: dict[Hashable, list[Op]] = defaultdict(list)
     for op in map(costed.graph.op_by_id.__getitem__, costed.op_results):
         groups[key(op)].append(op)
     return groups
 
 
-def _sum_cells(costed: CostedMap, costs: Costs, ops: Iterable[Op]) -> Row:
+def _sum_cells(costed: MapCosts, costs: Costs, ops: Iterable[Op]) -> Row:
     amounts = Counter[str]()
     weights = {}
     for op in ops:
@@ -162,7 +162,7 @@ _KERNEL = Column("kernel", "kernel", least=26)
 _LEAVE_SPREAD = 40
 
 
-def by_site(costed: CostedMap, costs: Costs) -> View:
+def by_site(costed: MapCosts, costs: Costs) -> View:
     """A row per dispatch site, and per transfer that belongs to an op: its cost, and the spread over calls.
 
     Outliers have a column if there are any; they are not part of the cost. Further columns are the slowest call, the
@@ -199,7 +199,7 @@ def by_site(costed: CostedMap, costs: Costs) -> View:
     return View("dispatch site", columns, rows, costs.first.name)
 
 
-def _clock_of_slowest(costed: CostedMap) -> str:
+def _clock_of_slowest(costed: MapCosts) -> str:
     """Short name of the clock that ranks slow calls: wall time if known, else CPU time."""
     names = {metric.name for metric in costed.metrics}
     return next((CLOCKS[name] for name in reversed(TIME_METRICS) if name in names), "")
@@ -217,7 +217,7 @@ def _workers(result: SiteResult | TransferResult) -> Mapping[str, Cell]:
     return cells
 
 
-def slowest_calls(costed: CostedMap, works: Iterable[str]) -> View:
+def slowest_calls(costed: MapCosts, works: Iterable[str]) -> View:
     """The slowest single calls of these dispatch sites and transfers; no rows if no run has times."""
     by_call: dict[SlowCall, list[str]] = defaultdict(list)
     for work in works:
@@ -232,18 +232,18 @@ def slowest_calls(costed: CostedMap, works: Iterable[str]) -> View:
         Column("start", "start ns", leave=50),
         *(Column(name, clock, "ns") for name, clock in CLOCKS.items() if name in names),
     )
-    rows = [_slow_row(costed, call, by_call[call]) for call in sorted(by_call, key=slowness)[:MOST_SLOWEST]]
+    rows = [_slow_row(costed, call, by_call[call]) for call in sorted(by_call, key=slowness_key)[:MOST_SLOWEST]]
     return View("slowest call", columns, rows, "", share=False)
 
 
-def _slow_row(costed: CostedMap, call: SlowCall, works: Sequence[str]) -> Row:
+def _slow_row(costed: MapCosts, call: SlowCall, works: Sequence[str]) -> Row:
     """A call, with all dispatch sites that may have made it."""
     known = {name: value for name, value in asdict(call).items() if not isinstance(value, Unknown)}
     start = "" if isinstance(call.start_ns, Unknown) else str(call.start_ns)
     return {**known, "site": " or ".join(works), "kernel": _identity(costed, works[0])["kernel"], "start": start}
 
 
-def _identity(costed: CostedMap, work: str) -> Mapping[str, Cell]:
+def _identity(costed: MapCosts, work: str) -> Mapping[str, Cell]:
     """Kernel of a dispatch site or kind of a transfer, and its op."""
     site = costed.graph.site_by_id.get(work)
     if site is not None:
@@ -263,7 +263,7 @@ def _cost(result: SiteResult | TransferResult, costs: Costs) -> Mapping[str, Cel
     return costs.cells({name: cost.total for name, cost in result.metrics.items()})
 
 
-def by_kernel(costed: CostedMap, costs: Costs) -> View:
+def by_kernel(costed: MapCosts, costs: Costs) -> View:
     """A row per kernel and per kind of transfer: the number of its dispatch sites, and the sum of their costs."""
     columns = (
         _KERNEL,
@@ -279,7 +279,7 @@ def by_kernel(costed: CostedMap, costs: Costs) -> View:
     return View("kernel", columns, rows, costs.first.name)
 
 
-def _kernel_cells(costed: CostedMap, costs: Costs, works: Sequence[str]) -> Row:
+def _kernel_cells(costed: MapCosts, costs: Costs, works: Sequence[str]) -> Row:
     amounts = Counter[str]()
     for work in works:
         amounts.update(costed.total(work))

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from tracemap.map.model import Frame, Op
-from tracemap.map.query import users_own
-from tracemap.reports.cost_lookup import CostedMap, Reached
+from tracemap.map.query import user_frames
+from tracemap.reports.cost_lookup import MapCosts, OpOccurrence
 from tracemap.reports.escaping import file_line, or_dash
 from tracemap.reports.views.costs import Column, Costs, Row, View
 from tracemap.reports.views.ops import LEAVE_CALLS, LEAVE_INCLUSIVE, LEAVE_LINE, LEAVE_SCOPE, names_of
@@ -30,7 +30,7 @@ class _Sum:
     ops: Counter[Op] = field(default_factory=Counter)
     amounts: Counter[str] = field(default_factory=Counter)
 
-    def add(self, reached: Reached, metric: str) -> None:
+    def add(self, reached: OpOccurrence, metric: str) -> None:
         """Add an op's share of a site or transfer; `metric` is the ranking metric."""
         self.ops[reached.op] += reached.attributed.get(metric, 0)
         self.amounts.update(reached.attributed)
@@ -51,7 +51,7 @@ _NAMES = Column("names", "names", leave=LEAVE_LINE, least=12)
 _OPS = Column("ops", "ops", "count", leave=LEAVE_CALLS)
 
 
-def _measured(costed: CostedMap) -> Iterator[Reached]:
+def _measured(costed: MapCosts) -> Iterator[OpOccurrence]:
     """Shares of ops in measured sites and transfers."""
     return (reached for reached in costed.reached if reached.attributed)
 
@@ -67,7 +67,7 @@ class _Lines(dict[_FileLine, _Sum]):
 # ---- Python lines
 
 
-def by_python(costed: CostedMap, costs: Costs) -> View:
+def by_python(costed: MapCosts, costs: Costs) -> View:
     """A row per line of the user's Python: the cost of its own ops, and `inclusive`, with the functions it calls."""
     columns = (
         Column("line", "python", least=17),
@@ -78,7 +78,7 @@ def by_python(costed: CostedMap, costs: Costs) -> View:
     metric = costs.first.name
     own, inclusive = _Lines(), _Lines()
     for reached in _measured(costed):
-        frames = users_own(costed.graph, reached.frames)
+        frames = user_frames(costed.graph, reached.frames)
         own.at(frames[0] if frames else None).add(reached, metric)
         for frame in {(frame.file, frame.line): frame for frame in reversed(frames)}.values() or [None]:
             own.at(frame)
@@ -90,10 +90,10 @@ def by_python(costed: CostedMap, costs: Costs) -> View:
 # ---- callers
 
 
-def by_caller(costed: CostedMap, costs: Costs) -> View:
+def by_caller(costed: MapCosts, costs: Costs) -> View:
     """A row per line of the user's Python that calls a shared helper or makes ops itself."""
     columns = (Column("line", "caller", least=17), _FUNCTION, _NAMES, _OPS, *costs.columns())
-    stacks = [(reached, users_own(costed.graph, reached.frames)) for reached in _measured(costed)]
+    stacks = [(reached, user_frames(costed.graph, reached.frames)) for reached in _measured(costed)]
     helpers = shared_helpers(frames for _, frames in stacks)
     sums = _Lines()
     for reached, frames in stacks:
@@ -134,7 +134,7 @@ def caller_of(frames: Sequence[Frame], helpers: frozenset[_Function]) -> Frame |
 _WRAPPED = re.compile(r"(?:jvp|transpose)\((.*)\)", re.DOTALL)
 
 
-def by_scope(costed: CostedMap, costs: Costs) -> View:
+def by_scope(costed: MapCosts, costs: Costs) -> View:
     """A row per scope, including nested ones. Forward and backward scopes also count in the plain scope.
 
     `own` is the ranking metric of ops directly in the scope.

@@ -10,14 +10,14 @@ from fractions import Fraction
 
 from tracemap.attribution.model import Attribution
 from tracemap.core.errors import UsageInvalid
-from tracemap.core.units import in_parts
+from tracemap.core.units import natural_sort_key
 from tracemap.options.results import AttributeOptions
-from tracemap.reports.cost_lookup import CostedMap
+from tracemap.reports.cost_lookup import MapCosts
 from tracemap.reports.views.costs import SHARE, TEXT, Cell, Column, Costs, Row, View, shown_metrics
 from tracemap.reports.views.ops import by_kernel, by_line, by_name, by_op, by_site
 from tracemap.reports.views.python import by_caller, by_python, by_scope
 
-VIEWS: Mapping[str, Callable[[CostedMap, Costs], View]] = {
+VIEWS: Mapping[str, Callable[[MapCosts, Costs], View]] = {
     "op": by_op,
     "line": by_line,
     "python": by_python,
@@ -31,7 +31,7 @@ VIEWS: Mapping[str, Callable[[CostedMap, Costs], View]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class ViewSelection:
     """The part of a view to show, and the size of the rest. `asked`: the user selected the columns."""
 
     view: View
@@ -46,7 +46,7 @@ class Chosen:
     unmatched_share: Fraction
 
 
-def costs_of(attribution: Attribution, options: AttributeOptions) -> Costs:
+def selected_costs(attribution: Attribution, options: AttributeOptions) -> Costs:
     """The metrics to show, per invocation or as sums.
 
     Raises:
@@ -58,17 +58,17 @@ def costs_of(attribution: Attribution, options: AttributeOptions) -> Costs:
     )
 
 
-def check_choice(costed: CostedMap, attribution: Attribution, options: AttributeOptions) -> None:
+def check_selection(costed: MapCosts, attribution: Attribution, options: AttributeOptions) -> None:
     """Check the names of metrics and columns before any output is written.
 
     Raises:
         UsageInvalid: a metric or column is unknown.
     """
     if options.metrics or options.columns or options.sort or options.filters:
-        chosen_view(costed, costs_of(attribution, options), options)
+        select_from_view(costed, selected_costs(attribution, options), options)
 
 
-def chosen_view(costed: CostedMap, costs: Costs, options: AttributeOptions) -> Chosen:
+def select_from_view(costed: MapCosts, costs: Costs, options: AttributeOptions) -> ViewSelection:
     """Make the view of `options.by`, and select its rows and columns.
 
     Raises:
@@ -86,7 +86,7 @@ def chosen_view(costed: CostedMap, costs: Costs, options: AttributeOptions) -> C
     matching_share = total_share if matching is view.rows else _share(matching)
     hidden, unmatched = len(matching) - len(shown), len(view.rows) - len(matching)
     shares = (matching_share - shown_share, total_share - matching_share)
-    return Chosen(view, columns, tuple(shown), bool(options.columns), hidden, unmatched, *shares)
+    return ViewSelection(view, columns, tuple(shown), bool(options.columns), hidden, unmatched, *shares)
 
 
 def _column(view: View, name: str) -> Column:
@@ -139,7 +139,7 @@ def _sorted(view: View, rows: Sequence[Row], sort: str | None) -> list[Row]:
     """
     column = _column(view, sort or view.rank)
     if column.unit == TEXT:
-        return sorted(rows, key=lambda row: in_parts(str(row.get(column.key, ""))))
+        return sorted(rows, key=lambda row: natural_sort_key(str(row.get(column.key, ""))))
     numbers = [_number(row.get(column.key)) for row in rows]
     ranks = [(number is None, -(number or 0), index) for index, number in enumerate(numbers)]
     return [rows[index] for *_, index in sorted(ranks)]

@@ -18,7 +18,7 @@ from tracemap.runs.hook.recording import (
     HookRecording,
     HookThread,
     duration_ns,
-    no_call_is_left,
+    no_calls_error,
     start_ns,
 )
 from tracemap.runs.sql import CSV, copy_to, literal, open_database, quoted
@@ -91,7 +91,7 @@ def write_calls(recording: HookRecording, target: Path, options: StatsOptions) -
         calls = load_calls(recording, connection, kernel=options.kernel, skip_ms=options.skip_ms)
         ((count,),) = calls.aggregate("count(*)").fetchall()
         if not count:
-            raise no_call_is_left(recording.folder, options)
+            raise no_calls_error(recording.folder, options)
         selection = calls.project(", ".join(map(quoted, names)))
         copy_to(selection, target, CSV if is_csv(target) else "FORMAT parquet")
     return int(count)

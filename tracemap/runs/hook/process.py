@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tracemap.core.diagnostics import Diagnostic
-from tracemap.core.errors import RunEmpty, RunInvalid, RunVersion, readable
-from tracemap.core.files import opened, stored_bytes
+from tracemap.core.errors import RunEmpty, RunInvalid, RunVersion, raising_unreadable
+from tracemap.core.files import open_stored_file, read_stored_file
 from tracemap.core.units import plural
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def read_head(path: Path, kind: FileKind) -> FileHead | None:
         RunInvalid: the file is damaged, of another kind, or unreadable.
         RunVersion: another format version.
     """
-    with opened(path, RunInvalid) as file:
+    with open_stored_file(path, RunInvalid) as file:
         start = file.read(_PREAMBLE.size)
         if not any(start):
             return None
@@ -96,7 +96,7 @@ def read_records(path: Path, head: FileHead, more: Sequence[tuple[Any, ...]] = (
     kind = np.dtype([*head.record, *more])
     if head.header["record_bytes"] != kind.itemsize:
         raise RunInvalid(f"{path}: its records have {head.header['record_bytes']} bytes, their fields {kind.itemsize}")
-    with readable(path, RunInvalid):
+    with raising_unreadable(path, RunInvalid):
         begin = head.data_offset + skip * kind.itemsize
         room = max(0, path.stat().st_size - begin) // kind.itemsize
         # A damaged head may place the records beyond any file.
@@ -346,7 +346,7 @@ def _whole_lines(path: Path) -> list[bytes]:
 
 
 def _lines(path: Path) -> list[bytes]:
-    return stored_bytes(path, RunInvalid).split(b"\n")[:-1]
+    return read_stored_file(path, RunInvalid).split(b"\n")[:-1]
 
 
 def _process_of(path: Path, lines: list[bytes]) -> ProcessFile:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.errors import QueryInvalid, RunInvalid
-from tracemap.core.units import listed, plural
+from tracemap.core.units import join_names, plural
 from tracemap.options.measure import StatsOptions
 from tracemap.runs.hook.process import (
     FileHead,
@@ -150,7 +150,7 @@ def read_recording(folder: Path, moments: Mapping[int, tuple[int, int]] = _NO_MO
     return HookRecording(folder, processes, names.pop(), diagnostics)
 
 
-def no_call_is_left(path: Path, options: StatsOptions) -> QueryInvalid:
+def no_calls_error(path: Path, options: StatsOptions) -> QueryInvalid:
     """The error if the options leave no calls."""
     return QueryInvalid(f"{path}: no call is left" + (f" of a kernel named {options.kernel!r}" * bool(options.kernel)))
 
@@ -264,7 +264,7 @@ def _unended(processes: tuple[HookProcess, ...]) -> Iterator[Diagnostic]:
     for process in processes:
         running = sorted({process.kernels[t.running].name for t in process.threads if t.running in process.kernels})
         if running and not process.ended:
-            text = f"process {process.pid} was killed while it ran {listed(running)}"
+            text = f"process {process.pid} was killed while it ran {join_names(running)}"
             yield Diagnostic("program-killed", text)
         elif not process.ended:
             quiet.append(process.pid)

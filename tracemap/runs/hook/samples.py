@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.errors import RunInvalid
 from tracemap.core.units import plural
-from tracemap.runs.elapsed import Stops
+from tracemap.runs.elapsed import ClockStops
 from tracemap.runs.hook.process import (
     FileHead,
     FileKind,
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 # process, which the hook logs. The file has the moments in order, beginning with a start, and ends in zeros.
 
 
-def read_stops(path: Path, begins_ns: npt.NDArray[Any], calls: int, pieces: int = 1) -> Stops | None:
+def read_stops(path: Path, begins_ns: npt.NDArray[Any], calls: int, pieces: int = 1) -> ClockStops | None:
     """The stops of a program; None if there are none, or they do not match its calls.
 
     Args:
@@ -67,7 +67,7 @@ def read_stops(path: Path, begins_ns: npt.NDArray[Any], calls: int, pieces: int 
         return None
     first = int(places[0]) - 1 if len(places) else stride - 2  # earlier moments belong to no recorded call
     going, stopped = moments[first::stride], moments[first + 1 :: stride]
-    return Stops(going[: len(stopped)], stopped)
+    return ClockStops(going[: len(stopped)], stopped)
 
 
 # ---- samples

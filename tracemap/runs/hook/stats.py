@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.errors import QueryInvalid, RunEmpty, RunInvalid, UsageInvalid
-from tracemap.core.files import check_is_file, copy_given, is_file, said_of
+from tracemap.core.files import check_is_file, copy_user_input, display_name, is_file
 from tracemap.core.process.temporary_files import temporary_folder
-from tracemap.core.sanitize import plain_cell
+from tracemap.core.sanitize import unescape_formula
 from tracemap.options.measure import StatsOptions
 from tracemap.runs.columns import check_width, csv_rows
-from tracemap.runs.hook.recording import HookProcess, HookThread, duration_ns, no_call_is_left, read_recording, start_ns
-from tracemap.runs.sql import asked_database, damage_of, quoted, table_of
+from tracemap.runs.hook.recording import HookProcess, HookThread, duration_ns, no_calls_error, read_recording, start_ns
+from tracemap.runs.sql import damage_of, query_database, quoted, reader_call
 
 if TYPE_CHECKING:
     import numpy as np
@@ -57,7 +57,7 @@ class ThreadCalls:
 
 
 @dataclass(frozen=True)
-class CallSet:
+class ThreadedCalls:
     """The calls of all threads, at least one per thread, with diagnostics."""
 
     threads: tuple[ThreadCalls, ...]
@@ -100,7 +100,7 @@ class ThreadStats:
 # ---- reading
 
 
-def read_calls(path: Path, options: StatsOptions) -> CallSet:
+def read_calls(path: Path, options: StatsOptions) -> ThreadedCalls:
     """The calls of each thread that the options select.
 
     Args:
@@ -126,8 +126,8 @@ def read_calls(path: Path, options: StatsOptions) -> CallSet:
         threads = _iree_hook_calls(path)
     threads = [_with_events(path, calls, options.counters) for calls in threads if len(calls.cpus)]
     if not threads:
-        raise no_call_is_left(path, options)
-    return CallSet(tuple(threads), diagnostics)
+        raise no_calls_error(path, options)
+    return ThreadedCalls(tuple(threads), diagnostics)
 
 
 def is_recording(path: Path) -> bool:
@@ -165,8 +165,8 @@ def _iree_hook_calls(path: Path) -> list[ThreadCalls]:
     if is_file(str(path)):
         return _csv_calls(path, str(path))
     with temporary_folder() as folder:  # the file is read twice, which a pipe does not allow
-        copy_given(str(path), folder / "calls.csv", RunInvalid)
-        return _csv_calls(folder / "calls.csv", said_of(str(path)))
+        copy_user_input(str(path), folder / "calls.csv", RunInvalid)
+        return _csv_calls(folder / "calls.csv", display_name(str(path)))
 
 
 def _csv_calls(path: Path, source_name: str) -> list[ThreadCalls]:
@@ -179,8 +179,8 @@ def _csv_calls(path: Path, source_name: str) -> list[ThreadCalls]:
     with csv_rows(path, source_name) as rows:
         check_width(Path(source_name), len(next(rows, ())), _MAX_COLUMNS)
     try:
-        with asked_database() as connection:
-            table = table_of("read_csv", path, "header=true, delim=',', quote='\"', all_varchar=true")
+        with query_database() as connection:
+            table = reader_call("read_csv", path, "header=true, delim=',', quote='\"', all_varchar=true")
             names = [str(row[0]) for row in connection.execute(f"DESCRIBE SELECT * FROM {table}").fetchall()]
             if tuple(names[:4]) != _FIXED:
                 raise RunInvalid(f"{source_name}: its columns begin with {', '.join(names[:4])}; {_EXPECTED_INPUT}")
@@ -210,7 +210,7 @@ def _by_thread(source_name: str, columns: dict[str, Any], names: tuple[str, ...]
         if not all(np.isfinite(values).all() for values in series):
             raise RunInvalid(f"{source_name}: a cell is no finite number")
         cpus, nodes = (np.asarray(columns[name], dtype=np.int64)[rows] for name in ("cpu", "node"))
-        calls_of_threads.append(ThreadCalls(plain_cell(thread), cpus, nodes, names, series))
+        calls_of_threads.append(ThreadCalls(unescape_formula(thread), cpus, nodes, names, series))
     return calls_of_threads
 
 

@@ -10,7 +10,7 @@ from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.units import UNKNOWN, Integer, format_count, format_ns, plural
 from tracemap.runs.ireeprof.records import first_integer, record_types
 from tracemap.runs.model import Clock
-from tracemap.runs.sql import fill
+from tracemap.runs.sql import fill_table
 
 if TYPE_CHECKING:
     import duckdb
@@ -86,7 +86,7 @@ def connect_clocks(connection: duckdb.DuckDBPyConnection, clock: Clock) -> Conne
         begins, error = _segments(samples["driver_ns"][is_own], samples["least"][is_own], samples["most"][is_own])
         rows += [(int(device), *segment) for segment in begins]
         error_ns = max(error_ns, error)
-    fill(connection, "profile_clocks", _COLUMNS, rows)
+    fill_table(connection, "profile_clocks", _COLUMNS, rows)
     if not rows or first_integer(connection, _UNSAMPLED.format(types=record_types(clock))):
         return Connection(is_whole=False)
     return Connection(is_whole=True, records=len(samples["device"]), error_ns=error_ns)

@@ -39,7 +39,7 @@ from tracemap.runs.ireeprof.records import (
     record_types,
 )
 from tracemap.runs.model import Clock, RecordedBuffer, RecordedCommand
-from tracemap.runs.sql import damage_of, fill, reading_errors
+from tracemap.runs.sql import damage_of, fill_table, reading_errors
 
 if TYPE_CHECKING:
     import duckdb
@@ -377,10 +377,10 @@ def join_profiles(profiles: Sequence[Profile]) -> JoinedProfiles:
     connection = events.connection
     for profile in profiles[1:]:
         renamed = buffers.add(profile) or _renamed_unlisted(events, profile.events)
-        fill(connection, "renamed_buffers", {"id": "BIGINT", "new_id": "BIGINT"}, renamed)
+        fill_table(connection, "renamed_buffers", {"id": "BIGINT", "new_id": "BIGINT"}, renamed)
         events.add_rows(_APPENDED_ROWS.format(events=profile.events.name, before=events.name))
         connection.execute(f"DROP TABLE {profile.events.name}")
-    fill(connection, "one_shot_buffers", {"id": "BIGINT", "program": "BIGINT"}, buffers.one_shot)
+    fill_table(connection, "one_shot_buffers", {"id": "BIGINT", "program": "BIGINT"}, buffers.one_shot)
     events.rewrite(_RECOUNTED_CALLS.format(events=events.name))
     connection.execute("DROP TABLE renamed_buffers; DROP TABLE one_shot_buffers")
     return JoinedProfiles(events, buffers.programs, buffers.in_order)

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tracemap.core.diagnostics import RECORDS_LOST, Diagnostic
-from tracemap.core.errors import RunEmpty, RunInvalid, RunVersion, readable
-from tracemap.core.files import opened
+from tracemap.core.errors import RunEmpty, RunInvalid, RunVersion, raising_unreadable
+from tracemap.core.files import open_stored_file
 from tracemap.core.units import UNKNOWN, format_count, plural
 from tracemap.runs.model import Clock, RecordedBuffer, RecordedCommand
-from tracemap.runs.sql import damage_of, keep_compressed, reading_errors, table_of
+from tracemap.runs.sql import damage_of, keep_compressed, reader_call, reading_errors
 
 if TYPE_CHECKING:
     import duckdb
@@ -46,13 +46,13 @@ def whole_records(profile: Path) -> WholeRecords:
         RunEmpty: no complete record, or no file: a program without records creates none.
         RunInvalid: it is no `.ireeprof`, or cannot be read.
     """
-    with readable(profile, RunInvalid):
+    with raising_unreadable(profile, RunInvalid):
         if not profile.exists():
             raise RunEmpty(f"{profile}: there is no such file: nothing was recorded")
         size = profile.stat().st_size
     if size == 0:
         raise RunEmpty(f"{profile}: the profile is empty: nothing was recorded before the program ended")
-    with opened(profile, RunInvalid) as file:
+    with open_stored_file(profile, RunInvalid) as file:
         head = file.read(FILE_HEADER_BYTES)
         if not head.startswith(_MAGIC):
             raise RunInvalid(f"{profile}: not a profile of IREE (it does not begin with {_MAGIC.decode()})")
@@ -157,7 +157,7 @@ def load_records(jsonl: Path, connection: duckdb.DuckDBPyConnection, named: Path
     try:
         connection.execute(
             "CREATE OR REPLACE TABLE profile_records AS FROM "
-            + table_of("read_json", jsonl, f"format='newline_delimited', columns={{{fields}}}")
+            + reader_call("read_json", jsonl, f"format='newline_delimited', columns={{{fields}}}")
         )
     except reading_errors() as error:
         raise RunInvalid(f"{named}: not an export of iree-profile: {damage_of(error)}") from error

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 from msgspec import structs
 
 from tracemap.core.errors import RunEmpty, RunInvalid, UsageInvalid, check_limits, start_of
-from tracemap.core.files import opened
-from tracemap.core.sanitize import plain_cell
+from tracemap.core.files import open_stored_file
+from tracemap.core.sanitize import unescape_formula
 from tracemap.runs.bad_cells import explain_bad_cell
 from tracemap.runs.columns import (
     check_width,
@@ -24,11 +24,11 @@ from tracemap.runs.columns import (
     metrics_of,
     workgroup_calls_note,
 )
-from tracemap.runs.model import COLUMNS, STEP_METRICS, UNTOLD_HEADER, Clock, Run
+from tracemap.runs.model import COLUMNS, STEP_METRICS, UNKNOWN_HEADER, Clock, Run
 from tracemap.runs.readers.nsight import NsightTable, nsight_table_of
 from tracemap.runs.readers.perf_script import HEAD
 from tracemap.runs.readers.rows import ForeignRun
-from tracemap.runs.readers.tracy import Zones, zones_of
+from tracemap.runs.readers.tracy import ZoneTable, zones_of
 from tracemap.runs.sql import literal, quoted, reading_errors
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def read_hook_csv(path: Path, connection: duckdb.DuckDBPyConnection, kernel: str
         UsageInvalid: no kernel is named.
     """
     with csv_rows(path) as rows:
-        names = tuple(map(plain_cell, next(rows, ())))
+        names = tuple(map(unescape_formula, next(rows, ())))
         check_width(path, len(names))
         if len(names) < len(FIXED):  # the file was recognized with any mix of separators
             raise RunInvalid(f"{path}: its columns are separated by commas, semicolons and tabs; use only commas")
@@ -73,13 +73,13 @@ def read_hook_csv(path: Path, connection: duckdb.DuckDBPyConnection, kernel: str
     _check_events(path, names[len(FIXED) :])
     columns = _typed(path, connection, names)
     metrics = metrics_of(file_columns(path, columns), Clock.UNKNOWN)
-    table = Run(UNTOLD_HEADER, path, "csv", names, metrics, has_header=False)
+    table = Run(UNKNOWN_HEADER, path, "csv", names, metrics, has_header=False)
     query = _ROWS.format(kernel=literal(kernel), events=events_sql(table))
     try:
         connection.execute(f"CREATE OR REPLACE TEMP TABLE {_TABLE} AS {query}")
     except reading_errors() as error:
         raise explain_bad_cell(table, error) from error
-    header = structs.replace(UNTOLD_HEADER, diagnostics=(workgroup_calls_note("IREE's hook"),))
+    header = structs.replace(UNKNOWN_HEADER, diagnostics=(workgroup_calls_note("IREE's hook"),))
     return ForeignRun(header, connection.sql(f"SELECT * FROM {_TABLE}"))
 
 
@@ -112,7 +112,7 @@ def _typed(path: Path, connection: duckdb.DuckDBPyConnection, names: tuple[str, 
 _HEAD_BYTES: Final = 1 << 16
 
 
-class Form(enum.Enum):
+class Format(enum.Enum):
     """The format of a file. `TABLE` is any file without the marks of another; `runfile` checks whether it is a run."""
 
     TABLE = enum.auto()
@@ -144,7 +144,7 @@ class Form(enum.Enum):
     """Metrics of kernels by Nsight Compute, one kernel per row."""
 
 
-_MARKS: Final = {b"IRPF": Form.PROFILE}
+_MARKS: Final = {b"IRPF": Format.PROFILE}
 _REFUSED: Final = {
     b"PERFILE2": "is a recording of perf: convert it first with `perf script`",
     b"tr\xfdP": "is a capture of Tracy: convert it first with `tracy-csvexport`",
@@ -208,13 +208,13 @@ def _check_content(path: Path, head: bytes, text: str) -> None:
         )
 
 
-def form_of(path: Path) -> Form:
+def format_of(path: Path) -> Format:
     """The format of a file.
 
     Raises:
         RunInvalid: the file cannot be read, or needs conversion; the message says how.
     """
-    with opened(path, RunInvalid) as file:
+    with open_stored_file(path, RunInvalid) as file:
         head = file.read(_HEAD_BYTES)
     for mark, marked in _MARKS.items():
         if head.startswith(mark):
@@ -226,7 +226,7 @@ def form_of(path: Path) -> Form:
     _check_no_model(path, is_model=head.startswith(_BYTECODE) or _MLIR.match(text) is not None)
     is_json = text.startswith(("{", "["))
     form = _json_form(text) if is_json else _form_of_lines(path, text)
-    if form in (None, Form.TABLE):
+    if form in (None, Format.TABLE):
         _check_content(path, head, text)
     if form is None:
         raise RunInvalid(
@@ -242,14 +242,14 @@ def _names(text: str) -> list[str]:
     return [name.strip(' "') for name in re.split("[,;\t]", first)]
 
 
-def _form_of_lines(path: Path, text: str) -> Form:
+def _form_of_lines(path: Path, text: str) -> Format:
     names = _names(text)
     if names[: len(FIXED)] == list(FIXED) and not kernel_name(names):
-        return Form.HOOK_CSV
+        return Format.HOOK_CSV
     # The head of a table may read like a sample: `kernel,level 1 d misses (all)`.
     samples = _Sample.NONE if kernel_name(names) else _first_sample(text)
     if samples is _Sample.WHOLE:
-        return Form.PERF_SCRIPT
+        return Format.PERF_SCRIPT
     if samples is _Sample.WITHOUT_FILE:
         raise RunInvalid(
             f"{path}: its perf samples do not name the file of their code; print them with `perf script -F +dso`"
@@ -265,7 +265,7 @@ def _form_of_lines(path: Path, text: str) -> Form:
             f"{path}: has messages of Nsight Compute but no table: it profiled no kernel; the last message is: "
             f"{start_of(messages[-1], _LONGEST_MESSAGE)}"
         )
-    return Form.TABLE if table is None else _NSIGHT[table]
+    return Format.TABLE if table is None else _NSIGHT[table]
 
 
 _NSIGHT_COMPUTE_MESSAGE: Final = re.compile("==(?:PROF|WARNING|ERROR)== ")
@@ -273,16 +273,16 @@ _LONGEST_MESSAGE: Final = 200
 
 
 _ZONES: Final = {
-    Zones.SUMS: Form.TRACY_SUMS,
-    Zones.EACH: Form.TRACY_EACH,
-    Zones.OF_GPU: Form.TRACY_OF_GPU,
+    ZoneTable.SUMS: Format.TRACY_SUMS,
+    ZoneTable.EACH: Format.TRACY_EACH,
+    ZoneTable.OF_GPU: Format.TRACY_OF_GPU,
 }
 
 _NSIGHT: Final = {
-    NsightTable.TRACE: Form.NSIGHT_TRACE,
-    NsightTable.SUMS: Form.NSIGHT_SUMS,
-    NsightTable.DETAILS: Form.NSIGHT_DETAILS,
-    NsightTable.RAW: Form.NSIGHT_RAW,
+    NsightTable.TRACE: Format.NSIGHT_TRACE,
+    NsightTable.SUMS: Format.NSIGHT_SUMS,
+    NsightTable.DETAILS: Format.NSIGHT_DETAILS,
+    NsightTable.RAW: Format.NSIGHT_RAW,
 }
 
 
@@ -322,15 +322,15 @@ def _sample_in(line: str) -> _Sample:
     return _Sample.WITHOUT_FILE if _OFFSET.search(line, place.end()) else _Sample.NONE
 
 
-def _json_form(text: str) -> Form | None:
+def _json_form(text: str) -> Format | None:
     """The format of a JSON file; None if it is not supported."""
     line = text.partition("\n")[0]
     if _OF_GOOGLE_BENCHMARK.match(text):
-        return Form.GOOGLE_BENCHMARK
+        return Format.GOOGLE_BENCHMARK
     if '"record_type"' in line and '"schema_version"' in line:
-        return Form.EXPORT
+        return Format.EXPORT
     if _OF_REPORT.match(line):
-        return Form.REPORT
+        return Format.REPORT
     return None
 
 

@@ -18,9 +18,9 @@ from msgspec import structs
 
 from tracemap.core.codec import decode
 from tracemap.core.errors import RunInvalid
-from tracemap.core.files import opened
-from tracemap.core.units import INTEGER_LIMIT, NS_OF_UNIT, UNKNOWN, Integer
-from tracemap.runs.model import UNTOLD_HEADER, Machine, RunHeader, recorded_at
+from tracemap.core.files import open_stored_file
+from tracemap.core.units import MAX_INTEGER, NS_OF_UNIT, UNKNOWN, Integer
+from tracemap.runs.model import UNKNOWN_HEADER, Machine, RunHeader, recorded_at
 from tracemap.runs.readers.rows import ForeignRun, Total, fill_totals, means_only_note, rows_of_totals
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def read_google_benchmark(path: Path, connection: duckdb.DuckDBPyConnection) -> 
         RunEmpty: no kernel was called.
         RunInvalid: the file is not such a report, is damaged, or has no kernel rows.
     """
-    with opened(path, RunInvalid) as file:
+    with open_stored_file(path, RunInvalid) as file:
         data = file.read(_MOST_BYTES + 1)
     if len(data) > _MOST_BYTES:
         raise RunInvalid(f"{path}: is larger than {_MOST_BYTES >> 20} MB, too large for Google Benchmark's output")
@@ -119,7 +119,7 @@ def _whole_ns(path: Path, row: _Row, time: float) -> int:
 
 
 def _whole(path: Path, row: _Row, value: float) -> int:
-    if not 0 <= value < INTEGER_LIMIT:
+    if not 0 <= value < MAX_INTEGER:
         raise RunInvalid(f"{path}: the row {row.name!r} has impossible times, calls or iterations")
     return round(value)
 
@@ -130,7 +130,7 @@ def _header(path: Path, context: _Context, calls: list[_Row]) -> RunHeader:
     is_single = len(functions) == 1
     version = context.library_version
     return structs.replace(
-        UNTOLD_HEADER,
+        UNKNOWN_HEADER,
         command=() if context.executable is None else (context.executable,),
         function=functions.pop() if is_single else UNKNOWN,
         iterations=_whole(path, calls[0], sum(row.iterations for row in calls)) if is_single else UNKNOWN,
@@ -147,7 +147,7 @@ def _header(path: Path, context: _Context, calls: list[_Row]) -> RunHeader:
 
 
 def _known(count: int | None) -> Integer:
-    return count if count is not None and 0 < count <= INTEGER_LIMIT else UNKNOWN
+    return count if count is not None and 0 < count <= MAX_INTEGER else UNKNOWN
 
 
 def _recorded_ns(date: str | None) -> Integer:

@@ -18,11 +18,11 @@ from msgspec import structs
 
 from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.errors import RunEmpty, RunInvalid, start_of
-from tracemap.core.files import opened
+from tracemap.core.files import open_stored_file
 from tracemap.core.sanitize import for_terminal
-from tracemap.core.units import INTEGER_LIMIT, NS_OF_UNIT, plural
+from tracemap.core.units import MAX_INTEGER, NS_OF_UNIT, plural
 from tracemap.runs.columns import MOST_COLUMNS, check_width
-from tracemap.runs.model import UNTOLD_HEADER, Clock
+from tracemap.runs.model import UNKNOWN_HEADER, Clock
 from tracemap.runs.readers.rows import (
     EVENT_COLUMNS,
     ForeignRun,
@@ -145,7 +145,7 @@ def table_of(path: Path, kind: NsightTable) -> Iterator[Table]:
     Raises:
         RunInvalid: the file cannot be read, has no such table, or a row's number of cells differs from the head's.
     """
-    with opened(path, RunInvalid) as file:
+    with open_stored_file(path, RunInvalid) as file:
         lines = (line.decode("utf-8-sig", errors="replace") for line in file)
         head = next(((number, line) for number, line in enumerate(lines, 1) if nsight_table_of(line) is kind), None)
         if head is None:
@@ -191,7 +191,7 @@ def number_of(text: str, factor: int = 1) -> int | float | None:
         exact = Fraction(text.replace(",", "")) * factor
     else:
         return None
-    if not -INTEGER_LIMIT <= exact <= INTEGER_LIMIT:
+    if not -MAX_INTEGER <= exact <= MAX_INTEGER:
         return None
     return int(exact) if exact.denominator == 1 else float(exact)
 
@@ -202,7 +202,7 @@ _MOST_DIGITS: Final = 30
 def rounded_number_of(text: str, factor: int = 1) -> int | None:
     """A cell's value times a factor, rounded; None if there is none, or it is negative."""
     value = number_of(text, factor)
-    return None if value is None or not 0 <= (rounded := round(value)) <= INTEGER_LIMIT else rounded
+    return None if value is None or not 0 <= (rounded := round(value)) <= MAX_INTEGER else rounded
 
 
 # ---- nsight compute
@@ -275,7 +275,7 @@ def read_nsight_compute(path: Path, connection: duckdb.DuckDBPyConnection, page:
         raise RunEmpty(f"{path}: no kernel was measured")
     events, notes = select_launches(connection)
     header = structs.replace(
-        UNTOLD_HEADER,
+        UNKNOWN_HEADER,
         clock=Clock.DEVICE,
         tools=(_COMPUTE,),
         diagnostics=(*notes, Diagnostic("kernels-alone", _ALONE), *_left_out(types, metrics)),
@@ -418,7 +418,7 @@ def read_nsight_sums(path: Path, connection: duckdb.DuckDBPyConnection) -> Forei
     with table_of(path, NsightTable.SUMS) as table:
         fill_totals(connection, _totals(table))
     header = structs.replace(
-        UNTOLD_HEADER, clock=Clock.DEVICE, diagnostics=(means_only_note(_SYSTEMS),), tools=(_SYSTEMS,)
+        UNKNOWN_HEADER, clock=Clock.DEVICE, diagnostics=(means_only_note(_SYSTEMS),), tools=(_SYSTEMS,)
     )
     return ForeignRun(header, rows_of_totals(connection, path))
 
@@ -441,7 +441,7 @@ def read_nsight_trace(path: Path, connection: duckdb.DuckDBPyConnection) -> Fore
     if not count:
         raise RunEmpty(f"{path}: nothing ran on the GPU")
     events, notes = select_launches(connection)
-    return ForeignRun(structs.replace(UNTOLD_HEADER, clock=Clock.DEVICE, diagnostics=notes, tools=(_SYSTEMS,)), events)
+    return ForeignRun(structs.replace(UNKNOWN_HEADER, clock=Clock.DEVICE, diagnostics=notes, tools=(_SYSTEMS,)), events)
 
 
 def _events(table: Table) -> Iterator[tuple[Any, ...]]:

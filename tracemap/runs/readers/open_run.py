@@ -13,26 +13,26 @@ from msgspec import structs
 
 from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.errors import RunEmpty, RunInvalid, ToolFailed, TracemapError, UsageInvalid
-from tracemap.core.files import copy_given, is_file, said_of
-from tracemap.core.process.temporary_files import start_of_name, temporary_folder
+from tracemap.core.files import copy_user_input, display_name, is_file
+from tracemap.core.process.temporary_files import name_prefix, temporary_folder
 from tracemap.core.toolchain import check_tool, find_tool
 from tracemap.core.units import plural
-from tracemap.machine.figures import spots_at
-from tracemap.machine.images import NOWHERE, Image, addresses_at, symbol_places
+from tracemap.machine.figures import code_locations
+from tracemap.machine.images import NOWHERE, Image, addresses_at, symbol_offsets
 from tracemap.runs.columns import CODE_OFFSET, LAUNCH
 from tracemap.runs.ireeprof.calls import NOTHING_KNOWN, KnownCalls
 from tracemap.runs.ireeprof.profile import Profile, read_export
 from tracemap.runs.ireeprof.records import EXPORT_MEMORY, copy_whole_records
-from tracemap.runs.model import SAMPLES, UNTOLD_HEADER, Run
-from tracemap.runs.readers.formats import Form, form_of, read_hook_csv
+from tracemap.runs.model import SAMPLES, UNKNOWN_HEADER, Run
+from tracemap.runs.readers.formats import Format, format_of, read_hook_csv
 from tracemap.runs.readers.google_benchmark import read_google_benchmark
 from tracemap.runs.readers.nsight import NsightTable, read_nsight_compute, read_nsight_sums, read_nsight_trace
 from tracemap.runs.readers.perf_script import read_perf_script
 from tracemap.runs.readers.profile_reports import read_report
 from tracemap.runs.readers.rows import ForeignRun
-from tracemap.runs.readers.tracy import Zones, read_tracy
+from tracemap.runs.readers.tracy import ZoneTable, read_tracy
 from tracemap.runs.runfile import read_run, with_events, write_run
-from tracemap.runs.sql import fitting, open_database, spared_memory, table_of
+from tracemap.runs.sql import available_memory, explained_out_of_memory, open_database, reader_call
 
 if TYPE_CHECKING:
     import duckdb
@@ -66,7 +66,7 @@ WHERE event.kernel IS NOT NULL AND (spot.place IS NULL OR (
 """
 
 
-def placed(run: Run, images: Callable[[], Sequence[Image]], folder: Path) -> Run:
+def resolve_symbols(run: Run, images: Callable[[], Sequence[Image]], folder: Path) -> Run:
     """Resolve kernels, addresses and lines of a run's samples; the run itself if nothing is to be resolved.
 
     Args:
@@ -79,7 +79,7 @@ def placed(run: Run, images: Callable[[], Sequence[Image]], folder: Path) -> Run
     """
     if CODE_OFFSET not in run.columns or run.format != "parquet":
         return run
-    rows = table_of("read_parquet", run.table)
+    rows = reader_call("read_parquet", run.table)
     with open_database() as connection:
         _find_spots(connection, rows, images())
         ((unresolved,),) = connection.execute(_UNRESOLVED_SAMPLES.format(rows=rows)).fetchall()
@@ -95,7 +95,7 @@ def placed(run: Run, images: Callable[[], Sequence[Image]], folder: Path) -> Run
 
 def _find_spots(connection: duckdb.DuckDBPyConnection, rows: str, images: Sequence[Image]) -> None:
     """Make `code_spots`, the code at each sampled place, and `code_functions`, the names of functions."""
-    symbols = [(name, number, at) for number, image in enumerate(images) for name, at in symbol_places(image).items()]
+    symbols = [(name, number, at) for number, image in enumerate(images) for name, at in symbol_offsets(image).items()]
     functions = [(function.name,) for image in images for function in image.functions]
     connection.execute("CREATE TEMP TABLE code_symbols (kernel VARCHAR, image BIGINT, place BIGINT)")
     connection.execute("CREATE TEMP TABLE code_functions (function VARCHAR)")
@@ -118,7 +118,7 @@ def _add_lines(connection: duckdb.DuckDBPyConnection, number: int, image: Image)
 
     query = f"SELECT DISTINCT place FROM code_found WHERE image = {number} ORDER BY place"
     places = connection.execute(query).fetchnumpy()["place"].astype(np.int64)
-    spots = spots_at(image, addresses_at(image, places))
+    spots = code_locations(image, addresses_at(image, places))
     columns = {"place": places, "address": spots.addresses, "step": spots.lines, "number": spots.numbers}
     connection.register("code_of_image", columns)
     connection.execute("CREATE OR REPLACE TEMP TABLE names_of_image (number BIGINT, function VARCHAR)")
@@ -154,7 +154,7 @@ def open_run(path: Path, folder: Path, dispatch: str = "") -> Run:
     if is_file(str(path)):
         return _open_file(path, folder, dispatch)
     _refuse_folder(path)
-    copy, name = _copy_of_pipe(path, folder), said_of(str(path))
+    copy, name = _copy_of_pipe(path, folder), display_name(str(path))
     with _renamed_errors(name, copy):
         return replace(_open_file(copy, folder, dispatch), given=name, copy=copy)
 
@@ -171,13 +171,13 @@ def _renamed_errors(name: str, copy: Path) -> Iterator[None]:
 def _open_file(path: Path, folder: Path, dispatch: str) -> Run:
     """Open a run from a regular file; see `open_run`."""
     name = str(path)
-    form = Form.PROFILE if path.suffix == ".ireeprof" else form_of(path)
-    if dispatch and form is not Form.HOOK_CSV:
+    form = Format.PROFILE if path.suffix == ".ireeprof" else format_of(path)
+    if dispatch and form is not Format.HOOK_CSV:
         raise UsageInvalid(f"{path}: names its kernels itself; --dispatch is only for CSV files of IREE's hook")
-    if form is Form.TABLE:
+    if form is Format.TABLE:
         return replace(read_run(path), given=name)
-    table = folder / f"{start_of_name(path.name)}.parquet"
-    with _fitting(path), open_database(spared_memory(EXPORT_MEMORY)) as connection:
+    table = folder / f"{name_prefix(path.name)}.parquet"
+    with _fitting(path), open_database(available_memory(EXPORT_MEMORY)) as connection:
         read = _reader_of(form, dispatch)(path, connection)
         write_run(read.header, read.events, table, force=True)
     run = read_run(table)
@@ -200,12 +200,12 @@ def _refuse_folder(path: Path) -> None:
 def _copy_of_pipe(path: Path, folder: Path) -> Path:
     """Copy a pipe into a file, since a table is read more than once."""
     copy = folder / "stdin.csv"
-    copy_given(str(path), copy, RunInvalid)
+    copy_user_input(str(path), copy, RunInvalid)
     return copy
 
 
 def _fitting(path: Path) -> AbstractContextManager[None]:
-    return fitting(f"the events of {path}", "free some, or record fewer calls")
+    return explained_out_of_memory(f"the events of {path}", "free some, or record fewer calls")
 
 
 def _read_profile(path: Path, connection: duckdb.DuckDBPyConnection) -> ForeignRun:
@@ -221,7 +221,7 @@ def _profile_run(path: Path, read: Profile) -> ForeignRun:
     if read.event_count == 0 and not read.lost_records:
         raise RunEmpty(f"{path}: the profile holds no event: nothing ran, or host execution was not profiled")
     header = structs.replace(
-        UNTOLD_HEADER,
+        UNKNOWN_HEADER,
         clock=read.clock,
         iterations=read.invocations,
         programs=read.programs,
@@ -234,21 +234,21 @@ def _profile_run(path: Path, read: Profile) -> ForeignRun:
 _Reader = Callable[[Path, "duckdb.DuckDBPyConnection"], ForeignRun]
 
 
-def _reader_of(form: Form, dispatch: str) -> _Reader:
-    readers: Mapping[Form, _Reader] = {
-        Form.PROFILE: _read_profile,
-        Form.EXPORT: _read_export,
-        Form.REPORT: read_report,
-        Form.HOOK_CSV: partial(read_hook_csv, kernel=dispatch),
-        Form.TRACY_SUMS: partial(read_tracy, zones=Zones.SUMS),
-        Form.TRACY_EACH: partial(read_tracy, zones=Zones.EACH),
-        Form.TRACY_OF_GPU: partial(read_tracy, zones=Zones.OF_GPU),
-        Form.PERF_SCRIPT: read_perf_script,
-        Form.GOOGLE_BENCHMARK: read_google_benchmark,
-        Form.NSIGHT_TRACE: read_nsight_trace,
-        Form.NSIGHT_SUMS: read_nsight_sums,
-        Form.NSIGHT_DETAILS: partial(read_nsight_compute, page=NsightTable.DETAILS),
-        Form.NSIGHT_RAW: partial(read_nsight_compute, page=NsightTable.RAW),
+def _reader_of(form: Format, dispatch: str) -> _Reader:
+    readers: Mapping[Format, _Reader] = {
+        Format.PROFILE: _read_profile,
+        Format.EXPORT: _read_export,
+        Format.REPORT: read_report,
+        Format.HOOK_CSV: partial(read_hook_csv, kernel=dispatch),
+        Format.TRACY_SUMS: partial(read_tracy, zones=ZoneTable.SUMS),
+        Format.TRACY_EACH: partial(read_tracy, zones=ZoneTable.EACH),
+        Format.TRACY_OF_GPU: partial(read_tracy, zones=ZoneTable.OF_GPU),
+        Format.PERF_SCRIPT: read_perf_script,
+        Format.GOOGLE_BENCHMARK: read_google_benchmark,
+        Format.NSIGHT_TRACE: read_nsight_trace,
+        Format.NSIGHT_SUMS: read_nsight_sums,
+        Format.NSIGHT_DETAILS: partial(read_nsight_compute, page=NsightTable.DETAILS),
+        Format.NSIGHT_RAW: partial(read_nsight_compute, page=NsightTable.RAW),
     }
     return readers[form]
 

@@ -18,7 +18,7 @@ from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.errors import RunEmpty, RunInvalid
 from tracemap.core.units import format_count, format_share, plural
 from tracemap.runs.columns import CODE_OFFSET
-from tracemap.runs.model import SAMPLES, UNTOLD_HEADER
+from tracemap.runs.model import SAMPLES, UNKNOWN_HEADER
 from tracemap.runs.readers.rows import ForeignRun, load_lines, unknown_line_error
 from tracemap.runs.sql import literal
 
@@ -109,7 +109,7 @@ def read_perf_script(path: Path, connection: duckdb.DuckDBPyConnection) -> Forei
             f"{path}, line {number}: the sample in {symbol[:80]!r} has no offset from the symbol; print samples with "
             "`perf script -F +symoff`"
         )
-    header = structs.replace(UNTOLD_HEADER, diagnostics=(_sample_note(connection, events[0][0]),))
+    header = structs.replace(UNKNOWN_HEADER, diagnostics=(_sample_note(connection, events[0][0]),))
     return ForeignRun(header, connection.sql(_ROWS))
 
 

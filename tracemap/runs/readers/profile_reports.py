@@ -15,9 +15,9 @@ from msgspec import structs
 from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.errors import RunEmpty, RunInvalid
 from tracemap.core.units import plural
-from tracemap.runs.model import UNTOLD_HEADER, Clock
+from tracemap.runs.model import UNKNOWN_HEADER, Clock
 from tracemap.runs.readers.rows import ForeignRun, means_only_note, rows_of_totals, select_totals
-from tracemap.runs.sql import damage_of, literal, reading_errors, table_of
+from tracemap.runs.sql import damage_of, literal, reader_call, reading_errors
 
 if TYPE_CHECKING:
     import duckdb
@@ -78,7 +78,7 @@ def read_report(path: Path, connection: duckdb.DuckDBPyConnection) -> ForeignRun
     """
     fields = ", ".join(f"{name}: '{kind}'" for name, kind in _FIELDS.items())
     try:
-        rows = table_of("read_json", path, f"format='newline_delimited', columns={{{fields}}}")
+        rows = reader_call("read_json", path, f"format='newline_delimited', columns={{{fields}}}")
         connection.execute(_LOADED.format(rows=rows))
         return _read(path, connection)
     except reading_errors() as error:
@@ -117,7 +117,7 @@ def _events(connection: duckdb.DuckDBPyConnection, family: str) -> ForeignRun:
     on_host = family == "host_dispatch_event"
     cpu_ns = ", tile_duration_sum_ns AS cpu_ns" if on_host else ""
     header = structs.replace(
-        UNTOLD_HEADER, clock=Clock.HOST if on_host else Clock.DEVICE, diagnostics=_filtered(connection)
+        UNKNOWN_HEADER, clock=Clock.HOST if on_host else Clock.DEVICE, diagnostics=_filtered(connection)
     )
     return ForeignRun(header, connection.sql(_DISPATCHES.format(cpu_ns=cpu_ns, family=literal(family))))
 
@@ -134,7 +134,7 @@ def _sums(path: Path, connection: duckdb.DuckDBPyConnection, family: str) -> For
             f"{path}: {plural(int(incomplete), 'kernel')} without a time or a number of calls (device ticks that "
             "cannot be converted to nanoseconds); profile the program again"
         )
-    header = structs.replace(UNTOLD_HEADER, diagnostics=(means_only_note("iree-profile"), *_filtered(connection)))
+    header = structs.replace(UNKNOWN_HEADER, diagnostics=(means_only_note("iree-profile"), *_filtered(connection)))
     return ForeignRun(header, rows_of_totals(connection, path))
 
 

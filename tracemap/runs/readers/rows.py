@@ -13,7 +13,7 @@ from tracemap.core.errors import RunEmpty, RunInvalid, start_of
 from tracemap.core.sanitize import for_terminal
 from tracemap.core.units import plural
 from tracemap.runs.columns import LAUNCH
-from tracemap.runs.sql import damage_of, fill, quoted, reading_errors, table_of
+from tracemap.runs.sql import damage_of, fill_table, quoted, reader_call, reading_errors
 
 if TYPE_CHECKING:
     import duckdb
@@ -54,7 +54,7 @@ def load_lines(path: Path, connection: duckdb.DuckDBPyConnection, table: str, co
         RunInvalid: the file is not text, or a line has no end.
     """
     try:
-        connection.execute(_LOADED.format(table=table, columns=columns, rows=table_of("read_csv", path, _LINES)))
+        connection.execute(_LOADED.format(table=table, columns=columns, rows=reader_call("read_csv", path, _LINES)))
     except reading_errors() as error:
         raise RunInvalid(f"{path}: cannot be read as lines of text: {damage_of(error)}") from error
 
@@ -102,13 +102,13 @@ def fill_launches(
 ) -> int:
     """Create the table from rows with `EVENT_COLUMNS` and metrics (names and SQL types); return the number of rows."""
     columns = {"number": "BIGINT", **EVENT_COLUMNS, **{quoted(name): kind for name, kind in metrics.items()}}
-    fill(connection, LAUNCHES_TABLE, columns, ())
+    fill_table(connection, LAUNCHES_TABLE, columns, ())
     count = 0
     iterator = iter(rows)
     while part := [
         (number, *row) for number, row in enumerate(itertools.islice(iterator, 1 + _PART // len(columns)), count)
     ]:
-        fill(connection, f"{LAUNCHES_TABLE}_part", columns, part)
+        fill_table(connection, f"{LAUNCHES_TABLE}_part", columns, part)
         connection.execute(f"INSERT INTO {LAUNCHES_TABLE} SELECT * FROM {LAUNCHES_TABLE}_part")
         count += len(part)
     return count

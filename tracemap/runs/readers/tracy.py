@@ -18,7 +18,7 @@ from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.errors import RunInvalid
 from tracemap.core.units import format_count, plural
 from tracemap.runs.columns import workgroup_calls_note
-from tracemap.runs.model import UNTOLD_HEADER, Clock
+from tracemap.runs.model import UNKNOWN_HEADER, Clock
 from tracemap.runs.readers.rows import (
     ForeignRun,
     load_lines,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import duckdb
 
 
-class Zones(enum.Enum):
+class ZoneTable(enum.Enum):
     """The three tables, with their columns."""
 
     SUMS = ("name", "src_file", "src_line", "total_ns", "total_perc", "counts", "mean_ns", "min_ns", "max_ns", "std_ns")
@@ -48,14 +48,14 @@ _NUMBER: Final = "(-?[0-9]{1,18})"
 _REAL: Final = "(-?[0-9.]+(?:e[+-]?[0-9]+)?|-?nan|-?inf)"
 # The last columns of zones may be missing, or hold any text.
 _PATTERNS: Final = {
-    Zones.SUMS: (_TEXT, "(.*)", _NUMBER, _NUMBER, _REAL, _NUMBER, _NUMBER, _NUMBER, _NUMBER, _REAL + "$"),
-    Zones.EACH: (_TEXT, "(.*?)", _NUMBER, _NUMBER, _NUMBER + f"(?:{_SEPARATOR}([0-9]*).*)?$"),
-    Zones.OF_GPU: (_TEXT, "(.*)", _NUMBER, _NUMBER + "$"),
+    ZoneTable.SUMS: (_TEXT, "(.*)", _NUMBER, _NUMBER, _REAL, _NUMBER, _NUMBER, _NUMBER, _NUMBER, _REAL + "$"),
+    ZoneTable.EACH: (_TEXT, "(.*?)", _NUMBER, _NUMBER, _NUMBER + f"(?:{_SEPARATOR}([0-9]*).*)?$"),
+    ZoneTable.OF_GPU: (_TEXT, "(.*)", _NUMBER, _NUMBER + "$"),
 }
 _FIELDS: Final = {
-    Zones.SUMS: ("name", "file", "src_line", "total_ns", "share", "counts", "mean", "least", "most", "deviation"),
-    Zones.EACH: ("name", "file", "src_line", "start_ns", "cpu_ns", "thread"),
-    Zones.OF_GPU: ("name", "file", "start_ns", "duration_ns"),
+    ZoneTable.SUMS: ("name", "file", "src_line", "total_ns", "share", "counts", "mean", "least", "most", "deviation"),
+    ZoneTable.EACH: ("name", "file", "src_line", "start_ns", "cpu_ns", "thread"),
+    ZoneTable.OF_GPU: ("name", "file", "start_ns", "duration_ns"),
 }
 _OWN: Final = "regexp_matches(zone.file, '[.](c|cc|cpp|cxx|h|hh|hpp|inl|cu|hip|m|mm)$')"
 """SQL condition: a zone belongs to the runtime's own code."""
@@ -66,12 +66,12 @@ _LIKE_ROW: Final = f"regexp_matches(line, '^{_TEXT}{_SEPARATOR}[^,;\\t]*{_SEPARA
 _TABLE: Final = "tracy_zones"
 
 
-def zones_of(names: list[str]) -> Zones | None:
+def zones_of(names: list[str]) -> ZoneTable | None:
     """The table with these lower-case columns; None if it is not Tracy's."""
-    return next((zones for zones in Zones if tuple(names[: len(zones.value)]) == zones.value), None)
+    return next((zones for zones in ZoneTable if tuple(names[: len(zones.value)]) == zones.value), None)
 
 
-def read_tracy(path: Path, connection: duckdb.DuckDBPyConnection, zones: Zones) -> ForeignRun:
+def read_tracy(path: Path, connection: duckdb.DuckDBPyConnection, zones: ZoneTable) -> ForeignRun:
     """Read a table of zones; overwrites the tables `tracy_zones` and `kernel_totals` of the connection.
 
     Raises:
@@ -96,28 +96,28 @@ def read_tracy(path: Path, connection: duckdb.DuckDBPyConnection, zones: Zones) 
             "has such zones with --device=local-sync, not with local-task"
         )
     connection.execute(f"DELETE FROM {_TABLE} WHERE {last} = '' OR {_OWN}")
-    return _sums(path, connection) if zones is Zones.SUMS else _single_zones(connection, zones, own)
+    return _sums(path, connection) if zones is ZoneTable.SUMS else _single_zones(connection, zones, own)
 
 
-def _is_sum(zones: Zones) -> str:
+def _is_sum(zones: ZoneTable) -> str:
     """SQL condition: every line is a row. Only sums have no texts of zones, which may span several lines."""
-    return "true" if zones is Zones.SUMS else "false"
+    return "true" if zones is ZoneTable.SUMS else "false"
 
 
 def _sums(path: Path, connection: duckdb.DuckDBPyConnection) -> ForeignRun:
     cells = f"zone.name, {_number('counts')}, CAST(NULL AS BIGINT), {_number('total_ns')}"
     select_totals(connection, f"SELECT {cells} FROM {_TABLE}")
     notes = (means_only_note("Tracy's table of zones"), workgroup_calls_note("Tracy"))
-    return ForeignRun(structs.replace(UNTOLD_HEADER, diagnostics=notes), rows_of_totals(connection, path))
+    return ForeignRun(structs.replace(UNKNOWN_HEADER, diagnostics=notes), rows_of_totals(connection, path))
 
 
-def _single_zones(connection: duckdb.DuckDBPyConnection, zones: Zones, own: int) -> ForeignRun:
-    on_gpu = zones is Zones.OF_GPU
+def _single_zones(connection: duckdb.DuckDBPyConnection, zones: ZoneTable, own: int) -> ForeignRun:
+    on_gpu = zones is ZoneTable.OF_GPU
     notes = () if on_gpu else (workgroup_calls_note("Tracy"),)
     if own:
         text = f"{format_count(own)} zones of the runtime's own functions are left out; they contain those of kernels"
         notes = (*notes, Diagnostic("zones-left-out", text))
-    header = structs.replace(UNTOLD_HEADER, clock=Clock.DEVICE if on_gpu else Clock.HOST, diagnostics=notes)
+    header = structs.replace(UNKNOWN_HEADER, clock=Clock.DEVICE if on_gpu else Clock.HOST, diagnostics=notes)
     times = ("start_ns", "duration_ns") if on_gpu else ("start_ns", "cpu_ns")
     cells = ", ".join(f"{_number(name)} AS {name}" for name in times)
     thread = "" if on_gpu else ", nullif(zone.thread, '') AS thread"

@@ -12,7 +12,7 @@ from tracemap.core.errors import ToolMissing, UsageInvalid
 from tracemap.core.files import names_file
 from tracemap.core.toolchain import find_tool
 from tracemap.map.build.compiler.compilation import Compiler
-from tracemap.map.build.compiler.flags import as_read
+from tracemap.map.build.compiler.flags import normalize_flags
 
 
 PROGRAM = "iree-compile"
@@ -62,7 +62,7 @@ def read_command(words: Sequence[str]) -> CompileCommand:
     if not Path(name).name.startswith(PROGRAM):
         raise UsageInvalid(f"{name or 'nothing'}: a command after a leading `--` must begin with {PROGRAM}")
     arguments = tuple(words[1:])
-    remaining, output = _without_output(as_read(arguments))
+    remaining, output = _without_output(normalize_flags(arguments))
     obstacle = _obstacle(remaining)
     inputs = _inputs(remaining)
     if len(inputs) != 1:

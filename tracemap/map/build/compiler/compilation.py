@@ -15,11 +15,11 @@ from tracemap.core.process.children import end, start
 from tracemap.core.process.temporary_files import temporary_folder
 from tracemap.core.toolchain import find_tool, run_tool
 from tracemap.core.units import Integer, sum_of, UNKNOWN
-from tracemap.ir.executables import KernelText, line_kernels
+from tracemap.ir.executables import KernelText, set_line_locations
 from tracemap.ir.parsing import MlirParser
-from tracemap.map.build.compiler.failure_messages import failed, failure, not_loaded
-from tracemap.map.build.compiler.flags import LOCATED, named, no_locations, without_printing
-from tracemap.map.build.compiler.remarks import IN_ORDER, read_remarks, REMARK_FLAGS, SaidRemark
+from tracemap.map.build.compiler.failure_messages import compiler_error, failure_message, missing_library_message
+from tracemap.map.build.compiler.flags import PRINT_LOCATIONS, has_flag, missing_locations_error, drop_location_flags
+from tracemap.map.build.compiler.remarks import NO_THREADS, read_remarks, REMARK_FLAGS, PrintedRemark
 from tracemap.map.bundle_documents import CompileTimes
 from tracemap.map.model import PHASES
 from typing import Protocol
@@ -112,7 +112,7 @@ _TRY = re.compile(r"\s*Try: '.*'")
 _MOST = 400
 
 
-def check_accepted(flags: Sequence[str]) -> None:
+def check_flags(flags: Sequence[str]) -> None:
     """Reject flags that iree-compile does not know, flags with invalid values, and flags that only print something.
 
     Raises:
@@ -124,7 +124,7 @@ def check_accepted(flags: Sequence[str]) -> None:
         source.write_text("module {}\n", encoding="utf-8")
         result = run_tool([find_tool("iree-compile"), source, "--compile-to=input", "-o", target, *flags])
         if result.returncode < 0:
-            raise failed(UsageInvalid, result.returncode, result.stderr, "with these flags ")
+            raise compiler_error(UsageInvalid, result.returncode, result.stderr, "with these flags ")
         if result.returncode != 0:
             complaint = " ".join(
                 _TRY.sub("", line.removeprefix("iree-compile: ")) for line in result.stderr.splitlines()
@@ -145,7 +145,7 @@ _NUMBER_OF = dict(zip(PHASES, (1, 2, 3, 4, 5, 6, 7, 11), strict=True))
 CONFIGURED = "executable-configurations"
 """The phase after which kernels are final except for their machine code."""
 _EXECUTABLE_DUMPS = "--iree-hal-dump-"
-BESIDES = (_EXECUTABLE_DUMPS, "--dump-", "--mlir-print-", "--print-")
+OUTPUT_FLAG_PREFIXES = (_EXECUTABLE_DUMPS, "--dump-", "--mlir-print-", "--print-")
 """Prefixes of flags that write files or output other than the module."""
 _RELOCATING = tuple(f"--iree-hal-dump-executable-{kind}-to" for kind in ("sources", "configurations", "files"))
 """Flags that replace the locations of operations by positions in dumps, which loses the ops."""
@@ -155,7 +155,7 @@ _LAST_OF_FIRST = _NUMBER_OF["stream"]
 """Later phases are read from the dumps of the second run."""
 
 _TUNING_SPEC = "--iree-codegen-tuning-spec-path"
-_PRINTING = (LOCATED, "--mlir-elide-elementsattrs-if-larger=16", "--mlir-elide-resource-strings-if-larger=16")
+_PRINTING = (PRINT_LOCATIONS, "--mlir-elide-elementsattrs-if-larger=16", "--mlir-elide-resource-strings-if-larger=16")
 _POLL_S, _LONGEST_POLL_S = 0.005, 0.05
 
 
@@ -177,16 +177,16 @@ class Compiler:
 
     def for_remarks(self) -> Compiler:
         """The compiler with remarks, and without flags that write anything but the module."""
-        flags = tuple(flag for flag in self.flags if not flag.startswith(BESIDES))
-        return Compiler(self.program, (*self.lacking(*REMARK_FLAGS, IN_ORDER), *flags))
+        flags = tuple(flag for flag in self.flags if not flag.startswith(OUTPUT_FLAG_PREFIXES))
+        return Compiler(self.program, (*self.lacking(*REMARK_FLAGS, NO_THREADS), *flags))
 
     def lacking(self, *flags: str) -> tuple[str, ...]:
         """Those of some flags that the compiler does not have yet, with whatever value."""
-        return tuple(flag for flag in flags if not named(self.flags, flag.split("=", 1)[0]))
+        return tuple(flag for flag in flags if not has_flag(self.flags, flag.split("=", 1)[0]))
 
     def for_tracing(self) -> Compiler:
         """The compiler without dumps of executables if they would replace the locations."""
-        if not named(self.flags, *_RELOCATING):
+        if not has_flag(self.flags, *_RELOCATING):
             return self
         return Compiler(self.program, tuple(flag for flag in self.flags if not flag.startswith(_EXECUTABLE_DUMPS)))
 
@@ -197,13 +197,13 @@ class Compiler:
         With threads, one may hold the lock of the tuning spec (IREE 3.13:
         `IREECodegenDialect::getOrLoadTransformLibraryModule`), wait, and meanwhile run work that needs the same lock.
         """
-        may_deadlock = named(self.flags, _TUNING_SPEC) and not named(self.flags, IN_ORDER)
-        return (IN_ORDER, *self.flags) if may_deadlock else self.flags
+        may_deadlock = has_flag(self.flags, _TUNING_SPEC) and not has_flag(self.flags, NO_THREADS)
+        return (NO_THREADS, *self.flags) if may_deadlock else self.flags
 
     def with_printing(self) -> tuple[str, ...]:
         """The flags for a run with complete and small dumps."""
-        flags = without_printing(self.flags_to_run)
-        return (*(flag for flag in _PRINTING if not named(flags, flag.split("=", 1)[0])), *flags)
+        flags = drop_location_flags(self.flags_to_run)
+        return (*(flag for flag in _PRINTING if not has_flag(flags, flag.split("=", 1)[0])), *flags)
 
 
 class Phases(Protocol):
@@ -278,11 +278,11 @@ class Compilation:
         self._thread.start()
 
     def _with_constants(self) -> Run:
-        flags = (*_CONFIGURE, *self._compiler.lacking(LOCATED, _GENERIC))
+        flags = (*_CONFIGURE, *self._compiler.lacking(PRINT_LOCATIONS, _GENERIC))
         return self._run(self._bytecode, "configured.mlir", flags, dumps=False)
 
     def _start_dump_run(self, compiler: Compiler) -> Run:
-        flags = compiler.lacking(LOCATED)  # so that the ops are known if the user substitutes a dump
+        flags = compiler.lacking(PRINT_LOCATIONS)  # so that the ops are known if the user substitutes a dump
         return self._run(self._bytecode, "dumped.vmfb", flags, dumps=False, compiler=compiler)
 
     def _run(
@@ -332,7 +332,7 @@ class Compilation:
         parser = MlirParser()
         try:
             module = parser.parse(self._configured(), printed=True)
-            self._kernels = line_kernels(parser, module)
+            self._kernels = set_line_locations(parser, module)
         except (ModelInvalid, ValueError) as error:
             self.no_kernels = f"the configured kernels cannot be read: {error}"
             return self._compile_whole()
@@ -360,7 +360,7 @@ class Compilation:
         if self._constants_run is None:
             return bytecode
         if self._constants_run.wait() != 0:
-            raise ModelInvalid(failure(self._constants_run.status, self._constants_run.said))
+            raise ModelInvalid(failure_message(self._constants_run.status, self._constants_run.said))
         return (self._folder / "configured.mlir").read_bytes()
 
     def _compile_whole(self) -> Run:
@@ -376,7 +376,7 @@ class Compilation:
         self.wait()
         return self._kernels
 
-    def remarks(self) -> Iterator[SaidRemark]:
+    def remarks(self) -> Iterator[PrintedRemark]:
         """Wait for the end; returns LLVM's remarks.
 
         Raises:
@@ -386,7 +386,7 @@ class Compilation:
         if self._remarks_run is None or self.no_kernels:
             raise ModelInvalid(self.no_kernels or "there are no kernels")
         if self._remarks_run.wait() != 0:
-            raise ModelInvalid(failure(self._remarks_run.status, self._remarks_run.said))
+            raise ModelInvalid(failure_message(self._remarks_run.status, self._remarks_run.said))
         with self._remarks_run.stderr.open(encoding="utf-8", errors="replace", newline="\n") as said:
             yield from read_remarks(line.rstrip("\n") for line in said)
 
@@ -419,7 +419,7 @@ class Compilation:
             raise ModelInvalid(f"iree-compile wrote no dump of the phase {phase}; a flag may stop it earlier")
         text = path.read_text(encoding="utf-8", errors="replace")
         if "loc(" not in text:
-            raise no_locations(self._compiler.flags)
+            raise missing_locations_error(self._compiler.flags)
         return text
 
     def _is_complete(self, number: int) -> bool:
@@ -443,13 +443,13 @@ class Compilation:
         runs = [run for run in (self._first_run, self._second_run, self._dump_run) if run is not None]
         for run in runs:
             if run.status != 0:
-                raise failed(ModelInvalid, run.status, run.said)
-            if missing_library := not_loaded(run.said):
+                raise compiler_error(ModelInvalid, run.status, run.said)
+            if missing_library := missing_library_message(run.said):
                 raise ModelInvalid(missing_library)
         return "\n".join(dict.fromkeys(run.said for run in runs if run.said))
 
 
-def compilers_own_error(compiler: Compiler, model: Path, output: Path) -> TracemapError | None:
+def compile_error(compiler: Compiler, model: Path, output: Path) -> TracemapError | None:
     """iree-compile's own error for a model, with line and caret; None if it accepts the model."""
     result = run_tool([compiler.program, model, "-o", output, *compiler.flags_to_run])
-    return None if result.returncode == 0 else failed(ModelInvalid, result.returncode, result.stderr)
+    return None if result.returncode == 0 else compiler_error(ModelInvalid, result.returncode, result.stderr)

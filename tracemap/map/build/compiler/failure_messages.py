@@ -7,7 +7,7 @@ import resource
 import signal
 from collections.abc import Iterable, Iterator
 from tracemap.core.errors import SystemLimit, TracemapError
-from tracemap.core.toolchain import ended_by
+from tracemap.core.toolchain import signal_text
 from tracemap.core.units import plural
 from typing import Final
 
@@ -28,14 +28,14 @@ _MOST_DIAGNOSTICS = 3
 """The most diagnostics shown for a crash, since earlier output may have nothing to do with it."""
 
 
-def failed(kind: type[TracemapError], status: int, output: str, prefix: str = "") -> TracemapError:
+def compiler_error(kind: type[TracemapError], status: int, output: str, prefix: str = "") -> TracemapError:
     """The error for a compiler that failed: of this kind, or `SystemLimit` if a limit ended it."""
     if -status in _LIMIT_SIGNALS:
-        return SystemLimit(f"{prefix}{failure(status, '')}")  # its output has nothing to do with the limit
-    return kind(f"{prefix}{failure(status, output)}")
+        return SystemLimit(f"{prefix}{failure_message(status, '')}")  # its output has nothing to do with the limit
+    return kind(f"{prefix}{failure_message(status, output)}")
 
 
-def failure(status: int, output: str) -> str:
+def failure_message(status: int, output: str) -> str:
     """A sentence on how the compiler ended, with its output; for a crash the last diagnostics, without the stack."""
     if status < 0:
         return _crash(-status, output)
@@ -79,7 +79,7 @@ def _crash(number: int, output: str) -> str:
         advice = "so it crashed; change the model or the flags, or report the crash to IREE with the model"
     diagnostics = [_cut(line) for line in dict.fromkeys(output.splitlines()) if _DIAGNOSTIC.match(line)]
     text = "\n".join(diagnostics[-_MOST_DIAGNOSTICS:])
-    return f"iree-compile {ended_by(number)}, {advice}" + (f"; its last messages:\n{text}" if text else "")
+    return f"iree-compile {signal_text(number)}, {advice}" + (f"; its last messages:\n{text}" if text else "")
 
 
 def _cut(line: str) -> str:
@@ -101,7 +101,7 @@ def warnings_in(output: str) -> tuple[str, ...]:
 _WARNING = re.compile(r"(?:\S.*?:\d+:\d+: )?(?:warning|WARNING): (?P<text>.*)")
 
 
-def not_loaded(output: str) -> str:
+def missing_library_message(output: str) -> str:
     """A sentence if iree-compile ignored a transform library that it cannot load, since it still succeeds; else ""."""
     match = _NOT_LOADED.search(output)
     if not match:

@@ -35,7 +35,7 @@ _DEVICE_NAME: Final = re.compile(r"(?:\w+=)?([\w-]+)(?:\[\d+\])?")
 """A device in IREE's flag: `hip`, `hip[1]`, `first=hip`."""
 
 
-def named(flags: Sequence[str], *names: str) -> bool:
+def has_flag(flags: Sequence[str], *names: str) -> bool:
     """Whether flags contain one of these names, with or without a value."""
     return any(flag.split("=", 1)[0] in names for flag in flags)
 
@@ -52,7 +52,7 @@ def check_chip(flags: Sequence[str]) -> None:
     Raises:
         UsageInvalid: the chip is missing; the message names the flag.
     """
-    if named(flags, _CHIP, _FORMER_CHIP):
+    if has_flag(flags, _CHIP, _FORMER_CHIP):
         return
     for target in targets_of(flags):
         if target in _AMD_TARGETS:
@@ -69,9 +69,9 @@ def check_chip(flags: Sequence[str]) -> None:
 # A flag without its value takes the next word as the value. So the user's flags come last, after all of tracemap's.
 
 
-LOCATED: Final = "--mlir-print-debuginfo"
+PRINT_LOCATIONS: Final = "--mlir-print-debuginfo"
 _RESERVED: Final = ("-o", "--o", "--dump-compilation-phases-to", "--compile-to", "--compile-from", "--output-format")
-_LOCATION_FLAGS: Final = (LOCATED, "--mlir-pretty-debuginfo")
+_LOCATION_FLAGS: Final = (PRINT_LOCATIONS, "--mlir-pretty-debuginfo")
 """Flags that remove locations from printed IR, or print them in a form that cannot be parsed."""
 _SINGLE_DASH: Final = re.compile(r"-[a-zA-Z][\w-]+(=.*)?", re.DOTALL)
 _TAKES_VALUE: Final = re.compile(r"--iree-hal-(dump-executable-[a-z]+-to|target-(device|backends))")
@@ -84,19 +84,19 @@ def compile_flags(device: str, user_flags: Sequence[str]) -> tuple[str, ...]:
     Raises:
         UsageInvalid: a flag of the user's conflicts with `build`, or a required flag is missing.
     """
-    normalized = as_read(user_flags)
+    normalized = normalize_flags(user_flags)
     for flag in normalized:
         if flag.split("=", 1)[0] in _RESERVED:
             raise UsageInvalid(f"{flag}: `tracemap build` sets this flag itself; leave it out")
-    flags = [] if named(normalized, *TARGETS) else list(DEVICE_FLAGS[device])
-    host_code = device == "local" or named(normalized, *TARGETS)
-    if host_code and not named(normalized, "--iree-llvmcpu-target-cpu", "--iree-llvmcpu-target-triple"):
+    flags = [] if has_flag(normalized, *TARGETS) else list(DEVICE_FLAGS[device])
+    host_code = device == "local" or has_flag(normalized, *TARGETS)
+    if host_code and not has_flag(normalized, "--iree-llvmcpu-target-cpu", "--iree-llvmcpu-target-triple"):
         flags.append("--iree-llvmcpu-target-cpu=host")
     check_chip((*flags, *normalized))
     return (*flags, *normalized)
 
 
-def as_read(words: Sequence[str]) -> tuple[str, ...]:
+def normalize_flags(words: Sequence[str]) -> tuple[str, ...]:
     """Normalise words like the compiler: expand `@FILE` to the words in the file, and `-flag` to `--flag`.
 
     A flag that always takes a value is joined with it by `=`.
@@ -131,7 +131,7 @@ def _words_of(file: Path) -> list[str]:
     return []
 
 
-def without_printing(flags: Sequence[str]) -> tuple[str, ...]:
+def drop_location_flags(flags: Sequence[str]) -> tuple[str, ...]:
     """Remove flags that control how locations are printed, since they do not change the compiled module.
 
     A flag stays if it may be the value of the flag in front of it.
@@ -144,7 +144,7 @@ def without_printing(flags: Sequence[str]) -> tuple[str, ...]:
     )
 
 
-def no_locations(flags: Sequence[str]) -> UsageInvalid:
+def missing_locations_error(flags: Sequence[str]) -> UsageInvalid:
     """The error for a compilation without locations; names the flag that may have taken another as its value."""
     suspect = next(
         (flag for flag, following in pairwise(flags) if _may_take_value(flag) and following.startswith("-")), ""

@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tracemap.core.diagnostics import tells
+from tracemap.core.diagnostics import has_slug
 from tracemap.core.errors import ModelInvalid, UsageInvalid
 from tracemap.core.process.children import end, start
 from tracemap.core.process.temporary_files import temporary_folder
@@ -20,11 +20,11 @@ from tracemap.ir.dumps import DumpText
 from tracemap.ir.model_reader import blank_locations, parse_model
 from tracemap.ir.parsing import MlirParser, Module, string_attribute, walk
 from tracemap.map.build.compiler.compilation import Compiler
-from tracemap.map.build.compiler.failure_messages import failed
+from tracemap.map.build.compiler.failure_messages import compiler_error
 from tracemap.map.build.tagging import write_bytecode
 from tracemap.map.bundle import Bundle
 from tracemap.map.model import Op, PHASES
-from tracemap.map.query import lost_in, Spot
+from tracemap.map.query import phase_of_loss, LosingPass
 
 
 _PREFIX = "tm.op."
@@ -79,19 +79,19 @@ class _Print:
         return ("", "")
 
 
-def find_spots(bundle: Bundle, ops: Sequence[Op], progress: Progress = no_progress) -> tuple[Spot, ...]:
+def find_losing_passes(bundle: Bundle, ops: Sequence[Op], progress: Progress = no_progress) -> tuple[LosingPass, ...]:
     """Find the pass in which each op loses its location; ops without a loss are left out.
 
     Raises:
         UsageInvalid: the bundle does not have what is needed to compile the model again.
         ModelInvalid: the compiler failed.
     """
-    lost_ops = [op for op in ops if lost_in(op)]
+    lost_ops = [op for op in ops if phase_of_loss(op)]
     if not lost_ops:
         return ()
-    last_phase = max((lost_in(op) for op in lost_ops), key=PHASES.index)
+    last_phase = max((phase_of_loss(op) for op in lost_ops), key=PHASES.index)
     module = _tagged(bundle)
-    watch = Watch({op.id.number for op in lost_ops}, consteval=_CONSTEVAL not in str(module))
+    watch = LossTracker({op.id.number for op in lost_ops}, consteval=_CONSTEVAL not in str(module))
     with temporary_folder() as folder:
         bytecode = write_bytecode(module, folder)
         progress(f"compiling up to {last_phase}")
@@ -102,7 +102,7 @@ def find_spots(bundle: Bundle, ops: Sequence[Op], progress: Progress = no_progre
         watch.look(_Print("", "", 0, str(initial_text)))
         for ir_print in _prints(compiler, bytecode, last_phase):
             watch.look(ir_print)
-    return tuple(watch.spot(op, lost_in(op)) for op in lost_ops)
+    return tuple(watch.spot(op, phase_of_loss(op)) for op in lost_ops)
 
 
 def _tagged(bundle: Bundle) -> Module:
@@ -113,7 +113,7 @@ def _tagged(bundle: Bundle) -> Module:
     model = bundle.model()
     if not model:
         raise UsageInvalid(f"{bundle.path}: has no model text; build it again without --no-sources")
-    if not graph.module.flags and tells(graph.diagnostics, "identity-by-location"):
+    if not graph.module.flags and has_slug(graph.diagnostics, "identity-by-location"):
         raise UsageInvalid(f"{bundle.path}: made from dumps, without the flags that are needed to compile it again")
     module = parse_model(MlirParser(), model).module
     with module.context:
@@ -148,7 +148,7 @@ def _prints(compiler: Compiler, bytecode: Path, phase: str) -> Iterator[_Print]:
             last_text = ir_print.text
             yield ir_print
         if process.wait() != 0:
-            raise failed(ModelInvalid, process.returncode, last_text[-2000:])
+            raise compiler_error(ModelInvalid, process.returncode, last_text[-2000:])
     finally:
         end(process)
 
@@ -171,7 +171,7 @@ def split_prints(lines: Iterable[str]) -> Iterator[_Print]:
         yield _Print(header["name"], header["argument"] or "", index, "".join(text))
 
 
-class Watch:
+class LossTracker:
     """Follows ops through the prints: the last print with each op, and the first that lacks it though it should not."""
 
     def __init__(self, ops: Iterable[int], *, consteval: bool = True) -> None:
@@ -207,7 +207,7 @@ class Watch:
             self._inside_consteval = True
         return self._inside_consteval
 
-    def spot(self, op: Op, phase: str) -> Spot:
+    def spot(self, op: Op, phase: str) -> LosingPass:
         """The pass in which an op lost its location."""
         index = op.id.number
         dump, line = self._last_seen[index]
@@ -215,10 +215,10 @@ class Watch:
         loss = self._losses.get(index)
         before = _excerpt(lines, _start_of(lines, line), line)
         if loss is None:
-            return Spot(op.id, phase, "", "", 0, "", before, "")
+            return LosingPass(op.id, phase, "", "", 0, "", before, "")
         after = _excerpt_without(dump, line, DumpText(loss.text, _PREFIX))
         anchor = " ".join(loss.anchor).strip()
-        return Spot(op.id, phase, loss.pass_name, loss.argument, loss.number, anchor, before, after)
+        return LosingPass(op.id, phase, loss.pass_name, loss.argument, loss.number, anchor, before, after)
 
 
 def _line_of(dump: DumpText, tag: int) -> int | None:

@@ -11,8 +11,8 @@ from pathlib import Path
 from tracemap.core.errors import BundleInvalid, ModelInvalid, ToolFailed, UsageInvalid
 from tracemap.core.toolchain import find_tool, run_tool
 from tracemap.ir.parsing import BYTECODE_MAGIC, ir, MlirParser, Module, nested, Operation, walk
-from tracemap.map.build.compiler.compilation import BESIDES, CONFIGURED, LINKERS
-from tracemap.map.build.compiler.failure_messages import failed
+from tracemap.map.build.compiler.compilation import OUTPUT_FLAG_PREFIXES, CONFIGURED, LINKERS
+from tracemap.map.build.compiler.failure_messages import compiler_error
 from typing import Final
 
 
@@ -42,11 +42,11 @@ def build_repeated(configured: bytes, flags: Sequence[str], folder: Path, count:
     """
     source, target = folder / "configured.mlir", folder / "repeated.vmfb"
     source.write_bytes(configured)
-    user_flags = [flag for flag in flags if not flag.startswith((*BESIDES, *LINKERS, REPEAT))]
+    user_flags = [flag for flag in flags if not flag.startswith((*OUTPUT_FLAG_PREFIXES, *LINKERS, REPEAT))]
     repeat_flags = [f"--compile-from={CONFIGURED}", f"{REPEAT}={count}", "-o", str(target)]
     result = run_tool([find_tool("iree-compile"), source, *repeat_flags, *user_flags])
     if result.returncode != 0:
-        raise failed(ToolFailed, result.returncode, result.stderr, "the kernels cannot be compiled again: ")
+        raise compiler_error(ToolFailed, result.returncode, result.stderr, "the kernels cannot be compiled again: ")
     return target
 
 
@@ -90,7 +90,7 @@ _LOSSLESS_FLAGS = {False: ("--emit-mlir-bytecode",), True: ("--mlir-print-debugi
 _DROPPED_FLAGS = (
     *("--iree-llvmcpu-link-embedded", "--iree-llvmcpu-link-static", "--iree-llvmcpu-keep-linker-artifacts"),
     *LINKERS,
-    *BESIDES,
+    *OUTPUT_FLAG_PREFIXES,
 )
 """Prefixes of flags for linking, which is decided here, and for other outputs."""
 
@@ -266,4 +266,4 @@ class _Compiler:
                 f"the kernels, configured for the bundle's target, cannot be compiled for {self.build}, which valgrind "
                 "needs; build the model for it (`-- --iree-llvmcpu-target-cpu=x86-64-v3`) and simulate that bundle: "
             )
-            raise failed(ToolFailed, result.returncode, result.stderr, prefix)
+            raise compiler_error(ToolFailed, result.returncode, result.stderr, prefix)

@@ -14,7 +14,7 @@ from typing import Final
 
 
 REMARK_FLAGS: Final = ("--pass-remarks=.", "--pass-remarks-missed=.", "--pass-remarks-analysis=.")
-IN_ORDER: Final = "--mlir-disable-threading"
+NO_THREADS: Final = "--mlir-disable-threading"
 """Compiles one kernel after the other: LLVM writes a remark in pieces, and threads would interleave them."""
 
 _REMARK_START = re.compile(r"remark: (?P<file>.*?):(?P<line>\d{1,9}):(?P<column>\d{1,9}): (?P<text>.*)", re.DOTALL)
@@ -66,12 +66,12 @@ WORDINGS: Final = (
 """Wordings of LLVM 24; the first match counts. The name is unknown if several remarks share a wording."""
 _UNKNOWN_ORIGIN: Final = Origin(UNKNOWN, UNKNOWN, UNKNOWN)
 _KINDS: Final = {"!Passed": "passed", "!Missed": "missed", "!Analysis": "analysis", "!Failure": "missed"}
-NUMBERED: Final = "op"
+NUMBERED_FILE: Final = "op"
 """The file name of all locations in a model that is compiled for remarks; its lines are indices of operations."""
 
 
 @dataclass(frozen=True, slots=True)
-class SaidRemark:
+class PrintedRemark:
     """A remark as printed; `line` is 0 if the compiler does not know the location.
 
     `told`: its stated origin; None: the origin follows from the wording.
@@ -88,7 +88,7 @@ class SaidRemark:
         return self.told or next((origin for words, origin in WORDINGS if words.match(self.text)), _UNKNOWN_ORIGIN)
 
 
-def read_remarks(said: Iterable[str]) -> Iterator[SaidRemark]:
+def read_remarks(said: Iterable[str]) -> Iterator[PrintedRemark]:
     """The remarks among the lines that the compiler printed, in order."""
     head: re.Match[str] | None = None
     words: list[str] = []
@@ -104,12 +104,12 @@ def read_remarks(said: Iterable[str]) -> Iterator[SaidRemark]:
         yield _remark(head, words)
 
 
-def _remark(head: re.Match[str], more: list[str]) -> SaidRemark:
+def _remark(head: re.Match[str], more: list[str]) -> PrintedRemark:
     lines = (line.rstrip() for line in (head["text"], *more))
-    return SaidRemark(head["file"], int(head["line"]), "\n".join(line for line in lines if line))
+    return PrintedRemark(head["file"], int(head["line"]), "\n".join(line for line in lines if line))
 
 
-def read_mlir_remarks(text: str) -> Iterator[SaidRemark]:
+def read_mlir_remarks(text: str) -> Iterator[PrintedRemark]:
     """The remarks of a file that MLIR wrote.
 
     Raises:
@@ -138,14 +138,14 @@ def read_mlir_remarks(text: str) -> Iterator[SaidRemark]:
                 raise ValueError("MLIR's remarks cannot be read: a document is not a remark")
 
 
-def _mlir_remark(kind: str, pass_name: str, name: str, more: dict[object, object]) -> SaidRemark:
+def _mlir_remark(kind: str, pass_name: str, name: str, more: dict[object, object]) -> PrintedRemark:
     file, line_number = "", 0
     match more.get("DebugLoc"):
         case {"File": str(named), "Line": int(line)} if line > 0:
             file, line_number = named, line
     phrases = [str(value) if key == "Remark" else f"{key} {value}" for key, value in _arguments(more.get("Args"))]
     origin = Origin(pass_name, name, _KINDS.get(kind, UNKNOWN))
-    return SaidRemark(file, line_number, f"{name}: {', '.join(phrases)}" if phrases else name, origin)
+    return PrintedRemark(file, line_number, f"{name}: {', '.join(phrases)}" if phrases else name, origin)
 
 
 def _arguments(arguments: object) -> Iterator[tuple[object, object]]:

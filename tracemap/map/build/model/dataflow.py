@@ -6,11 +6,11 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from functools import cached_property
 from tracemap.core.units import Integer, UNKNOWN
 from tracemap.ir.attributes import shape_of
-from tracemap.ir.model_reader import describe_bare
+from tracemap.ir.model_reader import create_records_without_positions
 from tracemap.ir.parsing import MlirParser, Operation
 from tracemap.ir.source_model import CONTROL_FLOW, Definition, FUNCTIONS, SourceModel, SourceOperation
 from tracemap.map.build.model.constant_propagation import Reachability
-from tracemap.map.build.model.kinds import is_barrier, is_call, is_constant_like, is_return, loads_global, REGION_TERMINATORS, word_of
+from tracemap.map.build.model.kinds import is_barrier, is_call, is_constant_like, is_return, loads_global, REGION_TERMINATORS, op_alias
 from tracemap.map.build.model.scopes import Calls, scopes_of, unused_outside
 from tracemap.map.bundle_documents import Flow, FlowNode
 from tracemap.map.model import OpId
@@ -28,7 +28,7 @@ _NAME_ATTRIBUTES: Final = ("callee", "sym_name", "sym_visibility", "function_typ
 """Attributes of functions and calls that hold names, or types that the arguments state as well."""
 
 
-class Flows:
+class FlowBuilder:
     """Builds flows of models; all flows of one instance are numbered together."""
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Flows:
         Raises:
             ModelInvalid: it does not parse.
         """
-        return _FlowBuilder(describe_bare(self._parser, model, self._attributes), self._number).flow()
+        return _FlowBuilder(create_records_without_positions(self._parser, model, self._attributes), self._number).flow()
 
     def _attributes(self, operation: Operation) -> int:
         attributes = operation.attributes
@@ -114,7 +114,7 @@ class _FlowBuilder:
             holder=self._holder(operation),
             passes_on=self._passes_on(operation),
             where=self._scopes[operation.index],
-            word=word_of(operation, parts),
+            word=op_alias(operation, parts),
             shape=self._shape(operation),
             location=operation.parsed_location,
         )

@@ -212,7 +212,7 @@ def computes(operation: SourceOperation) -> bool:
 _ARITHMETIC = {"exp": "exp", "max": "max", "sub": "sub", "div": "div", "add": "add", "sum": "add"}
 
 
-def work_of(name: str) -> str:
+def arithmetic_kind(name: str) -> str:
     """The arithmetic in an operation's name, in any dialect, as far as raised idioms contain it; "" for others.
 
     >>> work_of("math.exp"), work_of("stablehlo.maximum"), work_of("arith.maxnumf"), work_of("linalg.yield")
@@ -298,19 +298,19 @@ _REGION_OPS: Final = ("linalg.generic", "linalg.reduce", "linalg.map", "stablehl
 _SUM_OF_PRODUCTS: Final = {"add", "multiply"}
 
 
-def word_of(operation: SourceOperation, parts: Sequence[SourceOperation]) -> str:
+def op_alias(operation: SourceOperation, parts: Sequence[SourceOperation]) -> str:
     """The dialect-independent name of an op; "" for structure, and for ops that only make a destination."""
     if only_renames(operation) or not computes(operation):
         return "constant" if is_constant(operation) and not makes_host_values(operation) else ""
     if operation.name in _REGION_OPS and (parts or operation.name == "linalg.generic"):
-        aliases = {word_of_name(part.name) for part in parts if not part.name.endswith((".yield", ".return"))}
+        aliases = {alias_of_name(part.name) for part in parts if not part.name.endswith((".yield", ".return"))}
         if aliases == _SUM_OF_PRODUCTS:
             return "product"
         return " ".join(sorted(aliases)) or "broadcast"  # a body that only passes its input on is mostly a broadcast
-    return word_of_name(operation.name)
+    return alias_of_name(operation.name)
 
 
-def word_of_name(name: str) -> str:
+def alias_of_name(name: str) -> str:
     """The dialect-independent name for an operation's name."""
     match = _NAMESPACE.match(name)
     stem = (match[1] if match else name).lower()

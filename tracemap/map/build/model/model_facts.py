@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from tracemap.core.locations import is_informative
 from tracemap.core.units import UNKNOWN
-from tracemap.ir.model_reader import describe, parse_model
+from tracemap.ir.model_reader import create_records, parse_model
 from tracemap.ir.parsing import MlirParser
 from tracemap.ir.source_model import SourceModel, SourceOperation
 from tracemap.map.build.model.constant_propagation import Reachability
@@ -170,7 +170,7 @@ def data_flow(model: bytes) -> tuple[Edge, ...]:
         ModelInvalid: it does not parse.
     """
     parser = MlirParser()
-    facts = ModelFacts(describe(parser, parse_model(parser, model)))
+    facts = ModelFacts(create_records(parser, parse_model(parser, model)))
     pairs = ((op.index, user) for op in facts.ops for user in _ops_using(facts.dataflow, op.index))
     return tuple((OpId.of(maker), OpId.of(user)) for maker, user in pairs if maker != user)
 

@@ -6,13 +6,13 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from msgspec import structs
 from tracemap.core.units import Integer, split_by_largest_remainder, UNKNOWN
-from tracemap.ir.attributes import add, is_conversion, product, Shape
+from tracemap.ir.attributes import add_integers, is_conversion, product, Shape
 from tracemap.ir.dispatch_bodies import ATTENTION, BodyOp, GATHER, NO_DIMENSION, SCATTER
 from tracemap.ir.flow import DispatchRegion
-from tracemap.map.build.model.kinds import word_of
+from tracemap.map.build.model.kinds import op_alias
 from tracemap.map.build.model.model_facts import ModelFacts
 from tracemap.map.build.sites.owners import Owners
-from tracemap.map.model import in_order, OpId, Step
+from tracemap.map.model import sort_ops, OpId, KernelLine
 
 
 # ---- hoisting
@@ -167,23 +167,23 @@ def relocate_products(region: DispatchRegion, owners: Owners, facts: ModelFacts)
     pairs = list(_misplaced_multiplications(region.body, owners, facts))
     if not pairs:
         return region, {}
-    product_locations = {multiply.index: add.location for multiply, add in pairs}
+    product_locations = {multiply.index: add_integers.location for multiply, add_integers in pairs}
     body = (replace(op, location=product_locations.get(op.index, op.location)) for op in region.body)
-    misplaced = {op: owners.of(add.location)[0] for multiply, add in pairs for op in owners.of(multiply.location)}
+    misplaced = {op: owners.of(add_integers.location)[0] for multiply, add_integers in pairs for op in owners.of(multiply.location)}
     return replace(region, body=tuple(body)), misplaced
 
 
-def assign_product_steps(steps: Sequence[Step], misplaced: Sequence[Misplaced]) -> tuple[Step, ...]:
+def assign_product_steps(steps: Sequence[KernelLine], misplaced: Sequence[Misplaced]) -> tuple[KernelLine, ...]:
     """Assign multiplications in products to the products. `misplaced`: at the kernel's sites."""
     misplaced_ops = {op for misplaced_at_site in misplaced for op in misplaced_at_site}
     products = {op for misplaced_at_site in misplaced for op in misplaced_at_site.values()}
     products_at = {step.line: products & {*step.ops} for step in steps}
 
-    def assign(step: Step) -> Step:
+    def assign(step: KernelLine) -> KernelLine:
         enclosing_products = set() if step.parent is UNKNOWN else products_at.get(step.parent, set())
         if step.op_name not in MULTIPLIES or not enclosing_products or not misplaced_ops & {*step.ops}:
             return step
-        return structs.replace(step, ops=in_order(({*step.ops} - misplaced_ops) | enclosing_products))
+        return structs.replace(step, ops=sort_ops(({*step.ops} - misplaced_ops) | enclosing_products))
 
     return tuple(map(assign, steps))
 
@@ -215,7 +215,7 @@ def _accumulates(op: BodyOp, outer: BodyOp) -> bool:
 
 
 def _is_product(op: OpId, facts: ModelFacts) -> bool:
-    alias = word_of(facts.operations[op.number], facts.parts_of.get(op.number, ()))
+    alias = op_alias(facts.operations[op.number], facts.parts_of.get(op.number, ()))
     return alias in _SUMS_OF_PRODUCTS
 
 
@@ -410,9 +410,9 @@ class CostModel:
         gathered: Integer = 0
         for user, number in users:
             if user.name == _EXTRACT:
-                gathered = add(gathered, Shape((self._runs(user),), shape.element_bits).bytes)
+                gathered = add_integers(gathered, Shape((self._runs(user),), shape.element_bits).bytes)
             elif (user.name, number) in ((GATHER, 0), (SCATTER, len(user.operands) - 1)):
-                gathered = add(gathered, Shape((user.iterations,), shape.element_bits).bytes)
+                gathered = add_integers(gathered, Shape((user.iterations,), shape.element_bits).bytes)
             else:
                 return all_bytes
         return _minimum(all_bytes, gathered) if users else all_bytes
@@ -460,7 +460,7 @@ class CostModel:
             account.update(dict.fromkeys(owners, UNKNOWN))
             return
         for owner, share in zip(owners, split_by_largest_remainder(amount, [1] * len(owners)), strict=True):
-            account[owner] = add(account.get(owner, 0), share)
+            account[owner] = add_integers(account.get(owner, 0), share)
 
 
 _COUNTED_BARE = ("linalg.", "iree_linalg_ext.", "math.", "arith.")
@@ -482,7 +482,7 @@ def _attention_operations(op: BodyOp) -> Integer:
 
     Each score is a sum over the elements of a query, and is multiplied by the elements of a value.
     """
-    width = add(_last_extent(op.operands[0].shape), _last_extent(op.results[0]) if op.results else UNKNOWN)
+    width = add_integers(_last_extent(op.operands[0].shape), _last_extent(op.results[0]) if op.results else UNKNOWN)
     if op.iterations is UNKNOWN or width is UNKNOWN or not width:
         return op.iterations
     return 2 * op.iterations + op.iterations // width * _OPERATIONS_PER_ELEMENT["linalg.softmax"]

@@ -9,7 +9,7 @@ from msgspec import structs
 from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.locations import Location
 from tracemap.core.units import Integer, plural, Text, UNKNOWN
-from tracemap.ir.flow import Around, DispatchRegion, FlowDispatch, FlowProgram
+from tracemap.ir.flow import EnclosingOps, DispatchRegion, FlowDispatch, FlowProgram
 from tracemap.ir.hal import HalBuffer, HalCommand, HalProgram
 from tracemap.map.build.model.model_facts import ModelFacts
 from tracemap.map.build.sites.members import find_members
@@ -210,7 +210,7 @@ def _could_be_one(site: Site, unmatched: Site) -> bool:
     )
 
 
-def _may_be_exclusive(first_site: Around, second_site: Around) -> bool:
+def _may_be_exclusive(first_site: EnclosingOps, second_site: EnclosingOps) -> bool:
     """Whether one of two call sites may run without the other; only then can one command stand for both.
 
     They may in different blocks of one operation: arms of a branch, or branch targets. In different functions they may,

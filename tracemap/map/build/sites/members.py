@@ -18,7 +18,7 @@ from tracemap.map.build.model.model_facts import ModelFacts
 from tracemap.map.build.model.scopes import Conversions
 from tracemap.map.build.sites.cost import CostModel
 from tracemap.map.build.sites.owners import Owners
-from tracemap.map.model import CallPath, Evidence, in_order, Membership, OpId, Site, Step
+from tracemap.map.model import CallPath, Evidence, sort_ops, Membership, OpId, Site, KernelLine
 
 
 # ---- members
@@ -244,7 +244,7 @@ def find_rotation(region: DispatchRegion | None, owners: Owners, facts: ModelFac
     return None if region is None else next((rotation for _, rotation in _rotations(region.body, owners, facts)), None)
 
 
-def assign_rotation_steps(steps: Sequence[Step], rotations: Sequence[Rotation]) -> tuple[Step, ...]:
+def assign_rotation_steps(steps: Sequence[KernelLine], rotations: Sequence[Rotation]) -> tuple[KernelLine, ...]:
     """Assign the unlocated steps in regions of a kernel that rotates halves to the ops of the rotation.
 
     `rotations`: those at the kernel's sites, at least one.
@@ -258,7 +258,7 @@ def assign_rotation_steps(steps: Sequence[Step], rotations: Sequence[Rotation]) 
 
 
 def _ops(rotations: Sequence[Rotation], *, negates: bool) -> tuple[OpId, ...]:
-    return in_order(rotation.negate if negates else rotation.join for rotation in rotations)
+    return sort_ops(rotation.negate if negates else rotation.join for rotation in rotations)
 
 
 def _rotations(body: Sequence[BodyOp], owners: Owners, facts: ModelFacts) -> Iterator[tuple[int, Rotation]]:

@@ -7,10 +7,10 @@ from msgspec import structs
 from tracemap.core.locations import Location
 from tracemap.core.units import Integer, split_by_largest_remainder, UNKNOWN
 from tracemap.ir.attributes import product, shape_of
-from tracemap.ir.dispatch_bodies import BodyOp, RAISED, Raised
+from tracemap.ir.dispatch_bodies import BodyOp, RAISED_OPS, Raised
 from tracemap.ir.flow import DispatchRegion
 from tracemap.ir.source_model import SourceOperation
-from tracemap.map.build.model.kinds import work_of
+from tracemap.map.build.model.kinds import arithmetic_kind
 from tracemap.map.build.model.model_facts import ModelFacts
 from tracemap.map.build.sites.cost import LOAD, operations_of_source
 from tracemap.map.build.sites.members import elements, is_assumed, with_assumed_costs
@@ -73,7 +73,7 @@ class Idioms:
 
     def of(self, site: Site, body: DispatchRegion | None) -> dict[OpId, Parts]:
         """The idioms that were raised in a site: the last op, which is a member -> the other ops."""
-        locations = [] if body is None else [operation.location for operation in body.body if operation.name in RAISED]
+        locations = [] if body is None else [operation.location for operation in body.body if operation.name in RAISED_OPS]
         paths = {member.op: member.path for member in site.members} if locations else {}
         parts_of: dict[OpId, Parts] = {}
         for location in locations:
@@ -133,7 +133,7 @@ def _op_of_work(indices: Sequence[int], facts: ModelFacts) -> dict[str, OpId]:
     for index in indices:
         parts = facts.parts_of.get(index) or [facts.operations[index]]
         for part in parts:
-            op_of_work.setdefault(work_of(part.name), OpId.of(index))
+            op_of_work.setdefault(arithmetic_kind(part.name), OpId.of(index))
     op_of_work.pop("", None)
     return op_of_work
 
@@ -193,7 +193,7 @@ def _bytes_of_readers(
 
 def _bytes_read(body: Sequence[BodyOp]) -> Integer:
     """Bytes that a body's only raised op reads; unknown if there are several, or other operations read them, too."""
-    raised = [op for op in body if op.name in RAISED]
+    raised = [op for op in body if op.name in RAISED_OPS]
     producer = raised[0].operands[0].producer if len(raised) == 1 else -1
     users = [op for op in body if any(operand.producer == producer for operand in op.operands)]
     is_loaded = producer >= 0 and body[producer].name == LOAD

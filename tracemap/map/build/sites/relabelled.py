@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from msgspec import structs
 from tracemap.core.units import Integer, split_by_largest_remainder, UNKNOWN
-from tracemap.ir.attributes import add, product, Shape, shape_of
+from tracemap.ir.attributes import add_integers, product, Shape, shape_of
 from tracemap.ir.dispatch_bodies import BodyOp
 from tracemap.ir.flow import DispatchRegion
 from tracemap.ir.source_model import SourceOperation
-from tracemap.map.build.model.kinds import can_be_member, computes, is_call, only_renames, word_of_name
+from tracemap.map.build.model.kinds import can_be_member, computes, is_call, only_renames, alias_of_name
 from tracemap.map.build.model.model_facts import ModelFacts
 from tracemap.map.build.model.scopes import Origin
 from tracemap.map.build.sites.cost import LOAD, MULTIPLIES, STORE
 from tracemap.map.build.sites.members import only_moves_elements
 from tracemap.map.build.sites.owners import Owners
 from tracemap.map.build.sites.raised_idioms import paths_to, unlocated_member
-from tracemap.map.model import Evidence, in_order, Membership, OpId, Site, Step
+from tracemap.map.model import Evidence, sort_ops, Membership, OpId, Site, KernelLine
 
 
 # ---- horizontal fusion
@@ -24,13 +24,13 @@ from tracemap.map.model import Evidence, in_order, Membership, OpId, Site, Step
 # Horizontal fusion: products computed in one loop because they share an operand.
 
 
-Group = tuple[OpId, ...]
+HorizontalGroup = tuple[OpId, ...]
 """Ops of the model that one operation computes: the op in its location, then the others, in the model's order."""
 
 
 def find_horizontal_groups(
     sites: Sequence[Site], bodies: Sequence[DispatchRegion | None], owners: Owners, facts: ModelFacts
-) -> tuple[Group, ...]:
+) -> tuple[HorizontalGroup, ...]:
     """For each site the ops that are computed side by side; empty if there are none."""
     costs: dict[OpId, dict[str, Integer]] = {}
     for site in sites:
@@ -40,18 +40,18 @@ def find_horizontal_groups(
     return tuple(() if body is None else _group(site, body.body, owners, facts, costs) for site, body in pairs)
 
 
-def add_horizontal_members(sites: Sequence[Site], groups: Sequence[Group], facts: ModelFacts) -> tuple[Site, ...]:
+def add_horizontal_members(sites: Sequence[Site], groups: Sequence[HorizontalGroup], facts: ModelFacts) -> tuple[Site, ...]:
     """Add all ops of such a group to its site, with equal costs."""
     pairs = zip(sites, groups, strict=True)
     return tuple(_with_group(site, group, facts) if group else site for site, group in pairs)
 
 
-def assign_horizontal_steps(steps: Sequence[Step], groups: Sequence[Group]) -> tuple[Step, ...]:
+def assign_horizontal_steps(steps: Sequence[KernelLine], groups: Sequence[HorizontalGroup]) -> tuple[KernelLine, ...]:
     """Assign the steps of a group's first op to all ops of the group. `groups`: those of the kernel's sites."""
     group_of = {group[0]: group for group in groups if group}
 
-    def ops(step: Step) -> tuple[OpId, ...]:
-        return in_order(group_op for op in step.ops for group_op in group_of.get(op, (op,)))
+    def ops(step: KernelLine) -> tuple[OpId, ...]:
+        return sort_ops(group_op for op in step.ops for group_op in group_of.get(op, (op,)))
 
     return tuple(structs.replace(step, ops=ops(step)) for step in steps)
 
@@ -62,7 +62,7 @@ def _group(
     owners: Owners,
     facts: ModelFacts,
     costs: Mapping[OpId, Mapping[str, Integer]],
-) -> Group:
+) -> HorizontalGroup:
     members = {member.op for member in site.members}
     for op in body:
         count = _unlocated_products(op, body, owners)
@@ -119,7 +119,7 @@ def _computed_elsewhere(costs: Mapping[str, Integer], site: Site, operations: In
     return any(cost is UNKNOWN or operations is UNKNOWN or cost >= operations for cost in others)
 
 
-def _with_group(site: Site, group: Group, facts: ModelFacts) -> Site:
+def _with_group(site: Site, group: HorizontalGroup, facts: ModelFacts) -> Site:
     located_member = next(member for member in site.members if member.op == group[0])
     operations, traffic = (
         _split_equally(amount, len(group)) for amount in (located_member.operations, located_member.bytes)
@@ -129,7 +129,7 @@ def _with_group(site: Site, group: Group, facts: ModelFacts) -> Site:
     for member in site.members:
         share = costs.pop(member.op, (0, 0))
         previous = (0, 0) if member is located_member else (member.operations, member.bytes)
-        amounts = (add(left, right) for left, right in zip(previous, share, strict=True))
+        amounts = (add_integers(left, right) for left, right in zip(previous, share, strict=True))
         members.append(structs.replace(member, **dict(zip(("operations", "bytes"), amounts, strict=True))))
     new_members = (
         unlocated_member(facts.operations[op.number], site, facts, operations=work, traffic=bytes_moved, root=False)
@@ -232,7 +232,7 @@ def _sole_member(operation: SourceOperation, site: Site, facts: ModelFacts) -> M
     operations: Integer = 0
     traffic: Integer = 0
     for member in site.members:
-        operations, traffic = add(operations, member.operations), add(traffic, member.bytes)
+        operations, traffic = add_integers(operations, member.operations), add_integers(traffic, member.bytes)
     return unlocated_member(operation, site, facts, operations=operations, traffic=traffic, root=True)
 
 
@@ -295,7 +295,7 @@ def add_replaced_ops(
 # feeds an op that never uses its results in the model. So it stands in for an op that does feed it.
 
 
-StandIns = Mapping[OpId, OpId]
+Relabelling = Mapping[OpId, OpId]
 """Ops whose location stands in for another op at a site -> the other op."""
 
 _MAX_MOVES = 16
@@ -304,7 +304,7 @@ _MAX_MOVES = 16
 
 def find_stand_ins(
     sites: Sequence[Site], bodies: Sequence[DispatchRegion | None], owners: Owners, facts: ModelFacts
-) -> tuple[StandIns, ...]:
+) -> tuple[Relabelling, ...]:
     """For each site the ops whose location stands in for another op.
 
     Args:
@@ -321,7 +321,7 @@ def find_stand_ins(
 
 
 def restore_relabelled(
-    sites: Sequence[Site], stand_ins_of_sites: Sequence[StandIns], facts: ModelFacts
+    sites: Sequence[Site], stand_ins_of_sites: Sequence[Relabelling], facts: ModelFacts
 ) -> tuple[Site, ...]:
     """The sites with the relabelled ops instead of their stand-ins."""
     return tuple(
@@ -331,8 +331,8 @@ def restore_relabelled(
 
 
 def restore_relabelled_steps(
-    steps: Sequence[Step], stand_ins_of_sites: Sequence[StandIns], members: Set[OpId]
-) -> tuple[Step, ...]:
+    steps: Sequence[KernelLine], stand_ins_of_sites: Sequence[Relabelling], members: Set[OpId]
+) -> tuple[KernelLine, ...]:
     """The steps of a kernel with the relabelled ops, unless a stand-in itself runs at another site of the kernel.
 
     `stand_ins_of_sites`: of the kernel's sites; `members`: the ops of these sites.
@@ -341,8 +341,8 @@ def restore_relabelled_steps(
         op: other for stand_ins in stand_ins_of_sites for op, other in stand_ins.items() if op not in members
     }
 
-    def ops(step: Step) -> tuple[OpId, ...]:
-        return in_order(replacements.get(op, op) for op in step.ops)
+    def ops(step: KernelLine) -> tuple[OpId, ...]:
+        return sort_ops(replacements.get(op, op) for op in step.ops)
 
     return tuple(structs.replace(step, ops=ops(step)) for step in steps)
 
@@ -381,7 +381,7 @@ def _edges(body: Sequence[BodyOp], owners: Owners, facts: ModelFacts) -> Iterato
                 continue
             if maker.computes_index and maker_ops == owners.of(body[maker.parent].location):
                 continue
-            if word_of_name(maker.name) != word_of_name(facts.operations[maker_ops[0].number].name):
+            if alias_of_name(maker.name) != alias_of_name(facts.operations[maker_ops[0].number].name):
                 yield maker_ops[0], user_ops[0]
 
 
@@ -419,7 +419,7 @@ def _may_be_relabelled(index: int, facts: ModelFacts) -> bool:
     return not operation.operands or index not in facts.dataflow.constant
 
 
-def _with_relabelled_ops(site: Site, stand_ins: StandIns, facts: ModelFacts) -> Site:
+def _with_relabelled_ops(site: Site, stand_ins: Relabelling, facts: ModelFacts) -> Site:
     def restore(member: Membership) -> Membership:
         if member.op not in stand_ins:
             return member

@@ -16,13 +16,13 @@ from tracemap.ir.dispatch_bodies import BodyOp
 from tracemap.ir.executables import KernelText, LocatedStep
 from tracemap.ir.flow import DispatchRegion
 from tracemap.map.build.model.idioms import Rotation
-from tracemap.map.build.model.kinds import work_of
+from tracemap.map.build.model.kinds import arithmetic_kind
 from tracemap.map.build.sites.cost import assign_product_steps, Misplaced
 from tracemap.map.build.sites.members import assign_rotation_steps
 from tracemap.map.build.sites.owners import Owners
 from tracemap.map.build.sites.raised_idioms import Works
-from tracemap.map.build.sites.relabelled import assign_horizontal_steps, Group, restore_relabelled_steps, StandIns
-from tracemap.map.model import in_order, Kernel, OpId, Site, Step
+from tracemap.map.build.sites.relabelled import assign_horizontal_steps, HorizontalGroup, restore_relabelled_steps, Relabelling
+from tracemap.map.model import sort_ops, Kernel, OpId, Site, KernelLine
 
 
 _NO_EVIDENCE = frozenset(
@@ -50,8 +50,8 @@ class UnlocatedSteps:
 
     raised: Sequence[Works]
     rotations: Sequence[Rotation | None]
-    horizontal_groups: Sequence[Group]
-    stand_ins: Sequence[StandIns]
+    horizontal_groups: Sequence[HorizontalGroup]
+    stand_ins: Sequence[Relabelling]
     misplaced: Sequence[Misplaced]
     conversions: frozenset[OpId]
 
@@ -100,17 +100,17 @@ def add_steps(
 
 def _steps(
     text: KernelText, sites: Sequence[Site], body_of: Mapping[str, Sequence[BodyOp]], owners: Owners
-) -> tuple[Step, ...]:
+) -> tuple[KernelLine, ...]:
     located_ops = [_ops_of(step, owners) for step in text.steps]
     located_site = _located_site({op for ops in located_ops for op in ops}, sites, body_of, owners)
     translations = [_translation(body_of.get(located_site, ()), body_of.get(site.id, ()), owners) for site in sites]
     return tuple(
-        Step(step.line, step.op_name, _at_all_sites(ops, translations), step.parent, step.takes)
+        KernelLine(step.line, step.op_name, _at_all_sites(ops, translations), step.parent, step.takes)
         for step, ops in zip(text.steps, located_ops, strict=True)
     )
 
 
-def assign_storage_conversions(steps: Sequence[Step], conversions: frozenset[OpId]) -> tuple[Step, ...]:
+def assign_storage_conversions(steps: Sequence[KernelLine], conversions: frozenset[OpId]) -> tuple[KernelLine, ...]:
     """Assign conversions between the stored and the computed form of elements to the ops that need them.
 
     For example, the compiler stores i1 as bytes and converts in the kernel, with the location of the kernel's root. A
@@ -136,11 +136,11 @@ def assign_storage_conversions(steps: Sequence[Step], conversions: frozenset[OpI
     return tuple(step_at[step.line] for step in steps)
 
 
-def _ops_at(step_at: Mapping[int, Step], lines: Iterable[int]) -> tuple[OpId, ...]:
-    return in_order({op for line in lines if line in step_at for op in step_at[line].ops})
+def _ops_at(step_at: Mapping[int, KernelLine], lines: Iterable[int]) -> tuple[OpId, ...]:
+    return sort_ops({op for line in lines if line in step_at for op in step_at[line].ops})
 
 
-def _assign_unlocated(steps: tuple[Step, ...], unlocated: UnlocatedSteps, sites: Sequence[int]) -> tuple[Step, ...]:
+def _assign_unlocated(steps: tuple[KernelLine, ...], unlocated: UnlocatedSteps, sites: Sequence[int]) -> tuple[KernelLine, ...]:
     """Assign the steps of a kernel that locations do not assign, from the kernel's sites."""
     works = [unlocated.raised[site] for site in sites]
     if any(works):
@@ -155,7 +155,7 @@ def _assign_unlocated(steps: tuple[Step, ...], unlocated: UnlocatedSteps, sites:
     return assign_horizontal_steps(steps, groups) if groups else steps
 
 
-def _assign_raised(steps: Sequence[Step], works: Sequence[Works]) -> tuple[Step, ...]:
+def _assign_raised(steps: Sequence[KernelLine], works: Sequence[Works]) -> tuple[KernelLine, ...]:
     """Assign the steps of a raised op, which the compiler lowered to all the work that it was raised from.
 
     All of them have the location of the idiom's last op. A step belongs to the model's op that does the same work, and
@@ -165,20 +165,20 @@ def _assign_raised(steps: Sequence[Step], works: Sequence[Works]) -> tuple[Step,
     ops_of_line = {step.line: _working_ops(step, works) for step in steps}
     ops_in_region: dict[int, dict[OpId, None]] = {}
     for step in steps:
-        if step.parent is not UNKNOWN and work_of(step.op_name):
+        if step.parent is not UNKNOWN and arithmetic_kind(step.op_name):
             ops_in_region.setdefault(step.parent, {}).update(dict.fromkeys(ops_of_line[step.line]))
     return tuple(
         structs.replace(
             step,
-            ops=in_order(ops_in_region.get(step.line, ops_of_line[step.line])) if last_ops & {*step.ops} else step.ops,
+            ops=sort_ops(ops_in_region.get(step.line, ops_of_line[step.line])) if last_ops & {*step.ops} else step.ops,
         )
         for step in steps
     )
 
 
-def _working_ops(step: Step, works: Sequence[Works]) -> list[OpId]:
+def _working_ops(step: KernelLine, works: Sequence[Works]) -> list[OpId]:
     """The ops of a step; the last op of an idiom is replaced by the op that does the step's work."""
-    work = work_of(step.op_name)
+    work = arithmetic_kind(step.op_name)
     ops: list[OpId] = []
     for op in step.ops:
         ops += [works_at_site[op].get(work, op) for works_at_site in works if op in works_at_site] or [op]
@@ -219,7 +219,7 @@ def _translation(located: Sequence[BodyOp], other: Sequence[BodyOp], owners: Own
 
 def _at_all_sites(ops: Sequence[OpId], translations: Sequence[Translation]) -> tuple[OpId, ...]:
     """The ops and the corresponding ops at all sites of the kernel, in model order."""
-    return in_order([*ops, *(other for translation in translations for op in ops for other in translation.get(op, ()))])
+    return sort_ops([*ops, *(other for translation in translations for op in ops for other in translation.get(op, ()))])
 
 
 def sites_without_steps(kernels: Sequence[Kernel], sites: Sequence[Site]) -> int:
