@@ -76,7 +76,7 @@ test: $(READY) browser vulkan ## run the tests that every change must pass
 	$(BIN)/python -m pytest -m "not long" $(PYTEST_FLAGS)
 
 quick: $(READY) ## run the tests without a compiled model, in a minute
-	$(BIN)/python -m pytest -q -n 2 $$(grep -l 'pytest.mark.quick' tests/test_*.py)
+	$(BIN)/python -m pytest -q -n 2 $$(grep -l 'pytest.mark.quick' tests/test_*.py tests/*/test_*.py)
 
 thorough: $(READY) browser vulkan ## run the other, longer tests
 	$(BIN)/python -m pytest -m long $(PYTEST_FLAGS)
@@ -166,15 +166,15 @@ frontendsenv: $(READY) # a separate environment for frameworks
 	.frontends/bin/python -m pip install --quiet --editable '.[$(FRONTENDS)]' $(FRONTENDS_MORE)
 
 frontends: frontendsenv ## test programs of JAX and ONNX, notebooks and tables; with torch: FRONTENDS=jax,onnx,pandas,notebook,torch
-	PATH="$(abspath $(BIN)):$$PATH" .frontends/bin/python -m pytest tests/frontends tests/test_documents_run.py \
-		tests/test_examples.py $(FRONTENDS_FLAGS)
+	PATH="$(abspath $(BIN)):$$PATH" .frontends/bin/python -m pytest tests/frontends tests/docs/test_documents_run.py \
+		tests/api/test_examples.py $(FRONTENDS_FLAGS)
 
 sparkenv: $(READY) # a separate environment for Apache Spark (half a gigabyte)
 	$(call over_venv,.sparkenv)
 	.sparkenv/bin/python -m pip install --quiet --editable '.[spark]'
 
 spark: sparkenv ## compare answers of DuckDB and Apache Spark, also on a cluster with killed workers (needs Java 17)
-	PATH="$(abspath $(BIN)):$$PATH" .sparkenv/bin/python -m pytest tests/test_spark.py tests/test_spark_cluster.py $(SPARK_FLAGS)
+	PATH="$(abspath $(BIN)):$$PATH" .sparkenv/bin/python -m pytest tests/store/test_spark.py tests/store/test_spark_cluster.py $(SPARK_FLAGS)
 
 dist: $(READY) ## build the source archive and the wheel in dist/, with the same bytes for the same commit
 	$(BIN)/python -m pip install --quiet --editable '.[dev,release]'

@@ -1,4 +1,4 @@
-"""The checks of `tests/checks.py` notice what they are for: each takes a sound result and refuses a spoilt one."""
+"""The checks in `tests/checks.py` accept sound results and refuse damaged ones."""
 
 from __future__ import annotations
 

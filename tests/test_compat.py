@@ -1,4 +1,4 @@
-"""The matrix of `make compat`, of the release that is installed alone: what nothing else runs is soon out of date."""
+"""The matrix of `make compat`, tried on the installed release."""
 
 from __future__ import annotations
 

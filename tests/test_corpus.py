@@ -1,4 +1,4 @@
-"""The main job on every sample: build, record, attribute and page through the real command line, and what must hold."""
+"""Build, record, attribute and report every sample through the command line; and what must hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Import direction is a test: each room of the package imports only what the table allows, inside functions too.
+"""Imports lead only downwards: each room of the package imports only what the table allows.
 
 The same holds inside rooms that have sub-rooms, and no module imports itself by way of others. An import in a function
 or for type checking counts too: it says just as much that one module cannot be understood without the other.

@@ -1,4 +1,4 @@
-"""The networks of the benchmark of real sizes, so small that they take seconds: every command, with the same checks."""
+"""The networks of the benchmark of real sizes, made small: every command, with the same checks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is released: archives that are the same every time, a wheel for every Python, and one place for the version."""
+"""Releases: reproducible archives, a wheel for every Python, one place for the version."""
 
 from __future__ import annotations
 

@@ -8,12 +8,12 @@ import pytest
 from msgspec import structs
 from selenium.webdriver import Chrome, Keys
 
+from tests.attribution.test_kernel_lines import addresses_run
 from tests.browser.conftest import Open, log
 from tests.browser.test_reports_browser import find, go, press, texts, view
 from tests.builders import graph, op, site
 from tests.conftest import Built
 from tests.support import page_data
-from tests.test_attribution_steps import addresses_run
 from tracemap.attribution.attribute import Request, attribute
 from tracemap.machine.code import instructions_of
 from tracemap.machine.images import read_images

@@ -10,8 +10,8 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from tests.browser.conftest import Open
+from tests.commands.test_lower import AFFINE, AFFINE_FUSION, HOSTILE, LOOPS_OF_SCF
 from tests.support import ROOT
-from tests.test_lower import AFFINE, AFFINE_FUSION, HOSTILE, LOOPS_OF_SCF
 from tracemap.map.build.lowering_stages import lower
 from tracemap.reports.html import write_page
 from tracemap.reports.lowering_page import render_lowering_page

@@ -17,7 +17,7 @@ from selenium.webdriver.support.wait import WebDriverWait
 import tracemap
 from tests.browser.conftest import find_chrome, started_chrome
 from tests.conftest import Built, Recorded
-from tests.test_export import measured
+from tests.reports.test_exports import measured
 
 PORT: Final = 9001
 """The only one of this machine that the UI's own policy lets it fetch a trace from."""

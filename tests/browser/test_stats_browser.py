@@ -16,8 +16,8 @@ from selenium.webdriver.support.wait import WebDriverWait
 
 from tests.browser.conftest import Open
 from tests.hook import support
+from tests.reports.test_stats_page import EVIL, hostile, page_of
 from tests.support import check_cli
-from tests.test_reports_stats import EVIL, hostile, page_of
 from tracemap.capture.counters import events_to_count
 from tracemap.reports.html import write_page
 from tracemap.reports.stats_page import render_stats_page

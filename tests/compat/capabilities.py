@@ -16,8 +16,8 @@ from tests.checks import DISTURBED, check_attribution, check_bounds, check_links
 from tests.compat.place import Place, cli
 from tests.hook.support import hooked, hooked_by_plugin, module, python_command, recorded_calls, tool_command
 from tests.hook.support import run as run_program
+from tests.map.test_kernel_lines import code_of, plain_module
 from tests.support import PLAIN_FLAGS, SAMPLES, Json, json_cli, run_cli
-from tests.test_steps import code_of, plain_module
 from tracemap.core.toolchain import find_tool
 from tracemap.core.units import plural
 from tracemap.hook import environment, library_path

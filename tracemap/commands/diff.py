@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from tracemap.capture.calling import Call
     from tracemap.capture.outputs import Array, Tolerance
     from tracemap.compare.model import Comparison, Comparisons
+    from tracemap.compare.sides import Side
     from tracemap.map.build.model.model_facts import Edge
     from tracemap.map.bundle import Bundle
     from tracemap.runs.model import Peaks

@@ -1,4 +1,4 @@
-/* The entry points. Each file uses only files that stand further down in this list; tests/test_hook_layers.py checks
+/* The entry points. Each file uses only files that stand further down in this list; tests/hook/test_layers.py checks
  * that.
  *
  *   entries         LD_PRELOAD: functions that replace libc's

@@ -30,7 +30,7 @@
 #define INITIAL_EXEC __attribute__((tls_model("initial-exec")))
 
 /* For functions that other libraries call before their own setup: a sanitizer looks up the functions that it replaces.
- * Such a function calls nothing that another library may replace (tests/test_hook_sanitizers.py checks that), and is
+ * Such a function calls nothing that another library may replace (tests/hook/test_sanitizers.py checks that), and is
  * not instrumented if the hook is built with a sanitizer. */
 #if defined(__clang__) && __has_attribute(disable_sanitizer_instrumentation)
 #define EARLY __attribute__((disable_sanitizer_instrumentation, no_sanitize("undefined")))

@@ -71,8 +71,8 @@ def _block(data: memoryview, begin: int) -> bytes:
 #
 # Names of models, kernels, threads and files are untrusted data, and must not take effect in pages.
 #
-# There is one function per destination; `tracemap/core/sanitize.py` has those for terminals and tables. Templates escape
-# by default (`html.py`). They may use `| safe` only on results of this module and of `html.py`.
+# There is one function per destination; `tracemap/core/sanitize.py` has those for terminals and tables. Templates
+# escape by default (`html.py`). They may use `| safe` only on results of this module and of `html.py`.
 
 
 # Browsers end lines at a carriage return, and HTML does not allow NUL. Other control characters and invisible ones that

@@ -1,0 +1,202 @@
+"""`record --compare-devices`: times on other devices, and the advice drawn from them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from tests.builders import attribution
+from tests.conftest import Built
+from tests.recording import request, sample
+from tests.reports.test_page import GRAPH, TOTALS
+from tests.support import check_cli, json_cli, run_cli
+from tracemap.attribution.model import Attribution, ResidualReason, ResidualRow
+from tracemap.capture.record import record
+from tracemap.core.diagnostics import NOISY, PAUSED, TRANSFERS_UNTIMED, Diagnostic
+from tracemap.core.units import UNKNOWN, format_ns
+from tracemap.reports.advice import device_comparison_text, elapsed_text, overhead_advice
+from tracemap.reports.cost_lookup import ASSUMED_SIZES
+from tracemap.runs.model import BY_STOPS, DeviceTime, ElapsedParts, Invocation
+
+SYNC, TASK = DeviceTime("local-sync", 100_000, 99_000, 101_000, 20, 1), DeviceTime("local-task", 900_000, 1, 2, 20, 1)
+
+
+def divided(queue_ns: int, host_ns: int, *devices: DeviceTime) -> Attribution:
+    """A run of a microsecond, of which kernels have what queue and host leave."""
+    made = attribution(GRAPH, TOTALS, elapsed_ns=1000)
+    parts = ElapsedParts(1000 - queue_ns - host_ns, 0, queue_ns, host_ns, 0, 0, BY_STOPS)
+    return replace(made, run=structs.replace(made.run, elapsed=parts, devices=devices))
+
+
+def test_each_device_is_timed_without_the_profiler(made: Path, tmp_path: Path) -> None:
+    devices = ("local-sync", "local-task")
+    asked = request(sample(made, "hand_loczoo"), tmp_path / "run.csv", seconds=1.0, compare_devices=devices)
+    header = record(asked).header
+    assert tuple(each.device for each in header.devices) == devices
+    for each in header.devices:
+        assert isinstance(each.median_ns, int)
+        assert isinstance(each.low_ns, int)
+        assert isinstance(each.high_ns, int)
+        assert 0 < each.low_ns <= each.median_ns <= each.high_ns
+        assert each.groups > 100
+        assert each.calls == 1
+
+
+def test_without_the_option_nothing_more_runs(made: Path, tmp_path: Path) -> None:
+    assert record(request(sample(made, "hand_loczoo"), tmp_path / "run.csv", iterations=2)).header.devices == ()
+
+
+@pytest.mark.parametrize(
+    ("flags", "name"),
+    [
+        (("--compare-devices", "local-sync,nosuch"), "'nosuch'"),
+        (("--compare-devices", "cuda"), "'cuda'"),
+        (("--compare-devices", "local-sync", "--", "--device=vulkan"), "'vulkan'"),
+    ],
+)
+def test_devices_that_run_other_kernels_are_refused(
+    built: Built, tmp_path: Path, flags: tuple[str, ...], name: str
+) -> None:
+    output = tmp_path / "run.csv"
+    done = run_cli("record", built("hand_loczoo"), "-o", output, *flags)
+    assert done.returncode == 2
+    assert f"{name}: choose from local-sync and local-task, which run the same kernels" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert not output.exists()
+
+
+def test_what_was_measured_stands_in_header_and_report(built: Built, tmp_path: Path) -> None:
+    bundle, run = built("hand_loczoo"), tmp_path / "run.csv"
+    options = ("--seconds", "1", "--compare-devices", "local-task,local-sync")
+    done = run_cli("record", bundle, *options, "-o", run)
+    assert done.returncode == 0
+    shown = json_cli("attribute", run, "--map", bundle)["run"]
+    assert [each["device"] for each in shown["devices"]] == ["local-task", "local-sync"]
+    (line,) = (line for line in done.stderr.splitlines() if line.startswith("median call: local-task "))
+    for each in shown["devices"]:
+        said = re.search(rf"{each['device']} (\S+ \S+) \(95 %: (\S+(?: \S+)?) to (\S+ \S+)\)", line)
+        assert said is not None
+        assert said[1] == format_ns(each["median_ns"])
+        assert format_ns(each["low_ns"]).startswith(said[2])
+        assert said[3] == format_ns(each["high_ns"])
+    page = tmp_path / "page.html"
+    assert line in check_cli("attribute", run, "--map", bundle, "--html", page).splitlines()
+    assert line in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.long
+def test_the_runs_own_device_is_compared_with(built: Built, tmp_path: Path) -> None:
+    run = tmp_path / "run.csv"
+    done = run_cli("record", built("hand_loczoo"), "--seconds", "1", "--compare-devices", "local-sync", "-o", run)
+    assert re.search(r"^median call: local-sync .*, local-task .*; ", done.stderr, re.MULTILINE)
+
+
+def test_a_device_is_not_compared_with_itself(built: Built, tmp_path: Path) -> None:
+    run = tmp_path / "run.csv"
+    done = run_cli("record", built("hand_loczoo"), "--compare-devices", "local-task", "-o", run)
+    assert done.returncode == 2
+    assert "the run already uses local-task; name another device: local-sync" in done.stderr
+    assert not run.exists()
+
+
+def test_what_was_measured_is_said_whether_devices_differ_or_not() -> None:
+    slow = structs.replace(TASK, low_ns=800_000, high_ns=1_000_000)
+    between = structs.replace(TASK, low_ns=100_500, high_ns=1_000_000)
+    assert device_comparison_text((SYNC, slow)).endswith("; local-sync is faster")
+    assert device_comparison_text((SYNC, between)).endswith("; no significant difference (intervals overlap)")
+    assert device_comparison_text((SYNC, slow)).startswith("median call: local-sync 100 µs ")
+    grouped = tuple(structs.replace(each, calls=9) for each in (SYNC, slow))
+    assert device_comparison_text(grouped).startswith("median of means of several calls: local-sync 100 µs ")
+    assert device_comparison_text(()) == ""
+
+
+def test_the_mean_of_an_invocation_is_called_so_and_the_median_stands_beside_it() -> None:
+    found = divided(600, 310)
+
+    def said(**changes: object) -> str:
+        return elapsed_text(replace(found, run=structs.replace(found.run, **{"iterations": 2, **changes})))
+
+    assert said() == "500 ns per invocation (mean)"
+    timed = Invocation(311_000, 305_000, 320_000, "precision")
+    assert said(invocation=timed) == "500 ns per invocation (mean), median 311 µs (95 %: 305 to 320 µs)"
+    few = Invocation(999_000, UNKNOWN, UNKNOWN, "seconds")
+    assert said(invocation=few) == "500 ns per invocation (mean), median 999 µs (too few for an interval)"
+    assert said(iterations=UNKNOWN) == "1.00 µs"
+    assert elapsed_text(replace(found, functions=("encode", "decode"))) == "1.00 µs in all"
+
+
+def test_a_busy_machine_may_be_what_is_waited_for() -> None:
+    found = divided(600, 310)
+    busy = replace(found, diagnostics=(Diagnostic(NOISY, "the run was disturbed"),))
+    assert "waiting for a CPU" not in overhead_advice(found)
+    assert "; the overhead may include waiting for a CPU (noisy run). Try record " in overhead_advice(busy)
+
+
+@pytest.mark.parametrize(("submitted_ns", "is_told"), [(90, False), (91, True)])
+def test_copies_may_be_a_part_where_submissions_without_kernels_are(submitted_ns: int, is_told: bool) -> None:
+    """Queue and host have 910 ns; copies take no more of it than what was submitted takes while no kernel runs."""
+    said = Diagnostic(TRANSFERS_UNTIMED, "the runtime does not time a copy")
+    rest = ResidualRow(ResidualReason.QUEUE, 1, {"duration_ns": submitted_ns})
+    found = replace(divided(600, 310), diagnostics=(said,), residual=(rest,), metrics=())
+    assert ("; the overhead may include untimed copies and fills. Try record " in overhead_advice(found)) == is_told
+
+
+def test_advice_says_what_was_measured() -> None:
+    slow = structs.replace(TASK, low_ns=800_000, high_ns=1_000_000)
+    said = overhead_advice(divided(600, 310, SYNC, slow))
+    assert said.startswith("91.0 % of the elapsed time is runtime overhead (queue and host); a kernel call takes ")
+    assert said.endswith(". local-sync is faster: 100 µs instead of 900 µs on local-task")
+
+
+def test_a_pause_is_no_waiting() -> None:
+    paused = replace(divided(600, 310), diagnostics=(Diagnostic(PAUSED, "the program was paused"),))
+    assert overhead_advice(paused) == ""
+
+
+def test_advice_to_measure_where_nobody_has() -> None:
+    said = overhead_advice(divided(600, 310))
+    assert said.endswith(". Try record --compare-devices local-sync,local-task")
+
+
+def test_no_advice_where_nothing_calls_for_it() -> None:
+    slow = structs.replace(TASK, low_ns=800_000, high_ns=1_000_000)
+    assert overhead_advice(divided(200, 200, SYNC, slow)) == ""  # kernels take more than half
+    assert overhead_advice(divided(0, 1000)) == ""  # nothing was done on a device
+    assert (
+        overhead_advice(divided(600, 310, SYNC, structs.replace(TASK, low_ns=100_500, high_ns=1_000_000))) == ""
+    )  # by chance
+    assert overhead_advice(divided(600, 310, SYNC, structs.replace(TASK, low_ns=UNKNOWN, high_ns=UNKNOWN))) == ""
+    assert overhead_advice(divided(600, 310, SYNC)) == ""  # its own was not measured
+    assert overhead_advice(attribution(GRAPH, TOTALS, elapsed_ns=UNKNOWN)) == ""
+
+
+UNEVEN = """
+func.func @same(%x: tensor<8x8xf32>) -> tensor<8x8xf32> {
+  %0 = stablehlo.tanh %x : tensor<8x8xf32>
+  return %0 : tensor<8x8xf32>
+}
+func.func @dynamic(%x: tensor<?x8xf32>, %w: tensor<8x8xf32>) -> tensor<?x8xf32> {
+  %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
+    : (tensor<?x8xf32>, tensor<8x8xf32>) -> tensor<?x8xf32>
+  %1 = stablehlo.exponential %0 : tensor<?x8xf32>
+  return %1 : tensor<?x8xf32>
+}
+"""
+
+
+def test_what_is_said_of_a_site_is_said_where_it_was_called(tmp_path: Path) -> None:
+    (tmp_path / "model.mlir").write_text(UNEVEN, encoding="utf-8")
+    check_cli("build", "model.mlir", cwd=tmp_path)
+    said = {}
+    for function, more in (("same", ()), ("dynamic", ("--dim", "4"))):
+        check_cli(
+            "record", "model.tracemap", "--function", function, *more, "--iterations", "5", "-o", f"{function}.csv",
+            cwd=tmp_path,
+        )  # fmt: skip
+        said[function] = check_cli("attribute", f"{function}.csv", "--rule", "model", cwd=tmp_path)
+    assert ASSUMED_SIZES not in " ".join(said["same"].split())
+    assert ASSUMED_SIZES in " ".join(said["dynamic"].split())
