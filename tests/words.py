@@ -154,6 +154,12 @@ EXEMPTIONS = (
     _exempt(r"--[a-z][\w-]*(?: site\b)?|\bstore sites\b", "options with their values, and commands", TEXTS),
     _exempt(r"\(residual\)", "names in exported files, which other tools keep", TEXTS),
     _exempt(r"\bfate fate-", "classes of style sheets", TEXTS),
+    _exempt(
+        r"\bsites?\b",
+        "the identity `site3`, which the code calls site",
+        frozenset({Kind.DOCSTRING, Kind.COMMENT}),
+        "tracemap/",
+    ),
     _exempt(r"\b(?:dispatch|call) sites?\b|\bsite[-\s]packages\b", "terms of the field", TEXTS),
     _exempt(r"\b(?:leav(?:es?|ing)|left)(?: \w+){0,2} behind\b(?! (?:it|them|the|an?)\b)", "a verb", TEXTS),
     _exempt(r"\bresidual (?:network|connection|block|add)s?\b", "a structure of models", TEXTS),
@@ -161,11 +167,11 @@ EXEMPTIONS = (
     _exempt(r"\bfences?\b", "IREE's type", TEXTS, "tracemap/capture/calling.py", "tracemap/commands/programs.py"),
     _exempt(r"\bresiduals?\b", "differences from a statistical model", TEXTS, "tracemap/store/"),
     _exempt(
-        r"\bcalls? of (?:the|its|their) function", "call ops of the model", TEXTS, "tracemap/mapping/", "tracemap/ir/"
+        r"\bcalls? of (?:the|its|their) function", "call ops of the model", TEXTS, "tracemap/map/build/", "tracemap/ir/"
     ),
 )
 
-OPENINGS = re.compile(r"(?:What|Of|By|Whose|Where what|How much|Whether)\b")
+OPENINGS = re.compile(r"(?:What|Of|By|Whose|Where what|How much)\b")
 """First words of docstrings that begin with a clause or an inverted sentence."""
 
 
