@@ -63,7 +63,7 @@ def latency_histograms(source: Source, event_lookups: Sequence[Lookup]) -> Laten
 #
 # Correlations between metrics of single calls: how many of the calls with the most misses are among the longest?
 #
-# The statistics are those of `tracemap stats` (`measurements.hook.stats`), by dispatch site instead of by thread. They
+# The statistics are those of `tracemap stats` (`runs.hook.stats`), by dispatch site instead of by thread. They
 # use a sample of calls that is large enough for percentages and that depends only on the run.
 
 

@@ -22,11 +22,6 @@ from tracemap.runs.columns import events_sql
 from tracemap.runs.model import INSTRUCTIONS, SAMPLES, STAND_INS, Clock
 from tracemap.runs.sql import literal
 
-# ---- diagnostics
-#
-# Warnings about a result: disagreeing evidence, runs that do not match the map, and uncertain figures.
-
-
 # ---- agreement
 #
 # Compare the evidence for splitting a kernel over its ops: samples, simulated instructions, machine code.

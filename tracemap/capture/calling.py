@@ -33,11 +33,6 @@ from tracemap.core.toolchain import check_tool, find_tool
 from tracemap.core.units import UNKNOWN, Text, Unknown
 from tracemap.options.measure import CallOptions, FunctionOptions
 
-# ---- flags
-#
-# Flags of IREE's runtime tools: flag files, command line, batches.
-
-
 # ---- batches
 #
 # Batches of invocations, by `--batch_size` and `--batch_concurrency` of iree-benchmark-module.
@@ -260,11 +255,6 @@ def _check_file(flag: str, path: str) -> None:
     if os.path.exists(path):  # noqa: PTH110 - as above
         raise InputInvalid(f"{flag}: {path} is no regular file")
     raise InputInvalid(f"{flag}: the file {path} does not exist (looked for in {Path.cwd()})")
-
-
-# ---- calling
-#
-# Calls of a module's function by IREE's tools: signature, flags, inputs.
 
 
 # ---- signatures

@@ -18,11 +18,6 @@ from typing import Final
 from tracemap.core.errors import EventUnavailable
 from tracemap.core.files import names_file
 
-# ----   init
-#
-# Hardware and software counters of Linux perf: names, availability, and groups that fit together.
-
-
 # ---- events
 #
 # Events of Linux perf: their names, and how the hook counts them.

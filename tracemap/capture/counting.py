@@ -257,11 +257,6 @@ def _counting_diagnostic(passes: Sequence[_Pass]) -> Diagnostic:
     )
 
 
-# ---- optional measurements
-#
-# Optional measurements after timing: other devices, caches, counters.
-
-
 # ---- comparing
 #
 # Times of the same program on other devices of the host, without the profiler.

@@ -25,11 +25,6 @@ if TYPE_CHECKING:
 
 # ---- elements
 #
-# Element types and numbers of inputs, and files of arrays.
-
-
-# ---- elements
-#
 # The types that a module declares for arguments and results, and numpy's names of their elements.
 
 

@@ -124,11 +124,6 @@ def _may_enter_real_time() -> bool:
     return True
 
 
-# ---- noise
-#
-# Noise while a program is measured: waits for a CPU, other programs, clock changes.
-
-
 # ---- noise of a run
 #
 # Noise as Linux counts it, from snapshots of /proc taken while the program runs.

@@ -23,11 +23,6 @@ if TYPE_CHECKING:
     from tracemap.map.bundle import Bundle
 
 
-# ---- attribute
-#
-# `attribute`: costs of ops, from runs joined onto their bundle.
-
-
 def attribute(
     runs: Sequence[Path], bundle: Bundle | None, options: AttributeOptions, progress: Progress = no_progress
 ) -> BundleAttribution:
@@ -36,7 +31,7 @@ def attribute(
     If `bundle` is None, the options name the bundle, or it is found from the first run.
 
     Raises:
-        TracemapError: see `session.runs.joined_open`, `excerpts` and `graph.bundle.load`.
+        TracemapError: see `commands.runs.open_and_join_runs`, `excerpts` and `map.bundle.load`.
         TargetExists, TargetUnwritable: an output cannot be written.
         UsageInvalid: the table lacks a metric or column that the options name.
     """
@@ -104,9 +99,7 @@ def show_attribution(attributed: BundleAttribution, options: AttributeOptions, o
     show_in_format(options.format, out, text, value)
 
 
-# ---- attribute
-#
-# `tracemap attribute`: the cost of each op.
+# ---- command line
 
 
 @options_command("attribute", AttributeOptions)

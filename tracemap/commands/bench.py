@@ -34,11 +34,6 @@ if TYPE_CHECKING:
     from tracemap.runs.model import Peaks
 
 
-# ---- bench
-#
-# `bench`: kernels run alone, compared with a run of the application.
-
-
 _METRIC = "cpu_ns"
 _DURATION = "duration_ns"
 _DEVICE = "local-sync"
@@ -50,7 +45,7 @@ def bench(bundle: Bundle, options: BenchOptions, progress: Progress = no_progres
     """Run kernels of a bundle alone, and write the result where the options name a file.
 
     Raises:
-        TracemapError: see `experiments.bench.bench`, `session.runs.joined` and `session.programs.check_call`.
+        TracemapError: see `kernels.bench.bench`, `commands.runs.join_runs` and `commands.programs.check_call`.
         QueryInvalid: the bundle has no kernel or op of this name.
         UsageInvalid: `top` selects the most expensive kernels, but the bundle has no run.
         TargetExists, TargetUnwritable: the output cannot be written.
@@ -101,7 +96,7 @@ class _SerialRecording:
         """Reject options of a call that cannot be made, even if the recording turns out not to be needed.
 
         Raises:
-            TracemapError: see `session.programs.check_call`.
+            TracemapError: see `commands.programs.check_call`.
         """
         if selects_call(self._options):
             check_call(self._bundle, CallOptions(**self._of_call()))
@@ -185,7 +180,7 @@ def bench_kernels(
     `reference` is a configured module whose kernels compute the expected results; b"": the bundle's own module.
 
     Raises:
-        TracemapError: see `experiments.bench.bench`.
+        TracemapError: see `kernels.bench.bench`.
     """
     from tracemap.capture.machine import PeakMeter
     from tracemap.kernels.bench import BenchRequest, bench
@@ -301,9 +296,7 @@ def _cache_bytes() -> int:
     return sizes[0] if sizes else _DEFAULT_CACHE_BYTES
 
 
-# ---- bench
-#
-# `tracemap bench`: time each kernel alone, and verify its results.
+# ---- command line
 
 
 @options_command("bench", BenchOptions)

@@ -53,11 +53,6 @@ if TYPE_CHECKING:
     from tracemap.runs.model import Peaks
 
 
-# ---- diff
-#
-# `diff`: compare runs or bundles op by op; and compare the outputs of two bundles for `swap`.
-
-
 # ---- dataflow
 #
 # Data flow between the ops of a bundle. The map does not contain it, so the model is parsed.
@@ -183,7 +178,7 @@ def references(bundle: Bundle, options: SwapOptions, folder: Path, progress: Pro
         progress: receives the phase of the work.
 
     Raises:
-        TracemapError: see `session.run.run`.
+        TracemapError: see `commands.run.run`.
     """
     from tracemap.capture.calling import make_calls
     from tracemap.capture.outputs import RUN_TOOL, call_for_arrays, output_request
@@ -241,7 +236,7 @@ def diff(
     maps are compared.
 
     Raises:
-        TracemapError: see `session.runs.joined` and `graph.bundle.load`.
+        TracemapError: see `commands.runs.join_runs` and `map.bundle.load`.
         UsageInvalid: a side lacks the metric, a bundle does not contain its model, or the options name a baseline.
         ToolMissing: the models differ, and the compiler, which parses them, is not installed.
         TargetExists, TargetUnwritable: the output cannot be written.
@@ -526,9 +521,7 @@ def findings_over_limit(comparison: Comparison, options: DiffOptions) -> list[st
     return [finding_text(finding) for finding in regressions(comparison.findings, options.fail_over)]
 
 
-# ---- diff
-#
-# `tracemap diff`: effects of a change, op by op.
+# ---- command line
 
 
 @options_command("diff", DiffOptions)

@@ -25,11 +25,6 @@ from tracemap.core.toolchain import check_tool, find_tool, is_installed
 from tracemap.core.units import format_bytes
 from tracemap.options.measure import DoctorOptions
 
-# ---- doctor
-#
-# `doctor`: check what works on this machine, and what to install or allow for the rest.
-
-
 _COMPILER, _RUNTIME = "iree-base-compiler", "iree-base-runtime"
 _DRIVERS: Final = {
     "local-sync": ("CPU, one thread", ""),
@@ -276,9 +271,7 @@ def _machine() -> Ability:
     return Ability("machine", State.WORKS, f"{usable} CPUs, {format_bytes(free_memory())} free", "all commands")
 
 
-# ---- doctor
-#
-# `tracemap doctor`: check what works on this machine.
+# ---- command line
 
 
 @options_command("doctor", DoctorOptions)

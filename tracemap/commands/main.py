@@ -77,9 +77,7 @@ def is_cpu_limit(number: int) -> bool:
     return number == signal.SIGXCPU
 
 
-# ---- main
-#
-# The program's main function and its command group. Modules of commands are imported on use, for a fast `--help`.
+# ---- command line
 
 
 _NAME = "tracemap"

@@ -22,11 +22,6 @@ if TYPE_CHECKING:
     from tracemap.runs.model import Run
 
 
-# ---- programs
-#
-# A bundle's module as a program: its functions, and the device that it was compiled for.
-
-
 _DEVICES = {"vulkan": "vulkan", "vulkan-spirv": "vulkan", "cuda": "cuda", "hip": "hip", "rocm": "hip"}
 """Runtime driver by the compiler's name of a target device or backend."""
 _CPU = "llvm-cpu"
@@ -159,7 +154,7 @@ def argument_extents(
         said: input descriptions in the run's header; empty without a run.
 
     Raises:
-        FunctionUnknown, InputInvalid, UsageInvalid: see `capture.input_shapes.called_sizes`.
+        FunctionUnknown, InputInvalid, UsageInvalid: see `capture.calling.called_shapes`.
         UsageInvalid: `--dim` is set, but no argument has a `?`.
     """
     from tracemap.capture.benchmark import BENCHMARK_TOOL

@@ -35,11 +35,6 @@ if TYPE_CHECKING:
     from tracemap.runs.model import RunHeader
 
 
-# ---- record
-#
-# `record`: recordings of a bundle, interleaved recordings, and recordings within this process.
-
-
 # ---- interleaved
 #
 # Interleaved recordings of several bundles, so that changes of the machine over time affect all of them alike.
@@ -60,7 +55,7 @@ def record_repeatedly(
     Raises:
         UsageInvalid: the options name an output, or a bundle is named twice.
         TargetUnwritable: the runs of a bundle cannot be written; checked before the first recording.
-        TracemapError: see `session.record.record`; with several bundles, calls are checked before the first recording.
+        TracemapError: see `commands.record.record`; with several bundles, calls are checked before the first recording.
     """
     if options.output is not None:
         raise UsageInvalid(f"{options.output}: --repeat and --alternate write into the bundles; leave -o out")
@@ -330,9 +325,7 @@ _NO_CALLS: Final = (
 )
 
 
-# ---- record
-#
-# `tracemap record`: run a bundle's module under the profiler and write a run.
+# ---- command line
 
 
 @options_command("record", RecordOptions)

@@ -24,11 +24,6 @@ if TYPE_CHECKING:
     from tracemap.reports.cost_lookup import MapCosts
 
 
-# ---- remarks
-#
-# `remarks`: the compiler's remarks in a bundle, ranked by the costs of a run.
-
-
 def remarks(bundle: Bundle, run: Path | None, options: RemarksOptions, progress: Progress = no_progress) -> Remarks:
     """Rank the compiler's remarks by the cost of their ops, and write them if the options name an output.
 
@@ -41,7 +36,7 @@ def remarks(bundle: Bundle, run: Path | None, options: RemarksOptions, progress:
     Raises:
         BundleInvalid: the bundle has no remarks, or they are damaged.
         UsageInvalid: the run lacks the metric, or the options name a metric but there is no run.
-        TracemapError: see `session.runs.joined`.
+        TracemapError: see `commands.runs.join_runs`.
         TargetExists, TargetUnwritable: the output cannot be written.
     """
     from tracemap.reports.kernels import rank_by_cost
@@ -91,9 +86,7 @@ def show_remarks(rank_by_cost: Remarks, bundle: Bundle, options: RemarksOptions,
     show_in_format(options.format, out, text, lambda: rank_by_cost)
 
 
-# ---- remarks
-#
-# `tracemap remarks`: the compiler's remarks on the code of each op.
+# ---- command line
 
 
 @options_command("remarks", RemarksOptions)

@@ -29,21 +29,11 @@ if TYPE_CHECKING:
     from tracemap.runs.model import Run
 
 
-# ---- report
-#
-# `report` and `export`: annotated pages, and formats of other tools.
-
-
-# ---- report
-#
-# The annotated page of a bundle, with the costs of its runs or of the map alone.
-
-
 def report(bundle: Bundle, runs: Sequence[Path], options: ReportOptions, progress: Progress = no_progress) -> None:
     """Write the page of a bundle, with the costs of the runs if any are given.
 
     Raises:
-        TracemapError: see `session.runs.joined_open` and `excerpts`.
+        TracemapError: see `commands.runs.open_and_join_runs` and `excerpts`.
         TargetExists, TargetUnwritable: the page cannot be written.
         UsageInvalid: the page would overwrite an input.
     """
@@ -225,7 +215,7 @@ def export(
     If `bundle` is None, the options name the bundle, or it is found from the first run.
 
     Raises:
-        TracemapError: see `session.runs.joined` and `graph.bundle.load`.
+        TracemapError: see `commands.runs.join_runs` and `map.bundle.load`.
         TargetExists, TargetUnwritable: the file cannot be written.
         ToolMissing: a package for the format, or the compiler to parse the model for its data flow, is not installed.
         UsageInvalid: the format lacks an option, or the run a metric, or the format cannot represent its amounts.
@@ -261,9 +251,7 @@ def _check_options(options: ExportOptions, format_: _Format) -> None:
             )
 
 
-# ---- report
-#
-# `tracemap report`: the annotated page of a bundle, with or without the costs of its runs.
+# ---- command line
 
 
 @options_command("report", ReportOptions)

@@ -30,11 +30,6 @@ if TYPE_CHECKING:
     from tracemap.map.bundle import Bundle
 
 
-# ---- run
-#
-# `run` and `benchmark`: call or time the functions of a bundle.
-
-
 # ---- benchmark
 #
 # Time a bundle's functions with IREE's own tool.
@@ -197,9 +192,7 @@ def _copy_array(array: Path, destination: Path, target: str) -> None:
     shutil.copyfile(array, destination)
 
 
-# ---- run
-#
-# `tracemap run`: run a bundle's functions for their outputs.
+# ---- command line
 
 
 @options_command("run", RunOptions)

@@ -107,11 +107,6 @@ def _targets_in_bundle(bundle: Path, targets: Sequence[Path]) -> Iterator[Path]:
             yield target
 
 
-# ---- runs
-#
-# Opening of runs, search for their bundle, and the join of both.
-
-
 # ---- damage
 #
 # Checks of a bundle's modules, so that messages name the damaged file.
@@ -321,9 +316,7 @@ def _header(header: RunHeader, order: LaunchOrder) -> RunHeader:
     return structs.replace(_with_note(header, "sites-by-order", text), iterations=order.calls)
 
 
-# ---- runs
-#
-# Open runs, find their bundle, and join both.
+# ---- command line
 
 
 @dataclass(frozen=True)
@@ -379,7 +372,7 @@ def join_runs(
     `series`: also keep the costs of ops in every single invocation. `peaks`: see `common_peaks`.
 
     Raises:
-        TracemapError: see `opened_runs`, `find_bundle`, `graph.bundle.load` and `attribution.attribute.attribute`.
+        TracemapError: see `opened_runs`, `find_bundle`, `map.bundle.load` and `attribution.attribute.attribute`.
     """
     with open_and_join_runs(runs, bundle, options, progress, series=series, peaks=peaks) as (attributed, _):
         return attributed
@@ -488,7 +481,7 @@ def opened_runs(paths: Sequence[Path], window: Window = WHOLE_RUN, dispatch: str
 
     Raises:
         UsageInvalid: no run is named.
-        TracemapError: see `capture.open_run.open_run` and `measurements.window.cut`.
+        TracemapError: see `runs.readers.open_run.open_run` and `runs.window.limited_to_window`.
     """
     from tracemap.runs.readers.open_run import open_run
     from tracemap.runs.window import limited_to_window

@@ -25,11 +25,6 @@ if TYPE_CHECKING:
     from tracemap.runs.hook.stats import ThreadCalls, ThreadedCalls, ThreadStats
 
 
-# ---- stats
-#
-# `stats`: statistics of recorded calls, and their output files.
-
-
 @dataclass(frozen=True, slots=True)
 class CallStatistics:
     """Calls, their statistics per thread, and the number of rows in the table of calls (UNKNOWN: no table)."""
@@ -43,7 +38,7 @@ def stats(run: Path, options: StatsOptions) -> CallStatistics:
     """Compute statistics of a recording by tracemap's or IREE's hook, and write the outputs that the options name.
 
     Raises:
-        TracemapError: see `measurements.hook.stats.read_calls` and `measurements.hook.calls.write_calls`.
+        TracemapError: see `runs.hook.stats.read_calls` and `runs.hook.calls.write_calls`.
         TargetExists, TargetUnwritable: an output cannot be written.
         UsageInvalid: the options ask for a table of calls, which files of IREE's own hook cannot give.
     """
@@ -104,9 +99,7 @@ def _csv_files(threads: Sequence[ThreadCalls], folder: Path) -> dict[Path, Threa
     return {folder / f"iree_hook_{name}.csv": calls for name, calls in calls_by_name.items()}
 
 
-# ---- stats
-#
-# `tracemap stats`: the statistics of IREE's own hook, for calls recorded by tracemap's hook or by IREE's.
+# ---- command line
 
 
 _NO_TABLE = "IREE_HOOK_NO_PROBABILITY_TABLE"

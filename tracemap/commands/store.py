@@ -57,7 +57,7 @@ def store_add(
     """Add runs to a store. The first run creates the store; a run that the store already has is not added again.
 
     Raises:
-        TracemapError: see `session.attribute.attribute`.
+        TracemapError: see `commands.attribute.attribute`.
         UsageInvalid: a tag or time is invalid.
         TargetUnwritable: the store cannot be written.
     """
@@ -262,11 +262,6 @@ def show_added(added: FleetAdded, options: StoreAddOptions, out: TextIO) -> None
         print_added(added, stream)
 
     show_in_format(options.format, out, text, lambda: added)
-
-
-# ---- store
-#
-# `store`: queries over many runs.
 
 
 # ---- show
@@ -571,9 +566,7 @@ def _engine(options: StoreQueryOptions | StoreSitesOptions, place: Place, progre
         yield on_spark
 
 
-# ---- store
-#
-# `tracemap store`: many runs in one place, and queries over all of them.
+# ---- command line
 
 
 class _Store(click.Group):

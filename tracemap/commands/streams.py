@@ -21,14 +21,6 @@ if TYPE_CHECKING:
     from tracemap.core.diagnostics import Diagnostic
 
 
-# ---- streams
-#
-# All messages for people and all results for programs go through these functions.
-#
-# Messages that cannot be written are dropped. A result that cannot be written is an error, unless its reader has closed
-# the pipe. Texts from models, files and other programs must not send commands to a terminal.
-
-
 _IN, _OUT, _ERR = 0, 1, 2
 
 

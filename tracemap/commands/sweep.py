@@ -31,11 +31,6 @@ if TYPE_CHECKING:
     from tracemap.kernels.sweep import SweepFolder, Trial, TrialResult
 
 
-# ---- sweep
-#
-# `sweep`: compile, verify and time generated operations; a table with the fastest configuration first.
-
-
 COLUMNS: Final = (
     *("Dispatch", "Provider", "OpKind", "Operation", "Configuration", "Arguments", "Verification", "Runtime(ms)"),
     *("GFLOPs", "q1_ms", "q3_ms", "kernels", "reason"),
@@ -267,9 +262,7 @@ def _row(trial: Trial, result: TrialResult) -> dict[str, str]:
     }
 
 
-# ---- sweep
-#
-# `tracemap sweep`: generated operations over sizes, types and configurations.
+# ---- command line
 
 
 @options_command("sweep", SweepOptions)

@@ -40,11 +40,6 @@ if TYPE_CHECKING:
     from tracemap.map.bundle import Bundle
 
 
-# ---- tune
-#
-# `tune`: search for better kernel configurations, write a tuning spec, and measure its gain in the application.
-
-
 _SPEC_FLAG: Final = "--iree-codegen-tuning-spec-path="
 _SUBSTITUTE: Final = "--iree-hal-substitute-executable-configuration="
 
@@ -53,7 +48,7 @@ def tune(bundle: Bundle, options: TuneOptions, progress: Progress = no_progress)
     """Search for better configurations, write the spec, and record the application with and without it.
 
     Raises:
-        TracemapError: see `experiments.bench.bench`, `session.build.build` and `session.record.record`.
+        TracemapError: see `kernels.bench.bench`, `commands.build.build` and `commands.record.record`.
         QueryInvalid, UsageInvalid: the options select no kernel, or one that does not exist.
         TargetExists, TargetUnwritable: the spec cannot be written.
     """
@@ -270,9 +265,7 @@ def _configured_as(new: Bundle, kernels: Sequence[KernelTuning]) -> set[str]:
     return configured
 
 
-# ---- tune
-#
-# `tracemap tune`: better tiles and vectors for the kernels of an application.
+# ---- command line
 
 
 @options_command("tune", TuneOptions)

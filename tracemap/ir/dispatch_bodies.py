@@ -133,11 +133,6 @@ def _producer_location(parser: MlirParser, value: Value) -> Location | None:
     return None if producer is None else parser.location(producer)
 
 
-# ---- bodies
-#
-# Bodies of dispatches: operations, their operands, and their iteration counts.
-
-
 # ---- positions
 #
 # Index computations, and the operations that use them.

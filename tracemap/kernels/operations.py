@@ -19,11 +19,6 @@ from tracemap.kernels.reference.kernel import Access, KernelFunction
 from tracemap.kernels.reference.tensors import LOAD
 from tracemap.map.build.sites.cost import CostModel
 
-# ---- descriptions
-#
-# Descriptions of kernels: arguments, configuration, and amount of work.
-
-
 # ---- describing
 #
 # A kernel as text: arguments, configuration, and the operation in its name.

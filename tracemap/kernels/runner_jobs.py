@@ -133,11 +133,6 @@ def was_killed(error: Exception) -> bool:
     return _KILLED in str(error)
 
 
-# ---- jobs
-#
-# Jobs for the process that runs kernels alone (`runner`).
-
-
 # ---- job
 #
 # Input and output of the process that runs kernels alone. It answers with one line of JSON per call.

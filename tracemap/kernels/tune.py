@@ -282,11 +282,6 @@ def _cost(kernel: RankedKernel) -> str:
     return "not known" if isinstance(kernel.cost_ns, Unknown) else format_ns(kernel.cost_ns)
 
 
-# ---- tuning
-#
-# `tune`: the best verified configuration of a kernel, and tuning specs.
-
-
 # ---- specs
 #
 # Tuning specs: they make a plain `iree-compile` use the best configuration of a search.

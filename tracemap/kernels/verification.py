@@ -164,11 +164,6 @@ def _is_cold(median_ns: float, alone: AloneTimes) -> bool:
 
 # ---- verifying
 #
-# Verify kernels against the numpy reference, or against the same kernel compiled without tiles.
-
-
-# ---- verifying
-#
 # Compare a kernel's memory with its reference's. All bytes that the kernel may have changed are checked.
 #
 # Floats must agree within a tolerance that follows from the types. Other elements must be equal. Bytes that the kernel

@@ -190,11 +190,6 @@ def _target(mnemonic: str, operands: str) -> int:
     return int(match[1], 16) if match else NOWHERE
 
 
-# ---- figures
-#
-# Figures of a kernel's code (instructions, loops, vector width, spills), and equality of two functions.
-
-
 # ---- code equality
 #
 # Compare the code of a function between images or modules, independent of addresses of code, constants and callees.

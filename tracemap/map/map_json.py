@@ -157,11 +157,6 @@ def _faults_of_schedule(schedule: Schedule, graph: TraceGraph) -> Iterator[str]:
             yield from _missing(where, "transfer", [submission.transfer], graph.transfer_by_id)
 
 
-# ---- map json
-#
-# The trace graph as `map.json`: columns of fields, and the versions of the file.
-
-
 # ---- columns
 #
 # Column storage of records.
@@ -511,11 +506,6 @@ _TABLES: Final[dict[str, type[Table]]] = {
     "command_buffers": CommandBufferTable,
     "transfers": TransferTable,
 }
-
-
-# ---- texts
-#
-# Texts of a map: long literals stored once, and a limit for the size of texts.
 
 
 # ---- size of texts

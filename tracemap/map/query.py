@@ -104,11 +104,6 @@ def audit(graph: TraceGraph, spots: Sequence[LosingPass] = ()) -> Audit:
     return Audit(len(graph.ops), tuple(counts), tuple(losses), unlocated_ops, unknown, tuple(spots))
 
 
-# ---- query
-#
-# Queries of the trace graph: ops on a line, scopes, and lines of a kernel's text.
-
-
 # ---- frames
 #
 # The lines of a kernel's text that do an op's work, and the loop nests around such lines.

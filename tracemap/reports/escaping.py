@@ -64,11 +64,6 @@ def _block(data: memoryview, begin: int) -> bytes:
 
 # ---- escaping
 #
-# Escaping of hostile text, and labels of lines, ops and unknown values.
-
-
-# ---- escaping
-#
 # Names of models, kernels, threads and files are untrusted data, and must not take effect in pages.
 #
 # There is one function per destination; `tracemap/core/sanitize.py` has those for terminals and tables. Templates

@@ -20,16 +20,6 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 
-# ----   init
-#
-# Self-contained HTML files: templates, styles and scripts with a content security policy.
-
-
-# ---- document
-#
-# HTML documents in one file: blocks of long text, shades, content security policy, and rendering.
-
-
 # ---- blocks of lines
 #
 # Browsers lay out only the blocks in view, if the sizes of all blocks are known.

@@ -116,11 +116,6 @@ class Run(RecordedRun, AsTable):
 
 # ---- recording
 #
-# `tracemap.recording` and the `%%tracemap` magic.
-
-
-# ---- recording
-#
 # `with tracemap.recording(bundle)`: record the kernel calls that the program makes through `iree.runtime`.
 
 

@@ -131,15 +131,6 @@ def _without_folders(text: str) -> str:
     return head + at + PurePath(path).name if at else text
 
 
-# ---- model
-#
-# A run: a table of events on disk, and a header that describes the recording.
-#
-# The table stays in its file (Parquet or CSV), and the SQL engine reads it, never Python row by row. One row is one
-# event. `COLUMNS` lists the columns; every other numeric column is a metric. The header is in Parquet's key-value
-# metadata, or next to a CSV in `run.csv.json`.
-
-
 # ---- the header
 
 

@@ -131,7 +131,7 @@ def write_run(header: RunHeader, events: duckdb.DuckDBPyRelation, target: Path, 
 
     Args:
         header: the header.
-        events: the table, with columns as in `measurements.model.COLUMNS` and metrics.
+        events: the table, with columns as in `runs.model.COLUMNS` and metrics.
         target: the file to write.
         force: replace existing files.
 

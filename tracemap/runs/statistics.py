@@ -89,11 +89,6 @@ def _edges(low: float, high: float, *, whole: bool, logarithmic: bool) -> tuple[
     return tuple(map(float, edges))
 
 
-# ---- medians
-#
-# Medians with confidence intervals, order statistics, and drift between recordings.
-
-
 # ---- order
 #
 # Order statistics: bounds of the median, quartiles, and quantiles of weighted values.

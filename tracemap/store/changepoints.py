@@ -16,11 +16,6 @@ from tracemap.store.series import EVERY, LEAST_SCALE, Floats, Integers, Panel, m
 
 # ---- changepoints
 #
-# Level shifts in a series, and the night of each.
-
-
-# ---- changepoints
-#
 # Find level shifts (steps) in a series that also drifts on its own.
 #
 # Model: a cell is its host's level, plus a path common to all hosts, plus noise. The path is a random walk with steps
@@ -364,11 +359,6 @@ def locate_step(rests: Floats, scales: Floats, window: Window, shock: float, all
 def _loss(cells: Floats, level: float, scales: Floats) -> Floats:
     squares = ((cells - level) / scales[:, None]) ** 2
     return np.asarray((_DEGREES + 1) / 2 * np.log1p(squares / _DEGREES))
-
-
-# ---- step detection
-#
-# Level shifts in the costs of an op on a CPU model.
 
 
 # ---- outlier clipping

@@ -203,11 +203,6 @@ def duck_engine(memory_mb: int, progress: Progress, place: Place | None = None) 
             raise
 
 
-# ---- spark
-#
-# Query engine on Apache Spark.
-
-
 # ---- spark session
 #
 # A Spark session, in local processes or on a cluster. It leaves nothing behind.

@@ -18,11 +18,6 @@ from tracemap.store.variance_shrinkage import ShrunkVariances, shrink_variances
 
 # ---- findings
 #
-# Findings of trends and comparisons, and their merging over CPU models.
-
-
-# ---- findings
-#
 # Frozen records of numbers. Keys are those of the observations; `EVERY` stands for all.
 
 

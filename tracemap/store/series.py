@@ -21,11 +21,6 @@ from tracemap.store.p_values import MAD_TO_SIGMA
 
 # ---- grouping
 #
-# Groups and lists of runs.
-
-
-# ---- grouping
-#
 # Group the selected runs, and register the groups with the engine.
 
 

@@ -115,11 +115,6 @@ class _Paths:
         return self.schedule.submissions[state].last
 
 
-# ---- schedule nfa
-#
-# The schedule of a program as an automaton, which infers the sites of launches from their order.
-
-
 # ---- entries
 #
 # The first dispatches of submissions. Submissions without dispatches, such as transfers, are skipped.

@@ -14,11 +14,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
-# ---- elements
-#
-# Element types: their storage in memory, and their representation in the reference.
-
-
 # ---- small floats
 #
 # 8-bit floats: OCP's 8-bit and microscaling formats, and AMD's FNUZ types.

@@ -319,11 +319,6 @@ def write_tagged(module: Module, tags: Tags, file_name: str, folder: Path) -> Pa
     return write_bytecode(module, folder)
 
 
-# ---- identity
-#
-# Identity of operations across phases: by tags, or by the model's own locations.
-
-
 # ---- model locations
 #
 # Identifies operations by the model's own locations, for compilations without tags.

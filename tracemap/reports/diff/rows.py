@@ -218,11 +218,6 @@ class DiffPage(Record, frozen=True):
     diagnostics: tuple[Diagnostic, ...]
 
 
-# ---- rows
-#
-# Rows of the page of a comparison: ops, kernels and source lines of both sides.
-
-
 # ---- ops
 
 

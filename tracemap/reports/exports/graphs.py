@@ -23,11 +23,6 @@ if TYPE_CHECKING:
 
 # ---- network
 #
-# The map with its costs as a graph: networkx, Graphviz and GraphML.
-
-
-# ---- network
-#
 # A networkx graph of ops, dispatch sites, transfers, kernels and unattributed costs. Attributes with the names of
 # metrics have the costs. Those of ops and unattributed costs add up to the measurement. The same costs are on the edges
 # from ops to their sites, and from sites to their kernels.

@@ -207,11 +207,6 @@ class _Drawing:
         return any(value * _NARROWEST >= total for value, total in zip(values, self.total, strict=True) if value)
 
 
-# ---- table tabs
-#
-# The tabs with tables of ops, dispatch sites and scopes, and correlations for the cards of sites.
-
-
 # ---- correlations between the metrics of calls
 
 

@@ -163,11 +163,6 @@ def _content(data: bytes, place: int) -> tuple[bytes, int]:
 
 # ---- profile
 #
-# Turn profiles into events of a run; join profiles of several processes.
-
-
-# ---- profile
-#
 # Turn an exported profile into the events of a run, with diagnostics.
 
 

@@ -138,7 +138,7 @@ def _add_lines(connection: duckdb.DuckDBPyConnection, number: int, image: Image)
 
 
 def open_run(path: Path, folder: Path, dispatch: str = "") -> Run:
-    """Open a run: a table (see `measurements.runfile.read_run`) or the output of another tool, detected by content.
+    """Open a run: a table (see `runs.runfile.read_run`) or the output of another tool, detected by content.
 
     Args:
         path: the file; `-` is standard input.

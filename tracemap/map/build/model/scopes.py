@@ -15,11 +15,6 @@ from tracemap.map.model import OpId
 
 # ---- calls
 #
-# Functions of the model, the calls that lead to them, and unused results.
-
-
-# ---- calls
-#
 # Functions of the model and the calls that lead to them.
 
 
@@ -107,11 +102,6 @@ def _holders(parent: SourceOperation, model: SourceModel, calls: Calls) -> Seque
         return (parent,)
     is_known = parent.name in FUNCTIONS and parent.symbol in model.private
     return calls.of(parent.symbol) if is_known and calls.function(parent.symbol) is parent else ()
-
-
-# ---- scopes
-#
-# Scopes of ops, from their name paths.
 
 
 # ---- jax names
@@ -238,11 +228,6 @@ def _components(name: str) -> tuple[str, ...]:
     for prefix in _PREFIXES:
         name = name.removeprefix(prefix)
     return tuple(component for component in name.split(".")[:-1] if component)
-
-
-# ---- origins
-#
-# Origins of values: through moves of elements, calls, and conversions of element types.
 
 
 # ---- origins

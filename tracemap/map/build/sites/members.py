@@ -21,11 +21,6 @@ from tracemap.map.build.sites.owners import Owners
 from tracemap.map.model import CallPath, Evidence, sort_ops, Membership, OpId, Site, KernelLine
 
 
-# ---- members
-#
-# The ops in each dispatch site, and the evidence for them.
-
-
 # ---- amounts
 #
 # Estimated costs of ops in a dispatch with dynamic sizes, as if each such size were the same number.

@@ -142,11 +142,6 @@ def _split_equally(amount: Integer, count: int) -> Sequence[Integer]:
     return [UNKNOWN] * count if amount is UNKNOWN else split_by_largest_remainder(amount, [1] * count)
 
 
-# ---- relabelled
-#
-# Work that has another op's location: after CSE, in data movement, and in replaced kernels.
-
-
 # ---- moved
 #
 # Kernels that only move elements, for element-moving ops that have lost their location.

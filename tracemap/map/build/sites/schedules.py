@@ -14,11 +14,6 @@ from tracemap.map.build.sites.owners import Owners
 from tracemap.map.model import Schedule, Submission, Transfer
 
 
-# ---- calls
-#
-# Entry points that reach a function, and functions that the compiler inlines.
-
-
 # ---- callers
 #
 # The function that users call to reach another function of the host program.
