@@ -3,8 +3,8 @@
 Core time of an instruction: execution count (`machine.execution`) times reciprocal throughput (`machine.code`).
 An iteration of a loop cannot be faster than its dependency chain; the excess belongs to the instructions of that chain
 (`machine.dataflow`). Loads and stores bring data from caches (`machine.memory_traffic`) while the core works; the
-excess over core time belongs to the instructions that bring data in. This is the same model as for samples: work overlaps, and the
-rest is waiting.
+excess over core time belongs to the instructions that bring data in. This is the same model as for samples: work
+overlaps, and the rest is waiting.
 """
 
 from __future__ import annotations
