@@ -25,7 +25,7 @@ FOLDER = ROOT / "tracemap" / "schemas"
 DOCUMENTS: dict[str, tuple[type[Document], str]] = {
     "map": (StoredMap, "map.json of a bundle"),
     "call": (StoredCall, "call.json of a bundle: the inputs and parameters that it keeps"),
-    "run": (RunHeader, "Header of a run: in Parquet's key-value metadata, or run.csv.json beside run.csv"),
+    "run": (RunHeader, "Header of a run: in Parquet's key-value metadata, or run.csv.json next to run.csv"),
     "show": (ShownMap, "tracemap show"),
     "audit": (ShownAudit, "tracemap audit"),
     "lowering": (ShownLowering, "tracemap lower"),

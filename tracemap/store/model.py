@@ -266,13 +266,13 @@ class StoreChange(Record, frozen=True):
     """An op became slower or faster.
 
     `kind`: `slower` or `faster`; `op`: the op; `cpu_model`: the affected processor model, null if all are affected;
-    `host`: the only affected host, null if all hosts with the processor are affected; `night`: the first night with
-    the new cost; `night_low`: the earliest night in the 95 % interval of `night`; `night_high`: the latest night in
-    it; `ratio`: new cost over old cost; `ratio_low`: the lower end of its interval, which covers the ratio in about 85
-    of 100 cases; `ratio_high`: the upper end of it; `before`: old cost per invocation; `after`: new cost per
-    invocation; `hosts`: number of hosts with data; `hosts_agree`: number of hosts that show the change on their own;
-    `nights_before`: number of nights before the change; `nights_after`: number of nights since; `chance`: p-value,
-    corrected for all series; `series`: cost per night, empty for all ops if no op has a cost in every night.
+    `host`: the only affected host, null if all hosts with the processor are affected; `night`: the first night with the
+    new cost; `night_low`: the earliest night in the 95 % interval of `night`; `night_high`: the latest night in this
+    interval; `ratio`: new cost over old cost; `ratio_low`: the lower end of its interval, which covers the ratio in
+    about 85 of 100 cases; `ratio_high`: the upper end of this interval; `before`: old cost per invocation; `after`: new
+    cost per invocation; `hosts`: number of hosts with data; `hosts_agree`: number of hosts that show the change on
+    their own; `nights_before`: number of nights before the change; `nights_after`: number of nights since; `chance`:
+    p-value, corrected for all series; `series`: cost per night, empty for all ops if no op has a cost in every night.
     """
 
     kind: Literal["slower", "faster"]
@@ -365,9 +365,9 @@ class StoreDifference(Record, frozen=True):
     """An op costs more or less in one set of runs than in the other.
 
     `kind`: `slower` or `faster`; `op`: the op; `cpu_model`: the processor model, null if all are affected; `ratio`: new
-    cost over old cost; `ratio_low`: the lower end of its 95 % interval; `ratio_high`: the upper end of it; `before`:
-    old cost per invocation; `after`: new cost per invocation; `hosts`: number of hosts in both sets; `runs`: number of
-    their runs; `chance`: p-value, corrected for all ops and processor models.
+    cost over old cost; `ratio_low`: the lower end of its 95 % interval; `ratio_high`: the upper end of this interval;
+    `before`: old cost per invocation; `after`: new cost per invocation; `hosts`: number of hosts in both sets; `runs`:
+    number of runs on these hosts; `chance`: p-value, corrected for all ops and processor models.
     """
 
     kind: Literal["slower", "faster"]
@@ -387,8 +387,8 @@ class ModelDifferences(Record, frozen=True):
     """Differences in the runs of a model's function.
 
     `model`: the model's name; `function`: the invoked function; `inputs`: the types of its arguments; `compared`: pairs
-    of op and processor model with hosts in both sets; `lonely`: pairs without; `untold`: runs left out because their
-    host is unknown; `differences`: the most significant first.
+    of op and processor model with hosts in both sets; `lonely`: pairs without such hosts; `untold`: runs left out
+    because their host is unknown; `differences`: the most significant first.
     """
 
     model: str
@@ -404,7 +404,7 @@ class StoreComparison(Document, frozen=True, kw_only=True):
     """Costs of ops in two sets of runs.
 
     `metric`: the metric of the costs; `models`: the findings of each model; `before`: runs and files of the first set;
-    `after`: those of the second set. Version 2 separates functions of a model, version 3 sizes of inputs.
+    `after`: runs and files of the second set. Version 2 separates functions of a model, version 3 sizes of inputs.
     """
 
     schema_version: Literal[3] = 3

@@ -227,7 +227,7 @@ def query_trends(engine: Engine, headers: Headers, names: Names, metric: str, ov
                 untold=seen.untold,
                 changes=tuple(_trend_change(item, seen, names) for item in result.changes),
                 outliers=tuple(_outlier(item, seen, names) for item in outliers(seen.observations)),
-                dearest=tuple(_dearest(seen, names)),
+                dearest=tuple(_most_expensive(seen, names)),
                 in_order=tuple(seen.nights),
             )
         )
@@ -392,15 +392,15 @@ def _trend_change(change: Change, seen: ObservedCalls, names: Names) -> StoreCha
     )
 
 
-_DEAREST: Final = 12
+_MOST_EXPENSIVE: Final = 12
 """Number of a model's ops with a series per night, whether they changed or not."""
 
 
-def _dearest(seen: ObservedCalls, names: Names) -> Iterator[StoreSeries]:
+def _most_expensive(seen: ObservedCalls, names: Names) -> Iterator[StoreSeries]:
     observations = seen.observations
     ops, positions = np.unique(observations.op, return_inverse=True)
     costs = np.bincount(positions, weights=observations.cost_ns)
-    for index in sorted(range(len(ops)), key=lambda i: -costs[i])[:_DEAREST]:
+    for index in sorted(range(len(ops)), key=lambda i: -costs[i])[:_MOST_EXPENSIVE]:
         op = int(ops[index])
         for model, cpu_model in enumerate(seen.cpu_models):
             if points := tuple(_points(seen, op, model, EVERY)):

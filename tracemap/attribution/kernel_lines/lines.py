@@ -137,7 +137,7 @@ class KernelCode:
     @cached_property
     def uses_of_loads(self) -> dict[int, tuple[int, ...]]:
         """Instructions of loops that use values computed from loads, with the lines of the ops that read."""
-        pairs = (pair for waits in self._waits for pair in waits.behind.items())
+        pairs = (pair for waits in self._waits for pair in waits.sources_of.items())
         lines = ((address, {self.line_at[load] for load in loads if load in self.line_at}) for address, loads in pairs)
         return {address: tuple(sorted(readers)) for address, readers in lines}
 
