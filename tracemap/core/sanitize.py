@@ -47,14 +47,14 @@ def json_without_controls(text: str) -> str:
 def escape_formula(text: str) -> str:
     """Prefix a cell with `'` if a spreadsheet would read it as a formula, as OWASP recommends.
 
-    >>> inert_cell("=1+1"), plain_cell("'=1+1"), inert_cell("matmul")
+    >>> escape_formula("=1+1"), unescape_formula("'=1+1"), escape_formula("matmul")
     ("'=1+1", '=1+1', 'matmul')
     """
     return "'" + text if _FORMULA.match(text) else text
 
 
 def unescape_formula(text: str) -> str:
-    """Inverse of `inert_cell`."""
+    """Inverse of `escape_formula`."""
     return text[1:] if _PREFIXED.match(text) else text
 
 
