@@ -36,7 +36,7 @@ def attribute(
     If `bundle` is None, the options name the bundle, or it is found from the first run.
 
     Raises:
-        TracemapError: see `session.runs.joined_open`, `excerpts` and `graph.bundle.load`.
+        TracemapError: see `commands.runs.open_and_join_runs`, `excerpts` and `map.bundle.load`.
         TargetExists, TargetUnwritable: an output cannot be written.
         UsageInvalid: the table lacks a metric or column that the options name.
     """

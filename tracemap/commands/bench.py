@@ -50,7 +50,7 @@ def bench(bundle: Bundle, options: BenchOptions, progress: Progress = no_progres
     """Run kernels of a bundle alone, and write the result where the options name a file.
 
     Raises:
-        TracemapError: see `experiments.bench.bench`, `session.runs.joined` and `session.programs.check_call`.
+        TracemapError: see `kernels.bench.bench`, `commands.runs.join_runs` and `commands.programs.check_call`.
         QueryInvalid: the bundle has no kernel or op of this name.
         UsageInvalid: `top` selects the most expensive kernels, but the bundle has no run.
         TargetExists, TargetUnwritable: the output cannot be written.
@@ -101,7 +101,7 @@ class _SerialRecording:
         """Reject options of a call that cannot be made, even if the recording turns out not to be needed.
 
         Raises:
-            TracemapError: see `session.programs.check_call`.
+            TracemapError: see `commands.programs.check_call`.
         """
         if selects_call(self._options):
             check_call(self._bundle, CallOptions(**self._of_call()))
@@ -185,7 +185,7 @@ def bench_kernels(
     `reference` is a configured module whose kernels compute the expected results; b"": the bundle's own module.
 
     Raises:
-        TracemapError: see `experiments.bench.bench`.
+        TracemapError: see `kernels.bench.bench`.
     """
     from tracemap.capture.machine import PeakMeter
     from tracemap.kernels.bench import BenchRequest, bench

@@ -90,7 +90,7 @@ def import_framework_file(model: str | bytes, folder: Path) -> ImportedModel | N
         folder: folder for parameter files, which must exist until the bundle has its copies.
 
     Raises:
-        TracemapError: see `frontends.recognising.import_file`.
+        TracemapError: see `frontends.detect.import_file`.
     """
     from tracemap.frontends.detect import import_file
 
@@ -132,8 +132,8 @@ def build(model: str | bytes, options: BuildOptions, progress: Progress = no_pro
         progress: receives the phase of the work.
 
     Raises:
-        TracemapError: see `mapping.build.build`, `mapping.from_dumps.build_from_dumps` and
-            `frontends.recognising.import_file`.
+        TracemapError: see `map.build.build.build`, `map.build.from_dumps.build_from_dumps` and
+            `frontends.detect.import_file`.
         ModelUnreadable: the file cannot be read.
         UsageInvalid: the options cannot be combined, or the bundle has no name.
     """
@@ -161,7 +161,7 @@ def build_program(
     """Import a program of a framework and write its bundle, by default with the program's name.
 
     Raises:
-        TracemapError: see `frontends.recognising.import_program` and `mapping.build.build`.
+        TracemapError: see `frontends.detect.import_program` and `map.build.build.build`.
         UsageInvalid: the options name the dumps of a compilation made elsewhere.
     """
     from tracemap.frontends.detect import import_program
@@ -222,7 +222,7 @@ def lower(model: str | bytes, options: LowerOptions, progress: Progress = no_pro
         progress: receives the phase of the work.
 
     Raises:
-        TracemapError: see `mapping.lowering.pipelines.lower` and `frontends.recognising.import_file`.
+        TracemapError: see `map.build.lowering_stages.lower` and `frontends.detect.import_file`.
         ModelUnreadable: the file cannot be read.
         TargetExists, TargetUnwritable: an output cannot be written.
         UsageInvalid: the options name no pipeline.

@@ -183,7 +183,7 @@ def references(bundle: Bundle, options: SwapOptions, folder: Path, progress: Pro
         progress: receives the phase of the work.
 
     Raises:
-        TracemapError: see `session.run.run`.
+        TracemapError: see `commands.run.run`.
     """
     from tracemap.capture.calling import make_calls
     from tracemap.capture.outputs import RUN_TOOL, call_for_arrays, output_request
@@ -241,7 +241,7 @@ def diff(
     maps are compared.
 
     Raises:
-        TracemapError: see `session.runs.joined` and `graph.bundle.load`.
+        TracemapError: see `commands.runs.join_runs` and `map.bundle.load`.
         UsageInvalid: a side lacks the metric, a bundle does not contain its model, or the options name a baseline.
         ToolMissing: the models differ, and the compiler, which parses them, is not installed.
         TargetExists, TargetUnwritable: the output cannot be written.

@@ -159,7 +159,7 @@ def argument_extents(
         said: input descriptions in the run's header; empty without a run.
 
     Raises:
-        FunctionUnknown, InputInvalid, UsageInvalid: see `capture.input_shapes.called_sizes`.
+        FunctionUnknown, InputInvalid, UsageInvalid: see `capture.calling.called_shapes`.
         UsageInvalid: `--dim` is set, but no argument has a `?`.
     """
     from tracemap.capture.benchmark import BENCHMARK_TOOL

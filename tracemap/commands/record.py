@@ -60,7 +60,7 @@ def record_repeatedly(
     Raises:
         UsageInvalid: the options name an output, or a bundle is named twice.
         TargetUnwritable: the runs of a bundle cannot be written; checked before the first recording.
-        TracemapError: see `session.record.record`; with several bundles, calls are checked before the first recording.
+        TracemapError: see `commands.record.record`; with several bundles, calls are checked before the first recording.
     """
     if options.output is not None:
         raise UsageInvalid(f"{options.output}: --repeat and --alternate write into the bundles; leave -o out")

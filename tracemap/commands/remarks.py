@@ -41,7 +41,7 @@ def remarks(bundle: Bundle, run: Path | None, options: RemarksOptions, progress:
     Raises:
         BundleInvalid: the bundle has no remarks, or they are damaged.
         UsageInvalid: the run lacks the metric, or the options name a metric but there is no run.
-        TracemapError: see `session.runs.joined`.
+        TracemapError: see `commands.runs.join_runs`.
         TargetExists, TargetUnwritable: the output cannot be written.
     """
     from tracemap.reports.kernels import rank_by_cost

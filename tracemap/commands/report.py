@@ -43,7 +43,7 @@ def report(bundle: Bundle, runs: Sequence[Path], options: ReportOptions, progres
     """Write the page of a bundle, with the costs of the runs if any are given.
 
     Raises:
-        TracemapError: see `session.runs.joined_open` and `excerpts`.
+        TracemapError: see `commands.runs.open_and_join_runs` and `excerpts`.
         TargetExists, TargetUnwritable: the page cannot be written.
         UsageInvalid: the page would overwrite an input.
     """
@@ -225,7 +225,7 @@ def export(
     If `bundle` is None, the options name the bundle, or it is found from the first run.
 
     Raises:
-        TracemapError: see `session.runs.joined` and `graph.bundle.load`.
+        TracemapError: see `commands.runs.join_runs` and `map.bundle.load`.
         TargetExists, TargetUnwritable: the file cannot be written.
         ToolMissing: a package for the format, or the compiler to parse the model for its data flow, is not installed.
         UsageInvalid: the format lacks an option, or the run a metric, or the format cannot represent its amounts.

@@ -379,7 +379,7 @@ def join_runs(
     `series`: also keep the costs of ops in every single invocation. `peaks`: see `common_peaks`.
 
     Raises:
-        TracemapError: see `opened_runs`, `find_bundle`, `graph.bundle.load` and `attribution.attribute.attribute`.
+        TracemapError: see `opened_runs`, `find_bundle`, `map.bundle.load` and `attribution.attribute.attribute`.
     """
     with open_and_join_runs(runs, bundle, options, progress, series=series, peaks=peaks) as (attributed, _):
         return attributed
@@ -396,7 +396,7 @@ def open_and_join_runs(
     series: bool = False,
     peaks: Peaks | None = None,
 ) -> Iterator[tuple[BundleAttribution, Sequence[Run]]]:
-    """Like `joined`, for a time window of the runs; also yields the open runs, since pipes cannot be read again."""
+    """Like `join_runs`, for a time window of the runs; also yields the open runs, since pipes cannot be read again."""
     from tracemap.attribution.attribute import attribute
     from tracemap.machine.images import read_images
     from tracemap.map.bundle import load
@@ -488,7 +488,7 @@ def opened_runs(paths: Sequence[Path], window: Window = WHOLE_RUN, dispatch: str
 
     Raises:
         UsageInvalid: no run is named.
-        TracemapError: see `capture.open_run.open_run` and `measurements.window.cut`.
+        TracemapError: see `runs.readers.open_run.open_run` and `runs.window.limited_to_window`.
     """
     from tracemap.runs.readers.open_run import open_run
     from tracemap.runs.window import limited_to_window

@@ -57,7 +57,7 @@ def store_add(
     """Add runs to a store. The first run creates the store; a run that the store already has is not added again.
 
     Raises:
-        TracemapError: see `session.attribute.attribute`.
+        TracemapError: see `commands.attribute.attribute`.
         UsageInvalid: a tag or time is invalid.
         TargetUnwritable: the store cannot be written.
     """

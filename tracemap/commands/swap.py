@@ -46,7 +46,7 @@ def dump(bundle: Bundle, kernel: str, options: SwapOptions) -> str:
     """Text of a kernel at the stage of `options.dump`, for editing; written if the options name an output.
 
     Raises:
-        TracemapError: see `experiments.swapping.Swapping.dumped`.
+        TracemapError: see `kernels.swap.SwappableExecutables.dumped`.
         TargetExists, TargetUnwritable: the file cannot be written.
     """
     from tracemap.kernels.swap import SwappableExecutables
@@ -72,8 +72,8 @@ def swap(
         progress: receives the phase of the work.
 
     Raises:
-        TracemapError: see `experiments.swapping.Swapping.swap`, `session.build.build`, `session.bench.bench` and
-            `session.record.record`.
+        TracemapError: see `kernels.swap.SwappableExecutables.swap`, `commands.build.build`, `commands.bench.bench` and
+            `commands.record.record`.
         UsageInvalid: no kernel is replaced, or the new bundle has no name.
     """
     with check_damage_on_failure(bundle):
@@ -164,7 +164,7 @@ def _build_swapped(bundle: Bundle, swaps: Sequence[Swap], options: SwapOptions, 
 
     Raises:
         ToolFailed: the model cannot be compiled with the replacements.
-        TracemapError: see `mapping.build.build`.
+        TracemapError: see `map.build.build.build`.
     """
     from tracemap.kernels.swap import flags_with_swaps
     from tracemap.map.build.build import BuildRequest, build
@@ -215,7 +215,7 @@ def record_alternating(
     """Costs of ops in alternating recordings of two bundles, so that changes of the machine affect both alike.
 
     Raises:
-        TracemapError: see `session.record.record`.
+        TracemapError: see `commands.record.record`.
     """
     from tracemap.commands.record import record
     from tracemap.commands.runs import common_peaks

@@ -53,7 +53,7 @@ def tune(bundle: Bundle, options: TuneOptions, progress: Progress = no_progress)
     """Search for better configurations, write the spec, and record the application with and without it.
 
     Raises:
-        TracemapError: see `experiments.bench.bench`, `session.build.build` and `session.record.record`.
+        TracemapError: see `kernels.bench.bench`, `commands.build.build` and `commands.record.record`.
         QueryInvalid, UsageInvalid: the options select no kernel, or one that does not exist.
         TargetExists, TargetUnwritable: the spec cannot be written.
     """

@@ -59,7 +59,7 @@ def unescape_formula(text: str) -> str:
 
 
 def csv_line(cells: Sequence[int | str]) -> str:
-    """A CSV line. Texts are escaped with `inert_cell`, and quoted if any common separator would split them."""
+    """A CSV line. Texts are escaped with `escape_formula`, and quoted if any common separator would split them."""
     return ",".join(str(cell) if isinstance(cell, int) else _quoted(escape_formula(cell)) for cell in cells) + "\n"
 
 

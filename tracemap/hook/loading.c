@@ -38,7 +38,7 @@ static void patch_export(const struct library *library, uint32_t ordinal, uint32
   uint32_t slot = take_slot();
   if (slot == UINT32_MAX) {
     errno = 0;
-    return lose(name, "too many kernels are loaded at once: the hook has no slot left for another one");
+    return lose(name, "too many kernels are loaded at once for the hook to distinguish");
   }
   uint32_t kernel = process_add_kernel(executable, ordinal, name, *entry);
   if (kernel == NO_KERNEL) {

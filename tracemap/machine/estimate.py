@@ -1,10 +1,10 @@
 """Estimate of the time that a kernel's instructions keep a core busy, from its machine code alone.
 
-Core time of an instruction: execution count (`machine.execution`) times reciprocal throughput (`machine.throughput`).
+Core time of an instruction: execution count (`machine.execution`) times reciprocal throughput (`machine.code`).
 An iteration of a loop cannot be faster than its dependency chain; the excess belongs to the instructions of that chain
-(`machine.chains`). Loads and stores bring data from caches (`machine.traffic`) while the core works; the excess over
-core time belongs to the instructions that bring data in. This is the same model as for samples: work overlaps, and the
-rest is waiting.
+(`machine.dataflow`). Loads and stores bring data from caches (`machine.memory_traffic`) while the core works; the
+excess over core time belongs to the instructions that bring data in. This is the same model as for samples: work
+overlaps, and the rest is waiting.
 """
 
 from __future__ import annotations

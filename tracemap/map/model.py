@@ -327,7 +327,7 @@ class Schedule(Record, frozen=True):
 #
 # The trace graph: ops of the model, the compiled program, and the links between them. A bundle's `map.json` holds it.
 #
-# All names in a record resolve within the same graph: `graph.references` rejects a map in which one does not.
+# All names in a record resolve within the same graph: `map_json.check_references` rejects a map in which one does not.
 
 
 class SourceFile(Record, frozen=True):

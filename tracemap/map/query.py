@@ -186,7 +186,7 @@ class KernelLines:
         return OpLines(self.owned, tuple(LineOp(step.line, step.op_name, step.parent, step.takes) for step in steps))
 
     def around(self, line: int) -> int:
-        """This line if it belongs to an op, else that of the innermost enclosing step that does; else `NOBODY`."""
+        """This line if it belongs to an op, else that of the innermost enclosing line that does; else `NO_OP_LINE`."""
         step = self._step_at.get(line)
         if step is None:
             return NO_OP_LINE

@@ -52,10 +52,10 @@ from tracemap.store.series import (
 #
 # `Observations.of(op=…, host=…, cpu_model=…, night=…, run=…, cost_ns=…)` takes columns of equal length.
 # `changes(observations)` finds ops that became slower or faster, with the night and the CPU model. Related:
-# `hosts.outliers` finds hosts that differ from others of their CPU model; `set_comparison` compares two sets of runs.
+# `outliers` finds hosts that differ from others of their CPU model; `compare_sets` compares two sets of runs.
 # Keys are numbers; `EVERY` stands for all ops, all CPU models or all hosts.
 #
-# Method: remove from log costs the effect common to all ops of a run (`series`), and clip outliers (`step_detection`).
+# Method: remove from log costs the effect common to all ops of a run (`series`), and clip outliers (`clip_outliers`).
 # Add level shifts one by one while the next one is significant (`changepoints`). Holm's correction covers all series,
 # so at most one of a hundred unchanged stores has a finding. Unclipped costs locate the night. A shift that all CPU
 # models share is reported once (`findings`). Equal inputs give equal findings; nothing is random.
@@ -158,7 +158,7 @@ def _level(series: OpSeries, low: int, high: int) -> float | Unknown:
 # Trends and comparisons of sets of runs, with the names of ops, hosts and nights.
 #
 # An op's cost in a run is its median over the run's invocations. Where a run does not separate invocations, it is the
-# op's total over their number. `trends`, `hosts` and `set_comparison` compute with numbers; here they get names.
+# op's total over their number. `changes`, `outliers` and `compare_sets` compute with numbers; here they get names.
 
 
 Over = Literal["date", "compiler"]

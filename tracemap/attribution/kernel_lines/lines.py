@@ -213,9 +213,9 @@ UNKNOWN_LOOP = -2
 class Spot(NamedTuple):
     """The parts of a row's position that decide which op its cost belongs to.
 
-    `line`: the line of kernel IR; `owner`: the line of the op that owns the cost, or `NOBODY` if unknown. Without an
-    owner, `loop` is the surrounding loop of machine code, and `pool` the pool of the address. `waits`: the instruction
-    may be found waiting for memory; `reads`: the lines of the ops that read the values used there.
+    `line`: the line of kernel IR; `owner`: the line of the op that owns the cost, or `NO_OP_LINE` if unknown. Without
+    an owner, `loop` is the surrounding loop of machine code, and `pool` the pool of the address. `waits`: the
+    instruction may be found waiting for memory; `reads`: the lines of the ops that read the values used there.
     """
 
     line: int
