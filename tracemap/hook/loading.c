@@ -244,7 +244,7 @@ static COLD void look_at_reserved(struct reservation *reservation, const char *c
   if (reservation->executable != NO_EXECUTABLE) reserved_executables++;
 }
 
-/* This function and the next preserve errno, because successful system calls do not change it. */
+/* This function and the next preserve errno: they run inside successful calls, which must not change it. */
 static void protection_changed(const char *address, size_t size, int protection) {
   if (!lock_enter(&reservations_lock)) return;
   int error = errno;
