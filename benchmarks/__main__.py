@@ -11,9 +11,6 @@ from benchmarks import (
     build,
     differences,
     elapsed,
-    fleet,
-    fleet_growth,
-    fleet_spark,
     growth,
     hook,
     kernels,
@@ -24,6 +21,9 @@ from benchmarks import (
     reports,
     sampling,
     start,
+    store,
+    store_growth,
+    store_spark,
     timeline,
 )
 from benchmarks.measure import Figure, print_figures
@@ -41,15 +41,15 @@ BENCHMARKS: dict[str, Callable[[Path], list[Figure]]] = {
     "large_runs": large_runs.measure,
     "large_models": large_models.measure,
     "growth": growth.measure,
-    "fleet_growth": fleet_growth.measure,
+    "store_growth": store_growth.measure,
     "timeline": timeline.measure,
     "differences": differences.measure,
 }
 LONG: dict[str, Callable[[Path], list[Figure]]] = {
     "largest_runs": large_runs.measure_largest,
     "real_sizes": real_sizes.measure,
-    "fleet": fleet.measure,
-    "fleet_spark": fleet_spark.measure,
+    "store": store.measure,
+    "store_spark": store_spark.measure,
 }
 """Those that run only where they are named: they take many minutes and gigabytes."""
 

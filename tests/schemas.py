@@ -19,13 +19,13 @@ from tracemap.map.bundle_documents import CompileTimes, Remarks, StoredCall, Sto
 from tracemap.map.map_json import StoredMap
 from tracemap.reports.json_documents import ShownAttribution, ShownAudit, ShownLowering, ShownMap, ShownStats
 from tracemap.runs.model import RunHeader
-from tracemap.store.model import FleetAdded, FleetCalls, FleetComparison, FleetCosts, FleetRuns, FleetTrends
+from tracemap.store.model import StoreAdded, StoreCalls, StoreComparison, StoreCosts, StoreRuns, StoreTrends
 
 FOLDER = ROOT / "tracemap" / "schemas"
 DOCUMENTS: dict[str, tuple[type[Document], str]] = {
     "map": (StoredMap, "map.json of a bundle"),
     "call": (StoredCall, "call.json of a bundle: the inputs and parameters that it keeps"),
-    "run": (RunHeader, "Header of a run: in Parquet's key-value metadata, or run.csv.json beside run.csv"),
+    "run": (RunHeader, "Header of a run: in Parquet's key-value metadata, or run.csv.json next to run.csv"),
     "show": (ShownMap, "tracemap show"),
     "audit": (ShownAudit, "tracemap audit"),
     "lowering": (ShownLowering, "tracemap lower"),
@@ -40,12 +40,12 @@ DOCUMENTS: dict[str, tuple[type[Document], str]] = {
     "bench": (Bench, "tracemap bench"),
     "swap": (Swapped, "tracemap swap"),
     "tune": (Tune, "tracemap tune"),
-    "fleet-added": (FleetAdded, "tracemap store add"),
-    "fleet-runs": (FleetRuns, "tracemap store list"),
-    "fleet-costs": (FleetCosts, "tracemap store query"),
-    "fleet-calls": (FleetCalls, "tracemap store sites"),
-    "fleet-trends": (FleetTrends, "tracemap store trend"),
-    "fleet-comparison": (FleetComparison, "tracemap store compare"),
+    "store-added": (StoreAdded, "tracemap store add"),
+    "store-runs": (StoreRuns, "tracemap store list"),
+    "store-costs": (StoreCosts, "tracemap store query"),
+    "store-calls": (StoreCalls, "tracemap store sites"),
+    "store-trends": (StoreTrends, "tracemap store trend"),
+    "store-comparison": (StoreComparison, "tracemap store compare"),
 }
 """Name of the schema -> the document and its title."""
 

@@ -57,11 +57,11 @@ PLANTED = [
 def test_every_term_is_found(text: str, instead: str) -> None:
     expected = {instead}
     assert {reason for _, reason in found("docs/x.md", text)} == expected
-    assert {reason for _, reason in found("tracemap/x.py", f"# {text.replace(chr(10), chr(10) + '# ')}\n")} == expected
-    assert {reason for _, reason in found("tracemap/x.py", f"f({text!r}, {{}})\n")} == expected
-    assert {reason for _, reason in found("tracemap/x.js", f"show({text!r});\n")} == expected
-    assert {reason for _, reason in found("tracemap/x.c", f"/* {text} */\n")} == expected
-    assert {reason for _, reason in found("tracemap/x.html.j2", f"<p>{text}</p>\n")} == expected
+    assert {reason for _, reason in found("x.py", f"# {text.replace(chr(10), chr(10) + '# ')}\n")} == expected
+    assert {reason for _, reason in found("x.py", f"f({text!r}, {{}})\n")} == expected
+    assert {reason for _, reason in found("x.js", f"show({text!r});\n")} == expected
+    assert {reason for _, reason in found("x.c", f"/* {text} */\n")} == expected
+    assert {reason for _, reason in found("x.html.j2", f"<p>{text}</p>\n")} == expected
 
 
 def test_each_term_has_a_planted_fault() -> None:
@@ -125,8 +125,8 @@ class DearestOps:
         return f"the {behind} members of it" + "fate" + "SELECT fate FROM ops" + f"{re.search('so many', '')}"
 
 
-def whether() -> None:
-    """Whether it is so."""
+def opening() -> None:
+    """What it does."""
 '''
 
 

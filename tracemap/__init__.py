@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from tracemap.results.comparison import Bench, Comparison
     from tracemap.results.run import Recording
     from tracemap.results.run import Run as RunResult
-    from tracemap.store.model import FleetAdded, FleetCalls, FleetComparison, FleetCosts, FleetRuns, FleetTrends
+    from tracemap.store.model import StoreAdded, StoreCalls, StoreComparison, StoreCosts, StoreRuns, StoreTrends
 
     Run = str | Path | RecordedRun
     Runs = Run | Sequence[Run]
@@ -635,7 +635,7 @@ def store_add(
     bundle: StoredBundle | str | Path | None = None,
     options: StoreAddOptions | None = None,
     **changes: object,
-) -> FleetAdded:
+) -> StoreAdded:
     """Add runs to a store, joined with their bundles. The first run creates the store.
 
     Args:
@@ -664,7 +664,7 @@ def store_add(
     return add_runs(_paths(runs), None if bundle is None else _opened(bundle), asked)
 
 
-def store_list(store: str | Path, options: StoreListOptions | None = None, **changes: object) -> FleetRuns:
+def store_list(store: str | Path, options: StoreListOptions | None = None, **changes: object) -> StoreRuns:
     """List the runs of a store, with the data of their headers.
 
     Args:
@@ -688,7 +688,7 @@ def store_list(store: str | Path, options: StoreListOptions | None = None, **cha
     return ask(merge_options(StoreListOptions, options, changes, store=store))
 
 
-def store_query(store: str | Path, options: StoreQueryOptions | None = None, **changes: object) -> FleetCosts:
+def store_query(store: str | Path, options: StoreQueryOptions | None = None, **changes: object) -> StoreCosts:
     """Return what ops cost over the runs of a store, per model and per value of the columns to group by.
 
     Args:
@@ -715,7 +715,7 @@ def store_query(store: str | Path, options: StoreQueryOptions | None = None, **c
     return ask(merge_options(StoreQueryOptions, options, changes, store=store))
 
 
-def store_sites(store: str | Path, options: StoreSitesOptions | None = None, **changes: object) -> FleetCalls:
+def store_sites(store: str | Path, options: StoreSitesOptions | None = None, **changes: object) -> StoreCalls:
     """Return percentiles of the call times of each dispatch site, over the runs of a store.
 
     Args:
@@ -739,7 +739,7 @@ def store_sites(store: str | Path, options: StoreSitesOptions | None = None, **c
     return ask(merge_options(StoreSitesOptions, options, changes, store=store))
 
 
-def store_trend(store: str | Path, options: StoreTrendOptions | None = None, **changes: object) -> FleetTrends:
+def store_trend(store: str | Path, options: StoreTrendOptions | None = None, **changes: object) -> StoreTrends:
     """Find ops that became slower or faster over the runs of a store, since which night; and hosts unlike the others.
 
     Args:
@@ -769,7 +769,7 @@ def store_compare(
     after: Sequence[str],
     options: StoreCompareOptions | None = None,
     **changes: object,
-) -> FleetComparison:
+) -> StoreComparison:
     """Find ops that cost more or less in some runs of a store than in others, and on which processors.
 
     Args:

@@ -550,7 +550,7 @@ def test_counts_are_spread_by_calls_and_samples_by_time(tmp_path: Path) -> None:
     result = attributed(run_of(tmp_path / "r.parquet", table), rule=None, map_=stepped())
     assert shares(result, "Ir") == {"op1": 200, "op2": 0, "op3": 100}
     (note,) = (each for each in result.diagnostics if each.slug == "steps-spread")
-    assert "300 Ir name only kernels of several sites" in note.message
+    assert "300 Ir name only kernels with several dispatch sites" in note.message
 
 
 def test_counts_are_spread_by_workgroups_where_a_run_tells_them(tmp_path: Path) -> None:

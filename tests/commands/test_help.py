@@ -70,16 +70,16 @@ from tracemap.reports.terminal.store import print_comparison, print_trends
 from tracemap.reports.views.selection import VIEWS
 from tracemap.runs.runfile import header_path
 from tracemap.store.model import (
-    FleetChange,
-    FleetComparison,
-    FleetDifference,
-    FleetHost,
-    FleetName,
-    FleetPoint,
-    FleetTrend,
-    FleetTrends,
     ModelDifferences,
     QueryScope,
+    StoreChange,
+    StoreComparison,
+    StoreDifference,
+    StoreHost,
+    StoreOpName,
+    StorePoint,
+    StoreTrend,
+    StoreTrends,
 )
 from tracemap.store.queries import ALL_OPS
 
@@ -284,15 +284,15 @@ def test_a_store_looks_as_it_did(fixed: Built, tmp_path: Path, request: pytest.F
     check_shown("store-query", "store", "query", *about, *grouped, cwd=tmp_path, request=request, masks=())
 
 
-OP = FleetName(op="op12", name="stablehlo.dot_general", file="jax_mlp_train.mlir", line=22, scope="grad/jvp(layer1)")
+OP = StoreOpName(op="op12", name="stablehlo.dot_general", file="jax_mlp_train.mlir", line=22, scope="grad/jvp(layer1)")
 LOOKED = QueryScope(runs=4000, skipped=(), unfinished=1, ahead=2)
 
 
-def test_what_changed_in_a_fleet_looks_as_it_did(
+def test_what_changed_in_a_store_looks_as_it_did(
     monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     """A change on some hosts and one of all ops, a host unlike others, a model without any."""
-    change = FleetChange(
+    change = StoreChange(
         kind="slower",
         op=OP,
         cpu_model="Intel Xeon Platinum 8481C",
@@ -310,27 +310,27 @@ def test_what_changed_in_a_fleet_looks_as_it_did(
         nights_before=90,
         nights_after=110,
         chance=3e-9,
-        series=(FleetPoint("2026-11-18", 214_912), FleetPoint("2026-11-19", 223_723)),
+        series=(StorePoint("2026-11-18", 214_912), StorePoint("2026-11-19", 223_723)),
     )
     every = structs.replace(change, op=ALL_OPS, host="ci-7", before=UNKNOWN, after=UNKNOWN, night_low=change.night)
     every = structs.replace(every, night_high=change.night, kind="faster", ratio=0.931)
-    odd = FleetHost("ci-3", "AMD EPYC 7313", ALL_OPS, ratio=1.31, z=9.4, hosts=8, chance=1e-6)
-    first = FleetTrend("jax_mlp_train", "main", UNKNOWN, 200, 20, 3, 106, 3, (change, every), (odd,), (), ())
-    quiet = FleetTrend("hand_mlp", "mlp", UNKNOWN, 7, 20, 3, 24, 0, (), (), (), ())
-    found = FleetTrends(metric="cpu_ns", over="date", models=(first, quiet), looked=LOOKED)
+    odd = StoreHost("ci-3", "AMD EPYC 7313", ALL_OPS, ratio=1.31, z=9.4, hosts=8, chance=1e-6)
+    first = StoreTrend("jax_mlp_train", "main", UNKNOWN, 200, 20, 3, 106, 3, (change, every), (odd,), (), ())
+    quiet = StoreTrend("hand_mlp", "mlp", UNKNOWN, 7, 20, 3, 24, 0, (), (), (), ())
+    found = StoreTrends(metric="cpu_ns", over="date", models=(first, quiet), looked=LOOKED)
     check_gold("store-trend", lambda out: print_trends(found, out), monkeypatch, request)
 
 
 def test_what_differs_between_runs_looks_as_it_did(
     monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    slower = FleetDifference("slower", OP, "AMD EPYC 7313", 1.12, 1.09, 1.15, 214_912, 240_701, 4, 24, 1e-9)
+    slower = StoreDifference("slower", OP, "AMD EPYC 7313", 1.12, 1.09, 1.15, 214_912, 240_701, 4, 24, 1e-9)
     models = (
         ModelDifferences("m", "main", UNKNOWN, 53, 2, 0, (slower,)),
         ModelDifferences("hand_mlp", "mlp", UNKNOWN, 16, 0, 3, ()),
     )
     in_time = structs.replace(LOOKED, ahead=0)
-    found = FleetComparison(metric="cpu_ns", models=models, before=LOOKED, after=in_time)
+    found = StoreComparison(metric="cpu_ns", models=models, before=LOOKED, after=in_time)
     check_gold("store-compare", lambda out: print_comparison(found, out), monkeypatch, request)
 
 

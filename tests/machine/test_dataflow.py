@@ -249,15 +249,15 @@ def test_waits_are_at_loads_and_right_behind_them_and_nowhere_else(tmp_path: Pat
         for address, waited_for in waits.load_of.items():
             assert waited_for in loads
             assert address == waited_for or following[address] == waited_for
-        assert waits.load_of.keys().isdisjoint(waits.behind)
-        assert all(loads >= found for found in waits.behind.values())
+        assert waits.load_of.keys().isdisjoint(waits.sources_of)
+        assert all(loads >= found for found in waits.sources_of.values())
 
 
 def test_a_wait_ends_a_window_behind_the_load(tmp_path: Path) -> None:
     """What comes later in a long turn was not in work while the load waited."""
     text = chain_then_sum([("math.erf", 1), ("math.erf", 2)]).text
     (body,) = (body for body in bodies_of(text, tmp_path) if len(body) > 2 * WINDOW)
-    behind = waits_of(body).behind
+    behind = waits_of(body).sources_of
     addresses = [each.address for each in body]
     last_load = max(number for number, each in enumerate(body) if is_load(each))
     assert not behind.keys().isdisjoint(addresses[last_load + 2 : last_load + 50])
@@ -279,10 +279,10 @@ def test_what_is_computed_from_loaded_values_is_behind_their_waits(tmp_path: Pat
         waits = waits_of(body)
         (*_, stored) = (each for each in body if each.values.stores)
         loads = {each.address for each in body if is_load(each) and not each.mnemonic.startswith("vpmovsx")}
-        assert waits.behind[stored.address] == loads
+        assert waits.sources_of[stored.address] == loads
         products = [each.address for each in body if each.mnemonic == "vmulps" and "ptr" not in each.operands]
         assert products
-        assert waits.behind.keys() >= set(products)
+        assert waits.sources_of.keys() >= set(products)
 
 
 def test_what_a_loop_brings_in(tmp_path: Path) -> None:

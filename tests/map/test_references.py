@@ -97,7 +97,7 @@ WRONG: dict[str, Callable[[], TraceGraph]] = {
     "site0: op op2 occurs twice": lambda: with_member(op=OpId.of(2)),
     "site0 names op op8": lambda: with_member(path=(OpId.of(8),)),
     "site0 names op op7": lambda: with_site(path=(OpId.of(7),)),
-    "the sites of k0 is": lambda: with_kernel(sites=("site0",)),
+    "the dispatch sites of k0 is": lambda: with_kernel(sites=("site0",)),
     "k0: step at line 3 occurs twice": lambda: with_kernel(steps=(KernelLine(3, "a.b", ()), KernelLine(3, "a.b", ()))),
     "k0 names op op6": lambda: with_kernel(steps=(KernelLine(3, "a.b", (OpId.of(6),)),)),
     "k0: step 3 names line 9": lambda: with_kernel(steps=(KernelLine(3, "a.b", (), parent=9),)),

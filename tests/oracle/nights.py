@@ -1,6 +1,6 @@
-"""Whether a change in a fleet is named with its night and CPU model, and no other: `python -m tests.oracle.nights`.
+"""Whether a change in a store is named with its night and CPU model, and no other: `python -m tests.oracle.nights`.
 
-Fleets of 200 nights and 20 hosts are made up (`tests.oracle.fleets`), each from a seed, some with a change in an op
+`tests.oracle.synthetic_stores` makes stores of 200 nights and 20 hosts, each from a seed, some with a change in an op
 on a CPU model. A seed is right when the changes that were planted, and no others, are named: op, direction, CPU model
 and the first night of each. Where nothing was planted, nothing may be named.
 """
@@ -17,7 +17,7 @@ from typing import Final
 import click
 
 from tests.documents import DOCS, write_part
-from tests.oracle.fleets import Fleet, Maker, Planted
+from tests.oracle.synthetic_stores import Maker, Planted, SyntheticStore
 from tracemap.store.findings import Change
 from tracemap.store.queries import changes
 
@@ -65,11 +65,11 @@ class Tally:
     told: int = 0
     seconds: list[float] = field(default_factory=list)
 
-    def add(self, fleet: Fleet, made: Sequence[Change]) -> None:
-        """Judge what was said of a fleet."""
-        nearest = [_nearest(each, made) for each in fleet.planted]
-        hits = [(each, change) for each, change in zip(fleet.planted, nearest, strict=True) if change is not None]
-        named = len({id(change) for _, change in hits}) == len(fleet.planted)
+    def add(self, store: SyntheticStore, made: Sequence[Change]) -> None:
+        """Judge what was said of a store."""
+        nearest = [_nearest(each, made) for each in store.planted]
+        hits = [(each, change) for each, change in zip(store.planted, nearest, strict=True) if change is not None]
+        named = len({id(change) for _, change in hits}) == len(store.planted)
         nights = named and all(change.night == each.night for each, change in hits)
         quiet = len(made) == len({id(change) for _, change in hits})
         self.seeds += 1
@@ -90,17 +90,17 @@ def _nearest(planted: Planted, made: Sequence[Change]) -> Change | None:
 
 
 def tallied(case: Case, seeds: Sequence[int]) -> Tally:
-    """Make fleets of these seeds and look for changes; each that is not right is printed."""
+    """Make stores of these seeds and look for changes; each that is not right is printed."""
     tally = Tally()
     for seed in seeds:
-        fleet = Maker(seed).fleet(case.ratios, case.everywhere)
+        store = Maker(seed).store(case.ratios, case.everywhere)
         start = time.perf_counter()
-        made = changes(fleet.observations).changes
+        made = changes(store.observations).changes
         tally.seconds.append(time.perf_counter() - start)
         before = tally.right
-        tally.add(fleet, made)
+        tally.add(store, made)
         if tally.right == before:
-            print(f"{case.name}, seed {seed}: {fleet.planted}: {[*map(_said, made)] or 'none'}", file=sys.stderr)
+            print(f"{case.name}, seed {seed}: {store.planted}: {[*map(_said, made)] or 'none'}", file=sys.stderr)
     return tally
 
 
@@ -128,7 +128,7 @@ def table(tallies: Sequence[tuple[Case, Tally]]) -> str:
 
 
 @click.command()
-@click.option("--seeds", type=click.IntRange(1), default=20, show_default=True, help="Fleets of each kind.")
+@click.option("--seeds", type=click.IntRange(1), default=20, show_default=True, help="Stores of each kind.")
 @click.option("--first", type=click.IntRange(0), default=FIRST_SEED, show_default=True, help="The first seed.")
 @click.option("--only", help="Only kinds whose name has this.")
 @click.option("--write-docs", is_flag=True, help="Put the table into docs/accuracy.md.")
@@ -142,7 +142,7 @@ def main(seeds: int, first: int, only: str | None, write_docs: bool) -> None:
     text = table(tallies)
     print(text)
     seconds = [second for _, tally in tallies for second in tally.seconds]
-    print(f"{statistics.median(seconds):.1f} s for a fleet (median)", file=sys.stderr)
+    print(f"{statistics.median(seconds):.1f} s for a store (median)", file=sys.stderr)
     if write_docs:
         write_part(DOCS / "accuracy.md", "nights", text)
     sys.exit(0 if all(each.right * 20 >= case.least * each.seeds for case, each in tallies) else 1)

@@ -2,8 +2,8 @@
 
 `python -m tests.oracle.sides`.
 
-Fleets are made up as for `tests.oracle.nights`. Two nights, or five and the five behind them, are compared, with a
-change in an op on a CPU model between them or without one; and all nights of a fleet are asked for hosts that are
+Stores are made up as for `tests.oracle.nights`. Two nights, or five and the five behind them, are compared, with a
+change in an op on a CPU model between them or without one; and all nights of a store are asked for hosts that are
 unlike others, with one that was made slower or without. A seed is right when what was planted is named, and nothing
 else is.
 """
@@ -19,8 +19,8 @@ import click
 import numpy as np
 
 from tests.documents import DOCS, write_part
-from tests.oracle.fleets import FIRST_NIGHT, HOSTS, Maker
 from tests.oracle.nights import FIRST_SEED
+from tests.oracle.synthetic_stores import FIRST_NIGHT, HOSTS, Maker
 from tracemap.store.findings import LEAST_HOSTS, OutlierHost, SetDifference, compare_sets, outliers
 from tracemap.store.series import EVERY, Observations
 
@@ -41,14 +41,14 @@ class Sides:
     least: int = 0
 
     def planted_and_said(self, seed: int) -> tuple[set[Named], list[Named]]:
-        """What is in the fleet of a seed, and what is named of it."""
-        fleet = Maker(seed, nights=NIGHTS).fleet((self.ratio,) if self.ratio != 1 else ())
-        first = fleet.planted[0].night if fleet.planted else _MIDDLE
-        night = fleet.observations.night
-        before = fleet.observations.where((night >= first - self.nights) & (night < first))
-        after = fleet.observations.where((night >= first) & (night < first + self.nights))
+        """What is in the store of a seed, and what is named of it."""
+        store = Maker(seed, nights=NIGHTS).store((self.ratio,) if self.ratio != 1 else ())
+        first = store.planted[0].night if store.planted else _MIDDLE
+        night = store.observations.night
+        before = store.observations.where((night >= first - self.nights) & (night < first))
+        after = store.observations.where((night >= first) & (night < first + self.nights))
         said = compare_sets(before, after).changes
-        return {(each.op, each.cpu_model, 0) for each in fleet.planted}, [self._of(each) for each in said]
+        return {(each.op, each.cpu_model, 0) for each in store.planted}, [self._of(each) for each in said]
 
     def _of(self, said: SetDifference) -> Named:
         kind = "slower" if self.ratio > 1 else "faster"
@@ -65,8 +65,8 @@ class Hosts:
     least: int = 0
 
     def planted_and_said(self, seed: int) -> tuple[set[Named], list[Named]]:
-        """What is in the fleet of a seed, and what is named of it."""
-        given = Maker(seed, nights=NIGHTS).fleet().observations
+        """What is in the store of a seed, and what is named of it."""
+        given = Maker(seed, nights=NIGHTS).store().observations
         # The host in whose place another one came is drawn wider than the rest: it is unlike them.
         given = given.where(given.host < HOSTS)
         planted, made = self._changed(given, np.random.default_rng([seed, 1]))
@@ -113,7 +113,7 @@ class Tally:
     wrong: list[int] = field(default_factory=list)
 
     def add(self, seed: int, planted: set[Named], said: Sequence[Named]) -> None:
-        """Judge what was said of a fleet."""
+        """Judge what was said of a store."""
         named, quiet = planted <= set(said), set(said) <= planted
         self.seeds += 1
         self.named += named
@@ -124,7 +124,7 @@ class Tally:
 
 
 def tallied(case: Case, seeds: Sequence[int]) -> Tally:
-    """Make fleets of these seeds, and ask."""
+    """Make stores of these seeds, and ask."""
     tally = Tally()
     for seed in seeds:
         tally.add(seed, *case.planted_and_said(seed))
@@ -141,7 +141,7 @@ def table(tallies: Sequence[tuple[Case, Tally]]) -> str:
 
 
 @click.command()
-@click.option("--seeds", type=click.IntRange(1), default=20, show_default=True, help="Fleets of each kind.")
+@click.option("--seeds", type=click.IntRange(1), default=20, show_default=True, help="Stores of each kind.")
 @click.option("--first", type=click.IntRange(0), default=FIRST_SEED, show_default=True, help="The first seed.")
 @click.option("--write-docs", is_flag=True, help="Put the table into docs/accuracy.md.")
 def main(seeds: int, first: int, write_docs: bool) -> None:

@@ -21,7 +21,7 @@ from tracemap.commands.store import store_list
 from tracemap.core.errors import StoreInvalid, UsageInvalid
 from tracemap.core.toolchain import no_progress
 from tracemap.options.store import StoreListOptions
-from tracemap.store.costs import fleet_calls
+from tracemap.store.costs import query_calls
 from tracemap.store.engines import duck_engine
 from tracemap.store.headers import find_damaged_files, read_headers
 from tracemap.store.layout import CALLS, store_at
@@ -258,7 +258,7 @@ def test_a_server_that_goes_away_is_to_blame_not_the_files(bundle: Path, runs: l
             pytest.raises(StoreInvalid, match=r"cannot be read: Could not connect"),
             duck_engine(0, no_progress, headers.listing.place) as engine,
         ):
-            fleet_calls(engine, headers, Names({}, ()), "cpu_ns", ())
+            query_calls(engine, headers, Names({}, ()), "cpu_ns", ())
 
 
 @with_bucket

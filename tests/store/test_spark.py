@@ -28,7 +28,7 @@ from tracemap.core.codec import encode
 from tracemap.core.errors import UsageInvalid
 from tracemap.core.toolchain import no_progress
 from tracemap.runs.sql import literal, open_database, quoted, rows_of
-from tracemap.store.costs import MOST_EXACT, Question, fleet_calls, fleet_costs
+from tracemap.store.costs import MOST_EXACT, Question, query_calls, query_costs
 from tracemap.store.engines import DuckEngine, Engine
 from tracemap.store.headers import read_headers
 from tracemap.store.layout import store_at
@@ -49,7 +49,7 @@ HOSTILE: Final = "a'b\\n\"x`y;--"
 
 @pytest.fixture(scope="module")
 def store(built: Built, recorded: Recorded, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("fleet")
+    folder = tmp_path_factory.mktemp("store")
     store = folder / "a {store} of [*] runs"
     for model in (MODEL, SHARED):
         run = recorded(model)
@@ -88,7 +88,7 @@ def spark() -> Iterator[Engine]:
 def answered(engine: Engine, store: Path, question: Question) -> Json:
     headers = read_headers(store_at(store), skip_bad=False)
     names = read_names(headers.listing, headers.maps_of_models)
-    answer = json.loads(encode(fleet_costs(engine, headers, names, question)))
+    answer = json.loads(encode(query_costs(engine, headers, names, question)))
     assert isinstance(answer, dict)
     return answer
 
@@ -128,7 +128,7 @@ def test_percentiles_of_calls_are_the_same(store: Path, spark: Engine, most_exac
     headers, nobody, found = read_headers(store_at(store), skip_bad=False), Names({}, ()), []
     with duck() as engine:
         for each in (engine, spark):
-            found.append(encode(fleet_calls(each, headers, nobody, "cpu_ns", ("tag.how",), most_exact)))
+            found.append(encode(query_calls(each, headers, nobody, "cpu_ns", ("tag.how",), most_exact)))
     assert json.loads(found[0]) == json.loads(found[1])
 
 

@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from benchmarks.fleet import make_store
+from benchmarks.store import make_store
 from tests.spark_cluster import cluster_in, kill_with_children, wait_for
 from tests.store.test_spark import MISSING, answered, check_refused, duck, java_machines
 from tests.support import json_cli, run_cli

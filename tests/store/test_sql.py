@@ -17,12 +17,12 @@ from tests.conftest import Built, Recorded
 from tests.support import ROOT, check_cli
 from tracemap.core.toolchain import no_progress
 from tracemap.runs.sql import open_database
-from tracemap.store.costs import Question, fleet_calls, fleet_costs
+from tracemap.store.costs import Question, query_calls, query_costs
 from tracemap.store.engines import DuckEngine
 from tracemap.store.headers import Headers, read_headers
 from tracemap.store.layout import Row, store_at
 from tracemap.store.lineage import read_names
-from tracemap.store.queries import Over, fleet_comparison, fleet_trends
+from tracemap.store.queries import Over, query_comparison, query_trends
 
 ROOM: Final = ROOT / "tracemap" / "store"
 OWN: Final = frozenset({"engine", "spark", "spark_session"})
@@ -210,12 +210,12 @@ def test_queries_are_common_to_both_engines_as_they_are_sent(headers: Headers) -
         engine.note_in(texts)
         for from_calls in (False, True):
             metrics = ("cpu_ns", "duration_ns")
-            fleet_costs(engine, headers, names, Question(("host", "tag.other"), metrics, from_calls))
+            query_costs(engine, headers, names, Question(("host", "tag.other"), metrics, from_calls))
         for over in get_args(Over):
-            fleet_trends(engine, headers, names, "cpu_ns", over, 1.02)
+            query_trends(engine, headers, names, "cpu_ns", over, 1.02)
         for most_exact in (0, 1_000_000):
-            fleet_calls(engine, headers, names, "cpu_ns", ("host",), most_exact)
+            query_calls(engine, headers, names, "cpu_ns", ("host",), most_exact)
         before, after = (Headers([row], headers.listing) for row in headers.rows)
-        fleet_comparison(engine, (before, after), names, "cpu_ns", 1.02)
+        query_comparison(engine, (before, after), names, "cpu_ns", 1.02)
     assert len(texts) >= 12
     assert [faults_of(text) for text in texts if faults_of(text)] == []

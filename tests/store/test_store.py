@@ -27,7 +27,7 @@ from tracemap.options.store import StoreAddOptions, StoreSitesOptions
 from tracemap.runs.columns import events_sql
 from tracemap.runs.runfile import read_run, write_run
 from tracemap.runs.sql import rows_of
-from tracemap.store.costs import fleet_calls
+from tracemap.store.costs import query_calls
 from tracemap.store.engines import duck_engine
 from tracemap.store.headers import read_headers, sizes_of
 from tracemap.store.layout import store_at
@@ -560,7 +560,7 @@ def test_what_tells_calls_apart_is_no_metric_of_them(store: Path) -> None:
 def test_buckets_tell_percentiles_as_well_as_they_say(store: Path) -> None:
     headers = read_headers(store_at(store), skip_bad=False)
     with duck_engine(0, no_progress) as engine:
-        exact, sketched = (fleet_calls(engine, headers, Names({}, ()), "cpu_ns", (), most) for most in (10**9, 0))
+        exact, sketched = (query_calls(engine, headers, Names({}, ()), "cpu_ns", (), most) for most in (10**9, 0))
     assert (exact.error_percent, sketched.error_percent) == (0, 0.5)
     for one, other in zip(exact.groups[0].sites, sketched.groups[0].sites, strict=True):
         assert (one.calls, one.most) == (other.calls, other.most)
@@ -683,7 +683,7 @@ def test_buckets_hold_values_below_nothing(bundle: Path, tmp_path: Path) -> None
     add(bundle, tmp_path / "store", tmp_path / "run.csv")
     headers = read_headers(store_at(tmp_path / "store"), skip_bad=False)
     with duck_engine(0, no_progress) as engine:
-        (site,) = fleet_calls(engine, headers, Names({}, ()), "change", (), most_exact=0).groups[0].sites
+        (site,) = query_calls(engine, headers, Names({}, ()), "change", (), most_exact=0).groups[0].sites
     assert (site.calls, site.most) == (len(values), 800)
     for found, rank in ((site.p10, 1), (site.median, 7), (site.p90, 13)):
         assert abs(found - sorted(values)[rank]) <= 0.005 * abs(sorted(values)[rank]) + 1

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from tests.oracle import sides
-from tests.oracle.fleets import Maker
 from tests.oracle.nights import Case, Tally, table, tallied
+from tests.oracle.synthetic_stores import Maker
 from tracemap.core.units import UNKNOWN
 from tracemap.store.changepoints import Design
 from tracemap.store.findings import compare_sets, outliers
@@ -40,7 +40,7 @@ MODELS = np.array([0, 0, 0, 1, 1, 1])
 
 @dataclass
 class Small:
-    """A quiet fleet: the logarithms of costs (op, host, night), which tests change, and which were measured."""
+    """A quiet store: the logarithms of costs (op, host, night), which tests change, and which were measured."""
 
     seed: int = 7
     noise: float = 0.01
@@ -114,7 +114,7 @@ def test_medians_leave_out_what_was_not_measured() -> None:
     np.testing.assert_array_equal(median_of(values, 0), [2.0, 1.0, 3.5])
 
 
-# ---- what is found in fleets
+# ---- what is found in stores
 
 
 def test_a_change_is_named_with_its_night_and_cpu_model() -> None:
@@ -358,8 +358,8 @@ def test_hosts_of_one_night_only_tell_nothing() -> None:
 def test_the_oracle_judges() -> None:
     tally = tallied(Case("8 %", (1.08,)), [3])
     assert (tally.seeds, tally.right, tally.named, tally.quiet) == (1, 1, 1, 1)
-    fleet = Maker(3).fleet((1.08,))
-    (found,) = changes(fleet.observations).changes
+    store = Maker(3).store((1.08,))
+    (found,) = changes(store.observations).changes
     for wrong in (
         [],
         [replace(found, night=found.night + 1)],
@@ -368,18 +368,18 @@ def test_the_oracle_judges() -> None:
         [replace(found, kind="faster")],
     ):
         judged = Tally()
-        judged.add(fleet, wrong)
+        judged.add(store, wrong)
         assert judged.right == 0
     assert "| 8 % | 1 of 1 | 1 of 1 |" in table([(Case("8 %", (1.08,)), tally)])
 
 
-def test_made_up_fleets_are_the_same_of_the_same_seed() -> None:
-    one, two, other = (Maker(seed, nights=30).fleet((1.04,)) for seed in (5, 5, 6))
+def test_made_up_stores_are_the_same_of_the_same_seed() -> None:
+    one, two, other = (Maker(seed, nights=30).store((1.04,)) for seed in (5, 5, 6))
     np.testing.assert_array_equal(one.observations.cost_ns, two.observations.cost_ns)
     assert one.planted == two.planted != other.planted
     (planted,) = one.planted
     assert planted.ratio == 1.04
-    clean = Maker(5, nights=30).fleet()
+    clean = Maker(5, nights=30).store()
     assert clean.planted == ()
 
 

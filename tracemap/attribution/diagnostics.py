@@ -206,7 +206,9 @@ def _ambiguity_notes(scan: Scan) -> Iterator[Diagnostic]:
         ambiguous.sort(key=lambda pair: -pair[0])
         counts = [f"{format_count(events)} of {_any_of(target.places)}" for events, target in ambiguous]
         events = plural(sum(events for events, _ in ambiguous), "event")
-        text = f"{events} may belong to several sites and were split evenly over them: {join_names(counts, '; ')}"
+        text = (
+            f"{events} may belong to several dispatch sites and were split evenly over them: {join_names(counts, '; ')}"
+        )
         yield Diagnostic("split-evenly", text)
     if scan.surplus:
         text = "the run has more command buffers of a kind than the map: another module has identical ones"
@@ -263,7 +265,8 @@ def _step_notes(by: SplitInput) -> Iterator[Diagnostic]:
     for metric in (SAMPLES, INSTRUCTIONS):
         if count := by.steps.spread[metric]:
             criterion = by.totals.spread_by(metric)
-            text = f"{format_count(count)} {metric} name only kernels of several sites: split over them {criterion}"
+            amount = f"{format_count(count)} {metric}"
+            text = f"{amount} name only kernels with several dispatch sites: split over them {criterion}"
             yield Diagnostic("steps-spread", text)
 
 
@@ -346,7 +349,7 @@ def _shares_text(graph: TraceGraph, kernel: Disagreement) -> str:
     return f"{kernel.kernel}: {kernel.op} {graph.op_by_id[kernel.op].name} has {shares}"
 
 
-# ---- residual
+# ---- unattributed costs
 #
 # Unattributed costs, with their reasons.
 

@@ -1,6 +1,7 @@
 """The result of attribution: metrics per op and per dispatch site, plus unattributed costs with reasons.
 
-The constructor of `Attribution` raises unless attributed + residual equals the measured cost, to the last unit.
+The constructor of `Attribution` raises unless attributed and unattributed cost add up to the measured cost, to the last
+unit.
 """
 
 from __future__ import annotations
@@ -151,7 +152,7 @@ MOST_SLOWEST: Final = 5
 class SlowCall(Record, frozen=True):
     """A single call as measured. `run` is the position of its run among the runs, from 1.
 
-    `invocation` counts calls of the function, warm-up included; `start_ns` is on the run's clock. Both are as in the
+    `invocation` is the index of the invocation, warm-up included; `start_ns` is on the run's clock. Both are as in the
     run's rows.
     """
 
@@ -245,12 +246,12 @@ class ResidualRow:
 
 
 class MetricTotal(Record, frozen=True):
-    """A metric's balance: measured = attributed + residual.
+    """A metric's balance: measured = attributed + unattributed (`residual`).
 
     `work` is the base of percentages: the measured cost without outliers (`disturbance`), and without submission time
     that the rows of dispatches count too.
-    `invocations`: number of calls of the function in which it was measured. It differs between runs, and between
-    metrics of one run, because a simulator runs one call. Unknown if a run does not say, or if the runs called
+    `invocations`: number of invocations in which it was measured. It differs between runs, and between metrics of one
+    run, because a simulator runs one invocation. Unknown if a run does not say, or if the runs called
     different functions.
     """
 
@@ -289,7 +290,7 @@ class Disagreement(Record, frozen=True):
 
 
 class BalanceError(AssertionError):
-    """attributed + residual differs from the measured cost: a defect of tracemap, never of its input."""
+    """Attributed and unattributed cost do not add up to the measured cost: a defect of tracemap, never of its input."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -358,7 +359,7 @@ class Attribution:
             if not balanced or attributed + residual != total.measured:
                 raise BalanceError(
                     f"{total.name}: measured {total.measured}, attributed {attributed} (shares {shares}), "
-                    f"residual {residual}"
+                    f"unattributed {residual}"
                 )
 
     def __repr__(self) -> str:

@@ -168,7 +168,7 @@ def _evenly(total: int, places: Sequence[PlaceTotal]) -> Sequence[int]:
 
 
 PerOp = Mapping[OpId, Mapping[str, PerInvocation]]
-"""By op and metric name; no entry if unknown."""
+"""Distributions by op and metric name; no entry if unknown."""
 
 
 def shares_of_invocations(tables: Tables, totals: Totals, results: Mapping[str, PlaceResult]) -> PerOp:

@@ -132,7 +132,7 @@ def excerpt(graph: TraceGraph, run: Run, most: int, memory_mb: int = 0) -> Excer
 
 @dataclass(frozen=True, slots=True)
 class _Invocation:
-    """Number of an invocation (-1: rows without one), time from its first event to its last, and number of events."""
+    """Index of an invocation (-1: rows without one), time from its first event to its last, and number of events."""
 
     number: int
     extent_ns: int

@@ -20,7 +20,7 @@ _Z = 1.959963984540054
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Weights of the ops in a dispatch site, in the order of its members, then the weight of the unattributed part.
+    """Weights of the ops in a dispatch site, in the order of `Site.members`, then the weight of the unattributed part.
 
     `seen`: the number of samples or counts that the weights come from; `sampled`: they come from samples, which are
     subject to chance; `assumed`: they were computed with assumed sizes; `equal`: the ops' costs are unknown, so all

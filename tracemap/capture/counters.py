@@ -50,7 +50,7 @@ class Event:
     mode: str = "group"
     user_only: bool = False
     description: str = ""
-    """What it counts; "" if only its numbers are known."""
+    """The counted events in words; "" if only the event's code is known."""
 
     @property
     def setting(self) -> str:

@@ -344,7 +344,7 @@ def _stops_variables(stops: Path, variables: Mapping[str, str]) -> dict[str, str
 
 
 _ENDLESS = 1_000_000_000
-"""Number of calls of a program that the stopping rule ends."""
+"""Number of invocations to request from a program that the stopping rule ends."""
 
 
 def _read_profile(

@@ -224,7 +224,7 @@ def cpu_model(cpuinfo: Path) -> Text:
 #
 # The products are too small for numpy to use several threads, whose synchronization would be measured. Times are the
 # thread's CPU time, so time used by other programs does not count. Other programs still slow down the core, its clock
-# and memory. Attempts are short and can be spread over other work, so that some of them run undisturbed. The rule
+# and memory. Attempts are short and can be spread over other work, so that some of them run on an idle core. The rule
 # `model` needs the ratio of both peaks.
 
 

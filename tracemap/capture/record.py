@@ -128,8 +128,8 @@ def _run_diagnostics(plan: Plan, launches: Launches) -> Iterator[Diagnostic]:
         yield Diagnostic("program-killed", launches.failure(plan.entry))
     if plan.batch.pieces == 1 and plan.batch.ignored:
         text = (
-            f"{' and '.join(plan.batch.ignored)} has no effect: {plan.entry.name} is synchronous, so an invocation is "
-            "one call of the function, and its time is not divided"
+            f"{' and '.join(plan.batch.ignored)} has no effect: {plan.entry.name} is synchronous, so its "
+            "invocations run and are timed one by one"
         )
         yield Diagnostic("batches-ignored", text)
     if launches.event_count == 0:

@@ -97,7 +97,7 @@ def _next_claim(folder: Path) -> _Claim:
 def recording_name(name: str) -> str:
     """The recording that a file in a bundle's folder of runs belongs to; empty if none.
 
-    >>> recording_of("run-004.parquet"), recording_of("run-004-1.csv"), recording_of("notes.txt")
+    >>> recording_name("run-004.parquet"), recording_name("run-004-1.csv"), recording_name("notes.txt")
     ('run-004', 'run-004', '')
     """
     match = _RECORDING.match(name)

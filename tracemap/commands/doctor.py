@@ -42,7 +42,7 @@ _MODULES: Final = {
     "pprof": ("google.protobuf", "export --to pprof", "pip install 'tracemap[pprof]'"),
     "perfetto": ("perfetto", "export --to perfetto", "pip install 'tracemap[perfetto]'"),
 }
-"""By extra of the package: a module that it installs, its use, and how to install it."""
+"""Module, use and install command of each extra of the package."""
 _LEAST_FREE: Final = 1 << 30
 """Minimum free space of the temporary folder in bytes, for phase dumps of large models and for profiles."""
 
@@ -56,7 +56,7 @@ class State(StrEnum):
 
 
 class Ability(Record, frozen=True):
-    """Something that tracemap depends on: what was found, which commands use it, and what helps if it is incomplete.
+    """A program, package or device that tracemap uses: its version, the commands that need it, and how to fix it.
 
     `needed`: tracemap cannot build or record without it.
     """

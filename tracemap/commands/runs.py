@@ -389,7 +389,7 @@ def open_and_join_runs(
     series: bool = False,
     peaks: Peaks | None = None,
 ) -> Iterator[tuple[BundleAttribution, Sequence[Run]]]:
-    """Like `joined`, for a time window of the runs; also yields the open runs, since pipes cannot be read again."""
+    """Like `join_runs`, for a time window of the runs; also yields the open runs, since pipes cannot be read again."""
     from tracemap.attribution.attribute import attribute
     from tracemap.machine.images import read_images
     from tracemap.map.bundle import load

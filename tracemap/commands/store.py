@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from tracemap.store.headers import Header, Headers
     from tracemap.store.layout import Listing, Store
     from tracemap.store.lineage import Keys
-    from tracemap.store.model import FleetAdded, FleetCalls, FleetComparison, FleetCosts, FleetRuns, FleetTrends
+    from tracemap.store.model import StoreAdded, StoreCalls, StoreComparison, StoreCosts, StoreRuns, StoreTrends
 
 
 # ---- store add
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 def store_add(
     runs: Sequence[Path], bundle: Bundle | None, options: StoreAddOptions, progress: Progress = no_progress
-) -> FleetAdded:
+) -> StoreAdded:
     """Add runs to a store. The first run creates the store; a run that the store already has is not added again.
 
     Raises:
@@ -65,7 +65,7 @@ def store_add(
     from tracemap.map.bundle import load
     from tracemap.store.adding import RunDescription, run_number_of
     from tracemap.store.layout import store_at
-    from tracemap.store.model import AddedRun, FleetAdded
+    from tracemap.store.model import AddedRun, StoreAdded
 
     if not runs:
         raise UsageInvalid("name at least one run")
@@ -88,7 +88,7 @@ def store_add(
                 request = attribution_request(run_bundle, [run], options, images)
                 model, added = _add(store, run_bundle, request, facts, progress)
             added_runs.append(AddedRun(str(path), added.name, model, not added.was_there))
-    return FleetAdded(runs=tuple(added_runs))
+    return StoreAdded(runs=tuple(added_runs))
 
 
 def _add(
@@ -253,7 +253,7 @@ def _machine(run: Run, options: StoreAddOptions, recorded_ns: int | None) -> Mac
     return structs.replace(machine, **{name: value for name, value in from_options.items() if value is not None})
 
 
-def show_added(added: FleetAdded, options: StoreAddOptions, out: TextIO) -> None:
+def show_added(added: StoreAdded, options: StoreAddOptions, out: TextIO) -> None:
     """Write the list of added runs to a stream, in the format of the options."""
 
     def text(stream: TextIO) -> None:
@@ -274,10 +274,10 @@ _Writers = tuple[Callable[[_T], str], Callable[[_T, TextIO], object]]
 """Writers of an answer: its CSV table, and its text."""
 
 
-def show_list(answer: FleetRuns, options: StoreListOptions, out: TextIO) -> None:
+def show_list(answer: StoreRuns, options: StoreListOptions, out: TextIO) -> None:
     """Write the runs of a store, in the format of the options."""
 
-    def load() -> _Writers[FleetRuns]:
+    def load() -> _Writers[StoreRuns]:
         from tracemap.reports import csv_tables as tables
         from tracemap.reports.terminal import store as texts
 
@@ -286,10 +286,10 @@ def show_list(answer: FleetRuns, options: StoreListOptions, out: TextIO) -> None
     _show(answer, options.format, out, load)
 
 
-def show_costs(answer: FleetCosts, options: StoreQueryOptions, out: TextIO) -> None:
+def show_costs(answer: StoreCosts, options: StoreQueryOptions, out: TextIO) -> None:
     """Write the costs of ops over runs, in the format of the options."""
 
-    def load() -> _Writers[FleetCosts]:
+    def load() -> _Writers[StoreCosts]:
         from tracemap.reports import csv_tables as tables
         from tracemap.reports.terminal import store as texts
 
@@ -298,10 +298,10 @@ def show_costs(answer: FleetCosts, options: StoreQueryOptions, out: TextIO) -> N
     _show(answer, options.format, out, load)
 
 
-def show_sites(answer: FleetCalls, options: StoreSitesOptions, out: TextIO) -> None:
+def show_sites(answer: StoreCalls, options: StoreSitesOptions, out: TextIO) -> None:
     """Write percentiles of calls, in the format of the options."""
 
-    def load() -> _Writers[FleetCalls]:
+    def load() -> _Writers[StoreCalls]:
         from tracemap.reports import csv_tables as tables
         from tracemap.reports.terminal import store as texts
 
@@ -310,10 +310,10 @@ def show_sites(answer: FleetCalls, options: StoreSitesOptions, out: TextIO) -> N
     _show(answer, options.format, out, load)
 
 
-def show_trends(answer: FleetTrends, options: StoreTrendOptions, out: TextIO) -> None:
+def show_trends(answer: StoreTrends, options: StoreTrendOptions, out: TextIO) -> None:
     """Write changes over time, in the format of the options."""
 
-    def load() -> _Writers[FleetTrends]:
+    def load() -> _Writers[StoreTrends]:
         from tracemap.reports import csv_tables as tables
         from tracemap.reports.terminal import store as texts
 
@@ -322,10 +322,10 @@ def show_trends(answer: FleetTrends, options: StoreTrendOptions, out: TextIO) ->
     _show(answer, options.format, out, load)
 
 
-def show_comparison(answer: FleetComparison, options: StoreCompareOptions, out: TextIO) -> None:
+def show_comparison(answer: StoreComparison, options: StoreCompareOptions, out: TextIO) -> None:
     """Write differences between two sets of runs, in the format of the options."""
 
-    def load() -> _Writers[FleetComparison]:
+    def load() -> _Writers[StoreComparison]:
         from tracemap.reports import csv_tables as tables
         from tracemap.reports.terminal import store as texts
 
@@ -375,7 +375,7 @@ def select_runs(options: AskOptions) -> Headers:
     return chosen
 
 
-def store_query(options: StoreQueryOptions, progress: Progress = no_progress) -> FleetCosts:
+def store_query(options: StoreQueryOptions, progress: Progress = no_progress) -> StoreCosts:
     """Costs of ops over the runs of a store.
 
     Raises:
@@ -383,7 +383,7 @@ def store_query(options: StoreQueryOptions, progress: Progress = no_progress) ->
         UsageInvalid: no run meets the conditions or has the metrics, or a column does not exist.
         ToolMissing: Spark is not installed.
     """
-    from tracemap.store.costs import Question, fleet_costs
+    from tracemap.store.costs import Question, query_costs
     from tracemap.store.headers import check_column
     from tracemap.store.layout import ASIDE, CALLS, COSTS, OPS, TARGETS
     from tracemap.store.lineage import read_names
@@ -396,8 +396,8 @@ def store_query(options: StoreQueryOptions, progress: Progress = no_progress) ->
     tables = (OPS, CALLS, TARGETS, ASIDE, COSTS) if options.calls else (OPS, COSTS)
     with _engine(options, headers.listing.place, progress) as engine:
 
-        def ask(whole: Headers) -> FleetCosts:
-            return fleet_costs(engine, whole, read_names(whole.listing, whole.maps_of_models), question)
+        def ask(whole: Headers) -> StoreCosts:
+            return query_costs(engine, whole, read_names(whole.listing, whole.maps_of_models), question)
 
         answer = _answer(options, tables, ask, headers)
     if options.output is not None:
@@ -405,14 +405,14 @@ def store_query(options: StoreQueryOptions, progress: Progress = no_progress) ->
     return answer
 
 
-def store_sites(options: StoreSitesOptions, progress: Progress = no_progress) -> FleetCalls:
+def store_sites(options: StoreSitesOptions, progress: Progress = no_progress) -> StoreCalls:
     """Percentiles of call times per dispatch site over the runs of a store.
 
     Raises:
         StoreInvalid, UsageInvalid, ToolMissing: see `store_query`.
         TargetExists, TargetUnwritable: the output cannot be written.
     """
-    from tracemap.store.costs import fleet_calls
+    from tracemap.store.costs import query_calls
     from tracemap.store.headers import check_column
     from tracemap.store.layout import CALLS, TARGETS
     from tracemap.store.lineage import Names
@@ -423,8 +423,8 @@ def store_sites(options: StoreSitesOptions, progress: Progress = no_progress) ->
     headers, no_names = select_runs(options), Names({}, ())
     with _engine(options, headers.listing.place, progress) as engine:
 
-        def ask(whole: Headers) -> FleetCalls:
-            return fleet_calls(engine, whole, no_names, options.metric, options.group_by)
+        def ask(whole: Headers) -> StoreCalls:
+            return query_calls(engine, whole, no_names, options.metric, options.group_by)
 
         answer = _answer(options, (CALLS, TARGETS), ask, headers)
     if options.output is not None:
@@ -432,7 +432,7 @@ def store_sites(options: StoreSitesOptions, progress: Progress = no_progress) ->
     return answer
 
 
-def store_trend(options: StoreTrendOptions, progress: Progress = no_progress) -> FleetTrends:
+def store_trend(options: StoreTrendOptions, progress: Progress = no_progress) -> StoreTrends:
     """Ops that became slower or faster over the runs of a store, since which night and on which processors.
 
     Also lists hosts that differ from others with the same processor.
@@ -445,16 +445,16 @@ def store_trend(options: StoreTrendOptions, progress: Progress = no_progress) ->
     from tracemap.store.engines import duck_engine
     from tracemap.store.layout import COSTS, OPS, SPREADS
     from tracemap.store.lineage import read_names
-    from tracemap.store.queries import fleet_trends
+    from tracemap.store.queries import query_trends
 
     check_files(options.output, options.html, force=options.force)
     headers = select_runs(options)
     progress("looking for changes")
     with duck_engine(options.memory, progress, headers.listing.place) as engine:
 
-        def ask(whole: Headers) -> FleetTrends:
+        def ask(whole: Headers) -> StoreTrends:
             names = read_names(whole.listing, whole.maps_of_models)
-            return fleet_trends(engine, whole, names, options.metric, options.over, 1 + options.threshold / 100)
+            return query_trends(engine, whole, names, options.metric, options.over, 1 + options.threshold / 100)
 
         answer = _answer(options, (OPS, COSTS, SPREADS), ask, headers)
     if options.html is not None:
@@ -466,7 +466,7 @@ def store_trend(options: StoreTrendOptions, progress: Progress = no_progress) ->
     return answer
 
 
-def store_compare(options: StoreCompareOptions, progress: Progress = no_progress) -> FleetComparison:
+def store_compare(options: StoreCompareOptions, progress: Progress = no_progress) -> StoreComparison:
     """Ops that cost more or less in some runs of a store than in others, and on which processors.
 
     Raises:
@@ -476,7 +476,7 @@ def store_compare(options: StoreCompareOptions, progress: Progress = no_progress
     from tracemap.store.engines import duck_engine
     from tracemap.store.layout import COSTS, OPS, SPREADS
     from tracemap.store.lineage import read_names
-    from tracemap.store.queries import fleet_comparison
+    from tracemap.store.queries import query_comparison
 
     check_files(options.output, force=options.force)
     headers = select_runs(options)
@@ -484,10 +484,10 @@ def store_compare(options: StoreCompareOptions, progress: Progress = no_progress
     progress("comparing")
     with duck_engine(options.memory, progress, headers.listing.place) as engine:
 
-        def ask(before: Headers, after: Headers) -> FleetComparison:
+        def ask(before: Headers, after: Headers) -> StoreComparison:
             maps = {*before.maps_of_models, *after.maps_of_models}
             names = read_names(before.listing, [key for key in headers.maps_of_models if key in maps])
-            return fleet_comparison(engine, (before, after), names, options.metric, 1 + options.threshold / 100)
+            return query_comparison(engine, (before, after), names, options.metric, 1 + options.threshold / 100)
 
         answer = _answer(options, (OPS, COSTS, SPREADS), ask, *sides)
     if options.output is not None:
@@ -532,17 +532,17 @@ def _answer(options: AskOptions, tables: Sequence[str], ask: Callable[..., _Answ
     return ask(*left)
 
 
-def store_list(options: StoreListOptions) -> FleetRuns:
+def store_list(options: StoreListOptions) -> StoreRuns:
     """Runs of a store, with the data of their headers.
 
     Raises:
         StoreInvalid, UsageInvalid: see `store_query`.
         TargetExists, TargetUnwritable: the output cannot be written.
     """
-    from tracemap.store.series import fleet_runs
+    from tracemap.store.series import list_runs
 
     check_files(options.output, force=options.force)
-    answer = fleet_runs(select_runs(options))
+    answer = list_runs(select_runs(options))
     if options.output is not None:
         write_output_of(partial(show_list, answer, options), options.output)
     return answer

@@ -129,7 +129,7 @@ def print_warning(text: str) -> None:
 
 
 def warn_in_lines(text: str) -> None:
-    """Like `warn_of`, but keep line breaks, such as those in a program's output."""
+    """Like `print_warning`, but keep line breaks, such as those in a program's output."""
     with suppress(OSError, RuntimeError, ValueError):  # a full disk, a closed stream, or an interrupted write
         sys.stderr.write(lines_for_terminal(text) + "\n")
         sys.stderr.flush()

@@ -141,7 +141,7 @@ class MeasuredOp:
     """An op with its costs per invocation before and after; `same_code`: it takes part in the estimate of drift.
 
     `old_costs`, `new_costs`: a spread per run of the side; empty if the op does not exist there, or a run lacks its
-    cost. `corrected`: the costs after correction for drift in each invocation (`drift_correction`), if both sides have
+    cost. `corrected`: the costs after correction for drift in each invocation (`correct_drift`), if both sides have
     them.
     """
 

@@ -136,7 +136,7 @@ class ResidualDifference(Record, frozen=True):
 class MetricDifference(Record, frozen=True):
     """A metric of both sides. The changes of all ops and of unattributed cost add up to the total change.
 
-    `matched`: cost of ops on both sides; `gone`: of ops only before; `new`: of ops only after.
+    `matched`: cost of ops on both sides; `gone`: cost of ops only before; `new`: cost of ops only after.
     """
 
     name: str

@@ -353,7 +353,7 @@ def check_name(target: Path) -> None:
     except (FileNotFoundError, NotADirectoryError):
         return
     except OSError as error:
-        if error.errno != errno.ELOOP:  # `end_of_links` reports links in a circle
+        if error.errno != errno.ELOOP:  # `link_target` reports links in a circle
             raise TargetUnwritable(f"{target}: cannot be written: {error.strerror}; choose another path") from error
     except ValueError as error:
         raise TargetUnwritable(f"{target}: cannot be written: {error}; choose another name") from error

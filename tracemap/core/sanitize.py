@@ -47,19 +47,19 @@ def json_without_controls(text: str) -> str:
 def escape_formula(text: str) -> str:
     """Prefix a cell with `'` if a spreadsheet would read it as a formula, as OWASP recommends.
 
-    >>> inert_cell("=1+1"), plain_cell("'=1+1"), inert_cell("matmul")
+    >>> escape_formula("=1+1"), unescape_formula("'=1+1"), escape_formula("matmul")
     ("'=1+1", '=1+1', 'matmul')
     """
     return "'" + text if _FORMULA.match(text) else text
 
 
 def unescape_formula(text: str) -> str:
-    """Inverse of `inert_cell`."""
+    """Inverse of `escape_formula`."""
     return text[1:] if _PREFIXED.match(text) else text
 
 
 def csv_line(cells: Sequence[int | str]) -> str:
-    """A CSV line. Texts are escaped with `inert_cell`, and quoted if any common separator would split them."""
+    """A CSV line. Texts are escaped with `escape_formula`, and quoted if any common separator would split them."""
     return ",".join(str(cell) if isinstance(cell, int) else _quoted(escape_formula(cell)) for cell in cells) + "\n"
 
 

@@ -84,7 +84,7 @@ def shell_text(arguments: Sequence[str | Path]) -> str:
 def signal_text(number: int) -> str:
     """Text for a program that was ended by a signal.
 
-    >>> ended_by(8)
+    >>> signal_text(8)
     'was ended by signal 8 (SIGFPE)'
     """
     names = {member.value: f" ({member.name})" for member in signal.Signals}

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 
 class Unknown(enum.Enum):
-    """Type of `UNKNOWN`: an enum with one member, so that type checkers narrow `value is UNKNOWN`."""
+    """Type of `UNKNOWN`: an enum with a single value, so that type checkers narrow `value is UNKNOWN`."""
 
     UNKNOWN = None  # its JSON form
 
@@ -124,7 +124,7 @@ def rounded_ratio(numerator: int, denominator: int) -> int:
 
     Faster than `Fraction`, which reduces to lowest terms every time.
 
-    >>> rounded(5, 2), rounded(-7, 4)
+    >>> rounded_ratio(5, 2), rounded_ratio(-7, 4)
     (2, -2)
     """
     below, rest = divmod(numerator, denominator)
@@ -137,7 +137,7 @@ _NUMBERED: Final = re.compile("([^0-9]*)0*([0-9]*)")
 def natural_sort_key(text: str) -> list[tuple[str, int, str]]:
     """Sort key that orders the numbers in texts by value: for every number, its prefix, its length and its digits.
 
-    >>> sorted(["a.py:10", "a.py:9", "3.13.0", "3.9.1", "a.py"], key=in_parts)
+    >>> sorted(["a.py:10", "a.py:9", "3.13.0", "3.9.1", "a.py"], key=natural_sort_key)
     ['3.9.1', '3.13.0', 'a.py', 'a.py:9', 'a.py:10']
     """
     return [(before, len(digits), digits) for before, digits in _NUMBERED.findall(text)]
@@ -246,16 +246,16 @@ class Scale:
     digits: int
 
     @classmethod
-    def of(cls, values: Iterable[float], unit: str, beside: float = 0) -> Scale:
+    def of(cls, values: Iterable[float], unit: str, compared: float = 0) -> Scale:
         """Choose the scale of a column in a unit of `format_quantity`, or `%`.
 
         The largest value gets at least three digits and the smallest nonzero one at least two, with at most three
-        decimals. `beside` is the largest value of a second column that this one is compared with. It decides the unit,
-        if the largest value of this column then has three digits and at most five before the point.
+        decimals. `compared` is the largest value of a second column, which readers compare with this one. It decides
+        the unit, if the largest value of this column then has three digits and at most five before the point.
 
         >>> Scale.of([108333, 16], "ns")
         Scale(size=1000, unit='µs', digits=3)
-        >>> [Scale.of([108333], "ns", beside).unit for beside in (900, 999_999, 1_000_000, 10**9)]
+        >>> [Scale.of([108333], "ns", compared).unit for compared in (900, 999_999, 1_000_000, 10**9)]
         ['µs', 'µs', 'ms', 'µs']
         >>> Scale.of([12_345_678, 16_000], "ns", 999_999)
         Scale(size=1000, unit='µs', digits=0)
@@ -265,7 +265,7 @@ class Scale:
         if unit == "%":
             return cls(1, unit, 1)
         steps = _STEPS.get(unit, (*_COUNT_STEPS, (1, "")) if own >= _WHOLE_COUNTS else ((1, ""),))
-        size, name = _step(steps, beside or own)
+        size, name = _step(steps, compared or own)
         if own and not 0.1 <= own / size < _MOST_IN_UNIT:
             size, name = _step(steps, own)
         if size == 1 and all(value == int(value) for value in sizes):
@@ -308,7 +308,7 @@ MOST_LISTED: Final = 5
 def join_names(names: Sequence[str], joined: str = ", ", most: int = MOST_LISTED) -> str:
     """Join names for a sentence: the first few, and the number of others.
 
-    >>> listed(["site1", "site2"]), listed([f"site{number}" for number in range(1, 42)])
+    >>> join_names(["site1", "site2"]), join_names([f"site{number}" for number in range(1, 42)])
     ('site1, site2', 'site1, site2, site3, site4, site5 and 36 others')
     """
     if len(names) <= most:

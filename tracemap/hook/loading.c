@@ -38,7 +38,7 @@ static void patch_export(const struct library *library, uint32_t ordinal, uint32
   uint32_t slot = take_slot();
   if (slot == UINT32_MAX) {
     errno = 0;
-    return lose(name, "more kernels are loaded at once than can be told apart");
+    return lose(name, "too many kernels are loaded at once for the hook to distinguish");
   }
   uint32_t kernel = process_add_kernel(executable, ordinal, name, *entry);
   if (kernel == NO_KERNEL) {
@@ -244,7 +244,7 @@ static COLD void look_at_reserved(struct reservation *reservation, const char *c
   if (reservation->executable != NO_EXECUTABLE) reserved_executables++;
 }
 
-/* This function and the next preserve errno, as successful calls of the program do. */
+/* This function and the next preserve errno: they run inside successful calls, which must not change it. */
 static void protection_changed(const char *address, size_t size, int protection) {
   if (!lock_enter(&reservations_lock)) return;
   int error = errno;

@@ -15,6 +15,6 @@ struct lock {
 void lock_take(struct lock *lock);
 void lock_release(struct lock *lock);
 
-/* For calls of the program that must never block: false if this thread already has the lock (a signal handler has
+/* For hooked functions, which must never block: false if this thread already has the lock (a signal handler has
  * interrupted it), or if a bare clone left the holder behind. */
 bool lock_enter(struct lock *lock);

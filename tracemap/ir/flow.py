@@ -177,13 +177,13 @@ class FlowDispatch:
 class HostCall:
     """A call between functions of the host program in the flow phase.
 
-    `behind`: number of dispatches before it in the text; `around`: enclosing operations, as of `FlowDispatch`.
+    `dispatches_before`: number of preceding dispatches in the text; `around`: enclosing operations.
     """
 
     function: str
     location: Location
     callee: str
-    behind: int
+    dispatches_before: int
     around: EnclosingOps = ()
 
 
@@ -399,7 +399,7 @@ def _declared_arguments(declaration: str) -> tuple[str, ...]:
 
 
 def _imported_arguments(function: Operation) -> tuple[str, ...]:
-    """Argument types from the imports of buffer views; fences of asynchronous functions are left out."""
+    """Argument types from the imports of buffer views, without the `!hal.fence` arguments of asynchronous functions."""
     types: list[str] = []
     if not len(function.regions) or not len(function.regions[0].blocks):
         return ()

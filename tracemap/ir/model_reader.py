@@ -335,7 +335,7 @@ class _Describer:
 
 
 class _BareDescriber(_Describer):
-    """Describer without the expensive fields; see `describe_bare`."""
+    """Describer without the expensive fields; see `create_records_without_positions`."""
 
     def __init__(self, parser: MlirParser, number_of: Callable[[Operation], int]) -> None:
         super().__init__(parser, "", [], [])

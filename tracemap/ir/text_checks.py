@@ -214,7 +214,7 @@ _REMEDIES: Final = {
     "text with a byte order mark": "save it as UTF-8 without byte order mark",
     "empty": "pass a file with MLIR text or bytecode",
 }
-"""What to do, by file format."""
+"""Remedies by file format."""
 _BEGINNINGS: Final = (
     (b"\x1f\x8b", "compressed"),
     (b"\xfd7zXZ\0", "compressed"),

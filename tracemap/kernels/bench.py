@@ -159,8 +159,8 @@ class _BenchRun:
             text = benchmark_module_text(self._configured(), [case.dispatch for case in runnable])
             module = compile_benchmark_module(text, self._flags, self._folder)
             same = same_code(self._request.bundle.module_path, module)
-            # Peaks are measured between the runs of kernels, so they disturb none. Measuring several times, far apart,
-            # rides out a busy moment.
+            # Peaks are measured between the runs of kernels, never at the same time. Several attempts, far apart, ride
+            # out a busy moment.
             self._request.look()
             outcomes = self._outcomes(runnable, module)
             self._request.look()

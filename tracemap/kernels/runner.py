@@ -205,7 +205,7 @@ def _run_call(device: _Device, job: Job, number: int) -> CallResult:
 
 
 def _measure_cold(device: _Device, job: Job, call: Call, overhead: float) -> Timing:
-    """Time calls with cold caches: cycle through so many copies of the buffers that a copy has left the caches."""
+    """Time calls with cold caches: cycle through enough copies of the buffers to evict each one before its reuse."""
     used = sum(buffer.moved for buffer in call.buffers)
     copies = max(1, min(-(-job.cold_bytes // used), _MAX_COPIED_BYTES // used))
     prepared = _PreparedCall(device, call, copies)

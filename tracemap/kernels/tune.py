@@ -454,7 +454,7 @@ class KernelSearch:
         configured: the bundle's configured module.
         flags: the bundle's compiler flags.
         work: cache folder.
-        makers: identity of compiler, processor and tracemap (`work_cache.makers`).
+        makers: identity of compiler, processor and tracemap, as in `Trial`.
         folder: for temporary files.
     """
 

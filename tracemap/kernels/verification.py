@@ -195,7 +195,7 @@ _MASK_FACTOR: Final = 1000.0
 """A number that occurs several times and exceeds all others by this factor is a mask."""
 _MAX_MASKS: Final = 4
 NOT_FINITE: Final = "most of its results are infinite or NaN for random inputs"
-TOO_ROUGH: Final = "its sums round so much in their type that values half as large would agree, too"
+TOO_ROUGH: Final = "the rounding error of its sums is so large that values half as large would agree, too"
 _INTEGER_OF = {1: "i8", 2: "i16", 4: "i32", 8: "i64"}
 
 

@@ -99,7 +99,7 @@ _OTHERS: Final = {
     # vrndscale, vgetmant, vreduce and vfpclass
     **{(3, 0, opcode): _StandIn(3, 1, 0, opcode) for opcode in (0x08, 0x0A, 0x26, 0x27, 0x56, 0x57, 0x66, 0x67)},
 }
-"""By opcode map, prefix and opcode: stand-ins that differ from the newer instruction in more than the map."""
+"""Stand-ins that differ from the newer instruction in more than the opcode map; by opcode map, prefix and opcode."""
 
 
 def _stand_in(opcodes: int, prefix: int, w: int, opcode: int) -> _StandIn | None:
@@ -173,7 +173,7 @@ _DOT_PRODUCTS: Final = {
         for at, end in enumerate(("", "s"))
     },
 }
-"""By opcode map, prefix and opcode; all have a VEX prefix."""
+"""Instructions with a VEX prefix, by opcode map, prefix and opcode."""
 _ELEMENT = re.compile(r"\b[dq]word ptr")
 _LANES = re.compile(r"\{1to(\d+)\}")
 _WIDTHS: Final = {2: "word", 4: "dword", 8: "qword"}

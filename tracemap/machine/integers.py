@@ -1,4 +1,4 @@
-"""Integer state of x86-64 code: numbers in registers, on the stack and behind pointers."""
+"""Integer state of x86-64 code: numbers in registers, on the stack and in memory that pointers reach."""
 
 from __future__ import annotations
 

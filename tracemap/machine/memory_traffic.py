@@ -72,7 +72,7 @@ def streams_of(accesses: Mapping[int, tuple[Access, Sequence[Turns]]]) -> list[S
 
 
 def _near(members: Sequence[tuple[int, Access]], around: Sequence[Turns]) -> Iterator[list[tuple[int, Access]]]:
-    """Split accesses with equal strides into parts whose members share cache lines, or read what others have read."""
+    """Split accesses with equal strides into groups that share cache lines, or that read what others have read."""
     step = next((abs(turns.step) for turns in around if turns.step is not UNKNOWN and turns.step), 0)
     ordered = sorted(members, key=lambda member: _offset(member[1]))
     part = [ordered[0]]
@@ -199,12 +199,12 @@ _MOVES: Final = re.compile(
 class Waits:
     """Instructions of a loop that may wait for memory, and those that wait for values computed from loads; by address.
 
-    `load_of`: for instructions that wait for memory alone, the awaited load, possibly itself. `behind`: for
-    instructions that wait for computed values, the loads of these values, if they are at most a window earlier.
+    `load_of`: for instructions that wait for memory alone, the awaited load, possibly itself. `sources_of`:
+    for instructions that wait for computed values, the loads of these values, if they are at most a window earlier.
     """
 
     load_of: Mapping[int, int]
-    behind: Mapping[int, frozenset[int]]
+    sources_of: Mapping[int, frozenset[int]]
 
 
 def waits_of(body: Sequence[Instruction]) -> Waits:
@@ -225,7 +225,7 @@ def waits_of(body: Sequence[Instruction]) -> Waits:
 
 def _waits_once(body: Sequence[Instruction], sources: dict[str, _Value]) -> Waits:
     load_of: dict[int, int] = {}
-    behind: dict[int, frozenset[int]] = {}
+    sources_of: dict[int, frozenset[int]] = {}
     # The previous instruction if it is a load, and the loads that its value depends on.
     previous_load, previous_loads = _NO_LOAD, _NONE
     index_of = {instruction.address: index for index, instruction in enumerate(body)}
@@ -243,11 +243,11 @@ def _waits_once(body: Sequence[Instruction], sources: dict[str, _Value]) -> Wait
                 load_address for load_address in depends_on if (index - index_of[load_address]) % len(body) <= WINDOW
             )
             if recent:
-                behind[instruction.address] = recent
+                sources_of[instruction.address] = recent
         previous_load = instruction.address if load_of.get(instruction.address) == instruction.address else _NO_LOAD
         previous_loads = _NONE if previous_load != _NO_LOAD else value.loads
         sources |= dict.fromkeys(instruction.values.writes, value)
-    return Waits(load_of, behind)
+    return Waits(load_of, sources_of)
 
 
 _NO_LOAD: Final = -1

@@ -284,4 +284,4 @@ def _name(decoded: Decoded, register: int, machine: str) -> str:
 
 
 _NAMES: Final[defaultdict[str, dict[int, str]]] = defaultdict(dict)
-"""By architecture and the library's register number."""
+"""Names of registers by architecture and the library's register number."""

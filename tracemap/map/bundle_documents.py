@@ -108,8 +108,8 @@ class StoredEstimates(Document, frozen=True, kw_only=True):
 #
 # A model as a data-flow graph of ops and arguments. Two models are matched by it.
 #
-# Calls of the model's functions are transparent: ops in a function read the arguments of the call, and users of the
-# call read the function's results. So an op reads the same values inside a function and outside.
+# Call ops are transparent: ops in a function read the arguments of the call, and users of the call read the function's
+# results. So an op reads the same values inside a function and outside.
 
 
 OWN_TEXT: Final = "-"

@@ -50,8 +50,8 @@ class Link(Record, frozen=True):
 class Loop(Record, frozen=True):
     """A loop of a stage. `id` is `loop2` for outermost loops, in text order, and `loop2.0` for the first loop inside.
 
-    `line`: its first line in the stage's text; `last_line`: the line of its last operation; `operations`: how many
-    operations that can be evidence it contains, including inner loops; `untraced`: how many of them carry no op's tag.
+    `line`: its first line in the stage's text; `last_line`: the line of its last operation; `operations`: number
+    of operations that can be evidence, including those of inner loops; `untraced`: number of these without an op's tag.
     """
 
     id: str

@@ -126,7 +126,7 @@ def _faults_of_kernels(graph: TraceGraph) -> Iterator[str]:
     for site in graph.sites:
         sites_of.setdefault(site.kernel, []).append(site.id)
     for kernel in graph.kernels:
-        yield from _different(f"the sites of {kernel.name}", list(kernel.sites), sites_of.get(kernel.name, []))
+        yield from _different(f"the dispatch sites of {kernel.name}", list(kernel.sites), sites_of.get(kernel.name, []))
         yield from _faults_of_steps(kernel, graph)
 
 
@@ -347,7 +347,7 @@ def _default(info: FieldInfo, where: str) -> Iterable[Any]:
 
 
 def _pair_member(column: Mapping[str, object], name: str, where: str) -> tuple[object, str]:
-    """A member of an object with two fields, and its JSON path."""
+    """The value of a field in an object with two fields, and its JSON path."""
     if name not in column or len(column) != 2:
         raise _fault(f"Expected an object with `{name}` and one other field", where)
     return column[name], f"{where}.{name}"
@@ -526,7 +526,7 @@ _TEXT_TABLES: Final = ("ops", "sites", "kernels", "command_buffers", "transfers"
 
 
 def check_text_size(graph: TraceGraph, size: int) -> None:
-    """Reject a map whose records share so much text that no command could print it.
+    """Reject a map whose records share more text than any command could print.
 
     Args:
         graph: the map; names that are missing in it count as empty.

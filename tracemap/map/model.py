@@ -178,8 +178,8 @@ class Membership(Record, frozen=True):
     are `UNKNOWN` if shapes are dynamic. `assumed_operations` and `assumed_bytes` are the values if each dynamic size
     were 128, or `UNKNOWN` as well; they only compare the ops of one dispatch. `root`: whether the kernel has its name
     and loop nest from this op. `path`: the call ops that lead to the op in this dispatch, outermost first.
-    `other_paths`: the paths of further calls with work in this dispatch, since a function that is called twice in a
-    row may become one kernel.
+    `other_paths`: further paths of the op in this dispatch, since a function that is called twice in a row may become
+    one kernel.
     """
 
     op: OpId
@@ -231,7 +231,7 @@ class Site(Record, frozen=True):
 class KernelLine(Record, frozen=True):
     """A line of a kernel's final IR: its operation, and the ops that this came from.
 
-    `ops` are ops of all sites of the kernel; for one site, only the members of that site count.
+    `ops` are ops of all sites of the kernel; for one site, only the ops in that dispatch count.
     `parent` is the line of the operation whose region holds it, `UNKNOWN` at the top level of the kernel.
     `takes` are the lines of the same region whose results are its operands.
     """
@@ -313,7 +313,7 @@ class Submission(Record, frozen=True):
 
 
 class Schedule(Record, frozen=True):
-    """All possible orders of submissions in a call of an entry point; `first` are the indices that may begin.
+    """All possible orders of submissions in an invocation; `first` are the indices that may begin.
 
     It includes the submissions of functions that the entry point calls, once for each call.
     """
@@ -327,7 +327,7 @@ class Schedule(Record, frozen=True):
 #
 # The trace graph: ops of the model, the compiled program, and the links between them. A bundle's `map.json` holds it.
 #
-# All names in a record resolve within the same graph: `map.map_json` rejects a map in which one does not.
+# All names in a record resolve within the same graph: `map_json.check_references` rejects a map in which one does not.
 
 
 class SourceFile(Record, frozen=True):
@@ -423,7 +423,7 @@ class TraceGraph(Document, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def sites_of_op(self) -> Mapping[OpId, tuple[str, ...]]:
-        """Site ids by op id, in site order; only ops that are members of a site have an entry."""
+        """Site ids by op id, in site order; only ops in a dispatch have an entry."""
         sites: dict[OpId, list[str]] = {}
         for site in self.sites:
             for member in site.members:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class PhaseCount(Record, frozen=True):
-    """How many ops are still located after a phase, and how many lost their location in it."""
+    """Number of ops with a location after a phase, and number of ops that lost their location in it."""
 
     phase: str
     located: Count
@@ -121,7 +121,7 @@ _FORWARDING = frozenset({"linalg.yield", "iree_codegen.load_from_buffer", "iree_
 
 @dataclass(frozen=True)
 class KernelLines:
-    """The steps of a kernel, by line and nesting; `members` are the ops of all its dispatch sites."""
+    """The lines of kernel IR with their nesting; `members` are the ops of all dispatch sites of the kernel."""
 
     kernel: Kernel
     members: frozenset[OpId]
@@ -181,7 +181,7 @@ class KernelLines:
         return OpLines(self.owned, tuple(LineOp(step.line, step.op_name, step.parent, step.takes) for step in steps))
 
     def around(self, line: int) -> int:
-        """This line if it belongs to an op, else that of the innermost enclosing step that does; else `NOBODY`."""
+        """This line if it belongs to an op, else that of the innermost enclosing line that does; else `NO_OP_LINE`."""
         step = self._step_at.get(line)
         if step is None:
             return NO_OP_LINE
@@ -198,7 +198,7 @@ class KernelLines:
         return self.owned if step.parent is UNKNOWN else self._lines_inside.get(step.parent, ())
 
     def members_at(self, line: int, site: Site) -> tuple[int, ...]:
-        """The indices of the site's members that a line belongs to."""
+        """The indices in `Site.members` of the ops that a line belongs to."""
         ops = self.ops_at(line)
         return tuple(index for index, member in enumerate(site.members) if member.op in ops)
 
@@ -209,7 +209,7 @@ class KernelLines:
 
 
 def kernel_lines(graph: TraceGraph, kernel: Kernel) -> KernelLines:
-    """The steps of a kernel of the map, with the ops of its dispatch sites."""
+    """The lines of kernel IR of a kernel in the map, with the ops of its dispatch sites."""
     return KernelLines(
         kernel, frozenset(member.op for site in kernel.sites for member in graph.site_by_id[site].members)
     )
@@ -278,7 +278,7 @@ def resolve_names(graph: TraceGraph, what: str) -> list[str]:
     if place is not None:
         _check_line(graph, place["file"], int(place["line"]))
     raise QueryInvalid(
-        f"{start_of(what, _MAX_QUOTED)}: no op, site, kernel, line or scope of the map has this name; "
+        f"{start_of(what, _MAX_QUOTED)}: no op, dispatch, kernel, line or scope of the map has this name; "
         "ask for FILE:LINE, op12, site3, a kernel's name or a scope"
     )
 

@@ -124,7 +124,7 @@ _TYPE_NAMES = {bool: "true or false", int: "an integer", float: "a number", str:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """Properties of an option besides the name, type and default of its field.
+    """Properties of an option. Its name, type and default are those of its field.
 
     The limits apply to every value except the default, which may lie outside of them (0: no samples).
     """

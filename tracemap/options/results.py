@@ -82,11 +82,11 @@ class Rule(enum.StrEnum):
     """How to split a dispatch's cost over its ops."""
 
     MEASURED = "measured"
-    """By samples of the program counter, or by simulated counts, per line of kernel IR."""
+    """Samples of the program counter, or simulated counts, per line of kernel IR."""
     CODE = "code"
-    """By the machine code: how often an op's instructions run, how long they occupy a core, and how much they load."""
+    """The machine code: how often an op's instructions run, how long they occupy a core, and how much they load."""
     MODEL = "model"
-    """By each op's roofline time in the dispatch: the larger of operations over peak and bytes over bandwidth."""
+    """The roofline time of each op in the dispatch: the larger of operations over peak and bytes over bandwidth."""
     ROOT = "root"
     """All to the root op."""
     EQUAL = "equal"
@@ -177,7 +177,7 @@ class ExportOptions(Options, Windowed):
     )
     invocations: tuple[int, ...] = option(
         (),
-        "For timelines: number of the invocation to draw, warm-up included.  [repeatable; default: a median one]",
+        "For timelines: index of the invocation to draw, warm-up included.  [repeatable; default: a median one]",
         "--invocation",
         metavar="N",
         at_least=0,

@@ -16,15 +16,15 @@ from tracemap.map.model import TraceGraph
 from tracemap.map.query import python_frame, scope_text
 from tracemap.reports.escaping import for_hook_text
 from tracemap.store.model import (
-    FleetCalls,
-    FleetComparison,
-    FleetCosts,
-    FleetGroup,
-    FleetName,
-    FleetRun,
-    FleetRuns,
-    FleetTrends,
     SiteCalls,
+    StoreCalls,
+    StoreComparison,
+    StoreCosts,
+    StoreGroup,
+    StoreOpName,
+    StoreRun,
+    StoreRuns,
+    StoreTrends,
 )
 
 if TYPE_CHECKING:
@@ -131,9 +131,9 @@ def _cell(value: Integer | Text) -> int | str:
 _COST_COLUMNS: Final = ("op", "name", "file", "line", "scope", "runs", "metric", "amount", "invocations")
 
 
-def runs_csv(runs: FleetRuns) -> str:
+def runs_csv(runs: StoreRuns) -> str:
     """A row per run, with a header line; unknown values are empty cells, tags are `K=V`, separated by blanks."""
-    names = FleetRun.__struct_fields__
+    names = StoreRun.__struct_fields__
     lines = [csv_line(names)]
     for run in runs.runs:
         tags = " ".join(f"{name}={value}" for name, value in sorted(run.tags.items()))
@@ -141,7 +141,7 @@ def runs_csv(runs: FleetRuns) -> str:
     return "".join(lines)
 
 
-def costs_csv(costs: FleetCosts) -> str:
+def costs_csv(costs: StoreCosts) -> str:
     """A row per op, group and metric, with a header line.
 
     Unattributed costs have the reason in the column `name` and no op, as in `attribute`.
@@ -151,7 +151,7 @@ def costs_csv(costs: FleetCosts) -> str:
     return "".join([csv_line(columns), *rows])
 
 
-def _cost_rows(group: FleetGroup) -> Iterator[list[Integer | Text]]:
+def _cost_rows(group: StoreGroup) -> Iterator[list[Integer | Text]]:
     group_cells: list[Integer | Text] = [group.model, *group.group.values()]
     for metric in group.metrics:
         for op in group.ops:
@@ -162,7 +162,7 @@ def _cost_rows(group: FleetGroup) -> Iterator[list[Integer | Text]]:
             yield [*group_cells, *reason_cells, metric.name, row.amounts[metric.name], metric.invocations]
 
 
-def sites_csv(calls: FleetCalls) -> str:
+def sites_csv(calls: StoreCalls) -> str:
     """Percentiles of the calls of dispatch sites, with a header line; an empty site: several sites of the kernel."""
     names = SiteCalls.__struct_fields__
     lines = [csv_line(("model", *calls.group_by, "map", "runs", "metric", *names))]
@@ -177,7 +177,7 @@ _OP_COLUMNS: Final = ("op", "name", "file", "line", "scope")
 _FIGURES: Final = ("ratio", "ratio_low", "ratio_high", "before", "after", "hosts", "chance")
 
 
-def trends_csv(trends: FleetTrends) -> str:
+def trends_csv(trends: StoreTrends) -> str:
     """A row per level shift, with a header line; an empty processor or host means all of them."""
     names = ("kind", "night", "night_low", "night_high", "cpu_model", "host", *_FIGURES)
     lines = [csv_line(("model", "function", "inputs", *names, *_OP_COLUMNS))]
@@ -188,7 +188,7 @@ def trends_csv(trends: FleetTrends) -> str:
     return "".join(lines)
 
 
-def comparison_csv(comparison: FleetComparison) -> str:
+def comparison_csv(comparison: StoreComparison) -> str:
     """A row per difference, with a header line; an empty processor means all of them."""
     names = ("kind", "cpu_model", *_FIGURES)
     lines = [csv_line(("model", "function", "inputs", *names, *_OP_COLUMNS))]
@@ -200,7 +200,7 @@ def comparison_csv(comparison: FleetComparison) -> str:
     return "".join(lines)
 
 
-def _op(op: FleetName) -> list[int | str]:
+def _op(op: StoreOpName) -> list[int | str]:
     return [_cell(getattr(op, name)) for name in _OP_COLUMNS]
 
 

@@ -92,7 +92,7 @@ class ShownStep(Record, frozen=True):
 
 
 class ShownAttribution(Document, frozen=True, kw_only=True):
-    """Costs of the ops of a model in a run. For every metric: measured = attributed + residual (unattributed)."""
+    """Costs of the ops of a model in a run. For every metric: measured = attributed + unattributed (`residual`)."""
 
     schema_version: Literal[5] = ATTRIBUTION_VERSION
     kind: Literal["attribution"] = "attribution"

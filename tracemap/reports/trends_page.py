@@ -12,7 +12,15 @@ from tracemap.core.units import Integer, format_quantity, plural
 from tracemap.reports.escaping import file_line_if_known
 from tracemap.reports.html import PageKind, render, write_page
 from tracemap.runs.columns import unit_of
-from tracemap.store.model import FleetChange, FleetHost, FleetName, FleetPoint, FleetTrend, FleetTrends, model_headings
+from tracemap.store.model import (
+    StoreChange,
+    StoreHost,
+    StoreOpName,
+    StorePoint,
+    StoreTrend,
+    StoreTrends,
+    model_headings,
+)
 
 # ---- small multiples: one small picture per series, in the same style, for comparison
 
@@ -61,7 +69,7 @@ class Picture(Record, frozen=True):
 
 
 def picture(
-    points: Sequence[FleetPoint], nights: Sequence[str], unit: str, since: str = "", levels: Sequence[int] = ()
+    points: Sequence[StorePoint], nights: Sequence[str], unit: str, since: str = "", levels: Sequence[int] = ()
 ) -> Picture:
     """Draw a series.
 
@@ -132,8 +140,8 @@ def _levels(
 
 
 _KIND: Final = PageKind(
-    template="fleet/fleet.html.j2",
-    styles=("fleet/fleet.css",),
+    template="store/store.html.j2",
+    styles=("store/store.css",),
     scripts=("shared/views.js", "shared/keys.js", "shared/panels.js"),
 )
 
@@ -180,7 +188,7 @@ class ModelPanel(Record, frozen=True):
     dearest: tuple[SeriesPanel, ...]
 
 
-class FleetPage(Record, frozen=True):
+class TrendsPage(Record, frozen=True):
     """The content of the page."""
 
     title: str
@@ -189,19 +197,19 @@ class FleetPage(Record, frozen=True):
     models: tuple[ModelPanel, ...]
 
 
-def write_trends_page(trends: FleetTrends, target: Path, *, force: bool) -> None:
+def write_trends_page(trends: StoreTrends, target: Path, *, force: bool) -> None:
     """Write the page.
 
     Raises:
         TargetExists: the file exists and `force` is not set.
         TargetUnwritable: the file cannot be written.
     """
-    page = build_fleet_page(trends)
+    page = build_trends_page(trends)
     text = render(_KIND, page, title=page.title, width=WIDTH, height=HEIGHT, base=BASE)
     write_page(text, target, force=force)
 
 
-def build_fleet_page(trends: FleetTrends) -> FleetPage:
+def build_trends_page(trends: StoreTrends) -> TrendsPage:
     """Make the content of the page."""
     unit = unit_of(trends.metric)
     changes = sum(len(model.changes) for model in trends.models)
@@ -215,10 +223,10 @@ def build_fleet_page(trends: FleetTrends) -> FleetPage:
     left_out = tuple(f"{skipped.file} {skipped.why}" for skipped in trends.looked.skipped)
     model_titles = zip(trends.models, model_headings(trends.models), strict=True)
     models = tuple(_model(model, title, f"m{number}", unit) for number, (model, title) in enumerate(model_titles))
-    return FleetPage("Trends in the store", facts, left_out, models)
+    return TrendsPage("Trends in the store", facts, left_out, models)
 
 
-def _model(trend: FleetTrend, title: str, anchor: str, unit: str) -> ModelPanel:
+def _model(trend: StoreTrend, title: str, anchor: str, unit: str) -> ModelPanel:
     measured = {point.night for series in trend.dearest for point in series.points}
     nights = [night for night in trend.in_order if night in measured]
     facts = (
@@ -238,7 +246,7 @@ def _model(trend: FleetTrend, title: str, anchor: str, unit: str) -> ModelPanel:
     )
 
 
-def _change(change: FleetChange, unit: str) -> ChangePanel:
+def _change(change: StoreChange, unit: str) -> ChangePanel:
     exact = change.night_low == change.night_high
     since = change.night if exact else f"{change.night} (between {change.night_low} and {change.night_high})"
     levels = [cost for cost in (change.before, change.after) if isinstance(cost, int)]
@@ -258,7 +266,7 @@ def _change(change: FleetChange, unit: str) -> ChangePanel:
     )
 
 
-def _most_expensive(trend: FleetTrend, nights: list[str], unit: str) -> Iterator[SeriesPanel]:
+def _most_expensive(trend: StoreTrend, nights: list[str], unit: str) -> Iterator[SeriesPanel]:
     for series in trend.dearest:
         yield SeriesPanel(
             title=_op_title(series.op),
@@ -268,11 +276,11 @@ def _most_expensive(trend: FleetTrend, nights: list[str], unit: str) -> Iterator
         )
 
 
-def _host(host: FleetHost) -> HostRow:
+def _host(host: StoreHost) -> HostRow:
     return HostRow(host.host, host.cpu_model, _op_title(host.op), _percent(host.ratio), host.hosts)
 
 
-def _op_title(op: FleetName) -> str:
+def _op_title(op: StoreOpName) -> str:
     if not isinstance(op.name, str):
         return op.op
     line = file_line_if_known(op.file, op.line)

@@ -157,7 +157,7 @@ def events_sql(run: Run) -> str:
     """A SELECT of the run's events under canonical names: all of COLUMNS, then the other metrics.
 
     Columns that the file lacks are NULL, except that `kind` is `dispatch` and `warmup` is false. Impossible values
-    (negative times, infinities) and bad numbers make the scan fail; `badcells.explain_bad_cell` then locates them.
+    (negative times, infinities) and bad numbers make the scan fail; `bad_cells.explain_bad_cell` then locates them.
     """
     columns = {column.means: column for column in columns_of(run)}
     metrics = [name for name in columns if name not in COLUMNS]
@@ -218,7 +218,7 @@ _TEXT = (
     f"CASE WHEN {{cell}} ^@ '''' AND regexp_matches({{cell}}, {literal(IS_PREFIXED)}) THEN substr({{cell}}, 2) "
     "ELSE {cell} END"
 )
-"""The inverse of `sanitize.inert_cell`."""
+"""The inverse of `sanitize.escape_formula`."""
 _OR_DEFAULT = "coalesce(CAST({cell} AS {type}), {default})"
 _TIME = "CASE WHEN {cell} < 0 THEN error('negative time') ELSE CAST({cell} AS BIGINT) END"
 _TIME_IN_UNITS = (

@@ -100,7 +100,7 @@ def nice_prefix(niceness: int) -> tuple[str, ...]:
 def niceness_of(command: Sequence[str]) -> Text:
     """The niceness in a run's command; unknown without a command.
 
-    >>> niceness_said(("nice", "-n", "-20", "iree-benchmark-module")), niceness_said(("iree-benchmark-module",))
+    >>> niceness_of(("nice", "-n", "-20", "iree-benchmark-module")), niceness_of(("iree-benchmark-module",))
     ('-20', '0')
     """
     if not command:

@@ -246,7 +246,7 @@ def _columns(rows: duckdb.DuckDBPyRelation) -> Iterator[tuple[str, object]]:
 
 
 def _escaped(name: str, kind: str) -> str:
-    """A column whose cells are escaped as by `sanitize.inert_cell`, in SQL."""
+    """A column whose cells are escaped as by `sanitize.escape_formula`, in SQL."""
     cell, header = quoted(name), quoted(escape_formula(name))
     if kind != "VARCHAR":
         return f"{cell} AS {header}"

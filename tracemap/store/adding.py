@@ -161,7 +161,7 @@ def _renamed(table: str, rows: Iterator[Row], names: Mapping[str, str]) -> Itera
 
 
 def run_number_of(map_sha256: str, header: RunHeader, content: Path, dispatch: str = "") -> int:
-    """The number of a run: a hash of its map, its header and its file. Events are not needed.
+    """The id of a run: a hash of its map, its header and its file. Events are not needed.
 
     A CSV's header is a separate file.
 

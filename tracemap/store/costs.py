@@ -17,14 +17,14 @@ from tracemap.store.headers import INPUTS, Header, Headers, check_spelling
 from tracemap.store.layout import ASIDE, CALLS, COSTS, NO_METRICS, TARGETS, unknown_if_null
 from tracemap.store.lineage import Names
 from tracemap.store.model import (
-    FleetCalls,
-    FleetCosts,
-    FleetGroup,
-    FleetMetric,
-    FleetOp,
-    FleetResidual,
     GroupCalls,
     SiteCalls,
+    StoreCalls,
+    StoreCosts,
+    StoreGroup,
+    StoreMetric,
+    StoreOp,
+    StoreResidual,
 )
 from tracemap.store.series import group_of, grouped, query_scope, register
 
@@ -66,9 +66,9 @@ _Place = tuple[int, int, str | None, str | None]
 """Group, map, kernel and place."""
 
 
-def fleet_calls(
+def query_calls(
     engine: Engine, headers: Headers, names: Names, metric: str, group_by: Sequence[str], most_exact: int = MOST_EXACT
-) -> FleetCalls:
+) -> StoreCalls:
     """Percentiles of the calls of each dispatch site, by group of runs and map.
 
     Raises:
@@ -87,7 +87,7 @@ def fleet_calls(
     sites_by_place = _exact(engine, metric) if exact else _sketched(engine, metric)
     by_group = _by_group(sites_by_place)
     maps = [sha for _, sha in headers.maps_of_models]
-    return FleetCalls(
+    return StoreCalls(
         metric=metric,
         group_by=tuple(group_by),
         error_percent=0.0 if exact else round(50 * (GAMMA - 1), 3),
@@ -280,7 +280,7 @@ class Question:
     from_calls: bool = False
 
 
-def fleet_costs(engine: Engine, headers: Headers, names: Names, question: Question) -> FleetCosts:
+def query_costs(engine: Engine, headers: Headers, names: Names, question: Question) -> StoreCosts:
     """Costs of ops over many runs.
 
     Raises:
@@ -312,7 +312,7 @@ def fleet_costs(engine: Engine, headers: Headers, names: Names, question: Questi
         )
         for index, runs in enumerate(groups)
     )
-    return FleetCosts(
+    return StoreCosts(
         group_by=tuple(question.group_by),
         added_up="calls" if question.from_calls else "summaries",
         groups=tuple(sums.result(names) for sums in group_sums),
@@ -392,14 +392,14 @@ class _Group:
     summed: Mapping[_Cell, tuple[int, int]]
     invocations: Mapping[str, Integer]
 
-    def result(self, names: Names) -> FleetGroup:
+    def result(self, names: Names) -> StoreGroup:
         """The group's result. Ops are in order of cost in the first metric, the most expensive first."""
         keys = sorted({key for _, key, _ in self.summed if key is not None})
         reasons = sorted({str(reason) for (_, key, reason), (cost, _) in self.summed.items() if key is None and cost})
         ops = [self._op(key, names) for key in keys]
         ops.sort(key=lambda op: -next(iter(op.amounts.values()), 0))
-        residual = [FleetResidual(reason, self._amounts(None, reason)) for reason in reasons]
-        return FleetGroup(
+        residual = [StoreResidual(reason, self._amounts(None, reason)) for reason in reasons]
+        return StoreGroup(
             self.runs[0]["model"],
             group_of(self.runs, self.columns),
             len(self.runs),
@@ -408,14 +408,14 @@ class _Group:
             tuple(residual),
         )
 
-    def _op(self, key: int, names: Names) -> FleetOp:
+    def _op(self, key: int, names: Names) -> StoreOp:
         runs = max(self.summed.get((metric, key, None), (0, 0))[1] for metric in self.invocations)
-        return FleetOp(**names.describe(key), runs=runs, amounts=self._amounts(key, None))
+        return StoreOp(**names.describe(key), runs=runs, amounts=self._amounts(key, None))
 
     def _amounts(self, key: int | None, reason: str | None) -> dict[str, int]:
         return {metric: self.summed.get((metric, key, reason), (0, 0))[0] for metric in self.invocations}
 
-    def _total(self, metric: str, ops: Sequence[FleetOp], residual: Sequence[FleetResidual]) -> FleetMetric:
+    def _total(self, metric: str, ops: Sequence[StoreOp], residual: Sequence[StoreResidual]) -> StoreMetric:
         attributed = sum(op.amounts[metric] for op in ops)
         unattributed = sum(row.amounts[metric] for row in residual)
-        return FleetMetric(metric, attributed + unattributed, attributed, unattributed, self.invocations[metric])
+        return StoreMetric(metric, attributed + unattributed, attributed, unattributed, self.invocations[metric])

@@ -382,7 +382,7 @@ HOST_LEAST_RATIO: Final = 1.05
 HOST_LEVEL: Final = 0.01
 """Significance level for corrected p-values."""
 LEAST_HOSTS: Final = 3
-"""Of two hosts, neither can be called the outlier."""
+"""Minimum number of hosts to call one an outlier; with two, either could be it."""
 _EFFICIENCY: Final = 0.6
 _DISTANCE_TO_SIGMA: Final = 1.0483
 """Standard deviation over median distance of two normal values: 1 / (normal third quartile * sqrt(2))."""

@@ -60,7 +60,7 @@ def run_name(number: int) -> str:
 
 
 def run_number(content: Iterable[bytes]) -> int:
-    """The number of a run: a hash of its content."""
+    """The id of a run: a hash of its content."""
     digest = sha256()
     for part in content:
         digest.update(part)

@@ -42,7 +42,7 @@ _MOST_KEPT: Final = 256 << 20
 """Limit in bytes: a larger model is not stored. Ops of later maps then match only if all ops have equal names."""
 
 Keys = Mapping[str, tuple[str, str]]
-"""By op: its key, and how it got it."""
+"""Key of each op, and the way in which it was assigned."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ class QueryScope(Record, frozen=True):
     ]
 
 
-class FleetMetric(Record, frozen=True):
+class StoreMetric(Record, frozen=True):
     """A metric over the runs of a group: measured = attributed + unattributed, to the last unit.
 
     `invocations`: measured invocations of the function, over the runs that have the metric. It is unknown if it is
@@ -53,7 +53,7 @@ class FleetMetric(Record, frozen=True):
     invocations: Integer
 
 
-class FleetOp(Record, frozen=True):
+class StoreOp(Record, frozen=True):
     """Costs of an op over all runs of a group, whatever its id in their maps.
 
     `op`: its id in the first stored map of its model, with the map's first digits unless that map is the oldest;
@@ -69,14 +69,14 @@ class FleetOp(Record, frozen=True):
     amounts: Mapping[str, int]
 
 
-class FleetResidual(Record, frozen=True):
+class StoreResidual(Record, frozen=True):
     """Unattributed costs; `amounts`: their sums, by metric."""
 
     reason: str
     amounts: Mapping[str, int]
 
 
-class FleetGroup(Record, frozen=True):
+class StoreGroup(Record, frozen=True):
     """Runs of one model with equal values in the --group-by columns.
 
     `model`: the model's name; `runs`: number of runs.
@@ -85,22 +85,22 @@ class FleetGroup(Record, frozen=True):
     model: str
     group: Annotated[Mapping[str, Text], msgspec.Meta(description="Value of each column; null: unknown.")]
     runs: Count
-    metrics: tuple[FleetMetric, ...]
-    ops: tuple[FleetOp, ...]
-    residual: tuple[FleetResidual, ...]
+    metrics: tuple[StoreMetric, ...]
+    ops: tuple[StoreOp, ...]
+    residual: tuple[StoreResidual, ...]
 
 
-class FleetCosts(Document, frozen=True, kw_only=True):
+class StoreCosts(Document, frozen=True, kw_only=True):
     """Costs of ops over many runs; `group_by`: the columns that form groups."""
 
     schema_version: Literal[1] = 1
-    kind: Literal["fleet-costs"] = "fleet-costs"
+    kind: Literal["store-costs"] = "store-costs"
     group_by: tuple[str, ...]
     added_up: Annotated[
         Literal["summaries", "calls"],
         msgspec.Meta(description="Source of the sums: the totals stored with each run, or single calls (--calls)."),
     ]
-    groups: tuple[FleetGroup, ...]
+    groups: tuple[StoreGroup, ...]
     looked: QueryScope
 
 
@@ -117,15 +117,15 @@ class AddedRun(Record, frozen=True):
     added: bool
 
 
-class FleetAdded(Document, frozen=True, kw_only=True):
+class StoreAdded(Document, frozen=True, kw_only=True):
     """Result of `tracemap store add`."""
 
     schema_version: Literal[1] = 1
-    kind: Literal["fleet-added"] = "fleet-added"
+    kind: Literal["store-added"] = "store-added"
     runs: tuple[AddedRun, ...]
 
 
-class FleetRun(Record, frozen=True):
+class StoreRun(Record, frozen=True):
     """A run of the store, from its header.
 
     `run`: its name; `model`: the model's name; `map`: the SHA-256 of the bundle's map; `module`: the SHA-256 of the
@@ -175,12 +175,12 @@ class FleetRun(Record, frozen=True):
     tags: Mapping[str, str]
 
 
-class FleetRuns(Document, frozen=True, kw_only=True):
+class StoreRuns(Document, frozen=True, kw_only=True):
     """The runs of a store, in order of recording time."""
 
     schema_version: Literal[1] = 1
-    kind: Literal["fleet-runs"] = "fleet-runs"
-    runs: tuple[FleetRun, ...]
+    kind: Literal["store-runs"] = "store-runs"
+    runs: tuple[StoreRun, ...]
     looked: QueryScope
 
 
@@ -216,7 +216,7 @@ class GroupCalls(Record, frozen=True):
     sites: tuple[SiteCalls, ...]
 
 
-class FleetCalls(Document, frozen=True, kw_only=True):
+class StoreCalls(Document, frozen=True, kw_only=True):
     """Percentiles of single calls over many runs.
 
     `metric`: the metric of the calls; `group_by`: the columns that form groups; `error_percent`: the largest possible
@@ -224,7 +224,7 @@ class FleetCalls(Document, frozen=True, kw_only=True):
     """
 
     schema_version: Literal[1] = 1
-    kind: Literal["fleet-calls"] = "fleet-calls"
+    kind: Literal["store-calls"] = "store-calls"
     metric: str
     group_by: tuple[str, ...]
     error_percent: float
@@ -237,7 +237,7 @@ class FleetCalls(Document, frozen=True, kw_only=True):
 # Changes over time, and between two sets of runs. Each is a JSON document.
 
 
-class FleetName(Record, frozen=True):
+class StoreOpName(Record, frozen=True):
     """An op of a model, across the maps of several compilations; `op`: its key in the store, or `all ops`.
 
     `name`: the operation's name; `file`: its source file; `line`: its source line; `scope`: its scope.
@@ -250,7 +250,7 @@ class FleetName(Record, frozen=True):
     scope: Text
 
 
-class FleetPoint(Record, frozen=True):
+class StorePoint(Record, frozen=True):
     """A point of a series: an op's cost per invocation, as the median over the hosts of a night.
 
     For all ops it is the sum of these medians, over the ops that have a cost in every night of the series.
@@ -262,21 +262,21 @@ class FleetPoint(Record, frozen=True):
     cost: int
 
 
-class FleetChange(Record, frozen=True):
+class StoreChange(Record, frozen=True):
     """An op became slower or faster.
 
     `kind`: `slower` or `faster`; `op`: the op; `cpu_model`: the affected processor model, null if all are affected;
-    `host`: the only affected host, null if all hosts with the processor are affected; `night`: the first night with
-    the new cost; `night_low`: the earliest night in the 95 % interval of `night`; `night_high`: the latest night in
-    it; `ratio`: new cost over old cost; `ratio_low`: the lower end of its interval, which covers the ratio in about 85
-    of 100 cases; `ratio_high`: the upper end of it; `before`: old cost per invocation; `after`: new cost per
-    invocation; `hosts`: number of hosts with data; `hosts_agree`: number of hosts that show the change on their own;
-    `nights_before`: number of nights before the change; `nights_after`: number of nights since; `chance`: p-value,
-    corrected for all series; `series`: cost per night, empty for all ops if no op has a cost in every night.
+    `host`: the only affected host, null if all hosts with the processor are affected; `night`: the first night with the
+    new cost; `night_low`: the earliest night in the 95 % interval of `night`; `night_high`: the latest night in this
+    interval; `ratio`: new cost over old cost; `ratio_low`: the lower end of its interval, which covers the ratio in
+    about 85 of 100 cases; `ratio_high`: the upper end of this interval; `before`: old cost per invocation; `after`: new
+    cost per invocation; `hosts`: number of hosts with data; `hosts_agree`: number of hosts that show the change on
+    their own; `nights_before`: number of nights before the change; `nights_after`: number of nights since; `chance`:
+    p-value, corrected for all series; `series`: cost per night, empty for all ops if no op has a cost in every night.
     """
 
     kind: Literal["slower", "faster"]
-    op: FleetName
+    op: StoreOpName
     cpu_model: Text
     host: Text
     night: str
@@ -292,10 +292,10 @@ class FleetChange(Record, frozen=True):
     nights_before: Count
     nights_after: Count
     chance: float
-    series: tuple[FleetPoint, ...]
+    series: tuple[StorePoint, ...]
 
 
-class FleetHost(Record, frozen=True):
+class StoreHost(Record, frozen=True):
     """A host that differs from others with its processor model.
 
     `host`: its name; `cpu_model`: its processor model; `op`: the op in which it differs, beyond its difference in all
@@ -305,22 +305,22 @@ class FleetHost(Record, frozen=True):
 
     host: str
     cpu_model: str
-    op: FleetName
+    op: StoreOpName
     ratio: float
     z: float
     hosts: Count
     chance: float
 
 
-class FleetSeries(Record, frozen=True):
+class StoreSeries(Record, frozen=True):
     """Cost of an op per night: `op`: the op; `cpu_model`: the processor model; `points`: one per night."""
 
-    op: FleetName
+    op: StoreOpName
     cpu_model: str
-    points: tuple[FleetPoint, ...]
+    points: tuple[StorePoint, ...]
 
 
-class FleetTrend(Record, frozen=True):
+class StoreTrend(Record, frozen=True):
     """Changes in the runs of a model's function, the most significant first, and hosts that differ from others.
 
     `model`: the model's name; `function`: the invoked function; `inputs`: the types of its arguments, null if unknown
@@ -339,13 +339,13 @@ class FleetTrend(Record, frozen=True):
     cpu_models: Count
     series: Count
     untold: Count
-    changes: tuple[FleetChange, ...]
-    outliers: tuple[FleetHost, ...]
-    dearest: tuple[FleetSeries, ...]
+    changes: tuple[StoreChange, ...]
+    outliers: tuple[StoreHost, ...]
+    dearest: tuple[StoreSeries, ...]
     in_order: tuple[str, ...]
 
 
-class FleetTrends(Document, frozen=True, kw_only=True):
+class StoreTrends(Document, frozen=True, kw_only=True):
     """Changes of costs over time.
 
     `metric`: the metric of the costs; `over`: the time axis; `models`: the findings of each model.
@@ -354,24 +354,24 @@ class FleetTrends(Document, frozen=True, kw_only=True):
     """
 
     schema_version: Literal[4] = 4
-    kind: Literal["fleet-trends"] = "fleet-trends"
+    kind: Literal["store-trends"] = "store-trends"
     metric: str
     over: Literal["date", "compiler"]
-    models: tuple[FleetTrend, ...]
+    models: tuple[StoreTrend, ...]
     looked: QueryScope
 
 
-class FleetDifference(Record, frozen=True):
+class StoreDifference(Record, frozen=True):
     """An op costs more or less in one set of runs than in the other.
 
     `kind`: `slower` or `faster`; `op`: the op; `cpu_model`: the processor model, null if all are affected; `ratio`: new
-    cost over old cost; `ratio_low`: the lower end of its 95 % interval; `ratio_high`: the upper end of it; `before`:
-    old cost per invocation; `after`: new cost per invocation; `hosts`: number of hosts in both sets; `runs`: number of
-    their runs; `chance`: p-value, corrected for all ops and processor models.
+    cost over old cost; `ratio_low`: the lower end of its 95 % interval; `ratio_high`: the upper end of this interval;
+    `before`: old cost per invocation; `after`: new cost per invocation; `hosts`: number of hosts in both sets; `runs`:
+    number of runs on these hosts; `chance`: p-value, corrected for all ops and processor models.
     """
 
     kind: Literal["slower", "faster"]
-    op: FleetName
+    op: StoreOpName
     cpu_model: Text
     ratio: float
     ratio_low: float
@@ -387,8 +387,8 @@ class ModelDifferences(Record, frozen=True):
     """Differences in the runs of a model's function.
 
     `model`: the model's name; `function`: the invoked function; `inputs`: the types of its arguments; `compared`: pairs
-    of op and processor model with hosts in both sets; `lonely`: pairs without; `untold`: runs left out because their
-    host is unknown; `differences`: the most significant first.
+    of op and processor model with hosts in both sets; `lonely`: pairs without such hosts; `untold`: runs left out
+    because their host is unknown; `differences`: the most significant first.
     """
 
     model: str
@@ -397,25 +397,25 @@ class ModelDifferences(Record, frozen=True):
     compared: Count
     lonely: Count
     untold: Count
-    differences: tuple[FleetDifference, ...]
+    differences: tuple[StoreDifference, ...]
 
 
-class FleetComparison(Document, frozen=True, kw_only=True):
+class StoreComparison(Document, frozen=True, kw_only=True):
     """Costs of ops in two sets of runs.
 
     `metric`: the metric of the costs; `models`: the findings of each model; `before`: runs and files of the first set;
-    `after`: those of the second set. Version 2 separates functions of a model, version 3 sizes of inputs.
+    `after`: runs and files of the second set. Version 2 separates functions of a model, version 3 sizes of inputs.
     """
 
     schema_version: Literal[3] = 3
-    kind: Literal["fleet-comparison"] = "fleet-comparison"
+    kind: Literal["store-comparison"] = "store-comparison"
     metric: str
     models: tuple[ModelDifferences, ...]
     before: QueryScope
     after: QueryScope
 
 
-def model_headings(models: Sequence[FleetTrend] | Sequence[ModelDifferences]) -> list[str]:
+def model_headings(models: Sequence[StoreTrend] | Sequence[ModelDifferences]) -> list[str]:
     """Headings of models in a report, with function and inputs if a model occurs several times."""
     headings = []
     for model in models:

@@ -20,16 +20,16 @@ from tracemap.store.headers import INPUTS, Header, Headers
 from tracemap.store.layout import COSTS, SPREADS, unknown_if_null
 from tracemap.store.lineage import Names
 from tracemap.store.model import (
-    FleetChange,
-    FleetComparison,
-    FleetDifference,
-    FleetHost,
-    FleetName,
-    FleetPoint,
-    FleetSeries,
-    FleetTrend,
-    FleetTrends,
     ModelDifferences,
+    StoreChange,
+    StoreComparison,
+    StoreDifference,
+    StoreHost,
+    StoreOpName,
+    StorePoint,
+    StoreSeries,
+    StoreTrend,
+    StoreTrends,
 )
 from tracemap.store.p_values import holm
 from tracemap.store.series import (
@@ -52,10 +52,10 @@ from tracemap.store.series import (
 #
 # `Observations.of(op=…, host=…, cpu_model=…, night=…, run=…, cost_ns=…)` takes columns of equal length.
 # `changes(observations)` finds ops that became slower or faster, with the night and the CPU model. Related:
-# `hosts.outliers` finds hosts that differ from others of their CPU model; `set_comparison` compares two sets of runs.
+# `outliers` finds hosts that differ from others of their CPU model; `compare_sets` compares two sets of runs.
 # Keys are numbers; `EVERY` stands for all ops, all CPU models or all hosts.
 #
-# Method: remove from log costs the effect common to all ops of a run (`series`), and clip outliers (`step_detection`).
+# Method: remove from log costs the effect common to all ops of a run (`series`), and clip outliers (`clip_outliers`).
 # Add level shifts one by one while the next one is significant (`changepoints`). Holm's correction covers all series,
 # so at most one of a hundred unchanged stores has a finding. Unclipped costs locate the night. A shift that all CPU
 # models share is reported once (`findings`). Equal inputs give equal findings; nothing is random.
@@ -158,7 +158,7 @@ def _level(series: OpSeries, low: int, high: int) -> float | Unknown:
 # Trends and comparisons of sets of runs, with the names of ops, hosts and nights.
 #
 # An op's cost in a run is its median over the run's invocations. Where a run does not separate invocations, it is the
-# op's total over their number. `trends`, `hosts` and `set_comparison` compute with numbers; here they get names.
+# op's total over their number. `changes`, `outliers` and `compare_sets` compute with numbers; here they get names.
 
 
 Over = Literal["date", "compiler"]
@@ -176,7 +176,7 @@ FROM costs JOIN chosen ON chosen.number = costs.run JOIN keyed ON keyed.map = ch
 WHERE costs.metric = {metric} GROUP BY costs.run, keyed.op_key
 """
 
-ALL_OPS: Final = FleetName(op="all ops", name=UNKNOWN, file=UNKNOWN, line=UNKNOWN, scope=UNKNOWN)
+ALL_OPS: Final = StoreOpName(op="all ops", name=UNKNOWN, file=UNKNOWN, line=UNKNOWN, scope=UNKNOWN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +206,7 @@ class ObservedCalls:
         return UNKNOWN if number == EVERY else names[number]
 
 
-def fleet_trends(engine: Engine, headers: Headers, names: Names, metric: str, over: Over, least: float) -> FleetTrends:
+def query_trends(engine: Engine, headers: Headers, names: Names, metric: str, over: Over, least: float) -> StoreTrends:
     """Ops that became slower or faster over time, and hosts that differ from others.
 
     Raises:
@@ -216,7 +216,7 @@ def fleet_trends(engine: Engine, headers: Headers, names: Names, metric: str, ov
     for seen in observed_calls(engine, headers, names, metric, over):
         result = changes(seen.observations, least_ratio=least)
         trends.append(
-            FleetTrend(
+            StoreTrend(
                 model=seen.model,
                 function=seen.function,
                 inputs=seen.inputs,
@@ -227,16 +227,16 @@ def fleet_trends(engine: Engine, headers: Headers, names: Names, metric: str, ov
                 untold=seen.untold,
                 changes=tuple(_trend_change(item, seen, names) for item in result.changes),
                 outliers=tuple(_outlier(item, seen, names) for item in outliers(seen.observations)),
-                dearest=tuple(_dearest(seen, names)),
+                dearest=tuple(_most_expensive(seen, names)),
                 in_order=tuple(seen.nights),
             )
         )
-    return FleetTrends(metric=metric, over=over, models=tuple(trends), looked=query_scope(headers))
+    return StoreTrends(metric=metric, over=over, models=tuple(trends), looked=query_scope(headers))
 
 
-def fleet_comparison(
+def query_comparison(
     engine: Engine, sides: tuple[Headers, Headers], names: Names, metric: str, least: float
-) -> FleetComparison:
+) -> StoreComparison:
     """Compare the costs of ops in two sets of runs, by CPU model.
 
     Raises:
@@ -256,7 +256,7 @@ def fleet_comparison(
         result = compare_sets(old.observations, new.observations, least_ratio=least)
         differences = tuple(_difference(change, old, names) for change in result.changes)
         models.append(ModelDifferences(*old.call, result.compared, result.lonely, old.untold + new.untold, differences))
-    return FleetComparison(metric=metric, models=tuple(models), before=query_scope(before), after=query_scope(after))
+    return StoreComparison(metric=metric, models=tuple(models), before=query_scope(before), after=query_scope(after))
 
 
 def _in_both(
@@ -375,10 +375,10 @@ def _first_known(group: Sequence[Header], column: str) -> Text:
 # ---- records with names
 
 
-def _trend_change(change: Change, seen: ObservedCalls, names: Names) -> FleetChange:
+def _trend_change(change: Change, seen: ObservedCalls, names: Names) -> StoreChange:
     night, low, high = (seen.nights[index] for index in (change.night, change.night_low, change.night_high))
     return record_from(
-        FleetChange,
+        StoreChange,
         change,
         op=_name(change.op, names),
         cpu_model=seen.name_of(change.cpu_model, seen.cpu_models),
@@ -392,22 +392,22 @@ def _trend_change(change: Change, seen: ObservedCalls, names: Names) -> FleetCha
     )
 
 
-_DEAREST: Final = 12
+_MOST_EXPENSIVE: Final = 12
 """Number of a model's ops with a series per night, whether they changed or not."""
 
 
-def _dearest(seen: ObservedCalls, names: Names) -> Iterator[FleetSeries]:
+def _most_expensive(seen: ObservedCalls, names: Names) -> Iterator[StoreSeries]:
     observations = seen.observations
     ops, positions = np.unique(observations.op, return_inverse=True)
     costs = np.bincount(positions, weights=observations.cost_ns)
-    for index in sorted(range(len(ops)), key=lambda i: -costs[i])[:_DEAREST]:
+    for index in sorted(range(len(ops)), key=lambda i: -costs[i])[:_MOST_EXPENSIVE]:
         op = int(ops[index])
         for model, cpu_model in enumerate(seen.cpu_models):
             if points := tuple(_points(seen, op, model, EVERY)):
-                yield FleetSeries(_name(op, names), cpu_model, points)
+                yield StoreSeries(_name(op, names), cpu_model, points)
 
 
-def _points(seen: ObservedCalls, op: int, cpu_model: int, host: int) -> Iterator[FleetPoint]:
+def _points(seen: ObservedCalls, op: int, cpu_model: int, host: int) -> Iterator[StorePoint]:
     """Median cost per night, over the selected hosts. For all ops: the sum over ops that ran in every night.
 
     An op missing in a night, such as one in a branch not taken, would make a false level shift.
@@ -424,7 +424,7 @@ def _points(seen: ObservedCalls, op: int, cpu_model: int, host: int) -> Iterator
     if complete.any():
         costs = np.bincount(np.searchsorted(nights, nights_seen[complete]), weights=medians[complete])
         for night, cost in zip(nights, costs, strict=True):
-            yield FleetPoint(seen.nights[int(night)], round(float(cost)))
+            yield StorePoint(seen.nights[int(night)], round(float(cost)))
 
 
 def _medians(observations: Observations) -> tuple[Integers, Integers, Floats]:
@@ -437,14 +437,14 @@ def _medians(observations: Observations) -> tuple[Integers, Integers, Floats]:
     return op[first], night[first], (cost[first + (count - 1) // 2] + cost[first + count // 2]) / 2
 
 
-def _outlier(outlier: OutlierHost, seen: ObservedCalls, names: Names) -> FleetHost:
+def _outlier(outlier: OutlierHost, seen: ObservedCalls, names: Names) -> StoreHost:
     host, cpu_model = seen.hosts[outlier.host], seen.cpu_models[outlier.cpu_model]
-    return record_from(FleetHost, outlier, host=host, cpu_model=cpu_model, op=_name(outlier.op, names))
+    return record_from(StoreHost, outlier, host=host, cpu_model=cpu_model, op=_name(outlier.op, names))
 
 
-def _difference(change: SetDifference, seen: ObservedCalls, names: Names) -> FleetDifference:
+def _difference(change: SetDifference, seen: ObservedCalls, names: Names) -> StoreDifference:
     return record_from(
-        FleetDifference,
+        StoreDifference,
         change,
         op=_name(change.op, names),
         cpu_model=seen.name_of(change.cpu_model, seen.cpu_models),
@@ -453,8 +453,8 @@ def _difference(change: SetDifference, seen: ObservedCalls, names: Names) -> Fle
     )
 
 
-def _name(op: int, names: Names) -> FleetName:
-    return ALL_OPS if op == EVERY else FleetName(**names.describe(op))
+def _name(op: int, names: Names) -> StoreOpName:
+    return ALL_OPS if op == EVERY else StoreOpName(**names.describe(op))
 
 
 def _rounded(value: float | Unknown) -> int | Unknown:

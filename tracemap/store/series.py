@@ -16,7 +16,7 @@ from tracemap.store.engines import Engine
 from tracemap.store.headers import INPUTS, Header, Headers, cell_of
 from tracemap.store.layout import unknown_if_null
 from tracemap.store.lineage import Names
-from tracemap.store.model import FleetRun, FleetRuns, QueryScope, SkippedFile
+from tracemap.store.model import QueryScope, SkippedFile, StoreRun, StoreRuns
 from tracemap.store.p_values import MAD_TO_SIGMA
 
 # ---- grouping
@@ -86,15 +86,15 @@ def register(engine: Engine, headers: Headers, names: Names, groups: Sequence[Se
 # List the runs of a store.
 
 
-def fleet_runs(headers: Headers) -> FleetRuns:
+def list_runs(headers: Headers) -> StoreRuns:
     """The runs of a store, from their headers."""
-    return FleetRuns(runs=tuple(map(_run, headers.rows)), looked=query_scope(headers))
+    return StoreRuns(runs=tuple(map(_run, headers.rows)), looked=query_scope(headers))
 
 
-def _run(row: Header) -> FleetRun:
-    cells: dict[str, Any] = {name: unknown_if_null(row[name]) for name in FleetRun.__struct_fields__}
+def _run(row: Header) -> StoreRun:
+    cells: dict[str, Any] = {name: unknown_if_null(row[name]) for name in StoreRun.__struct_fields__}
     cells |= {"disturbance_ns": int(row["disturbance_ns"] or 0), "tags": row["tags"] or {}}
-    return FleetRun(**cells)
+    return StoreRun(**cells)
 
 
 # ---- series

@@ -139,17 +139,17 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """All targets of the runs, by number."""
+    """All targets of the runs, with an index for each."""
 
-    _numbers: dict[Target, int] = field(default_factory=dict)
+    _index_of: dict[Target, int] = field(default_factory=dict)
 
-    def number_of(self, target: Target) -> int:
-        """The number of a target; a new target gets the next number."""
-        return self._numbers.setdefault(target, len(self._numbers))
+    def index_of(self, target: Target) -> int:
+        """The index of a target; a new target gets the next index."""
+        return self._index_of.setdefault(target, len(self._index_of))
 
     def __iter__(self) -> Iterator[Target]:
-        """The targets in the order of their numbers, which is the insertion order of the dict."""
-        return iter(self._numbers)
+        """The targets in the order of their indices, which is the insertion order of the dict."""
+        return iter(self._index_of)
 
 
 UNMATCHED_GROUP = -1
@@ -307,7 +307,7 @@ class Join:
 
     @cached_property
     def _transfers(self) -> Sequence[Transfer]:
-        """The transfers that calls of the function can submit outside command buffers."""
+        """The transfers that an invocation can submit outside command buffers."""
         if self._schedule is None:
             return self.graph.transfers
         submitted = {submission.transfer for submission in self._schedule.submissions}

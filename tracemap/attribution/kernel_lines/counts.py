@@ -60,16 +60,16 @@ class StepCounts:
     sites_of: Callable[[int, str], tuple[Sequence[str], Sequence[int]]]
     images: Callable[[], Sequence[Image]]
     totals: dict[str, dict[str, int]] = field(default_factory=dict)
-    """By site and metric."""
+    """Costs by site and metric."""
     kernels: tuple[KernelResult, ...] = ()
     spread: Counter[str] = field(default_factory=Counter)
-    """By metric: the cost that may belong to several sites and was split over them."""
+    """Cost that may belong to several sites and was split over them, by metric."""
     _members: dict[tuple[str, str], list[int]] = field(default_factory=dict)
-    """By site and metric: the cost of each op, then the unattributed cost."""
+    """Cost of each op, then the unattributed cost, by site and metric."""
     _lines: dict[tuple[str, str], Lines] = field(default_factory=lambda: defaultdict(Counter))
-    """By kernel and metric: costs of lines, over all its sites."""
+    """Costs of lines over all sites of a kernel, by kernel and metric."""
     _shared: dict[tuple[str, str], Mapping[int, Sequence[int]]] = field(default_factory=dict)
-    """By kernel and metric: as of `KernelSteps.shared_lines`."""
+    """Results of `KernelSteps.shared_lines`, by kernel and metric."""
     _steps: dict[str, KernelSteps] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

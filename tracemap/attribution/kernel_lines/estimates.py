@@ -82,7 +82,7 @@ class CodeEstimates:
     """New estimates, which the bundle does not keep yet."""
     _steps: dict[str, KernelSteps] = field(default_factory=dict)
     _shared: dict[str, Mapping[int, Sequence[int]]] = field(default_factory=dict)
-    """By kernel: as of `KernelSteps.shared_lines`."""
+    """Results of `KernelSteps.shared_lines`, by kernel."""
 
     def weights(self, site: Site) -> Weights | None:
         """The weights of a site's ops; None if its kernel has no readable machine code."""

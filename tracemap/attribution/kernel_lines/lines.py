@@ -137,7 +137,7 @@ class KernelCode:
     @cached_property
     def uses_of_loads(self) -> dict[int, tuple[int, ...]]:
         """Instructions of loops that use values computed from loads, with the lines of the ops that read."""
-        pairs = (pair for waits in self._waits for pair in waits.behind.items())
+        pairs = (pair for waits in self._waits for pair in waits.sources_of.items())
         lines = ((address, {self.line_at[load] for load in loads if load in self.line_at}) for address, loads in pairs)
         return {address: tuple(sorted(readers)) for address, readers in lines}
 
@@ -213,9 +213,9 @@ UNKNOWN_LOOP = -2
 class Spot(NamedTuple):
     """The parts of a row's position that decide which op its cost belongs to.
 
-    `line`: the line of kernel IR; `owner`: the line of the op that owns the cost, or `NOBODY` if unknown. Without an
-    owner, `loop` is the surrounding loop of machine code, and `pool` the pool of the address. `waits`: the instruction
-    may be found waiting for memory; `reads`: the lines of the ops that read the values used there.
+    `line`: the line of kernel IR; `owner`: the line of the op that owns the cost, or `NO_OP_LINE` if unknown. Without
+    an owner, `loop` is the surrounding loop of machine code, and `pool` the pool of the address. `waits`: the
+    instruction may be found waiting for memory; `reads`: the lines of the ops that read the values used there.
     """
 
     line: int

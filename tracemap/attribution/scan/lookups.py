@@ -81,7 +81,7 @@ class Source:
 
     def fill(self, name: str, columns: str, rows: Iterable[Row]) -> None:
         """Create a table of rows whose last element is a target; the table gets the target's number."""
-        self.tables.fill(name, columns, [(*key, self.targets.number_of(target)) for *key, target in rows])
+        self.tables.fill(name, columns, [(*key, self.targets.index_of(target)) for *key, target in rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +172,7 @@ def _buffer_command_lookup(source: Source, stride: int) -> Lookup:
     source.fill("commands", "command BIGINT, shape BIGINT, target INTEGER", rows)
     known = f"CASE WHEN event.command_buffer_id IS NOT NULL THEN {UNMATCHED} END"
     join_clause = _join_commands("event.command_buffer_id", stride)
-    shape_of_target = {source.targets.number_of(target): shape for _, shape, target in rows}
+    shape_of_target = {source.targets.index_of(target): shape for _, shape, target in rows}
     is_unique = len({(target, shape) for _, shape, target in rows}) == len(shape_of_target)
     shapes_by_target = shape_of_target if is_unique else {}
     return Lookup(join_clause, f"commands.target, {known}", of_shape="commands.shape", shapes=shapes_by_target)

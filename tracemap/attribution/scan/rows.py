@@ -116,7 +116,7 @@ class Resolved:
         return f"groups.target = event.target{same_shape}"
 
     def begin_run(self) -> int:
-        """Register the next run; return the number of its invocation 0 in the table."""
+        """Register the next run; return the index of its first invocation in the table."""
         ((rows, last),) = self.tables.query("SELECT count(*), max(invocation) FROM resolved")
         self.first_rows.append(int(rows))
         self.first_invocations.append(0 if last is None else int(last) + 1)

@@ -106,7 +106,7 @@ os.register_at_fork(after_in_child=_forget)
 
 
 _SAFE_STARTS = "./_"
-"""First characters of a file name, besides letters and digits, that no program misreads."""
+"""Punctuation that may begin a file name. Programs may misread other first characters, except letters and digits."""
 
 
 def path_argument(path: Path) -> str:

@@ -75,7 +75,7 @@ def _end(number: int, _: FrameType | None) -> None:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Signals inside this block raise `Ended`, and so does a Ctrl-C that was deferred before."""
+    """Signals inside this block raise `EndedBySignal`, and so does a Ctrl-C that was deferred before."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -93,8 +93,8 @@ def interruptible() -> Iterator[None]:
 def interrupt_deferred() -> Iterator[None]:
     """Defer the first Ctrl-C inside this block, except in interruptible code.
 
-    Code inside the block checks `asked_by`, finishes its work, and calls `answer`. A Ctrl-C without an answer takes
-    effect after the block. A second Ctrl-C and other signals take effect at once.
+    Code inside the block checks `pending_signal`, finishes its work, and calls `confirm_signal`. A Ctrl-C that is not
+    confirmed takes effect after the block. A second Ctrl-C and other signals take effect at once.
     """
     if threading.current_thread() is not threading.main_thread():
         yield  # no signal is raised here anyway

@@ -107,7 +107,7 @@ class Assembly:
         self._phases = phases
         self._dumps = DumpReader(parser, phases, identity)
         self._workers = Owners.among(facts, identity.provenance, can_be_member)
-        # Constants do no work in a dispatch, but a copy or a line of IR may belong to them.
+        # A constant never runs in a dispatch, but a copy or a line of IR may belong to it.
         self._movers = Owners.among(facts, identity.provenance, lambda op: not is_structural(op))
         # A kernel without working ops may make a constant or the initial value of a global.
         self._makers = Owners.among(facts, identity.provenance, lambda op: is_global(op) or not is_structural(op))

@@ -38,7 +38,7 @@ def is_for_cpus(flags: Sequence[str]) -> bool:
 
 
 def mlir_remarks(compiler: Compiler, tagged: Path, folder: Path) -> list[PrintedRemark]:
-    """The remarks of MLIR's passes; their file is `NUMBERED`, and their line the index of an operation.
+    """The remarks of MLIR's passes; their file is `NUMBERED_FILE`, and their line the index of an operation.
 
     Args:
         compiler: the compiler with the flags of the bundle.
@@ -77,7 +77,7 @@ def place_remarks(said: Iterable[PrintedRemark], graph: TraceGraph) -> Remarks:
 
     Args:
         said: the remarks as printed. Their file is the name of a kernel's text, with or without its folder, or
-            `NUMBERED`, which stands for the model with indices of operations as lines.
+            `NUMBERED_FILE`, which stands for the model with indices of operations as lines.
         graph: the map, whose kernels have texts.
     """
     kernel_of = {kernel.text: kernel for kernel in graph.kernels if isinstance(kernel.text, str)}

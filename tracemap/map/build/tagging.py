@@ -516,7 +516,7 @@ class LocationsOfModel(Provenance):
 
 
 def _most_likely(op_paths: Sequence[OpPath], rank: Callable[[int], int]) -> Sequence[OpPath]:
-    """Of operations that share a location, those whose ops most likely do the work."""
+    """The operations whose ops most likely do the work, among operations that share a location."""
     best = min((rank(index) for index, _ in op_paths), default=0)
     return list(dict.fromkeys(op_path for op_path in op_paths if rank(op_path[0]) == best))
 

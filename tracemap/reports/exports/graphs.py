@@ -283,7 +283,7 @@ def _residual_id(reason: ResidualReason) -> str:
 
 def _node(graph: TraceGraph, op: Op, incoming: list[dict[str, str]]) -> dict[str, Any]:
     scopes = scopes_of(graph, op)
-    # A node represents all calls of its function. If the scopes of the calls differ, use only the op's own scope.
+    # A node stands for its op in all calls. If the scopes of the calls differ, use only the op's own scope.
     scope = scopes[0] if len(scopes) == 1 else op.scope
     layers = [*([] if isinstance(op.function, Unknown) else [op.function]), *scope]
     sites = graph.sites_of_op.get(op.id, ())

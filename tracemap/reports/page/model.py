@@ -114,7 +114,7 @@ class CallCorrelations(Record, frozen=True, array_like=True):
     """Correlations between the metrics of a site's calls.
 
     Attributes:
-        run: number of the run, from 1.
+        run: index of the run, from 1.
         calls: number of calls.
         one_of: sampling interval; 1: all invocations.
         series: index of the metric on the page, and the means of its quantiles, lowest first (None: no call).
@@ -129,7 +129,7 @@ class CallCorrelations(Record, frozen=True, array_like=True):
 
 
 class TimelineCall(Record, frozen=True, array_like=True):
-    """An invocation on the page: number of its run (from 1), its own number, and its time on the run's axis.
+    """An invocation on the page: index of its run (from 1), its own index, and its time on the run's axis.
 
     The axis of a run starts at its first event on the page.
     """
@@ -142,7 +142,7 @@ class TimelineCall(Record, frozen=True, array_like=True):
 
 
 class TimelineItem(Record, frozen=True, array_like=True):
-    """What a span shows; shared by equal spans.
+    """Content of a span, shared by equal spans.
 
     Attributes:
         label: text of the span.
@@ -247,7 +247,7 @@ class Basis(Record, frozen=True, array_like=True):
 
 
 class MetricBalance(Record, frozen=True):
-    """A metric's balance: measured = attributed + residual (unattributed).
+    """A metric's balance: measured = attributed + unattributed (`residual`).
 
     Attributes:
         work: base of the shares of ops, lines, sites and scopes.

@@ -24,21 +24,21 @@ from tracemap.reports.terminal.tables import Heading, console, number, print_tab
 from tracemap.runs.columns import unit_of
 from tracemap.store.changepoints import FEWEST_NIGHTS
 from tracemap.store.model import (
-    FleetAdded,
-    FleetCalls,
-    FleetChange,
-    FleetComparison,
-    FleetCosts,
-    FleetGroup,
-    FleetHost,
-    FleetMetric,
-    FleetName,
-    FleetOp,
-    FleetRuns,
-    FleetTrend,
-    FleetTrends,
     ModelDifferences,
     QueryScope,
+    StoreAdded,
+    StoreCalls,
+    StoreChange,
+    StoreComparison,
+    StoreCosts,
+    StoreGroup,
+    StoreHost,
+    StoreMetric,
+    StoreOp,
+    StoreOpName,
+    StoreRuns,
+    StoreTrend,
+    StoreTrends,
     model_headings,
 )
 
@@ -51,14 +51,14 @@ if TYPE_CHECKING:
 # ---- runs of a store, and costs over them
 
 
-def print_added(added: FleetAdded, out: TextIO) -> None:
+def print_added(added: StoreAdded, out: TextIO) -> None:
     """Print one line per run."""
     terminal = console(out)
     for run in added.runs:
         say(terminal, f"{run.file}: {'added' if run.added else 'already there'}, as {run.run} of {run.model}")
 
 
-def print_runs(runs: FleetRuns, out: TextIO) -> None:
+def print_runs(runs: StoreRuns, out: TextIO) -> None:
     """Print one row per run."""
     terminal = console(out)
     headings = [
@@ -94,7 +94,7 @@ def print_runs(runs: FleetRuns, out: TextIO) -> None:
     _print_notes(terminal, runs.looked)
 
 
-def print_costs(costs: FleetCosts, out: TextIO, options: StoreQueryOptions) -> None:
+def print_costs(costs: StoreCosts, out: TextIO, options: StoreQueryOptions) -> None:
     """Print a table per group: the most expensive ops first, then unattributed costs."""
     terminal = console(out)
     for index, group in enumerate(costs.groups):
@@ -104,7 +104,7 @@ def print_costs(costs: FleetCosts, out: TextIO, options: StoreQueryOptions) -> N
     _print_notes(terminal, costs.looked)
 
 
-def print_sites(calls: FleetCalls, out: TextIO, top: int) -> None:
+def print_sites(calls: StoreCalls, out: TextIO, top: int) -> None:
     """Print a table per group and map: the most expensive dispatch sites first."""
     terminal = console(out)
     unit = unit_of(calls.metric)
@@ -149,7 +149,7 @@ _WHY_SUMS: Final = (
 )
 
 
-def _print_group(terminal: Console, group: FleetGroup, options: StoreQueryOptions) -> None:
+def _print_group(terminal: Console, group: StoreGroup, options: StoreQueryOptions) -> None:
     group_text = "".join(f", {column} {_text(value)}" for column, value in group.group.items())
     metrics = [metric.name for metric in group.metrics]
     work = {metric.name: _work(group, metric) for metric in group.metrics}
@@ -176,20 +176,20 @@ def _print_group(terminal: Console, group: FleetGroup, options: StoreQueryOption
     print_table(terminal, title, headings, rows, gap=False)
 
 
-def _work(group: FleetGroup, metric: FleetMetric) -> int:
+def _work(group: StoreGroup, metric: StoreMetric) -> int:
     """The base of shares, as in `attribute`: measured costs without outliers and other costs that are not work."""
     return metric.measured - sum(row.amounts[metric.name] for row in group.residual if row.reason in EXCLUDED_REASONS)
 
 
 def _op_row(
-    op: FleetOp, metrics: Sequence[str], invocations: Mapping[str, Integer], work: Mapping[str, int]
+    op: StoreOp, metrics: Sequence[str], invocations: Mapping[str, Integer], work: Mapping[str, int]
 ) -> tuple[object, ...]:
     location = file_line_if_known(op.file, op.line)
     return op.op, _text(op.name), location, _text(op.scope), op.runs, *_cells(op.amounts, metrics, invocations, work)
 
 
 def _remaining_ops(
-    ops: Sequence[FleetOp], metrics: Sequence[str], invocations: Mapping[str, Integer], work: Mapping[str, int]
+    ops: Sequence[StoreOp], metrics: Sequence[str], invocations: Mapping[str, Integer], work: Mapping[str, int]
 ) -> Iterator[tuple[object, ...]]:
     if ops:
         amounts = {metric: sum(op.amounts[metric] for op in ops) for metric in metrics}
@@ -235,7 +235,7 @@ def _number(value: Integer) -> str:
 # ---- trends and comparisons
 
 
-def print_trends(trends: FleetTrends, out: TextIO) -> None:
+def print_trends(trends: StoreTrends, out: TextIO) -> None:
     """Print per model: level shifts, the most significant first, then hosts that differ from others."""
     terminal = console(out)
     for index, (trend, title) in enumerate(zip(trends.models, model_headings(trends.models), strict=True)):
@@ -245,7 +245,7 @@ def print_trends(trends: FleetTrends, out: TextIO) -> None:
     _print_notes(terminal, trends.looked)
 
 
-def _print_trend(terminal: Console, trend: FleetTrend, title: str, trends: FleetTrends) -> None:
+def _print_trend(terminal: Console, trend: StoreTrend, title: str, trends: StoreTrends) -> None:
     period = "night" if trends.over == "date" else "compiler"
     size = ", ".join(
         (plural(trend.nights, period), plural(trend.hosts, "host"), plural(trend.cpu_models, "processor model"))
@@ -296,7 +296,7 @@ _HOST_HEADINGS: Sequence[Heading] = (
 )
 
 
-def _change(change: FleetChange, metric: str) -> tuple[object, ...]:
+def _change(change: StoreChange, metric: str) -> tuple[object, ...]:
     date_range = "" if change.night_low == change.night_high else f"{change.night_low} … {change.night_high}"
     return (
         change.night,
@@ -312,12 +312,12 @@ def _change(change: FleetChange, metric: str) -> tuple[object, ...]:
     )
 
 
-def _host(host: FleetHost) -> tuple[object, ...]:
+def _host(host: StoreHost) -> tuple[object, ...]:
     op, name, _ = _op(host.op)
     return host.host, host.cpu_model, _percent(host.ratio), op, name, f"{host.z:.1f}", host.hosts
 
 
-def print_comparison(comparison: FleetComparison, out: TextIO) -> None:
+def print_comparison(comparison: StoreComparison, out: TextIO) -> None:
     """Print per model: significant differences, the most significant first."""
     terminal = console(out)
     for index, (model, title) in enumerate(zip(comparison.models, model_headings(comparison.models), strict=True)):
@@ -355,7 +355,7 @@ def _print_differences(terminal: Console, model: ModelDifferences, title: str, m
         say(terminal, _CORRECTED, "dim")
 
 
-def _op(op: FleetName) -> tuple[str, str, str]:
+def _op(op: StoreOpName) -> tuple[str, str, str]:
     return op.op, op.name if isinstance(op.name, str) else "", file_line_if_known(op.file, op.line)
 
 

@@ -264,7 +264,7 @@ def _cost(result: SiteResult | TransferResult, costs: Costs) -> Mapping[str, Cel
 
 
 def by_kernel(costed: MapCosts, costs: Costs) -> View:
-    """A row per kernel and per kind of transfer: the number of its dispatch sites, and the sum of their costs."""
+    """A row per kernel and per kind of transfer, with its dispatch sites counted and their costs added up."""
     columns = (
         _KERNEL,
         Column("root", "root", leave=LEAVE_SCOPE, least=12),

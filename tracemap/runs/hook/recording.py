@@ -78,7 +78,7 @@ class HookThread:
     header: Mapping[str, int]
     lost: int
     running: int
-    """Number of the kernel that ran when the program was killed; -1: none."""
+    """Index of the kernel that ran when the program was killed; -1: none."""
 
     @property
     def overhead_ticks(self) -> int:

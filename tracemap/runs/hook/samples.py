@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 #
 # Times at which the program stopped its clock, as logged by the hook.
 #
-# iree-benchmark-module stops its clock after each call of the function, writes the profile, and starts the clock again.
-# For an asynchronous function it calls a batch. It also stops the clock before the batch, to create the fences, so the
-# clock runs for one more moment between two batches. At each stop and start the program reads the CPU time of its
-# process, which the hook logs. The file has the moments in order, beginning with a start, and ends in zeros.
+# iree-benchmark-module stops its clock after each invocation, writes the profile, and starts the clock again. It runs
+# an asynchronous function in batches. It also stops the clock before a batch, to create HAL fences, so the clock runs
+# for one more moment between two batches. At each stop and start the program reads the CPU time of its process, which
+# the hook logs. The file has the moments in order, beginning with a start, and ends in zeros.
 
 
 def read_stops(path: Path, begins_ns: npt.NDArray[Any], calls: int, pieces: int = 1) -> ClockStops | None:

@@ -110,9 +110,9 @@ def _segments(
     return [(_SINCE_EVER, int(middle[0]), 0.0), *segments], int(widths[is_sample].max() + 1) // 2
 
 
-# ---- calls
+# ---- invocations
 #
-# The call of the entry point that each submission belongs to, and the times of calls. IREE itself does not mark calls.
+# The invocation that each submission belongs to, and the times of invocations. IREE itself does not mark invocations.
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,10 +226,10 @@ def _repeats(connection: duckdb.DuckDBPyConnection, block: str) -> bool:
 
 
 def unknown_invocations(warmup: int) -> Diagnostic:
-    """The diagnostic for a profile whose calls cannot be distinguished."""
-    text = "the calls of the entry point cannot be distinguished in the profile"
+    """The diagnostic for a profile whose invocations cannot be distinguished."""
+    text = "invocations cannot be distinguished in the profile"
     if warmup:
-        text += f"; the {format_count(warmup)} warm-up calls are therefore not marked, and count as measured"
+        text += f"; the {format_count(warmup)} warm-up invocations are therefore not marked, and count as measured"
     return Diagnostic("invocation-unknown", text)
 
 

@@ -170,8 +170,8 @@ def _content(data: bytes, place: int) -> tuple[bytes, int]:
 class Profile:
     """A profile: events, recorded command lists, and losses.
 
-    `invocations`: number of calls of the entry point that could be distinguished, warm-up included. `begins_ns`: begins
-    of the calls or batches. `on_host`: start times are on the host's monotonic clock, whichever clock measured the
+    `invocations`: number of invocations that could be distinguished, warm-up included. `begins_ns`: begins of the
+    invocations or batches. `on_host`: start times are on the host's monotonic clock, whichever clock measured the
     durations.
     """
 

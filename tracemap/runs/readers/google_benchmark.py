@@ -125,7 +125,7 @@ def _whole(path: Path, row: _Row, value: float) -> int:
 
 
 def _header(path: Path, context: _Context, calls: list[_Row]) -> RunHeader:
-    """The header: calls of the function, if there is only one, and the machine."""
+    """The header: number of invocations, if there is only one function, and the machine."""
     functions = {row.function for row in calls}
     is_single = len(functions) == 1
     version = context.library_version

@@ -123,7 +123,7 @@ def select_launches(
         return connection.sql(_NUMBERED), ()
     text = (
         f"kernels ran on {queues} queues (processes, devices or streams), so the order of launches is unknown: "
-        "launches of a shared kernel cannot be assigned to one of its sites"
+        "launches of a shared kernel cannot be assigned to one of its dispatch sites"
     )
     return connection.sql(_PLAIN), (Diagnostic("several-queues", text),)
 
@@ -196,6 +196,6 @@ def means_only_note(source: str) -> Diagnostic:
     """The note on a run that was made from totals."""
     text = (
         f"{source} has only the number of calls and the total time of each kernel: sums are exact, but every call "
-        "shows the mean; differences between calls, or between the sites of a kernel, are unknown"
+        "shows the mean; differences between calls, or between the dispatch sites of a kernel, are unknown"
     )
     return Diagnostic(MEANS_ONLY, text)

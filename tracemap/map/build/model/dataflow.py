@@ -175,7 +175,7 @@ class _FlowBuilder:
         return places
 
     def _passed_values(self, definition: Definition) -> Iterator[Definition]:
-        """The values behind an argument or result of a function of the model."""
+        """The values that calls pass to an argument of a function, or that the function returns as a result."""
         maker, number = self._operations[definition.maker], definition.number
         if definition.argument:
             if maker.name in FUNCTIONS and maker.symbol in self._model.private:

@@ -180,7 +180,7 @@ def makes_list(operation: SourceOperation) -> bool:
 
 
 def can_be_member(operation: SourceOperation) -> bool:
-    """Whether an op can do work in a dispatch: no constant, no structure, and no op whose regions hold the work.
+    """Whether an op can run in a dispatch: no constant, no structure, and no op whose regions hold the work.
 
     An iota depends on nothing, but is computed where it is needed, on every call. A branch whose arms need not wait for
     the condition becomes a select, which works on elements like other ops.

@@ -91,7 +91,7 @@ def _without(site: Site, idle: Sequence[Membership]) -> Site:
 
 
 def _amount_key(member: Membership) -> tuple[bool, int, int]:
-    """Sort key for the costs of members: unknown costs count as the highest."""
+    """Sort key for the costs of fused ops: unknown costs count as the highest."""
     numbers = [amount if isinstance(amount, int) else -1 for amount in (member.operations, member.bytes)]
     return min(numbers) < 0, numbers[0], numbers[1]
 
@@ -271,7 +271,7 @@ def _rotations(body: Sequence[BodyOp], owners: Owners, facts: ModelFacts) -> Ite
             yield op.parent, rotation
 
 
-# ---- members
+# ---- fused ops by location
 #
 # The ops in a dispatch site, with the evidence.
 #
@@ -438,7 +438,7 @@ def _costliest(evidence: Mapping[OpId, Evidence], costs: CostModel) -> OpId:
     return max(evidence, key=weight)
 
 
-# ---- unknown members
+# ---- fused ops without a location
 #
 # Dispatch sites whose ops cannot be identified by location.
 

@@ -13,7 +13,7 @@ from tracemap.map.model import CallPath, OpId
 
 @dataclass(frozen=True, slots=True)
 class Owners:
-    """The ops behind locations: parts stand for their op, and ops that are not counted are left out.
+    """The ops that locations belong to. A part counts as its op; ops that are not counted are left out.
 
     `op_of_index`: index of each operation -> id of its op; `call_of_index`: the ids of the call ops.
     """
@@ -22,7 +22,7 @@ class Owners:
     op_of_index: Mapping[int, OpId]
     call_of_index: Mapping[int, OpId]
     _known: dict[int, tuple[Location, tuple[OpId, ...]]] = field(default_factory=dict)
-    """By id() like in `Provenance`: many operations share a location, and their ops are requested many times."""
+    """Cache of ops by the location's id(), like in `Provenance`: many operations share a location."""
 
     @classmethod
     def among(cls, facts: ModelFacts, provenance: Provenance, is_counted: Callable[[SourceOperation], bool]) -> Owners:

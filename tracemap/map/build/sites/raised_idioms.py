@@ -20,13 +20,13 @@ from tracemap.map.model import CallPath, Evidence, Membership, OpId, Site
 
 # ---- paths
 #
-# Members and call paths of ops that no location in a site names.
+# Call paths and costs of ops that no location in a site names.
 
 
 def unlocated_member(
     operation: SourceOperation, site: Site, facts: ModelFacts, *, operations: Integer, traffic: Integer, root: bool
 ) -> Membership:
-    """A member that no location in a site's body names (evidence: absorbed), with its estimated cost."""
+    """A fused op that no location in a site's body names (evidence: absorbed), with its estimated cost."""
     path, *others = paths_to(operation, site, facts)
     member = Membership(OpId.of(operation.index), Evidence.ABSORBED, root, operations, traffic, path, tuple(others))
     return with_assumed_costs(member) if is_assumed(site) else member
@@ -35,7 +35,7 @@ def unlocated_member(
 def paths_to(operation: SourceOperation, site: Site, facts: ModelFacts) -> tuple[CallPath, ...]:
     """The call paths to an op in a site.
 
-    They are those of a member in the same function, else the only chain of calls, if there is only one.
+    They are those of a fused op in the same function, else the only chain of calls, if there is only one.
     """
     for member in site.members:
         if facts.operations[member.op.number].function == operation.function:
@@ -63,7 +63,7 @@ def paths_to(operation: SourceOperation, site: Site, facts: ModelFacts) -> tuple
 class Idioms:
     """The raised ops in the bodies of sites.
 
-    `owners`: the ops behind locations in the bodies; `raised`: the sources of raised operations, as far as known.
+    `owners`: the ops of locations in the bodies; `raised`: the sources of raised operations, as far as known.
     """
 
     def __init__(self, owners: Owners, facts: ModelFacts, raised: Sequence[Raised]) -> None:
@@ -72,7 +72,7 @@ class Idioms:
         self._sources = {idiom.location: {op for part in idiom.made_of for op in owners.of(part)} for idiom in raised}
 
     def of(self, site: Site, body: DispatchRegion | None) -> dict[OpId, Parts]:
-        """The idioms that were raised in a site: the last op, which is a member -> the other ops."""
+        """The idioms that were raised in a site: the last op, which is in the dispatch -> the other ops."""
         locations = [] if body is None else [operation.location for operation in body.body if operation.name in RAISED_OPS]
         paths = {member.op: member.path for member in site.members} if locations else {}
         parts_of: dict[OpId, Parts] = {}

@@ -223,7 +223,7 @@ def _input_shape(operation: SourceOperation, facts: ModelFacts) -> Shape:
 
 
 def _sole_member(operation: SourceOperation, site: Site, facts: ModelFacts) -> Membership:
-    """A member with the total estimated cost of all members."""
+    """A fused op with the total estimated cost of all ops in the dispatch."""
     operations: Integer = 0
     traffic: Integer = 0
     for member in site.members:
@@ -305,7 +305,7 @@ def find_stand_ins(
     Args:
         sites: with the ops that locations name.
         bodies: the bodies of the sites, in order.
-        owners: the ops behind locations in the bodies.
+        owners: the ops of locations in the bodies.
         facts: the facts of the model.
     """
     site_ops = frozenset(member.op.number for site in sites for member in site.members)
@@ -328,7 +328,7 @@ def restore_relabelled(
 def restore_relabelled_steps(
     steps: Sequence[KernelLine], stand_ins_of_sites: Sequence[Relabelling], members: Set[OpId]
 ) -> tuple[KernelLine, ...]:
-    """The steps of a kernel with the relabelled ops, unless a stand-in itself runs at another site of the kernel.
+    """The lines of kernel IR with the relabelled ops, unless a stand-in itself runs at another site of the kernel.
 
     `stand_ins_of_sites`: of the kernel's sites; `members`: the ops of these sites.
     """

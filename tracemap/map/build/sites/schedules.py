@@ -117,9 +117,9 @@ class _Inliner:
         position = 0
         for call in self.flow.calls:
             if call.callee in self.inlined - within and is_selected(call.function):
-                yield from self._selected(position, call.behind, is_selected)
+                yield from self._selected(position, call.dispatches_before, is_selected)
                 yield from self._inlined_call(call, within | {call.callee})
-                position = call.behind
+                position = call.dispatches_before
         yield from self._selected(position, len(self.dispatches), is_selected)
 
     def _selected(self, first: int, end: int, is_selected: Callable[[str], bool]) -> Iterator[DispatchWithBody]:
@@ -149,7 +149,7 @@ class _Inliner:
 
 # ---- schedules
 #
-# Schedules: the possible submissions of a call of an entry point, from the control flow of the hal phase.
+# Schedules: the possible submissions of an invocation, from the control flow of the hal phase.
 
 
 MOVES = ("copy", "fill", "update")

@@ -1,8 +1,8 @@
-"""The ops behind each step of a kernel, at each of its dispatch sites.
+"""The ops of each line of kernel IR, at each of the kernel's dispatch sites.
 
 The compiler merges equal kernels into one and keeps the locations of only one site. Earlier, in the dispatch-creation
 phase, every site has a body of its own. Equal kernels have equal bodies, so operations at the same position in two
-bodies are the same step."""
+bodies are the same line."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def add_steps(
         sites: all sites of the module, in order.
         bodies: the body of each site in the dispatch-creation phase; None if unknown.
         unlocated: the assignments of steps without a useful location.
-        owners: the ops behind locations in kernels and bodies.
+        owners: the ops of locations in kernels and bodies.
     """
     text_of = {text.kernel: text for text in texts}
     # A site's body is None only if pairing failed; its steps are then those that the kernel itself names.
@@ -117,8 +117,8 @@ def assign_storage_conversions(steps: Sequence[KernelLine], conversions: frozens
     conversion of an argument belongs to its users, a conversion that is only stored to the op that made the value.
 
     Args:
-        steps: the steps of a kernel, by line.
-        conversions: the model's own converting ops, which keep their steps.
+        steps: the lines of kernel IR, in order.
+        conversions: the model's own converting ops, which keep their lines.
     """
     step_at = {step.line: step for step in steps}
     users_of: dict[int, list[int]] = defaultdict(list)
@@ -141,7 +141,7 @@ def _ops_at(step_at: Mapping[int, KernelLine], lines: Iterable[int]) -> tuple[Op
 
 
 def _assign_unlocated(steps: tuple[KernelLine, ...], unlocated: UnlocatedSteps, sites: Sequence[int]) -> tuple[KernelLine, ...]:
-    """Assign the steps of a kernel that locations do not assign, from the kernel's sites."""
+    """Assign the lines of kernel IR that locations do not assign, from the kernel's sites."""
     works = [unlocated.raised[site] for site in sites]
     if any(works):
         steps = _assign_raised(steps, works)

@@ -15,7 +15,7 @@ const kernelNames = data.kernels.map(({ before, after }) => ({ A: before?.name ?
 const kernelNumber = { A: new Map(), B: new Map() };
 kernelNames.forEach((names, number) => ["A", "B"].forEach((side) => names[side] && kernelNumber[side].set(names[side], number)));
 
-// The groups of ops, by row number of the op.
+// The groups of ops, by the op's row.
 const groupsOfOp = new Map();
 data.groups.forEach((group, number) => {
   for (const box of boxesOf(group).flat()) for (const row of box.ops) groupsOfOp.set(row, (groupsOfOp.get(row) ?? new Set()).add(number));

@@ -1,4 +1,4 @@
-"""Made-up fleets: what ops cost on hosts, night by night, as far as is known of machines, and what was changed in them.
+"""Made-up stores: what ops cost on hosts, night by night, as far as is known of machines, and what was changed in them.
 
 Nothing of it is taken from how changes are looked for. Each op has a cost of its own, over three decades; hosts have
 CPU models, which run some ops faster than others, and are by themselves up to about a tenth faster or slower, also for
@@ -39,7 +39,7 @@ class Planted:
 
 
 @dataclass(frozen=True)
-class Fleet:
+class SyntheticStore:
     """Costs, and what was planted in them."""
 
     observations: Observations
@@ -49,7 +49,7 @@ class Fleet:
 
 @dataclass
 class Maker:
-    """Makes a fleet: the same one of the same seed."""
+    """Makes a store: the same one of the same seed."""
 
     seed: int
     nights: int = NIGHTS
@@ -69,14 +69,14 @@ class Maker:
         extra = self.random.multinomial(self.hosts - 2 * count, shares)
         return np.repeat(np.arange(count), 2 + extra)
 
-    def fleet(self, ratios: Sequence[float] = (), everywhere: bool = False) -> Fleet:
-        """A fleet with changes of these ratios, one behind the other, in one op on one CPU model, or on all."""
+    def store(self, ratios: Sequence[float] = (), everywhere: bool = False) -> SyntheticStore:
+        """A store with changes of these ratios, one behind the other, in one op on one CPU model, or on all."""
         planted = self._planted(ratios, everywhere)
         logs = self._levels()[:, :, None] + self._runs()[None] + self._noise() + self._wandering() + self._builds()
         for each in planted:
             of_model = (self.model_of == each.cpu_model) | (each.cpu_model < 0)
             logs[each.op, of_model, each.night - FIRST_NIGHT :] += np.log(each.ratio)
-        return Fleet(self._observed(logs), planted, self.models)
+        return SyntheticStore(self._observed(logs), planted, self.models)
 
     def _planted(self, ratios: Sequence[float], everywhere: bool) -> tuple[Planted, ...]:
         op, model = int(self.random.integers(self.ops)), int(self.random.integers(self.models))

@@ -1,6 +1,6 @@
 """How a store copes with many calls: runs of a million calls each, made of a recorded one, on one machine.
 
-`python -m benchmarks fleet` measures FLEET_FILES=1000 files, a thousand million calls: some minutes and ten gigabytes.
+`python -m benchmarks store` measures STORE_FILES=1000 files, a thousand million calls: some minutes and ten gigabytes.
 All single calls are added up (`tracemap store query --calls`), beside DuckDB's bare group-by of the same files, in
 turn, both under the same limit of memory. The files have as many targets as the real run; the values of their calls are
 its own, moved a little, differently in each file.
@@ -21,7 +21,7 @@ from benchmarks.measure import Figure, in_turn, print_row, print_title, run, tar
 from tests.support import ROOT, SAMPLES
 
 MODEL: Final = "jax_gpt2_4l"
-FILES: Final = int(os.environ.get("FLEET_FILES", "1000"))
+FILES: Final = int(os.environ.get("STORE_FILES", "1000"))
 CALLS: Final = 1_000_000
 ITERATIONS: Final = "4000"
 """Of the real run: some 270,000 calls."""

@@ -1,6 +1,6 @@
 """A store's calls added up by a cluster of Spark's with two workers, beside DuckDB: the same answer, calls a second.
 
-`.sparkenv/bin/python -m benchmarks fleet_spark` (after `make spark`) measures FLEET_SPARK_FILES=100 files of a million
+`.sparkenv/bin/python -m benchmarks store_spark` (after `make spark`) measures STORE_SPARK_FILES=100 files of a million
 calls. Master and workers lie on the loopback, where they share the processors: what is seen is what Spark costs.
 """
 
@@ -11,12 +11,12 @@ import time
 from pathlib import Path
 from typing import Final
 
-from benchmarks.fleet import CALLS, make_store
 from benchmarks.measure import Figure, output_of, print_row, print_title, tracemap
+from benchmarks.store import CALLS, make_store
 from tests.spark_cluster import cluster_in
 from tests.support import ROOT
 
-FILES: Final = int(os.environ.get("FLEET_SPARK_FILES", "100"))
+FILES: Final = int(os.environ.get("STORE_SPARK_FILES", "100"))
 WORKERS: Final = 2
 MEMORY_MB: Final = 1_000
 REPEATS: Final = 3

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.decoder import Decoder
-from benchmarks.fleet import add_recorded, multiply
 from benchmarks.growth import slope
 from benchmarks.measure import Figure, Usage, run, tracemap
+from benchmarks.store import add_recorded, multiply
 from tests.support import ROOT
 from tracemap.map.bundle import load
 
