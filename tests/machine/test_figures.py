@@ -9,7 +9,7 @@ import pytest
 from tests.conftest import Built
 from tracemap.core.units import UNKNOWN
 from tracemap.machine.code import Instruction, instructions_of, loops_of
-from tracemap.machine.figures import AARCH64, X86, figures_of, text_instructions
+from tracemap.machine.code_figures import AARCH64, X86, figures_of, text_instructions
 from tracemap.machine.images import read_images
 from tracemap.map.bundle import load
 

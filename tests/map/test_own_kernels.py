@@ -21,7 +21,7 @@ from tracemap.core.locations import CallSite, FileRange
 from tracemap.core.units import UNKNOWN
 from tracemap.hook.compiling import find_compiler
 from tracemap.ir.flow import DispatchRegion, FlowDispatch, FlowProgram, HostCall, HostFunction
-from tracemap.machine.figures import code_locations, linked_functions
+from tracemap.machine.code_figures import code_locations, linked_functions
 from tracemap.machine.images import NO_LINE, NOWHERE, Image, read_images
 from tracemap.map.build.sites.schedules import inlined_later, with_inlined
 from tracemap.map.bundle import load

@@ -171,7 +171,7 @@ def _read_module(folder: Path, _dice: random.Random) -> None:
     import numpy as np
 
     from tracemap.machine.code import instructions_of, loops_by_address, loops_of
-    from tracemap.machine.figures import code_locations, linked_functions
+    from tracemap.machine.code_figures import code_locations, linked_functions
     from tracemap.machine.images import NOWHERE, kernel_images, read_images
 
     images = read_images(folder / inputs.SMALL_MODULE)

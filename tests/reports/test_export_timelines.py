@@ -21,7 +21,7 @@ from tests.reports.test_exports import Exporter, exported, measured, rows_of
 from tests.support import ROOT, command_line
 from tracemap.attribution.timeline import TimedEvent
 from tracemap.core.units import UNKNOWN
-from tracemap.reports.tracks import tracks_of
+from tracemap.reports.timeline_tracks import tracks_of
 
 __all__ = ["exported", "hostile"]
 

@@ -28,7 +28,7 @@ from tracemap.reports.page.model import Timeline
 from tracemap.reports.page.overview_tab import families_of
 from tracemap.reports.page.render import build_page, render_page
 from tracemap.reports.page.timeline_tab import histograms_by_site, timeline_of
-from tracemap.reports.tracks import tracks_of
+from tracemap.reports.timeline_tracks import tracks_of
 from tracemap.runs.runfile import read_run
 
 MODEL = "jax_gpt2_4l"

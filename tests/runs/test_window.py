@@ -20,7 +20,7 @@ from tracemap.core.units import UNKNOWN
 from tracemap.options.results import WHOLE_RUN, Window
 from tracemap.runs.model import INSTRUCTIONS, SAMPLES, STEP_METRICS
 from tracemap.runs.runfile import read_run
-from tracemap.runs.window import limited_to_window
+from tracemap.runs.time_window import limited_to_window
 
 Event = tuple[int | None, int, int, bool]
 """The call, when the event was submitted and when it began, and whether it is of the warm-up."""

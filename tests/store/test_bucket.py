@@ -22,10 +22,10 @@ from tracemap.core.errors import StoreInvalid, UsageInvalid
 from tracemap.core.toolchain import no_progress
 from tracemap.options.store import StoreListOptions
 from tracemap.store.costs import query_calls
-from tracemap.store.engines import duck_engine
-from tracemap.store.headers import find_damaged_files, read_headers
 from tracemap.store.layout import CALLS, store_at
 from tracemap.store.lineage import Names
+from tracemap.store.query_engines import duck_engine
+from tracemap.store.run_headers import find_damaged_files, read_headers
 
 with_bucket: Final = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 RUNS: Final = 3

@@ -29,10 +29,10 @@ from tracemap.core.errors import UsageInvalid
 from tracemap.core.toolchain import no_progress
 from tracemap.runs.sql import literal, open_database, quoted, rows_of
 from tracemap.store.costs import MOST_EXACT, Question, query_calls, query_costs
-from tracemap.store.engines import DuckEngine, Engine
-from tracemap.store.headers import read_headers
 from tracemap.store.layout import store_at
 from tracemap.store.lineage import Names, read_names
+from tracemap.store.query_engines import DuckEngine, Engine
+from tracemap.store.run_headers import read_headers
 
 MISSING: Final = (
     "pyspark is not installed: `make spark` installs it"
@@ -79,7 +79,7 @@ def duck() -> Iterator[DuckEngine]:
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Engine]:
-    from tracemap.store.engines import spark_engine
+    from tracemap.store.query_engines import spark_engine
 
     with spark_engine("local[2]", 0, no_progress) as engine:
         yield engine

@@ -32,7 +32,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_worker_that_is_killed_in_the_middle_changes_nothing(store: Path, tmp_path: Path) -> None:
-    from tracemap.store.engines import spark_engine
+    from tracemap.store.query_engines import spark_engine
 
     killed: list[int] = []
     with duck() as engine:

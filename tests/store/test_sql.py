@@ -18,11 +18,11 @@ from tests.support import ROOT, check_cli
 from tracemap.core.toolchain import no_progress
 from tracemap.runs.sql import open_database
 from tracemap.store.costs import Question, query_calls, query_costs
-from tracemap.store.engines import DuckEngine
-from tracemap.store.headers import Headers, read_headers
 from tracemap.store.layout import Row, store_at
 from tracemap.store.lineage import read_names
 from tracemap.store.queries import Over, query_comparison, query_trends
+from tracemap.store.query_engines import DuckEngine
+from tracemap.store.run_headers import Headers, read_headers
 
 ROOM: Final = ROOT / "tracemap" / "store"
 OWN: Final = frozenset({"engine", "spark", "spark_session"})
@@ -112,7 +112,7 @@ def constants() -> Iterator[tuple[str, str]]:
 def _asks_engines(tree: ast.Module) -> bool:
     return any(
         isinstance(node, ast.ImportFrom)
-        and node.module == "tracemap.store.engines"
+        and node.module == "tracemap.store.query_engines"
         and "Engine" in {alias.name for alias in node.names}
         for node in ast.walk(tree)
     )

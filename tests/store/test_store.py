@@ -28,10 +28,10 @@ from tracemap.runs.columns import events_sql
 from tracemap.runs.runfile import read_run, write_run
 from tracemap.runs.sql import rows_of
 from tracemap.store.costs import query_calls
-from tracemap.store.engines import duck_engine
-from tracemap.store.headers import read_headers, sizes_of
 from tracemap.store.layout import store_at
 from tracemap.store.lineage import Names
+from tracemap.store.query_engines import duck_engine
+from tracemap.store.run_headers import read_headers, sizes_of
 
 MODEL = "hand_mlp"
 RUNS = 3

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from tracemap.attribution.join.targets import UNMATCHED
 from tracemap.attribution.scan.connection import common_metrics, value_column, value_of
-from tracemap.attribution.scan.lookups import Lookup, Source
+from tracemap.attribution.scan.event_lookups import Lookup, Source
 from tracemap.attribution.scan.rows import first_target, join_clauses
 from tracemap.runs.hook.stats import PairStats, SeriesStats, series_stats
 

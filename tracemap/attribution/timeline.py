@@ -12,7 +12,7 @@ from typing import Final
 from tracemap.attribution.call_statistics import LatencyHistograms, Together, latency_histograms, together
 from tracemap.attribution.join.targets import TRANSFER, UNMATCHED, Join, Targets
 from tracemap.attribution.scan.connection import Row, open_tables
-from tracemap.attribution.scan.lookups import Lookup, Source, lookups, submission_lookups
+from tracemap.attribution.scan.event_lookups import Lookup, Source, lookups, submission_lookups
 from tracemap.attribution.scan.rows import first_target, join_clauses
 from tracemap.core.errors import UsageInvalid
 from tracemap.core.units import UNKNOWN, Integer, Text

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.errors import RunEmpty
 from tracemap.core.units import UNKNOWN, Integer, format_share, plural
-from tracemap.machine.figures import code_locations
+from tracemap.machine.code_figures import code_locations
 from tracemap.machine.images import NOWHERE, Image, read_images
 from tracemap.runs.events import EventTable
 from tracemap.runs.hook.samples import HookSamples, SampledExecutable, read_samples

@@ -166,7 +166,7 @@ def _caches(bundle: Bundle, options: RecordOptions, progress: Progress) -> Itera
         return
     from tracemap.capture.cache_simulation import CacheSimulation, find_valgrind
     from tracemap.capture.machine import geometry
-    from tracemap.machine.figures import linked_functions
+    from tracemap.machine.code_figures import linked_functions
     from tracemap.machine.images import read_images
     from tracemap.map.build.compiler.recompiled_kernels import build_simulated
     from tracemap.map.query import kernel_lines

@@ -484,7 +484,7 @@ def opened_runs(paths: Sequence[Path], window: Window = WHOLE_RUN, dispatch: str
         TracemapError: see `runs.readers.open_run.open_run` and `runs.window.limited_to_window`.
     """
     from tracemap.runs.readers.open_run import open_run
-    from tracemap.runs.window import limited_to_window
+    from tracemap.runs.time_window import limited_to_window
 
     if not paths:
         raise UsageInvalid("name at least one run")

@@ -38,12 +38,12 @@ if TYPE_CHECKING:
     from tracemap.map.bundle import Bundle
     from tracemap.runs.model import Machine, Run
     from tracemap.store.adding import AddedToStore, RunDescription
-    from tracemap.store.engines import Engine
     from tracemap.store.folder import Place
-    from tracemap.store.headers import Header, Headers
     from tracemap.store.layout import Listing, Store
     from tracemap.store.lineage import Keys
     from tracemap.store.model import StoreAdded, StoreCalls, StoreComparison, StoreCosts, StoreRuns, StoreTrends
+    from tracemap.store.query_engines import Engine
+    from tracemap.store.run_headers import Header, Headers
 
 
 # ---- store add
@@ -112,8 +112,8 @@ def _add(
 def _stored_model(store: Store, facts: RunDescription) -> str:
     """Model name of a run that the store already has; it may have been added under another name."""
     from tracemap.store.adding import has_header
-    from tracemap.store.headers import read_headers
     from tracemap.store.layout import run_name
+    from tracemap.store.run_headers import read_headers
 
     if has_header(store, facts):
         return facts.model
@@ -150,9 +150,9 @@ def _keys(store: Store, bundle: Bundle, model: str) -> Keys:
             of different ops, or new keys.
     """
     from tracemap.commands.diff import matched_models
-    from tracemap.store.headers import check_readable
     from tracemap.store.layout import MAPS, OPS, ops_name
     from tracemap.store.lineage import SAME, keys_of_first_map, read_ops, restored_bundle
+    from tracemap.store.run_headers import check_readable
 
     if not store.has_runs():
         return keys_of_first_map(bundle.graph)
@@ -201,7 +201,7 @@ def _keys_of_equal_maps(before: Bundle, bundle: Bundle, model: str, key_of: Mapp
 
 def _earlier(store: Store, bundle: Bundle, model: str) -> tuple[Listing, Sequence[Header]]:
     """Listing of the store, and the headers of the model's runs with other maps."""
-    from tracemap.store.headers import read_headers
+    from tracemap.store.run_headers import read_headers
 
     headers = read_headers(store, skip_bad=True)
     return headers.listing, [row for row in headers.rows if row["model"] == model and row["map"] != bundle.map_sha256]
@@ -362,8 +362,8 @@ def select_runs(options: AskOptions) -> Headers:
         StoreInvalid: there is no store, or it contains a foreign file.
         UsageInvalid: a condition is invalid, or no run meets all conditions.
     """
-    from tracemap.store.headers import parse_conditions, read_headers
     from tracemap.store.layout import store_at
+    from tracemap.store.run_headers import parse_conditions, read_headers
 
     parsed = parse_conditions(options.where)
     headers = read_headers(store_at(options.store), skip_bad=options.skip_bad)
@@ -384,9 +384,9 @@ def store_query(options: StoreQueryOptions, progress: Progress = no_progress) ->
         ToolMissing: Spark is not installed.
     """
     from tracemap.store.costs import Question, query_costs
-    from tracemap.store.headers import check_column
     from tracemap.store.layout import ASIDE, CALLS, COSTS, OPS, TARGETS
     from tracemap.store.lineage import read_names
+    from tracemap.store.run_headers import check_column
 
     check_files(options.output, force=options.force)
     for column in options.group_by:
@@ -413,9 +413,9 @@ def store_sites(options: StoreSitesOptions, progress: Progress = no_progress) ->
         TargetExists, TargetUnwritable: the output cannot be written.
     """
     from tracemap.store.costs import query_calls
-    from tracemap.store.headers import check_column
     from tracemap.store.layout import CALLS, TARGETS
     from tracemap.store.lineage import Names
+    from tracemap.store.run_headers import check_column
 
     check_files(options.output, force=options.force)
     for column in options.group_by:
@@ -442,10 +442,10 @@ def store_trend(options: StoreTrendOptions, progress: Progress = no_progress) ->
         UsageInvalid: no run meets the conditions, has the metric, or has the time and machine of its recording.
         TargetExists, TargetUnwritable: an output cannot be written.
     """
-    from tracemap.store.engines import duck_engine
     from tracemap.store.layout import COSTS, OPS, SPREADS
     from tracemap.store.lineage import read_names
     from tracemap.store.queries import query_trends
+    from tracemap.store.query_engines import duck_engine
 
     check_files(options.output, options.html, force=options.force)
     headers = select_runs(options)
@@ -473,10 +473,10 @@ def store_compare(options: StoreCompareOptions, progress: Progress = no_progress
         StoreInvalid, UsageInvalid: see `store_trend`; also if a run is on both sides.
         TargetExists, TargetUnwritable: the output cannot be written.
     """
-    from tracemap.store.engines import duck_engine
     from tracemap.store.layout import COSTS, OPS, SPREADS
     from tracemap.store.lineage import read_names
     from tracemap.store.queries import query_comparison
+    from tracemap.store.query_engines import duck_engine
 
     check_files(options.output, force=options.force)
     headers = select_runs(options)
@@ -501,7 +501,7 @@ def _side(headers: Headers, name: str, texts: Sequence[str]) -> Headers:
     Raises:
         UsageInvalid: a condition is invalid, or no run meets all conditions.
     """
-    from tracemap.store.headers import parse_conditions
+    from tracemap.store.run_headers import parse_conditions
 
     side = headers.chosen(parse_conditions(texts))
     if not side.rows:
@@ -516,7 +516,7 @@ def _answer(options: AskOptions, tables: Sequence[str], ask: Callable[..., _Answ
         StoreInvalid: a file cannot be read and `--skip-bad` is not set, no run is left without it, or the query fails
             although all files can be read.
     """
-    from tracemap.store.headers import check_readable, find_damaged_files
+    from tracemap.store.run_headers import check_readable, find_damaged_files
 
     try:
         return ask(*sides)
@@ -551,12 +551,12 @@ def store_list(options: StoreListOptions) -> StoreRuns:
 @contextmanager
 def _engine(options: StoreQueryOptions | StoreSitesOptions, place: Place, progress: Progress) -> Iterator[Engine]:
     if options.engine == "duckdb":
-        from tracemap.store.engines import duck_engine
+        from tracemap.store.query_engines import duck_engine
 
         with duck_engine(options.memory, progress, place) as engine:
             yield engine
         return
-    from tracemap.store.engines import spark_engine
+    from tracemap.store.query_engines import spark_engine
 
     if not place.local:
         raise UsageInvalid(

@@ -14,7 +14,7 @@ from tracemap.compare.findings import MedianInterval, spread_of
 from tracemap.compare.model import BASIS, Amount, ComparedSide, KernelCode
 from tracemap.core.errors import ModuleInvalid
 from tracemap.core.units import UNKNOWN, Integer, Text, Unknown, rounded_ratio, sum_of
-from tracemap.machine.figures import address_free_code, figures_of
+from tracemap.machine.code_figures import address_free_code, figures_of
 from tracemap.machine.images import Image, kernel_images
 from tracemap.map.bundle_documents import UNKNOWN_TIMES, CompileTimes, Remarks
 from tracemap.map.model import OpId, TraceGraph

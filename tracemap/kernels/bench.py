@@ -35,7 +35,7 @@ from tracemap.kernels.verification import (
     typical_ratio,
     unexpected_write,
 )
-from tracemap.machine.figures import same_code
+from tracemap.machine.code_figures import same_code
 from tracemap.runs.statistics import quartiles
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from tracemap.core.units import Unknown, join_names
 from tracemap.ir.executables import Executable, executable_text, executables_of, formats_of, read_executables
 from tracemap.ir.parsing import MlirParser
 from tracemap.kernels.model import OpChange, Ratio
-from tracemap.machine.figures import same_code
+from tracemap.machine.code_figures import same_code
 from tracemap.machine.images import read_images
 from tracemap.map.build.compiler.compilation import CONFIGURED
 from tracemap.map.build.compiler.failure_messages import compiler_error, missing_library_message

@@ -12,7 +12,7 @@ from tracemap.attribution.model import MetricTotal
 from tracemap.core.errors import ModuleInvalid
 from tracemap.core.units import Text
 from tracemap.machine.code import OUTSIDE, CodeLoop, Instruction, loops_of
-from tracemap.machine.figures import text_instructions
+from tracemap.machine.code_figures import text_instructions
 from tracemap.machine.images import Image, kernel_images
 from tracemap.map.bundle_documents import STATISTICS_PASSES, Remark, Remarks
 from tracemap.map.model import Kernel, OpId, TraceGraph

@@ -12,8 +12,6 @@ from tracemap.core.errors import StoreInvalid, UsageInvalid
 from tracemap.core.units import UNKNOWN, Integer, sum_of
 from tracemap.runs.model import invocations_counted
 from tracemap.runs.sql import quoted
-from tracemap.store.engines import Engine, text_literal
-from tracemap.store.headers import INPUTS, Header, Headers, check_spelling
 from tracemap.store.layout import ASIDE, CALLS, COSTS, NO_METRICS, TARGETS, unknown_if_null
 from tracemap.store.lineage import Names
 from tracemap.store.model import (
@@ -26,6 +24,8 @@ from tracemap.store.model import (
     StoreOp,
     StoreResidual,
 )
+from tracemap.store.query_engines import Engine, text_literal
+from tracemap.store.run_headers import INPUTS, Header, Headers, check_spelling
 from tracemap.store.series import group_of, grouped, query_scope, register
 
 # ---- percentiles

@@ -189,7 +189,7 @@ def store_at(location: str | Path) -> Store:
         ToolMissing: the packages that read buckets are not installed.
     """
     if isinstance(location, str) and is_address(location):
-        from tracemap.store.bucket import bucket_at
+        from tracemap.store.s3_bucket import bucket_at
 
         return Store(bucket_at(location))
     return Store(folder_at(Path(location)))

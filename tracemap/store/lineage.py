@@ -20,7 +20,6 @@ from tracemap.map.map_json import LITERALS_FOLDER
 from tracemap.map.model import TraceGraph
 from tracemap.map.query import scope_text
 from tracemap.runs.sql import damage_of, reader_call, reading_errors
-from tracemap.store.headers import reader
 from tracemap.store.layout import (
     ALWAYS,
     COLUMNS,
@@ -34,6 +33,7 @@ from tracemap.store.layout import (
     unknown_if_null,
     write_rows,
 )
+from tracemap.store.run_headers import reader
 
 FIRST, SAME, ALIKE, UNMATCHED = "first", "same", "alike", "new"
 """How an op got its key: from the first map of its model; by equal model text; by equal names and locations of all ops,

@@ -14,9 +14,7 @@ from tracemap.core.errors import StoreInvalid, UsageInvalid
 from tracemap.core.units import UNKNOWN, Text, Unknown
 from tracemap.runs.model import invocations_counted
 from tracemap.store.changepoints import OpSeries, Step, StepLocation, Steps, find_steps, first_steps, fit
-from tracemap.store.engines import Engine, text_literal
 from tracemap.store.findings import Change, OutlierHost, SetDifference, Trends, compare_sets, merge_cpu_models, outliers
-from tracemap.store.headers import INPUTS, Header, Headers
 from tracemap.store.layout import COSTS, SPREADS, unknown_if_null
 from tracemap.store.lineage import Names
 from tracemap.store.model import (
@@ -32,6 +30,8 @@ from tracemap.store.model import (
     StoreTrends,
 )
 from tracemap.store.p_values import holm
+from tracemap.store.query_engines import Engine, text_literal
+from tracemap.store.run_headers import INPUTS, Header, Headers
 from tracemap.store.series import (
     EVERY,
     Floats,

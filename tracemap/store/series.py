@@ -12,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from tracemap.core.units import UNKNOWN, Text, natural_sort_key
-from tracemap.store.engines import Engine
-from tracemap.store.headers import INPUTS, Header, Headers, cell_of
 from tracemap.store.layout import unknown_if_null
 from tracemap.store.lineage import Names
 from tracemap.store.model import QueryScope, SkippedFile, StoreRun, StoreRuns
 from tracemap.store.p_values import MAD_TO_SIGMA
+from tracemap.store.query_engines import Engine
+from tracemap.store.run_headers import INPUTS, Header, Headers, cell_of
 
 # ---- grouping
 #

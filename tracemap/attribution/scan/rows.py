@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from tracemap.attribution.join.targets import EXECUTE, MEMORY, OUTSIDE_KERNELS, TRANSFER, UNMATCHED, Target
 from tracemap.attribution.scan.connection import Tables, rounded_metrics, value_column, value_of
-from tracemap.attribution.scan.lookups import SHAPE, SHAPE_OF_TILES, Lookup, Source
+from tracemap.attribution.scan.event_lookups import SHAPE, SHAPE_OF_TILES, Lookup, Source
 from tracemap.core.errors import RunInvalid
 from tracemap.core.units import plural
 from tracemap.map.model import TraceGraph

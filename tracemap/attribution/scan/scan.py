@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from tracemap.attribution.join.targets import EXECUTE, Join, Target, Targets
 from tracemap.attribution.model import SlowCall
 from tracemap.attribution.scan.connection import Tables, common_metrics, step_metrics
+from tracemap.attribution.scan.event_lookups import Source, lookups, submission_lookups
 from tracemap.attribution.scan.invocations import Invocations, invocations
-from tracemap.attribution.scan.lookups import Source, lookups, submission_lookups
 from tracemap.attribution.scan.outliers import slowest_calls
 from tracemap.attribution.scan.rows import (
     START,

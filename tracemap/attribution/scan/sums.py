@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 
 from tracemap.attribution.model import MOST_SLOWEST, PerCall, PerInvocation
 from tracemap.attribution.scan.connection import Tables, ranked_by, value_column
+from tracemap.attribution.scan.event_lookups import tiles_of
 from tracemap.attribution.scan.invocations import Invocations, spread
-from tracemap.attribution.scan.lookups import tiles_of
 from tracemap.attribution.scan.outliers import (
     FEWEST,
     THRESHOLD_FRACTIONS,

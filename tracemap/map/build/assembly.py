@@ -26,7 +26,7 @@ from tracemap.map.build.sites.dispatch_sites import kernels_of, pair_bodies, pla
 from tracemap.map.build.sites.members import drop_idle_members, find_rotation, find_unknown_members, separate_assumed_costs, UnknownMembers
 from tracemap.map.build.sites.owners import Owners
 from tracemap.map.build.sites.raised_idioms import add_raised, Idioms, raised_ops_by_work
-from tracemap.map.build.sites.relabelled import add_horizontal_members, add_replaced_ops, assign_to_moves, find_horizontal_groups, find_stand_ins, HorizontalGroup, restore_relabelled, Relabelling
+from tracemap.map.build.sites.relabelled_ops import add_horizontal_members, add_replaced_ops, assign_to_moves, find_horizontal_groups, find_stand_ins, HorizontalGroup, Relabelling, restore_relabelled
 from tracemap.map.build.sites.schedules import ASYNC_SUFFIX, find_schedules, find_transfers, has_unknown_moves, inlined_later, MOVES, public_callers, with_inlined
 from tracemap.map.build.sites.steps import add_steps, sites_without_steps, UnlocatedSteps
 from tracemap.map.build.tagging import Identity

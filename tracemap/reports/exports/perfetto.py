@@ -15,7 +15,7 @@ from tracemap.core.sanitize import without_controls
 from tracemap.core.units import Unknown
 from tracemap.map.model import TraceGraph
 from tracemap.reports.exports.charges import escape_controls, from_extra, op_label
-from tracemap.reports.tracks import OpShare, Shares, Track, span_name, tracks_of
+from tracemap.reports.timeline_tracks import OpShare, Shares, Track, span_name, tracks_of
 
 _SEQUENCE: Final = 1
 """Sequence id of all packets, as there is one writer."""

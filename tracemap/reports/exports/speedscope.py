@@ -18,7 +18,7 @@ from tracemap.core.sanitize import without_controls
 from tracemap.core.units import Unknown
 from tracemap.reports.advice import invocations_note
 from tracemap.reports.exports.charges import NANOSECONDS, Ledger, StackFrame, escape_controls, op_label
-from tracemap.reports.tracks import Shares, Track, span_name, tracks_of
+from tracemap.reports.timeline_tracks import Shares, Track, span_name, tracks_of
 
 _SCHEMA: Final = "https://www.speedscope.app/file-format-schema.json"
 _UNITS: Final = {NANOSECONDS: "nanoseconds", "bytes": "bytes"}

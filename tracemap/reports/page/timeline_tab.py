@@ -18,7 +18,7 @@ from tracemap.reports.cost_lookup import MapCosts
 from tracemap.reports.escaping import as_shown
 from tracemap.reports.page.model import CallHistogram, Timeline, TimelineCall, TimelineItem, TimelineTrack
 from tracemap.reports.page.overview_tab import Family
-from tracemap.reports.tracks import Track, span_name, tracks_of
+from tracemap.reports.timeline_tracks import Track, span_name, tracks_of
 
 MOST_SPANS: Final = 20_000
 """Most events of a page, over all runs."""

@@ -17,7 +17,7 @@ from tracemap.core.files import copy_user_input, display_name, is_file
 from tracemap.core.process.temporary_files import name_prefix, temporary_folder
 from tracemap.core.toolchain import check_tool, find_tool
 from tracemap.core.units import plural
-from tracemap.machine.figures import code_locations
+from tracemap.machine.code_figures import code_locations
 from tracemap.machine.images import NOWHERE, Image, addresses_at, symbol_offsets
 from tracemap.runs.columns import CODE_OFFSET, LAUNCH
 from tracemap.runs.ireeprof.calls import NOTHING_KNOWN, KnownCalls

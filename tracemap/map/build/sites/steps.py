@@ -21,7 +21,7 @@ from tracemap.map.build.sites.cost import assign_product_steps, Misplaced
 from tracemap.map.build.sites.members import assign_rotation_steps
 from tracemap.map.build.sites.owners import Owners
 from tracemap.map.build.sites.raised_idioms import Works
-from tracemap.map.build.sites.relabelled import assign_horizontal_steps, HorizontalGroup, restore_relabelled_steps, Relabelling
+from tracemap.map.build.sites.relabelled_ops import assign_horizontal_steps, HorizontalGroup, Relabelling, restore_relabelled_steps
 from tracemap.map.model import sort_ops, Kernel, OpId, Site, KernelLine
 
 

@@ -9,14 +9,14 @@ from tracemap.ir.attributes import add_integers, product, Shape, shape_of
 from tracemap.ir.dispatch_bodies import BodyOp
 from tracemap.ir.flow import DispatchRegion
 from tracemap.ir.source_model import SourceOperation
-from tracemap.map.build.model.kinds import can_be_member, computes, is_call, only_renames, alias_of_name
+from tracemap.map.build.model.kinds import alias_of_name, can_be_member, computes, is_call, only_renames
 from tracemap.map.build.model.model_facts import ModelFacts
 from tracemap.map.build.model.scopes import Origin
 from tracemap.map.build.sites.cost import LOAD, MULTIPLIES, STORE
 from tracemap.map.build.sites.members import only_moves_elements
 from tracemap.map.build.sites.owners import Owners
 from tracemap.map.build.sites.raised_idioms import paths_to, unlocated_member
-from tracemap.map.model import Evidence, sort_ops, Membership, OpId, Site, KernelLine
+from tracemap.map.model import Evidence, KernelLine, Membership, OpId, Site, sort_ops
 
 
 # ---- horizontal fusion
