@@ -105,7 +105,7 @@ def show_attribution(attributed: BundleAttribution, options: AttributeOptions, o
 @options_command("attribute", AttributeOptions)
 @click.argument("runs", metavar="RUN...", nargs=-1, required=True, type=PATH)
 def command(runs: tuple[Path, ...], options: AttributeOptions) -> None:
-    """Show what each op costs: join each RUN onto its bundle, and split the cost of fused kernels over their ops.
+    """Show what each op costs: match each RUN with its bundle, and split the cost of fused kernels over their ops.
 
     A RUN is a file from `tracemap record` (Parquet or CSV), or your own CSV with a kernel and a duration column. It may
     also come from another tool: an .ireeprof or its export, Google Benchmark's JSON, and others. `-` reads it from

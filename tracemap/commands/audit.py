@@ -18,7 +18,7 @@ from tracemap.options.compile import AuditOptions
 @options_command("audit", AuditOptions)
 @click.argument("bundle", metavar="BUNDLE", type=PATH)
 def command(bundle: Path, options: AuditOptions) -> None:
-    """Show how many ops of BUNDLE each compiler phase still locates, and the outcome of the others.
+    """Show how many ops of BUNDLE still have a location after each compiler phase, and the outcome of the others.
 
     An op counts as located if the phase's output contains its location, on the op or on a part of it. The first phase
     without the location is the one that lost it, so no op is counted twice.

@@ -302,9 +302,9 @@ def _cache_bytes() -> int:
 @options_command("bench", BenchOptions)
 @click.argument("bundle", metavar="BUNDLE", type=PATH)
 def command(bundle: Path, options: BenchOptions) -> None:
-    """Run each kernel of BUNDLE alone: time per call, best possible time, and whether the results are correct.
+    """Run each kernel of BUNDLE alone: time per call, % of roofline, and whether the results are correct.
 
-    Kernels run with the sizes of the application and made-up data. numpy computes the expected results from the IR
+    Kernels run with the shapes of the application and generated data. numpy computes the expected results from the IR
     before code generation. The table shows the time alone next to the time in the application, which comes from the
     newest run of BUNDLE. The exit status is 1 if a kernel fails or its results are wrong.
 

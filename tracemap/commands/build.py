@@ -389,9 +389,9 @@ def command(context: click.Context, model: str | None, options: BuildOptions) ->
     In a build system, put `tracemap build --` before the iree-compile command. The command does the same as before, and
     tracemap writes the bundle next to its output.
 
-    --from-dumps reads the dumps of a compilation made elsewhere, and compiles nothing. That compilation must use
-    --mlir-print-debuginfo and --dump-compilation-phases-to=DIR. The map says how well the ops' own locations
-    distinguish them.
+    --from-dumps compiles nothing and reads the IR dumps of an earlier compilation. That compilation must use
+    --mlir-print-debuginfo and --dump-compilation-phases-to=DIR. Ops are then identified by their source
+    locations; a warning says how many ops share a location or have none.
 
     \b
     Example:

@@ -276,11 +276,11 @@ def _machine() -> Ability:
 
 @options_command("doctor", DoctorOptions)
 def command(options: DoctorOptions) -> None:
-    """Check what works on this machine, and say what to install or allow for the rest.
+    """Check which features work on this machine, and say how to enable the others.
 
-    `doctor` tries everything that tracemap builds on: compiler, runtime, devices, profiles, the hook, events of the
-    processor, valgrind, a browser, packages for single formats, and the folder of temporary files. The exit status is 1
-    if something is missing without which tracemap cannot build or record.
+    `doctor` tests everything that tracemap depends on: compiler, runtime, devices, profiles, the hook, hardware
+    counters, valgrind, a browser, optional packages for some formats, and the folder of temporary files. The exit
+    status is 1 if a part is missing that `build` or `record` requires.
 
     \b
     Example:

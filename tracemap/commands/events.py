@@ -24,11 +24,11 @@ _READ = {"ring": "no system call", "rdpmc": "no system call", "group": "a system
 @options_command("events", EventsOptions)
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 def command(names: tuple[str, ...], options: EventsOptions) -> None:
-    """List the events that this machine can count. For other events, say why not and what helps.
+    """List the events that this machine can count. For other events, say why not and how to enable them.
 
     NAME is an event's Linux name, rHEX (a raw number), or PMU/terms/ as the kernel describes them below
-    /sys/bus/event_source/devices. Without NAME, all events that have a name are listed. tracemap opens every event to
-    find out whether it works.
+    /sys/bus/event_source/devices. Without NAME, all named events are listed. tracemap opens each event to check that it
+    works.
 
     \b
     Example:

@@ -24,10 +24,11 @@ class _Command(click.Command):
 
 @click.group(name="hook", cls=_Group)
 def command() -> None:
-    """Record every workgroup call in a program of your own, on the stock runtime.
+    """Record every workgroup call in your own program, on the stock IREE runtime.
 
-    `path` prints the library, to preload or to load as a plugin of IREE (--executable_plugin=). `env` prints the
-    variables that preload it and select what to record. In Python, call tracemap.hook.attach(FOLDER) instead.
+    `path` prints the path of the hook's library. Preload it, or load it as an IREE plugin (--executable_plugin=PATH).
+    `env` prints environment variables that preload it and select what to record. In Python, call
+    tracemap.hook.attach(FOLDER) instead.
 
     \b
     Example:

@@ -92,19 +92,19 @@ COMMANDS = {
     "lower": "Run pass pipelines over MODEL and link its ops to the resulting loops.",
     "run": "Run a bundle's functions, and print, write or compare their outputs.",
     "benchmark": "Time a bundle's functions with IREE's own benchmark, without profiling.",
-    "record": "Run a bundle's module under the profiler and write a run.",
-    "attribute": "Show what each op costs: join a run onto its bundle.",
+    "record": "Profile a bundle's module and write the measurements as a run.",
+    "attribute": "Show what each op costs, from a run and its bundle.",
     "remarks": "Show the compiler's remarks on the code of each op, the most expensive op first.",
-    "diff": "Compare two runs or bundles op by op: changes of cost and of fusion.",
+    "diff": "Compare two runs or bundles op by op: changes in cost and fusion.",
     "export": "Write costs in the formats of other tools: pprof, callgrind, speedscope and others.",
     "bench": "Run each kernel alone: how long it takes, and whether its results are correct.",
     "swap": "Replace kernels with edited ones, and report what changes.",
     "tune": "Search for better tile and vector sizes for kernels, and write a tuning spec.",
     "sweep": "Generate operations in many sizes, types and configurations; verify and time them.",
-    "doctor": "Check what works on this machine, and what to install or allow for the rest.",
+    "doctor": "Check which features work on this machine, and say how to enable the others.",
     "events": "List events that this machine can count: page faults, cache misses, cycles.",
     "stats": "Print statistics of recorded kernel calls, per thread, as IREE's own hook does.",
-    "hook": "Print what to preload, to record kernel calls in programs of your own.",
+    "hook": "Record kernel calls in your own programs, with a library to preload.",
     "report": "Write the annotated page of a bundle and its runs.",
     "store": "Keep runs from many machines and nights in one store, and query all of them.",
 }
@@ -151,7 +151,7 @@ def _print_version(context: click.Context, _option: click.Parameter, is_set: boo
     help="Show the versions of tracemap and of IREE's packages, and exit.",
 )
 def group() -> None:
-    """Which of my operations, on which line of my model, costs this time and these cache misses?
+    """Find out which operation, on which line of your model, costs the time and the cache misses.
 
     \b
     Example:

@@ -331,11 +331,11 @@ _NO_CALLS: Final = (
 @options_command("record", RecordOptions)
 @click.argument("bundle", type=PATH)
 def command(bundle: Path, options: RecordOptions) -> None:
-    """Run the module of BUNDLE under IREE's profiler until the result is precise enough, and write a run.
+    """Run the module of BUNDLE under IREE's profiler until the median time is precise, and write a run.
 
     `record` first warms up until invocation times are steady. It then measures until the median is within --precision
     or, with --sample, until kernels have 2,000 samples. It stops after --seconds in any case. --iterations N measures
-    exactly N invocations instead. Inputs that are not given are made up from the declared types: zeros for integers,
+    exactly N invocations instead. Inputs that are not given are generated from the declared types: zeros for integers,
     small random numbers for floats. Flags after -- go to iree-benchmark-module. The path of the run is printed.
 
     \b

@@ -595,8 +595,8 @@ def command() -> None:
 def add(runs: tuple[Path, ...], options: StoreAddOptions) -> None:
     """Add runs to a store, joined with their bundles. The first run creates the store.
 
-    You can add any file that `tracemap attribute` reads. Files of a store never change, so many machines can add runs
-    at once. A run that the store already has is not added again.
+    You can add any file that `tracemap attribute` reads. Files in a store are never modified, so many machines can add
+    runs at once. A run that the store already has is not added again.
 
     \b
     Example:
@@ -610,7 +610,7 @@ def add(runs: tuple[Path, ...], options: StoreAddOptions) -> None:
 
 @options_command("list", StoreListOptions)
 def list_(options: StoreListOptions) -> None:
-    """List the runs of a store, with the data of their headers.
+    """List the runs of a store, with the metadata from their headers.
 
     \b
     Example:
@@ -626,8 +626,8 @@ def list_(options: StoreListOptions) -> None:
 def query(options: StoreQueryOptions) -> None:
     """Show what ops cost over the runs of a store, per model and per value of the --group-by columns.
 
-    The command adds up the sums that were stored with each run. --calls adds up all single calls instead, which takes
-    longer and gives the same numbers.
+    The command adds up the sums that were stored with each run. --calls recomputes them from individual calls, which
+    takes longer and gives the same numbers.
 
     \b
     Example:
@@ -663,8 +663,8 @@ def sites(options: StoreSitesOptions) -> None:
 def trend(options: StoreTrendOptions) -> None:
     """Show which ops became slower or faster, since which night, and on which processors.
 
-    Changes that all ops of a run have in common are removed first. A slow night of a machine is therefore not reported
-    as a change of its ops. Only statistically significant changes are listed, corrected for the number of series
+    Changes common to all ops of a run are removed first, so a slow night of a machine is not reported as a change of
+    its ops. Only statistically significant changes are listed, corrected for the number of series
     examined. The output also lists hosts that differ from others with the same processor.
 
     \b
@@ -684,7 +684,7 @@ def trend(options: StoreTrendOptions) -> None:
 def compare(options: StoreCompareOptions) -> None:
     """Show which ops cost more or less in some runs than in others, for example in two nights.
 
-    The output names the processors. Each host is compared with itself.
+    Each host is compared only with itself. Changes are listed per processor model.
 
     \b
     Example:

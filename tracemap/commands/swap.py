@@ -251,8 +251,8 @@ def command(bundle: Path, kernels: tuple[str, ...], options: SwapOptions) -> Non
     """Replace kernels of BUNDLE with the contents of FILE, and report what changes.
 
     A FILE is an edited file from --dump: a kernel's source, its configuration (tiles, vectors, pipeline), or an object.
-    tracemap verifies each replaced kernel of the new bundle against the original. It then records both bundles in
-    alternation, and lists the ops whose cost changed. The exit status is 1 if a kernel computes different results.
+    tracemap verifies each replaced kernel of the new bundle against the original. It then records both bundles
+    alternately, and lists the ops whose cost changed. The exit status is 1 if a kernel computes different results.
 
     \b
     Example:

@@ -268,7 +268,7 @@ def _row(trial: Trial, result: TrialResult) -> dict[str, str]:
 @options_command("sweep", SweepOptions)
 @click.argument("operation", metavar="OPERATION", type=click.Choice(list(KINDS)))
 def command(operation: str, options: SweepOptions) -> None:
-    """Generate an OPERATION in many sizes, compile each size with many configurations, then verify and time them.
+    """Generate OPERATION in many sizes, compile each size with many configurations, then verify and time them.
 
     OPERATION is matmul (M, N, K), batch_matmul (B, M, N, K), splitk_matmul (M, N, K in P parts), conv2d_nhwc or
     conv2d_nchw (N, H, W, C, F, R, S, stride D), or depthwise_conv2d_nhwc. Products of f16 and bf16 are accumulated in

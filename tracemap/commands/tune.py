@@ -274,8 +274,8 @@ def command(bundle: Path, options: TuneOptions) -> None:
     """Search for better tile and vector sizes for kernels of BUNDLE, and write them as a tuning spec.
 
     Candidates are verified, and timed next to the compiler's own configuration. A plain iree-compile accepts the spec
-    (--iree-codegen-tuning-spec-path). tracemap then builds the application with the spec, and records it with and
-    without the spec in alternation. Gains within the noise are not reported.
+    (--iree-codegen-tuning-spec-path). tracemap then builds the application with the spec, and records it
+    alternately with and without the spec. Gains within the noise are not reported.
 
     \b
     Example:

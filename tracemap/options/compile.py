@@ -21,7 +21,7 @@ class BuildOptions(Options):
 
     output: Path | None = option(None, "Bundle to write.  [default: MODEL's name with .tracemap]", "-o", "--output")
     device: Literal["local", "vulkan", "cuda", "hip"] = option(
-        "local", "Target to compile for, unless the flags after -- name one."
+        "local", "Target to compile for, unless flags after -- select one."
     )
     source_roots: tuple[Path, ...] = option(
         (),
@@ -29,21 +29,23 @@ class BuildOptions(Options):
         "--source-root",
         path="folder",
     )
-    no_sources: bool = option(False, "Leave source texts out of the bundle.")
+    no_sources: bool = option(False, "Do not copy source files into the bundle.")
     remarks: bool = option(
         False, "Also keep the compiler's remarks: what it spilled or did not vectorise, and why. Compiles twice."
     )
     force: bool = option(False, "Overwrite an existing bundle.")
     from_dumps: Path | None = option(
         None,
-        "Read the phase dumps of a compilation made elsewhere from this folder, instead of compiling.",
+        "Read the IR dumps of an earlier iree-compile invocation from this folder, instead of compiling.",
         path="folder",
     )
-    module: Path | None = option(None, "With --from-dumps: the module that this compilation produced.", path="file")
+    module: Path | None = option(
+        None, "With --from-dumps: the module (.vmfb) that the compilation produced.", path="file"
+    )
     library: tuple[str, ...] = option(
         (),
-        "Shell pattern of library files; their frames come after the user's own.  [repeatable; default: "
-        "site-packages …]",
+        "Shell pattern of Python files to treat as library code: ops are attributed to your own lines that call it.  "
+        "[repeatable; default: site-packages …]",
         metavar="PATTERN",
     )
     parameters: tuple[str, ...] = option(
@@ -96,15 +98,16 @@ class AuditOptions(Options):
     format: Literal["text", "json"] = option("text", "Tables, or JSON that lists every op.")
     fail_under: float | Unknown = option(
         UNKNOWN,
-        "Exit with status 1 if fewer ops than this percentage have a location of their own in the model. Lists the "
-        "others.",
+        "Exit with status 1 if less than this percentage of the model's ops have a source location of their own, and "
+        "list the other ops.",
         metavar="PERCENT",
         at_least=0,
         at_most=100,
     )
     ops: tuple[str, ...] = option(
         (),
-        "Find the pass that lost this op's location. Compiles again and prints the IR around passes.  [repeatable]",
+        "Find the pass that lost this op's location, and print the IR before and after it. Compiles "
+        "again.  [repeatable]",
         "--pass",
         metavar="OP",
     )

@@ -25,25 +25,30 @@ class BenchOptions(FunctionOptions):
     op: tuple[str, ...] = option(
         (), "Only kernels that compute this op, or a part of it: op12.  [repeatable]", metavar="OP"
     )
-    top: int = option(0, "Only the N kernels that cost most in the run.  [default: all]", metavar="N", at_least=1)
+    top: int = option(0, "Only the N most expensive kernels of the run.  [default: all]", metavar="N", at_least=1)
     run: Path | None = option(None, "Run to compare with.  [default: the newest in the bundle]", metavar="RUN")
     cold: bool = option(
-        False, "Also measure with cold caches.  [default: only kernels whose time differs in the application]"
+        False,
+        "Measure all kernels with cold caches, too.  [default: only kernels whose time in the application differs]",
     )
     no_verify: bool = option(False, "Do not compare the kernels' results with a reference.")
     repetitions: int = option(
-        10, "Timed batches of calls per kernel, over all processes.", metavar="N", at_least=1, at_most=10_000
+        10,
+        "Number of timed batches of calls per kernel, in all processes together.",
+        metavar="N",
+        at_least=1,
+        at_most=10_000,
     )
     processes: int = option(
         5,
-        "Processes to split the repetitions over, since times differ between processes.",
+        "Number of processes to split the repetitions over, since times differ between processes.",
         metavar="N",
         at_least=1,
         at_most=1_000,
     )
     min_time: float = option(
         10.0,
-        "Minimum duration of a batch. A batch also takes at least 100 times as long as its submission.",
+        "Minimum duration of a batch; at least 100 times the cost of submitting it.",
         metavar="MS",
         above=0,
         at_most=60_000,
@@ -53,7 +58,7 @@ class BenchOptions(FunctionOptions):
     )
     seconds: float = option(
         1.0,
-        "Time limit for recording the application again, on one worker, if a kernel's time "
+        "Time limit for recording the application again on one worker, to explain kernels whose time "
         "differs there; 0: do not record.",
         metavar="S",
         at_least=0,
@@ -79,7 +84,7 @@ class TuneOptions(CallOptions):
     kernel: tuple[str, ...] = option((), "Tune kernels whose name matches this pattern.  [repeatable]", metavar="GLOB")
     top: int = option(
         0,
-        "Tune the N kernels that cost most in the newest run.  [default: all that --op and --kernel select]",
+        "Tune the N most expensive kernels of the newest run.  [default: all that --op and --kernel select]",
         metavar="N",
         at_least=1,
     )
@@ -121,18 +126,18 @@ class TuneOptions(CallOptions):
 class SwapOptions(CallOptions):
     """Options of `swap`: replacements for kernels, the new bundle, and how to compare it with the original."""
 
-    output: Path | None = option(None, "New bundle to write, or with --dump the file.", "-o", "--output")
+    output: Path | None = option(None, "New bundle to write; with --dump: the file to write.", "-o", "--output")
     dump: Literal["source", "configuration", "object"] | None = option(
         None, "Write the kernel at this stage of compilation, for editing, instead of replacing it."
     )
     sources_from: Path | None = option(
-        None, "Folder of kernel sources to insert: EXECUTABLE.mlir replaces the executable of this name.", path="folder"
+        None, "Folder of kernel sources to use: NAME.mlir replaces the executable NAME.", path="folder"
     )
     configurations_from: Path | None = option(
-        None, "Folder of configurations to insert, with the same file names.", path="folder"
+        None, "Folder of edited configurations, with the same file names.", path="folder"
     )
-    objects_from: Path | None = option(None, "Folder of objects to insert, with the same file names.", path="folder")
-    no_verify: bool = option(False, "Do not compare the kernels' results with the original's reference.")
+    objects_from: Path | None = option(None, "Folder of edited objects, with the same file names.", path="folder")
+    no_verify: bool = option(False, "Do not verify the results of the replaced kernels.")
     verify_application: bool = option(
         False, "Run the functions of both bundles with the same inputs, and compare their outputs."
     )
@@ -180,10 +185,13 @@ class SweepOptions(Options):
         metavar="CONFIG",
     )
     configs_from: Path | None = option(
-        None, "Folder of tuning specs (*.mlir); every file is another configuration.", path="folder"
+        None, "Folder of tuning specs (*.mlir), each of which is one configuration to try.", path="folder"
     )
     dispatches: tuple[str, ...] = option(
-        (), "Only operations whose name matches one of these regular expressions.", metavar="REGEX,…", split=True
+        (),
+        "Only generated operations whose name matches one of these regular expressions.",
+        metavar="REGEX,…",
+        split=True,
     )
     only: Literal["generate", "compile", "verify", "profile"] | None = option(
         None,
@@ -191,14 +199,17 @@ class SweepOptions(Options):
         "them; verify: also check their results; profile: all steps.",
     )
     no_verify: bool = option(False, "Do not compare the kernels' results with numpy's.")
-    repetitions: int = option(5, "Timed batches of calls per configuration.", metavar="N", at_least=1, at_most=10_000)
+    repetitions: int = option(
+        5, "Number of timed batches of calls per configuration.", metavar="N", at_least=1, at_most=10_000
+    )
     min_time: float = option(10.0, "Minimum duration of a batch.", metavar="MS", above=0, at_most=60_000)
     jobs: int = option(
         0, "Number of parallel compilations.  [default: one per core]", metavar="N", at_least=1, at_most=1024
     )
     tag: tuple[str, ...] = option(
         (),
-        "Extra column for the rows of this command. Rows with other tags count as other rows.  [repeatable]",
+        "Extra column with this value. With --append, existing rows with other tags do not count as done. "
+        " [repeatable]",
         metavar="NAME=VALUE",
     )
     output: Path | None = option(None, "Table to write (CSV).  [default: standard output]", "-o", "--output")

@@ -25,11 +25,13 @@ class FunctionOptions(Options):
     function: Text = option(UNKNOWN, "Function to run.  [default: the only one]", metavar="F")
     inputs: tuple[str, ...] = option(
         (),
-        "Input in IREE's syntax (4x4xf32=0.5, 7, @x.npy), one per argument.  [default: made up]",
+        "Input in IREE's syntax (4x4xf32=0.5, 7, @x.npy), one per argument.  [default: generated]",
         "--input",
         metavar="SPEC",
     )
-    dim: Integer = option(UNKNOWN, "Size of every `?` in made-up inputs.", metavar="N", at_least=0)
+    dim: Integer = option(
+        UNKNOWN, "Size of every dynamic dimension (`?`) in generated inputs.", metavar="N", at_least=0
+    )
     flagfile: Path | None = option(None, "IREE flag file: function, inputs, parameters.", metavar="F")
     runtime_flags: tuple[str, ...] = option(
         (), "Flags for the IREE program that tracemap starts.", FLAGS_AFTER_DASHES, metavar="[-- RUNTIME FLAGS]"
@@ -65,13 +67,14 @@ class RecordOptions(CallOptions):
 
     output: Path | None = option(
         None,
-        "Run to write: Parquet, or CSV if the name ends in .csv.  [default: BUNDLE/runs/run-NNN.parquet]",
+        "File to write the run to: Parquet, or CSV if the name ends in .csv.  [default: BUNDLE/runs/run-NNN.parquet]",
         "-o",
         "--output",
     )
     iterations: Integer = option(
         UNKNOWN,
-        "Measure exactly N invocations.  [default: as many as --precision needs]",
+        "Measure exactly N invocations, regardless of --precision and --seconds.  "
+        "[default: as many as --precision needs]",
         metavar="N",
         at_least=1,
         at_most=MOST_CALLS,
@@ -86,22 +89,22 @@ class RecordOptions(CallOptions):
     seconds: float = option(5.0, "Time limit for measuring.", metavar="S", above=0, at_most=86_400)
     launches: int = option(
         10,
-        "Processes to split --seconds over, since memory layout differs between processes. Fewer if "
-        "starting takes long; 1 with --iterations, --sample, --counters, --cache-sim or --keep-profile.",
+        "Number of processes to split --seconds over, since memory layout differs between processes. Fewer if "
+        "the program starts slowly; 1 with --iterations, --sample, --counters, --cache-sim or --keep-profile.",
         metavar="N",
         at_least=1,
         at_most=100,
     )
     nice: Integer = option(
         UNKNOWN,
-        "Niceness of the program.  [default: -20, ahead of other programs, if the system allows it]",
+        "Niceness of the measured program.  [default: -20, the highest priority, if the system allows it]",
         metavar="N",
         at_least=LEAST_NICENESS,
         at_most=19,
     )
     warmup: Integer = option(
         UNKNOWN,
-        "Invocations before the measured ones; reports leave them out.  [default: until times are steady;"
+        "Number of warm-up invocations, which reports leave out.  [default: until times are steady;"
         " 3 with --iterations]",
         metavar="N",
         at_least=0,
@@ -116,7 +119,7 @@ class RecordOptions(CallOptions):
         at_most=1000,
     )
     alternate: Path | None = option(
-        None, "Also record this bundle, in alternation with BUNDLE and with the same options.", metavar="OTHER"
+        None, "Also record this bundle with the same options, alternating with BUNDLE.", metavar="OTHER"
     )
     compare_devices: tuple[str, ...] = option(
         (),
@@ -127,20 +130,20 @@ class RecordOptions(CallOptions):
     )
     counters: tuple[str, ...] = option(
         (),
-        "Events to count in additional executions, such as page-faults,cache-misses; see `tracemap events`.",
+        "Events to count in extra executions of the program, such as page-faults,cache-misses; see `tracemap events`.",
         metavar="A,B",
         split=True,
     )
     counters_per_pass: int = option(
         0,
-        "Events to count per execution.  [default: as many as the processor counts at a time]",
+        "Maximum number of events to count in one execution.  [default: as many as the processor counts at a time]",
         metavar="N",
         at_least=1,
     )
     sample_hz: Integer = option(
         0,
-        "Sample the program counter HZ times per second and thread, to measure the time of ops inside "
-        "kernels.  [without HZ: the rate for 2,000 samples within --seconds]",
+        "Sample the program counter HZ times per second of each thread's CPU time, to measure the time of ops "
+        "inside kernels.  [without HZ: the rate for 2,000 samples within --seconds]",
         "--sample",
         metavar="HZ",
         at_least=1,
@@ -152,7 +155,8 @@ class RecordOptions(CallOptions):
     )
     cache_geometry: tuple[str, ...] = option(
         (),
-        "Cache to simulate, I1, D1 or LL: D1=32768,8,64.  [repeatable; default: this machine's]",
+        "Size of the simulated I1, D1 or LL cache, such as D1=32768,8,64.  [repeatable; default: this "
+        "machine's caches]",
         metavar="CACHE=BYTES,WAYS,LINE",
     )
     keep_profile: bool = option(False, "Keep IREE's own profile next to the run, as RUN.ireeprof, for iree-profile.")
@@ -197,7 +201,9 @@ class RunOptions(CallOptions):
 class BenchmarkOptions(CallOptions):
     """Options of `benchmark`: the functions to time, how long, and the output."""
 
-    repetitions: int = option(1, "Number of independent measurements.", metavar="N", at_least=1, at_most=MOST_CALLS)
+    repetitions: int = option(
+        1, "Number of times to repeat the measurement.", metavar="N", at_least=1, at_most=MOST_CALLS
+    )
     min_time: float = option(0.5, "Minimum duration of a measurement.", metavar="S", above=0, at_most=86_400)
     iterations: Integer = option(
         UNKNOWN,
@@ -287,7 +293,10 @@ class HookEnvOptions(Options):
         "Folder for the record files; it must exist. Each process adds its own files.", "-o", "--output"
     )
     filter: str = option(
-        "", "Only kernels whose name matches.  [default: all]", metavar="GLOB", variable="IREE_HOOK_FILTER_NAME"
+        "",
+        "Only kernels whose name matches this pattern.  [default: all]",
+        metavar="GLOB",
+        variable="IREE_HOOK_FILTER_NAME",
     )
     skip_ms: int = option(
         0,
@@ -302,11 +311,15 @@ class HookEnvOptions(Options):
     )
     every: int = option(1, "Record only one call in N.", metavar="N", at_least=1, at_most=_MOST_CALLS)
     thread_mb: int = option(
-        1024, "Maximum size of each thread's calls, in megabytes.", metavar="MB", at_least=2, at_most=1_000_000
+        1024,
+        "Maximum size of the calls recorded per thread, in megabytes.",
+        metavar="MB",
+        at_least=2,
+        at_most=1_000_000,
     )
     keep: Literal["oldest", "newest"] = option(
         "oldest",
-        "Calls to keep when --thread-mb is full: the oldest, or the newest (for a server that keeps running).",
+        "Calls to keep when --thread-mb is reached: the oldest, or the newest (for long-running servers).",
     )
     counters: tuple[str, ...] = option(
         (),
@@ -315,7 +328,7 @@ class HookEnvOptions(Options):
         variable="IREE_HOOK_PERF_EVENT_TYPES",
         split=True,
     )
-    export: bool = option(False, "Print lines for a shell to source, instead of words for env.")
+    export: bool = option(False, "Print export statements for a shell's eval, instead of arguments for env.")
 
 
 # ---- events

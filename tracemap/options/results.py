@@ -27,7 +27,7 @@ LEAST_MEMORY_MB, MOST_MEMORY_MB = 128, 1500
 _LARGEST_MEMORY_MB = 1_000_000_000
 """More than any machine has; its number of bytes still fits into 64 bits."""
 _MEMORY_HELP = (
-    "Megabytes of memory for the rows of runs; the rest spills to disk.  "
+    "Memory limit for reading runs, in megabytes; more data spills to disk.  "
     f"[default: half of the free memory, at most {MOST_MEMORY_MB}]"
 )
 
@@ -41,8 +41,8 @@ def memory_option() -> int:
 
 FROM_HELP = "Only invocations that began at least S seconds after the first measured one.  [default: all]"
 TO_HELP = "Only invocations that began less than S seconds after the first measured one.  [default: all]"
-KEEP_DISTURBED_HELP = "Attribute outlier time to ops as well."
-DISPATCH_HELP = "Kernel that a CSV file of IREE's hook was recorded for; the file names none."
+KEEP_DISTURBED_HELP = "Attribute the time of outliers (preemption, noise) to ops, instead of reporting it separately."
+DISPATCH_HELP = "Kernel of the recorded calls, if the run is a CSV file of IREE's hook: such files do not name it."
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class AttributeOptions(Options, Windowed):
     allow_mismatch: bool = option(False, "Accept a run recorded from a different build; the report carries a warning.")
     dispatch: str = option("", DISPATCH_HELP, metavar="KERNEL")
     by: Literal["op", "line", "python", "caller", "scope", "kernel", "site", "name"] = option(
-        "op", "Rows of the text table; caller: the innermost Python line outside shared helpers."
+        "op", "Rows of the text table. caller: your innermost line outside shared helper functions."
     )
     metrics: tuple[str, ...] = option(
         (),
@@ -125,8 +125,8 @@ class AttributeOptions(Options, Windowed):
     )
     filters: tuple[str, ...] = option(
         (),
-        "Only rows with a text that matches, such as `*dot*` or `scope=h0/*`. If repeated, rows must "
-        "match all patterns.",
+        "Only rows in which some text, or the given column, matches this pattern: `*dot*`, `scope=h0/*`. If "
+        "repeated, rows must match all patterns.",
         "--filter",
         metavar="[COLUMN=]PATTERN",
     )
@@ -160,7 +160,9 @@ class ExportOptions(Options, Windowed):
     """Options of `export`: the format, its details, and how to join runs onto their bundle."""
 
     to: Format = required(f"The format: {', '.join(get_args(Format))}.", metavar="FORMAT")
-    output: Path = required("File to write; `-` prints formats that are text.", "-o", "--output", metavar="FILE")
+    output: Path = required(
+        "File to write; `-`: print to standard output (text formats only).", "-o", "--output", metavar="FILE"
+    )
     map: Path | None = option(None, "Bundle of the runs.  [default: found from the first RUN]", metavar="BUNDLE")
     rule: Rule | None = option(None, RULE_HELP)
     keep_disturbed: bool = option(False, KEEP_DISTURBED_HELP)
@@ -171,20 +173,21 @@ class ExportOptions(Options, Windowed):
     metrics: tuple[str, ...] = option(
         (), "Metrics, in this order.  [default: all, times first]", "--metric", metavar="A,B…", split=True
     )
-    callers: Callers = option("scope", "Frames above an op in stacks: its scopes, or the Python lines that created it.")
+    callers: Callers = option("scope", "Call stack of an op: its scopes, or the Python lines that created it.")
     self_cost: SelfCost = option(
         "ops", "For callgrind: charge costs to the lines of the model (ops) or of its kernels (kernels)."
     )
     invocations: tuple[int, ...] = option(
         (),
-        "For timelines: index of the invocation to draw, warm-up included.  [repeatable; default: a median one]",
+        "For timelines: index of an invocation to draw, from 0, warm-up included.  [repeatable; default: one of "
+        "median time]",
         "--invocation",
         metavar="N",
         at_least=0,
     )
     all_invocations: bool = option(False, "For timelines: draw all measured invocations.")
     no_data_flow: bool = option(
-        False, "For graphs: leave out the data flow between ops, so that no model has to be parsed."
+        False, "For graphs: leave out the data flow between ops. Faster, since the model need not be parsed."
     )
     memory: int = memory_option()
     force: bool = option(False, "Overwrite existing outputs.")
@@ -222,7 +225,7 @@ class DiffOptions(Options):
 
     baseline: Path | None = option(
         None,
-        "Compare every argument with this bundle or run. Writes text, JSON, or one page per argument.",
+        "Compare each argument with this bundle or run, instead of A with B. --html then writes one page per argument.",
         metavar="BASE",
     )
     map_a: Path | None = option(None, "Bundle of A.", metavar="BUNDLE")

@@ -11,7 +11,7 @@ from tracemap.options.results import DISPATCH_HELP, KEEP_DISTURBED_HELP, RULE_HE
 
 _STORE_HELP: Final = "The store: a folder, or a bucket as s3://BUCKET/PREFIX."
 _STORE_VARIABLE: Final = "TRACEMAP_STORE"
-_GROUP_BY_HELP: Final = "Group runs by columns of their headers: host,cpu_model,compiler,date,tag.NAME."
+_GROUP_BY_HELP: Final = "Columns to group runs by, from host,cpu_model,compiler,date,tag.NAME."
 _ENGINE_HELP: Final = "Query engine: duckdb (in this process), or Spark as local[*] or spark://HOST:PORT."
 
 
@@ -70,7 +70,9 @@ class StoreQueryOptions(AskOptions):
 
     group_by: tuple[str, ...] = option((), _GROUP_BY_HELP, metavar="A,B", split=True)
     metric: tuple[str, ...] = option((), "Metrics to add up.  [default: time]", metavar="A,B", split=True)
-    calls: bool = option(False, "Add up all single calls again, instead of the sums that were stored with each run.")
+    calls: bool = option(
+        False, "Recompute the sums from individual calls, instead of using those stored with each run."
+    )
     engine: str = option("duckdb", _ENGINE_HELP, metavar="ENGINE")
     totals: bool = option(False, "Show sums over all runs, instead of the cost per invocation.")
     top: int = option(20, "Ops per group in the text table; 0: all.", metavar="N", at_least=0)
@@ -81,7 +83,7 @@ class StoreSitesOptions(AskOptions):
     """Options of `store sites`: percentiles of kernel calls per dispatch site."""
 
     group_by: tuple[str, ...] = option((), _GROUP_BY_HELP, metavar="A,B", split=True)
-    metric: str = option("cpu_ns", "Metric of the calls.  [default: cpu_ns]", metavar="NAME")
+    metric: str = option("cpu_ns", "Metric to show percentiles of.  [default: cpu_ns]", metavar="NAME")
     engine: str = option("duckdb", _ENGINE_HELP, metavar="ENGINE")
     top: int = option(20, "Dispatch sites per group in the text table; 0: all.", metavar="N", at_least=0)
 
