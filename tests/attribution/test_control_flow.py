@@ -19,7 +19,7 @@ import pytest
 from tests.support import Json, check_cli, json_cli, long_where, made_once, run_cli
 from tracemap.core.toolchain import find_tool
 
-PROGRAMS = Path(__file__).with_name("programs")
+PROGRAMS = Path(__file__).parent.with_name("programs")
 ITERATIONS = 4
 SQUARE = ("16x16xf32=0.5", "16x16xf32=0.25", "16x16xf32=0")
 ROWS = ("5x16xf32=0.5", "16x16xf32=0.25", "5x16xf32=0")

@@ -312,7 +312,7 @@ def test_whatever_the_calls_disturbance_is_what_lies_beyond_and_all_balances(
 def test_runs_that_exceed_the_memory_say_how_to_allow_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = tmp_path / "r.csv"
     table.write_text("kernel,invocation,cpu_ns\n" + "".join(f"k{row % 97},{row},{row}\n" for row in range(200_000)))
-    monkeypatch.setattr(tables, "spared_memory", lambda: 2_000_000)
+    monkeypatch.setattr(tables, "available_memory", lambda: 2_000_000)
     with pytest.raises(UsageInvalid, match="raise it with --memory"):
         attribute(Request(two_sites(), "cd" * 32, [read_run(table)], Rule.EQUAL, allow_mismatch=True))
 

@@ -14,7 +14,7 @@ import tracemap
 from tests.conftest import Built, Recorded
 from tests.support import SAMPLES, check_cli, command_line, json_cli, run_cli
 
-PROGRAMS = Path(__file__).with_name("programs")
+PROGRAMS = Path(__file__).parent.with_name("programs")
 MLP = SAMPLES / "models" / "hand_mlp.mlir"
 ODD_NAMES = """func.func @{name}(%a: tensor<64xf32>) -> tensor<64xf32> {{
   %0 = stablehlo.add %a, %a : tensor<64xf32>

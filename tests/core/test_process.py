@@ -198,10 +198,10 @@ def test_a_command_that_waits_for_another_dies_with_it(temporary: Path) -> None:
 
 CLOSED = """
 import os
-from tracemap.core.process import children, home
+from tracemap.core.process import children, temporary_files
 from tracemap.core.process.signals import Ended
 children.clear_all()
-for begin in (lambda: children.start(["sleep", "600"]), home.enter):
+for begin in (lambda: children.start(["sleep", "600"]), temporary_files.enter):
     try:
         begin()
     except (Ended, OSError):

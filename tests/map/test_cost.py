@@ -141,7 +141,7 @@ def test_a_loop_in_a_region_counts_as_often_as_it_runs(tmp_path: Path) -> None:
 
 
 def test_a_rotation_by_halves_is_not_the_work_of_who_uses_it(tmp_path: Path) -> None:
-    model = Path(__file__).with_name("programs") / "reproducers" / "rotated.mlir"
+    model = Path(__file__).parent.with_name("programs") / "reproducers" / "rotated.mlir"
     graph = built_graph(model.read_text(encoding="utf-8"), tmp_path)
     assert member_at(graph, 8).operations == member_at(graph, 6).operations == 512 * 256
     steps = {step.op_name: step.ops for kernel in graph.kernels for step in kernel.steps}
@@ -152,7 +152,7 @@ def test_a_rotation_by_halves_is_not_the_work_of_who_uses_it(tmp_path: Path) -> 
 
 
 def test_products_that_are_computed_side_by_side_cost_the_same(tmp_path: Path) -> None:
-    model = Path(__file__).with_name("programs") / "reproducers" / "side_by_side.mlir"
+    model = Path(__file__).parent.with_name("programs") / "reproducers" / "side_by_side.mlir"
     flag = "--iree-dispatch-creation-enable-fuse-horizontal-contractions"
     graph = built_graph(model.read_text(encoding="utf-8"), tmp_path, flag)
     query, key, value = (member_at(graph, line) for line in (5, 6, 8))

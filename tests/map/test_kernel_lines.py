@@ -84,7 +84,7 @@ def test_index_computations_belong_to_their_users(tmp_path: Path) -> None:
 
 def test_a_raised_softmax_has_the_steps_of_its_parts(tmp_path: Path) -> None:
     # The compiler lowers it to all of its work again, and gives all of that the location of the divide.
-    model = Path(__file__).with_name("programs") / "softmax.mlir"
+    model = Path(__file__).parent.with_name("programs") / "softmax.mlir"
     graph = built_graph(model.read_text(encoding="utf-8"), tmp_path)
     highest, subtract, exponential, total, divide = (op.id for op in graph.ops if op.line in (4, 6, 7, 8, 10))
     (kernel,) = graph.kernels
