@@ -68,7 +68,7 @@ demo: $(if $(filter $(BIN)/%,$(TRACEMAP)),$(PACKAGE)) ## build, record and attri
 		--html $(DEMO)/page.html > $(DEMO)/table.txt
 	@cat $(DEMO)/table.txt
 	@echo
-	@sed -n '2{s/, median.*//;s/^elapsed/GPT-2 with four layers took/;p;}' $(DEMO)/table.txt
+	@sed -n '/^elapsed/{s/, median.*//;s/^elapsed/GPT-2 with four layers took/;p;}' $(DEMO)/table.txt
 	@awk '/^op[0-9]/ { print "Most expensive: " $$3 ", " $$4 " in " $$5 ", " $$7 " % of the time in kernels"; exit }' $(DEMO)/table.txt
 	@echo "Annotated page: $(CURDIR)/$(DEMO)/page.html"
 
