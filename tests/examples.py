@@ -28,8 +28,7 @@ RESULTS = {
     "attribution": ("Attribution", "Cost"),
     "bundle": ("Bundle",),
     "comparison": ("Bench", "Comparison"),
-    "recording": ("Recording",),
-    "run": ("Run",),
+    "run": ("Recording", "Run"),
 }
 """By their files the classes of `tracemap/results/` that the API returns."""
 NOT_CALLED = ("of",)

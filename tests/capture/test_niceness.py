@@ -170,9 +170,7 @@ def test_it_is_watched_by_one_that_comes_first_and_what_that_starts_does_not() -
 @NEEDS_PRIVILEGE
 def test_who_may_not_take_the_reset_at_forks_back_still_stops_being_first() -> None:
     """As users whom a limit (RLIMIT_RTPRIO) allows to be first, and no capability to take that back."""
-    asks = (
-        "import os; from tracemap.capture import niceness as n; n._leave_real_time(); print(os.sched_getscheduler(0))"
-    )
+    asks = "import os; from tracemap.capture import noise as n; n._leave_real_time(); print(os.sched_getscheduler(0))"
     first = "import os, sys; os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1)); "
     command = without(_SYS_NICE, sys.executable, "-c", asks)
     script = f"{first}os.execv(sys.argv[1], sys.argv[1:])"

@@ -105,7 +105,13 @@ def test_what_is_damaged_is_refused(kept: Bundle, tmp_path: Path) -> None:
     for name, old, new, error, said in (
         ("outside", '"0.npy"', '"../module.vmfb"', BundleInvalid, "outside of the bundle"),
         ("missing", '"0.npy"', '"9.npy"', BundleInvalid, "inputs/9.npy is missing"),
-        ("version", '"schema_version":2', '"schema_version":9', BundleVersion, "of version 9, not 2"),
+        (
+            "version",
+            '"schema_version":2',
+            '"schema_version":9',
+            BundleVersion,
+            "version 9, expected 2; build the bundle again",
+        ),
         ("damaged", '"inputs"', '"outputs"', BundleInvalid, "damaged"),
     ):
         with pytest.raises(error, match=said):

@@ -17,7 +17,7 @@ ON_AN_H100 = (
 
 
 def test_a_device_without_profiles_is_named_with_what_helps() -> None:
-    with pytest.raises(DeviceUnprofiled, match=r"CUDA HAL-native profiling is not implemented.*ncu and nsys"):
+    with pytest.raises(DeviceUnprofiled, match=r"CUDA HAL-native profiling is not implemented.*ncu or nsys"):
         check_profiled("mlp", f"Running\n{ON_AN_H100}\n")
     assert DeviceUnprofiled.exit_code == 2
 

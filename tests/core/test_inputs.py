@@ -291,7 +291,7 @@ def test_a_file_that_is_no_table_does_not_fill_the_screen(built: Built, tmp_path
         ("x,y\n", "standard input: there is no column that names the kernel"),
         ("kernel,duration_ns\nk,1\n\0,?\n", "standard input: "),
         ('{"benchmarks": 3}', "standard input: "),
-        ("thread,cpu,node,duration_us\nw,0,0,1\n", "standard input: is of IREE's hook"),
+        ("thread,cpu,node,duration_us\nw,0,0,1\n", "standard input: comes from IREE's hook"),
     ],
 )
 def test_errors_of_what_comes_by_standard_input_name_it(text: str, said: str, built: Built) -> None:

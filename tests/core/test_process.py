@@ -29,9 +29,14 @@ LEAVES = """
 import os, signal, sys
 from pathlib import Path
 from tracemap.core.process.children import start
-from tracemap.core.process.temporary_files import beside, moved_away, temporary_folder
+from tracemap.core.process.temporary_files import moved_away, temporary_folder, temporary_sibling
 target = Path(sys.argv[1])
-with temporary_folder() as own, temporary_folder(target.parent) as other, beside(target) as file, moved_away(target):
+with (
+    temporary_folder() as own,
+    temporary_folder(target.parent) as other,
+    temporary_sibling(target) as file,
+    moved_away(target),
+):
     for path in (own / "file", other / "file", file):
         path.write_text("something")
     child = start(["sleep", "600"])
@@ -199,12 +204,12 @@ def test_a_command_that_waits_for_another_dies_with_it(temporary: Path) -> None:
 CLOSED = """
 import os
 from tracemap.core.process import children, temporary_files
-from tracemap.core.process.signals import Ended
+from tracemap.core.process.signals import EndedBySignal
 children.clear_all()
 for begin in (lambda: children.start(["sleep", "600"]), temporary_files.enter):
     try:
         begin()
-    except (Ended, OSError):
+    except (EndedBySignal, OSError):
         continue
     os._exit(1)
 """

@@ -57,7 +57,7 @@ def test_a_process_without_a_whole_line_has_recorded_nothing(copy: Path) -> None
         (copy / name).write_text(text, encoding="utf-8")
     assert read_all(copy) == before
     one(copy, ".jsonl").write_text("", encoding="utf-8")
-    with pytest.raises(RunInvalid, match="its first line is cut off"):
+    with pytest.raises(RunInvalid, match="its first line, which describes the process, is cut off"):
         read_recording(copy)
 
 

@@ -53,7 +53,7 @@ def told(recording: HookRecording) -> dict[str, str]:
 
 
 NOTHING = {
-    1: "no file could be made",
+    1: "or it could not create a file",
     600: "recorded no call",
     4 * KIB: "1 kernel left out; the first is kernels",
     4800: "1 kernel left out; the first is touch_pages",

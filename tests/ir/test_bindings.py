@@ -39,11 +39,11 @@ def test_who_imports_numpy_while_the_bindings_are_imported_gets_it(use: str) -> 
     run_python(f"""
 import sys
 from tracemap.ir import parsing as bindings
-with bindings._late("numpy"):
+with bindings._lazy_import("numpy"):
     import numpy
-    assert type(numpy) is bindings._Late
+    assert type(numpy) is bindings._LazyModule
     {use}
-    assert type(sys.modules["numpy"]) is not bindings._Late
+    assert type(sys.modules["numpy"]) is not bindings._LazyModule
 import numpy
-assert type(numpy) is not bindings._Late
+assert type(numpy) is not bindings._LazyModule
 """)

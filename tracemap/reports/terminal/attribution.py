@@ -90,7 +90,9 @@ def _print_run(terminal: Console, costed: MapCosts, attribution: Attribution, *,
     with_members = sum(bool(site.members) for site in graph.sites)
     calls = [result.calls for result in costed.site_results.values()]
     executed = None if UNKNOWN in calls else sum(count != 0 for count in calls)
-    executed_text = "number of executions unknown" if executed is None else f"{_of_all(executed, len(calls))} executed"
+    executed_text = (
+        "number of executions unknown" if executed is None else f"{_of_all(executed, len(graph.sites))} executed"
+    )
     at_load_text = f", {at_load} run at load time (not measured)" if at_load else ""
     traced = _of_all(with_members, len(graph.sites))
     dispatches = plural(len(graph.sites), "dispatch", "dispatches")

@@ -100,9 +100,9 @@ def normalize_flags(words: Sequence[str]) -> tuple[str, ...]:
     """Normalise words like the compiler: expand `@FILE` to the words in the file, and `-flag` to `--flag`.
 
     A flag that always takes a value is joined with it by `=`.
-    >>> as_read(["-iree-opt-level=O2", "--iree-vm-target-index-bits", "-64", "-o", "-"])
+    >>> normalize_flags(["-iree-opt-level=O2", "--iree-vm-target-index-bits", "-64", "-o", "-"])
     ('--iree-opt-level=O2', '--iree-vm-target-index-bits', '-64', '-o', '-')
-    >>> as_read(["--iree-hal-target-device", "local", "model.mlir"])
+    >>> normalize_flags(["--iree-hal-target-device", "local", "model.mlir"])
     ('--iree-hal-target-device=local', 'model.mlir')
     """
     flags: list[str] = []

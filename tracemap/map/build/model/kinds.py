@@ -215,8 +215,8 @@ _ARITHMETIC = {"exp": "exp", "max": "max", "sub": "sub", "div": "div", "add": "a
 def arithmetic_kind(name: str) -> str:
     """The arithmetic in an operation's name, in any dialect, as far as raised idioms contain it; "" for others.
 
-    >>> work_of("math.exp"), work_of("stablehlo.maximum"), work_of("arith.maxnumf"), work_of("linalg.yield")
-    ('exp', 'max', 'max', '')
+    >>> [arithmetic_kind(name) for name in ("math.exp", "stablehlo.maximum", "arith.maxnumf", "linalg.yield")]
+    ['exp', 'max', 'max', '']
     """
     word = name.rsplit(".", 1)[-1].lower()
     return next((work for part, work in _ARITHMETIC.items() if part in word), "")

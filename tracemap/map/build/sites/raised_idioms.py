@@ -112,7 +112,7 @@ def add_raised(
 
 
 Works = Mapping[OpId, Mapping[str, OpId]]
-"""The last op of a raised idiom -> kind of work in the idiom (`kinds.work_of`) -> the op that does it."""
+"""The last op of a raised idiom -> kind of work in the idiom (`kinds.arithmetic_kind`) -> the op that does it."""
 
 
 def raised_ops_by_work(site: Site, body: DispatchRegion | None, idioms: Idioms, facts: ModelFacts) -> Works:
