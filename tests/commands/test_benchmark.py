@@ -123,7 +123,7 @@ def test_times_with_repeated_dispatches_are_of_one_each(built: Built) -> None:
     report = json_cli("benchmark", built("hand_multifunc"), *DECODE, "--iterations", "4", "--dispatch-repeat", "5")
     assert report["benchmarks"][0]["iterations"] == 4 * 5
     said = check_cli("benchmark", built("hand_multifunc"), *DECODE, "--iterations", "4", "--dispatch-repeat", "5")
-    assert "Each dispatch runs 5 times in a call, and numbers are those of a call divided by 5." in said
+    assert "Each dispatch runs 5 times in a call; numbers are divided by 5." in said
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,8 @@ def test_a_pipe_that_nobody_writes_to_is_refused_whatever_it_is_called(name: str
     os.mkfifo(tmp_path / name)
     done = run_cli("build", name, "-o", "m.tracemap", cwd=tmp_path)
     assert done.returncode == 2
-    assert done.stderr.endswith("no program has opened for writing within 5 seconds [model-unreadable]\n")
+    said = "a pipe that no program has opened for writing within 5 seconds; start its writer first [model-unreadable]\n"
+    assert done.stderr.endswith(said)
 
 
 # --- flags of the user's

@@ -126,7 +126,7 @@ def test_build_of_a_module_whose_name_is_no_files_name(name: str, tmp_path: Path
     (folder / "m.mlir").write_text(f'module @"{name}" {{ func.func @f(%a: f32) -> f32 {{ return %a : f32 }} }}\n')
     done = run_cli("build", "m.mlir", cwd=folder)
     assert done.returncode == 2
-    assert f"its module is called '{name[:9]}" in done.stderr
+    assert f"the module's name '{name[:9]}" in done.stderr
     assert done.stderr.endswith("give the module another name [model-invalid]\n")
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["m.mlir"]
 

@@ -121,7 +121,7 @@ def test_a_folder_of_temporary_files_with_an_at(
     monkeypatch.setenv("TMPDIR", str(tmp_path / "t@t"))
     done = run_cli("record", bundle, "--function=encode", "--iterations=2", cwd=tmp_path)
     assert done.returncode == 2
-    assert "name a folder without one by TMPDIR" in done.stderr
+    assert "set TMPDIR to a folder without @" in done.stderr
     assert done.stderr.endswith("[usage-invalid]\n")
 
 
@@ -462,5 +462,5 @@ def test_a_run_is_not_called_like_a_profile_of_the_runtime(multifunc: Path, tmp_
     target = tmp_path / "run.ireeprof"
     done = run_cli("record", multifunc, "--function", "encode", "--iterations", "1", "-o", target)
     assert (done.returncode, target.exists()) == (2, False)
-    assert "name a .parquet or .csv" in done.stderr
+    assert "choose a name with .parquet or .csv" in done.stderr
     assert done.stderr.count("\n") == 1

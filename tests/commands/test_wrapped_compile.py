@@ -100,7 +100,7 @@ def test_output_without_a_name_is_not_traced(tmp_path: Path) -> None:
 def test_what_makes_no_module_runs_as_it_is(flags: list[str], tmp_path: Path) -> None:
     done = wrapped(MLP, *PLAIN_FLAGS, *flags, "-o", "ours", cwd=tmp_path)
     assert done.returncode == 0
-    assert f"no bundle: the command uses {flags[0].split('=')[0]}=" in done.stderr
+    assert f"no bundle is written: the command uses {flags[0].split('=')[0]}=" in done.stderr
     assert plain(MLP, *PLAIN_FLAGS, *flags, "-o", "plain", cwd=tmp_path).returncode == 0
     assert (tmp_path / "ours").read_bytes() == (tmp_path / "plain").read_bytes()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["ours", "plain"]

@@ -479,7 +479,7 @@ def test_whole_numbers_and_fractions_of_a_metric_are_laid_beside_each_other(buil
         (joules,) = (metric for metric in json_cli(*words)["metrics"] if metric["name"] == "joules")
         assert joules["unit"] == "millionths"
         assert joules["whole"]["after"] * 4 == joules["whole"]["before"] * 5
-        (whole,) = (row for row in check_cli(*words, "--metric", "joules").splitlines() if "(whole)" in row)
+        (whole,) = (row for row in check_cli(*words, "--metric", "joules").splitlines() if "(total)" in row)
         assert re.findall(r"[+\d.]+(?: [MGT])?", whole) == ["2", "2.50", "+0.500", "25.0"]
 
 

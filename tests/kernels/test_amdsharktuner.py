@@ -148,7 +148,7 @@ def test_names_do_not_lead_elsewhere(tmp_path: Path) -> None:
     check_cli("build", tmp_path / "model.mlir", "-o", tmp_path / "model.tracemap", "--", *FLAGS)
     done = run_cli("tune", "model.tracemap", "--top", "1", "--write-for-amdsharktuner", "new", cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert "a slash would lead elsewhere" in done.stderr
+    assert "rename it without a slash" in done.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model.mlir", "model.tracemap"]
 
 
@@ -156,7 +156,7 @@ def test_the_folder_is_replaced_with_force(written: tuple[Path, Json], tmp_path:
     words = ("tune", written[0] / "model.tracemap", "--top", "1", "--write-for-amdsharktuner", tmp_path / "new")
     check_cli(*words)
     before = {path: path.read_bytes() for path in sorted(tmp_path.rglob("*")) if path.is_file()}
-    assert "in the order of the program" in check_cli(*words, "--force")
+    assert "in program order" in check_cli(*words, "--force")
     assert {path: path.read_bytes() for path in sorted(tmp_path.rglob("*")) if path.is_file()} == before
 
 

@@ -242,7 +242,7 @@ def test_a_slowed_kernel_is_named_first_and_its_op_only(built: Built, tmp_path: 
         ([f"{KERNEL}=arm.o"], "is an object for EM_AARCH64"),
         (
             [f"{KERNEL}=other_format.mlir"],
-            "is for embedded-elf-other, and f_dispatch_0 for embedded-elf-",
+            "is for embedded-elf-other, but f_dispatch_0 is for embedded-elf-",
         ),
         ([f"{KERNEL}=empty.o"], f"defines no {KERNEL}"),
         ([KERNEL], "KERNEL=FILE"),

@@ -33,7 +33,7 @@ def test_a_folder_is_no_run_and_the_error_says_where_runs_are(built: Built, tmp_
     folder.mkdir()
     for runs, said in (
         ((bundle,), f"{bundle}: is a bundle; name one of its runs, which lie in {bundle / 'runs'} [run-invalid]"),
-        ((folder,), f"tracemap stats {folder} --calls calls.parquet makes the table of its calls"),
+        ((folder,), f"tracemap stats {folder} --calls calls.parquet makes a table of its calls"),
     ):
         for command in (("attribute", "--map", bundle), ("export", "--to", "csv", "-o", "-")):
             done = run_cli(*command, *runs)

@@ -203,7 +203,7 @@ def test_means_that_differ_by_rounding_are_no_disturbance(built: Built, tmp_path
     assert [metric["residual"] for metric in result["metrics"]] == [0, 0]
     told = {each["slug"]: each["message"] for each in result["diagnostics"]}
     assert told["run-unverified"].startswith("benchmark.json does not say")
-    assert "(median, p10, p90) is unknown" in told["invocations-unknown"]
+    assert "(median, p10, p90) are unknown" in told["invocations-unknown"]
 
 
 def test_a_benchmark_tells_its_machine(built: Built, tmp_path: Path) -> None:
@@ -438,7 +438,7 @@ def test_samples_alone_tell_of_no_calls(system: Path, tmp_path: Path) -> None:
     rows = list(csv.DictReader(io.StringIO(check_cli("attribute", *words, "--format", "csv"))))
     assert {row["calls"] for row in rows} == {""}
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert '<td class="num" title="the run does not tell">–</td>' in page
+    assert '<td class="num" title="unknown: the run does not record it">–</td>' in page
 
 
 def test_of_callers_only_the_sample_counts(system: Path, tmp_path: Path) -> None:

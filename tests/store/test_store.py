@@ -207,9 +207,9 @@ def test_conditions_choose_runs(store: Path) -> None:
     assert listed("compiler>=3.9") == [20, 21, 22]
     assert listed("compiler<3.100", "compiler>2.99") == [20, 21, 22]
     for condition, why in (
-        ("tag.branch=x", "no run of 3"),
+        ("tag.branch=x", "none of the 3 runs"),
         ("colour=red", "not a column of runs"),
-        ("compiler<3.9", "no run of 3"),
+        ("compiler<3.9", "none of the 3 runs"),
         ("host", "not a condition"),
         ("date<yesterday", "such as 2026-11-09"),
         ("date>=2026-11-9", "such as 2026-11-09"),
@@ -396,7 +396,7 @@ def test_clocks_that_are_ahead_are_counted(bundle: Path, runs: list[Path], tmp_p
     rows_of(f"COPY (SELECT kernel, cpu_ns FROM '{runs[0]}' WHERE kind = 'dispatch') TO '{bare}' (FORMAT csv)")
     add(bundle, store, bare, "--recorded", "2199-01-01")
     assert query(store)["looked"]["ahead"] == 1
-    assert "clock that is ahead" in check_cli("store", "query", "--store", store)
+    assert "the clock of the recording machine is ahead" in check_cli("store", "query", "--store", store)
 
 
 # ---- maps of several compilations

@@ -494,7 +494,7 @@ def _make_call(
     try:
         inputs = tuple(_inputs(entry, options, flags.inputs, values, (program.kept, folder)))
     except OSError as error:
-        text = f"{folder}: inputs cannot be written ({error}); set TMPDIR to a folder with more space"
+        text = f"{folder}: inputs cannot be written ({error}); set TMPDIR to a folder with free space"
         raise TargetUnwritable(text) from error
     rest = (*program.kept.flags(flags.rest), *flags.rest, *serial)
     return Call(modules, entry, declared.results, device, inputs, rest, folder, declared.asynchronous)

@@ -60,8 +60,8 @@ def read_configuration(text: str) -> Configuration:
         match = _PART.fullmatch(part.strip())
         if match is None:
             raise UsageInvalid(
-                f"{part!r}: no configuration; pass `default`, or tiles=32x64, vectors=8x8x16, pipeline=NAME, spec=FILE "
-                "separated by semicolons"
+                f"{part!r}: not a configuration; pass `default`, or tiles=32x64, vectors=8x8x16, pipeline=NAME, "
+                "spec=FILE separated by semicolons"
             )
         name, value = [group for group in match.groups() if group is not None]
         parts[name] = value
