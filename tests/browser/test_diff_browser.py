@@ -67,7 +67,7 @@ def test_lines_show_what_changed_on_the_side_where_it_is(open_page: Open, small:
     assert ids(browser, ".l.selected") == {"B0L3"}
     find(browser, "#A0L5 code").click()
     assert find(browser, "#inspector h2").text == "model.mlir:5"
-    assert "it is gone" in find(browser, "#inspector").text
+    assert "matched no: gone" in find(browser, "#inspector").text
 
 
 def test_tables_filter_and_the_address_says_so(open_page: Open, small: Path) -> None:

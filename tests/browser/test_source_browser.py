@@ -55,7 +55,7 @@ def test_lines_are_the_same_whoever_makes_them(
         monkeypatch.setattr(source_tabs, "MOST_IN_MARKUP", most)
         page = render_page(build_page(map_, None, lambda _: text))
         assert ("alert(1)" in page) == (most > 0)
-        assert ("What is in this file (250 lines) needs JavaScript to be shown." in page) == (most == 0)
+        assert ("Showing this file (250 lines) needs JavaScript." in page) == (most == 0)
         write_page(page, tmp_path / f"{most}.html", force=False)
         browser = open_page(tmp_path / f"{most}.html", "#F0L201")
         found.append(browser.execute_script(ROWS))

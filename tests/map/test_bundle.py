@@ -82,7 +82,7 @@ def test_force_replaces_bundles_only(tmp_path: Path) -> None:
     precious = tmp_path / "thesis"
     precious.mkdir()
     (precious / "chapter1.txt").write_text("words")
-    with pytest.raises(TargetExists, match="not a bundle"):
+    with pytest.raises(TargetExists, match="exists and is not a tracemap bundle; remove it"):
         stored(tmp_path, precious, force=True)
     assert (precious / "chapter1.txt").read_text() == "words"
     with pytest.raises(TargetUnwritable, match="does not exist"):
@@ -105,7 +105,7 @@ def test_maps_of_other_versions_and_damaged_maps_are_rejected(tmp_path: Path) ->
     (bundle.path / "map.json").write_text("{")
     with pytest.raises(BundleInvalid, match="not JSON"):
         load(bundle.path)
-    with pytest.raises(BundleInvalid, match="not a bundle"):
+    with pytest.raises(BundleInvalid, match="not a tracemap bundle"):
         load(tmp_path)
 
 

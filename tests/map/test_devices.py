@@ -118,7 +118,10 @@ def test_the_chip_of_an_amd_gpu_is_asked_for(words: Sequence[str], tmp_path: Pat
     done = run_cli("build", SAMPLES / "models" / "hand_mlp.mlir", "-o", tmp_path / "b.tracemap", *words)
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
-    assert "name its chip behind the options: -- --iree-rocm-target=gfx942" in line
+    assert (
+        "no AMD GPU chip is set, and IREE has no default; add it after the options: -- --iree-rocm-target=gfx942"
+        in line
+    )
     assert line.endswith("[usage-invalid]")
 
 

@@ -435,7 +435,7 @@ def test_what_is_asked_for_must_be_there(built: Built, recorded: Recorded, tmp_p
     target.touch()
     with pytest.raises(TargetExists):
         tracemap.export(run, "speedscope", target, bundle)
-    with pytest.raises(UsageInvalid, match="is read"):
+    with pytest.raises(UsageInvalid, match="the same command reads this file"):
         tracemap.export(run, "csv", run, bundle, force=True)
 
 

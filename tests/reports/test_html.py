@@ -159,7 +159,7 @@ def test_pages_are_written_whole_or_not_at_all(tmp_path: Path) -> None:
 def test_sources_without_text_say_so() -> None:
     assert TEXTS["model.mlir"]
     text = render_page(build_page(GRAPH, None, lambda _: ""))
-    assert text.count("holds no text of this file") == 2
+    assert text.count("The bundle does not contain this file.") == 2
 
 
 def test_parts_of_a_script_declare_a_name_once() -> None:

@@ -14,7 +14,7 @@ from tests.tables import amount, printed_table
 from tracemap import attribute, load
 from tracemap.reports.page.render import build_page
 
-TITLES = {"python": "Python line"}
+TITLES = {"python": "Python line", "site": "Dispatch site"}
 RUNS = ("jax_gpt2_4l", "hand_multifunc.roundtrip", "onnx_tinygpt", "hand_repeat6_calls")
 
 

@@ -84,10 +84,12 @@ def test_text_and_page_have_the_cost_of_transfers(bundle: Bundle, function: str,
     shown, slack = amount(cost, row[cost])
     assert abs(shown - measured) <= slack
 
+    titles = {"site": "Dispatch sites", "kernel": "Kernels"}
     for by in ("site", "kernel"):
         out = io.StringIO()
         print_attribution(bundle.graph, costs, out, AttributeOptions(totals=True, by=by))
-        (row,) = (row for row in printed_table(out.getvalue(), f"{by.capitalize()}s by") if row[cost] != "0")
+        rows = printed_table(out.getvalue(), f"{titles[by]} by duration_ns, sums")
+        (row,) = (row for row in rows if row[cost] != "0")
         assert row["kernel"] in {"copy", "fill", "update"}
         assert abs(amount(cost, row[cost])[0] - measured) <= slack
 
@@ -126,7 +128,7 @@ def test_copies_that_are_not_timed_are_named(tmp_path: Path) -> None:
     said = check_cli("attribute", run, "--map", bundle)
     (note,) = (line for line in said.splitlines() if "[transfers-untimed]" in line)
     assert "does not time 2 copies and fills within command buffers (op4 tensor.insert_slice, op5 tensor.i" in note
-    assert note.endswith("what they take is part of submission-and-queue, in wall time alone")
+    assert note.endswith("their time is part of submission-and-queue, in wall time only")
     (advice,) = (line for line in said.splitlines() if "record --compare-devices" in line)
     assert "the overhead may include untimed copies and fills" in advice
     sync = tmp_path / "sync.parquet"  # this driver does not list what is recorded

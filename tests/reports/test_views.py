@@ -110,7 +110,7 @@ def test_a_column_of_a_filter_is_one_that_there_is() -> None:
 
 def test_only_tables_whose_columns_are_chosen_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
     text = printed(
-        lambda out: print_attribution(THREE, attribution(THREE, COSTS), out, AttributeOptions()), 40, monkeypatch
+        lambda out: print_attribution(THREE, attribution(THREE, COSTS), out, AttributeOptions()), 36, monkeypatch
     )
     ops, _, balance = text.partition("Balance")
     assert "; select with --columns)" in " ".join(ops.split())
@@ -128,7 +128,7 @@ def test_what_the_format_does_not_choose_is_refused(
     run, bundle = recorded("jax_mlp"), built("jax_mlp")
     done = run_cli("attribute", run, "--map", bundle, "--format", format_, *option)
     assert (done.returncode, done.stdout) == (2, "")
-    assert f"{option[0]} applies to the text table only; --format {format_} has all ops" in done.stderr
+    assert f"{option[0]} applies to the text table only; --format {format_} always has all ops" in done.stderr
     assert "[usage-invalid]" in done.stderr
 
 

@@ -223,8 +223,8 @@ def _untimed_transfer_notes(graph: TraceGraph, scan: Scan) -> Iterator[Diagnosti
     op_list = f" ({join_names([f'{op} {graph.op_by_id[op].name}' for op in ops])})" if ops else ""
     transfers = "a copy or fill" if len(scan.untimed) == 1 else f"{len(scan.untimed):,} copies and fills"
     text = (
-        f"the runtime does not time {transfers} within command buffers{op_list}: their wall time is part of "
-        f"{ResidualReason.QUEUE.value}"
+        f"the runtime does not time {transfers} within command buffers{op_list}: their time is part of "
+        f"{ResidualReason.QUEUE.value}, in wall time only"
     )
     yield Diagnostic(TRANSFERS_UNTIMED, text)
 
