@@ -20,6 +20,7 @@ A_THIRD = sorted(Corpus(SAMPLES).flag_files())[::3]
 """Half of the models, and a third of the flag files: `make corpus` tries all in the same way."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model", long_where(HALF, lambda _, model: model == "onnx_tinygpt_named"))
 def test_map_is_the_flow_phases(model: str, built: Built, samples: Corpus) -> None:
     shown = json_cli("show", built(model))
@@ -27,6 +28,7 @@ def test_map_is_the_flow_phases(model: str, built: Built, samples: Corpus) -> No
     check_links(shown)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("flags", A_THIRD)
 def test_all_time_has_an_owner_or_a_reason(
     flags: str, built: Built, recorded: Recorded, samples: Corpus, tmp_path: Path
@@ -154,6 +156,7 @@ def test_attributing_twice_gives_the_same_bytes(built: Built, recorded: Recorded
     assert pages[0].read_bytes() == pages[1].read_bytes()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "model",
     long_where(

@@ -149,6 +149,7 @@ def test_contributors_are_shown_the_same_rooms() -> None:
     assert sorted(shown) == sorted(USES)
 
 
+@pytest.mark.long
 def test_parts_of_a_package_do_not_import_one_another_in_a_circle() -> None:
     graph = import_graph()
     packages = sorted({name.rpartition(".")[0] for name in graph if name.count(".") > 1})
@@ -235,6 +236,7 @@ def test_importing_the_api_imports_nothing_heavy() -> None:
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("page", [(), ("--html", "page.html")], ids=["table", "page"])
 def test_what_only_some_runs_need_is_not_imported_for_all(
     built: Built, recorded: Recorded, tmp_path: Path, page: Sequence[str]

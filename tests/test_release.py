@@ -54,6 +54,7 @@ def archives(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, Path]:
     return built(tmp_path_factory.mktemp("release"), 0o022, {})
 
 
+@pytest.mark.long
 def test_archives_are_the_same_wherever_they_are_built(archives: tuple[bytes, Path], tmp_path: Path) -> None:
     """Another folder, another time of all files, another mask of permissions."""
     archive, wheel = archives
@@ -62,6 +63,7 @@ def test_archives_are_the_same_wherever_they_are_built(archives: tuple[bytes, Pa
     assert (other.name, other.read_bytes()) == (wheel.name, wheel.read_bytes())
 
 
+@pytest.mark.long
 def test_a_wheel_has_the_hook_and_fits_every_python(archives: tuple[bytes, Path]) -> None:
     if shutil.which("cc") is None:
         pytest.skip("there is no C compiler")

@@ -31,6 +31,7 @@ from tracemap.runs.runfile import read_run
 MLP = SAMPLES / "models" / "hand_mlp.mlir"
 
 
+@pytest.mark.long
 def test_the_whole_job_in_python(tmp_path: Path) -> None:
     bundle = tracemap.build(MLP, tmp_path / "mlp.tracemap")
     run = tracemap.record(bundle, iterations=4, warmup=1, serial=True)
@@ -43,6 +44,7 @@ def test_the_whole_job_in_python(tmp_path: Path) -> None:
     assert tracemap.load(bundle.path).graph == bundle.graph
 
 
+@pytest.mark.long
 def test_what_the_commands_write_is_written(tmp_path: Path) -> None:
     """Options mean the same in Python as in the shell; paths may be texts, and bundles their paths."""
     bundle = str(tracemap.build(MLP, tmp_path / "mlp.tracemap", no_sources=True).path)
@@ -61,6 +63,7 @@ def test_what_the_commands_write_is_written(tmp_path: Path) -> None:
     assert report.read_bytes() != page.read_bytes()
 
 
+@pytest.mark.long
 def test_recording_samples_and_counts(tmp_path: Path) -> None:
     if not (FOLDER / LIBRARY_NAME).is_file():
         pytest.skip("the hook was not built")
@@ -115,6 +118,7 @@ ADD = """func.func @add(%a: tensor<4x?xf32>, %b: tensor<4x1xf32>, %n: i32, %mask
 }"""
 
 
+@pytest.mark.long
 def test_a_model_is_also_its_text_or_its_bytes(tmp_path: Path) -> None:
     bundles = [tracemap.build(model, tmp_path / f"{type(model).__name__}.tracemap") for model in (ADD, ADD.encode())]
     assert bundles[0].graph == bundles[1].graph
@@ -162,6 +166,7 @@ def test_truth_values_of_python_and_of_numpy_are_numbers(tmp_path: Path) -> None
         assert (inputs[0].spec, inputs[0].said) == (("1", "1") if truth else ("0", "0"))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("number", "value", "said"),
     [
@@ -179,6 +184,7 @@ def test_arrays_of_another_type_are_refused(number: int, value: object, said: st
         tracemap.record(bundle, inputs=[value])
 
 
+@pytest.mark.long
 def test_results_tell_what_their_ops_are(tmp_path: Path) -> None:
     bundle = tracemap.build(MLP, tmp_path / "mlp.tracemap")
     result = tracemap.attribute([tracemap.record(bundle, iterations=2).path], bundle)

@@ -63,6 +63,7 @@ def shares_of(gpt: Attribution) -> list[tuple[Op, tuple[str, ...], tuple[Frame, 
     return found
 
 
+@pytest.mark.long
 def test_costs_of_scopes_and_lines_add_up(gpt: Attribution) -> None:
     """The other side of each sum is the shares of sites, added up one by one."""
     assert gpt.bundle is not None
@@ -145,6 +146,7 @@ def test_the_table_of_a_run_has_the_types_of_its_columns(name: str, tmp_path: Pa
     assert (table["cpu_ns"][:2], table["thread"][0]) == ([0, 1], "7")
 
 
+@pytest.mark.long
 def test_a_comparison_is_a_table_a_picture_and_a_page(built: Built, recorded: Recorded, tmp_path: Path) -> None:
     runs, maps = (recorded("jax_mlp"), recorded("jax_mlp_train")), (built("jax_mlp"), built("jax_mlp_train"))
     made = tracemap.diff(*runs, map_a=maps[0], map_b=maps[1])

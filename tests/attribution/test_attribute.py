@@ -279,6 +279,7 @@ def test_percentiles_of_an_op_in_several_sites_are_over_all_its_calls(tmp_path: 
     assert result.ops[0].metrics["cpu_ns"].per_invocation == UNKNOWN_PER_INVOCATION
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("large", [(1 << 31) - 1, 1 << 31, 1 << 40, (1 << 52) + 7])
 @pytest.mark.parametrize("large_first", [False, True])
 def test_values_of_any_size_add_up_with_small_ones(large: int, large_first: bool, tmp_path: Path) -> None:
@@ -334,6 +335,7 @@ ROWS = st.lists(
 )
 
 
+@pytest.mark.long
 @given(st.lists(st.tuples(st.sampled_from(["k0", "k1", "k2"]), st.integers(-9, 9)), min_size=1, max_size=9))
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_what_an_op_has_lies_between_its_bounds_where_counts_are_negative_too(
@@ -346,6 +348,7 @@ def test_what_an_op_has_lies_between_its_bounds_where_counts_are_negative_too(
         assert cost.low <= cost.attributed <= cost.high
 
 
+@pytest.mark.long
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(rows=ROWS, rule=st.sampled_from([Rule.MODEL, Rule.ROOT, Rule.EQUAL]))
 def test_whatever_the_events_it_balances(tmp_path: Path, rows: list[tuple[str, str, int, bool]], rule: Rule) -> None:
@@ -407,6 +410,7 @@ class TestJoin:
         assert self.join(static, [self.K0], [RecordedBuffer(1, False, 0)]) == {}
 
 
+@pytest.mark.long
 def test_local_sync_reaches_every_site_by_order(built: Built, tmp_path: Path) -> None:
     """The driver reports no command index; the order within a submission tells the twelve sites of a kernel apart."""
     run = tmp_path / "sync.csv"
@@ -417,6 +421,7 @@ def test_local_sync_reaches_every_site_by_order(built: Built, tmp_path: Path) ->
     assert "split-evenly" not in {diagnostic["slug"] for diagnostic in result["diagnostics"]}
 
 
+@pytest.mark.long
 def test_loops_and_branches_reach_their_sites(built: Built, recorded: Recorded) -> None:
     """Five trips: the product in each, the even arm in three, the odd one in two; three iterations of it all."""
     run = recorded("hand_loop")

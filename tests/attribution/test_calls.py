@@ -81,6 +81,7 @@ CALLS = st.lists(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.lists(CALLS, min_size=1, max_size=3))
 def test_the_slowest_calls_and_the_tiles_are_those_of_the_rows(tmp_path: Path, runs: list[list[Call]]) -> None:

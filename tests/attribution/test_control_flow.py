@@ -150,6 +150,7 @@ ARMS = [case for case in CASES if case.program == "branches"]
 """Their buffers are alike but for their numbers, which mean nothing where the driver lists no buffers."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("case", "driver"),
     long_where(
@@ -170,6 +171,7 @@ def test_every_event_reaches_its_op(case: Case, driver: str, bundles: Bundles, t
 FRESH_CASES = [case for case in CASES if case.program in ("straight", "loops", "calls", "state")]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("case", "driver"),
     long_where(

@@ -127,6 +127,7 @@ def injected(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Injected
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("metric", ["cpu_ns", "duration_ns"])
 def test_stops_are_disturbance_and_change_no_op(metric: str, injected: Injected) -> None:
     assert injected.stood_ns > 3 * STOP_S * 1e9

@@ -113,6 +113,7 @@ SELECT 'site0' AS site, 'k0' AS kernel, 0::BIGINT AS invocation, 0::BIGINT AS cp
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("idle", [1, 8, 30])
 @pytest.mark.parametrize("apart", [1, 3])
 def test_runs_whose_calls_do_nothing_count(tmp_path: Path, idle: int, apart: int) -> None:
@@ -132,6 +133,7 @@ CALLS = st.lists(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     calls=CALLS,

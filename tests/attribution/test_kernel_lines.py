@@ -346,6 +346,7 @@ STEP_ROWS = st.lists(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(found=STEP_ROWS, rule=st.sampled_from(list(Rule)))
 def test_whatever_was_seen_it_balances(
@@ -438,6 +439,7 @@ def test_the_loop_decides_between_ops(built: Built, tmp_path: Path) -> None:
     assert not got & (set(maximum.ops) - {op for step in kernel.steps if step.line in inner.lines for op in step.ops})
 
 
+@pytest.mark.long
 def test_command_line(built: Built, tmp_path: Path) -> None:
     bundle = load(built("hand_mlp"))
     kernel = next(kernel for kernel in bundle.graph.kernels if "matmul" in kernel.name)
@@ -616,6 +618,7 @@ def test_without_any_weight_members_have_the_same(rule: Rule | None, tmp_path: P
     assert shares(attributed(table, rule=rule, map_=made)) == {"op1": 50, "op2": 50, "op3": 0}
 
 
+@pytest.mark.long
 @settings(
     max_examples=8,
     suppress_health_check=[

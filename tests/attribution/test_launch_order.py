@@ -106,6 +106,7 @@ def sites_by_trying(made: TraceGraph, kernels: Sequence[str]) -> list[set[str]]:
     return [{site for _, site in launches} for launches in zip(*runs, strict=True)]
 
 
+@pytest.mark.long
 @settings(max_examples=300, deadline=None)
 @given(made=programs(), data=st.data())
 def test_the_truth_is_among_what_is_told(made: TraceGraph, data: st.DataObject) -> None:
@@ -168,6 +169,7 @@ def test_names_of_code_are_those_that_ptx_can_have() -> None:
     assert [order.kinds[number].sites for number in order.numbers] == [("site0",), ("site1",)]
 
 
+@pytest.mark.long
 def test_what_is_too_much_is_not_looked_at() -> None:
     """Thousands of equal sites, and a run that does not begin with the first: any may be any."""
     from tracemap.attribution.join.schedule_nfa import UnknownOrder

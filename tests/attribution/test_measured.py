@@ -81,6 +81,7 @@ def residual_of(result: Json, metric: str) -> dict[str, int]:
     return {row["reason"]: row["metrics"][metric] for row in result["residual"] if row["metrics"][metric]}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model", list(SAMPLED))
 def test_samples_in_kernels_reach_ops(model: str, made: Path, samples: Corpus, built: Built) -> None:
     bundle, run = sampled(model, made, samples, built)
@@ -96,6 +97,7 @@ def test_samples_in_kernels_reach_ops(model: str, made: Path, samples: Corpus, b
     assert lost.get("outside-kernels", 0) == sum(count for kernel, _, count in seen if kernel is None)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model", list(SAMPLED))
 def test_the_ops_of_a_loop_have_at_least_what_was_seen_in_it(
     model: str, made: Path, samples: Corpus, built: Built
@@ -118,6 +120,7 @@ def test_the_ops_of_a_loop_have_at_least_what_was_seen_in_it(
         assert sum(got[op] for op in ops) >= count, ops
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model", list(SAMPLED))
 def test_times_follow_the_samples(model: str, made: Path, samples: Corpus, built: Built) -> None:
     """Where all of a fused site's samples are known, its time is split as they are; the interval holds the share."""
@@ -141,6 +144,7 @@ def test_times_follow_the_samples(model: str, made: Path, samples: Corpus, built
     assert judged
 
 
+@pytest.mark.long
 def test_the_split_of_a_matmul_and_its_epilogue_is_not_the_models(made: Path, samples: Corpus, built: Built) -> None:
     """What is measured differs from the estimate, and both balance to the same sums."""
     bundle, run = sampled("jax_gpt2_4l", made, samples, built)
@@ -152,6 +156,7 @@ def test_the_split_of_a_matmul_and_its_epilogue_is_not_the_models(made: Path, sa
     assert modelled["metrics"]["cpu_ns"]["likely_low"] is None
 
 
+@pytest.mark.long
 def test_every_way_to_ask_goes_by_what_was_seen(made: Path, samples: Corpus, built: Built, tmp_path: Path) -> None:
     """The page of `report`, the page of `attribute`, and Python; another rule on request."""
     bundle, run = sampled("hand_attention", made, samples, built)
@@ -174,6 +179,7 @@ def test_the_rule_is_refused_where_nothing_was_seen(built: Built, recorded: Reco
     assert json_cli("attribute", recorded("hand_mlp"), "--map", built("hand_mlp"))["rule"] == "code"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model", ["hand_attention", "hand_repeat6_calls"])
 def test_simulated_counts_reach_ops(model: str, made: Path, samples: Corpus, built: Built) -> None:
     bundle, run = simulated(model, made, samples, built)

@@ -288,6 +288,7 @@ CALLS = st.lists(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(calls=CALLS, kept=st.sampled_from([0, 1]))
 def test_whatever_the_calls_disturbance_is_what_lies_beyond_and_all_balances(

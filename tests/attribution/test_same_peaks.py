@@ -41,6 +41,7 @@ def costs(built: Built, runs: Sequence[Path]) -> dict[str, Integer]:
     return {each["op"]: each["metrics"]["cpu_ns"]["attributed"] for each in made["ops"]}
 
 
+@pytest.mark.long
 def test_the_order_of_runs_does_not_matter(built: Built, looks: list[Path]) -> None:
     assert costs(built, looks) == costs(built, looks[::-1])
     assert costs(built, looks[:1]) != costs(built, looks[1:])  # else nothing was tried

@@ -143,6 +143,7 @@ def scanned(table: Path, made: TraceGraph) -> Iterator[tuple[Tables, Scan]]:
         yield tables, scan(tables, made, runs)
 
 
+@pytest.mark.long
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(rows=VALUES)
 def test_percentiles_in_steps_are_those_at_once(tmp_path: Path, rows: list[tuple[str, int]]) -> None:
@@ -167,6 +168,7 @@ def test_percentiles_are_values_that_occurred(tmp_path: Path, values: list[int])
     assert [found.p10, found.median, found.p90] == expected
 
 
+@pytest.mark.long
 def test_what_is_kept_compressed_adds_up_to_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As of runs that are large for the memory: 300,000 events, of which the database keeps several groups."""
     table, chance = tmp_path / "r.csv", random.Random(3)

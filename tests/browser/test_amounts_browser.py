@@ -61,6 +61,7 @@ def as_number(text: str) -> tuple[Fraction, Fraction]:
     return amount(f"cpu {unit}", value)
 
 
+@pytest.mark.long
 def test_every_view_is_of_one_invocation_and_says_so(open_page: Open, small: Path) -> None:
     """op3 has 50 ns of site0 and all 100 ns of site1; all cost 280 ns, 9 of them of a submission."""
     browser = unfold(open_page(small))
@@ -85,6 +86,7 @@ def test_every_view_is_of_one_invocation_and_says_so(open_page: Open, small: Pat
     assert texts(browser, column(browser, "scopes", "inclusive")) == ["17.5 ns", "118 ns", "100 ns"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("panel", "cost", "about"), [("ops", "attributed", "function"), ("sites", "total", "path")])
 def test_costs_stand_before_what_describes(panel: str, cost: str, about: str, open_page: Open, small: Path) -> None:
     browser = open_page(small)
@@ -93,6 +95,7 @@ def test_costs_stand_before_what_describes(panel: str, cost: str, about: str, op
     assert labels.index(cost) < labels.index(about)
 
 
+@pytest.mark.long
 def test_the_whole_run_is_a_choice_that_changes_no_share(open_page: Open, small: Path) -> None:
     browser = unfold(open_page(small, "#F0L4"))
     before = titles(browser, "#F0 .a[title]"), texts(browser, "#F0 .s"), bars(browser)
@@ -119,6 +122,7 @@ def bars(browser: Chrome) -> list[str]:
     return [str(bar.get_attribute("class")) for bar in browser.find_elements("css selector", "#F0 .bar")]
 
 
+@pytest.mark.long
 def test_a_page_of_sums_begins_with_them(open_page: Open, built: Built, recorded: Recorded, tmp_path: Path) -> None:
     run, target = recorded(MODEL_NAME), tmp_path / "sums.html"
     check_cli("report", built(MODEL_NAME), run, "--totals", "-o", target)
@@ -129,6 +133,7 @@ def test_a_page_of_sums_begins_with_them(open_page: Open, built: Built, recorded
         assert abs(shown - measured_of_run(run, metric)) <= slack
 
 
+@pytest.mark.long
 def test_amounts_are_those_of_the_rows_of_the_run(open_page: Open, real: Path, recorded: Recorded) -> None:
     """Recomputed in plain SQL: what is measured, its part in dispatches, and how often sites were called."""
     run = recorded(MODEL_NAME)

@@ -55,6 +55,7 @@ def test_findings_come_first_and_lead_to_their_line(open_page: Open, small: Path
     assert "by structure, edited" in find(browser, "#inspector").text
 
 
+@pytest.mark.long
 def test_lines_show_what_changed_on_the_side_where_it_is(open_page: Open, small: Path) -> None:
     browser = open_page(small, "#F0")
     assert texts(browser, "#A0L3 .g")[0].split() == ["3", "50.0", "µs"]
@@ -70,6 +71,7 @@ def test_lines_show_what_changed_on_the_side_where_it_is(open_page: Open, small:
     assert "matched no: gone" in find(browser, "#inspector").text
 
 
+@pytest.mark.long
 def test_tables_filter_and_the_address_says_so(open_page: Open, small: Path) -> None:
     browser = open_page(small, "#ops")
     assert first_cells(browser, "ops") == ["op2", "op1", "op2 → op3", "op3 → op4", "op4", "op0"]
@@ -100,6 +102,7 @@ def test_regrouped_kernels_are_drawn_from_before_to_after(open_page: Open, small
     assert view(browser) == "regrouped"
 
 
+@pytest.mark.long
 def test_the_code_of_both_kernels_stands_side_by_side(open_page: Open, real_diff: Path) -> None:
     browser = open_page(real_diff, "#kernels")
     options = texts(browser, "#kernel option")
@@ -116,6 +119,7 @@ def test_the_code_of_both_kernels_stands_side_by_side(open_page: Open, real_diff
     assert browser.find_elements(By.CSS_SELECTOR, "#kernels .kr.related")
 
 
+@pytest.mark.long
 def test_hostile_names_are_inert(open_page: Open, tmp_path: Path) -> None:
     ops = (op(0, 1, name=EVIL, scope=(EVIL,), frames=[(EVIL, 1)], function=EVIL, reason=EVIL), op(1, 2, name=EVIL))
     sources = (MODEL, SourceFile(EVIL, "x", "python"))

@@ -86,6 +86,7 @@ def texts() -> Iterator[str]:
         yield "".join(chance.choices([*PIECES, "\t", "\x0b", "\0"], k=200))
 
 
+@pytest.mark.long
 def test_the_script_colours_mlir_as_pygments_does(browser: Chrome) -> None:
     lines = [line for text in texts() for line in lines_of(text)]
     # The whole text at once in Python, and by the line in the page.
@@ -101,6 +102,7 @@ def in_utf16(line: str, ranges: list[Coloured]) -> list[Coloured]:
     return [(colour, units(begin), units(end)) for colour, begin, end in ranges]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("piece", HOSTILE)
 def test_a_megabyte_of_hostile_text_takes_linear_time(browser: Chrome, piece: str) -> None:
     # Quadratic work on a megabyte would take hours; the bound leaves room for a slow machine.
@@ -204,6 +206,7 @@ def test_colours_are_told_apart_and_readable_in_both_themes(open_page: Open, tmp
     assert seen[0] != seen[1]
 
 
+@pytest.mark.long
 def test_only_lines_near_the_view_are_coloured(open_page: Open, tmp_path: Path) -> None:
     target, count = tmp_path / "page.html", 20_000
     text = "%0 = arith.constant 1 : i32\n" * count
@@ -220,6 +223,7 @@ def test_only_lines_near_the_view_are_coloured(open_page: Open, tmp_path: Path) 
         assert browser.find_element("css selector", f"{anchor} .g").is_displayed()
 
 
+@pytest.mark.long
 def test_the_browsers_search_finds_any_line_and_what_it_found_stays_marked(open_page: Open, tmp_path: Path) -> None:
     target, count = tmp_path / "page.html", 20_000
     text = "".join(f"%{number} = arith.constant 1 : i32\n" for number in range(1, count + 1))

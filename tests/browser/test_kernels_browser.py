@@ -69,6 +69,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
+@pytest.mark.long
 def test_rows_fill_the_view_however_it_is_reached(open_page: Open, large: Path) -> None:
     browser = open_page(large, "#sites")
     find(browser, "#tab-sites").send_keys(Keys.ARROW_RIGHT)
@@ -82,6 +83,7 @@ def lines_of_instructions(browser: Chrome) -> set[str]:
     return set(texts(browser, "#kernel-code .kr.selected .o"))
 
 
+@pytest.mark.long
 def test_a_line_leads_to_its_ops_and_instructions(open_page: Open, real: Path) -> None:
     browser = open_page(real, "#kernels")
     assert view(browser) == "kernels"
@@ -105,6 +107,7 @@ def test_an_instruction_leads_to_its_line(open_page: Open, real: Path) -> None:
     assert line in lines_of_instructions(browser)
 
 
+@pytest.mark.long
 def test_an_op_leads_to_its_lines_and_from_the_source_into_the_kernel(open_page: Open, real: Path) -> None:
     browser = open_page(real, "#kernel0")
     button = browser.find_elements("css selector", "#kernel-ops button")[0]
@@ -121,6 +124,7 @@ def test_an_op_leads_to_its_lines_and_from_the_source_into_the_kernel(open_page:
     assert [text.split()[0] for text in texts(browser, "#kernel-ops button.on")] == [name]
 
 
+@pytest.mark.long
 def test_remarks_stand_beside_their_line_as_plain_text(open_page: Open, large: Path) -> None:
     browser = open_page(large, "#kernel0")
     shown = texts(browser, "#kernel-remarks li")
@@ -168,6 +172,7 @@ def test_keys_walk_the_lines(open_page: Open, real: Path) -> None:
     assert find(browser, SELECTED).text.split()[0] == "2"
 
 
+@pytest.mark.long
 def test_ten_thousand_lines_are_never_all_in_the_document(open_page: Open, large: Path) -> None:
     browser = open_page(large, "#kernel0L9000")
     assert "%9000 =" in find(browser, SELECTED).text

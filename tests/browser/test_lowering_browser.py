@@ -70,6 +70,7 @@ def test_a_line_within_a_loop_lights_only_its_own_op(page: Path, open_page: Open
     assert lit(browser, 0) == {5}
 
 
+@pytest.mark.long
 def test_rows_anchors_and_keys_select_ops(page: Path, open_page: Open) -> None:
     browser = open_page(page, "#op9")
     assert cards(browser) == ["op9 linalg.generic"]
@@ -87,6 +88,7 @@ def test_rows_anchors_and_keys_select_ops(page: Path, open_page: Open) -> None:
     assert browser.find_element(By.ID, "keys").is_displayed()
 
 
+@pytest.mark.long
 def test_both_themes_are_readable(page: Path, open_page: Open) -> None:
     browser = open_page(page)
     colours = set()
@@ -101,6 +103,7 @@ def test_both_themes_are_readable(page: Path, open_page: Open) -> None:
     assert len(colours) == 2
 
 
+@pytest.mark.long
 def test_stages_that_are_out_of_view_scroll_to_the_op(tmp_path: Path, open_page: Open) -> None:
     path = ROOT / "samples" / "models" / "hand_repeat12.mlir"
     target = tmp_path / "long.html"

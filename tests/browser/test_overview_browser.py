@@ -46,6 +46,7 @@ def back(browser: Chrome) -> None:
     settle(browser)
 
 
+@pytest.mark.long
 def test_cells_are_as_wide_as_their_cost(open_page: Open, small: Path) -> None:
     shown = cells(open_page(small))
     whole = width(shown["all"])
@@ -55,6 +56,7 @@ def test_cells_are_as_wide_as_their_cost(open_page: Open, small: Path) -> None:
     assert shown["h0"].get_attribute("aria-label") == "h0: 118 ns, 84.3 %"
 
 
+@pytest.mark.long
 def test_from_a_cell_to_the_op_to_its_line_to_its_kernel_and_back(open_page: Open, real: Path) -> None:
     browser = open_page(real)
     browser.find_element(By.CSS_SELECTOR, "[data-tree=source]").click()
@@ -81,6 +83,7 @@ def test_from_a_cell_to_the_op_to_its_line_to_its_kernel_and_back(open_page: Ope
     assert browser.find_elements(By.CSS_SELECTOR, "#icicle .path button:not([aria-current])") == []
 
 
+@pytest.mark.long
 def test_the_icicle_can_be_walked_by_keys_alone(open_page: Open, small: Path) -> None:
     browser = open_page(small)
     browser.execute_script("document.querySelector('#icicle g.cell[tabindex=\"0\"]').focus()")
@@ -104,6 +107,7 @@ def test_the_icicle_can_be_walked_by_keys_alone(open_page: Open, small: Path) ->
     assert ids(browser, ".l.selected") == {"F0L3"}
 
 
+@pytest.mark.long
 def test_an_address_restores_all_that_was_chosen(open_page: Open, small: Path) -> None:
     browser = open_page(small)
     cells(browser)["h0"].click()
@@ -139,6 +143,7 @@ def test_an_address_restores_all_that_was_chosen(open_page: Open, small: Path) -
         browser.switch_to.window(old)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "choices",
     [
@@ -155,6 +160,7 @@ def test_an_address_that_asks_for_what_is_not_there_changes_nothing(open_page: O
     assert len(cells(browser)) > 5
 
 
+@pytest.mark.long
 def test_the_icicle_of_a_real_run_has_all_that_was_measured(
     open_page: Open, built: Built, recorded: Recorded, tmp_path: Path
 ) -> None:
@@ -169,6 +175,7 @@ def test_the_icicle_of_a_real_run_has_all_that_was_measured(
         assert abs(shown - measured_of_run(run, metric)) <= slack
 
 
+@pytest.mark.long
 def test_search_finds_whatever_has_a_name(open_page: Open, small: Path) -> None:
     browser = open_page(small)
     press(browser, "s")

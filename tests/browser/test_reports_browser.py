@@ -79,6 +79,7 @@ def header(browser: Chrome, panel: str, label: str) -> WebElement:
     return cell
 
 
+@pytest.mark.long
 def test_the_overview_says_what_it_went_for_and_folds_the_rest(open_page: Open, small: Path) -> None:
     browser = open_page(small)
     assert view(browser) == "overview"
@@ -92,6 +93,7 @@ def test_the_overview_says_what_it_went_for_and_folds_the_rest(open_page: Open, 
     assert named == ["op3", "op2", "op5", "op6"]
 
 
+@pytest.mark.long
 def test_tables_sort_both_ways_and_say_so(open_page: Open, small: Path) -> None:
     browser = open_page(small, "#ops")
     assert first_cells(browser, "ops")[:4] == ["op3", "op2", "op5", "op6"]
@@ -106,6 +108,7 @@ def test_tables_sort_both_ways_and_say_so(open_page: Open, small: Path) -> None:
     assert first_cells(browser, "ops") == [f"op{number}" for number in range(9)]
 
 
+@pytest.mark.long
 def test_tables_filter_by_words(open_page: Open, small: Path) -> None:
     browser = open_page(small, "#ops")
     press(browser, "/")
@@ -117,6 +120,7 @@ def test_tables_filter_by_words(open_page: Open, small: Path) -> None:
     assert view(browser) == "overview"
 
 
+@pytest.mark.long
 def test_a_click_leads_from_a_line_to_its_sites_to_the_lines_of_their_members(open_page: Open, small: Path) -> None:
     browser = open_page(small, "#F0")
     find(browser, "#F0L3 code").click()
@@ -137,6 +141,7 @@ def test_a_click_leads_from_a_line_to_its_sites_to_the_lines_of_their_members(op
     assert ids(browser, ".l.selected, .l.related") == set()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("anchor", "shown", "title"), [("#F1L4", "F1", "net.py:4"), ("#op5", "F0", "op5"), ("#site0", "F0", "site0")]
 )
@@ -178,6 +183,7 @@ def test_tabs_move_by_arrow_keys(open_page: Open, small: Path) -> None:
     assert [tab.get_attribute("id") for tab in focusable] == ["tab-overview"]
 
 
+@pytest.mark.long
 def test_keys_walk_the_hottest_lines(open_page: Open, small: Path) -> None:
     browser = open_page(small, "#F0")
     walked: list[str] = []
@@ -268,6 +274,7 @@ return found.sort((x, y) => x[0] - y[0]);
 """
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("anchor", ["", "#F0", "#F1", "#hottest", "#ops", "#sites", "#scopes"])
 def test_text_is_readable_on_every_heat(open_page: Open, real: Path, scheme: str, anchor: str) -> None:
@@ -281,6 +288,7 @@ def test_text_is_readable_on_every_heat(open_page: Open, real: Path, scheme: str
     assert [entry for entry in found if entry[0] < 4.5] == []
 
 
+@pytest.mark.long
 def test_every_link_leads_somewhere(open_page: Open, real: Path) -> None:
     browser = open_page(real)
     for panel in ("ops", "sites", "scopes"):
@@ -305,6 +313,7 @@ def test_every_link_leads_somewhere(open_page: Open, real: Path) -> None:
         assert find(browser, "#inspector h2").text == target[1:]
 
 
+@pytest.mark.long
 def test_real_pages_show_cost_on_model_and_python_lines(open_page: Open, real: Path) -> None:
     browser = open_page(real)
     labels = texts(browser, "[role=tab]")
@@ -366,6 +375,7 @@ def test_sources_can_be_read_without_scripts(open_page: Open, small: Path) -> No
         log(browser, "performance")
 
 
+@pytest.mark.long
 def test_ten_thousand_lines_stay_fluid(open_page: Open, tmp_path: Path) -> None:
     count = 10_000
     ops = [op(number, number + 1, scope=(f"h{number % 50}",)) for number in range(count)]

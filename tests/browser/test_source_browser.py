@@ -74,6 +74,7 @@ def shown_lines(browser: Chrome) -> list[int]:
     return [int(number) for number in found]
 
 
+@pytest.mark.long
 def test_what_has_no_cost_is_folded_away(open_page: Open, long: Path) -> None:
     browser = open_page(long, "#F0")
     assert len(shown_lines(browser)) == LINES
@@ -94,6 +95,7 @@ def test_what_has_no_cost_is_folded_away(open_page: Open, long: Path) -> None:
     assert browser.find_elements(By.CSS_SELECTOR, ".fold") == []
 
 
+@pytest.mark.long
 def test_a_link_to_what_is_folded_opens_it(open_page: Open, long: Path) -> None:
     browser = open_page(long, "#F0L600?fold=1")
     assert find(browser, "#F0L600").is_displayed()
@@ -105,6 +107,7 @@ def test_a_link_to_what_is_folded_opens_it(open_page: Open, long: Path) -> None:
     assert find(browser, "#F0L900 .a").text == "45 ns"
 
 
+@pytest.mark.long
 def test_the_map_of_heat_leads_to_the_line(open_page: Open, long: Path) -> None:
     browser = open_page(long, "#F0")
     heat = find(browser, "#F0 .minimap .map")
@@ -124,6 +127,7 @@ def test_the_map_of_heat_leads_to_the_line(open_page: Open, long: Path) -> None:
     )
 
 
+@pytest.mark.long
 def test_a_bar_names_what_it_is_of(open_page: Open, long: Path) -> None:
     browser = open_page(long, "#F0L900")
     words = str(find(browser, "#F0L900 .bar").get_attribute("title")).split("\n")

@@ -66,6 +66,7 @@ def bars(browser: Chrome, thread: int) -> list[list[tuple[int, float]]]:
     ]
 
 
+@pytest.mark.long
 def test_bars_add_up_to_the_calls(recorded_page: tuple[Path, list[dict[str, Any]], Path], open_page: Open) -> None:
     page, threads, table = recorded_page
     browser = open_page(page)

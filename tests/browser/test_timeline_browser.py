@@ -70,6 +70,7 @@ def address(browser: Chrome, part: str) -> str:
     return browser.current_url
 
 
+@pytest.mark.long
 def test_a_call_is_drawn_in_the_colours_of_scopes(open_page: Open, timed: Path) -> None:
     browser = open_page(timed, "#timeline")
     assert view(browser) == "timeline"
@@ -89,6 +90,7 @@ def test_a_call_is_drawn_in_the_colours_of_scopes(open_page: Open, timed: Path) 
     assert "spans=kind" in browser.current_url
 
 
+@pytest.mark.long
 def test_keys_zoom_and_move_and_the_address_restores_what_is_in_view(open_page: Open, timed: Path) -> None:
     browser = open_page(timed, "#timeline")
     before = drawn(browser)
@@ -115,6 +117,7 @@ def test_keys_zoom_and_move_and_the_address_restores_what_is_in_view(open_page: 
     assert view(browser) == "timeline"
 
 
+@pytest.mark.long
 def test_the_wheel_zooms_where_it_stands_and_dragging_moves(open_page: Open, timed: Path) -> None:
     browser = open_page(timed, "#timeline")
     svg = picture(browser)
@@ -132,6 +135,7 @@ def test_the_wheel_zooms_where_it_stands_and_dragging_moves(open_page: Open, tim
     assert "range=" in address(browser, "range=")
 
 
+@pytest.mark.long
 def test_arrows_choose_spans_and_enter_leads_to_the_site(open_page: Open, timed: Path) -> None:
     browser = open_page(timed, "#timeline")
     browser.execute_script("document.querySelector('#spans svg').focus()")
@@ -151,6 +155,7 @@ def test_arrows_choose_spans_and_enter_leads_to_the_site(open_page: Open, timed:
     assert view(browser) == "timeline"
 
 
+@pytest.mark.long
 def test_choosing_spans_moves_no_farther_than_it_must(open_page: Open, timed: Path) -> None:
     browser = open_page(timed, "#timeline")
     width = max(drawn(browser)["span-queue"])
@@ -171,6 +176,7 @@ def test_choosing_spans_moves_no_farther_than_it_must(open_page: Open, timed: Pa
     assert 0 < float(str(mark.get_attribute("x"))) < width + 200
 
 
+@pytest.mark.long
 def test_a_click_leads_to_the_site_under_it(open_page: Open, timed: Path) -> None:
     browser = open_page(timed, "#timeline")
     for _ in range(12):
@@ -186,6 +192,7 @@ def test_a_click_leads_to_the_site_under_it(open_page: Open, timed: Path) -> Non
     assert find(browser, "#inspector h2").text == place
 
 
+@pytest.mark.long
 def test_calls_can_be_compared_and_all_shown(open_page: Open, timed: Path) -> None:
     browser = open_page(timed, "#timeline")
     Select(find(browser, "#beside")).select_by_value(f"1-{LONGEST}")
@@ -263,6 +270,7 @@ def test_what_is_not_in_the_timeline_is_not_linked(open_page: Open, tmp_path: Pa
     assert f"1 of {CALLS} invocations are shown" in find(browser, "#timeline").text
 
 
+@pytest.mark.long
 def test_hostile_names_and_addresses_are_inert(open_page: Open, tmp_path: Path) -> None:
     page = page_of_run(layers(EVIL), written(tmp_path / "run.csv", 2, 30, EVIL, EVIL))
     write_page(render_page(page), tmp_path / "evil.html", force=False)
@@ -282,6 +290,7 @@ def test_hostile_names_and_addresses_are_inert(open_page: Open, tmp_path: Path) 
     assert "owned" not in browser.title
 
 
+@pytest.mark.long
 def test_twenty_thousand_spans_stay_fluid(open_page: Open, tmp_path: Path) -> None:
     """What is drawn is bounded by pixels; speed itself is measured by `benchmarks/timeline.py`."""
     page = page_of_run(layers(), written(tmp_path / "run.csv", 1, 19_999))

@@ -143,6 +143,7 @@ def test_sites_of_other_sizes_have_their_own_counts(made: Path, valgrind: Path, 
     assert instructions(64, 2560) == pytest.approx(alone, rel=0.02)
 
 
+@pytest.mark.long
 def test_what_is_read_and_written_under_a_mask_is_data(made: Path, valgrind: Path, tmp_path: Path) -> None:  # noqa: ARG001
     """Where sizes are not known before, vectors are masked. The same sizes, known before, need no mask."""
     found = {}
@@ -166,6 +167,7 @@ def test_what_is_read_and_written_under_a_mask_is_data(made: Path, valgrind: Pat
 # ---- cache truth
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("event", ["D1mr", "DLmr"])
 def test_a_strided_read_misses_at_every_row(event: str, simulated: dict[str, Path], bundle: Path) -> None:
     (found,) = misses_by_step(simulated["misses"], load(bundle), event).items()
@@ -198,6 +200,7 @@ def test_misses_of_two_fused_ops_land_on_each(event: str, simulated: dict[str, P
     assert sum(given.values()) == pytest.approx(given[summed] + given[added], rel=0.01)
 
 
+@pytest.mark.long
 def test_everything_balances(simulated: dict[str, Path], bundle: Path) -> None:
     for run in simulated.values():
         done = json_cli("attribute", run, "--map", bundle, "--rule", "measured")
@@ -238,6 +241,7 @@ def test_the_header_says_what_was_simulated(simulated: dict[str, Path], valgrind
     assert "I1 32.0 KiB 8-way 64 B, D1 32.0 KiB 8-way 64 B, LL 128 KiB 8-way 64 B" in told
 
 
+@pytest.mark.long
 def test_counts_are_the_same_each_time(bundle: Path, simulated: dict[str, Path], tmp_path: Path) -> None:
     """Whatever the environment, and with other options that run the program again."""
     os.environ["TRACEMAP_TEST_OF_LENGTH"] = "x" * 777
@@ -251,6 +255,7 @@ def test_counts_are_the_same_each_time(bundle: Path, simulated: dict[str, Path],
     ]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("valgrind")
 def test_counters_samples_and_caches_go_together(bundle: Path, tmp_path: Path) -> None:
     options = ("--counters", "task-clock", "--sample", "4999", "--iterations", "200", "--cache-sim", *CACHES)
@@ -267,6 +272,7 @@ def test_counters_samples_and_caches_go_together(bundle: Path, tmp_path: Path) -
     assert len(steps_of(tmp_path / "run.parquet")) == len([r for r in rows if r["kind"] == "step"]) - len(sampled) > 0
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("valgrind")
 def test_what_runs_at_load_time_is_not_counted(tmp_path: Path) -> None:
     target = tmp_path / "load_time.tracemap"
@@ -308,6 +314,7 @@ def operands(module: Path) -> set[str]:
 AVX512 = re.compile(r"\bzmm\d|[xy]mm(?:1[6-9]|2\d|3[01])\b|\{?\bk[0-7]\b")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fused", [False, True])
 def test_the_build_has_no_avx512(fused: bool, tmp_path: Path) -> None:
     bundle = wide_bundle(tmp_path)
@@ -318,6 +325,7 @@ def test_the_build_has_no_avx512(fused: bool, tmp_path: Path) -> None:
     assert module.build == words[not fused]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("microkernels", ["default", "all", "none"])
 def test_tiles_for_microkernels_stay_vectors(microkernels: str, tmp_path: Path) -> None:
     """There is no microkernel for tiles of AVX-512 in AVX2: the one for any tile reads single floats."""
@@ -340,6 +348,7 @@ def test_tiles_for_microkernels_stay_vectors(microkernels: str, tmp_path: Path) 
     assert multiplied == {"vmulps"}
 
 
+@pytest.mark.long
 def test_functions_stay_vectors_without_fused_multiply_adds(tmp_path: Path) -> None:
     """Approximations are made of multiply-adds; what makes up for one is a call per element."""
     target = tmp_path / "load_time.tracemap"
@@ -357,6 +366,7 @@ def test_functions_stay_vectors_without_fused_multiply_adds(tmp_path: Path) -> N
     assert not any(name.startswith("vfm") for name in names)
 
 
+@pytest.mark.long
 def test_the_build_fuses_only_where_asked(built: Built, tmp_path: Path) -> None:
     bundle = load(built("hand_mlp"))
     for fused in (False, True):
@@ -372,6 +382,7 @@ def test_the_build_fuses_only_where_asked(built: Built, tmp_path: Path) -> None:
         assert any(name.startswith("vfmadd") for name in names) == fused
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["hand_constexpr", "hand_dynamic", "jax_gpt2_4l"])
 def test_the_build_has_the_same_kernels_and_steps(name: str, built: Built, tmp_path: Path) -> None:
     bundle = load(built(name))
@@ -425,6 +436,7 @@ def test_other_targets_are_refused(tmp_path: Path) -> None:
 # ---- refusals, Ctrl-C
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("valgrind")
 @pytest.mark.parametrize(
     ("options", "slug", "words"),
@@ -474,6 +486,7 @@ def runs_callgrind(process: int) -> bool:
         return False
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("valgrind")
 def test_ctrl_c_leaves_what_was_timed(tmp_path: Path) -> None:
     """And neither a program, nor anything temporary, nor a word of valgrind's."""
@@ -516,6 +529,7 @@ func.func @main(%a: tensor<2048x2048xf32>, %b: tensor<2048x2048xf32>) -> tensor<
 """
 
 
+@pytest.mark.long
 def test_a_program_that_is_given_up_is_ended() -> None:
     told: list[int] = []
 
@@ -730,6 +744,7 @@ def test_a_cache_given_twice_is_refused() -> None:
         geometry(("D1=32768,8,64", "D1=65536,8,64"))
 
 
+@pytest.mark.long
 def test_python_records_the_same(bundle: Path, simulated: dict[str, Path], tmp_path: Path) -> None:
     import tracemap
 
@@ -743,6 +758,7 @@ def test_python_records_the_same(bundle: Path, simulated: dict[str, Path], tmp_p
     assert json.loads((tmp_path / "run.csv.json").read_text())["diagnostics"]
 
 
+@pytest.mark.long
 def test_time_is_split_by_what_simulated_instructions_take(valgrind: Path, tmp_path: Path) -> None:
     """A vector's division is one instruction, as its multiplication is, and takes 5 to 10 times as long."""
     assert valgrind
@@ -764,6 +780,7 @@ def test_time_is_split_by_what_simulated_instructions_take(valgrind: Path, tmp_p
     assert divide["metrics"]["cpu_ns"]["attributed"] > 1.5 * multiply["metrics"]["cpu_ns"]["attributed"]
 
 
+@pytest.mark.long
 def test_elements_that_a_loop_brings_one_by_one_are_of_who_takes_them(valgrind: Path, tmp_path: Path) -> None:
     """A loop around one masked load fills a vector for the divide; its own code has no line of an op."""
     assert valgrind

@@ -32,6 +32,7 @@ def divided(queue_ns: int, host_ns: int, *devices: DeviceTime) -> Attribution:
     return replace(made, run=structs.replace(made.run, elapsed=parts, devices=devices))
 
 
+@pytest.mark.long
 def test_each_device_is_timed_without_the_profiler(made: Path, tmp_path: Path) -> None:
     devices = ("local-sync", "local-task")
     asked = request(sample(made, "hand_loczoo"), tmp_path / "run.csv", seconds=1.0, compare_devices=devices)
@@ -50,6 +51,7 @@ def test_without_the_option_nothing_more_runs(made: Path, tmp_path: Path) -> Non
     assert record(request(sample(made, "hand_loczoo"), tmp_path / "run.csv", iterations=2)).header.devices == ()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("flags", "name"),
     [
@@ -69,6 +71,7 @@ def test_devices_that_run_other_kernels_are_refused(
     assert not output.exists()
 
 
+@pytest.mark.long
 def test_what_was_measured_stands_in_header_and_report(built: Built, tmp_path: Path) -> None:
     bundle, run = built("hand_loczoo"), tmp_path / "run.csv"
     options = ("--seconds", "1", "--compare-devices", "local-task,local-sync")
@@ -162,6 +165,7 @@ def test_advice_to_measure_where_nobody_has() -> None:
     assert said.endswith(". Try record --compare-devices local-sync,local-task")
 
 
+@pytest.mark.long
 def test_no_advice_where_nothing_calls_for_it() -> None:
     slow = structs.replace(TASK, low_ns=800_000, high_ns=1_000_000)
     assert overhead_advice(divided(200, 200, SYNC, slow)) == ""  # kernels take more than half
@@ -188,6 +192,7 @@ func.func @dynamic(%x: tensor<?x8xf32>, %w: tensor<8x8xf32>) -> tensor<?x8xf32> 
 """
 
 
+@pytest.mark.long
 def test_what_is_said_of_a_site_is_said_where_it_was_called(tmp_path: Path) -> None:
     (tmp_path / "model.mlir").write_text(UNEVEN, encoding="utf-8")
     check_cli("build", "model.mlir", cwd=tmp_path)

@@ -53,6 +53,7 @@ def diagnostics(run: Path) -> dict[str, str]:
     return {item["slug"]: item["message"] for item in header["diagnostics"]}
 
 
+@pytest.mark.long
 def test_page_faults_of_a_first_touch_land_on_the_op_that_writes(tmp_path: Path) -> None:
     model, run = tmp_path / "first_touch.mlir", tmp_path / "run.csv"
     model.write_text(FIRST_TOUCH, encoding="utf-8")
@@ -78,6 +79,7 @@ def test_page_faults_of_a_first_touch_land_on_the_op_that_writes(tmp_path: Path)
     assert "counters-unmatched" not in diagnostics(run)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("flags", ["jax_gpt2_4l", "hand_constexpr", "hand_loop"])
 @pytest.mark.parametrize("serial", [True, False])
 def test_every_dispatch_is_counted(flags: str, serial: bool, samples: Corpus, built: Built, tmp_path: Path) -> None:
@@ -109,6 +111,7 @@ def test_a_module_without_work_has_no_counts(tmp_path: Path) -> None:
     assert "no-events" in diagnostics(tmp_path / "run.csv")
 
 
+@pytest.mark.long
 def test_events_of_several_passes_are_counted_on_the_same_dispatches(built: Built, tmp_path: Path) -> None:
     """Page faults and minor faults, each in an execution of its own, are the same: no page comes from a disk."""
     names = ("page-faults", "minor-faults", "task-clock")
@@ -140,6 +143,7 @@ def test_a_pass_holds_at_least_one_event(built: Built, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("words", [("--counters", "page-faults"), ("--sample", "997")], ids=lambda words: words[0])
 def test_what_is_preloaded_is_preloaded_where_events_are_counted(
     words: tuple[str, str], built: Built, made: Path, tmp_path: Path

@@ -126,6 +126,7 @@ for wait_s in (1, 2, 4):
 """
 
 
+@pytest.mark.long
 def test_calls_of_a_process_that_runs_for_long_are_found_at_their_times(tmp_path: Path) -> None:
     """They take a few microseconds; a clock that is wrong by a part in 100,000 is off by more."""
     if not (FOLDER / LIBRARY_NAME).is_file():
@@ -138,6 +139,7 @@ def test_calls_of_a_process_that_runs_for_long_are_found_at_their_times(tmp_path
     subprocess.run([sys.executable, program, bundle, tmp_path], cwd=ROOT, check=True)
 
 
+@pytest.mark.long
 def test_calls_of_this_process(built: Built, tmp_path: Path) -> None:
     if not (FOLDER / LIBRARY_NAME).is_file():
         pytest.skip("the hook was not built")

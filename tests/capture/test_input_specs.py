@@ -116,6 +116,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     return load(folder / "model.tracemap")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", ["record", "run", "benchmark"])
 def test_an_input_that_no_program_can_be_handed_is_named(command: str, bundle: Bundle, tmp_path: Path) -> None:
     """Linux takes 32 pages in one argument: more of them it calls a list that is too long, as if all were."""
@@ -159,6 +160,7 @@ def cases(specs: dict[int, tuple[str, ...]]) -> list[tuple[int, str]]:
     return [(place, spec) for place, found in specs.items() for spec in found]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("place", "spec"), cases(_TAKEN))
 def test_what_the_tool_takes_is_taken(place: int, spec: str, bundle: Bundle) -> None:
     assert taken_by_the_tool(bundle, place, spec)

@@ -71,6 +71,7 @@ def header_of_only(folder: Path) -> RunHeader:
     return read_run(folder / "run.parquet").header
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("where", "number", "kept"),
     [(_READ, 1, 1), (_REST, 1, 1), (_START, 2, 1), (_READ, 2, 2), (_REST, 2, 2), ("launches.join_profiles", 1, 3)],
@@ -95,6 +96,7 @@ def in_run(what: str, folder: Path) -> str:
     return f"{what} are in {folder / 'run.parquet'} [program-failed]\n"
 
 
+@pytest.mark.long
 def test_a_later_launch_that_a_terminal_interrupts_is_dropped(interrupted: Interrupted, tmp_path: Path) -> None:
     """The program in it gets the signal too."""
     said = interrupted("benchmark._watch", 2, *_LAUNCHES, send="group")
@@ -107,6 +109,7 @@ def test_calls_of_a_number_that_were_all_made_are_kept(interrupted: Interrupted,
     assert header_of_only(tmp_path).iterations == 5
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("where", ["record.measure_peaks", "record.write_run"])
 def test_a_run_that_is_being_written_is_written(where: str, interrupted: Interrupted, tmp_path: Path) -> None:
     said = interrupted(where, 1, "--iterations", "5")
@@ -123,6 +126,7 @@ def test_nothing_is_written_before_anything_was_recorded(interrupted: Interrupte
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 def test_a_second_one_gives_up(interrupted: Interrupted, tmp_path: Path) -> None:
     said = interrupted(_READ, 2, *_LAUNCHES, send="twice")
     profile = tmp_path / "run.parquet.ireeprof"
@@ -133,6 +137,7 @@ def test_a_second_one_gives_up(interrupted: Interrupted, tmp_path: Path) -> None
 # ---- what is measured besides times
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("number", "options", "without"),
     [

@@ -96,6 +96,7 @@ def check_numbers(recorded: RecordedRun) -> None:
     assert sum(part for part in header.elapsed.values() if isinstance(part, int)) == header.elapsed_ns
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model", ["hand_attention", "hand_dynamic"])
 def test_launches_are_one_run(model: str, made: Path, tmp_path: Path, profiles: list[Path]) -> None:
     """With buffers that each process makes once, and with some that are made for each call."""
@@ -112,6 +113,7 @@ def test_launches_are_one_run(model: str, made: Path, tmp_path: Path, profiles: 
     assert len(header.programs) == 1
 
 
+@pytest.mark.long
 def test_costs_of_all_launches_are_attributed(built: Built, tmp_path: Path) -> None:
     """As many calls of each site as invocations, and all that was measured, whichever process it was in."""
     bundle, run = built("hand_attention"), tmp_path / "run.parquet"
@@ -128,6 +130,7 @@ def test_costs_of_all_launches_are_attributed(built: Built, tmp_path: Path) -> N
     assert attributed + residual == sum(row["cpu_ns"] for row in rows)
 
 
+@pytest.mark.long
 def test_buffers_of_other_commands_have_numbers_of_their_own(made: Path, tmp_path: Path) -> None:
     """The first process's buffer keeps its number; another program's, made under the same number, gets the next."""
     runs = [
@@ -209,6 +212,7 @@ def test_each_launch_has_its_share_of_time_and_of_the_profile() -> None:
     assert last.reached(replace(rising, spent_ns=0, bytes=1000)) is StopReason.BYTES
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "more", [{"launches": 1}, {"iterations": 20}, {"keep_profile": True}, {"counters": ("page-faults",)}]
 )
@@ -237,6 +241,7 @@ def test_launches_are_refused_beside_what_is_of_one(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 def test_buffers_that_no_profile_lists_are_told_apart(made: Path, tmp_path: Path) -> None:
     """As on local-sync: those of single calls, as no call of another launch has them."""
     asked = request(
@@ -269,6 +274,7 @@ def test_a_launch_that_lost_records_is_made_again_for_all_of_the_time(made: Path
     assert calls[0] > 0.4 * calls[1]
 
 
+@pytest.mark.long
 def test_launches_join_whose_profiles_differ_in_size(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -300,6 +306,7 @@ def test_samples_are_enough_that_turn_out_to_be() -> None:
 # ---- what fails
 
 
+@pytest.mark.long
 def test_a_later_launch_that_fails_is_left_out(made: Path, tmp_path: Path) -> None:
     """As of a module that is built anew while it is recorded."""
     module = Path(shutil.copy(sample(made, "hand_mlp"), tmp_path))
@@ -333,6 +340,7 @@ def test_a_budget_that_was_not_spent_is_not_said_to_be(made: Path, tmp_path: Pat
     assert recorded.enough == ""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("recorded_before", [True, False])
 def test_an_interrupted_launch_ends_the_recording(
     recorded_before: bool, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -43,6 +43,7 @@ def without(capability: int, *command: str) -> list[str]:
     return [sys.executable, "-c", _WITHOUT, str(capability), *command]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("niceness", [7, 19])
 def test_a_program_runs_at_the_niceness_that_is_asked_for(niceness: int, made: Path, tmp_path: Path) -> None:
     """As it says itself, and as the run's command does; what runs it keeps its own."""
@@ -66,6 +67,7 @@ def test_so_does_its_session_where_the_kernel_groups_by_these() -> None:
     assert _GROUP.read_text() == before
 
 
+@pytest.mark.long
 @NEEDS_PRIVILEGE
 def test_it_gets_the_processor_before_programs_of_other_sessions() -> None:
     """Of half a second of work, beside more of them than there are processors."""
@@ -102,6 +104,7 @@ def test_a_niceness_that_the_system_does_not_grant_is_refused(built: Built, tmp_
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 def test_whoever_starts_us_at_a_niceness_has_decided(built: Built, tmp_path: Path) -> None:
     run = tmp_path / "run.csv"
     command = command_line("record", built("hand_mlp"), "--iterations", "3", "-o", run)
@@ -120,6 +123,7 @@ def test_it_is_not_ahead_where_its_session_cannot_be() -> None:
     assert done.stdout == "False False\n"
 
 
+@pytest.mark.long
 @GROUPS_BY_SESSION
 def test_sessions_that_begin_at_the_same_time_all_get_their_niceness() -> None:
     """Without CAP_SYS_ADMIN the kernel allows one change in a tenth of a second, on the whole system."""
@@ -132,6 +136,7 @@ def test_sessions_that_begin_at_the_same_time_all_get_their_niceness() -> None:
     assert [each.communicate()[0] for each in running] == ["7\n"] * 6
 
 
+@pytest.mark.long
 def test_who_watches_it_gets_its_part_of_a_single_processor(built: Built, tmp_path: Path) -> None:
     """Beside a program that never waits, which would go on for minutes if nobody saw that it was enough."""
     run = tmp_path / "run.parquet"
@@ -184,6 +189,7 @@ def test_where_an_error_comes_we_run_as_before() -> None:
     assert (own_niceness(), os.sched_getscheduler(0)) == (_OWN, os.SCHED_OTHER)
 
 
+@pytest.mark.long
 def test_runs_of_other_niceness_are_not_alike(built: Built, tmp_path: Path) -> None:
     runs = tmp_path / "one.csv", tmp_path / "two.csv"
     for run, niceness in zip(runs, ("3", "4"), strict=True):

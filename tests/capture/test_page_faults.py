@@ -30,6 +30,7 @@ def result_pages(bundle: Bundle, kernel: Kernel) -> int:
     return sum(math.ceil(size / mmap.PAGESIZE) for size in sizes)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model", ["jax_gpt2_4l", "hand_convnet"])
 def test_faults_are_those_of_the_pages_first_written(model: str, built: Built, samples: Corpus, tmp_path: Path) -> None:
     if not (FOLDER / LIBRARY_NAME).is_file():

@@ -83,6 +83,7 @@ def test_every_call_and_its_warmup(serial: bool, made: Path, tmp_path: Path) -> 
     assert [path.name for path in tmp_path.iterdir()] == ["run.parquet"]
 
 
+@pytest.mark.long
 def test_variables_of_the_benchmark_library_make_no_other_calls(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,6 +99,7 @@ def test_variables_of_the_benchmark_library_make_no_other_calls(
         assert slugs(recorded) in ([], ["disturbance-unknown"])
 
 
+@pytest.mark.long
 def test_elapsed_covers_the_measured_calls_only(made: Path, tmp_path: Path) -> None:
     """One call after thousands: the warm-up takes far longer, and on the clock of the rows the end is before now."""
     recorded = record(request(sample(made, "hand_mlp"), tmp_path / "run.csv", iterations=1, warmup=3000))
@@ -121,6 +123,7 @@ def test_the_header_is_as_its_schema_says(made: Path, tmp_path: Path) -> None:
     assert any(tool.startswith("iree-base-runtime 3.") for tool in recorded.header.tools)
 
 
+@pytest.mark.long
 def test_a_loop_has_several_submissions_in_an_invocation(made: Path, tmp_path: Path) -> None:
     asked = request(sample(made, "hand_loop"), tmp_path / "run.csv", inputs=(*LOOP, "6"), iterations=4, warmup=1)
     recorded = record(asked)
@@ -157,6 +160,7 @@ def test_a_function_without_dispatches(made: Path, tmp_path: Path) -> None:
     assert read_run(recorded.path).has_header
 
 
+@pytest.mark.long
 def test_a_module_that_opens_no_device(tmp_path: Path) -> None:
     model = tmp_path / "identity.mlir"
     model.write_text("func.func @identity(%x: tensor<4xf32>) -> tensor<4xf32> { return %x : tensor<4xf32> }")
@@ -176,6 +180,7 @@ def test_local_sync_knows_no_command_index(made: Path, tmp_path: Path) -> None:
     assert recorded.header.buffers == ()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("flags", "batch"),
     [
@@ -251,6 +256,7 @@ def test_a_device_has_a_clock_of_its_own(tmp_path: Path) -> None:
     assert all(row["duration_ns"] > 0 for row in dispatches)
 
 
+@pytest.mark.long
 def test_records_that_were_lost(made: Path, tmp_path: Path) -> None:
     """Far more events in a call than the profiler's buffers hold: it is run again, flushing on a timer."""
     asked = request(sample(made, "hand_loop"), tmp_path / "run.csv", inputs=(*LOOP, "1500"), iterations=2, warmup=1)
@@ -273,6 +279,7 @@ def check_whole_calls(recorded: RecordedRun, calls: int) -> None:
     assert len(places) == len(timed) == recorded.events
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not (FOLDER / LIBRARY_NAME).is_file(), reason="the hook's library is not built")
 def test_what_is_counted_and_sampled_is_of_the_execution_that_is_told_of(made: Path, tmp_path: Path) -> None:
     """After the second attempt nothing of the first is left: not its events, not its samples, not its flags."""
@@ -300,6 +307,7 @@ def test_what_is_counted_and_sampled_is_of_the_execution_that_is_told_of(made: P
     assert counted > len(dispatches) // 2, recorded.header.diagnostics
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not (FOLDER / LIBRARY_NAME).is_file(), reason="the hook's library is not built")
 def test_counts_are_there_where_the_counted_execution_lost_records(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -339,6 +347,7 @@ def profile_of(command: Sequence[str]) -> Path:
     return Path(output.partition("=")[2])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("damage", ["failed", "garbage", "nothing written"])
 def test_a_second_attempt_that_fails_does_not_lose_the_first(
     damage: str, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -387,6 +396,7 @@ def damaging(number: int, damage: Callable[[Path], None]) -> Callable[..., Endin
     return run
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not (FOLDER / LIBRARY_NAME).is_file(), reason="the hook's library is not built")
 @pytest.mark.parametrize("damage", [overwrite, cut_off])
 @pytest.mark.parametrize("number", [1, 2])
@@ -415,6 +425,7 @@ def test_a_profile_that_is_damaged_as_it_is_written_is_recorded_again(
     assert [path.name for path in tmp_path.iterdir()] == ["run.parquet"]
 
 
+@pytest.mark.long
 def test_flag_files_say_function_inputs_and_device(made: Path, tmp_path: Path) -> None:
     (tmp_path / "inner.flags").write_text("--input=32x64xf32=0.5\n\n# weights\n--input=64x64xf32=0.01\n")
     flags = tmp_path / "x.flags"
@@ -531,6 +542,7 @@ def test_targets_are_looked_at_before_the_run(made: Path, tmp_path: Path) -> Non
         record(request(module, tmp_path / "run.csv"))
 
 
+@pytest.mark.long
 def test_parameters_of_a_sample(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Torch's modules declare no types; those of the request are used, and paths start at the working folder."""
     monkeypatch.chdir(SAMPLES)

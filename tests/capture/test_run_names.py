@@ -31,6 +31,7 @@ def fail_with_profile(output: Path) -> None:
         raise ProgramFailed("no luck")
 
 
+@pytest.mark.long
 def test_recordings_at_the_same_time_have_a_run_each(built: Built, tmp_path: Path) -> None:
     bundle = Path(shutil.copytree(built("hand_mlp"), tmp_path / "mlp.tracemap"))
     assert findings_of_round(bundle, 4) == []

@@ -59,6 +59,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     return build(request)
 
 
+@pytest.mark.long
 def test_kept_inputs_are_those_of_a_call(kept: Bundle) -> None:
     right = X * 3 + SMALL.astype(np.float32) + 7
     np.testing.assert_array_equal(tracemap.run(kept)[0], right)
@@ -146,6 +147,7 @@ def gguf(values: np.ndarray[Any, Any]) -> bytes:
     return head.ljust(-(-len(head) // 32) * 32, b"\0") + values.tobytes()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "make"), [("w.safetensors", safetensors), ("w.gguf", gguf)])
 def test_parameters_are_referred_to(name: str, make: Callable[[Any], bytes], tmp_path: Path) -> None:
     (tmp_path / "scale.mlir").write_text(SCALE)
@@ -199,6 +201,7 @@ def test_parameters_that_cannot_be_read_are_refused_before_anything_is_built(tmp
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("referred", [False, True], ids=["kept", "referred"])
 def test_bundles_that_are_made_of_a_bundle_keep_the_same(referred: bool, kept: Bundle, tmp_path: Path) -> None:
     """`swap` and `tune` build the program again, and record both: with the same arrays and parameters."""

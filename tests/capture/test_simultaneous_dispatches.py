@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
+import pytest
 from msgspec import structs
 
 from tests.conftest import Built, Recorded
@@ -44,6 +45,7 @@ def test_each_kernel_keeps_what_is_its_own(built: Built, recorded: Recorded, tmp
     assert len(found) == 2
 
 
+@pytest.mark.long
 def test_of_one_kernel_each_site_has_an_even_part(built: Built, recorded: Recorded, tmp_path: Path) -> None:
     exact, named = recorded("hand_repeat12", ".csv"), ("--map", built("hand_repeat12"))
     coarse = json_cli("attribute", with_coarse_clock(exact, tmp_path / "coarse.csv"), *named)

@@ -237,6 +237,7 @@ def interval(times: Sequence[int]) -> Invocation:
     return Invocation(middle, low, high, UNKNOWN)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("device", ["local-task", "local-sync"])
 def test_until_the_median_is_known(device: str, made: Path, tmp_path: Path) -> None:
     """However busy the machine is: within 60 seconds the median is known to within a quarter."""
@@ -268,6 +269,7 @@ def stood_still(recorded: RecordedRun) -> bool:
     return recorded.header.invocation.ended_by == "iterations" and "calls-uncountable" in slugs(recorded)
 
 
+@pytest.mark.long
 def test_until_the_time_is_spent(made: Path, tmp_path: Path) -> None:
     """Calls are made until then, unless the system lets the program stand still, which it does not every time."""
     spans_ns = []
@@ -312,6 +314,7 @@ def test_a_profile_is_no_larger_than_it_may_be(made: Path, tmp_path: Path, monke
     assert told.endswith("; --iterations N has no limit of the profile's size")
 
 
+@pytest.mark.long
 @NEEDS_HOOK
 @pytest.mark.parametrize(("hz", "seconds"), [(999, 0.3), (9973, 60.0)])
 def test_until_there_are_enough_samples(hz: int, seconds: float, made: Path, tmp_path: Path) -> None:
@@ -342,6 +345,7 @@ def test_until_there_are_enough_samples(hz: int, seconds: float, made: Path, tmp
         )
 
 
+@pytest.mark.long
 @NEEDS_HOOK
 def test_what_is_counted_is_as_many_calls_as_were_timed(made: Path, tmp_path: Path) -> None:
     asked = request(
@@ -356,6 +360,7 @@ def test_what_is_counted_is_as_many_calls_as_were_timed(made: Path, tmp_path: Pa
     assert all(row["page-faults"] is not None for row in dispatches)
 
 
+@pytest.mark.long
 def test_buffers_of_the_call_that_was_cut_off_are_not_told_of(made: Path, tmp_path: Path) -> None:
     """Where buffers are made for each call, there are as many as calls."""
     recorded = record(request(sample(made, "hand_dynamic"), tmp_path / "run.csv", dim=16, seconds=0.5, precision=1e-6))
@@ -389,6 +394,7 @@ def test_what_cannot_be_compared_is_not_said_to_change() -> None:
 LOOP = ("64x64xf32=0.01", "64x64xf32=0.01", "1500")
 
 
+@pytest.mark.long
 def test_calls_that_overfill_the_profiler_are_made_again(made: Path, tmp_path: Path) -> None:
     """Flushed on a timer the profile does not show calls as they return: as many are made as the first time."""
     recorded = record(
@@ -414,6 +420,7 @@ def test_flushes_on_a_timer_leave_nothing_to_stop_by(made: Path, tmp_path: Path)
     assert "calls-uncountable" in slugs(recorded)
 
 
+@pytest.mark.long
 def test_calls_that_differ_are_not_said_not_to_return(tmp_path: Path) -> None:
     """Every second one has a product: the profile shows each call, but not which submissions are of one."""
     (tmp_path / "model.mlir").write_text(ALTERNATING)

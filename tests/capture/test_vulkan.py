@@ -66,6 +66,7 @@ def recorded_on_vulkan(made: Path, samples: Corpus, on_vulkan: Built) -> Recorde
     return record
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model", MODELS)
 def test_outputs_are_those_of_a_processor(model: str, built: Built, on_vulkan: Built, tmp_path: Path) -> None:
     """On made-up inputs, which are random and the same for both."""
@@ -74,6 +75,7 @@ def test_outputs_are_those_of_a_processor(model: str, built: Built, on_vulkan: B
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("flags", RUNS)
 def test_every_event_has_its_site(
     flags: str, samples: Corpus, on_vulkan: Built, recorded_on_vulkan: Recorded, tmp_path: Path
@@ -122,6 +124,7 @@ def test_the_clock_of_the_device_is_brought_to_that_of_the_host(recorded_on_vulk
     assert "note [device-clock]: kernels were timed by the device, on its own clock" in text
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("flags", ["hand_mlp", "hand_loop", "hand_dynamic"])
 def test_a_program_that_is_ended_leaves_whole_calls_only(
     flags: str, samples: Corpus, on_vulkan: Built, tmp_path: Path

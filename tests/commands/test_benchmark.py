@@ -43,6 +43,7 @@ def test_the_table_is_google_benchmarks_and_the_clocks_are_named(built: Built) -
     assert {row[2] for row in rows[:6]} == {"us"}
 
 
+@pytest.mark.long
 def test_functions_without_inputs_are_timed_at_once(several: Path) -> None:
     done = run_cli("benchmark", several, "--iterations", "2")
     assert done.returncode == 0
@@ -106,6 +107,7 @@ def test_options_go_before_a_flag_file(several: Path, tmp_path: Path) -> None:
     assert (by_file.calls, by_option.calls) == ((2,), (3,))
 
 
+@pytest.mark.long
 def test_each_dispatch_is_repeated(built: Built, tmp_path: Path) -> None:
     """What the runtime's profiler counts in a call: five times the dispatches of the bundle's own module."""
     bundle = load(built("hand_multifunc"))
@@ -119,6 +121,7 @@ def test_each_dispatch_is_repeated(built: Built, tmp_path: Path) -> None:
     assert counts[1] == 5 * counts[0] > 0
 
 
+@pytest.mark.long
 def test_times_with_repeated_dispatches_are_of_one_each(built: Built) -> None:
     report = json_cli("benchmark", built("hand_multifunc"), *DECODE, "--iterations", "4", "--dispatch-repeat", "5")
     assert report["benchmarks"][0]["iterations"] == 4 * 5
@@ -126,6 +129,7 @@ def test_times_with_repeated_dispatches_are_of_one_each(built: Built) -> None:
     assert "Each dispatch runs 5 times in a call; numbers are divided by 5." in said
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("arguments", "slug", "words"),
     [

@@ -34,6 +34,7 @@ def compilers(mark: str) -> list[str]:
     return found
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("moment", ["--compile-to=", "--compile-from="])
 def test_ctrl_c_ends_the_compiler_and_leaves_nothing(
     moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -68,6 +69,7 @@ def test_tuning_specs_are_read_by_one_thread(flag: str) -> None:
     assert compiler.flags == (flag,)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["model.onnx", "model.pt2"])
 def test_a_pipe_that_nobody_writes_to_is_refused_whatever_it_is_called(name: str, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / name)
@@ -95,6 +97,7 @@ def test_a_flag_that_lacks_its_value_is_named_by_the_python_api(tmp_path: Path) 
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "flags",
     [

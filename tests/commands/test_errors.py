@@ -87,6 +87,7 @@ def test_build_shows_the_compilers_own_message(tmp_path: Path) -> None:
     assert "broken.mlir:5:" in said
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "text", ["module {\n}\n", "func.func private @f(%a: tensor<4xf32>) -> tensor<4xf32> { return %a : tensor<4xf32> }"]
 )
@@ -96,6 +97,7 @@ def test_build_says_that_nothing_can_be_called(text: str, tmp_path: Path) -> Non
     assert "the model has no public function; make one public so that it can be called." in said
 
 
+@pytest.mark.long
 def test_build_says_in_a_sentence_that_the_compiler_has_crashed(tmp_path: Path) -> None:
     """IREE divides by zero on a product of which one extent is 0."""
     (tmp_path / "zero.mlir").write_text(
@@ -161,6 +163,7 @@ def _overwrite(module: Path) -> None:
         file.write(b"\xff")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("damage", [_overwrite, lambda module: os.truncate(module, 3000), os.unlink])
 @pytest.mark.parametrize(
     "command",
@@ -218,6 +221,7 @@ def test_bundle_of_which_the_compiled_module_is_missing_beside_others(
     assert said == "hand_mlp.tracemap/module.vmfb: does not exist; build the bundle again", said
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", READERS, ids=lambda command: str(command[0]))
 def test_bundle_that_is_none(command: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / "empty.tracemap").mkdir()
@@ -235,6 +239,7 @@ def test_bundle_with_a_damaged_map(damage: bytes, mlp: Path, tmp_path: Path) -> 
 DUMPED = ("swap", "hand_mlp.tracemap", "mlp_dispatch_0_matmul_32x256x784_f32", "--dump")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("folder", "command"),
     [
@@ -289,6 +294,7 @@ def test_record_with_a_wrong_number_of_inputs(count: int, built: Built, tmp_path
     assert str(count) in said
 
 
+@pytest.mark.long
 def test_record_with_an_unknown_dimension(built: Built, tmp_path: Path) -> None:
     said = refused("input-invalid", "record", built("hand_dynamic"), "-o", "r.csv", cwd=tmp_path)
     assert "--dim" in said
@@ -337,6 +343,7 @@ def test_runs_that_cannot_be_written_are_found_out_before_any_is_recorded(
     assert everything_in(first / "runs") == runs
 
 
+@pytest.mark.long
 def test_bundles_that_cannot_be_called_are_found_out_before_any_is_recorded(mlp: Path, tmp_path: Path) -> None:
     """In either order, with nothing measured or written; the sentence says which of them it is."""
     shutil.rmtree(mlp / "runs", ignore_errors=True)
@@ -532,6 +539,7 @@ def without_iree(folder: Path) -> list[str]:
     return [sys.executable, "-S", "-c", start]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", ["build", "lower", "record", "run", "benchmark"])
 def test_missing_tools_are_named(command: str, built: Built, tmp_path_factory: pytest.TempPathFactory) -> None:
     program = without_iree(tmp_path_factory.mktemp("bare") / "packages")
@@ -572,6 +580,7 @@ def test_a_runtime_without_profiles_is_named(built: Built, tmp_path_factory: pyt
     assert not everything_in(work)
 
 
+@pytest.mark.long
 def test_attribution_and_reports_need_no_compiler(
     built: Built, recorded: Recorded, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -611,6 +620,7 @@ def test_an_output_that_differs_is_status_1(built: Built, tmp_path: Path) -> Non
 # ---- what the runtime would pass over, or say in its own words
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("flag", "said"),
     [

@@ -23,6 +23,7 @@ ODD_NAMES = """func.func @{name}(%a: tensor<64xf32>) -> tensor<64xf32> {{
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ['"é"', '"sp ace \\\\22q\\\\22"', "plain"])
 def test_functions_may_have_any_name(name: str, tmp_path: Path) -> None:
     """A name with quotes or letters beyond ASCII once gave two kernels, two sites, and no cost."""
@@ -53,6 +54,7 @@ def test_parts_of_a_softmax_cost_what_they_compute(tmp_path: Path) -> None:
     assert not any(op["frames"] for op in shown["ops"])
 
 
+@pytest.mark.long
 def test_measurements_outlive_a_rebuild(tmp_path: Path) -> None:
     target = tmp_path / "mlp.tracemap"
     check_cli("build", MLP, "-o", target)
@@ -64,6 +66,7 @@ def test_measurements_outlive_a_rebuild(tmp_path: Path) -> None:
     assert check_cli("record", target, "--iterations", "2").strip().endswith("run-002.parquet")
 
 
+@pytest.mark.long
 def test_no_file_is_written_over_what_is_read_or_written(tmp_path: Path) -> None:
     target, run, link = tmp_path / "mlp.tracemap", tmp_path / "run.csv", tmp_path / "link.csv"
     check_cli("build", MLP, "-o", target)
@@ -107,6 +110,7 @@ MAP, KERNELS = "m.tracemap/map.json", "m.tracemap/kernels/configured.mlir"
 OF_BUNDLE = ("--map", "m.tracemap")
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     "words",
     [
@@ -148,6 +152,7 @@ def test_no_file_is_written_over_bundles_and_headers_that_are_read(words: tuple[
     assert held(read) == before
 
 
+@pytest.mark.long
 def test_what_is_not_read_may_be_written_over(read: Path) -> None:
     """Another run of the bundle, a file beside the header that is none, and one beside a table in Parquet."""
     run = "m.tracemap/runs/run-002.parquet"
@@ -158,6 +163,7 @@ def test_what_is_not_read_may_be_written_over(read: Path) -> None:
         check_cli("attribute", "run.csv", *OF_BUNDLE, "--html", "m.tracemap.html", "--force", cwd=read)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")  # noqa: PTH110 - a device
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_a_full_standard_output_is_said(form: str, tmp_path: Path) -> None:
@@ -175,6 +181,7 @@ def test_a_full_standard_output_is_said(form: str, tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.long
 def test_one_run_needs_no_list(tmp_path: Path) -> None:
     bundle = tracemap.build(MLP, tmp_path / "mlp.tracemap")
     run = tracemap.record(bundle, iterations=2)
@@ -185,6 +192,7 @@ def test_one_run_needs_no_list(tmp_path: Path) -> None:
         tracemap.attribute([])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("column", "kind"), [("cpu_ns", "dispatch"), ("samples", "step")])
 def test_a_file_that_denies_its_negative_numbers_is_damaged(tmp_path: Path, column: str, kind: str) -> None:
     """The engine takes a file's word for its least value, so that looking for negative ones finds none."""

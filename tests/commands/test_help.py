@@ -210,12 +210,14 @@ def check_shown(
     compare_with_gold(name, texts, request)
 
 
+@pytest.mark.long
 def test_build_looks_as_it_did(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """With what it warns of: ops of which the model does not say where they come from."""
     shutil.copy(SAMPLES / "models" / "hand_mlp_unknown.mlir", tmp_path)
     check_shown("build", "build", "hand_mlp_unknown.mlir", "--force", cwd=tmp_path, request=request)
 
 
+@pytest.mark.long
 def test_what_irees_programs_print_looks_as_it_did(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """Laid out as they do it, whatever the width, with what tracemap adds."""
     check_cli("build", ROOT / "tests" / "programs" / "several.mlir", "-o", tmp_path / "m.tracemap")
@@ -234,28 +236,33 @@ def test_what_irees_programs_print_looks_as_it_did(tmp_path: Path, request: pyte
         compare_with_gold(name, texts, request)
 
 
+@pytest.mark.long
 def test_record_looks_as_it_did(fixed: Built, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     options = ("--iterations", "3", "--keep-profile", "-o", "run.csv", "--force")
     shutil.copytree(fixed("hand_mlp"), tmp_path / "m.tracemap")
     check_shown("record", "record", "m.tracemap", *options, cwd=tmp_path, request=request)
 
 
+@pytest.mark.long
 def test_a_page_of_costs_is_told(fixed: Built, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     shutil.copytree(fixed("jax_mlp_train"), tmp_path / "m.tracemap")
     options = ("--map", "m.tracemap", "--rule", "model", "--top", "3", "--html", "page.html", "--force")
     check_shown("attribute-page", "attribute", RUN, *options, cwd=tmp_path, request=request, masks=())
 
 
+@pytest.mark.long
 def test_remarks_look_as_they_did(remarked: Built, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     (tmp_path / "m.tracemap").symlink_to(remarked("hand_attention"))
     check_shown("remarks", "remarks", "m.tracemap", "--top", "12", cwd=tmp_path, request=request)
 
 
+@pytest.mark.long
 def test_report_looks_as_it_did(fixed: Built, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     shutil.copytree(fixed("jax_mlp_train"), tmp_path / "m.tracemap")
     check_shown("report", "report", "m.tracemap", RUN, "-o", "page.html", "--force", cwd=tmp_path, request=request)
 
 
+@pytest.mark.long
 def test_a_store_looks_as_it_did(fixed: Built, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     shutil.copytree(fixed("jax_mlp_train"), tmp_path / "m.tracemap")
     for file in (RUN, header_path(RUN)):
@@ -334,12 +341,14 @@ def test_what_differs_between_runs_looks_as_it_did(
     check_gold("store-compare", lambda out: print_comparison(found, out), monkeypatch, request)
 
 
+@pytest.mark.long
 def test_lower_looks_as_it_did(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     shutil.copy(PROGRAMS / "matmul_bias_relu.mlir", tmp_path / "m.mlir")
     pipelines = ("--pipeline", AFFINE, "--pipeline", AFFINE_FUSION)
     check_shown("lower", "lower", "m.mlir", *pipelines, "--html", "l.html", "--force", cwd=tmp_path, request=request)
 
 
+@pytest.mark.long
 def test_stats_look_as_they_did(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """Laid out as IREE's hook does it, whatever the width: shades of nothing are blanks, at line ends too."""
     calls = calls_file(tmp_path / "calls.csv", 500)

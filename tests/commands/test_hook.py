@@ -65,6 +65,7 @@ def test_what_cannot_work_is_refused(arguments: tuple[str, ...], slug: str, tmp_
     assert done.stderr.endswith(f"[{slug}]\n")
 
 
+@pytest.mark.long
 def test_the_package_builds_the_library(tmp_path: Path) -> None:
     """As an installation does, from a copy of what it needs."""
     support.need_compiler()

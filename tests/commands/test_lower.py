@@ -138,6 +138,7 @@ def summary(lowering: Lowering) -> Json:
     return {"stages": [stage_json(stage) for stage in lowering.stages]}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", sorted(GOLDEN))
 def test_links_are_the_known_ones(case: str, request: pytest.FixtureRequest) -> None:
     path, pipelines = GOLDEN[case]
@@ -199,6 +200,7 @@ CHAINS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("chain", sorted(CHAINS))
 def test_loops_are_linked_to_the_ops_that_their_text_shows(chain: str) -> None:
     lowering = lowered(FINGERPRINTS, *CHAINS[chain])
@@ -215,6 +217,7 @@ def test_loops_are_linked_to_the_ops_that_their_text_shows(chain: str) -> None:
     assert compared >= len(MARKS)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("chain", sorted(CHAINS))
 def test_no_op_that_computes_is_lost(chain: str) -> None:
     """Each is in a loop where its mark is in one, and else what stands outside."""
@@ -349,6 +352,7 @@ def test_loops_without_locations_are_linked_to_nothing_and_say_so() -> None:
 # --- stages are what iree-opt makes of the model
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", ["matmul_bias_relu.affine", "linear.tile-and-fuse", "hand_mlp.fused-elementwise"])
 def test_the_last_stage_is_what_iree_opt_itself_makes(case: str, tmp_path: Path) -> None:
     """One pipeline after the other, on the text of the model, without tags."""
@@ -423,6 +427,7 @@ def test_json_obeys_its_schema_and_the_api_gives_the_same() -> None:
     assert value == printed(shown_lowering(tracemap.lower(path, pipelines)))
 
 
+@pytest.mark.long
 def test_the_schema_allows_no_key_more_or_less() -> None:
     value = printed(shown_lowering(lowered(PROGRAMS / "matmul_bias_relu.mlir", AFFINE, AFFINE_FUSION)))
     check = validator("lowering")
@@ -434,6 +439,7 @@ def test_the_schema_allows_no_key_more_or_less() -> None:
             assert not check.is_valid(broken), key
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_standard_input_and_files_give_the_same_bytes_each_time(form: str, tmp_path: Path) -> None:
     path = PROGRAMS / "linear.mlir"
@@ -447,6 +453,7 @@ def test_standard_input_and_files_give_the_same_bytes_each_time(form: str, tmp_p
     assert (tmp_path / "one.html").read_bytes() == (tmp_path / "two.html").read_bytes()
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("pipeline", "said"),
     [
@@ -472,6 +479,7 @@ def test_a_pass_that_fails_names_the_line_of_the_model() -> None:
         of_text(text, BUFFERS)
 
 
+@pytest.mark.long
 def test_refused_models_options_and_outputs(tmp_path: Path) -> None:
     model = PROGRAMS / "linear.mlir"
     words = pipelined("builtin.module(cse)")

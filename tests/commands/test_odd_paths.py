@@ -14,6 +14,7 @@ from tests.support import SAMPLES, run_cli
 MLP = SAMPLES / "models" / "hand_mlp.mlir"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("folder", "output"), [(".", "."), ("runs", "..")])
 def test_a_bundle_takes_the_place_of_the_one_around(folder: str, output: str, built: Built, tmp_path: Path) -> None:
     bundle = shutil.copytree(built("hand_mlp"), tmp_path / "m.tracemap")

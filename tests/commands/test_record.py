@@ -89,6 +89,7 @@ def written_of_profile(run: Path) -> int:
         return 0
 
 
+@pytest.mark.long
 def test_runs_are_numbered_in_the_bundle(multifunc: Path, tmp_path: Path) -> None:
     for number in (1, 2):
         done = run_cli("record", multifunc, "--function", "encode", "--iterations", "2", cwd=tmp_path)
@@ -101,6 +102,7 @@ def test_runs_are_numbered_in_the_bundle(multifunc: Path, tmp_path: Path) -> Non
     assert header.module_sha256 != "unknown"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [" space", "@at", "me@host", "-dash"])
 def test_a_path_with_what_means_something_to_programs(name: str, built: Built, tmp_path: Path) -> None:
     """IREE's programs cut spaces off the values of flags, and the path of a module off where it has an @."""
@@ -125,6 +127,7 @@ def test_a_folder_of_temporary_files_with_an_at(
     assert done.stderr.endswith("[usage-invalid]\n")
 
 
+@pytest.mark.long
 def test_runs_of_several_functions_name_them_all(multifunc: Path, tmp_path: Path) -> None:
     """What they cost is added up; the functions stand in the order of the runs, each once."""
     runs = [tmp_path / f"{number}.csv" for number in range(3)]
@@ -147,6 +150,7 @@ def test_a_refused_recording_leaves_no_folder_for_runs(multifunc: Path, tmp_path
     assert not (multifunc / "runs").exists()
 
 
+@pytest.mark.long
 def test_options_reach_the_program(multifunc: Path, tmp_path: Path) -> None:
     options = ("--serial", "--iterations", "4", "--warmup", "1", "--input", "32x64xf32=1", "--input", "64x64xf32=2")
     check_cli(
@@ -169,6 +173,7 @@ def test_a_run_without_events_says_so(multifunc: Path, tmp_path: Path) -> None:
     assert "[no-events]" in done.stderr
 
 
+@pytest.mark.long
 def test_a_profile_that_is_kept(multifunc: Path, tmp_path: Path) -> None:
     """It is the user's from then on: IREE's tool reads it, and no further recording takes it away."""
     command = ("record", multifunc, "--function", "encode", "--iterations", "2")
@@ -193,6 +198,7 @@ def test_a_profile_that_is_kept(multifunc: Path, tmp_path: Path) -> None:
     assert "--keep-profile" in refused.stderr
 
 
+@pytest.mark.long
 def test_force_replaces(multifunc: Path, tmp_path: Path) -> None:
     command = ("record", multifunc, "--function", "encode", "-o", "run.csv", "--iterations")
     check_cli(*command, "2", cwd=tmp_path)
@@ -200,6 +206,7 @@ def test_force_replaces(multifunc: Path, tmp_path: Path) -> None:
     assert read_run(tmp_path / "run.csv").header.iterations == 3
 
 
+@pytest.mark.long
 def test_a_killed_program_leaves_a_run(multifunc: Path, tmp_path: Path) -> None:
     output = tmp_path / "run.parquet"
     with recording(multifunc, output) as process:
@@ -219,6 +226,7 @@ def is_paused(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "T"
 
 
+@pytest.mark.long
 def test_ctrl_z_pauses_the_program_too(multifunc: Path, tmp_path: Path) -> None:
     """As often as it comes; then both go on."""
     output = tmp_path / "run.csv"
@@ -258,6 +266,7 @@ def recorded_with_a_pause(bundle: Path, run: Path, seconds: float) -> tuple[floa
     return (called - paused, went_on - asked) if was_measuring else (0.0, 0.0)
 
 
+@pytest.mark.long
 def test_a_pause_is_not_taken_off_what_may_be_spent(multifunc: Path, tmp_path: Path) -> None:
     run = tmp_path / "run.parquet"
     for _ in range(5):  # on a busy machine a signal may come when all calls have been measured
@@ -284,6 +293,7 @@ def test_a_pause_is_not_taken_off_what_may_be_spent(multifunc: Path, tmp_path: P
     assert "--compare-devices" not in text
 
 
+@pytest.mark.long
 def test_ctrl_c_leaves_a_run(multifunc: Path, tmp_path: Path) -> None:
     output = tmp_path / "run.csv"
     with recording(multifunc, output) as process:
@@ -316,6 +326,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         yield folder
 
 
+@pytest.mark.long
 def test_a_disk_that_fills_while_the_profile_is_written(multifunc: Path, small_disk: Path) -> None:
     """The sentence names what is left, which can be attributed, and is said to be cut."""
     options = ("--function", "encode", "--iterations", "20000", "-o", "run.csv")
@@ -327,6 +338,7 @@ def test_a_disk_that_fills_while_the_profile_is_written(multifunc: Path, small_d
     check_said_to_be_cut(small_disk / "run.csv.ireeprof", multifunc)
 
 
+@pytest.mark.long
 def test_a_disk_of_temporary_files_that_is_full_is_not_the_models_fault(
     built: Built, small_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -359,6 +371,7 @@ def check_said_to_be_cut(profile: Path, bundle: Path) -> int:
     return int(found["metrics"][0]["measured"])
 
 
+@pytest.mark.long
 def test_profiles_that_were_cut_say_so(multifunc: Path, tmp_path: Path) -> None:
     """In the middle of a record, and between two of them: the file's own length tells."""
     options = ("--function", "encode", "--iterations", "50", "--keep-profile", "-o", "run.csv")
@@ -396,6 +409,7 @@ def alive(pid: int) -> bool:
         return False
 
 
+@pytest.mark.long
 def test_samples_are_rows_of_steps(built: Built, tmp_path: Path) -> None:
     if not (FOLDER / LIBRARY_NAME).is_file():
         pytest.skip("the hook's library is not built: no C compiler when tracemap was installed")
@@ -432,6 +446,7 @@ def test_rates_that_are_none(rate: str, built: Built, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 def test_the_usual_rate_needs_no_number(built: Built, tmp_path: Path) -> None:
     if not (FOLDER / LIBRARY_NAME).is_file():
         pytest.skip("the hook's library is not built: no C compiler when tracemap was installed")
@@ -451,6 +466,7 @@ def test_a_run_is_not_called_like_a_file_of_another_kind(name: str, multifunc: P
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["run", "llama3.1", "run.2026-11-26"])
 def test_a_run_may_be_called_without_an_ending(name: str, multifunc: Path, tmp_path: Path) -> None:
     check_cli("record", multifunc, "--function", "encode", "--iterations", "1", "-o", name, cwd=tmp_path)

@@ -94,6 +94,7 @@ def test_every_kind_of_element_is_read(several: Path) -> None:
         tracemap.run(several, function="narrow")
 
 
+@pytest.mark.long
 def test_a_model_that_declares_no_types(built: Built, monkeypatch: pytest.MonkeyPatch) -> None:
     """Torch's modules do not; the number of outputs is known all the same, and numpy's file tells the rest."""
     monkeypatch.chdir(ROOT / "samples")
@@ -146,6 +147,7 @@ def test_files_that_exist_are_kept(several: Path, tmp_path: Path) -> None:
 # ---- compared
 
 
+@pytest.mark.long
 def test_outputs_that_are_as_expected(several: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", X * X + 1)
     (tmp_path / "x.bin").write_bytes((X * X + 1).tobytes())
@@ -157,6 +159,7 @@ def test_outputs_that_are_as_expected(several: Path, tmp_path: Path) -> None:
     assert done.stdout == "result[0] 2x3xf32: ignored\nresult[1] i32: as expected\n"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
@@ -180,6 +183,7 @@ def test_outputs_that_differ(spec: str, said: str, several: Path) -> None:
     assert done.stderr == f"tracemap: error: mix: an output is not as expected: {line} [outputs-differ]\n"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("off", [0.00005, 0.00099, 0.00105, 0.0013, 0.01, -0.00105, -0.0013])
 def test_tolerances_are_those_of_irees_own_program(off: float, several: Path) -> None:
     """The last element is 101: 1e-4 + 101e-5 is how far it may be off. IREE's program compares tensors alone."""
@@ -229,6 +233,7 @@ def test_compared_outputs_are_kept_too(several: Path, tmp_path: Path) -> None:
 # ---- refused
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("arguments", "slug", "words"),
     [
@@ -359,6 +364,7 @@ func.func @matmul(%a: tensor<48x24xf32>, %b: tensor<24x40xf32>) -> tensor<48x40x
 """
 
 
+@pytest.mark.long
 def test_specs_of_the_transform_dialect_go_through_build_and_run(tmp_path: Path) -> None:
     """The spec's tiles are those of the kernel, the map has its op, and the product is numpy's."""
     spec = tmp_path / "spec.mlir"
@@ -385,6 +391,7 @@ def test_specs_of_the_transform_dialect_go_through_build_and_run(tmp_path: Path)
     assert times.calls == (8,)
 
 
+@pytest.mark.long
 def test_specs_that_the_compiler_would_go_on_without_are_refused(tmp_path: Path) -> None:
     """It says that it cannot load them, compiles without, and ends with status 0."""
     (tmp_path / "matmul.mlir").write_text(MATMUL)

@@ -56,6 +56,7 @@ def test_errors_that_come_of_a_limit(error: Exception, what: str) -> None:
         check_limits(error)
 
 
+@pytest.mark.long
 def test_files_that_may_not_be_large(built: Built, tmp_path: Path) -> None:
     bundle = shutil.copytree(built("hand_mlp"), tmp_path / "m.tracemap")
     done = of_shell('ulimit -f 4; "$@"', "bench", bundle, cwd=tmp_path)
@@ -64,6 +65,7 @@ def test_files_that_may_not_be_large(built: Built, tmp_path: Path) -> None:
     assert done.stderr.endswith("[system-limit]\n")
 
 
+@pytest.mark.long
 def test_a_compiler_that_a_limit_has_ended_did_not_crash(tmp_path: Path) -> None:
     done = of_shell(
         'ulimit -f 24; "$@"', "build", SAMPLES / "models" / "jax_mlp.mlir", "-o", "m.tracemap", cwd=tmp_path
@@ -92,6 +94,7 @@ def test_arguments_that_are_too_many_make_no_program_missing() -> None:
         start(["true", *["x" * 100_000] * 100])
 
 
+@pytest.mark.long
 def test_too_few_open_files_damage_no_store(built: Built, recorded: Recorded, tmp_path: Path) -> None:
     """Whoever takes away what is called damaged loses what is well; `--skip-bad` would answer without it."""
     check_cli("store", "add", recorded("hand_mlp"), "--map", built("hand_mlp"), "--store", "s", cwd=tmp_path)
@@ -117,6 +120,7 @@ def test_a_current_folder_that_is_gone(tmp_path: Path) -> None:
 _LIMITS = ("-v 400000", "-v 500000", "-v 700000", "-n 4", "-n 6", "-n 8", "-n 10")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_a_limit_damages_no_run(kind: str, built: Built, recorded: Recorded, tmp_path: Path) -> None:
     """Nor is more memory of the database's own asked for, which would help nobody there."""

@@ -33,6 +33,7 @@ def put_in(words: tuple[str, ...], bundle: Path) -> list[str]:
     return [word.format(bundle=bundle) for word in words]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("words", WORDS, ids=lambda words: " ".join(words[:2]))
 @pytest.mark.parametrize(("stream", "why"), [(f"> {FULL}", "No space left"), (">&-", "Bad file descriptor")])
 def test_output_that_cannot_be_written(
@@ -46,6 +47,7 @@ def test_output_that_cannot_be_written(
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stream", [f"2> {FULL}", "2>&-"])
 def test_words_for_people_may_be_lost(stream: str, built: Built, tmp_path: Path) -> None:
     done = of_shell(f'"$@" {stream}', *put_in(RECORD, built("hand_mlp")), cwd=tmp_path)
@@ -83,6 +85,7 @@ def test_what_an_encoding_lacks_is_written_as_an_escape(built: Built, tmp_path: 
     assert listed.returncode == 0, listed.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("encoding", ["ascii", "ascii:strict", "latin-1", "cp1252"])
 def test_data_is_utf_8_whatever_people_read(encoding: str, tmp_path: Path) -> None:
     """The same bytes as those that a file gets; escapes of an encoding are none of JSON's."""
@@ -94,6 +97,7 @@ def test_data_is_utf_8_whatever_people_read(encoding: str, tmp_path: Path) -> No
     assert odd.stdout == plain.stdout
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("columns", ["0", "00", ""])
 def test_a_width_of_nothing_is_none(columns: str, built: Built, tmp_path: Path) -> None:
     """Some shells say so in pipes, where they do not know it."""
@@ -102,6 +106,7 @@ def test_a_width_of_nothing_is_none(columns: str, built: Built, tmp_path: Path) 
     assert odd == plain != ""
 
 
+@pytest.mark.long
 def test_a_path_is_printed_byte_for_byte(tmp_path: Path) -> None:
     name = os.fsdecode(b"m\x1b\xff.tracemap")
     command = command_line("build", SAMPLES / "models" / "hand_mlp.mlir", "-o", name)
@@ -157,6 +162,7 @@ def test_ctrl_c_while_the_program_is_loaded_is_no_traceback(tmp_path: Path) -> N
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, b"", b"")
 
 
+@pytest.mark.long
 def test_a_status_of_its_own_is_told_where_output_can_be_written(samples: Corpus, built: Built, tmp_path: Path) -> None:
     words: list[str | Path] = ["diff", "--fail-over", "5"]
     for side, flags in (("a", "jax_mlp"), ("b", "jax_mlp_train")):

@@ -19,6 +19,7 @@ def test_every_command_can_be_quiet_and_verbose() -> None:
         assert says_nothing or {"-q", "--quiet", "-v", "--verbose"} <= known, name
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["--quiet", "-q"])
 def test_quiet_leaves_results_warnings_and_errors(how: str, built: Built, tmp_path: Path) -> None:
     run = ("record", built("hand_mlp"), "--iterations", "5", "-o", tmp_path / "run.csv")

@@ -33,6 +33,7 @@ def plain(*words: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.long
 def test_output_is_the_bundles_module(tmp_path: Path) -> None:
     done = wrapped(MLP, *PLAIN_FLAGS, "-o", "out.vmfb", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -44,6 +45,7 @@ def test_output_is_the_bundles_module(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.tracemap", "out.vmfb"]
 
 
+@pytest.mark.long
 def test_program_is_the_plain_one(tmp_path: Path) -> None:
     """Instruction for instruction that of the command alone, under the same name."""
     for folder, run in (("ours", wrapped), ("plain", plain)):
@@ -57,6 +59,7 @@ def test_program_is_the_plain_one(tmp_path: Path) -> None:
     assert ours == theirs
 
 
+@pytest.mark.long
 def test_second_run_replaces_its_own_bundle_and_nothing_else(tmp_path: Path) -> None:
     words = (MLP, *PLAIN_FLAGS, "-o", "out.vmfb")
     for _ in range(2):
@@ -76,6 +79,7 @@ def test_bundle_of_another_name(tmp_path: Path) -> None:
     assert (tmp_path / "out.vmfb").is_file()
 
 
+@pytest.mark.long
 def test_standard_input_and_output(tmp_path: Path) -> None:
     words = ["build", "-o", "b.tracemap", "--", COMPILER, "-", *PLAIN_FLAGS]
     done = subprocess.run(command_line(*words), cwd=tmp_path, input=MLP.read_bytes(), capture_output=True, check=False)
@@ -84,6 +88,7 @@ def test_standard_input_and_output(tmp_path: Path) -> None:
     assert load(tmp_path / "b.tracemap").graph.sources[0].name == "<stdin>"
 
 
+@pytest.mark.long
 def test_output_without_a_name_is_not_traced(tmp_path: Path) -> None:
     for output in ([], ["-o", "-"], ["-o", "/dev/null"]):
         words = ["build", "--", COMPILER, str(MLP), *PLAIN_FLAGS, *output]
@@ -94,6 +99,7 @@ def test_output_without_a_name_is_not_traced(tmp_path: Path) -> None:
     assert not everything_in(tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "flags", [["--compile-to=flow"], ["--compile-to", "flow"], ["--output-format=vm-asm"], ["--compile-to=hal"]]
 )
@@ -124,6 +130,7 @@ def wrong_after_parsing(folder: Path) -> Path:
     return path
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("words", [("absent.mlir",), ("broken.mlir",), ("wrong.mlir",), (MLP, "--no-such-flag"), ()])
 def test_failure_is_the_compilers_own(words: tuple[str | Path, ...], tmp_path: Path) -> None:
     broken(tmp_path)
@@ -141,6 +148,7 @@ def test_help_and_version_are_the_compilers_own(tmp_path: Path) -> None:
     assert (ours.returncode, ours.stdout, ours.stderr) == (0, theirs.stdout, theirs.stderr)
 
 
+@pytest.mark.long
 def test_warnings_of_the_compiler_are_passed_on(tmp_path: Path) -> None:
     done = wrapped(MLP, *PLAIN_FLAGS[:2], "-o", "out.vmfb", cwd=tmp_path)
     assert f"{MLP}:0:0: warning: while creating CPU target" in done.stderr
@@ -159,6 +167,7 @@ def test_a_command_of_something_else(tmp_path: Path) -> None:
     refused("tool-missing", "build", "--", "./iree-compile", MLP, "-o", "x.vmfb", cwd=tmp_path)
 
 
+@pytest.mark.long
 def test_flags_after_a_model_are_still_flags(tmp_path: Path) -> None:
     check_cli("build", MLP, "-o", "b.tracemap", "--", "--iree-opt-level=O2", cwd=tmp_path)
     assert load(tmp_path / "b.tracemap").graph.module.flags[-1] == "--iree-opt-level=O2"
@@ -191,6 +200,7 @@ def run_script(script: Path, *models: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(words, cwd=script.parent, env=environment, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.long
 def test_script_of_a_build_system(tmp_path: Path) -> None:
     """`iree-compile` is replaced by `tracemap build -- iree-compile`, and nothing else is changed."""
     models = [SAMPLES / "models" / f"{name}.mlir" for name in ("hand_mlp", "hand_repeat12", "jax_mlp")]
@@ -207,6 +217,7 @@ def test_script_of_a_build_system(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.long
 def test_script_stops_where_it_did(tmp_path: Path) -> None:
     script = build_script(tmp_path, shlex.join(command_line("build", "--", "iree-compile")))
     done = run_script(script, MLP, broken(tmp_path), SAMPLES / "models" / "jax_mlp.mlir")
@@ -216,6 +227,7 @@ def test_script_stops_where_it_did(tmp_path: Path) -> None:
     assert names == ["hand_mlp.tracemap", "hand_mlp.vmfb"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("flag", ["@flags.txt", "--mlir-print-debuginfo=false"])
 def test_flags_of_what_is_printed_do_not_matter(flag: str, tmp_path: Path) -> None:
     """A file of flags is what stands in it: it is no model, and its flags come in after ours."""

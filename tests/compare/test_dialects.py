@@ -78,6 +78,7 @@ def test_places_in_two_texts_are_not_compared() -> None:
     assert found('loc("a.mlir":3:8)') == []
 
 
+@pytest.mark.long
 def test_diff_says_what_is_approximate(built: Built, tmp_path: Path) -> None:
     bundle, model = built("jax_mlp"), tmp_path / "linalg.mlir"
     model.write_text(lowered((SAMPLES / "models" / "jax_mlp.mlir").read_text()))

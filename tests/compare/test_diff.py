@@ -49,6 +49,7 @@ from tracemap.runs.statistics import median_ranks
 # ---- which op is which
 
 
+@pytest.mark.long
 def test_ops_of_edited_programs_are_found_again() -> None:
     total = Score()
     for seed in range(16):
@@ -150,6 +151,7 @@ def test_a_run_compared_with_itself_changes_nothing(built: Built, recorded: Reco
     assert not made.kernels
 
 
+@pytest.mark.long
 def test_runs_of_two_models_balance_and_say_what_the_json_says(built: Built, recorded: Recorded) -> None:
     runs = ("--map-a", built("jax_mlp"), "--map-b", built("jax_mlp_train"))
     paths = recorded("jax_mlp"), recorded("jax_mlp_train")
@@ -191,6 +193,7 @@ def test_what_does_not_add_up_is_refused(built: Built, recorded: Recorded) -> No
         Comparison(**{**fields, "metrics": (wrong,)})
 
 
+@pytest.mark.long
 def test_kernels_of_other_code_and_the_time_of_the_compiler_are_told(fixed: Built, built: Built) -> None:
     one, two = fixed("hand_attention"), built("hand_convnet")
     made = tracemap.diff(one, two)
@@ -224,6 +227,7 @@ def test_bundles_without_runs_are_compared_by_their_maps(built: Built, tmp_path:
     assert "only the maps are compared" in text
 
 
+@pytest.mark.long
 def test_another_processor_matches_models_the_same(
     built: Built, recorded: Recorded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -305,6 +309,7 @@ BRANCH = """func.func @main(%x: tensor<256x256xf32>, %which: tensor<i32>) -> ten
 """
 
 
+@pytest.mark.long
 def test_a_branch_that_is_taken_now_fails(tmp_path: Path) -> None:
     (tmp_path / "branch.mlir").write_text(BRANCH, encoding="utf-8")
     check_cli("build", "branch.mlir", cwd=tmp_path)
@@ -404,6 +409,7 @@ def test_over_a_limit_are_the_slower_ones_by_the_near_end_of_their_interval() ->
 # ---- several runs
 
 
+@pytest.mark.long
 def test_recordings_in_turn_are_found_by_their_bundles(built: Built, tmp_path: Path) -> None:
     one, two = tmp_path / "one.tracemap", tmp_path / "two.tracemap"
     for each in (one, two):
@@ -429,6 +435,7 @@ def test_recordings_in_turn_are_found_by_their_bundles(built: Built, tmp_path: P
     assert check_cli("diff", "--baseline", one, two, two).count("same model") == 2
 
 
+@pytest.mark.long
 def test_in_python_a_side_may_be_several_runs(built: Built, tmp_path: Path) -> None:
     """What they cost is what each costs, added up."""
     bundle = tracemap.load(built("hand_mlp"))
@@ -486,6 +493,7 @@ def test_whole_numbers_and_fractions_of_a_metric_are_laid_beside_each_other(buil
 # ---- refusals
 
 
+@pytest.mark.long
 def test_what_cannot_be_compared_is_refused(built: Built, recorded: Recorded, tmp_path: Path) -> None:
     run, bundle = recorded("hand_mlp"), built("hand_mlp")
     shutil.copytree(bundle, tmp_path / "a.tracemap", ignore=shutil.ignore_patterns("runs"))
@@ -508,6 +516,7 @@ def test_what_cannot_be_compared_is_refused(built: Built, recorded: Recorded, tm
         assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.long
 def test_where_one_side_has_no_counts_both_are_split_by_the_same_rule(fixed: Built, tmp_path: Path) -> None:
     """The same run with and without what was simulated: its ops cost the same, whatever kernels are split by."""
     plain = tmp_path / "plain.csv"
@@ -526,6 +535,7 @@ def test_where_one_side_has_no_counts_both_are_split_by_the_same_rule(fixed: Bui
     assert "split-by-code" not in {each["slug"] for each in asked["diagnostics"]}
 
 
+@pytest.mark.long
 def test_samples_and_simulated_counts_are_not_laid_beside_each_other(fixed: Built, tmp_path: Path) -> None:
     """The same run twice, of which one calls its counts samples: only what is told by both alike is compared."""
     sampled = tmp_path / "sampled.csv"
@@ -563,6 +573,7 @@ func.func private @layer(%x: tensor<?x64xf32>, %w: tensor<64x64xf32>) -> tensor<
 """
 
 
+@pytest.mark.long
 def test_what_other_inputs_cost_is_not_the_machines_part(tmp_path: Path) -> None:
     """Four times the rows are four times the work of unchanged code, not a machine that is a quarter as fast."""
     model, bundle = tmp_path / "layers.mlir", tmp_path / "layers.tracemap"

@@ -68,6 +68,7 @@ def test_outputs_have_the_name_that_is_given(built: Built, tmp_path: Path, monke
     assert not list((tmp_path / "home").iterdir())
 
 
+@pytest.mark.long
 def test_a_store_may_lie_anywhere(built: Built, tmp_path: Path) -> None:
     for place in ("s[1]", "~", "host=here"):
         check_cli("record", built("hand_mlp"), "--iterations", "3", "-o", "run.parquet", "--force", cwd=tmp_path)

@@ -71,6 +71,7 @@ def test_a_source_that_is_a_link_to_the_root_stays_out_of_the_page(bundle: Path)
     assert not (bundle.parent / "page.html").exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "words"),
     [
@@ -155,6 +156,7 @@ def test_a_pipe_beside_a_run_is_refused(recorded: Recorded, built: Built, tmp_pa
     assert "run.csv.json: is a pipe, not a file" in said
 
 
+@pytest.mark.long
 def test_a_pipe_among_the_hooks_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "calls").mkdir()
     os.mkfifo(tmp_path / "calls" / "1.meta")
@@ -162,6 +164,7 @@ def test_a_pipe_among_the_hooks_files_is_refused(tmp_path: Path) -> None:
     refused("run-invalid", "stats", "iree_hook_thread.csv", cwd=tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("words", "slug"),
     [
@@ -194,6 +197,7 @@ def test_what_comes_through_a_pipe_is_read_as_a_file_is(recorded: Recorded, buil
     assert piped.stdout == plain.stdout
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("words", "slug"),
     [
@@ -212,6 +216,7 @@ def test_a_pipe_that_nobody_writes_to_keeps_no_command_waiting(
     assert "pipe: is a pipe that no program has opened for writing" in refused(slug, *named, cwd=tmp_path)
 
 
+@pytest.mark.long
 def test_a_named_pipe_is_read_to_its_end_however_slowly_it_is_written(tmp_path: Path) -> None:
     """The writer opens late, and is silent for longer than nobody may be."""
     os.mkfifo(tmp_path / "pipe")
@@ -251,6 +256,7 @@ def test_what_is_no_file_is_told_in_a_sentence(name: str, tmp_path: Path) -> Non
         read_user_input(str(tmp_path / name), ModelUnreadable)
 
 
+@pytest.mark.long
 def test_a_model_of_a_name_that_is_no_utf_8_is_built(tmp_path: Path) -> None:
     name = os.fsdecode(b"m\xff.mlir")
     shutil.copy(MLP, tmp_path / name)
@@ -258,6 +264,7 @@ def test_a_model_of_a_name_that_is_no_utf_8_is_built(tmp_path: Path) -> None:
     assert load(tmp_path / "m.tracemap").graph.ops[1].file == r"m\udcff.mlir"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_a_run_of_a_name_that_is_no_utf_8_is_refused_before_the_work(
     suffix: str, built: Built, recorded: Recorded, tmp_path: Path

@@ -21,6 +21,7 @@ def place(built: Built, tmp_path: Path) -> Place:
     return Place(tmp_path, bundle, run)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("victim", QUICK, ids=[victim.name for victim in QUICK])
 @pytest.mark.parametrize("word", long_where(list(SIGNALS), lambda _, word: word == "TERM"))
 def test_a_killed_command_leaves_nothing(word: str, victim: Victim, place: Place) -> None:

@@ -15,6 +15,7 @@ DIGITS = "1" * 5000
 """More than Python makes a number of."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", ["bench", "tune"])
 @pytest.mark.parametrize("seconds", ["inf", "1e308", "1e10", "nan", "0"])
 def test_a_limit_of_time_is_at_most_a_day(command: str, seconds: str, built: Built, tmp_path: Path) -> None:
@@ -23,6 +24,7 @@ def test_a_limit_of_time_is_at_most_a_day(command: str, seconds: str, built: Bui
     assert "time-limit" in said or "time_limit" in said
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("command", "option"),
     [("record", "iterations"), ("record", "warmup"), ("benchmark", "iterations"), ("benchmark", "repetitions")],
@@ -35,6 +37,7 @@ def test_calls_are_as_many_as_can_be_made(command: str, option: str, calls: str,
     assert len(said) < 400
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("option", ["calls", "every", "skip-ms", "thread-mb"])
 @pytest.mark.parametrize("number", ["18446744073709551616", DIGITS])
 def test_the_hook_is_told_what_it_can_hold(option: str, number: str, tmp_path: Path) -> None:
@@ -87,6 +90,7 @@ def wide_run(path: Path, metrics: int, kernel: str) -> None:
     path.write_text(f"kernel,duration_ns,{names}\n{row * 5}", encoding="utf-8")
 
 
+@pytest.mark.long
 def test_many_metrics_fit_where_one_thread_adds_them_up(built: Built, tmp_path: Path) -> None:
     bundle = built("hand_mlp")
     wide_run(tmp_path / "run.csv", 300, load(bundle).graph.kernels[0].name)

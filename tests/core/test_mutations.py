@@ -57,6 +57,7 @@ def inputs(made: Path) -> Path:
     return folder
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", READERS)
 def test_damaged_files_end_well(name: str, inputs: Path) -> None:
     reader = READERS[name]
@@ -165,6 +166,7 @@ def next_kind(_data: bytes, dice: random.Random) -> bytes:
     return dice.choice((b"h", b"d", b"m", b"e", b"t", b"r"))
 
 
+@pytest.mark.long
 def test_a_try_that_hangs_dies_or_grows_is_found_and_the_others_go_on(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"whole")
     reader = Reader("misbehaving", (("file", next_kind),), misbehave)

@@ -48,6 +48,7 @@ COMMANDS = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("words", COMMANDS, ids=lambda words: " ".join(words[1:]))
 def test_a_name_that_is_too_long_is_one_sentence(
     words: tuple[str, ...], built: Built, recorded: Recorded, tmp_path: Path

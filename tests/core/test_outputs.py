@@ -38,6 +38,7 @@ def read_while(path: Path, *arguments: str | Path) -> str:
     return got[0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("force", [(), ("--force",)])
 def test_pipes_are_written_to(force: tuple[str, ...], built: Built, recorded: Recorded, pipe: Path) -> None:
     run, bundle = recorded("hand_mlp", ".csv"), built("hand_mlp")
@@ -86,6 +87,7 @@ def test_of_a_link_what_it_leads_to_is_written(built: Built, tmp_path: Path) -> 
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["folder", "link.html", "page.html"]
 
 
+@pytest.mark.long
 def test_of_a_link_to_a_bundle_the_bundle_is_replaced(tmp_path: Path) -> None:
     model = tmp_path / "model.mlir"
     model.write_text("func.func @main(%a: i32) -> i32 {\n  return %a : i32\n}\n", encoding="utf-8")
@@ -107,6 +109,7 @@ def test_a_link_in_a_circle_is_refused(tmp_path: Path) -> None:
     assert link.is_symlink()
 
 
+@pytest.mark.long
 def test_a_dash_is_standard_output(built: Built, recorded: Recorded, tmp_path: Path) -> None:
     run, bundle = recorded("hand_mlp", ".csv"), built("hand_mlp")
     words = ("attribute", run, "--map", bundle)
@@ -124,6 +127,7 @@ def test_a_dash_is_standard_output(built: Built, recorded: Recorded, tmp_path: P
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 def test_what_goes_to_standard_output_can_be_read_again(built: Built, tmp_path: Path) -> None:
     bundle = built("hand_mlp")
     recording = subprocess.run(
@@ -148,6 +152,7 @@ def test_a_reader_that_has_enough_is_no_error(built: Built, tmp_path: Path) -> N
         assert process.wait() == -signal.SIGPIPE
 
 
+@pytest.mark.long
 def test_a_pipe_that_nobody_reads_is_not_waited_for(built: Built, recorded: Recorded, pipe: Path) -> None:
     """To open one as files are opened waits without end."""
     words = ("attribute", recorded("hand_mlp", ".csv"), "--map", built("hand_mlp"))
@@ -161,6 +166,7 @@ def test_a_pipe_that_nobody_reads_is_not_waited_for(built: Built, recorded: Reco
         assert not done.stdout
 
 
+@pytest.mark.long
 def test_a_reader_may_come_a_little_later_and_be_slow(
     tmp_path: Path, pipe: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -153,6 +153,7 @@ def test_a_program_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
 # ---- commands that a signal ends
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_command_dies_of_the_signal_when_it_has_cleared_all(number: signal.Signals, temporary: Path) -> None:
     model, target = SAMPLES / "models" / "jax_gpt2_small_12l.mlir", temporary / "m.tracemap"
@@ -237,6 +238,7 @@ def test_all_is_cleared_while_somebody_holds_the_lock_of_a_program(temporary: Pa
     assert list(temporary.iterdir()) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ignored", ["SIGINT", "SIGHUP"])
 def test_signals_that_were_ignored_stay_so(ignored: str, temporary: Path, tmp_path: Path) -> None:
     """In the background of a shell, and under nohup."""
@@ -258,6 +260,7 @@ def test_signals_that_were_ignored_stay_so(ignored: str, temporary: Path, tmp_pa
     assert list(temporary.iterdir()) == []
 
 
+@pytest.mark.long
 def test_programs_that_are_started_tell_how_they_end_whatever_a_parent_has_ignored(tmp_path: Path) -> None:
     """Where SIGCHLD is ignored, as some daemons leave it, the system forgets how children end."""
     model = SAMPLES / "models" / "hand_mlp.mlir"
@@ -270,6 +273,7 @@ def test_programs_that_are_started_tell_how_they_end_whatever_a_parent_has_ignor
         assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.long
 def test_leaving_a_compilation_ends_its_second_stage(tmp_path: Path) -> None:
     model = (SAMPLES / "models" / "jax_gpt2_small_12l.mlir").read_bytes()
     parsed = parse_model(MlirParser(), model)

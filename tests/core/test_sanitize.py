@@ -75,6 +75,7 @@ FORMATS = [(), ("--format", "json")]
 
 
 # The tables of `--by` are of the text alone.
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("form", "words"),
     [(form, words) for form in FORMATS for words in COMMANDS if not (form and "--by" in words)],

@@ -69,6 +69,7 @@ def run(block: Block, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "document",
     long_where([path for path in DOCUMENTS if blocks(path)], lambda _, path: path.name in LONG),

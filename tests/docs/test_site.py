@@ -50,6 +50,7 @@ def pages(site: Path) -> dict[Path, Anchors]:
     return {path: Anchors(path.read_text(encoding="utf-8")) for path in (site / "html").rglob("*.html")}
 
 
+@pytest.mark.long
 def test_every_document_is_a_page(pages: dict[Path, Anchors]) -> None:
     assert {path.stem for path in DOCS.glob("*.md")} <= {path.stem for path in pages}
 

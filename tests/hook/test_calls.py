@@ -63,6 +63,7 @@ def test_tools_record_as_many_calls_as_the_profile_has_tiles(
         assert printed == support.run(support.tool_command(tool, vmfb, driver))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("elf", ELFS)
 @pytest.mark.parametrize("driver", DRIVERS)
 @pytest.mark.parametrize("way", ["preload", "attach"])
@@ -82,6 +83,7 @@ def test_python_records_as_many_calls_as_the_profile_has_tiles(
     assert printed == support.run(support.python_command(vmfb, driver))
 
 
+@pytest.mark.long
 def test_every_workgroup_of_every_dispatch_is_recorded_once(library: Path, made: Path, output: Path) -> None:
     vmfb = sample(made, "jax_gpt2_4l")
     flagfile = SAMPLES / "flags" / "jax_gpt2_4l.flags"
@@ -123,6 +125,7 @@ def test_calls_lie_on_the_profiles_clock(library: Path, made: Path, output: Path
     assert before < begin - 20_000 < first < last < end + 20_000 < after
 
 
+@pytest.mark.long
 def test_executables_can_be_loaded_and_unloaded_without_end(library: Path, made: Path, output: Path) -> None:
     for elf in ELFS:
         vmfb = support.module(made, elf)
@@ -138,6 +141,7 @@ def test_executables_can_be_loaded_and_unloaded_without_end(library: Path, made:
         assert text.count('"kind":"unload"') == 1000
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", [("keep",), ("reserve",), ("keep", "reserve")], ids="-".join)
 def test_executables_that_stay_are_all_seen(options: tuple[str, ...], library: Path, made: Path, output: Path) -> None:
     """Each of IREE's own loader is told by the memory that it reserves; there is a place for each that has a slot."""

@@ -11,6 +11,7 @@ from tests.hook import fuzz, support
 from tests.hook.test_host import compile_c
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("harness", fuzz.HARNESSES)
 def test_cases_of_the_past_end_well(harness: str, made: Path) -> None:
     support.need_compiler()

@@ -201,12 +201,14 @@ def sanitized_host(request: pytest.FixtureRequest, made: Path) -> Path:
     return compile_c(made / f"host-{sanitizer}", HERE / "host.c", *support.sanitized_hook(made, sanitizer))
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("mode", ["threads", "churn", "fork", "runtime"])
 def test_sanitizers_find_nothing(mode: str, sanitized_host: Path, kernels: Path, output: Path) -> None:
     support.run([sanitized_host, kernels, mode, "4", "200"], settings_environment(output))
     assert read_recording(output).call_count >= 200
 
 
+@pytest.mark.long
 def test_sanitizers_find_nothing_in_a_storm(sanitized_host: Path, kernels: Path, embedded: Path, output: Path) -> None:
     # Leaks are looked for above: a child of many threads cannot stop those that it has not got.
     variables = {**settings_environment(output), "ASAN_OPTIONS": "detect_leaks=0"}

@@ -75,6 +75,7 @@ def figures(made: Path, request: pytest.FixtureRequest) -> Path:
     return compile_c(program, "-O2", *sanitizers, "-DTRACEMAP_HOOK_WITHOUT_PRELOAD", HERE / "figures.c", *own)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("count", "buckets", "gamma"), [(3000, 16, 0.5), (500, 4, 1.0), (3, 5, 0.3), (1, 16, 0.5)])
 def test_figures_are_those_of_irees_hook(count: int, buckets: int, gamma: float, figures: Path, tmp_path: Path) -> None:
     csv = calls_file(tmp_path / "calls.csv", count)
@@ -94,6 +95,7 @@ def odd_calls(path: Path, dice: random.Random) -> Path:
     return path
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(8))
 def test_figures_of_odd_calls_are_those_of_stats(seed: int, figures: Path, tmp_path: Path) -> None:
     dice = random.Random(seed)
@@ -112,6 +114,7 @@ def test_events_have_their_names_and_numbers(figures: Path) -> None:
 # ---- the stock runtime
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("driver", ["local-task", "local-sync"])
 @pytest.mark.parametrize("elf", ["embedded", "system"])
 def test_stock_tools_print_the_statistics(elf: str, driver: str, exact: Path, made: Path, output: Path) -> None:
@@ -240,6 +243,7 @@ def test_events_are_listed_and_the_program_ends(
     assert [not line[51:] for line in lines] == [check_event(event).opens for event in known_events()]
 
 
+@pytest.mark.long
 def test_the_start_is_skipped(library: Path, host: Path, kernels: Path) -> None:
     """The host calls, waits 400 ms, and calls again."""
     for skipped, left in (("350", 100), ("0.0001", None), ("10000", 0)):
@@ -364,6 +368,7 @@ def test_what_is_wrong_is_said_when_the_program_begins(name: str, value: str, me
 # ---- sanitizers, another processor
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sanitizer", ["address", "thread", "undefined"])
 @pytest.mark.parametrize("mode", ["threads", "churn", "fork", "runtime", "stay"])
 def test_sanitizers_find_nothing(mode: str, sanitizer: str, kernels: Path, made: Path, output: Path) -> None:

@@ -159,6 +159,7 @@ def nothing_of(folder: Path) -> str:
     return str(caught.value)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size", [0, 100, 40_000, 100_000])
 @pytest.mark.parametrize("settings", [{}, {"every": 2}, {"sample_hz": 997, "sampler": "timer"}], ids=str)
 def test_files_that_another_program_cuts_do_not_end_the_program(

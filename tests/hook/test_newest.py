@@ -141,6 +141,7 @@ def check_executions(recording: HookRecording, *, may_lack_some: bool) -> None:
             ended_ns = max(end for _, _, end in of_call[number])
 
 
+@pytest.mark.long
 def test_executions_of_a_killed_server_are_numbered(server: list[str], library: Path, output: Path) -> None:  # noqa: F811
     """It is killed when it has called for much longer than there is room."""
     variables = {**os.environ, **newest(library, output)}
@@ -158,6 +159,7 @@ def test_executions_of_a_killed_server_are_numbered(server: list[str], library: 
     check_executions(recording, may_lack_some=True)
 
 
+@pytest.mark.long
 def test_executions_of_a_program_that_ends_are_numbered(server: list[str], library: Path, output: Path) -> None:  # noqa: F811
     ending = [word.replace("1000000000x", "6000x") for word in server]
     support.run(ending, newest(library, output))

@@ -121,6 +121,7 @@ def clocks(made: Path) -> Path:
     return compile_c(made / "clocks", "-O1", HERE / "clocks.c")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("noting", [False, True])
 @pytest.mark.parametrize("mode", ["fork", "handler"])
 def test_clocks_are_read_where_no_lock_may_be_waited_for(
@@ -136,6 +137,7 @@ def test_clocks_are_read_where_no_lock_may_be_waited_for(
         assert (np.diff(moments) >= 0).all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["handler", "clone", "taken", "moved", "image"])
 def test_memory_that_a_program_reserves_for_itself(mode: str, made: Path, library: Path, output: Path) -> None:
     """The handler waited for a lock of its own thread; a page that was gone was read."""

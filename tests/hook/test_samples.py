@@ -113,6 +113,7 @@ def check_growing(folder: Path, growing: Path) -> None:
 # ---- the stock runtime
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("elf", ELFS)
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_samples_of_a_kernel_that_computes_lie_in_it(
@@ -137,6 +138,7 @@ def test_samples_of_a_kernel_that_computes_lie_in_it(
     check_growing(output, output / "growing")
 
 
+@pytest.mark.long
 def test_kernels_have_the_share_of_samples_that_they_have_of_time(
     sampler: str, library: Path, made: Path, output: Path
 ) -> None:
@@ -212,6 +214,7 @@ def test_no_samples_without_asking(library: Path, made: Path, output: Path) -> N
         read_samples(output)
 
 
+@pytest.mark.long
 def test_what_samples_cost_is_told_on_a_busy_machine_too(sampler: str, library: Path, made: Path, output: Path) -> None:
     """What others do between two readings of a clock is not the samples' time: once it was 170 % of the threads'."""
     command = matmul_command(
@@ -269,6 +272,7 @@ def wait_for_samples(output: Path, wanted: int) -> None:
     pytest.fail("the program was not sampled")
 
 
+@pytest.mark.long
 def test_each_load_of_a_module_has_its_own_samples(sampler: str, library: Path, made: Path, output: Path) -> None:
     """Loads of one module lie at the same addresses often; time tells them apart."""
     for elf in ELFS:
@@ -399,6 +403,7 @@ def test_where_perf_is_forbidden_a_timer_samples(
     check_counts(samples)
 
 
+@pytest.mark.long
 def test_periods_of_a_counter_are_those_of_its_rate(made: Path, host: Path, kernels: Path, output: Path) -> None:
     """The kernel's clock of the thread in the place of cycles: a counter of 1 GHz that is there everywhere."""
     if not perf_is_allowed():
@@ -467,6 +472,7 @@ def test_where_no_file_can_grow_the_program_runs_on(
         read_samples(output)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sanitizer", ["address", "thread", "undefined"])
 @pytest.mark.parametrize("mode", ["threads", "churn", "fork", "runtime", "profiled"])
 def test_sanitizers_find_nothing(
@@ -606,6 +612,7 @@ def test_files_cut_anywhere(copy: Path) -> None:
             assert lost > 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("suffix", [".samples", ".jsonl"])
 def test_files_with_bytes_changed_at_random(suffix: str, copy: Path) -> None:
     (path,) = copy.glob(f"*{suffix}")

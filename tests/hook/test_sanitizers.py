@@ -88,6 +88,7 @@ def reached(functions: dict[int, Function], entry: str) -> Iterator[Function]:
         rest.extend(new)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_an_entry_calls_nothing_that_another_library_may_stand_before(entry: str, library: Path) -> None:
     functions = disassembled(library)
@@ -162,6 +163,7 @@ def ended(command: Sequence[str | Path], preloaded: Preloaded, variables: dict[s
     return (done.returncode, done.stdout), done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("build", BUILDS, ids=str)
 def test_a_program_with_a_sanitizer_ends_as_without_the_hook(
     build: Build, library: Path, kernels: Path, made: Path, output: Path
@@ -226,6 +228,7 @@ UNREPORTED = {
 SANITIZED_HOOKS = {"thread": ("libtsan.so",), "address,undefined": ("libasan.so", "libubsan.so")}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("elf", ["embedded", "system"])
 @pytest.mark.parametrize("driver", ["local-task", "local-sync"])
 @pytest.mark.parametrize("sanitizer", SANITIZED_HOOKS)

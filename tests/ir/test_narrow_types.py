@@ -43,6 +43,7 @@ def converts(graph: TraceGraph) -> set[str]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("narrow", ["i8", "f16", "bf16"])
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("kept", [False, True], ids=["given", "kept"])
@@ -53,6 +54,7 @@ def test_a_product_that_reads_what_is_converted_does_the_conversion(
     assert converts(built_graph(text(rows, narrow, kept=kept), tmp_path)) == {"fused"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rows", [1, 3])
 def test_what_is_laid_out_in_tiles_is_what_is_read(rows: int, tmp_path: Path) -> None:
     tiled = ("--iree-opt-data-tiling", "--iree-opt-level=O2")

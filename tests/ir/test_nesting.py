@@ -50,6 +50,7 @@ NESTS: dict[str, Callable[[int], str]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", NESTS)
 def test_what_would_end_the_parser_is_refused(kind: str) -> None:
     with pytest.raises(ModelInvalid, match="nested too deep"):
@@ -135,6 +136,7 @@ writer.join()
 """
 
 
+@pytest.mark.long
 def test_bytecode_that_is_nested_too_deep_is_refused_in_one_sentence(tmp_path: Path) -> None:
     """Nothing in its bytes tells how deep it is: it is parsed, and taken apart, where there is room for that."""
     subprocess.run([sys.executable, "-c", _WRITES_BYTECODE, str(tmp_path / "deep.mlirbc")], check=True)
@@ -143,6 +145,7 @@ def test_bytecode_that_is_nested_too_deep_is_refused_in_one_sentence(tmp_path: P
         assert said.endswith(f"nested too deep: more than {MAX_BRACES} nested regions")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", ["bench", "tune", "benchmark", "swap"])
 def test_kernels_of_a_bundle_that_are_nested_too_deep_are_damage(command: str, built: Built, tmp_path: Path) -> None:
     bundle = Path(shutil.copytree(built("hand_mlp"), tmp_path / "m.tracemap"))

@@ -47,6 +47,7 @@ def fail() -> None:
     raise OSError("nobody is to see this")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("parse", "most_s", "message"),
     [
@@ -154,6 +155,7 @@ print(*(path.read_text().strip() for path in Path("/proc/self/task").glob("*/com
     assert "llvm-worker" not in done.stdout
 
 
+@pytest.mark.long
 def test_a_dump_on_which_the_parser_crashes_is_refused(by_hand: Path, tmp_path: Path) -> None:  # noqa: F811
     """The count region returns twice, once nothing: the verifier compares that with three types."""
     shutil.copytree(by_hand / "hand_mlp", tmp_path / "by_hand")

@@ -139,6 +139,7 @@ INPUTS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("given", INPUTS)
 def test_parts_are_found_for_any_input(given: str, tmp_path: Path) -> None:
     elements = [[(row * 7 + column * 3) % 11 / 4 for column in range(64)] for row in range(8)]
@@ -220,6 +221,7 @@ def test_parts_are_found_in_dumps_without_tags(tmp_path: Path) -> None:
     assert evidence(graph) == TOLD
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("swapped", [False, True])
 def test_two_softmaxes_at_one_location_are_not_mixed_up(swapped: bool, tmp_path: Path) -> None:
     """Without tags, where two divides share a location, the phases do not tell which parts are whose: unknown."""

@@ -44,6 +44,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Json]:
     return folder, json_cli("tune", folder / "model.tracemap", *options, cwd=folder)
 
 
+@pytest.mark.long
 def test_folders_have_harmless_names_in_the_order_of_the_program(written: tuple[Path, Json]) -> None:
     folder, said = written
     kernels = [kernel.name for kernel in load(folder / "model.tracemap").graph.kernels]
@@ -57,6 +58,7 @@ def test_folders_have_harmless_names_in_the_order_of_the_program(written: tuple[
     assert sorted(path.name for path in folder.iterdir()) == ["handed", "model.mlir", "model.tracemap"]
 
 
+@pytest.mark.long
 def test_the_compiler_takes_what_the_tuner_gives_it(written: tuple[Path, Json], tmp_path: Path) -> None:
     """As amdsharktuner 3.9.0 does: the configuration is stripped, the flags of the file, and where to begin."""
     from iree.compiler import ir
@@ -92,6 +94,7 @@ def test_the_loop_calls_the_tuner_in_each_folder(written: tuple[Path, Json], tmp
     assert calls == [[str(place), *files, *rest] for place in sorted(handed.glob("0*"))]
 
 
+@pytest.mark.long
 def test_a_run_decides_the_order(written: tuple[Path, Json], tmp_path: Path) -> None:
     """The run of a CPU, with the GPU's module and other times, of which none is a processor's."""
     folder = written[0]
@@ -143,6 +146,7 @@ def test_what_cannot_be_handed_on_is_said(written: tuple[Path, Json], built: Bui
     assert [path.name for path in tmp_path.rglob("*")] == ["mine", "file"]
 
 
+@pytest.mark.long
 def test_names_do_not_lead_elsewhere(tmp_path: Path) -> None:
     (tmp_path / "model.mlir").write_text(MODEL.replace("a b..", "../out"))
     check_cli("build", tmp_path / "model.mlir", "-o", tmp_path / "model.tracemap", "--", *FLAGS)
@@ -152,6 +156,7 @@ def test_names_do_not_lead_elsewhere(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model.mlir", "model.tracemap"]
 
 
+@pytest.mark.long
 def test_the_folder_is_replaced_with_force(written: tuple[Path, Json], tmp_path: Path) -> None:
     words = ("tune", written[0] / "model.tracemap", "--top", "1", "--write-for-amdsharktuner", tmp_path / "new")
     check_cli(*words)
@@ -160,6 +165,7 @@ def test_the_folder_is_replaced_with_force(written: tuple[Path, Json], tmp_path:
     assert {path: path.read_bytes() for path in sorted(tmp_path.rglob("*")) if path.is_file()} == before
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("backend", ["vmvx", "rocm"])
 def test_code_that_is_not_for_cpus_is_not_run_alone(backend: str, written: tuple[Path, Json], tmp_path: Path) -> None:
     bundle = written[0] / "model.tracemap"

@@ -57,6 +57,7 @@ def test_kernels_of_a_model_are_what_numpy_computes(built: Built, model: str) ->
     assert all(kernel["same_code"] for kernel in found["kernels"])
 
 
+@pytest.mark.long
 def test_every_site_has_one_kernel_alone(benched: Json, built: Built) -> None:
     sites = sorted(site for kernel in benched["kernels"] for site in kernel["sites"])
     assert sites == sorted(site["id"] for site in json_cli("show", built("hand_mlp"))["sites"])
@@ -115,6 +116,7 @@ def test_where_times_differ_the_application_is_recorded_again(built: Built, tmp_
     assert site["again_ns"] is None
 
 
+@pytest.mark.long
 def test_why_the_application_is_not_recorded_again_is_said(built: Built, recorded: Recorded, tmp_path: Path) -> None:
     (tmp_path / "absent.flags").write_text("--device=absent\n", encoding="utf-8")
     asked = ("--kernel", "*softmax*", "--flagfile", tmp_path / "absent.flags")
@@ -125,6 +127,7 @@ def test_why_the_application_is_not_recorded_again_is_said(built: Built, recorde
     assert all("absent" in each for each in said)
 
 
+@pytest.mark.long
 def test_without_the_runtime_no_kernel_is_called_wrong(built: Built) -> None:
     """As where a package is missing: finding it fails, in this process and in its children."""
     hidden = (
@@ -139,6 +142,7 @@ def test_without_the_runtime_no_kernel_is_called_wrong(built: Built) -> None:
     assert done.stderr.endswith("install it with: pip install iree-base-runtime [tool-missing]\n")
 
 
+@pytest.mark.long
 def test_the_dearest_of_the_run_come_first(built: Built, recorded: Recorded) -> None:
     run = recorded("hand_mlp")
     totals: dict[str, int] = {}
@@ -209,6 +213,7 @@ def test_what_does_not_fit_into_memory_is_not_called_wrong(dim: int, words: str,
     assert words in kernel["not_measured"]
 
 
+@pytest.mark.long
 def test_kernels_are_chosen_by_name_and_by_op(built: Built) -> None:
     bundle = built("hand_mlp")
     by_name = json_cli("bench", bundle, "--kernel", "*softmax*", "--no-verify", *QUICK)
@@ -244,6 +249,7 @@ def test_a_model_without_kernels_has_none_to_run(tmp_path: Path) -> None:
     assert json_cli("bench", tmp_path / "none.tracemap")["kernels"] == []
 
 
+@pytest.mark.long
 def test_csv_begins_with_the_columns_of_the_dispatch_profiler(built: Built) -> None:
     text = check_cli("bench", built("hand_mlp"), "--kernel", "*0_matmul*", "--format", "csv", *QUICK)
     (row,) = csv.DictReader(io.StringIO(text))
@@ -275,6 +281,7 @@ def test_google_benchmark_has_a_row_per_kernel_and_state_of_the_caches(built: Bu
     assert all(each["real_time"] > 0 and each["time_unit"] == "ns" for each in benchmarks)
 
 
+@pytest.mark.long
 def test_python_returns_what_the_command_prints(built: Built) -> None:
     made = tracemap.bench(built("hand_mlp"), kernel=("*softmax*",), repetitions=2, min_time=0.5)
     (kernel,) = made.kernels
@@ -283,6 +290,7 @@ def test_python_returns_what_the_command_prints(built: Built) -> None:
     assert kernel.time_ns.repetitions == 2
 
 
+@pytest.mark.long
 def test_processes_share_the_repetitions(built: Built) -> None:
     """Without a run and without verification each process that runs kernels is one that times them."""
     words = ("--no-verify", "--processes", "3", "--repetitions", "7", "--min-time", "20", "--format", "json")
@@ -310,6 +318,7 @@ def test_quartiles_tell_how_far_processes_lie_apart() -> None:
     assert merge_outcomes(one, ended).answer == one.answer
 
 
+@pytest.mark.long
 def test_text_names_kernels_and_what_was_verified(built: Built) -> None:
     text = check_cli("bench", built("hand_mlp"), *QUICK)
     assert "4 verified, 0 wrong, 0 not verified" in text
@@ -325,6 +334,7 @@ def first_kernel(bundle: Bundle, folder: Path) -> tuple[Call, Path]:
     return case.call(0), compile_benchmark_module(text, bundle.graph.module.flags, folder)
 
 
+@pytest.mark.long
 def test_what_a_kernel_changes_where_it_has_not_to_is_told(built: Built, tmp_path: Path) -> None:
     """The same kernel is said to write less than it does: each time the first byte that is too much is found."""
     call, compiled = first_kernel(load(built("hand_mlp")), tmp_path)
@@ -369,6 +379,7 @@ def test_what_is_counted_in_a_kernel_is_what_the_map_counts_where_it_knows_sizes
     assert seen == 3
 
 
+@pytest.mark.long
 def test_a_call_that_has_no_memory_is_told_from_one_that_fails(built: Built, tmp_path: Path) -> None:
     call, compiled = first_kernel(load(built("hand_mlp")), tmp_path)
     huge = structs.replace(call, buffers=(structs.replace(call.buffers[0], length=1 << 60), *call.buffers[1:]))

@@ -308,6 +308,7 @@ def verified(tmp_path_factory: pytest.TempPathFactory) -> list[Json]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_numpy_and_machine_code_agree(name: str, verified: list[Json]) -> None:
     kernels = [kernel for kernel in verified if kernel["kernel"].startswith(f"{name}_dispatch_")]

@@ -122,6 +122,7 @@ def swapped(bundle: Path, text: str, folder: Path, *options: str) -> subprocess.
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "edit", long_where(WRONG, lambda number, _: number % 2 == 1), ids=lambda edit: edit.fault.replace(" ", "-")
 )
@@ -135,6 +136,7 @@ def test_a_wrong_kernel_fails(edit: Edit, bundle: Path, source: str, tmp_path: P
     assert kernel["verification"]["reason"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stage", ["source", "configuration", "object"])
 def test_what_is_dumped_can_be_put_back(stage: str, bundle: Path, tmp_path: Path) -> None:
     text = check_cli("swap", bundle, KERNEL, "--dump", stage)
@@ -159,6 +161,7 @@ def kernel_of(bundle: Path) -> Json:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stage", ["source", "configuration", "object"])
 def test_what_is_dumped_has_the_data_of_its_constants(stage: str, built: Built, tmp_path: Path) -> None:
     """Those of torch are kept by name behind a module, where a text of a part of it has none."""
@@ -189,6 +192,7 @@ def test_the_folder_that_iree_dumps_has_sources_and_configurations(bundle: Path,
     assert f"{dumps / 'module_f_dispatch_0.mlir'}: is of the stage source, not of object" in done.stderr
 
 
+@pytest.mark.long
 def test_a_file_that_does_not_compile_is_blamed_for_it(bundle: Path, source: str, tmp_path: Path) -> None:
     edited = re.sub(r"math\.tanh (%\d+) : f32", r'"no.such_thing"(\1) : (f32) -> f32', source)
     (tmp_path / "edited.mlir").write_text(edited, encoding="utf-8")
@@ -200,6 +204,7 @@ def test_a_file_that_does_not_compile_is_blamed_for_it(bundle: Path, source: str
     assert not (tmp_path / "new.tracemap").exists()
 
 
+@pytest.mark.long
 def test_the_map_stays_as_it_was(bundle: Path, source: str, tmp_path: Path) -> None:
     assert swapped(bundle, without_locations(source), tmp_path).returncode == 0
     old, new = (json_cli("show", each) for each in (bundle, tmp_path / "new.tracemap"))
@@ -212,6 +217,7 @@ def of_one_element(sizes: re.Match[str]) -> str:
     return re.sub("[1-9][0-9]*", "1", sizes[0])
 
 
+@pytest.mark.long
 def test_a_slowed_kernel_is_named_first_and_its_op_only(built: Built, tmp_path: Path) -> None:
     """Tiles of one element make a product slow; nothing else in the program was touched."""
     bundle = built("hand_mlp")
@@ -231,6 +237,7 @@ def test_a_slowed_kernel_is_named_first_and_its_op_only(built: Built, tmp_path: 
     assert {op["op"] for op in found["ops"] if op["named"] and not op["replaced"]} == set()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -283,6 +290,7 @@ func.func @plain() -> tensor<4xf32> {
 )
 
 
+@pytest.mark.long
 def test_an_output_that_differs_is_named_with_its_first_element(bundle: Path, source: str, tmp_path: Path) -> None:
     """Where all inputs of the product are 0, numpy says what comes out, with the right beginning and another."""
     edit = next(each for each in WRONG if each.fault == "a sum that begins elsewhere")

@@ -37,6 +37,7 @@ def kept(work: Path) -> dict[str, tuple[int, int]]:
     return {str(path.relative_to(work)): (path.stat().st_ino, path.stat().st_mtime_ns) for path in files}
 
 
+@pytest.mark.long
 def test_products_are_right_and_counted(tmp_path: Path) -> None:
     table = tmp_path / "table.csv"
     sizes = ("--size", "M=32,40", "--size", "N=48", "--size", "K=16:32:16")
@@ -50,6 +51,7 @@ def test_products_are_right_and_counted(tmp_path: Path) -> None:
         assert row["machine"] == "mine"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
@@ -67,6 +69,7 @@ def test_every_kind_is_what_numpy_computes(kind: str, options: list[str]) -> Non
     assert {row["Verification"] for row in rows} == {"SUCCESS"}, rows
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["./-d.csv", "n\udcff.csv"])
 def test_a_table_may_have_any_name(name: str, tmp_path: Path) -> None:
     """Of one the compiler would take the programs for options of its own, the other no JSON and no binding can hold."""
@@ -76,6 +79,7 @@ def test_a_table_may_have_any_name(name: str, tmp_path: Path) -> None:
     assert row["Verification"] == "SUCCESS", row
 
 
+@pytest.mark.long
 def test_what_is_printed_leaves_no_folder(tmp_path: Path) -> None:
     sizes = [word for letter in "MNK" for word in ("--size", f"{letter}=16")]
     (row,) = rows_of(check_cli("sweep", "matmul", *sizes, *QUICK, "-o", "-", cwd=tmp_path))
@@ -96,6 +100,7 @@ def test_operations_of_a_convolution_are_those_of_a_plain_loop() -> None:
     assert operation.operations == count
 
 
+@pytest.mark.long
 def test_configurations_change_the_code_and_not_the_result(tmp_path: Path) -> None:
     table = tmp_path / "table.csv"
     tiles = ("--config", "default", "--config", "tiles=8x16;vectors=4x8x4")
@@ -111,6 +116,7 @@ def test_configurations_change_the_code_and_not_the_result(tmp_path: Path) -> No
     assert times == sorted(times)
 
 
+@pytest.mark.long
 def test_what_cannot_be_compiled_is_a_row_with_its_reason() -> None:
     configs = ("--config", "pipeline=NoSuchPipeline", "--config", "pipeline=NoOtherPipeline")
     done = run_cli("sweep", "matmul", *configs, *QUICK)
@@ -129,6 +135,7 @@ def test_what_cannot_be_compiled_is_a_row_with_its_reason() -> None:
 SWEEP = ("matmul", "--size", "M=16,24,32", "--size", "N=16,32", "--size", "K=16", *QUICK)
 
 
+@pytest.mark.long
 def test_after_a_kill_it_goes_on_and_does_nothing_twice(tmp_path: Path) -> None:
     table, work = tmp_path / "table.csv", tmp_path / "table.csv.work"
     chance = random.Random(5)
@@ -156,6 +163,7 @@ def test_after_a_kill_it_goes_on_and_does_nothing_twice(tmp_path: Path) -> None:
     assert table.read_bytes() == first
 
 
+@pytest.mark.long
 def test_append_adds_what_the_table_does_not_have(tmp_path: Path) -> None:
     table = tmp_path / "table.csv"
     check_cli("sweep", "matmul", "--size", "M=16", "--size", "N=16", "--size", "K=16", *QUICK, "-o", table)
@@ -186,6 +194,7 @@ def test_what_is_no_table_of_a_sweep_is_not_added_to(table: bytes, tmp_path: Pat
     assert (tmp_path / "table.csv").read_bytes() == table
 
 
+@pytest.mark.long
 def test_what_was_only_verified_is_timed_and_what_was_only_timed_verified(tmp_path: Path) -> None:
     table, work = tmp_path / "table.csv", tmp_path / "table.csv.work"
     sizes = ("matmul", "--size", "M=16", "--size", "N=16", "--size", "K=16", *QUICK, "-o", table, "--force")
@@ -198,6 +207,7 @@ def test_what_was_only_verified_is_timed_and_what_was_only_timed_verified(tmp_pa
     assert len(list((work / "modules").glob("*.vmfb"))) == 1
 
 
+@pytest.mark.long
 def test_tags_stay_what_they_are_when_rows_are_added(tmp_path: Path) -> None:
     table = tmp_path / "table.csv"
     options = ("--size", "N=16", "--size", "K=16", "--tag", "note==1+1", *QUICK, "-o", table)
@@ -208,6 +218,7 @@ def test_tags_stay_what_they_are_when_rows_are_added(tmp_path: Path) -> None:
     assert [row["note"] for row in rows_of(table.read_text())] == ["'=1+1"] * 2
 
 
+@pytest.mark.long
 def test_rows_with_other_tags_are_other_rows_measured_anew(tmp_path: Path) -> None:
     table, work = tmp_path / "table.csv", tmp_path / "table.csv.work"
     sizes = ("matmul", "--size", "M=16", "--size", "N=16", "--size", "K=16", *QUICK, "-o", table)
@@ -219,6 +230,7 @@ def test_rows_with_other_tags_are_other_rows_measured_anew(tmp_path: Path) -> No
     assert len(list((work / "results").iterdir())) == 3
 
 
+@pytest.mark.long
 def test_only_generate_and_only_compile_stop_there(tmp_path: Path) -> None:
     table, work = tmp_path / "table.csv", tmp_path / "table.csv.work"
     check_cli("sweep", "matmul", "--size", "M=16", "--only", "generate", "-o", table)
@@ -230,6 +242,7 @@ def test_only_generate_and_only_compile_stop_there(tmp_path: Path) -> None:
     assert not table.exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("options", "words"),
     [

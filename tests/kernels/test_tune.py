@@ -91,6 +91,7 @@ def test_a_badly_tiled_kernel_is_brought_back(tuned: tuple[Path, Json]) -> None:
     assert first["ratio"]["high"] < 0.8
 
 
+@pytest.mark.long
 def test_a_plain_compile_takes_the_spec(tuned: tuple[Path, Json]) -> None:
     folder, found = tuned
     target = folder / "configured.mlir"
@@ -250,6 +251,7 @@ def wait_for_modules(work: Path, number: int) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.long
 def test_a_damaged_result_is_made_again(tuned: tuple[Path, Json], tmp_path: Path) -> None:
     options = ("--kernel", KERNEL, "--candidates", "1", "--pairs", "0", "-o", tmp_path / "spec.mlir", "--force")
     check_cli("tune", tuned[0] / "bad.tracemap", *options)
@@ -268,6 +270,7 @@ def test_a_folder_that_cannot_be_made_is_said(tuned: tuple[Path, Json], tmp_path
     assert [path.name for path in tmp_path.iterdir()] == ["spec.mlir.work"]
 
 
+@pytest.mark.long
 def test_what_cannot_be_timed_is_said_and_not_kept(
     tuned: tuple[Path, Json], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -320,6 +323,7 @@ def test_keys_stand_for_all_that_they_are_made_of(tmp_path: Path) -> None:
 # ---- candidates
 
 
+@pytest.mark.long
 def test_a_kernel_without_tiles_says_so(tuned: tuple[Path, Json]) -> None:
     folder, _ = tuned
     found = json_cli(
@@ -329,6 +333,7 @@ def test_a_kernel_without_tiles_says_so(tuned: tuple[Path, Json]) -> None:
     assert kernel["tried"] == 0 or kernel["best"] is None or kernel["best"]["ratio"]["high"] < 1
 
 
+@pytest.mark.long
 def test_a_kernel_that_cannot_be_verified_is_not_tuned(tmp_path: Path) -> None:
     kind = "tensor<4096xi32>"
     text = f"func.func @f(%a: {kind}) -> {kind} {{\n  %0 = math.ctpop %a : {kind}\n  return %0 : {kind}\n}}\n"
@@ -380,6 +385,7 @@ def test_most_candidates_have_the_compilers_own_pipeline() -> None:
     assert [each.pipeline for each in found].count(OWN.pipeline) == 75
 
 
+@pytest.mark.long
 def test_another_pipeline_is_found_and_written(tmp_path: Path) -> None:
     """The pipeline `Default` makes no vectors, whatever their sizes: one that does is better."""
     spec = SPEC.replace("DoubleTilingExpert", "Default").replace(BAD, lowering_config_text(LEVELS))

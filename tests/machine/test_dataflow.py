@@ -57,6 +57,7 @@ def op_lines(steps: KernelSteps) -> dict[int, str]:
     return {step.line: step.op_name for step in steps.kernel.steps if step.op_name.startswith(("math.", "arith.addf"))}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("flags", [(BASELINE,), AARCH64])
 def test_loads_are_of_who_takes_and_stores_of_who_made(chain: Chain, flags: Sequence[str]) -> None:
     """Two matrices are read, by tanh and by sqrt, and the sum is stored; all of it stands on the nest's own line."""
@@ -108,6 +109,7 @@ def lines_of(steps: KernelSteps, samples: Mapping[int, int]) -> Counter[int]:
     return lines_of_ops(steps, seen, in_loops_of(steps, rows, 0, SAMPLES, waits), waits)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("at_loads", [0, 3, 5])
 def test_a_core_that_never_waits_is_found_at_loads_as_well(chain: Chain, at_loads: int) -> None:
     """Loads keep it busy, too, but are done before they are the oldest: with half as many samples at each, and fewer,
@@ -148,6 +150,7 @@ def cycles_by_llvm(program: str, code: Sequence[Instruction], processor: str) ->
     return [float(each["RThroughput"]) for each in region["InstructionInfoView"]["InstructionList"]]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("processor", ["icelake-server", "znver4", "skylake-avx512"])
 @pytest.mark.parametrize("flag", [BASELINE, "--iree-llvmcpu-target-cpu=icelake-server"])
 def test_what_ops_keep_busy_is_near_to_what_llvm_says(chain: Chain, flag: str, processor: str) -> None:
@@ -191,6 +194,7 @@ def test_each_instruction_takes_about_what_llvm_says_of_server_cores(flag: str, 
     assert len(code) > 100
 
 
+@pytest.mark.long
 def test_every_instruction_takes_some_time(chain: Chain) -> None:
     assert all(each.hundredths > 0 for flags in ((BASELINE,), AARCH64) for each in chain(*flags).code.instructions)
 
@@ -253,6 +257,7 @@ def test_waits_are_at_loads_and_right_behind_them_and_nowhere_else(tmp_path: Pat
         assert all(loads >= found for found in waits.sources_of.values())
 
 
+@pytest.mark.long
 def test_a_wait_ends_a_window_behind_the_load(tmp_path: Path) -> None:
     """What comes later in a long turn was not in work while the load waited."""
     text = chain_then_sum([("math.erf", 1), ("math.erf", 2)]).text
@@ -285,6 +290,7 @@ def test_what_is_computed_from_loaded_values_is_behind_their_waits(tmp_path: Pat
         assert waits.sources_of.keys() >= set(products)
 
 
+@pytest.mark.long
 def test_what_a_loop_brings_in(tmp_path: Path) -> None:
     """Read in sequence, a vector of eight brings half a line; turned, each of its elements brings a line of its own."""
     bare = READS.replace("%g = tensor.extract %t[%p] : tensor<1000xf32>", "%g = arith.sitofp %n : i32 to f32")

@@ -221,6 +221,7 @@ def test_the_kernels_site_that_differs_most_is_named() -> None:
     assert found.percent[Basis.SIMULATED] == 10
 
 
+@pytest.mark.long
 def test_a_bundle_keeps_its_estimates(tmp_path: Path) -> None:
     bundle, run = built(CHAIN, tmp_path, ()), tmp_path / "run.parquet"
     check_cli("record", bundle, "-o", run, "--serial", "--iterations", "3")
@@ -244,6 +245,7 @@ func.func @main(%x: tensor<?x?xf32>, %y: tensor<?x?xf32>) -> tensor<?x?xf32> {
 """  # noqa: E501 - the text is MLIR
 
 
+@pytest.mark.long
 def test_each_size_is_the_arguments_own(tmp_path: Path) -> None:
     bundle = built(PRODUCT, tmp_path, ())
     narrow = costs(bundle, tmp_path, "512x4xf32=1", "4x512xf32=1")
@@ -296,6 +298,7 @@ READING = 0.02
 """What an op takes of both that computes nothing."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("body", "taken"), [(BRANCH, 1), (LOOP, 100)], ids=["branch", "loop"])
 def test_an_interval_holds_whatever_the_data_decides(body: str, taken: int, tmp_path: Path) -> None:
     """Both ops have the same loop; the data decides whether one of them runs it 100 times, or not at all."""

@@ -147,6 +147,7 @@ def test_whether_a_condition_holds(condition: str, left: int, right: int, bits: 
 # ---- beside a simulator
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name",
     long_where(

@@ -21,6 +21,7 @@ def shown(each: Instruction) -> tuple[object, ...]:
     return each.address, each.size, each.mnemonic, each.operands, each.line, each.targets, each.falls_through
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("model", ["hand_attention", "jax_gpt2_4l"])
 def test_figures_are_those_of_the_compiler_and_of_whole_instructions(remarked: Built, model: str) -> None:
     bundle = load(remarked(model))

@@ -59,6 +59,7 @@ MULTIPLIES, ADDS = r"v?mul|fmul", r"v?add[ps][sd]|fadd"
 DOES_BOTH = r"vfmadd|fmla|fmadd"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("flags", [BASELINE, AARCH64])
 @pytest.mark.parametrize(("axis", "size"), [(1, 512), (0, 256)])
 def test_what_multiplies_for_a_sum_is_the_multiplication(
@@ -79,6 +80,7 @@ def loads_of(steps: KernelSteps) -> list[Instruction]:
     return [each for each in found if re.search(r", (\[|.*ptr \[)(?!rip|rsp|sp)", each.operands)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("flags", [BASELINE, AARCH64])
 def test_what_is_loaded_for_a_product_is_of_the_multiplication(tmp_path: Path, flags: Sequence[str]) -> None:
     steps = steps_of(built(SQUARES.replace("AXIS", "1").replace("SIZE", "512"), tmp_path, flags))
@@ -95,6 +97,7 @@ def test_what_is_multiplied_may_be_computed_before(tmp_path: Path) -> None:
     assert work(steps, ADDS).keys() == {"arith.addf"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("flags", [BASELINE, AARCH64])
 def test_a_product_and_an_addition_in_one_instruction_read_what_each_reads(
     tmp_path: Path, flags: Sequence[str]
@@ -120,6 +123,7 @@ def test_where_both_have_code_nothing_is_moved(tmp_path: Path) -> None:
     assert work(steps, ADDS).keys() == {"arith.addf"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("model", "inputs", "parts"), [(SQUARES, 1, (1, 0)), (CHAIN, 3, (2, 1))])
 def test_simulated_misses_are_of_those_who_read(
     tmp_path: Path, model: str, inputs: int, parts: tuple[int, int]

@@ -92,6 +92,7 @@ UPPER_HALF = f"""func.func @main(%x: {I32}, %y: {I32}) -> {I32} {{
 """
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("model", "flags", "lost", "user"),
     [
@@ -118,6 +119,7 @@ def test_an_op_without_code_shares_the_line_of_what_does_its_work(
     assert {*others} == {line_of[line] for line in lost}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("model", "kind"), [(NEGATED, "f32"), (LARGER, "f32"), (AND_NOT, "i32")])
 def test_what_one_instruction_reads_for_two_ops_is_of_both(tmp_path: Path, model: str, kind: str) -> None:
     """Of two arrays each op reads one, or each reads both."""
@@ -150,6 +152,7 @@ def test_what_reads_or_takes_long_does_not_share() -> None:
     assert lines_sharing_work(lines, {3, 5, 7}) == {6: {7}}
 
 
+@pytest.mark.long
 def test_the_upper_half_of_a_product_is_of_all_that_make_it(tmp_path: Path) -> None:
     """An instruction multiplies eight numbers at most, and of two arrays the product and what follows read one each."""
     if shutil.which("valgrind") is None:
@@ -163,6 +166,7 @@ def test_the_upper_half_of_a_product_is_of_all_that_make_it(tmp_path: Path) -> N
     assert misses == pytest.approx([256 * 512 * 4 // 64] * 2, rel=0.05)
 
 
+@pytest.mark.long
 def test_an_index_from_the_end_is_of_all_that_make_it(tmp_path: Path) -> None:
     """An instruction does eight numbers at most, and the work of three ops takes two of them at least."""
     if shutil.which("valgrind") is None:

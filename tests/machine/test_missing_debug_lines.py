@@ -58,6 +58,7 @@ def work(steps: KernelSteps, pattern: str) -> Counter[str]:
     return Counter(name_of[steps.code.line_at[each.address]] for each in fitting)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("flags", [BASELINE, AARCH64])
 def test_what_is_moved_out_of_a_loop_is_of_its_op(tmp_path: Path, flags: Sequence[str]) -> None:
     steps = steps_of(built(PER_ROW, tmp_path, flags))
@@ -93,6 +94,7 @@ def test_only_ops_without_code_of_their_own_get_what_does_the_same() -> None:
     assert assign_missing_lines(found) == found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("model", "ops"), [(PER_ROW, {3: 64, 5: 64 * 32}), (ELEMENTWISE, dict.fromkeys(range(7, 13), 2 * 256 * 32))]
 )

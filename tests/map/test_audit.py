@@ -45,6 +45,7 @@ def tagged_dumps(model: Path, folder: Path) -> dict[str, str]:
     return {path.name.split(".")[-2]: path.read_text(encoding="utf-8") for path in (folder / "phases").iterdir()}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model", ["hand_repeat6_calls", "hand_loczoo", "jax_mlp", "torch_tinygpt"])
 def test_text_of_dumps_names_what_their_operations_carry(model: str, tmp_path: Path) -> None:
     """Reading the text is quick; walking all operations with the compiler's own parser must give the same."""
@@ -203,6 +204,7 @@ def test_hand_written_text_is_located_by_its_lines(built: Built) -> None:
     assert run_cli("audit", built("hand_mlp"), "--fail-under", "100").returncode == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_stripped_locations_fail_with_a_list(form: str, built: Built) -> None:
     done = run_cli("audit", built("hand_mlp_unknown"), "--fail-under", "95", "--format", form)
@@ -237,6 +239,7 @@ def test_locations_count_one_by_one(tmp_path: Path) -> None:
     assert run_cli("audit", "stripped.tracemap", "--fail-under", "51", cwd=tmp_path).returncode == 1
 
 
+@pytest.mark.long
 def test_bytecode_keeps_or_lacks_locations_of_its_own(tmp_path: Path) -> None:
     for name, expected in (("hand_mlp", 16), ("hand_mlp_unknown", 0)):
         parsed = parse_model(MlirParser(), (SAMPLES / "models" / f"{name}.mlir").read_bytes())
@@ -268,6 +271,7 @@ def test_pass_that_merges_kernels_is_named(built: Built) -> None:
     assert "loc(" not in spot["before"]
 
 
+@pytest.mark.long
 def test_pass_that_raises_softmax_is_named_and_both_texts_shown(built: Built) -> None:
     exponential = ops_of(built("jax_gpt2_4l"), "stablehlo.exponential")[0]
     spot = spots(built("jax_gpt2_4l"), exponential.id)[exponential.id]
@@ -326,6 +330,7 @@ def test_modules_for_constant_evaluation_are_ignored(written: str) -> None:
     assert (spot.pass_name, spot.argument, spot.number) == ("E", "e", 5)
 
 
+@pytest.mark.long
 def test_passes_of_a_bundle_without_text(tmp_path: Path) -> None:
     check_cli("build", SAMPLES / "models" / "hand_mlp.mlir", "--no-sources", cwd=tmp_path)
     said = refused("usage-invalid", "audit", "hand_mlp.tracemap", "--pass", "op36", cwd=tmp_path)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.builders import built_graph
 from tests.map.test_outcomes import at_line
 from tracemap.map.model import Outcome
@@ -33,6 +35,7 @@ func.func @main(%x: {F32}) -> {F32} {{
 """
 
 
+@pytest.mark.long
 def test_a_block_may_have_more_arguments_than_its_function(tmp_path: Path) -> None:
     """The second argument of the loop's block is converted; the function has one."""
     graph = built_graph(LOOP, tmp_path)
@@ -81,6 +84,7 @@ func.func @main(%x: {F32}, %p: i1) -> {F32} {{
 """
 
 
+@pytest.mark.long
 def test_what_one_of_two_blocks_computes_is_not_there_in_the_other(tmp_path: Path) -> None:
     """Each has its transpose: that of the first is a kernel, that of the second the way in which a product reads."""
     graph = built_graph(APART, tmp_path)
@@ -131,6 +135,7 @@ func.func @main(%x: {F32}) -> {F32} {{
 """
 
 
+@pytest.mark.long
 def test_blocks_may_stand_in_any_order(tmp_path: Path) -> None:
     """A block that stands first in the text uses what is made in one that runs before it."""
     graph = built_graph(LATE, tmp_path)

@@ -40,6 +40,7 @@ def stored(tmp_path: Path, target: Path, *, force: bool = False, sources: dict[s
     return store(target, example(), BundleFiles(module, sources or {"model.mlir": "func\r\n"}), force=force)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("model", ["hand_loop", "hand_multifunc", "jax_gpt2_4l_scan", "torch_resnet18_small"])
 def test_real_maps_fit_their_schema(model: str, built: Built) -> None:
     data = json.loads((built(model) / "map.json").read_text(encoding="utf-8"))

@@ -70,6 +70,7 @@ def rows_of(text: str) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(text)))
 
 
+@pytest.mark.long
 def test_scopes_and_lines_of_tables(run: Path, bundle: Path, scopes: dict[str, str], lines: dict[str, str]) -> None:
     text = check_cli("attribute", run, "--map", bundle, "--top", "0")
     assert {row["op"]: row["scope"] for row in printed_table(text, "Ops by ")} == {op: scopes[op] for op in lines}
@@ -98,6 +99,7 @@ def test_scopes_of_a_comparison(run: Path, bundle: Path, scopes: dict[str, str])
     assert {group["name"] for group in groups} <= set(scopes.values()) | {"(no scope)"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("format_", ["graphml", "model-explorer"])
 def test_scopes_of_graphs(run: Path, bundle: Path, scopes: dict[str, str], tmp_path: Path, format_: str) -> None:
     path = tmp_path / "graph"

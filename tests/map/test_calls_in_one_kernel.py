@@ -108,6 +108,7 @@ def works_of_scopes(model: str, folder: Path) -> Mapping[str, int]:
     return works
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [2, 3, 9, 10, 11, 17])
 def test_calls_do_what_their_ops_do_in_their_place(seed: int, tmp_path: Path) -> None:
     program = Program(random.Random(seed))

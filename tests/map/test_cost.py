@@ -197,6 +197,7 @@ func.func @main(%q: !torch.vtensor<[1,64,4,32],f32>, %k: !torch.vtensor<[1,96,4,
 """  # noqa: E501 - the text is MLIR
 
 
+@pytest.mark.long
 def test_an_attention_counts_by_its_dimensions_however_its_operands_lie(tmp_path: Path) -> None:
     graph = built_graph(TURNED, tmp_path)
     scores, softmax = 4 * 64 * 96, 17
@@ -237,6 +238,7 @@ def test_what_changes_in_the_innermost_loop_is_computed_in_all_turns(tmp_path: P
     assert member_at(graph, 5).operations == member_at(graph, 6).operations == 64 * 256
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rows", [3, 4, 16, 64])
 @pytest.mark.parametrize(("kind", "conversion"), [("i8", "vcvtdq2ps"), ("f16", "vcvtph2ps")])
 def test_a_weight_is_converted_once_for_a_tile_of_rows(tmp_path: Path, rows: int, kind: str, conversion: str) -> None:
@@ -252,6 +254,7 @@ def test_a_weight_is_converted_once_for_a_tile_of_rows(tmp_path: Path, rows: int
     assert product.operations * names.count(conversion) == 2 * multiplied * converting.operations > 0
 
 
+@pytest.mark.long
 def test_what_a_barrier_holds_back_is_not_what_stands_beside_it(tmp_path: Path) -> None:
     """The product converts its own operands; what is converted before the barrier it does not read."""
     graph = built_graph(HELD_BACK, tmp_path)

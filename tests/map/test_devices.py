@@ -63,6 +63,7 @@ def recorded(bundle: Path, run: Path, *devices: str) -> Json:
     return attribution
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("device", ["local-sync", "local-task"])
 @pytest.mark.parametrize(("name", "flags"), [("vmvx", VMVX), ("both", BOTH)])
 def test_each_event_has_its_site_on_other_backends(
@@ -71,6 +72,7 @@ def test_each_event_has_its_site_on_other_backends(
     recorded(bundles(name, flags), tmp_path / "run.parquet", device)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("device", ["local-task", "vulkan"])
 def test_a_dispatch_of_a_module_for_several_backends_is_one_command(
     device: str, bundles: Bundles, tmp_path: Path
@@ -86,6 +88,7 @@ def test_a_dispatch_of_a_module_for_several_backends_is_one_command(
     recorded(bundle, tmp_path / "run.parquet", device)
 
 
+@pytest.mark.long
 def test_a_program_that_is_spread_over_two_devices(tmp_path: Path) -> None:
     """One kernel, once on each: both devices are handed to the runtime, and each has events of its own."""
     flags = ("--iree-hal-target-device=first=local[0]", "--iree-hal-target-device=second=local[1]")
@@ -149,6 +152,7 @@ def maps(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., TraceGraph]:
     return build
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("backend", GPUS)
 @pytest.mark.parametrize("model", ["hand_attention", "jax_cnn"])
 def test_maps_of_gpus_are_as_that_of_a_processor(model: str, backend: str, maps: Callable[..., TraceGraph]) -> None:
@@ -159,6 +163,7 @@ def test_maps_of_gpus_are_as_that_of_a_processor(model: str, backend: str, maps:
     assert {kernel.name for kernel in graph.kernels} == {kernel.name for kernel in maps(model, "llvm-cpu").kernels}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("backend", "fewer"), [("vulkan-spirv", -7), ("cuda", -7), ("rocm", 0)])
 def test_kernels_of_layouts_are_what_tiled_products_differ_in(
     backend: str, fewer: int, maps: Callable[..., TraceGraph]
@@ -169,6 +174,7 @@ def test_kernels_of_layouts_are_what_tiled_products_differ_in(
     assert found == Comparison((), (), fewer, ())
 
 
+@pytest.mark.long
 def test_what_differs_is_said(maps: Callable[..., TraceGraph]) -> None:
     """A map that lost what it knew has defects, and is not the same any more."""
     fused = maps("hand_mlp", "rocm")
@@ -183,6 +189,7 @@ def test_what_differs_is_said(maps: Callable[..., TraceGraph]) -> None:
     assert compare(fused, lost).regrouped
 
 
+@pytest.mark.long
 def test_the_compiler_is_quoted_no_further_than_one_reads(tmp_path: Path) -> None:
     """A backend that cannot compile this prints each of its kernels several times, and the module, as operations."""
     flags = ("--", "--iree-hal-target-backends=vmvx-inline")
@@ -197,6 +204,7 @@ def test_the_compiler_is_quoted_no_further_than_one_reads(tmp_path: Path) -> Non
     assert not re.search(r'^\s*(%\w+ = )?"\w+\.\w+"', done.stderr, re.MULTILINE)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("flags", "device"),
     [

@@ -96,6 +96,7 @@ def amounts(graph: TraceGraph, *, assumed: bool) -> Mapping[tuple[OpId, ...], li
     }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("text", [ELEMENTWISE, PRODUCT, FLATTENED], ids=["elementwise", "product", "flattened"])
 def test_amounts_are_those_of_the_program_with_sizes_of_128(text: str, tmp_path: Path) -> None:
     found = built_as(text, tmp_path / "open")
@@ -115,6 +116,7 @@ def test_a_size_that_another_operand_tells_is_not_assumed(tmp_path: Path) -> Non
     assert 24 * 40 in {member.operations, member.assumed_operations}
 
 
+@pytest.mark.long
 def test_a_cost_is_split_as_that_of_the_program_with_sizes(tmp_path: Path) -> None:
     """The parts of ops that have as many rows do not depend on how many these are; what was assumed is said."""
     parts = {}
@@ -243,6 +245,7 @@ SIZES = {
 OPERATIONS_OF_EXP = 10
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", SIZES)
 def test_a_size_may_come_from_anywhere(name: str, tmp_path: Path) -> None:
     globals_, size = SIZES[name]

@@ -83,6 +83,7 @@ def memberships(graph: TraceGraph, *kinds: Evidence) -> set[tuple[int, str]]:
     return {(ordinal, member.op) for ordinal, member in found if not kinds or member.evidence in kinds}
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", FIVE)
 def test_sites_and_kernels_are_those_of_the_compilation(name: str, by_hand: Path, tmp_path: Path) -> None:
     graph = from_dumps(by_hand / name, tmp_path / "b.tracemap", MODELS / f"{name}.mlir")
@@ -111,6 +112,7 @@ def members_that_differ(ours: Site, theirs: Site) -> set[str]:
     return found ^ {member.op for member in theirs.members} if found else set()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", long_where(SAMPLED, lambda _, name: name in LONG))
 def test_ops_by_location_are_those_by_tag(name: str, built: Built, tmp_path: Path) -> None:
     compile_by_hand(MODELS / f"{name}.mlir", tmp_path)
@@ -119,6 +121,7 @@ def test_ops_by_location_are_those_by_tag(name: str, built: Built, tmp_path: Pat
     assert sum(1 for site in ours.sites if site.members) >= KNOWN.get(name, len(ours.sites))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["callsites", "all_at_one_call", "one_place"])
 def test_called_and_shared_locations(name: str, tmp_path: Path) -> None:
     """Inlining puts calls around locations that are calls already; several ops have one and the same place."""
@@ -140,6 +143,7 @@ def test_hand_written_models_lose_nothing(name: str, by_hand: Path, built: Built
     assert [op.last_phase for op in ours.ops] == [op.last_phase for op in theirs.ops]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", FIVE)
 def test_input_phase_stands_in_for_the_model(name: str, by_hand: Path, tmp_path: Path) -> None:
     graph = from_dumps(by_hand / name, tmp_path / "b.tracemap")
@@ -161,6 +165,7 @@ def test_shared_locations_are_reported_and_leave_sites_without_ops(tmp_path: Pat
     assert "the ops of 1 of 3 dispatch sites are known" in note.message
 
 
+@pytest.mark.long
 def test_stripped_locations_identify_no_ops_and_the_map_says_so(tmp_path: Path) -> None:
     model = MODELS / "hand_mlp_unknown.mlir"
     compile_by_hand(model, tmp_path)
@@ -171,6 +176,7 @@ def test_stripped_locations_identify_no_ops_and_the_map_says_so(tmp_path: Path) 
     assert "0 of 16 ops have a location of their own" in graph.diagnostics[0].message
 
 
+@pytest.mark.long
 def test_bundle_records_and_attributes(by_hand: Path, tmp_path: Path) -> None:
     from_dumps(by_hand / "hand_mlp", tmp_path / "mlp.tracemap", MODELS / "hand_mlp.mlir")
     flags = SAMPLES / "flags" / "hand_mlp.flags"
@@ -180,6 +186,7 @@ def test_bundle_records_and_attributes(by_hand: Path, tmp_path: Path) -> None:
     assert cpu["attributed"] == cpu["measured"] > 0
 
 
+@pytest.mark.long
 def test_file_names_of_models_need_not_be_those_of_the_compilation(tmp_path: Path) -> None:
     """Compiled from standard input, given as a file; the same model under another folder."""
     text = (MODELS / "hand_mlp.mlir").read_bytes()
@@ -247,6 +254,7 @@ def mixed(folder: Path, dumps: Path, module: Path) -> str:
     return said
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("dumps", "module"), [("jax_gpt2_4l", "torch_bert_tiny"), ("torch_bert_tiny", "jax_gpt2_4l")])
 def test_module_of_another_model_with_a_function_of_that_name(
     dumps: str, module: str, by_hand: Path, tmp_path: Path
@@ -272,6 +280,7 @@ def alike(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.long
 def test_module_of_another_model_with_kernels_of_the_same_names(alike: Path) -> None:
     graphs = [from_dumps(alike / op, alike / f"{op}.tracemap", alike / op / "model.mlir") for op in ("exp", "tanh")]
     assert [kernel.name for kernel in graphs[0].kernels] == [kernel.name for kernel in graphs[1].kernels]
@@ -280,6 +289,7 @@ def test_module_of_another_model_with_kernels_of_the_same_names(alike: Path) -> 
     assert "it does not contain the code of executable 0 in model.12.vm.mlir" in said
 
 
+@pytest.mark.long
 def test_module_of_the_same_compilation_made_again(alike: Path) -> None:
     """It is the same module, byte for byte: whether dumps were made does not show in it."""
     again = [find_tool("iree-compile"), alike / "exp" / "model.mlir", *PLAIN_FLAGS, "-o", alike / "exp" / "m.vmfb"]

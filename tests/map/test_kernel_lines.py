@@ -52,6 +52,7 @@ def placed(instruction: Instruction, function: CodeFunction) -> str:
     return re.sub(r"rip [+-] 0x[0-9a-f]+", "rip", instruction.operands)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", long_where(MODELS, lambda _, name: name == "torch_resnet18_small"))
 def test_the_instructions_are_those_of_a_plain_compile(name: str, built: Built, tmp_path: Path) -> None:
     ours = read_images(load(built(name)).module_path)
@@ -109,6 +110,7 @@ def system_linker() -> str:
     return f"--iree-llvmcpu-system-linker-path={libraries / 'iree-lld'} -flavor gnu"
 
 
+@pytest.mark.long
 def test_system_elf_has_the_same_lines(built: Built, tmp_path: Path) -> None:
     model = SAMPLES / "models" / "hand_mlp.mlir"
     flags = (*SYSTEM_ELF, system_linker())
@@ -212,6 +214,7 @@ def test_addresses_are_looked_up_as_the_rows_say(built: Built) -> None:
     assert (image.functions_at(np.array([0, 1 << 40], dtype=np.int64)) == -1).all()
 
 
+@pytest.mark.long
 def test_a_bundle_is_made_even_if_the_second_compilation_fails(tmp_path: Path) -> None:
     """Without steps, and it says so."""
     program = tmp_path / "compiler"
@@ -271,6 +274,7 @@ def test_what_is_no_image(cut: int, built: Built, tmp_path: Path) -> None:
         read_image(file)
 
 
+@pytest.mark.long
 def test_damaged_images_end_in_an_image_or_one_sentence(built: Built, tmp_path: Path) -> None:
     """Some hundred bytes changed, one at a time."""
     (image,) = read_images(load(built("hand_mlp")).module_path)

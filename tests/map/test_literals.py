@@ -84,6 +84,7 @@ def weighted(tmp_path: Path, *, resource: bool) -> Path:
     return path
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("resource", [False, True])
 def test_weights_are_stored_once_and_not_shown(tmp_path: Path, *, resource: bool) -> None:
     model, target, page = weighted(tmp_path, resource=resource), tmp_path / "w.tracemap", tmp_path / "page.html"
@@ -101,6 +102,7 @@ def test_weights_are_stored_once_and_not_shown(tmp_path: Path, *, resource: bool
     assert line[ops["stablehlo.tanh"]["column"] - 1 :].startswith("stablehlo.tanh")
 
 
+@pytest.mark.long
 def test_compilers_get_the_weights_again(tmp_path: Path) -> None:
     """The same model is compiled again, and simulated; without a weight both are refused in a sentence."""
     target = tmp_path / "w.tracemap"

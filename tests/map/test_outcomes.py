@@ -29,6 +29,7 @@ def counts(bundle: Path) -> dict[str, int]:
     return dict(sorted(found.items()))
 
 
+@pytest.mark.few(9)
 @pytest.mark.parametrize("model", MODELS)
 def test_every_op_of_every_sample_has_its_known_fate(model: str, built: Built, request: pytest.FixtureRequest) -> None:
     found = counts(built(model))
@@ -357,6 +358,7 @@ func.func @main(%kv: tensor<64x128xf32>, %n: tensor<i32>, %row: tensor<1x128xf32
 """  # noqa: E501 - the text is MLIR
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("bound", ["%n", "%c8"])
 def test_loop_bounds_do_not_decide_in_place_outcomes(bound: str, tmp_path: Path) -> None:
     """The host copies a bound that is an input; that copy is of the function, and says nothing of other ops."""

@@ -78,6 +78,7 @@ def of_sites(graph: TraceGraph) -> list[tuple[str, list[object]]]:
     return [(site.kernel, [line_of[member.op] for member in site.members]) for site in graph.sites]
 
 
+@pytest.mark.long
 def test_each_call_of_a_kernel_of_the_models_own_is_its_op(own: Path) -> None:
     graph = load(own).graph
     (addition,) = (op.line for op in graph.ops if op.name == "arith.addf")
@@ -108,6 +109,7 @@ def test_kernels_that_call_code_have_their_text_and_steps(own: Path) -> None:
             assert step.op_name.split(".")[-1] in lines[step.line - 1]
 
 
+@pytest.mark.long
 def test_samples_in_code_that_kernels_call_are_theirs(own: Path, tmp_path: Path) -> None:
     """What three of the kernels do takes as long as one another; the last calls the same twice."""
     run = tmp_path / "run.parquet"
@@ -163,6 +165,7 @@ def test_addresses_outside_of_functions_have_no_line(own: Path) -> None:
     assert spots.lines.tolist()[2] == NO_LINE
 
 
+@pytest.mark.long
 def test_each_op_that_a_kernel_stands_in_for_has_its_own_site(replaced: Path, tmp_path: Path) -> None:
     """The pass brings a function along, which is inlined only after its dispatch has got its kernel."""
     graph = load(replaced).graph
@@ -179,6 +182,7 @@ def test_each_op_that_a_kernel_stands_in_for_has_its_own_site(replaced: Path, tm
     assert residual <= {"disturbance"}
 
 
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which("valgrind") is None, reason="valgrind is not installed")
 def test_code_of_the_models_own_stands_in_for_nothing(own: Path, tmp_path: Path) -> None:
     """Simulated kernels call functions also for what valgrind's processor lacks; but those of the object always."""
@@ -194,6 +198,7 @@ def test_code_of_the_models_own_stands_in_for_nothing(own: Path, tmp_path: Path)
     assert "Ir_stand_in" not in {metric["name"] for metric in made["metrics"]}
 
 
+@pytest.mark.long
 def test_a_kernel_is_other_code_where_what_it_calls_is(own: Path, made: Path) -> None:
     """Its own instructions are the same: a call."""
     slower = built("model", compiled(made / "own-objects-slower", "-DTURNS=64"))
@@ -202,6 +207,7 @@ def test_a_kernel_is_other_code_where_what_it_calls_is(own: Path, made: Path) ->
     assert not json_cli("diff", own, own)["kernels"]
 
 
+@pytest.mark.long
 def test_object_files_have_no_reference(own: Path) -> None:
     made = json_cli("bench", own, "--repetitions", "1", "--min-time", "1")
     found = {kernel["kernel"]: kernel["verification"] for kernel in made["kernels"]}

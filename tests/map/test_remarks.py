@@ -63,6 +63,7 @@ def printed(bundle: Path, folder: Path, *flags: str) -> str:
     return done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model", MODELS)
 def test_every_remark_of_a_kernels_line_stands_at_its_op(
     model: str, remarked: Built, tmp_path: Path, request: pytest.FixtureRequest
@@ -100,6 +101,7 @@ def _row(remark: Remark) -> str:
     return f"{remark.kernel}:{remark.line} {remark.pass_name} {remark.kind} {name} {remark.ops[0]}"
 
 
+@pytest.mark.long
 def test_wordings_are_those_of_llvms_passes(remarked: Built, tmp_path: Path) -> None:
     """LLVM prints only what its filter lets through: a pass and a kind of remark each."""
     bundle = remarked("hand_attention")
@@ -199,6 +201,7 @@ def test_the_table_leaves_out_figures_and_says_so(remarked: Built) -> None:
     assert "asm-printer" in everything
 
 
+@pytest.mark.long
 def test_show_tells_the_remarks_of_what_is_asked_for(remarked: Built) -> None:
     bundle = remarked("hand_attention")
     graph, found = load(bundle).graph, load(bundle).remarks()
@@ -232,6 +235,7 @@ def test_the_page_has_remarks_beside_their_lines(remarked: Built, fixed: Built) 
     assert not any(page.remarks for page in kernel_pages(without.graph, None, kernels_of(without)))
 
 
+@pytest.mark.long
 def test_diff_tells_remarks_that_are_new_and_gone(spilling: Path, fixed: Built, tmp_path: Path) -> None:
     """With a tile that fits, all spills are gone; nothing else than the first product has other remarks."""
     model = tmp_path / "spilling.mlir"
@@ -257,6 +261,7 @@ def test_diff_tells_remarks_that_are_new_and_gone(spilling: Path, fixed: Built, 
     assert json_cli("diff", fixed("hand_attention"), fixed("hand_attention"))["remarks"] is None
 
 
+@pytest.mark.long
 def test_mlirs_remarks_of_a_gpu_stand_at_their_op(tmp_path: Path) -> None:
     """They name lines of the model where it has plain ones: the op is the one there."""
     model, target = tmp_path / "product.mlir", ("--iree-hal-target-backends=rocm", "--iree-rocm-target=gfx942")
@@ -413,6 +418,7 @@ def test_mlirs_remarks_are_read() -> None:
     assert not list(read_mlir_remarks(""))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "text",
     [

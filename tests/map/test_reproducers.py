@@ -17,6 +17,7 @@ LONG = ("inside_14", "inside_222", "share_div_chain", "share_strided_slice_reads
 """Of several whose kernels are looked into those that take the longest."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", long_where(NAMES, lambda _, name: name in LONG))
 def test_the_truth_about_a_program_holds(name: str) -> None:
     truth: Json = json.loads((PROGRAMS / f"{name}.json").read_text(encoding="utf-8"))

@@ -141,6 +141,7 @@ func.func @f(%x: tensor<8x16xf32>, %w: tensor<16x4xf32>) -> tensor<8x4xf32> {
 """  # noqa: E501 - the text is MLIR
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("evidence", "operations", "is_left_out"),
     [

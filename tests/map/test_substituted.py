@@ -29,6 +29,7 @@ BEFORE = """func.func @before(%x: tensor<f32>) -> tensor<f32> {
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["source", "configuration"])
 def test_dumps_of_another_model_name_no_ops_of_this_one(kind: str, tmp_path: Path) -> None:
     """A dump has the tags of the model that it was made of, which count the ops of that one."""
@@ -76,6 +77,7 @@ def test_warnings_are_a_line_each() -> None:
     assert warnings_in("") == ()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("alignment", [16, 32, 64])
 def test_bytecode_with_blobs_of_any_alignment_is_read(alignment: int, tmp_path: Path) -> None:
     """A blob of 64 KiB, whose place in the file is as it wants: Python's own bytes begin anywhere."""
@@ -97,6 +99,7 @@ def test_bytecode_with_blobs_of_any_alignment_is_read(alignment: int, tmp_path: 
     assert len(load(tmp_path / "m.tracemap").graph.sites) == 1
 
 
+@pytest.mark.long
 def test_a_kernel_alone_runs_once_where_its_bundle_repeats_it(tmp_path: Path) -> None:
     model = SAMPLES / "models" / "hand_mlp.mlir"
     for count in (1, 8):

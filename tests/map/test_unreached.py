@@ -74,6 +74,7 @@ func.func @main(%p: i32, %i: index, %x: tensor<8x8xf32>) -> tensor<8x8xf32> {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("head", UNTOLD.values(), ids=UNTOLD)
 def test_what_the_compiler_does_not_know_decides_nothing(tmp_path: Path, head: str) -> None:
     check_arms(built_graph(head + ARMS, tmp_path), taken=None)
@@ -149,6 +150,7 @@ EXTENDED = """\
 """
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("condition", OF_A_WIDTH.values(), ids=OF_A_WIDTH)
 def test_numbers_are_computed_in_the_width_of_their_type(tmp_path: Path, condition: str) -> None:
     ops = ops_by_name(built_graph(HEAD + condition + branch(OTHER, PRODUCT), tmp_path))
@@ -196,6 +198,7 @@ SWITCH = """\
 ARM_NAMES = ("stablehlo.dot", "stablehlo.tanh", "stablehlo.exponential")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("index", "rest", "arm"),
     [
@@ -229,6 +232,7 @@ func.func @main(%x: tensor<8x8xf32>, %y: tensor<8x8xf32>) -> (tensor<8x8xf32>, t
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("taken", [True, False, None])
 def test_what_all_calls_hand_over_decides_in_a_function(tmp_path: Path, taken: bool | None) -> None:
     two = str(taken is True).lower()
@@ -253,6 +257,7 @@ BLOCKS = """\
 """
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("taken", [True, False, None])
 def test_blocks_that_no_branch_leads_to_never_run(tmp_path: Path, taken: bool | None) -> None:
     condition = f"  %c = arith.constant {str(taken).lower()}\n"

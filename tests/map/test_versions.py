@@ -82,6 +82,7 @@ def test_older_bundles_are_refused_by_name(version: int, command: str, tmp_path:
     assert "build the bundle again" in said
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("run", OLD_RUNS)
 @pytest.mark.parametrize("command", ["attribute", "report"])
 def test_older_runs_are_refused_by_name(run: str, command: str, tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ def score(seed: int, graph: TraceGraph) -> Result:
     return compare(seed, program, truth, graph)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_map_is_as_right_as_is_promised(seed: int) -> None:
     result = score(seed, measured(seed)[2])
@@ -109,6 +110,7 @@ def test_what_the_compiler_rejects_is_no_result() -> None:
         compile_plainly("func.func @f() { return %nothing }")
 
 
+@pytest.mark.long
 def test_the_truth_does_not_come_from_locations() -> None:
     """Locations that lie change nothing."""
     seed = SEEDS[0]

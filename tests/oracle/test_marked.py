@@ -42,6 +42,7 @@ def test_the_seeds_are_of_every_family() -> None:
     }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_map_of_a_marked_program_is_right(seed: int) -> None:
     result = measure_marked(seed, marked(seed))

@@ -126,6 +126,7 @@ def written(run: Path, kernels: Sequence[str], slowness: float, first_ns: int) -
     return run
 
 
+@pytest.mark.long
 def test_rows_have_the_ratios_of_findings(built: Built, tmp_path: Path) -> None:
     """The machine is slower for one run of each side, in another order: that is no part of any interval."""
     model, one, two = tmp_path / "edited.mlir", built("hand_mlp"), tmp_path / "edited.tracemap"

@@ -179,6 +179,7 @@ def test_names_of_metrics_are_of_xml_and_mean_nothing_to_graphviz() -> None:
     assert {name: found[name] for name in expected} == expected
 
 
+@pytest.mark.long
 def test_a_bundle_without_its_model_has_no_data_flow(built: Built, recorded: Recorded, tmp_path: Path) -> None:
     bundle = tracemap.build(built("hand_mlp") / "source" / "hand_mlp.mlir", tmp_path / "m.tracemap", no_sources=True)
     run = recorded("hand_mlp")

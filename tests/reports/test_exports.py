@@ -166,6 +166,7 @@ class Profile:
         return {self.texts[pair[1][0]]: self.texts[pair[2][0]] for pair in pairs}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model", MODELS)
 def test_pprof_adds_up(model: str, exported: Exporter, built: Built, recorded: Recorded) -> None:
     profile = Profile(exported(model, "pprof"))
@@ -398,12 +399,14 @@ def test_compare_of_google_benchmark_reads_it(exported: Exporter, tmp_path: Path
 # ---- all formats
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("to", FORMATS)
 def test_the_same_costs_are_the_same_bytes(to: str, exported: Exporter) -> None:
     first = exported("hand_repeat6_calls", to).read_bytes()
     assert exported("hand_repeat6_calls", to).read_bytes() == first
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("to", [to for to in FORMATS if to != "perfetto"])  # its own test reads its messages
 def test_hostile_names_take_no_effect(to: str, hostile: Path, recorded: Recorded, tmp_path: Path) -> None:
     target = tmp_path / "out"

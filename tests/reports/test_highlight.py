@@ -30,6 +30,7 @@ def tokens(text: str) -> list[tuple[object, str]]:
     return [(kind, value) for _, kind, value in MlirLexer().get_tokens_unprocessed(text)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model", MODELS, ids=lambda path: path.stem)
 def test_no_error_tokens_on_models_and_the_text_comes_back(model: Path) -> None:
     text = model.read_bytes().decode()
@@ -116,6 +117,7 @@ def seconds_for(lexer: Lexer, text: str) -> float:
     return time.process_time() - start
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("piece", [*HOSTILE, "a ", " \n"])
 def test_hostile_text_takes_linear_time(piece: str) -> None:
     assert seconds_for(MlirLexer(), piece * (LENGTH // len(piece))) < MOST_SECONDS
@@ -124,6 +126,7 @@ def test_hostile_text_takes_linear_time(piece: str) -> None:
 HOSTILE_PYTHON = [" \n", "  x\n", '"', "'''", '"""\\', "\\\n", "f'{", "(", "class ", "match ", "from ."]
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("piece", HOSTILE_PYTHON)
 def test_hostile_python_takes_linear_time(piece: str) -> None:
     lines = (piece * (LENGTH // len(piece))).split("\n")

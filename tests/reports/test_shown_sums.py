@@ -18,6 +18,7 @@ TITLES = {"python": "Python line", "site": "Dispatch site"}
 RUNS = ("jax_gpt2_4l", "hand_multifunc.roundtrip", "onnx_tinygpt", "hand_repeat6_calls")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("flags", RUNS)
 def test_printed_tables_add_up_to_the_rows_of_the_run(
     flags: str, built: Built, recorded: Recorded, samples: Corpus

@@ -91,6 +91,7 @@ def test_tables_fit_any_width(columns: int, attributed: BundleAttribution, monke
     )
 
 
+@pytest.mark.long
 def test_columns_go_in_the_stated_order(attributed: BundleAttribution, monkeypatch: pytest.MonkeyPatch) -> None:
     """The order of docs/attribution.md; no sample was taken, so there is no interval."""
     order = [
@@ -122,6 +123,7 @@ def test_columns_go_in_the_stated_order(attributed: BundleAttribution, monkeypat
     assert left_out == set(range(len(order) + 1))
 
 
+@pytest.mark.long
 def test_styles_are_for_terminals_that_want_them(fixed: Built) -> None:
     command = ("attribute", RUN, "--map", fixed("jax_mlp_train"))
     styled, plain = on_terminal(100, *command), on_terminal(100, *command, NO_COLOR="1")
@@ -130,6 +132,7 @@ def test_styles_are_for_terminals_that_want_them(fixed: Built) -> None:
     check_lines(plain, 100)
 
 
+@pytest.mark.long
 def test_the_ir_of_a_kernel_has_colours_on_terminals_that_want_them(fixed: Built) -> None:
     bundle = fixed("hand_mlp")
     command = ("show", bundle, load(bundle).graph.kernels[0].name)
@@ -139,6 +142,7 @@ def test_the_ir_of_a_kernel_has_colours_on_terminals_that_want_them(fixed: Built
     assert "\x1b" not in plain + said_on_terminal(None, *command)[0] + on_terminal(100, *command, TERM="dumb")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("variables", [{}, {"FORCE_COLOR": "1"}, {"COLUMNS": "40"}])
 def test_pipes_get_whole_lines_without_styles(variables: dict[str, str], fixed: Built) -> None:
     command = command_line("attribute", RUN, "--map", fixed("jax_mlp_train"))
@@ -156,6 +160,7 @@ def test_statistics_are_laid_out_as_irees_whatever_the_terminal(tmp_path: Path) 
 # ---- what the numbers are
 
 
+@pytest.mark.long
 def test_every_column_of_ops_is_what_the_json_says(fixed: Built) -> None:
     """Sums of the JSON, divided here by the invocations of each metric: 3 were timed, 1 was simulated."""
     bundle = fixed("jax_mlp_train")
@@ -204,6 +209,7 @@ def _check(row: str, heading: str, cell: str, value: Fraction | None) -> None:
     assert abs(shown - value) <= slack, (row, heading, cell, float(value))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("by", ["line", "name", "kernel", "site"])
 def test_rows_of_other_views_are_sums_of_the_json(by: str, fixed: Built) -> None:
     bundle = fixed("jax_mlp_train")

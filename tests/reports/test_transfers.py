@@ -65,6 +65,7 @@ def by_duration(bundle: Bundle, run: Path) -> Attribution:
     return dataclasses.replace(found, metrics=(duration,))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("function", CALLS)
 def test_text_and_page_have_the_cost_of_transfers(bundle: Bundle, function: str, tmp_path: Path) -> None:
     run = recorded(bundle, function, tmp_path / "run.parquet")
@@ -117,6 +118,7 @@ func.func @main(%x: tensor<8x32xf32>, %a: tensor<2048x512xf32>, %b: tensor<2048x
 """
 
 
+@pytest.mark.long
 def test_copies_that_are_not_timed_are_named(tmp_path: Path) -> None:
     """Two copies of 4 MiB beside a kernel of a microsecond: one row is of all, another of the kernel."""
     (tmp_path / "joined.mlir").write_text(JOINED)

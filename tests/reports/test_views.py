@@ -188,6 +188,7 @@ def test_columns_lose_less_than_half_of_their_last_digit(values: list[int], unit
 # ---- invocations
 
 
+@pytest.mark.long
 def test_runs_that_are_added_up_have_the_invocations_of_both(tmp_path: Path, fixed: Built) -> None:
     """Each run has 3 timed calls and a simulated one: the cost of a call stays as it was."""
     copy = tmp_path / "copy.csv"
@@ -234,6 +235,7 @@ def test_counts_of_another_simulator_are_of_unknown_invocations(tmp_path: Path, 
     assert "Ir in all" in first
 
 
+@pytest.mark.long
 def test_what_is_of_one_invocation_or_call_is_not_called_a_sum(built: Built, recorded: Recorded) -> None:
     """Of two functions costs are sums, as nothing tells by which calls to divide; their calls have no common median."""
     runs = [recorded(f"hand_multifunc.{function}") for function in ("encode", "decode")]
@@ -255,6 +257,7 @@ def test_what_is_of_one_invocation_or_call_is_not_called_a_sum(built: Built, rec
     assert all(name.endswith("/call") and " in all" not in name for name in of_one)
 
 
+@pytest.mark.long
 def test_sums_of_other_invocations_than_those_beside_them_say_so(fixed: Built) -> None:
     words = (RUN, "--map", fixed("jax_mlp_train"))
     text = check_cli("attribute", *words, "--totals")
@@ -355,6 +358,7 @@ def test_scopes_of_derivatives_belong_to_the_plain_one(scope: str, plain: str) -
     assert "/".join(plain_scope(scope.split("/"))) == plain
 
 
+@pytest.mark.long
 def test_forward_and_backward_are_summed_under_the_plain_scope(fixed: Built) -> None:
     """Each op once in each row that its scope leads to: the sums are made here from the JSON alone."""
     bundle = fixed("jax_mlp_train")

@@ -109,6 +109,7 @@ def parts(
         return elapsed_parts(table, elapsed_ns, span, stops)
 
 
+@pytest.mark.long
 @settings(max_examples=80, deadline=None)
 @given(
     data=st.data(),
@@ -274,6 +275,7 @@ def test_nine_tenths_of_a_short_program_are_explained(made: Path, tmp_path: Path
     assert all(row["submitted_ns"] <= row["start_ns"] for row in timed if row["kind"] == "execute")
 
 
+@pytest.mark.long
 @needs_hook
 @pytest.mark.parametrize("batch", [(), ("--batch_size=5", "--batch_concurrency=2")])
 def test_nine_tenths_of_an_asynchronous_function_are_explained(

@@ -314,6 +314,7 @@ COPY (
 """
 
 
+@pytest.mark.long
 def test_a_long_profile_fits_into_little_memory(tmp_path: Path) -> None:
     """What does not fit is spilled: 400,000 records of calls that each make their command buffer, in 128 MB."""
     calls, commands = 400, 500

@@ -31,6 +31,7 @@ STRAIGHT = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", STRAIGHT)
 def test_each_launch_is_of_the_site_of_its_place(name: str, on_gpu: OnGpu) -> None:
     """Twelve equal sites, four equal layers: time and misses of each are its own."""

@@ -15,6 +15,7 @@ from tests.runs.test_readers import attributed, refusal
 from tests.support import check_cli, json_cli, run_cli
 
 
+@pytest.mark.long
 def test_units_that_were_chosen_for_people_are_read(on_gpu: OnGpu, tmp_path: Path) -> None:
     """Without `--print-units base`: each time in a unit of its own."""
 
@@ -91,6 +92,7 @@ def test_a_recording_that_was_not_printed_is_named(on_gpu: OnGpu, tmp_path: Path
     assert "`nsys stats" in refusal(tmp_path / "run.sqlite", on_gpu("hand_mlp"))
 
 
+@pytest.mark.long
 def test_results_are_of_use_in_other_commands(on_gpu: OnGpu, tmp_path: Path) -> None:
     """A store, a page and a comparison take the file as they take a run."""
     bundle, file = on_gpu("hand_repeat12"), FILES / "ncu-details.csv"
@@ -122,6 +124,7 @@ def test_a_table_of_a_metric_with_a_long_name_has_room_for_its_figures(on_gpu: O
     assert re.search(r"share % +median +p10 +p90 +inclusive +low +high", head)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["nsys-trace.csv", "ncu-details.csv"])
 def test_cells_may_be_parted_by_tabs(name: str, on_gpu: OnGpu, tmp_path: Path) -> None:
     """As `nsys stats --format tsv` writes them."""

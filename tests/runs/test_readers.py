@@ -65,6 +65,7 @@ def without_diagnostics(result: Json) -> Json:
 # ---- iree-profile
 
 
+@pytest.mark.long
 def test_an_export_tells_what_its_profile_tells(profile: Path, built: Built, tmp_path: Path) -> None:
     """Whatever the file is called, and through a pipe."""
     bundle = built("hand_mlp")
@@ -122,6 +123,7 @@ REPORTS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("report", REPORTS)
 def test_a_report_of_a_profile_has_its_sums(report: str, profile: Path, built: Built, tmp_path: Path) -> None:
     """What iree-profile adds up is what tracemap adds up of the same profile."""
@@ -266,6 +268,7 @@ def hooked(built: Built, made: Path, tmp_path_factory: pytest.TempPathFactory) -
     return folder, profile
 
 
+@pytest.mark.long
 def test_calls_of_irees_hook_are_those_of_the_profile(hooked: tuple[Path, Path], built: Built, tmp_path: Path) -> None:
     folder, profile = hooked
     bundle = built("hand_mlp")
@@ -296,6 +299,7 @@ def test_events_of_irees_hook_are_metrics(built: Built, tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.long
 def test_calls_of_irees_hook_need_their_kernel(built: Built, tmp_path: Path) -> None:
     bundle = built("hand_mlp")
     calls = tmp_path / "calls"
@@ -416,6 +420,7 @@ def told_of_samples(result: Json) -> str:
     return str(told)
 
 
+@pytest.mark.long
 def test_samples_of_perf_are_counted(system: Path) -> None:
     result = attributed(PRINTED, system)
     (metric,) = result["metrics"]
@@ -428,6 +433,7 @@ def test_samples_of_perf_are_counted(system: Path) -> None:
     assert outside == [len(lines) - inside]
 
 
+@pytest.mark.long
 def test_samples_alone_tell_of_no_calls(system: Path, tmp_path: Path) -> None:
     result = attributed(PRINTED, system)
     assert {place["calls"] for place in (*result["ops"], *result["sites"])} == {None}
@@ -454,6 +460,7 @@ def test_of_callers_only_the_sample_counts(system: Path, tmp_path: Path) -> None
         assert f": {100 * inside / len(blocks):.1f} % in kernels" in told_of_samples(result)
 
 
+@pytest.mark.long
 def test_samples_of_perf_are_placed_to_the_line(system: Path, tmp_path: Path) -> None:
     """The truth is made of addresses and of where the library was mapped, not of the symbols that perf names."""
     perf = shutil.which("perf")
@@ -521,6 +528,7 @@ def test_samples_that_tell_no_place_are_refused(system: Path, tmp_path: Path) ->
 # ---- a store
 
 
+@pytest.mark.long
 def test_runs_of_other_tools_go_into_a_store(
     profile: Path, hooked: tuple[Path, Path], system: Path, built: Built, tmp_path: Path
 ) -> None:

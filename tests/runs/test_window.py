@@ -61,6 +61,7 @@ EVENTS = st.lists(
 ).filter(lambda found: not all(warmup for *_, warmup in found))
 
 
+@pytest.mark.long
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(found=EVENTS, begin=st.integers(0, 8), length=st.one_of(st.just(math.inf), st.integers(1, 8)))
 def test_rows_of_calls_that_began_in_the_window(tmp_path: Path, found: list[Event], begin: int, length: float) -> None:
@@ -85,6 +86,7 @@ def calls_of(rows: Sequence[Row]) -> dict[int, int]:
     return began
 
 
+@pytest.mark.long
 def test_two_windows_have_what_the_run_has(recorded: Recorded, built: Built) -> None:
     """A recorded run of several calls, cut between two of them: the costs of ops add up to those of all."""
     run, bundle = recorded("hand_mlp"), built("hand_mlp")
@@ -134,6 +136,7 @@ def sums(table: Path) -> Counter[str]:
     return found
 
 
+@pytest.mark.long
 def test_samples_have_times_of_their_own_and_what_was_simulated_is_of_no_window(built: Built, tmp_path: Path) -> None:
     """Samples outside of kernels belong to windows as those in them do; one call was simulated, of no window."""
     if shutil.which("valgrind") is None:

@@ -101,6 +101,7 @@ QUESTIONS: Final = {
 }
 
 
+@pytest.mark.long
 @with_bucket
 @pytest.mark.parametrize("question", QUESTIONS.values(), ids=QUESTIONS)
 def test_answers_are_those_of_a_folder(folder: Path, store: str, question: tuple[str, ...]) -> None:
@@ -118,6 +119,7 @@ def test_files_have_the_names_that_they_have_in_a_folder(folder: Path, store: st
     assert {name.removeprefix(store + "/").partition("/")[0] for name in names - same} == {"runs"}
 
 
+@pytest.mark.long
 @with_bucket
 def test_the_same_run_is_there_once(
     bundle: Path, store: str, runs: list[Path], server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -132,6 +134,7 @@ def test_the_same_run_is_there_once(
     assert len(json_cli("store", "list")["runs"]) == RUNS
 
 
+@pytest.mark.long
 @with_bucket
 def test_writers_do_not_disturb_one_another(bundle: Path, runs: list[Path], server: Server) -> None:
     store = f"s3://{BUCKET}/of many"
@@ -165,6 +168,7 @@ def of_table(files: dict[str, bytes], table: str) -> list[str]:
     return sorted(name for name in files if name.startswith(f"{PREFIX}/{table}/"))
 
 
+@pytest.mark.long
 @with_bucket
 def test_a_cut_file_is_named_and_can_be_left_out(store: str, server: Server, changed: dict[str, bytes]) -> None:
     broken = of_table(changed, CALLS)[0]
@@ -177,6 +181,7 @@ def test_a_cut_file_is_named_and_can_be_left_out(store: str, server: Server, cha
     assert [skipped["file"] for skipped in found["looked"]["skipped"]] == [f"s3://{BUCKET}/{broken}"]
 
 
+@pytest.mark.long
 @with_bucket
 def test_a_damaged_page_of_a_file_is_named_and_can_be_left_out(
     store: str, server: Server, changed: dict[str, bytes]
@@ -190,6 +195,7 @@ def test_a_damaged_page_of_a_file_is_named_and_can_be_left_out(
     assert [skipped["file"] for skipped in found["looked"]["skipped"]] == [f"s3://{BUCKET}/{broken}"]
 
 
+@pytest.mark.long
 @with_bucket
 @pytest.mark.usefixtures("changed")
 @pytest.mark.parametrize("name", ["mine.parquet", "a'b;--.parquet", "*/[a-z]?.parquet", "\x1b[31m\x07.parquet", "../u"])
@@ -230,6 +236,7 @@ def test_a_run_that_is_not_there_whole_is_not_seen(store: str, server: Server, c
 # ---- who does not answer
 
 
+@pytest.mark.long
 @with_bucket
 def test_no_server(bundle: Path, runs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as closed:
@@ -242,6 +249,7 @@ def test_no_server(bundle: Path, runs: list[Path], monkeypatch: pytest.MonkeyPat
         assert "Could not connect" in failed("store", "add", runs[0], "--map", bundle, "--store", STORE)
 
 
+@pytest.mark.long
 @with_bucket
 def test_a_server_that_goes_away_is_to_blame_not_the_files(bundle: Path, runs: list[Path]) -> None:
     store = f"s3://{BUCKET}/for a while"

@@ -101,6 +101,7 @@ def file_of(store: Path, table: str) -> Path:
     return store / "ops" / f"{ops_name(MODELS[1], sha)}.parquet"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("damage", [cut, flipped])
 @pytest.mark.parametrize(("ask", "table"), CASES)
 def test_a_damaged_file_is_named_and_can_be_left_out(
@@ -184,6 +185,7 @@ def test_runs_whose_ops_are_lost_are_named_and_can_be_left_out(store: Path, ask:
     assert runs == RUNS - len(headers)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ask", [trend, compare])
 @pytest.mark.parametrize("table", ["costs", "spreads"])
 def test_no_bit_of_a_file_stops_those_who_leave_out_what_is_bad(store: Path, ask: Ask, table: str) -> None:
@@ -208,6 +210,7 @@ def test_where_no_run_is_left_the_files_are_named(store: Path) -> None:
         assert any(str(path) in done.stderr for path in broken)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("table", ["ops", "maps", "runs"])
 def test_ops_are_not_matched_with_what_is_damaged(table: str, built: Built, recorded: Recorded, tmp_path: Path) -> None:
     """A map keeps its keys for ever: they would say that its ops are none of those before, or others."""

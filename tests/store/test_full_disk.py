@@ -42,6 +42,7 @@ def files_of(store: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in store.rglob("*") if path.is_file()}
 
 
+@pytest.mark.long
 def test_a_store_stays_as_it_was(built: Built, recorded: Recorded, small_disk: Path, tmp_path: Path) -> None:
     """Calls are sorted as they are added, and percentiles want them all at once: neither fits."""
     store, bundle, run = tmp_path / "store", built("hand_mlp"), recorded("hand_mlp")

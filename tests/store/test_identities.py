@@ -59,6 +59,7 @@ def queried(store: Path, *words: str) -> list[Json]:
     return list(group["ops"])
 
 
+@pytest.mark.long
 def test_a_map_that_is_there_as_another_models_has_keys_of_its_own_in_each(tmp_path: Path, bare: Bare) -> None:
     """One op is the first of one program and the fourth of the other: no sum may take it for the other's first."""
     short, long = program(tmp_path, "short", ()), program(tmp_path, "long", OPS_BEFORE)
@@ -85,6 +86,7 @@ def test_a_run_that_is_there_leaves_nothing_under_another_models_name(tmp_path: 
     assert sorted(path for path in store.rglob("*")) == before
 
 
+@pytest.mark.long
 def test_whole_numbers_and_fractions_of_a_metric_are_not_added_up(tmp_path: Path, built: Built, bare: Bare) -> None:
     """Fractions are kept in millionths, as the name of the metric then says."""
     bundle, store = built("hand_mlp"), tmp_path / "store"
@@ -103,6 +105,7 @@ def test_whole_numbers_and_fractions_of_a_metric_are_not_added_up(tmp_path: Path
     assert "has the same name as another metric (joules_millionths); rename it in the run" in done.stderr
 
 
+@pytest.mark.long
 def test_metrics_that_differ_in_case_are_not_mixed(tmp_path: Path, built: Built, bare: Bare) -> None:
     """Single calls lie in columns, which engines tell apart by small letters: medians were of both metrics together."""
     bundle, store = built("hand_mlp"), tmp_path / "store"
@@ -164,6 +167,7 @@ def test_a_run_through_a_pipe_is_the_run_of_the_file(tmp_path: Path, built: Buil
     assert (piped["run"], piped["added"]) == (first[0]["run"], False)
 
 
+@pytest.mark.long
 def test_calls_of_another_kernel_are_another_run(tmp_path: Path, built: Built) -> None:
     """Files of IREE's hook do not name their kernel. Added again with the right one, they were "there already"."""
     bundle, store, calls = built("hand_mlp"), tmp_path / "store", tmp_path / "calls.csv"
@@ -176,6 +180,7 @@ def test_calls_of_another_kernel_are_another_run(tmp_path: Path, built: Built) -
     assert added[0]["run"] == added[2]["run"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way", ["link", "literal", "map"])
 def test_a_store_takes_nothing_from_outside_of_a_bundle(way: str, tmp_path: Path, bare: Bare) -> None:
     """A bundle of somebody else's may name a file of this machine, and stores are shared."""

@@ -36,6 +36,7 @@ def store(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "s"
 
 
+@pytest.mark.long
 def test_what_became_slower_is_named_with_its_night_and_processor(store: Path) -> None:
     (model,) = json_cli("store", "trend", "--store", store)["models"]
     assert (model["nights"], model["hosts"], model["cpu_models"], model["untold"]) == (NIGHTS, 4, 2, 0)
@@ -82,6 +83,7 @@ def write_night(run: Path, host: str, night: int, costs: Mapping[str, float]) ->
     return run
 
 
+@pytest.mark.long
 def test_what_all_ops_cost_is_the_sum_of_those_that_run_in_all_nights(built: Built, tmp_path: Path) -> None:
     """The machines are slower since the seventh night; in the first three nights one kernel did not run."""
     bundle, store, page = built("hand_mlp"), tmp_path / "s", tmp_path / "page.html"
@@ -101,6 +103,7 @@ def test_what_all_ops_cost_is_the_sum_of_those_that_run_in_all_nights(built: Bui
     assert [point["cost"] for point in change["series"]] == pytest.approx(expected, rel=0.005)
 
 
+@pytest.mark.long
 def test_compilers_are_drawn_in_the_order_in_which_they_came_into_use(built: Built, tmp_path: Path) -> None:
     """Release 3.9.0 is older than 3.10.0, though its letters come behind."""
     releases, page = ["3.8.0", "3.9.0", "3.10.0", "3.11.0"], tmp_path / "page.html"
@@ -133,6 +136,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, "PATH": f"{program.parent}:{os.environ['PATH']}"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("tonight", "status", "said"),
     [

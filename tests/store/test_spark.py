@@ -113,6 +113,7 @@ def test_answers_are_the_same(store: Path, spark: Engine, name: str) -> None:
     assert sum(group["runs"] for group in expected["groups"]) == 10
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("of", [(), ("cpu_ns", "duration_ns")])
 def test_calls_and_summaries_are_the_same_in_duckdb(store: Path, of: tuple[str, ...]) -> None:
     """What Spark is compared with is right for these runs, too."""
@@ -247,6 +248,7 @@ def query(store: Path, engine: str, **variables: str) -> subprocess.CompletedPro
     return subprocess.run(words, capture_output=True, text=True, check=False, env=surroundings, timeout=150)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("engine", ["nonsense", "spark://", "spark://host", "local[x]", "k8s://h:1", "spark://h:1/x"])
 def test_an_engine_that_is_none_is_refused(store: Path, engine: str) -> None:
     done = query(store, engine)

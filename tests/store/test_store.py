@@ -96,6 +96,7 @@ def truth_of(results: Sequence[Json], metric: str) -> dict[str, int]:
     return {name: cost for name, cost in found.items() if cost}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", [(), ("--calls",)], ids=["summaries", "calls"])
 @pytest.mark.parametrize("metric", ["cpu_ns", "duration_ns"])
 def test_sums_are_those_of_the_single_runs(
@@ -112,6 +113,7 @@ def test_sums_are_those_of_the_single_runs(
     assert found["added_up"] == ("calls" if how else "summaries")
 
 
+@pytest.mark.long
 def test_groups_are_told_apart_by_columns_and_tags(bundle: Path, store: Path, runs: list[Path]) -> None:
     found = query(store, "--group-by", "iterations,tag.branch,tag.none", "--metric", "cpu_ns")
     groups = [
@@ -130,6 +132,7 @@ def test_samples_are_added_up_where_runs_have_them(bundle: Path, store: Path, ru
     assert "omit --calls" in failed("store", "query", "--store", store, "--metric", "samples", "--calls").stderr
 
 
+@pytest.mark.long
 def test_a_run_in_which_nothing_was_counted_has_the_metric_all_the_same(
     bundle: Path, runs: list[Path], tmp_path: Path
 ) -> None:
@@ -181,6 +184,7 @@ def test_what_is_there_is_not_joined_again(
     assert not (tmp_path / "other").exists()
 
 
+@pytest.mark.long
 def test_what_a_run_has_lost_is_there_again_when_it_is_added_again(
     bundle: Path, store: Path, runs: list[Path], tmp_path: Path
 ) -> None:
@@ -217,6 +221,7 @@ def test_conditions_choose_runs(store: Path) -> None:
         assert why in failed("store", "list", "--store", store, "--where", condition).stderr
 
 
+@pytest.mark.long
 def test_files_are_plain_parquet(bundle: Path, store: Path, runs: list[Path]) -> None:
     """What other tools see: the events of all runs, each with its target, and the places of targets."""
     assert {path.suffix for path in store.rglob("*") if path.is_file()} == {".parquet"}
@@ -301,6 +306,7 @@ def test_what_was_killed_under_other_words_is_no_part_of_a_run(copied: Path) -> 
     assert found["looked"]["skipped"] == []
 
 
+@pytest.mark.long
 def test_writers_do_not_disturb_one_another(bundle: Path, runs: list[Path], tmp_path: Path) -> None:
     store = tmp_path / "store"
     words = command_line("store", "add", *runs, "--map", bundle, "--store", store)
@@ -356,6 +362,7 @@ def test_a_run_that_is_there_is_named_by_the_model_that_it_has(bundle: Path, sto
     assert (found["model"], found["added"]) == (had["model"], False)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     ("words", "why"),
     [
@@ -391,6 +398,7 @@ def test_a_run_is_of_the_day_on_which_it_was_recorded(said: str, date: str, bund
     assert [row["date"] for row in read_headers(store_at(tmp_path / "s"), skip_bad=False).rows] == [date]
 
 
+@pytest.mark.long
 def test_clocks_that_are_ahead_are_counted(bundle: Path, runs: list[Path], tmp_path: Path) -> None:
     store, bare = tmp_path / "store", tmp_path / "bare.csv"
     rows_of(f"COPY (SELECT kernel, cpu_ns FROM '{runs[0]}' WHERE kind = 'dispatch') TO '{bare}' (FORMAT csv)")
@@ -402,6 +410,7 @@ def test_clocks_that_are_ahead_are_counted(bundle: Path, runs: list[Path], tmp_p
 # ---- maps of several compilations
 
 
+@pytest.mark.long
 def test_ops_keep_their_keys_where_the_model_is_edited(tmp_path: Path) -> None:
     """A line more at the top moves all ops; they are found again by what they compute."""
     text = (SAMPLES / "models" / f"{MODEL}.mlir").read_text(encoding="utf-8")
@@ -427,6 +436,7 @@ def test_ops_keep_their_keys_where_the_model_is_edited(tmp_path: Path) -> None:
     assert all(op["runs"] == 2 for op in both["ops"])
 
 
+@pytest.mark.long
 def test_ops_that_nothing_matches_are_none_of_those_before(tmp_path: Path) -> None:
     """Two programs by one name: each has a first op, which is something else in each."""
     store = tmp_path / "store"
@@ -445,6 +455,7 @@ def test_ops_that_nothing_matches_are_none_of_those_before(tmp_path: Path) -> No
     assert all(op["runs"] == 1 for op in group["ops"] if op["op"] is not None)
 
 
+@pytest.mark.long
 def test_ops_of_two_models_keep_their_own_names(built: Built, recorded: Recorded, tmp_path: Path) -> None:
     """Both have an `op6`, which is something else in each."""
     store = tmp_path / "store"
@@ -461,6 +472,7 @@ def test_ops_of_two_models_keep_their_own_names(built: Built, recorded: Recorded
     assert query(store, "--calls")["groups"] == query(store)["groups"]
 
 
+@pytest.mark.long
 def test_a_tag_may_be_empty_or_a_number(bundle: Path, runs: list[Path], tmp_path: Path) -> None:
     store = tmp_path / "store"
     for run, words in zip(runs, (("--tag", "pr="), ("--tag", "pr=10"), ()), strict=True):
@@ -478,6 +490,7 @@ def test_sums_of_runs_that_tell_no_invocations_are_called_so(bundle: Path, runs:
     assert ": 1 run, per invocation" in check_cli("store", "query", "--store", store, "--where", "iterations=21")
 
 
+@pytest.mark.long
 def test_the_output_is_written_and_not_replaced(store: Path, tmp_path: Path) -> None:
     target = tmp_path / "out.json"
     check_cli("store", "query", "--store", store, "--format", "json", "-o", target)
@@ -485,6 +498,7 @@ def test_the_output_is_written_and_not_replaced(store: Path, tmp_path: Path) -> 
     assert "exists already" in failed("store", "query", "--store", store, "-o", target).stderr
 
 
+@pytest.mark.long
 def test_python_answers_as_the_commands_do(bundle: Path, store: Path, runs: list[Path], tmp_path: Path) -> None:
     words = ("--format", "json", "--store", store)
     one, other = "iterations=20", "iterations=21"
@@ -507,6 +521,7 @@ def test_python_answers_as_the_commands_do(bundle: Path, store: Path, runs: list
         tracemap.store_query(store, groupby=["host"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("counts", [(-8, 1), (-7,), (-1,), (7, 6)])
 def test_what_is_negative_is_split_alike_by_either_way(built: Built, tmp_path: Path, counts: tuple[int, ...]) -> None:
     """Events that may be of any of several sites are split evenly; what cannot be divided is lost by neither way."""
@@ -543,6 +558,7 @@ def test_percentiles_of_sites_are_those_of_their_calls(store: Path, runs: list[P
         assert (site["calls"], site["most"]) == (len(values), values.max())
 
 
+@pytest.mark.long
 def test_what_tells_calls_apart_is_no_metric_of_them(store: Path) -> None:
     """No column of the calls but those that `store query` knows has percentiles."""
     columns = {name for (name, *_) in rows_of(f"DESCRIBE SELECT * FROM '{calls_of(store)[0]}'")}
@@ -570,6 +586,7 @@ def test_buckets_tell_percentiles_as_well_as_they_say(store: Path) -> None:
         assert abs(site.median - values[site.kernel].median) <= 0.05 * values[site.kernel].median + 20
 
 
+@pytest.mark.long
 def test_shares_are_those_of_attribute(bundle: Path, tmp_path: Path) -> None:
     """Also where a call waited: what it waited is no work, in both."""
     run, store = tmp_path / "run.csv", tmp_path / "store"
@@ -605,6 +622,7 @@ def test_simulated_counts_are_of_the_one_call_that_each_run_simulated(bundle: Pa
     assert costs == {op: [one[op]] for op in costs}
 
 
+@pytest.mark.long
 def test_calls_of_different_functions_have_no_cost_in_common(built: Built, recorded: Recorded, tmp_path: Path) -> None:
     """As in `attribute`: sums are shown, which `--group-by function` makes those of one invocation."""
     folder = tmp_path / "store"
@@ -627,6 +645,7 @@ def test_inputs_without_a_size_are_unknown() -> None:
     assert [sizes_of(each) for each in told] == ["8x4xf32, 4xi32, scalar", None, None, None]
 
 
+@pytest.mark.long
 def test_calls_with_inputs_of_other_sizes_have_no_cost_in_common(built: Built, tmp_path: Path) -> None:
     """A night on which four times the rows were computed is none on which the model became slower."""
     bundle, folder = built("hand_dynamic"), tmp_path / "store"
@@ -652,6 +671,7 @@ def test_calls_with_inputs_of_other_sizes_have_no_cost_in_common(built: Built, t
     assert "the same function and input sizes" in failed("store", "compare", "--store", folder, *sides).stderr
 
 
+@pytest.mark.long
 def test_trends_and_comparisons_are_of_one_function(built: Built, recorded: Recorded, tmp_path: Path) -> None:
     """Nights on which another function was called are no nights on which the model became slower."""
     folder, bundle = tmp_path / "store", built("hand_multifunc")

@@ -355,6 +355,7 @@ def test_hosts_of_one_night_only_tell_nothing() -> None:
 # ---- the oracle itself
 
 
+@pytest.mark.long
 def test_the_oracle_judges() -> None:
     tally = tallied(Case("8 %", (1.08,)), [3])
     assert (tally.seeds, tally.right, tally.named, tally.quiet) == (1, 1, 1, 1)
