@@ -14,6 +14,7 @@ from tests.checks import check_map
 from tests.support import check_cli, flow_of_plain_compile, json_cli
 
 
+@pytest.mark.long
 def test_who_reads_narrow_weights_pays_for_them(tmp_path: Path) -> None:
     """A product that converts its weights while it reads them reads them narrow, and the conversion reads nothing."""
     function = (module := Module("narrow")).function("main")

@@ -156,7 +156,7 @@ def test_ops_that_never_ran_have_no_spread() -> None:
 
 def test_the_schemas_list_the_words_of_the_code() -> None:
     show, costs = stored_schema("show")["$defs"], stored_schema("attribution")["$defs"]
-    assert show["Fate"]["enum"] == sorted(fate.value for fate in Outcome)
+    assert show["Outcome"]["enum"] == sorted(fate.value for fate in Outcome)
     assert list(show["Coverage"]["properties"]["by_fate"]["properties"]) == [fate.value for fate in Outcome]
     assert show["Evidence"]["enum"] == sorted(entry.value for entry in Evidence)
     assert costs["Rule"]["enum"] == sorted(rule.value for rule in Rule)

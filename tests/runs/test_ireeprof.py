@@ -87,7 +87,7 @@ def test_a_wrong_number_of_calls_is_not_believed(mlp_profile: Path) -> None:
     assert invocations_of(profile) == {None: 40}
     (told,) = profile.diagnostics
     assert told.slug == "invocation-unknown"
-    assert "1 warm-up call" in told.message
+    assert "1 warm-up invocation cannot be marked" in told.message
 
 
 def test_repetition_tells_calls_apart_where_flushes_do_not(mlp_profile: Path) -> None:

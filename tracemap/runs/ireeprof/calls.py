@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from tracemap.core.diagnostics import Diagnostic
-from tracemap.core.units import UNKNOWN, Integer, format_count, format_ns, plural
+from tracemap.core.units import UNKNOWN, Integer, format_ns, plural
 from tracemap.runs.ireeprof.records import first_integer, record_types
 from tracemap.runs.model import Clock
 from tracemap.runs.sql import fill_table
@@ -229,7 +229,7 @@ def unknown_invocations(warmup: int) -> Diagnostic:
     """The diagnostic for a profile whose invocations cannot be distinguished."""
     text = "invocations cannot be distinguished in the profile"
     if warmup:
-        text += f"; the {format_count(warmup)} warm-up invocations are therefore not marked, and count as measured"
+        text += f"; {plural(warmup, 'warm-up invocation')} cannot be marked, so reports count all as measured"
     return Diagnostic("invocation-unknown", text)
 
 
