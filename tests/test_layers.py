@@ -157,6 +157,7 @@ def test_parts_of_a_package_do_not_import_one_another_in_a_circle() -> None:
     assert {package: found for package in packages if (found := circles(between_parts(graph, package)))} == {}
 
 
+@pytest.mark.long
 def test_no_module_imports_itself_by_way_of_others() -> None:
     assert circles(import_graph()) == []
 
@@ -168,6 +169,7 @@ def test_table_has_no_cycle() -> None:
         seen.add(room)
 
 
+@pytest.mark.long
 def test_imports_only_downwards() -> None:
     assert [wrong for path in modules() for wrong in imports_upwards(path)] == []
 

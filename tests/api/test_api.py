@@ -76,6 +76,7 @@ def test_recording_samples_and_counts(tmp_path: Path) -> None:
     assert {"samples", "page-faults", "context-switches"} <= names
 
 
+@pytest.mark.long
 def test_temporary_files_of_runs_go_with_the_call(
     built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -42,6 +42,7 @@ def test_every_public_name_has_an_example() -> None:
     assert [name for name, text in found.items() if "Example:\n    >>> " not in text] == []
 
 
+@pytest.mark.long
 def test_examples_of_the_python_api(folder: Path) -> None:
     """In a process of its own: some of them record what their own process calls."""
     command = [sys.executable, "-m", "tests.examples", str(folder)]

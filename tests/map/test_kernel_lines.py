@@ -126,6 +126,7 @@ def test_system_elf_has_the_same_lines(built: Built, tmp_path: Path) -> None:
         assert lines == {line for _, _, line in runs_of(embedded, embedded.function_by_name[kernel.name])}
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", MODELS)
 def test_every_line_of_the_code_is_a_step(name: str, built: Built) -> None:
     bundle = load(built(name))

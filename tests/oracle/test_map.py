@@ -138,6 +138,7 @@ def all_members(seed: int, graph: TraceGraph) -> Score:
     return score(seed, graph).members["all"]
 
 
+@pytest.mark.long
 def test_a_dropped_member_costs_recall() -> None:
     seed = SEEDS[0]
     graph = measured(seed)[2]

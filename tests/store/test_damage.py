@@ -119,6 +119,7 @@ def test_a_damaged_file_is_named_and_can_be_left_out(
     assert runs == RUNS - (len(CALLS) if table == "ops" else 1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("ask", "table", "cells", "why"),
     [

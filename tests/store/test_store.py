@@ -125,6 +125,7 @@ def test_groups_are_told_apart_by_columns_and_tags(bundle: Path, store: Path, ru
         assert costs_of(group, "cpu_ns") == truth_of([result], "cpu_ns")
 
 
+@pytest.mark.long
 def test_samples_are_added_up_where_runs_have_them(bundle: Path, store: Path, runs: list[Path]) -> None:
     (group,) = query(store, "--metric", "samples")["groups"]
     (result,) = attributed(bundle, runs[-1:])
