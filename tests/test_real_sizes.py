@@ -36,6 +36,7 @@ def test_who_reads_narrow_weights_pays_for_them(tmp_path: Path) -> None:
 
 
 # `make sizes` has them all; these differ most: convolutions, and two functions with weights of eight bits.
+@pytest.mark.long
 @pytest.mark.parametrize("name", [pytest.param("resnet", marks=pytest.mark.long), "llama"])
 def test_through_every_command(name: str, tmp_path: Path) -> None:
     made = material(TINY[name].module(), tmp_path)

@@ -41,6 +41,7 @@ def findings(browser: Chrome, axe: str, *rules: str) -> list[str]:
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.long)])
 def test_no_view_of_the_page_has_a_serious_finding(open_page: Open, real: Path, axe: str, scheme: str) -> None:
     browser = unfold(open_page(real))

@@ -17,6 +17,7 @@ OTHERS = ("r1", "qq", "abc", "x", "dx/r")
 """What these would match as patterns."""
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "form", [pytest.param("csv", marks=pytest.mark.long), "parquet", "ireeprof", "jsonl", "report"]
 )

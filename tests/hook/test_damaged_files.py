@@ -114,6 +114,7 @@ def test_files_cut_anywhere(suffix: str, copy: Path) -> None:
             assert read_all(copy) < whole or suffix == ".jsonl"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("suffix", [".calls", pytest.param(".jsonl", marks=pytest.mark.long)])
 def test_files_with_bytes_changed_at_random(suffix: str, copy: Path) -> None:
     path = one(copy, suffix)

@@ -40,6 +40,7 @@ def benched(built: Built, recorded: Recorded) -> Json:
     return json_cli("bench", built("hand_mlp"), "--run", recorded("hand_mlp"), "--cold", *QUICK)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "model",
     [

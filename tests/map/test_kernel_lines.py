@@ -138,6 +138,7 @@ def test_every_line_of_the_code_is_a_step(name: str, built: Built) -> None:
         assert len(lines) > 2
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", MODELS)
 def test_steps_are_on_their_lines(name: str, built: Built) -> None:
     """Each line of the text that begins an op has one step of that name."""

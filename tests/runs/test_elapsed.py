@@ -249,6 +249,7 @@ needs_hook = pytest.mark.skipif(
 )
 
 
+@pytest.mark.long
 @needs_hook
 @pytest.mark.parametrize(
     "options",

@@ -232,6 +232,7 @@ def test_ops_are_not_matched_with_what_is_damaged(table: str, built: Built, reco
     added(recorded(after), "--map", built(after))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("without", ["the first", pytest.param("the second", marks=pytest.mark.long)])
 def test_maps_without_their_model_are_matched_where_all_ops_are_alike(without: str, tmp_path: Path) -> None:
     """As of those who keep their models to themselves: another compilation, and then another model."""

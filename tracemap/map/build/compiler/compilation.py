@@ -416,6 +416,7 @@ class Compilation:
         run = self._first_run if number <= _LAST_OF_FIRST else self._second_run
         path = None if run is None else run.dump(number)
         if path is None:
+            self.wait()  # a program that wrote nothing at all is named as such
             raise ModelInvalid(f"iree-compile wrote no dump of the phase {phase}; a flag may stop it earlier")
         text = path.read_text(encoding="utf-8", errors="replace")
         if "loc(" not in text:
