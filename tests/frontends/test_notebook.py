@@ -32,5 +32,5 @@ def test_the_sample_notebook(tmp_path: Path) -> None:
     costs, recorded = shown[2], shown[4]
     assert "layer0" in costs
     assert "layer0" in recorded
-    assert "median call" in costs
+    assert "median invocation" in costs
     assert (tmp_path / "network.tracemap" / "source").is_dir()
