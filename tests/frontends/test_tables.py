@@ -30,7 +30,7 @@ def test_tables_of_all_results(suffix: str, tmp_path: Path) -> None:
         assert table.num_rows == len(frame)
         assert table.column_names == list(frame.columns)
     assert costs.set_index("op").loc[result.ops[0].op, "calls"] == result.ops[0].calls
-    assert "median call" in run._repr_html_()
+    assert "median invocation" in run._repr_html_()
 
 
 def test_kernels_alone(tmp_path: Path) -> None:
