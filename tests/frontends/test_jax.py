@@ -201,7 +201,7 @@ def test_locations_are_those_of_the_bytecode_of_jax(monkeypatch: pytest.MonkeyPa
         texts.append(text)
         return rewrite_as_own_bytecode(text)
 
-    monkeypatch.setattr("tracemap.frontends.jax.own_bytecode", keep)
+    monkeypatch.setattr("tracemap.frontends.jax.rewrite_as_own_bytecode", keep)
     jitted = jax.jit(whole)
     import_program(jitted, (jnp.ones(8),), {})
     written = io.BytesIO()
