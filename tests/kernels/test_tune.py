@@ -203,8 +203,8 @@ def test_nothing_is_compiled_or_verified_twice(
             force=True,
         )
 
-    monkeypatch.setattr(tuning, "compile_wrapped", counted)
-    monkeypatch.setattr(tuning, "verified", spied(bench.verify_call, verified))
+    monkeypatch.setattr(tuning, "compile_benchmark_module", counted)
+    monkeypatch.setattr(tuning, "verify_call", spied(bench.verify_call, verified))
     monkeypatch.setattr(build, "build", spied(plain_build, built))
     with pytest.raises(_Interrupted):
         search()
