@@ -325,7 +325,7 @@ def _estimate_notes(sites: Sequence[SiteResult], by: SplitInput) -> Iterator[Dia
     )
     if max(factors) > min(factors):
         waiting = sum(factor > min(factors) for factor in factors)
-        text += f", at {plural(waiting, 'site')} that mostly wait by {max(factors):g}"
+        text += f", or by {max(factors):g} in {plural(waiting, 'dispatch', 'dispatches')} that mostly wait for memory"
     if data_dependent := sum(bool(weights.bounds) for weights in known):
         text += (
             f"; at {plural(data_dependent, 'site')} the data decides how often code runs, and the intervals cover all "
