@@ -309,7 +309,7 @@ def test_instructions_that_stand_in_for_others_keep_no_core_busy(stand_ins: int,
         "Ir_stand_in": stand_ins,
     }
     told = [item.message for item in result.diagnostics if item.slug == "split-by-model"]
-    assert [text.startswith("at 1 site most simulated instructions stand in") for text in told] == [True] * by_model
+    assert [text.startswith("in 1 dispatch most simulated instructions stand in") for text in told] == [True] * by_model
 
 
 def test_shares_of_a_simulation_alone_are_not_said_to_be_of_samples(tmp_path: Path) -> None:

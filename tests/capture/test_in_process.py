@@ -97,7 +97,7 @@ def test_what_runs_while_loading_is_measured_too(tmp_path: Path) -> None:
     said = check_cli("attribute", run, "--map", bundle)
     assert f", {len(results)} executed, 1 run at load time (not measured)" in said
     assert f"{unmeasured}: runs once, at load time: not measured" in said
-    assert "load-time-not-measured]: 1 site run at load" in said
+    assert "load-time-not-measured]: 1 dispatch run at load" in said
 
 
 LATE = """
