@@ -296,7 +296,6 @@ _RANDOM_BYTES: Final = 8
 """Memory per number while random inputs are generated."""
 _TOOL_PREFIXES: Final = frozenset("@+&*(!")
 """First characters of inputs that are no plain numbers: files, storage, empty or other types."""
-_LONGEST_INPUT_QUOTE: Final = 60
 _LONGEST_WORD: Final = 32 * os.sysconf("SC_PAGE_SIZE") - 1
 """Longest command-line argument on Linux, in bytes: 32 pages, including the final zero (`MAX_ARG_STRLEN`)."""
 _SINGLE_NUMBER = re.compile(r"[-+]?(?:0x[0-9a-fA-F]+|\d++(?:\.\d*+)?(?:[eE][-+]?\d+)?)")
@@ -329,7 +328,7 @@ def check_spec(entry: Function, argument: Argument, spec: str) -> None:
     if declared is None or spec[:1] in _TOOL_PREFIXES:
         return
     if declared.sizes is not None and _SINGLE_NUMBER.fullmatch(spec):
-        number = start_of(spec, _LONGEST_INPUT_QUOTE)
+        number = start_of(spec, _LONGEST_QUOTE)
         raise InputInvalid(
             f"{entry.name}: argument {argument.name} ({argument.type}) cannot be the single number {number}; to fill "
             f"it with this number, write --input={_spec_of(declared)}={number}"
@@ -342,7 +341,7 @@ def check_spec(entry: Function, argument: Argument, spec: str) -> None:
 
 
 def _quoted(spec: str) -> str:
-    return repr(start_of(spec, _LONGEST_INPUT_QUOTE))
+    return repr(start_of(spec, _LONGEST_QUOTE))
 
 
 def _scalar_fault(declared: Shaped, spec: str) -> str:

@@ -165,9 +165,6 @@ def traffic_of(streams: Sequence[Stream], caches: Sequence[int]) -> list[tuple[f
 # L. Eeckhout, M. Jahre, "TIP: Time-Proportional Instruction Profiling", MICRO 2021).
 
 
-LINE_BYTES_MEMORY: Final = 64
-
-
 class _Source(Enum):
     """Origin of a register's value in a loop."""
 
@@ -304,8 +301,7 @@ def bytes_brought_in(loads: Sequence[Instruction], body: Sequence[Instruction]) 
     total = 0
     for (place, _, step), stream_offsets in offsets.items():
         total += sum(
-            min(step, LINE_BYTES_MEMORY * place.lanes * line_count)
-            for line_count in _streams(sorted(stream_offsets), step)
+            min(step, LINE_BYTES * place.lanes * line_count) for line_count in _streams(sorted(stream_offsets), step)
         )
     return total
 
@@ -339,10 +335,10 @@ _FAR: Final = 1 << 62
 
 def _streams(offsets: Sequence[int], step: int) -> Iterator[int]:
     """Numbers of cache lines of separate streams in one iteration. Each stream moves through its own memory."""
-    lines = {offsets[0] // LINE_BYTES_MEMORY}
+    lines = {offsets[0] // LINE_BYTES}
     for previous, current in pairwise(offsets):
-        if current - previous > max(step, LINE_BYTES_MEMORY):
+        if current - previous > max(step, LINE_BYTES):
             yield len(lines)
             lines = set()
-        lines.add(current // LINE_BYTES_MEMORY)
+        lines.add(current // LINE_BYTES)
     yield len(lines)

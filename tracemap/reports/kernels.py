@@ -15,8 +15,7 @@ from tracemap.machine.code import OUTSIDE, CodeLoop, Instruction, loops_of
 from tracemap.machine.code_figures import text_instructions
 from tracemap.machine.images import Image, kernel_images
 from tracemap.map.bundle_documents import STATISTICS_PASSES, Remark, Remarks
-from tracemap.map.model import Kernel, OpId, TraceGraph
-from tracemap.map.model import sort_ops as in_order_model
+from tracemap.map.model import Kernel, OpId, TraceGraph, sort_ops
 from tracemap.reports.cost_lookup import MapCosts
 from tracemap.reports.escaping import lines_of, op_line
 
@@ -91,7 +90,7 @@ def _loop(loop: CodeLoop, ops_of: dict[int, tuple[OpId, ...]]) -> KernelLoop:
     # Debug lines of prologues, which the backend makes, name no line of the IR.
     lines = tuple(line for line in loop.lines if line in ops_of)
     ops = {op for line in lines for op in ops_of[line]}
-    return KernelLoop(loop.parent, loop.header, in_order_model(ops), lines, sum(loop.lines.values()))
+    return KernelLoop(loop.parent, loop.header, sort_ops(ops), lines, sum(loop.lines.values()))
 
 
 def ops_text(graph: TraceGraph, ops: Sequence[str], most: int = 4) -> str:

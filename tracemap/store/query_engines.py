@@ -163,8 +163,6 @@ class DuckEngine:
 
 def _plain(cell: Any) -> Any:  # noqa: ANN401 - a cell of any type
     """A cell as a Python value: decimals become ints."""
-    from decimal import Decimal
-
     return int(cell) if isinstance(cell, Decimal) else cell
 
 
@@ -363,7 +361,6 @@ _SPARK_QUOTIENT: Final = (
     f"CREATE OR REPLACE TEMPORARY FUNCTION {QUOTIENT}(a {AMOUNT}, b {AMOUNT}) RETURNS {AMOUNT} "
     f"RETURN CAST((a - (a % b + b) % b) / b AS {AMOUNT})"
 )
-_SPARK_POLL_S: Final = 1.0
 _MOST_IDLE_S: Final = 60.0
 """Longest wait for a worker to accept work."""
 _OF_FILES: Final = re.compile(r"FAILED_READ_FILE|parquet", re.IGNORECASE)
@@ -415,7 +412,7 @@ class SparkEngine:
     def rows(self, query: str) -> list[Row]:
         """See `Engine.rows`."""
         with self._watched(), _explained():
-            return [tuple(map(_spark_value, row)) for row in self._session.sql(query).collect()]
+            return [tuple(map(_plain, row)) for row in self._session.sql(query).collect()]
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
@@ -455,7 +452,7 @@ class _Watch:
         from py4j.protocol import Py4JError
 
         busy = time.monotonic()
-        while not self.done.wait(_SPARK_POLL_S):
+        while not self.done.wait(_EVERY_S):
             try:
                 stages = self._stages()
             except (Py4JError, OSError):
@@ -486,10 +483,6 @@ def _declared(columns: Mapping[str, str]) -> str:
 
 def _cell(kind: str, cell: Any) -> Any:  # noqa: ANN401 - a cell of any type
     return Decimal(cell) if kind == AMOUNT and cell is not None else cell
-
-
-def _spark_value(cell: Any) -> Any:  # noqa: ANN401 - a cell of any type
-    return int(cell) if isinstance(cell, Decimal) else cell
 
 
 @contextmanager
