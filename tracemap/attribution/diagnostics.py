@@ -141,7 +141,9 @@ def result_diagnostics(
         graph.site_by_id[site.site].initializer for site in sites
     )
     if at_load:
-        text = f"{_dispatches(at_load)} run at load: not measured, because profiles of IREE's tools exclude loading"
+        text = (
+            f"{plural(at_load, 'dispatch')} run at load: not measured, because profiles of IREE's tools exclude loading"
+        )
         yield Diagnostic("load-time-not-measured", text)
     yield from _clock_notes(scan)
     yield from _ambiguity_notes(scan)
@@ -168,11 +170,11 @@ def _unknown_cost_notes(sites: Sequence[SiteResult]) -> Iterator[Diagnostic]:
     """Notes on dispatch sites whose ops have unknown costs."""
     assumed = sum(site.assumed_sizes and _was_called(site) for site in sites)
     if assumed:
-        text = f"{_dispatches(assumed)} with dynamic sizes: cost split over the ops as if each size were"
+        text = f"{plural(assumed, 'dispatch')} with dynamic sizes: cost split over the ops as if each size were"
         yield Diagnostic("assumed-sizes", f"{text} {ASSUMED_SIZE}")
     equal = sum(site.equal_members and _was_called(site) for site in sites)
     if equal:
-        text = f"{_dispatches(equal)} with unknown costs of ops: each op gets the same"
+        text = f"{plural(equal, 'dispatch')} with unknown costs of ops: each op gets the same"
         yield Diagnostic("equal-members", text)
 
 
@@ -284,7 +286,9 @@ def _measured_rule_notes(sites: Sequence[SiteResult], by: SplitInput) -> Iterato
         yield Diagnostic("shares-are-occupancy", text)
     simulated = sum(not weights.sampled for weights in measured)
     if simulated:
-        scope = "without samples" if simulated == len(measured) else f"in {_dispatches(simulated)} with few samples"
+        scope = (
+            "without samples" if simulated == len(measured) else f"in {plural(simulated, 'dispatch')} with few samples"
+        )
         text = (
             f"shares of a kernel's ops: {scope}, time is split by the simulated instructions of each op, how long they "
             f"keep a core busy, and the extra time of simulated cache misses. {caveat}"
@@ -297,8 +301,8 @@ def _measured_rule_notes(sites: Sequence[SiteResult], by: SplitInput) -> Iterato
         yield Diagnostic("split-by-model", text)
     if stood_in:
         text = (
-            f"in {_dispatches(stood_in)} most simulated instructions stand in for others ({STAND_INS}) and do not "
-            "reflect the time: split by the rule model; record with --sample"
+            f"in {plural(stood_in, 'dispatch')} most simulated instructions stand in for others ({STAND_INS}) and do "
+            "not reflect the time: split by the rule model; record with --sample"
         )
         yield Diagnostic("split-by-model", text)
 
@@ -318,18 +322,18 @@ def _estimate_notes(sites: Sequence[SiteResult], by: SplitInput) -> Iterator[Dia
     factors = [weights.factor for weights in known if weights.factor > 1]
     if not factors or by.rule not in (Rule.CODE, Rule.MEASURED):
         return
-    scope = "" if by.rule is Rule.CODE else f"in {_dispatches(len(factors))} without measurements, "
+    scope = "" if by.rule is Rule.CODE else f"in {plural(len(factors), 'dispatch')} without measurements, "
     text = (
         f"shares of a kernel's ops: {scope}estimated from machine code (how often instructions run, how long they keep "
         f"a core busy, how much they load); an op's cost may be off by a factor of {min(factors):g}"
     )
     if max(factors) > min(factors):
         waiting = sum(factor > min(factors) for factor in factors)
-        text += f", or by {max(factors):g} in {_dispatches(waiting)} that mostly wait for memory"
+        text += f", or by {max(factors):g} in {plural(waiting, 'dispatch')} that mostly wait for memory"
     if data_dependent := sum(bool(weights.bounds) for weights in known):
         text += (
-            f"; in {_dispatches(data_dependent)} the data decides how often code runs, and the intervals cover all "
-            "cases"
+            f"; in {plural(data_dependent, 'dispatch')} the data decides how often code runs, and the intervals cover "
+            "all cases"
         )
     yield Diagnostic("shares-are-estimates", f"{text}. Record with --sample to measure them")
 
@@ -426,7 +430,3 @@ def _site_costs(sites: Sequence[SiteResult]) -> Iterator[_Cost]:
             yield ResidualReason.COMPILER_MADE, site.calls, {name: cost.total for name, cost in site.metrics.items()}
         elif any(site.nobody.values()):
             yield ResidualReason.KERNEL_OVERHEAD, site.calls, site.nobody
-
-
-def _dispatches(count: int) -> str:
-    return plural(count, "dispatch", "dispatches")

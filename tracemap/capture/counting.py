@@ -79,7 +79,7 @@ class _Pass:
             )
             yield Diagnostic("counters-by-order", text)
         if self.missing:
-            text = f"{plural(self.missing, 'dispatch', 'dispatches')} have no counts: the executions differed"
+            text = f"{plural(self.missing, 'dispatch')} have no counts: the executions differed"
             yield Diagnostic("counters-unmatched", text)
 
 

@@ -426,7 +426,7 @@ def _report(bundle: Bundle, *, quiet: bool = False) -> None:
 
     graph = bundle.graph
     with_members = sum(1 for site in graph.sites if site.members)
-    dispatches = plural(len(graph.sites), "dispatch", "dispatches")
+    dispatches = plural(len(graph.sites), "dispatch")
     counts = [plural(len(graph.ops), "op"), f"{dispatches} ({with_members} traced to ops)"]
     print_message(", ".join([*counts, plural(len(graph.kernels), "kernel")]))
     # The wrapped command has already printed the compiler's warnings.

@@ -297,8 +297,9 @@ _SHARE: Final = Scale(1, "%", 1)
 
 
 def plural(count: int, word: str, words: str = "") -> str:
-    """`1 site`, `2 sites`; `words` is an irregular plural."""
-    return f"{format_count(count)} {word if count == 1 else words or word + 's'}"
+    """`1 op`, `2 dispatches`; `words` is an irregular plural."""
+    regular = f"{word}es" if word.endswith("ch") else f"{word}s"
+    return f"{format_count(count)} {word if count == 1 else words or regular}"
 
 
 MOST_LISTED: Final = 5

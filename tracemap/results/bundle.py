@@ -99,7 +99,7 @@ class Bundle(stored.Bundle, AsTable):
 
     def _repr_html_(self) -> str:
         graph = self.graph
-        counts = ", ".join([plural(len(graph.ops), "op"), plural(len(graph.sites), "dispatch", "dispatches")])
+        counts = ", ".join([plural(len(graph.ops), "op"), plural(len(graph.sites), "dispatch")])
         title = f"{self.name}: {counts}, {plural(len(graph.kernels), 'kernel')}, {format_bytes(self.module_bytes)}"
         outcomes: dict[str, int] = {}
         for op in graph.ops:

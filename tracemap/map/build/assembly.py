@@ -342,7 +342,7 @@ def _deep_locations(count: int) -> Iterator[Diagnostic]:
 def _missing_steps(kernels: Sequence[Kernel], sites: Sequence[Site]) -> Iterator[Diagnostic]:
     count = sites_without_steps(kernels, sites)
     if count:
-        text = f"{plural(count, 'dispatch', 'dispatches')} with ops, but without a line of kernel IR for any of them"
+        text = f"{plural(count, 'dispatch')} with ops, but without a line of kernel IR for any of them"
         yield Diagnostic("steps-unknown", text)
 
 

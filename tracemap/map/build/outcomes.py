@@ -189,7 +189,7 @@ class OutcomeRules:
         executed = [site for site in sites if site.id not in self._commands.left_out]
         per_call = [site for site in executed if not site.initializer]
         if per_call:
-            return Outcome.DISPATCHED, reason("in-sites", _dispatches(len(per_call)))
+            return Outcome.DISPATCHED, reason("in-sites", plural(len(per_call), 'dispatch'))
         if is_structural(operation):
             return Outcome.STRUCTURAL, reason("is-structure")
         if self._is_given(operation, sites):
@@ -198,7 +198,7 @@ class OutcomeRules:
         if self._is_command(operation, names):
             return Outcome.TRANSFER, reason("is-command")
         if executed:
-            return Outcome.LOAD_TIME, reason("at-load", _dispatches(len(executed)))
+            return Outcome.LOAD_TIME, reason("at-load", plural(len(executed), 'dispatch'))
         if sites:
             return Outcome.REMOVED, reason("call-left-out")
         is_computed = not names.isdisjoint(_HOST_CONSTANTS) and operation.index in self._dataflow.constant
@@ -374,7 +374,3 @@ class OutcomeRules:
         members = self._sites_of.keys()
         ways = [(down, past) for past in (False, True) for down in (True, False)]
         return [self._dataflow.all_nearest(members, downwards=down, past_control=past) for down, past in ways]
-
-
-def _dispatches(count: int) -> str:
-    return plural(count, "dispatch", "dispatches")

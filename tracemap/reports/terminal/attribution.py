@@ -95,7 +95,7 @@ def _print_run(terminal: Console, costed: MapCosts, attribution: Attribution, *,
     )
     at_load_text = f", {at_load} run at load time (not measured)" if at_load else ""
     traced = _of_all(with_members, len(graph.sites))
-    dispatches = plural(len(graph.sites), "dispatch", "dispatches")
+    dispatches = plural(len(graph.sites), "dispatch")
     say(terminal, f"{dispatches}: {traced} traced to ops, {executed_text}{at_load_text}")
     say(terminal, "")
 

@@ -215,7 +215,7 @@ def print_changes(terminal: Console, pairs: int, whole: Ratio | None, ops: Seque
 def _kernel_rows(swap: Swapped) -> Iterator[tuple[object, ...]]:
     words = {Status.SUCCESS: "yes", Status.FAILED: "FAILED", Status.NOT_VERIFIED: "no"}
     for kernel in swap.kernels:
-        times = _swap_time(kernel.before_ns), _swap_time(kernel.after_ns)
+        times = _time(kernel.before_ns), _time(kernel.after_ns)
         yield kernel.kernel, words[kernel.verification.status], *times, kernel.steps
 
 
@@ -229,10 +229,6 @@ def _op_row(change: OpChange) -> tuple[object, ...]:
 
 def _times(ratio: Ratio) -> str:
     return f"{ratio.median:.2f} ({ratio.low:.2f} … {ratio.high:.2f}) times"
-
-
-def _swap_time(spread: Spread | None) -> str:
-    return "" if spread is None else format_ns(round(spread.median))
 
 
 # ---- tune

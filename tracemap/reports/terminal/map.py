@@ -198,7 +198,7 @@ def _print_coverage(terminal: Console, graph: TraceGraph) -> None:
     inferred = sum(op.reason.inferred for op in graph.ops)
     say(terminal, f"{graph.module.name}, compiled by {graph.module.iree_compiler}")
     say(terminal, f"{plural(len(graph.ops), 'op')}: {counts or 'none'}; {plural(inferred, 'outcome')} inferred")
-    dispatches = plural(len(graph.sites), "dispatch", "dispatches")
+    dispatches = plural(len(graph.sites), "dispatch")
     say(terminal, f"{dispatches} of {plural(len(graph.kernels), 'kernel')}, {with_members} traced to ops")
     say(terminal, "")
 

@@ -274,7 +274,7 @@ def _join_diagnostics(join: CommandJoin, left_out: int) -> list[Diagnostic]:
     if join.inexact:
         text = f"{join.inexact} commands of the hal phase were matched to dispatches by kernel and order only"
         diagnostics.append(Diagnostic("commands-by-order", text))
-    merged = plural(len(join.merged_sites), "dispatch", "dispatches")
+    merged = plural(len(join.merged_sites), "dispatch")
     if join.merged_sites:
         text = f"{merged} merged with another into one command, so runs cannot show which of them ran"
         diagnostics.append(Diagnostic("sites-merged", text))
@@ -282,7 +282,7 @@ def _join_diagnostics(join: CommandJoin, left_out: int) -> list[Diagnostic]:
         diagnostics.append(
             Diagnostic(
                 "sites-without-command",
-                f"{plural(left_out, 'dispatch', 'dispatches')} without a command in the hal phase",
+                f"{plural(left_out, 'dispatch')} without a command in the hal phase",
             )
         )
     return diagnostics
