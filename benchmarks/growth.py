@@ -103,6 +103,6 @@ def _exponents(points: Sequence[_Point], command: str) -> Iterator[tuple[str, fl
 
 
 def slope(along: Sequence[float], values: Sequence[float]) -> float:
-    """The median of the slopes of all pairs (Theil, 1950), which one disturbed measurement does not move far."""
+    """The median of the slopes of all pairs (Theil, 1950), which one noisy measurement does not move far."""
     logs = list(zip(np.log(along), np.log(values), strict=True))
     return statistics.median(float((y2 - y1) / (x2 - x1)) for (x1, y1), (x2, y2) in itertools.combinations(logs, 2))

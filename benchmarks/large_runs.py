@@ -1,7 +1,7 @@
 """How attribution copes with much data: a run of ten million events, made by repeating a recorded one.
 
 Parquet has a target in seconds. Reading CSV is mostly parsing, so it is compared with bare DuckDB group-bys of the same
-file: one of the same aggregates, one that only counts and sums. Attribution finds fences, disturbance and distributions
+file: one of the same aggregates, one that only counts and sums. Attribution finds fences, outliers and distributions
 over invocations besides.
 
 `python -m benchmarks largest_runs` does so with a hundred million events, in Parquet: beside a group-by of what calls

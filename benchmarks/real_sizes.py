@@ -20,7 +20,7 @@ from benchmarks.models.material import Material, material
 from benchmarks.models.program import Function
 from benchmarks.models.sizes import REAL, Network
 from tests.checks import (
-    DISTURBED,
+    OUTLIERS,
     check_attribution,
     check_balance,
     check_bounds,
@@ -98,8 +98,8 @@ def _figures(through: Through) -> Iterator[Figure]:
         ("by the rule", [called.shares for called in through.functions]),
         ("sampled", [called.sampled for called in through.functions]),
     ):
-        untold = max(1 - _telling(each) for each in parts)
-        yield Figure(f"{through.name}, {how}, elsewhere", 100 * untold, "%", 100 * MOST_ELSEWHERE)
+        runs_left_out = max(1 - _telling(each) for each in parts)
+        yield Figure(f"{through.name}, {how}, elsewhere", 100 * runs_left_out, "%", 100 * MOST_ELSEWHERE)
     yield Figure(
         f"{through.name}, bundle / weights", through.bundle_bytes / through.weights_bytes, "x", MOST_OF_WEIGHTS
     )
@@ -179,10 +179,10 @@ def _tolerance(function: Function) -> float:
 def shares(attribution: Json, shown: Json) -> dict[str, float]:
     """The parts of the processors' time by the evidence of ops, the weakest of each; `no member`: what has none.
 
-    What disturbed calls, by chance, is left out: it has a name of its own, and is of no op.
+    What delayed calls, by chance, is left out: it has a name of its own, and is of no op.
     """
     (cpu,) = (metric for metric in attribution["metrics"] if metric["name"] == "cpu_ns")
-    disturbed = sum(row["metrics"]["cpu_ns"] for row in attribution["residual"] if row["reason"] == DISTURBED)
+    noisy = sum(row["metrics"]["cpu_ns"] for row in attribution["unattributed"] if row["reason"] == OUTLIERS)
     weakest: dict[str, int] = {}
     for site in shown["sites"]:
         for member in site["members"]:
@@ -192,7 +192,7 @@ def shares(attribution: Json, shown: Json) -> dict[str, float]:
     for op in attribution["ops"]:
         if op["op"] in weakest:
             times[EVIDENCE[weakest[op["op"]]]] += op["metrics"]["cpu_ns"]["attributed"]
-    measured = cpu["measured"] - disturbed
+    measured = cpu["measured"] - noisy
     return {**{name: ns / measured for name, ns in times.items()}, NO_MEMBER: 1 - sum(times.values()) / measured}
 
 

@@ -63,7 +63,7 @@ def op(
     file: Text = "model.mlir",
     scope: Sequence[str] = (),
     frames: Sequence[tuple[str, int]] = (),
-    fate: Outcome = Outcome.DISPATCHED,
+    outcome: Outcome = Outcome.DISPATCHED,
     reason: str = "does work in a site",
     part_lines: Sequence[int] = (),
 ) -> Op:
@@ -77,8 +77,8 @@ def op(
         column=UNKNOWN if line is UNKNOWN else 5,
         scope=tuple(scope),
         frames=tuple(Frame(file, line, UNKNOWN, UNKNOWN) for file, line in frames),
-        fate=fate,
-        reason=Reason(fate.value, reason),
+        outcome=outcome,
+        reason=Reason(outcome.value, reason),
         parts=tuple(InnerOperation("arith.addf", line, 7) for line in part_lines),
     )
 

@@ -15,7 +15,7 @@ import duckdb
 from tests.support import Flow, Json
 
 TRANSFERS = "transfer-without-op"
-DISTURBED = "disturbance"
+OUTLIERS = "outliers"
 OWNERLESS = frozenset({"compiler-made", "unmatched-event"})
 """Reasons of dispatch time that has no owner; on local-task none may have any."""
 
@@ -42,7 +42,7 @@ def check_links(shown: Json) -> None:
     for kernel in shown["kernels"]:
         assert kernel["sites"] == [site["id"] for site in shown["sites"] if site["kernel"] == kernel["name"]]
     coverage = shown["coverage"]
-    assert coverage["ops"] == len(ops) == sum(coverage["by_fate"].values())
+    assert coverage["ops"] == len(ops) == sum(coverage["by_outcome"].values())
     assert coverage["sites"] == coverage["sites_with_members"] == len(sites)
 
 
@@ -51,10 +51,10 @@ def check_balance(attribution: Json, run: Path) -> None:
     for total in attribution["metrics"]:
         name = total["name"]
         attributed = sum(op["metrics"][name]["attributed"] for op in attribution["ops"])
-        residual = sum(row["metrics"][name] for row in attribution["residual"])
+        unattributed = sum(row["metrics"][name] for row in attribution["unattributed"])
         assert attributed == total["attributed"], name
-        assert residual == total["residual"], name
-        assert attributed + residual == total["measured"], name
+        assert unattributed == total["unattributed"], name
+        assert attributed + unattributed == total["measured"], name
         assert total["measured"] == measured_of_run(run, name), name
 
 
@@ -65,19 +65,19 @@ def check_attribution(attribution: Json, run: Path) -> None:
     for name, total in totals.items():
         # Copies and fills of an op's own are no sites: what is neither a site's nor without an op is theirs.
         of_sites = sum(site["metrics"][name]["total"] for site in attribution["sites"])
-        without_op = sum(row["metrics"][name] for row in attribution["residual"] if row["reason"] == TRANSFERS)
+        without_op = sum(row["metrics"][name] for row in attribution["unattributed"] if row["reason"] == TRANSFERS)
         transferred = sum_of_run(run, name, "kind IN ('copy', 'fill', 'update')")
-        # What disturbed calls of sites is named at these; the rest disturbed transfers.
-        disturbed = sum(row["metrics"][name] for row in attribution["residual"] if row["reason"] == DISTURBED)
-        of_transfers = disturbed - sum(site["metrics"][name]["disturbance"] for site in attribution["sites"])
+        # Outliers of calls are named at their sites; the rest are of transfers.
+        outliers = sum(row["metrics"][name] for row in attribution["unattributed"] if row["reason"] == OUTLIERS)
+        of_transfers = outliers - sum(site["metrics"][name]["outliers"] for site in attribution["sites"])
         assert of_transfers >= 0, name
         assert of_sites + transferred - of_transfers - without_op == total["attributed"], name
     if "cpu_ns" in totals:
-        of_sites = sum(site["metrics"]["cpu_ns"]["disturbance"] for site in attribution["sites"])
+        of_sites = sum(site["metrics"]["cpu_ns"]["outliers"] for site in attribution["sites"])
         assert totals["cpu_ns"]["attributed"] + of_sites == sum_of_run(run, "cpu_ns", "kind = 'dispatch'")
-    for row in attribution["residual"]:
+    for row in attribution["unattributed"]:
         assert row["reason"] not in OWNERLESS or not any(row["metrics"].values()), f"time without an owner: {row}"
-    assert not {"unmatched-event"} & {row["reason"] for row in attribution["residual"]}
+    assert not {"unmatched-event"} & {row["reason"] for row in attribution["unattributed"]}
 
 
 def check_bounds(attribution: Json) -> None:

@@ -2,7 +2,7 @@
 
 No device is needed: bundles are built, not run. What must be the same is what became of each op, and which ops share a
 kernel; where a backend does otherwise, the row says how. Prints a table of Markdown; ends with status 1 where anything
-is not explained, an op has no fate, or a site no member.
+is not explained, an op has no outcome, or a site no member.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ BACKENDS: Final = {
 _LAYOUT: Final = "_encoding_"
 """How the compiler names kernels that bring operands into the layout of tiled products; not every backend has such."""
 
-_HEAD: Final = ("model", "backend", "kernels", "sites", "ops", "with steps", "fates", "ops that share a kernel")
+_HEAD: Final = ("model", "backend", "kernels", "sites", "ops", "with steps", "outcomes", "ops that share a kernel")
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """A map beside the reference's.
 
-    `fates`: ops whose fate is another; `regrouped`: sets of members that sites of one of both have and none of the
-    other's, kernels for layouts aside; `layouts`: how many of these there are here, less those of the reference.
+    `outcomes`: ops whose outcome differs; `regrouped`: sets of members that only one of both maps has, without kernels
+    for layouts; `layouts`: how many of these there are here, less those of the reference.
     `defects`: what no map may have, on any device.
     """
 
-    fates: tuple[str, ...]
+    outcomes: tuple[str, ...]
     regrouped: tuple[str, ...]
     layouts: int
     defects: tuple[str, ...]
@@ -53,23 +53,25 @@ class Comparison:
     @property
     def explained(self) -> bool:
         """Whether nothing is different, but for kernels of layouts."""
-        return not (self.fates or self.regrouped or self.defects)
+        return not (self.outcomes or self.regrouped or self.defects)
 
 
 def compare(reference: TraceGraph, graph: TraceGraph) -> Comparison:
     """What a map has otherwise than the reference, a map of the same model."""
     pairs = zip(reference.ops, graph.ops, strict=True)
-    fates = tuple(f"{one.id} is {other.fate}, not {one.fate}" for one, other in pairs if one.fate is not other.fate)
+    outcomes = tuple(
+        f"{one.id} is {other.outcome}, not {one.outcome}" for one, other in pairs if one.outcome is not other.outcome
+    )
     here, there = _groups(graph), _groups(reference)
     regrouped = tuple(f"{_named(each)} only here" for each in (here - there)) + tuple(
         f"{_named(each)} only there" for each in (there - here)
     )
-    return Comparison(fates, regrouped, _layouts(graph) - _layouts(reference), tuple(defects(graph)))
+    return Comparison(outcomes, regrouped, _layouts(graph) - _layouts(reference), tuple(defects(graph)))
 
 
 def defects(graph: TraceGraph) -> Iterator[str]:
-    """Ops without a fate, sites without members or without a command, kernels without a text."""
-    yield from (f"{op.id} has no fate" for op in graph.ops if op.fate is Outcome.UNKNOWN)
+    """Ops without a outcome, sites without members or without a command, kernels without a text."""
+    yield from (f"{op.id} has no outcome" for op in graph.ops if op.outcome is Outcome.UNKNOWN)
     yield from (f"{site.id} has no members" for site in graph.sites if not site.members)
     yield from (f"{site.id} has no command" for site in graph.sites if not isinstance(site.command_index, int))
     yield from (f"{kernel.name} has no steps" for kernel in graph.kernels if not kernel.steps)
@@ -125,7 +127,7 @@ def _counts(graph: TraceGraph) -> tuple[str, ...]:
 def _said(found: Comparison) -> tuple[str, str]:
     layouts = f"; {plural(abs(found.layouts), 'site')} of layouts {'more' if found.layouts > 0 else 'less'}"
     together = "; ".join((*found.regrouped, *found.defects)) or "same"
-    return "; ".join(found.fates) or "same", together + (layouts if found.layouts else "")
+    return "; ".join(found.outcomes) or "same", together + (layouts if found.layouts else "")
 
 
 def main(models: Sequence[str]) -> int:

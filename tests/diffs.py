@@ -25,7 +25,7 @@ NET_TEXT = "x = first()\ny = second(x)\n"
 def before_graph() -> TraceGraph:
     """Ops 1 and 2 share a kernel, 3 and 4 have one each; costs are 40, 60, 100 and 10."""
     ops = (
-        op(0, 1, name="builtin.module", fate=Outcome.STRUCTURAL),
+        op(0, 1, name="builtin.module", outcome=Outcome.STRUCTURAL),
         op(1, 2, name="a.first", scope=("h0",), frames=[("net.py", 1)]),
         op(2, 3, name="a.second", scope=("h0",), frames=[("net.py", 2)]),
         op(3, 4, name="a.third", scope=("h1",), frames=[("net.py", 2)]),
@@ -38,7 +38,7 @@ def before_graph() -> TraceGraph:
 def after_graph() -> TraceGraph:
     """Op 1 is alone now, 3 and 4 (which were 2 and 3) share a kernel, 2 is new; `builtin.module` is folded."""
     ops = (
-        op(0, 1, name="builtin.module", fate=Outcome.FOLDED),
+        op(0, 1, name="builtin.module", outcome=Outcome.FOLDED),
         op(1, 2, name="a.first", scope=("h0",), frames=[("net.py", 1)]),
         op(2, 3, name="a.sine"),
         op(3, 4, name="a.second", scope=("h0",), frames=[("net.py", 2)]),

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.schema_page import schema_page
 from tests.support import ROOT, check_cli
-from tracemap.attribution.model import RESIDUAL_TEXTS
+from tracemap.attribution.model import UNATTRIBUTED_TEXTS
 from tracemap.core.errors import TracemapError
 from tracemap.runs.hook.calls import CALL_COLUMNS, EVENT_COLUMN
 
@@ -33,9 +33,9 @@ def error_sections() -> str:
     )
 
 
-def residual_table() -> str:
+def unattributed_table() -> str:
     """Return the table of reasons for unattributed time."""
-    rows = [f"| `{reason.value}` | {text} |" for reason, text in RESIDUAL_TEXTS.items()]
+    rows = [f"| `{reason.value}` | {text} |" for reason, text in UNATTRIBUTED_TEXTS.items()]
     return "\n".join(["| reason | what it is |", "|---|---|", *rows])
 
 
@@ -66,7 +66,7 @@ def lower_example() -> str:
 
 PARTS: dict[str, tuple[Path, Callable[[], str]]] = {
     "errors": (DOCS / "errors.md", error_sections),
-    "residual": (DOCS / "attribution.md", residual_table),
+    "unattributed": (DOCS / "attribution.md", unattributed_table),
     "calls": (DOCS / "hook.md", call_table),
     "schemas": (DOCS / "schemas.md", schema_page),
     "lower": (DOCS / "compiler.md", lower_example),

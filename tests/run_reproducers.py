@@ -1,8 +1,8 @@
 """Programs whose truth is known, through the real command line: `make reproducers REPRODUCERS=FOLDER`.
 
 Beside each `NAME.mlir` lies its truth, `NAME.json`, as a plain compile tells it without any location: on which kernels
-the op of a line works, its possible fates, how often it runs. Prints what holds of each program and what does not; ends
-with status 1 where anything does not.
+the op of a line works, its possible outcomes, how often it runs. Prints what holds of each program and what does not;
+ends with status 1 where anything does not. A truth may name outcomes as earlier maps did (`fates`).
 """
 
 from __future__ import annotations
@@ -21,6 +21,13 @@ PROGRAMS = ROOT / "tests" / "programs" / "reproducers"
 _OF_THE_STREAM_PHASE = ("_encoding_", "__builtin_")
 """How the compiler names the kernels that it adds after the flow phase, whose dispatches the truth counts as sites."""
 
+_OUTCOMES = {
+    "transfer": "copy",
+    "load_time": "load-time",
+    "constant": "constant-folded",
+    "folded": "fused-into-indexing",
+}
+"""By their names in earlier maps."""
 _MODES: Mapping[str, tuple[Callable[[set[str], set[str]], bool], str]] = {
     "in": (lambda found, wanted: found == wanted, "exactly"),
     "has": (lambda found, wanted: found >= wanted, "at least"),
@@ -97,13 +104,14 @@ def _differences_of_op(wanted: Json, ops: list[Json], kernel_of: Mapping[str, st
         holds, words = _MODES[wanted["mode"]]
         if not holds(found, set(wanted["kernels"])):
             yield f"{where}: works in {_listed(found)}, should be in {words} {_listed(wanted['kernels'])}"
-    fates = {op["fate"] for op in ops}
-    if "fates" in wanted and not fates & set(wanted["fates"]):
-        yield f"{where}: {_listed(fates)}, should be one of {_listed(wanted['fates'])}"
+    outcomes = {op["outcome"] for op in ops}
+    possible = [_OUTCOMES.get(name, name) for name in wanted.get("outcomes") or wanted.get("fates", [])]
+    if possible and not outcomes & set(possible):
+        yield f"{where}: {_listed(outcomes)}, should be one of {_listed(possible)}"
 
 
 def _differences_of_run(calls: Mapping[str, int], shown: Json, attribution: Json) -> Iterator[str]:
-    for row in attribution["residual"]:
+    for row in attribution["unattributed"]:
         if row["reason"] in OWNERLESS:
             yield f"{row['metrics']['cpu_ns']} ns {row['reason']}"
     found = {op["op"]: op["calls"] for op in attribution["ops"]}

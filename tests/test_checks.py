@@ -26,7 +26,7 @@ def shown() -> Json:
         "kernels": [{"name": "main_dispatch_0", "sites": ["site0", "site1"]}],
         "coverage": {
             "ops": 2,
-            "by_fate": {"dispatched": 1, "structural": 1},
+            "by_outcome": {"dispatched": 1, "structural": 1},
             "sites": 2,
             "sites_with_members": 2,
         },
@@ -36,10 +36,10 @@ def shown() -> Json:
 def attribution() -> Json:
     cost = {"inclusive": 30, "attributed": 30, "low": 30, "high": 30}
     return {
-        "metrics": [{"name": "cpu_ns", "measured": 35, "attributed": 30, "residual": 5}],
+        "metrics": [{"name": "cpu_ns", "measured": 35, "attributed": 30, "unattributed": 5}],
         "ops": [{"op": "op1", "metrics": {"cpu_ns": cost}}],
-        "sites": [{"site": "site0", "metrics": {"cpu_ns": {"total": 30, "disturbance": 0}}}],
-        "residual": [{"reason": "submission-and-queue", "metrics": {"cpu_ns": 5}}],
+        "sites": [{"site": "site0", "metrics": {"cpu_ns": {"total": 30, "outliers": 0}}}],
+        "unattributed": [{"reason": "submission-and-queue", "metrics": {"cpu_ns": 5}}],
     }
 
 
@@ -90,7 +90,7 @@ def test_wrong_maps_are_noticed(spoil: Callable[[Json], object]) -> None:
         lambda data: data["sites"][0]["path"].append("op9"),
         lambda data: data["kernels"][0]["sites"].pop(),
         lambda data: data["coverage"].update(ops=3),
-        lambda data: data["coverage"]["by_fate"].update(structural=2),
+        lambda data: data["coverage"]["by_outcome"].update(structural=2),
         lambda data: data["coverage"].update(sites_with_members=1),
     ],
 )
@@ -105,13 +105,13 @@ def test_broken_links_are_noticed(spoil: Callable[[Json], object]) -> None:
     "spoil",
     [
         lambda data: data["metrics"][0].update(measured=36),
-        lambda data: data["metrics"][0].update(attributed=29, residual=6),
+        lambda data: data["metrics"][0].update(attributed=29, unattributed=6),
         lambda data: data["ops"][0]["metrics"]["cpu_ns"].update(attributed=29),
         lambda data: data["sites"][0]["metrics"]["cpu_ns"].update(total=29),
-        lambda data: data["sites"][0]["metrics"]["cpu_ns"].update(disturbance=1),
-        lambda data: data["residual"][0].update(reason="compiler-made"),
-        lambda data: data["residual"][0]["metrics"].update(cpu_ns=4),
-        lambda data: data["residual"].append({"reason": "unmatched-event", "metrics": {"cpu_ns": 0}}),
+        lambda data: data["sites"][0]["metrics"]["cpu_ns"].update(outliers=1),
+        lambda data: data["unattributed"][0].update(reason="compiler-made"),
+        lambda data: data["unattributed"][0]["metrics"].update(cpu_ns=4),
+        lambda data: data["unattributed"].append({"reason": "unmatched-event", "metrics": {"cpu_ns": 0}}),
     ],
 )
 def test_imbalance_is_noticed(spoil: Callable[[Json], object], run: Path) -> None:

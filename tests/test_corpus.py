@@ -81,7 +81,7 @@ def test_a_profile_made_elsewhere_is_attributed(foreign_profile: Path, built: Bu
     attribution = json_cli("attribute", foreign_profile, "--map", built("hand_repeat12"))
     assert [site["calls"] for site in attribution["sites"]] == [5] * 12
     assert "run-unverified" in {diagnostic["slug"] for diagnostic in attribution["diagnostics"]}
-    assert not {"unmatched-event", "compiler-made"} & {row["reason"] for row in attribution["residual"]}
+    assert not {"unmatched-event", "compiler-made"} & {row["reason"] for row in attribution["unattributed"]}
 
 
 def test_a_profile_that_was_cut_is_read_up_to_its_last_record(

@@ -370,7 +370,7 @@ def attribute(
         >>> cpu = next(metric for metric in result.metrics if metric.name == "cpu_ns")
         >>> sum(op.metrics["cpu_ns"].attributed for op in result.ops) == cpu.attributed
         True
-        >>> cpu.attributed + cpu.residual == cpu.measured
+        >>> cpu.attributed + cpu.unattributed == cpu.measured
         True
     """
     from tracemap.commands.attribute import attribute as attribute_runs
@@ -705,7 +705,7 @@ def store_query(store: str | Path, options: StoreQueryOptions | None = None, **c
         >>> [(group.group, group.runs, len(group.ops)) for group in found.groups]
         [({'tag.night': '1'}, 1, 8), ({'tag.night': '2'}, 1, 8)]
         >>> cpu = found.groups[0].metrics[0]
-        >>> sum(op.amounts["cpu_ns"] for op in found.groups[0].ops) == cpu.attributed == cpu.measured - cpu.residual
+        >>> sum(op.amounts["cpu_ns"] for op in found.groups[0].ops) == cpu.attributed == cpu.measured - cpu.unattributed
         True
     """
     from tracemap.commands.store import store_query as ask

@@ -38,7 +38,7 @@ def test_the_whole_job_in_python(tmp_path: Path) -> None:
     assert run.path.parent == bundle.runs_path
     for result in (tracemap.attribute([run.path], bundle), tracemap.attribute([run.path], rule="equal")):
         (cpu, _) = result.metrics
-        assert (cpu.name, cpu.residual) == ("cpu_ns", 0)
+        assert (cpu.name, cpu.unattributed) == ("cpu_ns", 0)
         assert sum(op.metrics["cpu_ns"].attributed for op in result.ops) == cpu.measured
         assert all(site.calls == 4 for site in result.sites)
     assert tracemap.load(bundle.path).graph == bundle.graph

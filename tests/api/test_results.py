@@ -156,7 +156,7 @@ def test_a_comparison_is_a_table_a_picture_and_a_page(built: Built, recorded: Re
     for metric in made.metrics:
         for side in ("before", "after"):
             whole = sum(value for value in table[f"{metric.name}_{side}"] if isinstance(value, int))
-            assert whole + getattr(metric.residual, side) == getattr(metric.whole, side)
+            assert whole + getattr(metric.unattributed, side) == getattr(metric.whole, side)
     assert made.op("op3").after == "op3"
     with pytest.raises(QueryInvalid, match="neither side has such an op"):
         made.op("op99999")

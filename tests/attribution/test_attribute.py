@@ -17,7 +17,7 @@ from tests.conftest import Built, Recorded
 from tests.support import check_cli, json_cli
 from tracemap.attribution.attribute import Request, attribute
 from tracemap.attribution.join.targets import Join
-from tracemap.attribution.model import UNKNOWN_PER_INVOCATION, Attribution, BalanceError, PerCall, ResidualReason
+from tracemap.attribution.model import UNKNOWN_PER_INVOCATION, Attribution, BalanceError, PerCall, UnattributedReason
 from tracemap.core.errors import RunInvalid, RunMismatch, UsageInvalid
 from tracemap.core.units import UNKNOWN, Integer, Text
 from tracemap.map.model import Command, CommandBuffer, TraceGraph
@@ -98,8 +98,8 @@ def shares(result: Attribution, metric: str = "cpu_ns") -> dict[str, int]:
     return {each.op: each.metrics[metric].attributed for each in result.ops}
 
 
-def residual(result: Attribution, metric: str = "cpu_ns") -> dict[ResidualReason, int]:
-    return {row.reason: row.metrics[metric] for row in result.residual}
+def unattributed(result: Attribution, metric: str = "cpu_ns") -> dict[UnattributedReason, int]:
+    return {row.reason: row.metrics[metric] for row in result.unattributed}
 
 
 def slugs(result: Attribution) -> set[str]:
@@ -121,7 +121,7 @@ def test_events_with_an_index_reach_their_very_site(tmp_path: Path) -> None:
         ("site2", 1, 9),
     ]
     assert shares(result) == {"op1": 602, "op2": 200, "op3": 50}
-    assert residual(result) == {ResidualReason.COMPILER_MADE: 9}
+    assert unattributed(result) == {UnattributedReason.COMPILER_MADE: 9}
     first = result.ops[0].metrics["cpu_ns"]
     assert (first.inclusive, first.low, first.high) == (802, 0, 802)
     assert result.sites[0].metrics["cpu_ns"].per_call == PerCall(median=400, p10=400, p90=402)
@@ -151,7 +151,7 @@ def test_events_that_name_only_a_kernel_are_split_over_its_sites(tmp_path: Path)
         ("site2", 0, 0),
         ("site3", 1, 1000),
     ]
-    assert residual(result, "duration_ns") == {ResidualReason.UNMATCHED: 2000}
+    assert unattributed(result, "duration_ns") == {UnattributedReason.UNMATCHED: 2000}
     assert {"split-evenly", "run-unverified"} <= slugs(result)
     assert [each.site for each in result.sites if each.split_evenly] == ["site0", "site1"]
 
@@ -186,11 +186,11 @@ def test_submissions_count_where_none_of_their_dispatches_ran(tmp_path: Path) ->
                            ('alloca', NULL, NULL, 200, 3), ('fill', NULL, NULL, 210, 4))
               AS r(kind, kernel, i, t, d)"""
     result = attributed(run_of(tmp_path / "r.parquet", rows))
-    assert residual(result, "duration_ns") == {
-        ResidualReason.COMPILER_MADE: 10,
-        ResidualReason.TRANSFER: 4,
-        ResidualReason.MEMORY: 3,
-        ResidualReason.QUEUE: 50,
+    assert unattributed(result, "duration_ns") == {
+        UnattributedReason.COMPILER_MADE: 10,
+        UnattributedReason.TRANSFER: 4,
+        UnattributedReason.MEMORY: 3,
+        UnattributedReason.QUEUE: 50,
     }
     # 70 ns of dispatches, 50 of the submission beside them, 7 of what is no dispatch.
     assert result.metrics[0].measured == 127

@@ -196,7 +196,7 @@ def kernels(bundle: Path) -> dict[str, str]:
 
 
 def test_json_has_the_calls_of_recorded_sites(built: Built, rows: Mapping[str, list[Row]], result: Json) -> None:
-    """Three invocations are too few for a fence, so no time is taken for disturbance."""
+    """Three invocations are too few for a fence, so no time is taken for outliers."""
     kernel_of, workers = kernels(built("hand_mlp")), result["run"]["workers"]
     assert len(result["sites"]) == len(rows) == 4
     for found in result["sites"]:

@@ -132,7 +132,7 @@ def labelled(program: str, bundle: Path) -> dict[str, str]:
 def attributed(program: str, bundle: Path, run: Path) -> tuple[dict[str, tuple[int, int]], Json]:
     """For each label whose op ran how often and how long, by `tracemap attribute`; and all that it says."""
     ops = labelled(program, bundle)
-    result = json_cli("attribute", run, "--map", bundle, "--keep-disturbed")
+    result = json_cli("attribute", run, "--map", bundle, "--keep-outliers")
     found = {
         ops[each["op"]]: (each["calls"], each["metrics"]["duration_ns"]["attributed"])
         for each in result["ops"]
@@ -164,7 +164,7 @@ def test_every_event_reaches_its_op(case: Case, driver: str, bundles: Bundles, t
     found, result = attributed(case.program, bundles(case.program, PLAIN), run)
     assert found == truth(case, run)
     assert "split-evenly" not in slugs(result)
-    reasons = {each["reason"] for each in result["residual"]}
+    reasons = {each["reason"] for each in result["unattributed"]}
     assert reasons <= {"memory-management", "submission-and-queue"}
 
 
@@ -300,7 +300,7 @@ def test_events_of_another_module_are_nobodys(bundles: Bundles, tmp_path: Path) 
     in_second = sum(call[2] for call in calls)
     second = next(each for each in result["sites"] if each["site"] == "site1")
     assert (second["calls"], second["metrics"]["duration_ns"]["total"]) == (ITERATIONS, in_second)
-    unmatched = {each["reason"]: each["metrics"] for each in result["residual"]}["unmatched-event"]
+    unmatched = {each["reason"]: each["metrics"] for each in result["unattributed"]}["unmatched-event"]
     assert unmatched["duration_ns"] == sum(call[1] for call in calls)
 
 

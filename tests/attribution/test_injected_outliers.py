@@ -81,7 +81,7 @@ FROM (SELECT *, row_number() OVER () AS number FROM read_parquet({run})) AS even
      (SELECT unnest({began}::BIGINT[]) AS began, unnest({ended}::BIGINT[]) AS ended)
 WHERE kind = 'dispatch' AND ended BETWEEN start_ns AND start_ns + duration_ns GROUP BY number
 """
-_UNDISTURBED = """
+_NO_NOISE = """
 SELECT event.* EXCLUDE (number)
        REPLACE (cpu_ns - coalesce(stood, 0) AS cpu_ns, duration_ns - coalesce(stood, 0) AS duration_ns)
 FROM (SELECT *, row_number() OVER () AS number FROM read_parquet({run})) AS event LEFT JOIN stood_still USING (number)
@@ -95,7 +95,7 @@ def without_stops(run: Path, stops: list[Stop], target: Path) -> int:
         connection.execute("SET preserve_insertion_order = true")
         overlaps = _OVERLAPS.format(run=f"'{run}'", began=list(began), ended=list(ended))
         connection.execute(f"CREATE TABLE stood_still AS {overlaps}")
-        write_run(read_run(run).header, connection.sql(_UNDISTURBED.format(run=f"'{run}'")), target, force=False)
+        write_run(read_run(run).header, connection.sql(_NO_NOISE.format(run=f"'{run}'")), target, force=False)
     return sum_of_run(run, "duration_ns", "kind = 'dispatch'") - sum_of_run(target, "duration_ns", "kind = 'dispatch'")
 
 
@@ -121,7 +121,7 @@ def injected(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Injected
     stood = without_stops(run, stops, quiet)
     return Injected(
         stopped=json_cli("attribute", run, "--map", bundle),
-        kept=json_cli("attribute", run, "--map", bundle, "--keep-disturbed"),
+        kept=json_cli("attribute", run, "--map", bundle, "--keep-outliers"),
         quiet=json_cli("attribute", quiet, "--map", bundle),
         stood_ns=stood,
     )
@@ -131,7 +131,7 @@ def injected(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Injected
 @pytest.mark.parametrize("metric", ["cpu_ns", "duration_ns"])
 def test_stops_are_disturbance_and_change_no_op(metric: str, injected: Injected) -> None:
     assert injected.stood_ns > 3 * STOP_S * 1e9
-    found = disturbance(injected.stopped, metric) - disturbance(injected.quiet, metric)
+    found = outliers(injected.stopped, metric) - outliers(injected.quiet, metric)
     assert found == pytest.approx(injected.stood_ns, rel=0.1)
     stopped, kept, quiet = (attributed(each, metric) for each in (injected.stopped, injected.kept, injected.quiet))
     large = [op for op, cost in quiet.items() if cost > 0.01 * sum(quiet.values())]
@@ -142,10 +142,10 @@ def test_stops_are_disturbance_and_change_no_op(metric: str, injected: Injected)
     assert any(kept[op] / quiet[op] > 1.1 for op in large)  # where they are kept, stops do change ops
 
 
-def disturbance(result: Json, metric: str) -> int:
-    """The residual row, which has no more than its sites have: the model has no transfers."""
-    (found,) = (row["metrics"][metric] for row in result["residual"] if row["reason"] == "disturbance")
-    assert found == sum(each["metrics"][metric]["disturbance"] for each in result["sites"])
+def outliers(result: Json, metric: str) -> int:
+    """The unattributed row, which has no more than its sites have: the model has no transfers."""
+    (found,) = (row["metrics"][metric] for row in result["unattributed"] if row["reason"] == "outliers")
+    assert found == sum(each["metrics"][metric]["outliers"] for each in result["sites"])
     return int(found)
 
 

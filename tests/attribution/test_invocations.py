@@ -187,7 +187,7 @@ def test_what_disturbed_calls_is_in_no_invocation(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("each", [2, 3, 41])
 def test_an_op_of_one_entry_point_costs_nothing_in_the_invocations_of_others(tmp_path: Path, each: int) -> None:
-    """What disturbed one of its calls is in no invocation either."""
+    """What delayed one of its calls is in no invocation either."""
     chance = random.Random(each)
     own = [chance.randint(90, 110) for _ in range(41)]
     calls = [("site4", each * number, cost) for number, cost in enumerate(own)]
@@ -221,7 +221,7 @@ def test_a_run_of_known_invocations_need_not_have_a_metric_of_its_events(tmp_pat
     table = tmp_path / "r.csv"
     table.write_text("kind,site,kernel,invocation,step,samples\ndispatch,site4,k4,0,,\nstep,site4,k4,,1,5\n")
     result = attributed(table)
-    assert result.ops[4].metrics["samples"].attributed + result.metrics[0].residual == 5
+    assert result.ops[4].metrics["samples"].attributed + result.metrics[0].unattributed == 5
     assert result.ops[4].metrics["samples"].per_invocation == UNKNOWN_PER_INVOCATION
 
 
@@ -271,7 +271,7 @@ def test_shares_of_recorded_invocations_are_those_of_the_rows(built: Built, reco
     """The weights are those of the totals; sites are told by their kernels, of which each has one."""
     run = recorded("hand_mlp")
     bundle = built("hand_mlp")
-    result = json_cli("attribute", run, "--map", bundle, "--keep-disturbed")
+    result = json_cli("attribute", run, "--map", bundle, "--keep-outliers")
     shown = json_cli("show", bundle)
     rows = [row for row in events(run) if row["kind"] == "dispatch" and not row["warmup"]]
     kernel_of = {each["id"]: each["kernel"] for each in shown["sites"]}

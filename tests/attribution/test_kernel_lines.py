@@ -21,17 +21,17 @@ from tests.attribution.test_attribute import (
     csv_of,
     example,
     header,
-    residual,
     run_of,
     shares,
     slugs,
+    unattributed,
 )
 from tests.conftest import Built
 from tests.schemas import printed, validator
 from tests.support import json_cli, run_cli
 from tracemap.attribution.attribute import Request, attribute
 from tracemap.attribution.kernel_lines.lines import Spot, spread_evenly
-from tracemap.attribution.model import Attribution, ResidualReason
+from tracemap.attribution.model import Attribution, UnattributedReason
 from tracemap.attribution.weights import Weights, wilson
 from tracemap.core.diagnostics import above_result
 from tracemap.core.errors import RunInvalid, UsageInvalid
@@ -92,7 +92,7 @@ def test_samples_go_to_the_ops_of_their_steps(tmp_path: Path) -> None:
     assert shares(result, "samples") == {"op1": 155, "op2": 45, "op3": 0}
     assert shares(result) == {"op1": 802 * 155 // 200 + 1, "op2": 802 * 45 // 200, "op3": 50}
     (metric,) = (each for each in result.metrics if each.name == "samples")
-    assert (metric.measured, metric.attributed, metric.residual) == (200, 200, 0)
+    assert (metric.measured, metric.attributed, metric.unattributed) == (200, 200, 0)
     assert {"shares-are-occupancy"} <= slugs(result)
     assert result.kernels[0].lines == {2: {"samples": 150}, 3: {"samples": 40}, 4: {"samples": 10}}
 
@@ -196,8 +196,8 @@ def test_a_step_of_no_op_is_its_parents(tmp_path: Path) -> None:
 def test_what_has_no_op_and_no_loop_is_nobodys(tmp_path: Path) -> None:
     """A quarter of the samples on the function's own line: a quarter of the time is kernel overhead."""
     result = measured(tmp_path, ("k0", 0, 1, 50), ("k0", 0, 2, 150))
-    assert residual(result, "samples")[ResidualReason.KERNEL_OVERHEAD] == 50
-    assert residual(result)[ResidualReason.KERNEL_OVERHEAD] in (200, 201)
+    assert unattributed(result, "samples")[UnattributedReason.KERNEL_OVERHEAD] == 50
+    assert unattributed(result)[UnattributedReason.KERNEL_OVERHEAD] in (200, 201)
     assert shares(result)["op2"] == 0
 
 
@@ -210,10 +210,10 @@ def test_a_sole_member_has_all_of_its_site(tmp_path: Path) -> None:
 
 def test_samples_outside_of_kernels(tmp_path: Path) -> None:
     result = measured(tmp_path, (None, None, "NULL", 3), ("k0", 0, 2, 200), ("k9", None, 2, 5), ("k1", 3, 2, 11))
-    assert residual(result, "samples") == {
-        ResidualReason.OUTSIDE_KERNELS: 3,
-        ResidualReason.UNMATCHED: 5,
-        ResidualReason.COMPILER_MADE: 11,
+    assert unattributed(result, "samples") == {
+        UnattributedReason.OUTSIDE_KERNELS: 3,
+        UnattributedReason.UNMATCHED: 5,
+        UnattributedReason.COMPILER_MADE: 11,
     }
 
 
@@ -415,7 +415,7 @@ def test_code_of_no_op_goes_to_the_loop_around(built: Built, tmp_path: Path) -> 
     result = attribute(request)
     owned = {step.line for step in kernel.steps if step.ops}
     outside = [i for i in code if i.line not in owned and not any(loop.holds(i.address) for loop in loops)]
-    lost = residual(result, "samples").get(ResidualReason.KERNEL_OVERHEAD, 0)
+    lost = unattributed(result, "samples").get(UnattributedReason.KERNEL_OVERHEAD, 0)
     # Some of the code outside brings ops what they take in.
     assert 0 < lost <= len(outside) < len(code) // 20
     assert sum(shares(result, "samples").values()) == len(code) - lost
@@ -467,7 +467,7 @@ def test_a_run_may_have_seen_nothing_but_steps(tmp_path: Path) -> None:
     """Without times the sites of a kernel cannot be weighed: each has half."""
     result = attributed(csv_of(tmp_path / "r.csv", COUNTS), rule=None, map_=stepped())
     assert result.rule is Rule.MEASURED
-    assert [(m.name, m.measured, m.attributed, m.residual) for m in result.metrics] == [
+    assert [(m.name, m.measured, m.attributed, m.unattributed) for m in result.metrics] == [
         ("Ir", 155, 152, 3),
         ("D1mr", 4, 4, 0),
     ]
@@ -485,7 +485,7 @@ def test_counts_of_one_run_split_the_times_of_another(tmp_path: Path) -> None:
         assert [(m.name, m.measured) for m in result.metrics] == [("cpu_ns", 811), ("Ir", 155), ("D1mr", 4)]
         op1, op2 = (shares(result)[op] for op in ("op1", "op2"))
         assert abs(op1 - 2 * op2) <= 1  # 100 to 50 instructions
-        assert op1 + op2 + shares(result)["op3"] + residual(result)[ResidualReason.KERNEL_OVERHEAD] == 802
+        assert op1 + op2 + shares(result)["op3"] + unattributed(result)[UnattributedReason.KERNEL_OVERHEAD] == 802
 
 
 def test_columns_of_dispatches_may_be_named_like_those_of_steps(tmp_path: Path) -> None:
@@ -596,14 +596,14 @@ def test_kernels_without_steps_go_by_the_model(tmp_path: Path) -> None:
     result = attributed(run, rule=None, map_=made)
     assert shares(result) == {"op1": 602, "op2": 200, "op3": 50}
     assert shares(result, "samples") == {"op1": 300, "op2": 100, "op3": 30}
-    assert ResidualReason.KERNEL_OVERHEAD not in residual(result)
+    assert UnattributedReason.KERNEL_OVERHEAD not in unattributed(result)
     assert "split-by-model" in slugs(result)
 
 
 def test_a_few_samples_of_nobody_say_nothing_of_the_time(tmp_path: Path) -> None:
     """They are nobody's themselves; the time goes by the model."""
     result = measured(tmp_path, ("k0", 0, 1, 3))
-    assert residual(result, "samples")[ResidualReason.KERNEL_OVERHEAD] == 3
+    assert unattributed(result, "samples")[UnattributedReason.KERNEL_OVERHEAD] == 3
     assert shares(result) == {"op1": 602, "op2": 200, "op3": 50}
 
 
@@ -656,5 +656,5 @@ def test_steps_of_another_kernel_than_the_sites_are_unmatched(tmp_path: Path) ->
         tmp_path / "r.csv", f"kind,kernel,site,step,cpu_ns,samples\ndispatch,k0,site0,,100,\n{rows_of_kernels}"
     )
     result = attributed(table, rule=Rule.MEASURED, map_=stepped())
-    assert residual(result, "samples") == {ResidualReason.UNMATCHED: 12}
+    assert unattributed(result, "samples") == {UnattributedReason.UNMATCHED: 12}
     assert shares(result, "samples") == {"op1": 11, "op2": 0, "op3": 0}

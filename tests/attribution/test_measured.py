@@ -77,8 +77,8 @@ def metric_of(result: Json, name: str) -> Json:
     return found
 
 
-def residual_of(result: Json, metric: str) -> dict[str, int]:
-    return {row["reason"]: row["metrics"][metric] for row in result["residual"] if row["metrics"][metric]}
+def unattributed_of(result: Json, metric: str) -> dict[str, int]:
+    return {row["reason"]: row["metrics"][metric] for row in result["unattributed"] if row["metrics"][metric]}
 
 
 @pytest.mark.long
@@ -92,7 +92,7 @@ def test_samples_in_kernels_reach_ops(model: str, made: Path, samples: Corpus, b
     assert inside > 300
     assert metric_of(result, "samples")["measured"] == sum(count for _, _, count in seen)
     assert metric_of(result, "samples")["attributed"] >= 0.95 * inside
-    lost = residual_of(result, "samples")
+    lost = unattributed_of(result, "samples")
     assert set(lost) <= {"kernel-overhead", "outside-kernels"}
     assert lost.get("outside-kernels", 0) == sum(count for kernel, _, count in seen if kernel is None)
 

@@ -18,7 +18,7 @@ from tests.builders import graph, op, site
 from tests.conftest import Built, Recorded
 from tests.support import check_cli
 from tracemap.attribution.attribute import Request, attribute
-from tracemap.attribution.model import Attribution, ResidualReason
+from tracemap.attribution.model import Attribution, UnattributedReason
 from tracemap.attribution.scan import connection as tables
 from tracemap.attribution.scan import sums as ordered
 from tracemap.core.diagnostics import NOISY, Diagnostic
@@ -51,13 +51,13 @@ def attributed(
     if much:
         header = structs.replace(run.header, diagnostics=(Diagnostic(NOISY, "its threads waited"),))
         run = replace(run, header=header)
-    return attribute(Request(two_sites(), "cd" * 32, [run], Rule.EQUAL, keep_disturbed=keep))
+    return attribute(Request(two_sites(), "cd" * 32, [run], Rule.EQUAL, keep_outliers=keep))
 
 
-def disturbance(result: Attribution, metric: str = "cpu_ns") -> dict[str, int]:
-    """By site; the residual row must be their sum."""
-    found = {each.site: each.metrics[metric].disturbance for each in result.sites}
-    rows = [row.metrics[metric] for row in result.residual if row.reason is ResidualReason.DISTURBANCE]
+def outliers(result: Attribution, metric: str = "cpu_ns") -> dict[str, int]:
+    """By site; the unattributed row must be their sum."""
+    found = {each.site: each.metrics[metric].outliers for each in result.sites}
+    rows = [row.metrics[metric] for row in result.unattributed if row.reason is UnattributedReason.OUTLIERS]
     assert sum(rows) == sum(found.values())
     return found
 
@@ -97,9 +97,9 @@ def test_a_call_that_waited_is_cut_at_its_fence_and_the_rest_is_split(tmp_path: 
     result = attributed(tmp_path, steady("site0", costs))
     # Quartiles 101 and 105: the fence is 105 + 1.5 * 4.
     assert fence(costs) == 111
-    assert disturbance(result) == {"site0": 5000 - 111, "site1": 0}
-    assert disturbance(result, "duration_ns") == {"site0": 10000 - 222, "site1": 0}
-    (row,) = result.residual
+    assert outliers(result) == {"site0": 5000 - 111, "site1": 0}
+    assert outliers(result, "duration_ns") == {"site0": 10000 - 222, "site1": 0}
+    (row,) = result.unattributed
     assert row.events == 1
     first, second, _ = result.ops
     worked = sum(costs) - 5000 + 111
@@ -114,20 +114,20 @@ def test_a_call_that_waited_is_cut_at_its_fence_and_the_rest_is_split(tmp_path: 
 
 def test_what_is_counted_is_never_disturbance(tmp_path: Path) -> None:
     result = attributed(tmp_path, steady("site0", [1] * 20 + [50]))
-    assert disturbance(result, "faults") == {"site0": 0, "site1": 0}
+    assert outliers(result, "faults") == {"site0": 0, "site1": 0}
     assert result.ops[0].metrics["faults"].inclusive == 70
 
 
 def test_disturbed_calls_are_kept_if_asked(tmp_path: Path) -> None:
     costs = [100] * 20 + [5000]
     result = attributed(tmp_path, steady("site0", costs), keep=True)
-    assert not result.residual
+    assert not result.unattributed
     assert result.sites[0].metrics["cpu_ns"].total == sum(costs)
 
 
 def test_too_few_calls_have_no_fence(tmp_path: Path) -> None:
-    assert not attributed(tmp_path, steady("site0", [100] * 6 + [5000])).residual
-    assert attributed(tmp_path, steady("site0", [100] * 7 + [5000])).residual
+    assert not attributed(tmp_path, steady("site0", [100] * 6 + [5000])).unattributed
+    assert attributed(tmp_path, steady("site0", [100] * 7 + [5000])).unattributed
 
 
 @pytest.mark.parametrize("slow", [30, 50, 70])
@@ -135,17 +135,17 @@ def test_two_frequent_modes_of_a_kernel_are_work(tmp_path: Path, slow: int) -> N
     """A kernel whose time depends on its data: its upper quartile is of the slow mode."""
     costs = noisy(100_000, 300 - 3 * slow) + noisy(900_000, 3 * slow, seed=2)
     random.Random(3).shuffle(costs)
-    assert not attributed(tmp_path, steady("site0", costs)).residual
+    assert not attributed(tmp_path, steady("site0", costs)).unattributed
 
 
 def test_a_site_with_two_counts_of_workgroups_has_two_fences(tmp_path: Path) -> None:
     """One call in twenty has ten times the workgroups: as one group it would be cut."""
     small, large = noisy(100_000, 190), noisy(1_000_000, 10)
     calls = [*steady("site0", small), *steady("site0", large, groups=10)]
-    assert not attributed(tmp_path, calls).residual
-    assert attributed(tmp_path, steady("site0", small + large)).residual
+    assert not attributed(tmp_path, calls).unattributed
+    assert attributed(tmp_path, steady("site0", small + large)).unattributed
     slow = [*calls, ("site0", 10, 0, 60_000_000)]
-    assert disturbance(attributed(tmp_path, slow))["site0"] == beyond_fences(slow)["site0"]
+    assert outliers(attributed(tmp_path, slow))["site0"] == beyond_fences(slow)["site0"]
 
 
 def buffers_run(
@@ -182,8 +182,8 @@ def buffers_run(
 def test_recorded_commands_tell_whether_a_site_has_several_counts(tmp_path: Path) -> None:
     """Where all have one, rows are not asked for theirs."""
     small, large = noisy(100_000, 190), noisy(1_000_000, 10)
-    assert not buffers_run(tmp_path, (1, 10), (small, large)).residual
-    (row,) = buffers_run(tmp_path, (1,), (small + large,)).residual
+    assert not buffers_run(tmp_path, (1, 10), (small, large)).unattributed
+    (row,) = buffers_run(tmp_path, (1,), (small + large,)).unattributed
     whole = small + large
     assert row.metrics["cpu_ns"] == sum(max(0, cost - int(fence(whole))) for cost in whole)
 
@@ -198,7 +198,7 @@ def test_in_a_disturbed_run_nearly_half_of_the_calls_may_have_waited(
     chance = random.Random(waited)
     held = [chance.randint(3_000_000, 20_000_000) if chance.random() < waited / 100 else 0 for _ in costs]
     result = buffers_run(tmp_path, (1,), ([cost + more for cost, more in zip(costs, held, strict=True)],), NOISY)
-    (row,) = result.residual
+    (row,) = result.unattributed
     assert row.metrics["cpu_ns"] == pytest.approx(sum(held), rel=0.04)
     assert result.sites[0].metrics["cpu_ns"].total == pytest.approx(sum(costs), rel=spread)
 
@@ -210,7 +210,7 @@ def test_in_a_disturbed_run_most_calls_may_have_waited(tmp_path: Path, waited: i
     chance = random.Random(waited)
     held = [chance.randint(1, 6) * 1_500_000 if chance.random() < waited / 100 else 0 for _ in costs]
     result = buffers_run(tmp_path, (1,), ([cost + more for cost, more in zip(costs, held, strict=True)],), NOISY)
-    (row,) = result.residual
+    (row,) = result.unattributed
     assert row.metrics["cpu_ns"] == pytest.approx(sum(held), rel=0.06)
     assert result.sites[0].metrics["cpu_ns"].total == pytest.approx(sum(costs), rel=0.3)
 
@@ -219,22 +219,22 @@ def test_in_a_disturbed_run_a_slow_half_is_work_if_it_is_slower_by_less_than_a_w
     """A core that another thread uses as well makes kernels slower, for less than another program's turn."""
     costs = noisy(100_000, 148) + noisy(600_000, 152, seed=2)
     random.Random(3).shuffle(costs)
-    assert not buffers_run(tmp_path, (1,), (costs,), NOISY).residual
+    assert not buffers_run(tmp_path, (1,), (costs,), NOISY).unattributed
 
 
 def test_in_a_disturbed_run_a_slow_half_of_a_long_kernel_is_work(tmp_path: Path) -> None:
     """Slower by more than a wait, but by a third only: calls of a long kernel lie as far apart by themselves."""
     costs = noisy(30_000_000, 148) + noisy(40_000_000, 152, seed=2)
     random.Random(3).shuffle(costs)
-    assert not buffers_run(tmp_path, (1,), (costs,), NOISY).residual
+    assert not buffers_run(tmp_path, (1,), (costs,), NOISY).unattributed
 
 
 def test_in_a_disturbed_run_trips_that_recur_are_work(tmp_path: Path) -> None:
     """Four of ten trips are slow in each invocation: beyond the fence that the faster ones alone give."""
     of_trips = [[each[-1] for each in trips(30, [100_000] * 6 + [900_000] * 4)]]
     invocations = [number // 10 for number in range(300)]
-    assert not buffers_run(tmp_path, (1,), of_trips, NOISY, invocations=invocations).residual
-    assert buffers_run(tmp_path, (1,), of_trips, NOISY).residual
+    assert not buffers_run(tmp_path, (1,), of_trips, NOISY, invocations=invocations).unattributed
+    assert buffers_run(tmp_path, (1,), of_trips, NOISY).unattributed
 
 
 def trips(invocations: int, of_trip: Sequence[int]) -> list[Call]:
@@ -250,12 +250,12 @@ def test_a_rare_mode_that_recurs_in_each_invocation_is_work(tmp_path: Path) -> N
     """The last of twenty trips has ten times the work: 5 % of the calls, far beyond the fence of the others."""
     calls = trips(30, [100_000] * 19 + [1_000_000])
     assert sum(beyond_fences(calls).values()) > 20_000_000
-    assert not attributed(tmp_path, calls).residual
+    assert not attributed(tmp_path, calls).unattributed
     # The slow trips have a fence of their own, and so has a third kind of trip beyond that.
     waited = [*calls, ("site0", 1, 3, 40_000_000)]
-    assert 38_000_000 < disturbance(attributed(tmp_path, waited))["site0"] < 39_000_000
+    assert 38_000_000 < outliers(attributed(tmp_path, waited))["site0"] < 39_000_000
     steps = trips(30, [100_000] * 40 + [1_000_000] * 9 + [9_000_000] * 1)
-    assert not attributed(tmp_path, steps).residual
+    assert not attributed(tmp_path, steps).unattributed
 
 
 def test_what_does_not_recur_is_disturbance_however_alike_it_is(tmp_path: Path) -> None:
@@ -263,17 +263,17 @@ def test_what_does_not_recur_is_disturbance_however_alike_it_is(tmp_path: Path) 
     costs = noisy(100_000, 280) + noisy(4_100_000, 20, seed=2)
     random.Random(3).shuffle(costs)
     calls = steady("site0", costs)
-    found = disturbance(attributed(tmp_path, calls))
+    found = outliers(attributed(tmp_path, calls))
     assert found["site0"] == beyond_fences(calls)["site0"] > 75_000_000
 
 
 def test_calls_that_may_be_of_several_sites_are_not_judged_without_invocations(tmp_path: Path) -> None:
     """One of eight calls is slow: of a site that always is, for all that is known."""
     calls = [("", 1, number // 8, 1000 if number % 8 == 0 else 10) for number in range(80)]
-    assert not attributed(tmp_path, calls, invocations=False).residual
-    assert not attributed(tmp_path, calls).residual
+    assert not attributed(tmp_path, calls, invocations=False).unattributed
+    assert not attributed(tmp_path, calls).unattributed
     known = [("site0", 1, 0, cost) for _, _, _, cost in calls]
-    assert attributed(tmp_path, known, invocations=False).residual
+    assert attributed(tmp_path, known, invocations=False).unattributed
 
 
 CALLS = st.lists(
@@ -299,7 +299,7 @@ def test_whatever_the_calls_disturbance_is_what_lies_beyond_and_all_balances(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ordered, "_MEMORY_SHARE", kept)
         result = attributed(tmp_path, numbered)
-    beyond, found = beyond_fences(numbered), disturbance(result)
+    beyond, found = beyond_fences(numbered), outliers(result)
     assert sum(found.values()) == sum(beyond.values())
     for place in result.sites:
         whole = sum(cost for name, _, _, cost in numbered if name == place.site)
@@ -318,11 +318,11 @@ def test_runs_that_exceed_the_memory_say_how_to_allow_more(tmp_path: Path, monke
         attribute(Request(two_sites(), "cd" * 32, [read_run(table)], Rule.EQUAL, allow_mismatch=True))
 
 
-def test_pages_of_both_commands_can_keep_disturbance(built: Built, recorded: Recorded, tmp_path: Path) -> None:
+def test_pages_of_both_commands_can_keep_outliers(built: Built, recorded: Recorded, tmp_path: Path) -> None:
     bundle, run = built("jax_mlp"), recorded("jax_mlp")
     pages = [tmp_path / "report.html", tmp_path / "attribute.html"]
-    check_cli("report", bundle, run, "--keep-disturbed", "-o", pages[0])
-    check_cli("attribute", run, "--map", bundle, "--keep-disturbed", "--html", pages[1])
+    check_cli("report", bundle, run, "--keep-outliers", "-o", pages[0])
+    check_cli("attribute", run, "--map", bundle, "--keep-outliers", "--html", pages[1])
     assert pages[0].read_bytes() == pages[1].read_bytes()
 
 

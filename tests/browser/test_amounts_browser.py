@@ -67,8 +67,8 @@ def test_every_view_is_of_one_invocation_and_says_so(open_page: Open, small: Pat
     browser = unfold(open_page(small))
     assert texts(browser, "#balance td:nth-child(2)") == ["140 ns", "16.5 ns"]
     assert texts(browser, "#balance small") == ["per invocation, mean of 2"] * 2
-    assert texts(browser, "#residual td:nth-child(2)") == ["0.500"]
-    assert texts(browser, "#residual td span") == ["4.50 ns", "2.50 ns"]
+    assert texts(browser, "#unattributed td:nth-child(2)") == ["0.500"]
+    assert texts(browser, "#unattributed td span") == ["4.50 ns", "2.50 ns"]
     assert texts(browser, "#top-ops td:nth-child(4)")[0] == "75 ns"
     assert "5.00 µs per invocation (mean); 10.0 µs in all" in find(browser, "#overview").text
     go(browser, "#F0L4")
@@ -111,7 +111,7 @@ def test_the_whole_run_is_a_choice_that_changes_no_share(open_page: Open, small:
     go(browser, "#overview")
     assert texts(browser, "#balance td:nth-child(2)") == ["280 ns", "33 ns"]
     assert texts(browser, "#balance small") == ["sums of 2 invocations"] * 2
-    assert texts(browser, "#residual td span") == ["9 ns", "5 ns"]
+    assert texts(browser, "#unattributed td span") == ["9 ns", "5 ns"]
     choose(browser, "0")
     assert texts(browser, "#balance td:nth-child(2)") == ["140 ns", "16.5 ns"]
     go(browser, "#ops")
@@ -160,9 +160,11 @@ def test_amounts_are_those_of_the_rows_of_the_run(open_page: Open, real: Path, r
 
 def test_where_the_invocations_are_unknown_sums_are_shown_and_named(open_page: Open, tmp_path: Path) -> None:
     costs = attribution(GRAPH, TOTALS, executes=EXECUTES)
-    untold = replace(costs, metrics=tuple(structs.replace(metric, invocations=UNKNOWN) for metric in costs.metrics))
+    runs_left_out = replace(
+        costs, metrics=tuple(structs.replace(metric, invocations=UNKNOWN) for metric in costs.metrics)
+    )
     target = tmp_path / "untold.html"
-    write_page(render_page(page_of(GRAPH, untold)), target, force=False)
+    write_page(render_page(page_of(GRAPH, runs_left_out)), target, force=False)
     browser = unfold(open_page(target))
     assert texts(browser, "#balance td:nth-child(2)") == ["280 ns", "33 ns"]
     assert texts(browser, "#balance small") == ["sums of the whole run, not per invocation"] * 2

@@ -166,7 +166,7 @@ def test_the_icicle_of_a_real_run_has_all_that_was_measured(
 ) -> None:
     """Against DuckDB, which adds up the rows of the run."""
     run, target = recorded(MODEL_NAME), tmp_path / "sums.html"
-    check_cli("report", built(MODEL_NAME), run, "--totals", "--keep-disturbed", "-o", target)
+    check_cli("report", built(MODEL_NAME), run, "--totals", "--keep-outliers", "-o", target)
     browser = open_page(target)
     for metric in ("cpu_ns", "duration_ns"):
         go(browser, f"#overview?metric={metric}")

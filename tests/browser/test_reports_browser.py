@@ -87,7 +87,7 @@ def test_the_overview_says_what_it_went_for_and_folds_the_rest(open_page: Open, 
     overview = find(unfold(browser), "#overview").text
     assert "4 of 5 dispatches (5 kernels) are traced to ops. The model has 9 ops." in overview
     assert "not measured" in overview
-    assert "submission-and-queue" in find(browser, "#residual").text
+    assert "submission-and-queue" in find(browser, "#unattributed").text
     assert "something is odd" in overview
     named = [text.split()[0] for text in texts(browser, "#top-ops tr td:first-child")]
     assert named == ["op3", "op2", "op5", "op6"]

@@ -14,7 +14,7 @@ from tests.conftest import Built
 from tests.recording import request, sample
 from tests.reports.test_page import GRAPH, TOTALS
 from tests.support import check_cli, json_cli, run_cli
-from tracemap.attribution.model import Attribution, ResidualReason, ResidualRow
+from tracemap.attribution.model import Attribution, UnattributedReason, UnattributedRow
 from tracemap.capture.record import record
 from tracemap.core.diagnostics import NOISY, PAUSED, TRANSFERS_UNTIMED, Diagnostic
 from tracemap.core.units import UNKNOWN, format_ns
@@ -134,7 +134,7 @@ def test_the_mean_of_an_invocation_is_called_so_and_the_median_stands_beside_it(
 
 def test_a_busy_machine_may_be_what_is_waited_for() -> None:
     found = divided(600, 310)
-    busy = replace(found, diagnostics=(Diagnostic(NOISY, "the run was disturbed"),))
+    busy = replace(found, diagnostics=(Diagnostic(NOISY, "the run was delayed"),))
     assert "waiting for a CPU" not in overhead_advice(found)
     assert "; the overhead may include waiting for a CPU (noisy run). Try record " in overhead_advice(busy)
 
@@ -143,8 +143,8 @@ def test_a_busy_machine_may_be_what_is_waited_for() -> None:
 def test_copies_may_be_a_part_where_submissions_without_kernels_are(submitted_ns: int, is_told: bool) -> None:
     """Queue and host have 910 ns; copies take no more of it than what was submitted takes while no kernel runs."""
     said = Diagnostic(TRANSFERS_UNTIMED, "the runtime does not time a copy")
-    rest = ResidualRow(ResidualReason.QUEUE, 1, {"duration_ns": submitted_ns})
-    found = replace(divided(600, 310), diagnostics=(said,), residual=(rest,), metrics=())
+    rest = UnattributedRow(UnattributedReason.QUEUE, 1, {"duration_ns": submitted_ns})
+    found = replace(divided(600, 310), diagnostics=(said,), unattributed=(rest,), metrics=())
     assert ("; the overhead may include untimed copies and fills. Try record " in overhead_advice(found)) == is_told
 
 

@@ -69,7 +69,7 @@ def test_page_faults_of_a_first_touch_land_on_the_op_that_writes(tmp_path: Path)
     }
     (metric,) = (metric for metric in attribution["metrics"] if metric["name"] == "page-faults")
     assert (
-        metric["attributed"] + metric["residual"]
+        metric["attributed"] + metric["unattributed"]
         == metric["measured"]
         == sum(row["page-faults"] or 0 for row in events(run))
     )

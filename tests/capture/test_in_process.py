@@ -156,8 +156,8 @@ def test_calls_of_this_process(built: Built, tmp_path: Path) -> None:
     assert header.clock is Clock.HOST
     assert header.peaks.source == "measured"
     assert [tool.partition(" ")[0] for tool in header.tools] == ["tracemap", "iree-base-runtime"]
-    assert isinstance(header.disturbance.observed_ns, int)
-    assert isinstance(header.disturbance.running_ns, int)
+    assert isinstance(header.noise.observed_ns, int)
+    assert isinstance(header.noise.running_ns, int)
     # The hook sees kernels: not whose module they are of, which function called them, nor how often.
     assert {header.module_sha256, header.function, header.iterations, header.device} == {UNKNOWN}
     said = {each.slug for each in found.diagnostics}

@@ -27,7 +27,7 @@ from tracemap.core.errors import ProgramFailed, UsageInvalid
 from tracemap.core.units import UNKNOWN
 from tracemap.runs.ireeprof import records
 from tracemap.runs.ireeprof.profile import Profile, join_profiles
-from tracemap.runs.model import UNKNOWN_DISTURBANCE
+from tracemap.runs.model import UNKNOWN_NOISE
 from tracemap.runs.readers.open_run import load_profile
 from tracemap.runs.runfile import read_run
 from tracemap.runs.sql import open_database
@@ -126,8 +126,8 @@ def test_costs_of_all_launches_are_attributed(built: Built, tmp_path: Path) -> N
     assert {site["calls"] for site in result["sites"]} == {header.iterations}
     rows = [row for row in events(run) if row["kind"] == "dispatch" and not row["warmup"]]
     attributed = sum(op["metrics"]["cpu_ns"]["attributed"] for op in result["ops"])
-    residual = sum(each["metrics"].get("cpu_ns", 0) for each in result["residual"])
-    assert attributed + residual == sum(row["cpu_ns"] for row in rows)
+    unattributed = sum(each["metrics"].get("cpu_ns", 0) for each in result["unattributed"])
+    assert attributed + unattributed == sum(row["cpu_ns"] for row in rows)
 
 
 @pytest.mark.long
@@ -191,10 +191,10 @@ def test_half_of_its_share_is_the_least_that_a_launch_measures() -> None:
 
 
 def test_what_disturbed_launches_is_told_of_those_that_were_looked_at() -> None:
-    seen = structs.replace(UNKNOWN_DISTURBANCE, observed_ns=5, running_ns=2, waiting_ns=3, load_percent=7)
-    assert combined_noise([UNKNOWN_DISTURBANCE, UNKNOWN_DISTURBANCE]) == UNKNOWN_DISTURBANCE
-    assert combined_noise([UNKNOWN_DISTURBANCE, seen]) == seen
-    assert combined_noise([seen, UNKNOWN_DISTURBANCE, seen]) == structs.replace(
+    seen = structs.replace(UNKNOWN_NOISE, observed_ns=5, running_ns=2, waiting_ns=3, load_percent=7)
+    assert combined_noise([UNKNOWN_NOISE, UNKNOWN_NOISE]) == UNKNOWN_NOISE
+    assert combined_noise([UNKNOWN_NOISE, seen]) == seen
+    assert combined_noise([seen, UNKNOWN_NOISE, seen]) == structs.replace(
         seen, observed_ns=10, running_ns=4, waiting_ns=6
     )
 

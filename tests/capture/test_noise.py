@@ -13,11 +13,11 @@ from msgspec import structs
 
 from tests.oracle.busy import spinning
 from tests.recording import request, sample
-from tracemap.capture import noise as disturbance
+from tracemap.capture import noise
 from tracemap.capture.noise import noise_diagnostic, observed_noise, take_snapshot, unknown_noise_diagnostic
 from tracemap.capture.record import record
 from tracemap.core.units import UNKNOWN, Integer, format_ns
-from tracemap.runs.model import UNKNOWN_DISTURBANCE, Disturbance
+from tracemap.runs.model import UNKNOWN_NOISE, Noise
 
 # Says what it has done, sleeps, touches memory and spins in two threads, and says it again; lives until told to end.
 WORKING = """
@@ -115,23 +115,23 @@ def test_only_what_was_seen_while_calls_were_measured() -> None:
     assert (found.observed_ns, found.minor_faults, found.voluntary_switches) == (10, 10, 100)
     assert found.load_percent == 20
     for begin, end in ((15, 25), (35, 99), (15, UNKNOWN), (UNKNOWN, 35)):
-        assert observed_noise(snapshots, begin, end) == UNKNOWN_DISTURBANCE
-    assert observed_noise([], 0, 99) == UNKNOWN_DISTURBANCE
+        assert observed_noise(snapshots, begin, end) == UNKNOWN_NOISE
+    assert observed_noise([], 0, 99) == UNKNOWN_NOISE
 
 
-def look_at(time_ns: int) -> disturbance.Look:
+def look_at(time_ns: int) -> noise.Look:
     """A look at a time at which as much had happened as the time says; one thread is new at 30."""
     threads = {"1": {"voluntary_switches": 9 * time_ns}, **({"2": {"voluntary_switches": 10}} if time_ns >= 30 else {})}
-    return disturbance.Look(time_ns, {"minor_faults": time_ns}, threads, UNKNOWN, time_ns)
+    return noise.Look(time_ns, {"minor_faults": time_ns}, threads, UNKNOWN, time_ns)
 
 
 def test_what_linux_does_not_tell_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A system without these files, and a program that is gone."""
-    monkeypatch.setattr(disturbance, "_PROC", tmp_path)
-    monkeypatch.setattr(disturbance, "_CPUS", tmp_path)
+    monkeypatch.setattr(noise, "_PROC", tmp_path)
+    monkeypatch.setattr(noise, "_CPUS", tmp_path)
     seen = [take_snapshot(1), take_snapshot(1)]
     assert observed_noise(seen, 0, seen[-1].time_ns) == structs.replace(
-        UNKNOWN_DISTURBANCE, observed_ns=seen[1].time_ns - seen[0].time_ns
+        UNKNOWN_NOISE, observed_ns=seen[1].time_ns - seen[0].time_ns
     )
     for name, hz in (("cpu0", "1000000"), ("cpu1", "3000000")):
         (tmp_path / name / "cpufreq").mkdir(parents=True)
@@ -158,7 +158,7 @@ def test_what_linux_does_not_tell_is_unknown(tmp_path: Path, monkeypatch: pytest
     ],
 )
 def test_from_when_on_a_run_is_disturbed(changes: dict[str, int], said: str) -> None:
-    found = noise_diagnostic(structs.replace(UNKNOWN_DISTURBANCE, **changes))
+    found = noise_diagnostic(structs.replace(UNKNOWN_NOISE, **changes))
     assert (found is not None) == bool(said)
     assert found is None or said in found.message
     told = "" if found is None else found.message.partition("(unknown involuntary switches)")[2]
@@ -181,8 +181,8 @@ _STOP = "; stop other jobs"
 def test_what_would_help_is_said_where_something_would(
     own: int, niceness: Integer, advice: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disturbance, "own_niceness", lambda: own)
-    found = noise_diagnostic(structs.replace(UNKNOWN_DISTURBANCE, running_ns=1, waiting_ns=1), niceness)
+    monkeypatch.setattr(noise, "own_niceness", lambda: own)
+    found = noise_diagnostic(structs.replace(UNKNOWN_NOISE, running_ns=1, waiting_ns=1), niceness)
     assert found is not None
     assert found.message.partition("(unknown involuntary switches)")[2] == advice
 
@@ -192,39 +192,39 @@ def test_a_busy_machine_is_told_of(made: Path, tmp_path: Path) -> None:
     with spinning(2 * (os.cpu_count() or 1)):
         asked = request(sample(made, "hand_attention"), tmp_path / "run.csv", precision=1e-6, seconds=2.0, nice=0)
         recorded = record(asked)
-    found = recorded.header.disturbance
-    assert isinstance(found, Disturbance)
+    found = recorded.header.noise
+    assert isinstance(found, Noise)
     assert known(found.involuntary_switches) > 0
     assert known(found.observed_ns) <= known(recorded.header.elapsed_ns)
-    (told_of,) = (item.message for item in recorded.header.diagnostics if item.slug == "disturbed")
+    (told_of,) = (item.message for item in recorded.header.diagnostics if item.slug == "noisy")
     assert told_of.startswith("noisy machine: the program's threads waited for a CPU ")
 
 
 def test_nobody_has_seen_a_run_that_is_short(made: Path, tmp_path: Path) -> None:
     for attempt in range(3):  # one that the system lets stand still is seen
         recorded = record(request(sample(made, "hand_mlp"), tmp_path / f"{attempt}.csv", iterations=1, warmup=0))
-        if recorded.header.disturbance.observed_ns is UNKNOWN:
+        if recorded.header.noise.observed_ns is UNKNOWN:
             break
-        assert "disturbance-unknown" not in {item.slug for item in recorded.header.diagnostics}
-    assert recorded.header.disturbance == UNKNOWN_DISTURBANCE
-    (told,) = (item.message for item in recorded.header.diagnostics if item.slug == "disturbance-unknown")
+        assert "noise-unknown" not in {item.slug for item in recorded.header.diagnostics}
+    assert recorded.header.noise == UNKNOWN_NOISE
+    (told,) = (item.message for item in recorded.header.diagnostics if item.slug == "noise-unknown")
     measured = format_ns(recorded.header.elapsed_ns)
     assert told == f"noise unknown: the measured calls took only {measured}"
 
 
 def test_it_says_how_little_was_looked_at() -> None:
-    seen = structs.replace(UNKNOWN_DISTURBANCE, observed_ns=231_000_000, running_ns=1, waiting_ns=1)
+    seen = structs.replace(UNKNOWN_NOISE, observed_ns=231_000_000, running_ns=1, waiting_ns=1)
     for elapsed_ns, said in ((1_800_000_000, "; observed for 231 ms of 1.80 s"), (400_000_000, ""), (UNKNOWN, "")):
         found = noise_diagnostic(seen, -20, elapsed_ns)
         assert found is not None
         assert found.message.endswith(f"(unknown involuntary switches{said})")
-    found = unknown_noise_diagnostic(UNKNOWN_DISTURBANCE, 900_000_000, 10)
+    found = unknown_noise_diagnostic(UNKNOWN_NOISE, 900_000_000, 10)
     assert found is not None
     assert found.message.endswith(": the measured calls took only 900 ms in 10 launches, each too short")
 
 
 def test_of_a_run_that_was_seen_nothing_is_unknown() -> None:
-    assert unknown_noise_diagnostic(UNKNOWN_DISTURBANCE, 1_500_000) is not None
-    assert unknown_noise_diagnostic(structs.replace(UNKNOWN_DISTURBANCE, observed_ns=1), 1_500_000) is None
-    assert unknown_noise_diagnostic(UNKNOWN_DISTURBANCE, UNKNOWN) is None
-    assert unknown_noise_diagnostic(UNKNOWN_DISTURBANCE, 5_000_000_000) is None  # no event tells when its calls were
+    assert unknown_noise_diagnostic(UNKNOWN_NOISE, 1_500_000) is not None
+    assert unknown_noise_diagnostic(structs.replace(UNKNOWN_NOISE, observed_ns=1), 1_500_000) is None
+    assert unknown_noise_diagnostic(UNKNOWN_NOISE, UNKNOWN) is None
+    assert unknown_noise_diagnostic(UNKNOWN_NOISE, 5_000_000_000) is None  # no event tells when its calls were

@@ -43,7 +43,7 @@ LOOP = ("64x64xf32=0.01", "64x64xf32=0.01")
 
 def slugs(recorded: RecordedRun) -> list[str]:
     """What is said of a run; what else the machine does is no matter of these tests."""
-    return [item.slug for item in recorded.header.diagnostics if item.slug != "disturbed"]
+    return [item.slug for item in recorded.header.diagnostics if item.slug != "noisy"]
 
 
 def refused(made: Path, tmp_path: Path, model: str, **options: object) -> str:
@@ -96,7 +96,7 @@ def test_variables_of_the_benchmark_library_make_no_other_calls(
             recorded = record(asked)
         dispatches = [row for row in events(recorded.path) if row["kind"] == "dispatch"]
         assert Counter(row["invocation"] for row in dispatches) == dict.fromkeys(range(4), 4)
-        assert slugs(recorded) in ([], ["disturbance-unknown"])
+        assert slugs(recorded) in ([], ["noise-unknown"])
 
 
 @pytest.mark.long
@@ -136,8 +136,8 @@ def test_a_loop_has_several_submissions_in_an_invocation(made: Path, tmp_path: P
         range(len(first))
     )
     # It lasts for less than two looks, unless the system lets it stand still.
-    was_seen = recorded.header.disturbance.observed_ns is not UNKNOWN
-    assert {*slugs(recorded)} - {"disturbed"} == (set() if was_seen else {"disturbance-unknown"})
+    was_seen = recorded.header.noise.observed_ns is not UNKNOWN
+    assert {*slugs(recorded)} - {"noisy"} == (set() if was_seen else {"noise-unknown"})
 
 
 def test_buffers_made_per_call_share_a_program(made: Path, tmp_path: Path) -> None:

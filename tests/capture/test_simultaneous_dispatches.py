@@ -31,9 +31,9 @@ def with_coarse_clock(run: Path, target: Path) -> Path:
 
 
 def told(found: Json) -> dict[str, tuple[int, int]]:
-    """What sites took, with what disturbed them, and how often they were called."""
+    """What sites took, with what delayed them, and how often they were called."""
     costs = {each["site"]: (each["metrics"]["cpu_ns"], each["calls"]) for each in found["sites"]}
-    return {site: (cost["total"] + cost["disturbance"], calls) for site, (cost, calls) in costs.items() if calls}
+    return {site: (cost["total"] + cost["outliers"], calls) for site, (cost, calls) in costs.items() if calls}
 
 
 def test_each_kernel_keeps_what_is_its_own(built: Built, recorded: Recorded, tmp_path: Path) -> None:

@@ -183,14 +183,14 @@ def test_budgets() -> None:
     assert goal.reached(_with(state, samples=2_000)) is StopReason.SAMPLES
     assert goal.reached(_with(state, spent_ns=5_000_000_000)) is StopReason.SECONDS
     assert goal.reached(_with(state, bytes=enough.MOST_BYTES)) is StopReason.BYTES
-    untold = Goal(0.02, seconds=5.0, sample_hz=0, warmup=UNKNOWN)
+    runs_left_out = Goal(0.02, seconds=5.0, sample_hz=0, warmup=UNKNOWN)
     # One call is measured at least, whatever that takes.
     assert goal.reached(_with(state, calls=2, times_ns=times[:2], spent_ns=10**12)) is None
     assert goal.reached(_with(state, calls=3, times_ns=times[:2], spent_ns=10**12)) is StopReason.SECONDS
-    assert _with(state, calls=2, times_ns=times[:1]).warmup_at_end(untold) == 1
-    assert _with(state, calls=1, times_ns=times[:0]).warmup_at_end(untold) == 0
-    assert _with(state, calls=4, times_ns=times[:4]).warmup_at_end(untold) == 2
-    assert _with(state, calls=20, times_ns=times[:20]).warmup_at_end(untold) == 3
+    assert _with(state, calls=2, times_ns=times[:1]).warmup_at_end(runs_left_out) == 1
+    assert _with(state, calls=1, times_ns=times[:0]).warmup_at_end(runs_left_out) == 0
+    assert _with(state, calls=4, times_ns=times[:4]).warmup_at_end(runs_left_out) == 2
+    assert _with(state, calls=20, times_ns=times[:20]).warmup_at_end(runs_left_out) == 3
 
 
 def _with(state: StoppingState, **changes: Any) -> StoppingState:  # noqa: ANN401 - as many types as fields
@@ -379,7 +379,7 @@ def test_a_disturbed_run_is_not_called_enough() -> None:
     )
     said = "median 311 µs ± 0.7 % within this run, after 412 invocations"
     assert calm.sentence == f"precise enough: {said}"
-    assert replace(calm, disturbed=True).sentence == f"precise enough, but the machine was noisy: {said}"
+    assert replace(calm, noisy=True).sentence == f"precise enough, but the machine was noisy: {said}"
 
 
 def test_what_cannot_be_compared_is_not_said_to_change() -> None:

@@ -101,7 +101,7 @@ def test_twelve_sites_of_one_kernel_are_told_apart(on_vulkan: Built, recorded_on
     attribution = json_cli("attribute", run, "--map", bundle)
     found = {site["site"]: site["metrics"]["duration_ns"] for site in attribution["sites"]}
     index_of = {site.id: site.command_index for site in load(bundle).graph.sites}
-    assert {index_of[site]: cost["total"] + cost["disturbance"] for site, cost in found.items()} == dict(rows)
+    assert {index_of[site]: cost["total"] + cost["outliers"] for site, cost in found.items()} == dict(rows)
     assert len(rows) == 12
 
 
@@ -159,7 +159,7 @@ def test_a_profile_of_a_device_is_attributed_as_its_run(
         (measured,) = connection.execute(f"SELECT sum(duration_ns) FROM '{run}' WHERE kind = 'dispatch'").fetchall()
     (total,) = whole["metrics"]
     costs = [site["metrics"]["duration_ns"] for site in whole["sites"]]
-    of_sites = sum(cost["total"] + cost["disturbance"] for cost in costs)
+    of_sites = sum(cost["total"] + cost["outliers"] for cost in costs)
     assert of_sites == measured[0] <= total["measured"]
 
 

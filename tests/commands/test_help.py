@@ -3,7 +3,7 @@
 `pytest tests/commands/test_help.py --update-gold` writes them anew. Lines are looked at as they were printed; then
 what differs from run to run is masked: `<time>` stands for a time with its unit, `<percent>` for a percentage,
 `<folder>` for the folder of the test, `<library>` for the folder of the hook's library, and the version of the compiler
-is `<version>`. What is known of how busy the machine was, [disturbed] and [disturbance-unknown], is left out.
+is `<version>`. What is known of how busy the machine was, [noisy] and [noise-unknown], is left out.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from tracemap.compare.model import (
     KernelDifference,
     MetricDifference,
     OpDifference,
-    ResidualDifference,
+    UnattributedDifference,
 )
 from tracemap.core.diagnostics import NOISY, Diagnostic
 from tracemap.core.units import UNKNOWN
@@ -89,7 +89,7 @@ MASKS: Masks = (
     (re.compile(r"\d[\d,.]* %"), "<percent>"),
     (re.compile(r"(?<=iree-opt )\S+"), "<version>"),
     (re.compile(re.escape(str(FOLDER))), "<library>"),
-    (re.compile(rf"tracemap: warning: .* \[(?:{NOISY}|disturbance-unknown)\]\n"), ""),
+    (re.compile(rf"tracemap: warning: .* \[(?:{NOISY}|noise-unknown)\]\n"), ""),
 )
 
 OUTPUTS = {
@@ -429,7 +429,7 @@ ALONE = KernelBench(
     bytes=936_000,
     operations_per_s=151_273_000_000.0,
     bytes_per_s=11_023_000_000.0,
-    attainable_share=0.61,
+    roofline_share=0.61,
     same_code=True,
     stood_in=0,
     in_application=(
@@ -445,7 +445,7 @@ OTHER = structs.replace(
     sites=("site3",),
     verification=WRONG,
     cold_ns=None,
-    attainable_share=None,
+    roofline_share=None,
     same_code=False,
     stood_in=2,
     in_application=(),
@@ -458,11 +458,11 @@ FASTER = OpChange(
     201_400.0,
     Ratio(0.7271, 0.7102, 0.7499),
     named=True,
-    beside=False,
+    unchanged_code=False,
     replaced=True,
 )
 SAME = structs.replace(
-    FASTER, op="op17", line=UNKNOWN, ratio=Ratio(1.01, 0.97, 1.04), named=False, beside=True, replaced=False
+    FASTER, op="op17", line=UNKNOWN, ratio=Ratio(1.01, 0.97, 1.04), named=False, unchanged_code=True, replaced=False
 )
 
 
@@ -488,7 +488,7 @@ COMPARISON = Comparison(
             matched=Amount(277_000_000, 402_100_000, 125_100_000),
             gone=Amount(71_000_000, 0, -71_000_000),
             new=Amount(0, 90_000_000, 90_000_000),
-            residual=Amount(2_000_000, 7_900_000, 5_900_000),
+            unattributed=Amount(2_000_000, 7_900_000, 5_900_000),
         ),
     ),
     ops=(
@@ -548,7 +548,7 @@ COMPARISON = Comparison(
     ),
     scopes=(),
     lines=(),
-    residual=(ResidualDifference("submission-and-queue", {"cpu_ns": Amount(2_000_000, 7_900_000, 5_900_000)}),),
+    unattributed=(UnattributedDifference("submission-and-queue", {"cpu_ns": Amount(2_000_000, 7_900_000, 5_900_000)}),),
     regrouped=(
         FusionChange(
             OpId("op6"), OpId("op7"), "linalg.matmul", (OpId("op2"),), (OpId("op3"),), ("a_matmul",), ("b_softmax",)

@@ -285,7 +285,7 @@ def test_a_pause_is_not_taken_off_what_may_be_spent(multifunc: Path, tmp_path: P
     assert told is not None
     assert least_s - 0.01 < float(told[1]) < most_s + 0.01
     # What others had of the processors meanwhile is not told, nor what to do against the waiting.
-    observed_ns = read_run(run).header.disturbance.observed_ns
+    observed_ns = read_run(run).header.noise.observed_ns
     assert isinstance(observed_ns, int)
     assert observed_ns < elapsed_ns - least_s * 1e9
     text = check_cli("attribute", run, "--map", multifunc)

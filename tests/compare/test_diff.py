@@ -164,7 +164,7 @@ def test_runs_of_two_models_balance_and_say_what_the_json_says(built: Built, rec
             assert sum(int(row[column]) for row in of_metric) == metric["whole"][key]
         for groups in ("scopes", "lines"):
             of_groups = sum(group["amounts"][metric["name"]]["change"] for group in shown[groups])
-            assert of_groups + metric["residual"]["change"] == metric["whole"]["change"]
+            assert of_groups + metric["unattributed"]["change"] == metric["whole"]["change"]
     assert 0 < shown["matched_percent"] < 100
     text = check_cli("diff", *paths, *runs, "--by", "scope")
     assert "(total)" in text
@@ -477,11 +477,11 @@ def test_whole_numbers_and_fractions_of_a_metric_are_laid_beside_each_other(buil
     bundle = built("hand_mlp")
     kernel = load(bundle).graph.sites[0].kernel
     for name, joules in (("whole", "2"), ("fraction", "2.5")):
-        for kind, calls in (("one", "0"), ("untold", "")):
+        for kind, calls in (("one", "0"), ("runs_left_out", "")):
             text = f"kernel,invocation,duration_ns,joules\n{kernel},{calls},100,{joules}\n"
             (tmp_path / f"{name}-{kind}.csv").write_text(text, encoding="utf-8")
     maps = ("--map-a", bundle, "--map-b", bundle)
-    for kind in ("one", "untold"):
+    for kind in ("one", "runs_left_out"):
         words = ("diff", tmp_path / f"whole-{kind}.csv", tmp_path / f"fraction-{kind}.csv", *maps)
         (joules,) = (metric for metric in json_cli(*words)["metrics"] if metric["name"] == "joules")
         assert joules["unit"] == "millionths"

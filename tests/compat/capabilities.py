@@ -12,7 +12,7 @@ from pathlib import Path
 
 import duckdb
 
-from tests.checks import DISTURBED, check_attribution, check_bounds, check_links, check_map, check_page
+from tests.checks import OUTLIERS, check_attribution, check_bounds, check_links, check_map, check_page
 from tests.compat.place import Place, cli
 from tests.hook.support import hooked, hooked_by_plugin, module, python_command, recorded_calls, tool_command
 from tests.hook.support import run as run_program
@@ -186,7 +186,7 @@ def recording_with(*options: str, metric: str = "") -> Callable[[Place], str]:
         cli("record", place.bundle("hand_mlp"), "--flagfile", MLP_FLAGS, *options, "-o", run)
         attribution = json.loads(cli("attribute", run, "--map", place.bundle("hand_mlp"), "--format", "json"))
         for total in attribution["metrics"]:
-            assert total["attributed"] + total["residual"] == total["measured"], total["name"]
+            assert total["attributed"] + total["unattributed"] == total["measured"], total["name"]
         assert not metric or metric in {total["name"] for total in attribution["metrics"]}
         return ""
 
@@ -269,10 +269,10 @@ def calls_attributed(place: Place) -> str:
         printed = cli("attribute", _recorded(place, name), "--map", place.bundle(name), "--format", "json")
         (measured,) = (metric for metric in json.loads(printed)["metrics"] if metric["name"] == "cpu_ns")
         rows = duckdb.execute("SELECT sum(duration_ns) FROM read_parquet(?)", [str(_recorded(place, name))]).fetchall()
-        assert measured["measured"] == measured["attributed"] + measured["residual"] == rows[0][0]
-        # Every call is of a kernel of the map, whose site is known; what is left was disturbed.
-        reasons = {row["reason"] for row in json.loads(printed)["residual"] if any(row["metrics"].values())}
-        assert reasons <= {DISTURBED}, (name, reasons)
+        assert measured["measured"] == measured["attributed"] + measured["unattributed"] == rows[0][0]
+        # Every call is of a kernel of the map, whose site is known; what is left was delayed.
+        reasons = {row["reason"] for row in json.loads(printed)["unattributed"] if any(row["metrics"].values())}
+        assert reasons <= {OUTLIERS}, (name, reasons)
     return ""
 
 

@@ -40,4 +40,4 @@ def test_readme_lists_each_kind_and_nothing_else() -> None:
 
 
 def test_readme_lists_each_residual_reason() -> None:
-    assert is_current("residual"), "run python -m tests.documents"
+    assert is_current("unattributed"), "run python -m tests.documents"

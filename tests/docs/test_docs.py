@@ -14,7 +14,7 @@ import pytest
 from tests.browser.gallery import GALLERY, VIEWS
 from tests.documents import BLOCK, DOCUMENTS
 from tests.support import ROOT, check_cli, command_line
-from tracemap.attribution.model import ResidualReason
+from tracemap.attribution.model import UnattributedReason
 from tracemap.commands.main import COMMANDS
 from tracemap.map.model import Evidence, Outcome
 from tracemap.options.results import Rule
@@ -98,8 +98,8 @@ def test_make_targets_of_the_documents_exist() -> None:
         assert set(re.findall(r"`?\bmake ([a-z]+)\b`", text)) <= targets
 
 
-@pytest.mark.parametrize("words", [Evidence, Outcome, ResidualReason], ids=lambda words: str(words.__name__))
-def test_every_word_of_the_reports_is_in_the_documents(words: type[Evidence | Outcome | ResidualReason]) -> None:
+@pytest.mark.parametrize("words", [Evidence, Outcome, UnattributedReason], ids=lambda words: str(words.__name__))
+def test_every_word_of_the_reports_is_in_the_documents(words: type[Evidence | Outcome | UnattributedReason]) -> None:
     missing = [word.value for word in words if f"`{word.value}`" not in EVERYTHING]
     assert not missing
 

@@ -151,7 +151,7 @@ def test_parts_are_found_for_any_input(given: str, tmp_path: Path) -> None:
     graph = built_graph(text, tmp_path)
     known = {line: told for line, told in evidence(graph).items() if line != 1}
     assert known == TOLD
-    assert {op.fate for op in graph.ops if op.line in TOLD} <= {Outcome.DISPATCHED, Outcome.LOAD_TIME}
+    assert {op.outcome for op in graph.ops if op.line in TOLD} <= {Outcome.DISPATCHED, Outcome.LOAD_TIME}
 
 
 def test_a_softmax_of_one_row_has_its_parts(tmp_path: Path) -> None:

@@ -152,9 +152,9 @@ def test_the_dearest_of_the_run_come_first(built: Built, recorded: Recorded) -> 
     for site in json_cli("attribute", run, "--map", built("hand_mlp"))["sites"]:
         kernel = kernel_of[site["site"]]
         totals[kernel] = totals.get(kernel, 0) + site["metrics"]["cpu_ns"]["total"]
-    dearest = max(totals, key=lambda name: totals[name])
+    most_expensive = max(totals, key=lambda name: totals[name])
     found = json_cli("bench", built("hand_mlp"), "--run", run, "--top", "1", "--no-verify", *QUICK)
-    assert statuses(found) == {dearest: "NOT_VERIFIED"}
+    assert statuses(found) == {most_expensive: "NOT_VERIFIED"}
 
 
 GIVEN = ("24x64xf32=0.5", "64x128xf32=0.01", "128xf32=0.1")

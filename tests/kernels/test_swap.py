@@ -388,7 +388,7 @@ def test_what_has_the_same_code_is_beside(built: Built) -> None:
     touched = ReplacedKernels({kernel}, 5.0, frozenset(graph.kernel_by_name) - {kernel})
     slower = {**QUIET, "op6": 2000.0, "op35": 600.0}
     found = changes(graph, touched, [QUIET] * 6, [slower] * 6)
-    assert {each.op: (each.named, each.beside) for each in found} == {
+    assert {each.op: (each.named, each.unchanged_code) for each in found} == {
         "op6": (True, False),
         "op35": (False, True),
         "op17": (False, False),

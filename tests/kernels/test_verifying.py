@@ -160,10 +160,10 @@ def points_to(
     speed: float = 1.0,
     workers: int = 1,
     typical: float = 1.0,
-    disturbed: bool = False,
+    noisy: bool = False,
     again_ns: int = 0,
 ) -> str:
-    application = ApplicationCalls({"site0": SiteCalls(10, median_ns)}, workers, speed, disturbed)
+    application = ApplicationCalls({"site0": SiteCalls(10, median_ns)}, workers, speed, noisy)
     again = ApplicationCalls({"site0": SiteCalls(10, again_ns)} if again_ns else {}, 1)
     return explain_site(
         "site0", ApplicationRun(application, typical), ApplicationRun(again), alone
@@ -184,12 +184,12 @@ WARM = AloneTimes(100_000, 0)
         (points_to(70_000, AloneTimes(100_000, 150_000), typical=0.5), "cold data"),
         (points_to(4_000, AloneTimes(2_000, 0)), "a short call"),
         (points_to(200_000, AloneTimes(100_000, 0, 0.3)), "unsteady"),
-        (points_to(200_000, WARM, workers=2, disturbed=True), "a noisy run"),
+        (points_to(200_000, WARM, workers=2, noisy=True), "a noisy run"),
         (points_to(200_000, WARM, workers=2), "contention"),
         (points_to(200_000, WARM, again_ns=110_000), "the machine"),
         (points_to(200_000, WARM, workers=2, again_ns=110_000), "contention"),
         (points_to(50_000, AloneTimes(100_000, 160_000), again_ns=150_000), "cold data"),
-        (points_to(200_000, WARM, speed=2.0, typical=2.0, disturbed=True, again_ns=200_000), "not explained"),
+        (points_to(200_000, WARM, speed=2.0, typical=2.0, noisy=True, again_ns=200_000), "not explained"),
         (points_to(200_000, WARM), "not explained"),
         (points_to(200_000, AloneTimes(100_000, 110_000)), "not explained"),
     ],
@@ -220,7 +220,7 @@ def test_texts_in_csv_are_inert_once() -> None:
         bytes=UNKNOWN,
         operations_per_s=None,
         bytes_per_s=None,
-        attainable_share=None,
+        roofline_share=None,
         same_code=None,
         stood_in=0,
         in_application=(ApplicationComparison("site0", 1, 5, 1.0, UNKNOWN, "=points"),),

@@ -138,11 +138,11 @@ def test_each_op_loses_its_location_at_most_once_and_the_counts_add_up(model: st
     assert [count["phase"] for count in report["phases"]] == list(PHASES)
 
 
-def test_losses_carry_fate_and_reason_of_the_map(built: Built) -> None:
+def test_losses_carry_outcome_and_reason_of_the_map(built: Built) -> None:
     ops = {op.id: op for op in load(built("jax_gpt2_4l")).graph.ops}
     for loss in json_cli("audit", built("jax_gpt2_4l"))["losses"]:
         op = ops[loss["op"]]
-        assert (loss["fate"], loss["reason"]["slug"], loss["line"]) == (op.fate.value, op.reason.slug, op.line)
+        assert (loss["outcome"], loss["reason"]["slug"], loss["line"]) == (op.outcome.value, op.reason.slug, op.line)
 
 
 def test_what_raising_takes_is_lost_in_global_optimization(built: Built) -> None:

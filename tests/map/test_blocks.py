@@ -39,8 +39,8 @@ func.func @main(%x: {F32}) -> {F32} {{
 def test_a_block_may_have_more_arguments_than_its_function(tmp_path: Path) -> None:
     """The second argument of the loop's block is converted; the function has one."""
     graph = built_graph(LOOP, tmp_path)
-    assert [at_line(graph, line).fate for line in (10, 11, 15, 16)] == [Outcome.DISPATCHED] * 4
-    assert [at_line(graph, line).fate for line in (7, 12)] == [Outcome.HOST] * 2
+    assert [at_line(graph, line).outcome for line in (10, 11, 15, 16)] == [Outcome.DISPATCHED] * 4
+    assert [at_line(graph, line).outcome for line in (7, 12)] == [Outcome.HOST] * 2
 
 
 JOINED = f"""\
@@ -64,7 +64,7 @@ func.func @main(%x: {F32}, %p: i1) -> ({F32}, {F32}) {{
 def test_the_argument_of_a_block_is_another_value_than_that_of_its_function(tmp_path: Path) -> None:
     """Both are the first ones; what is transposed in the last block is no second transpose of the function's."""
     folded = at_line(built_graph(JOINED, tmp_path), 11)
-    assert folded.fate == Outcome.FOLDED
+    assert folded.outcome == Outcome.FOLDED
     assert folded.reason.text.endswith("of the stablehlo.dot_general at 12:8")
 
 
@@ -88,7 +88,7 @@ func.func @main(%x: {F32}, %p: i1) -> {F32} {{
 def test_what_one_of_two_blocks_computes_is_not_there_in_the_other(tmp_path: Path) -> None:
     """Each has its transpose: that of the first is a kernel, that of the second the way in which a product reads."""
     graph = built_graph(APART, tmp_path)
-    assert (at_line(graph, 4).fate, at_line(graph, 7).fate) == (Outcome.DISPATCHED, Outcome.FOLDED)
+    assert (at_line(graph, 4).outcome, at_line(graph, 7).outcome) == (Outcome.DISPATCHED, Outcome.FOLDED)
     assert at_line(graph, 7).reason.text.endswith("of the stablehlo.dot_general at 8:8")
 
 
@@ -139,7 +139,7 @@ func.func @main(%x: {F32}) -> {F32} {{
 def test_blocks_may_stand_in_any_order(tmp_path: Path) -> None:
     """A block that stands first in the text uses what is made in one that runs before it."""
     graph = built_graph(LATE, tmp_path)
-    assert [at_line(graph, line).fate for line in (8, 9, 12)] == [Outcome.DISPATCHED] * 3
+    assert [at_line(graph, line).outcome for line in (8, 9, 12)] == [Outcome.DISPATCHED] * 3
     (members,) = [
         {m.op for m in site.members} for site in graph.sites if at_line(graph, 12).id in {m.op for m in site.members}
     ]

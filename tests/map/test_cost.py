@@ -216,12 +216,12 @@ func.func @main(%x: !torch.vtensor<[64,64],f32>, %s: !torch.vtensor<[64],f32>, %
 def test_a_buffer_that_is_overwritten_is_no_check(tmp_path: Path) -> None:
     graph = built_graph(OVERWRITTEN, tmp_path)
     assert [command.kind for buffer in graph.command_buffers for command in buffer.commands].count("copy") == 1
-    assert next(op.fate for op in graph.ops if op.line == 3) is Outcome.TRANSFER
+    assert next(op.outcome for op in graph.ops if op.line == 3) is Outcome.TRANSFER
 
 
 def test_lists_of_tensors_are_no_work_of_the_host(tmp_path: Path) -> None:
     graph = built_graph(LISTED, tmp_path)
-    assert next(op.fate for op in graph.ops if op.name == "torch.prim.ListConstruct") is Outcome.FOLDED
+    assert next(op.outcome for op in graph.ops if op.name == "torch.prim.ListConstruct") is Outcome.FOLDED
 
 
 def test_what_is_the_same_for_a_row_is_computed_once_for_it(tmp_path: Path) -> None:

@@ -180,11 +180,11 @@ def test_what_differs_is_said(maps: Callable[..., TraceGraph]) -> None:
     fused = maps("hand_mlp", "rocm")
     lost = structs.replace(
         fused,
-        ops=tuple(structs.replace(op, fate=Outcome.UNKNOWN) for op in fused.ops),
+        ops=tuple(structs.replace(op, outcome=Outcome.UNKNOWN) for op in fused.ops),
         sites=tuple(structs.replace(site, members=()) for site in fused.sites),
     )
     assert compare(fused, fused).explained
-    assert len(compare(fused, lost).fates) == len(fused.ops)
+    assert len(compare(fused, lost).outcomes) == len(fused.ops)
     assert [text for text in defects(lost) if "members" in text] == [f"{site.id} has no members" for site in lost.sites]
     assert compare(fused, lost).regrouped
 

@@ -102,7 +102,11 @@ def differences(ours: TraceGraph, theirs: TraceGraph) -> list[str]:
     return [
         *(f"{site.id}: {found}" for site, other in sites if (found := members_that_differ(site, other))),
         *(f"{one.id}: {one.ops}" for one, other in transfers if not {*one.ops} <= {*other.ops}),
-        *(f"{op.id}: {op.fate}, not {other.fate}" for op, other in ops if op.fate not in (Outcome.UNKNOWN, other.fate)),
+        *(
+            f"{op.id}: {op.outcome}, not {other.outcome}"
+            for op, other in ops
+            if op.outcome not in (Outcome.UNKNOWN, other.outcome)
+        ),
     ]
 
 
@@ -139,7 +143,7 @@ def test_hand_written_models_lose_nothing(name: str, by_hand: Path, built: Built
     theirs = load(built(name)).graph
     assert memberships(ours, Evidence.LOCATED) == memberships(theirs)
     assert [site.path for site in ours.sites] == [site.path for site in theirs.sites]
-    assert [op.fate for op in ours.ops] == [op.fate for op in theirs.ops]
+    assert [op.outcome for op in ours.ops] == [op.outcome for op in theirs.ops]
     assert [op.last_phase for op in ours.ops] == [op.last_phase for op in theirs.ops]
 
 
@@ -160,7 +164,7 @@ def test_shared_locations_are_reported_and_leave_sites_without_ops(tmp_path: Pat
     first, second, third = (op.id for op in graph.ops if op.name == "linalg.matmul")
     evidence = [{member.op: member.evidence for member in site.members} for site in graph.sites]
     assert evidence == [{first: Evidence.LOCATED}, {}, {}]
-    assert {op.id for op in graph.ops if op.fate is Outcome.UNKNOWN} == {second, third}
+    assert {op.id for op in graph.ops if op.outcome is Outcome.UNKNOWN} == {second, third}
     note = next(note for note in graph.diagnostics if note.slug == "identity-by-location")
     assert "the ops of 1 of 3 dispatch sites are known" in note.message
 

@@ -19,19 +19,21 @@ from tracemap.map.build.outcomes import INFERRED, REASONS
 from tracemap.map.bundle import load
 from tracemap.map.model import Op, Outcome, TraceGraph
 
-GOLD = Path(__file__).parent.parent / "gold" / "fates"
+GOLD = Path(__file__).parent.parent / "gold" / "outcomes"
 MODELS = sorted(Corpus(SAMPLES).models())
 
 
 def counts(bundle: Path) -> dict[str, int]:
-    """`fate reason name` -> how many ops."""
-    found = Counter(f"{op.fate} {op.reason.slug} {op.name}" for op in load(bundle).graph.ops)
+    """`outcome reason name` -> how many ops."""
+    found = Counter(f"{op.outcome} {op.reason.slug} {op.name}" for op in load(bundle).graph.ops)
     return dict(sorted(found.items()))
 
 
 @pytest.mark.few(9)
 @pytest.mark.parametrize("model", MODELS)
-def test_every_op_of_every_sample_has_its_known_fate(model: str, built: Built, request: pytest.FixtureRequest) -> None:
+def test_every_op_of_every_sample_has_its_known_outcome(
+    model: str, built: Built, request: pytest.FixtureRequest
+) -> None:
     found = counts(built(model))
     gold = GOLD / f"{model}.json"
     if request.config.getoption("--update-gold"):
@@ -69,9 +71,9 @@ func.func private @nobody(%x: tensor<8x16xf32>) -> tensor<8x16xf32> {
 """
 
 
-def test_each_kind_of_fate_and_its_reason(tmp_path: Path) -> None:
+def test_each_kind_of_outcome_and_its_reason(tmp_path: Path) -> None:
     graph = built_graph(PROGRAM, tmp_path)
-    found = {op.line: (op.fate, op.reason.slug) for op in graph.ops}
+    found = {op.line: (op.outcome, op.reason.slug) for op in graph.ops}
     assert found == {
         1: (Outcome.STRUCTURAL, "is-structure"),
         2: (Outcome.CONSTANT, "is-constant"),
@@ -123,7 +125,7 @@ func.func @main(%a: tensor<128xf32>) -> tensor<128xf32> {
 
 def test_calls_of_the_models_own_kernel_belong_to_the_calling_ops(tmp_path: Path) -> None:
     graph = built_graph(OWN_KERNEL, tmp_path)
-    assert at_line(graph, 1).fate == Outcome.STRUCTURAL
+    assert at_line(graph, 1).outcome == Outcome.STRUCTURAL
     calls = [at_line(graph, line).id for line in (18, 19, 20)]
     assert [[member.op for member in site.members] for site in graph.sites] == [[call] for call in calls]
     assert [site.members[0].operations is UNKNOWN for site in graph.sites] == [True, False, True]
@@ -185,8 +187,8 @@ func.func @main(%a: tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>) {
 
 def test_users_of_a_constant_global_are_computed_at_compile_time(tmp_path: Path) -> None:
     graph = built_graph(GLOBALS, tmp_path)
-    assert (at_line(graph, 5).fate, at_line(graph, 5).reason.slug) == (Outcome.CONSTANT, "computed-at-compile-time")
-    assert at_line(graph, 7).fate == Outcome.DISPATCHED
+    assert (at_line(graph, 5).outcome, at_line(graph, 5).reason.slug) == (Outcome.CONSTANT, "computed-at-compile-time")
+    assert at_line(graph, 7).outcome == Outcome.DISPATCHED
     texts = sorted((tmp_path / "m.tracemap" / "kernels").glob("main*.mlir"))
     kernels = " ".join(path.read_text(encoding="utf-8") for path in texts)
     assert "math.exp" not in kernels
@@ -217,8 +219,8 @@ def test_a_raised_softmax_has_its_parts_and_costs_stay_whole(tmp_path: Path) -> 
     assert sum(member.operations for member in site.members if isinstance(member.operations, int)) == 8 * 64 * 17
     traffic = {graph.op_by_id[member.op].line: member.bytes for member in site.members}
     assert traffic == {10: 8 * 64 * 4, 4: 8 * 64 * 2, 6: 8 * 64 * 2, 7: 0, 8: 0}  # two read what is brought in
-    assert {at_line(graph, line).fate for line in (4, 6, 7, 8, 10)} == {Outcome.DISPATCHED}
-    assert {at_line(graph, line).fate for line in (5, 9)} == {Outcome.FOLDED}
+    assert {at_line(graph, line).outcome for line in (4, 6, 7, 8, 10)} == {Outcome.DISPATCHED}
+    assert {at_line(graph, line).outcome for line in (5, 9)} == {Outcome.FOLDED}
 
 
 def test_duplicates_across_calls_are_found(built: Built) -> None:
@@ -243,8 +245,8 @@ func.func @main() -> (tensor<64x64xf32>, tensor<8x64xf32>) {
 
 def test_moves_of_kernel_results_are_not_computed_at_compile_time(tmp_path: Path) -> None:
     graph = built_graph(MOVED_TWICE, tmp_path, "--iree-opt-const-expr-hoisting=false")
-    assert at_line(graph, 3).fate is Outcome.DISPATCHED
-    assert [at_line(graph, line).fate for line in (4, 5, 6)] == [Outcome.FOLDED, Outcome.TRANSFER, Outcome.FOLDED]
+    assert at_line(graph, 3).outcome is Outcome.DISPATCHED
+    assert [at_line(graph, line).outcome for line in (4, 5, 6)] == [Outcome.FOLDED, Outcome.TRANSFER, Outcome.FOLDED]
 
 
 def nested_calls(depth: int) -> str:
@@ -293,8 +295,8 @@ func.func @main(%x: tensor<12x64xf32>) -> tensor<1x64xf32> {
 def test_index_computation_on_the_host_is_host_work(tmp_path: Path) -> None:
     """IREE makes one subtraction of the two, on the host, at the place of the second."""
     graph = built_graph(BACKWARDS, tmp_path)
-    assert at_line(graph, 12).fate == Outcome.HOST
-    assert at_line(graph, 13).fate == Outcome.DISPATCHED
+    assert at_line(graph, 12).outcome == Outcome.HOST
+    assert at_line(graph, 13).outcome == Outcome.DISPATCHED
 
 
 BEFORE_A_RESHAPE = """\
@@ -365,8 +367,8 @@ def test_loop_bounds_do_not_decide_in_place_outcomes(bound: str, tmp_path: Path)
     graph = built_graph(UNTIL.replace("LT, %i, %n", f"LT, %i, {bound}"), tmp_path)
     copies = [each for buffer in graph.command_buffers for each in buffer.commands if each.kind == "copy"]
     assert sorted(each.ops for each in copies) == [()] * (bound == "%n") + [(at_line(graph, 13).id,)]
-    assert (at_line(graph, 13).fate, at_line(graph, 13).reason.slug) == (Outcome.TRANSFER, "is-command")
-    assert (at_line(graph, 18).fate, at_line(graph, 18).reason.slug) == (Outcome.FOLDED, "in-place")
+    assert (at_line(graph, 13).outcome, at_line(graph, 13).reason.slug) == (Outcome.TRANSFER, "is-command")
+    assert (at_line(graph, 18).outcome, at_line(graph, 18).reason.slug) == (Outcome.FOLDED, "in-place")
 
 
 TWO_CARRIED = """\
@@ -421,6 +423,6 @@ def test_values_used_in_a_loop_are_folded_into_their_user_there(tmp_path: Path) 
 def test_ops_in_the_models_own_kernel_are_not_on_the_host(tmp_path: Path) -> None:
     """A loop, loads and stores are the kernel's; the region that counts its workgroups is the host's."""
     graph = built_graph((ROOT / "tests" / "programs" / "written_kernel.mlir").read_text(encoding="utf-8"), tmp_path)
-    assert not [op.name for op in graph.ops if op.fate is Outcome.HOST]
+    assert not [op.name for op in graph.ops if op.outcome is Outcome.HOST]
     framing = {op.name for op in graph.ops if op.reason.slug == "in-kernel"}
     assert framing == {"scf.for", "iree_tensor_ext.dispatch.tensor.load", "iree_tensor_ext.dispatch.tensor.store"}

@@ -93,7 +93,7 @@ def test_each_call_of_a_kernel_of_the_models_own_is_its_op(own: Path) -> None:
     ]
     assert [site.members[0].operations is UNKNOWN for site in graph.sites] == [True, False, True, True, True]
     assert not graph.diagnostics
-    assert next(op.fate for op in graph.ops if op.name == "stream.executable") == Outcome.STRUCTURAL
+    assert next(op.outcome for op in graph.ops if op.name == "stream.executable") == Outcome.STRUCTURAL
 
 
 def test_kernels_that_call_code_have_their_text_and_steps(own: Path) -> None:
@@ -122,7 +122,7 @@ def test_samples_in_code_that_kernels_call_are_theirs(own: Path, tmp_path: Path)
     assert added < waves / 10
     for other in (falls, shared, twice / 2):
         assert abs(waves - other) < enough + 0.15 * waves
-    reasons = {row["reason"]: row["metrics"].get("samples", 0) for row in made["residual"]}
+    reasons = {row["reason"]: row["metrics"].get("samples", 0) for row in made["unattributed"]}
     assert reasons.get("unmatched-event", 0) <= 0.02 * sum(samples.values())
 
 
@@ -171,15 +171,15 @@ def test_each_op_that_a_kernel_stands_in_for_has_its_own_site(replaced: Path, tm
     graph = load(replaced).graph
     few, many = (op for op in graph.ops if op.name == "linalg.generic")
     assert of_sites(graph) == [("doubling", [few.line]), ("doubling", [many.line])]
-    assert {op.fate for op in (few, many)} == {Outcome.DISPATCHED}
+    assert {op.outcome for op in (few, many)} == {Outcome.DISPATCHED}
     assert not graph.diagnostics
     run = tmp_path / "run.parquet"
     check_cli("record", replaced, "--iterations", "40", "-o", run)
     made = json_cli("attribute", run, "--map", replaced)
     cost = {row["op"]: row["metrics"]["cpu_ns"]["attributed"] for row in made["ops"]}
     assert cost[many.id] > 20 * cost[few.id]  # it has 256 times as many elements
-    residual = {row["reason"] for row in made["residual"] if row["metrics"].get("cpu_ns", 0)}
-    assert residual <= {"disturbance"}
+    unattributed = {row["reason"] for row in made["unattributed"] if row["metrics"].get("cpu_ns", 0)}
+    assert unattributed <= {"outliers"}
 
 
 @pytest.mark.long
@@ -312,5 +312,5 @@ def test_several_ops_that_a_kernel_stands_in_for_share_its_site(objects: Path, t
         {few.id, few_negated.id},
         {many_negated.id},
     ]
-    assert {op.fate for op in (few, few_negated, many, many_negated)} == {Outcome.DISPATCHED}
+    assert {op.outcome for op in (few, few_negated, many, many_negated)} == {Outcome.DISPATCHED}
     assert sum(many.id in members for _, members in by_kernel) == 1

@@ -29,7 +29,7 @@ def test_the_truth_about_a_program_holds(name: str) -> None:
 def test_a_truth_that_does_not_hold_is_noticed(tmp_path: Path) -> None:
     truth: Json = json.loads((PROGRAMS / "regions.json").read_text(encoding="utf-8"))
     truth |= {"kernels": [], "sites": 5}
-    truth["ops"][0] |= {"kernels": ["main_dispatch_9"], "fates": ["removed"]}
+    truth["ops"][0] |= {"kernels": ["main_dispatch_9"], "outcomes": ["removed"]}
     truth["ops"][1] |= {"line": 99}
     truth["runs"]["r"]["calls"]["12"] = 7
     (tmp_path / "regions.mlir").write_bytes((PROGRAMS / "regions.mlir").read_bytes())

@@ -45,7 +45,7 @@ def check_arms(graph: TraceGraph, *, taken: bool | None) -> None:
     arms = {True: ("stablehlo.transpose", "stablehlo.dot"), False: ("stablehlo.reverse", "stablehlo.tanh")}
     for arm, (move, work) in arms.items():
         runs = taken is None or arm is taken
-        assert (ops[work].fate is Outcome.DISPATCHED) is runs, work  # by the compiler
+        assert (ops[work].outcome is Outcome.DISPATCHED) is runs, work  # by the compiler
         assert (ops[move].reason.slug == "never-runs") is not runs, ops[move]
         assert runs or ops[work].reason.slug == "never-runs", ops[work]
     assert (ops["scf.if"].reason.slug == "decided") is (taken is not None)
@@ -107,7 +107,7 @@ func.func @main(%p: tensor<2xi1>, %x: tensor<8x8xf32>) -> tensor<8x8xf32> {
 def test_what_holds_of_one_element_need_not_hold_of_the_next(tmp_path: Path) -> None:
     graph = built_graph(ONE_ELEMENT_DECIDES, tmp_path)
     ops = ops_by_name(graph)
-    assert ops["stablehlo.tanh"].fate is Outcome.DISPATCHED
+    assert ops["stablehlo.tanh"].outcome is Outcome.DISPATCHED
     assert ops["stablehlo.reverse"].reason.slug != "never-runs"
     assert [op.reason.slug for op in graph.ops if op.name == "scf.if"] == ["control-flow", "control-flow"]
 
@@ -154,13 +154,13 @@ EXTENDED = """\
 @pytest.mark.parametrize("condition", OF_A_WIDTH.values(), ids=OF_A_WIDTH)
 def test_numbers_are_computed_in_the_width_of_their_type(tmp_path: Path, condition: str) -> None:
     ops = ops_by_name(built_graph(HEAD + condition + branch(OTHER, PRODUCT), tmp_path))
-    assert ops["stablehlo.dot"].fate is Outcome.DISPATCHED
+    assert ops["stablehlo.dot"].outcome is Outcome.DISPATCHED
     assert ops["stablehlo.transpose"].reason.slug != "never-runs"
 
 
 def test_a_number_without_a_sign_is_as_large_as_its_bits_say(tmp_path: Path) -> None:
     ops = ops_by_name(built_graph(HEAD + EXTENDED + ARMS, tmp_path))
-    assert ops["stablehlo.dot"].fate is Outcome.DISPATCHED
+    assert ops["stablehlo.dot"].outcome is Outcome.DISPATCHED
     assert ops["stablehlo.transpose"].reason.slug != "never-runs"
 
 
@@ -209,7 +209,9 @@ ARM_NAMES = ("stablehlo.dot", "stablehlo.tanh", "stablehlo.exponential")
 def test_of_the_arms_of_a_known_number_the_others_never_run(tmp_path: Path, index: str, rest: str, arm: int) -> None:
     graph = built_graph(f"{HEAD}  {index}\n{rest}", tmp_path)
     ops = ops_by_name(graph)
-    assert {name for name in ARM_NAMES if ops[name].fate is Outcome.DISPATCHED} == {ARM_NAMES[arm]}  # by the compiler
+    assert {name for name in ARM_NAMES if ops[name].outcome is Outcome.DISPATCHED} == {
+        ARM_NAMES[arm]
+    }  # by the compiler
     assert {name for name in ARM_NAMES if ops[name].reason.slug == "never-runs"} == {*ARM_NAMES} - {ARM_NAMES[arm]}
     choice = next(op for op in graph.ops if op.name in ("stablehlo.case", "scf.index_switch"))
     assert choice.reason.slug == "decided"
@@ -265,6 +267,6 @@ def test_blocks_that_no_branch_leads_to_never_run(tmp_path: Path, taken: bool | 
     ops = ops_by_name(built_graph(head + BLOCKS, tmp_path))
     for arm, name in ((True, "stablehlo.dot"), (False, "stablehlo.tanh")):
         runs = taken is None or arm is taken
-        assert (ops[name].fate is Outcome.DISPATCHED) is runs, name  # by the compiler
+        assert (ops[name].outcome is Outcome.DISPATCHED) is runs, name  # by the compiler
         assert (ops[name].reason.slug == "never-runs") is not runs, ops[name]
     assert (ops["cf.cond_br"].reason.slug == "decided") is (taken is not None)

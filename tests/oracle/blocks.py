@@ -187,7 +187,7 @@ class Wide(Writer):
             self.line("  } do {")
             following = self.op(f"stablehlo.add %i, {one} : tensor<i32>")
             step = self.op(f"stablehlo.cosine %p : {kind}")
-            self.mark("dead", fates=DEAD)
+            self.mark("dead", outcomes=DEAD)
             self.line(f"  stablehlo.return {following}, {step} : tensor<i32>, {kind}")
             self.line("  }")
             result = f"{name}#1"
@@ -195,7 +195,7 @@ class Wide(Writer):
 
     def _dead_op(self, value: str, word: str) -> None:
         result = self.op(f"{word} {value} : {self.type}")
-        self.mark("dead", fates=DEAD)
+        self.mark("dead", outcomes=DEAD)
         self.line(f"  stablehlo.return {result} : {self.type}")
 
     def never_chosen(self) -> None:
@@ -203,7 +203,7 @@ class Wide(Writer):
         value, kind = self.take(), self.type
         bit = self.random.choice(("true", "false"))
         unused = self.op(f"stablehlo.log_plus_one {value} : {kind}")
-        self.mark("dead", fates=DEAD)
+        self.mark("dead", outcomes=DEAD)
         used = self.marked(value, kind, "others")
         operands = (used, unused) if bit == "true" else (unused, used)
         condition = self.constant(bit, self.bits)
@@ -299,7 +299,7 @@ class Wide(Writer):
         value = self.constant(str(number), "tensor<i64>")
         how = f"low = [4], high = [5], interior = [0] : ({small}, tensor<i64>) -> {kind}"
         padded = self.op(f"stablehlo.pad {self.argument(small)}, {value}, {how}")
-        self.mark("added kernels", number_sign(number), fates=WORKS | {Outcome.TRANSFER})
+        self.mark("added kernels", number_sign(number), outcomes=WORKS | {Outcome.TRANSFER})
         self.results.append((padded, kind))
 
     def reshaped(self) -> None:
@@ -360,7 +360,7 @@ class Dynamic(Wide):
         """An op with a number of its own, brought to the shape of a value whose shape is asked for."""
         number = self.number()
         size = self.op(f"stablehlo.get_dimension_size {value}, dim = 0 : ({self.type}) -> tensor<i32>")
-        self.mark("shape queries", fates=_HOST)
+        self.mark("shape queries", outcomes=_HOST)
         one = self.op(f"stablehlo.reshape {size} : (tensor<i32>) -> tensor<1xi32>")
         columns = self.constant(str(self.columns), "tensor<1xi32>")
         types = "(tensor<1xi32>, tensor<1xi32>) -> tensor<2xi32>"

@@ -41,7 +41,7 @@ _SPINNING = 2
 _QUIET = "quiet"
 BUSY = "busy"
 BESIDE = "busy, --nice 0"
-WITHOUT, WITH = "without disturbance", "with it"
+WITHOUT, WITH = "without noise", "with it"
 
 MOST_APART = 0.10
 """By how much more the ops of a group may lie apart on a busy machine, of their mean."""
@@ -181,7 +181,7 @@ def _record(bundle: Path, run: Path, others: int, *words: str) -> None:
 
 
 Found = Mapping[tuple[str, str], Judged]
-"""By the kind of recordings, and whether costs are with what disturbed them."""
+"""By the kind of recordings, and whether costs are with what delayed them."""
 
 
 def is_missed(found: Found) -> bool:
@@ -202,7 +202,7 @@ def measure(recordings: int, folder: Path) -> Found:
         run = folder / f"{number:02}.parquet"
         others, words = kinds[kind]
         _record(bundle, run, others, *words)
-        for costs, flags in ((WITHOUT, ()), (WITH, ("--keep-disturbed",))):
+        for costs, flags in ((WITHOUT, ()), (WITH, ("--keep-outliers",))):
             result = json.loads(_run("attribute", run, "--map", bundle, "--format", "json", *flags))
             found[kind, costs].append(shares_of(result))
     return {

@@ -1,4 +1,4 @@
-"""A map against the truth: memberships op by op and site by site, and fates; every difference with where to look."""
+"""A map against the truth: memberships op by op and site by site, and outcomes; every difference with where to look."""
 
 from __future__ import annotations
 
@@ -66,13 +66,13 @@ class Result:
     """The scores of one program or of many. Keys of `members`: `all`, `hard`, `kind …`, `evidence …`."""
 
     members: dict[str, Score] = field(default_factory=dict)
-    fates: dict[str, Score] = field(default_factory=dict)
+    outcomes: dict[str, Score] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
     differences: list[Difference] = field(default_factory=list)
 
     def add(self, other: Result) -> None:
         """Count another's too."""
-        for ours, theirs in ((self.members, other.members), (self.fates, other.fates)):
+        for ours, theirs in ((self.members, other.members), (self.outcomes, other.outcomes)):
             for key, score in theirs.items():
                 ours.setdefault(key, Score()).add(score)
         self.counts.update(other.counts)
@@ -157,7 +157,7 @@ class _Comparison:
                 self._score_members(op)
             elif op.kind is Kind.MOVE:
                 self._score_move(op)
-            self._score_fate(op)
+            self._score_outcome(op)
         return self._result
 
     # Memberships.
@@ -196,28 +196,28 @@ class _Comparison:
             evidence = f" by evidence {told}" if told is not None else ""
             self._differs(op, what, f"site{site} {self._truth.sites[site]}{evidence}")
 
-    # Fates.
+    # Outcomes.
 
-    def _score_fate(self, op: Op) -> None:
+    def _score_outcome(self, op: Op) -> None:
         expected = self._expected(op)
         if expected is None:
             return
         mapped = self._mapped[op.number]
-        right = mapped.fate in expected and self._names_twin(op, mapped)
+        right = mapped.outcome in expected and self._names_twin(op, mapped)
         score = Score(right=right, wrong=not right)
-        for key in ("all", mapped.fate.value):
-            self._result.fates.setdefault(key, Score()).add(score)
+        for key in ("all", mapped.outcome.value):
+            self._result.outcomes.setdefault(key, Score()).add(score)
         if not right:
             wanted = " or ".join(sorted(expected))
-            self._differs(op, "fate", f"{mapped.fate} ({mapped.reason.text}) should be {wanted}")
+            self._differs(op, "outcome", f"{mapped.outcome} ({mapped.reason.text}) should be {wanted}")
 
     def _expected(self, op: Op) -> frozenset[Outcome] | None:
-        """The fates that the truth allows; None where it is not known."""
+        """The outcomes that the truth allows; None where it is not known."""
         if op.kind is Kind.STRUCTURE:
             return frozenset({Outcome.STRUCTURAL})
         if op.kind in (Kind.HOST, Kind.CONSTANT):
-            fate = Outcome.HOST if op.kind is Kind.HOST else Outcome.CONSTANT
-            return frozenset({fate, Outcome.REMOVED} if op.purpose is Purpose.DEAD else {fate})
+            outcome = Outcome.HOST if op.kind is Kind.HOST else Outcome.CONSTANT
+            return frozenset({outcome, Outcome.REMOVED} if op.purpose is Purpose.DEAD else {outcome})
         if op.purpose is Purpose.DEAD:
             return frozenset({Outcome.REMOVED})
         if op.kind is Kind.DESTINATION or op.purpose is Purpose.NEUTRAL:
@@ -247,12 +247,12 @@ class _Comparison:
         return frozenset({Outcome.CONSTANT if op.purpose is Purpose.COMPILE_TIME else Outcome.FOLDED})
 
     def _one_is_dispatched(self, first: int) -> bool:
-        return any(self._mapped[twin].fate is Outcome.DISPATCHED for twin in self._twins[first])
+        return any(self._mapped[twin].outcome is Outcome.DISPATCHED for twin in self._twins[first])
 
     def _names_twin(self, op: Op, mapped: MappedOp) -> bool:
         """Whether a removed copy names an op of which it is a copy."""
         first = self._program.first_twin(op.number)
-        if mapped.fate is not Outcome.REMOVED or len(self._twins[first]) < 2:
+        if mapped.outcome is not Outcome.REMOVED or len(self._twins[first]) < 2:
             return True
         lines = (self._program.lines[twin] for twin in self._twins[first] if twin != op.number)
         return any(f"same as {line}:" in mapped.reason.text for line in lines)

@@ -2,7 +2,7 @@
 
 Each model is built as it is, at O0, at O3, with and without data tiling, with aggressive fusion, and maybe by another
 release of IREE (`--other PYTHON`: an interpreter that has it, such as those of `make compat`), and recorded. All ops
-must be matched by identity; for every metric, what each op and each residual costs more or less must add up to what the
+must be matched by identity; for every metric, what each op and each reason costs more or less must add up to what the
 whole does, to the unit, as the JSON has it, and the whole must be what the rows of the run add up to.
 """
 
@@ -74,7 +74,7 @@ def _check(shown: Json, before: Path, after: Path) -> None:
     wholes = [_wholes(run) for run in (before, after)]
     for metric in shown["metrics"]:
         parts = [each["amounts"][metric["name"]] for each in shown["ops"] if metric["name"] in each["amounts"]]
-        parts += [each["amounts"][metric["name"]] for each in shown["residual"]]
+        parts += [each["amounts"][metric["name"]] for each in shown["unattributed"]]
         for key in ("before", "after", "change"):
             assert sum(part[key] for part in parts) == metric["whole"][key], metric["name"]
         for key, of_run in zip(("before", "after"), wholes, strict=True):

@@ -39,14 +39,14 @@ class Mark:
     """What the truth about the op of a line is.
 
     `signs`: patterns that all stand in the text of a kernel in which it works; none: it works in no kernel; `at_least`:
-    it may work in others too; `fates`: those that are right, none where nothing is asked.
+    it may work in others too; `outcomes`: those that are right, none where nothing is asked.
     """
 
     line: int
     group: str
     signs: tuple[str, ...]
     at_least: bool
-    fates: frozenset[Outcome]
+    outcomes: frozenset[Outcome]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,20 +104,20 @@ class Writer:
         self.lines.append(text)
 
     def mark(
-        self, group: str, *signs: str, at_least: bool = False, fates: frozenset[Outcome] = WORKS, back: int = 0
+        self, group: str, *signs: str, at_least: bool = False, outcomes: frozenset[Outcome] = WORKS, back: int = 0
     ) -> None:
         """Say what is true of the op on the line just written, or so many lines before."""
-        self.marks.append(Mark(len(self.lines) - back, group, signs, at_least, fates))
+        self.marks.append(Mark(len(self.lines) - back, group, signs, at_least, outcomes))
 
-    def gone(self, group: str, fates: frozenset[Outcome] = GONE) -> None:
+    def gone(self, group: str, outcomes: frozenset[Outcome] = GONE) -> None:
         """Say that nothing of the op on the line just written is in any kernel."""
-        self.mark(group, fates=fates)
+        self.mark(group, outcomes=outcomes)
 
     def program(self, family: str, header: Sequence[str], footer: Sequence[str], flags: Sequence[str]) -> MarkedProgram:
         """The program, with these lines before and behind."""
         before = len(header)
         marks = tuple(
-            Mark(mark.line + before, mark.group, mark.signs, mark.at_least, mark.fates) for mark in self.marks
+            Mark(mark.line + before, mark.group, mark.signs, mark.at_least, mark.outcomes) for mark in self.marks
         )
         return MarkedProgram(family, "\n".join([*header, *self.lines, *footer]) + "\n", marks, tuple(flags))
 
@@ -209,10 +209,10 @@ class _Marks:
         return self._result
 
     def _without_owner(self) -> int:
-        """Dispatches whose time would be nobody's, and fates that are not known."""
+        """Dispatches whose time would be nobody's, and outcomes that are not known."""
         commands = (command for buffer in self._graph.command_buffers for command in buffer.commands)
         unmatched = sum(command.kind == "dispatch" and command.site is UNKNOWN for command in commands)
-        unknown = sum(op.fate is Outcome.UNKNOWN for op in self._graph.ops)
+        unknown = sum(op.outcome is Outcome.UNKNOWN for op in self._graph.ops)
         without = unmatched + unknown + sum(not site.members for site in self._graph.sites)
         if without:
             self._result.differences.append(Difference(self._seed, "without an owner", 0, "", str(without)))
@@ -229,8 +229,8 @@ class _Marks:
         self._result.counts[f"class {mark.group}"] += 1
         for kernel in sorted(true | (set() if mark.at_least else told.keys())):
             self._score_member(mark, op, kernel, true=kernel in true, told=told.get(kernel))
-        if mark.fates:
-            self._score_fate(mark, op)
+        if mark.outcomes:
+            self._score_outcome(mark, op)
 
     def _true(self, mark: Mark) -> set[str]:
         if not mark.signs:
@@ -250,13 +250,13 @@ class _Marks:
     def _keys(self, mark: Mark, evidence: Evidence) -> Iterator[str]:
         yield from ("all", "hard", f"class {mark.group}", f"family {self._program.family}", f"evidence {evidence}")
 
-    def _score_fate(self, mark: Mark, op: Op) -> None:
-        right = op.fate in mark.fates
-        for key in ("all", op.fate.value, f"class {mark.group}"):
-            self._result.fates.setdefault(key, Score()).add(Score(right=right, wrong=not right))
+    def _score_outcome(self, mark: Mark, op: Op) -> None:
+        right = op.outcome in mark.outcomes
+        for key in ("all", op.outcome.value, f"class {mark.group}"):
+            self._result.outcomes.setdefault(key, Score()).add(Score(right=right, wrong=not right))
         if not right:
-            wanted = " or ".join(sorted(mark.fates))
-            self._differs(mark, op, "fate", f"{op.fate} ({op.reason.text}) should be {wanted}")
+            wanted = " or ".join(sorted(mark.outcomes))
+            self._differs(mark, op, "outcome", f"{op.outcome} ({op.reason.text}) should be {wanted}")
 
     def _differs(self, mark: Mark, op: Op, what: str, detail: str) -> None:
         name = f"{op.id} {op.name} ({self._program.family}, {mark.group})"

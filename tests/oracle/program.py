@@ -29,7 +29,7 @@ class Kind(enum.StrEnum):
 
 
 class Purpose(enum.StrEnum):
-    """What an op was put into the program for, where that decides its fate."""
+    """What an op was put into the program for, where that decides its outcome."""
 
     WORK = "work"
     DEAD = "dead"

@@ -18,7 +18,7 @@ class Target:
 
     def value(self, result: Result) -> float:
         """What was measured."""
-        scores = result.fates if self.where == "fates" else result.members
+        scores = result.outcomes if self.where == "outcomes" else result.members
         return float(getattr(scores.get(self.key, Score()), self.number))
 
 
@@ -30,7 +30,7 @@ TARGETS = (
         for number, least in (("precision", _PRECISION), ("recall", _RECALL))
     ),
     Target("members", "beyond locations", "recall", _RECALL),
-    Target("fates", "all", "precision", 0.99),
+    Target("outcomes", "all", "precision", 0.99),
 )
 _ROWS = {
     "all": "**all pairs**",
@@ -60,7 +60,7 @@ def misses(result: Result) -> list[str]:
     if denied:
         found.append(f"{denied} memberships by location contradict the truth")
     if nobodys:
-        found.append(f"{nobodys} dispatches or ops without an owner or a fate")
+        found.append(f"{nobodys} dispatches or ops without an owner or a outcome")
     if by_shape := result.counts["by shape"]:
         found.append(f"{by_shape} memberships of what went into another op are told by no phase, only by the model")
     return found
@@ -73,15 +73,17 @@ def table(result: Result, seeds: str) -> str:
     rows += [(key.replace("family ", "in "), key) for key in sorted(result.members) if key.startswith("family ")]
     rows += [(f"kind: {key.removeprefix('kind ')}", key) for key in kinds]
     members = [_member_row(name, key, result.members[key]) for name, key in rows]
-    fates = [_fate_row(name, score) for name, score in sorted(result.fates.items()) if not name.startswith("class ")]
+    outcomes = [
+        _outcome_row(name, score) for name, score in sorted(result.outcomes.items()) if not name.startswith("class ")
+    ]
     head = ["| pairs (op, dispatch) | right | wrong | missing | precision | recall |", "|---|--:|--:|--:|--:|--:|"]
-    fate_head = ["| outcomes | right | wrong | precision |", "|---|--:|--:|--:|"]
+    outcome_head = ["| outcomes | right | wrong | precision |", "|---|--:|--:|--:|"]
     classes = [_class_row(key, result) for key in sorted(result.counts) if key.startswith("class ")]
     class_head = [
         "| class of marked ops | ops | right | wrong | missing | outcomes right | wrong |",
         "|---|--:|--:|--:|--:|--:|--:|",
     ]
-    shown = [_about(result, seeds), "", *head, *members, "", *fate_head, *fates]
+    shown = [_about(result, seeds), "", *head, *members, "", *outcome_head, *outcomes]
     return "\n".join([*shown, "", *class_head, *classes] if classes else shown)
 
 
@@ -105,14 +107,14 @@ def _member_row(name: str, key: str, score: Score) -> str:
 
 
 def _class_row(key: str, result: Result) -> str:
-    members, fates = result.members.get(key, Score()), result.fates.get(key, Score())
-    counts = (result.counts[key], members.right, members.wrong, members.missing, fates.right, fates.wrong)
+    members, outcomes = result.members.get(key, Score()), result.outcomes.get(key, Score())
+    counts = (result.counts[key], members.right, members.wrong, members.missing, outcomes.right, outcomes.wrong)
     return f"| {key.removeprefix('class ')} | {' | '.join(f'{count:,}' for count in counts)} |"
 
 
-def _fate_row(name: str, score: Score) -> str:
+def _outcome_row(name: str, score: Score) -> str:
     shown = "**all outcomes**" if name == "all" else f"`{name}`"
-    precision = _with_target(score.precision, _target("fates", name, "precision"))
+    precision = _with_target(score.precision, _target("outcomes", name, "precision"))
     return f"| {shown} | {score.right:,} | {score.wrong:,} | {precision} |"
 
 

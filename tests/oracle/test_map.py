@@ -176,14 +176,14 @@ def test_sites_that_changed_places_cost_both() -> None:
     assert after.missing > 1
 
 
-def test_a_wrong_fate_costs_precision_of_fates() -> None:
+def test_a_wrong_outcome_costs_precision_of_outcomes() -> None:
     seed = SEEDS[0]
     graph = measured(seed)[2]
     ops = list(graph.ops)
-    place = next(place for place, op in enumerate(ops) if op.fate is Outcome.DISPATCHED)
-    ops[place] = structs.replace(ops[place], fate=Outcome.FOLDED, reason=Reason("simplified", "spoiled"))
-    after = score(seed, structs.replace(graph, ops=tuple(ops))).fates["all"]
-    assert after.wrong == score(seed, graph).fates["all"].wrong + 1
+    place = next(place for place, op in enumerate(ops) if op.outcome is Outcome.DISPATCHED)
+    ops[place] = structs.replace(ops[place], outcome=Outcome.FOLDED, reason=Reason("simplified", "spoiled"))
+    after = score(seed, structs.replace(graph, ops=tuple(ops))).outcomes["all"]
+    assert after.wrong == score(seed, graph).outcomes["all"].wrong + 1
 
 
 def test_a_twin_that_was_cut_differently_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,5 +196,5 @@ def test_a_twin_that_was_cut_differently_is_refused(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_table_cuts_and_does_not_round() -> None:
-    result = Result(members={"all": Score(right=99_999, wrong=1)}, fates={"all": Score(right=1)})
+    result = Result(members={"all": Score(right=99_999, wrong=1)}, outcomes={"all": Score(right=1)})
     assert "| 99,999 | 1 | 0 | 0.9999 (≥ 0.995) |" in table(result, "no seeds")

@@ -85,12 +85,12 @@ def test_a_strange_member_is_noticed() -> None:
     assert score(structs.replace(graph, sites=sites)).members["all"].wrong > 0
 
 
-def test_a_wrong_fate_is_noticed() -> None:
+def test_a_wrong_outcome_is_noticed() -> None:
     _, _, graph = measured()
     ops = [
-        structs.replace(op, fate=Outcome.HOST, reason=Reason("host-work", "spoiled"))
-        if op.fate is Outcome.DISPATCHED
+        structs.replace(op, outcome=Outcome.HOST, reason=Reason("host-work", "spoiled"))
+        if op.outcome is Outcome.DISPATCHED
         else op
         for op in graph.ops
     ]
-    assert score(structs.replace(graph, ops=tuple(ops))).fates["host"].wrong > 0
+    assert score(structs.replace(graph, ops=tuple(ops))).outcomes["host"].wrong > 0

@@ -71,7 +71,7 @@ TILES: Final = {"site0": (4, 2, 1), "site1": (3, 1, 1), "site2": (5, 1, 2)}
 
 
 def made_rows() -> list[Row]:
-    """Calls of which some were disturbed, and what a simulator saw in one invocation; counts divide by all members."""
+    """Calls of which some were noisy, and what a simulator saw in one invocation; counts divide by all members."""
     chance, rows = random.Random(7), list[Row]()
     for invocation in range(INVOCATIONS):
         for place, (kernel, _) in SITES.items():
@@ -301,7 +301,7 @@ def site_rows(truth: Truth) -> dict[str, Cells]:
             **{"root": f"{members[0]} {told.name}", "line": f"model.mlir:{told.line}"},
             "calls": Fraction(CALLS[place]),
             **common(lambda metric, place=place: truth.of_site(place, metric), truth),  # type: ignore[misc] # bound at once
-            "disturbance": (sum(measured) - work["cpu_ns"]) / INVOCATIONS,
+            "outliers": (sum(measured) - work["cpu_ns"]) / INVOCATIONS,
             **{key: Fraction(measured[-(-len(measured) * rank // 100) - 1]) for key, rank in ranks.items()},
             "slowest": Fraction(max(truth.values(place, "duration_ns"))),
             "imbalance": Fraction(round(100 * WORKERS * work["duration_ns"] / work["cpu_ns"]), 100),
@@ -410,10 +410,10 @@ def test_the_balance_of_each_metric_is_that_of_the_rows(rows: list[Row], found: 
         assert total.work == truth.whole[total.name]
         assert total.invocations == divisor(total.name)
         assert total.attributed == sum(truth.of_site(place, total.name) for place in SITES)
-    residual = Counter({row.reason.value: row.metrics["duration_ns"] for row in found.residual})
-    assert residual["submission-and-queue"] == (EXECUTE_NS - COVERED_NS) * INVOCATIONS
+    unattributed = Counter({row.reason.value: row.metrics["duration_ns"] for row in found.unattributed})
+    assert unattributed["submission-and-queue"] == (EXECUTE_NS - COVERED_NS) * INVOCATIONS
     wall = sum(sum(truth.values(place, "duration_ns")) - truth.of_site(place, "duration_ns") for place in SITES)
-    assert residual["disturbance"] == wall > 0
+    assert unattributed["outliers"] == wall > 0
 
 
 @pytest.mark.parametrize("metric", [*TIMES, *COUNTED])
@@ -432,4 +432,4 @@ def test_statistics_of_each_metric_are_those_of_the_rows(metric: str, rows: list
         for name, rank in {"p10": 10, "median": 50, "p90": 90}.items():
             assert getattr(spread, name) == values[-(-len(values) * rank // 100) - 1]
         assert place.metrics[metric].total == truth.of_site(place.site, metric)
-        assert place.metrics[metric].disturbance == sum(values) - truth.of_site(place.site, metric)
+        assert place.metrics[metric].outliers == sum(values) - truth.of_site(place.site, metric)

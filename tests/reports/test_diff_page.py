@@ -77,7 +77,7 @@ def test_lines_cost_what_their_ops_do_before_and_after(page: DiffPage) -> None:
     (whole,) = [metric.of.whole for metric in page.metrics]
     changes = [sum(use.amounts[0][1] - use.amounts[0][0] for use in text.uses.values()) for text in (before, after)]
     gone, new = page.metrics[0].of.gone.change, page.metrics[0].of.new.change
-    assert changes[0] + new == changes[1] + gone == whole.change - page.metrics[0].of.residual.change
+    assert changes[0] + new == changes[1] + gone == whole.change - page.metrics[0].of.unattributed.change
 
 
 def test_ops_are_told_how_and_lead_to_their_lines(page: DiffPage) -> None:
@@ -88,7 +88,9 @@ def test_ops_are_told_how_and_lead_to_their_lines(page: DiffPage) -> None:
     )
     assert (new.how, gone.how) == ("new", "gone")
     assert (moved.kernels_before, moved.kernels_after) == (("k_b",), ("k_d",))
-    assert [(fate.before, fate.after, len(fate.ops)) for fate in page.fates] == [("structural", "folded", 1)]
+    assert [(outcome.before, outcome.after, len(outcome.ops)) for outcome in page.outcomes] == [
+        ("structural", "folded", 1)
+    ]
     assert page.remarks[0].ops == (page.ops.index(rows["op2", "op3"]),)
     assert page.matched.startswith("80.0 % of the ops of both models are matched: 4 by structure.")
 

@@ -20,7 +20,7 @@ from tests.commands.test_errors import refused
 from tests.conftest import Built, Recorded
 from tests.reports.test_exports import Exporter, by_op, exported, measured, owner
 from tests.support import check_cli
-from tracemap.attribution.model import ResidualReason
+from tracemap.attribution.model import UnattributedReason
 from tracemap.core.errors import TargetExists
 from tracemap.map.query import scopes_of
 from tracemap.reports.exports.charges import ledger_of
@@ -70,8 +70,8 @@ def costs_of_nodes(graph: nx.Graph[str], metric: str) -> Counter[str]:
     """What nodes of ops and residuals cost, by the names of other formats."""
     costs: Counter[str] = Counter()
     for node, attributes in graph.nodes.data():
-        if attributes.get("kind") in ("op", "residual"):
-            costs[node.replace("residual:", "(residual) ")] += int(attributes.get(metric, 0))
+        if attributes.get("kind") in ("op", "unattributed"):
+            costs[node.replace("unattributed:", "(unattributed) ")] += int(attributes.get(metric, 0))
     return +costs
 
 
@@ -82,10 +82,10 @@ def test_graphml_adds_up_and_has_the_links_of_the_map(exported: Exporter, built:
         costs = costs_of_nodes(graph, metric)
         assert costs.total() == total
         assert costs == by_op(built, recorded, MODEL, metric)
-        residual = sum(cost for name, cost in costs.items() if name.startswith("(residual)"))
+        unattributed = sum(cost for name, cost in costs.items() if name.startswith("(unattributed)"))
         for kind in ("membership", "call"):
             edges = [each for *_, each in graph.edges.data() if each["kind"] == kind]
-            assert sum(each.get(metric, 0) for each in edges) == total - residual
+            assert sum(each.get(metric, 0) for each in edges) == total - unattributed
     assert edges_of(graph, "membership") == members
     for site in map_.sites:
         (kernel,) = graph.successors(site.id)
@@ -201,7 +201,7 @@ def test_model_explorer_has_a_graph_and_data_for_each_metric(
     (graph,) = document["graphs"]
     map_ = tracemap.load(built(MODEL)).graph
     nodes = {node["id"]: node for node in graph["nodes"]}
-    assert set(nodes) == {op.id for op in map_.ops} | {f"residual:{reason.value}" for reason in ResidualReason}
+    assert set(nodes) == {op.id for op in map_.ops} | {f"unattributed:{reason.value}" for reason in UnattributedReason}
     for op in map_.ops:
         scopes = scopes_of(map_, op)
         layers = [str(op.function), *(scopes[0] if len(scopes) == 1 else op.scope)]
@@ -211,7 +211,8 @@ def test_model_explorer_has_a_graph_and_data_for_each_metric(
     for metric, total in measured(recorded(MODEL)).items():
         data = json.loads((tmp_path / f"{MODEL}.{metric}.json").read_text())[graph["id"]]
         results = {
-            owner(node.replace("residual:", "(residual) ")): row["value"] for node, row in data["results"].items()
+            owner(node.replace("unattributed:", "(unattributed) ")): row["value"]
+            for node, row in data["results"].items()
         }
         assert sum(results.values()) == total
         assert results == by_op(built, recorded, MODEL, metric)

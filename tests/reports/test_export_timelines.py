@@ -95,7 +95,7 @@ def test_slices_carry_site_ops_and_line(exported: Exporter, built: Built, record
         first = graph.op_by_id[each["ops"][0]["op"].split()[0]]
         assert (each["source"].file_name, each["source"].line_number) == (first.file, first.line)
         assert each["ops"][0]["line"] == f"{first.file}:{first.line}"
-    expected = {site.site: site.metrics["cpu_ns"].total + site.metrics["cpu_ns"].disturbance for site in result.sites}
+    expected = {site.site: site.metrics["cpu_ns"].total + site.metrics["cpu_ns"].outliers for site in result.sites}
     assert costs == {site: cost for site, cost in expected.items() if cost}
 
 

@@ -32,7 +32,7 @@ from tests.commands.test_errors import refused
 from tests.conftest import Built, Recorded
 from tests.core.test_sanitize import hostile, steering
 from tests.support import ROOT, check_cli
-from tracemap.attribution.model import Attribution, BalanceError, ResidualReason
+from tracemap.attribution.model import Attribution, BalanceError, UnattributedReason
 from tracemap.core.errors import TargetExists, ToolMissing, UsageInvalid
 from tracemap.options.option import declared_options
 from tracemap.options.results import ExportOptions
@@ -47,7 +47,7 @@ MODELS = ("jax_gpt2_4l", "hand_repeat6_calls")
 """One with scopes and Python frames, and one whose ops are reached by calls."""
 FORMATS = next(option.choices for option in declared_options(ExportOptions) if option.name == "to")
 SUFFIXES = {"pprof": "pb.gz", "parquet": "parquet"}
-QUEUE = f"(residual) {ResidualReason.QUEUE.value}"
+QUEUE = f"(unattributed) {UnattributedReason.QUEUE.value}"
 
 Exporter = Callable[..., Path]
 
@@ -84,16 +84,16 @@ def attributed(run: Path, bundle: Path) -> Attribution:
 
 
 def by_op(built: Built, recorded: Recorded, model: str, metric: str) -> Counter[str]:
-    """What `attribute` gives each op, and each residual under the name of exports."""
+    """What `attribute` gives each op, and each unattributed under the name of exports."""
     result = attributed(recorded(model), built(model))
     costs = Counter({str(op.op): op.metrics[metric].attributed for op in result.ops})
-    costs.update({f"(residual) {row.reason.value}": row.metrics[metric] for row in result.residual})
+    costs.update({f"(unattributed) {row.reason.value}": row.metrics[metric] for row in result.unattributed})
     return +costs
 
 
 def owner(name: str) -> str:
     """The op of a name such as `op12 linalg.matmul`; residuals are their own."""
-    return name if name.startswith("(residual)") else name.partition(" ")[0]
+    return name if name.startswith("(unattributed)") else name.partition(" ")[0]
 
 
 # ---- pprof
@@ -187,7 +187,7 @@ def test_pprof_has_lines_scopes_and_labels(exported: Exporter, built: Built) -> 
         (name, file, line), *around = stack
         labels = profile.labels(sample)
         if not labels:
-            assert name.startswith("(residual)")
+            assert name.startswith("(unattributed)")
             continue
         op, site = graph.op_by_id[labels["op"]], graph.site_by_id[labels["site"]]
         assert (name, file, line) == (f"{op.id} {op.name}", op.file, op.line)
@@ -282,7 +282,7 @@ def test_the_cost_is_of_ops_or_of_kernels(exported: Exporter, built: Built, reco
     model = "jax_gpt2_4l"
     of_ops = list(own_costs(exported(model, "callgrind").read_text()))
     of_kernels = list(own_costs(exported(model, "callgrind", self_cost="kernels").read_text()))
-    assert {function.split()[0] for _, function, _, _ in of_kernels} == {"kernel", "(residual)"}
+    assert {function.split()[0] for _, function, _, _ in of_kernels} == {"kernel", "(unattributed)"}
     assert not any(function.startswith("kernel ") for _, function, _, _ in of_ops)
     total = measured(recorded(model))["cpu_ns"]
     for rows in (of_ops, of_kernels):
@@ -313,7 +313,7 @@ def test_callgrind_annotate_reads_it(exported: Exporter, built: Built, recorded:
     assert f"{measured(recorded(model))['cpu_ns']:,} (100.0%)" in listed
     costs: Counter[str] = Counter()
     for amount, name in re.findall(
-        r"^ *([\d,]+) \([ \d.]+%\) .*? +\S*?:((?:op\d+|\(residual\)) \S+)", listed, re.MULTILINE
+        r"^ *([\d,]+) \([ \d.]+%\) .*? +\S*?:((?:op\d+|\(unattributed\)) \S+)", listed, re.MULTILINE
     ):
         costs[owner(name)] += int(amount.replace(",", ""))
     assert costs == by_op(built, recorded, model, "cpu_ns")
@@ -483,4 +483,4 @@ def test_submissions_are_a_residual(exported: Exporter, recorded: Recorded) -> N
 def test_the_table_of_costs_is_shared(built: Built, recorded: Recorded) -> None:
     result = tracemap.attribute(recorded("hand_mlp"), built("hand_mlp"))
     text = attribution_csv(tracemap.load(built("hand_mlp")).graph, result)
-    assert text.count("\n") == 1 + len(result.metrics) * (len(result.ops) + len(result.residual))
+    assert text.count("\n") == 1 + len(result.metrics) * (len(result.ops) + len(result.unattributed))

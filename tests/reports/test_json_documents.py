@@ -12,7 +12,7 @@ from msgspec import structs
 from tests.builders import attribution, graph, op, site
 from tests.reports.test_page import EXECUTES, GRAPH, TOTALS
 from tests.schemas import printed, stored_schema, validator
-from tracemap.attribution.model import ResidualReason
+from tracemap.attribution.model import UnattributedReason
 from tracemap.core.codec import pretty_json
 from tracemap.core.units import UNKNOWN
 from tracemap.map.model import Evidence, Kernel, KernelLine, OpId, Outcome
@@ -72,13 +72,13 @@ def test_the_map_in_json() -> None:
             {"file": "net.py", "line": 4, "column": None, "function": None},
             {"file": "net.py", "line": 4, "column": None, "function": None},
         ],
-        "fate": "dispatched",
+        "outcome": "dispatched",
         "reason": {"slug": "dispatched", "text": "does work in a site"},
         "sites": ["site0", "site1"],
     }
     assert MAP["sites"][3]["function"] is None
     assert MAP["sites"][2]["path"] == ["op1"]
-    assert MAP["coverage"]["by_fate"]["unknown"] == 0
+    assert MAP["coverage"]["by_outcome"]["unknown"] == 0
     assert MAP["coverage"]["sites_with_members"] == 4
 
 
@@ -113,7 +113,7 @@ def test_the_attribution_in_json() -> None:
         "aggregation": "sum",
         "measured": 280,
         "attributed": 271,
-        "residual": 9,
+        "unattributed": 9,
         "work": 280,
         "invocations": 2,
     }
@@ -140,10 +140,10 @@ def test_the_attribution_in_json() -> None:
     }
     assert COSTS["sites"][0]["metrics"]["cpu_ns"] == {
         "total": 101,
-        "disturbance": 0,
+        "outliers": 0,
         "per_call": {"median": 50, "p10": 50, "p90": 51},
     }
-    assert COSTS["residual"][0] == {"reason": "submission-and-queue", "metrics": {"duration_ns": 5, "cpu_ns": 9}}
+    assert COSTS["unattributed"][0] == {"reason": "submission-and-queue", "metrics": {"duration_ns": 5, "cpu_ns": 9}}
 
 
 def test_ops_that_never_ran_have_no_spread() -> None:
@@ -156,11 +156,11 @@ def test_ops_that_never_ran_have_no_spread() -> None:
 
 def test_the_schemas_list_the_words_of_the_code() -> None:
     show, costs = stored_schema("show")["$defs"], stored_schema("attribution")["$defs"]
-    assert show["Outcome"]["enum"] == sorted(fate.value for fate in Outcome)
-    assert list(show["Coverage"]["properties"]["by_fate"]["properties"]) == [fate.value for fate in Outcome]
+    assert show["Outcome"]["enum"] == sorted(outcome.value for outcome in Outcome)
+    assert list(show["Coverage"]["properties"]["by_outcome"]["properties"]) == [outcome.value for outcome in Outcome]
     assert show["Evidence"]["enum"] == sorted(entry.value for entry in Evidence)
     assert costs["Rule"]["enum"] == sorted(rule.value for rule in Rule)
-    assert costs["ResidualReason"]["enum"] == sorted(reason.value for reason in ResidualReason)
+    assert costs["UnattributedReason"]["enum"] == sorted(reason.value for reason in UnattributedReason)
 
 
 def test_the_same_value_gives_the_same_text() -> None:

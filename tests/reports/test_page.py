@@ -24,15 +24,15 @@ TEXTS = {"model.mlir": "\n".join(f"line {number}" for number in range(1, 13)), "
 # model.mlir: 1 func main, 2 call, 3..5 work of main, 6 func callee, 7 and 8 its work, 9 load-time, 10 constant.
 # net.py: 1 and 2 are innermost lines, 4 the line that leads to both; lib.py is not kept.
 OPS = (
-    op(0, 1, name="func.func", fate=Outcome.STRUCTURAL),
-    op(1, 2, name="func.call", fate=Outcome.HOST),
+    op(0, 1, name="func.func", outcome=Outcome.STRUCTURAL),
+    op(1, 2, name="func.call", outcome=Outcome.HOST),
     op(2, 3, scope=("h0", "attn"), frames=[("lib.py", 9), ("net.py", 1), ("net.py", 4)]),
     op(3, 4, scope=("h0", "attn"), frames=[("net.py", 1), ("net.py", 4), ("net.py", 4)], part_lines=[5]),
-    op(4, 6, name="func.func", function="callee", fate=Outcome.STRUCTURAL),
+    op(4, 6, name="func.func", function="callee", outcome=Outcome.STRUCTURAL),
     op(5, 7, function="callee", scope=("h0",), frames=[("net.py", 2), ("net.py", 4)]),
     op(6, 8, function="callee"),
-    op(7, 9, fate=Outcome.LOAD_TIME),
-    op(8, 10, fate=Outcome.CONSTANT),
+    op(7, 9, outcome=Outcome.LOAD_TIME),
+    op(8, 10, outcome=Outcome.CONSTANT),
 )
 SITES = (
     site(0, 2, 3),
@@ -124,7 +124,7 @@ def test_heat_is_relative_to_the_hottest_line_of_the_file(page: Page) -> None:
 def test_coverage_counts(page: Page) -> None:
     coverage = page.data.coverage
     assert (coverage.ops, coverage.sites, coverage.sites_with_members, coverage.kernels) == (9, 5, 4, 5)
-    assert {row.fate: row.ops for row in coverage.by_fate} == {
+    assert {row.outcome: row.ops for row in coverage.by_outcome} == {
         "dispatched": 4,
         "load_time": 1,
         "host": 1,
@@ -135,10 +135,10 @@ def test_coverage_counts(page: Page) -> None:
 
 
 def test_residual_rows_say_why(page: Page) -> None:
-    assert [(row.reason, row.amounts[CPU]) for row in page.data.residual] == [
+    assert [(row.reason, row.amounts[CPU]) for row in page.data.unattributed] == [
         ("submission-and-queue", 9),
     ]
-    assert page.data.residual[0].text == "queue: work was submitted, but no dispatch was running"
+    assert page.data.unattributed[0].text == "queue: work was submitted, but no dispatch was running"
     assert page.data.diagnostics[0] == Diagnostic("odd", "something is odd")
     assert [diagnostic.slug for diagnostic in page.data.diagnostics[1:]] == ["load-time-not-measured"]
 
@@ -190,7 +190,7 @@ def test_site_rows_split_their_cost_over_members(page: Page) -> None:
 
 def test_a_page_of_the_map_alone_has_no_costs() -> None:
     bare = page_of(GRAPH, None)
-    assert (bare.data.metric, bare.data.rule, bare.data.metrics, bare.data.residual) == (-1, None, (), ())
+    assert (bare.data.metric, bare.data.rule, bare.data.metrics, bare.data.unattributed) == (-1, None, (), ())
     assert line(bare, 0, 3).sites == ("site0",)
     assert (line(bare, 0, 3).remark, line(bare, 0, 9).remark) == ("dispatched", "load_time")
     assert bare.data.coverage.uncalled_sites == 0

@@ -14,7 +14,7 @@ from tests.builders import MODEL, attribution, graph, op, site
 from tests.released import embedded_libraries
 from tests.reports.test_page import EXECUTES, GRAPH, TOTALS, page_of
 from tests.support import ROOT
-from tracemap.attribution.model import ResidualReason
+from tracemap.attribution.model import UnattributedReason
 from tracemap.core.units import UNKNOWN
 from tracemap.map.model import OpId, TraceGraph
 from tracemap.reports.html import asset
@@ -72,7 +72,7 @@ def test_trees_have_the_whole_work_and_few_nodes(many: int) -> None:
 
 
 def test_disturbance_is_no_work_and_in_no_tree() -> None:
-    rows = [row for row in COSTS.residual if row.reason is not ResidualReason.DISTURBANCE]
+    rows = [row for row in COSTS.unattributed if row.reason is not UnattributedReason.OUTLIERS]
     for number, metric in enumerate(COSTS.metrics):
         whole = metric.attributed + sum(row.metrics.get(metric.name, 0) for row in rows)
         for tree in page_of(GRAPH, COSTS).data.trees:
@@ -95,7 +95,7 @@ def test_a_roofline_is_of_the_work_of_all_calls() -> None:
     calls = {result.site: result.calls for result in costs.sites if isinstance(result.calls, int)}
     of_op3 = calls["site0"] + calls["site1"]
     assert (op3.operations, op3.bytes) == (100 * of_op3, 64 * of_op3)
-    assert (op3.time_ns, op3.attainable_ns) == (150, 64 * of_op3)
+    assert (op3.time_ns, op3.roofline_ns) == (150, 64 * of_op3)
     kernel = points["kernel", "main$async_dispatch_0"]  # site0, with two members
     assert (kernel.operations, kernel.time_ns) == (200 * calls["site0"], 101)
     assert next(point.id for point in roofline.points if point.kind == "op") == "op3"

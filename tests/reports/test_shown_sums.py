@@ -38,8 +38,8 @@ def test_printed_tables_add_up_to_the_rows_of_the_run(
         (numbers,) = re.findall(
             rf"^{metric}: measured (\d+) = attributed (\d+) \+ unattributed (\d+) ns$", printed, re.M
         )
-        measured, attributed, residual = map(int, numbers)
-        assert (measured, attributed + residual) == (measured_of_run(run, metric),) * 2
+        measured, attributed, unattributed = map(int, numbers)
+        assert (measured, attributed + unattributed) == (measured_of_run(run, metric),) * 2
 
 
 @pytest.mark.few(2)
@@ -56,5 +56,5 @@ def test_lines_ops_and_scopes_of_the_page_add_up_to_the_rows_of_the_run(
     dispatched = sum_of_run(run, "cpu_ns", "kind = 'dispatch'")
     assert sum(lines) == sum(ops) == dispatched > 0
     assert sum(scopes) == (dispatched if any(op.scope for op in bundle.graph.ops) else 0)
-    rest = sum(row.amounts[cpu] for row in page.data.residual)
+    rest = sum(row.amounts[cpu] for row in page.data.unattributed)
     assert sum(ops) + rest == page.data.metrics[cpu].measured == sum_of_run(run, "cpu_ns")

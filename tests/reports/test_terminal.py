@@ -191,8 +191,8 @@ def _expected(op: Json, found: Json, divisors: dict[str, int]) -> Iterator[tuple
     for name, cost in costs.items():
         yield words.get(name, name), Fraction(cost, divisors[name])
     (measured,) = (metric["measured"] for metric in found["metrics"] if metric["name"] == "cpu_ns")
-    disturbance = sum(row["metrics"]["cpu_ns"] for row in found["residual"] if row["reason"] == "disturbance")
-    yield "of cpu", Fraction(100 * costs["cpu_ns"], measured - disturbance)
+    outliers = sum(row["metrics"]["cpu_ns"] for row in found["unattributed"] if row["reason"] == "outliers")
+    yield "of cpu", Fraction(100 * costs["cpu_ns"], measured - outliers)
     yield "LL fetched", Fraction(64 * sum(costs[name] for name in ("ILmr", "DLmr", "DLmw")), divisors["ILmr"])
     for key in ("inclusive", "low", "high"):
         yield f"{key} cpu", Fraction(op["metrics"]["cpu_ns"][key], divisors["cpu_ns"])

@@ -81,7 +81,7 @@ def test_a_loop_takes_its_ways(on_gpu: OnGpu) -> None:
         truth[kernel] += duration_ns
     for number, kernel in enumerate(sorted(truth)):
         site = result["sites"][number]["metrics"]["duration_ns"]
-        assert site["total"] + site["disturbance"] == truth[kernel]
+        assert site["total"] + site["outliers"] == truth[kernel]
 
 
 def test_kernels_that_were_filtered_out_take_nothing_from_the_others(on_gpu: OnGpu, tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_kernels_of_others_are_passed_over(on_gpu: OnGpu, tmp_path: Path) -> Non
 
     result = attributed(changed(tmp_path, "ncu-details.csv", among), bundle)
     assert sums_by_site(result) == whole
-    assert [row["metrics"]["duration_ns"] for row in result["residual"]] == [7]
+    assert [row["metrics"]["duration_ns"] for row in result["unattributed"]] == [7]
 
 
 def test_an_order_that_the_program_does_not_have_is_said(on_gpu: OnGpu, tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_a_part_has_no_cut_calls(on_gpu: OnGpu, tmp_path: Path) -> None:
     launched = launches_of("nsys-mlp.csv")
     truth = sorted(time for kernel, time, _ in launched[4:] if "dispatch_0" in kernel)
     site = result["sites"][0]["metrics"]["duration_ns"]
-    assert (site["total"] + site["disturbance"], result["sites"][0]["calls"]) == (sum(truth), len(truth))
+    assert (site["total"] + site["outliers"], result["sites"][0]["calls"]) == (sum(truth), len(truth))
 
 
 def test_copies_before_the_first_call_are_no_cost_of_calls(on_gpu: OnGpu, tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_copies_before_the_first_call_are_no_cost_of_calls(on_gpu: OnGpu, tmp_pa
         return "\n".join([head, copy.format(1), copy.format(2), *rows, *own]) + "\n"
 
     result = attributed(changed(tmp_path, "nsys-mlp.csv", with_copies), on_gpu("hand_mlp"))
-    (row,) = [row for row in result["residual"] if "transfer" in row["reason"]]
+    (row,) = [row for row in result["unattributed"] if "transfer" in row["reason"]]
     assert row["metrics"]["duration_ns"] == 500 * result["run"]["iterations"] == 1500
 
 

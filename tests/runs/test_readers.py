@@ -107,7 +107,7 @@ def sums_by_kernel(run: Path, bundle: Path) -> dict[str, tuple[int, int, int]]:
     """Of each kernel what the sites of a result have in all: calls, CPU time and duration."""
     found: dict[str, tuple[int, int, int]] = {}
     kernels = {site["id"]: site["kernel"] for site in json_cli("show", bundle)["sites"]}
-    for site in attributed(run, bundle, "--keep-disturbed")["sites"]:
+    for site in attributed(run, bundle, "--keep-outliers")["sites"]:
         metrics = site["metrics"]
         mine = (site["calls"], *(metrics[name]["total"] for name in ("cpu_ns", "duration_ns")))
         calls, cpu_ns, duration_ns = found.get(kernels[site["site"]], (0, 0, 0))
@@ -201,8 +201,8 @@ def test_means_that_differ_by_rounding_are_no_disturbance(built: Built, tmp_path
     rounded = [row for row in ran if round(row["cpu_time"] * 200 * 1e6) % round(row["calls"] * 200)]
     assert rounded, "the time of every kernel is a multiple of its calls, which happens once in 10^8"
     result = attributed(file, built("hand_mlp"))
-    assert "disturbance" not in {row["reason"] for row in result["residual"]}
-    assert [metric["residual"] for metric in result["metrics"]] == [0, 0]
+    assert "noise" not in {row["reason"] for row in result["unattributed"]}
+    assert [metric["unattributed"] for metric in result["metrics"]] == [0, 0]
     told = {each["slug"]: each["message"] for each in result["diagnostics"]}
     assert told["run-unverified"].startswith("benchmark.json does not say")
     assert "(median, p10, p90) are unknown" in told["invocations-unknown"]
@@ -273,7 +273,7 @@ def test_calls_of_irees_hook_are_those_of_the_profile(hooked: tuple[Path, Path],
     folder, profile = hooked
     bundle = built("hand_mlp")
     files = sorted(folder.glob("iree_hook_*.csv"))
-    result = json_cli("attribute", *files, "--map", bundle, "--dispatch", KERNEL, "--keep-disturbed")
+    result = json_cli("attribute", *files, "--map", bundle, "--dispatch", KERNEL, "--keep-outliers")
     (site,) = [site for site in result["sites"] if site["calls"]]
     assert site["calls"] == support.tiles_of_profile(profile)[KERNEL]
     lines = [line.split(",") for file in files for line in file.read_text(encoding="utf-8").splitlines()[1:]]
@@ -349,7 +349,7 @@ def test_zones_of_tracy_keep_their_sums(file: Path, time: str, built: Built) -> 
     bundle = built("hand_mlp")
     truth = zone_sums(file, time)
     assert len(truth) == 4
-    result = attributed(file, bundle, "--keep-disturbed")
+    result = attributed(file, bundle, "--keep-outliers")
     kernels = {site["id"]: site["kernel"] for site in json_cli("show", bundle)["sites"]}
     assert {
         kernels[site["site"]]: (site["calls"], site["metrics"]["cpu_ns"]["total"]) for site in result["sites"]
@@ -429,7 +429,7 @@ def test_samples_of_perf_are_counted(system: Path) -> None:
     inside = sum("(/tmp/iree_dylib_" in line for line in lines)
     share = f"{100 * inside / len(lines):.1f} %"
     assert told_of_samples(result).startswith(f"{len(lines)} samples of cpu-clock by perf: {share} in kernels, ")
-    outside = [row["metrics"]["samples"] for row in result["residual"] if row["reason"] == "outside-kernels"]
+    outside = [row["metrics"]["samples"] for row in result["unattributed"] if row["reason"] == "outside-kernels"]
     assert outside == [len(lines) - inside]
 
 

@@ -21,8 +21,8 @@ from tracemap.runs.bad_cells import explain_bad_cell
 from tracemap.runs.columns import MOST_COLUMNS, events_sql
 from tracemap.runs.model import (
     COLUMNS,
-    UNKNOWN_DISTURBANCE,
     UNKNOWN_HEADER,
+    UNKNOWN_NOISE,
     Clock,
     Invocation,
     Metric,
@@ -48,7 +48,7 @@ HEADER = RunHeader(
     warmup=1,
     elapsed_ns=10**15,
     invocation=Invocation(10**14, 10**13, 10**15, "seconds"),
-    disturbance=structs.replace(UNKNOWN_DISTURBANCE, observed_ns=10**15, running_ns=0, load_percent=250),
+    noise=structs.replace(UNKNOWN_NOISE, observed_ns=10**15, running_ns=0, load_percent=250),
     inputs=("4xf32=0",),
     peaks=Peaks(10**11, 10**10, "measured"),
     programs=((RecordedCommand("dispatch", HOSTILE, (4, 1, 1)), RecordedCommand("barrier", UNKNOWN, ())), ()),

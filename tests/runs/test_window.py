@@ -92,9 +92,9 @@ def test_two_windows_have_what_the_run_has(recorded: Recorded, built: Built) -> 
     run, bundle = recorded("hand_mlp"), built("hand_mlp")
     began = sorted(calls_of(events(run)).values())
     at = (began[1] - began[0]) / SECOND
-    whole = json_cli("attribute", run, "--map", bundle, "--keep-disturbed", "--format", "json")
+    whole = json_cli("attribute", run, "--map", bundle, "--keep-outliers", "--format", "json")
     windows = [
-        json_cli("attribute", run, "--map", bundle, "--keep-disturbed", "--format", "json", option, f"{at:.9f}")
+        json_cli("attribute", run, "--map", bundle, "--keep-outliers", "--format", "json", option, f"{at:.9f}")
         for option in ("--to", "--from")
     ]
     assert [each["run"]["iterations"] for each in windows] == [1, len(began) - 1]

@@ -39,7 +39,7 @@ def store(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.long
 def test_what_became_slower_is_named_with_its_night_and_processor(store: Path) -> None:
     (model,) = json_cli("store", "trend", "--store", store)["models"]
-    assert (model["nights"], model["hosts"], model["cpu_models"], model["untold"]) == (NIGHTS, 4, 2, 0)
+    assert (model["nights"], model["hosts"], model["cpu_models"], model["runs_left_out"]) == (NIGHTS, 4, 2, 0)
     assert {change["op"]["name"] for change in model["changes"]} >= {"linalg.matmul"}
     for change in model["changes"]:
         assert (change["kind"], change["night"], change["cpu_model"]) == ("slower", SINCE, PROCESSOR)

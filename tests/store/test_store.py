@@ -83,7 +83,7 @@ def attributed(bundle: Path, runs: Sequence[Path]) -> list[Json]:
 def costs_of(group: Json, metric: str) -> dict[str, int]:
     """By op, or by reason, what a group costs; nothing is left out that is 0."""
     found = {op["op"]: op["amounts"][metric] for op in group["ops"]}
-    found |= {row["reason"]: row["amounts"][metric] for row in group["residual"]}
+    found |= {row["reason"]: row["amounts"][metric] for row in group["unattributed"]}
     return {name: cost for name, cost in found.items() if cost}
 
 
@@ -92,7 +92,7 @@ def truth_of(results: Sequence[Json], metric: str) -> dict[str, int]:
     found: Counter[str] = Counter()
     for result in results:
         found.update({op["op"]: op["metrics"][metric]["attributed"] for op in result["ops"]})
-        found.update({row["reason"]: row["metrics"][metric] for row in result["residual"]})
+        found.update({row["reason"]: row["metrics"][metric] for row in result["unattributed"]})
     return {name: cost for name, cost in found.items() if cost}
 
 
@@ -108,7 +108,9 @@ def test_sums_are_those_of_the_single_runs(
     assert costs_of(group, metric) == truth_of(results, metric)
     (total,) = group["metrics"]
     measured = [each for result in results for each in result["metrics"] if each["name"] == metric]
-    assert total["measured"] == sum(each["measured"] for each in measured) == total["attributed"] + total["residual"]
+    assert (
+        total["measured"] == sum(each["measured"] for each in measured) == total["attributed"] + total["unattributed"]
+    )
     assert total["invocations"] == sum(each["invocations"] for each in measured) == 20 + 21 + 22
     assert found["added_up"] == ("calls" if how else "summaries")
 
@@ -237,7 +239,7 @@ def test_files_are_plain_parquet(bundle: Path, store: Path, runs: list[Path]) ->
     for result in attributed(bundle, runs):
         for site in result["sites"]:
             cost = site["metrics"]["cpu_ns"]
-            expected[site["site"]] += cost["total"] + cost["disturbance"]
+            expected[site["site"]] += cost["total"] + cost["outliers"]
     assert {place: total for place, total in rows if total} == {
         place: total for place, total in expected.items() if total
     }
@@ -536,7 +538,7 @@ def test_what_is_negative_is_split_alike_by_either_way(built: Built, tmp_path: P
     asked = ("--metric", "delta")
     (summed,), (anew,) = query(store, *asked)["groups"], query(store, *asked, "--calls")["groups"]
     assert summed["metrics"][0]["measured"] == sum(counts)
-    for key in ("metrics", "ops", "residual"):
+    for key in ("metrics", "ops", "unattributed"):
         assert anew[key] == summed[key]
 
 
@@ -599,7 +601,7 @@ def test_shares_are_those_of_attribute(bundle: Path, tmp_path: Path) -> None:
     asked = check_cli("store", "query", "--store", store, "--metric", "cpu_ns")
     rows = printed_table(asked, MODEL)
     assert {row["op"]: row["share"] for row in rows if row["op"]} == {op: f"{share} %" for op, share in told.items()}
-    (waited,) = (row for row in rows if row["name"] == "disturbance")
+    (waited,) = (row for row in rows if row["name"] == "outliers")
     assert waited["share"] == ""
 
 
@@ -618,7 +620,7 @@ def test_simulated_counts_are_of_the_one_call_that_each_run_simulated(bundle: Pa
     assert {each["name"]: each["invocations"] for each in group["metrics"]} == {"Ir": 2, "cpu_ns": 7}
     assert {op["op"]: op["amounts"]["Ir"] for op in group["ops"]} == {op: 2 * cost for op, cost in one.items()}
     (model,) = json_cli("store", "trend", "--store", store, "--metric", "Ir")["models"]
-    costs = {each["op"]["op"]: [point["cost"] for point in each["points"]] for each in model["dearest"]}
+    costs = {each["op"]["op"]: [point["cost"] for point in each["points"]] for each in model["most_expensive"]}
     assert costs
     assert costs == {op: [one[op]] for op in costs}
 
@@ -687,8 +689,8 @@ def test_trends_and_comparisons_are_of_one_function(built: Built, recorded: Reco
     for model in models:
         (alone,) = attributed(bundle, [recorded(f"hand_multifunc.{model['function']}")])
         costs = {op["op"]: op["metrics"]["cpu_ns"]["per_invocation"]["median"] for op in alone["ops"]}
-        assert model["dearest"]
-        for each in model["dearest"]:
+        assert model["most_expensive"]
+        for each in model["most_expensive"]:
             assert [point["cost"] for point in each["points"]] == [costs[each["op"]["op"]]]
     said = check_cli("store", "trend", "--store", folder)
     assert "hand_multifunc, function decode: too few nights to detect a change" in said

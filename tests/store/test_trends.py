@@ -328,7 +328,7 @@ def test_two_nights_are_compared_by_host() -> None:
     assert found.ratio_low < math.exp(0.1) < found.ratio_high
     assert (found.hosts, found.runs) == (8, 16)
     assert made.compared == (OPS + 1) * 2
-    assert made.lonely == 0
+    assert made.unpaired == 0
     assert compare_sets(*_parts(small, (18, 19), (19, 20))).changes == ()
 
 
@@ -345,7 +345,7 @@ def test_hosts_of_one_night_only_tell_nothing() -> None:
     small.there[:, :3, 20:] = False
     small.there[:, 4:, 20:] = False
     made = compare_sets(*_parts(small, (10, 20), (20, 30)))
-    assert made.compared == made.lonely == OPS + 1
+    assert made.compared == made.unpaired == OPS + 1
     small.there[:, 3:, 20:] = False
     small.there[:, 0, 20:] = True
     small.there[:, 0, :20] = False

@@ -13,7 +13,12 @@ from typing import Any, Final
 
 from msgspec import structs
 
-from tracemap.attribution.diagnostics import check_something_matches, disagreements, residual_rows, result_diagnostics
+from tracemap.attribution.diagnostics import (
+    check_something_matches,
+    disagreements,
+    result_diagnostics,
+    unattributed_rows,
+)
 from tracemap.attribution.kernel_lines.counts import StepCounts
 from tracemap.attribution.kernel_lines.estimates import CodeEstimates, Numbers
 from tracemap.attribution.model import (
@@ -23,8 +28,8 @@ from tracemap.attribution.model import (
     Basis,
     MetricTotal,
     OpResult,
-    ResidualRow,
     SiteResult,
+    UnattributedRow,
 )
 from tracemap.attribution.scan.connection import IN_MILLIONTHS, Tables, open_tables
 from tracemap.attribution.scan.scan import Scan, is_noisy, percentiles, scan
@@ -50,8 +55,8 @@ from tracemap.options.results import Rule
 from tracemap.runs.elapsed import summed_parts
 from tracemap.runs.model import (
     SAMPLES,
-    UNKNOWN_DISTURBANCE,
     UNKNOWN_INVOCATION,
+    UNKNOWN_NOISE,
     Metric,
     Peaks,
     Run,
@@ -136,7 +141,7 @@ class Request:
 
     Attributes:
         images: reads the machine code.
-        keep_disturbed: attribute outlier time to ops as well.
+        keep_outliers: attribute outlier time to ops as well.
         memory_mb: memory limit for rows; 0: the memory that the machine can spare.
         series: also keep the costs of ops in each invocation.
         peaks: replaces the peaks of the runs for the rule `model`, so that compared runs are split in the same way.
@@ -151,7 +156,7 @@ class Request:
     rule: Rule | None = None
     allow_mismatch: bool = False
     images: Callable[[], Sequence[Image]] = tuple
-    keep_disturbed: bool = False
+    keep_outliers: bool = False
     memory_mb: int = 0
     series: bool = False
     peaks: Peaks | None = None
@@ -197,7 +202,7 @@ def open_attribution(request: Request) -> Iterator[OpenAttribution]:
     graph = request.graph
     diagnostics = check_runs(graph, request.runs, allow_mismatch=request.allow_mismatch)
     with open_tables(request.runs, request.memory_mb) as tables:
-        scan_result = scan(tables, graph, request.runs, keep_disturbed=request.keep_disturbed)
+        scan_result = scan(tables, graph, request.runs, keep_outliers=request.keep_outliers)
         if not request.allow_mismatch:
             check_something_matches(graph, tables, scan_result)
         places = totals(scan_result)
@@ -273,17 +278,17 @@ def _result(request: Request, tables: Tables, place_totals: Totals, diagnostics:
     disagree = tuple(disagreements([*_evidence(graph, sites, steps, estimates)]))
     if estimates.new:
         request.keep(estimates.all_estimates())
-    ops = op_results(graph, result_of_place, place_totals, shares, disturbed=is_noisy(request.runs))
-    residual = residual_rows(graph, place_totals, sites, names)
+    ops = op_results(graph, result_of_place, place_totals, shares, noisy=is_noisy(request.runs))
+    unattributed = unattributed_rows(graph, place_totals, sites, names)
     series = series_of(tables, place_totals, result_of_place) if request.series else NO_SERIES
     return Attribution(
         map_sha256=request.map_sha256,
         rule=rule,
         run=header,
-        metrics=tuple(_total(metric, request.runs, scan_result, ops, residual) for metric in metrics),
+        metrics=tuple(_total(metric, request.runs, scan_result, ops, unattributed) for metric in metrics),
         ops=ops,
         sites=sites,
-        residual=residual,
+        unattributed=unattributed,
         diagnostics=(*diagnostics, *result_diagnostics(graph, sites, by, disagree)),
         transfers=transfers,
         kernels=steps.kernels,
@@ -310,7 +315,7 @@ def _combined_header(headers: Sequence[RunHeader]) -> RunHeader:
 
     Several runs have no common median invocation, so those fields are unknown then.
     """
-    untimed = {"invocation": UNKNOWN_INVOCATION, "disturbance": UNKNOWN_DISTURBANCE, "devices": ()}
+    untimed = {"invocation": UNKNOWN_INVOCATION, "noise": UNKNOWN_NOISE, "devices": ()}
     replaced: dict[str, Any] = {} if len(headers) == 1 else untimed
     for name in ("line_bytes", "simulated_line_bytes"):
         replaced[name] = _common([getattr(header, name) for header in headers])
@@ -333,7 +338,11 @@ def _common(values: Sequence[Integer]) -> Integer:
 
 
 def _total(
-    metric: Metric, runs: Sequence[Run], scan_result: Scan, ops: Sequence[OpResult], residual: Sequence[ResidualRow]
+    metric: Metric,
+    runs: Sequence[Run],
+    scan_result: Scan,
+    ops: Sequence[OpResult],
+    unattributed: Sequence[UnattributedRow],
 ) -> MetricTotal:
     measured = scan_result.measured(metric)
     return MetricTotal(
@@ -342,8 +351,8 @@ def _total(
         aggregation=metric.aggregation,
         measured=measured,
         attributed=sum(op.metrics[metric.name].attributed for op in ops),
-        residual=sum(row.metrics[metric.name] for row in residual),
-        work=measured - sum(row.metrics[metric.name] for row in residual if row.reason in EXCLUDED_REASONS),
+        unattributed=sum(row.metrics[metric.name] for row in unattributed),
+        work=measured - sum(row.metrics[metric.name] for row in unattributed if row.reason in EXCLUDED_REASONS),
         invocations=_invocations(metric.name, runs),
     )
 

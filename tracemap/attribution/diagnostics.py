@@ -8,7 +8,7 @@ from itertools import chain, combinations
 from typing import Final
 
 from tracemap.attribution.join.targets import EXECUTE, MEMORY, OUTSIDE_KERNELS, TRANSFER, UNMATCHED
-from tracemap.attribution.model import Basis, Disagreement, ResidualReason, ResidualRow, SiteResult
+from tracemap.attribution.model import Basis, Disagreement, SiteResult, UnattributedReason, UnattributedRow
 from tracemap.attribution.scan.connection import Tables
 from tracemap.attribution.scan.scan import Scan
 from tracemap.attribution.shares import SplitInput, Totals
@@ -226,7 +226,7 @@ def _untimed_transfer_notes(graph: TraceGraph, scan: Scan) -> Iterator[Diagnosti
     transfers = "a copy or fill" if len(scan.untimed) == 1 else f"{len(scan.untimed):,} copies and fills"
     text = (
         f"the runtime does not time {transfers} within command buffers{op_list}: their time is part of "
-        f"{ResidualReason.QUEUE.value}, in wall time only"
+        f"{UnattributedReason.QUEUE.value}, in wall time only"
     )
     yield Diagnostic(TRANSFERS_UNTIMED, text)
 
@@ -359,32 +359,32 @@ def _shares_text(graph: TraceGraph, kernel: Disagreement) -> str:
 
 
 _REASON_OF = {
-    UNMATCHED: ResidualReason.UNMATCHED,
-    OUTSIDE_KERNELS: ResidualReason.OUTSIDE_KERNELS,
-    TRANSFER: ResidualReason.TRANSFER,
-    MEMORY: ResidualReason.MEMORY,
+    UNMATCHED: UnattributedReason.UNMATCHED,
+    OUTSIDE_KERNELS: UnattributedReason.OUTSIDE_KERNELS,
+    TRANSFER: UnattributedReason.TRANSFER,
+    MEMORY: UnattributedReason.MEMORY,
 }
 
 
-_Cost = tuple[ResidualReason, Integer, Mapping[str, int]]
+_Cost = tuple[UnattributedReason, Integer, Mapping[str, int]]
 """A reason, a number of events, and their cost by metric name."""
 
 
-def residual_rows(
+def unattributed_rows(
     graph: TraceGraph, totals: Totals, sites: Sequence[SiteResult], metrics: Sequence[str]
-) -> tuple[ResidualRow, ...]:
+) -> tuple[UnattributedRow, ...]:
     """One row for each reason that applies; unmatched events get a row even if they cost nothing."""
-    events: dict[ResidualReason, Integer] = defaultdict(lambda: 0 if totals.has_calls else UNKNOWN)
-    sums: dict[ResidualReason, Counter[str]] = defaultdict(Counter)
+    events: dict[UnattributedReason, Integer] = defaultdict(lambda: 0 if totals.has_calls else UNKNOWN)
+    sums: dict[UnattributedReason, Counter[str]] = defaultdict(Counter)
     event_costs = (_targetless_costs(totals.scan), _queue_costs(totals.scan), _outlier_costs(totals.scan))
     costs = (*event_costs, _ownerless_transfers(graph, totals), _site_costs(sites))
     for reason, count, cost in chain.from_iterable(costs):
         events[reason] = sum_of((events[reason], count))
         sums[reason].update(cost)
     return tuple(
-        ResidualRow(reason, events[reason], {name: sums[reason][name] for name in metrics})
-        for reason in ResidualReason
-        if reason in sums and (any(sums[reason].values()) or reason is ResidualReason.UNMATCHED)
+        UnattributedRow(reason, events[reason], {name: sums[reason][name] for name in metrics})
+        for reason in UnattributedReason
+        if reason in sums and (any(sums[reason].values()) or reason is UnattributedReason.UNMATCHED)
     )
 
 
@@ -405,14 +405,14 @@ def _queue_costs(scan: Scan) -> Iterator[_Cost]:
     if EXECUTE in scan.by_target:
         executes = scan.by_target[EXECUTE]
         uncovered = {name: total - scan.execute_covered[name] for name, total in executes.sums.items()}
-        yield ResidualReason.QUEUE, executes.events, uncovered
+        yield UnattributedReason.QUEUE, executes.events, uncovered
 
 
 def _outlier_costs(scan: Scan) -> Iterator[_Cost]:
     """Time of calls above the outlier threshold."""
     for events in scan.by_target.values():
-        if events.disturbed_calls:
-            yield ResidualReason.DISTURBANCE, events.disturbed_calls, events.disturbed
+        if events.outlier_calls:
+            yield UnattributedReason.OUTLIERS, events.outlier_calls, events.outliers
 
 
 def _ownerless_transfers(graph: TraceGraph, totals: Totals) -> Iterator[_Cost]:
@@ -420,13 +420,17 @@ def _ownerless_transfers(graph: TraceGraph, totals: Totals) -> Iterator[_Cost]:
     for transfer in graph.transfers:
         if transfer.id in totals.places and not transfer.ops:
             total = totals.at(transfer.id)
-            yield ResidualReason.TRANSFER, total.calls, total.sums
+            yield UnattributedReason.TRANSFER, total.calls, total.sums
 
 
 def _site_costs(sites: Sequence[SiteResult]) -> Iterator[_Cost]:
     """Costs of dispatch sites without an op, and of kernel code that belongs to no op at the others."""
     for site in sites:
         if not site.shares:
-            yield ResidualReason.COMPILER_MADE, site.calls, {name: cost.total for name, cost in site.metrics.items()}
+            yield (
+                UnattributedReason.COMPILER_MADE,
+                site.calls,
+                {name: cost.total for name, cost in site.metrics.items()},
+            )
         elif any(site.nobody.values()):
-            yield ResidualReason.KERNEL_OVERHEAD, site.calls, site.nobody
+            yield UnattributedReason.KERNEL_OVERHEAD, site.calls, site.nobody

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
-class ResidualReason(enum.StrEnum):
-    """Why a cost is unattributed. `RESIDUAL_TEXTS` has the texts for people."""
+class UnattributedReason(enum.StrEnum):
+    """Why a cost is unattributed. `UNATTRIBUTED_TEXTS` has the texts for people."""
 
     COMPILER_MADE = "compiler-made"
     TRANSFER = "transfer-without-op"
@@ -33,19 +33,19 @@ class ResidualReason(enum.StrEnum):
     QUEUE = "submission-and-queue"
     KERNEL_OVERHEAD = "kernel-overhead"
     OUTSIDE_KERNELS = "outside-kernels"
-    DISTURBANCE = "disturbance"
+    OUTLIERS = "outliers"
     UNMATCHED = "unmatched-event"
 
 
-RESIDUAL_TEXTS: Mapping[ResidualReason, str] = {
-    ResidualReason.COMPILER_MADE: "dispatches that the compiler added: they contain no op of the model",
-    ResidualReason.TRANSFER: "copies and fills that belong to no op",
-    ResidualReason.MEMORY: "allocation and release of transient buffers",
-    ResidualReason.QUEUE: "queue: work was submitted, but no dispatch was running",
-    ResidualReason.KERNEL_OVERHEAD: "kernel code that belongs to no op: prologue, and code outside the ops' loops",
-    ResidualReason.OUTSIDE_KERNELS: "samples outside kernels: the runtime, waiting for work",
-    ResidualReason.DISTURBANCE: "outliers: time above the outlier threshold (preemption, noise)",
-    ResidualReason.UNMATCHED: "dispatch events that match no dispatch site of the map",
+UNATTRIBUTED_TEXTS: Mapping[UnattributedReason, str] = {
+    UnattributedReason.COMPILER_MADE: "dispatches that the compiler added: they contain no op of the model",
+    UnattributedReason.TRANSFER: "copies and fills that belong to no op",
+    UnattributedReason.MEMORY: "allocation and release of transient buffers",
+    UnattributedReason.QUEUE: "queue: work was submitted, but no dispatch was running",
+    UnattributedReason.KERNEL_OVERHEAD: "kernel code that belongs to no op: prologue, and code outside the ops' loops",
+    UnattributedReason.OUTSIDE_KERNELS: "samples outside kernels: the runtime, waiting for work",
+    UnattributedReason.OUTLIERS: "outliers: time above the outlier threshold (preemption, noise)",
+    UnattributedReason.UNMATCHED: "dispatch events that match no dispatch site of the map",
 }
 
 
@@ -135,13 +135,13 @@ class MemberShare(Record, frozen=True):
 class SiteCost(Record, frozen=True):
     """One metric of one dispatch site: the sum over calls, which its ops share, and the outlier time.
 
-    The part of `total` at code of no op is unattributed (`kernel-overhead`). `disturbance` is the outlier time (0 for
-    all metrics but times); the measured value is `total` plus `disturbance`. `per_call` is the distribution over calls
+    The part of `total` at code of no op is unattributed (`kernel-overhead`). `outliers` is the outlier time (0 for
+    all metrics but times); the measured value is `total` plus `outliers`. `per_call` is the distribution over calls
     as measured; None if there was no call (a measured absence, not an unknown).
     """
 
     total: int
-    disturbance: int
+    outliers: int
     per_call: PerCall | None
 
 
@@ -237,18 +237,18 @@ class TransferResult(PlaceResult):
 
 
 @dataclass(frozen=True, slots=True)
-class ResidualRow:
+class UnattributedRow:
     """An unattributed cost: reason, number of events (unknown in the same cases as `calls`), cost by metric name."""
 
-    reason: ResidualReason
+    reason: UnattributedReason
     events: Integer
     metrics: Mapping[str, int]
 
 
 class MetricTotal(Record, frozen=True):
-    """A metric's balance: measured = attributed + unattributed (`residual`).
+    """A metric's balance: measured = attributed + unattributed (`unattributed`).
 
-    `work` is the base of percentages: the measured cost without outliers (`disturbance`), and without submission time
+    `work` is the base of percentages: the measured cost without outliers (`outliers`), and without submission time
     that the rows of dispatches count too.
     `invocations`: number of invocations in which it was measured. It differs between runs, and between metrics of one
     run, because a simulator runs one invocation. Unknown if a run does not say, or if the runs called
@@ -260,12 +260,12 @@ class MetricTotal(Record, frozen=True):
     aggregation: str
     measured: int
     attributed: int
-    residual: int
+    unattributed: int
     work: int
     invocations: Integer
 
 
-EXCLUDED_REASONS: Final = (ResidualReason.DISTURBANCE,)
+EXCLUDED_REASONS: Final = (UnattributedReason.OUTLIERS,)
 """Reasons of unattributed cost that percentages leave out of the total."""
 
 
@@ -336,7 +336,7 @@ class Attribution:
     metrics: tuple[MetricTotal, ...]
     ops: tuple[OpResult, ...]
     sites: tuple[SiteResult, ...]
-    residual: tuple[ResidualRow, ...]
+    unattributed: tuple[UnattributedRow, ...]
     diagnostics: tuple[Diagnostic, ...]
     transfers: tuple[TransferResult, ...] = ()
     """Transfers that belong to an op; the others are unattributed."""
@@ -352,14 +352,14 @@ class Attribution:
     def __post_init__(self) -> None:
         for total in self.metrics:
             attributed = sum(op.metrics[total.name].attributed for op in self.ops)
-            residual = sum(row.metrics[total.name] for row in self.residual)
+            unattributed = sum(row.metrics[total.name] for row in self.unattributed)
             shares_of_places = [place.shares for place in (*self.sites, *self.transfers)]
             shares = sum(share.attributed[total.name] for place_shares in shares_of_places for share in place_shares)
-            balanced = attributed == total.attributed == shares and residual == total.residual
-            if not balanced or attributed + residual != total.measured:
+            balanced = attributed == total.attributed == shares and unattributed == total.unattributed
+            if not balanced or attributed + unattributed != total.measured:
                 raise BalanceError(
                     f"{total.name}: measured {total.measured}, attributed {attributed} (shares {shares}), "
-                    f"unattributed {residual}"
+                    f"unattributed {unattributed}"
                 )
 
     def __repr__(self) -> str:

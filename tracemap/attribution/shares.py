@@ -46,7 +46,7 @@ from tracemap.runs.model import SAMPLES, TIME_METRICS, Peaks
 class PlaceTotal:
     """Calls and costs of a dispatch site or transfer, and the numbers of the targets that include it.
 
-    `sums` exclude outlier time, which is in `disturbed`; both by metric name.
+    `sums` exclude outlier time, which is in `outliers`; both by metric name.
     `absent`: number of its targets' events without a value, by metric name. `tiles`: the workgroups of its calls.
     `split_evenly`: some of the events may belong to another place.
     """
@@ -55,7 +55,7 @@ class PlaceTotal:
     tiles: Integer = 0
     absent: Counter[str] = field(default_factory=Counter)
     sums: dict[str, int] = field(default_factory=lambda: defaultdict(int))
-    disturbed: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    outliers: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     targets: set[int] = field(default_factory=set)
     split_evenly: bool = False
 
@@ -149,9 +149,9 @@ def totals(scan: Scan) -> Totals:
         for metric, total in events.worked.items():
             for part, share in zip(parts, _evenly(total, parts), strict=True):
                 part.sums[metric] += share
-        for metric, total in events.disturbed.items():
+        for metric, total in events.outliers.items():
             for part, share in zip(parts, _evenly(total, parts), strict=True):
-                part.disturbed[metric] += share
+                part.outliers[metric] += share
     return Totals(scan, dict(places))
 
 
@@ -278,7 +278,7 @@ class SplitInput:
         sums = {**total.sums, **self.steps.totals.get(place, {})}
         spread = self.per_call.get(frozenset(total.targets), {})
         return {
-            name: SiteCost(sums.get(name, 0), total.disturbed.get(name, 0), spread.get(name)) for name in self.metrics
+            name: SiteCost(sums.get(name, 0), total.outliers.get(name, 0), spread.get(name)) for name in self.metrics
         }
 
 
@@ -403,12 +403,12 @@ def _shares(
 
 
 def op_results(
-    graph: TraceGraph, results: Mapping[str, PlaceResult], totals: Totals, per_invocation: PerOp, *, disturbed: bool
+    graph: TraceGraph, results: Mapping[str, PlaceResult], totals: Totals, per_invocation: PerOp, *, noisy: bool
 ) -> tuple[OpResult, ...]:
     """Costs per op, for ops of sites that can run and of transfers that did run, in the order of the model.
 
     `results` and `totals` have the same sites and transfers, by id.
-    `disturbed`: a run is so noisy that waits may not be distinguishable from work.
+    `noisy`: a run is so noisy that waits may not be distinguishable from work.
     """
     parts: dict[OpId, list[_Part]] = defaultdict(list)
     targets: dict[OpId, set[int]] = defaultdict(set)
@@ -423,7 +423,7 @@ def op_results(
             parts[op.id],
             [worked[target] for target in targets[op.id]],
             per_invocation.get(op.id, {}),
-            disturbed,
+            noisy,
         )
         for op in graph.ops
         if op.id in parts
@@ -435,13 +435,13 @@ def _op_result(
     parts: Sequence[_Part],
     events: Sequence[Mapping[str, int]],
     spreads: Mapping[str, PerInvocation],
-    disturbed: bool,
+    noisy: bool,
 ) -> OpResult:
     # Evidence alone proves a cost only if no other op of the dispatch and no other place can have caused it.
     proven = [result for result, _ in parts if len(result.shares) == 1 and not result.split_evenly]
     costs = {
         name: _op_cost(
-            name, parts, proven, events, spreads.get(name, UNKNOWN_PER_INVOCATION), disturbed and name in TIME_METRICS
+            name, parts, proven, events, spreads.get(name, UNKNOWN_PER_INVOCATION), noisy and name in TIME_METRICS
         )
         for name in parts[0][0].metrics
     }
@@ -454,7 +454,7 @@ def _op_cost(
     proven: Sequence[PlaceResult],
     events: Sequence[Mapping[str, int]],
     per_invocation: PerInvocation,
-    disturbed: bool,
+    noisy: bool,
 ) -> OpCost:
     attributed = sum([share.attributed[metric] for _, share in parts])
     wholes = [result.metrics[metric].total for result, _ in parts]
@@ -471,7 +471,7 @@ def _op_cost(
         per_invocation=per_invocation,
         likely_low=low,
         likely_high=high,
-        uncertain=uncertain or (disturbed and _is_wide(per_invocation)),
+        uncertain=uncertain or (noisy and _is_wide(per_invocation)),
     )
 
 

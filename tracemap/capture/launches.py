@@ -26,7 +26,7 @@ from tracemap.core.toolchain import Progress
 from tracemap.core.units import UNKNOWN, Integer, plural, sum_of
 from tracemap.runs.elapsed import summed_parts
 from tracemap.runs.ireeprof.profile import JoinedProfiles, join_profiles
-from tracemap.runs.model import Disturbance, ElapsedParts
+from tracemap.runs.model import ElapsedParts, Noise
 from tracemap.runs.statistics import Median, median_of
 
 if TYPE_CHECKING:
@@ -92,9 +92,9 @@ class Launches:
         return summed_parts([times.elapsed for times in self.call_times])
 
     @property
-    def disturbance(self) -> Disturbance:
+    def noise(self) -> Noise:
         """Noise during the measured calls."""
-        return combined_noise([times.disturbance for times in self.call_times])
+        return combined_noise([times.noise for times in self.call_times])
 
     @property
     def median(self) -> Median:
@@ -198,7 +198,7 @@ def stopping_outcome(goal: Goal | None, launches: Launches) -> StoppingOutcome |
             for execution in launches.executions
         ),
         bytes=sum(cut.bytes for cut in cuts if cut is not None),
-        disturbed=noise_diagnostic(launches.disturbance) is not None,
+        noisy=noise_diagnostic(launches.noise) is not None,
         launches=len(cuts),
     )
 

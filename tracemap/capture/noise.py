@@ -23,7 +23,7 @@ from tracemap.options.measure import LEAST_NICENESS
 from tracemap.runs.hook.samples import GrowingSamples
 from tracemap.runs.ireeprof.profile import GrowingProfile
 from tracemap.runs.ireeprof.records import cut_profile
-from tracemap.runs.model import UNKNOWN_DISTURBANCE, Disturbance
+from tracemap.runs.model import UNKNOWN_NOISE, Noise
 
 # ---- niceness
 #
@@ -141,7 +141,7 @@ _LONG_RUN_NS: Final = 1_000_000_000
 """A run of this length is long enough for two snapshots, unless the times of its calls are unknown."""
 
 Counts = Mapping[str, int]
-"""Counts, by their field names in `Disturbance`."""
+"""Counts, by their field names in `Noise`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,21 +166,21 @@ def take_snapshot(pid: int) -> Look:
     )
 
 
-def observed_noise(snapshots: Sequence[Look], begin_ns: Integer, end_ns: Integer) -> Disturbance:
+def observed_noise(snapshots: Sequence[Look], begin_ns: Integer, end_ns: Integer) -> Noise:
     """Noise between two moments, from the first and the last snapshot in that time.
 
     UNOBSERVED without two snapshots, such as in a very short run.
     """
     if not (isinstance(begin_ns, int) and isinstance(end_ns, int)):
-        return UNKNOWN_DISTURBANCE
+        return UNKNOWN_NOISE
     inside = [snapshot for snapshot in snapshots if begin_ns <= snapshot.time_ns <= end_ns]
     if len(inside) < 2:
-        return UNKNOWN_DISTURBANCE
+        return UNKNOWN_NOISE
     first, last = inside[0], inside[-1]
     counts = {name: last.counts[name] - first.counts[name] for name in last.counts if name in first.counts}
     counts |= _thread_sums(first, last)
     return structs.replace(
-        UNKNOWN_DISTURBANCE,
+        UNKNOWN_NOISE,
         observed_ns=last.time_ns - first.time_ns,
         frequency_before_hz=first.frequency_hz,
         frequency_after_hz=last.frequency_hz,
@@ -198,23 +198,21 @@ def _thread_sums(first: Look, last: Look) -> dict[str, int]:
     }
 
 
-def combined_noise(noises: Sequence[Disturbance]) -> Disturbance:
+def combined_noise(noises: Sequence[Noise]) -> Noise:
     """Noise of several executions in a row, combined; those without snapshots are left out."""
     observed_noises = [noise for noise in noises if noise.observed_ns is not UNKNOWN]
     if len(observed_noises) < 2:
         return (*observed_noises, *noises)[0]
-    sums = {name: sum_of(getattr(noise, name) for noise in observed_noises) for name in Disturbance.__struct_fields__}
+    sums = {name: sum_of(getattr(noise, name) for noise in observed_noises) for name in Noise.__struct_fields__}
     return structs.replace(
-        Disturbance(**sums),
+        Noise(**sums),
         frequency_before_hz=observed_noises[0].frequency_before_hz,
         frequency_after_hz=observed_noises[-1].frequency_after_hz,
         load_percent=observed_noises[0].load_percent,
     )
 
 
-def noise_diagnostic(
-    noise: Disturbance, niceness: Integer = UNKNOWN, elapsed_ns: Integer = UNKNOWN
-) -> Diagnostic | None:
+def noise_diagnostic(noise: Noise, niceness: Integer = UNKNOWN, elapsed_ns: Integer = UNKNOWN) -> Diagnostic | None:
     """The diagnostic for a noisy run: its threads, or the whole machine, waited for a CPU. None if it was quiet.
 
     It names a remedy, unless the program already ran ahead of others. UNKNOWN `niceness` means our own. It says how
@@ -234,7 +232,7 @@ def noise_diagnostic(
     )
 
 
-def _observed_part(noise: Disturbance, elapsed_ns: Integer) -> str:
+def _observed_part(noise: Noise, elapsed_ns: Integer) -> str:
     """The observed part of the elapsed time, small for short launches; empty if it is more than half."""
     observed_ns = noise.observed_ns
     if not (isinstance(observed_ns, int) and isinstance(elapsed_ns, int)) or 2 * observed_ns >= elapsed_ns:
@@ -252,16 +250,16 @@ def _remedy(niceness: Integer) -> str:
     return f"; stop other jobs, or record with --nice {AHEAD} to run ahead of others"
 
 
-def unknown_noise_diagnostic(noise: Disturbance, elapsed_ns: Integer, launches: int = 1) -> Diagnostic | None:
+def unknown_noise_diagnostic(noise: Noise, elapsed_ns: Integer, launches: int = 1) -> Diagnostic | None:
     """The diagnostic for a run too short to tell whether it was noisy."""
     if noise.observed_ns is not UNKNOWN or not isinstance(elapsed_ns, int) or elapsed_ns >= _LONG_RUN_NS:
         return None
     launches_text = "" if launches == 1 else f" in {launches} launches, each too short"
     text = f"noise unknown: the measured calls took only {format_ns(elapsed_ns)}{launches_text}"
-    return Diagnostic("disturbance-unknown", text)
+    return Diagnostic("noise-unknown", text)
 
 
-def _waiting_causes(noise: Disturbance) -> list[str]:
+def _waiting_causes(noise: Noise) -> list[str]:
     running, waiting, busy = noise.running_ns, noise.waiting_ns, noise.busy_ns
     if not (isinstance(running, int) and isinstance(waiting, int)):
         return []
@@ -276,7 +274,7 @@ def _waiting_causes(noise: Disturbance) -> list[str]:
     return [f"{text}, and {other_programs}"] if others >= _NOISY_SHARE * busy else []
 
 
-def _steal_causes(noise: Disturbance) -> list[str]:
+def _steal_causes(noise: Noise) -> list[str]:
     stolen, observed_ns = noise.stolen_ns, noise.observed_ns
     if not (isinstance(stolen, int) and isinstance(observed_ns, int)):
         return []

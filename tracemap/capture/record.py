@@ -150,10 +150,8 @@ def _stopping_diagnostics(
     if outcome is not None and not outcome.is_enough:
         yield Diagnostic("budget-spent", outcome.sentence)
     elapsed_ns = launches.elapsed_ns if launches.event_count else UNKNOWN  # without events, call times are unknown
-    disturbance, count = launches.disturbance, len(launches.executions)
-    noise = noise_diagnostic(disturbance, niceness, elapsed_ns) or unknown_noise_diagnostic(
-        disturbance, elapsed_ns, count
-    )
+    observed, count = launches.noise, len(launches.executions)
+    noise = noise_diagnostic(observed, niceness, elapsed_ns) or unknown_noise_diagnostic(observed, elapsed_ns, count)
     if noise is not None:
         yield noise
 
@@ -246,7 +244,7 @@ def _header(
         elapsed_ns=launches.elapsed_ns,
         elapsed=launches.elapsed,
         invocation=_invocation(launches, outcome),
-        disturbance=launches.disturbance,
+        noise=launches.noise,
         inputs=tuple(given.said for given in plan.inputs),
         peaks=measure_peaks(),
         programs=launches.joined.programs,

@@ -181,7 +181,7 @@ class StoppingOutcome:
     """Why the recording stopped, and how precise the result is.
 
     `calls` and `samples` exclude the warm-up. `changing`: times were not steady at the end, or the halves differ.
-    `bytes`: size of the profile. `disturbed`: the machine was noisy. `launches`: number of launches.
+    `bytes`: size of the profile. `noisy`: the machine was noisy. `launches`: number of launches.
     """
 
     reason: StopReason
@@ -191,7 +191,7 @@ class StoppingOutcome:
     samples: Integer
     changing: bool
     bytes: int
-    disturbed: bool = False
+    noisy: bool = False
     launches: int = 1
 
     @property
@@ -262,7 +262,7 @@ class StoppingOutcome:
         if self.reason is StopReason.BYTES:
             return f"stopped after {format_bytes(MOST_BYTES)} of profile"
         enough = "precise enough" if self.reason is StopReason.PRECISION else "enough samples"
-        return f"{enough}, but the machine was noisy" if self.disturbed else enough
+        return f"{enough}, but the machine was noisy" if self.noisy else enough
 
     @property
     def _samples(self) -> str:

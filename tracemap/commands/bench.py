@@ -244,8 +244,8 @@ def _application(costs: Attribution | None, peaks: Peaks | None) -> ApplicationC
     speed = 1.0
     if peaks is not None and header.peaks.source == "measured":
         speed = header.peaks.operations_per_second / peaks.operations_per_second
-    disturbed = has_slug(header.diagnostics, NOISY)
-    return ApplicationCalls(sites, header.workers, speed, disturbed)
+    noisy = has_slug(header.diagnostics, NOISY)
+    return ApplicationCalls(sites, header.workers, speed, noisy)
 
 
 def _chosen(graph: TraceGraph, options: BenchOptions, costs: Attribution | None) -> tuple[str, ...]:

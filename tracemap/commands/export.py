@@ -17,7 +17,7 @@ from tracemap.options.results import ExportOptions
 def command(runs: tuple[Path, ...], options: ExportOptions) -> None:
     """Write the costs that `tracemap attribute` finds in each RUN in a format that other tools open.
 
-    Sums equal those of `attribute` exactly. A cost that belongs to no op appears under `(residual)`, with
+    Sums equal those of `attribute` exactly. A cost that belongs to no op appears under `(unattributed)`, with
     the reason.
 
     \b

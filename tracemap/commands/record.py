@@ -299,7 +299,7 @@ def _header(bundle: Bundle, begin: Look, end: Look, diagnostics: Sequence[Diagno
         bundle=str(bundle.path.resolve()),
         command=tuple(sys.orig_argv),
         clock=Clock.HOST,
-        disturbance=noise,
+        noise=noise,
         peaks=measure_peaks(),
         tools=tools_used(),
         diagnostics=(*diagnostics, *([] if warning is None else [warning])),

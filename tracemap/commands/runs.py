@@ -342,7 +342,7 @@ class JoinOptions(Protocol):
         """How to split a dispatch's cost over its ops; None: the best rule that the runs allow."""
 
     @property
-    def keep_disturbed(self) -> bool:
+    def keep_outliers(self) -> bool:
         """Whether to attribute outlier time to ops as well."""
 
     @property
@@ -424,7 +424,7 @@ def attribution_request(
         options.rule,
         options.allow_mismatch,
         images,
-        keep_disturbed=options.keep_disturbed,
+        keep_outliers=options.keep_outliers,
         memory_mb=options.memory,
         series=series,
         peaks=peaks,

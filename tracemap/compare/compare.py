@@ -22,7 +22,7 @@ from tracemap.compare.model import (
     MatchKind,
     MetricDifference,
     OpDifference,
-    ResidualDifference,
+    UnattributedDifference,
     total,
 )
 from tracemap.compare.sides import UNKNOWN_WORK, Costs, Side, amount, are_per_invocation, common_metrics, costs
@@ -185,7 +185,7 @@ class _Comparing:
             ops=tuple(self._with_ratios()),
             scopes=self._groups(lambda pair: self._scope(pair) or "(no scope)"),
             lines=self._groups(self._line),
-            residual=tuple(self._residual()),
+            unattributed=tuple(self._unattributed()),
             regrouped=tuple(regrouped(self.before, self.after, self.matches)),
             kernels=tuple(kernel_differences(self.before, self.after, self.matches)),
             remarks=remark_differences(self.before, self.after, self.matches),
@@ -240,8 +240,8 @@ class _Comparing:
             line_before=old.line if old else UNKNOWN,
             line_after=new.line if new else UNKNOWN,
             scope=tuple(filter(None, self._scope(pair).split("/"))),
-            fate_before=old.fate.value if old else UNKNOWN,
-            fate_after=new.fate.value if new else UNKNOWN,
+            outcome_before=old.outcome.value if old else UNKNOWN,
+            outcome_after=new.outcome.value if new else UNKNOWN,
             code=self._code(pair),
             amounts=self._amounts(pair),
         )
@@ -299,20 +299,22 @@ class _Comparing:
             name=name,
             unit=unit,
             whole=amount(before.wholes[name], after.wholes[name]),
-            residual=total([row.amounts[name] for row in self._residual()]),
+            unattributed=total([row.amounts[name] for row in self._unattributed()]),
             **{kind: total(kinds[kind]) for kind in ("matched", "gone", "new")},
         )
 
-    def _residual(self) -> Iterator[ResidualDifference]:
+    def _unattributed(self) -> Iterator[UnattributedDifference]:
         before, after = self._costs
         names = [name for name, _ in self.metrics]
-        reasons = dict.fromkeys(reason for side in (before, after) for name in names for reason in side.residual[name])
+        reasons = dict.fromkeys(
+            reason for side in (before, after) for name in names for reason in side.unattributed[name]
+        )
         for reason in sorted(reasons):
             amounts = {
-                name: amount(before.residual[name].get(reason, 0), after.residual[name].get(reason, 0))
+                name: amount(before.unattributed[name].get(reason, 0), after.unattributed[name].get(reason, 0))
                 for name in names
             }
-            yield ResidualDifference(reason, amounts)
+            yield UnattributedDifference(reason, amounts)
 
     def _groups(self, key: Callable[[Pair], str]) -> tuple[GroupedCost, ...]:
         members: dict[str, list[OpDifference]] = defaultdict(list)

@@ -17,7 +17,7 @@ from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.units import UNKNOWN, Integer, Text
 from tracemap.map.model import OpId
 
-COMPARISON_VERSION: Final = 3
+COMPARISON_VERSION: Final = 4
 """Version of the JSON. 2 added the name before, and approximate matches between dialects. 3 added `ratio`, the ratio of
 medians."""
 BASIS: Final = 1000
@@ -104,8 +104,8 @@ class OpDifference(Record, frozen=True):
     line_before: Integer
     line_after: Integer
     scope: tuple[str, ...]
-    fate_before: Text
-    fate_after: Text
+    outcome_before: Text
+    outcome_after: Text
     code: Annotated[Text, Meta(description="`same` or `changed`.")]
     amounts: Mapping[str, Amount]
     ratio: Annotated[
@@ -126,7 +126,7 @@ class GroupedCost(Record, frozen=True):
     amounts: Mapping[str, Amount]
 
 
-class ResidualDifference(Record, frozen=True):
+class UnattributedDifference(Record, frozen=True):
     """Unattributed cost of a reason, by metric."""
 
     reason: str
@@ -145,7 +145,7 @@ class MetricDifference(Record, frozen=True):
     matched: Amount
     gone: Amount
     new: Amount
-    residual: Amount
+    unattributed: Amount
 
 
 FindingKind = Literal["slower", "faster", "new", "gone"]
@@ -244,7 +244,7 @@ class Comparison(Document, frozen=True, kw_only=True):
         Unbalanced: the changes of ops and unattributed costs do not add up to the total change of a metric.
     """
 
-    schema_version: Literal[3] = COMPARISON_VERSION
+    schema_version: Literal[4] = COMPARISON_VERSION
     kind: Literal["diff"] = "diff"
     before: ComparedSide
     after: ComparedSide
@@ -258,7 +258,7 @@ class Comparison(Document, frozen=True, kw_only=True):
     ops: tuple[OpDifference, ...]
     scopes: tuple[GroupedCost, ...]
     lines: tuple[GroupedCost, ...]
-    residual: tuple[ResidualDifference, ...]
+    unattributed: tuple[UnattributedDifference, ...]
     regrouped: tuple[FusionChange, ...]
     kernels: tuple[KernelDifference, ...]
     remarks: Annotated[
@@ -270,20 +270,20 @@ class Comparison(Document, frozen=True, kw_only=True):
         for metric in self.metrics:
             name, whole = metric.name, metric.whole
             parts = [part.amounts[name] for part in self._parts() if name in part.amounts]
-            kinds = (metric.matched, metric.gone, metric.new, metric.residual)
+            kinds = (metric.matched, metric.gone, metric.new, metric.unattributed)
             for part_sum in (total(parts), total(kinds)):
                 if part_sum != whole or whole.after - whole.before != whole.change:
                     raise Unbalanced(f"{name}: the total is {whole}, but its parts sum to {part_sum}")
 
-    def _parts(self) -> Iterator[OpDifference | ResidualDifference]:
+    def _parts(self) -> Iterator[OpDifference | UnattributedDifference]:
         yield from self.ops
-        yield from self.residual
+        yield from self.unattributed
 
 
 class Comparisons(Document, frozen=True, kw_only=True):
     """Several bundles, compared with the same baseline."""
 
-    schema_version: Literal[3] = COMPARISON_VERSION
+    schema_version: Literal[4] = COMPARISON_VERSION
     kind: Literal["diffs"] = "diffs"
     comparisons: tuple[Comparison, ...]
 

@@ -34,7 +34,7 @@ class Costs:
 
     wholes: Mapping[str, int]
     ops: Scaled
-    residual: Scaled
+    unattributed: Scaled
 
 
 def common_metrics(before: Sequence[Attribution], after: Sequence[Attribution]) -> tuple[tuple[str, str], ...]:
@@ -75,22 +75,22 @@ def are_per_invocation(before: Sequence[Attribution], after: Sequence[Attributio
 
 def costs(runs: Sequence[Attribution], metrics: Sequence[tuple[str, str]], *, per_invocation: bool) -> Costs:
     """Sum the costs of a side's runs, scaled to `BASIS` invocations or unscaled; `metrics` with units."""
-    wholes, ops, residual = {}, {}, {}
+    wholes, ops, unattributed = {}, {}, {}
     for name, unit in metrics:
         op_sums, reason_sums = Counter[str](), Counter[str]()
         for run in runs:
             factor = _size_in(unit, run, name)
             for op in run.ops:
                 op_sums[op.op] += op.metrics[name].attributed * factor
-            for row in run.residual:
+            for row in run.unattributed:
                 reason_sums[row.reason.value] += row.metrics[name] * factor
         count = invocations_of(runs, name)
         values = [*op_sums.values(), *reason_sums.values()]
         scaled = scaled_to(values, count) if per_invocation and isinstance(count, int) else values
         wholes[name] = sum(scaled)
         ops[name] = dict(zip(op_sums, scaled, strict=False))
-        residual[name] = dict(zip(reason_sums, scaled[len(op_sums) :], strict=True))
-    return Costs(wholes, ops, residual)
+        unattributed[name] = dict(zip(reason_sums, scaled[len(op_sums) :], strict=True))
+    return Costs(wholes, ops, unattributed)
 
 
 def _size_in(unit: str, run: Attribution, name: str) -> int:

@@ -15,7 +15,7 @@ class Diagnostic(Record, frozen=True):
     message: str
 
 
-NOISY: Final = "disturbed"
+NOISY: Final = "noisy"
 """Noisy run: other programs kept the measured one waiting for a CPU."""
 
 PAUSED: Final = "paused"

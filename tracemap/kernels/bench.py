@@ -309,7 +309,7 @@ class _BenchRun:
             bytes=moved,
             operations_per_s=_per_second(operations, seconds),
             bytes_per_s=_per_second(moved, seconds),
-            attainable_share=round(roofline_s / seconds, 4) if seconds and roofline_s else None,
+            roofline_share=round(roofline_s / seconds, 4) if seconds and roofline_s else None,
             same_code=same_code,
             stood_in=case.dispatch.stood_in,
             in_application=self._in_application(case, warm, cold),

@@ -64,7 +64,7 @@ class KernelBench(Record, frozen=True):
     """A kernel alone, with the work of one or more of its dispatch sites.
 
     `operations` and `bytes` are of one call, by the map. `time_ns`: with warm caches; `cold_ns`: with cold caches; None
-    if not measured. `attainable_share`: the roofline time over the measured time. `same_code`: whether the kernel alone
+    if not measured. `roofline_share`: the roofline time over the measured time. `same_code`: whether the kernel alone
     has the machine code of the bundle's module, None if there is none to compare. `stood_in`: number of push constants
     that are unknown without a run, and replaced by assumed values. `not_measured`: why it was not measured, or "".
     """
@@ -82,7 +82,7 @@ class KernelBench(Record, frozen=True):
     bytes: Integer
     operations_per_s: float | None
     bytes_per_s: float | None
-    attainable_share: float | None
+    roofline_share: float | None
     same_code: bool | None
     stood_in: Count
     in_application: tuple[ApplicationComparison, ...]
@@ -95,7 +95,7 @@ class Bench(Document, frozen=True, kw_only=True):
     `processes`: number of processes that shared the repetitions. Versions: 1: first. 2: `processes`.
     """
 
-    schema_version: Literal[2] = 2
+    schema_version: Literal[3] = 3
     kind: Literal["bench"] = "bench"
     module_sha256: str
     run: Text = UNKNOWN
@@ -140,8 +140,8 @@ class OpChange(Record, frozen=True):
 
     `after_ns` and `ratio` are corrected for the drift of the machine within a pair, as seen on untouched ops. `named`:
     a significant change of an op whose code changed: all pairs differ by more than the threshold in the same direction,
-    and the change is at least 1 % of the longer invocation. `beside`: a significant change of an op with unchanged
-    code, since the preceding ops left caches or clock in another state. `replaced`: whether one of its kernels was
+    and the change is at least 1 % of the longer invocation. `unchanged_code`: a significant change of an op whose code
+    is the same: the preceding ops left caches or clock in another state. `replaced`: whether one of its kernels was
     replaced.
     """
 
@@ -152,7 +152,7 @@ class OpChange(Record, frozen=True):
     after_ns: float
     ratio: Ratio
     named: bool
-    beside: bool
+    unchanged_code: bool
     replaced: bool
 
 
@@ -189,7 +189,7 @@ class Swapped(Document, frozen=True, kw_only=True):
     `functions`: functions whose outputs were compared.
     """
 
-    schema_version: Literal[2] = 2
+    schema_version: Literal[3] = 3
     kind: Literal["swap"] = "swap"
     original: str
     bundle: str
@@ -252,7 +252,7 @@ class Tune(Document, frozen=True, kw_only=True):
     without recordings. `handed_on`: kernels written for another tuner instead, to the folder `spec`.
     """
 
-    schema_version: Literal[2] = 2
+    schema_version: Literal[3] = 3
     kind: Literal["tune"] = "tune"
     bundle: str
     kernels: tuple[KernelTuning, ...]

@@ -94,7 +94,7 @@ def changes(
             differs = len(costs_before) > 1 and material and _is_clear(ratio, touched.threshold)
             op, medians = graph.op_by_id[op_id], (round(before_ns, 1), round(after_ns, 1))
             same = _kernels_of(graph, op) <= touched.same
-            flags = {"named": differs and not same, "beside": differs and same, "replaced": op_id in replaced}
+            flags = {"named": differs and not same, "unchanged_code": differs and same, "replaced": op_id in replaced}
             op_changes.append(OpChange(op.id, op.name, op.line, *medians, ratio, **flags))
     return tuple(sorted(op_changes, key=lambda op: (not op.named, -abs(op.after_ns - op.before_ns))))
 

@@ -61,13 +61,13 @@ class ApplicationCalls:
 
     Attributes:
         speed: machine speed during the run over machine speed now.
-        disturbed: other programs kept the run waiting for a CPU.
+        noisy: other programs kept the run waiting for a CPU.
     """
 
     sites: Mapping[str, SiteCalls] = field(default_factory=dict)
     workers: Integer = UNKNOWN
     speed: float = 1.0
-    disturbed: bool = False
+    noisy: bool = False
 
 
 def nearly_equal(left: float, right: float) -> bool:
@@ -150,7 +150,7 @@ def _cause(median_ns: float, run: ApplicationRun, alone: AloneTimes) -> str:
         return "a short call: starting it costs as much as its work"
     if alone.spread > ALIKE - 1:
         return "unsteady: alone, its calls vary as much, so other programs ran on this machine"
-    if application.disturbed:
+    if application.noisy:
         return "a noisy run: other programs kept the application waiting for a CPU"
     if isinstance(application.workers, int) and application.workers > 1 and median_ns > alone.warm_ns:
         return f"contention: {application.workers} workers share caches, memory and cores"

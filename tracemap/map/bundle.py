@@ -45,7 +45,6 @@ from tracemap.map.bundle_documents import (
 )
 from tracemap.map.map_json import (
     LITERALS_FOLDER,
-    READ_VERSIONS,
     check_references,
     check_text_size,
     decode,
@@ -53,7 +52,7 @@ from tracemap.map.map_json import (
     extract_literals,
     restore_literals,
 )
-from tracemap.map.model import Kernel, SourceFile, TraceGraph
+from tracemap.map.model import MAP_VERSION, Kernel, SourceFile, TraceGraph
 
 # ---- bundle
 #
@@ -372,8 +371,7 @@ def load(path: Path) -> Bundle:
         check_references(graph)
         check_text_size(graph, len(encoded))
     except OtherVersion as error:
-        versions = " and ".join(map(str, READ_VERSIONS))
-        problem = f"version {error.version}; this tracemap reads versions {versions}"
+        problem = f"version {error.version}; this tracemap reads version {MAP_VERSION}"
         raise BundleVersion(f"{file}: {problem}; build the bundle again") from error
     except ValueError as error:
         raise BundleInvalid(f"{file}: damaged ({error}); build the bundle again") from error

@@ -16,15 +16,15 @@ from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar, get_args, 
 import msgspec
 from msgspec.structs import FieldInfo, fields
 
-from tracemap.core.codec import Count, Document, OtherVersion, Record, decode_document, record_from
+from tracemap.core.codec import Count, Document, Record, decode_document, record_from
 from tracemap.core.codec import encode as encode_record
 from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.functions import Function
 from tracemap.core.units import UNKNOWN, Integer, Text
 from tracemap.map.model import (
     LIBRARY,
+    MAP_VERSION,
     PHASES,
-    ROWS_VERSION,
     SOURCE,
     Command,
     CommandBuffer,
@@ -406,19 +406,6 @@ def _schema_of_two(name: str, column: object, counts: str) -> dict[str, object]:
 # Encoding and decoding of `map.json`, and its versions.
 
 
-MAP_VERSION: Final = 5
-"""Version of `map.json`.
-
-1: first; 2: kernels have texts, steps have parents; 3: no coverage, ops do not name sites; 4: tables by column;
-5: an op may have several call paths in one site.
-"""
-
-_SINGLE_PATH_VERSION: Final = 4
-
-READ_VERSIONS: Final = (ROWS_VERSION, _SINGLE_PATH_VERSION, MAP_VERSION)
-"""The versions that tracemap reads."""
-
-
 class OpTable(Table):
     """The columns of the ops."""
 
@@ -452,7 +439,7 @@ class TransferTable(Table):
 class StoredMap(Document, frozen=True, kw_only=True):
     """The content of a bundle's `map.json`: large lists by column, all else by record."""
 
-    schema_version: Literal[5] = MAP_VERSION
+    schema_version: Literal[6] = MAP_VERSION
     kind: Literal["map"] = "map"
     module: ModuleInfo
     functions: tuple[Function, ...]
@@ -467,16 +454,10 @@ class StoredMap(Document, frozen=True, kw_only=True):
     library: tuple[str, ...] = LIBRARY
 
 
-class _SinglePathMap(StoredMap, frozen=True, kw_only=True):
-    """Version 4, in which memberships have only one path."""
-
-    schema_version: Literal[4] = _SINGLE_PATH_VERSION  # type: ignore[assignment] # only the version differs
-
-
 def encode(graph: TraceGraph) -> bytes:
     """Encode a graph as `map.json`; the same graph always gives the same bytes."""
     tables = {name: kind.holding(getattr(graph, name)) for name, kind in _TABLES.items()}
-    return encode_record(record_from(StoredMap, graph, schema_version=MAP_VERSION, **tables)) + b"\n"
+    return encode_record(record_from(StoredMap, graph, **tables)) + b"\n"
 
 
 def decode(encoded: bytes) -> TraceGraph:
@@ -486,17 +467,10 @@ def decode(encoded: bytes) -> TraceGraph:
         OtherVersion: tracemap does not read its version.
         ValueError: it is damaged, or something else.
     """
-    try:
-        stored = decode_document(encoded, StoredMap)
-    except OtherVersion as error:
-        if error.version == ROWS_VERSION:
-            return decode_document(encoded, TraceGraph)
-        if error.version != _SINGLE_PATH_VERSION:
-            raise
-        stored = decode_document(encoded, _SinglePathMap)
+    stored = decode_document(encoded, StoredMap)
     reader = Reader.of(encoded)
     rows = {name: reader.rows(kind.of, getattr(stored, name), f"$.{name}") for name, kind in _TABLES.items()}
-    return record_from(TraceGraph, stored, schema_version=ROWS_VERSION, **rows)
+    return record_from(TraceGraph, stored, **rows)
 
 
 _TABLES: Final[dict[str, type[Table]]] = {

@@ -79,15 +79,15 @@ class Outcome(enum.StrEnum):
 
     DISPATCHED = "dispatched"
     """Runs in at least one dispatch on every call."""
-    TRANSFER = "transfer"
+    TRANSFER = "copy"
     """A copy or fill command."""
-    LOAD_TIME = "load_time"
+    LOAD_TIME = "load-time"
     """Runs once, in an initializer, when the module is loaded."""
     HOST = "host"
     """Scalar work, shapes or control flow on the host."""
-    CONSTANT = "constant"
+    CONSTANT = "constant-folded"
     """A constant, or computed by the compiler."""
-    FOLDED = "folded"
+    FOLDED = "fused-into-indexing"
     """Became indexing or layout of another op, which the reason names."""
     REMOVED = "removed"
     """Dead code, or a duplicate of an op that the reason names."""
@@ -153,7 +153,7 @@ class Op(Record, frozen=True):
     column: Integer
     scope: tuple[str, ...]
     frames: tuple[Frame, ...]
-    fate: Outcome
+    outcome: Outcome
     reason: Reason
     parts: tuple[InnerOperation, ...] = ()
     own_location: bool = True
@@ -360,18 +360,22 @@ def entry_name(kernel: str) -> str:
     return re.sub(rb"[^A-Za-z0-9_]", b"_", kernel.encode()).decode()
 
 
-ROWS_VERSION: Final = 3
-"""The last version of `map.json` with a record for each op and site; it can still be read."""
+MAP_VERSION: Final = 6
+"""Version of `map.json`.
+
+1: first; 2: kernels have texts, steps have parents; 3: no coverage, ops do not name sites; 4: tables by column;
+5: an op may have several call paths in one site; 6: outcomes have the glossary's names.
+"""
 
 
 class TraceGraph(Document, frozen=True, kw_only=True, dict=True):
-    """Everything that `tracemap build` knows about a model. As JSON it is a `map.json` of version 3.
+    """Everything that `tracemap build` knows about a model. `map.json` has its large lists by column.
 
     `schedules` cover the entry points whose control flow tracemap understands. `library` are file patterns of frames
     that are not the user's own; the user's frames come first.
     """
 
-    schema_version: Literal[3] = ROWS_VERSION
+    schema_version: Literal[6] = MAP_VERSION
     kind: Literal["map"] = "map"
     module: ModuleInfo
     functions: tuple[Function, ...]

@@ -8,7 +8,7 @@ from typing import Literal
 
 from tracemap.core.units import UNKNOWN, Unknown
 from tracemap.options.option import FLAGS_AFTER_DASHES, Options, option, required
-from tracemap.options.results import DISPATCH_HELP, KEEP_DISTURBED_HELP, RULE_HELP, Rule, memory_option
+from tracemap.options.results import DISPATCH_HELP, KEEP_OUTLIERS_HELP, RULE_HELP, Rule, memory_option
 
 # ---- build
 #
@@ -142,7 +142,7 @@ class RemarksOptions(Options):
     top: int = option(40, "Rows of the text table; 0: all.", metavar="N", at_least=0)
     figures: bool = option(False, "Also list remarks that only report numbers: instruction counts, stack bytes.")
     rule: Rule | None = option(None, RULE_HELP)
-    keep_disturbed: bool = option(False, KEEP_DISTURBED_HELP)
+    keep_outliers: bool = option(False, KEEP_OUTLIERS_HELP)
     allow_mismatch: bool = option(False, "Accept a run recorded from a different build; the result carries a warning.")
     dispatch: str = option("", DISPATCH_HELP, metavar="KERNEL")
     format: Literal["text", "json"] = option("text", "A table, or JSON with all remarks.")

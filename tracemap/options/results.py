@@ -41,7 +41,7 @@ def memory_option() -> int:
 
 FROM_HELP = "Only invocations that began at least S seconds after the first measured one.  [default: all]"
 TO_HELP = "Only invocations that began less than S seconds after the first measured one.  [default: all]"
-KEEP_DISTURBED_HELP = "Attribute the time of outliers (preemption, noise) to ops, instead of reporting it separately."
+KEEP_OUTLIERS_HELP = "Attribute the time of outliers (preemption, noise) to ops, instead of reporting it separately."
 DISPATCH_HELP = "Kernel of the recorded calls, if the run is a CSV file of IREE's hook: such files do not name it."
 
 
@@ -99,7 +99,7 @@ class AttributeOptions(Options, Windowed):
 
     map: Path | None = option(None, "Bundle of the runs.  [default: found from the first RUN]", metavar="BUNDLE")
     rule: Rule | None = option(None, RULE_HELP)
-    keep_disturbed: bool = option(False, KEEP_DISTURBED_HELP)
+    keep_outliers: bool = option(False, KEEP_OUTLIERS_HELP)
     begin: float = option(0.0, FROM_HELP, "--from", metavar="S", at_least=0)
     end: float = option(math.inf, TO_HELP, "--to", "--until", metavar="S", above=0)
     format: Literal["text", "json", "csv"] = option("text", "Output format.")
@@ -165,7 +165,7 @@ class ExportOptions(Options, Windowed):
     )
     map: Path | None = option(None, "Bundle of the runs.  [default: found from the first RUN]", metavar="BUNDLE")
     rule: Rule | None = option(None, RULE_HELP)
-    keep_disturbed: bool = option(False, KEEP_DISTURBED_HELP)
+    keep_outliers: bool = option(False, KEEP_OUTLIERS_HELP)
     begin: float = option(0.0, FROM_HELP, "--from", metavar="S", at_least=0)
     end: float = option(math.inf, TO_HELP, "--until", metavar="S", above=0)
     allow_mismatch: bool = option(False, "Accept a run recorded from a different build.")
@@ -204,7 +204,7 @@ class ReportOptions(Options, Windowed):
 
     output: Path = required("Page to write.", "-o", "--output", metavar="PAGE.html")
     rule: Rule | None = option(None, RULE_HELP)
-    keep_disturbed: bool = option(False, KEEP_DISTURBED_HELP)
+    keep_outliers: bool = option(False, KEEP_OUTLIERS_HELP)
     begin: float = option(0.0, FROM_HELP, "--from", metavar="S", at_least=0)
     end: float = option(math.inf, TO_HELP, "--to", "--until", metavar="S", above=0)
     allow_mismatch: bool = option(False, "Accept a run recorded from a different build; the page carries a warning.")
@@ -244,7 +244,7 @@ class DiffOptions(Options):
     metric: str | None = option(None, "Metric of the text table.  [default: time]", metavar="NAME")
     top: int = option(20, "Rows of the text tables; 0: all.", metavar="N", at_least=0)
     rule: Rule | None = option(None, RULE_HELP)
-    keep_disturbed: bool = option(False, KEEP_DISTURBED_HELP)
+    keep_outliers: bool = option(False, KEEP_OUTLIERS_HELP)
     allow_mismatch: bool = option(False, "Accept a run recorded from a different build; the result carries a warning.")
     dispatch: str = option("", DISPATCH_HELP, metavar="KERNEL")
     format: Literal["text", "json", "csv"] = option("text", "Output format.")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from tracemap.options.option import Options, option, required
-from tracemap.options.results import DISPATCH_HELP, KEEP_DISTURBED_HELP, RULE_HELP, Rule, memory_option
+from tracemap.options.results import DISPATCH_HELP, KEEP_OUTLIERS_HELP, RULE_HELP, Rule, memory_option
 
 _STORE_HELP: Final = "The store: a folder, or a bucket as s3://BUCKET/PREFIX."
 _STORE_VARIABLE: Final = "TRACEMAP_STORE"
@@ -35,7 +35,7 @@ class StoreAddOptions(Options):
         None, "Time of recording, if a run does not record it: 2026-11-20 or 2026-11-20T02:30:00Z.", metavar="TIME"
     )
     rule: Rule | None = option(None, RULE_HELP)
-    keep_disturbed: bool = option(False, KEEP_DISTURBED_HELP)
+    keep_outliers: bool = option(False, KEEP_OUTLIERS_HELP)
     allow_mismatch: bool = option(False, "Accept a run recorded from a different build; the result carries a warning.")
     dispatch: str = option("", DISPATCH_HELP, metavar="KERNEL")
     format: Literal["text", "json"] = option("text", "Output format.")

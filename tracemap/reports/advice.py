@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from tracemap.attribution.model import Attribution, MetricTotal, ResidualReason
+from tracemap.attribution.model import Attribution, MetricTotal, UnattributedReason
 from tracemap.attribution.scan.connection import IN_MILLIONTHS, MILLIONTHS
 from tracemap.compare.model import Drift
 from tracemap.core.diagnostics import NOISY, PAUSED, TRANSFERS_UNTIMED, WINDOW, has_slug
@@ -201,7 +201,9 @@ def _overhead_text(attribution: Attribution, overhead_ns: int, share: str) -> st
 def _may_be_copies(attribution: Attribution, overhead_ns: int) -> bool:
     """Whether copies without rows may be a notable part of the overhead."""
     untimed = has_slug(attribution.diagnostics, TRANSFERS_UNTIMED)
-    queue = (row.metrics.get("duration_ns", 0) for row in attribution.residual if row.reason is ResidualReason.QUEUE)
+    queue = (
+        row.metrics.get("duration_ns", 0) for row in attribution.unattributed if row.reason is UnattributedReason.QUEUE
+    )
     return untimed and sum(queue) >= _WORTH_NAMING * overhead_ns
 
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 BENCH_COLUMNS = (
     *("Dispatch", "Provider", "OpKind", "Operation", "Configuration", "Arguments", "Verification", "Runtime(ms)"),
-    *("GFLOPs", "sites", "time_ns", "time_q1_ns", "time_q3_ns", "cold_ns", "bytes_per_s", "attainable_share"),
+    *("GFLOPs", "sites", "time_ns", "time_q1_ns", "time_q3_ns", "cold_ns", "bytes_per_s", "roofline_share"),
     *("in_application_ns", "ratio", "points_to"),
 )
 _PROVIDER = "IREE Codegen"
@@ -64,7 +64,7 @@ def _cells(kernel: KernelBench) -> list[str]:
         *(("", "", "") if time is None else map(_number, (time.median, time.q1, time.q3))),
         _median(kernel.cold_ns),
         _number(kernel.bytes_per_s),
-        _number(kernel.attainable_share),
+        _number(kernel.roofline_share),
         *(("", "", "") if first is None else (_number(first.median_ns), _number(first.ratio), first.points_to)),
     ]
 
@@ -82,7 +82,7 @@ def _number(value: object) -> str:
 
 DIFF_COLUMNS: Final = (
     *("before", "after", "how", "edited", "name_before", "name", "line_before", "line_after", "scope"),
-    *("fate_before", "fate_after", "code", "metric", "unit", "cost_before", "cost_after", "change"),
+    *("outcome_before", "outcome_after", "code", "metric", "unit", "cost_before", "cost_after", "change"),
 )
 
 
@@ -103,7 +103,7 @@ def _rows(comparison: Comparison) -> Iterator[list[int | str]]:
             yield [*op_cells, *[""] * 5]
         for name, amount in op.amounts.items():
             yield [*op_cells, *_figures(name, units[name], amount)]
-    for row in comparison.residual:
+    for row in comparison.unattributed:
         for name, amount in row.amounts.items():
             yield [*[""] * 5, row.reason, *[""] * 6, *_figures(name, units[name], amount)]
 
@@ -112,7 +112,7 @@ def _op_cells(op: OpDifference) -> list[int | str]:
     locations = (_cell(op.line_before), _cell(op.line_after), without_controls("/".join(op.scope)))
     names = (_cell(op.name_before), without_controls(op.name))
     match = (_cell(op.before), _cell(op.after), _cell(op.how), int(op.edited))
-    return [*match, *names, *locations, _cell(op.fate_before), _cell(op.fate_after), _cell(op.code)]
+    return [*match, *names, *locations, _cell(op.outcome_before), _cell(op.outcome_after), _cell(op.code)]
 
 
 def _figures(name: str, unit: str, amount: Amount) -> list[int | str]:
@@ -157,7 +157,7 @@ def _cost_rows(group: StoreGroup) -> Iterator[list[Integer | Text]]:
         for op in group.ops:
             op_cells: list[Integer | Text] = [op.op, op.name, op.file, op.line, op.scope, op.runs]
             yield [*group_cells, *op_cells, metric.name, op.amounts[metric.name], metric.invocations]
-        for row in group.residual:
+        for row in group.unattributed:
             reason_cells: list[Integer | Text] = ["", row.reason, *[UNKNOWN] * 3, group.runs]
             yield [*group_cells, *reason_cells, metric.name, row.amounts[metric.name], metric.invocations]
 
@@ -214,7 +214,7 @@ def _figure(value: Integer | Text | float) -> int | str:
 TABLE_COLUMNS: Final = {
     **dict.fromkeys(("op", "name", "file"), str),
     **dict.fromkeys(("line", "column"), int),
-    **dict.fromkeys(("function", "scope", "python", "fate"), str),
+    **dict.fromkeys(("function", "scope", "python", "outcome"), str),
     "calls": int,
     **dict.fromkeys(("metric", "unit"), str),
     "invocations": int,
@@ -247,14 +247,14 @@ def attribution_rows(graph: TraceGraph, attribution: Attribution) -> Iterator[Ce
         frame = python_frame(graph, op)
         python = f"{frame.file}:{frame.line}" if frame else ""
         location = (op.file, op.line, op.column, op.function, scope_text(graph, op), python)
-        values = (op.id, op.name, *location, op.fate.value)
+        values = (op.id, op.name, *location, op.outcome.value)
         cells = [without_controls(value) if isinstance(value, str) else value for value in values]
         for name, cost in result.metrics.items():
             spread, likely = astuple(cost.per_invocation), (cost.likely_low, cost.likely_high, int(cost.uncertain))
             figures = (cost.attributed, cost.inclusive, cost.low, cost.high, *spread, *likely)
             yield [*cells, result.calls, without_controls(name), *metric_cells[name], *figures]
     # The reason is in the column of names and events are in that of calls, so that columns add up to the whole run.
-    for row in attribution.residual:
+    for row in attribution.unattributed:
         for name, value in row.metrics.items():
             reason_cells = [row.reason.value, *[UNKNOWN] * 7, row.events]
             yield [UNKNOWN, *reason_cells, without_controls(name), *metric_cells[name], value, *[UNKNOWN] * 12]

@@ -14,9 +14,9 @@ from tracemap.attribution.model import (
     Disagreement,
     MetricTotal,
     OpResult,
-    ResidualReason,
     SiteCost,
     SlowCall,
+    UnattributedReason,
 )
 from tracemap.core.codec import Count, Document, Positive, Record, record_from
 from tracemap.core.diagnostics import Diagnostic
@@ -35,15 +35,16 @@ from tracemap.runs.model import DeviceTime, ElapsedParts
 # ---- attribution
 
 
-ATTRIBUTION_VERSION: Final = 5
+ATTRIBUTION_VERSION: Final = 6
 """Version of the JSON.
 
 1: first. 2: metrics have their number of invocations and `work`; ops have `per_invocation` instead of `per_call`;
-sites have `disturbance`, `tiles`, `imbalance_percent` and `slowest` calls.
+sites have `outliers`, `tiles`, `imbalance_percent` and `slowest` calls.
 3: `duration_ns` counts time of both submissions and their dispatches once; the elapsed time has the profiler's own
 work as a part; the run has `devices` and `functions`; costs of ops have `uncertain`.
 4: `calls` are null if a run has only samples.
 5: `likely_low` and `likely_high` instead of `sampled_low` and `sampled_high`, also for estimates; `disagreements`.
+6: `unattributed` instead of `residual`, `outliers` instead of `disturbance`, `outcome` instead of `fate`.
 """
 
 
@@ -76,10 +77,10 @@ class ShownSiteResult(Record, frozen=True):
     slowest: Annotated[tuple[SlowCall, ...], Meta(description="The slowest single calls, the slowest first.")]
 
 
-class ShownResidual(Record, frozen=True):
+class ShownUnattributed(Record, frozen=True):
     """Unattributed cost: its reason, and its amount by metric name."""
 
-    reason: ResidualReason
+    reason: UnattributedReason
     metrics: Mapping[str, int]
 
 
@@ -92,9 +93,9 @@ class ShownStep(Record, frozen=True):
 
 
 class ShownAttribution(Document, frozen=True, kw_only=True):
-    """Costs of the ops of a model in a run. For every metric: measured = attributed + unattributed (`residual`)."""
+    """Costs of the ops of a model in a run. For every metric: measured = attributed + unattributed (`unattributed`)."""
 
-    schema_version: Literal[5] = ATTRIBUTION_VERSION
+    schema_version: Literal[6] = ATTRIBUTION_VERSION
     kind: Literal["attribution"] = "attribution"
     map_sha256: str
     rule: Rule
@@ -102,7 +103,7 @@ class ShownAttribution(Document, frozen=True, kw_only=True):
     metrics: tuple[MetricTotal, ...]
     ops: tuple[OpResult, ...]
     sites: tuple[ShownSiteResult, ...]
-    residual: tuple[ShownResidual, ...]
+    unattributed: tuple[ShownUnattributed, ...]
     diagnostics: tuple[Diagnostic, ...]
     steps: Annotated[tuple[ShownStep, ...], Meta(description="Samples, or simulated counts, inside kernels.")]
     disagreements: Annotated[
@@ -118,7 +119,7 @@ def shown_attribution(attribution: Attribution) -> ShownAttribution:
         attribution,
         run=record_from(ShownRun, attribution.run, functions=attribution.functions),
         sites=tuple(record_from(ShownSiteResult, site) for site in attribution.sites),
-        residual=tuple(record_from(ShownResidual, row) for row in attribution.residual),
+        unattributed=tuple(record_from(ShownUnattributed, row) for row in attribution.unattributed),
         steps=tuple(
             ShownStep(result.kernel, line, seen)
             for result in attribution.kernels
@@ -278,7 +279,7 @@ class ShownOp(Record, frozen=True):
     column: Integer
     scope: tuple[str, ...]
     frames: tuple[Frame, ...]
-    fate: Outcome
+    outcome: Outcome
     reason: ShownReason
     sites: tuple[str, ...]
 
@@ -336,13 +337,13 @@ class ShownKernel(Record, frozen=True):
     instructions: tuple[ShownInstruction, ...] | None
 
 
-class FateCounts(dict[Outcome, int]):
+class OutcomeCounts(dict[Outcome, int]):
     """Numbers of ops by outcome, for all outcomes."""
 
     @classmethod
     def json_schema(cls) -> dict[str, object]:
         """A schema that requires all outcomes and allows no other keys."""
-        counts = {fate.value: {"type": "integer", "minimum": 0} for fate in Outcome}
+        counts = {outcome.value: {"type": "integer", "minimum": 0} for outcome in Outcome}
         return {"type": "object", "properties": counts, "required": list(counts), "additionalProperties": False}
 
 
@@ -350,7 +351,7 @@ class Coverage(Record, frozen=True):
     """Coverage of the map: ops by outcome, and dispatch sites traced to ops."""
 
     ops: Count
-    by_fate: FateCounts
+    by_outcome: OutcomeCounts
     sites: Count
     sites_with_members: Count
 
@@ -414,9 +415,9 @@ def _instruction(instruction: Instruction) -> ShownInstruction:
 
 
 def _coverage(graph: TraceGraph) -> Coverage:
-    counts = Counter(op.fate for op in graph.ops)
-    by_fate = FateCounts({fate: counts[fate] for fate in Outcome})
-    return Coverage(len(graph.ops), by_fate, len(graph.sites), sum(1 for site in graph.sites if site.members))
+    counts = Counter(op.outcome for op in graph.ops)
+    by_outcome = OutcomeCounts({outcome: counts[outcome] for outcome in Outcome})
+    return Coverage(len(graph.ops), by_outcome, len(graph.sites), sum(1 for site in graph.sites if site.members))
 
 
 # ---- audit
@@ -444,7 +445,7 @@ class ShownLoss(AuditedOp, frozen=True):
     """An op, the first phase that lost its location, and its outcome."""
 
     phase: str
-    fate: Outcome
+    outcome: Outcome
     reason: ShownReason
 
 

@@ -185,7 +185,7 @@ class ModelPanel(Record, frozen=True):
     facts: tuple[tuple[str, str], ...]
     changes: tuple[ChangePanel, ...]
     hosts: tuple[HostRow, ...]
-    dearest: tuple[SeriesPanel, ...]
+    most_expensive: tuple[SeriesPanel, ...]
 
 
 class TrendsPage(Record, frozen=True):
@@ -227,14 +227,14 @@ def build_trends_page(trends: StoreTrends) -> TrendsPage:
 
 
 def _model(trend: StoreTrend, title: str, anchor: str, unit: str) -> ModelPanel:
-    measured = {point.night for series in trend.dearest for point in series.points}
+    measured = {point.night for series in trend.most_expensive for point in series.points}
     nights = [night for night in trend.in_order if night in measured]
     facts = (
         ("nights", str(trend.nights)),
         ("hosts", str(trend.hosts)),
         ("processor models", str(trend.cpu_models)),
         ("series", str(trend.series)),
-        ("runs left out", str(trend.untold)),
+        ("runs left out", str(trend.runs_left_out)),
     )
     return ModelPanel(
         anchor,
@@ -267,7 +267,7 @@ def _change(change: StoreChange, unit: str) -> ChangePanel:
 
 
 def _most_expensive(trend: StoreTrend, nights: list[str], unit: str) -> Iterator[SeriesPanel]:
-    for series in trend.dearest:
+    for series in trend.most_expensive:
         yield SeriesPanel(
             title=_op_title(series.op),
             where=series.cpu_model,

@@ -178,7 +178,7 @@ class Attribution(model.Attribution, AsTable):
             "line": [cell_of(op.line) for op in ops],
             "scope": [costed.scope_of(op) for op in ops],
             "python": [f"{frame.file}:{frame.line}" if frame else None for frame in frames],
-            "fate": [op.fate.value for op in ops],
+            "outcome": [op.outcome.value for op in ops],
             "calls": [cell_of(result.calls) for result in self.ops],
         }
         for metric in self.metrics:

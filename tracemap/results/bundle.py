@@ -92,7 +92,7 @@ class Bundle(stored.Bundle, AsTable):
             "function": [cell_of(op.function) for op in ops],
             "scope": [scope_text(graph, op) for op in ops],
             "python": [f"{frame.file}:{frame.line}" if frame else None for frame in frames],
-            "fate": [op.fate.value for op in ops],
+            "outcome": [op.outcome.value for op in ops],
             "reason": [op.reason.text for op in ops],
             "sites": [len(graph.sites_of_op.get(op.id, ())) for op in ops],
         }
@@ -103,7 +103,7 @@ class Bundle(stored.Bundle, AsTable):
         title = f"{self.name}: {counts}, {plural(len(graph.kernels), 'kernel')}, {format_bytes(self.module_bytes)}"
         outcomes: dict[str, int] = {}
         for op in graph.ops:
-            outcomes[op.fate.value] = outcomes.get(op.fate.value, 0) + 1
+            outcomes[op.outcome.value] = outcomes.get(op.outcome.value, 0) + 1
         rows = [(kernel.name, str(len(kernel.sites))) for kernel in graph.kernels[:_TOP]]
         more = len(graph.kernels) - len(rows)
         rest = heading(f"… {plural(more, 'more kernel')}") if more > 0 else ""

@@ -53,7 +53,7 @@ class Bench(model.Bench, AsTable, frozen=True):
             "bytes": [cell_of(kernel.bytes) for kernel in kernels],
             "operations_per_s": [kernel.operations_per_s for kernel in kernels],
             "bytes_per_s": [kernel.bytes_per_s for kernel in kernels],
-            "attainable_share": [kernel.attainable_share for kernel in kernels],
+            "roofline_share": [kernel.roofline_share for kernel in kernels],
         }
 
     def _repr_html_(self) -> str:
@@ -63,7 +63,7 @@ class Bench(model.Bench, AsTable, frozen=True):
                 kernel.operation,
                 kernel.verification.status.value,
                 "" if kernel.time_ns is None else format_ns(round(kernel.time_ns.median)),
-                "" if kernel.attainable_share is None else f"{100 * kernel.attainable_share:.0f} %",
+                "" if kernel.roofline_share is None else f"{100 * kernel.roofline_share:.0f} %",
             )
             for kernel in self.kernels[:_TOP]
         ]
@@ -144,7 +144,8 @@ class Comparison(compared.Comparison, AsTable, frozen=True):
         }
         columns["scope"] = ["/".join(op.scope) for op in self.ops]
         columns |= {
-            name: [cell_of(getattr(op, name)) for op in self.ops] for name in ("fate_before", "fate_after", "code")
+            name: [cell_of(getattr(op, name)) for op in self.ops]
+            for name in ("outcome_before", "outcome_after", "code")
         }
         for metric in self.metrics:
             amounts = [op.amounts.get(metric.name) for op in self.ops]

@@ -47,7 +47,7 @@ def recorded_at(time: datetime) -> Integer:
     return nanoseconds if 0 <= nanoseconds <= MAX_INTEGER else UNKNOWN
 
 
-class Disturbance(Record, frozen=True):
+class Noise(Record, frozen=True):
     """Noise while the program was measured, summed over its threads.
 
     `observed_ns`: the part of the measured time that was observed; `running_ns`: time on a CPU; `waiting_ns`: time
@@ -71,7 +71,7 @@ class Disturbance(Record, frozen=True):
     load_percent: Integer
 
 
-UNKNOWN_DISTURBANCE: Final = Disturbance(**dict.fromkeys(Disturbance.__struct_fields__, UNKNOWN))
+UNKNOWN_NOISE: Final = Noise(**dict.fromkeys(Noise.__struct_fields__, UNKNOWN))
 """The noise of a run that was not observed."""
 
 
@@ -134,10 +134,10 @@ def _without_folders(text: str) -> str:
 # ---- the header
 
 
-RUN_FORMAT_VERSION: Final = 4
+RUN_FORMAT_VERSION: Final = 5
 """Version of the run's format. 1: first. 2: workgroup counts are columns workgroups_x/y/z. 3: the header has the parts
 of the elapsed time, the median invocation with its interval, the reason for stopping, and the noise. 4: rows have the
-time of submission; the elapsed time has the profiler's own work as a part."""
+time of submission; the elapsed time has the profiler's own work as a part. 5: `noise`, before `disturbance`."""
 
 
 class Clock(enum.StrEnum):
@@ -230,7 +230,7 @@ class Invocation(Record, frozen=True):
 class RunHeader(Document, frozen=True, kw_only=True):
     """Description of a recording; values that the writer of the file did not provide are unknown."""
 
-    schema_version: Literal[4] = RUN_FORMAT_VERSION
+    schema_version: Literal[5] = RUN_FORMAT_VERSION
     kind: Literal["run"] = "run"
     module_sha256: Annotated[Text, msgspec.Meta(description="SHA-256 of the module that ran.")]
     bundle: Annotated[Text, msgspec.Meta(description="Name of the bundle that the module came from.")]
@@ -244,7 +244,7 @@ class RunHeader(Document, frozen=True, kw_only=True):
     launches: Annotated[Count, msgspec.Meta(description="Consecutive processes of the program.")] = 1
     elapsed_ns: Annotated[Integer, msgspec.Meta(description="Wall time of the measured invocations.")]
     invocation: Invocation
-    disturbance: Disturbance
+    noise: Noise
     inputs: Annotated[tuple[str, ...], msgspec.Meta(description="The value of each argument.")]
     peaks: Peaks
     programs: Annotated[
@@ -284,7 +284,7 @@ UNKNOWN_HEADER: Final = RunHeader(
     warmup=UNKNOWN,
     elapsed_ns=UNKNOWN,
     invocation=UNKNOWN_INVOCATION,
-    disturbance=UNKNOWN_DISTURBANCE,
+    noise=UNKNOWN_NOISE,
     inputs=(),
     peaks=ASSUMED_PEAKS,
     programs=(),

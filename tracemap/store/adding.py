@@ -15,7 +15,7 @@ from typing import Final
 
 from tracemap.attribution.attribute import OpenAttribution
 from tracemap.attribution.join.targets import EXECUTE, MEMORY, OUTSIDE_KERNELS, TRANSFER, UNMATCHED
-from tracemap.attribution.model import MetricTotal, PlaceResult, ResidualReason
+from tracemap.attribution.model import MetricTotal, PlaceResult, UnattributedReason
 from tracemap.attribution.scan.connection import IN_MILLIONTHS, value_column
 from tracemap.core.codec import encode
 from tracemap.core.errors import RunInvalid
@@ -43,11 +43,11 @@ from tracemap.store.layout import (
 )
 
 REASON_OF: Final = {
-    UNMATCHED: ResidualReason.UNMATCHED,
-    TRANSFER: ResidualReason.TRANSFER,
-    MEMORY: ResidualReason.MEMORY,
-    EXECUTE: ResidualReason.QUEUE,
-    OUTSIDE_KERNELS: ResidualReason.OUTSIDE_KERNELS,
+    UNMATCHED: UnattributedReason.UNMATCHED,
+    TRANSFER: UnattributedReason.TRANSFER,
+    MEMORY: UnattributedReason.MEMORY,
+    EXECUTE: UnattributedReason.QUEUE,
+    OUTSIDE_KERNELS: UnattributedReason.OUTSIDE_KERNELS,
 }
 """The reason for events without a place, by the number that stands for their target."""
 COVERED: Final = "counted-in-dispatches"
@@ -109,7 +109,7 @@ def add_run(store: Store, graph: TraceGraph, joined: OpenAttribution, descriptio
         "map": result.map_sha256,
         "rule": result.rule.value,
         "calls": calls,
-        "disturbance_ns": _disturbance_ns(joined),
+        "outliers_ns": _outliers_ns(joined),
     }
     write_rows(connection, RUNS, [tuple(row[column] for column in COLUMNS[RUNS])], header)
     return AddedToStore(name, was_there=False)
@@ -226,9 +226,9 @@ def _aside(number: int, joined: OpenAttribution) -> Iterator[Row]:
     """Outliers of each target, and the time of submissions that their dispatches have, too."""
     scan = joined.places.scan
     for target, sums in scan.by_target.items():
-        for metric, amount in sums.disturbed.items():
+        for metric, amount in sums.outliers.items():
             if amount:
-                yield number, target, metric, ResidualReason.DISTURBANCE.value, amount
+                yield number, target, metric, UnattributedReason.OUTLIERS.value, amount
     for metric, amount in scan.execute_covered.items():
         if amount:
             yield number, EXECUTE, metric, COVERED, amount
@@ -246,13 +246,13 @@ def _costs(number: int, graph: TraceGraph, joined: OpenAttribution) -> Iterator[
         without_cost.discard(metric)
         if reason is not None:
             at_places[reason, metric] += amount
-    for residual in joined.result.residual:
-        reason = residual.reason.value
-        for metric, total in residual.metrics.items():
+    for unattributed in joined.result.unattributed:
+        reason = unattributed.reason.value
+        for metric, total in unattributed.metrics.items():
             if amount := total - at_places[reason, metric]:
                 yield number, metric, reason, 0, None, reason, amount
                 without_cost.discard(metric)
-    no_cost = ResidualReason.UNMATCHED.value
+    no_cost = UnattributedReason.UNMATCHED.value
     yield from ((number, metric, no_cost, 0, None, no_cost, 0) for metric in sorted(without_cost))
 
 
@@ -266,19 +266,19 @@ def _at_places(graph: TraceGraph, joined: OpenAttribution) -> Iterator[Row]:
         if copy.id in joined.places.places and not copy.ops:
             for metric, total in joined.places.at(copy.id).sums.items():
                 if total:
-                    yield metric, copy.id, 0, None, ResidualReason.TRANSFER.value, total
+                    yield metric, copy.id, 0, None, UnattributedReason.TRANSFER.value, total
 
 
 def _of_place(place: str, result: PlaceResult, nobody: Mapping[str, int], metrics: Sequence[str]) -> Iterator[Row]:
     for metric in metrics:
         total = result.metrics[metric].total
         if total and not result.shares:
-            yield metric, place, 0, None, ResidualReason.COMPILER_MADE.value, total
+            yield metric, place, 0, None, UnattributedReason.COMPILER_MADE.value, total
         elif total:
             for position, share in enumerate(result.shares):
                 yield metric, place, position, str(share.op), None, share.attributed[metric]
             if nobody.get(metric):
-                yield metric, place, len(result.shares), None, ResidualReason.KERNEL_OVERHEAD.value, nobody[metric]
+                yield metric, place, len(result.shares), None, UnattributedReason.KERNEL_OVERHEAD.value, nobody[metric]
 
 
 def _spreads(number: int, joined: OpenAttribution) -> Iterator[Row]:
@@ -292,9 +292,9 @@ def _spreads(number: int, joined: OpenAttribution) -> Iterator[Row]:
                 yield number, metric, str(op.op), *values
 
 
-def _disturbance_ns(joined: OpenAttribution) -> int:
+def _outliers_ns(joined: OpenAttribution) -> int:
     """Outliers of CPU time, or of wall time if there is no CPU time."""
-    rows = [row for row in joined.result.residual if row.reason is ResidualReason.DISTURBANCE]
+    rows = [row for row in joined.result.unattributed if row.reason is UnattributedReason.OUTLIERS]
     return max((max(row.metrics.get("cpu_ns", 0), 0) or row.metrics.get("duration_ns", 0) for row in rows), default=0)
 
 
@@ -327,8 +327,8 @@ def _header_row(number: int, graph: TraceGraph, header: RunHeader, description: 
         "low_ns": null_if_unknown(header.invocation.low_ns),
         "high_ns": null_if_unknown(header.invocation.high_ns),
         "tool_ns": null_if_unknown(header.elapsed.profiler_ns),
-        "waiting_ns": null_if_unknown(header.disturbance.waiting_ns),
-        "stolen_ns": null_if_unknown(header.disturbance.stolen_ns),
+        "waiting_ns": null_if_unknown(header.noise.waiting_ns),
+        "stolen_ns": null_if_unknown(header.noise.stolen_ns),
         "tags": dict(description.tags),
         "header": encode(header).decode(),
     }

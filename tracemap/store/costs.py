@@ -22,7 +22,7 @@ from tracemap.store.model import (
     StoreGroup,
     StoreMetric,
     StoreOp,
-    StoreResidual,
+    StoreUnattributed,
 )
 from tracemap.store.query_engines import Engine, text_literal
 from tracemap.store.run_headers import INPUTS, Header, Headers, check_spelling
@@ -237,7 +237,7 @@ FROM weighed WHERE members = 1 OR total = whole
 UNION ALL
 SELECT aside.run, {metric}, aside.reason, 0, CAST(NULL AS STRING), aside.reason, aside.amount
 FROM kept_aside AS aside JOIN reduced ON reduced.run = aside.run AND reduced.target = aside.target
-WHERE aside.metric = {metric} AND aside.reason = 'disturbance'
+WHERE aside.metric = {metric} AND aside.reason = 'outliers'
 """
 
 KEPT_COSTS: Final = "kept_costs"
@@ -398,14 +398,14 @@ class _Group:
         reasons = sorted({str(reason) for (_, key, reason), (cost, _) in self.summed.items() if key is None and cost})
         ops = [self._op(key, names) for key in keys]
         ops.sort(key=lambda op: -next(iter(op.amounts.values()), 0))
-        residual = [StoreResidual(reason, self._amounts(None, reason)) for reason in reasons]
+        unattributed = [StoreUnattributed(reason, self._amounts(None, reason)) for reason in reasons]
         return StoreGroup(
             self.runs[0]["model"],
             group_of(self.runs, self.columns),
             len(self.runs),
-            tuple(self._total(metric, ops, residual) for metric in self.invocations),
+            tuple(self._total(metric, ops, unattributed) for metric in self.invocations),
             tuple(ops),
-            tuple(residual),
+            tuple(unattributed),
         )
 
     def _op(self, key: int, names: Names) -> StoreOp:
@@ -415,7 +415,7 @@ class _Group:
     def _amounts(self, key: int | None, reason: str | None) -> dict[str, int]:
         return {metric: self.summed.get((metric, key, reason), (0, 0))[0] for metric in self.invocations}
 
-    def _total(self, metric: str, ops: Sequence[StoreOp], residual: Sequence[StoreResidual]) -> StoreMetric:
+    def _total(self, metric: str, ops: Sequence[StoreOp], unattributed: Sequence[StoreUnattributed]) -> StoreMetric:
         attributed = sum(op.amounts[metric] for op in ops)
-        unattributed = sum(row.amounts[metric] for row in residual)
-        return StoreMetric(metric, attributed + unattributed, attributed, unattributed, self.invocations[metric])
+        remaining = sum(row.amounts[metric] for row in unattributed)
+        return StoreMetric(metric, attributed + remaining, attributed, remaining, self.invocations[metric])

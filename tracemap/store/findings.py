@@ -112,12 +112,12 @@ class SetDifference:
 class SetDifferences:
     """Differences between two sets of runs, the most significant first.
 
-    `compared`: pairs of op and CPU model with hosts in both sets; `lonely`: pairs without.
+    `compared`: pairs of op and CPU model with hosts in both sets; `unpaired`: pairs without.
     """
 
     changes: tuple[SetDifference, ...]
     compared: int
-    lonely: int
+    unpaired: int
 
 
 # ---- merging
@@ -295,7 +295,7 @@ def compare_sets(
     ]
     findings.sort(key=lambda finding: (finding.chance, finding.op, finding.cpu_model))
     pairs_total = (len(table.ops) + 1) * len(np.unique(table.models))
-    return SetDifferences(changes=tuple(findings), compared=len(tests), lonely=pairs_total - len(tests))
+    return SetDifferences(changes=tuple(findings), compared=len(tests), unpaired=pairs_total - len(tests))
 
 
 def _pairs(table: Table, later: npt.NDArray[np.bool_]) -> Iterator[_Pair]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # Files are named by text, in the form that DuckDB takes.
 
 
-STORE_VERSION: Final = 1
+STORE_VERSION: Final = 2
 STORE_KEY: Final = "tracemap-store"
 """Key of the version in the key-value metadata of each file."""
 SUFFIX: Final = ".parquet"
@@ -148,7 +148,14 @@ def fault_of(size: int, read: Callable[[int, int], bytes]) -> str:
     if size < _LEAST_FILE or not last.endswith(_MAGIC) or length + _LEAST_FILE > size:
         return "is truncated: its end is missing"
     footer = read(size - 2 * len(_MAGIC) - length, min(length, _MOST_FOOTER))
-    return "" if STORE_KEY.encode() in footer else "is not a file of a store"
+    key, value = STORE_KEY.encode(), str(STORE_VERSION).encode()
+    if key not in footer:
+        return "is not a file of a store"
+    if key + b"\x18" + bytes([len(value)]) + value not in footer:  # Thrift's compact protocol: the next field, a text
+        return (
+            f"has another format than version {STORE_VERSION}, which this tracemap reads; add its runs to a new store"
+        )
+    return ""
 
 
 # ---- folder

@@ -246,7 +246,7 @@ COLUMNS: Final[Mapping[str, Mapping[str, str]]] = {
         "tool_ns": "BIGINT",
         "waiting_ns": "BIGINT",
         "stolen_ns": "BIGINT",
-        "disturbance_ns": AMOUNT,
+        "outliers_ns": AMOUNT,
         "calls": "BIGINT",
         "tags": "MAP(VARCHAR, VARCHAR)",
         "header": "VARCHAR",
@@ -297,7 +297,7 @@ COLUMNS: Final[Mapping[str, Mapping[str, str]]] = {
 
 runs: `run` is the run's name; `number` is the same value as column `run` of other tables. `date` is the day (UTC) of
 `recorded_ns`. `recorded_ns` is by the clock of the recording machine, `added_ns` by that of the adding machine.
-`tool_ns` is the profiler's own work. `disturbance_ns` is CPU time above the outlier threshold. `header` is JSON.
+`tool_ns` is the profiler's own work. `outliers_ns` is CPU time above the outlier threshold. `header` is JSON.
 targets: a row for each place where events of a target may belong; `position` is its index among the `places`. A target
 without a place in the map has one row, whose `place` is the reason.
 aside: amounts of a target that are not work of a place.

@@ -49,7 +49,7 @@ class StoreMetric(Record, frozen=True):
     name: str
     measured: int
     attributed: int
-    residual: int
+    unattributed: int
     invocations: Integer
 
 
@@ -69,7 +69,7 @@ class StoreOp(Record, frozen=True):
     amounts: Mapping[str, int]
 
 
-class StoreResidual(Record, frozen=True):
+class StoreUnattributed(Record, frozen=True):
     """Unattributed costs; `amounts`: their sums, by metric."""
 
     reason: str
@@ -87,7 +87,7 @@ class StoreGroup(Record, frozen=True):
     runs: Count
     metrics: tuple[StoreMetric, ...]
     ops: tuple[StoreOp, ...]
-    residual: tuple[StoreResidual, ...]
+    unattributed: tuple[StoreUnattributed, ...]
 
 
 class StoreCosts(Document, frozen=True, kw_only=True):
@@ -138,7 +138,7 @@ class StoreRun(Record, frozen=True):
     them; `elapsed_ns`: wall time of the measured invocations; `median_ns`: the median invocation; `low_ns`: the lower
     end of its 95 % interval; `high_ns`: the upper end of it; `tool_ns`: the profiler's own work; `waiting_ns`: time
     ready to run without a processor; `stolen_ns`: time that a virtual machine's host gave to others;
-    `disturbance_ns`: outliers, the time above the outlier threshold; `calls`: number of events; `tags`: the tags
+    `outliers_ns`: outliers, the time above the outlier threshold; `calls`: number of events; `tags`: the tags
     given to `store add`.
     """
 
@@ -170,7 +170,7 @@ class StoreRun(Record, frozen=True):
     tool_ns: Integer
     waiting_ns: Integer
     stolen_ns: Integer
-    disturbance_ns: Integer
+    outliers_ns: Integer
     calls: Integer
     tags: Mapping[str, str]
 
@@ -326,9 +326,9 @@ class StoreTrend(Record, frozen=True):
     `model`: the model's name; `function`: the invoked function; `inputs`: the types of its arguments, null if unknown
     (costs of different functions or sizes are not compared); `nights`: number of dates, or compilers; `hosts`: number
     of hosts; `cpu_models`: number of processor models; `series`: number of series that were searched for changes;
-    `untold`: runs left out because their time or host is unknown; `changes`: ops that became slower or faster;
-    `outliers`: hosts that differ from others; `dearest`: cost per night of the most expensive ops, on each processor
-    model; `in_order`: dates in order, or compilers in order of first use.
+    `runs_left_out`: runs left out because their time or host is unknown; `changes`: ops that became slower or faster;
+    `outliers`: hosts that differ from others; `most_expensive`: cost per night of the most expensive ops, on each
+    processor model; `in_order`: dates in order, or compilers in order of first use.
     """
 
     model: str
@@ -338,10 +338,10 @@ class StoreTrend(Record, frozen=True):
     hosts: Count
     cpu_models: Count
     series: Count
-    untold: Count
+    runs_left_out: Count
     changes: tuple[StoreChange, ...]
     outliers: tuple[StoreHost, ...]
-    dearest: tuple[StoreSeries, ...]
+    most_expensive: tuple[StoreSeries, ...]
     in_order: tuple[str, ...]
 
 
@@ -353,7 +353,7 @@ class StoreTrends(Document, frozen=True, kw_only=True):
     ops are sums.
     """
 
-    schema_version: Literal[4] = 4
+    schema_version: Literal[5] = 5
     kind: Literal["store-trends"] = "store-trends"
     metric: str
     over: Literal["date", "compiler"]
@@ -387,16 +387,16 @@ class ModelDifferences(Record, frozen=True):
     """Differences in the runs of a model's function.
 
     `model`: the model's name; `function`: the invoked function; `inputs`: the types of its arguments; `compared`: pairs
-    of op and processor model with hosts in both sets; `lonely`: pairs without such hosts; `untold`: runs left out
-    because their host is unknown; `differences`: the most significant first.
+    of op and processor model with hosts in both sets; `unpaired`: pairs without such hosts; `runs_left_out`: runs
+    without a known host; `differences`: the most significant first.
     """
 
     model: str
     function: Text
     inputs: Text
     compared: Count
-    lonely: Count
-    untold: Count
+    unpaired: Count
+    runs_left_out: Count
     differences: tuple[StoreDifference, ...]
 
 
@@ -407,7 +407,7 @@ class StoreComparison(Document, frozen=True, kw_only=True):
     `after`: runs and files of the second set. Version 2 separates functions of a model, version 3 sizes of inputs.
     """
 
-    schema_version: Literal[3] = 3
+    schema_version: Literal[4] = 4
     kind: Literal["store-comparison"] = "store-comparison"
     metric: str
     models: tuple[ModelDifferences, ...]

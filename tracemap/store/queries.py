@@ -183,7 +183,7 @@ ALL_OPS: Final = StoreOpName(op="all ops", name=UNKNOWN, file=UNKNOWN, line=UNKN
 class ObservedCalls:
     """Costs of a model's ops in calls of a function: the observations, and the names of their numbers.
 
-    `nights`: values of the time column, in order. `untold`: runs left out because their time, host or number of
+    `nights`: values of the time column, in order. `runs_left_out`: runs left out because their time, host or number of
     invocations is unknown.
     """
 
@@ -194,7 +194,7 @@ class ObservedCalls:
     nights: Sequence[str]
     hosts: Sequence[str]
     cpu_models: Sequence[str]
-    untold: int
+    runs_left_out: int
 
     @property
     def call(self) -> tuple[str, Text, Text]:
@@ -224,10 +224,10 @@ def query_trends(engine: Engine, headers: Headers, names: Names, metric: str, ov
                 hosts=len(seen.hosts),
                 cpu_models=len(seen.cpu_models),
                 series=result.series,
-                untold=seen.untold,
+                runs_left_out=seen.runs_left_out,
                 changes=tuple(_trend_change(item, seen, names) for item in result.changes),
                 outliers=tuple(_outlier(item, seen, names) for item in outliers(seen.observations)),
-                dearest=tuple(_most_expensive(seen, names)),
+                most_expensive=tuple(_most_expensive(seen, names)),
                 in_order=tuple(seen.nights),
             )
         )
@@ -255,7 +255,11 @@ def query_comparison(
     for old, new in pairs:
         result = compare_sets(old.observations, new.observations, least_ratio=least)
         differences = tuple(_difference(change, old, names) for change in result.changes)
-        models.append(ModelDifferences(*old.call, result.compared, result.lonely, old.untold + new.untold, differences))
+        models.append(
+            ModelDifferences(
+                *old.call, result.compared, result.unpaired, old.runs_left_out + new.runs_left_out, differences
+            )
+        )
     return StoreComparison(metric=metric, models=tuple(models), before=query_scope(before), after=query_scope(after))
 
 
@@ -281,7 +285,7 @@ def _with_common_numbers(old: ObservedCalls, new: ObservedCalls) -> tuple[Observ
         model = np.asarray([models.index(name) for name in seen.cpu_models], dtype=np.int64)[observations.cpu_model]
         columns = {name: getattr(observations, name) for name in ("op", "night", "run", "cost_ns")}
         merged = Observations.of(**columns, host=host, cpu_model=model)
-        return ObservedCalls(*seen.call, merged, seen.nights, hosts, models, seen.untold)
+        return ObservedCalls(*seen.call, merged, seen.nights, hosts, models, seen.runs_left_out)
 
     return renumbered(old), renumbered(new)
 

@@ -93,7 +93,7 @@ def list_runs(headers: Headers) -> StoreRuns:
 
 def _run(row: Header) -> StoreRun:
     cells: dict[str, Any] = {name: unknown_if_null(row[name]) for name in StoreRun.__struct_fields__}
-    cells |= {"disturbance_ns": int(row["disturbance_ns"] or 0), "tags": row["tags"] or {}}
+    cells |= {"outliers_ns": int(row["outliers_ns"] or 0), "tags": row["tags"] or {}}
     return StoreRun(**cells)
 
 

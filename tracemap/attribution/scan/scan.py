@@ -71,8 +71,8 @@ class Scan:
         return sum(row.values[number] for row in self.step_rows)
 
 
-def scan(tables: Tables, graph: TraceGraph, runs: Sequence[Run], *, keep_disturbed: bool = False) -> Scan:
-    """Read all runs; with `keep_disturbed`, outlier time is not separated from work.
+def scan(tables: Tables, graph: TraceGraph, runs: Sequence[Run], *, keep_outliers: bool = False) -> Scan:
+    """Read all runs; with `keep_outliers`, outlier time is not separated from work.
 
     Raises:
         RunInvalid: a cell does not have its column's type, or a file is damaged.
@@ -102,7 +102,7 @@ def scan(tables: Tables, graph: TraceGraph, runs: Sequence[Run], *, keep_disturb
         number for number, target in enumerate(targets) if not target.exact and all_invocations.count is UNKNOWN
     ]
     # Means of calls differ only by rounding, not by waits.
-    enabled = not keep_disturbed and not _has_note(runs, MEANS_ONLY)
+    enabled = not keep_outliers and not _has_note(runs, MEANS_ONLY)
     by_target = sums_by_target(resolved, all_invocations, OutlierScope(enabled, ambiguous, is_noisy(runs)))
     untimed = {place: command for source in sources for place, command in source.join.untimed.items()}
     covered = dict.fromkeys((metric.name for metric in metrics), 0)

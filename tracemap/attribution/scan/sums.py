@@ -253,8 +253,8 @@ _THRESHOLD_PLACES = [_FRACTIONS.index(fraction) + 1 for fraction in THRESHOLD_FR
 class TargetSum:
     """The events of one target; mappings are by metric name.
 
-    `absent`: number of events without a value; `per_call`: percentiles of the values; `disturbed`: the part of `sums`
-    above outlier thresholds, in `disturbed_calls` events. `per_invocation`: the distribution over invocations of the
+    `absent`: number of events without a value; `per_call`: percentiles of the values; `outliers`: the part of `sums`
+    above outlier thresholds, in `outlier_calls` events. `per_invocation`: the distribution over invocations of the
     rest. It is known here only for targets with at most one event per invocation, all of one shape. `tiles`: the
     workgroups of all events, unknown if any event's are.
     """
@@ -263,15 +263,15 @@ class TargetSum:
     sums: Mapping[str, int]
     absent: Mapping[str, int]
     per_call: Spread
-    disturbed: Mapping[str, int] = field(default_factory=dict)
-    disturbed_calls: int = 0
+    outliers: Mapping[str, int] = field(default_factory=dict)
+    outlier_calls: int = 0
     per_invocation: Mapping[str, PerInvocation] = field(default_factory=dict)
     tiles: Integer = UNKNOWN
 
     @property
     def worked(self) -> Mapping[str, int]:
         """The sums without outlier time."""
-        return {name: total - self.disturbed.get(name, 0) for name, total in self.sums.items()}
+        return {name: total - self.outliers.get(name, 0) for name, total in self.sums.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,8 +325,8 @@ def sums_by_target(resolved: Resolved, invocations: Invocations, scope: OutlierS
             sums={name: of_metric.total for name, of_metric in values.items()},
             absent={name: of_metric.absent for name, of_metric in values.items()},
             per_call=spreads.get(frozenset({target})) or _per_call(values),
-            disturbed={names[number]: total for number, total in outlier_sums.items()},
-            disturbed_calls=outlier_calls,
+            outliers={names[number]: total for number, total in outlier_sums.items()},
+            outlier_calls=outlier_calls,
             per_invocation=_per_invocation(values, invocations)
             if target in once and events == invocations.count
             else {},

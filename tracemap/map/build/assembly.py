@@ -271,12 +271,12 @@ class Assembly:
         doubtful: Set[int],
         file_name: str,
     ) -> tuple[Op, ...]:
-        judgements = OutcomeRules(self._facts, sites_by_op(sites), host_names, commands, doubtful).fates()
+        judgements = OutcomeRules(self._facts, sites_by_op(sites), host_names, commands, doubtful).outcomes()
         operations = (op for op in self._facts.ops if op.name != "builtin.module")
         return tuple(self._op(operation, judgements[operation.index], file_name) for operation in operations)
 
     def _op(self, operation: SourceOperation, judgement: Judgement, file_name: str) -> Op:
-        fate, reason = judgement
+        outcome, reason = judgement
         index = operation.index
         return Op(
             id=OpId.of(index),
@@ -287,7 +287,7 @@ class Assembly:
             column=operation.column,
             scope=self._facts.scopes[index],
             frames=tuple(_frame(frame) for frame in frames(operation.location)),
-            fate=fate,
+            outcome=outcome,
             reason=reason,
             parts=tuple(InnerOperation(part.name, part.line, part.column) for part in self._facts.parts_of.get(index, ())),
             own_location=index in self._facts.with_location,

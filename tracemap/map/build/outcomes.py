@@ -163,7 +163,7 @@ class OutcomeRules:
         """The duplicated op -> a later duplicate of it that is in a site."""
         self._judgements: dict[int, Judgement] = {}
 
-    def fates(self) -> Mapping[int, Judgement]:
+    def outcomes(self) -> Mapping[int, Judgement]:
         """The outcome of every op, by index. Users are judged ahead of their operands."""
         for operation in reversed(self._facts.ops):
             self._judgements[operation.index] = self._judge(operation)
@@ -341,8 +341,8 @@ class OutcomeRules:
         if operation.index in self._facts.moves:
             return self._folded(operation, "folded-renaming" if only_renames(operation) else "folded-indexing")
         users = [user for user in self._dataflow.users(operation.index) if isinstance(user, int)]
-        fates = [self._judgements[user][0] for user in users if user in self._judgements]
-        if users and len(fates) == len(users) and all(fate in (Outcome.REMOVED, Outcome.CONSTANT) for fate in fates):
+        outcomes = [self._judgements[user][0] for user in users if user in self._judgements]
+        if users and len(outcomes) == len(users) and all(outcome in (Outcome.REMOVED, Outcome.CONSTANT) for outcome in outcomes):
             return Outcome.REMOVED, reason("used-by-removed")
         return self._folded(operation, "simplified")
 

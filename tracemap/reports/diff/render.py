@@ -27,8 +27,8 @@ from tracemap.reports.diff.rows import (
     DiffRemark,
     DiffScope,
     DiffSource,
-    FateChange,
     FindingRow,
+    OutcomeChange,
     Rows,
     SideTexts,
     anchor_of,
@@ -166,7 +166,7 @@ def build_diff_page(comparison: Comparison, before: PageSide, after: PageSide) -
             DiffScope(group.name, group.ops, tuple(pair or (0, 0) for pair in rows.of_metrics(group.amounts)))
             for group in comparison.scopes
         ),
-        fates=tuple(_fates(comparison)),
+        outcomes=tuple(_outcomes(comparison)),
         diagnostics=comparison.diagnostics,
     )
 
@@ -265,15 +265,15 @@ def _facts_of(side: Side) -> Iterator[tuple[str, str]]:
     yield "SHA-256 of the module", said.module_sha256
 
 
-def _fates(comparison: Comparison) -> Iterator[FateChange]:
+def _outcomes(comparison: Comparison) -> Iterator[OutcomeChange]:
     """Changes of outcomes, those of most ops first."""
     rows_of_change: dict[tuple[str, str], list[int]] = defaultdict(list)
     for row, op in enumerate(comparison.ops):
-        before, after = op.fate_before, op.fate_after
+        before, after = op.outcome_before, op.outcome_after
         if isinstance(before, str) and isinstance(after, str) and before != after:
             rows_of_change[before, after].append(row)
     for (before, after), rows in sorted(rows_of_change.items(), key=lambda item: (-len(item[1]), item[0])):
-        yield FateChange(before, after, tuple(rows))
+        yield OutcomeChange(before, after, tuple(rows))
 
 
 # ---- render
@@ -375,7 +375,7 @@ def diff_json(page: DiffPage) -> dict[str, object]:
         "kernels": page.kernels,
         "remarks": page.remarks,
         "scopes": page.scopes,
-        "fates": page.fates,
+        "outcomes": page.outcomes,
     }
 
 

@@ -77,8 +77,8 @@ class DiffOp(Record, frozen=True, array_like=True):
     line_before: LineLink
     line_after: LineLink
     scope: str
-    fate_before: str
-    fate_after: str
+    outcome_before: str
+    outcome_after: str
     code: str
     kernels_before: tuple[str, ...]
     kernels_after: tuple[str, ...]
@@ -180,7 +180,7 @@ class DiffFact(Record, frozen=True):
     after: str
 
 
-class FateChange(Record, frozen=True):
+class OutcomeChange(Record, frozen=True):
     """Ops whose outcome changed, with both outcomes."""
 
     before: str
@@ -214,7 +214,7 @@ class DiffPage(Record, frozen=True):
     kernels: tuple[DiffKernel, ...]
     remarks: tuple[DiffRemark, ...]
     scopes: tuple[DiffScope, ...]
-    fates: tuple[FateChange, ...]
+    outcomes: tuple[OutcomeChange, ...]
     diagnostics: tuple[Diagnostic, ...]
 
 
@@ -276,8 +276,8 @@ class Rows:
             line_before=self._link("A", self.before, op_before),
             line_after=self._link("B", self.after, op_after),
             scope="/".join(op.scope),
-            fate_before=_text(op.fate_before),
-            fate_after=_text(op.fate_after),
+            outcome_before=_text(op.outcome_before),
+            outcome_after=_text(op.outcome_after),
             code=_text(op.code),
             kernels_before=self.before.kernels_of.get(op_before.id, ()) if op_before else (),
             kernels_after=self.after.kernels_of.get(op_after.id, ()) if op_after else (),

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 
-from tracemap.attribution.model import Attribution, BalanceError, MetricTotal, ResidualReason, SiteResult
+from tracemap.attribution.model import Attribution, BalanceError, MetricTotal, SiteResult, UnattributedReason
 from tracemap.core.errors import ToolMissing, UsageInvalid
 from tracemap.core.sanitize import without_controls
 from tracemap.core.units import MAX_INTEGER, UNKNOWN, Integer, Text, Unknown
@@ -122,9 +122,9 @@ def sum_columns(rows: Iterator[tuple[int, ...]]) -> tuple[int, ...]:
     return tuple(map(sum, zip(*rows, strict=True)))
 
 
-def residual_name(reason: ResidualReason) -> str:
+def unattributed_name(reason: UnattributedReason) -> str:
     """The name of an unattributed cost in all formats."""
-    return f"(residual) {reason.value}"
+    return f"(unattributed) {reason.value}"
 
 
 def op_label(op: Op) -> str:
@@ -182,8 +182,8 @@ class _ChargeBuilder:
                 frame, enclosing = self._stack(share.op, (), transfer.function)
                 op, amounts = self.graph.op_by_id[share.op], self._amounts(share.attributed)
                 yield Charge(frame, enclosing, op, transfer.id, transfer.kind, _count(result.calls), amounts)
-        for row in self.attribution.residual:
-            frame = StackFrame(residual_name(row.reason))
+        for row in self.attribution.unattributed:
+            frame = StackFrame(unattributed_name(row.reason))
             yield Charge(frame, (), None, "", "", _count(row.events), self._amounts(row.metrics))
 
     def _site_charges(self, result: SiteResult) -> Iterator[Charge]:

@@ -8,14 +8,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import TYPE_CHECKING, Any, Final
 
-from tracemap.attribution.model import ResidualReason
+from tracemap.attribution.model import UnattributedReason
 from tracemap.core.codec import pretty_json
 from tracemap.core.sanitize import without_controls
 from tracemap.core.units import UNKNOWN, Unknown
 from tracemap.map.model import Op, TraceGraph
 from tracemap.map.query import python_frame, scope_text, scopes_of
 from tracemap.reports.advice import format_amount, invocations_note
-from tracemap.reports.exports.charges import Charge, Ledger, op_label, residual_name
+from tracemap.reports.exports.charges import Charge, Ledger, op_label, unattributed_name
 
 if TYPE_CHECKING:
     import networkx
@@ -35,7 +35,7 @@ CALL: Final = "call"
 """Edge from a dispatch site to its kernel."""
 DATA_FLOW: Final = "data-flow"
 """Edge from an op to a user of its result."""
-_OP_ATTRIBUTES: Final = ("name", "file", "line", "column", "function", "scope", "python", "fate")
+_OP_ATTRIBUTES: Final = ("name", "file", "line", "column", "function", "scope", "python", "outcome")
 _OWN: Final = frozenset((*_OP_ATTRIBUTES, *"kind label calls kernel reason initializer shape style".split()))
 
 
@@ -43,7 +43,7 @@ def network_of(ledger: Ledger, data_flow: Iterable[tuple[str, str]]) -> networkx
     """Make the graph, in the order of the map; `data_flow` are edges between ops.
 
     Ids of nodes are safe in all formats: `op12`, `site3`, `transfer0`, `kernel2` (index in the map) and
-    `residual:REASON`. Every node and edge has a `kind`.
+    `unattributed:REASON`. Every node and edge has a `kind`.
     """
     import networkx
 
@@ -88,7 +88,7 @@ def _attributes_of_charge(
 ) -> Iterable[Attributes]:
     """The attributes of the node and the edges that get a charge."""
     if charge.op is None:
-        yield network.nodes[f"residual:{charge.frame.name.partition(' ')[2]}"]
+        yield network.nodes[f"unattributed:{charge.frame.name.partition(' ')[2]}"]
         return
     yield network.nodes[charge.op.id]
     yield network.edges[charge.op.id, charge.work]
@@ -111,16 +111,16 @@ def _nodes(ledger: Ledger) -> Iterable[tuple[str, Attributes]]:
     for number, kernel in enumerate(graph.kernels):
         name = without_controls(kernel.name)
         yield f"kernel{number}", {"kind": "kernel", "label": name, "name": name}
-    for row in ledger.attribution.residual:
-        label = f"(residual) {row.reason.value}"
-        yield f"residual:{row.reason.value}", {"kind": "residual", "label": label, "reason": row.reason.value}
+    for row in ledger.attribution.unattributed:
+        label = f"(unattributed) {row.reason.value}"
+        yield f"unattributed:{row.reason.value}", {"kind": "unattributed", "label": label, "reason": row.reason.value}
 
 
 def op_attributes(graph: TraceGraph, op: Op) -> Attributes:
     """The known attributes of an op, with control characters escaped."""
     frame = python_frame(graph, op)
     python = f"{frame.file}:{frame.line}" if frame else UNKNOWN
-    values = (op.name, op.file, op.line, op.column, op.function, scope_text(graph, op), python, op.fate.value)
+    values = (op.name, op.file, op.line, op.column, op.function, scope_text(graph, op), python, op.outcome.value)
     return {
         key: without_controls(value) if isinstance(value, str) else value
         for key, value in zip(_OP_ATTRIBUTES, values, strict=True)
@@ -133,7 +133,7 @@ def op_attributes(graph: TraceGraph, op: Op) -> Attributes:
 # Not by a library, since existing ones leave quoting, which is most of the work, to their callers.
 
 
-_SHAPES: Final = {"op": "box", "site": "ellipse", "transfer": "ellipse", "kernel": "component", "residual": "note"}
+_SHAPES: Final = {"op": "box", "site": "ellipse", "transfer": "ellipse", "kernel": "component", "unattributed": "note"}
 _STYLES: Final = {MEMBERSHIP: "solid", CALL: "bold", DATA_FLOW: "dotted"}
 
 
@@ -225,7 +225,7 @@ def _xml_text(text: str) -> str:
 # no schema. Graphs have no costs, so node data of several runs fit the same graph.
 
 
-_RESIDUAL: Final = "(residual)"
+_UNATTRIBUTED: Final = "(unattributed)"
 _GRADIENT: Final = [{"stop": 0, "bgColor": "#ffffff"}, {"stop": 1, "bgColor": "#f28e2b"}]
 
 
@@ -247,9 +247,14 @@ def collection(graph: TraceGraph, data_flow: Iterable[tuple[str, str]], notes: M
         incoming[user].append({"sourceNodeId": maker, "sourceNodeOutputId": "0", "targetNodeInputId": "0"})
     nodes = [_node(graph, op, incoming.get(op.id, [])) for op in graph.ops]
     nodes += [
-        {"id": _residual_id(reason), "label": residual_name(reason), "namespace": _RESIDUAL, "subgraphIds": []}
+        {
+            "id": _unattributed_id(reason),
+            "label": unattributed_name(reason),
+            "namespace": _UNATTRIBUTED,
+            "subgraphIds": [],
+        }
         | {"attrs": [], "incomingEdges": []}
-        for reason in ResidualReason
+        for reason in UnattributedReason
     ]
     label = without_controls(graph.sources[0].name) if graph.sources else graph_id(graph)
     about = {without_controls(key): without_controls(value) for key, value in notes.items()}
@@ -265,7 +270,7 @@ def node_data_json(ledger: Ledger, number: int) -> str:
     """A file of node data: the costs of ops, and unattributed costs, in the metric with index `number`."""
     costs = Counter[str]()
     for charge in ledger.charges:
-        node = charge.op.id if charge.op else f"residual:{charge.frame.name.removeprefix(f'{_RESIDUAL} ')}"
+        node = charge.op.id if charge.op else f"unattributed:{charge.frame.name.removeprefix(f'{_UNATTRIBUTED} ')}"
         costs[node] += charge.amounts[number]
     metric = ledger.metrics[number]
     calls = invocations_note(metric, ledger.metrics)
@@ -277,8 +282,8 @@ def node_data_json(ledger: Ledger, number: int) -> str:
     return pretty_json({graph_id(ledger.graph): data})
 
 
-def _residual_id(reason: ResidualReason) -> str:
-    return f"residual:{reason.value}"
+def _unattributed_id(reason: UnattributedReason) -> str:
+    return f"unattributed:{reason.value}"
 
 
 def _node(graph: TraceGraph, op: Op, incoming: list[dict[str, str]]) -> dict[str, Any]:

@@ -57,7 +57,7 @@ class RoofPoint(Record, frozen=True, array_like=True):
     operations: int
     bytes: int
     time_ns: int
-    attainable_ns: int
+    roofline_ns: int
 
 
 class Roofline(Record, frozen=True):
@@ -207,10 +207,10 @@ class Timeline(Record, frozen=True):
 # separate (`PageRows`), so that another processor can make them.
 
 
-class FateCount(Record, frozen=True):
+class OutcomeCount(Record, frozen=True):
     """The number of ops with an outcome."""
 
-    fate: str
+    outcome: str
     ops: int
     share: str
 
@@ -220,7 +220,7 @@ class PageCoverage(Record, frozen=True):
 
     Attributes:
         ops: ops of the model.
-        by_fate: ops by outcome.
+        by_outcome: ops by outcome.
         sites: dispatch sites.
         sites_with_members: sites traced to ops.
         load_time_sites: sites that run once at load time; profiles do not contain them.
@@ -230,7 +230,7 @@ class PageCoverage(Record, frozen=True):
     """
 
     ops: int
-    by_fate: tuple[FateCount, ...]
+    by_outcome: tuple[OutcomeCount, ...]
     sites: int
     sites_with_members: int
     load_time_sites: int
@@ -247,7 +247,7 @@ class Basis(Record, frozen=True, array_like=True):
 
 
 class MetricBalance(Record, frozen=True):
-    """A metric's balance: measured = attributed + unattributed (`residual`).
+    """A metric's balance: measured = attributed + unattributed (`unattributed`).
 
     Attributes:
         work: base of the shares of ops, lines, sites and scopes.
@@ -261,7 +261,7 @@ class MetricBalance(Record, frozen=True):
     unit: str
     measured: int
     attributed: int
-    residual: int
+    unattributed: int
     work: int
     shown_unit: str
     scale: int
@@ -269,7 +269,7 @@ class MetricBalance(Record, frozen=True):
     known_invocations: bool
 
 
-class ResidualLine(Record, frozen=True):
+class UnattributedLine(Record, frozen=True):
     """Unattributed cost: slug and text of its reason, number of events, and amounts per metric."""
 
     reason: str
@@ -384,7 +384,7 @@ class OpRow(Record, frozen=True, array_like=True):
     python: LineLink
     function: str
     scope: str
-    fate: str
+    outcome: str
     reason: str
     kernels: tuple[str, ...]
     sites: tuple[str, ...]
@@ -407,7 +407,7 @@ class SiteCostRow(Record, frozen=True, array_like=True):
     """One metric of a dispatch site."""
 
     total: int
-    disturbance: int
+    outliers: int
     per_call: Percentiles | None
 
 
@@ -524,7 +524,7 @@ class PageData(Record, frozen=True):
     facts: tuple[tuple[str, str], ...]
     coverage: PageCoverage
     metrics: tuple[MetricBalance, ...]
-    residual: tuple[ResidualLine, ...]
+    unattributed: tuple[UnattributedLine, ...]
     diagnostics: tuple[Diagnostic, ...]
     sources: tuple[SourcePage, ...]
     hottest: tuple[OpRow, ...]

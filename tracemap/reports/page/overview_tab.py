@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from tracemap.attribution.model import RESIDUAL_TEXTS, Attribution, MetricTotal
+from tracemap.attribution.model import UNATTRIBUTED_TEXTS, Attribution, MetricTotal
 from tracemap.core.codec import record_from
 from tracemap.core.units import Integer, Unknown, format_ns, format_share
 from tracemap.map.model import Membership, Op, OpId, Outcome, TraceGraph
@@ -36,12 +36,12 @@ from tracemap.reports.escaping import as_shown, or_dash
 from tracemap.reports.page.model import (
     Basis,
     ElapsedPart,
-    FateCount,
     MetricBalance,
+    OutcomeCount,
     PageCoverage,
-    ResidualLine,
     Roofline,
     RoofPoint,
+    UnattributedLine,
     amounts,
 )
 from tracemap.runs.model import UNKNOWN_PARTS
@@ -257,13 +257,13 @@ def elapsed_parts(costed: MapCosts) -> tuple[ElapsedPart, ...]:
 def coverage(costed: MapCosts) -> PageCoverage:
     """Coverage of the model and the program by the map and the run."""
     graph = costed.graph
-    fates = Counter(op.fate for op in graph.ops)
+    outcomes = Counter(op.outcome for op in graph.ops)
     return PageCoverage(
         ops=len(graph.ops),
-        by_fate=tuple(
-            FateCount(fate.value, fates[fate], format_share(fates[fate], len(graph.ops)))
-            for fate in Outcome
-            if fates[fate]
+        by_outcome=tuple(
+            OutcomeCount(outcome.value, outcomes[outcome], format_share(outcomes[outcome], len(graph.ops)))
+            for outcome in Outcome
+            if outcomes[outcome]
         ),
         sites=len(graph.sites),
         sites_with_members=sum(bool(site.members) for site in graph.sites),
@@ -303,10 +303,12 @@ def calls(metrics: Sequence[MetricTotal]) -> tuple[int, int]:
     return (divisor(metrics[0], totals=False) if metrics else 1, 1)
 
 
-def residual(costed: MapCosts) -> tuple[ResidualLine, ...]:
+def unattributed(costed: MapCosts) -> tuple[UnattributedLine, ...]:
     """Unattributed costs with their reasons; empty without a run."""
-    rows = costed.attribution.residual if costed.attribution else ()
+    rows = costed.attribution.unattributed if costed.attribution else ()
     return tuple(
-        ResidualLine(row.reason.value, RESIDUAL_TEXTS[row.reason], row.events, amounts(row.metrics, costed.metrics))
+        UnattributedLine(
+            row.reason.value, UNATTRIBUTED_TEXTS[row.reason], row.events, amounts(row.metrics, costed.metrics)
+        )
         for row in rows
     )

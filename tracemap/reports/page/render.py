@@ -54,8 +54,8 @@ from tracemap.reports.page.overview_tab import (
     elapsed_parts,
     facts,
     families_of,
-    residual,
     roofline_of,
+    unattributed,
 )
 from tracemap.reports.page.source_tabs import (
     NO_KERNELS,
@@ -134,7 +134,7 @@ def page_data(
         facts=facts(costed),
         coverage=coverage(costed),
         metrics=tuple(balance(metric) for metric in costed.metrics),
-        residual=residual(costed),
+        unattributed=unattributed(costed),
         diagnostics=graph.diagnostics + (attribution.diagnostics if attribution else ()),
         sources=tuple(source_page(index, source, lines) for index, (source, lines) in enumerate(sources)),
         hottest=op_rows(costed, hottest_ops(costed), texts),

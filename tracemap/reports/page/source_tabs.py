@@ -155,15 +155,15 @@ def _sites(costed: MapCosts, works: Iterable[str]) -> tuple[str, ...]:
 def _remark(costed: MapCosts, use: LineUse) -> str:
     """The reason for a line without cost."""
     ops, sites = costed.graph.op_by_id, costed.graph.site_by_id
-    at_load = any(ops[op].fate is Outcome.LOAD_TIME for op in use.ops) or any(
+    at_load = any(ops[op].outcome is Outcome.LOAD_TIME for op in use.ops) or any(
         sites[work].initializer for work in use.works if work in sites
     )
     if at_load and costed.attribution:
         return "not measured"
     if not use.ops:
         return "part of " + ", ".join(use.part_ops)
-    present = {ops[op].fate for op in use.ops}
-    return ", ".join(fate.value for fate in (Outcome if len(present) > 1 else present) if fate in present)
+    present = {ops[op].outcome for op in use.ops}
+    return ", ".join(outcome.value for outcome in (Outcome if len(present) > 1 else present) if outcome in present)
 
 
 def _costs(costed: MapCosts, use: LineUse, peaks: Sequence[int]) -> tuple[LineCost, ...]:

@@ -12,7 +12,7 @@ from operator import add
 from typing import Final
 
 from tracemap.attribution.call_statistics import SiteCorrelations
-from tracemap.attribution.model import RESIDUAL_TEXTS, OpCost, ResidualReason, SiteCost, SiteResult, SlowCall
+from tracemap.attribution.model import UNATTRIBUTED_TEXTS, OpCost, SiteCost, SiteResult, SlowCall, UnattributedReason
 from tracemap.attribution.timeline import Excerpt
 from tracemap.core.units import UNKNOWN, Integer, Text, Unknown, plural
 from tracemap.map.model import Frame, Membership, Op, OpId, Site
@@ -173,9 +173,9 @@ def _source_steps(costed: MapCosts, reached: OpOccurrence) -> list[Step]:
 
 def _unattributed(costed: MapCosts) -> Iterator[tuple[Step, Mapping[str, int]]]:
     """Unattributed costs by reason, without outliers."""
-    for row in costed.attribution.residual if costed.attribution else ():
-        if row.reason is not ResidualReason.DISTURBANCE and any(row.metrics.values()):
-            yield ("no-op", row.reason.value, RESIDUAL_TEXTS[row.reason]), row.metrics
+    for row in costed.attribution.unattributed if costed.attribution else ():
+        if row.reason is not UnattributedReason.OUTLIERS and any(row.metrics.values()):
+            yield ("no-op", row.reason.value, UNATTRIBUTED_TEXTS[row.reason]), row.metrics
 
 
 @dataclass(slots=True)
@@ -316,7 +316,7 @@ def _op_row(costed: MapCosts, op: Op, links: _Links) -> OpRow:
         python=links.of_python(costed.frames_of(op)),
         function=or_dash(op.function),
         scope=costed.scope_of(op),
-        fate=op.fate.value,
+        outcome=op.outcome.value,
         reason=op.reason.text,
         kernels=tuple(dict.fromkeys([costed.graph.site_by_id[site].kernel for site in sites])),
         sites=sites,
@@ -384,7 +384,7 @@ def _member_row(member: Membership, shares: Mapping[OpId, tuple[int, ...]]) -> M
 
 
 def _site_cost(cost: SiteCost) -> SiteCostRow:
-    return SiteCostRow(cost.total, cost.disturbance, spread(cost.per_call))
+    return SiteCostRow(cost.total, cost.outliers, spread(cost.per_call))
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, TextIO
 
-from tracemap.attribution.model import RESIDUAL_TEXTS, Attribution
+from tracemap.attribution.model import UNATTRIBUTED_TEXTS, Attribution
 from tracemap.core.diagnostics import above_result, below_result
 from tracemap.core.units import UNKNOWN, Scale, format_ns, join_names, plural
 from tracemap.map.model import TraceGraph
@@ -227,7 +227,7 @@ def _print_balance(terminal: Console, attribution: Attribution, costs: Costs) ->
     columns = (Column("what", ""), *metrics, Column("why", "meaning", leave=30, least=18, words=True))
     _print_columns(terminal, f"Balance, {costs.basis()}", columns, list(_balance_rows(attribution, costs)), gap=True)
     for total in costs.shown:
-        parts = f"measured {total.measured} = attributed {total.attributed} + unattributed {total.residual}"
+        parts = f"measured {total.measured} = attributed {total.attributed} + unattributed {total.unattributed}"
         invocations = invocations_note(total, costs.shown)
         say(terminal, f"{total.name}: {parts} {total.unit}{invocations and f', {invocations}'}")
     not_shown = [metric.name for metric in costs.all_metrics if metric not in costs.shown]
@@ -238,7 +238,7 @@ def _print_balance(terminal: Console, attribution: Attribution, costs: Costs) ->
 def _balance_rows(attribution: Attribution, costs: Costs) -> Iterator[Row]:
     metrics = costs.shown
     yield {"what": "attributed", **{metric.name: metric.attributed for metric in metrics}, "why": "to ops"}
-    for row in attribution.residual:
+    for row in attribution.unattributed:
         if any(row.metrics[metric.name] for metric in metrics):
-            yield {"what": f"no op: {row.reason.value}", **row.metrics, "why": RESIDUAL_TEXTS[row.reason]}
+            yield {"what": f"no op: {row.reason.value}", **row.metrics, "why": UNATTRIBUTED_TEXTS[row.reason]}
     yield {"what": "measured", **{metric.name: metric.measured for metric in metrics}}

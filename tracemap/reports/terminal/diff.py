@@ -165,7 +165,7 @@ def _sums(comparison: Comparison, metric: MetricDifference) -> Iterator[tuple[st
         yield from (("(matched)", metric.matched), ("(gone)", metric.gone), ("(new)", metric.new))
     else:
         yield "(ops)", metric.matched
-    yield "(unattributed)", metric.residual
+    yield "(unattributed)", metric.unattributed
     yield "(total)", metric.whole
 
 
@@ -192,14 +192,15 @@ def _print_ops(terminal: Console, comparison: Comparison, options: DiffOptions) 
     gone = [op for op in comparison.ops if isinstance(op.after, Unknown)]
     new = [op for op in comparison.ops if isinstance(op.before, Unknown)]
     on_both = (op for op in comparison.ops if not isinstance(op.how, Unknown))
-    changed = [op for op in on_both if op.fate_before != op.fate_after]
+    changed = [op for op in on_both if op.outcome_before != op.outcome_after]
     outcomes = (Heading("outcome before"), Heading("outcome after"))
     headings = (Heading("op"), number("line"), Heading("name", least=12), *outcomes)
     for title, ops in (("Removed ops", gone), ("New ops", new), ("Ops whose outcome changed", changed)):
         if ops:
             shown = ops[: _rows(options)]
             cells = [
-                [_ids(op), _about(op)[1], op.called, or_dash(op.fate_before), or_dash(op.fate_after)] for op in shown
+                [_ids(op), _about(op)[1], op.called, or_dash(op.outcome_before), or_dash(op.outcome_after)]
+                for op in shown
             ]
             print_table(terminal, title + _more(ops, shown), headings, cells)
 

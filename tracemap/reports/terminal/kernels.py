@@ -105,7 +105,7 @@ def _rows(bench: Bench) -> Iterator[tuple[object, ...]]:
             "" if first is None else f"{first.ratio:.2f}",
             _billions(kernel.operations_per_s),
             _billions(kernel.bytes_per_s),
-            "" if kernel.attainable_share is None else f"{100 * kernel.attainable_share:.0f} %",
+            "" if kernel.roofline_share is None else f"{100 * kernel.roofline_share:.0f} %",
         )
 
 
@@ -204,7 +204,7 @@ def print_changes(terminal: Console, pairs: int, whole: Ratio | None, ops: Seque
         print_table(terminal, "Ops whose cost changed, per invocation", _OPS, map(_op_row, changed))
     else:
         say(terminal, "no op changed beyond the threshold in all pairs")
-    unchanged_code = [f"{op.op} {op.ratio.median:.2f}x" for op in ops if op.beside]
+    unchanged_code = [f"{op.op} {op.ratio.median:.2f}x" for op in ops if op.unchanged_code]
     if unchanged_code:
         hidden = len(unchanged_code) - _UNCHANGED_CODE_NAMED
         more = f" and {hidden} more" if hidden > 0 else ""

@@ -77,12 +77,12 @@ def _loss_rows(losses: Sequence[Loss]) -> Iterator[tuple[object, ...]]:
     """One row per phase, kind of op, outcome and reason, in the order of phases, then by size."""
     groups: dict[tuple[str, str, str, str], list[Op]] = defaultdict(list)
     for loss in losses:
-        groups[loss.phase, loss.op.name, loss.op.fate.value, loss.op.reason.slug].append(loss.op)
+        groups[loss.phase, loss.op.name, loss.op.outcome.value, loss.op.reason.slug].append(loss.op)
     # Losses are in the order of compilation, so their phases are, too.
     phases = list(dict.fromkeys(loss.phase for loss in losses))
     for key, ops in sorted(groups.items(), key=lambda item: (phases.index(item[0][0]), -len(item[1]), item[0])):
-        phase, name, fate, _ = key
-        yield phase, name, len(ops), fate, _reasons(ops), _op_names(ops)
+        phase, name, outcome, _ = key
+        yield phase, name, len(ops), outcome, _reasons(ops), _op_names(ops)
 
 
 def _reasons(ops: Sequence[Op]) -> str:
@@ -192,8 +192,8 @@ def print_map(selection: Selection, graph: TraceGraph, out: TextIO, *, whole: bo
 
 
 def _print_coverage(terminal: Console, graph: TraceGraph) -> None:
-    fates = {fate: sum(op.fate is fate for op in graph.ops) for fate in Outcome}
-    counts = ", ".join(f"{count} {fate.value}" for fate, count in fates.items() if count)
+    outcomes = {outcome: sum(op.outcome is outcome for op in graph.ops) for outcome in Outcome}
+    counts = ", ".join(f"{count} {outcome.value}" for outcome, count in outcomes.items() if count)
     with_members = sum(bool(site.members) for site in graph.sites)
     inferred = sum(op.reason.inferred for op in graph.ops)
     say(terminal, f"{graph.module.name}, compiled by {graph.module.iree_compiler}")
@@ -207,7 +207,7 @@ def _op_row(op: Op, graph: TraceGraph) -> tuple[str, ...]:
     frame = python_frame(graph, op)
     python = file_line(frame.file, frame.line) if frame else ""
     sites = ", ".join(graph.sites_of_op.get(op.id, ()))
-    return op.id, op_line(op), op.name, scope_text(graph, op), python, op.fate.value, sites, op.reason.text
+    return op.id, op_line(op), op.name, scope_text(graph, op), python, op.outcome.value, sites, op.reason.text
 
 
 def _site_row(site: Site, graph: TraceGraph) -> tuple[object, ...]:

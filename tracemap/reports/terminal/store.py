@@ -170,7 +170,7 @@ def _print_group(terminal: Console, group: StoreGroup, options: StoreQueryOption
     shown = group.ops[: options.top] if options.top else group.ops
     rows = [_op_row(op, metrics, invocations, work) for op in shown]
     rows += [*_remaining_ops(group.ops[len(shown) :], metrics, invocations, work)]
-    for row in group.residual:
+    for row in group.unattributed:
         base = {} if row.reason in EXCLUDED_REASONS else work
         rows.append(("", row.reason, "", "", "", *_cells(row.amounts, metrics, invocations, base)))
     print_table(terminal, title, headings, rows, gap=False)
@@ -178,7 +178,9 @@ def _print_group(terminal: Console, group: StoreGroup, options: StoreQueryOption
 
 def _work(group: StoreGroup, metric: StoreMetric) -> int:
     """The base of shares, as in `attribute`: measured costs without outliers and other costs that are not work."""
-    return metric.measured - sum(row.amounts[metric.name] for row in group.residual if row.reason in EXCLUDED_REASONS)
+    return metric.measured - sum(
+        row.amounts[metric.name] for row in group.unattributed if row.reason in EXCLUDED_REASONS
+    )
 
 
 def _op_row(
@@ -254,8 +256,8 @@ def _print_trend(terminal: Console, trend: StoreTrend, title: str, trends: Store
     none = f"too few {period}s to detect a change" if too_few else "no significant change"
     result = plural(len(trend.changes), "change") if trend.changes else none
     say(terminal, f"{title}: {result} ({trends.metric}; {size})", "bold")
-    if trend.untold:
-        say(terminal, f"{plural(trend.untold, 'run')} left out: {_NO_DATE_OR_HOST}", "yellow")
+    if trend.runs_left_out:
+        say(terminal, f"{plural(trend.runs_left_out, 'run')} left out: {_NO_DATE_OR_HOST}", "yellow")
     if too_few:
         minimum = f"a level shift needs {FEWEST_NIGHTS} {period}s"
         say(terminal, f"{minimum}; `tracemap store compare` compares two sets of runs", "dim")
@@ -333,10 +335,10 @@ def _print_differences(terminal: Console, model: ModelDifferences, title: str, m
     result = plural(len(model.differences), "difference") if model.differences else none
     compared = plural(model.compared, "pair of op and processor", "pairs of op and processor")
     say(terminal, f"{title}: {result} ({metric}; {compared} compared)", "bold")
-    if model.untold:
-        say(terminal, f"{plural(model.untold, 'run')} left out: {_NO_HOST}", "yellow")
-    if model.lonely:
-        say(terminal, f"{model.lonely} not compared: no host has runs on both sides, or it has too few", "yellow")
+    if model.runs_left_out:
+        say(terminal, f"{plural(model.runs_left_out, 'run')} left out: {_NO_HOST}", "yellow")
+    if model.unpaired:
+        say(terminal, f"{model.unpaired} not compared: no host has runs on both sides, or it has too few", "yellow")
     rows = (
         (
             _percent(difference.ratio),

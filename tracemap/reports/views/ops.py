@@ -168,7 +168,7 @@ def by_site(costed: MapCosts, costs: Costs) -> View:
     Outliers have a column if there are any; they are not part of the cost. Further columns are the slowest call, the
     imbalance of workers, and the number of tiles.
     """
-    has_outliers = any(result.metrics[costs.first.name].disturbance for result in costed.results.values())
+    has_outliers = any(result.metrics[costs.first.name].outliers for result in costed.results.values())
     columns = (
         Column("site", "site"),
         _KERNEL,
@@ -176,7 +176,7 @@ def by_site(costed: MapCosts, costs: Costs) -> View:
         Column("line", "line", leave=LEAVE_LINE, least=12),
         costs.calls(LEAVE_CALLS),
         *costs.columns(),
-        costs.of_first("disturbance", "outliers", _LEAVE_SPREAD - 1, usual=has_outliers),
+        costs.of_first("outliers", "outliers", _LEAVE_SPREAD - 1, usual=has_outliers),
         costs.of_calls("median", "p50", _LEAVE_SPREAD + 3),
         costs.of_calls("p10", "p10", _LEAVE_SPREAD + 4),
         costs.of_calls("p90", "p90", _LEAVE_SPREAD + 4),
@@ -188,7 +188,7 @@ def by_site(costed: MapCosts, costs: Costs) -> View:
         {
             "site": work,
             "calls": known_cell(result.calls),
-            "disturbance": result.metrics[costs.first.name].disturbance,
+            "outliers": result.metrics[costs.first.name].outliers,
             **_identity(costed, work),
             **_workers(result),
             **_spread(result, costs),

@@ -199,7 +199,7 @@ def _columns(recording: HookRecording, connection: duckdb.DuckDBPyConnection) ->
             number += 1
         first_kernel += len(process.kernels)
     columns = {name: np.concatenate(values) for name, values in parts.items()}
-    is_unknown = columns.pop("untold")
+    is_unknown = columns.pop("runs_left_out")
     return columns | {name: np.ma.masked_array(columns[name], mask=is_unknown) for name in _WORKGROUP_COLUMNS}
 
 
@@ -235,7 +235,7 @@ def _thread_columns(
     kernels = np.array(sorted(process.kernels), dtype=np.int64)
     columns: dict[str, npt.NDArray[Any]] = {
         "thread_id": np.full(len(calls), number, dtype=np.int64),
-        "untold": calls["flags"] & NO_WORKGROUP != 0,
+        "runs_left_out": calls["flags"] & NO_WORKGROUP != 0,
         "ended": np.arange(len(calls), dtype=np.int64),
         "kernel_id": first_kernel + np.searchsorted(kernels, calls["kernel"].astype(np.int64)),
         "start_ns": start_ns(process, calls),

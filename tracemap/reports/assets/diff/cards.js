@@ -12,7 +12,7 @@ function opCard(op, selected) {
   const rows = [factRow("matched", op.how === "new" || op.how === "gone" ? "no: " + op.how : "by " + op.how + (op.edited ? ", edited" : ""))];
   if (op.scope) rows.push(factRow("scope", op.scope));
   rows.push(factRow("line", link(...op.line_before), op.line_before[0] && op.line_after[0] ? " → " : "", link(...op.line_after)));
-  rows.push(factRow("outcome", ...(op.fate_before && op.fate_before !== op.fate_after ? [fateBadge(op.fate_before), op.fate_after ? " → " : ""] : []), op.fate_after ? fateBadge(op.fate_after) : ""));
+  rows.push(factRow("outcome", ...(op.outcome_before && op.outcome_before !== op.outcome_after ? [outcomeBadge(op.outcome_before), op.outcome_after ? " → " : ""] : []), op.outcome_after ? outcomeBadge(op.outcome_after) : ""));
   if (op.kernels_before.length) rows.push(factRow("kernels before", ...kernelLinks(op.kernels_before, "A")));
   if (op.kernels_after.length) rows.push(factRow("kernels after", ...kernelLinks(op.kernels_after, "B")));
   if (op.code) rows.push(factRow("machine code", op.code));

@@ -17,7 +17,7 @@ function tintOf(sum, largest) {
 }
 const largestOf = (rows) => rows.reduce((most, row) => Math.max(most, Math.abs(changeOf(row) ?? 0)), 0);
 
-const fateBadge = (fate) => make("span", "fate fate-" + fate, fate);
+const outcomeBadge = (outcome) => make("span", "outcome outcome-" + outcome, outcome);
 const verdict = (word) => make("span", "verdict " + word, word);
 
 function paintBasis() {

@@ -58,12 +58,12 @@ function flowsOf(before, after, side, width) {
         const to = other.at.get(row);
         note(row, "", FLOWS[number % FLOWS.length], "M" + side + "," + y + "C" + width / 2 + "," + y + " " + width / 2 + "," + to + " " + end + "," + to);
       }
-      if (!others.length) note(row, ": " + (data.ops[row].after ? data.ops[row].fate_after + " after" : "gone"), "stub", "M" + side + "," + y + "h" + Math.floor((end - side) * 0.2));
+      if (!others.length) note(row, ": " + (data.ops[row].after ? data.ops[row].outcome_after + " after" : "gone"), "stub", "M" + side + "," + y + "h" + Math.floor((end - side) * 0.2));
     }
   });
   for (const box of after) {
     for (const [row, y] of box.at) {
-      if (!before.some((other) => other.at.has(row))) note(row, ": " + (data.ops[row].before ? data.ops[row].fate_before + " before" : "new"), "stub", "M" + end + "," + y + "h" + -Math.floor((end - side) * 0.2));
+      if (!before.some((other) => other.at.has(row))) note(row, ": " + (data.ops[row].before ? data.ops[row].outcome_before + " before" : "new"), "stub", "M" + end + "," + y + "h" + -Math.floor((end - side) * 0.2));
     }
   }
   return [...found.values()];

@@ -19,7 +19,7 @@ const costColumns = (rows) => (measured ? [
 
 const ratioColumn = (label, at, of) => column(label, (op) => op.ratio?.[at] ?? null, (op) => make("td", "num", op.ratio ? op.ratio[at].toFixed(2) : "–"), true, () => of);
 const RATIO = "median per invocation after over before, corrected for drift of the machine";
-const fatesOf = (op) => [...new Set([op.fate_before, op.fate_after].filter(Boolean))].join("→");
+const outcomesOf = (op) => [...new Set([op.outcome_before, op.outcome_after].filter(Boolean))].join("→");
 const kernelWords = (op) => (op.kernels_before.join(" ") === op.kernels_after.join(" ") ? op.kernels_after.join(" ") : op.kernels_before.join(" ") + " → " + op.kernels_after.join(" "));
 const HOWS = ["new", "gone"];
 
@@ -33,7 +33,7 @@ const opColumns = [
   asWideAs(text("significant", (op) => op.finding, (op) => make("td", "", op.finding ? verdict(op.finding) : "")), () => "slower   "),
   asWideAs(text("matched", (op) => op.how + (op.edited ? ", edited" : ""), (op) => make("td", "", HOWS.includes(op.how) ? verdict(op.how) : op.how, op.edited ? ", edited" : "")), (op) => op.how + (op.edited ? ", edited" : "") + "  "),
   text("scope", (op) => op.scope),
-  text("outcome", fatesOf, (op) => make("td", "", ...fatesOf(op).split("→").flatMap((fate, at) => [at ? " → " : "", fateBadge(fate)]))),
+  text("outcome", outcomesOf, (op) => make("td", "", ...outcomesOf(op).split("→").flatMap((outcome, at) => [at ? " → " : "", outcomeBadge(outcome)]))),
   text("code", (op) => op.code),
   text("kernels", kernelWords, (op) => make("td", "mono", kernelWords(op))),
 ];

@@ -6,7 +6,7 @@ const costWords = (sum) => amount(sum, chosenMetric());
 function opCard(op, selected) {
   const cost = costOf(op);
   const card = make("div", selected ? "card selected" : "card");
-  card.append(make("h3", "", make("span", "", link(op.id, op.id), " ", make("code", "", op.name)), fateBadge(op)));
+  card.append(make("h3", "", make("span", "", link(op.id, op.id), " ", make("code", "", op.name)), outcomeBadge(op)));
   const where = make("div", "facts", link(...op.line));
   if (op.python[0]) where.append(" · ", link(...op.python));
   if (op.scope) where.append(" · ", op.scope);
@@ -68,7 +68,7 @@ function siteCard(site, selected, mark) {
   const facts = make("div", "facts", "command " + site.command);
   if (site.calls !== null) facts.append(" · " + callsWords(site.calls));
   if (cost?.per_call) facts.append(" · single calls" + spreadText(cost.per_call));
-  if (cost?.disturbance) facts.append(" · " + costWords(cost.disturbance) + " of outliers not included");
+  if (cost?.outliers) facts.append(" · " + costWords(cost.outliers) + " of outliers not included");
   if (site.path.length) {
     facts.append(" · called through ");
     site.path.forEach((id, position) => facts.append(position ? " › " : "", link(id, ops.has(id) ? id : "")));

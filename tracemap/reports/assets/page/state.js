@@ -26,9 +26,9 @@ function barSteps(sum) {
 }
 const bar = (sum) => make("b", "bar w" + barSteps(sum));
 
-function fateBadge(op) {
-  const badge = make("span", "fate", op.fate);
-  badge.classList.add("fate-" + op.fate);
+function outcomeBadge(op) {
+  const badge = make("span", "outcome", op.outcome);
+  badge.classList.add("outcome-" + op.outcome);
   badge.title = op.reason;
   return badge;
 }

@@ -2,7 +2,7 @@
 const nodesOf = new Map(data.trees.map((tree) => [tree.name, allUnpacked("TreeNode", tree.nodes)]));
 const roofPoints = data.roofline ? allUnpacked("RoofPoint", data.roofline.points) : [];
 const roofOfOp = new Map(roofPoints.filter((point) => point.kind === "op").map((point) => [point.id, point]));
-const roofShare = (point) => point.attainable_ns / point.time_ns;
+const roofShare = (point) => point.roofline_ns / point.time_ns;
 const FAMILIES = ["contraction", "reduction", "movement", "elementwise", "other"];
 
 const legendKey = ([style, words]) => make("span", "key", make("i", style), words);
@@ -37,7 +37,7 @@ function paintCell(cell) {
   if (node.kind !== "op") return node.kind === "rest" ? "rest" : "inner";
   if (drawn.colour === "kind") return "kind-" + node.family;
   const point = roofOfOp.get(node.leads_to);
-  return point ? attainedClass(roofShare(point)) : "at-unknown";
+  return point ? rooflineClass(roofShare(point)) : "at-unknown";
 }
 
 function drawIcicle(zoomed) {
@@ -52,7 +52,7 @@ function drawIcicle(zoomed) {
   icicle.set(nodesOf.get(drawn.tree), zoomed);
   pressChoice("tree", drawn.tree);
   pressChoice("colour", drawn.colour);
-  legend("icicle-legend", drawn.colour === "kind" ? [...FAMILIES.map((name) => ["kind-" + name, name]), ["no-op", "no op"]] : [...ATTAINED, ["no-op", "no op"]]);
+  legend("icicle-legend", drawn.colour === "kind" ? [...FAMILIES.map((name) => ["kind-" + name, name]), ["no-op", "no op"]] : [...ROOFLINE, ["no-op", "no op"]]);
 }
 
 function chooseTree(name) {
@@ -99,9 +99,9 @@ function drawTopOps() {
   target.replaceChildren(make("table", "plain bars", make("tbody", "", ...rows)));
 }
 
-const savedOf = (point) => Math.max(0, point.time_ns - point.attainable_ns);
+const savedOf = (point) => Math.max(0, point.time_ns - point.roofline_ns);
 const anchorOfPoint = (point) => (point.kind === "op" ? point.id : kernelNumber.has(point.id) ? "kernel" + kernelNumber.get(point.id) : "kernels");
-const pointWords = (point) => point.id + " " + (point.kind === "op" ? point.label : "") + ": " + amount(point.time_ns, data.metrics[data.roofline.metric]) + ", " + share(point.attainable_ns, point.time_ns) + " of roofline";
+const pointWords = (point) => point.id + " " + (point.kind === "op" ? point.label : "") + ": " + amount(point.time_ns, data.metrics[data.roofline.metric]) + ", " + share(point.roofline_ns, point.time_ns) + " of roofline";
 let roofKind = "op";
 
 function drawWorth() {
@@ -114,8 +114,8 @@ function drawWorth() {
   const rows = top.map((point) => make(
     "tr", "",
     make("td", "mono name", link(point.kind === "op" ? point.id + " " + point.label : point.label, anchorOfPoint(point))),
-    make("td", "num", amount(savedOf(point), of)), make("td", "num", share(point.attainable_ns, point.time_ns)),
-    wideBar(["attained", point.attainable_ns / most], ["apart", savedOf(point) / most]),
+    make("td", "num", amount(savedOf(point), of)), make("td", "num", share(point.roofline_ns, point.time_ns)),
+    wideBar(["attained", point.roofline_ns / most], ["apart", savedOf(point) / most]),
   ));
   const head = make("tr", "", ...["", "headroom", "% of roofline", ""].map((label, at) => {
     const cell = make(label ? "th" : "td", at ? "num" : "", label);
@@ -124,7 +124,7 @@ function drawWorth() {
   }));
   target.replaceChildren(rows.length ? make("table", "plain bars", make("thead", "", head), make("tbody", "", ...rows)) : make("p", "facts", "No headroom: everything runs at the roofline."));
   pressChoice("roof", roofKind);
-  legend("roofline-legend", ATTAINED.slice(0, -1));
+  legend("roofline-legend", ROOFLINE.slice(0, -1));
   drawRoofline(byId("roofline"), data.roofline, points, pointWords, anchorOfPoint);
 }
 

@@ -34,7 +34,7 @@ function drawRoofline(box, roofline, points, nameOf, anchorOf) {
   const onRoof = corners.map(([at, value]) => (value < floor ? [floor / bandwidth, floor] : [at, value]));
   svg.append("polyline").attr("class", "roof").attr("points", onRoof.map(([at, value]) => x(at) + "," + y(value)).join(" "));
   svg.selectAll("a").data(computing).join("a").attr("href", (point) => "#" + encodeURIComponent(anchorOf(point)))
-    .attr("aria-label", (point) => nameOf(point)).attr("class", (point) => "point " + attainedClass(point.attainable_ns / point.time_ns))
+    .attr("aria-label", (point) => nameOf(point)).attr("class", (point) => "point " + rooflineClass(point.roofline_ns / point.time_ns))
     .append("circle").attr("cx", (point) => x(intensity(point))).attr("cy", (point) => y(reached(point)))
     .attr("r", (point) => 3 + 9 * Math.sqrt(point.time_ns / most)).append("title").text(nameOf);
 }
@@ -47,8 +47,8 @@ function decades([from, to]) {
 }
 
 // CSS class of a share of the roofline, in five steps; unknown shares have a class of their own.
-function attainedClass(part) {
+function rooflineClass(part) {
   if (!(part >= 0)) return "at-unknown";
   return "at-" + (part < 0.1 ? 0 : part < 0.25 ? 1 : part < 0.5 ? 2 : part < 0.75 ? 3 : 4);
 }
-const ATTAINED = [["at-0", "under 10 %"], ["at-1", "10 to 25 %"], ["at-2", "25 to 50 %"], ["at-3", "50 to 75 %"], ["at-4", "75 % and more"], ["at-unknown", "unknown"]];
+const ROOFLINE = [["at-0", "under 10 %"], ["at-1", "10 to 25 %"], ["at-2", "25 to 50 %"], ["at-3", "50 to 75 %"], ["at-4", "75 % and more"], ["at-unknown", "unknown"]];
