@@ -89,7 +89,7 @@ def test_ops_are_told_how_and_lead_to_their_lines(page: DiffPage) -> None:
     assert (new.how, gone.how) == ("new", "gone")
     assert (moved.kernels_before, moved.kernels_after) == (("k_b",), ("k_d",))
     assert [(outcome.before, outcome.after, len(outcome.ops)) for outcome in page.outcomes] == [
-        ("structural", "folded", 1)
+        ("structural", "fused-into-indexing", 1)
     ]
     assert page.remarks[0].ops == (page.ops.index(rows["op2", "op3"]),)
     assert page.matched.startswith("80.0 % of the ops of both models are matched: 4 by structure.")

@@ -108,7 +108,7 @@ def test_load_time_is_not_measured_rather_than_nothing(page: Page) -> None:
 
 
 def test_lines_without_cost_say_why(page: Page) -> None:
-    assert line(page, 0, 10).remark == "constant"
+    assert line(page, 0, 10).remark == "constant-folded"
     assert line(page, 0, 5).remark == "part of op3"
     assert 12 not in page.rows.source_rows[0].lines
 
@@ -126,9 +126,9 @@ def test_coverage_counts(page: Page) -> None:
     assert (coverage.ops, coverage.sites, coverage.sites_with_members, coverage.kernels) == (9, 5, 4, 5)
     assert {row.outcome: row.ops for row in coverage.by_outcome} == {
         "dispatched": 4,
-        "load_time": 1,
+        "load-time": 1,
         "host": 1,
-        "constant": 1,
+        "constant-folded": 1,
         "structural": 2,
     }
     assert coverage.uncalled_sites == 1  # site4 has no result
@@ -192,7 +192,7 @@ def test_a_page_of_the_map_alone_has_no_costs() -> None:
     bare = page_of(GRAPH, None)
     assert (bare.data.metric, bare.data.rule, bare.data.metrics, bare.data.unattributed) == (-1, None, (), ())
     assert line(bare, 0, 3).sites == ("site0",)
-    assert (line(bare, 0, 3).remark, line(bare, 0, 9).remark) == ("dispatched", "load_time")
+    assert (line(bare, 0, 3).remark, line(bare, 0, 9).remark) == ("dispatched", "load-time")
     assert bare.data.coverage.uncalled_sites == 0
 
 

@@ -57,7 +57,7 @@ def test_show_prints_ops_sites_members_and_kernels() -> None:
     out = io.StringIO()
     print_map(select_all(GRAPH), GRAPH, out, whole=True)
     printed = out.getvalue()
-    assert "9 ops: 4 dispatched, 1 load_time, 1 host, 1 constant, 2 structural" in printed
+    assert "9 ops: 4 dispatched, 1 load-time, 1 host, 1 constant-folded, 2 structural" in printed
     assert "5 dispatches of 5 kernels, 4 traced to ops" in printed
     assert [row[0] for row in rows_of(printed, "Ops")] == [entry.id for entry in GRAPH.ops]
     assert [row[0] for row in rows_of(printed, "Dispatch sites")] == [entry.id for entry in GRAPH.sites]
