@@ -18,7 +18,7 @@ import click
 
 from tracemap.commands.framework import WIDEST, HelpContext, verbosity_options
 from tracemap.commands.streams import flush_output, give_up_output, open_streams, warn_in_lines
-from tracemap.core.errors import SystemLimit, TracemapError, UsageInvalid, limit_reached
+from tracemap.core.errors import SystemLimit, TracemapError, UsageInvalid, limit_reached, speak_of_options
 from tracemap.core.process.signals import (
     EndedBySignal,
     die_of_signal,
@@ -168,6 +168,7 @@ def main() -> None:
     """Run the program. Errors that a user can fix become one sentence and an exit code."""
     # Commands create many small objects and end soon. Frequent garbage collection would take a tenth of their time.
     gc.set_threshold(5_000_000, 50, 100)
+    speak_of_options()
     end_on_signals(_end_by)
     open_streams(_end_by_sigpipe)
     try:

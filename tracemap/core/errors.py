@@ -37,6 +37,20 @@ class TracemapError(Exception):
         cls.slug = re.sub(r"(?<!^)(?=[A-Z])", "-", cls.__name__).lower()
 
 
+class _Interface:
+    is_shell = False
+
+
+def speak_of_options() -> None:
+    """From now on, messages name options of the command line; before, keyword arguments of the Python API."""
+    _Interface.is_shell = True
+
+
+def force_option() -> str:
+    """The option that replaces existing files, as the user would write it."""
+    return "--force" if _Interface.is_shell else "force=True"
+
+
 class ToolMissing(TracemapError):
     """A program or package that the command needs is not installed."""
 
@@ -187,9 +201,9 @@ class StoreInvalid(TracemapError):
 
 
 class TargetExists(TracemapError):
-    """The output exists already, or another recording is writing it."""
+    """The output exists and tracemap did not write it, or another recording is writing it."""
 
-    remedy = "pass --force, or a different name with -o"
+    remedy = "choose a different name with -o, or pass --force"
 
 
 class TargetUnwritable(TracemapError):

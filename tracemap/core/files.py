@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import re
 import select
 import shutil
 import stat
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, BinaryIO, Final, TextIO
 
 from tracemap.core.codec import pretty_json
-from tracemap.core.errors import TargetExists, TargetUnwritable, TracemapError, UsageInvalid, check_limits
+from tracemap.core.errors import TargetExists, TargetUnwritable, TracemapError, UsageInvalid, check_limits, force_option
 from tracemap.core.process.limits import free_memory
 from tracemap.core.process.temporary_files import temporary_folder, temporary_sibling
 from tracemap.core.sanitize import lines_for_terminal
@@ -259,8 +260,10 @@ def check_table_name(target: Path) -> None:
 def check_file(target: Path, *, force: bool) -> None:
     """Check before the work starts that a file can be written.
 
+    An existing file is replaced if tracemap wrote it; other files are replaced only with `force`.
+
     Raises:
-        TargetExists: it exists and `force` is not set.
+        TargetExists: it exists, tracemap did not write it, and `force` is not set.
         TargetUnwritable: it is a folder, or its folder does not exist or is not writable.
     """
     if is_standard(target):
@@ -271,10 +274,38 @@ def check_file(target: Path, *, force: bool) -> None:
         check_folder_writable(link_target(target))
     elif not os.access(target, os.W_OK):
         raise TargetUnwritable(f"{target}: is not writable; choose another path")
-    if _would_replace(target) and not force:
+    exists = _would_replace(target)
+    if exists and not (force or has_mark(target)):
         raise _taken(target)
     if not is_stream(target):
-        (_found_free.discard if force else _found_free.add)(resolved_path(target))
+        (_found_free.discard if force or exists else _found_free.add)(resolved_path(target))
+
+
+_MARKS: Final = re.compile(
+    rb'<meta name="generator" content="tracemap"|^creator: tracemap |"exporter": ?"tracemap '
+    rb'|\A\{\s*"schema_version": ?\d+,\s*"kind": ?"\w',
+    re.MULTILINE,
+)
+"""What pages, callgrind and speedscope files, and JSON documents of tracemap have near their beginning."""
+_MARKED_BYTES: Final = 1 << 12
+_PARQUET: Final = b"PAR1"
+_OWN_PARQUET: Final = re.compile(rb"\x18.tracemap")
+"""A key in the footer that begins with `tracemap`, in Thrift's compact protocol: length, then text."""
+
+
+def has_mark(path: Path) -> bool:
+    """Whether tracemap wrote a file, by the mark that its pages, documents, runs and most exports carry."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(_MARKED_BYTES)
+            if not head.startswith(_PARQUET):
+                return _MARKS.search(head) is not None
+            file.seek(-8, os.SEEK_END)
+            length = int.from_bytes(file.read(4), "little")
+            file.seek(-8 - min(length, file.tell() - 4), os.SEEK_END)
+            return _OWN_PARQUET.search(file.read(length)) is not None
+    except OSError:
+        return False
 
 
 _found_free: Final[set[str]] = set()
@@ -282,7 +313,7 @@ _found_free: Final[set[str]] = set()
 
 
 def _taken(target: Path) -> TargetExists:
-    return TargetExists(f"{target}: exists already; pass --force to replace it, or choose another name")
+    return TargetExists(f"{target}: exists, and has no mark of tracemap; choose another name, or pass {force_option()}")
 
 
 def _would_replace(target: Path) -> bool:

@@ -27,6 +27,7 @@ from tracemap.core.files import (
     check_is_file,
     check_link_stays_within,
     check_name,
+    has_mark,
     is_standard,
     link_target,
     read_stored_file,
@@ -404,12 +405,13 @@ def store(target: Path, graph: TraceGraph, files: BundleFiles, *, force: bool) -
     """Write a bundle.
 
     Raises:
-        TargetExists: the target exists, and `force` is not set or it is not a bundle.
+        TargetExists: the target exists and is not a bundle, or another program has just written it.
         TargetUnwritable: the target's folder cannot be written.
         ModelInvalid: its ops share more text than a bundle may hold.
     """
     check_target(target, force=force)
     encoded, place = encode(graph), link_target(target)
+    replaces = os.path.lexists(place)
     try:
         check_text_size(graph, len(encoded))
     except ValueError as error:
@@ -425,7 +427,7 @@ def store(target: Path, graph: TraceGraph, files: BundleFiles, *, force: bool) -
             for name, document in files.documents.items():
                 (folder / name).write_bytes(encode_record(document))
             files.keeping.store(folder)
-            if not force:
+            if not replaces:
                 rename_into_place(folder, place)
                 return Bundle(target, graph, hashlib.sha256(encoded).hexdigest())
             with moved_away(place) as replaced:
@@ -433,7 +435,7 @@ def store(target: Path, graph: TraceGraph, files: BundleFiles, *, force: bool) -
                 if (replaced / RUNS_FOLDER).is_dir():  # keep the runs of the old bundle
                     (replaced / RUNS_FOLDER).rename(place / RUNS_FOLDER)
     except FileExistsError as error:
-        raise _already_exists(target) from error
+        raise TargetExists(f"{target}: another program has just written it; choose another name") from error
     except OSError as error:
         raise TargetUnwritable(f"{target}: cannot be written: {error.strerror}") from error
     return Bundle(target, graph, hashlib.sha256(encoded).hexdigest())
@@ -443,22 +445,15 @@ def check_target(target: Path, *, force: bool) -> None:
     """Reject a target early, while no work is done.
 
     Raises:
-        TargetExists: the target exists; `force` replaces only bundles, never another folder or file.
+        TargetExists: the target exists and is no bundle; `force` also replaces a damaged bundle.
         TargetUnwritable: its folder does not exist or is not writable.
     """
     if is_standard(target):
         raise TargetUnwritable(f"{target}: a bundle is a folder; pass its name with -o")
     check_name(target)
-    if os.path.lexists(target):
-        if not force:
-            raise _already_exists(target)
-        if not is_bundle(target):
-            raise TargetExists(f"{target} exists and is not a tracemap bundle; remove it, or pass another name with -o")
+    if os.path.lexists(target) and not (is_bundle(target) and (force or has_mark(target / MAP_NAME))):
+        raise TargetExists(f"{target}: exists and is not a tracemap bundle; remove it, or choose another name")
     check_folder_writable(link_target(target))
-
-
-def _already_exists(target: Path) -> TargetExists:
-    return TargetExists(f"{target} exists already; pass --force to replace it, or another name with -o")
 
 
 def _write_texts(folder: Path, graph: TraceGraph, files: BundleFiles) -> None:

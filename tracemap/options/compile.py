@@ -33,7 +33,7 @@ class BuildOptions(Options):
     remarks: bool = option(
         False, "Also keep the compiler's remarks: what it spilled or did not vectorise, and why. Compiles twice."
     )
-    force: bool = option(False, "Overwrite an existing bundle.")
+    force: bool = option(False, "Overwrite a damaged bundle too.")
     from_dumps: Path | None = option(
         None,
         "Read the IR dumps of an earlier iree-compile invocation from this folder, instead of compiling.",
@@ -83,7 +83,7 @@ class LowerOptions(Options):
     format: Literal["text", "json"] = option("text", "Output format.")
     output: Path | None = option(None, "Write to this file instead of standard output.", "-o", "--output")
     html: Path | None = option(None, "Also write an HTML page of all stages.", metavar="PAGE")
-    force: bool = option(False, "Overwrite existing outputs.")
+    force: bool = option(False, "Overwrite outputs that tracemap did not write.")
 
 
 # ---- audit
@@ -148,4 +148,4 @@ class RemarksOptions(Options):
     format: Literal["text", "json"] = option("text", "A table, or JSON with all remarks.")
     output: Path | None = option(None, "Write to this file instead of standard output.", "-o", "--output")
     memory: int = memory_option()
-    force: bool = option(False, "Overwrite an existing output.")
+    force: bool = option(False, "Overwrite an output that tracemap did not write.")

@@ -65,7 +65,7 @@ class BenchOptions(FunctionOptions):
         at_most=86_400,
     )
     output: Path | None = option(None, "Write to this file instead of standard output.", "-o", "--output")
-    force: bool = option(False, "Overwrite an existing output.")
+    force: bool = option(False, "Overwrite an output that tracemap did not write.")
     format: Literal["text", "json", "csv", "google-benchmark"] = option("text", "Output format.")
 
 
@@ -113,7 +113,7 @@ class TuneOptions(CallOptions):
     threshold: float = option(
         3.0, "Minimum gain to count as an improvement, in percent.", metavar="PERCENT", at_least=0
     )
-    force: bool = option(False, "Overwrite an existing output.")
+    force: bool = option(False, "Overwrite an output that tracemap did not write.")
     format: Literal["text", "json"] = option("text", "Output format.")
 
 
@@ -151,7 +151,7 @@ class SwapOptions(CallOptions):
     threshold: float = option(
         5.0, "Report ops whose cost changed by more than this percentage.", metavar="PERCENT", at_least=0
     )
-    force: bool = option(False, "Overwrite an existing output.")
+    force: bool = option(False, "Overwrite an output that tracemap did not write.")
     format: Literal["text", "json"] = option("text", "Output format.")
 
 
@@ -219,7 +219,7 @@ class SweepOptions(Options):
         "Folder for programs, modules and results, so that an interrupted sweep can resume.  [default: "
         "OUTPUT.work; none if the table is printed]",
     )
-    force: bool = option(False, "Overwrite an existing output.")
+    force: bool = option(False, "Overwrite an output that tracemap did not write.")
     flags: tuple[str, ...] = option(
         (), "Flags for iree-compile.", FLAGS_AFTER_DASHES, metavar="[-- IREE-COMPILE FLAGS]"
     )

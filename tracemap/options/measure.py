@@ -160,7 +160,7 @@ class RecordOptions(CallOptions):
         metavar="CACHE=BYTES,WAYS,LINE",
     )
     keep_profile: bool = option(False, "Keep IREE's own profile next to the run, as RUN.ireeprof, for iree-profile.")
-    force: bool = option(False, "Overwrite an existing output.")
+    force: bool = option(False, "Overwrite an output that tracemap did not write.")
 
 
 # ---- run
@@ -189,7 +189,7 @@ class RunOptions(CallOptions):
     atol: float | Unknown = option(UNKNOWN, ABSOLUTE, metavar="X", at_least=0)
     rtol: float | Unknown = option(UNKNOWN, RELATIVE, metavar="X", at_least=0)
     exact: bool = option(False, "Require outputs that equal the expected ones to the last bit.")
-    force: bool = option(False, "Overwrite existing files.")
+    force: bool = option(False, "Overwrite files that tracemap did not write.")
 
 
 # ---- benchmark
@@ -272,7 +272,7 @@ class StatsOptions(Options):
         metavar="FILE",
     )
     html: Path | None = option(None, "Also write a page with histograms, correlations and heat maps.", metavar="PAGE")
-    force: bool = option(False, "Overwrite existing files.")
+    force: bool = option(False, "Overwrite files that tracemap did not write.")
     format: Literal["text", "json"] = option("text", "The text format of IREE's hook, or JSON.")
 
 

@@ -131,7 +131,7 @@ class AttributeOptions(Options, Windowed):
         metavar="[COLUMN=]PATTERN",
     )
     memory: int = memory_option()
-    force: bool = option(False, "Overwrite existing outputs.")
+    force: bool = option(False, "Overwrite outputs that tracemap did not write.")
 
 
 # ---- export
@@ -190,7 +190,7 @@ class ExportOptions(Options, Windowed):
         False, "For graphs: leave out the data flow between ops. Faster, since the model need not be parsed."
     )
     memory: int = memory_option()
-    force: bool = option(False, "Overwrite existing outputs.")
+    force: bool = option(False, "Overwrite outputs that tracemap did not write.")
 
 
 # ---- report
@@ -211,7 +211,7 @@ class ReportOptions(Options, Windowed):
     dispatch: str = option("", DISPATCH_HELP, metavar="KERNEL")
     totals: bool = option(False, "Start with sums over all invocations, instead of means per invocation.")
     memory: int = memory_option()
-    force: bool = option(False, "Overwrite an existing PAGE.html.")
+    force: bool = option(False, "Overwrite a page that tracemap did not write.")
 
 
 # ---- diff
@@ -251,4 +251,4 @@ class DiffOptions(Options):
     html: Path | None = option(None, "Also write a page with both sources side by side.", metavar="PAGE")
     output: Path | None = option(None, "Write to this file instead of standard output.", "-o", "--output")
     memory: int = memory_option()
-    force: bool = option(False, "Overwrite an existing output.")
+    force: bool = option(False, "Overwrite an output that tracemap did not write.")

@@ -55,7 +55,7 @@ class AskOptions(Options):
     skip_bad: bool = option(False, "Skip runs whose files are damaged, and count them.")
     format: Literal["text", "json", "csv"] = option("text", "Output format.")
     output: Path | None = option(None, "Write to this file instead of standard output.", "-o", "--output")
-    force: bool = option(False, "Overwrite an existing output.")
+    force: bool = option(False, "Overwrite an output that tracemap did not write.")
     memory: int = memory_option()
 
 

@@ -87,10 +87,11 @@ def check_target(target: Path, *, force: bool) -> None:
             "or .csv (record --keep-profile also keeps IREE's profile)"
         )
     check_table_name(target)
-    check_file(target, force=force)
+    # A CSV has no mark of its own: the header next to it shows that tracemap wrote it.
+    own = _has_header_file(target) and is_header(header_path(target))
+    check_file(target, force=force or own)
     if _has_header_file(target):
-        header = header_path(target)
-        check_file(header, force=force or (not target.exists() and is_header(header)))
+        check_file(header_path(target), force=force or own)
 
 
 def _is_utf8(name: str) -> bool:
@@ -140,14 +141,14 @@ def write_run(header: RunHeader, events: duckdb.DuckDBPyRelation, target: Path, 
         TargetUnwritable: the target cannot be written.
     """
     check_target(target, force=force)
-    text = pretty_json(header)
+    replaces, text = target.exists(), pretty_json(header)
     if not _has_header_file(target):
         parquet = f"FORMAT parquet, KV_METADATA {{{PARQUET_KEY}: {literal(text)}}}"
         copy_to(events, target, CSV if is_csv(target) else parquet)
         return
     with copied(events, target, CSV), atomic_file(header_path(target)) as header_file:
         header_file.write_text(text, encoding="utf-8")
-        if force:
+        if replaces:
             link_target(target).unlink(missing_ok=True)  # a new header is never next to an old table
 
 
