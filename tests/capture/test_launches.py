@@ -269,7 +269,7 @@ def test_a_launch_that_lost_records_is_made_again_for_all_of_the_time(made: Path
         assert recorded.header.launches == 1
         assert isinstance(recorded.header.iterations, int)
         (told,) = (each.message for each in recorded.header.diagnostics if each.slug == "calls-uncountable")
-        assert told.startswith("records were lost where the profile was written behind each call, so ")
+        assert told.startswith("records were lost when the profile was written after each call; so ")
         calls.append(recorded.header.iterations)
     assert calls[0] > 0.4 * calls[1]
 

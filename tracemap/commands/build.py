@@ -140,7 +140,7 @@ def build(model: str | bytes, options: BuildOptions, progress: Progress = no_pro
     with temporary_folder() as folder:
         imported = import_framework_file(model, folder)
         if imported is not None:
-            return _build_imported(imported, options, own_folder(model), progress)
+            return build_imported(imported, options, own_folder(model), progress)
     data, name = read_model(model)
     target = options.output or default_bundle(model)
     return build_request(BuildRequest(data, name, target, options, own_folder(model)), progress)
@@ -164,12 +164,17 @@ def build_program(
     if options.from_dumps is not None or options.module is not None:
         raise UsageInvalid("--from-dumps and --module are only for compilations made elsewhere: leave them out")
     with temporary_folder() as folder:
-        return _build_imported(import_program(program, arguments, keywords, folder), options, (), progress)
+        return build_imported(import_program(program, arguments, keywords, folder), options, (), progress)
 
 
-def _build_imported(
+def build_imported(
     imported: ImportedModel, options: BuildOptions, own_folder: tuple[Path, ...], progress: Progress
 ) -> Bundle:
+    """Write the bundle of an imported model, by default with the model's name.
+
+    Raises:
+        TracemapError: see `map.build.build.build`.
+    """
     from tracemap.map.build.build import BuildRequest
     from tracemap.map.build.build import build as build_request
 

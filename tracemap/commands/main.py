@@ -86,6 +86,7 @@ _LONG_VALUE = re.compile("'([^']{60})[^']{100,}'")
 
 # Name and one line of help per command, in workflow order. They are here so that `tracemap --help` imports no command.
 COMMANDS = {
+    "profile": "Build TARGET, record it, and show which of its source lines cost the most time.",
     "build": "Compile MODEL into a bundle that traces its ops to dispatches and kernels.",
     "show": "Print the map of a bundle: all of it, or one line, op, dispatch, kernel or scope.",
     "audit": "Show where each op went, and which compiler phase lost its location.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -64,7 +65,7 @@ def import_program(
     Raises:
         InputInvalid: the arguments do not fit the program.
         ModelInvalid: the program cannot be imported.
-        UsageInvalid: the object belongs to no supported framework.
+        UsageInvalid: the object belongs to no supported framework, or is a plain function and JAX is not installed.
     """
     packages = {base.__module__.partition(".")[0] for base in type(program).__mro__}
     if packages & {"jax", "jaxlib"}:
@@ -80,7 +81,13 @@ def import_program(
 
         return import_torch(program, arguments, keywords, folder)
     if callable(program) and packages <= {"builtins"}:
-        raise UsageInvalid("a plain function is no model; pass jax.jit(f) with its arguments")
+        if find_spec("jax") is None:
+            raise UsageInvalid("a plain function is a model only with JAX; install it with: pip install jax")
+        import jax
+
+        from tracemap.frontends.jax import import_program as import_jax
+
+        return import_jax(jax.jit(program), arguments, keywords)
     raise UsageInvalid(
         f"{type(program).__name__} is no model; pass a file, MLIR, or jax.jit(f) or a torch module with its arguments"
     )

@@ -163,6 +163,43 @@ class RecordOptions(CallOptions):
     force: bool = option(False, "Overwrite an output that tracemap did not write.")
 
 
+# ---- profile
+#
+# Options of `tracemap profile`.
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileOptions(Options):
+    """Options of `profile`: those of `build`, `record` and `report` that most users need."""
+
+    output: Path | None = option(None, "Page to write.  [default: the bundle's name with .html]", "-o", "--output")
+    open: bool = option(False, "Open the page in the browser.")
+    function: Text = option(UNKNOWN, "Function of the model to run.  [default: the only one]", metavar="F")
+    inputs: tuple[str, ...] = option(
+        (),
+        "Input in IREE's syntax (4x4xf32=0.5, 7, @x.npy), one per argument.  [default: those of the program, or "
+        "generated]",
+        "--input",
+        metavar="SPEC",
+    )
+    dim: Integer = option(
+        UNKNOWN, "Size of every dynamic dimension (`?`) in generated inputs.", metavar="N", at_least=0
+    )
+    seconds: float = option(5.0, "Time limit for measuring.", metavar="S", above=0, at_most=86_400)
+    sample: bool = option(False, "Sample the program counter, to measure the time of ops inside kernels.")
+    serial: bool = option(False, "Use one worker instead of all cores.")
+    device: Literal["local", "vulkan", "cuda", "hip"] = option("local", "Target to compile for.")
+    source_roots: tuple[Path, ...] = option(
+        (),
+        "Folder to search for the Python files in the model's locations, before TARGET's own folder.  [repeatable]",
+        "--source-root",
+        path="folder",
+    )
+    top: int = option(5, "Source lines to print.", metavar="N", at_least=1, at_most=1000)
+    force: bool = option(False, "Overwrite a page that tracemap did not write.")
+    flags: tuple[str, ...] = option((), "Flags for iree-compile.", FLAGS_AFTER_DASHES, metavar="[-- FLAGS]")
+
+
 # ---- run
 #
 # Options of `tracemap run`.

@@ -107,7 +107,7 @@ class AttributeOptions(Options, Windowed):
     html: Path | None = option(None, "Also write the annotated page.", metavar="PAGE")
     allow_mismatch: bool = option(False, "Accept a run recorded from a different build; the report carries a warning.")
     dispatch: str = option("", DISPATCH_HELP, metavar="KERNEL")
-    by: Literal["op", "line", "python", "caller", "scope", "kernel", "site", "name"] = option(
+    by: Literal["op", "line", "source", "python", "caller", "scope", "kernel", "site", "name"] = option(
         "op", "Rows of the text table. caller: your innermost line outside shared helper functions."
     )
     metrics: tuple[str, ...] = option(

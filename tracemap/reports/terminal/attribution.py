@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Final, TextIO
 
 from tracemap.attribution.model import UNATTRIBUTED_TEXTS, Attribution
 from tracemap.core.diagnostics import above_result, below_result
@@ -71,6 +71,29 @@ def print_costs(costed: MapCosts, attribution: Attribution, out: TextIO, options
     _print_balance(terminal, attribution, costs)
     _print_remarks(terminal, costed)
     print_diagnostics(terminal, below_result(diagnostics))
+
+
+def print_summary(costed: MapCosts, attribution: Attribution, out: TextIO, top: int) -> None:
+    """Print the elapsed time, the most expensive source lines, and advice: at most 15 lines with five source lines."""
+    options = AttributeOptions(by="source", top=top)
+    costs = selected_costs(attribution, options)
+    chosen = select_from_view(costed, costs, options)
+    terminal = console(out)
+    explained = elapsed_breakdown_text(attribution)
+    say(terminal, f"{elapsed_text(attribution)}" + (f": {explained}" if explained else ""))
+    _print_view(terminal, replace(chosen, columns=_summary_columns(chosen)), costs, attribution)
+    advice = overhead_advice(attribution)
+    if advice:
+        say(terminal, advice)
+
+
+_SUMMARY: Final = ("line", "names", "cpu_ns", "share", "kernel")
+
+
+def _summary_columns(chosen: ViewSelection) -> tuple[Column, ...]:
+    """Those of the columns that a summary shows; the ranking metric may be another than CPU time."""
+    keys = {*_SUMMARY, chosen.view.rank}
+    return tuple(column for column in chosen.columns if column.key in keys)
 
 
 def _print_run(terminal: Console, costed: MapCosts, attribution: Attribution, *, totals: bool) -> None:

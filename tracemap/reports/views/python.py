@@ -11,9 +11,9 @@ from itertools import pairwise
 from tracemap.map.model import Frame, Op
 from tracemap.map.query import user_frames
 from tracemap.reports.cost_lookup import MapCosts, OpOccurrence
-from tracemap.reports.escaping import file_line, or_dash
+from tracemap.reports.escaping import file_line, op_line, or_dash
 from tracemap.reports.views.costs import Column, Costs, Row, View
-from tracemap.reports.views.ops import LEAVE_CALLS, LEAVE_INCLUSIVE, LEAVE_LINE, LEAVE_SCOPE, names_of
+from tracemap.reports.views.ops import LEAVE_CALLS, LEAVE_INCLUSIVE, LEAVE_LINE, LEAVE_SCOPE, and_more, names_of
 
 NOWHERE = "(no frame)"
 NO_SCOPE = "(no scope)"
@@ -85,6 +85,67 @@ def by_python(costed: MapCosts, costs: Costs) -> View:
             inclusive.at(frame).add(reached, metric)
     rows = [{**line_sum.row(costs), "inclusive": inclusive[line].amounts[metric]} for line, line_sum in own.items()]
     return View("Python line", columns, rows, costs.first.name)
+
+
+# ---- source lines
+
+
+def by_source(costed: MapCosts, costs: Costs) -> View:
+    """A row per source line: a line of the user's Python, else a node of ONNX, else a line of the model.
+
+    `kernel` is the most expensive of its kernels, and the number of others.
+    """
+    columns = (Column("line", "line", least=17), _FUNCTION, _NAMES, _OPS, *costs.columns(), _KERNELS)
+    sums, kernels = defaultdict[str, _Sum](_Sum), defaultdict[str, Counter[str]](Counter)
+    functions: dict[str, str] = {}
+    for reached in _measured(costed):
+        line, function = source_of(costed, reached)
+        sums[line].add(reached, costs.first.name)
+        site = costed.graph.site_by_id.get(reached.work)
+        kernels[line][site.kernel if site else costed.graph.transfer_by_id[reached.work].kind] += reached.attributed[
+            costs.first.name
+        ]
+        functions.setdefault(line, function)
+    rows = [
+        {
+            **line_sum.row(costs),
+            "line": line,
+            "function": functions[line],
+            "names": short_name(names_of(line_sum.ops)),
+            "kernel": and_more([kernel for kernel, _ in kernels[line].most_common()]),
+        }
+        for line, line_sum in sums.items()
+    ]
+    return View("source line", columns, rows, costs.first.name)
+
+
+_KERNELS = Column("kernel", "kernel", leave=LEAVE_SCOPE - 1, least=20)
+
+
+def source_of(costed: MapCosts, reached: OpOccurrence) -> tuple[str, str]:
+    """The source line of an op and its function: of Python, else the node of ONNX, else the line of the model."""
+    frames = user_frames(costed.graph, reached.frames)
+    if frames:
+        function = frames[0].function
+        return file_line(frames[0].file, frames[0].line), function if isinstance(function, str) else ""
+    if reached.op.name.startswith(_ONNX) and reached.scope:
+        return "/".join(reached.scope), ""
+    return op_line(reached.op), ""
+
+
+_ONNX = "onnx."
+
+
+def short_name(name: str) -> str:
+    """An op's name without the dialect that a framework's importer uses: `dot_general`, `mm`, `MatMul`.
+
+    >>> short_name("stablehlo.dot_general"), short_name("torch.aten.mm"), short_name("linalg.matmul")
+    ('dot_general', 'mm', 'linalg.matmul')
+    """
+    return next((name.removeprefix(prefix) for prefix in _FRAMEWORKS if name.startswith(prefix)), name)
+
+
+_FRAMEWORKS = ("stablehlo.", "torch.aten.", _ONNX)
 
 
 # ---- callers

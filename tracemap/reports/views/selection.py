@@ -15,11 +15,12 @@ from tracemap.options.results import AttributeOptions
 from tracemap.reports.cost_lookup import MapCosts
 from tracemap.reports.views.costs import SHARE, TEXT, Cell, Column, Costs, Row, View, shown_metrics
 from tracemap.reports.views.ops import by_kernel, by_line, by_name, by_op, by_site
-from tracemap.reports.views.python import by_caller, by_python, by_scope
+from tracemap.reports.views.python import by_caller, by_python, by_scope, by_source
 
 VIEWS: Mapping[str, Callable[[MapCosts, Costs], View]] = {
     "op": by_op,
     "line": by_line,
+    "source": by_source,
     "python": by_python,
     "caller": by_caller,
     "scope": by_scope,

@@ -1,0 +1,73 @@
+"""`tracemap profile`: one command from a model, a bundle or a script to the most expensive source lines and the page."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from tests.checks import check_page
+from tests.conftest import Built
+from tests.support import SAMPLES, run_cli
+
+MLP = SAMPLES / "models" / "hand_mlp.mlir"
+QUICK = ("--seconds", "0.2")
+
+
+def profiled(*arguments: str | Path, cwd: Path) -> list[str]:
+    """The lines that a profile prints."""
+    done = run_cli("profile", *QUICK, *arguments, cwd=cwd)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_a_model_becomes_a_page_twice_in_a_row(tmp_path: Path) -> None:
+    for count in (1, 2):
+        lines = profiled(MLP, cwd=tmp_path)
+        assert len(lines) <= 20
+        assert re.match(r"\S+ \S+ per invocation \(mean\), median .*: kernels \S+ %", lines[0])
+        costs = [line for line in lines if line.startswith("hand_mlp.mlir:")]
+        assert "linalg.matmul" in costs[0] and "mlp_dispatch_0_matmul_32x256x784_f32" in costs[0]
+        assert len(costs) == 5
+        assert "Page: hand_mlp.html" in lines
+        assert len(list((tmp_path / "hand_mlp.tracemap" / "runs").glob("*.parquet"))) == count
+    check_page(tmp_path / "hand_mlp.html", "module")
+
+
+def test_a_page_of_another_program_is_left_alone(built: Built, tmp_path: Path) -> None:
+    other = tmp_path / "hand_mlp.html"
+    other.write_text("mine")
+    assert "Page: hand_mlp-2.html" in profiled(built("hand_mlp"), cwd=tmp_path)
+    assert other.read_text() == "mine"
+    done = run_cli("profile", *QUICK, built("hand_mlp"), "-o", other, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "has no mark of tracemap; choose another name, or pass --force [target-exists]" in done.stderr
+
+
+def test_a_script_is_profiled_by_what_it_builds(tmp_path: Path) -> None:
+    script = tmp_path / "program.py"
+    script.write_text("import sys, tracemap\ntracemap.build(sys.argv[1], 'own.tracemap')\n")
+    lines = profiled(script, MLP, cwd=tmp_path)
+    assert "Page: own.html" in lines
+
+
+def test_targets_that_cannot_be_profiled_are_named(tmp_path: Path) -> None:
+    scripts = {
+        "empty.py": ("pass", "calls neither a function of jax.jit nor tracemap.build"),
+        "failing.py": ("def f():\n    1 / 0\nf()", "ZeroDivisionError: division by zero"),
+        "leaving.py": ("raise SystemExit(3)", "exited with 3 before the profile began"),
+    }
+    for name, (text, said) in scripts.items():
+        (tmp_path / name).write_text(text)
+        done = run_cli("profile", name, cwd=tmp_path)
+        assert done.returncode != 0
+        assert said in done.stderr
+        assert "tracemap/frontends" not in done.stderr
+    for arguments, said in (
+        (("run.parquet",), "run.parquet: is a run, and `profile` makes a new one"),
+        (("missing.py",), "missing.py: there is no such file"),
+        (("missing.mlir",), "missing.mlir: "),
+        (("--dim", "3", "empty.py"), "a script has inputs of its own"),
+    ):
+        done = run_cli("profile", *arguments, cwd=tmp_path)
+        assert done.returncode == 2
+        assert said in done.stderr

@@ -1,0 +1,176 @@
+"""`tracemap profile`: build, record, attribute and write the page in one command."""
+
+from __future__ import annotations
+
+import re
+import sys
+import webbrowser
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TextIO
+
+import click
+
+from tracemap.commands.framework import options_command
+from tracemap.commands.record import record
+from tracemap.commands.runs import BundleAttribution, check_outputs, excerpts, open_and_join_runs
+from tracemap.commands.streams import show_phases
+from tracemap.core.errors import ModelUnreadable, TracemapError, UsageInvalid
+from tracemap.core.files import has_mark
+from tracemap.core.toolchain import Progress, no_progress
+from tracemap.core.units import UNKNOWN, plural
+from tracemap.options.compile import BuildOptions
+from tracemap.options.measure import ProfileOptions, RecordOptions
+from tracemap.options.results import AttributeOptions
+
+if TYPE_CHECKING:
+    from tracemap.frontends.scripts import CapturedProgram
+    from tracemap.map.bundle import Bundle
+
+_SCRIPT: Final = re.compile(r"(?P<file>.+\.py)(?::(?P<function>[^\W\d]\w*))?", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What `profile` made: the run, its attribution, and the page."""
+
+    attributed: BundleAttribution
+    run: Path
+    page: Path
+    others: tuple[str, ...] = ()
+    """Other programs of the script."""
+
+
+def profile(target: str, options: ProfileOptions, progress: Progress = no_progress) -> Profile:
+    """Profile a model, a bundle, or a program of a Python script.
+
+    Args:
+        target: a model's file, a bundle, or `SCRIPT.py` or `SCRIPT.py:FUNCTION`, whose arguments are in the flags.
+        options: options of `tracemap profile`.
+        progress: receives the phase of the work.
+
+    Raises:
+        TracemapError: see `commands.build.build`, `frontends.scripts.run_script` and `profile_bundle`.
+        UsageInvalid: the target is a run.
+    """
+    from tracemap.commands.build import build
+    from tracemap.map.bundle import is_bundle, load
+
+    if is_bundle(Path(target)):
+        return profile_bundle(load(Path(target)), options, progress)
+    if script := _SCRIPT.fullmatch(target):
+        return _profile_script(Path(script["file"]), script["function"] or "", options, progress)
+    if Path(target).suffix in (".parquet", ".csv", ".ireeprof"):
+        raise UsageInvalid(
+            f"{target}: is a run, and `profile` makes a new one; name a model or a bundle, or use `attribute`"
+        )
+    return profile_bundle(build(target, _build_options(options), progress), options, progress)
+
+
+def profile_bundle(
+    bundle: Bundle, options: ProfileOptions, progress: Progress = no_progress, others: tuple[str, ...] = ()
+) -> Profile:
+    """Record a bundle, join the run onto it, and write the page.
+
+    Raises:
+        TracemapError: see `commands.record.record` and `commands.runs.open_and_join_runs`.
+        TargetExists, TargetUnwritable: the page cannot be written.
+    """
+    from tracemap.reports.page.render import write_bundle_page
+
+    page = options.output or _default_page(bundle)
+    check_outputs(page, force=options.force, bundles=[bundle.path])
+    recorded = record(bundle, _record_options(options), progress)
+    with open_and_join_runs([recorded.path], bundle, AttributeOptions(), progress) as (attributed, opened):
+        progress("writing the page")
+        shown = partial(excerpts, bundle.graph, opened, 0)
+        write_bundle_page(bundle, attributed.costed, page, shown, force=options.force)
+    return Profile(attributed, recorded.path, page, others)
+
+
+def _build_options(options: ProfileOptions) -> BuildOptions:
+    return BuildOptions(device=options.device, source_roots=options.source_roots, flags=options.flags)
+
+
+def _record_options(options: ProfileOptions) -> RecordOptions:
+    return RecordOptions(
+        function=options.function,
+        inputs=options.inputs,
+        dim=options.dim,
+        seconds=options.seconds,
+        serial=options.serial,
+        sample_hz=UNKNOWN if options.sample else 0,
+    )
+
+
+def _default_page(bundle: Bundle) -> Path:
+    """The bundle's name with .html in the working folder; numbered if another program's file has that name."""
+    stem = bundle.path.resolve().stem
+    names = (Path(f"{stem}.html" if number == 1 else f"{stem}-{number}.html") for number in count(1))
+    return next(name for name in names if not name.exists() or has_mark(name))
+
+
+# ---- scripts
+
+
+def _profile_script(script: Path, function: str, options: ProfileOptions, progress: Progress) -> Profile:
+    from tracemap.commands.build import build_imported
+    from tracemap.frontends.imported import ImportedModel
+    from tracemap.frontends.scripts import run_script
+
+    if not script.is_file():
+        raise ModelUnreadable(f"{script}: there is no such file")
+    if options.inputs or options.function is not UNKNOWN or options.dim is not UNKNOWN:
+        raise UsageInvalid("a script has inputs of its own; leave --input, --dim and --function out")
+    progress(f"running {script.name}")
+    first, *others = run_script(script, function, options.flags)
+    names = tuple(_other_name(program) for program in others)
+    if isinstance(first.found, TracemapError):
+        raise first.found
+    if not isinstance(first.found, ImportedModel):
+        return profile_bundle(first.found, options, progress, names)
+    asked = BuildOptions(device=options.device, source_roots=options.source_roots)
+    return profile_bundle(build_imported(first.found, asked, (script.parent,), progress), options, progress, names)
+
+
+def _other_name(program: CapturedProgram) -> str:
+    return f"{program.name} ({plural(program.calls, 'call')})" if program.calls else program.name
+
+
+# ---- command line
+
+
+@options_command("profile", ProfileOptions)
+@click.argument("target", metavar="TARGET", type=click.Path())
+def command(target: str, options: ProfileOptions) -> None:
+    """Build TARGET, record it, and show which of its source lines cost the most time.
+
+    TARGET is a model (.mlir, .mlirbc, .onnx, .pt2), a bundle of `tracemap build`, or a Python script. A script runs
+    with the words after its name as arguments: put options before it. Its most expensive jax.jit function is profiled
+    with the arguments of its first call, or its bundle of tracemap.build; SCRIPT.py:FUNCTION names one.
+
+    \b
+    Example:
+      tracemap profile model.mlir
+      tracemap profile --open train.py --steps 3
+      tracemap profile train.py:train_step
+    """
+    with show_phases("profile") as progress:
+        found = profile(target, options, progress)
+    print_profile(found, options.top, sys.stdout)
+    if options.open:
+        webbrowser.open(found.page.resolve().as_uri())
+
+
+def print_profile(found: Profile, top: int, out: TextIO) -> None:
+    """Print the most expensive source lines of a profile, and what to do next."""
+    from tracemap.reports.terminal.attribution import print_summary
+
+    attributed = found.attributed
+    print_summary(attributed.costed, attributed.attribution, out, top)
+    if found.others:
+        out.write(f"The script also calls {', '.join(found.others)}.\n")
+    out.write(f"Page: {found.page}\n")
+    out.write(f"Next: tracemap show {attributed.bundle.path} LINE --assembly\n")

@@ -1,0 +1,256 @@
+"""Run a Python script, and capture the programs that it compiles: JAX functions that it calls, models that it builds.
+
+While the script runs, `jax.jit` returns functions that keep the arguments of their first call. Calls inside other
+jitted functions are not kept, as they are part of these.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import linecache
+import runpy
+import sys
+import time
+import traceback
+import types
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tracemap.core.errors import ProgramFailed, TracemapError, UsageInvalid
+from tracemap.core.units import join_names
+from tracemap.frontends.imported import OWN_FOLDER, ImportedModel
+
+if TYPE_CHECKING:
+    from tracemap.map.bundle import Bundle
+
+
+@dataclass(slots=True)
+class CapturedProgram:
+    """A program of a script.
+
+    `found`: the imported model, the bundle that the script built, or the error of the import. `seconds`: the time of
+    its calls without the first, which compiles; that of the first if there is only one.
+    """
+
+    name: str
+    found: ImportedModel | Bundle | TracemapError
+    calls: int = 0
+    seconds: float = 0.0
+
+    def add_call(self, seconds: float) -> None:
+        """Count a call."""
+        self.calls += 1
+        self.seconds = seconds if self.calls <= 2 else self.seconds + seconds
+
+
+@dataclass
+class _Capture:
+    """What a script has compiled up to now, and what it looks for."""
+
+    script: Path
+    function: str
+    programs: list[CapturedProgram] = field(default_factory=list)
+    defined: list[str] = field(default_factory=list)
+    """Names of jitted functions, called or not."""
+
+
+def run_script(script: Path, function: str, arguments: Sequence[str]) -> list[CapturedProgram]:
+    """Run a script as `python SCRIPT ARGUMENTS` does; return its programs, the most expensive one first.
+
+    Args:
+        script: the file.
+        function: capture only programs of this name; also a plain function, which is then jitted. "": all.
+        arguments: the script's own arguments.
+
+    Raises:
+        ProgramFailed: the script raised an exception, or exited with another status than 0.
+        UsageInvalid: the script compiled nothing, or nothing of this name.
+    """
+    capture = _Capture(script, function)
+    with ExitStack() as patches:
+        patches.enter_context(_as_main(script, arguments))
+        patches.enter_context(_builds(capture))
+        if importlib.util.find_spec("jax") is not None:
+            patches.enter_context(_jitted_functions(capture))
+        if function:
+            patches.callback(sys.setprofile, None)
+            sys.setprofile(_plain_calls(capture))
+        _execute(script)
+    named = [program for program in capture.programs if function in ("", program.name)]
+    if not named:
+        raise UsageInvalid(_nothing_captured(capture))
+    return sorted(named, key=lambda program: -program.seconds)
+
+
+def _execute(script: Path) -> None:
+    try:
+        runpy.run_path(str(script), run_name="__main__")
+    except SystemExit as ended:
+        if ended.code not in (None, 0):
+            raise ProgramFailed(f"{script}: exited with {ended.code!r} before the profile began") from ended
+    except TracemapError:
+        raise
+    except Exception as error:
+        own = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_own(frame.filename)]
+        text = "".join([*traceback.format_list(own), *traceback.format_exception_only(error)])
+        raise ProgramFailed(f"{script}: raised an exception\n{text.rstrip()}") from error
+
+
+def _is_own(file: str) -> bool:
+    return file.startswith("<frozen runpy") or Path(file).is_relative_to(OWN_FOLDER)
+
+
+def _nothing_captured(capture: _Capture) -> str:
+    called, file = [program.name for program in capture.programs], capture.script
+    if capture.function:
+        known = f" (it calls {', '.join(called)})" if called else ""
+        return f"{file}: does not call {capture.function}{known}; call it once with example arguments"
+    if capture.defined:
+        return f"{file}: does not call {join_names(capture.defined)}; call it once with example arguments"
+    return f"{file}: calls neither a function of jax.jit nor tracemap.build; name a plain function: {file}:FUNCTION"
+
+
+@contextmanager
+def _as_main(script: Path, arguments: Sequence[str]) -> Iterator[None]:
+    """Set `sys.argv` and `sys.path` as Python does for a script."""
+    argv, path = sys.argv, sys.path[:]
+    sys.argv, sys.path[0:0] = [str(script), *arguments], [str(script.resolve().parent)]
+    linecache.getlines(str(script))  # the model's locations name this file, which is unloaded when the script has ended
+    try:
+        yield
+    finally:
+        sys.argv, sys.path[:] = argv, path
+
+
+@contextmanager
+def _builds(capture: _Capture) -> Iterator[None]:
+    """Capture the bundles of `tracemap.build`."""
+    import tracemap
+
+    build = tracemap.build
+
+    @functools.wraps(build)
+    def captured(*arguments: Any, **named: Any) -> Any:  # noqa: ANN401 - as for `build`
+        plain = (value._jitted if isinstance(value, _Jitted) else value for value in arguments)
+        bundle = build(*plain, **named)
+        capture.programs.append(CapturedProgram(bundle.path.stem, bundle))
+        return bundle
+
+    tracemap.build = captured
+    try:
+        yield
+    finally:
+        tracemap.build = build
+
+
+# ---- JAX
+
+
+@contextmanager
+def _jitted_functions(capture: _Capture) -> Iterator[None]:
+    """Capture the outermost calls of functions that `jax.jit` returns."""
+    import jax
+
+    jit = jax.jit
+
+    @functools.wraps(jit)
+    def captured(*arguments: Any, **named: Any) -> Any:  # noqa: ANN401 - as for `jax.jit`
+        jitted = jit(*arguments, **named)
+        if hasattr(jitted, "lower"):
+            return _Jitted(jitted, capture)
+        return lambda function: _Jitted(jitted(function), capture)  # `@jax.jit(static_argnums=0)`
+
+    jax.jit = captured
+    try:
+        yield
+    finally:
+        jax.jit = jit
+
+
+class _Jitted:
+    """A jitted function that keeps its first outermost call, and measures the others."""
+
+    def __init__(self, jitted: Any, capture: _Capture) -> None:  # noqa: ANN401 - JAX's
+        functools.update_wrapper(self, jitted)
+        capture.defined.append(getattr(jitted, "__name__", "main"))
+        self._jitted, self._capture = jitted, capture
+        self._program: CapturedProgram | None = None
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:  # noqa: ANN401 - the user's
+        if _is_traced((arguments, keywords)):
+            return self._jitted(*arguments, **keywords)
+        import jax
+
+        if self._program is None:
+            self._program = _captured(self._jitted, arguments, keywords)
+            self._capture.programs.append(self._program)
+        begin = time.monotonic()
+        result = jax.block_until_ready(self._jitted(*arguments, **keywords))
+        self._program.add_call(time.monotonic() - begin)
+        return result
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - JAX's
+        return getattr(self._jitted, name)
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:  # noqa: ANN401 - as for functions
+        return self if instance is None else types.MethodType(self, instance)
+
+
+def _captured(jitted: Any, arguments: Sequence[Any], keywords: dict[str, Any]) -> CapturedProgram:  # noqa: ANN401 - JAX's
+    """Import a program with its arguments now: the call may donate them."""
+    from tracemap.frontends.jax import import_program
+
+    name = getattr(jitted, "__name__", "main")
+    try:
+        return CapturedProgram(name, import_program(jitted, arguments, keywords))
+    except TracemapError as error:
+        return CapturedProgram(name, error)
+
+
+def _is_traced(values: object) -> bool:
+    """Whether a call is part of another function's trace."""
+    import jax
+    from jax._src.core import trace_state_clean
+
+    return not trace_state_clean() or any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(values))
+
+
+def _plain_calls(capture: _Capture) -> Callable[[types.FrameType, str, object], None]:
+    """A profile function that captures the first call of the script's plain function of this name, and jits it."""
+    names = {str(capture.script), str(capture.script.resolve())}
+
+    def look(frame: types.FrameType, event: str, _argument: object) -> None:
+        code = frame.f_code
+        if event != "call" or code.co_name != capture.function or code.co_filename not in names:
+            return
+        function = frame.f_globals.get(capture.function)
+        if not isinstance(function, types.FunctionType) or function.__code__ is not code:
+            return
+        arguments, keywords = _arguments_of(frame)
+        if _is_traced((arguments, keywords)):
+            return
+        sys.setprofile(None)
+        import jax
+
+        capture.programs.append(_captured(jax.jit(function), arguments, keywords))
+
+    return look
+
+
+def _arguments_of(frame: types.FrameType) -> tuple[list[Any], dict[str, Any]]:
+    """Positional and keyword arguments of a call that has just begun."""
+    code, values = frame.f_code, frame.f_locals
+    names = code.co_varnames
+    positional = [values[name] for name in names[: code.co_argcount]]
+    end = code.co_argcount + code.co_kwonlyargcount
+    keywords = {name: values[name] for name in names[code.co_argcount : end]}
+    if code.co_flags & 0x04:  # *args (inspect.CO_VARARGS)
+        positional += values[names[end]]
+        end += 1
+    if code.co_flags & 0x08:  # **kwargs (inspect.CO_VARKEYWORDS)
+        keywords |= values[names[end]]
+    return positional, keywords
