@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import webbrowser
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -26,7 +27,9 @@ from tracemap.options.measure import ProfileOptions, RecordOptions
 from tracemap.options.results import AttributeOptions
 
 if TYPE_CHECKING:
-    from tracemap.frontends.scripts import CapturedProgram
+    from collections.abc import Iterator
+
+    from tracemap.frontends.scripts import CapturedProgram, ScriptCapture
     from tracemap.map.bundle import Bundle
 
 _SCRIPT: Final = re.compile(r"(?P<file>.+\.py)(?::(?P<function>[^\W\d]\w*))?", re.DOTALL)
@@ -118,14 +121,16 @@ def _default_page(bundle: Bundle) -> Path:
 def _profile_script(script: Path, function: str, options: ProfileOptions, progress: Progress) -> Profile:
     from tracemap.commands.build import build_imported
     from tracemap.frontends.imported import ImportedModel
-    from tracemap.frontends.scripts import run_script
+    from tracemap.frontends.scripts import ScriptCapture, run_script
 
     if not script.is_file():
         raise ModelUnreadable(f"{script}: there is no such file")
     if options.inputs or options.function is not UNKNOWN or options.dim is not UNKNOWN:
         raise UsageInvalid("a script has inputs of its own; leave --input, --dim and --function out")
     progress(f"running {script.name}")
-    first, *others = run_script(script, function, options.flags)
+    capture = ScriptCapture(script, function)
+    with _captured_builds(capture):
+        first, *others = run_script(capture, options.flags)
     names = tuple(_other_name(program) for program in others)
     if isinstance(first.found, TracemapError):
         raise first.found
@@ -133,6 +138,26 @@ def _profile_script(script: Path, function: str, options: ProfileOptions, progre
         return profile_bundle(first.found, options, progress, names)
     asked = BuildOptions(device=options.device, source_roots=options.source_roots)
     return profile_bundle(build_imported(first.found, asked, (script.parent,), progress), options, progress, names)
+
+
+@contextmanager
+def _captured_builds(capture: ScriptCapture) -> Iterator[None]:
+    """Capture the bundles that the script builds with `tracemap.build`, which imports these functions when called."""
+    from tracemap.commands import build
+    from tracemap.frontends.scripts import CapturedProgram, without_capture
+
+    of_model, of_program = build.build, build.build_program
+
+    def added(bundle: Bundle) -> Bundle:
+        capture.programs.append(CapturedProgram(bundle.path.stem, bundle))
+        return bundle
+
+    build.build = lambda *arguments: added(of_model(*arguments))
+    build.build_program = lambda program, *arguments: added(of_program(without_capture(program), *arguments))
+    try:
+        yield
+    finally:
+        build.build, build.build_program = of_model, of_program
 
 
 def _other_name(program: CapturedProgram) -> str:

@@ -47,9 +47,12 @@ class CapturedProgram:
         self.seconds = seconds if self.calls <= 2 else self.seconds + seconds
 
 
-@dataclass
-class _Capture:
-    """What a script has compiled up to now, and what it looks for."""
+@dataclass(slots=True)
+class ScriptCapture:
+    """What a script has compiled up to now.
+
+    `function`: capture only programs of this name; also a plain function, which is then jitted. "": all.
+    """
 
     script: Path
     function: str
@@ -58,22 +61,20 @@ class _Capture:
     """Names of jitted functions, called or not."""
 
 
-def run_script(script: Path, function: str, arguments: Sequence[str]) -> list[CapturedProgram]:
+def run_script(capture: ScriptCapture, arguments: Sequence[str]) -> list[CapturedProgram]:
     """Run a script as `python SCRIPT ARGUMENTS` does; return its programs, the most expensive one first.
 
     Args:
-        script: the file.
-        function: capture only programs of this name; also a plain function, which is then jitted. "": all.
+        capture: the script; callers may add other programs to it while the script runs.
         arguments: the script's own arguments.
 
     Raises:
         ProgramFailed: the script raised an exception, or exited with another status than 0.
         UsageInvalid: the script compiled nothing, or nothing of this name.
     """
-    capture = _Capture(script, function)
+    script, function = capture.script, capture.function
     with ExitStack() as patches:
         patches.enter_context(_as_main(script, arguments))
-        patches.enter_context(_builds(capture))
         if importlib.util.find_spec("jax") is not None:
             patches.enter_context(_jitted_functions(capture))
         if function:
@@ -104,7 +105,7 @@ def _is_own(file: str) -> bool:
     return file.startswith("<frozen runpy") or Path(file).is_relative_to(OWN_FOLDER)
 
 
-def _nothing_captured(capture: _Capture) -> str:
+def _nothing_captured(capture: ScriptCapture) -> str:
     called, file = [program.name for program in capture.programs], capture.script
     if capture.function:
         known = f" (it calls {', '.join(called)})" if called else ""
@@ -126,32 +127,11 @@ def _as_main(script: Path, arguments: Sequence[str]) -> Iterator[None]:
         sys.argv, sys.path[:] = argv, path
 
 
-@contextmanager
-def _builds(capture: _Capture) -> Iterator[None]:
-    """Capture the bundles of `tracemap.build`."""
-    import tracemap
-
-    build = tracemap.build
-
-    @functools.wraps(build)
-    def captured(*arguments: Any, **named: Any) -> Any:  # noqa: ANN401 - as for `build`
-        plain = (value._jitted if isinstance(value, _Jitted) else value for value in arguments)
-        bundle = build(*plain, **named)
-        capture.programs.append(CapturedProgram(bundle.path.stem, bundle))
-        return bundle
-
-    tracemap.build = captured
-    try:
-        yield
-    finally:
-        tracemap.build = build
-
-
 # ---- JAX
 
 
 @contextmanager
-def _jitted_functions(capture: _Capture) -> Iterator[None]:
+def _jitted_functions(capture: ScriptCapture) -> Iterator[None]:
     """Capture the outermost calls of functions that `jax.jit` returns."""
     import jax
 
@@ -174,7 +154,7 @@ def _jitted_functions(capture: _Capture) -> Iterator[None]:
 class _Jitted:
     """A jitted function that keeps its first outermost call, and measures the others."""
 
-    def __init__(self, jitted: Any, capture: _Capture) -> None:  # noqa: ANN401 - JAX's
+    def __init__(self, jitted: Any, capture: ScriptCapture) -> None:  # noqa: ANN401 - JAX's
         functools.update_wrapper(self, jitted)
         capture.defined.append(getattr(jitted, "__name__", "main"))
         self._jitted, self._capture = jitted, capture
@@ -200,6 +180,11 @@ class _Jitted:
         return self if instance is None else types.MethodType(self, instance)
 
 
+def without_capture(program: object) -> object:
+    """The program itself, if it is one of those that capture their calls."""
+    return program._jitted if isinstance(program, _Jitted) else program
+
+
 def _captured(jitted: Any, arguments: Sequence[Any], keywords: dict[str, Any]) -> CapturedProgram:  # noqa: ANN401 - JAX's
     """Import a program with its arguments now: the call may donate them."""
     from tracemap.frontends.jax import import_program
@@ -219,7 +204,7 @@ def _is_traced(values: object) -> bool:
     return not trace_state_clean() or any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(values))
 
 
-def _plain_calls(capture: _Capture) -> Callable[[types.FrameType, str, object], None]:
+def _plain_calls(capture: ScriptCapture) -> Callable[[types.FrameType, str, object], None]:
     """A profile function that captures the first call of the script's plain function of this name, and jits it."""
     names = {str(capture.script), str(capture.script.resolve())}
 
