@@ -20,7 +20,6 @@ from tracemap.map.bundle_documents import CallToKeep
 #
 # A model may name any file, but only files that this process has loaded code from are read.
 
-
 OWN_FOLDER: Final = Path(__file__).parent.parent
 """Folder of tracemap's own code, which is never part of the program."""
 

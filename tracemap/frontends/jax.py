@@ -48,11 +48,15 @@ def import_program(program: Any, arguments: Sequence[object], keywords: Mapping[
             parse it.
         Exception: any error of JAX or of the function itself during tracing.
     """
-    _hide_own_frames()
+    from jax._src import source_info_util
+
+    # Without tracemap's own functions in JAX's stack frames, whose number is limited.
+    source_info_util.register_exclusion(str(OWN_FOLDER))
     if hasattr(program, "mlir_module"):
         return _exported(program, arguments, keywords)
     signature = _Signature(program)
-    lowered = _lower(program, arguments, keywords)
+    traced = program.trace(*arguments, **keywords) if hasattr(program, "trace") else program
+    lowered = traced.lower(lowering_platforms=(_PLATFORM,)) if hasattr(traced, "lower") else traced
     module = _Module(lowered.compiler_ir("stablehlo"))
     infos = lowered.args_info
     inputs = _inputs(signature, lowered.in_tree, infos, arguments, keywords)
@@ -81,18 +85,6 @@ def _platform_index(platforms: Sequence[str]) -> np.ndarray[Any, Any]:
     import numpy as np
 
     return np.asarray(platforms.index(_PLATFORM) if _PLATFORM in platforms else 0, dtype=np.int32)
-
-
-def _hide_own_frames() -> None:
-    """Exclude tracemap's own functions from JAX's stack frames, whose number is limited."""
-    from jax._src import source_info_util
-
-    source_info_util.register_exclusion(str(OWN_FOLDER))
-
-
-def _lower(program: Any, arguments: Sequence[object], keywords: Mapping[str, object]) -> Any:  # noqa: ANN401 - JAX's
-    traced = program.trace(*arguments, **keywords) if hasattr(program, "trace") else program
-    return traced.lower(lowering_platforms=(_PLATFORM,)) if hasattr(traced, "lower") else traced
 
 
 class _Module:
@@ -165,18 +157,14 @@ class _Module:
         Raises:
             ModelInvalid: IREE cannot parse the module, or the inputs do not match its arguments.
         """
-        self._check_number(inputs)
-        text = self._module.get_asm(print_generic_op_form=True, enable_debug_info=True)
-        return ImportedModel(self.name, rewrite_as_own_bytecode(text), CallToKeep(self.function, inputs), loaded_text)
-
-    def _check_number(self, inputs: Inputs) -> None:
-        """Refuse inputs whose number differs from the module's arguments, unless there are no inputs."""
         count = len(self._main.regions[0].blocks[0].arguments)
         if inputs and len(inputs) != count:
             raise ModelInvalid(
                 f"{self.name}: its module has {count} inputs, but its arguments provide {len(inputs)}; effects and "
                 "dynamic sizes add inputs that tracemap cannot provide"
             )
+        text = self._module.get_asm(print_generic_op_form=True, enable_debug_info=True)
+        return ImportedModel(self.name, rewrite_as_own_bytecode(text), CallToKeep(self.function, inputs), loaded_text)
 
 
 _VALUE_ATTRIBUTES: Final = ("arg_attrs", "res_attrs")

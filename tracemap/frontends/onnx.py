@@ -39,7 +39,8 @@ def import_file(path: Path, folder: Path) -> ImportedModel:
         ModelUnreadable: the file cannot be read.
         ToolMissing: the package onnx is not installed.
     """
-    _check_installed()
+    if not is_installed("onnx"):
+        raise ToolMissing("ONNX models require the package onnx; install it with: pip install 'tracemap[onnx]'")
     import onnx
     from google.protobuf.message import DecodeError
 
@@ -78,11 +79,6 @@ def import_program(
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     return _imported(copy, as_identifier(copy.graph.name), Path(), folder, _inputs(copy, arguments, keywords))
-
-
-def _check_installed() -> None:
-    if not is_installed("onnx"):
-        raise ToolMissing("ONNX models require the package onnx; install it with: pip install 'tracemap[onnx]'")
 
 
 def _imported(

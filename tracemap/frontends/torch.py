@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 #
 # Origins of the nodes of an exported torch program: their modules and Python frames.
 
-
 _STACK_TRACE: Final = "stack_trace"
 _VALUE: Final = "val"
 _MODULES: Final = "nn_module_stack"
@@ -83,7 +82,6 @@ def _origin(node: Any) -> Node:  # noqa: ANN401 - torch's
 #
 # Locations are the modules and Python frames that torch records. Saved parameters and buffers of a module become
 # external parameters, which the bundle keeps.
-
 
 _SCOPE: Final = "model"
 _TRAIT: Final = "_turbine_external_tensor_trait"
@@ -172,19 +170,19 @@ def _check_installed() -> None:
 
 
 def _imported(exported: Any, name: str, inputs: Any, folder: Path) -> ImportedModel:  # noqa: ANN401 - torch's
-    parameters = _parameters(exported)
-    data = _bytecode(exported, parameters, name)
-    archive = folder / f"{_SCOPE}.irpa"
-    _save(parameters, archive)
-    keeping = CallToKeep(name, _named_inputs(exported, inputs), ((_SCOPE, archive),) if parameters else ())
-    return ImportedModel(name, data, keeping, loaded_text)
-
-
-def _parameters(exported: Any) -> dict[str, Any]:  # noqa: ANN401 - torch's
-    """The saved parameters and buffers of the program, by name."""
     import torch
+    from iree.turbine.aot import ParameterArchiveBuilder
 
-    return {name: value for name, value in exported.state_dict.items() if isinstance(value, torch.Tensor)}
+    saved = {parameter: value for parameter, value in exported.state_dict.items() if isinstance(value, torch.Tensor)}
+    data = _bytecode(exported, saved, name)
+    archive = folder / f"{_SCOPE}.irpa"
+    if saved:
+        builder = ParameterArchiveBuilder()
+        for parameter, tensor in saved.items():
+            builder.add_tensor(parameter, tensor)
+        builder.save(archive)
+    keeping = CallToKeep(name, _named_inputs(exported, inputs), ((_SCOPE, archive),) if saved else ())
+    return ImportedModel(name, data, keeping, loaded_text)
 
 
 def _bytecode(exported: Any, parameters: Mapping[str, Any], name: str) -> bytes:  # noqa: ANN401 - torch's
@@ -221,16 +219,6 @@ def _mark_external(parameters: Mapping[str, Any]) -> Iterator[None]:
                 delattr(tensor, _TRAIT)
             else:
                 setattr(tensor, _TRAIT, trait)
-
-
-def _save(parameters: Mapping[str, Any], archive: Path) -> None:
-    from iree.turbine.aot import ParameterArchiveBuilder
-
-    if parameters:
-        builder = ParameterArchiveBuilder()
-        for name, tensor in parameters.items():
-            builder.add_tensor(name, tensor)
-        builder.save(archive)
 
 
 def _named_inputs(exported: Any, inputs: Any) -> tuple[tuple[str, np.ndarray[Any, Any]], ...]:  # noqa: ANN401 - torch's

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 #
 # Shapes of types, parsed from their text and cached, since few are distinct.
 
-
 _SHAPED = re.compile(r"(?:tensor|memref|vector)<((?:(?:\d+|\?)x)*)([^<>,]+(?:<[^<>]*>)?)")
 _TORCH_TENSOR = re.compile(r"!torch\.v?tensor<\[([\d,?]*)\],([^<>]+(?:<[^<>]*>)?)>")
 _BIT_WIDTH = re.compile(r"^(?:[su]?i|f|bf|tf)(\d+)|^f(\d+)E", re.IGNORECASE)
@@ -58,11 +57,6 @@ def product(factors: tuple[Integer, ...]) -> Integer:
             return UNKNOWN
         result *= factor
     return result
-
-
-def add_integers(left: Integer, right: Integer) -> Integer:
-    """The sum; `UNKNOWN` if a summand is."""
-    return UNKNOWN if left is UNKNOWN or right is UNKNOWN else left + right
 
 
 @lru_cache(maxsize=8192)
@@ -175,9 +169,6 @@ def _linear(expression: Any) -> Linear:  # noqa: ANN401 - of the bindings
 
 
 # ---- scalars
-#
-# Scalar operations: values of constants and switches, comparison directions, conversions.
-
 
 _DIRECTION = re.compile(r"\b(EQ|NE|LT|LE|GT|GE)>$")
 _OF_INTEGERS = {0: "EQ", 1: "NE", 2: "LT", 3: "LE", 4: "GT", 5: "GE"}
@@ -229,14 +220,6 @@ def direction_of(operation: Operation) -> str:
     return ""
 
 
-_SWITCH = "scf.index_switch"
-
-
-def cases_of(operation: Operation, name: str) -> tuple[int, ...]:
-    """The case values of a switch; empty for other operations."""
-    return tuple(operation.attributes["cases"]) if name == _SWITCH else ()
-
-
 _CONVERSIONS = frozenset(
     """
     arith.extf arith.extsi arith.extui arith.fptosi arith.fptoui arith.sitofp arith.truncf arith.trunci arith.uitofp
@@ -250,9 +233,6 @@ def is_conversion(name: str) -> bool:
 
 
 # ---- constants
-#
-# Elements of constant tensors, and the marker of dynamic numbers.
-
 
 DYNAMIC: Final[int] = ir.ShapedType.get_dynamic_size()
 """Placeholder in attributes and types for a number that an operand provides."""
@@ -278,7 +258,6 @@ def dense_elements(attribute: object) -> npt.NDArray[Any] | None:
 # ---- resources
 #
 # Resource constants (`dense_resource`), which a module stores after its operations; the bindings do not expose them.
-
 
 _NAME = re.compile(r"dense_resource<([^>]+)>")
 _ALIGNMENT_BYTES = 4

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tracemap.core.locations import Location
-from tracemap.core.units import UNKNOWN, Integer
-from tracemap.ir.attributes import Shape, add_integers, constant_of, product, shape_of
-from tracemap.ir.host_program import walk_hosts
+from tracemap.core.units import UNKNOWN, Integer, sum_of
+from tracemap.ir.attributes import Shape, product, shape_of
+from tracemap.ir.host_program import constant, walk_hosts
 from tracemap.ir.parsing import (
     Attribute,
     MlirParser,
@@ -32,7 +32,6 @@ from tracemap.ir.parsing import (
 # idiom's last operation. The locations of the other operations are found in the previous phase, on the path between
 # the idiom's input and its result.
 
-
 RAISED_OPS = frozenset({"linalg.softmax"})
 """Raised operations; their first operand is the input of the idiom."""
 
@@ -52,14 +51,9 @@ class Raised:
 
 
 def read_raised(parser: MlirParser, before: Module, after: Module) -> tuple[Raised, ...]:
-    """The raised operations and the locations that they replace, as far as the previous phase shows them.
+    """The raised operations and the locations that they replace, as far as the phase before raising shows them.
 
     Raised operations that share a location are left out, because the operations of their idioms cannot be assigned.
-
-    Args:
-        parser: the parser of both modules.
-        before: the phase before raising.
-        after: the phase after raising.
     """
     # Keyed by identity, since the parser returns one object per distinct location.
     raised_at: dict[int, list[Operation]] = {}
@@ -92,9 +86,9 @@ def _operations_between(parser: MlirParser, start: Location | None, ends: list[O
     worklist = list(ends)
     starts: set[Value] = set()
     for operation in worklist:  # grows during the loop
-        inputs = [value for value in _outer_tensors(operation) if _producer_name(value) not in _DESTINATIONS]
-        for value in inputs:
-            producer = producer_of(value)
+        makers = [(value, producer_of(value)) for value in _outer_tensors(operation)]
+        inputs = [pair for pair in makers if pair[1] is None or pair[1].name not in _DESTINATIONS]
+        for value, producer in inputs:
             if producer is None or parser.location(producer) is start:
                 starts.add(value)
             elif producer.name != _CONSTANT and producer not in worklist:
@@ -110,22 +104,13 @@ def _outer_tensors(operation: Operation) -> Iterator[Value]:
     inside = set(operations)
     for inner in operations:
         for value in inner.operands:
-            if _is_tensor(value) and _definer(value) not in inside:
+            # A block argument is defined by the operation around its region.
+            if _is_tensor(value) and (producer_of(value) or value.owner.owner.operation) not in inside:
                 yield value
 
 
 def _is_tensor(value: Value) -> bool:
     return str(value.type).startswith("tensor<")
-
-
-def _definer(value: Value) -> Operation:
-    """The operation that produces a value, or whose region has it as argument."""
-    return producer_of(value) or value.owner.owner.operation
-
-
-def _producer_name(value: Value) -> str:
-    producer = producer_of(value)
-    return "" if producer is None else str(producer.name)
 
 
 def _producer_location(parser: MlirParser, value: Value) -> Location | None:
@@ -140,7 +125,6 @@ def _producer_location(parser: MlirParser, value: Value) -> Location | None:
 # If the compiler collapses several dimensions into a loop, or reads backwards, the kernel computes indices before it
 # reads. These operations have the location of the whole region. Their cost belongs to the operation that uses the
 # index.
-
 
 _INDEX = "index"
 _STRUCTURED = ("linalg.", "iree_linalg_ext.")
@@ -178,7 +162,6 @@ def users_of_index(parser: MlirParser, operation: Operation) -> tuple[Operation,
 #
 # Arguments that decide the trip count of a loop, found by following their uses to bounds and conditions.
 
-
 _BOUNDS_OF = {"scf.for": slice(0, 3), "scf.parallel": slice(0, None), "scf.forall": slice(0, None)}
 """Operands of counted loops that are bounds or steps."""
 _CONDITIONS = frozenset({"scf.condition", "torch.prim.Loop.condition"})
@@ -188,12 +171,8 @@ _COUNTED_FIRST = frozenset({"onnx.Loop", "torch.prim.Loop"})
 
 def bounds_loop(value: Value) -> bool:
     """Whether a value is a single number that flows into the bounds or the condition of a loop."""
-    return is_scalar_like(value) and _reaches_loop(value)
-
-
-def _reaches_loop(value: Value) -> bool:
     seen: set[object] = set()  # values may flow in cycles through a loop
-    worklist = [value]  # iterative, since chains may be as long as the program
+    worklist = [value] if is_scalar_like(value) else []  # iterative, since chains may be as long as the program
     while worklist:
         current = worklist.pop()
         if current in seen:
@@ -223,8 +202,6 @@ def _use_of_number(user: Operation, number: int) -> tuple[bool, list[Value]]:
 
 
 # ---- bodies
-#
-# The body of a dispatch: its operations, their operands, and their iteration counts.
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,7 +336,7 @@ def _products_of_attention(parser: MlirParser, attention: Operation, shapes: lis
         return product(tuple(extents.get(dimension, UNKNOWN) for dimension in dimensions))
 
     scores = volume((query & result) | (key - query))
-    return product((scores, add_integers(volume(query - result), volume(result - query))))
+    return product((scores, sum_of((volume(query - result), volume(result - query)))))
 
 
 _COUNTED_LOOP = "scf.for"
@@ -368,17 +345,10 @@ _LOOPS = frozenset({_COUNTED_LOOP, "scf.while"})
 
 def _trips(loop: Operation) -> Integer:
     """Trip count of a loop with constant bounds; otherwise unknown."""
-    low, high, step = map(_constant, list(loop.operands)[:3])
+    low, high, step = map(constant, list(loop.operands)[:3])
     if low is UNKNOWN or high is UNKNOWN or step is UNKNOWN or step < 1:
         return UNKNOWN
     return max(0, -((low - high) // step))
-
-
-def _constant(value: Value) -> Integer:
-    """The number of a constant; unknown for other values."""
-    if hasattr(value, "arg_number") or value.owner.operation.name != "arith.constant":
-        return UNKNOWN
-    return constant_of(value.owner.operation)
 
 
 def _iterations(
@@ -411,29 +381,25 @@ def _loops(
 
     `operand_shapes`: alternative shapes of all operands; the first known extent of a loop counts.
     """
-    maps = _indexing_maps(parser, operation) if name.startswith("linalg.") else None
-    if maps is None:
+    attribute = get_indexing_maps(operation) if name.startswith("linalg.") else None
+    if attribute is None:
         return (), ()
+    count, maps = _positions_of_maps(parser, attribute)
     extents: dict[int, Integer] = {}
-    pairs = (pair for shapes in operand_shapes for pair in zip(maps[1], shapes, strict=False))
+    pairs = (pair for shapes in operand_shapes for pair in zip(maps, shapes, strict=False))
     for dimensions, shape in pairs:
         for dimension, extent in zip(dimensions, shape.extents, strict=False):
             # If the extent is dynamic in one operand, it may be static in another.
             if dimension != NO_DIMENSION and extents.get(dimension, UNKNOWN) is UNKNOWN:
                 extents[dimension] = extent
-    return tuple(extents.get(dimension, UNKNOWN) for dimension in range(maps[0])), maps[1]
+    return tuple(extents.get(dimension, UNKNOWN) for dimension in range(count)), maps
 
 
 _MAPS: dict[str, tuple[int, tuple[tuple[int, ...], ...]]] = {}
 
 
-def _indexing_maps(parser: MlirParser, operation: Operation) -> tuple[int, tuple[tuple[int, ...], ...]] | None:
-    """The number of loops, and per operand and dimension the loop that indexes it (-1: a computed index)."""
-    attribute = get_indexing_maps(operation)
-    return None if attribute is None else _positions_of_maps(parser, attribute)
-
-
 def _positions_of_maps(parser: MlirParser, attribute: Attribute) -> tuple[int, tuple[tuple[int, ...], ...]]:
+    """The number of loops, and per operand and dimension the loop that indexes it (-1: a computed index)."""
     text = parser.text_of(attribute)
     if text not in _MAPS:
         maps = [element.value for element in attribute]

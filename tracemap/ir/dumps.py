@@ -18,7 +18,6 @@ from tracemap.ir.parsing import MlirParser, Module, Operation, nested, printed_l
 # Operations refer to locations by aliases (`#loc5 = loc(callsite(#loc3 at #loc1))`). Only the callee side of a call
 # site counts. The caller side names calls and functions that may be long gone.
 
-
 _ALIAS = re.compile(r"^(#loc\d*) = loc\((.*)\)$", re.MULTILINE)
 # An operation's location ends its line. Locations elsewhere belong to block arguments, and are ignored.
 _USE = re.compile(r" loc\((#loc\d*)\)$", re.MULTILINE)
@@ -129,9 +128,6 @@ def _scan_callee_side(body: str) -> Iterator[str]:
 
 
 # ---- stages
-#
-# The operations of a lowering stage as a tree, with their locations and their lines in the text.
-
 
 _MAX_ELEMENTS = 16
 """Constants with more elements, and resources with more characters, are elided in the text of a stage."""
@@ -169,11 +165,8 @@ def stage_text(module: Module) -> str:
 
 def lines_in(parser: MlirParser, module: Module, text: str) -> tuple[Integer, ...]:
     """The lines of all operations in the text of the module, in pre-order; empty if the text has other operations."""
-    return tuple(map(_line, printed_locations(parser, module.operation, text)))
-
-
-def _line(location: Location) -> Integer:
-    return location.line if isinstance(location, FileRange) and location.line > 0 else UNKNOWN
+    printed = printed_locations(parser, module.operation, text)
+    return tuple(place.line if isinstance(place, FileRange) and place.line > 0 else UNKNOWN for place in printed)
 
 
 def read_stage(parser: MlirParser, module: Module, lines: Sequence[Integer]) -> StageOp:

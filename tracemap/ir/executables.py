@@ -12,7 +12,6 @@ from tracemap.core.units import UNKNOWN, Integer
 from tracemap.ir.dispatch_bodies import users_of_index
 from tracemap.ir.host_constants import Extent, HostValues, Number
 from tracemap.ir.parsing import (
-    Attribute,
     MlirParser,
     Module,
     Operation,
@@ -27,8 +26,6 @@ from tracemap.ir.parsing import (
 )
 
 # ---- bytecode
-#
-# Convert modules of another MLIR build to bytecode of this compiler.
 
 
 def rewrite_as_own_bytecode(text: str) -> bytes:
@@ -56,7 +53,6 @@ def rewrite_as_own_bytecode(text: str) -> bytes:
 # locations of its operations. So these locations are replaced by lines of the kernel's printed text. The debug
 # information of the machine code then maps instructions to operations of the text. The original locations are read
 # first.
-
 
 _MAX_CONSTANT_ELEMENTS = 16
 """Larger constants are elided in a kernel's text."""
@@ -208,7 +204,6 @@ def _with_positions(function: Operation, printed: Operation) -> Iterator[tuple[O
 # command of the hal phase, so dispatch sites are identified by order. Sizes that depend on the program's arguments are
 # computed from their extents, if the host program computes them from nothing else.
 
-
 _DISPATCH = "stream.cmd.dispatch"
 
 
@@ -267,7 +262,7 @@ def _dispatch(operation: Operation, values: HostValues) -> Dispatch:
     workload_operands, constant_operands, _, _, begins, sizes = operand_segments(operation)
     segments = (workload_operands, constant_operands, begins, sizes)
     workload, constants, offsets, lengths = ([values.of(operand) for operand in segment] for segment in segments)
-    accesses = [_access(attribute) for attribute in operation.attributes["resource_accesses"]]
+    accesses = [_ACCESSES.get(int(attribute.value), "rw") for attribute in operation.attributes["resource_accesses"]]
     bindings = zip(_values(offsets), _values(lengths), accesses, strict=True)
     return Dispatch(
         symbol_path(operation.attributes["entry_points"][0]),
@@ -279,19 +274,15 @@ def _dispatch(operation: Operation, values: HostValues) -> Dispatch:
     )
 
 
+_ACCESSES = {1: "ro", 2: "wo"}
+"""Access modes by `IREE::Stream::ResourceAccessBitfield`: bit 1 reads, bit 2 writes."""
+
+
 def _values(numbers: Sequence[Number]) -> tuple[int, ...]:
     return tuple(number.value for number in numbers)
 
 
-def _access(attribute: Attribute) -> str:
-    """Access mode from `IREE::Stream::ResourceAccessBitfield`: bit 1 reads, bit 2 writes."""
-    return {1: "ro", 2: "wo"}.get(int(attribute.value), "rw")
-
-
 # ---- executables
-#
-# Executables of a module and of replacement files: names, exports, stage.
-
 
 _BACKEND = re.compile(r'#hal\.executable\.target<"([\w-]+)"')
 _FORMAT = re.compile(r'#hal\.executable\.target<"[\w-]+", "([\w-]+)"')

@@ -29,6 +29,7 @@ from tracemap.ir.parsing import (
     Module,
     Operation,
     Value,
+    entry_arguments,
     nested,
     operand_segments,
     producer_of,
@@ -43,7 +44,6 @@ from tracemap.ir.parsing import (
 #
 # The program computes sizes from those of its arguments, which are assumed, and passes them to the dispatches. So a
 # flattened dimension has the product of the assumed sizes.
-
 
 _MAX_DEPTH: Final = 64
 """Maximum of operations to trace back for the size of a tensor."""
@@ -128,8 +128,6 @@ def _same_shape_operand(value: Value, owner: Operation) -> Value | None:
 
 
 # ---- flow
-#
-# The phases dispatch-creation and flow of iree-compile as typed records: dispatch sites, their bodies, their kernels.
 #
 # In dispatch-creation every dispatch site has its own body. In flow, bodies are outlined and equal ones merged, and
 # dispatch sites refer to kernels by name.
@@ -305,7 +303,6 @@ def _arguments(dispatch: Operation) -> list[Value]:
 _DISPATCHES = ("flow.dispatch", "flow.dispatch.workgroups")
 """In dispatch-creation, a `flow.dispatch` comes from the model itself."""
 
-
 _MAX_USERS = 64
 """Maximum of operations to collect as users of a dispatch."""
 
@@ -401,9 +398,7 @@ def _declared_arguments(declaration: str) -> tuple[str, ...]:
 def _imported_arguments(function: Operation) -> tuple[str, ...]:
     """Argument types from the imports of buffer views, without the `!hal.fence` arguments of asynchronous functions."""
     types: list[str] = []
-    if not len(function.regions) or not len(function.regions[0].blocks):
-        return ()
-    for value in function.regions[0].blocks[0].arguments:
+    for value in entry_arguments(function):
         if "hal.fence" in str(value.type):
             continue
         imports = [use.owner.operation for use in value.uses if use.owner.operation.name == "hal.tensor.import"]

@@ -15,8 +15,6 @@ from tracemap.core.errors import ModelInvalid
 from tracemap.ir.parsing import BoundLocation, Module, Operation, ir, walk
 
 # ---- onnx
-#
-# Import an ONNX graph with the compiler's own importer; locations are the names of nodes and values.
 
 
 def import_graph(model: Any, scope: str, data_folder: Path, archive: Path) -> tuple[bytes, list[str]]:  # noqa: ANN401 - an onnx.ModelProto, whose package need not be there
@@ -81,7 +79,6 @@ _LEAST_ELEMENTS = 100
 #
 # The importer keeps only files and lines of a node, and gives loads of parameters the location of an arbitrary node. So
 # nodes are imported with unique placeholder locations (`placeholder_of`), which are replaced here by full locations.
-
 
 _PLACEHOLDER: Final = "tracemap: a node of torch"
 _NUMBERED: Final = re.compile(rf'"{_PLACEHOLDER}":(\d+):')

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from tracemap.core.locations import Location
 from tracemap.core.units import UNKNOWN, Integer, Text, Unknown
 from tracemap.ir.dispatch_bodies import BodyOp, read_body
 from tracemap.ir.flow import DispatchRegion, FlowDispatch
-from tracemap.ir.host_program import INITIALIZER, HalFunction, called_by_initializers, constant, read_queues, walk_hosts
+from tracemap.ir.host_program import (
+    INITIALIZER,
+    HalFunction,
+    called_by_initializers,
+    constant,
+    global_of,
+    read_queues,
+    walk_hosts,
+)
 from tracemap.ir.parsing import (
     SYMBOL,
     MlirParser,
     Module,
     Operation,
     nested,
+    producer_of,
     string_attribute,
     symbol_path,
     symbols_in,
@@ -31,16 +40,13 @@ from tracemap.ir.parsing import (
 # These kernels convert operands to the layout of a tiled product (`_encoding_0_encode_…`), or fill buffers with values
 # that the device's fill command does not support (`__builtin_splat_i64`).
 
-
 _EXPORT = re.compile(rf"\bstream\.executable\.export (?:public |private )?{SYMBOL}")
+_FUNCTION = re.compile(rf"^ *util\.func (?:public |private )?{SYMBOL}", re.MULTILINE)
 
 
 def stream_kernels(text: str, known: Collection[str]) -> tuple[str, ...]:
     """The kernels in the text of a stream phase, in order, except the known ones."""
     return tuple(dict.fromkeys(name for name in symbols_in(text, _EXPORT) if name not in known))
-
-
-_FUNCTION = re.compile(rf"^ *util\.func (?:public |private )?{SYMBOL}", re.MULTILINE)
 
 
 def functions_of(text: str) -> frozenset[str]:
@@ -77,8 +83,6 @@ def _bodies(parser: MlirParser, module: Module, kernels: Collection[str]) -> dic
 
 
 # ---- hal
-#
-# The hal phase of iree-compile as typed records: command buffers, their commands, and queue submissions.
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +127,9 @@ def read_hal(parser: MlirParser, module: Module) -> HalProgram:
     ordinals: dict[Operation, int] = {}
     for function, operation in walk_hosts(module):
         if operation.name == "hal.command_buffer.create":
-            one_shot = "OneShot" in str(operation.attributes["modes"])
-            commands = _read_commands(parser, operation)
             ordinals[operation] = len(buffers)
-            buffers.append(HalBuffer(function, one_shot, commands))
+            one_shot = "OneShot" in str(operation.attributes["modes"])
+            buffers.append(HalBuffer(function, one_shot, _read_commands(parser, operation)))
     return HalProgram(tuple(buffers), called_by_initializers(module), read_queues(parser, module, ordinals))
 
 
@@ -149,24 +152,22 @@ def _read_commands(parser: MlirParser, create: Operation) -> tuple[HalCommand, .
     users = {use.owner.operation for use in create.results[0].uses if use.owner.operation.name in _COMMANDS}
     commands: list[HalCommand] = []
     previous: Operation = None
-    for operation in _enclosing_function_ops(create):
+    function = create
+    while function.name not in ("util.func", INITIALIZER):
+        function = function.parent.operation
+    for operation in walk(function):
         if operation not in users:
             continue
         command = _command(parser, operation)
         if previous is not None and _is_variant_of(previous, operation):
-            # The runtime records only one of the variants, so command indices count them once.
-            commands[-1] = _merge_variants(commands[-1], command)
-            continue
-        commands.append(command)
-        previous = operation
+            # The runtime records only one variant, so they count once; counts that differ between backends are unknown.
+            counts = zip(commands[-1].workgroups, command.workgroups, strict=True)
+            workgroups = tuple(left if left == right else UNKNOWN for left, right in counts)
+            commands[-1] = replace(commands[-1], workgroups=workgroups)
+        else:
+            commands.append(command)
+            previous = operation
     return tuple(commands)
-
-
-def _enclosing_function_ops(operation: Operation) -> Iterator[Operation]:
-    top = operation
-    while top.name not in ("util.func", INITIALIZER):
-        top = top.parent.operation
-    return walk(top)
 
 
 def _is_variant_of(first: Operation, second: Operation) -> bool:
@@ -179,30 +180,22 @@ def _is_variant_of(first: Operation, second: Operation) -> bool:
     return first_symbol[-1:] == second_symbol[-1:] and first_symbol != second_symbol
 
 
-def _merge_variants(first: HalCommand, second: HalCommand) -> HalCommand:
-    """Merge two variants of a command; workgroup counts that differ between backends become unknown."""
-    pairs = zip(first.workgroups, second.workgroups, strict=True)
-    return replace(first, workgroups=tuple(left if left == right else UNKNOWN for left, right in pairs))
-
-
 def _function_symbol(dispatch: Operation) -> tuple[str, ...]:
-    lookup = getattr(dispatch.operands[2].owner, "operation", dispatch.operands[2].owner)
-    if getattr(lookup, "name", "") != "hal.executable.lookup.function":
+    lookup = producer_of(dispatch.operands[2])
+    if lookup is None or lookup.name != "hal.executable.lookup.function":
         return ()
     paths = (symbol_path(lookup.attributes[name]) for name in lookup.attributes)
     return next(filter(None, paths), ())
 
 
 def _command(parser: MlirParser, operation: Operation) -> HalCommand:
-    kind = _COMMANDS[operation.name]
+    kind, location = _COMMANDS[operation.name], parser.location(operation)
     if kind != "dispatch":
-        return HalCommand(kind, UNKNOWN, parser.location(operation), ())
-    symbol = _function_symbol(operation)
+        return HalCommand(kind, UNKNOWN, location, ())
     workgroups: tuple[Integer, ...] = (UNKNOWN, UNKNOWN, UNKNOWN)
     if operation.name == "hal.command_buffer.dispatch":
         workgroups = tuple(constant(operand) for operand in list(operation.operands)[3:6])
-    location = parser.location(operation)
-    if symbol:
+    if symbol := _function_symbol(operation):
         return HalCommand(kind, symbol[-1], location, workgroups)
     return HalCommand(kind, UNKNOWN, location, workgroups, _export(operation))
 
@@ -210,7 +203,7 @@ def _command(parser: MlirParser, operation: Operation) -> HalCommand:
 def _export(dispatch: Operation) -> tuple[str, int] | Unknown:
     """The global with a dispatch's executable, and the ordinal of the export in it."""
     executable, ordinal = list(dispatch.operands)[1:3]
-    load, number = getattr(executable.owner, "operation", executable.owner), constant(ordinal)
-    if getattr(load, "name", "") != "util.global.load" or not isinstance(number, int):
+    load, number = producer_of(executable), constant(ordinal)
+    if load is None or load.name != "util.global.load" or number is UNKNOWN:
         return UNKNOWN
-    return symbol_path(load.attributes["global"])[-1], number
+    return global_of(load), number

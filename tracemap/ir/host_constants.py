@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from tracemap.ir.host_program import global_of
+from tracemap.ir.host_program import callee_of, global_of
 from tracemap.ir.parsing import (
     Module,
     Operation,
@@ -14,8 +15,8 @@ from tracemap.ir.parsing import (
     ir,
     nested,
     operand_segments,
+    producer_of,
     string_attribute,
-    symbol_path,
     walk,
 )
 
@@ -67,14 +68,10 @@ _BINARY: dict[str, Callable[[int, int], int]] = {
 }
 """Semantics for non-negative numbers, such as sizes; results are truncated to the width of their type."""
 _SAME = {"arith.index_cast", "arith.index_castui", "arith.extui", "arith.extsi", "arith.trunci", "util.assume.int"}
-_SAME |= {"util.optimization_barrier"}
-_SAME |= {"iree_tensor_ext.dispatch.workload.ordinal"}
+_SAME |= {"util.optimization_barrier", "iree_tensor_ext.dispatch.workload.ordinal"}
 _COMPUTED = {*_BINARY, *_SAME, "affine.apply", "arith.select", "arith.cmpi"}
-_COMPARE: tuple[Callable[[int, int], bool], ...] = (
-    *(lambda a, b: a == b, lambda a, b: a != b),
-    *(lambda a, b: a < b, lambda a, b: a <= b, lambda a, b: a > b, lambda a, b: a >= b),
-    *(lambda a, b: a < b, lambda a, b: a <= b, lambda a, b: a > b, lambda a, b: a >= b),
-)
+_ORDERINGS = (operator.lt, operator.le, operator.gt, operator.ge)
+_COMPARE: tuple[Callable[[int, int], bool], ...] = (operator.eq, operator.ne, *_ORDERINGS, *_ORDERINGS)
 """Predicates of `arith.cmpi`, by number: eq, ne, then signed and unsigned comparisons."""
 
 
@@ -103,7 +100,7 @@ class HostValues:
                 self._globals[string_attribute(top, "sym_name")] = top
             for operation in walk(top) if top.name != "hal.executable" else ():
                 if operation.name == "util.call":
-                    self._calls.setdefault(symbol_path(operation.attributes["callee"])[0], []).append(operation)
+                    self._calls.setdefault(callee_of(operation), []).append(operation)
                 elif operation.name == "util.global.store":
                     self._stored.setdefault(global_of(operation), []).append(operation.operands[0])
                 elif operation.name == "util.global.address":
@@ -122,9 +119,9 @@ class HostValues:
 
     def _compute(self, value: Value, depth: int) -> Number | None:
         """The number; None if it cannot be computed, not even its first value."""
-        owner = getattr(value.owner, "operation", value.owner)
-        if not hasattr(owner, "name"):  # a block argument
-            sources = self._argument_sources(owner, value.arg_number)
+        owner = producer_of(value)
+        if owner is None:  # a block argument
+            sources = self._argument_sources(value.owner, value.arg_number)
             return self._merge([self._of(source, depth) for source in sources if source != value])
         if owner.name == "arith.constant":
             return _attribute_number(owner.attributes["value"])
@@ -181,10 +178,9 @@ class HostValues:
 
     def _argument_extent(self, owner: Operation) -> Number | None:
         view = owner.operands[0]
-        block = getattr(view.owner, "operation", view.owner)
-        if hasattr(block, "name") or block.owner.operation.name != "util.func":
+        if producer_of(view) is not None or view.owner.owner.operation.name != "util.func":
             return None  # the buffer is computed
-        function = string_attribute(block.owner.operation, "sym_name")
+        function = string_attribute(view.owner.owner.operation, "sym_name")
         return Number(self._extent(function, view.arg_number, owner.attributes["index"].value), told=True)
 
 

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tracemap.core.locations import UNKNOWN_LOCATION, Location
 from tracemap.core.units import UNKNOWN, Integer
-from tracemap.ir.parsing import MlirParser, Module, Operation, Value, nested, string_attribute, symbol_path, walk
+from tracemap.ir.attributes import constant_of
+from tracemap.ir.parsing import (
+    MlirParser,
+    Module,
+    Operation,
+    Value,
+    nested,
+    producer_of,
+    string_attribute,
+    symbol_path,
+    walk,
+)
+from tracemap.ir.reachability import reachable
 
 # ---- host
-#
-# The host program in a phase dump: its functions and initializers, and their operations outside dispatches.
-
 
 INITIALIZER = "util.initializer"
 """Operation that runs once, when the module is loaded."""
@@ -39,10 +49,11 @@ def called_by_initializers(module: Module) -> frozenset[str]:
     """Functions that run only at load time: initializers call them, directly or not, and nothing else does."""
     tops = nested(module.operation)
     functions = {string_attribute(top, "sym_name"): top for top in tops if top.name == "util.func"}
-    calls = {name: callees(function) for name, function in functions.items()}
+    calls = defaultdict(tuple, {name: callees(function) for name, function in functions.items()})
     from_initializers = [callee for top in tops if top.name == INITIALIZER for callee in callees(top)]
     from_outside = [name for name, function in functions.items() if is_public(function)]
-    return frozenset(_closure(from_initializers, calls) - _closure(from_outside, calls))
+    called_on_demand = reachable(from_outside, calls.__getitem__)
+    return frozenset(reachable(from_initializers, calls.__getitem__)) - called_on_demand
 
 
 def callees(operation: Operation) -> tuple[str, ...]:
@@ -65,25 +76,12 @@ def is_public(function: Operation) -> bool:
     return string_attribute(function, "sym_visibility") in ("", "public")
 
 
-def _closure(start: Iterable[str], calls: Mapping[str, Iterable[str]]) -> set[str]:
-    """The given functions and all functions that they call, directly or not."""
-    reached: set[str] = set()
-    stack = list(start)
-    while stack:
-        function = stack.pop()
-        if function not in reached:
-            reached.add(function)
-            stack += calls.get(function, ())
-    return reached
-
-
 # ---- queues
 #
 # Queue submissions of the host program in the hal phase, and their possible orders.
 #
 # A function becomes a graph of points: a submission, a call, or an empty point where control flow splits or joins. The
 # sequence of submissions in a run is a path through this graph.
-
 
 _SUBMISSIONS = {
     "hal.device.queue.execute": "execute",
@@ -130,12 +128,9 @@ def read_queues(
 ) -> tuple[HalFunction, ...]:
     """The functions of the hal phase with a body; `ordinal_of_create`: ordinals of command buffer creations."""
     sources = _BufferSources(module, ordinal_of_create)
-    functions = [op for op in nested(module.operation) if op.name == "util.func" and _blocks(op)]
+    tops = [top for top in nested(module.operation) if top.name == "util.func"]
+    functions = [function for function in tops if any(len(region.blocks) for region in function.regions)]
     return tuple(_FunctionReader(parser, sources).read(function) for function in functions)
-
-
-def _blocks(operation: Operation) -> list[Operation]:
-    return [block for region in operation.regions for block in region.blocks]
 
 
 def _buffers_of(operation: Operation) -> list[Value]:
@@ -175,18 +170,13 @@ class _FunctionReader:
 
     def _operation(self, operation: Operation, before: int) -> int:
         """Add an operation after the point `before`; returns the point after the operation."""
-        kind = _SUBMISSIONS.get(operation.name, "")
-        if kind:
+        if kind := _SUBMISSIONS.get(operation.name, ""):
             return self._after(before, self._submission(kind, operation))
-        if operation.name == "util.call":
-            callee = symbol_path(operation.attributes["callee"])[0]
-            return self._after(before, HalPoint("call", callee))
-        if any(op.name in _SUBMISSIONS or op.name == "util.call" for op in walk(operation)):
-            return self._structured(operation, before)
-        return before
-
-    def _structured(self, operation: Operation, before: int) -> int:
-        """Add an operation with regions, which may run in any order, any number of times, or not at all."""
+        if operation.name == CALL:
+            return self._after(before, HalPoint("call", callee_of(operation)))
+        if not any(op.name in _SUBMISSIONS or op.name == CALL for op in walk(operation)):
+            return before
+        # The regions may run in any order, any number of times, or not at all.
         hub = self._after(before, HalPoint())
         self._regions(operation, hub, hub)
         return self._after(hub, HalPoint())
@@ -216,54 +206,36 @@ class _BufferSources:
 
     def __init__(self, module: Module, ordinal_of_create: Mapping[Operation, int]) -> None:
         self._ordinals = ordinal_of_create
-        self._stored: dict[str, list[Value]] = {}
-        self._returned: dict[str, list[Value]] = {}
+        self._stored: dict[str, list[Value]] = defaultdict(list)
+        self._returned: dict[str, list[Value]] = defaultdict(list)
         for top in nested(module.operation):
             for operation in walk(top):
                 if operation.name == "util.global.store":
-                    self._add(self._stored, symbol_path(operation.attributes["global"])[0], operation)
+                    self._stored[global_of(operation)] += _buffers_of(operation)
                 elif operation.name == "util.return" and top.name == "util.func":
-                    self._add(self._returned, string_attribute(top, "sym_name"), operation)
-
-    @staticmethod
-    def _add(table: dict[str, list[Value]], name: str, operation: Operation) -> None:
-        table.setdefault(name, []).extend(_buffers_of(operation))
+                    self._returned[string_attribute(top, "sym_name")] += _buffers_of(operation)
 
     def of(self, value: Value) -> set[int]:
         """The ordinals of all possible creations of a value."""
-        ordinals: set[int] = set()
-        seen: set[Value] = set()
-        worklist = [value]
-        while worklist:
-            current = worklist.pop()
-            if current in seen:
-                continue
-            seen.add(current)
-            owner = getattr(current.owner, "operation", None)
-            if owner is not None and owner in self._ordinals:
-                ordinals.add(self._ordinals[owner])
-            else:
-                worklist += self._sources_of_argument(current) if owner is None else self._sources_of_result(owner)
-        return ordinals
+        producers = map(producer_of, reachable([value], self._sources))
+        return {self._ordinals[producer] for producer in producers if producer in self._ordinals}
 
-    @staticmethod
-    def _sources_of_argument(argument: Value) -> Sequence[Value]:
-        """The command buffers that branches pass to an argument's block."""
-        branches = [block.operations[len(block.operations) - 1] for block in argument.owner.predecessors]
-        return [value for branch in branches for value in _buffers_of(branch)]
-
-    def _sources_of_result(self, owner: Operation) -> Sequence[Value]:
-        """The command buffers that an operation may return."""
+    def _sources(self, value: Value) -> Sequence[Value]:
+        """The command buffers that a value may be: passed by branches to its block, or returned by its producer."""
+        owner = producer_of(value)
+        if owner is None:
+            branches = [block.operations[len(block.operations) - 1] for block in value.owner.predecessors]
+            return [buffer for branch in branches for buffer in _buffers_of(branch)]
+        if owner in self._ordinals:
+            return ()
         if owner.name == "util.global.load":
-            return self._stored.get(symbol_path(owner.attributes["global"])[0], [])
-        if owner.name == "util.call":
-            return self._returned.get(symbol_path(owner.attributes["callee"])[0], [])
+            return self._stored.get(global_of(owner), ())
+        if owner.name == CALL:
+            return self._returned.get(callee_of(owner), ())
         return _buffers_of(owner)
 
 
 def constant(value: Value) -> Integer:
     """The number of a constant; unknown for other values."""
-    owner = getattr(value.owner, "operation", value.owner)
-    if getattr(owner, "name", "") != "arith.constant":
-        return UNKNOWN
-    return int(owner.attributes["value"].value)
+    owner = producer_of(value)
+    return constant_of(owner) if owner is not None and owner.name == "arith.constant" else UNKNOWN

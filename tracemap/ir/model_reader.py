@@ -11,7 +11,7 @@ from typing import NamedTuple, TypedDict
 from tracemap.core.errors import ModelInvalid
 from tracemap.core.locations import STRING, FileRange, Location
 from tracemap.core.units import UNKNOWN, Integer, Text
-from tracemap.ir.attributes import cases_of, constant_of, direction_of, splat_of
+from tracemap.ir.attributes import constant_of, direction_of, splat_of
 from tracemap.ir.dispatch_bodies import bounds_loop
 from tracemap.ir.parsing import (
     BYTECODE_MAGIC,
@@ -21,6 +21,7 @@ from tracemap.ir.parsing import (
     Operation,
     Region,
     Value,
+    entry_arguments,
     ir,
     printed_locations,
     string_attribute,
@@ -40,9 +41,6 @@ from tracemap.ir.source_model import (
 )
 
 # ---- blanking
-#
-# Replace the locations in a model's text by spaces, so that all other characters keep their positions.
-
 
 # Strings and comments are matched as well, since a `loc(` in them is no location.
 _LOC = re.compile(r'"(?:[^"\\\n]++|\\.)*+"|//[^\n]*|(?<![\w.$#@%!-])loc\s*\(')
@@ -86,8 +84,6 @@ def _closing(text: str, position: int) -> int:
 
 
 # ---- reading
-#
-# Parse bytes, then turn operations into records (`tracemap.ir.source_model`).
 #
 # Positions are independent of locations. If a text contains `loc(…)`, they are blanked, and the text is parsed again
 # and traversed in parallel. So every op has the line and column of its name, whatever its location is.
@@ -145,7 +141,8 @@ def create_records(parser: MlirParser, parsed: ParsedModel) -> SourceModel:
     # Without `loc(…)` in the text, the parser's locations are the positions, and no second parse is needed.
     parse_again = parsed.is_bytecode or blanked != parsed.text
     printed = printed_locations(parser, root, blanked) if parse_again else locations
-    positions = [_position_of(location) for location in printed] or [_NO_POSITION] * len(locations)
+    positions = [place if isinstance(place, FileRange) else _NO_POSITION for place in printed]
+    positions = positions or [_NO_POSITION] * len(locations)
     describer = _Describer(parser, parsed.text, positions, locations)
     describer.describe(root, _OUTSIDE)
     return describer.model(root, parsed.text, positions_known=bool(printed))
@@ -172,10 +169,6 @@ def create_records_without_positions(
 
 
 _NO_POSITION = FileRange(TEXT_FILE, 0, 0, 0, 0)
-
-
-def _position_of(location: Location) -> FileRange:
-    return location if isinstance(location, FileRange) else _NO_POSITION
 
 
 class _Context(NamedTuple):
@@ -240,7 +233,8 @@ class _Describer:
         self.operations.append(record)
         function, owner = record.function, context.owner
         if record.name in FUNCTIONS:
-            self.arguments[record.symbol] = _arguments(operation)
+            arguments = entry_arguments(operation)
+            self.arguments[record.symbol] = tuple(SourceArgument(str(a.type), bounds_loop(a)) for a in arguments)
             self.private |= {record.symbol} if string_attribute(operation, "sym_visibility") == "private" else set()
         elif record.is_op and record.name not in CONTROL_FLOW:
             owner = record.index
@@ -295,7 +289,7 @@ class _Describer:
             "constant": UNKNOWN if operation.operands else constant_of(operation),
             "splat": "" if operation.operands else splat_of(operation),
             "direction": direction_of(operation),
-            "cases": cases_of(operation, name),
+            "cases": tuple(operation.attributes["cases"]) if name == "scf.index_switch" else (),
         }
 
     def _is_made_up(self, index: int) -> bool:
@@ -373,10 +367,3 @@ def _is_fixed(operation: Operation) -> bool:
 _VALUE_OF_GLOBAL = {"util.global": "initial_value", "ml_program.global": "value"}
 """The attribute with the initial value of a global."""
 _LITERALS = (ir.DenseElementsAttr, ir.DenseResourceElementsAttr, ir.FloatAttr, ir.IntegerAttr)
-
-
-def _arguments(function: Operation) -> tuple[SourceArgument, ...]:
-    if not len(function.regions) or not len(function.regions[0].blocks):
-        return ()
-    values = list(function.regions[0].blocks[0].arguments)
-    return tuple(SourceArgument(str(value.type), bounds_loop(value)) for value in values)

@@ -27,9 +27,7 @@ from tracemap.ir.text_checks import MAX_BRACES, TOO_DEEP, nesting_fault, printed
 #
 # The compiler's Python bindings, without their imports for building modules, which take longer than reading a model.
 
-
 __all__ = ["get_indexing_maps", "ir", "skip_dialect_modules"]
-
 
 _REMOVAL_LOCK = threading.Lock()
 """Held while a placeholder is removed from `sys.modules`."""
@@ -101,7 +99,6 @@ def skip_dialect_modules() -> None:
 # without an exception. So foreign text is parsed in this process only after a forked process has parsed it
 # successfully.
 
-
 _SUCCESS: Final = b"+"
 
 
@@ -117,7 +114,10 @@ def check_parses_in_subprocess(parse: Callable[[], object], limit_s: float) -> N
     """
 
     def attempt() -> bytes:
-        _limit_cpu_time(math.ceil(limit_s))
+        # In case the parent dies before it can kill a hanging parse.
+        soft, hard = resource.getrlimit(resource.RLIMIT_CPU)
+        if soft == resource.RLIM_INFINITY or limit_s < soft:
+            resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(limit_s), hard))
         try:
             parse()
         except ModelInvalid as error:
@@ -131,41 +131,24 @@ def check_parses_in_subprocess(parse: Callable[[], object], limit_s: float) -> N
             raise ModelInvalid(f"the parser of IREE's compiler does not finish within {limit_s:.0f} s") from error
         status = child.end()
     if answer != _SUCCESS:
-        raise ModelInvalid(answer.decode(errors="replace") or _crash_message(status))
-
-
-def _limit_cpu_time(limit_s: int) -> None:
-    """Limit this process's CPU time, in case its parent dies before it can kill a hanging parse."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_CPU)
-    if soft == resource.RLIM_INFINITY or limit_s < soft:
-        resource.setrlimit(resource.RLIMIT_CPU, (limit_s, hard))
-
-
-def _crash_message(status: int) -> str:
-    number = os.waitstatus_to_exitcode(status)
-    cause = signal.Signals(-number).name if number < 0 else f"status {number}"
-    return f"the parser of IREE's compiler crashes on it ({cause})"
+        exit_code = os.waitstatus_to_exitcode(status)
+        cause = signal.Signals(-exit_code).name if exit_code < 0 else f"status {exit_code}"
+        raise ModelInvalid(answer.decode(errors="replace") or f"the parser of IREE's compiler crashes on it ({cause})")
 
 
 # ---- parsing
 #
-# Access to `iree.compiler.ir`: contexts, parsing, traversal, and cached locations.
+# Contexts, parsing, traversal, and cached locations.
 #
 # Objects of the bindings stay inside `tracemap.ir` and `tracemap.map.build`; other packages get typed records.
 
-
+# Classes of `iree.compiler.ir`, whose stubs do not pass strict checking.
 Operation = Any
-"""An `iree.compiler.ir.Operation`; the bindings' stubs do not pass strict checking."""
 Module = Any
-"""An `iree.compiler.ir.Module`."""
 Value = Any
-"""An `iree.compiler.ir.Value`."""
 Type = Any
-"""An `iree.compiler.ir.Type`."""
 Region = Any
-"""An `iree.compiler.ir.Region`."""
 Attribute = Any
-"""An `iree.compiler.ir.Attribute`."""
 BoundLocation = Any
 """An `iree.compiler.ir.Location`."""
 
@@ -252,8 +235,6 @@ class MlirParser:
 
 _LARGE_STACK_BYTES = 1 << 29
 """Address space; memory is allocated on use."""
-
-
 _LIMIT_S, _LIMIT_S_PER_BYTE = 8.0, 4e-6
 """Forty times the parser's own time, since other programs may delay it."""
 _CHECKED_TEXTS: set[bytes] = set()
@@ -312,8 +293,7 @@ _ALIGNMENT_ERROR = re.compile("section alignment|trailing bytes in resource entr
 
 def _is_shallow(module: Module) -> bool:
     left = [(module.operation, 0)]
-    while left:
-        operation, depth = left.pop()
+    for operation, depth in left:  # grows during the loop
         if depth > MAX_BRACES:
             return False
         left += [(child, depth + 1) for child in nested(operation)]
@@ -354,6 +334,12 @@ def printed_locations(parser: MlirParser, root: Operation, text: str) -> list[Lo
         return []
     same = [operation.name for operation in printed] == [operation.name for operation in walk(root)]
     return [parser.location(operation) for operation in printed] if same else []
+
+
+def entry_arguments(function: Operation) -> list[Value]:
+    """The arguments of a function's first block; none for a declaration."""
+    blocks = [block for region in function.regions for block in region.blocks]
+    return list(blocks[0].arguments) if blocks else []
 
 
 def producer_of(value: Value) -> Operation | None:

@@ -14,7 +14,6 @@ from tracemap.ir.parsing import MlirParser, Operation, Value, walk
 #
 # Signatures: numbers that are equal for operations that compute the same from equal operands.
 
-
 _PRODUCT, _PLAIN_PRODUCT = "stablehlo.dot_general", "stablehlo.dot"
 _DIMENSIONS = "dot_dimension_numbers"
 _PLAIN_NAMES = {"torch.aten.mm": "torch.aten.matmul"}
@@ -91,7 +90,6 @@ def _is_plain(product: Operation) -> bool:
 #
 # An *op* is an operation of its own. Operations in the regions of an op that is not control flow are its *parts*.
 # `tracemap.ir.model_reader` creates these records.
-
 
 CONTROL_FLOW = frozenset(
     """

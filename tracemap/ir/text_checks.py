@@ -19,7 +19,6 @@ from tracemap.core.locations import STRING
 # about 2,000 regions of operations in generic form (`({`), 3,100 nested structs of LLVM, 3,500 modules, 5,200
 # dictionaries, 6,600 arrays, 6,800 parentheses of affine maps, 13,000 function types and 16,000 tuples or locations.
 
-
 TOO_DEEP: Final = "nested too deep"
 """Part of all messages about nesting."""
 MAX_BRACKETS: Final = 1500
@@ -192,9 +191,6 @@ def _levels(definition: bytes) -> int:
 
 
 # ---- not MLIR
-#
-# Files of other formats passed as models: their format, and how to convert them.
-
 
 _REMEDIES: Final = {
     "an ONNX model": "rename it to MODEL.onnx for `tracemap build`, or import it: iree-import-onnx MODEL.onnx "

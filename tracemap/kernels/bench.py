@@ -13,8 +13,7 @@ from msgspec import structs
 from tracemap.core.process.limits import free_memory
 from tracemap.core.process.temporary_files import temporary_folder
 from tracemap.core.toolchain import Progress
-from tracemap.core.units import UNKNOWN, Integer, Unknown, format_bytes, split_by_largest_remainder
-from tracemap.ir.attributes import add_integers
+from tracemap.core.units import UNKNOWN, Integer, Unknown, format_bytes, split_by_largest_remainder, sum_of
 from tracemap.ir.executables import read_dispatches
 from tracemap.ir.parsing import MlirParser, Module
 from tracemap.kernels.bench_cases import Case, find_cases, memory_after, whole_memory
@@ -392,7 +391,7 @@ def _work_by_map(case: Case) -> tuple[Integer, Integer]:
     operations: Integer = 0
     moved: Integer = 0
     for member in case.sites[0].members:
-        operations, moved = add_integers(operations, member.operations), add_integers(moved, member.bytes)
+        operations, moved = sum_of((operations, member.operations)), sum_of((moved, member.bytes))
     return operations, moved
 
 

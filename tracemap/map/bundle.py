@@ -72,7 +72,6 @@ from tracemap.map.model import MAP_VERSION, Kernel, SourceFile, TraceGraph
 #
 # A bundle is written to a temporary name next to its target and then renamed, so it never exists in part.
 
-
 SUFFIX = ".tracemap"
 MAP_NAME = "map.json"
 MODULE_NAME = "module.vmfb"
@@ -162,7 +161,7 @@ class Bundle:
             >>> bundle.source_text(bundle.graph.sources[0]).splitlines()[12]
             'module @jit_main {'
         """
-        return self._text(SOURCE_FOLDER, source.path)
+        return self._data(SOURCE_FOLDER, source.path).decode(errors="replace")
 
     def model(self) -> bytes:
         """The model as passed in, or as the text of its bytecode; b"" if texts are not kept.
@@ -195,7 +194,9 @@ class Bundle:
             >>> bundle.kernel_text(bundle.graph.kernels[0]).partition("(")[0]
             'func.func @main_dispatch_0_matmul_24x16x16_f32'
         """
-        return self._text(KERNELS_FOLDER, str(kernel.text)) if kernel.text is not UNKNOWN else ""
+        if kernel.text is UNKNOWN:
+            return ""
+        return self._data(KERNELS_FOLDER, str(kernel.text)).decode(errors="replace")
 
     @property
     def has_remarks(self) -> bool:
@@ -304,9 +305,6 @@ class Bundle:
         check_is_file(path, BundleInvalid)
         return path
 
-    def _text(self, below: str, name: str) -> str:
-        return self._data(below, name).decode(errors="replace")
-
     def _literal(self, name: str) -> bytes:
         path = self._inside(LITERALS_FOLDER, name)
         if path is None:
@@ -380,8 +378,6 @@ def load(path: Path) -> Bundle:
 
 
 # ---- storing
-#
-# Atomic writing of a bundle: to a temporary name next to its target, then a rename.
 
 
 @dataclass(frozen=True, slots=True)
@@ -427,13 +423,13 @@ def store(target: Path, graph: TraceGraph, files: BundleFiles, *, force: bool) -
             for name, document in files.documents.items():
                 (folder / name).write_bytes(encode_record(document))
             files.keeping.store(folder)
-            if not replaces:
+            if replaces:
+                with moved_away(place) as replaced:
+                    folder.rename(place)
+                    if (replaced / RUNS_FOLDER).is_dir():  # keep the runs of the old bundle
+                        (replaced / RUNS_FOLDER).rename(place / RUNS_FOLDER)
+            else:
                 rename_into_place(folder, place)
-                return Bundle(target, graph, hashlib.sha256(encoded).hexdigest())
-            with moved_away(place) as replaced:
-                folder.rename(place)
-                if (replaced / RUNS_FOLDER).is_dir():  # keep the runs of the old bundle
-                    (replaced / RUNS_FOLDER).rename(place / RUNS_FOLDER)
     except FileExistsError as error:
         raise TargetExists(f"{target}: another program has just written it; choose another name") from error
     except OSError as error:
@@ -464,8 +460,14 @@ def _write_texts(folder: Path, graph: TraceGraph, files: BundleFiles) -> None:
             _write_text(folder, Path(SOURCE_FOLDER, escape_surrogates(source.path)), text, _last_columns(graph, source))
     for name, text in files.kernels.items():
         _write_text(folder, Path(KERNELS_FOLDER, escape_surrogates(name)), text, {})
+    target = Path(KERNELS_FOLDER, CONFIGURED_NAME)
     for configured in files.configured:
-        _move_configured(configured, folder)
+        try:
+            configured_text = configured.read_bytes().decode()
+        except UnicodeDecodeError:  # bytecode
+            shutil.move(configured, folder / target)
+        else:
+            _write_text(folder, target, configured_text, {})
 
 
 def _write_text(folder: Path, name: Path, text: str, last_columns: Mapping[int, int]) -> None:
@@ -475,16 +477,6 @@ def _write_text(folder: Path, name: Path, text: str, last_columns: Mapping[int, 
     (folder / name).write_bytes(shown.encode(errors="surrogatepass"))
     for literal_name, content in literals.items():
         (folder / LITERALS_FOLDER / literal_name).write_bytes(content)
-
-
-def _move_configured(configured: Path, folder: Path) -> None:
-    target = Path(KERNELS_FOLDER, CONFIGURED_NAME)
-    try:
-        text = configured.read_bytes().decode()
-    except UnicodeDecodeError:  # bytecode
-        shutil.move(configured, folder / target)
-    else:
-        _write_text(folder, target, text, {})
 
 
 def _last_columns(graph: TraceGraph, source: SourceFile) -> dict[int, int]:

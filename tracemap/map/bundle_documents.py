@@ -111,7 +111,6 @@ class StoredEstimates(Document, frozen=True, kw_only=True):
 # Call ops are transparent: ops in a function read the arguments of the call, and users of the call read the function's
 # results. So an op reads the same values inside a function and outside.
 
-
 OWN_TEXT: Final = "-"
 """The file of a location that the model does not state: it is the op's position in the model's own text."""
 
@@ -155,15 +154,12 @@ Flow = tuple[FlowNode, ...]
 
 # ---- kept
 #
-# The call that a bundle keeps: the arrays that a program was passed in with, and its parameters.
-#
 #     call.json      the function, its inputs in order, and parameter files by scope
 #     inputs/        a numpy array for each argument
 #     parameters/    parameter files for IREE's runtime
 #
 # `call.json` refers to parameters that the user named, without a copy. A bundle made from a model's file has no
 # `call.json`, since such a file states only the types of arguments.
-
 
 CALL_NAME: Final = "call.json"
 INPUTS_FOLDER: Final = "inputs"
@@ -215,6 +211,8 @@ class CallToKeep:
 
     def store(self, folder: Path) -> None:
         """Write the call into the folder of a bundle, if there is anything to keep."""
+        import numpy as np
+
         if not self.inputs and not self.parameters and not self.references:
             return
         referenced_scopes = {scope for scope, _ in self.references}
@@ -226,17 +224,12 @@ class CallToKeep:
         references = tuple(StoredParameters(scope, "", str(path.absolute())) for scope, path in self.references)
         call = StoredCall(function=self.function, inputs=inputs, parameters=(*copies, *references))
         (folder / CALL_NAME).write_bytes(encode(call))
-        self._store_inputs(folder / INPUTS_FOLDER)
+        (folder / INPUTS_FOLDER).mkdir()
+        for stored, (_, values) in zip(inputs, self.inputs, strict=True):
+            np.save(folder / INPUTS_FOLDER / stored.file, values, allow_pickle=False)
         (folder / PARAMETERS_FOLDER).mkdir()
         for copy, (_, path) in zip(copies, copied, strict=True):
             shutil.copyfile(path, folder / PARAMETERS_FOLDER / copy.file)
-
-    def _store_inputs(self, folder: Path) -> None:
-        import numpy as np
-
-        folder.mkdir()
-        for index, (_, values) in enumerate(self.inputs):
-            np.save(folder / f"{index}.npy", values, allow_pickle=False)
 
 
 # ---- remarks
@@ -244,7 +237,6 @@ class CallToKeep:
 # Remarks of the compiler, by line of a kernel's text: a bundle's `remarks.json`.
 #
 # It exists only after `build --remarks`, and is read only on demand.
-
 
 STATISTICS_PASSES: Final = frozenset(
     {"asm-printer", "prolog-epilog", "size-info", "stack-frame-layout", "target-features"}

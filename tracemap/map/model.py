@@ -22,7 +22,6 @@ from tracemap.core.units import UNKNOWN, Integer, Text, plural
 #
 # Ids are opaque texts, `op<N>`. Lines and columns are 1-based.
 
-
 _OP_ID = re.compile(r"op(0|[1-9]\d{0,17})", re.ASCII)
 
 
@@ -165,7 +164,6 @@ class Op(Record, frozen=True):
 # The compiled program: the dispatch sites, the ops in their kernels, and the possible schedules of a call.
 #
 # Ids are opaque texts, `site<N>` and `transfer<N>`. The identity of a kernel is its name.
-
 
 CallPath = tuple[OpId, ...]
 """The chain of call ops that leads to an op or a dispatch site, outermost first."""
@@ -324,8 +322,6 @@ class Schedule(Record, frozen=True):
 
 
 # ---- model
-#
-# The trace graph: ops of the model, the compiled program, and the links between them. A bundle's `map.json` holds it.
 #
 # All names in a record resolve within the same graph: `map_json.check_references` rejects a map in which one does not.
 

@@ -9,17 +9,13 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache, cached_property
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from tracemap.core.codec import Count, Record
 from tracemap.core.errors import QueryInvalid, start_of
 from tracemap.core.units import UNKNOWN
 from tracemap.machine.debug_lines import NO_LINE, LineOp, OpLines
 from tracemap.map.model import PHASES, SOURCE, CallPath, Frame, Kernel, KernelLine, Op, OpId, Site, TraceGraph
-
-if TYPE_CHECKING:
-    import networkx
-
 
 # ---- audit
 #
@@ -110,7 +106,6 @@ def audit(graph: TraceGraph, spots: Sequence[LosingPass] = ()) -> Audit:
 #
 # A loop nest of several fused ops is one operation with a region. Loads, stores and loop control are on the line of the
 # nest, with the location of one of the ops. So only the lines inside tell which op does the work.
-
 
 NO_OP_LINE = NO_LINE
 """The line for work that belongs to no op."""
@@ -217,19 +212,11 @@ def kernel_lines(graph: TraceGraph, kernel: Kernel) -> KernelLines:
 
 # ---- query
 #
-# Queries of the trace graph: the ops on a line, the scope of an op, the users of a kernel.
-#
 # An op of a function that is called several times has one location but several call sites. JAX gives the ops of a
 # nested jit short names; their calls have the rest. A membership keeps the calls that lead to its op, and scopes and
-# frames are joined along them.
-#
-# The graph's nodes are ops, sites and kernels. Edges lead from ops to the sites that they are in or call, and from
-# sites to their kernel. A selection is the result of a query, with its neighbours.
-
+# frames are joined along them. A selection is the result of a query, with its neighbours.
 
 _FILE_LINE = re.compile(r"(?P<file>.+):(?P<line>\d{1,18})", re.DOTALL)
-
-
 _MAX_QUOTED = 400
 
 
@@ -304,14 +291,11 @@ def _check_line(graph: TraceGraph, file: str, line: int) -> None:
 
 def ops_in_scope(graph: TraceGraph, scope: tuple[str, ...]) -> list[str]:
     """The ids of the ops in a scope or below it, including ops that are there through one of their calls."""
-    if not scope:
-        return []
-    below = (
-        op
+    return [
+        op.id
         for op in graph.ops
-        if any(candidate[: len(scope)] == scope for candidate in (op.scope, *scopes_of(graph, op)))
-    )
-    return [op.id for op in below]
+        if scope and any(other[: len(scope)] == scope for other in (op.scope, *scopes_of(graph, op)))
+    ]
 
 
 def ops_at(graph: TraceGraph, file: str, line: int) -> list[Op]:
@@ -331,36 +315,20 @@ def same_file(one: str, other: str) -> bool:
     return shorter > 0 and first[-shorter:] == second[-shorter:]
 
 
-def links(graph: TraceGraph) -> networkx.DiGraph[str]:
-    """The graph of links: op -> site (fused op or call op), site -> kernel."""
-    import networkx
-
-    network: networkx.DiGraph[str] = networkx.DiGraph()
-    for site in graph.sites:
-        network.add_edge(site.id, site.kernel)
-        network.add_edges_from((member.op, site.id) for member in site.members)
-        network.add_edges_from((call, site.id) for call in site.calls)
-    return network
-
-
 def _connected(graph: TraceGraph, names: Iterable[str]) -> Selection:
-    """The named nodes with their successors and predecessors, and all ops of the selected sites."""
-    network = links(graph)
-    start = [name for name in names if name in network]
-    reached = set(names)
-    frontier = set(start)
-    while frontier:  # downwards: ops to sites to kernels
-        frontier = {successor for name in frontier for successor in network.successors(name)} - reached
-        reached |= frontier
-    kernels = {name for name in start if name in graph.kernel_by_name}
-    sites = {site for kernel in kernels for site in network.predecessors(kernel)}
-    sites |= {name for name in reached if name in graph.site_by_id}
-    members = {member.op for site in sites for member in graph.site_by_id[site].members}
-    reached |= sites | members
+    """The named ops, sites and kernels, with the sites and kernels connected to them, and all ops of these sites."""
+    named = set(names)
+    sites = tuple(
+        site
+        for site in graph.sites
+        if not named.isdisjoint((site.id, site.kernel, *site.calls, *(member.op for member in site.members)))
+    )
+    ops = named | {member.op for site in sites for member in site.members}
+    kernels = named | {site.kernel for site in sites}
     return Selection(
-        ops=tuple(op for op in graph.ops if op.id in reached),
-        sites=tuple(site for site in graph.sites if site.id in reached),
-        kernels=tuple(kernel for kernel in graph.kernels if kernel.name in reached),
+        ops=tuple(op for op in graph.ops if op.id in ops),
+        sites=sites,
+        kernels=tuple(kernel for kernel in graph.kernels if kernel.name in kernels),
     )
 
 

@@ -7,35 +7,77 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+
 from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.errors import ModelInvalid
 from tracemap.core.functions import Argument, Function
-from tracemap.core.locations import CodeFrame, frames, MOST_NESTED
-from tracemap.core.units import plural, Text, UNKNOWN
+from tracemap.core.locations import MOST_NESTED, frames
+from tracemap.core.units import UNKNOWN, plural
 from tracemap.ir.dispatch_bodies import RAISED_OPS, Raised, read_raised
 from tracemap.ir.flow import DispatchRegion, FlowProgram, read_dispatch_creation, read_flow, read_result_users
-from tracemap.ir.hal import stream_kernels, functions_of, read_stream_dispatches, read_hal
+from tracemap.ir.hal import functions_of, read_hal, read_stream_dispatches, stream_kernels
 from tracemap.ir.parsing import MlirParser, Module
 from tracemap.ir.source_model import SourceModel, SourceOperation
 from tracemap.map.build.compiler.compilation import Phases
 from tracemap.map.build.model.kinds import can_be_member, is_global, is_structural
 from tracemap.map.build.model.model_facts import ModelFacts
-from tracemap.map.build.outcomes import Commands, OutcomeRules, Judgement, LastLocatedPhase
+from tracemap.map.build.outcomes import Commands, Judgement, LastLocatedPhase, OutcomeRules
 from tracemap.map.build.sites.cost import Misplaced, relocate_products
-from tracemap.map.build.sites.dispatch_sites import kernels_of, pair_bodies, place_commands, PlacedSites, SiteBuilder, sites_by_op, with_kernels
-from tracemap.map.build.sites.members import drop_idle_members, find_rotation, find_unknown_members, separate_assumed_costs, UnknownMembers
+from tracemap.map.build.sites.dispatch_sites import (
+    PlacedSites,
+    SiteBuilder,
+    kernels_of,
+    pair_bodies,
+    place_commands,
+    sites_by_op,
+    with_kernels,
+)
+from tracemap.map.build.sites.members import (
+    UnknownMembers,
+    drop_idle_members,
+    find_rotation,
+    find_unknown_members,
+    separate_assumed_costs,
+)
 from tracemap.map.build.sites.owners import Owners
-from tracemap.map.build.sites.raised_idioms import add_raised, Idioms, raised_ops_by_work
-from tracemap.map.build.sites.relabelled_ops import add_horizontal_members, add_replaced_ops, assign_to_moves, find_horizontal_groups, find_stand_ins, HorizontalGroup, Relabelling, restore_relabelled
-from tracemap.map.build.sites.schedules import ASYNC_SUFFIX, find_schedules, find_transfers, has_unknown_moves, inlined_later, MOVES, public_callers, with_inlined
-from tracemap.map.build.sites.steps import add_steps, sites_without_steps, UnlocatedSteps
+from tracemap.map.build.sites.raised_idioms import Idioms, add_raised, raised_ops_by_work
+from tracemap.map.build.sites.relabelled_ops import (
+    HorizontalGroup,
+    Relabelling,
+    add_horizontal_members,
+    add_replaced_ops,
+    assign_to_moves,
+    find_horizontal_groups,
+    find_stand_ins,
+    restore_relabelled,
+)
+from tracemap.map.build.sites.schedules import (
+    ASYNC_SUFFIX,
+    MOVES,
+    find_schedules,
+    find_transfers,
+    has_unknown_moves,
+    inlined_later,
+    public_callers,
+    with_inlined,
+)
+from tracemap.map.build.sites.steps import UnlocatedSteps, add_steps, sites_without_steps
 from tracemap.map.build.tagging import Identity
-from tracemap.map.model import Frame, Kernel, ModuleInfo, Op, OpId, InnerOperation, Site, SOURCE, SourceFile, TraceGraph, Transfer
-
+from tracemap.map.model import (
+    SOURCE,
+    Frame,
+    InnerOperation,
+    Kernel,
+    ModuleInfo,
+    Op,
+    OpId,
+    Site,
+    SourceFile,
+    TraceGraph,
+    Transfer,
+)
 
 # ---- dump reader
-#
-# Reads the dumps of a compilation's phases as they appear, and records which ops each still locates.
 
 
 class DumpReader:
@@ -152,13 +194,7 @@ class Assembly:
             kernels=kernels,
             command_buffers=placed.buffers,
             sources=tuple(sources),
-            diagnostics=(
-                *_missing_bodies(paired),
-                *placed.diagnostics,
-                *_missing_locations(self._facts.model, ops),
-                *_deep_locations(self._parser.cut_locations),
-                *_missing_steps(kernels, placed.sites),
-            ),
+            diagnostics=tuple(self._diagnostics(paired, placed, ops, kernels)),
             transfers=transfers,
             schedules=find_schedules(hal, [function.name for function in functions], transfer_ids),
         )
@@ -286,13 +322,53 @@ class Assembly:
             line=operation.line,
             column=operation.column,
             scope=self._facts.scopes[index],
-            frames=tuple(_frame(frame) for frame in frames(operation.location)),
+            frames=tuple(
+                Frame(frame.place.file, frame.place.line, frame.place.column or UNKNOWN, frame.function or UNKNOWN)
+                for frame in frames(operation.location)
+            ),
             outcome=outcome,
             reason=reason,
-            parts=tuple(InnerOperation(part.name, part.line, part.column) for part in self._facts.parts_of.get(index, ())),
+            parts=tuple(
+                InnerOperation(part.name, part.line, part.column) for part in self._facts.parts_of.get(index, ())
+            ),
             own_location=index in self._facts.with_location,
             last_phase=self._dumps.survival.last_phase(index),
         )
+
+    def _diagnostics(
+        self,
+        bodies: Sequence[DispatchRegion | None],
+        placed: PlacedSites,
+        ops: Sequence[Op],
+        kernels: Sequence[Kernel],
+    ) -> Iterator[Diagnostic]:
+        """Diagnostics about all that is missing from the map."""
+        if None in bodies:
+            text = (
+                "some dispatches of the flow phase have no body in the dispatch-creation phase, so only the ops that "
+                "their locations name are known"
+            )
+            yield Diagnostic("bodies-missing", text)
+        yield from placed.diagnostics
+        if not self._facts.model.positions_known:
+            text = "the model's text does not parse without its locations, so the lines of ops are unknown"
+            yield Diagnostic("positions-unknown", text)
+        unlocated = sum(1 for op in ops if not op.own_location)
+        if unlocated > len(ops) // 2:
+            text = (
+                f"{unlocated} of {plural(len(ops), 'op')} have no location in the model (loc(unknown)), so tracemap "
+                "follows them by its own tags; `tracemap audit` lists them"
+            )
+            yield Diagnostic("locations-absent", text)
+        if self._parser.cut_locations:  # without their number, since each phase repeats those of the model
+            text = (
+                f"some locations are nested more than {MOST_NESTED} deep and were truncated, so the map lacks the "
+                "calls and names below"
+            )
+            yield Diagnostic("locations-cut", text)
+        if count := sites_without_steps(kernels, placed.sites):
+            text = f"{plural(count, 'dispatch')} with ops, but without a line of kernel IR for any of them"
+            yield Diagnostic("steps-unknown", text)
 
 
 def _commands(placed: PlacedSites, transfers: Sequence[Transfer], *, has_unknown: bool) -> Commands:
@@ -304,46 +380,6 @@ def _commands(placed: PlacedSites, transfers: Sequence[Transfer], *, has_unknown
         has_unknown=has_unknown,
         left_out=placed.left_out,
     )
-
-
-def _missing_bodies(bodies: Sequence[DispatchRegion | None]) -> Iterator[Diagnostic]:
-    if None in bodies:
-        text = (
-            "some dispatches of the flow phase have no body in the dispatch-creation phase, so only the ops that their "
-            "locations name are known"
-        )
-        yield Diagnostic("bodies-missing", text)
-
-
-def _missing_locations(model: SourceModel, ops: Sequence[Op]) -> Iterator[Diagnostic]:
-    """Diagnostics about missing lines and locations."""
-    if not model.positions_known:
-        text = "the model's text does not parse without its locations, so the lines of ops are unknown"
-        yield Diagnostic("positions-unknown", text)
-    unlocated = sum(1 for op in ops if not op.own_location)
-    if unlocated > len(ops) // 2:
-        text = (
-            f"{unlocated} of {plural(len(ops), 'op')} have no location in the model (loc(unknown)), so tracemap "
-            "follows them by its own tags; `tracemap audit` lists them"
-        )
-        yield Diagnostic("locations-absent", text)
-
-
-def _deep_locations(count: int) -> Iterator[Diagnostic]:
-    """Report truncated locations, without a number, since each phase repeats those of the model."""
-    if count:
-        text = (
-            f"some locations are nested more than {MOST_NESTED} deep and were truncated, so the map lacks the calls "
-            "and names below"
-        )
-        yield Diagnostic("locations-cut", text)
-
-
-def _missing_steps(kernels: Sequence[Kernel], sites: Sequence[Site]) -> Iterator[Diagnostic]:
-    count = sites_without_steps(kernels, sites)
-    if count:
-        text = f"{plural(count, 'dispatch')} with ops, but without a line of kernel IR for any of them"
-        yield Diagnostic("steps-unknown", text)
 
 
 def module_info(file: Path, name: str, compiler: str, flags: tuple[str, ...]) -> ModuleInfo:
@@ -369,8 +405,3 @@ def entry_points(flow: FlowProgram, model: SourceModel) -> tuple[Function, ...]:
         )
         functions.append(Function(name, arguments))
     return tuple(functions)
-
-
-def _frame(frame: CodeFrame) -> Frame:
-    function: Text = frame.function or UNKNOWN
-    return Frame(frame.place.file, frame.place.line, frame.place.column or UNKNOWN, function)

@@ -5,34 +5,40 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from msgspec import structs
 from pathlib import Path
+from typing import Final
+
+from msgspec import structs
+
 from tracemap.core.codec import Document
 from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.errors import InputInvalid, ModelInvalid, SystemLimit, TracemapError
 from tracemap.core.files import check_is_file
 from tracemap.core.process.temporary_files import temporary_folder
-from tracemap.core.toolchain import no_progress, Progress
-from tracemap.core.units import plural, UNKNOWN
-from tracemap.ir.model_reader import create_records, parse_model, ParsedModel
+from tracemap.core.toolchain import Progress, no_progress
+from tracemap.core.units import UNKNOWN, plural
+from tracemap.ir.model_reader import ParsedModel, create_records, parse_model
 from tracemap.ir.parsing import MlirParser, string_attribute
 from tracemap.ir.text_checks import TOO_DEEP
 from tracemap.map.build.compiler.compilation import Compilation, Compiler, compile_error
 from tracemap.map.build.compiler.failure_messages import warnings_in
 from tracemap.map.build.compiler.flags import compile_flags
 from tracemap.map.build.compiler.remarks import PrintedRemark
-from tracemap.map.build.tagging import no_known_text, Tags, unused_prefix, write_tagged
-from tracemap.map.bundle import Bundle, check_target, COMPILED_NAME, BundleFiles, REMARKS_NAME, store
+from tracemap.map.build.tagging import (
+    TagIdentity,
+    Tags,
+    collect_texts,
+    no_known_text,
+    safe_name,
+    unused_prefix,
+    write_tagged,
+)
+from tracemap.map.bundle import COMPILED_NAME, REMARKS_NAME, Bundle, BundleFiles, check_target, store
 from tracemap.map.bundle_documents import CallToKeep, Remarks
-from tracemap.map.model import Kernel, LIBRARY, ModuleInfo, TraceGraph
+from tracemap.map.model import LIBRARY, ModuleInfo, TraceGraph
 from tracemap.options.compile import BuildOptions
-from typing import Final
-
 
 # ---- request
-#
-# The request for a bundle: a model, the target, and the options.
-
 
 _ARCHIVES: Final = (".irpa", ".safetensors", ".gguf")
 """File suffixes by which IREE's runtime recognises parameter archives."""
@@ -95,8 +101,6 @@ class BuildRequest:
 
 # ---- build
 #
-# Model -> trace graph -> bundle, by one compilation.
-#
 # The compiler runs in a process of its own. While it generates code, this process reads the model and the early phases.
 
 
@@ -153,7 +157,7 @@ class _Build:
         tags = Tags(unused_prefix(self._request.model))
         name = self._request.name_for_compiler or self._request.file_name
         bytecode = write_tagged(parsed.module, tags, name, self._folder)
-        constants = has_large_constants(self._request.model)
+        constants = _LARGE_CONSTANT.search(self._request.model) is not None
         # From here on the compiler runs in its own process, so work in this one costs the user no time.
         remarks = self._request.options.remarks
         with Compilation(self._compiler, bytecode, self._folder, constants=constants, remarks=remarks) as compilation:
@@ -191,9 +195,7 @@ class _Build:
         """The trace graph, and the kept texts by path."""
         # Imported only now, so that the compiler starts earlier.
         from tracemap.map.build.assembly import Assembly
-        from tracemap.map.build.tagging import TagIdentity
         from tracemap.map.build.model.model_facts import ModelFacts
-        from tracemap.map.build.tagging import collect_texts
 
         request = self._request
         facts = ModelFacts(create_records(self._parser, parsed))
@@ -206,17 +208,20 @@ class _Build:
             graph = assembly.graph(lambda: self._module_info(compilation.module, facts.model.name), model_texts.sources)
         except (ModelInvalid, SystemLimit) as error:
             raise self._rejection(error) from error
-        diagnostics = (*request.diagnostics, *graph.diagnostics, *_missing_kernels(compilation))
+        diagnostics = [*request.diagnostics, *graph.diagnostics]
+        if compilation.no_kernels:
+            text = f"kernels have no text and no lines of IR: {compilation.no_kernels}"
+            diagnostics.append(Diagnostic("kernels-unknown", text))
         kernels = tuple(
-            _without_text(kernel) if kernel.name in request.opaque_kernels else kernel for kernel in graph.kernels
+            structs.replace(kernel, steps=(), text=UNKNOWN) if kernel.name in request.opaque_kernels else kernel
+            for kernel in graph.kernels
         )
-        finished = structs.replace(graph, library=request.library, diagnostics=diagnostics, kernels=kernels)
+        finished = structs.replace(graph, library=request.library, diagnostics=tuple(diagnostics), kernels=kernels)
         return finished, model_texts.texts
 
     def _remarks(self, compilation: Compilation, tagged: Path, graph: TraceGraph) -> Remarks:
         """The remarks of LLVM and MLIR; the bundle is complete without them."""
-        from tracemap.map.build.remarks import is_for_cpus, mlir_remarks
-        from tracemap.map.build.remarks import place_remarks
+        from tracemap.map.build.remarks import is_for_cpus, mlir_remarks, place_remarks
 
         remarks: list[PrintedRemark] = []
         diagnostics: list[Diagnostic] = []
@@ -233,8 +238,6 @@ class _Build:
 
     def _rejection(self, error: TracemapError) -> TracemapError:
         """iree-compile's own error for the model's file; `error` if it has none."""
-        from tracemap.map.build.tagging import safe_name
-
         # For too deep models the compiler would crash, and a limit is not the model's fault.
         if isinstance(error, SystemLimit) or TOO_DEEP in str(error):
             return type(error)(f"{self._request.file_name}: cannot be compiled: {error}")
@@ -255,16 +258,6 @@ class _Build:
         return module_info(module, name, version.VERSION, self._compiler.flags)
 
 
-def _missing_kernels(compilation: Compilation) -> Iterator[Diagnostic]:
-    if compilation.no_kernels:
-        text = f"kernels have no text and no lines of IR: {compilation.no_kernels}"
-        yield Diagnostic("kernels-unknown", text)
-
-
-def _without_text(kernel: Kernel) -> Kernel:
-    return structs.replace(kernel, steps=(), text=UNKNOWN)
-
-
 def _files(
     compilation: Compilation, sources: Mapping[str, str], request: BuildRequest, documents: Mapping[str, Document]
 ) -> BundleFiles:
@@ -277,8 +270,4 @@ def _files(
 _LONGEST_NAME: Final = 200
 """Bytes of a module's name: with the compiler's additions a file name has at most 255."""
 _LARGE_CONSTANT = re.compile(rb'dense_resource<|dense<"0x|dense<\[[^>]{400}|torch_tensor_')
-
-
-def has_large_constants(model: bytes) -> bool:
-    """Whether a model seems to contain large constants; the compiler may create some in other models, too."""
-    return _LARGE_CONSTANT.search(model) is not None
+"""In a model that seems to contain large constants; the compiler may create some in other models, too."""

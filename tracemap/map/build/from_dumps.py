@@ -5,29 +5,27 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterator
-from msgspec import structs
 from pathlib import Path
+
+from msgspec import structs
+
 from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.errors import DumpsInvalid, ModelInvalid, raising_unreadable
 from tracemap.core.files import check_is_file, read_stored_file
 from tracemap.core.process.temporary_files import temporary_folder
-from tracemap.core.toolchain import no_progress, Progress
+from tracemap.core.toolchain import Progress, no_progress
 from tracemap.core.units import plural
 from tracemap.ir.executables import KernelText
-from tracemap.ir.model_reader import create_records, parse_model, ParsedModel
+from tracemap.ir.model_reader import ParsedModel, create_records, parse_model
 from tracemap.ir.parsing import MlirParser
 from tracemap.map.build.assembly import Assembly, module_info
 from tracemap.map.build.build import BuildRequest
 from tracemap.map.build.model.model_facts import ModelFacts
-from tracemap.map.build.tagging import collect_texts, LocationIdentity, Provenance
-from tracemap.map.bundle import Bundle, check_target, BundleFiles, store
-from tracemap.map.model import ModuleInfo, PHASES, TraceGraph
-
+from tracemap.map.build.tagging import LocationIdentity, Provenance, collect_texts
+from tracemap.map.bundle import Bundle, BundleFiles, check_target, store
+from tracemap.map.model import PHASES, TraceGraph
 
 # ---- dumps
-#
-# The phase dumps of another compilation, found by file name in a folder.
-
 
 NEEDED = ("dispatch-creation", "flow", "hal")
 """Required phases: without them there are no fused ops, no dispatch sites, or no commands."""
@@ -101,7 +99,6 @@ class Dumps:
 #
 # Phase dumps and module of another compilation -> bundle. There are no tags, so the map says which ops are unknown.
 
-
 _UNKNOWN_COMPILER = "unknown"
 
 
@@ -132,7 +129,9 @@ def build_from_dumps(
     facts = ModelFacts(create_records(parser, _parsed(parser, data, name)))
     identity = LocationIdentity(parser, facts, name)
     texts = collect_texts(facts.model, name, request.source_roots, keep=not request.options.no_sources)
-    info = _module_info(module, facts.model.name)
+    check_is_file(module, DumpsInvalid)
+    with raising_unreadable(module, DumpsInvalid):
+        info = module_info(module, facts.model.name, _UNKNOWN_COMPILER, ())
     try:
         graph = Assembly(parser, facts, dumps, identity).graph(lambda: info, texts.sources)
     except ModelInvalid as error:
@@ -144,7 +143,9 @@ def build_from_dumps(
     with temporary_folder() as folder:
         copy = folder / "module.vmfb"
         shutil.copyfile(module, copy)
-        return store(request.target, graph, BundleFiles(copy, texts.texts, keeping=request.kept), force=request.options.force)
+        return store(
+            request.target, graph, BundleFiles(copy, texts.texts, keeping=request.kept), force=request.options.force
+        )
 
 
 def _parsed(parser: MlirParser, data: bytes, name: str) -> ParsedModel:
@@ -152,12 +153,6 @@ def _parsed(parser: MlirParser, data: bytes, name: str) -> ParsedModel:
         return parse_model(parser, data)
     except ModelInvalid as error:
         raise ModelInvalid(f"{name}: does not parse: {str(error).replace('-:', f'{name}:', 1)}") from error
-
-
-def _module_info(module: Path, name: str) -> ModuleInfo:
-    check_is_file(module, DumpsInvalid)
-    with raising_unreadable(module, DumpsInvalid):
-        return module_info(module, name, _UNKNOWN_COMPILER, ())
 
 
 def _check_module(graph: TraceGraph, dumps: Dumps, module: Path) -> None:

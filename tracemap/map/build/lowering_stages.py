@@ -5,28 +5,24 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
 from tracemap.core.errors import ModelInvalid, PipelineInvalid
 from tracemap.core.process.temporary_files import temporary_folder
-from tracemap.core.toolchain import signal_text, find_tool, no_progress, Progress, run_tool
-from tracemap.core.units import Integer, UNKNOWN
-from tracemap.ir.dumps import lines_in, read_stage, stage_text, StageOp
-from tracemap.ir.model_reader import create_records, parse_model, ParsedModel
+from tracemap.core.toolchain import Progress, find_tool, no_progress, run_tool, signal_text
+from tracemap.core.units import UNKNOWN, Integer
+from tracemap.ir.dumps import StageOp, lines_in, read_stage, stage_text
+from tracemap.ir.model_reader import ParsedModel, create_records, parse_model
 from tracemap.ir.parsing import MlirParser, Module
-from tracemap.ir.source_model import CONTROL_FLOW, FUNCTIONS, SourceOperation, TEXT_FILE
+from tracemap.ir.source_model import CONTROL_FLOW, FUNCTIONS, TEXT_FILE, SourceOperation
 from tracemap.map.build.model.kinds import is_call, is_constant, is_structural
 from tracemap.map.build.model.model_facts import ModelFacts
 from tracemap.map.build.outcomes import reason
 from tracemap.map.build.tagging import Provenance, Tags, unused_prefix, write_tagged
-from tracemap.map.lowering import Link, Loop, LOOPS, Lowering, OperationOutsideLoops, SourceOp, Stage
+from tracemap.map.lowering import LOOPS, Link, Loop, Lowering, OperationOutsideLoops, SourceOp, Stage
 from tracemap.map.model import Evidence, OpId, Reason
 
-
 # ---- kinds
-#
-# Kinds of operations in a stage: loops, work, and operations that are weak evidence or none.
-
 
 _TERMINATORS = (".condition", ".in_parallel", ".operator_terminator", ".return", ".terminator", ".yield")
 _REDUCTION = "scf.reduce"
@@ -120,49 +116,7 @@ def is_looked_into(operation: StageOp) -> bool:
     return operation.name in _WRAPPERS or next(outermost_loops(operation.children), None) is not None
 
 
-# ---- losses
-#
-# The reasons for ops that are nowhere in a stage, inferred from the model as written.
-
-
-class Losses:
-    """Finds the reasons for one model. `followed`: the ops that stages are searched for."""
-
-    def __init__(self, facts: ModelFacts, followed: Sequence[SourceOperation]) -> None:
-        self._facts = facts
-        self._followed = followed
-
-    def reasons(self, located_ops: Collection[OpId]) -> dict[OpId, Reason]:
-        """The reasons for ops that were not located, if known."""
-        reasons = {}
-        for operation in self._followed:
-            op = OpId.of(operation.index)
-            slug = "" if op in located_ops else self._slug(operation, located_ops)
-            if slug:
-                where = self._facts.place(self._facts.duplicates[operation.index]) if slug == "twin" else ""
-                reasons[op] = reason(slug, where)
-        return reasons
-
-    def _slug(self, operation: SourceOperation, located_ops: Collection[OpId]) -> str:
-        index = operation.index
-        twin = self._facts.duplicates.get(index, -1)
-        if operation.results and twin >= 0 and OpId.of(twin) in located_ops and not _reads_memory(operation):
-            return "twin"
-        if index not in self._facts.dataflow.live:
-            return "dead"
-        if index in self._facts.moves or names_memory(operation):
-            return "passed-through"
-        return "computed-at-compile-time" if index in self._facts.dataflow.constant else ""
-
-
-def _reads_memory(operation: SourceOperation) -> bool:
-    """Whether an op may give different values for equal operands."""
-    return operation.name.startswith(("affine.", "memref.", "scf.", "vector.")) or is_call(operation)
-
-
 # ---- stages
-#
-# Reads the loops of a stage, and the operations outside of them, by the tags of the model.
 
 
 class StageReader:
@@ -172,12 +126,12 @@ class StageReader:
         self._parser = parser
         self._provenance = provenance
         self._facts = facts
-        followed = [op for op in facts.ops if is_of_the_program(op)]
+        self._followed_ops = [op for op in facts.ops if is_of_the_program(op)]
         self.ops = tuple(
-            SourceOp(OpId.of(op.index), op.name, op.function, op.line, op.column, is_constant(op)) for op in followed
+            SourceOp(OpId.of(op.index), op.name, op.function, op.line, op.column, is_constant(op))
+            for op in self._followed_ops
         )
-        self._followed = frozenset(op.index for op in followed)
-        self._losses = Losses(facts, followed)
+        self._followed = frozenset(op.index for op in self._followed_ops)
 
     def stage(self, pipeline: str, module: Module, text: str, lines: Sequence[Integer]) -> Stage:
         """The stage after a pipeline. `lines`: of its operations in `text`, in pre-order; empty if unknown."""
@@ -189,12 +143,14 @@ class StageReader:
                 loops.append(self._loop(operation, f"loop{len(loops)}"))
             else:
                 inside = [operation] if is_looked_into(operation) else operation.walk()
-                remainder = OperationOutsideLoops(operation.name, operation.function, operation.line, self._links(inside))
+                remainder = OperationOutsideLoops(
+                    operation.name, operation.function, operation.line, self._links(inside)
+                )
                 remainders += [remainder] if remainder.links else []
         inlined = self._inlined(root)
         links = [link for loop in loops for link in loop.links] + [link for item in remainders for link in item.links]
         located_ops = inlined | {link.op for link in links}
-        return Stage(pipeline, text, tuple(loops), tuple(remainders), inlined, self._losses.reasons(located_ops))
+        return Stage(pipeline, text, tuple(loops), tuple(remainders), inlined, self._reasons(located_ops))
 
     def _loop(self, operation: StageOp, name: str) -> Loop:
         inside = list(operation.walk())
@@ -244,6 +200,30 @@ class StageReader:
         callers = {call for _, path in op_paths for call in path}
         return frozenset(OpId.of(index) for index in callers & self._facts.call_ops & self._followed)
 
+    def _reasons(self, located_ops: Collection[OpId]) -> dict[OpId, Reason]:
+        """The reasons for ops that were not located, if the model as written shows them."""
+        reasons = {}
+        for operation in self._followed_ops:
+            op = OpId.of(operation.index)
+            slug = "" if op in located_ops else self._slug(operation, located_ops)
+            if slug:
+                where = self._facts.place(self._facts.duplicates[operation.index]) if slug == "twin" else ""
+                reasons[op] = reason(slug, where)
+        return reasons
+
+    def _slug(self, operation: SourceOperation, located_ops: Collection[OpId]) -> str:
+        index = operation.index
+        twin = self._facts.duplicates.get(index, -1)
+        # Memory may change between equal operations, and calls may change it.
+        reads_memory = operation.name.startswith(("affine.", "memref.", "scf.", "vector.")) or is_call(operation)
+        if operation.results and twin >= 0 and OpId.of(twin) in located_ops and not reads_memory:
+            return "twin"
+        if index not in self._facts.dataflow.live:
+            return "dead"
+        if index in self._facts.moves or names_memory(operation):
+            return "passed-through"
+        return "computed-at-compile-time" if index in self._facts.dataflow.constant else ""
+
 
 # ---- pipelines
 #
@@ -282,8 +262,9 @@ def lower(data: bytes, file_name: str, pipelines: Sequence[str], progress: Progr
         stages = [reader.stage("", parsed.module, parsed.text, [operation.line for operation in facts.operations])]
         for index, pipeline in enumerate(pipelines, start=1):
             progress(f"running pipeline {index} of {len(pipelines)}")
-            run = _PipelineRun(program, bytecode, folder / f"stage-{index}.mlirbc", pipeline, file_name)
-            bytecode = run.run()
+            target = folder / f"stage-{index}.mlirbc"
+            _run_pipeline(program, bytecode, target, pipeline, file_name)
+            bytecode = target
             progress(f"reading stage {index}")
             module = parser.parse(bytecode.read_bytes(), printed=True)
             text = stage_text(module)
@@ -298,37 +279,22 @@ def _parsed(parser: MlirParser, data: bytes, file_name: str) -> ParsedModel:
         raise ModelInvalid(f"{file_name}: cannot be parsed: {_in_file(str(error), TEXT_FILE, file_name)}") from error
 
 
-@dataclass(frozen=True, slots=True)
-class _PipelineRun:
-    """A run of iree-opt from bytecode to bytecode."""
-
-    program: Path
-    source: Path
-    target: Path
-    pipeline: str
-    file_name: str
-
-    def run(self) -> Path:
-        options = ["--allow-unregistered-dialect", "--emit-bytecode", f"--pass-pipeline={self.pipeline}"]
-        result = run_tool([self.program, *options, "-o", self.target, self.source])
-        if result.returncode == 0:
-            return self.target
-        outcome = "rejects it" if result.returncode > 0 else f"{signal_text(-result.returncode)} in it"
-        raise PipelineInvalid(
-            f"{self.pipeline or 'an empty pipeline'}: iree-opt {outcome}: {self._reason(result.stderr)}"
-        )
-
-    def _reason(self, output: str) -> str:
-        """The first line with an error, with the model's name instead of temporary ones."""
-        lines = [line.strip() for line in output.splitlines() if line.strip()]
-        line = next((line for line in lines if _ERROR_LINE.search(line)), "it does not say why")
-        line = line.removeprefix("<unknown>:0: error: ")
-        for placeholder in (TEXT_FILE, str(self.source)):
-            line = _in_file(line, placeholder, self.file_name)
-        return line
-
-
 _ERROR_LINE = re.compile(r"\berror:|Assertion|LLVM ERROR")
+
+
+def _run_pipeline(program: Path, source: Path, target: Path, pipeline: str, file_name: str) -> None:
+    """Run iree-opt from bytecode to bytecode; its errors have the model's name instead of temporary ones."""
+    options = ["--allow-unregistered-dialect", "--emit-bytecode", f"--pass-pipeline={pipeline}"]
+    result = run_tool([program, *options, "-o", target, source])
+    if result.returncode == 0:
+        return
+    outcome = "rejects it" if result.returncode > 0 else f"{signal_text(-result.returncode)} in it"
+    lines = [line.strip() for line in result.stderr.splitlines() if line.strip()]
+    line = next((line for line in lines if _ERROR_LINE.search(line)), "it does not say why")
+    line = line.removeprefix("<unknown>:0: error: ")
+    for placeholder in (TEXT_FILE, str(source)):
+        line = _in_file(line, placeholder, file_name)
+    raise PipelineInvalid(f"{pipeline or 'an empty pipeline'}: iree-opt {outcome}: {line}")
 
 
 def _in_file(message: str, placeholder: str, file_name: str) -> str:

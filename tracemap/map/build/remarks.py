@@ -6,26 +6,25 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tracemap.core.errors import check_limits, ModelInvalid
+from typing import Final
+
+from tracemap.core.errors import ModelInvalid, check_limits
 from tracemap.core.toolchain import run_tool
-from tracemap.core.units import Integer, UNKNOWN
+from tracemap.core.units import UNKNOWN, Integer
 from tracemap.ir.parsing import MlirParser
 from tracemap.map.build.compiler.compilation import OUTPUT_FLAG_PREFIXES, Compiler
 from tracemap.map.build.compiler.failure_messages import failure_message
-from tracemap.map.build.compiler.remarks import NO_THREADS, NUMBERED_FILE, Origin, read_mlir_remarks, PrintedRemark
+from tracemap.map.build.compiler.remarks import NO_THREADS, NUMBERED_FILE, Origin, PrintedRemark, read_mlir_remarks
 from tracemap.map.build.tagging import write_numbered
 from tracemap.map.bundle import KERNELS_FOLDER
 from tracemap.map.bundle_documents import Remark, Remarks
-from tracemap.map.model import sort_ops, Kernel, OpId, TraceGraph
-from typing import Final
-
+from tracemap.map.model import Kernel, OpId, TraceGraph, sort_ops
 
 # ---- remarking
 #
 # A separate compilation for MLIR's remarks, which passes emit long before kernels have lines of their own.
 #
 # Remarks name only file locations, so every operation gets a location with its index.
-
 
 _TARGETS: Final = ("--iree-hal-target-device", "--iree-hal-target-backends", "--iree-hal-local-target-device-backends")
 _FOR_CPUS: Final = frozenset({"local", "llvm-cpu"})
@@ -49,7 +48,11 @@ def mlir_remarks(compiler: Compiler, tagged: Path, folder: Path) -> list[Printed
         ModelInvalid: this compilation fails, or the remarks cannot be read.
     """
     model, remarks_file = write_numbered(MlirParser(), tagged, NUMBERED_FILE, folder), folder / "remarks.yaml"
-    user_flags = [flag for flag in compiler.flags if not flag.startswith((*OUTPUT_FLAG_PREFIXES, "--remarks-")) and flag != NO_THREADS]
+    user_flags = [
+        flag
+        for flag in compiler.flags
+        if not flag.startswith((*OUTPUT_FLAG_PREFIXES, "--remarks-")) and flag != NO_THREADS
+    ]
     remark_flags = (
         NO_THREADS,
         "--remarks-filter=.*",
@@ -68,8 +71,6 @@ def mlir_remarks(compiler: Compiler, tagged: Path, folder: Path) -> list[Printed
 
 
 # ---- remarks
-#
-# Compiler remarks -> the lines of kernel IR that they name, and the ops of these lines.
 
 
 def place_remarks(said: Iterable[PrintedRemark], graph: TraceGraph) -> Remarks:
@@ -91,25 +92,11 @@ def place_remarks(said: Iterable[PrintedRemark], graph: TraceGraph) -> Remarks:
             counts[_RemarkPlace(_only_kernel(op, graph), 0, op, remark.origin, remark.text)] += 1
         else:
             elsewhere += 1
-    ops_of = {
-        remark_place.kernel: _ops_by_line(graph.kernel_by_name[remark_place.kernel], graph)
-        for remark_place in counts
-        if remark_place.kernel
-    }
+    ops_of = {place.kernel: _ops_by_line(graph.kernel_by_name[place.kernel], graph) for place in counts if place.kernel}
     kernel_order = {kernel.name: index for index, kernel in enumerate(graph.kernels)}
-    ordered = sorted(
-        counts,
-        key=lambda remark_place: (
-            kernel_order.get(remark_place.kernel, -1),
-            remark_place.line,
-            remark_place.op,
-            remark_place.text,
-        ),
-    )
+    ordered = sorted(counts, key=lambda place: (kernel_order.get(place.kernel, -1), place.line, place.op, place.text))
     return Remarks(
-        remarks=tuple(
-            _remark(remark_place, counts[remark_place], ops_of.get(remark_place.kernel, {})) for remark_place in ordered
-        ),
+        remarks=tuple(_remark(place, counts[place], ops_of.get(place.kernel, {})) for place in ordered),
         elsewhere=elsewhere,
     )
 
@@ -132,16 +119,16 @@ def _only_kernel(op: OpId, graph: TraceGraph) -> str:
     return kernels.pop() if len(kernels) == 1 else ""
 
 
-def _remark(remark_place: _RemarkPlace, count: int, ops: Mapping[Integer, tuple[OpId, ...]]) -> Remark:
-    line: Integer = remark_place.line or UNKNOWN
+def _remark(place: _RemarkPlace, count: int, ops: Mapping[Integer, tuple[OpId, ...]]) -> Remark:
+    line: Integer = place.line or UNKNOWN
     return Remark(
-        kernel=remark_place.kernel or UNKNOWN,
+        kernel=place.kernel or UNKNOWN,
         line=line,
-        ops=(OpId(remark_place.op),) if remark_place.op else ops.get(line, ops[UNKNOWN]),
-        pass_name=remark_place.origin.pass_name,
-        name=remark_place.origin.name,
-        kind=remark_place.origin.kind,
-        text=remark_place.text,
+        ops=(OpId(place.op),) if place.op else ops.get(line, ops[UNKNOWN]),
+        pass_name=place.origin.pass_name,
+        name=place.origin.name,
+        kind=place.origin.kind,
+        text=place.text,
         count=count,
     )
 

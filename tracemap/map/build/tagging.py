@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import os
-from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path, PurePosixPath
-from tracemap.core.locations import CallSite, FileRange, frames, Fused, is_informative, Location, Name, parse_location
-from tracemap.ir.dumps import DumpText
-from tracemap.ir.parsing import ir, MlirParser, Module, walk
-from tracemap.ir.source_model import SourceModel, TEXT_FILE
-from tracemap.map.build.model.kinds import computes, REGION_TERMINATORS
-from tracemap.map.build.model.model_facts import ModelFacts
-from tracemap.map.model import SourceFile
 from typing import Final, Protocol
 
+from tracemap.core.locations import CallSite, FileRange, Fused, Location, Name, frames, is_informative, parse_location
+from tracemap.ir.dumps import DumpText
+from tracemap.ir.parsing import MlirParser, Module, ir, walk
+from tracemap.ir.source_model import TEXT_FILE, SourceModel
+from tracemap.map.build.model.kinds import REGION_TERMINATORS, computes
+from tracemap.map.build.model.model_facts import ModelFacts
+from tracemap.map.model import SourceFile
 
 # ---- texts
 #
@@ -27,7 +26,6 @@ from typing import Final, Protocol
 #
 # Names in a model are only compared with existing files below the given folders, and never used as paths. A frame's
 # file and a file on disk are the same if the path of one ends with that of the other.
-
 
 _MAX_FILES = 20_000
 """The most files that are examined below a root, so that a model in a large folder does not cost a walk of the disk."""
@@ -62,7 +60,10 @@ def collect_texts(
     file_names = {frame.place.file for op in model.operations for frame in frames(op.location)}
     known_texts = {name: text for name in sorted(file_names) if (text := text_of(name)) is not None}
     paths = {**known_texts, **_find_python(file_names - known_texts.keys(), roots)}
-    python_sources = {_python_source(index, name): paths[name] for index, name in enumerate(sorted(paths))}
+    python_sources = {
+        SourceFile(name, f"python/{index}-{safe_name(name)}", "python"): paths[name]
+        for index, name in enumerate(sorted(paths))
+    }
     return ModelTexts(
         (model_source, *python_sources),
         {model_source.path: model.text, **{source.path: text for source, text in python_sources.items()}},
@@ -71,15 +72,8 @@ def collect_texts(
 
 def safe_name(name: str) -> str:
     """A file name for the bundle: the model's own, without characters that could lead elsewhere."""
-    return _safe(Path(name).name).lstrip(".") or "model.mlir"
-
-
-def _safe(name: str) -> str:
-    return "".join(character if character.isalnum() or character in "._-" else "_" for character in name)
-
-
-def _python_source(number: int, name: str) -> SourceFile:
-    return SourceFile(name, f"python/{number}-{safe_name(name)}", "python")
+    letters = (c if c.isalnum() or c in "._-" else "_" for c in Path(name).name)
+    return "".join(letters).lstrip(".") or "model.mlir"
 
 
 def _find_python(names: Iterable[str], roots: Iterable[Path]) -> dict[str, str]:
@@ -151,10 +145,8 @@ def _read(path: Path) -> str | None:
 # Passes that rewrite an operation copy its location or merge it with others, so its tag survives. The tag of an
 # operation is `<prefix><index>`, fused with the model's own location of the operation.
 
-
 _LETTERS = 8
 """Hexadecimal digits of the model's SHA-256."""
-
 
 OpPath = tuple[int, tuple[int, ...]]
 """An operation, and the calls that led to it, outermost first; all as indices in pre-order."""
@@ -163,7 +155,7 @@ _MAX_PATHS: Final = 1024
 """The most paths of a nested call site, since the numbers of paths of its two sides multiply at each level."""
 
 
-class Provenance(ABC):
+class Provenance:
     """The operations of the model that a location stands for, as indices in pre-order.
 
     In a call site, only the callee side says what the operation is; the caller side has the calls that led to it. If
@@ -177,9 +169,9 @@ class Provenance(ABC):
         # it. The entry keeps the location alive, so that its id() stays unique.
         self._known: dict[int, tuple[Location, tuple[OpPath, ...], tuple[int, ...]]] = {}
 
-    @abstractmethod
     def named_by(self, location: Location) -> Sequence[int]:
         """The operations that a location names directly; if there are any, locations inside are ignored."""
+        return ()
 
     @property
     def anonymous(self) -> Set[int]:
@@ -225,7 +217,8 @@ class Provenance(ABC):
             case CallSite(callee=callee, caller=caller):
                 return self._called(self._op_paths(callee), self._op_paths(caller))
             case Fused(locations=parts):
-                return _unique(op_path for part in parts for op_path in self._op_paths(part))
+                op_paths = (op_path for part in parts for op_path in self._op_paths(part))
+                return list(dict.fromkeys(op_paths))
         return []
 
     def _called(self, callee: Sequence[OpPath], caller: Sequence[OpPath]) -> Sequence[OpPath]:
@@ -235,11 +228,8 @@ class Provenance(ABC):
             [(*path, call) for call, path in caller if call in self._calls] or [path for _, path in caller] or [()]
         )
         max_paths = max(1, _MAX_PATHS // len(callee))
-        return _unique((index, (*outer, *path)) for index, path in callee for outer in outer_paths[:max_paths])
-
-
-def _unique(op_paths: Iterable[OpPath]) -> Sequence[OpPath]:
-    return list(dict.fromkeys(op_paths))
+        nested = ((index, (*outer, *path)) for index, path in callee for outer in outer_paths[:max_paths])
+        return list(dict.fromkeys(nested))
 
 
 class Tags(Provenance):
@@ -290,9 +280,9 @@ def tag_operations(module: Module, tags: Tags, file_name: str = TEXT_FILE) -> No
             operation.location = ir.Location.fused([operation.location, ir.Location.name(tags.name(index))])
 
 
-def write_bytecode(module: Module, folder: Path) -> Path:
+def write_bytecode(module: Module, folder: Path, name: str = "model.mlirbc") -> Path:
     """Write a tagged module for the compiler, as bytecode, which keeps the locations of all operations."""
-    bytecode = folder / "model.mlirbc"
+    bytecode = folder / name
     with bytecode.open("wb") as file:
         module.operation.write_bytecode(file)
     return bytecode
@@ -307,10 +297,7 @@ def write_numbered(parser: MlirParser, tagged: Path, file_name: str, folder: Pat
     for index, operation in enumerate(walk(module.operation)):
         if index:
             operation.location = ir.Location.file(file_name, index, 1, context=parser.context)
-    numbered = folder / "numbered.mlirbc"
-    with numbered.open("wb") as file:
-        module.operation.write_bytecode(file)
-    return numbered
+    return write_bytecode(module, folder, "numbered.mlirbc")
 
 
 def write_tagged(module: Module, tags: Tags, file_name: str, folder: Path) -> Path:
@@ -327,7 +314,6 @@ def write_tagged(module: Module, tags: Tags, file_name: str, folder: Path) -> Pa
 # `callsite(A at B)` becomes `callsite(A at callsite(B at F))`. So locations are compared as chains of frames, innermost
 # first: the first frames are the operation's own location, the others are the calls that led to it. A location that
 # several ops share identifies none of them.
-
 
 _STANDARD_INPUT = ("-", "<stdin>")
 _MOST_PATHS = 16
@@ -357,10 +343,6 @@ class LocationsOfModel(Provenance):
         self._longest = max(map(len, self._by_chain), default=0)
         self._candidates: dict[int, tuple[Location, Sequence[Sequence[OpPath]]]] = {}
 
-    def op_paths(self, location: Location) -> tuple[OpPath, ...]:
-        """The identified operations with the calls that led to them; ambiguous locations give none."""
-        return self._resolve(location)[1]
-
     def doubtful(self, location: Location) -> tuple[int, ...]:
         """The operations that a location may stand for, if it is shared by several ops."""
         groups = [group for group in self._groups(location) if self._is_of_several(group)]
@@ -378,10 +360,6 @@ class LocationsOfModel(Provenance):
         unlocated = (operation for operation in facts.operations if operation.index not in facts.with_location)
         owners = {operation.owner for operation in unlocated if not operation.name.endswith(REGION_TERMINATORS)}
         return frozenset(owner for owner in owners if computes(facts.operations[owner]))
-
-    def named_by(self, location: Location) -> Sequence[int]:
-        """Nothing, since the meaning of a location depends on the call sites around it."""
-        return ()
 
     def _op_paths(self, location: Location) -> Sequence[OpPath]:
         unambiguous = [group for group in self._groups(location) if not self._is_of_several(group)]
@@ -481,7 +459,9 @@ class LocationsOfModel(Provenance):
             for function, indices in self._by_chain.get(chain[:length], {}).items():
                 paths = list(islice(self._paths(function, chain[length:]), _MOST_PATHS))
                 op_paths += [(index, path) for index in indices for path in paths]
-        return _most_likely(op_paths, self._rank)
+        # Of operations that share a location, those whose ops most likely do the work.
+        best = min((self._rank(index) for index, _ in op_paths), default=0)
+        return list(dict.fromkeys(op_path for op_path in op_paths if self._rank(op_path[0]) == best))
 
     def _paths(self, function: object, rest: Chain) -> Iterator[tuple[int, ...]]:
         """The call paths to a function, outermost first, that match the frames around an operation in it."""
@@ -513,12 +493,6 @@ class LocationsOfModel(Provenance):
         if not computes(self._facts.operations[op]):
             return 2
         return 1 if op in self._facts.moves else 0
-
-
-def _most_likely(op_paths: Sequence[OpPath], rank: Callable[[int], int]) -> Sequence[OpPath]:
-    """The operations whose ops most likely do the work, among operations that share a location."""
-    best = min((rank(index) for index, _ in op_paths), default=0)
-    return list(dict.fromkeys(op_path for op_path in op_paths if rank(op_path[0]) == best))
 
 
 def _with_one_path(group: Sequence[OpPath]) -> Iterable[OpPath]:

@@ -8,12 +8,12 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
 from tracemap.core.errors import ToolMissing, UsageInvalid
 from tracemap.core.files import names_file
 from tracemap.core.toolchain import find_tool
 from tracemap.map.build.compiler.compilation import Compiler
-from tracemap.map.build.compiler.flags import normalize_flags
-
+from tracemap.map.build.compiler.flags import may_take_value, normalize_flags
 
 PROGRAM = "iree-compile"
 NO_MODEL = "the command names no model"
@@ -124,11 +124,7 @@ def _inputs(words: Sequence[str]) -> list[int]:
     candidates = [index for index, word in enumerate(words) if not word.startswith("-") or word == STANDARD]
     if len(candidates) == 1:
         return candidates
-    certain = [index for index in candidates if index == 0 or not _may_take_value(words[index - 1])]
+    certain = [index for index in candidates if index == 0 or not may_take_value(words[index - 1])]
     if certain:
         return certain
     return [index for index in candidates if words[index] == STANDARD or names_file(words[index])]
-
-
-def _may_take_value(word: str) -> bool:
-    return word.startswith("-") and word != STANDARD and "=" not in word

@@ -10,24 +10,22 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
+
 from tracemap.core.errors import ModelInvalid, ToolFailed, TracemapError, UsageInvalid
 from tracemap.core.process.children import end, start
 from tracemap.core.process.temporary_files import temporary_folder
 from tracemap.core.toolchain import find_tool, run_tool
-from tracemap.core.units import Integer, sum_of, UNKNOWN
+from tracemap.core.units import UNKNOWN, Integer, sum_of
 from tracemap.ir.executables import KernelText, set_line_locations
-from tracemap.ir.parsing import MlirParser
+from tracemap.ir.parsing import MlirParser, Module
 from tracemap.map.build.compiler.failure_messages import compiler_error, failure_message, missing_library_message
-from tracemap.map.build.compiler.flags import PRINT_LOCATIONS, has_flag, missing_locations_error, drop_location_flags
-from tracemap.map.build.compiler.remarks import NO_THREADS, read_remarks, REMARK_FLAGS, PrintedRemark
+from tracemap.map.build.compiler.flags import PRINT_LOCATIONS, drop_location_flags, has_flag, missing_locations_error
+from tracemap.map.build.compiler.remarks import NO_THREADS, REMARK_FLAGS, PrintedRemark, read_remarks
 from tracemap.map.bundle_documents import CompileTimes
 from tracemap.map.model import PHASES
-from typing import Protocol
-
 
 # ---- running
-#
-# A run of iree-compile, with its dumps, output and time.
 
 
 class Run:
@@ -93,6 +91,15 @@ class Run:
         end(self._process)
 
 
+def write_module(module: Module, target: Path, *, as_text: bool) -> None:
+    """Write a module with the locations of all operations; as text if it has constants that bytecode would lose."""
+    with target.open("wb") as file:
+        if as_text:
+            module.operation.print(file=file, binary=True, enable_debug_info=True, print_generic_op_form=True)
+        else:
+            module.operation.write_bytecode(file)
+
+
 def _cpu_ns(pid: int) -> Integer:
     """The processor time of an ended process that is not yet reaped (proc(5), `stat`)."""
     try:
@@ -106,7 +113,6 @@ def _cpu_ns(pid: int) -> Integer:
 # ---- accepted
 #
 # Checks once whether iree-compile accepts flags, so that many compilations need not fail for them.
-
 
 _TRY = re.compile(r"\s*Try: '.*'")
 _MOST = 400
@@ -135,9 +141,6 @@ def check_flags(flags: Sequence[str]) -> None:
 
 
 # ---- compiling
-#
-# Runs iree-compile on a tagged model and returns each phase dump as soon as it is complete.
-
 
 _NUMBER_OF = dict(zip(PHASES, (1, 2, 3, 4, 5, 6, 7, 11), strict=True))
 """The numbers of the phases in the names of their dumps; those between stream and hal are not read."""
@@ -293,18 +296,18 @@ class Compilation:
             if self._cancelled:
                 raise _Cancelled
             phases = self._folder / f"phases-{target}"
-            arguments = self._arguments(compiler or self._compiler, source, phases, flags, dumps=dumps)
+            # Dumps are without large constants.
+            compiler = compiler or self._compiler
+            dumping = (f"--dump-compilation-phases-to={phases}", *compiler.with_printing())
+            arguments: list[str | Path] = [
+                compiler.program,
+                source,
+                *flags,
+                *(dumping if dumps else compiler.flags_to_run),
+            ]
             run = Run(arguments, self._folder / target, phases)
             self._runs.append(run)
             return run
-
-    @staticmethod
-    def _arguments(
-        compiler: Compiler, source: Path, phases: Path, flags: Sequence[str], *, dumps: bool
-    ) -> list[str | Path]:
-        """The command line of a run; with `dumps` it writes its phases to a folder, without large constants."""
-        dumping = (f"--dump-compilation-phases-to={phases}", *compiler.with_printing())
-        return [compiler.program, source, *flags, *(dumping if dumps else compiler.flags_to_run)]
 
     def __enter__(self) -> Compilation:
         return self
@@ -336,11 +339,7 @@ class Compilation:
         except (ModelInvalid, ValueError) as error:
             self.no_kernels = f"the configured kernels cannot be read: {error}"
             return self._compile_whole()
-        with self.configured.open("wb") as file:
-            if self._constants_run is None:
-                module.operation.write_bytecode(file)
-            else:
-                module.operation.print(file=file, binary=True, enable_debug_info=True, print_generic_op_form=True)
+        write_module(module, self.configured, as_text=self._constants_run is not None)
         second = self._run(self.configured, self.module.name, _GENERATE)
         if self._wants_remarks:
             commented = self._compiler.for_remarks()

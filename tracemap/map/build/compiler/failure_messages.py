@@ -6,11 +6,11 @@ import re
 import resource
 import signal
 from collections.abc import Iterable, Iterator
+from typing import Final
+
 from tracemap.core.errors import SystemLimit, TracemapError
 from tracemap.core.toolchain import signal_text
 from tracemap.core.units import plural
-from typing import Final
-
 
 _MAX_LINE = 400
 _MOST_LINES = 40

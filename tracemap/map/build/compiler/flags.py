@@ -8,14 +8,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
-from tracemap.core.errors import UsageInvalid
 from typing import Final
 
+from tracemap.core.errors import UsageInvalid
 
 # ---- targets
-#
-# The target flags of each device, including those without a default in IREE's compiler.
-
 
 DEVICE_FLAGS: Final = {
     "local": ("--iree-hal-target-device=local", "--iree-hal-local-target-device-backends=llvm-cpu"),
@@ -68,7 +65,6 @@ def check_chip(flags: Sequence[str]) -> None:
 #
 # A flag without its value takes the next word as the value. So the user's flags come last, after all of tracemap's.
 
-
 PRINT_LOCATIONS: Final = "--mlir-print-debuginfo"
 _RESERVED: Final = ("-o", "--o", "--dump-compilation-phases-to", "--compile-to", "--compile-from", "--output-format")
 _LOCATION_FLAGS: Final = (PRINT_LOCATIONS, "--mlir-pretty-debuginfo")
@@ -111,7 +107,7 @@ def normalize_flags(words: Sequence[str]) -> tuple[str, ...]:
         if _TAKES_VALUE.fullmatch(previous):
             flags[-1] = f"{previous}={word}"
         else:
-            flags.append(f"-{word}" if _SINGLE_DASH.fullmatch(word) and not _may_take_value(previous) else word)
+            flags.append(f"-{word}" if _SINGLE_DASH.fullmatch(word) and not may_take_value(previous) else word)
     return tuple(flags)
 
 
@@ -140,19 +136,20 @@ def drop_location_flags(flags: Sequence[str]) -> tuple[str, ...]:
     return tuple(
         flag
         for previous, flag in zip(previous_flags, flags, strict=False)
-        if flag.split("=", 1)[0] not in _LOCATION_FLAGS or _may_take_value(previous)
+        if flag.split("=", 1)[0] not in _LOCATION_FLAGS or may_take_value(previous)
     )
 
 
 def missing_locations_error(flags: Sequence[str]) -> UsageInvalid:
     """The error for a compilation without locations; names the flag that may have taken another as its value."""
     suspect = next(
-        (flag for flag, following in pairwise(flags) if _may_take_value(flag) and following.startswith("-")), ""
+        (flag for flag, following in pairwise(flags) if may_take_value(flag) and following.startswith("-")), ""
     )
     if not suspect:
         return UsageInvalid("iree-compile printed no locations; leave out flags that change what it prints")
     return UsageInvalid(f"iree-compile printed no locations: {suspect} may lack its value; write {suspect}=VALUE")
 
 
-def _may_take_value(word: str) -> bool:
+def may_take_value(word: str) -> bool:
+    """Whether the next word may be the value of a flag: it is a flag, without a value of its own."""
     return word.startswith("-") and word not in ("-", "--") and "=" not in word

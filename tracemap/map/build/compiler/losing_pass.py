@@ -1,7 +1,8 @@
 """Finds the compiler pass in which an op loses its location: recompiles up to the phase of the loss and prints IR.
 
 Every operation gets a tag as its location, so that prints stay small; passes without a change print nothing. The stream
-of prints is read once, and only text that may still be needed is kept."""
+of prints is read once, and only text that may still be needed is kept.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +12,12 @@ import subprocess
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
 from tracemap.core.diagnostics import has_slug
 from tracemap.core.errors import ModelInvalid, UsageInvalid
 from tracemap.core.process.children import end, start
 from tracemap.core.process.temporary_files import temporary_folder
-from tracemap.core.toolchain import no_progress, Progress
+from tracemap.core.toolchain import Progress, no_progress
 from tracemap.ir.dumps import DumpText
 from tracemap.ir.model_reader import blank_locations, parse_model
 from tracemap.ir.parsing import MlirParser, Module, string_attribute, walk
@@ -23,9 +25,8 @@ from tracemap.map.build.compiler.compilation import Compiler
 from tracemap.map.build.compiler.failure_messages import compiler_error
 from tracemap.map.build.tagging import write_bytecode
 from tracemap.map.bundle import Bundle
-from tracemap.map.model import Op, PHASES
-from tracemap.map.query import phase_of_loss, LosingPass
-
+from tracemap.map.model import PHASES, Op
+from tracemap.map.query import LosingPass, phase_of_loss
 
 _PREFIX = "tm.op."
 _DEFAULT_NAME = "tracemap_audited"
@@ -56,7 +57,6 @@ _GAPS = re.compile(r" +([,)])")
 _MAX_DISTANCE = 40
 """The maximal distance, in lines, of neighbours of an op."""
 
-
 _Anchor = tuple[str, str]
 """Kind and symbol of an operation that passes run on; they are the same in all prints."""
 
@@ -73,10 +73,8 @@ class _Print:
     @property
     def anchor(self) -> _Anchor:
         """The operation that was printed."""
-        for line in self.text.splitlines():
-            if line.strip() and not line.startswith("#"):
-                return _anchor_of(line, self.text)
-        return ("", "")
+        line = next((line for line in self.text.splitlines() if line.strip() and not line.startswith("#")), None)
+        return ("", "") if line is None else _anchor_of(line, self.text)
 
 
 def find_losing_passes(bundle: Bundle, ops: Sequence[Op], progress: Progress = no_progress) -> tuple[LosingPass, ...]:
@@ -300,11 +298,7 @@ def _excerpt(lines: Sequence[str], begin: int, end: int) -> str:
     for index in chosen:
         if index != previous + 1:
             shown.append("…")
-        shown.append(_without_location(lines[index]))
+        shortened = _GAPS.sub(r"\1", blank_locations(lines[index])).rstrip()
+        shown.append(shortened if len(shortened) <= _MAX_WIDTH else shortened[: _MAX_WIDTH - 1] + "…")
         previous = index
     return "\n".join(line for line in shown if line.strip() and not line.startswith("#loc"))
-
-
-def _without_location(line: str) -> str:
-    shortened = _GAPS.sub(r"\1", blank_locations(line)).rstrip()
-    return shortened if len(shortened) <= _MAX_WIDTH else shortened[: _MAX_WIDTH - 1] + "…"

@@ -8,13 +8,13 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tracemap.core.errors import BundleInvalid, ModelInvalid, ToolFailed, UsageInvalid
-from tracemap.core.toolchain import find_tool, run_tool
-from tracemap.ir.parsing import BYTECODE_MAGIC, ir, MlirParser, Module, nested, Operation, walk
-from tracemap.map.build.compiler.compilation import OUTPUT_FLAG_PREFIXES, CONFIGURED, LINKERS
-from tracemap.map.build.compiler.failure_messages import compiler_error
 from typing import Final
 
+from tracemap.core.errors import BundleInvalid, ModelInvalid, ToolFailed, UsageInvalid
+from tracemap.core.toolchain import find_tool, run_tool
+from tracemap.ir.parsing import BYTECODE_MAGIC, MlirParser, Module, Operation, ir, nested, walk
+from tracemap.map.build.compiler.compilation import CONFIGURED, LINKERS, OUTPUT_FLAG_PREFIXES, write_module
+from tracemap.map.build.compiler.failure_messages import compiler_error
 
 # ---- repeated
 #
@@ -22,7 +22,6 @@ from typing import Final
 #
 # Compilation continues from the module before code generation, with the flags of the bundle, so the kernels are the
 # bundle's own. Each dispatch in a command buffer is followed by its repetitions, with barriers in between.
-
 
 REPEAT: Final = "--iree-hal-benchmark-dispatch-repeat-count"
 
@@ -61,7 +60,6 @@ def build_repeated(configured: bytes, flags: Sequence[str], folder: Path, count:
 # * fused multiply-adds only if valgrind runs them at a bearable speed;
 # * generated code instead of microkernels;
 # * shared objects for the system's loader, so that a simulator can distinguish them.
-
 
 _KNOWN_FEATURES = (
     *("64bit", "cmov", "crc32", "cx16", "cx8", "fxsr", "mmx", "sahf", "x87"),
@@ -121,26 +119,28 @@ def build_simulated(configured: bytes, flags: Sequence[str], folder: Path, *, fu
     parser = MlirParser()
     module, is_text = _read(parser, configured)
     build = _retarget(parser, module, fused=fused)
-    compiler = _Compiler(tuple(flag for flag in flags if not flag.startswith(_DROPPED_FLAGS)), build)
+    own_flags = [flag for flag in flags if not flag.startswith(_DROPPED_FLAGS)]
+
+    def recompile(source: Path, target: Path, *phase_flags: str) -> None:
+        result = run_tool([find_tool("iree-compile"), source, *phase_flags, "-o", target, *own_flags])
+        if result.returncode != 0:
+            prefix = (
+                f"the kernels, configured for the bundle's target, cannot be compiled for {build}, which valgrind "
+                "needs; build the model for it (`-- --iree-llvmcpu-target-cpu=x86-64-v3`) and simulate that bundle: "
+            )
+            raise compiler_error(ToolFailed, result.returncode, result.stderr, prefix)
+
     source, begin, target = folder / "simulated.mlir", CONFIGURED, folder / "simulated.vmfb"
-    _write(module, source, is_text=is_text)
+    write_module(module, source, as_text=is_text)
     if not fused and platform.machine() == "x86_64":
         lowered = folder / "lowered.mlir"
-        compiler.run(source, lowered, f"--compile-from={begin}", f"--compile-to={_LOWERED}", *_LOSSLESS_FLAGS[is_text])
+        recompile(source, lowered, f"--compile-from={begin}", f"--compile-to={_LOWERED}", *_LOSSLESS_FLAGS[is_text])
         module = parser.parse(lowered.read_bytes(), printed=True)
         _split_fma(parser, module)
         source, begin = folder / "divided.mlir", _LOWERED
-        _write(module, source, is_text=is_text)
-    compiler.run(source, target, f"--compile-from={begin}", *_linking())
+        write_module(module, source, as_text=is_text)
+    recompile(source, target, f"--compile-from={begin}", *_linking())
     return SimulatedModule(target, build)
-
-
-def _write(module: Module, target: Path, *, is_text: bool) -> None:
-    with target.open("wb") as file:
-        if is_text:  # bytecode would lose constants that are stored as text
-            module.operation.print(file=file, binary=True, enable_debug_info=True, print_generic_op_form=True)
-        else:
-            module.operation.write_bytecode(file)
 
 
 def _split_fma(parser: MlirParser, module: Module) -> None:
@@ -245,25 +245,3 @@ def _linking() -> list[str]:
     if linker.is_file():
         flags.append(f"--iree-llvmcpu-system-linker-path={shlex.quote(str(linker))} -flavor gnu")
     return flags
-
-
-@dataclass(frozen=True, slots=True)
-class _Compiler:
-    """Runs iree-compile with the bundle's own flags; `build` describes the target for messages."""
-
-    flags: tuple[str, ...]
-    build: str
-
-    def run(self, source: Path, target: Path, *phase_flags: str) -> None:
-        """Compile from one phase to another.
-
-        Raises:
-            ToolFailed: the compiler failed.
-        """
-        result = run_tool([find_tool("iree-compile"), source, *phase_flags, "-o", target, *self.flags])
-        if result.returncode != 0:
-            prefix = (
-                f"the kernels, configured for the bundle's target, cannot be compiled for {self.build}, which valgrind "
-                "needs; build the model for it (`-- --iree-llvmcpu-target-cpu=x86-64-v3`) and simulate that bundle: "
-            )
-            raise compiler_error(ToolFailed, result.returncode, result.stderr, prefix)

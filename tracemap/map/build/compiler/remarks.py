@@ -2,16 +2,17 @@
 
 LLVM prints a remark as `remark: FILE:LINE:COLUMN: TEXT`, and the text may continue on further lines. The pass is not
 printed; it follows from the wording, or is unknown. Other output may come between remarks. MLIR writes its remarks to a
-YAML file with a document for each, whose tag is the kind."""
+YAML file with a document for each, whose tag is the kind.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from tracemap.core.units import Text, UNKNOWN
 from typing import Final
 
+from tracemap.core.units import UNKNOWN, Text
 
 REMARK_FLAGS: Final = ("--pass-remarks=.", "--pass-remarks-missed=.", "--pass-remarks-analysis=.")
 NO_THREADS: Final = "--mlir-disable-threading"

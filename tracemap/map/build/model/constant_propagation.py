@@ -7,17 +7,17 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from tracemap.core.units import Integer, UNKNOWN
+
+from tracemap.core.units import UNKNOWN, Integer
 from tracemap.ir.attributes import element_bits, shape_of
-from tracemap.ir.source_model import Definition, FUNCTIONS, SourceModel, SourceOperation
+from tracemap.ir.reachability import reachable
+from tracemap.ir.source_model import FUNCTIONS, Definition, SourceModel, SourceOperation
 from tracemap.map.build.model.kinds import queries_shape
 from tracemap.map.build.model.scopes import Calls
-
 
 # ---- known
 #
 # Integers and truth values of a model that do not depend on its inputs, as far as its text shows.
-
 
 _FROM_ELEMENTS = "tensor.from_elements"
 _FORWARDING = frozenset(
@@ -196,7 +196,6 @@ def _short_name(operation: SourceOperation) -> str:
 # These are arms of a branch with a known condition, loops whose first test fails, and operands that a `select` never
 # chooses. Only integers and truth values are followed, as far as the text shows them; all else may run.
 
-
 _BRANCHES = frozenset({"onnx.If", "scf.if", "stablehlo.if", "torch.prim.If", "tosa.cond_if"})
 _ELSE_FIRST = frozenset({"onnx.If"})
 """Branches whose first arm runs if the condition is false: ONNX orders its arms alphabetically."""
@@ -273,22 +272,12 @@ class Reachability:
             if test.operands and self._known.of(test.operands[0], initial_values) == 0:
                 yield from blocks[1:]
         elif operation.name in _WITH_BLOCKS and len(blocks) > 1:
-            yield from self._unreachable_blocks(blocks)
+            reached = reachable([0], lambda index: self._possible_successors(self._ends[blocks[index]]))
+            yield from (block for index, block in enumerate(blocks) if index not in reached)
         elif operation.name == "scf.for":
             low, high = (self._known.of(value, self._numbers) for value in operation.operands[:2])
             if low is not UNKNOWN and high is not UNKNOWN and low >= high:
                 yield from blocks
-
-    def _unreachable_blocks(self, blocks: Sequence[int]) -> Iterator[int]:
-        """The blocks of a region that no branch reaches from the first block."""
-        reached: set[int] = set()
-        worklist = [0]
-        while worklist:
-            index = worklist.pop()
-            if index not in reached:
-                reached.add(index)
-                worklist += self._possible_successors(self._ends[blocks[index]])
-        yield from (block for index, block in enumerate(blocks) if index not in reached)
 
     def _possible_successors(self, branch: SourceOperation) -> Sequence[int]:
         """The indices of the blocks that may follow a block's end."""

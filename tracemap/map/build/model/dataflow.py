@@ -4,23 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Set
 from functools import cached_property
-from tracemap.core.units import Integer, UNKNOWN
+from typing import Final
+
+from tracemap.core.units import UNKNOWN
 from tracemap.ir.attributes import shape_of
 from tracemap.ir.model_reader import create_records_without_positions
 from tracemap.ir.parsing import MlirParser, Operation
-from tracemap.ir.source_model import CONTROL_FLOW, Definition, FUNCTIONS, SourceModel, SourceOperation
+from tracemap.ir.reachability import reachable
+from tracemap.ir.source_model import CONTROL_FLOW, FUNCTIONS, Definition, SourceModel, SourceOperation
 from tracemap.map.build.model.constant_propagation import Reachability
-from tracemap.map.build.model.kinds import is_barrier, is_call, is_constant_like, is_return, loads_global, REGION_TERMINATORS, op_alias
+from tracemap.map.build.model.kinds import (
+    REGION_TERMINATORS,
+    is_barrier,
+    is_call,
+    is_constant_like,
+    is_return,
+    loads_global,
+    op_alias,
+)
 from tracemap.map.build.model.scopes import Calls, scopes_of, unused_outside
 from tracemap.map.bundle_documents import Flow, FlowNode
 from tracemap.map.model import OpId
-from typing import Final
-
 
 # ---- flow
 #
 # Models as data-flow graphs that can be compared: all are numbered together, so equal parts have equal numbers.
-
 
 _Numbering = Callable[[Hashable], int]
 """Maps equal contents to equal numbers."""
@@ -41,7 +49,9 @@ class FlowBuilder:
         Raises:
             ModelInvalid: it does not parse.
         """
-        return _FlowBuilder(create_records_without_positions(self._parser, model, self._attributes), self._number).flow()
+        return _FlowBuilder(
+            create_records_without_positions(self._parser, model, self._attributes), self._number
+        ).flow()
 
     def _attributes(self, operation: Operation) -> int:
         attributes = operation.attributes
@@ -71,7 +81,6 @@ class _FlowBuilder:
                 self._parts.setdefault(operation.owner, []).append(operation)
             elif is_return(operation):
                 self._returns[operation.parent] = operation
-        self._shapes: dict[str, tuple[Integer, ...]] = {}
         self._places: dict[int, int] = {}
         self._arguments: dict[tuple[int, int], int] = {}
         self._origins: dict[Definition, tuple[int, ...]] = {}
@@ -88,15 +97,6 @@ class _FlowBuilder:
                 count += 1
         return tuple(node for operation in ops for node in self._nodes(operation))
 
-    def _shape(self, operation: SourceOperation) -> tuple[Integer, ...]:
-        if not operation.results:
-            return ()
-        text = operation.results[0]
-        extents = self._shapes.get(text)
-        if extents is None:
-            extents = self._shapes[text] = tuple(shape_of(text).extents)
-        return extents
-
     def _argument_count(self, operation: SourceOperation) -> int:
         """The number of an entry point's arguments; 0 for functions that only the model calls."""
         if operation.name not in FUNCTIONS or operation.symbol in self._model.private:
@@ -105,17 +105,18 @@ class _FlowBuilder:
 
     def _nodes(self, operation: SourceOperation) -> Iterator[FlowNode]:
         parts = self._parts.get(operation.index, [])
+        sizes = (len(operation.operands), len(operation.results))
         yield FlowNode(
             op=OpId.of(operation.index),
             name=operation.name,
             exact=self._exact(operation, parts),
-            loose=self._loose(operation, parts),
+            loose=self._number((operation.name, sizes, tuple(part.name for part in parts))),
             reads=tuple(self._reads(operation, parts)),
             holder=self._holder(operation),
             passes_on=self._passes_on(operation),
             where=self._scopes[operation.index],
             word=op_alias(operation, parts),
-            shape=self._shape(operation),
+            shape=shape_of(operation.results[0]).extents if operation.results else (),
             location=operation.parsed_location,
         )
         for argument in range(self._argument_count(operation)):
@@ -141,10 +142,6 @@ class _FlowBuilder:
         if self._operations[definition.maker].owner != owner:
             return "outside"
         return (definition.maker - owner, definition.number, definition.argument)
-
-    def _loose(self, operation: SourceOperation, parts: list[SourceOperation]) -> int:
-        sizes = (len(operation.operands), len(operation.results))
-        return self._number((operation.name, sizes, tuple(part.name for part in parts)))
 
     def _reads(self, operation: SourceOperation, parts: list[SourceOperation]) -> Iterator[tuple[int, ...]]:
         yield from map(self._origin, operation.operands)
@@ -203,7 +200,6 @@ class _FlowBuilder:
 # of functions are nodes of their own, so a value passed to a call flows to its uses in the callee. The callee's result
 # flows to the uses of the call. Operations with regions (loops, branches) stand for all values that enter or leave
 # their regions. Ops that never run use nothing, nor do terminators whose value nobody uses.
-
 
 Node = int | tuple[int, int]
 """An op's index, or (function's index, number) for an argument."""
@@ -290,7 +286,8 @@ class Dataflow:
         while level:
             next_level: dict[Node, int] = {}
             for node, op in level.items():
-                if past_control or node in targets or not self._is_control(node):
+                is_control = isinstance(node, int) and self._operations[node].name in CONTROL_FLOW
+                if past_control or node in targets or not is_control:
                     for neighbour in neighbours.get(node, ()):
                         if neighbour not in nearest and neighbour not in targets:
                             next_level[neighbour] = min(op, next_level.get(neighbour, op))
@@ -298,20 +295,11 @@ class Dataflow:
             level = next_level
         return nearest
 
-    def _is_control(self, node: Node) -> bool:
-        return isinstance(node, int) and self._operations[node].name in CONTROL_FLOW
-
     @cached_property
     def live(self) -> frozenset[Node]:
         """The nodes on which an externally visible effect depends."""
-        reached: set[Node] = set()
-        stack: list[Node] = [op.index for op in self._operations if op.is_op and self._is_effect(op)]
-        while stack:
-            node = stack.pop()
-            if node not in reached:
-                reached.add(node)
-                stack += self._makers.get(node, ())
-        return frozenset(reached)
+        effects: list[Node] = [op.index for op in self._operations if op.is_op and self._is_effect(op)]
+        return frozenset(reachable(effects, self.unordered_makers))
 
     @cached_property
     def constant(self) -> frozenset[int]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from itertools import chain, permutations
-from tracemap.ir.source_model import Definition, SourceModel, SourceOperation
+
+from tracemap.ir.source_model import SourceModel, SourceOperation
 from tracemap.map.build.model.dataflow import Dataflow
 from tracemap.map.build.model.kinds import concatenates, is_constant_like, is_destination, makes_list
 from tracemap.map.build.model.scopes import Origin, Origins
 from tracemap.map.model import OpId
-
 
 # ---- raised
 #
@@ -18,7 +18,6 @@ from tracemap.map.model import OpId
 #
 # A raised op has only the location of the idiom's last op. The other ops are found by the idiom's shape in the def-use
 # graph, in any dialect, even if they have other uses that the compiler computes elsewhere.
-
 
 _MAX_CHAIN = 4
 """The longest chain of ops in place of one: conversions, or a maximum with minus infinity."""
@@ -81,20 +80,18 @@ class SoftmaxFinder:
 
     def inputs(self, operation: SourceOperation, path: tuple[OpId, ...]) -> list[Origin]:
         """The distinct inputs of an op, without constants and destinations."""
-        return [
-            origin
-            for origin in dict.fromkeys(self._origins.operands(operation, path))
-            if not self._is_constant_or_destination(origin)
-        ]
-
-    def _is_constant_or_destination(self, origin: Origin) -> bool:
-        maker = self._origins.maker(origin)
-        return maker is not None and (is_destination(maker) or _is_constant(maker))
+        makers = {origin: self._origins.maker(origin) for origin in self._origins.operands(operation, path)}
+        return [origin for origin, maker in makers.items() if maker is None or not _is_given(maker)]
 
     def _working(self, operation: SourceOperation, path: tuple[OpId, ...]) -> frozenset[int]:
         """The op, unless it combines each element with a constant."""
-        inputs = [value for value in operation.operands if not self._is_definition_constant(value)]
-        elementwise = any(self._type(value) == operation.results[0] for value in inputs)
+        inputs = [
+            value for value in operation.operands if value.argument or not _is_given(self._operations[value.maker])
+        ]
+        elementwise = any(
+            not value.argument and self._operations[value.maker].results[value.number] == operation.results[0]
+            for value in inputs
+        )
         makers = map(self._origins.maker, self._origins.operands(operation, path))
         with_constant = any(maker is not None and _is_constant(maker) for maker in makers)
         neutral = elementwise and (with_constant or self._holds_constant(operation))
@@ -109,18 +106,14 @@ class SoftmaxFinder:
                 return True
         return False
 
-    def _is_definition_constant(self, value: Definition) -> bool:
-        """Whether a value is a destination or a constant, such as the initial value of a sum."""
-        maker = self._operations[value.maker]
-        return not value.argument and (is_destination(maker) or _is_constant(maker))
-
-    def _type(self, value: Definition) -> str:
-        """The printed type of a value; "" for arguments."""
-        return "" if value.argument else self._operations[value.maker].results[value.number]
-
 
 def _is_constant(operation: SourceOperation) -> bool:
     return not operation.operands and is_constant_like(operation) and not is_destination(operation)
+
+
+def _is_given(operation: SourceOperation) -> bool:
+    """Whether an op only makes a destination or a constant, such as the initial value of a sum."""
+    return is_destination(operation) or _is_constant(operation)
 
 
 # ---- rotated
@@ -130,7 +123,6 @@ def _is_constant(operation: SourceOperation) -> bool:
 # The compiler turns them into a loop that swaps the halves and negates one of them (IREE's RaiseSpecialOps), inside the
 # op that uses the result. The operations of that loop have no location, so the ops are found by the idiom's shape in
 # the model's def-use graph.
-
 
 _MAX_MOVES = 16
 """The longest chain of ops that is searched for a rotation."""

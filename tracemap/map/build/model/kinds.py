@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from tracemap.ir.attributes import shape_of
-from tracemap.ir.source_model import BRANCHES, CONTROL_FLOW, FUNCTIONS, SourceOperation
 from typing import Final
 
+from tracemap.ir.attributes import shape_of
+from tracemap.ir.source_model import BRANCHES, CONTROL_FLOW, FUNCTIONS, SourceOperation
 
 # ---- kinds
 #
@@ -15,23 +15,15 @@ from typing import Final
 #
 # All predicates about names of the model's ops are here; `facts` has those that need more than the op itself.
 
-
 REGION_TERMINATORS = (".yield", ".condition", ".return", ".operator_terminator")
 """Suffixes of terminators that pass values out of their region."""
 
-_STRUCTURAL = FUNCTIONS | {
-    "builtin.module",
-    "flow.dispatch.region",
-    "flow.dispatch.workgroups",
-    "flow.executable",
-    "hal.executable",
-    "hal.executable.source",
-    "ml_program.global",
-    "stream.executable",
-    "torch.global_slot",
-    "util.global",
-    "util.initializer",
-}
+_STRUCTURAL = FUNCTIONS | frozenset(
+    """
+    builtin.module flow.dispatch.region flow.dispatch.workgroups flow.executable hal.executable hal.executable.source
+    ml_program.global stream.executable torch.global_slot util.global util.initializer
+    """.split()
+)
 _GLOBALS = ("ml_program.global", "torch.global_slot", "util.global")
 _TERMINATORS = (*REGION_TERMINATORS, ".terminator")
 _CHOICES = frozenset(
@@ -246,7 +238,6 @@ def _is_host_type(type_text: str) -> bool:
 # Dialect-independent names of ops: `linalg.matmul` and `stablehlo.dot_general` are both a `product`.
 #
 # They only help to match programs of different dialects; nothing else depends on them.
-
 
 _ALIASES: Final = """
 add: add addf addi sum reducesum reduce_sum

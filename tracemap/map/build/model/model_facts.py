@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from typing import Final
+
 from tracemap.core.locations import is_informative
 from tracemap.core.units import UNKNOWN
 from tracemap.ir.model_reader import create_records, parse_model
 from tracemap.ir.parsing import MlirParser
+from tracemap.ir.reachability import reachable
 from tracemap.ir.source_model import SourceModel, SourceOperation
 from tracemap.map.build.model.constant_propagation import Reachability
-from tracemap.map.build.model.dataflow import Dataflow, Node
+from tracemap.map.build.model.dataflow import Dataflow
 from tracemap.map.build.model.idioms import RotationFinder, SoftmaxFinder
 from tracemap.map.build.model.kinds import is_call, only_moves
 from tracemap.map.build.model.scopes import Calls, Conversions, Origins, scopes_of
 from tracemap.map.build.model.value_numbering import find_duplicates
 from tracemap.map.model import OpId
-from typing import Final
-
 
 # ---- written kernels
 #
 # Dispatches that the model itself writes, and the ops in their kernels, which do not run on the host.
-
 
 _DISPATCHES: Final = ("flow.dispatch.region", "flow.dispatch.workgroups")
 _END: Final = "flow.return"
@@ -45,8 +45,6 @@ def find_in_kernels(operations: Sequence[SourceOperation]) -> dict[int, int]:
 
 
 # ---- facts
-#
-# Facts about the input model, computed once and on demand.
 #
 # All code that decides about ops (sites, outcomes, lowering) takes such facts from here and never walks the model.
 
@@ -156,7 +154,6 @@ class ModelFacts:
 #
 # Data flow of a model as edges between its ops, for reports that draw it.
 
-
 Edge = tuple[OpId, OpId]
 """An op, and a user of one of its results."""
 
@@ -177,14 +174,7 @@ def data_flow(model: bytes) -> tuple[Edge, ...]:
 
 def _ops_using(flow: Dataflow, index: int) -> list[int]:
     """The ops that use an op's results, also as arguments of functions."""
-    visited: set[Node] = set()
-    users: set[int] = set()
-    worklist = list(flow.unordered_users(index))
-    while worklist:
-        node = worklist.pop()
-        if isinstance(node, int):
-            users.add(node)
-        elif node not in visited:
-            visited.add(node)
-            worklist += flow.unordered_users(node)
-    return sorted(users)
+    nodes = reachable(
+        flow.unordered_users(index), lambda node: () if isinstance(node, int) else flow.unordered_users(node)
+    )
+    return sorted(node for node in nodes if isinstance(node, int))

@@ -5,17 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from itertools import takewhile
+
 from tracemap.core.locations import Location, name_path, scope, split_path
-from tracemap.core.units import Integer, Text, UNKNOWN
+from tracemap.core.units import UNKNOWN, Integer, Text
 from tracemap.ir.attributes import is_conversion, shape_of
-from tracemap.ir.source_model import Definition, FUNCTIONS, SourceModel, SourceOperation
-from tracemap.map.build.model.kinds import chooses, is_call, is_return, loads_global, only_renames, REGION_TERMINATORS
+from tracemap.ir.source_model import FUNCTIONS, Definition, SourceModel, SourceOperation
+from tracemap.map.build.model.kinds import REGION_TERMINATORS, chooses, is_call, is_return, loads_global, only_renames
 from tracemap.map.model import OpId
 
-
 # ---- calls
-#
-# Functions of the model and the calls that lead to them.
 
 
 class Calls:
@@ -51,7 +50,6 @@ class Calls:
 #
 # Branches and functions may have several results. The compiler removes the ops for unused ones, even if the branch or
 # the call is needed for others.
-
 
 Operand = tuple[int, int]
 """An operation's index, and the index of one of its operands."""
@@ -111,10 +109,6 @@ def _holders(parent: SourceOperation, model: SourceModel, calls: Calls) -> Seque
 # JAX uses names of its implementation: the loop of a `scan` is `while/body/closed_call`. Names of derivatives stay:
 # `jvp(loss)` is the forward pass, `transpose(jvp(loss))` the backward one, and reports add both to `loss`.
 
-
-Scans = Set[tuple[Text, tuple[str, ...]]]
-"""Functions with the scopes that contain a `scan`."""
-
 _BACKWARD = re.compile(r"transpose\((jvp\(.*\))\)", re.DOTALL)
 
 
@@ -122,12 +116,12 @@ class JaxNames:
     """The transformations in a model, and scopes with their user-facing names."""
 
     def __init__(self, operations: Iterable[SourceOperation]) -> None:
-        scans = set()
-        for operation in operations:
-            components = split_path(name_path(operation.location))
-            if components[-1:] == ("scan",):  # a scan has an op of its own name next to its loop
-                scans.add((operation.function, scope(operation.location)))
-        self._scans: Scans = scans
+        # A scan has an op of its own name next to its loop.
+        self._scans = {
+            (operation.function, scope(operation.location))
+            for operation in operations
+            if split_path(name_path(operation.location))[-1:] == ("scan",)
+        }
         self._cache: dict[tuple[tuple[str, ...], Text], tuple[str, ...]] = {}
 
     def scope(self, location: Location, function: Text) -> tuple[str, ...]:
@@ -170,7 +164,6 @@ class JaxNames:
 # Importers of torch and ONNX programs drop the module path, but name the parameters after it: an op that multiplies by
 # `encoder.layer.0.attention.query.weight` gets the scope `encoder/layer/0/attention/query`.
 
-
 _PREFIXES = ("__auto.", "_params.")
 _PASS_THROUGH = frozenset(
     """
@@ -203,31 +196,25 @@ def _parameter_scope(operations: Sequence[SourceOperation], operation: SourceOpe
         for operand in operation.operands
         if not operand.argument and (path := _module_path(operations, operations[operand.maker]))
     ]
-    if not paths:
-        return ()
-    common = paths[0]
-    for path in paths[1:]:
-        length = next((i for i, (a, b) in enumerate(zip(common, path, strict=False)) if a != b), len(path))
-        common = common[: min(length, len(common))]
-    return common
+    common = takewhile(lambda components: len({*components}) == 1, zip(*paths, strict=False))
+    return tuple(components[0] for components in common)
 
 
 def _module_path(operations: Sequence[SourceOperation], maker: SourceOperation) -> tuple[str, ...]:
-    """The module path in the name of the parameter that an op passes on; empty if it passes on none."""
+    """The module path in the name of the parameter that an op passes on; empty if it passes on none.
+
+    `__auto.m.layer.0.weight` gives `("m", "layer", "0")`: without prefix and the parameter's own name.
+    """
     for _ in range(_MAX_STEPS):
         if loads_global(maker):
-            return _components(maker.symbol)
+            name = maker.symbol
+            for prefix in _PREFIXES:
+                name = name.removeprefix(prefix)
+            return tuple(component for component in name.split(".")[:-1] if component)
         if maker.name not in _PASS_THROUGH or not maker.operands or maker.operands[0].argument:
             return ()
         maker = operations[maker.operands[0].maker]
     return ()
-
-
-def _components(name: str) -> tuple[str, ...]:
-    """`__auto.m.layer.0.weight` gives `("m", "layer", "0")`: without prefix and the parameter's own name."""
-    for prefix in _PREFIXES:
-        name = name.removeprefix(prefix)
-    return tuple(component for component in name.split(".")[:-1] if component)
 
 
 # ---- origins
@@ -263,10 +250,7 @@ class Origins:
 
     def operands(self, operation: SourceOperation, path: tuple[OpId, ...]) -> list[Origin]:
         """The origin of each operand of an op that these calls led to."""
-        return [self._source(Origin(definition, path)) for definition in operation.operands]
-
-    def _source(self, origin: Origin) -> Origin:
-        return self.trace(origin)[-1]
+        return [self.trace(Origin(definition, path))[-1] for definition in operation.operands]
 
     def trace(self, origin: Origin) -> list[Origin]:
         """The value, then each value that it is a move or an argument of, up to its origin."""
@@ -303,10 +287,7 @@ class Origins:
 
 # ---- conversions
 #
-# Ops of the model that only change the element type, and the operands that they make for other ops.
-#
 # The compiler folds them into the ops that use them, without a location.
-
 
 _CONVERSIONS = frozenset(
     """
@@ -349,7 +330,11 @@ class Conversions:
         self._model = model
         self._origins = origins
         self._conversions = {
-            op.index: _conversion(model, op)
+            op.index: Conversion(
+                OpId.of(op.index),
+                shape_of(model.type_of(op.operands[0])).element_bits,
+                shape_of(op.results[0]).element_bits,
+            )
             for op in model.operations
             if op.is_op and op.operands and _converts(op, parts_of.get(op.index, ()))
         }
@@ -382,8 +367,3 @@ def _converts(operation: SourceOperation, parts: Sequence[SourceOperation]) -> b
     if operation.name == "linalg.generic":
         return len(parts) == 2 and is_conversion(parts[0].name)
     return operation.name in _CONVERSIONS
-
-
-def _conversion(model: SourceModel, operation: SourceOperation) -> Conversion:
-    before = shape_of(model.type_of(operation.operands[0])).element_bits
-    return Conversion(OpId.of(operation.index), before, shape_of(operation.results[0]).element_bits)

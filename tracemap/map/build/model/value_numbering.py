@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from tracemap.ir.source_model import Definition, FUNCTIONS, SourceModel, SourceOperation
+
+from tracemap.ir.source_model import FUNCTIONS, Definition, SourceModel, SourceOperation
 from tracemap.map.build.model.kinds import is_repeatable, is_return, only_moves, only_renames
 from tracemap.map.build.model.scopes import Calls
-
 
 # ---- normal forms
 #
@@ -16,7 +16,6 @@ from tracemap.map.build.model.scopes import Calls
 # A sum does not depend on the order of its operands. A constant can be written in full or as a broadcast scalar. A
 # product in torch takes a transposed matrix or transposes it itself. Multiplication by one changes nothing. The
 # compiler normalises and merges such ops, and so do these forms.
-
 
 _COMMUTATIVE = frozenset(
     """
@@ -124,7 +123,6 @@ class NormalForms:
 # were inlined. An op whose number existed earlier, on every chain, is a duplicate. (Click and Cooper 1995 call the
 # general form congruence; this is the simple one-pass kind.)
 
-
 _MAX_EVALUATIONS = 200_000
 """The most ops times chains of calls; beyond that (exponentially nested calls) no duplicates are reported."""
 
@@ -230,14 +228,12 @@ class _ValueNumbering:
             yield value
 
     def _number_of(self, operation: SourceOperation, operands: list[int]) -> int:
-        if not is_repeatable(operation) or not operation.results or self._holds_ops(operation):
+        # An op with ops in its regions (control flow) has no duplicates.
+        following = self.model.operations[operation.index + 1 : operation.index + 2]
+        holds_ops = any(child.parent == operation.index and child.is_op for child in following)
+        if holds_ops or not is_repeatable(operation) or not operation.results:
             return self.fresh()
         return self._number(self._forms.key(operation, operands))
-
-    def _holds_ops(self, operation: SourceOperation) -> bool:
-        """Whether an op has ops in its regions (control flow), so that it has no duplicates."""
-        following = self.model.operations[operation.index + 1 : operation.index + 2]
-        return any(child.parent == operation.index and child.is_op for child in following)
 
     def _record(self, operation: SourceOperation, number: int, blocks: tuple[int, ...]) -> None:
         """Record the first op with a number; any later op that it dominates is a duplicate."""

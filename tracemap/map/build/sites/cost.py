@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
+
 from msgspec import structs
-from tracemap.core.units import Integer, split_by_largest_remainder, UNKNOWN
-from tracemap.ir.attributes import add_integers, is_conversion, product, Shape
-from tracemap.ir.dispatch_bodies import ATTENTION, BodyOp, GATHER, NO_DIMENSION, SCATTER
+
+from tracemap.core.units import UNKNOWN, Integer, split_by_largest_remainder, sum_of
+from tracemap.ir.attributes import Shape, is_conversion, product
+from tracemap.ir.dispatch_bodies import ATTENTION, GATHER, NO_DIMENSION, SCATTER, BodyOp
 from tracemap.ir.flow import DispatchRegion
 from tracemap.map.build.model.kinds import op_alias
 from tracemap.map.build.model.model_facts import ModelFacts
 from tracemap.map.build.sites.owners import Owners
-from tracemap.map.model import sort_ops, OpId, KernelLine
-
+from tracemap.map.model import KernelLine, OpId, sort_ops
 
 # ---- hoisting
 #
@@ -23,7 +24,6 @@ from tracemap.map.model import sort_ops, OpId, KernelLine
 # region, the root is next to the multiplication and written once for each element. But the compiler hoists invariant
 # code out of loops, so the root is computed once for each row. If workgroups split a row, each of them computes it.
 
-
 PASS_THROUGH = frozenset({"tensor.expand_shape", "tensor.collapse_shape", "tensor.cast", "tensor.extract_slice"})
 """Body operations that only pass tensors on."""
 
@@ -32,7 +32,6 @@ _TILE = 8
 """Rows of results that IREE's CPU code generator keeps in registers for x86-64 and AArch64 (KernelDispatch.cpp)."""
 _WORKGROUP_TILE = 64
 """The most elements of a loop in a workgroup of IREE's CPU code generator (KernelDispatch.cpp)."""
-_INPUTS_OF_CONTRACTION = 2
 
 
 class Hoisting:
@@ -58,26 +57,16 @@ class Hoisting:
         repeated = order[: innermost + 1]
         tiled = self._tiled_loop(outer, [loop for loop in repeated if loop not in varying])
         trip_counts = [_tiles(outer.loops[loop], _TILE) if loop == tiled else outer.loops[loop] for loop in repeated]
-        return product(
-            (
-                *trip_counts,
-                *(_tiles(outer.loops[loop], _WORKGROUP_TILE) for loop in self._workgroup_loops(order, repeated)),
-            )
-        )
-
-    def _workgroup_loops(self, order: Sequence[int], repeated: Sequence[int]) -> Sequence[int]:
-        """The loops in which nothing varies, but that workgroups split, so that each workgroup repeats the work.
-
-        If the dispatch contains a reduction, a workgroup has whole rows.
-        """
-        reduces = any(self._reduces(op) for op in self._body)
-        return [] if reduces else order[len(repeated) :]
+        # Loops in which nothing varies, but that workgroups split, so that each workgroup repeats the work. If the
+        # dispatch contains a reduction, a workgroup has whole rows.
+        split = [] if any(map(self._reduces, self._body)) else order[len(repeated) :]
+        return product((*trip_counts, *(_tiles(outer.loops[loop], _WORKGROUP_TILE) for loop in split)))
 
     def _tiled_loop(self, outer: BodyOp, invariant: Sequence[int]) -> int:
         """The loop whose iterations share an invariant within a tile of a contraction's results; -1 if none."""
         inputs = _inputs(outer)
         is_reused = all(len(set(loops)) < len(outer.loops) for loops in outer.positions[:inputs])
-        if inputs < _INPUTS_OF_CONTRACTION or not is_reused or not outer.positions[inputs:]:
+        if inputs < 2 or not is_reused or not outer.positions[inputs:]:
             return -1
         result_loops = set(outer.positions[inputs])
         return max((loop for loop in invariant if loop in result_loops), default=-1)
@@ -100,9 +89,7 @@ class Hoisting:
         """Whether the producer of a tensor in the body is a reduction."""
         while producer >= 0 and self._body[producer].name in PASS_THROUGH:
             producer = self._body[producer].operands[0].producer
-        if producer < 0:
-            return False
-        return self._reduces(self._body[producer])
+        return producer >= 0 and self._reduces(self._body[producer])
 
     @staticmethod
     def _reduces(op: BodyOp) -> bool:
@@ -153,7 +140,6 @@ def _tiles(extent: Integer, tile: int) -> Integer:
 # that multiplies and adds in its region. The addition has the product's location, but the multiplication has that of
 # the producer of the first operand, which has a kernel of its own. Both belong to the product.
 
-
 _ADDS = frozenset({"arith.addf", "arith.addi"})
 MULTIPLIES = frozenset({"arith.mulf", "arith.muli"})
 _SUMS_OF_PRODUCTS = frozenset({"product", "convolve"})
@@ -167,9 +153,11 @@ def relocate_products(region: DispatchRegion, owners: Owners, facts: ModelFacts)
     pairs = list(_misplaced_multiplications(region.body, owners, facts))
     if not pairs:
         return region, {}
-    product_locations = {multiply.index: add_integers.location for multiply, add_integers in pairs}
+    product_locations = {multiply.index: addition.location for multiply, addition in pairs}
     body = (replace(op, location=product_locations.get(op.index, op.location)) for op in region.body)
-    misplaced = {op: owners.of(add_integers.location)[0] for multiply, add_integers in pairs for op in owners.of(multiply.location)}
+    misplaced = {
+        op: owners.of(addition.location)[0] for multiply, addition in pairs for op in owners.of(multiply.location)
+    }
     return replace(region, body=tuple(body)), misplaced
 
 
@@ -200,18 +188,14 @@ def _misplaced_multiplications(
             continue
         for operand in op.operands:
             multiply = _source_of_conversions(operand.producer, body)
-            if (
-                multiply is not None
-                and multiply.name in MULTIPLIES
-                and owners.of(multiply.location) not in ((), product_ops)
-            ):
+            named = () if multiply is None or multiply.name not in MULTIPLIES else owners.of(multiply.location)
+            if multiply is not None and named not in ((), product_ops):
                 yield multiply, op
 
 
 def _accumulates(op: BodyOp, outer: BodyOp) -> bool:
     """Whether an addition adds to an accumulator: an argument after all inputs."""
-    first = len(outer.operands) - len(outer.results)
-    return any(operand.argument >= first for operand in op.operands)
+    return any(operand.argument >= _inputs(outer) for operand in op.operands)
 
 
 def _is_product(op: OpId, facts: ModelFacts) -> bool:
@@ -232,7 +216,6 @@ def _source_of_conversions(producer: int, body: Sequence[BodyOp]) -> BodyOp | No
 # Operations: a structured op runs its region once per iteration, and each arithmetic operation of the region counts for
 # the model's op that it came from. Bytes: loads count for the ops that use them, stores for the op that made the value;
 # values that stay inside the dispatch cause no traffic. Both add up over the ops of a site.
-
 
 _SOURCE_NAMES = {
     "cosine": "math.cos",
@@ -348,21 +331,18 @@ class CostModel:
         self._hoisting = Hoisting(body)
         self.operations: dict[str, Integer] = {}
         self.bytes: dict[str, Integer] = {}
-        self._add_up()
-
-    @property
-    def are_open(self) -> bool:
-        """Whether a cost is unknown because a size is."""
-        return UNKNOWN in self.operations.values() or UNKNOWN in self.bytes.values()
-
-    def _add_up(self) -> None:
-        for op in self._body:
+        for op in body:
             if op.name == LOAD:
                 self._charge_load(op)
             elif op.name == STORE:
                 self._charge_store(op)
             elif op.name not in _FREE:
                 self._charge_operations(op)
+
+    @property
+    def are_open(self) -> bool:
+        """Whether a cost is unknown because a size is."""
+        return UNKNOWN in self.operations.values() or UNKNOWN in self.bytes.values()
 
     def _charge_operations(self, op: BodyOp) -> None:
         outer = self._body[op.parent] if op.parent >= 0 else None
@@ -371,12 +351,13 @@ class CostModel:
             if op.name == ATTENTION:
                 self._charge(self.operations, self._owners(op), _attention_operations(op))
             elif op.name in _COUNTED_WHOLE or (is_bare and op.name.startswith(_COUNTED_BARE)):
-                self._charge(self.operations, self._owners(op), _whole_operations(op))
+                # For each element of its result or its largest operand.
+                per_element = _OPERATIONS_PER_ELEMENT.get(op.name, _OPERATIONS_OF.get(op.name, 1))
+                self._charge(self.operations, self._owners(op), product((op.iterations, per_element)))
         elif outer.name not in _COUNTED_WHOLE:
             # Positions are divided by constants: shifts and multiplications, mostly once for a vector.
             cost = 1 if op.computes_index else _OPERATIONS_OF.get(op.name, 1)
-            amount = product((self._runs(op), cost))
-            self._charge(self.operations, self._workers(op), amount)
+            self._charge(self.operations, self._workers(op), product((self._runs(op), cost)))
 
     def _runs(self, op: BodyOp) -> Integer:
         """The execution count of an operation in a region, for all regions around it."""
@@ -410,11 +391,12 @@ class CostModel:
         gathered: Integer = 0
         for user, number in users:
             if user.name == _EXTRACT:
-                gathered = add_integers(gathered, Shape((self._runs(user),), shape.element_bits).bytes)
+                count = self._runs(user)
             elif (user.name, number) in ((GATHER, 0), (SCATTER, len(user.operands) - 1)):
-                gathered = add_integers(gathered, Shape((user.iterations,), shape.element_bits).bytes)
+                count = user.iterations
             else:
                 return all_bytes
+            gathered = sum_of((gathered, Shape((count,), shape.element_bits).bytes))
         return _minimum(all_bytes, gathered) if users else all_bytes
 
     def _charge_store(self, store: BodyOp) -> None:
@@ -460,7 +442,7 @@ class CostModel:
             account.update(dict.fromkeys(owners, UNKNOWN))
             return
         for owner, share in zip(owners, split_by_largest_remainder(amount, [1] * len(owners)), strict=True):
-            account[owner] = add_integers(account.get(owner, 0), share)
+            account[owner] = sum_of((account.get(owner, 0), share))
 
 
 _COUNTED_BARE = ("linalg.", "iree_linalg_ext.", "math.", "arith.")
@@ -472,17 +454,12 @@ def _minimum(left: Integer, right: Integer) -> Integer:
     return min((value for value in (left, right) if value is not UNKNOWN), default=UNKNOWN)
 
 
-def _whole_operations(op: BodyOp) -> Integer:
-    """Operations of an op that is counted as a whole, for each element of its result or its largest operand."""
-    return product((op.iterations, _OPERATIONS_PER_ELEMENT.get(op.name, _OPERATIONS_OF.get(op.name, 1))))
-
-
 def _attention_operations(op: BodyOp) -> Integer:
     """Two matrix products (multiplications and additions) and a softmax of the scores in between.
 
     Each score is a sum over the elements of a query, and is multiplied by the elements of a value.
     """
-    width = add_integers(_last_extent(op.operands[0].shape), _last_extent(op.results[0]) if op.results else UNKNOWN)
+    width = sum_of((_last_extent(op.operands[0].shape), _last_extent(op.results[0]) if op.results else UNKNOWN))
     if op.iterations is UNKNOWN or width is UNKNOWN or not width:
         return op.iterations
     return 2 * op.iterations + op.iterations // width * _OPERATIONS_PER_ELEMENT["linalg.softmax"]

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from operator import attrgetter
+
 from msgspec import structs
+
 from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.locations import Location
-from tracemap.core.units import Integer, plural, Text, UNKNOWN
-from tracemap.ir.flow import EnclosingOps, DispatchRegion, FlowDispatch, FlowProgram
+from tracemap.core.units import UNKNOWN, Integer, Text, plural
+from tracemap.ir.flow import DispatchRegion, EnclosingOps, FlowDispatch, FlowProgram
 from tracemap.ir.hal import HalBuffer, HalCommand, HalProgram
 from tracemap.map.build.model.model_facts import ModelFacts
 from tracemap.map.build.sites.members import find_members
 from tracemap.map.build.sites.owners import Owners
 from tracemap.map.model import Command, CommandBuffer, Evidence, Kernel, Membership, Site
-
 
 # ---- exports
 #
@@ -25,18 +27,12 @@ from tracemap.map.model import Command, CommandBuffer, Evidence, Kernel, Members
 # location has several kernels (an op that was split), numbers are assigned in the order of the kernels, which the
 # linking of executables keeps.
 
-
 Export = tuple[str, int]
 """The global that holds the executable, and the number of the export in it."""
 
 
 def with_kernels(hal: HalProgram, dispatches: Sequence[FlowDispatch]) -> HalProgram:
-    """The hal phase with the kernels of numbered exports; unchanged if the phase names kernels itself.
-
-    Args:
-        hal: the phase.
-        dispatches: the dispatches of the flow phase, in order.
-    """
+    """The hal phase with the kernels of numbered exports; unchanged if the phase names kernels itself."""
     commands = [command for buffer in hal.buffers for command in buffer.commands if isinstance(command.export, tuple)]
     if not commands:
         return hal
@@ -77,14 +73,12 @@ def _candidates(commands: Sequence[HalCommand], dispatches: Sequence[FlowDispatc
     for dispatch in dispatches:
         kernels_at[dispatch.location].setdefault(dispatch.kernel)
     candidates: dict[Export, list[str]] = {}
-    for export, location in _export_locations(commands):
-        kernels = kernels_at.get(location, {})
-        candidates[export] = [kernel for kernel in candidates.get(export, list(kernels)) if kernel in kernels]
+    for command in commands:
+        if isinstance(command.export, tuple):
+            kernels = kernels_at.get(command.location, {})
+            previous = candidates.get(command.export, list(kernels))
+            candidates[command.export] = [kernel for kernel in previous if kernel in kernels]
     return candidates
-
-
-def _export_locations(commands: Sequence[HalCommand]) -> Iterator[tuple[Export, Location]]:
-    return ((command.export, command.location) for command in commands if isinstance(command.export, tuple))
 
 
 # ---- commands
@@ -112,14 +106,9 @@ def place_commands(
     owners: Owners,
     callers: Mapping[str, str],
 ) -> PlacedSites:
-    """Find the command of each site.
+    """Find the command of each site; sites and dispatches are in the order of the flow phase.
 
-    Args:
-        sites: all sites of the module, in order.
-        dispatches: the dispatches of the sites, in order.
-        hal: the hal phase.
-        owners: for copies and fills.
-        callers: function -> the public function that users call to reach it.
+    `owners`: for copies and fills; `callers`: function -> the public function that users call to reach it.
     """
     commands = [command for buffer in hal.buffers for command in buffer.commands if command.kind == "dispatch"]
     join = CommandJoin(sites, dispatches, commands)
@@ -133,8 +122,12 @@ def place_commands(
                 places.setdefault(command.site, (ordinal, index))  # the first of duplicates
         buffer_sites = [by_id[command.site] for command in command_records if command.site is not UNKNOWN]
         buffers.append(_static_buffer(ordinal, buffer, hal, command_records, buffer_sites, callers))
-    placed_sites = tuple(_with_place(site, *places.get(site.id, (UNKNOWN, UNKNOWN))) for site in sites)
-    left_out = frozenset(_left_out(join, placed_sites))
+    placed_sites = tuple(
+        structs.replace(site, command_buffer=buffer, command_index=index)
+        for site in sites
+        for buffer, index in [places.get(site.id, (UNKNOWN, UNKNOWN))]
+    )
+    left_out = _left_out(join, placed_sites)
     return PlacedSites(placed_sites, tuple(buffers), tuple(_join_diagnostics(join, len(left_out))), left_out)
 
 
@@ -160,7 +153,8 @@ class CommandJoin:
             site.id: tuple(
                 candidate.id
                 for candidate in unmatched
-                if _could_be_one(site, candidate) and _may_be_exclusive(around[site.id], around[candidate.id])
+                if _KERNEL_AND_FUNCTION(site) == _KERNEL_AND_FUNCTION(candidate)
+                and _may_be_exclusive(around[site.id], around[candidate.id])
             )
             for site in sites
             if site.id in taken
@@ -202,12 +196,8 @@ class CommandJoin:
                     self._site_of[id(command)] = pending.pop(0)
 
 
-def _could_be_one(site: Site, unmatched: Site) -> bool:
-    return (site.kernel, site.function, site.initializer) == (
-        unmatched.kernel,
-        unmatched.function,
-        unmatched.initializer,
-    )
+_KERNEL_AND_FUNCTION = attrgetter("kernel", "function", "initializer")
+"""The fields that two sites share if one command may stand for both."""
 
 
 def _may_be_exclusive(first_site: EnclosingOps, second_site: EnclosingOps) -> bool:
@@ -254,43 +244,29 @@ def _static_buffer(
     )
 
 
-def _with_place(site: Site, command_buffer: Integer, command_index: Integer) -> Site:
-    return structs.replace(site, command_buffer=command_buffer, command_index=command_index)
-
-
-def _left_out(join: CommandJoin, sites: Sequence[Site]) -> Iterator[str]:
+def _left_out(join: CommandJoin, sites: Sequence[Site]) -> frozenset[str]:
     """The sites without a command.
 
     None if no site has a command, since the program then has commands of a kind that tracemap does not read.
     """
-    if all(site.command_buffer is UNKNOWN for site in sites):
-        return iter(())
-    merged = join.merged_sites
-    return (site.id for site in sites if site.command_buffer is UNKNOWN and site.id not in merged)
+    without = frozenset(site.id for site in sites if site.command_buffer is UNKNOWN)
+    return frozenset() if len(without) == len(sites) else without - join.merged_sites
 
 
-def _join_diagnostics(join: CommandJoin, left_out: int) -> list[Diagnostic]:
-    diagnostics = []
+def _join_diagnostics(join: CommandJoin, left_out: int) -> Iterator[Diagnostic]:
     if join.inexact:
         text = f"{join.inexact} commands of the hal phase were matched to dispatches by kernel and order only"
-        diagnostics.append(Diagnostic("commands-by-order", text))
-    merged = plural(len(join.merged_sites), "dispatch")
+        yield Diagnostic("commands-by-order", text)
     if join.merged_sites:
+        merged = plural(len(join.merged_sites), "dispatch")
         text = f"{merged} merged with another into one command, so runs cannot show which of them ran"
-        diagnostics.append(Diagnostic("sites-merged", text))
+        yield Diagnostic("sites-merged", text)
     if left_out:
-        diagnostics.append(
-            Diagnostic(
-                "sites-without-command",
-                f"{plural(left_out, 'dispatch')} without a command in the hal phase",
-            )
-        )
-    return diagnostics
+        text = f"{plural(left_out, 'dispatch')} without a command in the hal phase"
+        yield Diagnostic("sites-without-command", text)
 
 
 # ---- sites
-#
-# Dispatch sites with their bodies (phase 5) and kernels (phase 6).
 
 
 def pair_bodies(
@@ -363,10 +339,8 @@ class SiteBuilder:
         return tuple(structs.replace(member, operations=UNKNOWN, bytes=UNKNOWN) for member in members)
 
     def _members(self, region: DispatchRegion) -> tuple[Membership, ...]:
-        members: tuple[Membership, ...] = ()
-        for owners in (self._owners, self._fallback_owners):
-            members = members or find_members(region, owners, self._facts)
-        return members
+        located = find_members(region, self._owners, self._facts)
+        return located or find_members(region, self._fallback_owners, self._facts)
 
 
 def sites_by_op(sites: Sequence[Site]) -> dict[int, list[Site]]:

@@ -6,20 +6,21 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
+
 from msgspec import structs
-from tracemap.core.locations import CallSite, is_informative, Location
-from tracemap.core.units import ASSUMED_SIZE, Integer, UNKNOWN
+
+from tracemap.core.locations import CallSite, Location, is_informative
+from tracemap.core.units import ASSUMED_SIZE, UNKNOWN, Integer
 from tracemap.ir.attributes import is_conversion, product
 from tracemap.ir.dispatch_bodies import BodyOp, BodyOperand
-from tracemap.ir.flow import DispatchRegion, FlowDispatch, RESHAPES
+from tracemap.ir.flow import RESHAPES, DispatchRegion, FlowDispatch
 from tracemap.map.build.model.idioms import Rotation
-from tracemap.map.build.model.kinds import computes, REGION_TERMINATORS
+from tracemap.map.build.model.kinds import REGION_TERMINATORS, computes
 from tracemap.map.build.model.model_facts import ModelFacts
 from tracemap.map.build.model.scopes import Conversions
 from tracemap.map.build.sites.cost import CostModel
 from tracemap.map.build.sites.owners import Owners
-from tracemap.map.model import CallPath, Evidence, sort_ops, Membership, OpId, Site, KernelLine
-
+from tracemap.map.model import CallPath, Evidence, KernelLine, Membership, OpId, Site, sort_ops
 
 # ---- amounts
 #
@@ -105,7 +106,6 @@ def _amount_key(member: Membership) -> tuple[bool, int, int]:
 # locations of ops that were folded into their shape or indexing. For example, a reshape that moves past a
 # `linalg.generic` leaves it the location of the op on the other side, which has a kernel of its own.
 
-
 _SILENT = frozenset(
     """
     arith.constant flow.return iree_tensor_ext.dispatch.workload.ordinal tensor.dim tensor.empty
@@ -127,7 +127,6 @@ FILL = "linalg.fill"
 REGION_OPS = ("linalg.generic", "linalg.map", "linalg.reduce")
 """Structured ops whose work is all in their region; for others (products, sorts) the op itself is better evidence."""
 
-
 _MOVING = frozenset({*REGION_OPS, "linalg.broadcast", "linalg.copy", "linalg.transpose"}) - {"linalg.reduce"}
 """Structured ops that only move elements if their region, if any, contains no work."""
 
@@ -135,22 +134,11 @@ _MOVING = frozenset({*REGION_OPS, "linalg.broadcast", "linalg.copy", "linalg.tra
 def find_evidence(region: DispatchRegion, owners: Owners, moves: Set[int]) -> dict[OpId, Evidence]:
     """The ops that a site's body names, in order of appearance, with the evidence.
 
-    `moves`: the indices of the ops that only move elements. A kernel that the compiler added for several consecutive
-    ops belongs to the first that computes, since the later ones mostly read its results.
-    """
-    evidence = _evidence(region, owners, moves)
-    if not region.added or not evidence:
-        return evidence
-    main_op = min(evidence, key=lambda op: (op.number in moves, op.number))
-    return {main_op: evidence[main_op]}
-
-
-def _evidence(region: DispatchRegion, owners: Owners, moves: Set[int]) -> dict[OpId, Evidence]:
-    """The ops that a site's body names, in order of appearance, with the evidence.
-
     `moves`: the indices of the ops that only move elements. They have no working operation, so a framing operation
     whose only location is theirs suffices. For other ops, framing operations count only if no working operation has a
-    location. Fills count only if nothing else has one, the site's own location only if nothing in the body has one.
+    location. Fills count only if nothing else has one, the site's own location only if nothing in the body has one. A
+    kernel that the compiler added for several consecutive ops belongs to the first that computes, since the later ones
+    mostly read its results.
     """
     body = informative_operations(region.body)
     framing = [op.location for op in body if op.name != FILL]
@@ -158,14 +146,18 @@ def _evidence(region: DispatchRegion, owners: Owners, moves: Set[int]) -> dict[O
     if evidence:
         framing_evidence = _evidence_of(framing, owners)
         moving_ops = {op for op, kind in framing_evidence.items() if kind is Evidence.LOCATED and op.number in moves}
-        return {
+        evidence = {
             op: evidence.get(op, kind) for op, kind in framing_evidence.items() if op in evidence or op in moving_ops
         }
-    fills = [op.location for op in body if op.name == FILL]
-    # Weaker evidence counts only without stronger evidence: a fill next to other work is part of that work.
-    for locations in (framing, fills, [region.location]):
-        evidence = evidence or _evidence_of(locations, owners)
-    return evidence
+    else:
+        fills = [op.location for op in body if op.name == FILL]
+        # Weaker evidence counts only without stronger evidence: a fill next to other work is part of that work.
+        for locations in (framing, fills, [region.location]):
+            evidence = evidence or _evidence_of(locations, owners)
+    if not region.added or not evidence:
+        return evidence
+    main_op = min(evidence, key=lambda op: (op.number in moves, op.number))
+    return {main_op: evidence[main_op]}
 
 
 def informative_operations(body: Sequence[BodyOp]) -> list[BodyOp]:
@@ -216,7 +208,6 @@ def _evidence_of(locations: Sequence[Location], owners: Owners) -> dict[OpId, Ev
 #
 # Rotations by halves in a body: operations without locations, in the region of the op that uses the rotation.
 
-
 _NEGATE = "arith.negf"
 """Negates one of the halves; all other operations without a location concatenate them."""
 _SELECT = "arith.select"
@@ -244,16 +235,14 @@ def assign_rotation_steps(steps: Sequence[KernelLine], rotations: Sequence[Rotat
 
     `rotations`: those at the kernel's sites, at least one.
     """
+    negations = sort_ops(rotation.negate for rotation in rotations)
+    joins = sort_ops(rotation.join for rotation in rotations)
     return tuple(
         step
         if step.ops or step.parent is UNKNOWN or step.op_name in _SHARED_OPS
-        else structs.replace(step, ops=_ops(rotations, negates=step.op_name == _NEGATE))
+        else structs.replace(step, ops=negations if step.op_name == _NEGATE else joins)
         for step in steps
     )
-
-
-def _ops(rotations: Sequence[Rotation], *, negates: bool) -> tuple[OpId, ...]:
-    return sort_ops(rotation.negate if negates else rotation.join for rotation in rotations)
 
 
 def _rotations(body: Sequence[BodyOp], owners: Owners, facts: ModelFacts) -> Iterator[tuple[int, Rotation]]:
@@ -273,8 +262,6 @@ def _rotations(body: Sequence[BodyOp], owners: Owners, facts: ModelFacts) -> Ite
 
 # ---- fused ops by location
 #
-# The ops in a dispatch site, with the evidence.
-#
 # They are read from the dispatch-creation phase, where every dispatch still has a body and locations of its own. The
 # location of every operation of the body counts, parts included, but only the callee side of call sites (see
 # `tagging`).
@@ -288,14 +275,25 @@ def find_members(region: DispatchRegion, owners: Owners, facts: ModelFacts) -> t
         return ()
     paths = _paths(region, owners)
     root_by_location = next((op for op in owners.of(region.location) if op in evidence), None)
-    conversion_folds = _folded_conversions(region, owners, facts.conversions, evidence)
-    converted_by = {index: fold.op for index, fold in conversion_folds.items()}
-    evidence |= {fold.op: fold.evidence for fold in conversion_folds.values()}
+    folds = _folded_conversions(region, owners, facts.conversions, evidence)
+    converted_by = {index: op for index, (op, _) in folds.items()}
+    evidence |= dict(folds.values())
     unlocated_ops = {**converted_by, **rotation_operations(body, owners, facts)}
     for index, op in unlocated_ops.items():
         evidence.setdefault(op, Evidence.ABSORBED)
         paths.setdefault(op, [owners.path(body[body[index].parent].location)])
-    body_owners = _BodyOwners(body, owners, evidence, root_by_location, unlocated_ops)
+    fallback = (root_by_location or next(iter(evidence)),)
+
+    def body_owners(op: BodyOp) -> tuple[OpId, ...]:
+        """The owners of a body operation: its own, else those of the enclosing op, else the root."""
+        while op.index not in unlocated_ops:
+            located = tuple(owner for owner in owners.of(op.location) if owner in evidence)
+            # Operations without a tag (shapes, terminators, those that a pass added) work for the op around them.
+            if located or op.parent < 0:
+                return located or fallback
+            op = body[op.parent]
+        return (unlocated_ops[op.index],)
+
     costs = CostModel(body, body_owners, converted_by)
     if is_assumed := costs.are_open and bool(region.assumed):
         costs = CostModel(region.assumed, lambda op: body_owners(body[op.index]), converted_by)
@@ -308,12 +306,8 @@ def find_members(region: DispatchRegion, owners: Owners, facts: ModelFacts) -> t
     return tuple(map(with_assumed_costs, memberships) if is_assumed else memberships)
 
 
-@dataclass(frozen=True, slots=True)
-class _Fold:
-    """A conversion of the model that another op does as well, with the evidence."""
-
-    op: OpId
-    evidence: Evidence
+_Fold = tuple[OpId, Evidence]
+"""A conversion of the model that another op does as well, with the evidence."""
 
 
 def _folded_conversions(
@@ -356,10 +350,8 @@ def _fold(
         if candidate.conversion.op not in evidence and candidate.conversion.is_folded_into(bits)
     ]
     read_ops = {index for location in _producer_locations(region, operand) for index in owners.provenance.of(location)}
-    fused = (_Fold(candidate.conversion.op, Evidence.FUSED) for candidate in candidates if candidate.sources & read_ops)
-    absorbed = (
-        _Fold(candidate.conversion.op, Evidence.ABSORBED) for candidate in candidates if candidate.number == number
-    )
+    fused = ((found.conversion.op, Evidence.FUSED) for found in candidates if found.sources & read_ops)
+    absorbed = ((found.conversion.op, Evidence.ABSORBED) for found in candidates if found.number == number)
     return next(fused, next(absorbed, None))
 
 
@@ -393,39 +385,6 @@ def _paths(region: DispatchRegion, owners: Owners) -> dict[OpId, list[CallPath]]
     return paths
 
 
-class _BodyOwners:
-    """The owners of each body operation for the cost model: its own, else those of the enclosing op, else the root.
-
-    `unlocated_ops`: the owners of body operations without a location.
-    """
-
-    def __init__(
-        self,
-        body: Sequence[BodyOp],
-        owners: Owners,
-        evidence: Mapping[OpId, Evidence],
-        root: OpId | None,
-        folded: Mapping[int, OpId],
-    ) -> None:
-        self._body = body
-        self._owners = owners
-        self._evidence = evidence
-        self._unlocated_ops = folded
-        self._fallback = (root or next(iter(evidence)),)
-
-    def __call__(self, op: BodyOp) -> tuple[OpId, ...]:
-        while True:
-            if op.index in self._unlocated_ops:
-                return (self._unlocated_ops[op.index],)
-            located = tuple(owner for owner in self._owners.of(op.location) if owner in self._evidence)
-            if located:
-                return located
-            # Operations without a tag (shapes, terminators, those that a pass added) work for the op around them.
-            if op.parent < 0:
-                return self._fallback
-            op = self._body[op.parent]
-
-
 def _costliest(evidence: Mapping[OpId, Evidence], costs: CostModel) -> OpId:
     """The op with the most operations, then the most bytes, then the first; unknown counts as the most."""
 
@@ -439,8 +398,6 @@ def _costliest(evidence: Mapping[OpId, Evidence], costs: CostModel) -> OpId:
 
 
 # ---- fused ops without a location
-#
-# Dispatch sites whose ops cannot be identified by location.
 
 
 @dataclass(frozen=True, slots=True)
@@ -454,16 +411,14 @@ class UnknownMembers:
         """Drop ops that were inferred, not located, and that may just as well run in a site with unknown ops."""
         if not self.sites:
             return list(sites)
-        return [self._without_doubtful(index, site) for index, site in enumerate(sites)]
+        return [
+            structs.replace(site, members=tuple(member for member in site.members if self._is_certain(index, member)))
+            for index, site in enumerate(sites)
+        ]
 
-    def _without_doubtful(self, index: int, site: Site) -> Site:
-        members = (
-            () if index in self.sites else tuple(member for member in site.members if not self._is_doubtful(member))
-        )
-        return structs.replace(site, members=members)
-
-    def _is_doubtful(self, member: Membership) -> bool:
-        return member.evidence is Evidence.ABSORBED and member.op.number in self.doubtful
+    def _is_certain(self, site: int, member: Membership) -> bool:
+        is_doubtful = member.evidence is Evidence.ABSORBED and member.op.number in self.doubtful
+        return site not in self.sites and not is_doubtful
 
 
 def find_unknown_members(

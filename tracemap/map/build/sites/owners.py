@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+
 from tracemap.core.locations import Location
 from tracemap.ir.source_model import SourceOperation
 from tracemap.map.build.model.model_facts import ModelFacts

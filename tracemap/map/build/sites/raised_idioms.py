@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+
 from msgspec import structs
+
 from tracemap.core.locations import Location
-from tracemap.core.units import Integer, split_by_largest_remainder, UNKNOWN
+from tracemap.core.units import UNKNOWN, Integer, split_by_largest_remainder
 from tracemap.ir.attributes import product, shape_of
-from tracemap.ir.dispatch_bodies import BodyOp, RAISED_OPS, Raised
+from tracemap.ir.dispatch_bodies import RAISED_OPS, BodyOp, Raised
 from tracemap.ir.flow import DispatchRegion
 from tracemap.ir.source_model import SourceOperation
 from tracemap.map.build.model.kinds import arithmetic_kind
@@ -15,12 +17,9 @@ from tracemap.map.build.model.model_facts import ModelFacts
 from tracemap.map.build.sites.cost import LOAD, operations_of_source
 from tracemap.map.build.sites.members import elements, is_assumed, with_assumed_costs
 from tracemap.map.build.sites.owners import Owners
-from tracemap.map.model import CallPath, Evidence, Membership, OpId, Site
-
+from tracemap.map.model import CallPath, Evidence, Membership, OpId, Site, sort_ops
 
 # ---- paths
-#
-# Call paths and costs of ops that no location in a site names.
 
 
 def unlocated_member(
@@ -73,7 +72,9 @@ class Idioms:
 
     def of(self, site: Site, body: DispatchRegion | None) -> dict[OpId, Parts]:
         """The idioms that were raised in a site: the last op, which is in the dispatch -> the other ops."""
-        locations = [] if body is None else [operation.location for operation in body.body if operation.name in RAISED_OPS]
+        locations = (
+            [] if body is None else [operation.location for operation in body.body if operation.name in RAISED_OPS]
+        )
         paths = {member.op: member.path for member in site.members} if locations else {}
         parts_of: dict[OpId, Parts] = {}
         for location in locations:
@@ -85,28 +86,17 @@ class Idioms:
         located = self._sources.get(location, set()) - {last}
         matched = {OpId.of(part) for part in self._facts.softmaxes.parts(last.number, path)}
         parts = matched or {op for op in located if op.number not in self._facts.moves}
-        return {op: Evidence.FUSED if op in located else Evidence.ABSORBED for op in sorted(parts, key=_number)}
+        return {op: Evidence.FUSED if op in located else Evidence.ABSORBED for op in sort_ops(parts)}
 
 
 Parts = Mapping[OpId, Evidence]
 """The ops of an idiom except for the last, in order, with the evidence for each."""
 
 
-def _number(op: OpId) -> int:
-    return op.number
-
-
 def add_raised(
     sites: Sequence[Site], bodies: Sequence[DispatchRegion | None], idioms: Idioms, facts: ModelFacts
 ) -> tuple[Site, ...]:
-    """Add the ops that were raised in sites, after the ops that locations name.
-
-    Args:
-        sites: with the ops that locations name.
-        bodies: the bodies of the sites, in order.
-        idioms: the raised ops.
-        facts: the facts of the model.
-    """
+    """Add the ops that were raised in sites, after the ops that locations name; `bodies`: those of the sites."""
     pairs = zip(sites, bodies, strict=True)
     return tuple(_with_parts(site, body, idioms.of(site, body), facts) for site, body in pairs)
 
@@ -151,7 +141,7 @@ def _with_parts(site: Site, body: DispatchRegion | None, idioms: Mapping[OpId, P
     bytes_of = _bytes_of_readers(site, body, idioms, facts)
     remaining = root.operations
     new_members = []
-    operations = {op: facts.operations[op.number] for op in sorted(parts, key=_number)}
+    operations = {op: facts.operations[op.number] for op in sort_ops(parts)}
     widest = _widest(operations.values(), facts, with_assumed_sizes=is_assumed(site))
     for op, operation in operations.items():
         estimate = product((widest, operations_of_source(operation.name)))

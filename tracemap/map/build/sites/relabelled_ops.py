@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+
 from msgspec import structs
-from tracemap.core.units import Integer, split_by_largest_remainder, UNKNOWN
-from tracemap.ir.attributes import add_integers, product, Shape, shape_of
+
+from tracemap.core.units import UNKNOWN, Integer, split_by_largest_remainder, sum_of
+from tracemap.ir.attributes import Shape, product, shape_of
 from tracemap.ir.dispatch_bodies import BodyOp
 from tracemap.ir.flow import DispatchRegion
 from tracemap.ir.source_model import SourceOperation
@@ -18,11 +20,9 @@ from tracemap.map.build.sites.owners import Owners
 from tracemap.map.build.sites.raised_idioms import paths_to, unlocated_member
 from tracemap.map.model import Evidence, KernelLine, Membership, OpId, Site, sort_ops
 
-
 # ---- horizontal fusion
 #
 # Horizontal fusion: products computed in one loop because they share an operand.
-
 
 HorizontalGroup = tuple[OpId, ...]
 """Ops of the model that one operation computes: the op in its location, then the others, in the model's order."""
@@ -40,7 +40,9 @@ def find_horizontal_groups(
     return tuple(() if body is None else _group(site, body.body, owners, facts, costs) for site, body in pairs)
 
 
-def add_horizontal_members(sites: Sequence[Site], groups: Sequence[HorizontalGroup], facts: ModelFacts) -> tuple[Site, ...]:
+def add_horizontal_members(
+    sites: Sequence[Site], groups: Sequence[HorizontalGroup], facts: ModelFacts
+) -> tuple[Site, ...]:
     """Add all ops of such a group to its site, with equal costs."""
     pairs = zip(sites, groups, strict=True)
     return tuple(_with_group(site, group, facts) if group else site for site, group in pairs)
@@ -121,16 +123,14 @@ def _computed_elsewhere(costs: Mapping[str, Integer], site: Site, operations: In
 
 def _with_group(site: Site, group: HorizontalGroup, facts: ModelFacts) -> Site:
     located_member = next(member for member in site.members if member.op == group[0])
-    operations, traffic = (
-        _split_equally(amount, len(group)) for amount in (located_member.operations, located_member.bytes)
-    )
-    costs = dict(zip(group, zip(operations, traffic, strict=True), strict=True))
+    amounts = (_split_equally(amount, len(group)) for amount in (located_member.operations, located_member.bytes))
+    costs = dict(zip(group, zip(*amounts, strict=True), strict=True))
     members = []
     for member in site.members:
         share = costs.pop(member.op, (0, 0))
         previous = (0, 0) if member is located_member else (member.operations, member.bytes)
-        amounts = (add_integers(left, right) for left, right in zip(previous, share, strict=True))
-        members.append(structs.replace(member, **dict(zip(("operations", "bytes"), amounts, strict=True))))
+        operations, traffic = map(sum_of, zip(previous, share, strict=True))
+        members.append(structs.replace(member, operations=operations, bytes=traffic))
     new_members = (
         unlocated_member(facts.operations[op.number], site, facts, operations=work, traffic=bytes_moved, root=False)
         for op, (work, bytes_moved) in costs.items()
@@ -151,7 +151,6 @@ def _split_equally(amount: Integer, count: int) -> Sequence[Integer]:
 # which has a kernel of its own. The op that moves the elements is upstream in the model. Transposes are also moved the
 # other way, in front of reshapes, and then have the location of the op that they move; that op is downstream.
 
-
 _MAX_STEPS = 32
 """The longest chain of ops, in both directions, that is searched for the move."""
 
@@ -159,13 +158,7 @@ _MAX_STEPS = 32
 def assign_to_moves(
     sites: Sequence[Site], bodies: Sequence[DispatchRegion | None], facts: ModelFacts
 ) -> tuple[Site, ...]:
-    """Give sites that only move elements the op that moves them in the model.
-
-    Args:
-        sites: with the ops that locations name.
-        bodies: the bodies of the sites, in order.
-        facts: the facts of the model.
-    """
+    """Give sites that only move elements the op that moves them in the model, in place of those that locations name."""
     # An op with a kernel of its own has not lost its location.
     site_ops = frozenset(member.op.number for site in sites for member in site.members)
     return tuple(
@@ -224,10 +217,8 @@ def _input_shape(operation: SourceOperation, facts: ModelFacts) -> Shape:
 
 def _sole_member(operation: SourceOperation, site: Site, facts: ModelFacts) -> Membership:
     """A fused op with the total estimated cost of all ops in the dispatch."""
-    operations: Integer = 0
-    traffic: Integer = 0
-    for member in site.members:
-        operations, traffic = add_integers(operations, member.operations), add_integers(traffic, member.bytes)
+    operations = sum_of(member.operations for member in site.members)
+    traffic = sum_of(member.bytes for member in site.members)
     return unlocated_member(operation, site, facts, operations=operations, traffic=traffic, root=True)
 
 
@@ -237,7 +228,6 @@ def _sole_member(operation: SourceOperation, site: Site, facts: ModelFacts) -> M
 #
 # A preprocessing pass that replaces several ops by one call gives it the location of the last of them, and the others
 # disappear. So an op that is computed only for that op, and is gone right after preprocessing, counts as a part of it.
-
 
 _MAX_PARTS = 64
 _CALL = "flow.dispatch"
@@ -250,13 +240,9 @@ def add_replaced_ops(
     facts: ModelFacts,
     is_gone: Callable[[int], bool],
 ) -> list[Site]:
-    """Add the ops that kernels without a body replaced to their sites.
+    """Add the ops that kernels without a body replaced to their sites, which have the ops that locations name.
 
-    Args:
-        sites: with the ops that locations name.
-        bodies: the bodies of the sites, in order.
-        facts: the facts of the model.
-        is_gone: whether no phase from preprocessing on locates an op.
+    `is_gone`: whether no phase from preprocessing on locates an op.
     """
     known = {member.op.number for site in sites for member in site.members}
 
@@ -289,7 +275,6 @@ def add_replaced_ops(
 # counts the same positions, CSE merges the two and keeps the first location. In the kernel the op in that location then
 # feeds an op that never uses its results in the model. So it stands in for an op that does feed it.
 
-
 Relabelling = Mapping[OpId, OpId]
 """Ops whose location stands in for another op at a site -> the other op."""
 
@@ -300,14 +285,7 @@ _MAX_MOVES = 16
 def find_stand_ins(
     sites: Sequence[Site], bodies: Sequence[DispatchRegion | None], owners: Owners, facts: ModelFacts
 ) -> tuple[Relabelling, ...]:
-    """For each site the ops whose location stands in for another op.
-
-    Args:
-        sites: with the ops that locations name.
-        bodies: the bodies of the sites, in order.
-        owners: the ops of locations in the bodies.
-        facts: the facts of the model.
-    """
+    """For each site, with the ops that locations name, those whose location stands in for another op."""
     site_ops = frozenset(member.op.number for site in sites for member in site.members)
     return tuple(
         {} if body is None or len(site.members) < 2 else _stand_ins(site, body.body, owners, site_ops, facts)
@@ -383,18 +361,8 @@ def _edges(body: Sequence[BodyOp], owners: Owners, facts: ModelFacts) -> Iterato
 def _relabelled_op(stand_in: int, users: Set[int], site_ops: Set[int], facts: ModelFacts) -> int | None:
     """The only op without a site that feeds the same ops, or the only one of these with an input of the stand-in."""
     flow = facts.dataflow
-    upstream_ops = {
-        maker
-        for user in users
-        for maker in (
-            *flow.makers(user),
-            *(
-                source
-                for move in flow.upstream(user, facts.moves.__contains__, _MAX_MOVES)
-                for source in flow.makers(move)
-            ),
-        )
-    }
+    moves = (move for user in users for move in flow.upstream(user, facts.moves.__contains__, _MAX_MOVES))
+    upstream_ops = {maker for op in {*users, *moves} for maker in flow.makers(op)}
     relabelled = [index for index in sorted(upstream_ops - site_ops - facts.moves) if _may_be_relabelled(index, facts)]
     inputs = set(flow.makers(stand_in))
     with_common_input = [index for index in relabelled if inputs & set(flow.makers(index))]
@@ -404,14 +372,9 @@ def _relabelled_op(stand_in: int, users: Set[int], site_ops: Set[int], facts: Mo
 def _may_be_relabelled(index: int, facts: ModelFacts) -> bool:
     """Whether an op does work that the compiler neither merged nor computed itself."""
     operation = facts.operations[index]
-    if (
-        not can_be_member(operation)
-        or is_call(operation)
-        or index in facts.duplicates
-        or index not in facts.dataflow.live
-    ):
+    if not can_be_member(operation) or is_call(operation) or index in facts.duplicates:
         return False
-    return not operation.operands or index not in facts.dataflow.constant
+    return index in facts.dataflow.live and (not operation.operands or index not in facts.dataflow.constant)
 
 
 def _with_relabelled_ops(site: Site, stand_ins: Relabelling, facts: ModelFacts) -> Site:

@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+
 from tracemap.core.locations import CallSite, Location
-from tracemap.core.units import Text, UNKNOWN
+from tracemap.core.units import UNKNOWN, Text
 from tracemap.ir.flow import DispatchRegion, FlowDispatch, FlowProgram, HostCall
 from tracemap.ir.hal import HalProgram
 from tracemap.ir.host_program import ENTRY, EXIT, HalFunction, HalPoint
+from tracemap.ir.reachability import reachable
 from tracemap.map.build.sites.owners import Owners
 from tracemap.map.model import Schedule, Submission, Transfer
 
-
 # ---- callers
-#
-# The function that users call to reach another function of the host program.
-
 
 ASYNC_SUFFIX = "$async"
 """For each public function `f` the compiler makes a function `f$async`, and `f` waits for it."""
@@ -40,7 +38,8 @@ def public_callers(flow: FlowProgram) -> dict[str, str]:
             public_caller[name] = _wrapper(name, public)
         else:
             # f and f$async both reach the callees of f$async: they are one public function.
-            entry_points = {_wrapper(caller, public) for caller in _reaching(name, callers) if caller in public}
+            calling = reachable([name], lambda function: callers.get(function, ()))
+            entry_points = {_wrapper(caller, public) for caller in calling if caller in public}
             public_caller[name] = entry_points.pop() if len(entry_points) == 1 else name
     return public_caller
 
@@ -48,18 +47,6 @@ def public_callers(flow: FlowProgram) -> dict[str, str]:
 def _wrapper(name: str, public: Set[str]) -> str:
     base_name = name.removesuffix(ASYNC_SUFFIX)
     return base_name if base_name in public else name
-
-
-def _reaching(name: str, callers: Mapping[str, Set[str]]) -> set[str]:
-    """The functions that call a function, directly or indirectly."""
-    visited: set[str] = set()
-    stack = [name]
-    while stack:
-        for caller in callers.get(stack.pop(), ()):
-            if caller not in visited:
-                visited.add(caller)
-                stack.append(caller)
-    return visited
 
 
 # ---- inlined
@@ -88,11 +75,8 @@ def with_inlined(
 ) -> tuple[FlowProgram, list[DispatchRegion | None]]:
     """The flow phase with the dispatches of inlined functions at each of their calls, in order, and their bodies.
 
-    Args:
-        flow: the phase.
-        bodies: the bodies of its dispatches.
-        inlined: the names of functions that the next phase no longer has. A recursive call is not followed twice, since
-            nothing of it runs.
+    `inlined`: the names of functions that the next phase no longer has. A recursive call is not followed twice, since
+    nothing of it runs.
     """
     pairs = _Inliner(
         flow, tuple(zip(flow.dispatches, bodies, strict=True)), frozenset(inlined)
@@ -123,11 +107,7 @@ class _Inliner:
         yield from self._selected(position, len(self.dispatches), is_selected)
 
     def _selected(self, first: int, end: int, is_selected: Callable[[str], bool]) -> Iterator[DispatchWithBody]:
-        return (
-            dispatches_with_bodies
-            for dispatches_with_bodies in self.dispatches[first:end]
-            if is_selected(dispatches_with_bodies[0].function)
-        )
+        return (pair for pair in self.dispatches[first:end] if is_selected(pair[0].function))
 
     def _inlined_call(self, call: HostCall, within: frozenset[str]) -> Iterator[DispatchWithBody]:
         cache: dict[int, Location] = {}
@@ -148,9 +128,6 @@ class _Inliner:
 
 
 # ---- schedules
-#
-# Schedules: the possible submissions of an invocation, from the control flow of the hal phase.
-
 
 MOVES = ("copy", "fill", "update")
 """Kinds of operations that move elements without a kernel, in command buffers or submitted by functions themselves."""
@@ -172,9 +149,10 @@ def find_transfers(
             continue
         for index, point in enumerate(function.points):
             if point.kind in MOVES:
-                transfer = _transfer(len(transfers), function.name, point, owners, callers)
-                ids[function.name, index] = transfer.id
-                transfers.append(transfer)
+                transfer_id = f"transfer{len(transfers)}"
+                ids[function.name, index] = transfer_id
+                caller = callers.get(function.name, function.name)
+                transfers.append(Transfer(transfer_id, point.kind, caller, owners.of(point.location), point.length))
     return tuple(transfers), ids
 
 
@@ -191,16 +169,6 @@ def has_unknown_moves(hal: HalProgram, all_owners: Owners) -> bool:
         point.location for function in executed_functions for point in function.points if point.kind in MOVES
     )
     return not all(all_owners.of(location) for location in (*buffer_locations, *own_locations))
-
-
-def _transfer(index: int, function: str, point: HalPoint, owners: Owners, callers: Mapping[str, str]) -> Transfer:
-    return Transfer(
-        id=f"transfer{index}",
-        kind=point.kind,
-        function=callers.get(function, function),
-        ops=owners.of(point.location),
-        bytes=point.length,
-    )
 
 
 def find_schedules(hal: HalProgram, names: Sequence[str], transfers: Mapping[_PointId, str]) -> tuple[Schedule, ...]:
@@ -267,16 +235,6 @@ class _ScheduleBuilder:
         self, start: int, submission_of: Mapping[int, int], leave: int
     ) -> tuple[tuple[int, ...], bool]:
         """The submissions that may follow a point, and whether the function may return without any."""
-        reached: set[int] = set()
-        visited: set[int] = set()
-        worklist = list(self.next[start])
-        while worklist:
-            index = worklist.pop()
-            if index in visited:
-                continue
-            visited.add(index)
-            if index in submission_of:
-                reached.add(submission_of[index])
-            else:
-                worklist += self.next[index]
-        return tuple(sorted(reached)), leave in visited
+        reached = reachable(self.next[start], lambda index: () if index in submission_of else self.next[index])
+        submissions = sorted(submission_of[index] for index in reached if index in submission_of)
+        return tuple(submissions), leave in reached

@@ -2,14 +2,17 @@
 
 The compiler merges equal kernels into one and keeps the locations of only one site. Earlier, in the dispatch-creation
 phase, every site has a body of its own. Equal kernels have equal bodies, so operations at the same position in two
-bodies are the same line."""
+bodies are the same line.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+
 from msgspec import structs
+
 from tracemap.core.units import UNKNOWN
 from tracemap.ir.attributes import is_conversion
 from tracemap.ir.dispatch_bodies import BodyOp
@@ -17,13 +20,17 @@ from tracemap.ir.executables import KernelText, LocatedStep
 from tracemap.ir.flow import DispatchRegion
 from tracemap.map.build.model.idioms import Rotation
 from tracemap.map.build.model.kinds import arithmetic_kind
-from tracemap.map.build.sites.cost import assign_product_steps, Misplaced
+from tracemap.map.build.sites.cost import Misplaced, assign_product_steps
 from tracemap.map.build.sites.members import assign_rotation_steps
 from tracemap.map.build.sites.owners import Owners
 from tracemap.map.build.sites.raised_idioms import Works
-from tracemap.map.build.sites.relabelled_ops import assign_horizontal_steps, HorizontalGroup, Relabelling, restore_relabelled_steps
-from tracemap.map.model import sort_ops, Kernel, OpId, Site, KernelLine
-
+from tracemap.map.build.sites.relabelled_ops import (
+    HorizontalGroup,
+    Relabelling,
+    assign_horizontal_steps,
+    restore_relabelled_steps,
+)
+from tracemap.map.model import Kernel, KernelLine, OpId, Site, sort_ops
 
 _NO_EVIDENCE = frozenset(
     """
@@ -66,13 +73,7 @@ def add_steps(
 ) -> tuple[Kernel, ...]:
     """The kernels with their steps, if they have texts.
 
-    Args:
-        kernels: all kernels of a module.
-        texts: the texts of the kernels, with the locations of operations.
-        sites: all sites of the module, in order.
-        bodies: the body of each site in the dispatch-creation phase; None if unknown.
-        unlocated: the assignments of steps without a useful location.
-        owners: the ops of locations in kernels and bodies.
+    `bodies`: the body of each site in the dispatch-creation phase; None if unknown.
     """
     text_of = {text.kernel: text for text in texts}
     # A site's body is None only if pairing failed; its steps are then those that the kernel itself names.
@@ -140,7 +141,9 @@ def _ops_at(step_at: Mapping[int, KernelLine], lines: Iterable[int]) -> tuple[Op
     return sort_ops({op for line in lines if line in step_at for op in step_at[line].ops})
 
 
-def _assign_unlocated(steps: tuple[KernelLine, ...], unlocated: UnlocatedSteps, sites: Sequence[int]) -> tuple[KernelLine, ...]:
+def _assign_unlocated(
+    steps: tuple[KernelLine, ...], unlocated: UnlocatedSteps, sites: Sequence[int]
+) -> tuple[KernelLine, ...]:
     """Assign the lines of kernel IR that locations do not assign, from the kernel's sites."""
     works = [unlocated.raised[site] for site in sites]
     if any(works):
