@@ -40,7 +40,7 @@ sys.argv = ["tracemap", *sys.argv[4:]]
 from tracemap.commands.main import main
 main()
 """
-_READ, _REST, _START = "execution._read_profile", "launches._next_goal", "benchmark.start"
+_READ, _REST, _START = "execution.load_profile", "launches._next_goal", "benchmark.start"
 _LAUNCHES = ("--seconds", "8", "--precision", "50", "--launches", "3")
 
 Interrupted = Callable[..., str]

@@ -159,8 +159,8 @@ def recorded_calls(output: Path) -> Kernels:
     return calls_of(read_recording(output))
 
 
-def tell_late(path: Path, reader: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a process's file have its first line alone until a module of the hook's readers has looked at it.
+def tell_late(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a process's file have its first line alone until a reader of the hook's files has looked at it.
 
     The process goes on then: nothing tells of its end.
     """
@@ -172,4 +172,4 @@ def tell_late(path: Path, reader: str, monkeypatch: pytest.MonkeyPatch) -> None:
         path.write_bytes(b"".join(lines))
         return found
 
-    monkeypatch.setattr(f"tracemap.runs.hook.{reader}.read_processes", looked_at)
+    monkeypatch.setattr("tracemap.runs.hook.process.read_processes", looked_at)

@@ -64,7 +64,7 @@ def test_a_process_without_a_whole_line_has_recorded_nothing(copy: Path) -> None
 def test_what_a_program_tells_while_its_calls_are_read_is_known(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that goes on tells of a kernel, then calls it: both may come behind the first look at what it tells."""
     before = read_all(copy)
-    support.tell_late(one(copy, ".jsonl"), "recording", monkeypatch)
+    support.tell_late(one(copy, ".jsonl"), monkeypatch)
     assert read_all(copy) == before
 
 

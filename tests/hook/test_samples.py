@@ -258,7 +258,7 @@ def test_what_a_program_tells_while_its_samples_are_read_is_known(
     variables = support.hooked(library, output, record_calls=False, sample_hz=HZ, sampler=sampler)
     support.run([host, kernels, "threads", "1", "20000", ADD_UP], variables)
     (path,), before = output.glob("*.jsonl"), read_samples(output)
-    support.tell_late(path, "samples", monkeypatch)
+    support.tell_late(path, monkeypatch)
     assert inside(read_samples(output)) == inside(before) > 0
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.commands.test_errors import refused
 from tests.support import SAMPLES
 from tracemap.core.errors import RunInvalid
-from tracemap.runs.readers.formats import Format, format_of
+from tracemap.runs.readers.open_run import reader_of
 
 _MODELS = sorted((SAMPLES / "models").glob("*.mlir"))
 _IS_MODEL = r": is a model, not a run; build it first \(`tracemap build`\), then pass its bundle or a run of it$"
@@ -20,7 +20,7 @@ def test_a_model_is_known_whatever_it_is_called(model: Path, tmp_path: Path) -> 
     named = tmp_path / "run.csv"
     named.write_bytes(model.read_bytes())
     with pytest.raises(RunInvalid, match=_IS_MODEL):
-        format_of(named)
+        reader_of(named)
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_a_model_is_known_whatever_it_is_called(model: Path, tmp_path: Path) -> 
 def test_beginnings_of_models(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(content)
     with pytest.raises(RunInvalid, match=_IS_MODEL):
-        format_of(tmp_path / "x")
+        reader_of(tmp_path / "x")
 
 
 @pytest.mark.parametrize("name", ["m.mlir", "m.ONNX", "m.mlirbc"])
@@ -48,7 +48,7 @@ def test_beginnings_of_models(content: bytes, tmp_path: Path) -> None:
 def test_a_model_is_known_by_its_name(name: str, content: bytes, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(RunInvalid, match=_IS_MODEL):
-        format_of(tmp_path / name)
+        reader_of(tmp_path / name)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_a_model_is_known_by_its_name(name: str, content: bytes, tmp_path: Path)
 def test_bytes_that_are_no_text_are_no_table(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_bytes(content)
     with pytest.raises(RunInvalid, match=r"x\.csv: is not a table, because it is not text; pass a run"):
-        format_of(tmp_path / "x.csv")
+        reader_of(tmp_path / "x.csv")
 
 
 @pytest.mark.parametrize("name", ["run.csv", "run.mlir", "run.onnx"])
@@ -75,7 +75,7 @@ def test_bytes_that_are_no_text_are_no_table(content: bytes, tmp_path: Path) -> 
 def test_tables_stay_tables(name: str, content: bytes, tmp_path: Path) -> None:
     """A name is nothing against what is in the file, and a cell is not the file."""
     (tmp_path / name).write_bytes(content)
-    assert format_of(tmp_path / name) is Format.TABLE
+    assert reader_of(tmp_path / name) is None
 
 
 def test_models_in_the_place_of_runs(tmp_path: Path) -> None:

@@ -86,16 +86,8 @@ class Ending:
     @property
     def explanation(self) -> str:
         """Why it failed, with its standard error."""
-        return self.cause + (f": {self.stderr}" if self.stderr else "")
-
-    @property
-    def cause(self) -> str:
-        """Why it failed, in a few words."""
-        if self.interrupted:
-            return "interrupted"
-        if self.status < 0:
-            return f"killed by {signal.Signals(-self.status).name}"
-        return f"exit status {self.status}"
+        cause = f"killed by {signal.Signals(-self.status).name}" if self.status < 0 else f"exit status {self.status}"
+        return ("interrupted" if self.interrupted else cause) + (f": {self.stderr}" if self.stderr else "")
 
 
 def call_command(
@@ -190,8 +182,9 @@ def run_benchmark(
     defaults = {name: value for name, value in _BENCHMARK_DEFAULTS.items() if name in os.environ}
     ending = run_program(command, {**defaults, **(variables or {})}, watch, every_s, niceness)
     total_ns, means_ns = _times_ns(ending.stdout)
-    stderr = ending.stderr or _text_without_report(ending.stdout)
-    return replace(ending, total_ns=total_ns, means_ns=means_ns, stderr=stderr)
+    # IREE 3.12 writes its error message to standard output, in place of the report.
+    message = "" if ending.stdout.lstrip().startswith("{") else ending.stdout.strip()
+    return replace(ending, total_ns=total_ns, means_ns=means_ns, stderr=ending.stderr or message)
 
 
 def run_program(
@@ -213,8 +206,12 @@ def run_program(
         words = exec_with_parent(command, niceness)
         start_child = partial(start, words, apart=False, variables=variables, stdout=out, stderr=err)
         child, interrupted = _run_child(start_child, watch, every_s, niceness)
-        status = -signal.SIGINT if child is None else child.returncode
-        return Ending(status, UNKNOWN, _without_banner(_text(err)), interrupted, stdout=_text(out))
+        status, text = -signal.SIGINT if child is None else child.returncode, _text(err)
+        # Leave out the banner that describes the machine, but keep messages of the hook before it.
+        banner_end = max((match.end() for match in _BANNER_END.finditer(text)), default=0)
+        hook_lines = [line for line in text[:banner_end].splitlines() if line.startswith(_HOOK)]
+        stderr = "\n".join([*hook_lines, text[banner_end:]]).strip()
+        return Ending(status, UNKNOWN, stderr, interrupted, stdout=_text(out))
 
 
 def _run_child(
@@ -226,7 +223,14 @@ def _run_child(
         with interruptible():
             with signals_deferred(), real_time_priority(niceness):  # a signal must find `child` set, to end it
                 child = start_child()
-            _wait(child, watch, every_s, niceness)
+            with pausing_with_us(child.pid):
+                try:
+                    with real_time_priority(niceness):
+                        _watch(child, watch, every_s)
+                finally:
+                    # At normal priority: the kernel clears its cached /proc entries and spins until another process
+                    # drops them; at real-time priority, that process would not get the CPU.
+                    end(child)
     except (KeyboardInterrupt, EndedBySignal) as error:
         if child is not None:
             end(child)  # the signal came during the start: nobody has waited for the child yet
@@ -236,18 +240,6 @@ def _run_child(
         confirm_signal()
         return child, True
     return child, False
-
-
-def _wait(child: Child, watch: Watch, every_s: float, niceness: Integer) -> None:
-    """Wait until the program has ended, paused or not."""
-    with pausing_with_us(child.pid):
-        try:
-            with real_time_priority(niceness):
-                _watch(child, watch, every_s)
-        finally:
-            # At normal priority: the kernel clears its cached /proc entries and spins until another process drops
-            # them; at real-time priority, that process would not get the CPU.
-            end(child)
 
 
 def _watch(child: Child, watch: Watch, every_s: float) -> None:
@@ -276,18 +268,6 @@ def _times_ns(report: str) -> tuple[Integer, tuple[int, ...]]:
         return round(means[0] * int(rows[0]["iterations"])), tuple(map(round, means))
     except (ValueError, KeyError, IndexError, TypeError, OverflowError, RecursionError):
         return UNKNOWN, ()
-
-
-def _without_banner(text: str) -> str:
-    """Standard error without the banner that describes the machine. Messages of the hook before it are kept."""
-    end = max((match.end() for match in _BANNER_END.finditer(text)), default=0)
-    hook_lines = [line for line in text[:end].splitlines() if line.startswith(_HOOK)]
-    return "\n".join([*hook_lines, text[end:]]).strip()
-
-
-def _text_without_report(text: str) -> str:
-    """Standard output if it is not the JSON report: IREE 3.12 writes its error message there."""
-    return "" if text.lstrip().startswith("{") else text.strip()
 
 
 def count_workers(device: str, flags: Sequence[str]) -> Integer:

@@ -6,7 +6,8 @@ import re
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from operator import itemgetter
@@ -22,7 +23,7 @@ from tracemap.core.toolchain import Progress, check_tool, find_tool
 from tracemap.core.units import format_count, format_share, split_by_largest_remainder
 from tracemap.machine.code import OUTSIDE, Instruction, instructions_of, loops_around, loops_by_address, loops_of
 from tracemap.machine.dataflow import value_lines
-from tracemap.machine.debug_lines import NO_LINES, Contracted, OpLines, code_of_ops
+from tracemap.machine.debug_lines import NO_LINES, OpLines, code_of_ops
 from tracemap.machine.images import CodeFunction, Image, function_symbols, read_image
 from tracemap.runs.callgrind import CallgrindCounts, read_callgrind
 from tracemap.runs.events import EventTable
@@ -191,7 +192,10 @@ def simulated_steps(
     Raises:
         RunInvalid: an event is missing.
     """
-    order = [_index_of(counts.events, event) for event in EVENTS]
+    for event in EVENTS:
+        if event not in counts.events:
+            raise RunInvalid(f"callgrind did not count {event}; it counted {', '.join(counts.events)}")
+    order = [counts.events.index(event) for event in EVENTS]
     picked = itemgetter(*order)
     counts = move_masked_accesses(counts, images, lines_of)
     at = _spots(counts, images, lines_of)
@@ -203,18 +207,20 @@ def simulated_steps(
         if key in at
     ]
     own_counts = {
-        (name, function.low) for name, image in images.items() for function in _functions_named(image, own_functions)
+        (name, function.low)
+        for name, image in (images.items() if own_functions else ())
+        for function in function_symbols(image)
+        if function.name in own_functions
     }
     for call in called:
         stands_in = 0 if (call.target_object, call.target) in own_counts else call.costs[order[0]]
         cycles = (call.costs[order[0]] - stands_in) * _BUSY_OF_ANY
         if (call.object, call.address) in at:
             costs.append((at[call.object, call.address], (*picked(call.costs), stands_in, cycles)))
-    by_line = _by_line(costs)
-    lines = {
-        key: _in_whole_cycles(tuple(by_line[key][number] for number in range(len(EVENTS) + 2)))
-        for key in sorted(by_line)
-    }
+    lines: dict[tuple[str, int], tuple[int, ...]] = {}
+    for key, counter in sorted(_by_line(costs).items(), key=itemgetter(0)):
+        *whole, hundredths = (counter[number] for number in range(len(EVENTS) + 2))
+        lines[key] = (*whole, (hundredths + 50) // 100)  # in whole cycles
     return SimulatedSteps(lines, counts.totals[order[0]], counts.caches)
 
 
@@ -240,22 +246,6 @@ def _by_line(costs: Sequence[tuple[_Spot, tuple[int, ...]]]) -> dict[tuple[str, 
 
 _BUSY_OF_ANY: Final = 50
 """Hundredths of a cycle of an instruction that was not analyzed: two instructions per cycle."""
-
-
-def _in_whole_cycles(values: tuple[int, ...]) -> tuple[int, ...]:
-    """Round the last count from hundredths of a cycle to cycles."""
-    return (*values[:-1], (values[-1] + 50) // 100)
-
-
-def _functions_named(image: Image, names: Collection[str]) -> Iterator[CodeFunction]:
-    return (function for function in function_symbols(image) if function.name in names) if names else iter(())
-
-
-def _index_of(events: Sequence[str], event: str) -> int:
-    if event not in events:
-        raise RunInvalid(f"callgrind did not count {event}; it counted {', '.join(events)}")
-    return events.index(event)
-
 
 _LoopKey = tuple[str, str, int]
 """Object, kernel, and index of a loop in it."""
@@ -305,7 +295,8 @@ def _spots(counts: CallgrindCounts, images: Mapping[str, Image], lines_of: Lines
 
 def _spots_of_kernel(name: str, image: Image, function: CodeFunction, lines_of: LinesOf) -> dict[int, _Spot]:
     """All instructions of a kernel, by address; empty if its code cannot be read."""
-    code = _code(image, function, lines_of)
+    instructions = _instructions(image, function) if function.name in lines_of else ()
+    code = code_of_ops(instructions, lines_of.get(function.name, NO_LINES))
     loops = loops_of(code.instructions)
     carried, loop_at = value_lines(code, loops), loops_by_address(code.instructions, loops)
     return {
@@ -320,12 +311,6 @@ def _spots_of_kernel(name: str, image: Image, function: CodeFunction, lines_of: 
         )
         for instruction in code.instructions
     }
-
-
-def _code(image: Image, function: CodeFunction, lines_of: LinesOf) -> Contracted:
-    """The code of a kernel; without instructions if it cannot be read."""
-    instructions = _instructions(image, function) if function.name in lines_of else ()
-    return code_of_ops(instructions, lines_of.get(function.name, NO_LINES))
 
 
 # ---- simulation
@@ -420,7 +405,12 @@ def add_caches(
         ToolMissing: valgrind is not installed.
     """
     valgrind = find_valgrind()
-    estimate_s = _try_without_valgrind(command(simulation.module, ()), progress) * _SLOWDOWN
+    progress("testing the build for the simulator")
+    begin = time.monotonic()
+    with temporary_folder() as folder:  # the runtime leaves empty files in it
+        ending = run_benchmark(command(simulation.module, ()), {"TMPDIR": str(folder)})
+    ending.check("the build for the simulator, run once without valgrind,")
+    estimate_s = (time.monotonic() - begin) * _SLOWDOWN
     clock = _Clock(progress, estimate_s * (2 if simulation.load_time else 1))
     steps = _simulate(valgrind, command(simulation.module, _ONE_CALL), simulation, clock)
     if simulation.load_time:
@@ -436,16 +426,6 @@ def add_caches(
 _COUNTS = "callgrind.out"
 _ONE_CALL, _NO_CALL = ("--benchmark_filter=.*",), ("--benchmark_filter=^$",)
 """Call the function, or only load the module. Both flags have the same length, so that addresses are the same."""
-
-
-def _try_without_valgrind(command: Sequence[str], progress: Progress) -> float:
-    """Run the program without valgrind; returns its wall time in seconds."""
-    progress("testing the build for the simulator")
-    begin = time.monotonic()
-    with temporary_folder() as folder:  # the runtime leaves empty files in it
-        ending = run_benchmark(command, {"TMPDIR": str(folder)})
-    ending.check("the build for the simulator, run once without valgrind,")
-    return time.monotonic() - begin
 
 
 class _Clock:
@@ -468,20 +448,14 @@ class _Clock:
     def watch(self, process: int) -> bool:
         """Called once a second; False if the process has used no CPU time for a minute."""
         self._tell()
-        used = _processor_ticks(process)
+        used = 0  # CPU time of a process with all its threads (proc(5), fields 14 and 15)
+        with suppress(OSError):  # it has just ended
+            stat = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
+            used = sum(map(int, stat.rpartition(")")[2].split()[11:13]))
         if used != self._used:
             self._used, self._with_changes = used, time.monotonic()
         self.stuck = time.monotonic() - self._with_changes > _STUCK_S
         return not self.stuck
-
-
-def _processor_ticks(process: int) -> int:
-    """CPU time of a process with all its threads (proc(5), fields 14 and 15)."""
-    try:
-        fields = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-    except OSError:  # it has just ended
-        return 0
-    return int(fields[11]) + int(fields[12])
 
 
 def _simulate(valgrind: Valgrind, command: Sequence[str], simulation: CacheSimulation, clock: _Clock) -> SimulatedSteps:

@@ -206,18 +206,6 @@ _PRINTS_ONLY: Final = (
 """Flags that make a tool print something and exit, without a call."""
 
 
-def check_calls(flags: Iterable[str], tool: str) -> None:
-    """Reject flags that make a tool print something and exit.
-
-    Raises:
-        UsageInvalid: there is such a flag.
-    """
-    for flag in flags:
-        name, _, value = flag.partition("=")
-        if name in _PRINTS_ONLY and value != "false":
-            raise UsageInvalid(f"{name} makes {tool} print something and exit; run {tool} {name} directly")
-
-
 def check_undecided(flags: Iterable[str], reserved_flags: Mapping[str, str]) -> None:
     """Reject flags that tracemap sets itself: they would have no effect, or contradict an option.
 
@@ -363,11 +351,6 @@ class Call:
     folder: Path
     asynchronous: bool = False
 
-    @property
-    def specs(self) -> list[str]:
-        """The inputs in IREE's syntax."""
-        return [given.spec for given in self.inputs]
-
     def command(self, tool: str, *more: str) -> list[str]:
         """The command line of an IREE tool that calls the function; later flags win.
 
@@ -375,7 +358,8 @@ class Call:
             UsageInvalid: IREE's tools cannot read a module's path.
         """
         modules = [_without_at(module, self.folder) for module in self.modules]
-        return [*call_command(tool, modules, self.entry.name, self.specs, self.device, self.flags), *more]
+        specs = [given.spec for given in self.inputs]
+        return [*call_command(tool, modules, self.entry.name, specs, self.device, self.flags), *more]
 
     def with_module(self, ours: Path, other: Path) -> Call:
         """The same call with another module in place of ours."""
@@ -416,25 +400,6 @@ def make_calls(
     return [_make_call(program, options, flags, function_name, folder, values) for function_name in chosen]
 
 
-def given_inputs_of(program: Program, options: FunctionOptions, tool: str) -> tuple[str, tuple[str, ...]]:
-    """The function named by options and flags ("": none), and the given inputs.
-
-    Raises:
-        UsageInvalid: flags that do not go together.
-    """
-    flags = _flags(program, options, tool)
-    return _name(options, flags), flags.inputs
-
-
-def declared_entry(program: Program, name: str) -> Function:
-    """The function with this name, with its types in the compiled module; "": the only function.
-
-    Raises:
-        FunctionUnknown: there is none, or several and none is named.
-    """
-    return _entry(program, name)[0]
-
-
 def _name(options: FunctionOptions, flags: RuntimeFlags) -> str:
     return flags.function if options.function is UNKNOWN else str(options.function)
 
@@ -444,16 +409,15 @@ def _flags(program: Program, options: FunctionOptions, tool: str) -> RuntimeFlag
     command_line_flags = with_flag_files(options.runtime_flags)
     file_flags = read_flags(options.flagfile) if options.flagfile else []
     check_flags(options.runtime_flags, tool)
-    check_calls([*file_flags, *command_line_flags], tool)
-    flags = sorted_out([*_without_devices(file_flags, command_line_flags), *command_line_flags])
+    for flag in [*file_flags, *command_line_flags]:
+        name, _, value = flag.partition("=")
+        if name in _PRINTS_ONLY and value != "false":
+            raise UsageInvalid(f"{name} makes {tool} print something and exit; run {tool} {name} directly")
+    if sorted_out(command_line_flags).device:  # flags after `--` name devices: those of the flag file do not count
+        file_flags = [flag for flag in file_flags if not flag.startswith("--device=")]
+    flags = sorted_out([*file_flags, *command_line_flags])
     _check_contradictions(program.module, options, flags.modules)
     return replace(flags, inputs=options.inputs) if options.inputs else flags
-
-
-def _without_devices(file_flags: Sequence[str], command_line_flags: Sequence[str]) -> list[str]:
-    """The flags of the flag file, without devices if flags after `--` name devices."""
-    devices_given = sorted_out(command_line_flags).device
-    return [flag for flag in file_flags if not (devices_given and flag.startswith("--device="))]
 
 
 def _check_contradictions(ours: Path, options: FunctionOptions, modules: Sequence[str]) -> None:
@@ -470,16 +434,12 @@ def _check_contradictions(ours: Path, options: FunctionOptions, modules: Sequenc
         )
     if options.inputs and flags.inputs:
         raise UsageInvalid("--input is given both before and after `--`: give all inputs in one place")
-    if len(modules) == 1 and flags.modules and not _is_same(Path(flags.modules[0]), ours):
-        raise UsageInvalid(f"--module={flags.modules[0]}: the bundle's own module is called; drop --module")
-
-
-def _is_same(file: Path, ours: Path) -> bool:
-    own = read_stored_file(ours, BundleInvalid)
-    try:
-        return read_stored_file(file, UsageInvalid) == own
-    except UsageInvalid:
-        return False
+    if len(modules) == 1 and flags.modules:
+        own, is_same = read_stored_file(ours, BundleInvalid), False
+        with suppress(UsageInvalid):
+            is_same = read_stored_file(Path(flags.modules[0]), UsageInvalid) == own
+        if not is_same:
+            raise UsageInvalid(f"--module={flags.modules[0]}: the bundle's own module is called; drop --module")
 
 
 def _make_call(
@@ -492,12 +452,19 @@ def _make_call(
     device = flags.device or DEFAULT_DEVICE if program.device is UNKNOWN else str(program.device)
     serial = (SERIAL_FLAG,) if options.serial else ()
     try:
-        inputs = tuple(_inputs(entry, options, flags.inputs, values, (program.kept, folder)))
+        if values:
+            inputs = array_inputs(entry, values, folder)
+        elif flags.inputs:
+            inputs = given_inputs(entry, flags.inputs)
+        elif program.kept.is_for(entry) and not isinstance(options.dim, int):  # --dim asks for others than the saved
+            inputs = saved_inputs(entry, program.kept, folder)
+        else:
+            inputs = generated_inputs(entry, options.dim, folder)
     except OSError as error:
         text = f"{folder}: inputs cannot be written ({error}); set TMPDIR to a folder with free space"
         raise TargetUnwritable(text) from error
     rest = (*program.kept.flags(flags.rest), *flags.rest, *serial)
-    return Call(modules, entry, declared.results, device, inputs, rest, folder, declared.asynchronous)
+    return Call(modules, entry, declared.results, device, tuple(inputs), rest, folder, declared.asynchronous)
 
 
 def _without_at(module: Path, folder: Path) -> Path:
@@ -548,23 +515,6 @@ def _entry(program: Program, name: str) -> tuple[Function, Signature]:
     return Function(function.name, arguments), declared
 
 
-def _inputs(
-    entry: Function,
-    options: CallOptions,
-    specs: Sequence[str],
-    values: Sequence[object],
-    kept_in: tuple[SavedInputs, Path],
-) -> list[Input]:
-    kept, folder = kept_in
-    if values:
-        return array_inputs(entry, values, folder)
-    if specs:
-        return given_inputs(entry, specs)
-    if kept.is_for(entry) and not isinstance(options.dim, int):  # --dim asks for other inputs than the saved ones
-        return saved_inputs(entry, kept, folder)
-    return generated_inputs(entry, options.dim, folder)
-
-
 # ---- input shapes
 #
 # Shapes of inputs as given or declared, without generating any.
@@ -582,10 +532,11 @@ def called_shapes(program: Program, options: FunctionOptions, tool: str) -> tupl
         InputInvalid: a file of an input cannot be read.
         UsageInvalid: flags that do not go together.
     """
-    name, specs = given_inputs_of(program, options, tool)
-    if not specs:
+    flags = _flags(program, options, tool)
+    name = _name(options, flags)
+    if not flags.inputs:
         return name, ()
-    return declared_entry(program, name).name, tuple(shapes_of(specs))
+    return function_named(program.functions, name).name, tuple(shapes_of(flags.inputs))
 
 
 def shapes_of(specs: Sequence[str]) -> Iterator[Sizes]:
@@ -597,16 +548,15 @@ def shapes_of(specs: Sequence[str]) -> Iterator[Sizes]:
     for spec in map(str.strip, specs):
         if match := SPEC.fullmatch(spec):
             yield tuple(int(size) for size in match[1].split("x")[:-1])
+        elif spec[:1] in ("@", "+"):
+            with refused_as(InputInvalid, f"--input={spec}: the file holds no array, as numpy writes them"):
+                sizes = tuple(mapped_array(Path(spec[1:])).shape)
+            yield sizes
         else:
-            yield _sizes_of_file(spec) if spec[:1] in ("@", "+") else UNKNOWN
+            yield UNKNOWN
 
 
 def shapes_of_run(said: Sequence[str]) -> tuple[Sizes, ...]:
     """The shapes of a run's inputs, by their descriptions in its header; files may have changed meanwhile."""
     texts = (description.partition(": ")[0] for description in said)
     return tuple(UNKNOWN if text[:1] in ("@", "+") else next(shapes_of([text])) for text in texts)
-
-
-def _sizes_of_file(spec: str) -> Sizes:
-    with refused_as(InputInvalid, f"--input={spec}: the file holds no array, as numpy writes them"):
-        return tuple(mapped_array(Path(spec[1:])).shape)

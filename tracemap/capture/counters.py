@@ -10,7 +10,7 @@ import platform
 import re
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -121,23 +121,22 @@ _ZEN3_MODELS = frozenset({0, 2, 4, 5})
 
 def known_events() -> list[Event]:
     """The events with Linux names, in their usual order, without aliases."""
-    hardware = [
-        Event(name, HARDWARE, number, description=text) for number, (name, text) in enumerate(_HARDWARE.items())
+    events = [
+        Event(name, kind, number, description=text)
+        for kind, names in ((HARDWARE, _HARDWARE), (SOFTWARE, _SOFTWARE))
+        for number, (name, text) in enumerate(names.items())
     ]
-    software = [
-        Event(name, SOFTWARE, number, description=text) for number, (name, text) in enumerate(_SOFTWARE.items())
-    ]
-    return [*hardware, *software, *_cache_events()]
-
-
-def _cache_events() -> Iterator[Event]:
     for cache_id, (cache, what) in enumerate(_CACHES.items()):
         for operation, operation_id in _CACHE_OPERATIONS.items():
             config = cache_id | operation_id << 8
             plural = operation + ("es" if operation == "prefetch" else "s")
-            yield Event(f"{cache}-{plural}", HW_CACHE, config, description=f"{plural} that access {what}")
-            misses = f"{plural} that miss {what}"
-            yield Event(f"{cache}-{operation}-misses", HW_CACHE, config | 1 << 16, description=misses)
+            events += [
+                Event(f"{cache}-{plural}", HW_CACHE, config, description=f"{plural} that access {what}"),
+                Event(
+                    f"{cache}-{operation}-misses", HW_CACHE, config | 1 << 16, description=f"{plural} that miss {what}"
+                ),
+            ]
+    return events
 
 
 def zen4_events() -> list[Event]:
@@ -146,12 +145,13 @@ def zen4_events() -> list[Event]:
     Source: Linux, tools/perf/pmu-events/arch/x86/amdzen4. Bits 0-7 and 32-35 are the event number, bits 8-15 the unit
     mask. L3 events are left out: the L3 cache counts for all of its cores, not per thread.
     """
-    rows = (line.split("\t") for line in _ZEN4_EVENTS.read_text(encoding="utf-8").splitlines())
-    return [Event(name, RAW, number := int(config, 16), description=_zen4_numbers(number)) for name, config in rows]
-
-
-def _zen4_numbers(config: int) -> str:
-    return f"event {config & 0xFF | config >> 32 << 8:#05x}, unit mask {config >> 8 & 0xFF:#04x} of AMD's manuals"
+    events = []
+    for name, text in (line.split("\t") for line in _ZEN4_EVENTS.read_text(encoding="utf-8").splitlines()):
+        config = int(text, 16)
+        number, mask = config & 0xFF | config >> 32 << 8, config >> 8 & 0xFF
+        description = f"event {number:#05x}, unit mask {mask:#04x} of AMD's manuals"
+        events.append(Event(name, RAW, config, description=description))
+    return events
 
 
 def is_zen4(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
@@ -204,18 +204,13 @@ def pmu_event(name: str, pmu: str, terms: str) -> Event:
         there = ", ".join(sorted(path.name for path in _PMUS.glob("*"))) or "none"
         raise EventUnavailable(f"{name}: the kernel has no PMU {pmu}; it has: {there}")
     configs = {"config": 0, "config1": 0}
-    for term in filter(None, _expanded(folder, terms)):
+    listed = folder / "events" / terms
+    if re.fullmatch(r"[\w.-]+", terms) and names_file(listed):  # an event of the kernel's list stands for its terms
+        terms = listed.read_text(encoding="ascii").strip()
+    for term in filter(None, terms.split(",")):
         key, _, text = term.partition("=")
         _set_term(name, folder, key, _number(name, text or "1"), configs)
     return Event(name, int((folder / "type").read_text(encoding="ascii")), configs["config"], configs["config1"])
-
-
-def _expanded(folder: Path, terms: str) -> list[str]:
-    """The terms; an event of the kernel's list is replaced by its terms."""
-    alias = folder / "events" / terms
-    if re.fullmatch(r"[\w.-]+", terms) and names_file(alias):
-        return alias.read_text(encoding="ascii").strip().split(",")
-    return terms.split(",")
 
 
 def _number(name: str, text: str) -> int:
@@ -280,13 +275,11 @@ def check_event(event: Event) -> Availability:
         number = try_open(event)
     if number:
         return Availability(event, opens=False, reason=_reason(number))
-    return Availability(replace(event, mode=_mode(event)), opens=True, reason="user code only" * event.user_only)
-
-
-def _mode(event: Event) -> str:
     if event.type == SOFTWARE:
-        return "group" if event.is_clock else "ring"
-    return "rdpmc" if is_user_readable(event) else "group"
+        mode = "group" if event.is_clock else "ring"
+    else:
+        mode = "rdpmc" if is_user_readable(event) else "group"
+    return Availability(replace(event, mode=mode), opens=True, reason="user code only" * event.user_only)
 
 
 def _reason(number: int) -> str:
@@ -344,18 +337,16 @@ def split_into_passes(events: Sequence[Event], per_pass: int = 0) -> list[tuple[
     limit = min(per_pass or MOST_EVENTS, MOST_EVENTS)
     passes: list[tuple[Event, ...]] = []
     for event in events:
-        fitting = (index for index, members in enumerate(passes) if _has_room(members, event, limit))
-        index = next(fitting, len(passes))
-        passes[index : index + 1] = [(*(passes[index] if index < len(passes) else ()), event)]
+        for index, members in enumerate(passes):
+            # Software events do not occupy hardware counters.
+            limited = [member for member in (*members, event) if member.type != SOFTWARE]
+            fits = event.type == SOFTWARE or len(limited) == 1
+            if len(members) < limit and (fits or run_together(limited)):
+                passes[index] = (*members, event)
+                break
+        else:
+            passes.append((event,))
     return passes
-
-
-def _has_room(members: Sequence[Event], event: Event, limit: int) -> bool:
-    if len(members) >= limit:
-        return False
-    # Software events do not occupy hardware counters.
-    limited = [member for member in (*members, event) if member.type != SOFTWARE]
-    return event.type == SOFTWARE or len(limited) == 1 or run_together(limited)
 
 
 # ---- trials
@@ -372,21 +363,15 @@ _TIMES = 1 | 2
 _TRIAL_NS = 5_000_000
 
 
-def _attributes(event: Event, read_format: int, disabled: int) -> bytes:
-    flags = disabled | _EXCLUDE_HV | (_EXCLUDE_KERNEL if event.user_only else 0)
-    head = struct.pack(
-        "=IIQQQQQIIQQ", event.type, _ATTR_SIZE, event.config, 0, 0, read_format, flags, 0, 0, event.config1, 0
-    )
-    return head.ljust(_ATTR_SIZE, b"\0")
-
-
 def _open(event: Event, leader: int = -1, read_format: int = 0, disabled: int = _DISABLED) -> int:
     """The file descriptor; OSError if the kernel refuses. `leader`: leader of the group to join, -1 for none."""
     number = _SYSCALLS.get(platform.machine())
     if number is None:
         raise OSError(errno.ENOSYS, "no perf_event_open")
     libc = ctypes.CDLL(None, use_errno=True)
-    attributes = _attributes(event, read_format, disabled)
+    flags = disabled | _EXCLUDE_HV | (_EXCLUDE_KERNEL if event.user_only else 0)
+    numbers = (event.type, _ATTR_SIZE, event.config, 0, 0, read_format, flags, 0, 0, event.config1, 0)
+    attributes = struct.pack("=IIQQQQQIIQQ", *numbers).ljust(_ATTR_SIZE, b"\0")
     file: int = libc.syscall(ctypes.c_long(number), attributes, 0, -1, leader, ctypes.c_ulong(_CLOEXEC))
     if file < 0:
         raise OSError(ctypes.get_errno(), "perf_event_open")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
@@ -25,7 +26,7 @@ from tracemap.runs.hook.calls import load_calls
 from tracemap.runs.hook.recording import HookRecording, read_recording
 from tracemap.runs.model import DeviceTime
 from tracemap.runs.readers.open_run import load_profile
-from tracemap.runs.sql import quoted
+from tracemap.runs.sql import first_integer, quoted
 from tracemap.runs.statistics import median_of
 
 # ---- counting
@@ -101,7 +102,10 @@ def add_counts(
     diagnostics: list[Diagnostic] = []
     for events in passes:
         try:
-            counted = _count_whole(timed, command, events, niceness)
+            try:
+                counted = _count(timed, command, events, niceness, must_be_whole=True)
+            except RunInvalid:  # the profile is damaged, as may happen with flushes on a timer
+                counted = _count(timed, command, events, niceness, must_be_whole=False)
         except ProgramFailed as error:
             if not (error.interrupted and finished):
                 raise
@@ -113,14 +117,6 @@ def add_counts(
         finished.append(counted)
         diagnostics += counted.diagnostics
     return (_counting_diagnostic(finished), *dict.fromkeys(diagnostics))
-
-
-def _count_whole(timed: EventTable, command: Command, events: Sequence[Event], niceness: Integer) -> _Pass | str:
-    """Run once under the hook; once more if the profile is damaged, as may happen with flushes on a timer."""
-    try:
-        return _count(timed, command, events, niceness, must_be_whole=True)
-    except RunInvalid:
-        return _count(timed, command, events, niceness, must_be_whole=False)
 
 
 def _count(
@@ -153,16 +149,14 @@ def _count(
 
 def _record_folder() -> Path | None:
     """/dev/shm if it has plenty of space: recording there costs half as much as on a disk. None: the usual folder."""
-    try:
-        free = shutil.disk_usage(_MEMORY).free
-    except OSError:
-        return None
-    return _MEMORY if free >= _PLENTY_BYTES and os.access(_MEMORY, os.W_OK) else None
+    with suppress(OSError):
+        if shutil.disk_usage(_MEMORY).free >= _PLENTY_BYTES and os.access(_MEMORY, os.W_OK):
+            return _MEMORY
+    return None
 
 
 _MEMORY = Path("/dev/shm")
 _PLENTY_BYTES = 4 << 30
-
 
 # The k-th dispatch of a kernel by start time gets the hook's k-th call of that kernel. Calls before the first event of
 # the profile are load-time work, which no profile contains; the slack allows for the hook's clock calibration. If the
@@ -231,10 +225,8 @@ def _joined_counts(timed: EventTable, counted: EventTable, events: Sequence[Even
     call_is_apart = _STARTS_AFTER_EARLIER.format(end="end_ns", order="started")
     dispatch_is_next = _STARTS_AFTER_EARLIER.format(end="start_ns + duration_ns", order="submitted")
     connection.execute(_KERNELS.format(**rows, call_is_apart=call_is_apart, dispatch_is_next=dispatch_is_next))
-    ((by_order,),) = connection.execute(
-        "SELECT count(*) FROM counted_kernels WHERE is_ordered AND NOT is_whole"
-    ).fetchall()
-    return _COUNTS.format(**rows, counts=counts), int(by_order)
+    by_order = "SELECT count(*) FROM counted_kernels WHERE is_ordered AND NOT is_whole"
+    return _COUNTS.format(**rows, counts=counts), first_integer(connection, by_order)
 
 
 def _counting_diagnostic(passes: Sequence[_Pass]) -> Diagnostic:
@@ -301,26 +293,23 @@ def device_times(plan: Plan, call_ns: Integer, progress: Progress) -> tuple[Devi
     Raises:
         ProgramFailed: the program fails on a device.
     """
-    names = devices_to_time(plan.options.compare_devices, plan.device)
-    return tuple(_measured(plan, names, call_ns, progress))
-
-
-def _measured(plan: Plan, names: Sequence[str], call_ns: Integer, progress: Progress) -> Iterator[DeviceTime]:
     import numpy as np
 
+    names, compared = devices_to_time(plan.options.compare_devices, plan.call.device), []
     about_ns = max(1, call_ns) if isinstance(call_ns, int) else _TIME_LIMIT_NS
     share_ns = min(_TIME_LIMIT_NS, plan.options.seconds * 1e9 / max(1, len(names)))
     calls = max(_FEWEST, min(_MOST, int(share_ns / about_ns)))
     for device in names:
-        progress(f"timing {plan.entry.name} on {device}, {calls} calls")
+        progress(f"timing {plan.call.entry.name} on {device}, {calls} calls")
         ending = run_benchmark(plan.unprofiled(device, calls), niceness=plan.niceness)
-        ending.check(f"{plan.entry.name} on {device}")
+        ending.check(f"{plan.call.entry.name} on {device}")
         if not ending.means_ns:
-            raise ProgramFailed(f"{plan.entry.name} on {device} did not report the times of its calls")
+            raise ProgramFailed(f"{plan.call.entry.name} on {device} did not report the times of its calls")
         times_ns = np.array(ending.means_ns, dtype=np.int64)
         measurement = times_ns[min(LEAST_WARMUP, len(times_ns) // 2) :]
         median = median_of(measurement)
-        yield DeviceTime(device, median.value, median.low, median.high, len(measurement), 1)
+        compared.append(DeviceTime(device, median.value, median.low, median.high, len(measurement), 1))
+    return tuple(compared)
 
 
 # ---- optional measurements
@@ -367,19 +356,15 @@ class OptionalMeasurements:
     def diagnostics(self) -> Iterator[Diagnostic]:
         """The diagnostic about skipped measurements, if any."""
         if self._left_out:
-            text = f"Ctrl-C after the timing: the run has no {self._lacking}"
+            text = f"Ctrl-C after the timing: the run has no {' and '.join(self._left_out)}"
             yield Diagnostic(INTERRUPTED, text)
-
-    @property
-    def _lacking(self) -> str:
-        return " and ".join(self._left_out)
 
     def check(self, name: str, path: object) -> None:
         """Raise ProgramFailed if Ctrl-C ended the recording; the message says where the run is."""
         if not (self._interrupted or pending_signal()):
             return
         confirm_signal()
-        missing = f", without {self._lacking}" if self._left_out else ""
+        missing = f", without {' and '.join(self._left_out)}" if self._left_out else ""
         error = ProgramFailed(f"the recording of {name} was interrupted; the timings are in {path}{missing}")
         error.interrupted = True
         raise error

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tracemap.capture.benchmark import TIMED_FLUSH_FLAG, Ending, count_workers, run_benchmark
-from tracemap.capture.noise import WATCH_S, Cut, Watcher
+from tracemap.capture.noise import WATCH_S, Watcher
 from tracemap.capture.plan import Plan
 from tracemap.capture.stopping_rule import ENOUGH_SAMPLES, Goal
 from tracemap.core.diagnostics import Diagnostic
@@ -104,23 +104,6 @@ class _Attempt:
     more: tuple[str, ...] = ()
     is_repeated: bool = False
 
-    def measured(self, cut: Cut | None, batch: int) -> tuple[int, int]:
-        """Calls made and the warm-up among them, whether the program was stopped or not."""
-        return (self.calls, self.warmup) if cut is None else (cut.calls * batch, cut.warmup * batch)
-
-    def may_be_repeated(self, ending: Ending) -> bool:
-        """Whether a repetition may do better: the program ended well, and the user did not press Ctrl-C."""
-        return not (self.is_repeated or ending.failed or ending.interrupted)
-
-    def repeated(self) -> _Attempt:
-        """The same attempt once more, with an emptied profile.
-
-        With flushes on a timer, the runtime writes from two threads. One profile of several hundred is damaged by that
-        (seen with IREE 3.13, also without our hook).
-        """
-        os.truncate(self.path, 0)
-        return replace(self, name=f"{self.name}_repeated", is_repeated=True)
-
 
 @dataclass(frozen=True)
 class Launch:
@@ -154,12 +137,13 @@ def timed_execution(plan: Plan, launch: Launch, connection: duckdb.DuckDBPyConne
     if not first.profile.lost_records or first.ending.failed:
         return first
     progress("profile records were lost; running again with more frequent flushes")
+    # A single launch uses the whole time; the first one had only its part of it.
+    cut = first.watcher.cut
+    calls = first.calls if cut is None else first.warmup + (first.calls - first.warmup) * cut.launch_count
     # Keep events and samples of both executions separate until one of them is chosen.
     try:
         with temporary_sibling(launch.profile) as path:
-            again = _Attempt(
-                launch.name("again"), path, _single_launch_calls(first), first.warmup, more=(TIMED_FLUSH_FLAG,)
-            )
+            again = _Attempt(launch.name("again"), path, calls, first.warmup, more=(TIMED_FLUSH_FLAG,))
             second = _execute(plan, again, connection, progress)
             if _lost_less(second, first) and plan.options.keep_profile:
                 shutil.copyfile(path, launch.profile)
@@ -173,12 +157,6 @@ def timed_execution(plan: Plan, launch: Launch, connection: duckdb.DuckDBPyConne
     return replace(second, diagnostics=(*first.diagnostics, *fixed))
 
 
-def _single_launch_calls(first: Execution) -> int:
-    """Number of calls for a single launch that uses the whole time: the first one had only its part of it."""
-    cut = first.watcher.cut
-    return first.calls if cut is None else first.warmup + (first.calls - first.warmup) * cut.launch_count
-
-
 def _lost_less(second: Execution, first: Execution) -> bool:
     """Whether it ended well and lost less. An execution with fewer events lost more, whatever its profile says."""
     lost_less = second.profile.lost_records < first.profile.lost_records
@@ -188,7 +166,7 @@ def _lost_less(second: Execution, first: Execution) -> bool:
 def _execute_fixed(plan: Plan, launch: Launch, connection: duckdb.DuckDBPyConnection, progress: Progress) -> Execution:
     """Run the program with a fixed number of calls."""
     calls = plan.iterations + plan.warmup
-    progress(f"running {plan.entry.name}, {calls} calls")
+    progress(f"running {plan.call.entry.name}, {calls} calls")
     execution = _execute(plan, _Attempt(launch.name("first"), launch.profile, calls, plan.warmup), connection, progress)
     if plan.flushes_on_timer and plan.options.iterations is UNKNOWN and not plan.options.cache_sim:
         return replace(execution, diagnostics=(_fixed_calls_diagnostic(plan.iterations, _RETURNS_HIDDEN),))
@@ -200,7 +178,7 @@ def _execute_until_goal(
 ) -> Execution:
     """Run the program until the goal is reached; with the default number of calls if the profile shows no calls."""
     again = "" if launch.number == 1 else f", launch {launch.number}"
-    progress(f"running {plan.entry.name} until its median is known{_expected_samples(plan)}{again}")
+    progress(f"running {plan.call.entry.name} until its median is known{_expected_samples(plan)}{again}")
     first = _Attempt(launch.name("first"), launch.profile, 0, plan.warmup, launch.goal)
     execution = _execute(plan, first, connection, progress)
     if execution.ending.failed or (execution.profile.event_count and execution.profile.invocations is not UNKNOWN):
@@ -208,7 +186,7 @@ def _execute_until_goal(
     # No call had returned, or nothing ran on a device: make few calls of such a slow function.
     calls = plan.iterations if execution.calls else plan.batch.calls
     warmup = 0 if plan.options.warmup is UNKNOWN and not execution.calls else plan.warmup
-    progress(f"running {plan.entry.name}, {calls + warmup} calls")
+    progress(f"running {plan.call.entry.name}, {calls + warmup} calls")
     os.truncate(launch.profile, 0)
     attempt = _Attempt(launch.name("fixed"), launch.profile, calls + warmup, warmup)
     fixed = _execute(plan, attempt, connection, progress)
@@ -234,60 +212,67 @@ def _expected_samples(plan: Plan) -> str:
     if not plan.sample_hz:
         return ""
     rate = f", or {ENOUGH_SAMPLES:,} samples lie in kernels, at {plan.sample_hz:,} per second and thread"
-    workers, seconds = count_workers(plan.device, plan.flags), plan.options.seconds
+    workers, seconds = count_workers(plan.call.device, plan.call.flags), plan.options.seconds
     if isinstance(workers, Unknown):
         return rate
     most = format_count(round(plan.sample_hz * seconds * workers))
     return f"{rate}: expect at most {most} in {seconds:g} s"
 
 
-@dataclass(frozen=True)
-class _FinishedProgram:
-    """A finished program and the paths of its samples and of its clock's stops."""
-
-    command: tuple[str, ...]
-    ending: Ending
-    watcher: Watcher
-    samples: Path
-    stops: Path
-
-
 def _execute(plan: Plan, attempt: _Attempt, connection: duckdb.DuckDBPyConnection, progress: Progress) -> Execution:
     """Run the program and read its profile; run it again if the profile was damaged while it was written."""
-    finished = _run(plan, attempt, progress)
-    ending, cut = finished.ending, finished.watcher.cut
+    command = plan.command(attempt.path, attempt.calls or _ENDLESS, attempt.more)
+    samples = plan.folder / f"samples-{attempt.name}"
+    stops_file = plan.folder / f"stops-{attempt.name}"
+    variables: dict[str, str] = {}
+    if plan.sample_hz:
+        samples.mkdir()
+        variables = environment(samples, HookSettings(record_calls=False, sample_hz=plan.sample_hz))
+    with suppress(HookUnavailable):
+        variables |= stops_environment(stops_file, variables)
+    watcher = Watcher(attempt.goal, attempt.path, samples, progress)
+    ending = run_benchmark(command, variables, watcher.watch, WATCH_S, plan.niceness)
+    watcher.end()
+    cut, batch = watcher.cut, plan.batch.calls
+    if cut is not None and not ending.interrupted:
+        ending = replace(ending, status=0)  # we ended it: not a failure
     progress("reading the profile")
-    batch = plan.batch.calls
-    calls, warmup = attempt.measured(cut, batch)
+    calls, warmup = (attempt.calls, attempt.warmup) if cut is None else (cut.calls * batch, cut.warmup * batch)
     timed_flushes = plan.flushes_on_timer or bool(attempt.more)
     known = KnownCalls(UNKNOWN if ending.failed or not attempt.calls else calls, warmup, timed_flushes, batch)
-    is_repeatable = timed_flushes and attempt.may_be_repeated(ending)
+    is_repeatable = timed_flushes and not (attempt.is_repeated or ending.failed or ending.interrupted)
+    table, must_be_whole = f"{attempt.name}_events", is_repeatable and cut is None
     try:
-        profile = _read_profile(attempt, connection, known, must_be_whole=is_repeatable and cut is None)
+        profile = load_profile(attempt.path, connection, table, known, must_be_whole=must_be_whole)
+    except RunEmpty:  # a program that never opens the device writes no profile
+        profile = empty_profile(connection, table)
     except RunInvalid:
         if not is_repeatable:
             raise
+        # With flushes on a timer, the runtime writes from two threads. One profile of several hundred is damaged by
+        # that (seen with IREE 3.13, also without our hook).
         progress("the profile was damaged while it was written; running again")
-        return _execute(plan, attempt.repeated(), connection, progress)
+        os.truncate(attempt.path, 0)
+        repeated = replace(attempt, name=f"{attempt.name}_repeated", is_repeated=True)
+        return _execute(plan, repeated, connection, progress)
     if profile.event_count and profile.invocations is UNKNOWN and not ending.failed:
         warmup = 0  # the events of the warm-up are unknown, so all calls count as measured
-    stops = read_stops(finished.stops, profile.begins_ns, calls // batch, plan.batch.pieces)
     execution = Execution(
-        finished.command,
+        tuple(command),
         attempt.more,
         calls,
         warmup,
         ending,
         profile,
-        finished.samples,
-        finished.watcher,
-        stops,
+        samples,
+        watcher,
+        read_stops(stops_file, profile.begins_ns, calls // batch, plan.batch.pieces),
         batch=batch,
     )
     if ending.failed and profile.event_count == 0:
         attempt.path.unlink(missing_ok=True)
-        check_profiled(plan.entry.name, ending.stderr)
-        error = ProgramFailed(f"{execution.failure(plan.entry)}; nothing was recorded")
+        check_profiled(plan.call.entry.name, ending.stderr)
+        error = ProgramFailed(f"{execution.failure(plan.call.entry)}; nothing was recorded")
         error.interrupted = ending.interrupted
         raise error
     return execution
@@ -312,47 +297,5 @@ def check_profiled(name: str, stderr: str) -> None:
         )
 
 
-def _run(plan: Plan, attempt: _Attempt, progress: Progress) -> _FinishedProgram:
-    """Run the program, with the sampler if the plan samples."""
-    command = plan.command(attempt.path, attempt.calls or _ENDLESS, attempt.more)
-    samples = plan.folder / f"samples-{attempt.name}"
-    stops = plan.folder / f"stops-{attempt.name}"
-    variables = _sampling_variables(samples, plan.sample_hz)
-    variables |= _stops_variables(stops, variables)
-    watcher = Watcher(attempt.goal, attempt.path, samples, progress)
-    ending = run_benchmark(command, variables, watcher.watch, WATCH_S, plan.niceness)
-    watcher.end()
-    if watcher.cut is not None and not ending.interrupted:
-        ending = replace(ending, status=0)  # we ended it: not a failure
-    return _FinishedProgram(tuple(command), ending, watcher, samples, stops)
-
-
-def _sampling_variables(samples: Path, hz: int) -> dict[str, str]:
-    """Environment variables that make the hook write samples to a new folder; empty if `hz` is 0."""
-    if not hz:
-        return {}
-    samples.mkdir()
-    return environment(samples, HookSettings(record_calls=False, sample_hz=hz))
-
-
-def _stops_variables(stops: Path, variables: Mapping[str, str]) -> dict[str, str]:
-    """Environment variables that make the hook log when the program stops its clock; empty without a hook."""
-    try:
-        return stops_environment(stops, variables)
-    except HookUnavailable:
-        return {}
-
-
 _ENDLESS = 1_000_000_000
 """Number of invocations to request from a program that the stopping rule ends."""
-
-
-def _read_profile(
-    attempt: _Attempt, connection: duckdb.DuckDBPyConnection, known: KnownCalls, *, must_be_whole: bool
-) -> Profile:
-    table = f"{attempt.name}_events"
-    try:
-        return load_profile(attempt.path, connection, table, known, must_be_whole=must_be_whole)
-    except RunEmpty:
-        # A program that never opens the device writes no profile.
-        return empty_profile(connection, table)

@@ -129,12 +129,12 @@ _INFINITE_FROM: Final = {"f16": 65520.0, "bf16": 2.0**128 - 2.0**119, "f32": 2.0
 """The least number that is rounded to infinity. For f64, Python's own infinity is used."""
 _READ_AS_ZERO: Final = 2.0**-150
 """C reads smaller numbers as 0 when it reads an f32; all floats but f64 are read that way."""
+_TOO_LONG: Final = "{quote} has more than the {buffer} characters that the runtime reads of {element}"
 _LONGEST_QUOTE: Final = 60
 
 
-def is_read(element: str) -> bool:
-    """Whether the number syntax of a type is known."""
-    return element in REAL or element in _SMALL_REAL_ELEMENTS or INTEGER.fullmatch(element) is not None
+def _quoted(text: str) -> str:
+    return repr(start_of(text, _LONGEST_QUOTE))
 
 
 def number_fault(text: str, element: str, *, is_scalar: bool) -> str:
@@ -145,7 +145,7 @@ def number_fault(text: str, element: str, *, is_scalar: bool) -> str:
         element: its type, in IREE's syntax.
         is_scalar: True for a scalar argument, False for an element of an array.
     """
-    quote = repr(start_of(text, _LONGEST_QUOTE))
+    quote = _quoted(text)
     if INTEGER.fullmatch(element):
         return _integer_fault(text, quote, element, is_scalar=is_scalar)
     if is_scalar and element in HALVES:
@@ -157,27 +157,24 @@ def number_fault(text: str, element: str, *, is_scalar: bool) -> str:
 
 
 def _integer_fault(text: str, quote: str, element: str, *, is_scalar: bool) -> str:
-    sign, bits = _sign_and_bits(element)
+    sign, _, digits = element.rpartition("i")
+    sign, bits = ("", 64) if element == "index" else (sign, int(digits[:_WIDTH_DIGITS]))
     if bits not in _WIDTHS and not is_scalar:
         is_wrong = bits in _BYTE_WIDTHS and not _TWO_DIGITS.fullmatch(text)
         return f"{element} is written as two hexadecimal digits, and {quote} is not" if is_wrong else ""
     if not _is_number(text):
         return f"{quote} is not a number"
     if (buffer := _WORD_BUFFER if bits <= _WORD_BITS else _BUFFER) < len(text):
-        return _too_long(quote, element, buffer)
+        return _TOO_LONG.format(quote=quote, buffer=buffer, element=element)
     value = _integer(text)
     if value is None:
         return f"{quote} is not a whole number"
     # The runtime reads scalars as 32-bit words, whatever their width; i1 is true if any bit is set.
-    low, high = _range(sign, bits if bits in _WIDTHS else _WORD_BITS, is_scalar=is_scalar)
+    width = bits if bits in _WIDTHS else _WORD_BITS
+    is_read_as_signed = sign == "s" or (width > _WORD_BITS and (is_scalar or not sign))  # as are signless 64 bits
+    low = 0 if sign == "u" else -(1 << width - 1)
+    high = (1 << width - 1 if is_read_as_signed else 1 << width) - 1
     return "" if low <= value <= high else f"{quote} does not fit {element}, which takes {low} to {high}"
-
-
-def _sign_and_bits(element: str) -> tuple[str, int]:
-    if element == "index":
-        return "", 64
-    sign, _, bits = element.rpartition("i")
-    return sign, int(bits[:_WIDTH_DIGITS])
 
 
 def _integer(text: str) -> int | None:
@@ -191,35 +188,18 @@ def _integer(text: str) -> int | None:
     return -value if sign == "-" else value
 
 
-def _range(sign: str, bits: int, *, is_scalar: bool) -> tuple[int, int]:
-    """Smallest and largest number of a type; signless 64-bit integers are read as signed."""
-    low = 0 if sign == "u" else -(1 << bits - 1)
-    is_read_as_signed = sign == "s" or (bits > _WORD_BITS and (is_scalar or not sign))
-    return low, (1 << bits - 1 if is_read_as_signed else 1 << bits) - 1
-
-
 def _real_fault(text: str, quote: str, element: str) -> str:
     if not _is_number(text):
         return f"{quote} is not a number"
     if len(text) > _BUFFER:
-        return _too_long(quote, element, _BUFFER)
-    least = 0.0 if element == "f64" else _READ_AS_ZERO
-    if abs(_real(text)) <= least and _is_not_zero(text):
+        return _TOO_LONG.format(quote=quote, buffer=_BUFFER, element=element)
+    size, lower = abs(_real(text)), text.lower()
+    digits = lower.partition("x")[2].partition("p")[0] if "x" in lower else lower.partition("e")[0]
+    if size <= (0.0 if element == "f64" else _READ_AS_ZERO) and digits.strip("0.+-"):  # not written as 0
         return f"{quote} is too small for {element}; write 0"
-    if abs(_real(text)) >= _INFINITE_FROM.get(element, math.inf) and "inf" not in text.lower():
+    if size >= _INFINITE_FROM.get(element, math.inf) and "inf" not in lower:
         return f"{quote} is too large for {element}; write inf"
     return ""
-
-
-def _too_long(quote: str, element: str, buffer: int) -> str:
-    return f"{quote} has more than the {buffer} characters that the runtime reads of {element}"
-
-
-def _is_not_zero(text: str) -> bool:
-    """Whether a number that is read as 0 was written as another number."""
-    lower = text.lower()
-    digits = lower.partition("x")[2].partition("p")[0] if "x" in lower else lower.partition("e")[0]
-    return bool(digits.strip("0.+-"))
 
 
 def _is_number(text: str) -> bool:
@@ -333,20 +313,13 @@ def check_spec(entry: Function, argument: Argument, spec: str) -> None:
             f"{entry.name}: argument {argument.name} ({argument.type}) cannot be the single number {number}; to fill "
             f"it with this number, write --input={_spec_of(declared)}={number}"
         )
-    if fault := _scalar_fault(declared, spec) if declared.sizes is None else _tensor_fault(declared, spec):
+    is_scalar = declared.sizes is None
+    fault = number_fault(spec, declared.element, is_scalar=True) if is_scalar else _tensor_fault(declared, spec)
+    if fault:
         raise InputInvalid(
             f"{entry.name}: argument {argument.name} ({argument.type}) cannot be {_quoted(spec)}: {fault}; write it as "
             f"--input={_example_of(declared, spec)}"
         )
-
-
-def _quoted(spec: str) -> str:
-    return repr(start_of(spec, _LONGEST_QUOTE))
-
-
-def _scalar_fault(declared: Shaped, spec: str) -> str:
-    """Why a text is not a valid number; "" if it is."""
-    return number_fault(spec, declared.element, is_scalar=True)
 
 
 def _tensor_fault(declared: Shaped, spec: str) -> str:
@@ -356,20 +329,28 @@ def _tensor_fault(declared: Shaped, spec: str) -> str:
         return "it has no shape and element type"
     sizes, element, values = [int(size) for size in match[1].split("x")[:-1]], match[2], match[3] or ""
     if not _sizes_fit(sizes, declared.sizes or ()):
-        return f"its shape is {'x'.join(map(str, sizes)) or 'empty'}, not {_shape_of(declared)}"
+        shape = "x".join("?" if size is None else str(size) for size in declared.sizes or ()) or "empty"
+        return f"its shape is {'x'.join(map(str, sizes)) or 'empty'}, not {shape}"
     if not _elements_fit(element, declared.element):
         return f"its elements are {element}, not {declared.element}"
-    return "" if values[:1] in _TOOL_PREFIXES else _values_fault(values, element, math.prod(sizes))
+    is_known = element in REAL or element in _SMALL_REAL_ELEMENTS or INTEGER.fullmatch(element)  # how it is read
+    if values[:1] in _TOOL_PREFIXES or not is_known:
+        return ""
+    words, count = words_of(values), math.prod(sizes)
+    if len(words) not in (0, 1, count):
+        return f"it has {plural(len(words), 'value')} for {plural(count, 'element')}"
+    return next(filter(None, (number_fault(word, element, is_scalar=False) for word in words)), "")
+
+
+def words_of(values: str) -> list[str]:
+    """The numbers in the values of an array in IREE's syntax."""
+    return values.replace(",", " ").replace("[", " ").replace("]", " ").split()
 
 
 def _sizes_fit(sizes: Sequence[int], declared: Sequence[int | None]) -> bool:
     return len(sizes) == len(declared) and all(
         expected in (None, size) for size, expected in zip(sizes, declared, strict=True)
     )
-
-
-def _shape_of(declared: Shaped) -> str:
-    return "x".join("?" if size is None else str(size) for size in declared.sizes or ()) or "empty"
 
 
 def _elements_fit(element: str, declared: str) -> bool:
@@ -381,15 +362,6 @@ def _elements_fit(element: str, declared: str) -> bool:
         widths = [text.lstrip("sui") for text in (element, declared)]
         return widths[0] == widths[1] or "1" in widths
     return whole == declared_whole or not (element in REAL or declared in REAL)
-
-
-def _values_fault(text: str, element: str, count: int) -> str:
-    values = text.replace(",", " ").replace("[", " ").replace("]", " ").split()
-    if not is_read(element):
-        return ""
-    if len(values) not in (0, 1, count):
-        return f"it has {plural(len(values), 'value')} for {plural(count, 'element')}"
-    return next(filter(None, (number_fault(value, element, is_scalar=False) for value in values)), "")
 
 
 def array_inputs(entry: Function, values: Sequence[object], folder: Path) -> list[Input]:
@@ -414,10 +386,12 @@ def _input_of_value(entry: Function, index: int, value: object, folder: Path) ->
 
     argument = entry.arguments[index]
     shaped = parsed(argument.type)
+    if isinstance(value, bool):
+        value = int(value)  # IREE's tools do not know truth values by name
     if isinstance(value, (str, int, float)):
-        description = spec = value if isinstance(value, str) else str(_number_of(value))
+        description = spec = str(value)
         if not isinstance(value, str) and shaped is not None and shaped.sizes is None:
-            spec = passed_number(_number_of(value), shaped.element)
+            spec = passed_number(value, shaped.element)
         check_spec(entry, argument, spec)
         return Input(spec, description)
 
@@ -428,7 +402,7 @@ def _input_of_value(entry: Function, index: int, value: object, folder: Path) ->
             f"{'x'.join(map(str, values.shape)) or 'no dimensions'}, {values.dtype}"
         )
     if shaped.sizes is None:
-        number = _number_of(values.item())
+        number = int(values.item()) if values.dtype.kind == "b" else values.item()
         return Input(passed_number(number, shaped.element), str(number))
     text = "x".join([*map(str, values.shape), shaped.element])
     if values.size == 0:  # IREE does not read an empty file
@@ -436,17 +410,10 @@ def _input_of_value(entry: Function, index: int, value: object, folder: Path) ->
     return Input(_write_values(values, text, folder / f"input{index}"), f"{text}: given as an array")
 
 
-def _number_of(value: float) -> float:
-    """The number; 0 or 1 for a truth value, which IREE's tools do not know by name."""
-    return int(value) if isinstance(value, bool) else value
-
-
 def _fits(values: np.ndarray[Any, Any], shaped: Shaped) -> bool:
     """Whether an array has the declared shape and, bit for bit, the declared element type."""
     sizes = shaped.sizes or ()
-    same_shape = len(values.shape) == len(sizes) and all(
-        expected in (None, size) for size, expected in zip(values.shape, sizes, strict=True)
-    )
+    same_shape = _sizes_fit(values.shape, sizes)
     if named := number_type(shaped.element):
         return same_shape and values.dtype.name == named
     bits = shaped.element.lstrip("sui")
@@ -484,9 +451,10 @@ def check_size(functions: Sequence[Function], dim: Integer) -> None:
 def _known_shape(entry: Function, argument: Argument, dim: Integer) -> Shaped:
     where = f"{entry.name}: argument {argument.name} ({argument.type})"
     if argument.loop_bound:
-        raise InputInvalid(
-            f"{where} is the bound of a loop and cannot be generated; give every argument: {_example(entry)}"
-        )
+        shapes = (parsed(other.type) for other in entry.arguments)
+        examples = ("VALUE" if shape is None or shape.sizes is None else _example_of(shape) for shape in shapes)
+        given = " ".join(f"--input={example}" for example in examples)
+        raise InputInvalid(f"{where} is the bound of a loop and cannot be generated; give every argument: {given}")
     shaped = parsed(argument.type)
     if shaped is None:
         raise InputInvalid(f"{where} has a type that no input can be generated for; give every argument with --input")
@@ -497,14 +465,6 @@ def _known_shape(entry: Function, argument: Argument, dim: Integer) -> Shaped:
             f"{where} has a dynamic dimension; set every `?` with --dim N, or give every argument with --input"
         )
     return Shaped(tuple(dim if size is None else size for size in shaped.sizes), shaped.element)
-
-
-def _example(entry: Function) -> str:
-    specs = []
-    for argument in entry.arguments:
-        shaped = parsed(argument.type)
-        specs.append("--input=" + ("VALUE" if shaped is None or shaped.sizes is None else _example_of(shaped)))
-    return " ".join(specs)
 
 
 def _example_of(shaped: Shaped, meant: str = "") -> str:
@@ -541,8 +501,11 @@ def _generated_input(index: int, shaped: Shaped, folder: Path) -> Input:
             f"an input of {text} cannot be generated: it takes {format_bytes(needed_bytes)}, but only "
             f"{format_bytes(free_bytes)} of memory are free; give it with --input, or use a smaller --dim"
         )
+    import numpy as np
+
     description = f"{text}: random in [0, {RANDOM_LIMIT}), seed {index} (made up)"
-    values = _random(sizes, kind, index)
+    values = np.random.default_rng(index).random(sizes, dtype=np.float32) * np.float32(RANDOM_LIMIT)
+    values = values.astype(dtype_of(kind), copy=False)
     return Input(_write_values(values, text, folder / f"input{index}"), description)
 
 
@@ -552,13 +515,6 @@ def _zero(element: str) -> str:
     Elements of less than a byte are written as the two hexadecimal digits of their byte.
     """
     return "00" if element.lstrip("sui") in {"1", "2", "4"} else "0"
-
-
-def _random(sizes: list[int], kind: str, seed: int) -> np.ndarray[Any, Any]:
-    import numpy as np
-
-    values = np.random.default_rng(seed).random(sizes, dtype=np.float32) * np.float32(RANDOM_LIMIT)
-    return values.astype(dtype_of(kind), copy=False)
 
 
 def _write_values(values: np.ndarray[Any, Any], text: str, path: Path) -> str:

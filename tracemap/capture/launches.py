@@ -24,9 +24,8 @@ from tracemap.core.functions import Function
 from tracemap.core.process.signals import confirm_signal, pending_signal
 from tracemap.core.toolchain import Progress
 from tracemap.core.units import UNKNOWN, Integer, plural, sum_of
-from tracemap.runs.elapsed import summed_parts
 from tracemap.runs.ireeprof.profile import JoinedProfiles, join_profiles
-from tracemap.runs.model import ElapsedParts, Noise
+from tracemap.runs.model import Noise
 from tracemap.runs.statistics import Median, median_of
 
 if TYPE_CHECKING:
@@ -72,24 +71,9 @@ class Launches:
         return f"the recording of {entry.name} was interrupted after {whole}"
 
     @property
-    def warmup(self) -> int:
-        """Number of warm-up calls in all launches."""
-        return sum(execution.warmup for execution in self.executions)
-
-    @property
-    def calls(self) -> Integer:
-        """Number of measured calls in all launches."""
-        return sum_of(times.calls for times in self.call_times)
-
-    @property
     def elapsed_ns(self) -> Integer:
         """Wall time of the measured calls, without the time between launches."""
         return sum_of(times.elapsed_ns for times in self.call_times)
-
-    @property
-    def elapsed(self) -> ElapsedParts:
-        """Parts of the elapsed time."""
-        return summed_parts([times.elapsed for times in self.call_times])
 
     @property
     def noise(self) -> Noise:
@@ -148,7 +132,7 @@ def _launch_again(
     if execution.ending.interrupted or (execution.ending.failed and pending_signal()):
         return None
     if execution.ending.failed or execution.profile.invocations is UNKNOWN or execution.diagnostics:
-        reason = execution.failure(plan.entry) if execution.ending.failed else "its calls cannot be distinguished"
+        reason = execution.failure(plan.call.entry) if execution.ending.failed else "its calls cannot be distinguished"
         return _left_out(launch, reason)
     return execution
 

@@ -95,13 +95,12 @@ def geometry(specs: Sequence[str], sysfs: Path = SYSFS) -> Geometry:
     if len(given_caches) == len(NAMES):
         return Geometry(tuple(given_caches[name] for name in NAMES), "as given")
     known = _kernel_caches(sysfs)
-    notes = {name: note for name, (_, note) in known.items() if note and name not in given_caches}
     caches = tuple(given_caches.get(name) or known[name][0] for name in NAMES if name in given_caches or name in known)
-    if not known:
-        source = "the processor's, read by valgrind"
-    else:
-        source = "; ".join(["this machine's, from the kernel", *notes.values()])
-    return Geometry(caches, source + "; " + ", ".join(sorted(given_caches)) + " as given" if given_caches else source)
+    sources = ["this machine's, from the kernel" if known else "the processor's, read by valgrind"]
+    sources += [note for name, (_, note) in known.items() if note and name not in given_caches]
+    if given_caches:
+        sources.append(f"{', '.join(sorted(given_caches))} as given")
+    return Geometry(caches, "; ".join(sources))
 
 
 def line_bytes(caches: Sequence[Cache]) -> Integer:
@@ -142,7 +141,9 @@ def _kernel_caches(sysfs: Path) -> dict[str, tuple[Cache, str]]:
             size, ways, line = (_number(folder / name) for name in _FILES)
         except (OSError, ValueError):
             continue
-        for name in _names(level, kind):
+        # The simulated caches that this one is; the last level may also be the first.
+        names = [*(_FIRST_LEVEL.get(kind, ()) if level == 1 else ()), *(["LL"] if kind == "Unified" else [])]
+        for name in names:
             if name != "LL" or level >= cache_by_name.get("LL", (0, None))[0]:
                 cache_by_name[name] = level, Cache(name, size, ways, line)
     simulated = {name: _as_simulated(cache) for name, (_, cache) in cache_by_name.items()}
@@ -152,12 +153,6 @@ def _kernel_caches(sysfs: Path) -> dict[str, tuple[Cache, str]]:
 
 _FIRST_LEVEL = {"Instruction": ["I1"], "Data": ["D1"], "Unified": ["I1", "D1"]}
 _FILES = ("size", "ways_of_associativity", "coherency_line_size")
-
-
-def _names(level: int, kind: str) -> list[str]:
-    """Names of the simulated caches that this cache is; the last level may also be the first."""
-    first = _FIRST_LEVEL.get(kind, []) if level == 1 else []
-    return [*first, *(["LL"] if kind == "Unified" else [])]
 
 
 def _text(path: Path) -> str:

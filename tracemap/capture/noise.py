@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -64,8 +65,10 @@ def niceness_to_run_at(requested: Integer) -> Integer:
 
 def may_run_at(niceness: int) -> bool:
     """Whether this user may run programs at a niceness and watch them; tested with an empty program."""
-    if niceness < own_niceness() and not _may_enter_real_time():
-        return False
+    if niceness < own_niceness():
+        if not _enter_real_time():
+            return False
+        _leave_real_time()
     child = start(exec_with_parent([], niceness), apart=False)  # a process group leader cannot start a session
     try:
         child.wait()
@@ -117,13 +120,6 @@ def _leave_real_time() -> None:
         os.sched_setscheduler(0, os.SCHED_OTHER | os.SCHED_RESET_ON_FORK, os.sched_param(0))
 
 
-def _may_enter_real_time() -> bool:
-    if not _enter_real_time():
-        return False
-    _leave_real_time()
-    return True
-
-
 # ---- noise of a run
 #
 # Noise as Linux counts it, from snapshots of /proc taken while the program runs.
@@ -157,10 +153,22 @@ class Look:
 
 def take_snapshot(pid: int) -> Look:
     """Take a snapshot of a running program."""
+    time_ns, process = time.monotonic_ns(), _PROC / str(pid)
+    ticks = _counts(_PROC / "stat", _MACHINE_TICKS)
+    counts = _counts(process / "stat", _PROGRAM_COUNTS)
+    if "steal" in ticks:
+        counts["stolen_ns"] = ticks.pop("steal") * _TICK_NS
+        counts["busy_ns"] = sum(ticks.values()) * _TICK_NS
+    threads: dict[str, Counts] = {}
+    with suppress(OSError):
+        for folder in list((process / "task").iterdir()):
+            of_thread = [_counts(folder / file, patterns) for file, patterns in _THREAD_COUNTS.items()]
+            if folder.exists():  # the counts of an exiting thread are incomplete
+                threads[folder.name] = {name: count for part in of_thread for name, count in part.items()}
     return Look(
-        time_ns=time.monotonic_ns(),
-        counts=_merged_counts(_program_counts(pid), _machine_counts),
-        threads=_thread_counts(pid),
+        time_ns=time_ns,
+        counts=counts,
+        threads=threads,
         frequency_hz=_value_or_unknown(_frequency_hz),
         load_percent=_value_or_unknown(lambda: round(100 * float((_PROC / "loadavg").read_text().split()[0]))),
     )
@@ -178,7 +186,11 @@ def observed_noise(snapshots: Sequence[Look], begin_ns: Integer, end_ns: Integer
         return UNKNOWN_NOISE
     first, last = inside[0], inside[-1]
     counts = {name: last.counts[name] - first.counts[name] for name in last.counts if name in first.counts}
-    counts |= _thread_sums(first, last)
+    # Sums over the threads alive at the end. Threads started meanwhile count in full.
+    names = set.intersection(*(set(counts) for counts in last.threads.values())) if last.threads else set()
+    for name in sorted(names):
+        earlier = {thread: counts.get(name, 0) for thread, counts in first.threads.items()}
+        counts[name] = sum(own[name] - earlier.get(thread, 0) for thread, own in last.threads.items())
     return structs.replace(
         UNKNOWN_NOISE,
         observed_ns=last.time_ns - first.time_ns,
@@ -187,15 +199,6 @@ def observed_noise(snapshots: Sequence[Look], begin_ns: Integer, end_ns: Integer
         load_percent=first.load_percent,
         **counts,
     )
-
-
-def _thread_sums(first: Look, last: Look) -> dict[str, int]:
-    """Sums over the threads alive at the end. Threads started meanwhile count in full."""
-    names = set.intersection(*(set(counts) for counts in last.threads.values())) if last.threads else set()
-    return {
-        name: sum(counts[name] - first.threads.get(thread, {}).get(name, 0) for thread, counts in last.threads.items())
-        for name in sorted(names)
-    }
 
 
 def combined_noise(noises: Sequence[Noise]) -> Noise:
@@ -218,26 +221,21 @@ def noise_diagnostic(noise: Noise, niceness: Integer = UNKNOWN, elapsed_ns: Inte
     It names a remedy, unless the program already ran ahead of others. UNKNOWN `niceness` means our own. It says how
     much of the elapsed time was observed, if that is less than half.
     """
-    waiting = _waiting_causes(noise)
-    remedy = _remedy(niceness) if waiting else ""
-    causes = [*waiting, *_steal_causes(noise)]
+    causes = _waiting_causes(noise)
+    remedy = _remedy(niceness) if causes else ""
+    stolen, observed_ns, load = noise.stolen_ns, noise.observed_ns, noise.load_percent
+    if isinstance(stolen, int) and isinstance(observed_ns, int):
+        whole_ns = observed_ns * (os.cpu_count() or 1)
+        if stolen >= _NOISY_SHARE * max(1, whole_ns):
+            causes.append(f"the hypervisor took {format_ns(stolen)} from this machine")
     if not causes:
         return None
-    switches = f"{format_count(noise.involuntary_switches)} involuntary switches"
-    load = noise.load_percent
-    load_text = f", load {load / 100:.1f}" if isinstance(load, int) else ""
-    return Diagnostic(
-        NOISY,
-        f"noisy machine: {'; '.join(causes)} ({switches}{load_text}{_observed_part(noise, elapsed_ns)}){remedy}",
-    )
-
-
-def _observed_part(noise: Noise, elapsed_ns: Integer) -> str:
-    """The observed part of the elapsed time, small for short launches; empty if it is more than half."""
-    observed_ns = noise.observed_ns
-    if not (isinstance(observed_ns, int) and isinstance(elapsed_ns, int)) or 2 * observed_ns >= elapsed_ns:
-        return ""
-    return f"; observed for {format_ns(observed_ns)} of {format_ns(elapsed_ns)}"
+    details = f"{format_count(noise.involuntary_switches)} involuntary switches"
+    if isinstance(load, int):
+        details += f", load {load / 100:.1f}"
+    if isinstance(observed_ns, int) and isinstance(elapsed_ns, int) and 2 * observed_ns < elapsed_ns:
+        details += f"; observed for {format_ns(observed_ns)} of {format_ns(elapsed_ns)}"
+    return Diagnostic(NOISY, f"noisy machine: {'; '.join(causes)} ({details}){remedy}")
 
 
 def _remedy(niceness: Integer) -> str:
@@ -274,28 +272,39 @@ def _waiting_causes(noise: Noise) -> list[str]:
     return [f"{text}, and {other_programs}"] if others >= _NOISY_SHARE * busy else []
 
 
-def _steal_causes(noise: Noise) -> list[str]:
-    stolen, observed_ns = noise.stolen_ns, noise.observed_ns
-    if not (isinstance(stolen, int) and isinstance(observed_ns, int)):
-        return []
-    whole = observed_ns * (os.cpu_count() or 1)
-    return (
-        [f"the hypervisor took {format_ns(stolen)} from this machine"] if stolen >= _NOISY_SHARE * max(1, whole) else []
-    )
-
-
 # ---- counts of Linux
 
 
-def _merged_counts(*sources: Callable[[], Counts]) -> Counts:
-    """Counts of several sources. A source that cannot be read or parsed is left out."""
-    merged: dict[str, int] = {}
-    for source in sources:
-        try:
-            merged |= source()
-        except (OSError, ValueError, IndexError, KeyError):
-            continue
-    return merged
+# After the program's name, which is in parentheses and may contain any character (man 5 proc_pid_stat).
+_PROGRAM_COUNTS: Final = {
+    "minor_faults": r"(?s).*\)(?: \S+){7} (\d+) ",
+    "major_faults": r"(?s).*\)(?: \S+){9} (\d+) ",
+}
+# Over all CPUs (man 5 proc_stat): user, nice, system, idle, iowait, irq, softirq, steal.
+_MACHINE_TICKS: Final = {
+    name: rf"^cpu(?: +\d+){{{index}}} +(\d+)"
+    for index, name in enumerate(("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal"))
+    if name not in ("idle", "iowait")
+}
+_THREAD_COUNTS: Final = {
+    "schedstat": {"running_ns": r"^(\d+) \d+ \d+$", "waiting_ns": r"^\d+ (\d+) \d+$"},
+    "status": {
+        "voluntary_switches": r"^voluntary_ctxt_switches:\s*(\d+)$",
+        "involuntary_switches": r"^nonvoluntary_ctxt_switches:\s*(\d+)$",
+    },
+    "sched": {"migrations": r"^se\.nr_migrations\s*:\s*(\d+)$"},
+}
+"""Files of a thread, with the patterns of their counts."""
+
+
+def _counts(path: Path, patterns: Mapping[str, str]) -> dict[str, int]:
+    """Counts in a file; those that it lacks are left out."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return {}
+    found = {name: re.search(pattern, text, re.MULTILINE) for name, pattern in patterns.items()}
+    return {name: int(match[1]) for name, match in found.items() if match}
 
 
 def _value_or_unknown(source: Callable[[], int]) -> Integer:
@@ -303,55 +312,6 @@ def _value_or_unknown(source: Callable[[], int]) -> Integer:
         return source()
     except (OSError, ValueError, IndexError, ZeroDivisionError):
         return UNKNOWN
-
-
-def _thread_counts(pid: int) -> dict[str, Counts]:
-    """Counts of each thread that still exists after it was read; those of an exiting thread are incomplete."""
-    try:
-        folders = list((_PROC / str(pid) / "task").iterdir())
-    except OSError:
-        return {}
-    looked_at = [(folder, _merged_counts(*_thread_sources(folder))) for folder in folders]
-    return {folder.name: counts for folder, counts in looked_at if folder.exists()}
-
-
-def _program_counts(pid: int) -> Callable[[], Counts]:
-    def read() -> Counts:
-        # After the program's name, which is in parentheses and may contain any character (man 5 proc_pid_stat).
-        fields = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-        return {"minor_faults": int(fields[7]), "major_faults": int(fields[9])}
-
-    return read
-
-
-def _machine_counts() -> Counts:
-    """Counts over all CPUs (man 5 proc_stat): user, nice, system, idle, iowait, irq, softirq, steal."""
-    fields = (_PROC / "stat").read_text().partition("\n")[0].split()
-    user, nice, system, _, _, irq, softirq, steal = map(int, fields[1:9])
-    return {"busy_ns": (user + nice + system + irq + softirq) * _TICK_NS, "stolen_ns": steal * _TICK_NS}
-
-
-def _thread_sources(folder: Path) -> list[Callable[[], Counts]]:
-    def schedstat() -> Counts:
-        running, waiting, _ = (folder / "schedstat").read_text().split()
-        return {"running_ns": int(running), "waiting_ns": int(waiting)}
-
-    def status() -> Counts:
-        pairs = _pairs(folder / "status")
-        return {
-            "voluntary_switches": int(pairs["voluntary_ctxt_switches"]),
-            "involuntary_switches": int(pairs["nonvoluntary_ctxt_switches"]),
-        }
-
-    def sched() -> Counts:
-        return {"migrations": int(_pairs(folder / "sched")["se.nr_migrations"])}
-
-    return [schedstat, status, sched]
-
-
-def _pairs(path: Path) -> dict[str, str]:
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    return {name.strip(): value for name, _, value in (line.partition(":") for line in lines)}
 
 
 def _frequency_hz() -> int:

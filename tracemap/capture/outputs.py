@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tracemap.capture.benchmark import run_program
 from tracemap.capture.calling import Call, check_undecided
-from tracemap.capture.inputs import SPEC, Shaped, number_type, parsed, refused_as, written_type
+from tracemap.capture.inputs import SPEC, dtype_of, number_type, parsed, refused_as, words_of, written_type
 from tracemap.core.errors import OutputInvalid, OutputsDiffer, UsageInvalid
 from tracemap.core.files import atomic_file, check_files, read_user_input
-from tracemap.core.functions import Function
 from tracemap.core.units import UNKNOWN, Unknown, format_count, plural
 from tracemap.options.measure import RunOptions
 
@@ -104,34 +103,6 @@ def temporary_targets(targets: Sequence[str], folder: Path, *, force: bool) -> I
 # ---- arrays
 
 
-@dataclass(frozen=True, slots=True)
-class _ArrayFile:
-    """How an output becomes an array: the file to write, and the type if the file does not contain it."""
-
-    path: Path
-    shaped: Shaped | None
-    """None: the numpy file contains the type."""
-
-    def read(self, output: str) -> Array:
-        """The array; `output` is its name in messages.
-
-        Raises:
-            OutputInvalid: its shape is unknown.
-        """
-        import numpy as np
-
-        if self.shaped is None:
-            array: Array = np.load(self.path, allow_pickle=False)
-            return array
-        import ml_dtypes
-
-        values = np.fromfile(self.path, dtype=getattr(ml_dtypes, number_type(self.shaped.element)))
-        sizes = self.shaped.sizes or ()
-        if sizes.count(None) > 1 or (None in sizes and 0 in sizes):
-            raise OutputInvalid(f"{output} has several dynamic dimensions; write it with --output=@FILE.bin")
-        return values.reshape([-1 if size is None else size for size in sizes])
-
-
 def call_for_arrays(call: Call, folder: Path) -> list[Array]:
     """Call the function and read its outputs as arrays; scalars have no dimensions.
 
@@ -139,22 +110,28 @@ def call_for_arrays(call: Call, folder: Path) -> list[Array]:
         OutputInvalid: an output has a type that no array holds.
         ProgramFailed: the program failed.
     """
-    files = [_array_file(call.entry, index, kind, folder) for index, kind in enumerate(call.results)]
-    run_call(call, [f"@{file.path}" for file in files])
-    return [file.read(_output_name(call.entry, index, call.results[index])) for index, file in enumerate(files)]
+    import numpy as np
 
-
-def _array_file(entry: Function, index: int, kind: str, folder: Path) -> _ArrayFile:
-    shaped = parsed(kind)
-    if shaped is None or shaped.element in _NUMPY_ELEMENTS:  # for an undeclared type, the numpy file contains it
-        return _ArrayFile(folder / f"array{index}.npy", None)
-    if not number_type(shaped.element):
-        raise OutputInvalid(f"{_output_name(entry, index, kind)} has a type that no array holds; write it as @FILE.bin")
-    return _ArrayFile(folder / f"array{index}.bin", shaped)
-
-
-def _output_name(entry: Function, index: int, kind: str) -> str:
-    return f"{entry.name}: result[{index}] ({kind})"
+    names = [f"{call.entry.name}: result[{index}] ({kind})" for index, kind in enumerate(call.results)]
+    types = [parsed(kind) for kind in call.results]
+    # Numpy's files contain their type; for an undeclared one, the runtime writes such a file, too.
+    are_raw = [shaped is not None and shaped.element not in _NUMPY_ELEMENTS for shaped in types]
+    files = [folder / f"array{index}.{'bin' if is_raw else 'npy'}" for index, is_raw in enumerate(are_raw)]
+    for name, shaped, is_raw in zip(names, types, are_raw, strict=True):
+        if is_raw and shaped is not None and not number_type(shaped.element):
+            raise OutputInvalid(f"{name} has a type that no array holds; write it as @FILE.bin")
+    run_call(call, [f"@{file}" for file in files])
+    arrays: list[Array] = []
+    for name, shaped, is_raw, file in zip(names, types, are_raw, files, strict=True):
+        if shaped is None or not is_raw:
+            arrays.append(np.load(file, allow_pickle=False))
+            continue
+        values = np.fromfile(file, dtype=dtype_of(number_type(shaped.element)))
+        sizes = shaped.sizes or ()
+        if sizes.count(None) > 1 or (None in sizes and 0 in sizes):
+            raise OutputInvalid(f"{name} has several dynamic dimensions; write it with --output=@FILE.bin")
+        arrays.append(values.reshape([-1 if size is None else size for size in sizes]))
+    return arrays
 
 
 # ---- expected
@@ -231,13 +208,11 @@ def output_request(call: Call, options: RunOptions) -> tuple[Call, OutputRequest
             tolerance = replace(tolerance, exact=value == "exact")
         else:
             rest.append(flag)
-    asked = OutputRequest(options.outputs or tuple(targets), options.expected_outputs or tuple(expected), tolerance)
-    return replace(call, flags=tuple(rest)), replace(asked, tolerance=_with_options(tolerance, options))
-
-
-def _with_options(tolerance: Tolerance, options: RunOptions) -> Tolerance:
     relative = tolerance.relative if isinstance(options.rtol, Unknown) else options.rtol
-    return replace(tolerance, absolute_for_all=options.atol, relative=relative, exact=tolerance.exact or options.exact)
+    exact = tolerance.exact or options.exact
+    tolerance = replace(tolerance, absolute_for_all=options.atol, relative=relative, exact=exact)
+    asked = OutputRequest(options.outputs or tuple(targets), options.expected_outputs or tuple(expected), tolerance)
+    return replace(call, flags=tuple(rest)), asked
 
 
 def _number(flag: str, value: str) -> float:
@@ -300,8 +275,7 @@ def _array_of_text(sizes: Sequence[int], element: str, text: str) -> Array:
     kind = _dtype(element)
     if text.startswith("@"):
         return np.frombuffer(read_user_input(text[1:], UsageInvalid), dtype=kind).reshape(sizes)
-    words = text.replace(",", " ").replace("[", " ").replace("]", " ").split()
-    values = np.asarray(_numbers(words or ["0"], kind), dtype=kind)
+    values = np.asarray(_numbers(words_of(text) or ["0"], kind), dtype=kind)
     count = math.prod(sizes)
     if len(values) not in (1, count):
         raise ValueError(f"{len(values)} values for {count} elements")
@@ -334,12 +308,7 @@ def _dtype(element: str) -> np.dtype[Any]:
     if element in {"i1", "index"}:
         return np.dtype("bool" if element == "i1" else "int64")
     if name := number_type(element):
-        if hasattr(np, name):
-            return np.dtype(name)
-        import ml_dtypes
-
-        narrow: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
-        return narrow
+        return dtype_of(name)
     try:
         whole: np.dtype[Any] = np.dtype(("u" if element[0] == "u" else "") + "int" + element.lstrip("sui"))
     except TypeError as error:
@@ -387,7 +356,9 @@ def _compared(got: Array, wanted: Array | None, tolerance: Tolerance) -> tuple[s
 
     if wanted is None:
         return "ignored", True
-    if got.shape != wanted.shape or not _comparable(got, wanted, exact=tolerance.exact):
+    # All float types are of one kind, unless bits are compared.
+    comparable = got.dtype == wanted.dtype or (not tolerance.exact and _kind(got) == _kind(wanted))
+    if got.shape != wanted.shape or not comparable:
         return f"expected {written_type(wanted)}", False
     with np.errstate(all="ignore"):
         differences, differs = _differences(got, wanted, tolerance)
@@ -403,11 +374,6 @@ def _compared(got: Array, wanted: Array | None, tolerance: Tolerance) -> tuple[s
     difference_count = f"{format_count(number)} of {format_count(got.size)} elements differ{'s' if number == 1 else ''}"
     largest_at = f"the largest difference is {float(differences[worst]):.3g} at {_index(worst)}"
     return f"{difference_count}, the first at {_index(first)}: {values}; {largest_at}", False
-
-
-def _comparable(got: Array, wanted: Array, *, exact: bool) -> bool:
-    """Whether both are of one kind: all float types are, unless bits are compared."""
-    return got.dtype == wanted.dtype or (not exact and _kind(got) == _kind(wanted))
 
 
 def _kind(array: Array) -> str:

@@ -10,7 +10,7 @@ from typing import Final
 from tracemap.capture.benchmark import BENCHMARK_TOOL, FLUSH_INTERVAL, HOST_DEVICES, call_count_flags, profiling_flags
 from tracemap.capture.cache_simulation import SIMULATED_DEVICE, CacheSimulation, check_device
 from tracemap.capture.calling import Batch, Call, Program, batch_of, check_undecided, make_call, without_batches
-from tracemap.capture.inputs import NO_SAVED_INPUTS, Input, SavedInputs
+from tracemap.capture.inputs import NO_SAVED_INPUTS, SavedInputs
 from tracemap.capture.noise import niceness_to_run_at
 from tracemap.capture.run_names import Reservation
 from tracemap.capture.stopping_rule import LEAST_WARMUP, Goal, default_sample_hz
@@ -73,26 +73,6 @@ class Plan:
         return self.request.options
 
     @property
-    def entry(self) -> Function:
-        """The function to call."""
-        return self.call.entry
-
-    @property
-    def device(self) -> str:
-        """The device to run on."""
-        return self.call.device
-
-    @property
-    def inputs(self) -> tuple[Input, ...]:
-        """The function's inputs."""
-        return self.call.inputs
-
-    @property
-    def flags(self) -> tuple[str, ...]:
-        """Runtime flags."""
-        return self.call.flags
-
-    @property
     def warmup(self) -> int:
         """Warm-up calls for a fixed number of calls, rounded up to whole batches."""
         return self.batch.rounded(LEAST_WARMUP if isinstance(self.options.warmup, Unknown) else self.options.warmup)
@@ -122,27 +102,27 @@ class Plan:
         One launch if more than times is measured: samples and counts are joined to the calls of one process, a kept
         profile must hold all calls, and a device's own clock may restart with each process.
         """
-        of_host = self.device.partition(":")[0] in HOST_DEVICES
+        of_host = self.call.device.partition(":")[0] in HOST_DEVICES
         return self.options.launches if of_host and not _single_process_option(self.options) else 1
 
     @property
     def flushes_on_timer(self) -> bool:
         """Whether the profile is also flushed on a timer, so that it does not show when a call returns."""
-        return any(flag.startswith(FLUSH_INTERVAL) for flag in self.flags)
+        return any(flag.startswith(FLUSH_INTERVAL) for flag in self.call.flags)
 
     def command(self, profile: Path, calls: int, more: Sequence[str] = ()) -> list[str]:
         """The command line that makes `calls` calls, warm-up included, and writes `profile`."""
-        call = replace(self.call, flags=(*self.flags, *self.batch.flags, *more))
-        return call.command(BENCHMARK_TOOL, *call_count_flags(calls), *profiling_flags(self.device, profile))
+        call = replace(self.call, flags=(*self.call.flags, *self.batch.flags, *more))
+        return call.command(BENCHMARK_TOOL, *call_count_flags(calls), *profiling_flags(self.call.device, profile))
 
     def unprofiled(self, device: str, calls: int) -> list[str]:
         """The command line for a device without the profiler: `calls` calls, timed one by one."""
-        call = replace(self.call, device=device, flags=(*self.flags, *self.batch.flags))
+        call = replace(self.call, device=device, flags=(*self.call.flags, *self.batch.flags))
         return call.command(BENCHMARK_TOOL, *call_count_flags(1, repetitions=calls))
 
     def simulated(self, module: Path, more: Sequence[str]) -> list[str]:
         """The command line for one call of another build of the module, on one worker and without a profile."""
-        call = replace(self.call, device=SIMULATED_DEVICE, flags=(*self.flags, *more))
+        call = replace(self.call, device=SIMULATED_DEVICE, flags=(*self.call.flags, *more))
         return call.with_module(self.request.module, module).command(BENCHMARK_TOOL, *call_count_flags(1))
 
 

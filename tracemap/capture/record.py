@@ -7,14 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from msgspec import structs
-
 from tracemap._version import __version__
 from tracemap.capture.benchmark import check_profiles, count_workers
 from tracemap.capture.cache_simulation import CacheSimulation, add_caches
 from tracemap.capture.counters import Event, events_to_count, split_into_passes
 from tracemap.capture.counting import OptionalMeasurements, add_counts, check_hook, device_times, devices_to_time
-from tracemap.capture.execution import Execution
 from tracemap.capture.launches import Launches, record_launches, stopping_outcome
 from tracemap.capture.machine import geometry, line_bytes, machine_identity, measure_peaks
 from tracemap.capture.noise import noise_diagnostic, own_niceness, unknown_noise_diagnostic
@@ -28,7 +25,8 @@ from tracemap.core.process.children import paused_ns
 from tracemap.core.process.signals import confirm_signal, interrupt_deferred, pending_signal
 from tracemap.core.process.temporary_files import temporary_folder
 from tracemap.core.toolchain import Progress, no_progress
-from tracemap.core.units import UNKNOWN, Integer, Text, format_ns
+from tracemap.core.units import UNKNOWN, Integer, Text, format_ns, sum_of
+from tracemap.runs.elapsed import summed_parts
 from tracemap.runs.events import EventTable
 from tracemap.runs.ireeprof.records import EXPORT_MEMORY
 from tracemap.runs.model import DeviceTime, Invocation, RunHeader, nice_prefix
@@ -72,20 +70,18 @@ def record(request: RecordRequest, progress: Progress = no_progress) -> Recorded
         with reserve_run(request.output, force=options.force, keep=options.keep_profile) as reservation:
             return record(replace(request, reservation=reservation), progress)
     check_profiles()
-    passes = _passes(request)
+    # The events to count, one tuple per additional execution: check that they can be counted before anything runs.
+    if request.options.counters or request.options.sample_hz:
+        check_hook()
+    passes = split_into_passes(events_to_count(request.options.counters), request.options.counters_per_pass)
     with temporary_folder() as folder:
         progress("generating inputs")
         plan = make_plan(request, request.reservation.profile, folder)
-        devices_to_time(plan.options.compare_devices, plan.device)  # reject invalid devices before the program runs
+        devices_to_time(
+            plan.options.compare_devices, plan.call.device
+        )  # reject invalid devices before the program runs
         with interrupt_deferred():  # defer Ctrl-C: from the first launch on there is something to write
             return _run(plan, passes, progress)
-
-
-def _passes(request: RecordRequest) -> list[tuple[Event, ...]]:
-    """The events to count, one tuple per additional execution. Checks that they can be counted before anything runs."""
-    if request.options.counters or request.options.sample_hz:
-        check_hook()
-    return split_into_passes(events_to_count(request.options.counters), request.options.counters_per_pass)
 
 
 def _run(plan: Plan, passes: Sequence[Sequence[Event]], progress: Progress) -> RecordedRun:
@@ -94,17 +90,26 @@ def _run(plan: Plan, passes: Sequence[Sequence[Event]], progress: Progress) -> R
     with explained_out_of_memory("the events", remedy), open_database(available_memory(EXPORT_MEMORY)) as connection:
         paused_before_ns = paused_ns()
         launches = record_launches(plan, connection, progress)
-        pause_diagnostics = _pause_diagnostics(paused_ns() - paused_before_ns)
-        ending = launches.last.ending
-        diagnostics = [*_run_diagnostics(plan, launches), *pause_diagnostics]
+        pause_ns, ending = paused_ns() - paused_before_ns, launches.last.ending
+        diagnostics = [*_run_diagnostics(plan, launches)]
+        if pause_ns > 0:
+            text = (
+                f"the program was paused for {format_ns(pause_ns)}; the pause is part of the elapsed time and of means "
+                "(as host, queue, profiler or kernel time), but not of medians"
+            )
+            diagnostics.append(Diagnostic(PAUSED, text))
         optional = OptionalMeasurements(interrupted=ending.interrupted)
         diagnostics += _add_measurements(plan, launches, passes, optional, progress)
         outcome = stopping_outcome(plan.goal, launches)
         diagnostics += _stopping_diagnostics(outcome, launches, plan.niceness)
-        devices = _devices(plan, launches, optional, progress)
+        devices: tuple[DeviceTime, ...] = ()
+        if plan.options.compare_devices and (launches.last.is_whole or not ending.failed):
+            devices = optional.measure(
+                "times of other devices", lambda: device_times(plan, launches.median.value, progress)
+            )
         diagnostics += optional.diagnostics
         progress("measuring the machine")
-        header = structs.replace(_header(plan, launches, outcome, diagnostics), devices=devices)
+        header = _header(plan, launches, outcome, diagnostics, devices)
         plan.request.check()
         progress("writing the run")
         write_run(header, launches.joined.events.in_order(), output, force=plan.options.force)
@@ -114,10 +119,10 @@ def _run(plan: Plan, passes: Sequence[Sequence[Event]], progress: Progress) -> R
     if ending.failed:
         if pending_signal():
             confirm_signal()
-        error = ProgramFailed(f"{launches.failure(plan.entry)}; the events recorded until then are in {output}")
+        error = ProgramFailed(f"{launches.failure(plan.call.entry)}; the events recorded until then are in {output}")
         error.keeps_run = True
         raise error
-    optional.check(plan.entry.name, output)
+    optional.check(plan.call.entry.name, output)
     enough = outcome.sentence if outcome is not None and outcome.is_enough else ""
     return RecordedRun(output, header, launches.event_count, enough, plan.profile if is_kept else None)
 
@@ -125,15 +130,15 @@ def _run(plan: Plan, passes: Sequence[Sequence[Event]], progress: Progress) -> R
 def _run_diagnostics(plan: Plan, launches: Launches) -> Iterator[Diagnostic]:
     """Diagnostics about how the program ran."""
     if launches.last.ending.failed:
-        yield Diagnostic("program-killed", launches.failure(plan.entry))
+        yield Diagnostic("program-killed", launches.failure(plan.call.entry))
     if plan.batch.pieces == 1 and plan.batch.ignored:
         text = (
-            f"{' and '.join(plan.batch.ignored)} has no effect: {plan.entry.name} is synchronous, so its "
+            f"{' and '.join(plan.batch.ignored)} has no effect: {plan.call.entry.name} is synchronous, so its "
             "invocations run and are timed one by one"
         )
         yield Diagnostic("batches-ignored", text)
     if launches.event_count == 0:
-        yield Diagnostic("no-events", f"{plan.entry.name} ran no work on the device")
+        yield Diagnostic("no-events", f"{plan.call.entry.name} ran no work on the device")
     profile_diagnostics = (
         diagnostic
         for execution in launches.executions
@@ -154,15 +159,6 @@ def _stopping_diagnostics(
     noise = noise_diagnostic(observed, niceness, elapsed_ns) or unknown_noise_diagnostic(observed, elapsed_ns, count)
     if noise is not None:
         yield noise
-
-
-def _pause_diagnostics(pause_ns: int) -> Iterator[Diagnostic]:
-    if pause_ns > 0:
-        text = (
-            f"the program was paused for {format_ns(pause_ns)}; the pause is part of the elapsed time and of means "
-            "(as host, queue, profiler or kernel time), but not of medians"
-        )
-        yield Diagnostic(PAUSED, text)
 
 
 def _add_measurements(
@@ -186,19 +182,11 @@ def _add_measurements(
             lambda: add_counts(events, lambda profile: plan.command(profile, calls, more), passes, plan.niceness),
         )
     if plan.sample_hz:  # after the counts, which belong to dispatches only
-        yield from _add_samples(plan, execution)
+        module, trouble = plan.request.module, execution.ending.hook_messages
+        profile_events, until_ns = execution.profile.events, execution.until_ns
+        yield from add_samples(profile_events, execution.samples, module, plan.sample_hz, trouble, until_ns)
     if (caches := plan.request.caches) is not None and is_good:
         yield from optional.add("simulated counts", lambda: _add_caches(plan, events, caches, progress))
-
-
-def _devices(
-    plan: Plan, launches: Launches, optional: OptionalMeasurements, progress: Progress
-) -> tuple[DeviceTime, ...]:
-    """Times on other devices, if --compare-devices is set and the program did not fail."""
-    ending, is_asked = launches.last.ending, bool(plan.options.compare_devices)
-    if not is_asked or (ending.failed and not launches.last.is_whole):
-        return ()
-    return optional.measure("times of other devices", lambda: device_times(plan, launches.median.value, progress))
 
 
 def _add_caches(plan: Plan, events: EventTable, caches: CacheSimulation, progress: Progress) -> tuple[Diagnostic, ...]:
@@ -210,47 +198,43 @@ def _add_caches(plan: Plan, events: EventTable, caches: CacheSimulation, progres
         raise
 
 
-def _add_samples(plan: Plan, execution: Execution) -> tuple[Diagnostic, ...]:
-    hz, trouble = plan.sample_hz, execution.ending.hook_messages
-    module, until_ns = plan.request.module, execution.until_ns
-    return add_samples(execution.profile.events, execution.samples, module, hz, trouble, until_ns)
-
-
-def _invocation(launches: Launches, outcome: StoppingOutcome | None) -> Invocation:
-    median, cut = launches.median, launches.last.watcher.cut
+def _header(
+    plan: Plan,
+    launches: Launches,
+    outcome: StoppingOutcome | None,
+    diagnostics: Sequence[Diagnostic],
+    devices: tuple[DeviceTime, ...],
+) -> RunHeader:
+    request, median, cut = plan.request, launches.median, launches.last.watcher.cut
     reason: Text = "iterations" if cut is None or cut.reason is None else cut.reason.value
-    if outcome is not None:
+    if launches.last.ending.failed:
+        reason = UNKNOWN
+    elif outcome is not None:
         reason = outcome.reason.value
     elif launches.diagnostics:
         reason = launches.diagnostics[0].slug
-    return Invocation(median.value, median.low, median.high, UNKNOWN if launches.last.ending.failed else reason)
-
-
-def _header(
-    plan: Plan, launches: Launches, outcome: StoppingOutcome | None, diagnostics: Sequence[Diagnostic]
-) -> RunHeader:
-    request = plan.request
     return RunHeader(
         module_sha256=request.module_sha256,
         bundle=request.bundle,
         command=(*nice_prefix(own_niceness() if plan.niceness is UNKNOWN else plan.niceness), *launches.first.command),
-        function=plan.entry.name,
-        device=plan.device,
-        workers=count_workers(plan.device, plan.flags),
+        function=plan.call.entry.name,
+        device=plan.call.device,
+        workers=count_workers(plan.call.device, plan.call.flags),
         clock=launches.first.profile.clock,
-        iterations=launches.calls,
-        warmup=launches.warmup,
+        iterations=sum_of(times.calls for times in launches.call_times),
+        warmup=sum(execution.warmup for execution in launches.executions),
         launches=len(launches.executions),
         elapsed_ns=launches.elapsed_ns,
-        elapsed=launches.elapsed,
-        invocation=_invocation(launches, outcome),
+        elapsed=summed_parts([times.elapsed for times in launches.call_times]),
+        invocation=Invocation(median.value, median.low, median.high, reason),
         noise=launches.noise,
-        inputs=tuple(given.said for given in plan.inputs),
+        inputs=tuple(given.said for given in plan.call.inputs),
         peaks=measure_peaks(),
         programs=launches.joined.programs,
         buffers=launches.joined.buffers,
         tools=tools_used(),
         diagnostics=tuple(diagnostics),
+        devices=devices,
         line_bytes=line_bytes(geometry(()).caches),
         simulated_line_bytes=UNKNOWN if request.caches is None else line_bytes(request.caches.geometry.caches),
         machine=machine_identity(),

@@ -71,7 +71,9 @@ def reserve_next_run(folder: Path, *, keep: bool = False) -> Iterator[Reservatio
             folder.mkdir(exist_ok=True)
             with _folder_lock(folder):
                 if folder.is_dir():  # another recording may have removed it
-                    claim = _next_claim(folder)
+                    taken = [path.name for path in folder.iterdir() if path.suffix != PROFILE_SUFFIX]
+                    free = (folder / f"{recording}.parquet" for recording in free_recording_names(taken))
+                    claim = next(filter(None, (_try_claim(output, force=False) for output in free)))
     except OSError as error:
         raise TargetUnwritable(f"{folder}: cannot be written ({error.strerror}); name a run with -o") from error
     try:
@@ -88,12 +90,6 @@ def _remove_if_empty(folder: Path) -> str:
     return ""
 
 
-def _next_claim(folder: Path) -> _Claim:
-    names = [path.name for path in folder.iterdir() if path.suffix != PROFILE_SUFFIX]
-    claims = (_try_claim(folder / f"{recording}.parquet", force=False) for recording in free_recording_names(names))
-    return next(claim for claim in claims if claim is not None)
-
-
 def recording_name(name: str) -> str:
     """The recording that a file in a bundle's folder of runs belongs to; empty if none.
 
@@ -106,13 +102,8 @@ def recording_name(name: str) -> str:
 
 def free_recording_names(names: Iterable[str]) -> Iterator[str]:
     """Free names of recordings, numbered after the highest number in `names`."""
-    last = max((_number_of(name) for name in names), default=0)
+    last = max((int(recording_name(name).removeprefix("run-") or 0) for name in names), default=0)
     return (f"run-{number:03}" for number in itertools.count(last + 1))
-
-
-def _number_of(name: str) -> int:
-    """The number of the recording that a file belongs to; 0 if none."""
-    return int(recording_name(name).removeprefix("run-") or 0)
 
 
 _RECORDING = re.compile(r"run-\d+(?=[-.]|$)")
@@ -152,17 +143,13 @@ class _Claim:
                 error.add_note(message)
             raise
         else:
-            self._end_well(keep=keep)
+            if keep and os.fstat(self.lock).st_size:
+                with suppress(OSError):  # hand it to the user: without the mark no recording replaces it
+                    os.removexattr(self.lock, _MARK)
+            else:
+                self.profile.unlink(missing_ok=True)
         finally:
             os.close(self.lock)
-
-    def _end_well(self, *, keep: bool) -> None:
-        """Remove the profile, or hand it to the user: without the mark no recording replaces it. Drop an empty one."""
-        if keep and os.fstat(self.lock).st_size:
-            with suppress(OSError):
-                os.removexattr(self.lock, _MARK)
-        else:
-            self.profile.unlink(missing_ok=True)
 
     def _end_early(self) -> str:
         """The message that says where the recorded events are; remove an empty profile."""
@@ -177,7 +164,8 @@ class _Claim:
 
 def _try_claim(output: Path, *, force: bool) -> _Claim | None:
     """Reserve a name if no other recording has it; None if one has. `force` also replaces a user's profile."""
-    for profile in _profiles(output):
+    for number in itertools.count(1):
+        profile = output.with_name(f"{output.name}{f'.{number}' if number > 1 else ''}{PROFILE_SUFFIX}")
         while (lock := _open_profile(profile, any_profile=force)) >= 0:
             if not _try_lock(lock):
                 os.close(lock)
@@ -187,11 +175,6 @@ def _try_claim(output: Path, *, force: bool) -> _Claim | None:
                 return _Claim(output, profile, lock)
             os.close(lock)
     raise AssertionError("the names of profiles are endless")
-
-
-def _profiles(output: Path) -> Iterator[Path]:
-    yield output.with_name(output.name + PROFILE_SUFFIX)
-    yield from (output.with_name(f"{output.name}.{number}{PROFILE_SUFFIX}") for number in itertools.count(2))
 
 
 def _try_lock(file: int) -> bool:

@@ -17,8 +17,9 @@ from tracemap.core.units import UNKNOWN, Integer, format_share, plural
 from tracemap.machine.code_figures import code_locations
 from tracemap.machine.images import NOWHERE, Image, read_images
 from tracemap.runs.events import EventTable
-from tracemap.runs.hook.samples import HookSamples, SampledExecutable, read_samples
+from tracemap.runs.hook.samples import HookSamples, read_samples
 from tracemap.runs.model import COLUMNS, SAMPLES
+from tracemap.runs.sql import fill_table, first_integer
 
 if TYPE_CHECKING:
     import duckdb
@@ -53,14 +54,15 @@ def add_samples(
         samples = replace(samples, located=samples.located[samples.located["time_ns"] < until_ns])
     columns, kernels = _located_samples(samples, read_images(module))
     connection = timed.connection
-    connection.execute("CREATE OR REPLACE TEMP TABLE sampled_code (kernel_number BIGINT, kernel VARCHAR)")
-    connection.execute("CREATE OR REPLACE TEMP TABLE sampled_kernels (kernel_number BIGINT, kernel VARCHAR)")
-    if kernels:
-        kernel_rows = [(number, kernel) for number, callers in enumerate(kernels.values()) for kernel in callers]
-        connection.executemany("INSERT INTO sampled_code VALUES (?, ?)", list(enumerate(kernels)))
-        connection.executemany("INSERT INTO sampled_kernels VALUES (?, ?)", kernel_rows)
+    numbered = {"kernel_number": "BIGINT", "kernel": "VARCHAR"}
+    callers = [(number, kernel) for number, names in enumerate(kernels.values()) for kernel in names]
+    fill_table(connection, "sampled_code", numbered, list(enumerate(kernels)))
+    fill_table(connection, "sampled_kernels", numbered, callers)
     connection.register("sample_columns", columns)
-    connection.execute(_sample_rows_sql(timed.name))
+    cell_of = {name: f"d.{name}" for name in _DISPATCH_COLUMNS} | _OWN_CELLS
+    cells = ", ".join(f"CAST({cell_of.get(name, 'NULL')} AS {kind}) AS {name}" for name, kind in COLUMNS.items())
+    cells = cells.format(events=timed.name)
+    connection.execute(_SAMPLE_ROWS.format(events=timed.name, samples=SAMPLES, cells=cells))
     connection.unregister("sample_columns")
     timed.add_rows("SELECT * EXCLUDE number FROM sample_rows ORDER BY number")
     timed.sort("start_ns, kind, kernel, step, address")
@@ -70,7 +72,7 @@ def add_samples(
 def samples_in_kernels(timed: EventTable) -> int:
     """Number of samples of measured calls that lie in kernels."""
     in_kernels = f"SELECT count(kernel) FROM {timed.name} WHERE kind = 'step' AND NOT warmup"
-    return int(timed.connection.execute(in_kernels).fetchall()[0][0])
+    return first_integer(timed.connection, in_kernels)
 
 
 def _located_samples(
@@ -88,8 +90,11 @@ def _located_samples(
     kernel = np.full(len(located), -1, dtype=np.int64)
     step = np.zeros(len(located), dtype=np.int64)
     address = np.full(len(located), NOWHERE, dtype=np.int64)
+    addresses = [{(name, function.low) for name, function in image.function_by_name.items()} for image in images]
     for index, executable in enumerate(samples.executables):
-        image = _image_of(executable, images)
+        # It was loaded from the image whose kernels have the same addresses.
+        fits = (image for image, lows in zip(images, addresses, strict=True) if {*executable.kernels} <= lows)
+        image = next(fits, None) if executable.kernels else None
         of_executable = np.flatnonzero(located["executable"] == index)
         if image is None or not len(of_executable):
             continue
@@ -113,15 +118,6 @@ def _located_samples(
         "address": address,
     }
     return columns, kernels
-
-
-def _image_of(executable: SampledExecutable, images: Sequence[Image]) -> Image | None:
-    """The image that an executable was loaded from: its kernels have the same addresses."""
-    for image in images:
-        addresses = {name: function.low for name, function in image.function_by_name.items()}
-        if executable.kernels and all(addresses.get(name) == address for name, address in executable.kernels):
-            return image
-    return None
 
 
 # A sample belongs to the only running dispatch of its kernel. A shared function belongs to the kernels that call it.
@@ -150,14 +146,6 @@ _OWN_CELLS: Final = {
     "step": "CASE WHEN k.kernel IS NOT NULL THEN s.step END",
     "address": "CASE WHEN s.address >= 0 THEN s.address END",
 }
-
-
-def _sample_rows_sql(events: str) -> str:
-    """SQL for `sample_rows`: the samples as rows of a run, numbered by time."""
-    own_cells = {name: cell.format(events=events) for name, cell in _OWN_CELLS.items()}
-    cell_of_column = {name: f"d.{name}" for name in _DISPATCH_COLUMNS} | own_cells
-    cells = ", ".join(f"CAST({cell_of_column.get(name, 'NULL')} AS {kind}) AS {name}" for name, kind in COLUMNS.items())
-    return _SAMPLE_ROWS.format(events=events, samples=SAMPLES, cells=cells)
 
 
 def _sampling_diagnostic(samples: HookSamples, hz: int, connection: duckdb.DuckDBPyConnection) -> Diagnostic:

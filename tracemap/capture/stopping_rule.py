@@ -208,13 +208,23 @@ class StoppingOutcome:
         >>> StoppingOutcome(StopReason.PRECISION, goal, 412, median, UNKNOWN, False, 0).sentence
         'precise enough: median 1.23 ms ± 1.8 % within this run, after 412 invocations'
         """
-        parts = [self._samples] if self.goal.sample_hz else []
+        parts = []
+        if self.goal.sample_hz:
+            of_goal = "" if self.is_enough else f" of {format_count(ENOUGH_SAMPLES)}"
+            parts.append(f"{format_count(self.samples)}{of_goal} samples in kernels")
         launches = f" in {self.launches} launches" if self.launches > 1 else ""
         calls = f"after {plural(self.calls, 'invocation')}{launches}"
         parts += [f"{median_text(self.median)} within this run", calls]
         if self.changing and not self.is_enough:
             parts.append("still changing")
-        return f"{self._reason}: {', '.join(parts)}{self._remedy}"
+        reasons = {
+            StopReason.PRECISION: "precise enough",
+            StopReason.SAMPLES: "enough samples",
+            StopReason.SECONDS: f"stopped after {self.goal.seconds:g} s (--seconds)",
+            StopReason.BYTES: f"stopped after {format_bytes(MOST_BYTES)} of profile",
+        }
+        noisy = ", but the machine was noisy" if self.is_enough and self.noisy else ""
+        return f"{reasons[self.reason]}{noisy}: {', '.join(parts)}{self._remedy}"
 
     @property
     def _remedy(self) -> str:
@@ -254,20 +264,6 @@ class StoppingOutcome:
             return ""
         warmup = LEAST_WARMUP if isinstance(self.goal.warmup, Unknown) else self.goal.warmup
         return f"; --seconds {math.ceil(self.median.value * (_LEAST_CALLS + warmup) / 1e9)} allows {_LEAST_CALLS}"
-
-    @property
-    def _reason(self) -> str:
-        if self.reason is StopReason.SECONDS:
-            return f"stopped after {self.goal.seconds:g} s (--seconds)"
-        if self.reason is StopReason.BYTES:
-            return f"stopped after {format_bytes(MOST_BYTES)} of profile"
-        enough = "precise enough" if self.reason is StopReason.PRECISION else "enough samples"
-        return f"{enough}, but the machine was noisy" if self.noisy else enough
-
-    @property
-    def _samples(self) -> str:
-        of_goal = "" if self.is_enough else f" of {format_count(ENOUGH_SAMPLES)}"
-        return f"{format_count(self.samples)}{of_goal} samples in kernels"
 
 
 def median_text(median: Median) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -16,8 +16,8 @@ from tracemap.core.errors import ProgramFailed
 from tracemap.core.functions import Function
 from tracemap.core.units import NS_OF_UNIT, UNKNOWN, Integer, Unknown, join_names
 from tracemap.options.measure import BenchmarkOptions
-from tracemap.runs.elapsed import ClockStops, MeasuredSpan, elapsed_parts, host_only_parts, parts_by_device
-from tracemap.runs.model import UNKNOWN_PARTS, Clock, ElapsedParts, Noise
+from tracemap.runs.elapsed import MeasuredSpan, elapsed_parts, host_only_parts, parts_by_device
+from tracemap.runs.model import UNKNOWN_PARTS, Clock, Noise, ElapsedParts
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -41,26 +41,34 @@ class CallTimes:
 
 def call_times(execution: Execution) -> CallTimes:
     """Analyze an execution, before rows of other executions are added to its events."""
-    elapsed_ns, span = _elapsed_ns(execution), _span(execution)
+    profile, warmup = execution.profile, execution.warmup_batches
+    clock_span = _span_by_clock(execution)
+    end_ns = profile.span.last_ns if execution.until_ns is UNKNOWN else execution.until_ns
+    span = clock_span or MeasuredSpan(profile.span.measured_ns, end_ns)
+    elapsed_ns = _elapsed_ns(execution, span, by_clock=clock_span is not None)
+    if profile.lost_records:
+        elapsed = UNKNOWN_PARTS  # the kernels of lost records would count as host time
+    elif profile.clock is not Clock.HOST and not profile.on_host:
+        elapsed = parts_by_device(profile.events, elapsed_ns)  # its clock is not related to the host's
+    elif execution.stops is not None and execution.calls and not profile.event_count:
+        elapsed = host_only_parts(execution.stops, warmup, execution.calls // execution.batch)
+    else:
+        elapsed = elapsed_parts(profile.events, elapsed_ns, span, execution.stops)
+    calls: Integer = execution.calls - execution.warmup
+    if execution.ending.failed:
+        recorded = profile.invocations
+        calls = max(0, recorded - execution.warmup) if isinstance(recorded, int) else UNKNOWN
     return CallTimes(
-        _calls(execution),
-        execution.times_ns[execution.warmup_batches :],
+        calls,
+        execution.times_ns[warmup:],
         elapsed_ns,
-        _parts(execution, elapsed_ns, span),
+        elapsed,
         observed_noise(execution.watcher.snapshots, span.begin_ns, span.end_ns),
     )
 
 
-def _span(execution: Execution) -> MeasuredSpan:
-    """Begin and end of the measured calls: by the program's own clock, else from the profile."""
-    if (clock_span := _span_by_clock(execution)) is not None:
-        return clock_span
-    span = execution.profile.span
-    return MeasuredSpan(span.measured_ns, span.last_ns if execution.until_ns is UNKNOWN else execution.until_ns)
-
-
 def _span_by_clock(execution: Execution) -> MeasuredSpan | None:
-    """Begin and end by the program's own clock; None if unknown.
+    """Begin and end of the measured calls by the program's own clock; None if unknown.
 
     None also for a stopped program: there the profile shows when the first omitted call began.
     """
@@ -74,34 +82,7 @@ def _span_by_clock(execution: Execution) -> MeasuredSpan | None:
     return MeasuredSpan(int(begin), int(end))
 
 
-def _parts(execution: Execution, elapsed_ns: Integer, span: MeasuredSpan) -> ElapsedParts:
-    """Parts of the elapsed time. For a device whose clock is not related to the host's, only its own rows count.
-
-    Unknown if records were lost, since their kernels would count as host time.
-    """
-    profile = execution.profile
-    if profile.lost_records:
-        return UNKNOWN_PARTS
-    if profile.clock is not Clock.HOST and not profile.on_host:
-        return parts_by_device(profile.events, elapsed_ns)
-    if (stops := _stops_without_events(execution)) is not None:
-        return host_only_parts(stops, execution.warmup_batches, execution.calls // execution.batch)
-    return elapsed_parts(profile.events, elapsed_ns, span, execution.stops)
-
-
-def _stops_without_events(execution: Execution) -> ClockStops | None:
-    """The stops of the program's clock if there are calls without any event; else None."""
-    return None if execution.profile.event_count or not execution.calls else execution.stops
-
-
-def _calls(execution: Execution) -> Integer:
-    if not execution.ending.failed:
-        return execution.calls - execution.warmup
-    recorded = execution.profile.invocations
-    return max(0, recorded - execution.warmup) if isinstance(recorded, int) else UNKNOWN
-
-
-def _elapsed_ns(execution: Execution) -> Integer:
+def _elapsed_ns(execution: Execution, measured: MeasuredSpan, *, by_clock: bool) -> Integer:
     """Wall time of the measured iterations.
 
     If the program's clock is unknown, there are two lower bounds. The profile knows the end of the warm-up (the first
@@ -109,13 +90,13 @@ def _elapsed_ns(execution: Execution) -> Integer:
     included, without the gaps between them; from that, the time from the first submission to the end of the warm-up is
     subtracted. The result is the larger one. A stopped program reports no sum.
     """
-    span, total, own = execution.profile.span, execution.ending.total_ns, _span(execution)
-    begin, end = own.begin_ns, own.end_ns
+    first_ns, total = execution.profile.span.first_ns, execution.ending.total_ns
+    begin, end = measured.begin_ns, measured.end_ns
     recorded = end - begin if isinstance(begin, int) and isinstance(end, int) else UNKNOWN
-    if not isinstance(total, int) or _span_by_clock(execution) is not None:
+    if not isinstance(total, int) or by_clock:
         return recorded
-    if isinstance(span.first_ns, int) and isinstance(begin, int) and isinstance(recorded, int):
-        return max(recorded, total - (begin - span.first_ns))
+    if isinstance(first_ns, int) and isinstance(begin, int) and isinstance(recorded, int):
+        return max(recorded, total - (begin - first_ns))
     # Nothing was submitted, or calls cannot be distinguished: count the warm-up like any other call.
     return round(total * (execution.calls - execution.warmup) / execution.calls)
 
@@ -172,82 +153,52 @@ def run_benchmark_tool(calls: Sequence[Call], options: BenchmarkOptions, folder:
     """
     call = calls[0] if len(calls) == 1 else replace(calls[0], entry=Function("", ()))
     check_undecided(call.flags, _RESERVED_FLAGS)
-    set_by_options = _flags_set_by_options(options)
-    check_undecided(options.runtime_flags, set_by_options)
-    out = folder / "times.json"
-    # Later flags win: defaults, then the user's own flags; options win over a flag file.
-    own = (flag for flag in call.flags if flag.partition("=")[0] not in set_by_options)
-    call = replace(call, flags=(*_call_count_flags(options), *own))
-    ours = [f"--batch_size={options.dispatch_repeat}", f"--benchmark_out={out}", "--benchmark_out_format=json"]
-    ending = run_program(call.command(BENCHMARK_TOOL, *ours, "--benchmark_format=console"))
-    names = join_names([call.entry.name for call in calls])
-    ending.check(f"{BENCHMARK_TOOL}, which called {names},")
-    report = _report(out)
-    rows = _rows(report)
-    if not rows:
-        raise ProgramFailed(f"{BENCHMARK_TOOL} timed nothing of {names}: {ending.stderr or ending.stdout.strip()}")
-    return BenchmarkResult(ending.stdout, report, tuple(_functions(rows)), _clocks(rows, options.dispatch_repeat))
-
-
-def _flags_set_by_options(options: BenchmarkOptions) -> dict[str, str]:
-    """Flags that options already set, with the reason why they cannot be given as well."""
-    default, set_by_options = BenchmarkOptions(), {}
-    if not isinstance(options.iterations, Unknown):
+    default, iterations, set_by_options = BenchmarkOptions(), options.iterations, {}
+    if not isinstance(iterations, Unknown):
         set_by_options["--benchmark_min_time"] = "--iterations sets the exact number of calls"
     elif options.min_time != default.min_time:
         set_by_options["--benchmark_min_time"] = "--min-time sets it"
     if options.repetitions != default.repetitions:
         set_by_options["--benchmark_repetitions"] = "--repetitions sets it"
-    return set_by_options
-
-
-def _call_count_flags(options: BenchmarkOptions) -> list[str]:
-    iterations = options.iterations
+    check_undecided(options.runtime_flags, set_by_options)
     # One iteration is a batch of `dispatch_repeat` calls.
     length = f"{options.min_time:g}s" if isinstance(iterations, Unknown) else f"{iterations * options.dispatch_repeat}x"
-    return [
-        f"--benchmark_min_time={length}",
-        f"--benchmark_repetitions={options.repetitions}",
-        f"--time_unit={options.time_unit}",
-    ]
-
-
-def _report(out: Path) -> dict[str, Any]:
-    """The program's JSON report; empty if there is none. Control characters in names are not escaped."""
-    try:
+    defaults = (f"--benchmark_min_time={length}", f"--benchmark_repetitions={options.repetitions}")
+    # Later flags win: defaults, then the user's own flags; options win over a flag file.
+    own = (flag for flag in call.flags if flag.partition("=")[0] not in set_by_options)
+    call = replace(call, flags=(*defaults, f"--time_unit={options.time_unit}", *own))
+    out = folder / "times.json"
+    ours = [f"--batch_size={options.dispatch_repeat}", f"--benchmark_out={out}", "--benchmark_out_format=json"]
+    ending = run_program(call.command(BENCHMARK_TOOL, *ours, "--benchmark_format=console"))
+    names = join_names([call.entry.name for call in calls])
+    ending.check(f"{BENCHMARK_TOOL}, which called {names},")
+    try:  # control characters in names are not escaped
         report = json.loads(out.read_text(encoding="utf-8", errors="replace"), strict=False)
     except (OSError, ValueError):
-        return {}
-    return report if isinstance(report, dict) else {}
-
-
-def _rows(report: dict[str, Any]) -> list[dict[str, Any]]:
-    """The rows of single repetitions, without Google Benchmark's aggregates.
-
-    Raises:
-        ProgramFailed: a repetition failed.
-    """
+        report = None
+    report = report if isinstance(report, dict) else {}
+    # Single repetitions, without Google Benchmark's aggregates.
     rows = [row for row in report.get("benchmarks", []) if row["run_type"] == "iteration"]
     if wrong := next((row for row in rows if row.get("error_occurred")), None):
         raise ProgramFailed(f"{BENCHMARK_TOOL}: {wrong['name']}: {wrong.get('error_message', 'it failed')}")
-    return rows
-
-
-def _functions(rows: Sequence[dict[str, Any]]) -> Iterator[FunctionTimes]:
-    for name in dict.fromkeys(row["run_name"] for row in rows):
-        own = [row for row in rows if row["run_name"] == name]
-        function = name.removeprefix(_PREFIX).removesuffix(_WALL).removesuffix(_PROCESS)
-        yield FunctionTimes(
-            function,
+    if not rows:
+        raise ProgramFailed(f"{BENCHMARK_TOOL} timed nothing of {names}: {ending.stderr or ending.stdout.strip()}")
+    names_of_rows = dict.fromkeys(row["run_name"] for row in rows)
+    by_name = {name: [row for row in rows if row["run_name"] == name] for name in names_of_rows}
+    functions = tuple(
+        FunctionTimes(
+            name.removeprefix(_PREFIX).removesuffix(_WALL).removesuffix(_PROCESS),
             tuple(round(row["real_time"] * NS_OF_UNIT[row["time_unit"]]) for row in own),
             tuple(round(row["cpu_time"] * NS_OF_UNIT[row["time_unit"]]) for row in own),
             tuple(int(row["iterations"]) for row in own),
         )
+        for name, own in by_name.items()
+    )
+    return BenchmarkResult(ending.stdout, report, functions, _clocks(rows[0]["run_name"], options.dispatch_repeat))
 
 
-def _clocks(rows: Sequence[dict[str, Any]], repeat: int) -> str:
-    """The note on the clocks, from the names of the rows."""
-    name = rows[0]["run_name"]
+def _clocks(name: str, repeat: int) -> str:
+    """The note on the clocks, from the name of a row."""
     whose = "all threads of the program (process_time)" if _PROCESS in name else "the thread that calls (cpu_time)"
     decides = "Time" if _WALL in name else "CPU"
     note = (

@@ -2,7 +2,7 @@
 
 Under valgrind 3.19 a program that waits in io_uring hangs. IREE's runtime falls back to poll if the kernel reports no
 io_uring. Simulated caches depend on addresses, which ASLR and the size of the environment change. So ASLR is disabled,
-and only a few environment variables are passed on. Run as a script, not imported, as `leash.py` is.
+and only a few environment variables are passed on. Run as a script, not imported, as `exec_with_parent.py` is.
 """
 
 from __future__ import annotations

@@ -509,7 +509,7 @@ def resolved_runs(
     Raises:
         ModuleInvalid: the machine code cannot be read.
     """
-    from tracemap.runs.readers.open_run import resolve_symbols
+    from tracemap.runs.readers.perf_script import resolve_symbols
 
     with temporary_folder() as folder:
         yield [

@@ -60,13 +60,9 @@ def encode(value: object) -> bytes:
     try:
         return msgspec.json.encode(value, enc_hook=_to_json)
     except UnicodeEncodeError:
-        return _encode_surrogates(value)
-
-
-def _encode_surrogates(value: object) -> bytes:
-    # File names need not be Unicode. Python maps invalid bytes to lone surrogates, which UTF-8 cannot encode.
-    text = json.dumps(msgspec.to_builtins(value, enc_hook=_to_json), ensure_ascii=False, separators=(",", ":"))
-    return _SURROGATE.sub(lambda match: json.dumps(escape_surrogates(match[0]))[1:-1], text).encode()
+        # File names need not be Unicode. Python maps invalid bytes to lone surrogates, which UTF-8 cannot encode.
+        text = json.dumps(msgspec.to_builtins(value, enc_hook=_to_json), ensure_ascii=False, separators=(",", ":"))
+        return _SURROGATE.sub(lambda match: json.dumps(escape_surrogates(match[0]))[1:-1], text).encode()
 
 
 def escape_surrogates(text: str) -> str:

@@ -302,10 +302,12 @@ def start_of(text: str, most: int) -> str:
 
 
 @contextmanager
-def raising_unreadable(path: Path, kind: type[TracemapError]) -> Iterator[None]:
+def raising_unreadable(path: Path | str, kind: type[TracemapError]) -> Iterator[None]:
     """Raise an error of this kind if the system does not allow reading the file."""
     try:
         yield
     except OSError as error:
-        check_limits(error)
-        raise kind(f"{path}: cannot be read: {error.strerror}") from error
+        check_limits(error)  # while copying, the disk may be full
+        raise kind(f"{path}: cannot be read: {error.strerror or error}") from error
+    except ValueError as error:  # a name with a NUL
+        raise kind(f"{path}: cannot be read: {error}") from error

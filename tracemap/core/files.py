@@ -12,12 +12,19 @@ import stat
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, BinaryIO, Final, TextIO
 
 from tracemap.core.codec import pretty_json
-from tracemap.core.errors import TargetExists, TargetUnwritable, TracemapError, UsageInvalid, check_limits, force_option
+from tracemap.core.errors import (
+    TargetExists,
+    TargetUnwritable,
+    TracemapError,
+    UsageInvalid,
+    force_option,
+    raising_unreadable,
+)
 from tracemap.core.process.limits import free_memory
 from tracemap.core.process.temporary_files import temporary_folder, temporary_sibling
 from tracemap.core.sanitize import lines_for_terminal
@@ -45,7 +52,7 @@ _POLL_S = 0.05
 @contextmanager
 def open_stored_file(path: Path, kind: type[TracemapError]) -> Iterator[BinaryIO]:
     """Open a file for reading; raise an error of this kind if it is not a file or cannot be read."""
-    with _readable(str(path), kind):
+    with raising_unreadable(path, kind):
         check_is_file(path, kind)
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
             ready = select.poll()
@@ -63,7 +70,7 @@ def read_stored_file(path: Path, kind: type[TracemapError]) -> bytes:
 
 def check_is_file(path: Path, kind: type[TracemapError]) -> None:
     """Raise an error of this kind unless the path is a regular file: no pipe, device or folder."""
-    with _readable(str(path), kind):
+    with raising_unreadable(path, kind):
         mode = path.stat().st_mode
     if not stat.S_ISREG(mode):
         raise kind(f"{path}: is {_kind_of(mode)}, not a file")
@@ -79,7 +86,7 @@ def check_link_stays_within(path: Path, folder: Path, kind: type[TracemapError])
 
 def read_user_input(name: str, kind: type[TracemapError]) -> bytes:
     """Content of a file or pipe that a user named; `-`: standard input."""
-    with _readable(display_name(name), kind), _open_given(name, kind) as file:
+    with raising_unreadable(display_name(name), kind), _open_given(name, kind) as file:
         return _read_all(file, display_name(name), kind)
 
 
@@ -97,7 +104,7 @@ def names_file(name: str | Path) -> bool:
 
 def copy_user_input(name: str, target: Path, kind: type[TracemapError]) -> None:
     """Copy the data of a pipe that a user named, or of standard input, to a file."""
-    with _readable(display_name(name), kind), _open_given(name, kind) as file, target.open("wb") as copy:
+    with raising_unreadable(display_name(name), kind), _open_given(name, kind) as file, target.open("wb") as copy:
         most = shutil.disk_usage(target.parent).free // 2
         while chunk := file.read(_CHUNK):
             copy.write(chunk)
@@ -113,32 +120,21 @@ def display_name(name: str) -> str:
 
 
 @contextmanager
-def _readable(name: str, kind: type[TracemapError]) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        check_limits(error)  # while copying, the disk may be full
-        raise kind(f"{name}: cannot be read: {error.strerror or error}") from error
-    except ValueError as error:  # a name with a NUL
-        raise kind(f"{name}: cannot be read: {error}") from error
-
-
-@contextmanager
 def _open_given(name: str, kind: type[TracemapError]) -> Iterator[IO[bytes]]:
-    with nullcontext(sys.stdin.buffer) if name == STANDARD_INPUT else _open_input(name, kind) as file:
+    path, opened = Path(name), ExitStack()
+    if name == STANDARD_INPUT:
+        file: IO[bytes] = sys.stdin.buffer
+    # Pipes of `<(…)` have no path of their own; their writer has opened them already.
+    elif path.is_fifo() and path.resolve().exists():
+        file = opened.enter_context(io.BufferedReader(_NamedPipe(path, kind)))
+    else:
+        file = opened.enter_context(path.open("rb"))
+    with opened:
         status = os.fstat(file.fileno())
         ends = stat.S_ISREG(status.st_mode) or stat.S_ISFIFO(status.st_mode) or stat.S_ISSOCK(status.st_mode)
         if not (ends or file.isatty() or status.st_rdev == Path(os.devnull).stat().st_rdev):
             raise kind(f"{display_name(name)}: is {_kind_of(status.st_mode)}; name a file or a pipe")
         yield file
-
-
-def _open_input(name: str, kind: type[TracemapError]) -> IO[bytes]:
-    path = Path(name)
-    # Pipes of `<(…)` have no path of their own; their writer has opened them already.
-    if not (path.is_fifo() and path.resolve().exists()):
-        return path.open("rb")
-    return io.BufferedReader(_NamedPipe(path, kind))
 
 
 class _NamedPipe(io.RawIOBase):
@@ -274,7 +270,8 @@ def check_file(target: Path, *, force: bool) -> None:
         check_folder_writable(link_target(target))
     elif not os.access(target, os.W_OK):
         raise TargetUnwritable(f"{target}: is not writable; choose another path")
-    exists = _would_replace(target)
+    # Writing destroys existing data in files, folders and disks, not in pipes and other devices.
+    exists = _kind(target) in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFBLK)
     if exists and not (force or has_mark(target)):
         raise _taken(target)
     if not is_stream(target):
@@ -314,11 +311,6 @@ _found_free: Final[set[str]] = set()
 
 def _taken(target: Path) -> TargetExists:
     return TargetExists(f"{target}: exists, and has no mark of tracemap; choose another name, or pass {force_option()}")
-
-
-def _would_replace(target: Path) -> bool:
-    """Whether writing destroys existing data: in files, folders and disks, not in pipes and other devices."""
-    return _kind(target) in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFBLK)
 
 
 def check_files(*targets: Path | None, force: bool) -> None:
@@ -433,33 +425,31 @@ def atomic_file(target: Path) -> Iterator[Path]:
 def _put(temporary: Path, place: Path, target: Path) -> None:
     """Move a file to its name. If several programs found the name free, only the first succeeds."""
     free = resolved_path(place)
-    if free in _found_free:
-        try:
-            os.link(temporary, place, follow_symlinks=False)
-        except FileExistsError as error:
-            raise _taken(target) from error
-        except OSError as error:  # a folder, or a file system without links; then only a short race remains
-            if os.path.lexists(place):
-                raise _taken(target) from error
-            temporary.replace(place)
-        _found_free.discard(free)
-    else:
+    if free not in _found_free:
         temporary.replace(place)
+        return
+    try:
+        os.link(temporary, place, follow_symlinks=False)
+    except OSError as error:  # a folder, or a file system without links; then only a short race remains
+        if isinstance(error, FileExistsError) or os.path.lexists(place):
+            raise _taken(target) from error
+        temporary.replace(place)
+    _found_free.discard(free)
 
 
 def _write_to(stream: Path, written: Path) -> None:
     """Copy a file to standard output, a device or a pipe, without creating or truncating the target."""
     with written.open("rb") as file:
-        if is_standard(stream):
-            sys.stdout.flush()
-            if sys.stdout.isatty():
-                sys.stdout.writelines(lines_for_terminal(line.decode(errors="replace")) for line in file)
-                return
+        if not is_standard(stream):
+            with os.fdopen(_opened_stream(stream), "wb") as out:
+                shutil.copyfileobj(file, out)
+            return
+        sys.stdout.flush()
+        if sys.stdout.isatty():
+            sys.stdout.writelines(lines_for_terminal(line.decode(errors="replace")) for line in file)
+        else:
             shutil.copyfileobj(file, sys.stdout.buffer)
             sys.stdout.buffer.flush()
-            return
-        with os.fdopen(_opened_stream(stream), "wb") as out:
-            shutil.copyfileobj(file, out)
 
 
 def _opened_stream(stream: Path) -> int:
@@ -471,7 +461,7 @@ def _opened_stream(stream: Path) -> int:
     deadline = time.monotonic() + READER_S
     while True:
         try:
-            open_stored_file = os.open(stream, os.O_WRONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            file = os.open(stream, os.O_WRONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as error:
             if error.errno != errno.ENXIO:
                 raise
@@ -481,9 +471,9 @@ def _opened_stream(stream: Path) -> int:
                     "start its reader first, or choose another path"
                 ) from error
             time.sleep(_WRITE_POLL_S)
-            continue
-        os.set_blocking(open_stored_file, True)
-        return open_stored_file
+        else:
+            os.set_blocking(file, True)
+            return file
 
 
 def write_text(text: str, target: Path) -> None:

@@ -107,7 +107,8 @@ def read_location(text: str) -> tuple[Location, bool]:
         tokens = tokens[2:-1]
     parser = _Parser(tokens, text)
     location = parser.location(0)
-    parser.expect_end()
+    if parser.next < len(tokens):
+        raise parser.error(f"unexpected {_shown(tokens[parser.next])} after it")
     return location, parser.has_cut
 
 
@@ -115,10 +116,9 @@ class _Parser:
     """Recursive descent over the tokens of one location."""
 
     def __init__(self, tokens: list[str], text: str) -> None:
-        self._count = len(tokens)
         self._tokens = [*tokens, ""]  # end marker, so that looking ahead needs no check for the end
         self._text = text
-        self._next = 0
+        self.next = 0
         self.has_cut = False
 
     def location(self, depth: int) -> Location:
@@ -130,53 +130,38 @@ class _Parser:
         if token == "unknown":
             return UNKNOWN_LOCATION
         if token == "callsite":
-            return self._callsite(depth)
+            self._expect("(")
+            callee = self.location(depth + 1)
+            self._expect("at")
+            caller = self.location(depth + 1)
+            self._expect(")")
+            return CallSite(callee, caller)
         if token == "fused":
             return self._fused(depth)
         if token.startswith(("#", "!")):
             self._skip_parameters()
             return UNKNOWN_LOCATION  # tracemap reads no positions from a dialect's own location attributes
-        raise self._error(f"unexpected {_shown(token)}")
-
-    def expect_end(self) -> None:
-        if self._next < self._count:
-            raise self._error(f"unexpected {_shown(self._tokens[self._next])} after it")
+        raise self.error(f"unexpected {_shown(token)}")
 
     def _named(self, text: str, depth: int) -> Location:
-        following = self._peek()
-        if following == ":":
+        if self._peek() == ":":
             return self._file(text)
-        if following != "(":
+        if not self._skips("("):
             return Name(text, UNKNOWN_LOCATION)
-        self._take()
         child = self.location(depth + 1)
         self._expect(")")
         return Name(text, child)
 
     def _file(self, file: str) -> FileRange:
-        line, column = self._position()
-        if self._peek() != "to":
+        self._expect(":")
+        line, column = self._number(), 0
+        if self._skips(":"):
+            column = self._number()
+        if not self._skips("to"):
             return FileRange(file, line, column, line, column)
-        self._take()
         end_line = line if self._peek() == ":" else self._number()
         self._expect(":")
         return FileRange(file, line, column, end_line, self._number())
-
-    def _position(self) -> tuple[int, int]:
-        self._expect(":")
-        line = self._number()
-        if self._peek() != ":":
-            return line, 0
-        self._take()
-        return line, self._number()
-
-    def _callsite(self, depth: int) -> CallSite:
-        self._expect("(")
-        callee = self.location(depth + 1)
-        self._expect("at")
-        caller = self.location(depth + 1)
-        self._expect(")")
-        return CallSite(callee, caller)
 
     def _fused(self, depth: int) -> Fused:
         metadata = self._skip_parameters()
@@ -184,8 +169,7 @@ class _Parser:
         locations = []
         while self._peek() not in ("]", ""):
             locations.append(self.location(depth + 1))
-            if self._peek() == ",":
-                self._take()
+            self._skips(",")
         self._expect("]")
         return Fused(tuple(locations), metadata)
 
@@ -194,43 +178,48 @@ class _Parser:
         self.has_cut, depth = True, 0
         while (token := self._peek()) and (depth or token not in (")", "]", ",", "at")):
             depth += (token in "([<") - (token in ")]>")
-            self._next += 1
+            self.next += 1
         return UNKNOWN_LOCATION
 
     def _skip_parameters(self) -> str:
         """Skip `<…>`, which may contain any attribute, and return its text."""
         if self._peek() != "<":
             return ""
-        begin = self._next
+        begin = self.next
         depth = 0
-        while self._next < self._count:
-            token = self._take()
+        while token := self._take():
             depth += (token == "<") - (token == ">")
             if depth == 0:
-                return " ".join(self._tokens[begin + 1 : self._next - 1])
-        raise self._error("a < without its >")
+                return " ".join(self._tokens[begin + 1 : self.next - 1])
+        raise self.error("a < without its >")
 
     def _number(self) -> int:
         token = self._take()
         if not token.isascii() or not token.isdigit() or len(token) > _MAX_DIGITS:
-            raise self._error(f"a number expected, not {_shown(token)}")
+            raise self.error(f"a number expected, not {_shown(token)}")
         return int(token)
 
     def _peek(self) -> str:
-        return self._tokens[self._next]
+        return self._tokens[self.next]
 
     def _take(self) -> str:
-        token = self._tokens[self._next]
-        if self._next < self._count:
-            self._next += 1
+        token = self._tokens[self.next]
+        self.next += token != ""
         return token
 
-    def _expect(self, token: str) -> None:
-        if self._tokens[self._next] != token:
-            raise self._error(f"{token!r} expected")
-        self._next += 1
+    def _skips(self, token: str) -> bool:
+        """Skip this token if it is the next one, and return whether it is."""
+        if self._tokens[self.next] != token:
+            return False
+        self.next += 1
+        return True
 
-    def _error(self, what: str) -> LocationInvalid:
+    def _expect(self, token: str) -> None:
+        if self._tokens[self.next] != token:
+            raise self.error(f"{token!r} expected")
+        self.next += 1
+
+    def error(self, what: str) -> LocationInvalid:
         return LocationInvalid(f"not a location ({what}): {start_of(self._text, 200)}")
 
 

@@ -60,8 +60,6 @@ def unescape_formula(text: str) -> str:
 
 def csv_line(cells: Sequence[int | str]) -> str:
     """A CSV line. Texts are escaped with `escape_formula`, and quoted if any common separator would split them."""
-    return ",".join(str(cell) if isinstance(cell, int) else _quoted(escape_formula(cell)) for cell in cells) + "\n"
-
-
-def _quoted(text: str) -> str:
-    return '"' + text.replace('"', '""') + '"' if _NEEDS_QUOTES.search(text) else text
+    texts = [str(cell) if isinstance(cell, int) else escape_formula(cell) for cell in cells]
+    quoted = ('"' + text.replace('"', '""') + '"' if _NEEDS_QUOTES.search(text) else text for text in texts)
+    return ",".join(quoted) + "\n"

@@ -7,7 +7,6 @@ a killed wrapper leaves the real program running. So the real programs inside th
 from __future__ import annotations
 
 import importlib.util
-import shlex
 import shutil
 import signal
 import subprocess
@@ -74,11 +73,6 @@ def _package_folders(module: str) -> list[Path]:
     except ModuleNotFoundError:
         return []
     return [Path(folder) for folder in (spec.submodule_search_locations or [])] if spec else []
-
-
-def shell_text(arguments: Sequence[str | Path]) -> str:
-    """A command line in shell syntax, for messages only; it is never passed to a shell."""
-    return shlex.join(str(argument) for argument in arguments)
 
 
 def signal_text(number: int) -> str:

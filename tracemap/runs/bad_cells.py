@@ -5,7 +5,7 @@ The scan checks values in SQL, which is fast, but SQL cannot always say where a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from tracemap.core.errors import RunInvalid, check_limits, start_of
 from tracemap.core.units import plural
@@ -25,17 +25,16 @@ def explain_bad_cell(run: Run, error: Exception) -> RunInvalid:
         SystemLimit: as in `check_limits`.
     """
     check_limits(error)
-    fault = _bad_cell_of_csv(run) if run.format == "csv" else _bad_cell_of_parquet(run)
+    if run.format == "csv":
+        # The record that SQL suspects, else any record: Python takes minutes for ten million rows.
+        suspect = _suspicious_record(run)
+        fault = (suspect and _bad_cell_from(run, suspect)) or _bad_cell_from(run, 1) or _different_line_end(run)
+    else:
+        fault = _bad_cell_of_parquet(run)
     return RunInvalid(f"{run.file}: {fault or f'cannot be read: {damage_of(error)}'}")
 
 
 # ---- CSV
-
-
-def _bad_cell_of_csv(run: Run) -> str:
-    """The fault in the record that SQL suspects, else in any record: Python takes minutes for ten million rows."""
-    suspect = _suspicious_record(run)
-    return (suspect and _bad_cell_from(run, suspect)) or _bad_cell_from(run, 1) or _different_line_end(run)
 
 
 def _different_line_end(run: Run) -> str:
@@ -94,16 +93,10 @@ def _bad_cell_from(run: Run, first: int) -> str:
             record += bool(row)
             if row and len(row) != width:
                 return f"line {begin}: {plural(len(row), 'cell')}, but the header names {plural(width, 'column')}"
-            if row and record >= first and (fault := _first_fault(row, checks)):
-                return f"line {begin}, {fault}"
-    return ""
-
-
-def _first_fault(row: Sequence[str], checks: Sequence[tuple[FileColumn, Callable[[str], str]]]) -> str:
-    for column, fault_of in checks:
-        text = row[column.index]
-        if text and (fault := fault_of(text)):
-            return f"column {column.name}: {_quoted_start(text)} is {fault}"
+            for column, fault_of in checks if row and record >= first else ():
+                text = row[column.index]
+                if text and (fault := fault_of(text)):
+                    return f"line {begin}, column {column.name}: {_quoted_start(text)} is {fault}"
     return ""
 
 
@@ -138,34 +131,25 @@ _ALL_VALUES = "SELECT max(hash({cell})) FROM {rows}"
 
 def _bad_cell_of_parquet(run: Run) -> str:
     """The first column with a bad value or that cannot be read; empty if all columns can be read."""
+    rows = reader_call("read_parquet", run.table, "file_row_number = true")
     for column in columns_of(run):
+        cell = quoted(column.name)
+        number = f"TRY_CAST({cell} AS {column.type})"
+        condition = f"{number} IS NULL"
+        if column.type == "DOUBLE":
+            condition += f" OR isinf({number}) OR isnan({number})"
+        elif column.means in TIME_METRICS:
+            condition += f" OR {number} < 0"
+        query = _BAD_NUMBER.format(cell=cell, rows=rows, number=number, condition=condition)
         try:
-            fault = _bad_value(run, column)
+            rows_of(_ALL_VALUES.format(cell=cell, rows=reader_call("read_parquet", run.table)))
+            for row, text, is_unreadable in rows_of(query) if column.type != "VARCHAR" else ():
+                fault = "not a number" if is_unreadable or column.type == "DOUBLE" else "a negative time"
+                return f"row {row}, column {column.name}: {_quoted_start(text)} is {fault}"
         except reading_errors() as error:
             return f"column {column.name}: cannot be read: {damage_of(error)}"
-        if fault:
-            return fault
     return ""
 
 
 def _quoted_start(text: str) -> str:
     return repr(start_of(text, _LONGEST_QUOTE))
-
-
-def _bad_value(run: Run, column: FileColumn) -> str:
-    cell = quoted(column.name)
-    rows_of(_ALL_VALUES.format(cell=cell, rows=reader_call("read_parquet", run.table)))
-    if column.type == "VARCHAR":
-        return ""
-    number = f"TRY_CAST({cell} AS {column.type})"
-    condition = f"{number} IS NULL"
-    if column.type == "DOUBLE":
-        condition += f" OR isinf({number}) OR isnan({number})"
-    elif column.means in TIME_METRICS:
-        condition += f" OR {number} < 0"
-    rows = reader_call("read_parquet", run.table, "file_row_number = true")
-    query = _BAD_NUMBER.format(cell=cell, rows=rows, number=number, condition=condition)
-    for row, text, is_unreadable in rows_of(query):
-        fault = "not a number" if is_unreadable or column.type == "DOUBLE" else "a negative time"
-        return f"row {row}, column {column.name}: {_quoted_start(text)} is {fault}"
-    return ""

@@ -70,7 +70,10 @@ def file_columns(path: Path, found: Sequence[tuple[str, str]]) -> list[FileColum
     """
     # Only the first of the names for the kernel's column counts; a table of calls may have another column `name`.
     names = [name for name, _ in found]
-    kernel, durations = kernel_name(names), _duration_meaning(names)
+    kernel, plain = kernel_name(names), {name.strip().lower() for name in names}
+    # CPU time for workgroups, which adds up over workers; wall time for dispatches.
+    of_workgroups = has_workgroup_rows(names) and not any(f"cpu_{unit}" in plain for unit in NS_OF_UNIT)
+    durations = "cpu_ns" if of_workgroups else "duration_ns"
     columns: dict[str, FileColumn] = {}
     for index, (name, sql_type_in_file) in enumerate(found):
         column = _column(index, name, sql_type_in_file, kernel, durations)
@@ -107,13 +110,6 @@ def workgroup_calls_note(source: str) -> Diagnostic:
         "per call are of workgroups; the wall time of a dispatch is unknown"
     )
     return Diagnostic("calls-of-workgroups", text)
-
-
-def _duration_meaning(names: Sequence[str]) -> str:
-    """The meaning of a duration: CPU time for workgroups, which adds up over workers; wall time for dispatches."""
-    plain = {name.strip().lower() for name in names}
-    has_cpu_time = any(f"cpu_{unit}" in plain for unit in NS_OF_UNIT)
-    return "cpu_ns" if has_workgroup_rows(names) and not has_cpu_time else "duration_ns"
 
 
 def _column(index: int, name: str, found_type: str, kernel: str, durations: str) -> FileColumn | None:
@@ -162,7 +158,7 @@ def events_sql(run: Run) -> str:
     columns = {column.means: column for column in columns_of(run)}
     metrics = [name for name in columns if name not in COLUMNS]
     cells = (
-        f"{_cell(columns[name], run.format) if name in columns else _ABSENT[name]} AS {quoted(name)}"
+        f"{_cell_sql(columns[name], run.format) if name in columns else _ABSENT[name]} AS {quoted(name)}"
         for name in (*COLUMNS, *metrics)
     )
     return f"SELECT {', '.join(cells)} FROM {table_sql(run, columns.values())}"
@@ -175,8 +171,13 @@ def table_sql(run: Run, columns: Iterable[FileColumn] = ()) -> str:
     """
     if run.format == "parquet":
         return reader_call("read_parquet", run.table)
-    types = {column.index: _csv_type(column) for column in columns}
-    return csv_sql(run.table, [types.get(index, "VARCHAR") for index in range(len(run.columns))])
+    types = ["VARCHAR"] * len(run.columns)  # also for integers, because DuckDB silently rounds `1.5` to a BIGINT
+    for column in columns:
+        if column.factor > 1 or column.type == "DOUBLE":
+            types[column.index] = "DOUBLE"
+        elif column.means in COLUMNS:
+            types[column.index] = column.type
+    return csv_sql(run.table, types)
 
 
 def csv_sql(path: Path, types: Sequence[str]) -> str:
@@ -200,13 +201,6 @@ def _ends_of_rows(path: Path) -> str:
         last = next(itertools.islice(file, lines - 1, None))
     line_end = next((end for end in ("\r\n", "\n", "\r") if last.endswith(end)), "")
     return line_end and f", new_line={line_end!a}"  # DuckDB expects it escaped
-
-
-def _csv_type(column: FileColumn) -> str:
-    """The SQL type for reading a CSV's cells: text for integers, because DuckDB silently rounds `1.5` to a BIGINT."""
-    if column.factor == 1 and column.means in COLUMNS:
-        return column.type
-    return "DOUBLE" if column.factor > 1 or column.type == "DOUBLE" else "VARCHAR"
 
 
 _DEFAULTS: Final = {"kind": "'dispatch'", "warmup": "false"}
@@ -233,26 +227,20 @@ _WHOLE = (
 """An integer from text, which keeps all digits; a text with a fraction differs from its rounded value and fails."""
 
 
-def _cell(column: FileColumn, file_format: str) -> str:
+def _cell_sql(column: FileColumn, file_format: str) -> str:
     """A column's values, with the checks that SQL does not do by itself."""
-    return _checked(column, file_format).format(
-        cell=f"c{column.index}" if file_format == "csv" else quoted(column.name),
-        type=column.type,
-        factor=column.factor,
-        default=_DEFAULTS.get(column.means),
-    )
-
-
-def _checked(column: FileColumn, file_format: str) -> str:
+    is_csv = file_format == "csv"
     if column.means in TIME_METRICS:
-        return _TIME if column.factor == 1 else _TIME_IN_UNITS
-    if column.type == "VARCHAR" and file_format == "csv" and column.means not in _DEFAULTS:
-        return _TEXT
-    if column.means in COLUMNS:
-        return _OR_DEFAULT if column.means in _DEFAULTS else _PLAIN
-    if column.type == "DOUBLE":
-        return _FINITE
-    return _WHOLE if file_format == "csv" else _PLAIN
+        checked = _TIME if column.factor == 1 else _TIME_IN_UNITS
+    elif column.means in _DEFAULTS:
+        checked = _OR_DEFAULT
+    elif column.means in COLUMNS or not (is_csv or column.type == "DOUBLE"):
+        checked = _TEXT if is_csv and column.type == "VARCHAR" else _PLAIN
+    else:
+        checked = _FINITE if column.type == "DOUBLE" else _WHOLE
+    cell = f"c{column.index}" if is_csv else quoted(column.name)
+    default = _DEFAULTS.get(column.means)
+    return checked.format(cell=cell, type=column.type, factor=column.factor, default=default)
 
 
 # ---- CSV cell by cell
@@ -287,19 +275,15 @@ def csv_rows(path: Path, name: str = "") -> Iterator[_csv.Reader]:
         RunInvalid: the file or a row cannot be read.
     """
     try:
-        _check_is_utf8(path, name or str(path))
+        with path.open("rb") as file:
+            start = file.read(4)
+        # Spreadsheets write UTF-16 and UTF-32: every second byte of such a header is 0.
+        if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in start:
+            raise RunInvalid(f"{name or path}: is a text in UTF-16 or UTF-32; save it as UTF-8")
         with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
             yield csv.reader(file, delimiter=delimiter(path))
     except (OSError, csv.Error) as error:
         raise RunInvalid(f"{name or path}: cannot be read as a table: {error}") from error
-
-
-def _check_is_utf8(path: Path, name: str) -> None:
-    """Reject UTF-16 and UTF-32, which spreadsheets write: every second byte of such a header is 0."""
-    with path.open("rb") as file:
-        start = file.read(4)
-    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in start:
-        raise RunInvalid(f"{name}: is a text in UTF-16 or UTF-32; save it as UTF-8")
 
 
 def delimiter(path: Path) -> str:

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import structs
 
-from tracemap.core.units import UNKNOWN, Integer, sum_of
+from tracemap.core.units import UNKNOWN, Integer, Text, sum_of
 from tracemap.runs.events import EventTable
 from tracemap.runs.model import BY_STOPS, UNKNOWN_PARTS, ElapsedParts
+from tracemap.runs.sql import first_integer
 
 if TYPE_CHECKING:
     import duckdb
@@ -94,7 +95,11 @@ def elapsed_parts(
     connection = events.connection
     if stops is not None:
         connection.register("program_stops", stops.intervals)
-    connection.execute(_intervals(events.name, span, by_stops=stops is not None))
+    begin, end = ("NULL" if at is UNKNOWN else str(at) for at in (span.begin_ns, span.end_ns))  # NULL: no limit
+    intervals = _ACTIVITIES + (_BY_ROWS if stops is None else _BY_STOPS)
+    connection.execute(
+        _INTERVALS.format(events=events.name, measured=_MEASURED, intervals=intervals, begin=begin, end=end)
+    )
     if stops is not None:
         connection.unregister("program_stops")
     kernels, transfers, queue, stopped, host = parts = _part_times(connection)
@@ -122,18 +127,6 @@ def host_only_parts(stops: ClockStops, warmup: int, calls: int) -> ElapsedParts:
     return ElapsedParts(0, 0, 0, host_ns, int(stopped[-1] - started[0]) - host_ns, 0, BY_STOPS)
 
 
-def _intervals(events: str, span: MeasuredSpan, *, by_stops: bool) -> str:
-    """SQL that creates the table of activities in the measured invocations, in the order of their begin."""
-    begin, end = ("NULL" if at is UNKNOWN else str(at) for at in (span.begin_ns, span.end_ns))  # NULL: no limit
-    return _INTERVALS.format(
-        events=events,
-        measured=_MEASURED,
-        intervals=_ACTIVITIES + (_BY_STOPS if by_stops else _BY_ROWS),
-        begin=begin,
-        end=end,
-    )
-
-
 def _part_times(connection: duckdb.DuckDBPyConnection) -> list[int]:
     """The time of each part: the union of its intervals and those of higher-ranked parts, minus the latter's union.
 
@@ -142,8 +135,7 @@ def _part_times(connection: duckdb.DuckDBPyConnection) -> list[int]:
     import numpy as np
 
     covered, reached = [0 for _ in _RANKS], [np.iinfo(np.int64).min for _ in _RANKS]
-    ((count,),) = connection.execute("SELECT count(*) FROM intervals").fetchall()
-    for first in range(0, count, _BATCH_SIZE):
+    for first in range(0, first_integer(connection, "SELECT count(*) FROM intervals"), _BATCH_SIZE):
         batch = connection.execute(_BATCH.format(first=first, count=_BATCH_SIZE)).fetchnumpy()
         for rank in _RANKS:
             is_active = batch["part"] <= rank
@@ -159,15 +151,9 @@ def summed_parts(parts: Sequence[ElapsedParts]) -> ElapsedParts:
 
     If only some runs know the profiler's own work, that part is unknown, and counts as not explained.
     """
-    if len({of_run.profiler_found_by for of_run in parts}) > 1:
-        parts = [_profiler_unknown(of_run) for of_run in parts]
-    columns = zip(*(of_run.values() for of_run in parts), strict=True)
-    kernels, transfers, queue, host, profiler, rest = map(sum_of, columns)
-    return ElapsedParts(kernels, transfers, queue, host, profiler, rest, parts[0].profiler_found_by)
-
-
-def _profiler_unknown(parts: ElapsedParts) -> ElapsedParts:
-    if parts.profiler_ns is UNKNOWN:
-        return parts
-    rest = sum_of((parts.unexplained_ns, parts.profiler_ns))
-    return structs.replace(parts, profiler_ns=UNKNOWN, unexplained_ns=rest, profiler_found_by=UNKNOWN)
+    kernels, transfers, queue, host, profiler, rest = map(sum_of, zip(*(run.values() for run in parts), strict=True))
+    found_by: Text = parts[0].profiler_found_by
+    if any(run.profiler_found_by != found_by for run in parts):
+        rest = sum_of([rest, *(run.profiler_ns for run in parts if run.profiler_ns is not UNKNOWN)])
+        profiler, found_by = UNKNOWN, UNKNOWN
+    return ElapsedParts(kernels, transfers, queue, host, profiler, rest, found_by)

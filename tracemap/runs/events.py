@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tracemap.runs.sql import quoted
+from tracemap.runs.sql import first_integer, quoted
 
 if TYPE_CHECKING:
     import duckdb
@@ -69,7 +69,7 @@ class EventTable:
         self.name = name
         connection.execute(f"CREATE OR REPLACE TABLE {name} AS {query}")
         # The order in which workers report need not be the order of the work.
-        self._sort(_WITH_COVERED.format(events=name, parts=covered_sql(name, "row")), "start_ns")
+        self.sort("start_ns", _WITH_COVERED.format(events=name, parts=covered_sql(name, "row")))
 
     @property
     def dispatches(self) -> str:
@@ -91,8 +91,7 @@ class EventTable:
         return self._rows("NOT warmup AND kind <> 'step'")
 
     def _rows(self, which: str) -> int:
-        ((count,),) = self.connection.execute(f"SELECT count(*) FROM {self.name} WHERE {which}").fetchall()
-        return int(count)
+        return first_integer(self.connection, f"SELECT count(*) FROM {self.name} WHERE {which}")
 
     def add_counts(self, query: str, names: Sequence[str]) -> int:
         """Add columns of counts to the dispatches; they are NULL in other rows.
@@ -114,15 +113,14 @@ class EventTable:
             SELECT event.*, is_counted, {cells} FROM {self.name} AS event LEFT JOIN counted USING (row)
             ORDER BY row
         """)
-        missing = f"SELECT count(*) FROM {self.name} WHERE kind = 'dispatch' AND is_counted IS NULL"
-        ((without,),) = self.connection.execute(missing).fetchall()
+        without = self._rows("kind = 'dispatch' AND is_counted IS NULL")
         self.connection.execute(f"ALTER TABLE {self.name} DROP COLUMN is_counted")
-        return int(without)
+        return without
 
     def add_rows(self, query: str) -> None:
         """Append the rows of a SELECT in its order, and add its new columns."""
-        known = {name for name, *_ in self._described(self.name)}
-        for name, kind, *_ in self._described(f"({query})"):
+        rows, known = self.connection.sql(query), self.connection.table(self.name).columns
+        for name, kind in zip(rows.columns, rows.types, strict=True):
             if name not in known:
                 self.connection.execute(f"ALTER TABLE {self.name} ADD COLUMN {quoted(name)} {kind}")
         # A window without an order keeps the order of the query.
@@ -131,22 +129,17 @@ class EventTable:
             f"SELECT (SELECT coalesce(max(row), 0) FROM {self.name}) + row_number() OVER () AS row, * FROM ({query})"
         )
 
-    def _described(self, source: str) -> list[tuple[str, ...]]:
-        return self.connection.execute(f"DESCRIBE SELECT * FROM {source}").fetchall()
+    def sort(self, keys: str, rows: str = "") -> None:
+        """Sort the rows by keys, NULL last; rows with equal keys keep their order.
 
-    def rewrite(self, rows: str) -> None:
-        """Replace the table by a subquery that changes cells of its rows; the order of rows stays."""
-        self._sort(rows, "row")
-
-    def sort(self, keys: str) -> None:
-        """Sort the rows by keys, NULL last; rows with equal keys keep their order."""
-        self._sort(self.name, keys)
-
-    def _sort(self, rows: str, keys: str) -> None:
-        """Create the table from sorted rows. A row_number without its own order streams instead of materializing."""
+        Args:
+            keys: columns of the table; `row` keeps the order.
+            rows: a subquery that changes cells of the rows; empty: the rows stay as they are.
+        """
+        # A row_number without its own order streams instead of materializing.
         self.connection.execute(
             f"CREATE OR REPLACE TABLE {self.name} AS SELECT row_number() OVER () AS row, * "
-            f"FROM (SELECT * EXCLUDE row FROM {rows} ORDER BY {keys}, row)"
+            f"FROM (SELECT * EXCLUDE row FROM {rows or self.name} ORDER BY {keys}, row)"
         )
 
     def in_order(self) -> duckdb.DuckDBPyRelation:

@@ -33,7 +33,6 @@ class Machine(Record, frozen=True):
 
 UNKNOWN_MACHINE: Final = Machine(UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN)
 
-
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 

@@ -1,7 +1,7 @@
 """Runs as files: Parquet (header in its key-value metadata) or CSV (header next to it, in `run.csv.json`).
 
 Tables of users and of other tools are supported. Reading a run looks only at its header and first rows. The single scan
-of the attribution checks the values (`columns.events_sql`); if it fails, `badcells` locates the bad value.
+of the attribution checks the values (`columns.events_sql`); if it fails, `bad_cells` locates the bad value.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import structs
 
-from tracemap.core.codec import pretty_json
+from tracemap.core.codec import escape_surrogates, pretty_json
 from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.errors import RunEmpty, RunInvalid, TargetUnwritable, TracemapError, check_limits, start_of
 from tracemap.core.files import (
@@ -79,7 +79,7 @@ def check_target(target: Path, *, force: bool) -> None:
         TargetUnwritable: the folder does not exist or is not writable, the target is a folder, or its name would
             prevent reading it back as a run.
     """
-    if not _is_utf8(str(target)):
+    if escape_surrogates(str(target)) != str(target):
         raise TargetUnwritable(f"{target}: the name is not UTF-8, which the database needs; choose another")
     if target.suffix == ".ireeprof":
         raise TargetUnwritable(
@@ -92,14 +92,6 @@ def check_target(target: Path, *, force: bool) -> None:
     check_file(target, force=force or own)
     if _has_header_file(target):
         check_file(header_path(target), force=force or own)
-
-
-def _is_utf8(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _has_header_file(target: Path) -> bool:
@@ -182,7 +174,7 @@ def read_run(path: Path) -> Run:
         magic = file.read(len(_PARQUET_MAGIC))
     if magic.startswith(_COMPRESSED):
         raise RunInvalid(f"{path}: is compressed; unpack it first, for example: tracemap attribute <(zcat {path.name})")
-    if not _is_utf8(str(path)):
+    if escape_surrogates(str(path)) != str(path):
         raise RunInvalid(f"{path}: its name is not UTF-8, which the database needs; rename it")
     return _read_parquet_run(path) if magic == _PARQUET_MAGIC else _read_csv_run(path)
 
@@ -234,28 +226,18 @@ def _csv_types(path: Path, names: Sequence[str], sample: Sequence[Sequence[str]]
             # Step rows may come after thousands of others, or not at all; their counts are integers.
             types[index] = "BIGINT"
         elif len(sample) == _SAMPLE_ROWS and not any(columns[index]) and name.strip().lower() not in COLUMNS:
-            types[index] = sql_type(_first_values(path, len(names), index))
+            table, cell = csv_sql(path, ["VARCHAR"] * len(names)), f"c{index}"
+            try:
+                values = rows_of(f"SELECT {cell} FROM {table} WHERE {cell} <> '' LIMIT {_SAMPLE_ROWS}")
+            except reading_errors() as error:
+                check_limits(error)  # for all other errors, the later scan of all values names the place
+                values = []
+            types[index] = sql_type([str(value) for (value,) in values])
     return types
 
 
-def _first_values(path: Path, width: int, index: int) -> list[str]:
-    """The first values of a column that is empty in the first rows; empty if the table cannot be read."""
-    query = f"SELECT c{index} FROM {csv_sql(path, ['VARCHAR'] * width)} WHERE c{index} <> '' LIMIT {_SAMPLE_ROWS}"
-    try:
-        return [str(value) for (value,) in rows_of(query)]
-    except reading_errors() as error:
-        check_limits(error)  # for all other errors, the later scan of all values names the place
-        return []
-
-
 _LISTED, _LONGEST_NAME = 20, 40
-
-
-def _listed(names: Sequence[str]) -> str:
-    """Names for a message, shortened, because a file that is no table may have very long ones."""
-    shown = [start_of(name, _LONGEST_NAME) for name in names[:_LISTED]]
-    more = [f"… ({len(names)} in all)"] if len(names) > _LISTED else []
-    return ", ".join(for_terminal(name) for name in [*shown, *more]) or "nothing"
+"""Limits of the names in a message, because a file that is no table may have very long ones."""
 
 
 def _run(
@@ -276,7 +258,10 @@ def _run(
             if has_kernel
             else "column that names the kernel (kernel, dispatch or name)"
         )
-        raise RunInvalid(f"{path}: there is no {missing}; its columns are: {_listed(names)}")
+        shown = [start_of(name, _LONGEST_NAME) for name in names[:_LISTED]]
+        more = [f"… ({len(names)} in all)"] if len(names) > _LISTED else []
+        listed = ", ".join(for_terminal(name) for name in [*shown, *more]) or "nothing"
+        raise RunInvalid(f"{path}: there is no {missing}; its columns are: {listed}")
     if header is None and has_workgroup_rows(names):
         notes = (*notes, workgroup_calls_note("the table"))
     return Run(

@@ -23,15 +23,12 @@ if TYPE_CHECKING:
     import duckdb
 
 
-_MEGABYTE = 1_000_000
-MOST_MEMORY: Final = MOST_MEMORY_MB * _MEGABYTE
+MOST_MEMORY: Final = MOST_MEMORY_MB * 1_000_000
 """Default memory limit of a database, in bytes."""
-_LEAST_MEMORY = LEAST_MEMORY_MB * _MEGABYTE
-
+_LEAST_MEMORY = LEAST_MEMORY_MB * 1_000_000
 
 CSV: Final = "FORMAT csv, HEADER true"
 """Options of COPY for CSV. With them, texts are escaped so that no spreadsheet evaluates them as formulas."""
-
 
 _idle: list[duckdb.DuckDBPyConnection] = []
 """Empty databases to reuse, because opening one takes longer than a query about a file."""
@@ -140,6 +137,11 @@ def rows_of(query: str) -> list[tuple[Any, ...]]:
         return connection.execute(query).fetchall()
 
 
+def first_integer(connection: duckdb.DuckDBPyConnection, query: str) -> int:
+    """The single number that a query returns; 0 for NULL."""
+    return int(connection.execute(query).fetchall()[0][0] or 0)
+
+
 def fill_table(
     connection: duckdb.DuckDBPyConnection, name: str, columns: Mapping[str, str], rows: Sequence[tuple[Any, ...]]
 ) -> None:
@@ -229,7 +231,8 @@ def copied(rows: duckdb.DuckDBPyRelation, target: Path, options: str) -> Iterato
     """
     import duckdb
 
-    shown = ", ".join(_escaped(name, str(kind)) if options == CSV else quoted(name) for name, kind in _columns(rows))
+    columns = zip(rows.columns, rows.types, strict=True)
+    shown = ", ".join(_escaped(name, str(kind)) if options == CSV else quoted(name) for name, kind in columns)
     with atomic_file(target) as path:
         query = f"COPY (SELECT {shown} FROM copied_rows) TO {target_literal(path)} ({options})"
         try:
@@ -239,10 +242,6 @@ def copied(rows: duckdb.DuckDBPyRelation, target: Path, options: str) -> Iterato
         except duckdb.IOException as error:
             raise TargetUnwritable(f"{target}: cannot be written: {system_message(error)}") from error
         yield
-
-
-def _columns(rows: duckdb.DuckDBPyRelation) -> Iterator[tuple[str, object]]:
-    return zip(rows.columns, rows.types, strict=True)
 
 
 def _escaped(name: str, kind: str) -> str:

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 _NS = 1_000_000_000
 
-
 # An invocation begins with its first submission. Rows without an invocation begin at their own start; samples are no
 # beginning, because they are taken of running code.
 _CALLS: Final = """
@@ -82,7 +81,9 @@ def limited_to_window(run: Run, window: Window, folder: Path) -> Run:
 def _write(run: Run, window: Window, connection: duckdb.DuckDBPyConnection, table: Path) -> None:
     """Write the invocations of a window, with their header."""
     events = events_sql(run)
-    connection.execute(_CALLS.format(events=events, begins=_begins(run)))
+    # Something begins with a row; steps count only in runs that have nothing else.
+    begins = "true" if run.metrics == run.step_metrics else "kind <> 'step'"
+    connection.execute(_CALLS.format(events=events, begins=begins))
     ((first, last, calls, events_with_start),) = connection.execute(_EXTENT).fetchall()
     call_began = "false" if first is None else _within("began_ns", first, window)
     ((rows, chosen, events_chosen),) = connection.execute(_IN_WINDOW.format(began=call_began)).fetchall()
@@ -102,19 +103,15 @@ def _write(run: Run, window: Window, connection: duckdb.DuckDBPyConnection, tabl
         events=UNKNOWN,
         diagnostics=(*run.header.diagnostics, Diagnostic(WINDOW, text)),
     )
-    began = _within("start_ns", first, window)
-    simulated = _simulated(run)
-    # Only the run's own columns: an extra column would look like a metric that was measured.
-    columns = ", ".join(quoted(column.means) for column in columns_of(run))
     chosen_rows = _CHOSEN.format(
-        columns=columns, events=events, simulated=simulated, began=began, call_began=call_began
+        # Only the run's own columns: an extra column would look like a metric that was measured.
+        columns=", ".join(quoted(column.means) for column in columns_of(run)),
+        events=events,
+        simulated=_simulated(run),
+        began=_within("start_ns", first, window),
+        call_began=call_began,
     )
     write_run(header, connection.sql(chosen_rows), table, force=True)
-
-
-def _begins(run: Run) -> str:
-    """SQL condition: something begins with a row; steps count only in runs that have nothing else."""
-    return "true" if run.metrics == run.step_metrics else "kind <> 'step'"
 
 
 def _simulated(run: Run) -> str:
@@ -128,13 +125,10 @@ def _simulated(run: Run) -> str:
 
 
 def _within(column: str, first_ns: int, window: Window) -> str:
-    """SQL condition: a time is in the window."""
-    from_begin = f"{column} >= {_at(first_ns, window.begin_s)}"
-    if not math.isfinite(window.end_s):
-        return from_begin
-    return f"{from_begin} AND {column} < {_at(first_ns, window.end_s)}"
-
-
-def _at(first_ns: int, seconds: float) -> int:
-    """The time `seconds` after the first invocation, limited to the largest 64-bit time."""
-    return min(first_ns + round(min(seconds, MAX_INTEGER / _NS) * _NS), MAX_INTEGER)
+    """SQL condition: a time is in the window; times are limited to the largest 64-bit one."""
+    begin_ns, end_ns = (
+        min(first_ns + round(min(seconds, MAX_INTEGER / _NS) * _NS), MAX_INTEGER)
+        for seconds in (window.begin_s, window.end_s)
+    )
+    before_end = f" AND {column} < {end_ns}" if math.isfinite(window.end_s) else ""
+    return f"{column} >= {begin_ns}{before_end}"

@@ -28,8 +28,6 @@ from tracemap.core.process.temporary_files import child_note
 
 
 class _Pauses:
-    """Pauses of this process."""
-
     ns = 0
 
 
@@ -96,14 +94,12 @@ class _Children:
     """This process is ending: nothing more starts."""
 
 
-def _forget() -> None:
-    """After a fork, the child process has no children yet."""
+def _forget() -> None:  # after a fork, the child process has no children yet
     _Children.children.clear()
     _Children.starting = threading.Lock()
 
 
 os.register_at_fork(after_in_child=_forget)
-
 
 _SAFE_STARTS = "./_"
 """Punctuation that may begin a file name. Programs may misread other first characters, except letters and digits."""
@@ -113,11 +109,6 @@ def path_argument(path: Path) -> str:
     """A path that no program misreads as an option or a flag file (`@`), or strips of a leading space."""
     text = str(path)
     return text if text[:1].isalnum() or text[:1] in _SAFE_STARTS else f"./{text}"
-
-
-def _argument(argument: str | Path) -> str:
-    """A command-line argument."""
-    return path_argument(argument) if isinstance(argument, Path) else argument
 
 
 def start(
@@ -144,14 +135,16 @@ def start(
         SystemLimit: a limit of the system on processes, memory or arguments is reached.
         UsageInvalid: an argument contains a zero byte, for example from a flag file or a damaged map.
     """
-    command = [_argument(argument) for argument in arguments]
+    command = [path_argument(argument) if isinstance(argument, Path) else argument for argument in arguments]
     if broken := next((argument for argument in command if "\0" in argument), ""):
         raise UsageInvalid(f"{broken!r} contains a zero byte, which no program can receive as an argument; remove it")
     _LOG.debug("$ %s", shlex.join(command))
     with signals_deferred(), _Children.starting:
         if _Children.closed:
             raise EndedBySignal(signal.SIGTERM)
-        folder = _enter_home()
+        folder = None
+        with suppress(OSError):  # programs work without it
+            folder = home.enter()
         environment = {**os.environ, **({} if folder is None else {"TMPDIR": str(folder.path)}), **(variables or {})}
         try:
             child = subprocess.Popen(
@@ -163,7 +156,8 @@ def start(
                 process_group=0 if apart else None,
             )
         except OSError as error:
-            _leave_home(folder)
+            if folder is not None:
+                home.leave(folder)
             raise _start_error(command[0], error) from error
         _Children.children[child] = folder, apart
         with suppress(OSError):
@@ -202,7 +196,8 @@ def end(child: Child) -> None:
         if child.poll() is None:
             _kill(child, group=apart)
         child.wait()
-        _leave_home(folder)
+        if folder is not None:
+            home.leave(folder)
 
 
 def _kill(child: Child, *, group: bool) -> None:
@@ -226,16 +221,3 @@ def clear_all() -> None:
         if child.returncode is None:
             _kill(child, group=apart)
     home.clear_home()
-
-
-def _enter_home() -> home.Home | None:
-    """The folder of this process; None if it cannot be created: programs work without it."""
-    try:
-        return home.enter()
-    except OSError:
-        return None
-
-
-def _leave_home(folder: home.Home | None) -> None:
-    if folder is not None:
-        home.leave(folder)

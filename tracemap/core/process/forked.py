@@ -27,7 +27,6 @@ _MOST_AT_ONCE: Final = 1 << 20
 _STATUS_UNKNOWN: Final = 0
 _PR_SET_PDEATHSIG: Final = 1
 
-
 _at_work: Final[set[int]] = set()
 """Forked processes of this one that have not been waited for."""
 os.register_at_fork(after_in_child=_at_work.clear)
@@ -60,7 +59,9 @@ class ForkedWork:
         while waiting.poll(None if most_s is None else most_s * 1000):
             part = self._reading.read(_MOST_AT_ONCE)
             if not part:
-                return _whole(b"".join(parts))
+                data = b"".join(parts)
+                length, result = int.from_bytes(data[:_LENGTH_BYTES], "little"), data[_LENGTH_BYTES:]
+                return result if length == len(result) else b""
             parts.append(part)
         raise TimeoutError
 
@@ -77,11 +78,6 @@ class ForkedWork:
                 self._status = os.waitpid(self._pid, 0)[1]
             _at_work.discard(self._pid)
         return self._status
-
-
-def _whole(data: bytes) -> bytes:
-    length, result = data[:_LENGTH_BYTES], data[_LENGTH_BYTES:]
-    return result if int.from_bytes(length, "little") == len(result) else b""
 
 
 @contextmanager
@@ -112,7 +108,10 @@ def fork_work(work: Callable[[], bytes]) -> Iterator[ForkedWork]:
             try:
                 # This process has its own handlers for these signals, which the child must not run.
                 signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
-                pid = _fork()
+                with warnings.catch_warnings():
+                    # Python 3.12 and JAX warn about forks with threads: the work needs nothing that threads may hold.
+                    warnings.simplefilter("ignore")
+                    pid = os.fork()
                 if pid == 0:
                     told.close()  # or the child would never learn that nobody reads any more
                     _work_and_exit(work_for_this_one, writing, before)
@@ -124,13 +123,6 @@ def fork_work(work: Callable[[], bytes]) -> Iterator[ForkedWork]:
         finally:
             if child is not None:
                 child.end()
-
-
-def _fork() -> int:
-    with warnings.catch_warnings():
-        # Python 3.12 and JAX warn about forks with threads: the work needs nothing that threads may hold.
-        warnings.simplefilter("ignore")
-        return os.fork()
 
 
 def _work_and_exit(work: Callable[[], bytes], writing: int, mask: Collection[int]) -> NoReturn:

@@ -43,8 +43,11 @@ _GROUPS: Final = (
 
 def free_memory() -> int:
     """Bytes that programs can still allocate, as Linux reports; sys.maxsize if it does not."""
-    machine_free = _number(_MEMINFO, "MemAvailable:") * _KIB or sys.maxsize
-    return max(0, min(machine_free, _free_address_space(), *map(free_in_group, _GROUPS)))
+    frees = [_number(_MEMINFO, "MemAvailable:") * _KIB or sys.maxsize, *map(free_in_group, _GROUPS)]
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit != resource.RLIM_INFINITY:  # the shell's limit of address space (`ulimit -v`) is reached before memory's
+        frees.append(limit - _number(_SELF_STATUS, "VmSize:") * _KIB)
+    return max(0, min(frees))
 
 
 def free_in_group(group: Group) -> int:
@@ -52,12 +55,6 @@ def free_in_group(group: Group) -> int:
     limit = _number(group.limit)
     used = _number(group.used) - _number(group.stat, group.spare)
     return limit - max(0, used) if limit else sys.maxsize
-
-
-def _free_address_space() -> int:
-    """Address space left to this process by the shell's limit (`ulimit -v`); it runs out before memory does."""
-    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    return sys.maxsize if limit == resource.RLIM_INFINITY else limit - _number(_SELF_STATUS, "VmSize:") * _KIB
 
 
 def _number(path: Path, name: str = "") -> int:

@@ -52,17 +52,16 @@ def clear(notes: Iterable[Note]) -> None:
     """Clear everything noted: programs first, since they write to the files."""
     for note in sorted(notes, key=lambda note: note[:1] != ("child",)):
         with suppress(OSError, ValueError, OverflowError):  # ignore an invalid note
-            _clear_one(note)
-
-
-def _clear_one(note: Note) -> None:
-    match note:
-        case ("child", pid, started, boot, kind):
-            _end_child(int(pid), (started, boot), group=kind == "group")
-        case ("path", name):
-            remove(Path(name))
-        case ("moved", name, target):
-            _put_back(Path(name), Path(target))
+            match note:
+                case ("child", pid, started, boot, kind):
+                    _end_child(int(pid), (started, boot), group=kind == "group")
+                case ("path", name):
+                    remove(Path(name))
+                case ("moved", name, target):
+                    with suppress(OSError):  # restore the old content of a target that was not replaced
+                        if Path(name).exists() and not os.path.lexists(target):
+                            Path(name).rename(target)
+                    remove(Path(name))
 
 
 def remove(path: Path) -> None:
@@ -72,14 +71,6 @@ def remove(path: Path) -> None:
     else:
         with suppress(OSError):
             path.unlink()
-
-
-def _put_back(moved: Path, target: Path) -> None:
-    """Restore the old content of a target that was not replaced."""
-    with suppress(OSError):
-        if moved.exists() and not os.path.lexists(target):
-            moved.rename(target)
-    remove(moved)
 
 
 # ---- programs
@@ -247,7 +238,9 @@ def _clear_if_abandoned(path: Path) -> None:
     if lock < 0:
         return
     try:
-        clear(notes_in(_read_ledger(lock)))
+        ledger = os.open(_LEDGER, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=lock)
+        with os.fdopen(ledger, "rb") as file:
+            clear(notes_in(file.read()))
         shutil.rmtree(path, ignore_errors=True)
     except FileNotFoundError:  # killed before the ledger was created, or not our folder
         with suppress(OSError):
@@ -256,11 +249,6 @@ def _clear_if_abandoned(path: Path) -> None:
         return
     finally:
         os.close(lock)
-
-
-def _read_ledger(folder: int) -> bytes:
-    with os.fdopen(os.open(_LEDGER, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder), "rb") as file:
-        return file.read()
 
 
 def _try_lock(path: Path) -> int:
@@ -273,10 +261,7 @@ def _try_lock(path: Path) -> int:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         locked, present = os.fstat(lock), path.lstat()
         # Another process may have removed the folder before it was locked; then the lock is useless.
-        if locked.st_uid == os.geteuid() and (locked.st_dev, locked.st_ino) == (
-            present.st_dev,
-            present.st_ino,
-        ):
+        if locked.st_uid == os.geteuid() and os.path.samestat(locked, present):
             return lock
     except OSError:
         pass

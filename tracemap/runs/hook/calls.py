@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,7 +22,7 @@ from tracemap.runs.hook.recording import (
     no_calls_error,
     start_ns,
 )
-from tracemap.runs.sql import CSV, copy_to, literal, open_database, quoted
+from tracemap.runs.sql import CSV, copy_to, fill_table, literal, open_database, quoted
 
 if TYPE_CHECKING:
     import duckdb
@@ -103,11 +104,11 @@ def write_calls(recording: HookRecording, target: Path, options: StatsOptions) -
 _WORKGROUP_COLUMNS: Final = tuple(f"{word}_{axis}" for word in ("workgroup", "workgroups") for axis in "xyz")
 """Columns that the runtime may not report."""
 
-_NAMES = """
-CREATE OR REPLACE TEMP TABLE hook_kernels (kernel_id BIGINT, kernel VARCHAR, executable VARCHAR, is_partial BOOLEAN);
-CREATE OR REPLACE TEMP TABLE hook_threads (
-    thread_id BIGINT, process VARCHAR, thread VARCHAR, tid BIGINT, kept_ns BIGINT)
-"""
+_KERNELS: Final = {"kernel_id": "BIGINT", "kernel": "VARCHAR", "executable": "VARCHAR", "is_partial": "BOOLEAN"}
+_THREADS: Final = {
+    **{"thread_id": "BIGINT", "process": "VARCHAR", "thread": "VARCHAR"},
+    **{"tid": "BIGINT", "kept_ns": "BIGINT"},
+}
 # An execution of a kernel calls each workgroup of its grid once: the k-th call of a workgroup is in the k-th execution.
 _CALLS = """
 CREATE OR REPLACE TEMP TABLE hook_calls AS
@@ -152,33 +153,22 @@ def load_calls(
     Raises:
         RunInvalid: an event has the name of another column.
     """
-    _check_events(recording)
-    connection.execute(_NAMES)
+    fixed = {column.name for column in CALL_COLUMNS}
+    plain = [name.lower() for name in recording.event_names]  # names of columns must differ by more than case
+    wrong = [name for name in plain if name in fixed or plain.count(name) > 1]
+    if wrong:
+        raise RunInvalid(f"{recording.folder}: names an event {wrong[0]!r}, which is the name of another column")
     connection.register("hook_columns", _columns(recording, connection))
     events = "".join(f", e{index} AS {quoted(name)}" for index, name in enumerate(recording.event_names))
     is_whole = not any(thread.dropped for process in recording.processes for thread in process.threads)
     rows, call = (_ALL_ROWS, _INDEX_FROM_FIRST) if is_whole else (_KEPT_ROWS, _INDEX_FROM_LAST)
-    qualification = _qualification(kernel, skip_ms)
+    conditions = [f"kernel = {literal(kernel)}"] if kernel else []  # applied once calls have their indices
+    if skip_ms:
+        conditions.append(f"start_ns >= min(start_ns) OVER (PARTITION BY thread_id) + {skip_ms * 1_000_000}")
+    qualification = "QUALIFY " + " AND ".join(conditions) if conditions else ""
     connection.execute(_CALLS.format(rows=rows, call=call, events=events, qualification=qualification))
     connection.unregister("hook_columns")
     return connection.table("hook_calls")
-
-
-def _qualification(kernel: str, skip_ms: int) -> str:
-    """SQL that selects calls after they have their indices; it sorts by thread only if needed."""
-    conditions = [f"kernel = {literal(kernel)}"] if kernel else []
-    if skip_ms:
-        conditions.append(f"start_ns >= min(start_ns) OVER (PARTITION BY thread_id) + {skip_ms * 1_000_000}")
-    return "QUALIFY " + " AND ".join(conditions) if conditions else ""
-
-
-def _check_events(recording: HookRecording) -> None:
-    """Check that column names differ by more than case."""
-    fixed = {column.name for column in CALL_COLUMNS}
-    plain = [name.lower() for name in recording.event_names]
-    wrong = [name for name in plain if name in fixed or plain.count(name) > 1]
-    if wrong:
-        raise RunInvalid(f"{recording.folder}: names an event {wrong[0]!r}, which is the name of another column")
 
 
 def _columns(recording: HookRecording, connection: duckdb.DuckDBPyConnection) -> dict[str, npt.NDArray[Any]]:
@@ -186,37 +176,26 @@ def _columns(recording: HookRecording, connection: duckdb.DuckDBPyConnection) ->
     import numpy as np
 
     parts: dict[str, list[npt.NDArray[Any]]] = {}
-    first_kernel = number = 0
+    kernels: list[tuple[int, str, str, bool]] = []
+    threads: list[tuple[int, str, str, int, int]] = []
     for process in recording.processes:
-        if rows := _kernel_rows(process, first_kernel):
-            connection.executemany("INSERT INTO hook_kernels VALUES (?, ?, ?, ?)", rows)
-        kept_ns = _kept_ns(process)
+        partial, first_kernel = set() if process.ended else _called_last(process), len(kernels)
+        kernels += [
+            (index, kernel.name, kernel.executable.name, number in partial)
+            for index, (number, kernel) in enumerate(sorted(process.kernels.items(), key=itemgetter(0)), first_kernel)
+        ]
+        # Time from which on the calls of all threads are kept, on CLOCK_MONOTONIC; 0: all are kept.
+        first = (thread.calls[:1] for thread in process.threads if thread.dropped and len(thread.calls))
+        kept_ns = max((int(start_ns(process, calls)[0]) for calls in first), default=0)
         for thread in process.threads:
-            row = (number, process.stamp, thread.name, thread.tid, kept_ns)
-            connection.execute("INSERT INTO hook_threads VALUES (?, ?, ?, ?, ?)", row)
-            for name, values in _thread_columns(process, thread, first_kernel, number).items():
+            for name, values in _thread_columns(process, thread, first_kernel, len(threads)).items():
                 parts.setdefault(name, []).append(values)
-            number += 1
-        first_kernel += len(process.kernels)
+            threads.append((len(threads), process.stamp, thread.name, thread.tid, kept_ns))
+    fill_table(connection, "hook_kernels", _KERNELS, kernels)
+    fill_table(connection, "hook_threads", _THREADS, threads)
     columns = {name: np.concatenate(values) for name, values in parts.items()}
     is_unknown = columns.pop("runs_left_out")
     return columns | {name: np.ma.masked_array(columns[name], mask=is_unknown) for name in _WORKGROUP_COLUMNS}
-
-
-def _kernel_rows(process: HookProcess, first: int) -> list[tuple[int, str, str, bool]]:
-    """The rows of a process's kernels in `hook_kernels`, numbered from `first`."""
-    partial = set() if process.ended else _called_last(process)
-    kernels = [(number, process.kernels[number]) for number in sorted(process.kernels)]
-    return [
-        (first + place, kernel.name, kernel.executable.name, number in partial)
-        for place, (number, kernel) in enumerate(kernels)
-    ]
-
-
-def _kept_ns(process: HookProcess) -> int:
-    """Time from which on the calls of all threads are kept, in ns on CLOCK_MONOTONIC; 0: all are kept."""
-    first = (thread.calls[:1] for thread in process.threads if thread.dropped and len(thread.calls))
-    return max((int(start_ns(process, calls)[0]) for calls in first), default=0)
 
 
 def _called_last(process: HookProcess) -> set[int]:

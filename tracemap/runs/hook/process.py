@@ -6,10 +6,11 @@ import json
 import os
 import struct
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.errors import RunEmpty, RunInvalid, RunVersion, raising_unreadable
@@ -34,9 +35,10 @@ HOOK_FORMAT_VERSION: Final = 3
 1: first. 2: files of samples; executables have times and addresses. 3: files of calls may drop their first records.
 """
 HOOK_READ_VERSIONS: Final = (2, HOOK_FORMAT_VERSION)
+_Thread = TypeVar("_Thread")
 
 _PREAMBLE = struct.Struct("<8sIIIIII")
-_DESCRIPTION_OFFSET = 64
+_LAYOUT_OFFSET = 64
 _LARGEST_TEXT = 1 << 20
 _TYPES = {"u2": "<u2", "u4": "<u4", "u8": "<u8"}
 
@@ -72,15 +74,44 @@ def read_head(path: Path, kind: FileKind) -> FileHead | None:
         RunInvalid: the file is damaged, of another kind, or unreadable.
         RunVersion: another format version.
     """
+    import numpy as np
+
     with open_stored_file(path, RunInvalid) as file:
         start = file.read(_PREAMBLE.size)
         if not any(start):
             return None
         head = start + file.read(_LARGEST_TEXT)
-    preamble = _preamble(path, head, kind.magic)
-    fields = _layout(path, head, preamble, kind)
-    header = dict.fromkeys(kind.newer_names, 0) | _header(path, head, preamble, fields["header"])
-    return FileHead(header, tuple(fields["record"]), _about_in_head(path, head, preamble), preamble["data_offset"])
+    if len(head) < _PREAMBLE.size:
+        raise RunInvalid(f"{path}: is cut off in its first bytes")
+    magic, version, layout_bytes, about_bytes, header_at, about_at, data_offset = _PREAMBLE.unpack_from(head)
+    if magic != kind.magic:
+        raise RunInvalid(f"{path}: is no record file of the hook")
+    check_version(path, version)
+
+    def piece(offset: int, size: int) -> bytes:
+        if offset + size > len(head):
+            raise RunInvalid(f"{path}: is cut off: byte {offset + size} of its head is missing")
+        return head[offset : offset + size]
+
+    header_fields, record_fields = _layout(path, piece(_LAYOUT_OFFSET, layout_bytes), version, kind)
+    header_type = np.dtype(header_fields)
+    row = np.frombuffer(piece(header_at, header_type.itemsize), dtype=header_type)[0]
+    header = {name: int(row[name]) for name, _ in header_fields}
+    for name, value in header.items():
+        if value >= 1 << 63:
+            raise RunInvalid(f"{path}: {name} is {value}, which is out of range")
+    with refused_as_damaged(path):
+        about = _json_of(piece(about_at, about_bytes))
+    return FileHead(dict.fromkeys(kind.newer_names, 0) | header, tuple(record_fields), about, data_offset)
+
+
+@contextmanager
+def refused_as_damaged(path: Path, what: str = "the description of its thread") -> Iterator[None]:
+    """Raise RunInvalid if JSON of the hook lacks a part, or a part has another type."""
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise RunInvalid(f"{path}: {what} is damaged: {error!r}") from error
 
 
 def read_records(path: Path, head: FileHead, more: Sequence[tuple[Any, ...]] = (), skip: int = 0) -> npt.NDArray[Any]:
@@ -112,29 +143,11 @@ def check_version(path: Path, version: int) -> None:
         )
 
 
-def _preamble(path: Path, head: bytes, magic: bytes) -> dict[str, int]:
-    if len(head) < _PREAMBLE.size:
-        raise RunInvalid(f"{path}: is cut off in its first bytes")
-    magic_found, version, *numbers = _PREAMBLE.unpack_from(head)
-    if magic_found != magic:
-        raise RunInvalid(f"{path}: is no record file of the hook")
-    check_version(path, version)
-    names = ("description_bytes", "about_bytes", "header_offset", "about_offset", "data_offset")
-    return {"version": version, **dict(zip(names, numbers, strict=True))}
-
-
-def _slice(path: Path, head: bytes, offset: int, size: int) -> bytes:
-    if offset + size > len(head):
-        raise RunInvalid(f"{path}: is cut off: byte {offset + size} of its head is missing")
-    return head[offset : offset + size]
-
-
-def _layout(path: Path, head: bytes, preamble: dict[str, int], kind: FileKind) -> dict[str, list[tuple[str, str]]]:
+def _layout(path: Path, text: bytes, version: int, kind: FileKind) -> tuple[list[tuple[str, str]], ...]:
     """The fields of header and record, from the file's description."""
-    text = _slice(path, head, _DESCRIPTION_OFFSET, preamble["description_bytes"]).decode("ascii", errors="replace")
     sections: dict[str, list[tuple[str, str]]] = {"header": [], "record": []}
     section = ""
-    for line in text.splitlines():
+    for line in text.decode("ascii", errors="replace").splitlines():
         name, _, code = line.partition(" ")
         if not code and name in sections:
             section = name
@@ -142,42 +155,16 @@ def _layout(path: Path, head: bytes, preamble: dict[str, int], kind: FileKind) -
             sections[section].append((name, _TYPES[code]))
         else:
             raise RunInvalid(f"{path}: describes its layout with {line[:60]!r}, which is unknown")
-    newer = kind.newer_names if preamble["version"] == HOOK_FORMAT_VERSION else ()
+    newer = kind.newer_names if version == HOOK_FORMAT_VERSION else ()
     for part, expected in (("header", (*kind.header_names, *newer)), ("record", kind.record_names)):
         if sorted(name for name, _ in sections[part]) != sorted(expected):
-            raise RunInvalid(f"{path}: the fields of its {part} are not those of format version {preamble['version']}")
-    return sections
+            raise RunInvalid(f"{path}: the fields of its {part} are not those of format version {version}")
+    return tuple(sections.values())
 
 
-def _header(path: Path, head: bytes, preamble: dict[str, int], fields: list[tuple[str, str]]) -> dict[str, int]:
-    import numpy as np
-
-    kind = np.dtype(fields)
-    row = np.frombuffer(_slice(path, head, preamble["header_offset"], kind.itemsize), dtype=kind)[0]
-    values = {name: int(row[name]) for name, _ in fields}
-    for name, value in values.items():
-        if value >= 1 << 63:
-            raise RunInvalid(f"{path}: {name} is {value}, which is out of range")
-    return values
-
-
-def _about_in_head(path: Path, head: bytes, preamble: dict[str, int]) -> Any:  # noqa: ANN401 - JSON may be anything
-    text = _slice(path, head, preamble["about_offset"], preamble["about_bytes"])
-    try:
-        return json_of(text)
-    except (ValueError, RecursionError) as error:
-        raise RunInvalid(f"{path}: the description of its thread is damaged: {error!r}") from error
-
-
-def json_of(text: bytes) -> Any:  # noqa: ANN401 - JSON may be anything
-    """Parse a JSON text of the hook.
-
-    Raises:
-        RecursionError: it is nested too deeply.
-        ValueError: it is no JSON, or has half a surrogate pair, which the hook never writes and nothing can store.
-    """
+def _json_of(text: bytes) -> Any:  # noqa: ANN401 - JSON may be anything
     parsed = json.loads(text.decode("utf-8", errors="replace"))
-    if b"\\u" in text:
+    if b"\\u" in text:  # half a surrogate pair, which the hook never writes and nothing can store, raises ValueError
         json.dumps(parsed, ensure_ascii=False).encode()
     return parsed
 
@@ -278,17 +265,29 @@ def read_processes(folder: Path) -> dict[str, ProcessFile]:
     return processes
 
 
-def read_again(folder: Path, processes: Mapping[str, ProcessFile]) -> Mapping[str, ProcessFile]:
-    """Read the files of running processes again: they name a kernel before they call it.
+def read_threads(
+    folder: Path, what: str, read_thread: Callable[[Path], _Thread | None]
+) -> tuple[dict[str, ProcessFile], dict[str, list[_Thread]], Mapping[str, ProcessFile]]:
+    """The processes of a folder, their threads, and the processes read again, by their stamps.
 
-    So every kernel is known whose calls were read before.
+    The files of running processes are read again, because they name a kernel before they call it: so every kernel is
+    known whose calls were read before.
+
+    Args:
+        folder: the folder.
+        what: the suffix of the threads' files, `calls` or `samples`.
+        read_thread: reads such a file; None: the thread is left out.
 
     Raises:
-        RunInvalid: as for `read_processes`.
+        RunInvalid: as for `read_processes`, or raised by `read_thread`.
     """
-    if all(process.end for process in processes.values()):
-        return processes
-    return {**processes, **read_processes(folder)}
+    files = read_processes(folder)
+    threads = {
+        stamp: [thread for path in file.thread_files(what) if (thread := read_thread(path)) is not None]
+        for stamp, file in files.items()
+    }
+    ended = all(file.end for file in files.values())
+    return files, threads, files if ended else {**files, **read_processes(folder)}
 
 
 def known_kernels(process: ProcessFile, processes: Mapping[str, ProcessFile]) -> dict[int, HookKernel]:
@@ -337,45 +336,32 @@ def _number_of(path: Path) -> tuple[int, str]:
 
 def _whole_lines(path: Path) -> list[bytes]:
     """The complete lines; empty if the process was killed, or is read, before it recorded anything."""
-    lines = _lines(path)
+    lines = read_stored_file(path, RunInvalid).split(b"\n")[:-1]
     if not lines and any(other.name.startswith(f"{path.stem}-") for other in path.parent.iterdir()):
-        lines = _lines(path)  # a running program has now written the line, since it comes before the other files
+        # A running program has now written the line, since it comes before the other files.
+        lines = read_stored_file(path, RunInvalid).split(b"\n")[:-1]
         if not lines:
             raise RunInvalid(f"{path}: its first line, which describes the process, is cut off")
     return lines
 
 
-def _lines(path: Path) -> list[bytes]:
-    return read_stored_file(path, RunInvalid).split(b"\n")[:-1]
-
-
 def _process_of(path: Path, lines: list[bytes]) -> ProcessFile:
-    for number, line in enumerate(lines, start=1):
-        try:
-            record = _line_of(line, first=number == 1)
+    for number, text in enumerate(lines, start=1):
+        with refused_as_damaged(path, f"line {number}"):
+            line = _json_of(text)
+            if not isinstance(line, dict):
+                raise TypeError("a line is no object")
+            if (number == 1) != (line["kind"] == "process"):
+                raise ValueError("the first line, and only it, must describe the process")
             if number == 1:
-                process = _process(path, record)
+                check_version(path, count(line["version"]))
+                names = ("pid", "inherited_kernels", "inherited_executables", "forked_ns")
+                counts: dict[str, Any] = {name: count(line[name]) for name in names}
+                stamp, parent = str(line["stamp"]), str(line["parent"])
+                process = ProcessFile(path, stamp=stamp, start=_moment(line), parent=parent, **counts)
             else:
-                _add_line(process, record)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise RunInvalid(f"{path}: line {number} is damaged: {error!r}") from error
+                _add_line(process, line)
     return process
-
-
-def _line_of(line: bytes, *, first: bool) -> dict[str, Any]:
-    parsed = json_of(line)
-    if not isinstance(parsed, dict):
-        raise TypeError("a line is no object")
-    if first != (parsed["kind"] == "process"):
-        raise ValueError("the first line, and only it, must describe the process")
-    return parsed
-
-
-def _process(path: Path, line: Mapping[str, Any]) -> ProcessFile:
-    check_version(path, count(line["version"]))
-    names = ("pid", "inherited_kernels", "inherited_executables", "forked_ns")
-    counts: dict[str, Any] = {name: count(line[name]) for name in names}
-    return ProcessFile(path, stamp=str(line["stamp"]), start=_moment(line), parent=str(line["parent"]), **counts)
 
 
 def _moment(line: Mapping[str, Any]) -> tuple[int, int]:
@@ -385,8 +371,7 @@ def _moment(line: Mapping[str, Any]) -> tuple[int, int]:
 def _add_line(process: ProcessFile, line: Mapping[str, Any]) -> None:
     kind = line["kind"]
     if kind == "executable":
-        number, size = count(line["id"]), count(line["size"])
-        base = _address(line["base"])
+        number, size, base = count(line["id"]), count(line["size"]), _address(line["base"])
         about = (str(line["name"]), str(line["elf"]), base, count(base + size) - base, count(line["ns"]))
         process.executables[number] = HookExecutable(number, *about)
     elif kind == "unload":

@@ -7,7 +7,7 @@ are read like others. Files may come from anywhere: a damaged one raises an erro
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -25,10 +25,10 @@ from tracemap.runs.hook.process import (
     count,
     known_kernels,
     nothing_recorded,
-    read_again,
     read_head,
-    read_processes,
     read_records,
+    read_threads,
+    refused_as_damaged,
     what_is_lost,
 )
 
@@ -133,9 +133,7 @@ def read_recording(folder: Path, moments: Mapping[int, tuple[int, int]] = _NO_MO
         RunInvalid: a file is damaged; the message names it.
         RunVersion: another format version.
     """
-    files = read_processes(folder)
-    threads = {stamp: _read_threads(file) for stamp, file in files.items()}
-    reread = read_again(folder, files)
+    files, threads, reread = read_threads(folder, "calls", _read_thread)
     processes = tuple(
         _process(folder, file, threads[stamp], known_kernels(reread[stamp], reread), moments)
         for stamp, file in files.items()
@@ -158,47 +156,32 @@ def no_calls_error(path: Path, options: StatsOptions) -> QueryInvalid:
 # ---- a process
 
 
-def _read_threads(file: ProcessFile) -> tuple[HookThread, ...]:
-    return tuple(t for path in file.thread_files("calls") if (t := _read_thread(path)) is not None)
-
-
 def _process(
     folder: Path,
     file: ProcessFile,
-    threads: tuple[HookThread, ...],
+    threads: Sequence[HookThread],
     kernels: dict[int, HookKernel],
     present: Mapping[int, tuple[int, int]],
 ) -> HookProcess:
+    import numpy as np
+
     for thread in threads:
-        _check_kernels(folder, thread, kernels)
+        unknown = [int(number) for number in np.unique(thread.calls["kernel"]) if int(number) not in kernels]
+        if unknown:
+            raise RunInvalid(
+                f"{folder}: thread {thread.name!r} of process {thread.pid} called kernel {unknown[0]}, which the "
+                "process's file does not name; a file is damaged, or the file of a parent process is missing"
+            )
     headers = [thread.header for thread in threads]
     moments = [(header[f"{at}_ticks"], header[f"{at}_ns"]) for header in headers for at in ("first", "last")]
     # A running process has no end yet. Its own moments may be too close together for a precise rate.
     end = file.end or present.get(file.pid, ())
-    rate = _rate(file.path, [file.start, *moments, *([end] if end else [])])
-    return HookProcess(file.stamp, file.pid, kernels, threads, file.start, rate, bool(file.end))
-
-
-def _check_kernels(folder: Path, thread: HookThread, kernels: dict[int, HookKernel]) -> None:
-    import numpy as np
-
-    unknown = [int(number) for number in np.unique(thread.calls["kernel"]) if int(number) not in kernels]
-    if unknown:
-        raise RunInvalid(
-            f"{folder}: thread {thread.name!r} of process {thread.pid} called kernel {unknown[0]}, which the process's "
-            "file does not name; a file is damaged, or the file of a parent process is missing"
-        )
-
-
-def _rate(path: Path, moments: list[tuple[int, int]]) -> float:
-    """Nanoseconds per tick, from the two moments that are farthest apart."""
-    (first_ticks, first_ns), (last_ticks, last_ns) = min(moments), max(moments)
-    if last_ticks == first_ticks:
-        return 1.0
-    rate = (last_ns - first_ns) / (last_ticks - first_ticks)
+    moments += [file.start, *([end] if end else [])]
+    (first_ticks, first_ns), (last_ticks, last_ns) = min(moments), max(moments)  # those that are farthest apart
+    rate = 1.0 if last_ticks == first_ticks else (last_ns - first_ns) / (last_ticks - first_ticks)
     if not 1e-3 < rate < 1e3:
-        raise RunInvalid(f"{path}: its clocks do not fit together: {rate:g} ns per tick")
-    return rate
+        raise RunInvalid(f"{file.path}: its clocks do not fit together: {rate:g} ns per tick")
+    return HookProcess(file.stamp, file.pid, kernels, tuple(threads), file.start, rate, bool(file.end))
 
 
 # ---- a thread's file
@@ -218,48 +201,35 @@ def _read_thread(path: Path) -> HookThread | None:
             f"{path}: {header['dropped']} of its {header['count']} records are dropped, which is impossible"
         )
     written = read_records(path, head, [("events", "<u8", (len(events),))] if events else [], skip=header["dropped"])
-    if not header["closed"]:  # a running program may have dropped more records meanwhile
-        now = read_head(path, KIND_OF_CALLS)
-        newly_dropped = 0 if now is None else now.header["dropped"] - header["dropped"]
-        written, header = (
-            written[max(0, newly_dropped) :],
-            header | {"dropped": header["dropped"] + max(0, newly_dropped)},
-        )
+    if not header["closed"] and (now := read_head(path, KIND_OF_CALLS)) is not None:
+        # A running program may have dropped more records meanwhile.
+        newly_dropped = max(0, now.header["dropped"] - header["dropped"])
+        written, header = written[newly_dropped:], header | {"dropped": header["dropped"] + newly_dropped}
     known = max(0, header["count"] - header["dropped"])
-    calls, running = _whole_records(path, written, known, is_closed=bool(header["closed"]))
+    whole = written["start_ticks"] != 0
+    complete = len(written) if whole.all() else int(np.argmin(whole))
+    if complete < min(known, len(written)):
+        raise RunInvalid(f"{path}: record {complete} of {known} is damaged: it has no start")
+    in_flight = complete < len(written) and not header["closed"] and int(written["flags"][complete]) & BEGUN
+    running = int(written["kernel"][complete]) if in_flight else -1
+    calls = written[:complete]
     counted = calls["events"] if events else np.zeros((len(calls), 0), dtype=np.uint64)
     lost = header["lost"] + max(0, known - len(calls))
     return HookThread(**about, calls=calls, events=counted, header=header, lost=lost, running=running)
 
 
-def _whole_records(
-    path: Path, written: npt.NDArray[Any], known: int, *, is_closed: bool
-) -> tuple[npt.NDArray[Any], int]:
-    """The records up to the first incomplete one, and the kernel of a call in flight after them (-1: none)."""
-    import numpy as np
-
-    whole = written["start_ticks"] != 0
-    count = len(written) if whole.all() else int(np.argmin(whole))
-    if count < min(known, len(written)):
-        raise RunInvalid(f"{path}: record {count} of {known} is damaged: it has no start")
-    in_flight = count < len(written) and not is_closed and int(written["flags"][count]) & BEGUN
-    return written[:count], int(written["kernel"][count]) if in_flight else -1
-
-
 def _about(path: Path, head: FileHead) -> dict[str, Any]:
     about = head.about
-    try:
+    with refused_as_damaged(path):
         events = tuple(str(event["name"]) for event in about["events"])
         parsed = {"pid": count(about["pid"]), "tid": count(about["tid"]), "name": str(about["name"])}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RunInvalid(f"{path}: the description of its thread is damaged: {error!r}") from error
     if len(events) > _MOST_EVENTS or len(set(events)) != len(events):
         raise RunInvalid(f"{path}: names {len(events)} events: too many, or duplicates")
     return {**parsed, "event_names": events}
 
 
-def _unended(processes: tuple[HookProcess, ...]) -> Iterator[Diagnostic]:
-    """Processes that did not end by themselves: possibly intended, unless they were running a kernel."""
+def _diagnostics(processes: tuple[HookProcess, ...]) -> Iterator[Diagnostic]:
+    # Processes that did not end by themselves: possibly intended, unless they were running a kernel.
     quiet = []
     for process in processes:
         running = sorted({process.kernels[t.running].name for t in process.threads if t.running in process.kernels})
@@ -269,17 +239,10 @@ def _unended(processes: tuple[HookProcess, ...]) -> Iterator[Diagnostic]:
         elif not process.ended:
             quiet.append(process.pid)
     if quiet:
-        first = (
-            f"process {quiet[0]}"
-            if len(quiet) == 1
-            else f"{plural(len(quiet), 'process', 'processes')} (the first is {quiet[0]})"
-        )
+        several = f"{plural(len(quiet), 'process', 'processes')} (the first is {quiet[0]})"
+        first = f"process {quiet[0]}" if len(quiet) == 1 else several
         why = "killed, ended by _exit or exec as workers of multiprocessing are, or still running"
         yield Diagnostic("program-killed", f"{first} did not end normally: {why}")
-
-
-def _diagnostics(processes: tuple[HookProcess, ...]) -> Iterator[Diagnostic]:
-    yield from _unended(processes)
     for process in processes:
         lost = sum(thread.lost for thread in process.threads)
         if lost:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,15 +17,15 @@ from tracemap.runs.hook.process import (
     FileKind,
     HookExecutable,
     HookKernel,
-    ProcessFile,
     count,
     known_executables,
     known_kernels,
     nothing_recorded,
-    read_again,
     read_head,
     read_processes,
     read_records,
+    read_threads,
+    refused_as_damaged,
     what_is_lost,
 )
 
@@ -160,9 +161,7 @@ def read_samples(folder: Path) -> HookSamples:
     """
     import numpy as np
 
-    files = read_processes(folder)
-    sampled = {stamp: list(_threads(file)) for stamp, file in files.items()}
-    reread = read_again(folder, files)
+    files, sampled, reread = read_threads(folder, "samples", _read_thread)
     threads: list[SampledThread] = []
     executables: list[SampledExecutable] = []
     parts: list[npt.NDArray[Any]] = []
@@ -174,7 +173,9 @@ def read_samples(folder: Path) -> HookSamples:
         for thread in sampled[stamp]:
             parts.append(_located_samples(process, len(threads), thread, known, len(executables)))
             threads.append(thread)
-        executables += [_sampled_executable(executable, kernels.get(executable.number, [])) for executable in known]
+        for executable in known:
+            own = [(kernel.name, kernel.address - executable.base) for kernel in kernels.get(executable.number, ())]
+            executables.append(SampledExecutable(executable.elf, tuple(sorted(own, key=itemgetter(1, 0)))))
     if not threads:
         text = f"{folder}: has no samples of the hook: no thread called a workgroup, or sampling was off"
         raise nothing_recorded(text, files.values(), "samples")
@@ -233,25 +234,21 @@ def _located_samples(
     return located
 
 
-def _sampled_executable(executable: HookExecutable, kernels: Iterable[HookKernel]) -> SampledExecutable:
-    own = [(kernel.name, kernel.address - executable.base) for kernel in kernels]
-    return SampledExecutable(executable.elf, tuple(sorted(own, key=lambda kernel: (kernel[1], kernel[0]))))
-
-
 # ---- a thread's file
 
 
-def _threads(file: ProcessFile) -> Iterator[SampledThread]:
-    for path in file.thread_files("samples"):
-        head = read_head(path, SAMPLES_FILE)
-        if head is not None:
-            yield _thread(path, head)
+def _read_thread(path: Path) -> SampledThread | None:
+    """Read all complete samples, the last one may be cut off; None as for `read_head`."""
+    import numpy as np
 
-
-def _thread(path: Path, head: FileHead) -> SampledThread:
-    header, about = head.header, head.about
-    samples = _samples(path, head)
-    try:
+    head = read_head(path, SAMPLES_FILE)
+    if head is None:
+        return None
+    header, about, samples = head.header, head.about, read_records(path, head)
+    whole = (samples["time_ns"] != 0) & (samples["time_ns"] < 1 << 63)
+    if not whole.all():
+        raise RunInvalid(f"{path}: sample {int(np.argmin(whole))} of {len(samples)} is damaged: it has no time")
+    with refused_as_damaged(path):
         if about["sampler"] not in SAMPLERS:
             raise ValueError(f"{about['sampler']!r} is no sampler")
         return SampledThread(
@@ -263,19 +260,6 @@ def _thread(path: Path, head: FileHead) -> SampledThread:
             lost=header["lost"] + max(0, header["count"] - len(samples)),
             samples=samples,
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RunInvalid(f"{path}: the description of its thread is damaged: {error!r}") from error
-
-
-def _samples(path: Path, head: FileHead) -> npt.NDArray[Any]:
-    """All complete samples; the last one may be cut off."""
-    import numpy as np
-
-    written = read_records(path, head)
-    whole = (written["time_ns"] != 0) & (written["time_ns"] < 1 << 63)
-    if not whole.all():
-        raise RunInvalid(f"{path}: sample {int(np.argmin(whole))} of {len(written)} is damaged: it has no time")
-    return written
 
 
 def _diagnostics(threads: Sequence[SampledThread]) -> Iterator[Diagnostic]:
@@ -314,25 +298,18 @@ class GrowingSamples:
             RunEmpty: the hook has written nothing yet.
             RunInvalid: its files are just being written, or damaged.
         """
-        new = self._read_on()
+        files, new = read_processes(self._folder), []
+        for process in files.values():
+            known = list(known_executables(process, files).values())
+            new += [self._new_times(path, known) for path in process.thread_files("samples")]
+        self._times_ns += new
         if begin_ns != self._since_ns:
             self._since_ns, self._count, new = begin_ns, 0, self._times_ns
         self._count += sum(int((times >= begin_ns).sum()) for times in new)
         return self._count
 
-    def _read_on(self) -> list[npt.NDArray[Any]]:
-        """Times of the samples in executables that were not read before."""
-        files = read_processes(self._folder)
-        executable_of = []
-        for process in files.values():
-            known = list(known_executables(process, files).values())
-            for path in process.thread_files("samples"):
-                times = self._new_times(path, known)
-                executable_of.append(times)
-        self._times_ns += executable_of
-        return executable_of
-
     def _new_times(self, path: Path, known: Sequence[HookExecutable]) -> npt.NDArray[Any]:
+        """Times of the samples in executables that were not read before."""
         import numpy as np
 
         head = self._heads.get(path) or read_head(path, SAMPLES_FILE)
@@ -341,10 +318,10 @@ class GrowingSamples:
         self._heads[path] = head
         done = self._read_of.get(path, 0)
         records = read_records(path, head, skip=done)
-        written = int(np.argmin(whole)) if not (whole := records["time_ns"] != 0).all() else len(records)
-        self._read_of[path] = done + written
-        self.read += written
-        new_samples = records[:written]
-        executable, _ = resolve(new_samples["ip"], new_samples["time_ns"], known)
-        times: npt.NDArray[Any] = new_samples["time_ns"][executable != OUTSIDE]
+        whole = records["time_ns"] != 0
+        samples = records if whole.all() else records[: int(np.argmin(whole))]
+        self._read_of[path] = done + len(samples)
+        self.read += len(samples)
+        executable, _ = resolve(samples["ip"], samples["time_ns"], known)
+        times: npt.NDArray[Any] = samples["time_ns"][executable != OUTSIDE]
         return times

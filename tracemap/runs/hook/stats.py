@@ -215,14 +215,11 @@ def _by_thread(source_name: str, columns: dict[str, Any], names: tuple[str, ...]
 
 
 def _with_events(path: Path, calls: ThreadCalls, events: Sequence[str]) -> ThreadCalls:
-    if not events:
-        return calls
     for name in events:
         if name not in calls.names[1:]:
             raise QueryInvalid(f"{path}: has no event {name!r}; it has: {', '.join(calls.names[1:]) or 'none'}")
-    indices = [0, *(calls.names.index(name) for name in events)]
-    series = tuple(calls.series[index] for index in indices)
-    return replace(calls, names=tuple(calls.names[index] for index in indices), series=series)
+    names = (calls.names[0], *events) if events else calls.names
+    return replace(calls, names=names, series=tuple(calls.series[calls.names.index(name)] for name in names))
 
 
 # ---- computing
@@ -270,17 +267,14 @@ def _mean(values: Floats) -> float:
     return float(sums[-1] / np.float32(len(values))) if len(values) else float("nan")
 
 
-def _covariance(left: Floats, right: Floats) -> np.float32:
-    import numpy as np
-
-    return np.float32(_mean((left - np.float32(_mean(left))) * (right - np.float32(_mean(right)))))
-
-
 def _correlation(left: Floats, right: Floats) -> float:
     import numpy as np
 
+    def covariance(left: Floats, right: Floats) -> np.float32:
+        return np.float32(_mean((left - np.float32(_mean(left))) * (right - np.float32(_mean(right)))))
+
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        return float(_covariance(left, right) / np.sqrt(_covariance(left, left) * _covariance(right, right)))
+        return float(covariance(left, right) / np.sqrt(covariance(left, left) * covariance(right, right)))
 
 
 def _buckets(values: Floats, count: int) -> tuple[tuple[float, ...], npt.NDArray[np.int64]]:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.units import UNKNOWN, Integer, format_ns, plural
-from tracemap.runs.ireeprof.records import first_integer, record_types
+from tracemap.runs.ireeprof.records import record_types
 from tracemap.runs.model import Clock
-from tracemap.runs.sql import fill_table
+from tracemap.runs.sql import fill_table, first_integer
 
 if TYPE_CHECKING:
     import duckdb
@@ -188,36 +188,27 @@ def number_invocations(connection: duckdb.DuckDBPyConnection, known: KnownCalls)
     if total == 0:
         return invocations
     if not known.timed_flushes and (invocations in (UNKNOWN, chunks * known.batch)):
-        block = _block_of_chunks(connection, known.batch)
+        block = "chunk"
+        if known.batch > 1:
+            query = "SELECT min(n), max(n) FROM (SELECT count(*) AS n FROM profile_submissions GROUP BY chunk)"
+            ((fewest, most),) = connection.execute(query).fetchall()
+            # The submissions of chunks must divide into batches.
+            block = "" if fewest != most or most % known.batch else f"number // {most // known.batch}"
         # The number of calls alone proves that chunks are calls. Within a chunk, calls show by equal repetition.
         is_known = known.batch == 1 and invocations == chunks
         if block and (is_known or _repeats(connection, block)):
             connection.execute(f"UPDATE profile_submissions SET invocation = {block}")
             return chunks * known.batch
-    most = first_integer(connection, _MOST_CHUNKS)
-    if isinstance(invocations, int) and not known.timed_flushes and most * known.batch > invocations:
+    if not isinstance(invocations, int):
         return UNKNOWN
-    return _number_by_repetition(connection, total, invocations)
-
-
-def _number_by_repetition(connection: duckdb.DuckDBPyConnection, total: int, invocations: Integer) -> Integer:
-    """Assign submissions to calls by the number of calls alone, if all calls do the same."""
-    if isinstance(invocations, int) and invocations > 0 and total % invocations == 0:
+    if not known.timed_flushes and first_integer(connection, _MOST_CHUNKS) * known.batch > invocations:
+        return UNKNOWN
+    if invocations > 0 and total % invocations == 0:  # by the number of calls alone, if all calls do the same
         block = f"number // {total // invocations}"
         if _repeats(connection, block):
             connection.execute(f"UPDATE profile_submissions SET invocation = {block}")
             return invocations
     return UNKNOWN
-
-
-def _block_of_chunks(connection: duckdb.DuckDBPyConnection, batch: int) -> str:
-    """SQL for the invocation of a submission; "" if the submissions of chunks do not divide into batches."""
-    if batch == 1:
-        return "chunk"
-    fewest, most = connection.execute(
-        "SELECT min(n), max(n) FROM (SELECT count(*) AS n FROM profile_submissions GROUP BY chunk)"
-    ).fetchall()[0]
-    return "" if fewest != most or most % batch else f"number // {most // batch}"
 
 
 def _repeats(connection: duckdb.DuckDBPyConnection, block: str) -> bool:

@@ -29,7 +29,6 @@ from tracemap.runs.ireeprof.records import (
     FILE_HEADER_BYTES,
     clock_of_events,
     drop_records,
-    first_integer,
     invalid_times,
     load_buffers,
     load_no_records,
@@ -39,7 +38,7 @@ from tracemap.runs.ireeprof.records import (
     record_types,
 )
 from tracemap.runs.model import Clock, RecordedBuffer, RecordedCommand
-from tracemap.runs.sql import damage_of, fill_table, reading_errors
+from tracemap.runs.sql import damage_of, fill_table, first_integer, reading_errors
 
 if TYPE_CHECKING:
     import duckdb
@@ -107,9 +106,11 @@ class GrowingProfile:
         """Read new records; a missing file, or one of another version, has no calls."""
         try:
             with self._path.open("rb") as file:
-                if not self.bytes and not _is_known(file.read(FILE_HEADER_BYTES)):
-                    return
-                self.bytes = self.bytes or FILE_HEADER_BYTES
+                if not self.bytes:
+                    head = file.read(FILE_HEADER_BYTES)
+                    if len(head) < FILE_HEADER_BYTES or _VERSION.unpack_from(head)[0] != _MAJOR_VERSION:
+                        return
+                    self.bytes = FILE_HEADER_BYTES
                 file.seek(self.bytes)
                 while self._process(file.read(_READ_BYTES)):
                     file.seek(self.bytes)
@@ -120,7 +121,9 @@ class GrowingProfile:
         """Process the complete records in a piece of the file; returns whether there were any."""
         base, done = self.bytes, 0
         for place, done in _whole_records(data):
-            kind, payload = _content(data, place)
+            header_bytes, kind_bytes, name_bytes = _LENGTHS.unpack_from(data, place)
+            payload = place + header_bytes + kind_bytes + name_bytes
+            kind = data[place + header_bytes : payload - name_bytes]
             is_event = kind.endswith(_EVENTS)
             if is_event and not self._leading:
                 self._leading = kind
@@ -139,10 +142,6 @@ class GrowingProfile:
         return done > 0
 
 
-def _is_known(head: bytes) -> bool:
-    return len(head) == FILE_HEADER_BYTES and _VERSION.unpack_from(head)[0] == _MAJOR_VERSION
-
-
 def _whole_records(data: bytes) -> Iterator[tuple[int, int]]:
     """Begin and end of each complete record."""
     place = 0
@@ -152,13 +151,6 @@ def _whole_records(data: bytes) -> Iterator[tuple[int, int]]:
             return
         yield place, place + length
         place += length
-
-
-def _content(data: bytes, place: int) -> tuple[bytes, int]:
-    """The type of a record's content, and the offset where the content begins."""
-    header, kind, name = _LENGTHS.unpack_from(data, place)
-    begin = place + header
-    return data[begin : begin + kind], begin + kind + name
 
 
 # ---- profile
@@ -225,7 +217,6 @@ def empty_profile(connection: duckdb.DuckDBPyConnection, table: str) -> Profile:
 
 
 def _profile(connection: duckdb.DuckDBPyConnection, table: str, known: KnownCalls) -> Profile:
-    """Build the profile from the table `profile_records`."""
     clock, mixed = clock_of_events(connection)
     distinguished = number_invocations(connection, known)
     lost, lost_diagnostics = losses(connection)
@@ -371,12 +362,15 @@ def join_profiles(profiles: Sequence[Profile]) -> JoinedProfiles:
     events, buffers = first.events, _Buffers(first)
     connection = events.connection
     for profile in profiles[1:]:
-        renamed = buffers.add(profile) or _renamed_unlisted(events, profile.events)
+        renamed = buffers.add(profile)
+        if not renamed:
+            unlisted = _UNLISTED_BUFFERS.format(before=events.name, events=profile.events.name)
+            renamed = [(int(number), int(new)) for number, new in connection.execute(unlisted).fetchall()]
         fill_table(connection, "renamed_buffers", {"id": "BIGINT", "new_id": "BIGINT"}, renamed)
         events.add_rows(_APPENDED_ROWS.format(events=profile.events.name, before=events.name))
         connection.execute(f"DROP TABLE {profile.events.name}")
     fill_table(connection, "one_shot_buffers", {"id": "BIGINT", "program": "BIGINT"}, buffers.one_shot)
-    events.rewrite(_RECOUNTED_CALLS.format(events=events.name))
+    events.sort("row", _RECOUNTED_CALLS.format(events=events.name))
     connection.execute("DROP TABLE renamed_buffers; DROP TABLE one_shot_buffers")
     return JoinedProfiles(events, buffers.programs, buffers.in_order)
 
@@ -386,12 +380,6 @@ _UNLISTED_BUFFERS: Final = """
 SELECT command_buffer_id, command_buffer_id + (SELECT coalesce(max(command_buffer_id), 0) FROM {before})
 FROM {events} WHERE command_buffer_id IS NOT NULL GROUP BY ALL HAVING count(DISTINCT invocation) = 1
 """
-
-
-def _renamed_unlisted(before: EventTable, events: EventTable) -> list[tuple[int, int]]:
-    """Like `_Buffers.add`, if the profile lists no buffers."""
-    query = _UNLISTED_BUFFERS.format(before=before.name, events=events.name)
-    return [(int(number), int(new)) for number, new in before.connection.execute(query).fetchall()]
 
 
 class _Buffers:

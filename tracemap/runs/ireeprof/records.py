@@ -18,7 +18,7 @@ from tracemap.core.errors import RunEmpty, RunInvalid, RunVersion, raising_unrea
 from tracemap.core.files import open_stored_file
 from tracemap.core.units import UNKNOWN, format_count, plural
 from tracemap.runs.model import Clock, RecordedBuffer, RecordedCommand
-from tracemap.runs.sql import damage_of, keep_compressed, reader_call, reading_errors
+from tracemap.runs.sql import damage_of, first_integer, keep_compressed, reader_call, reading_errors
 
 if TYPE_CHECKING:
     import duckdb
@@ -186,11 +186,6 @@ def load_no_records(connection: duckdb.DuckDBPyConnection) -> None:
     connection.execute(f"CREATE OR REPLACE TABLE profile_records AS SELECT {fields} LIMIT 0")
 
 
-def first_integer(connection: duckdb.DuckDBPyConnection, query: str) -> int:
-    """The single number that a query returns; 0 for NULL."""
-    return int(connection.execute(query).fetchall()[0][0] or 0)
-
-
 def record_types(clock: Clock) -> str:
     """The record types of events on a clock, as an SQL list."""
     return _HOST_RECORDS if clock is Clock.HOST else _DEVICE_RECORDS
@@ -223,37 +218,33 @@ GROUP BY 1, 2 ORDER BY 1, 2
 
 def losses(connection: duckdb.DuckDBPyConnection) -> tuple[int, list[Diagnostic]]:
     """The number of records that the runtime dropped, and a diagnostic per kind."""
-    rows = connection.execute(_LOSSES).fetchall()
-    diagnostics = [
-        Diagnostic(
-            RECORDS_LOST,
-            f"{category} ({content}): {_dropped_of_total(int(dropped), kept)} lost, {plural(int(times), 'time')}: "
-            f"{message}; costs and numbers of calls cover only the rest",
+    total, diagnostics = 0, []
+    for category, content, times, dropped, message, kept in connection.execute(_LOSSES).fetchall():
+        of_total = f"{format_count(int(dropped))} of " if kept else ""
+        text = (
+            f"{category} ({content}): {of_total}{plural(int(dropped) + kept, 'record')} lost, "
+            f"{plural(int(times), 'time')}: {message}; costs and numbers of calls cover only the rest"
         )
-        for category, content, times, dropped, message, kept in rows
-    ]
-    return sum(max(int(dropped), int(times)) for _, _, times, dropped, _, _ in rows), diagnostics
-
-
-def _dropped_of_total(dropped: int, kept: int) -> str:
-    """The number of dropped records, out of the total if known."""
-    return f"{format_count(dropped)} of {plural(dropped + kept, 'record')}" if kept else plural(dropped, "record")
+        diagnostics.append(Diagnostic(RECORDS_LOST, text))
+        total += max(int(dropped), int(times))
+    return total, diagnostics
 
 
 def invalid_times(connection: duckdb.DuckDBPyConnection, clock: Clock) -> list[Diagnostic]:
     """Diagnostics about events without a duration."""
-    count_query = f"SELECT count(*) FROM profile_records WHERE record_type IN {record_types(clock)} AND "
-    diagnostics = []
-    if count := first_integer(connection, f"{count_query} NOT coalesce(valid, false)"):
-        text = f"{plural(count, 'event')} without a duration: the runtime marked it invalid"
-        diagnostics.append(Diagnostic("times-invalid", text))
-    if count := first_integer(connection, f"{count_query} valid AND duration_ns IS NULL"):
-        text = (
-            f"{plural(count, 'event')} without a duration: the profile cannot convert ticks of the device's clock "
-            "to nanoseconds"
-        )
-        diagnostics.append(Diagnostic("clock-unconnected", text))
-    return diagnostics
+    kinds = {
+        "times-invalid": ("NOT coalesce(valid, false)", "the runtime marked it invalid"),
+        "clock-unconnected": (
+            "valid AND duration_ns IS NULL",
+            "the profile cannot convert ticks of the device's clock to nanoseconds",
+        ),
+    }
+    events = f"FROM profile_records WHERE record_type IN {record_types(clock)}"
+    return [
+        Diagnostic(slug, f"{plural(count, 'event')} without a duration: {why}")
+        for slug, (condition, why) in kinds.items()
+        if (count := first_integer(connection, f"SELECT count(*) {events} AND {condition}"))
+    ]
 
 
 # ---- command buffers and their command lists

@@ -21,7 +21,7 @@ from tracemap.core.errors import RunInvalid
 from tracemap.core.files import open_stored_file
 from tracemap.core.units import MAX_INTEGER, NS_OF_UNIT, UNKNOWN, Integer
 from tracemap.runs.model import UNKNOWN_HEADER, Machine, RunHeader, recorded_at
-from tracemap.runs.readers.rows import ForeignRun, Total, fill_totals, means_only_note, rows_of_totals
+from tracemap.runs.readers.rows import ForeignRun, Total, run_of_totals
 
 if TYPE_CHECKING:
     import duckdb
@@ -99,16 +99,14 @@ def read_google_benchmark(path: Path, connection: duckdb.DuckDBPyConnection) -> 
         raise RunInvalid(
             f"{path}: has no kernel rows; run iree-benchmark-module with --dispatch_statistics=true on a local device"
         )
-    fill_totals(connection, [_total(path, row) for row in kernels])
+    totals: list[Total] = []
+    for row in kernels:
+        # A device without CPU time reports 0; that is unknown, not zero.
+        cpu_ns = _whole_ns(path, row, row.cpu_time) if row.cpu_time else None
+        count = _whole(path, row, (row.calls or 0) * row.iterations)
+        totals.append((row.kernel, count, _whole_ns(path, row, row.real_time), cpu_ns))
     calls = [row for row in rows if row.calls is None and row.function in {kernel.function for kernel in kernels}]
-    return ForeignRun(_header(path, report.context, calls), rows_of_totals(connection, path))
-
-
-def _total(path: Path, row: _Row) -> Total:
-    # A device without CPU time reports 0; that is unknown, not zero.
-    cpu_ns = _whole_ns(path, row, row.cpu_time) if row.cpu_time else None
-    calls = _whole(path, row, (row.calls or 0) * row.iterations)
-    return row.kernel, calls, _whole_ns(path, row, row.real_time), cpu_ns
+    return run_of_totals(path, connection, "Google Benchmark", totals, _header(path, report.context, calls))
 
 
 def _whole_ns(path: Path, row: _Row, time: float) -> int:
@@ -128,7 +126,7 @@ def _header(path: Path, context: _Context, calls: list[_Row]) -> RunHeader:
     """The header: number of invocations, if there is only one function, and the machine."""
     functions = {row.function for row in calls}
     is_single = len(functions) == 1
-    version = context.library_version
+    version, processors = context.library_version, context.num_cpus
     return structs.replace(
         UNKNOWN_HEADER,
         command=() if context.executable is None else (context.executable,),
@@ -136,18 +134,13 @@ def _header(path: Path, context: _Context, calls: list[_Row]) -> RunHeader:
         iterations=_whole(path, calls[0], sum(row.iterations for row in calls)) if is_single else UNKNOWN,
         elapsed_ns=sum(_whole_ns(path, row, row.real_time) for row in calls) if is_single else UNKNOWN,
         tools=() if version is None else (f"Google Benchmark {version}",),
-        diagnostics=(means_only_note("Google Benchmark"),),
         machine=Machine(
             host=context.host_name or UNKNOWN,
             cpu_model=UNKNOWN,
-            processors=_known(context.num_cpus),
+            processors=processors if processors is not None and 0 < processors <= MAX_INTEGER else UNKNOWN,
             recorded_ns=_recorded_ns(context.date),
         ),
     )
-
-
-def _known(count: int | None) -> Integer:
-    return count if count is not None and 0 < count <= MAX_INTEGER else UNKNOWN
 
 
 def _recorded_ns(date: str | None) -> Integer:

@@ -21,18 +21,10 @@ from tracemap.core.errors import RunEmpty, RunInvalid, start_of
 from tracemap.core.files import open_stored_file
 from tracemap.core.sanitize import for_terminal
 from tracemap.core.units import MAX_INTEGER, NS_OF_UNIT, plural
-from tracemap.runs.columns import MOST_COLUMNS, check_width
+from tracemap.runs.columns import LAUNCH, MOST_COLUMNS, check_width
 from tracemap.runs.model import UNKNOWN_HEADER, Clock
-from tracemap.runs.readers.rows import (
-    EVENT_COLUMNS,
-    ForeignRun,
-    Total,
-    fill_launches,
-    fill_totals,
-    means_only_note,
-    rows_of_totals,
-    select_launches,
-)
+from tracemap.runs.readers.rows import ForeignRun, Total, run_of_totals
+from tracemap.runs.sql import fill_table, first_integer, quoted
 
 if TYPE_CHECKING:
     import _csv
@@ -51,16 +43,13 @@ if TYPE_CHECKING:
 
 
 class NsightTable(enum.Enum):
-    """The tables, with a set of columns that identifies each."""
+    """The tables: columns that identify each, and its columns with a unit of time after their name: `Start (ns)`."""
 
-    TRACE = ("corrid", "grdx", "grdy", "grdz", "strm", "name")
-    SUMS = ("instances", "name")
-    DETAILS = ("id", "kernel name", "metric name", "metric unit", "metric value")
-    RAW = ("id", "kernel name", "block size", "grid size")
+    TRACE = (("corrid", "grdx", "grdy", "grdz", "strm", "name"), ("start", "duration"))
+    SUMS = (("instances", "name"), ("total time",))
+    DETAILS = (("id", "kernel name", "metric name", "metric unit", "metric value"), ())
+    RAW = (("id", "kernel name", "block size", "grid size"), ())
 
-
-_TIMES: Final = {NsightTable.TRACE: ("start", "duration"), NsightTable.SUMS: ("total time",)}
-"""Columns with a unit of time after their name: `Start (ns)`."""
 
 NANOSECONDS: Final = {f"{unit}{rest}": factor for unit, factor in NS_OF_UNIT.items() for rest in ("", "ec", "econd")}
 """Nanoseconds per unit of time, under the names in all versions of both tools: `ns`, `nsec`, `nsecond`."""
@@ -71,10 +60,10 @@ def nsight_table_of(line: str) -> NsightTable | None:
     if "name" not in line.lower():  # fast path: all heads contain it
         return None
     names = [name.lower() for name in _names(line)]
-    for table in NsightTable:
-        times = all(any(name.startswith(f"{time} (") for name in names) for time in _TIMES.get(table, ()))
-        if times and set(table.value).issubset(names):
-            return table  # in this order, because the details page has the columns of the raw page, too
+    for table in NsightTable:  # in this order, because the details page has the columns of the raw page, too
+        columns, times = table.value
+        if {*columns} <= {*names} and all(any(name.startswith(f"{time} (") for name in names) for time in times):
+            return table
     return None
 
 
@@ -90,7 +79,6 @@ def _names(line: str) -> list[str]:
         return []
 
 
-_QUEUE: Final = ("process id", "device", "context", "ctx", "stream", "strm")
 _MESSAGE_PREFIX: Final = "=="
 """The start of lines with messages of Nsight Compute."""
 
@@ -111,17 +99,15 @@ class Table:
         """The indices of those of these columns (lower-case names) that the table has."""
         return sorted(self._places[name] for name in names if name in self._places)
 
-    # Cached, because every row needs them.
-
-    @cached_property
+    @cached_property  # like the next one, because every row needs them
     def _places(self) -> dict[str, int]:
         return {name.lower(): index for index, name in enumerate(self.names)}
 
     @cached_property
     def _queue_places(self) -> list[int]:
-        return self.places(*_QUEUE)
+        return self.places("process id", "device", "context", "ctx", "stream", "strm")
 
-    def queue(self, cells: list[str]) -> str:
+    def queue(self, cells: Sequence[str]) -> str:
         """The queue of a row: process, device, context and stream."""
         return "/".join(cells[index] for index in self._queue_places)
 
@@ -134,7 +120,7 @@ class Table:
         place = next(index for index, column in enumerate(self.names) if column.lower().startswith(f"{name} ("))
         unit = self.names[place].lower().removeprefix(f"{name} (").rstrip(")")
         if unit not in NANOSECONDS:
-            raise RunInvalid(f"{self.path}: has times in the unknown unit {for_terminal(start_of(unit, 20))!r}")
+            raise RunInvalid(f"{self.path}: has times in the unknown unit {_shown(unit, 20)!r}")
         return place, NANOSECONDS[unit]
 
 
@@ -147,15 +133,15 @@ def table_of(path: Path, kind: NsightTable) -> Iterator[Table]:
     """
     with open_stored_file(path, RunInvalid) as file:
         lines = (line.decode("utf-8-sig", errors="replace") for line in file)
-        head = next(((number, line) for number, line in enumerate(lines, 1) if nsight_table_of(line) is kind), None)
-        if head is None:
+        heads = ((number, line) for number, line in enumerate(lines, 1) if nsight_table_of(line) is kind)
+        number, line = next(heads, (0, ""))
+        if not number:
             raise RunInvalid(f"{path}: has no table of an Nsight tool")
-        number, line = head
         names = _names(line)
-        if len({name.lower() for name in names}) < len(names):
-            raise RunInvalid(f"{path}, line {number}: has several columns with the same name; keep one of each")
         lowered = [name.lower() for name in names]
-        least = 1 + max(map(lowered.index, kind.value)) if kind is NsightTable.DETAILS else len(names)
+        if len({*lowered}) < len(names):
+            raise RunInvalid(f"{path}, line {number}: has several columns with the same name; keep one of each")
+        least = 1 + max(map(lowered.index, kind.value[0])) if kind is NsightTable.DETAILS else len(names)
         reader = csv.reader(lines, strict=True, delimiter=_separator(line))
         yield Table(path, names, _rows(path, reader, number, range(least, len(names) + 1)))
 
@@ -182,7 +168,7 @@ _NUMBER: Final = re.compile(r"[+-]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,30})(?:\.
 """A number with commas between thousands, as Nsight Compute writes it."""
 
 
-def number_of(text: str, factor: int = 1) -> int | float | None:
+def _number_of(text: str, factor: int = 1) -> int | float | None:
     """A cell's value times a factor; None if it is no number (not measured) or does not fit 64 bits."""
     exact: int | Fraction
     if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS:  # fast path for most cells
@@ -199,10 +185,65 @@ def number_of(text: str, factor: int = 1) -> int | float | None:
 _MOST_DIGITS: Final = 30
 
 
-def rounded_number_of(text: str, factor: int = 1) -> int | None:
+def _rounded_number_of(text: str, factor: int) -> int | None:
     """A cell's value times a factor, rounded; None if there is none, or it is negative."""
-    value = number_of(text, factor)
+    value = _number_of(text, factor)
     return None if value is None or not 0 <= (rounded := round(value)) <= MAX_INTEGER else rounded
+
+
+def _shown(text: str, most: int = 80) -> str:
+    return for_terminal(start_of(text, most))
+
+
+# ---- launches
+#
+# Launches of kernels on a GPU: a table of events, with the order of launches if known.
+#
+# On one queue (a CUDA stream), kernels run in the order of their launches, which is an order of the program. Each row
+# then has its position in that order, and attribution infers the site (`attribution.join.schedule_nfa`). Across several
+# queues the order is unknown.
+
+
+_LAUNCHES: Final = "gpu_launches"
+_QUEUE: Final = "thread"
+"""The column with the queue of a row: one process, device and stream is one queue."""
+_EVENT_COLUMNS: Final = {
+    **dict.fromkeys(("kind", "kernel", _QUEUE), "VARCHAR"),
+    **dict.fromkeys(("start_ns", "duration_ns", "workgroups_x", "workgroups_y", "workgroups_z"), "BIGINT"),
+}
+_PART: Final = 1_000_000
+"""Cells per batch."""
+_EVENTS: Final = f"SELECT * EXCLUDE number{{launch}} FROM {_LAUNCHES} ORDER BY start_ns, number"
+_LAUNCH_NUMBER: Final = f""", CASE WHEN kind = 'dispatch' THEN
+    row_number() OVER (PARTITION BY kind = 'dispatch' ORDER BY start_ns, number) - 1 END AS {LAUNCH}"""
+
+
+def _fill_launches(
+    connection: duckdb.DuckDBPyConnection, rows: Iterable[tuple[Any, ...]], metrics: Mapping[str, str]
+) -> int:
+    """Create the table from rows with `_EVENT_COLUMNS` and metrics (names and SQL types); return the number of rows."""
+    columns = {"number": "BIGINT", **_EVENT_COLUMNS, **{quoted(name): kind for name, kind in metrics.items()}}
+    fill_table(connection, _LAUNCHES, columns, ())
+    numbered = ((number, *row) for number, row in enumerate(rows))
+    count = 0
+    while part := list(itertools.islice(numbered, 1 + _PART // len(columns))):
+        fill_table(connection, f"{_LAUNCHES}_part", columns, part)
+        connection.execute(f"INSERT INTO {_LAUNCHES} SELECT * FROM {_LAUNCHES}_part")
+        count += len(part)
+    return count
+
+
+def _run_of_launches(connection: duckdb.DuckDBPyConnection, tool: str, notes: Iterable[Diagnostic] = ()) -> ForeignRun:
+    """The run of the table: its events in order; notes on the order come before `notes`."""
+    query = f"SELECT count(DISTINCT {_QUEUE}) FROM {_LAUNCHES} WHERE kind = 'dispatch'"
+    queues = first_integer(connection, query)
+    text = (
+        f"kernels ran on {queues} queues (processes, devices or streams), so the order of launches is unknown: "
+        "launches of a shared kernel cannot be assigned to one of its dispatch sites"
+    )
+    order = (Diagnostic("several-queues", text),) if queues > 1 else ()
+    header = structs.replace(UNKNOWN_HEADER, clock=Clock.DEVICE, tools=(tool,), diagnostics=(*order, *notes))
+    return ForeignRun(header, connection.sql(_EVENTS.format(launch="" if order else _LAUNCH_NUMBER)))
 
 
 # ---- nsight compute
@@ -244,14 +285,13 @@ class _Launch:
     def duration_ns(self) -> int | None:
         """Its time; None if it was not measured."""
         cells = (self.cells[name] for name in _DURATIONS if name in self.cells)
-        return next(
-            (value for cell, unit in cells if (value := rounded_number_of(cell, _factor(unit))) is not None), None
-        )
+        values = (_rounded_number_of(cell, _factor(unit)) for cell, unit in cells)
+        return next((value for value in values if value is not None), None)
 
     def value(self, name: str) -> int | float | None:
         """A metric in its base unit (nanoseconds for times); None if it could not be measured."""
         cell, unit = self.cells.get(name, ("", ""))
-        return number_of(cell, _factor(unit))
+        return _number_of(cell, _factor(unit))
 
 
 def read_nsight_compute(path: Path, connection: duckdb.DuckDBPyConnection, page: NsightTable) -> ForeignRun:
@@ -261,53 +301,44 @@ def read_nsight_compute(path: Path, connection: duckdb.DuckDBPyConnection, page:
         RunEmpty: no kernel was measured.
         RunInvalid: a row does not match its columns.
     """
-    types: dict[str, str] = {}
+    launches = _launches_of_details if page is NsightTable.DETAILS else _launches_of_raw
+    types: dict[str, str] = {}  # SQL types of sums; empty for other metrics, and if no value could be measured
     with table_of(path, page) as table:
-        for launch in _launches(table, page):
+        for launch in launches(table):
             for name in launch.cells:
-                types[name] = _wider(types.get(name, ""), launch.value(name)) if name.endswith(_SUM) else ""
+                kind = types.setdefault(name, "")
+                value = launch.value(name) if name.endswith(_SUM) else None
+                if value is not None:
+                    types[name] = "DOUBLE" if isinstance(value, float) or kind == "DOUBLE" else "BIGINT"
     metrics = {name: kind for name, kind in types.items() if kind and name not in _DURATIONS}
-    check_width(path, len(EVENT_COLUMNS) + len(metrics), MOST_COLUMNS - _ADDED)
-    _check_names(path, metrics)
-    with table_of(path, page) as table:
-        count = fill_launches(connection, metrics, (_row(launch, metrics) for launch in _launches(table, page)))
-    if not count:
-        raise RunEmpty(f"{path}: no kernel was measured")
-    events, notes = select_launches(connection)
-    header = structs.replace(
-        UNKNOWN_HEADER,
-        clock=Clock.DEVICE,
-        tools=(_COMPUTE,),
-        diagnostics=(*notes, Diagnostic("kernels-alone", _ALONE), *_left_out(types, metrics)),
-    )
-    return ForeignRun(header, events)
-
-
-_ALONE: Final = (
-    "Nsight Compute runs every kernel in isolation, once per group of metrics, with flushed caches and a fixed clock. "
-    "Disable this with --cache-control none --clock-control none"
-)
-
-
-_ADDED: Final = 4
-"""Columns that are added to a run once its sites are inferred."""
-
-
-def _check_names(path: Path, metrics: Iterable[str]) -> None:
-    """Reject metrics whose names differ only in case, which are one column to the database."""
+    check_width(path, len(_EVENT_COLUMNS) + len(metrics), MOST_COLUMNS - _ADDED)
     by_lower_case: dict[str, str] = {}
-    for name in metrics:
+    for name in metrics:  # names that differ only in case are one column to the database
         other = by_lower_case.setdefault(name.lower(), name)
         if other != name:
-            names = " and ".join(repr(for_terminal(start_of(metric, 80))) for metric in (other, name))
+            names = f"{_shown(other)!r} and {_shown(name)!r}"
             raise RunInvalid(f"{path}: the names of the metrics {names} differ only in case; keep one of them")
+    with table_of(path, page) as table:
+        rows = (
+            (
+                *("dispatch", launch.kernel, launch.queue, None, launch.duration_ns, *launch.grid),
+                *map(launch.value, metrics),
+            )
+            for launch in launches(table)
+        )
+        count = _fill_launches(connection, rows, metrics)
+    if not count:
+        raise RunEmpty(f"{path}: no kernel was measured")
+    return _run_of_launches(connection, _COMPUTE, (_ALONE, *_left_out(types, metrics)))
 
 
-def _wider(kind: str, value: float | None) -> str:
-    """The SQL type for values of type `kind` and `value`; empty if none could be measured."""
-    if value is None:
-        return kind
-    return "DOUBLE" if isinstance(value, float) or kind == "DOUBLE" else "BIGINT"
+_ALONE: Final = Diagnostic(
+    "kernels-alone",
+    "Nsight Compute runs every kernel in isolation, once per group of metrics, with flushed caches and a fixed clock. "
+    "Disable this with --cache-control none --clock-control none",
+)
+_ADDED: Final = 4
+"""Columns that are added to a run once its sites are inferred."""
 
 
 def _left_out(types: Mapping[str, str], metrics: Iterable[str]) -> Iterator[Diagnostic]:
@@ -327,20 +358,7 @@ def _left_out(types: Mapping[str, str], metrics: Iterable[str]) -> Iterator[Diag
 
 
 def _first(names: Sequence[str]) -> str:
-    shown = ", ".join(for_terminal(start_of(name, 80)) for name in names[:_SHOWN])
-    return shown if len(names) <= _SHOWN else f"{shown} …"
-
-
-def _row(launch: _Launch, metrics: Iterable[str]) -> tuple[Any, ...]:
-    return (
-        "dispatch",
-        launch.kernel,
-        launch.queue,
-        None,
-        launch.duration_ns,
-        *launch.grid,
-        *(launch.value(name) for name in metrics),
-    )
+    return ", ".join(map(_shown, names[:_SHOWN])) + (" …" if len(names) > _SHOWN else "")
 
 
 def _factor(unit: str) -> int:
@@ -348,10 +366,6 @@ def _factor(unit: str) -> int:
     if unit in NANOSECONDS:
         return NANOSECONDS[unit]
     return _MULTIPLES.get(unit[:1], 1) if unit[1:].isalpha() and unit[1:].islower() else 1
-
-
-def _launches(table: Table, page: NsightTable) -> Iterator[_Launch]:
-    return _launches_of_details(table) if page is NsightTable.DETAILS else _launches_of_raw(table)
 
 
 def _launches_of_details(table: Table) -> Iterator[_Launch]:
@@ -364,8 +378,9 @@ def _launches_of_details(table: Table) -> Iterator[_Launch]:
         for number, cells in rows:
             name, unit, value = (cells[index] for index in places)
             if name and metrics.setdefault(name, (value, unit)) != (value, unit):
-                shown = for_terminal(start_of(name, 80))
-                raise RunInvalid(f"{table.path}, line {number}: has another value of {shown} for the same kernel")
+                raise RunInvalid(
+                    f"{table.path}, line {number}: has another value of {_shown(name)} for the same kernel"
+                )
         yield _launch(table, *rows[0], metrics)
 
 
@@ -393,9 +408,8 @@ def _launch(table: Table, number: int, cells: Sequence[str], metrics: Mapping[st
     if not kernel:
         raise RunInvalid(f"{table.path}, line {number}: names no kernel")
     grid = next((_GRID.fullmatch(cells[index].strip()) for index in table.places("grid size")), None)
-    return _Launch(
-        kernel, table.queue(list(cells)), tuple(map(int, grid.groups())) if grid else (None, None, None), metrics
-    )
+    workgroups = tuple(map(int, grid.groups())) if grid else (None, None, None)
+    return _Launch(kernel, table.queue(cells), workgroups, metrics)
 
 
 # ---- nsight systems
@@ -416,17 +430,13 @@ def read_nsight_sums(path: Path, connection: duckdb.DuckDBPyConnection) -> Forei
         RunInvalid: a row does not match its columns.
     """
     with table_of(path, NsightTable.SUMS) as table:
-        fill_totals(connection, _totals(table))
-    header = structs.replace(
-        UNKNOWN_HEADER, clock=Clock.DEVICE, diagnostics=(means_only_note(_SYSTEMS),), tools=(_SYSTEMS,)
-    )
-    return ForeignRun(header, rows_of_totals(connection, path))
-
-
-def _totals(table: Table) -> Iterator[Total]:
-    name, calls, (total, factor) = table.place("name"), table.place("instances"), table.time("total time")
-    for number, cells in table.rows:
-        yield cells[name], _whole(table, number, cells[calls]), _whole(table, number, cells[total], factor), None
+        name, calls, (total, factor) = table.place("name"), table.place("instances"), table.time("total time")
+        totals: list[Total] = [
+            (cells[name], _whole(table, number, cells[calls]), _whole(table, number, cells[total], factor), None)
+            for number, cells in table.rows
+        ]
+    header = structs.replace(UNKNOWN_HEADER, clock=Clock.DEVICE, tools=(_SYSTEMS,))
+    return run_of_totals(path, connection, _SYSTEMS, totals, header)
 
 
 def read_nsight_trace(path: Path, connection: duckdb.DuckDBPyConnection) -> ForeignRun:
@@ -437,41 +447,34 @@ def read_nsight_trace(path: Path, connection: duckdb.DuckDBPyConnection) -> Fore
         RunInvalid: a row does not match its columns.
     """
     with table_of(path, NsightTable.TRACE) as table:
-        count = fill_launches(connection, {}, _events(table))
+        count = _fill_launches(connection, _events(table), {})
     if not count:
         raise RunEmpty(f"{path}: nothing ran on the GPU")
-    events, notes = select_launches(connection)
-    return ForeignRun(structs.replace(UNKNOWN_HEADER, clock=Clock.DEVICE, diagnostics=notes, tools=(_SYSTEMS,)), events)
+    return _run_of_launches(connection, _SYSTEMS)
 
 
 def _events(table: Table) -> Iterator[tuple[Any, ...]]:
     name, (start, unit), (duration, factor) = table.place("name"), table.time("start"), table.time("duration")
     grid = [table.place(f"grd{axis}") for axis in "xyz"]
     for number, cells in table.rows:
-        kind = _kind(cells[name])
-        if not kind:
+        is_kernel = not cells[name].startswith("[")
+        transfer = next((kind for start, kind in _TRANSFERS.items() if cells[name].startswith(start)), "")
+        if not (is_kernel or transfer):
             continue
         if not cells[name]:
             raise RunInvalid(f"{table.path}, line {number}: names no kernel")
         yield (
-            kind,
-            cells[name] if kind == "dispatch" else None,
+            transfer or "dispatch",
+            cells[name] if is_kernel else None,
             table.queue(cells),
             _whole(table, number, cells[start], unit),
             _whole(table, number, cells[duration], factor),
-            *(_whole(table, number, cells[index]) if kind == "dispatch" else None for index in grid),
+            *(_whole(table, number, cells[index]) if is_kernel else None for index in grid),
         )
 
 
-def _kind(name: str) -> str:
-    if not name.startswith("["):
-        return "dispatch"
-    return next((kind for start, kind in _TRANSFERS.items() if name.startswith(start)), "")
-
-
 def _whole(table: Table, number: int, cell: str, factor: int = 1) -> int:
-    value = number_of(cell) if factor == 1 else rounded_number_of(cell, factor)
+    value = _number_of(cell) if factor == 1 else _rounded_number_of(cell, factor)
     if not isinstance(value, int) or value < 0:
-        shown = for_terminal(start_of(cell, 40))
-        raise RunInvalid(f"{table.path}, line {number}: {shown!r} is not a possible number or time")
+        raise RunInvalid(f"{table.path}, line {number}: {_shown(cell, 40)!r} is not a possible number or time")
     return value

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,125 +11,160 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import structs
 
-from tracemap.core.diagnostics import Diagnostic
-from tracemap.core.errors import RunEmpty, RunInvalid, ToolFailed, TracemapError, UsageInvalid
-from tracemap.core.files import copy_user_input, display_name, is_file
+from tracemap.core.errors import RunEmpty, RunInvalid, ToolFailed, TracemapError, UsageInvalid, start_of
+from tracemap.core.files import copy_user_input, display_name, is_file, open_stored_file
 from tracemap.core.process.temporary_files import name_prefix, temporary_folder
 from tracemap.core.toolchain import check_tool, find_tool
-from tracemap.core.units import plural
-from tracemap.machine.code_figures import code_locations
-from tracemap.machine.images import NOWHERE, Image, addresses_at, symbol_offsets
-from tracemap.runs.columns import CODE_OFFSET, LAUNCH
+from tracemap.runs.columns import LAUNCH, kernel_name
 from tracemap.runs.ireeprof.calls import NOTHING_KNOWN, KnownCalls
 from tracemap.runs.ireeprof.profile import Profile, read_export
 from tracemap.runs.ireeprof.records import EXPORT_MEMORY, copy_whole_records
-from tracemap.runs.model import SAMPLES, UNKNOWN_HEADER, Run
-from tracemap.runs.readers.formats import Format, format_of, read_hook_csv
+from tracemap.runs.model import UNKNOWN_HEADER, Run
 from tracemap.runs.readers.google_benchmark import read_google_benchmark
-from tracemap.runs.readers.nsight import NsightTable, read_nsight_compute, read_nsight_sums, read_nsight_trace
-from tracemap.runs.readers.perf_script import read_perf_script
+from tracemap.runs.readers.hook_csv import FIXED, read_hook_csv
+from tracemap.runs.readers.nsight import (
+    NsightTable,
+    nsight_table_of,
+    read_nsight_compute,
+    read_nsight_sums,
+    read_nsight_trace,
+)
+from tracemap.runs.readers.perf_script import is_perf_script, read_perf_script
 from tracemap.runs.readers.profile_reports import read_report
 from tracemap.runs.readers.rows import ForeignRun
-from tracemap.runs.readers.tracy import ZoneTable, read_tracy
-from tracemap.runs.runfile import read_run, with_events, write_run
-from tracemap.runs.sql import available_memory, explained_out_of_memory, open_database, reader_call
+from tracemap.runs.readers.tracy import read_tracy, zones_of
+from tracemap.runs.runfile import read_run, write_run
+from tracemap.runs.sql import available_memory, explained_out_of_memory, open_database
 
 if TYPE_CHECKING:
     import duckdb
 
+Reader = Callable[[Path, "duckdb.DuckDBPyConnection"], ForeignRun]
+"""Reads a file into the events and the header of a run; overwrites tables of the connection."""
 
-# ---- symbol resolution
+
+# ---- formats
 #
-# Resolve samples given as symbol plus offset to addresses and lines in the bundle's machine code.
+# Recognition of a run's format from the file's first bytes.
 
 
-# A symbol that several executables have is ambiguous, so it is left out.
-_FOUND_PLACES: Final = f"""
-CREATE TEMP TABLE code_found AS
-SELECT DISTINCT kernel, {CODE_OFFSET}, image, place + {CODE_OFFSET} AS place
-FROM {{rows}} JOIN (SELECT kernel, any_value(image) AS image, any_value(place) AS place
-                    FROM code_symbols GROUP BY kernel HAVING count(*) = 1) USING (kernel)
-WHERE {CODE_OFFSET} BETWEEN 0 AND {1 << 40}
-"""
-_RESOLVED_ROWS: Final = f"""
-SELECT event.* EXCLUDE ({CODE_OFFSET}, step, address)
-    REPLACE (CASE WHEN spot.place IS NULL THEN event.kernel ELSE spot.function END AS kernel), spot.step, spot.address
-FROM {{rows}} AS event LEFT JOIN code_spots AS spot
-    ON spot.kernel = event.kernel AND spot.{CODE_OFFSET} = event.{CODE_OFFSET} ORDER BY ALL
-"""
-# Samples named after a kernel that lies elsewhere in the bundle, or after a symbol that the bundle does not have.
-_UNRESOLVED_SAMPLES: Final = f"""
-SELECT coalesce(sum({SAMPLES}), 0) FROM {{rows}} AS event LEFT JOIN code_spots AS spot
-    ON spot.kernel = event.kernel AND spot.{CODE_OFFSET} = event.{CODE_OFFSET}
-WHERE event.kernel IS NOT NULL AND (spot.place IS NULL OR (
-    event.kernel IN (SELECT function FROM code_functions) AND spot.function IS DISTINCT FROM event.kernel))
-"""
+_HEAD_BYTES: Final = 1 << 16
+_PROFILE_MARK: Final = b"IRPF"
+_REFUSED: Final = {
+    b"PERFILE2": "is a recording of perf: convert it first with `perf script`",
+    b"tr\xfdP": "is a capture of Tracy: convert it first with `tracy-csvexport`",
+    b"NVR\0": "is a report of Nsight Compute: convert it first with `ncu --import FILE --csv --page raw`",
+    b"SQLite format 3\0": (
+        "is a database; if Nsight Systems wrote it, convert it first with `nsys stats --report cuda_gpu_trace "
+        "--format csv FILE`"
+    ),
+}
+"""First bytes of binary files that another tool must convert, with the message."""
+
+_BYTECODE: Final = b"ML\xefR"
+_MLIR: Final = re.compile(
+    r"""
+    (?://[^\n]*\n\s*)*                                      # comments, and then one of:
+    (?: module(?:\s*\{|\s+@|\s+attributes\b)
+      | \w+(?:\.\w+)+(?:\s+(?:private|public|nested|mutable))*\s+@   # func.func @main
+      | "\w+(?:\.\w+)+"\s*(?:<\{[^\n]*)?\(                 # "builtin.module"()
+      | [#!][\w.$-]+\s*=\s*[#!"a-z@<(\[{]                  # #loc = loc(unknown)
+      | \{-\#
+    )
+    """,
+    re.VERBOSE | re.ASCII,
+)
+"""The start of an MLIR text."""
+_MODELS: Final = frozenset({".mlir", ".mlirbc", ".onnx"})
+_NOT_OF_TEXTS: Final = re.compile("[\x01-\x08\x0e-\x1a\x1c-\x1f\x7f]")
+_WIDE: Final = (b"\xff\xfe", b"\xfe\xff")
+_STORED: Final = (b"PAR1", b"\x1f\x8b", b"PK\x03\x04", b"\x28\xb5\x2f\xfd", b"\xfd7zX")
+"""First bytes of Parquet and of compressed files, which `runfile` handles, as it does UTF-16 and UTF-32."""
 
 
-def resolve_symbols(run: Run, images: Callable[[], Sequence[Image]], folder: Path) -> Run:
-    """Resolve kernels, addresses and lines of a run's samples; the run itself if nothing is to be resolved.
-
-    Args:
-        run: the run.
-        images: reads the machine code of the bundle's module.
-        folder: folder for the new table; it must exist as long as the run is used.
+def reader_of(path: Path) -> Reader | None:
+    """The reader of another tool's file; None for a table, which `runfile` reads or rejects.
 
     Raises:
-        ModuleInvalid: the machine code cannot be read.
+        RunInvalid: the file cannot be read, or needs conversion; the message says how.
     """
-    if CODE_OFFSET not in run.columns or run.format != "parquet":
-        return run
-    rows = reader_call("read_parquet", run.table)
-    with open_database() as connection:
-        _find_spots(connection, rows, images())
-        ((unresolved,),) = connection.execute(_UNRESOLVED_SAMPLES.format(rows=rows)).fetchall()
-        header = run.header
-        if unresolved:
-            text = (
-                f"{plural(int(unresolved), 'sample')} are of machine code that the bundle does not have: the program "
-                "was built differently"
+    with open_stored_file(path, RunInvalid) as file:
+        head = file.read(_HEAD_BYTES)
+    if head.startswith(_PROFILE_MARK):
+        return _read_profile
+    for mark, message in _REFUSED.items():
+        if head.startswith(mark):
+            raise RunInvalid(f"{path}: {message}")
+    text = head.decode("utf-8-sig", errors="replace").lstrip()
+    model = RunInvalid(
+        f"{path}: is a model, not a run; build it first (`tracemap build`), then pass its bundle or a run of it"
+    )
+    if head.startswith(_BYTECODE) or _MLIR.match(text):
+        raise model
+    is_json = text.startswith(("{", "["))
+    reader = _json_reader(text) if is_json else _reader_of_lines(path, text)
+    if reader is not None:
+        return reader
+    if not (head.startswith((*_STORED, *_WIDE)) or kernel_name(_names(text))):
+        if path.suffix.lower() in _MODELS:
+            raise model
+        is_damaged = text.count("\ufffd") > len(text) // 4  # a few may be letters of another encoding
+        if is_damaged or _NOT_OF_TEXTS.search(text) or (b"\0" in head and b"\0" not in head[:4]):
+            raise RunInvalid(
+                f"{path}: is not a table, because it is not text; pass a run: CSV, Parquet, or the output of another "
+                "tool"
             )
-            header = structs.replace(header, diagnostics=(*header.diagnostics, Diagnostic("samples-astray", text)))
-        return with_events(run, header, connection.sql(_RESOLVED_ROWS.format(rows=rows)), folder)
+    if is_json:
+        raise RunInvalid(
+            f"{path}: is JSON, but not a run; supported are iree-profile (--format=ireeperf-jsonl or jsonl, one record "
+            "per line) and Google Benchmark"
+        )
+    return None
 
 
-def _find_spots(connection: duckdb.DuckDBPyConnection, rows: str, images: Sequence[Image]) -> None:
-    """Make `code_spots`, the code at each sampled place, and `code_functions`, the names of functions."""
-    symbols = [(name, number, at) for number, image in enumerate(images) for name, at in symbol_offsets(image).items()]
-    functions = [(function.name,) for image in images for function in image.functions]
-    connection.execute("CREATE TEMP TABLE code_symbols (kernel VARCHAR, image BIGINT, place BIGINT)")
-    connection.execute("CREATE TEMP TABLE code_functions (function VARCHAR)")
-    for table, values in (("code_symbols", symbols), ("code_functions", functions)):
-        if values:
-            marks = ", ".join("?" for _ in values[0])
-            connection.executemany(f"INSERT INTO {table} VALUES ({marks})", values)
-    connection.execute(_FOUND_PLACES.format(rows=rows))
-    columns = "image BIGINT, place BIGINT, address BIGINT, step BIGINT, function VARCHAR"
-    connection.execute(f"CREATE TEMP TABLE code_lines ({columns})")
-    for number, image in enumerate(images):
-        _add_lines(connection, number, image)
-    spots = "SELECT * FROM code_found JOIN code_lines USING (image, place)"
-    connection.execute(f"CREATE TEMP TABLE code_spots AS {spots}")
+def _names(text: str) -> list[str]:
+    """The names of a table's columns in lower case."""
+    first = text.partition("\n")[0].rstrip("\r").lower()
+    return [name.strip(' "') for name in re.split("[,;\t]", first)]
 
 
-def _add_lines(connection: duckdb.DuckDBPyConnection, number: int, image: Image) -> None:
-    """Add the code at the sampled places of one image."""
-    import numpy as np
+def _reader_of_lines(path: Path, text: str) -> Reader | None:
+    names = _names(text)
+    if not kernel_name(names):  # the head of a table may read like a sample: `kernel,level 1 d misses (all)`
+        if names[: len(FIXED)] == list(FIXED):
+            return read_hook_csv
+        if is_perf_script(path, text):
+            return read_perf_script
+    if (zones := zones_of(names)) is not None:
+        return partial(read_tracy, zones=zones)
+    lines = text.split("\n")
+    complete = lines[:-1] if len(text) >= _HEAD_BYTES // 4 else lines  # the last line may be truncated
+    table = next((table for table in map(nsight_table_of, complete) if table is not None), None)
+    if table is None and (messages := [line.strip() for line in lines if _NSIGHT_COMPUTE_MESSAGE.match(line)]):
+        raise RunInvalid(
+            f"{path}: has messages of Nsight Compute but no table: it profiled no kernel; the last message is: "
+            f"{start_of(messages[-1], _LONGEST_MESSAGE)}"
+        )
+    return None if table is None else _NSIGHT_READERS[table]
 
-    query = f"SELECT DISTINCT place FROM code_found WHERE image = {number} ORDER BY place"
-    places = connection.execute(query).fetchnumpy()["place"].astype(np.int64)
-    spots = code_locations(image, addresses_at(image, places))
-    columns = {"place": places, "address": spots.addresses, "step": spots.lines, "number": spots.numbers}
-    connection.register("code_of_image", columns)
-    connection.execute("CREATE OR REPLACE TEMP TABLE names_of_image (number BIGINT, function VARCHAR)")
-    if spots.functions:
-        names = [(place, function.name) for place, function in enumerate(spots.functions)]
-        connection.executemany("INSERT INTO names_of_image VALUES (?, ?)", names)
-    conditions = {"address": f"address <> {NOWHERE}", "step": "function IS NOT NULL"}
-    inside = ", ".join(f"CASE WHEN {where} THEN {name} END" for name, where in conditions.items())
-    known = "code_of_image LEFT JOIN names_of_image USING (number)"
-    connection.execute(f"INSERT INTO code_lines SELECT {number}, place, {inside}, function FROM {known}")
-    connection.unregister("code_of_image")
+
+_NSIGHT_COMPUTE_MESSAGE: Final = re.compile("==(?:PROF|WARNING|ERROR)== ")
+_LONGEST_MESSAGE: Final = 200
+_NSIGHT_READERS: Final[Mapping[NsightTable, Reader]] = {
+    NsightTable.TRACE: read_nsight_trace,
+    NsightTable.SUMS: read_nsight_sums,
+    **{page: partial(read_nsight_compute, page=page) for page in (NsightTable.DETAILS, NsightTable.RAW)},
+}
+
+
+def _json_reader(text: str) -> Reader | None:
+    """The reader of a JSON file; None if it is not supported."""
+    line = text.partition("\n")[0]
+    if re.match(r'\{\s*"(context|benchmarks)"\s*:', text):
+        return read_google_benchmark
+    if '"record_type"' in line and '"schema_version"' in line:
+        return _read_export
+    return read_report if re.match(r'\{\s*"type"\s*:\s*"', line) else None
 
 
 # ---- opening
@@ -154,16 +189,10 @@ def open_run(path: Path, folder: Path, dispatch: str = "") -> Run:
     if is_file(str(path)):
         return _open_file(path, folder, dispatch)
     _refuse_folder(path)
-    copy, name = _copy_of_pipe(path, folder), display_name(str(path))
-    with _renamed_errors(name, copy):
-        return replace(_open_file(copy, folder, dispatch), given=name, copy=copy)
-
-
-@contextmanager
-def _renamed_errors(name: str, copy: Path) -> Iterator[None]:
-    """Replace the name of a temporary copy in error messages by the name of the original."""
+    copy, name = folder / "stdin.csv", display_name(str(path))
+    copy_user_input(str(path), copy, RunInvalid)  # a table is read more than once
     try:
-        yield
+        return replace(_open_file(copy, folder, dispatch), given=name, copy=copy)
     except TracemapError as error:
         raise type(error)(str(error).replace(str(copy), name)) from error
 
@@ -171,14 +200,17 @@ def _renamed_errors(name: str, copy: Path) -> Iterator[None]:
 def _open_file(path: Path, folder: Path, dispatch: str) -> Run:
     """Open a run from a regular file; see `open_run`."""
     name = str(path)
-    form = Format.PROFILE if path.suffix == ".ireeprof" else format_of(path)
-    if dispatch and form is not Format.HOOK_CSV:
+    reader = _read_profile if path.suffix == ".ireeprof" else reader_of(path)
+    if reader is read_hook_csv:
+        reader = partial(read_hook_csv, kernel=dispatch)
+    elif dispatch:
         raise UsageInvalid(f"{path}: names its kernels itself; --dispatch is only for CSV files of IREE's hook")
-    if form is Format.TABLE:
+    if reader is None:
         return replace(read_run(path), given=name)
     table = folder / f"{name_prefix(path.name)}.parquet"
-    with _fitting(path), open_database(available_memory(EXPORT_MEMORY)) as connection:
-        read = _reader_of(form, dispatch)(path, connection)
+    fitting = explained_out_of_memory(f"the events of {path}", "free some, or record fewer calls")
+    with fitting, open_database(available_memory(EXPORT_MEMORY)) as connection:
+        read = reader(path, connection)
         write_run(read.header, read.events, table, force=True)
     run = read_run(table)
     return replace(run, has_header=False, given=name, tells_order=LAUNCH in run.columns)
@@ -197,19 +229,7 @@ def _refuse_folder(path: Path) -> None:
     )
 
 
-def _copy_of_pipe(path: Path, folder: Path) -> Path:
-    """Copy a pipe into a file, since a table is read more than once."""
-    copy = folder / "stdin.csv"
-    copy_user_input(str(path), copy, RunInvalid)
-    return copy
-
-
-def _fitting(path: Path) -> AbstractContextManager[None]:
-    return explained_out_of_memory(f"the events of {path}", "free some, or record fewer calls")
-
-
 def _read_profile(path: Path, connection: duckdb.DuckDBPyConnection) -> ForeignRun:
-    """The run of an `.ireeprof`, with its diagnostics."""
     return _profile_run(path, load_profile(path, connection))
 
 
@@ -229,28 +249,6 @@ def _profile_run(path: Path, read: Profile) -> ForeignRun:
         diagnostics=read.diagnostics,
     )
     return ForeignRun(header, read.events.in_order())
-
-
-_Reader = Callable[[Path, "duckdb.DuckDBPyConnection"], ForeignRun]
-
-
-def _reader_of(form: Format, dispatch: str) -> _Reader:
-    readers: Mapping[Format, _Reader] = {
-        Format.PROFILE: _read_profile,
-        Format.EXPORT: _read_export,
-        Format.REPORT: read_report,
-        Format.HOOK_CSV: partial(read_hook_csv, kernel=dispatch),
-        Format.TRACY_SUMS: partial(read_tracy, zones=ZoneTable.SUMS),
-        Format.TRACY_EACH: partial(read_tracy, zones=ZoneTable.EACH),
-        Format.TRACY_OF_GPU: partial(read_tracy, zones=ZoneTable.OF_GPU),
-        Format.PERF_SCRIPT: read_perf_script,
-        Format.GOOGLE_BENCHMARK: read_google_benchmark,
-        Format.NSIGHT_TRACE: read_nsight_trace,
-        Format.NSIGHT_SUMS: read_nsight_sums,
-        Format.NSIGHT_DETAILS: partial(read_nsight_compute, page=NsightTable.DETAILS),
-        Format.NSIGHT_RAW: partial(read_nsight_compute, page=NsightTable.RAW),
-    }
-    return readers[form]
 
 
 # ---- an `.ireeprof`
@@ -283,14 +281,12 @@ def load_profile(
         truncated = copy_whole_records(profile, whole)
         if truncated is not None and must_be_whole:
             raise RunInvalid(f"{profile}: {truncated.message}")
-        exported = _export_profile(whole if truncated else profile, profile, folder / "events.jsonl")
+        exported, readable = folder / "events.jsonl", whole if truncated else profile
+        try:
+            check_tool(
+                [find_tool("iree-profile"), "export", "--format=ireeperf-jsonl", f"--output={exported}", readable]
+            )
+        except ToolFailed as error:
+            raise RunInvalid(f"{profile}: {error}") from error
         read = read_export(exported, connection, table, known, exported_from=profile)
     return read if truncated is None else replace(read, diagnostics=(truncated, *read.diagnostics))
-
-
-def _export_profile(profile: Path, name: Path, target: Path) -> Path:
-    try:
-        check_tool([find_tool("iree-profile"), "export", "--format=ireeperf-jsonl", f"--output={target}", profile])
-    except ToolFailed as error:
-        raise RunInvalid(f"{name}: {error}") from error
-    return target

@@ -9,6 +9,8 @@ addresses, so rows have offsets.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -17,10 +19,13 @@ from msgspec import structs
 from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.errors import RunEmpty, RunInvalid
 from tracemap.core.units import format_count, format_share, plural
+from tracemap.machine.code_figures import code_locations
+from tracemap.machine.images import NOWHERE, Image, addresses_at, symbol_offsets
 from tracemap.runs.columns import CODE_OFFSET
-from tracemap.runs.model import SAMPLES, UNKNOWN_HEADER
-from tracemap.runs.readers.rows import ForeignRun, load_lines, unknown_line_error
-from tracemap.runs.sql import literal
+from tracemap.runs.model import SAMPLES, UNKNOWN_HEADER, Run
+from tracemap.runs.readers.rows import ForeignRun, check_lines, load_lines
+from tracemap.runs.runfile import with_events
+from tracemap.runs.sql import fill_table, first_integer, literal, open_database, reader_call
 
 if TYPE_CHECKING:
     import duckdb
@@ -35,6 +40,33 @@ ASIDE: Final = r"^\s*#|\sPERF_RECORD_"
 _FIELDS: Final = ("before", "ip", "symbol", "symoff", "file")
 _KERNELS: Final = r"(^|/)iree_dylib_[^/]*$|(^|/)perf-[0-9]+[.]map$"
 _NAMELESS: Final = "[unknown]"
+
+_PLACE: Final = re.compile(r"(?:^|\s)[0-9a-f]{1,16} \S")
+_OFFSET: Final = re.compile(r"\+0x[0-9a-f]{1,15}$")
+
+
+def is_perf_script(path: Path, text: str) -> bool:
+    """Whether the first relevant line, or the line after it if that is a head line, is a sample.
+
+    It is if `FRAME` matches it; this takes time linear in the line's length.
+
+    Raises:
+        RunInvalid: it is a sample without the file of its code.
+    """
+    lines = [line for line in text.split("\n") if line.strip() and not re.match(r"\s*#", line)]
+    if lines and re.search(r"\sPERF_RECORD_", lines[0]):
+        return True
+    for line in map(str.rstrip, lines[: 2 if lines and re.search(HEAD, lines[0]) else 1]):
+        if place := _PLACE.search(line):
+            if line.endswith(")") and line.find(" (", place.end()) >= 0:
+                return True
+            if _OFFSET.search(line, place.end()):
+                raise RunInvalid(
+                    f"{path}: its perf samples do not name the file of their code; print them with "
+                    "`perf script -F +dso`"
+                )
+    return False
+
 
 _LINES: Final = "perf_lines"
 _COLUMNS: Final = f"""
@@ -87,12 +119,8 @@ def read_perf_script(path: Path, connection: duckdb.DuckDBPyConnection) -> Forei
         RunInvalid: a line is not from perf script, samples count several events, or have no offset.
     """
     load_lines(path, connection, _LINES, _COLUMNS)
-    for number, line in connection.execute(
-        f"SELECT number, line FROM {_LINES} WHERE form = 'other' ORDER BY number LIMIT 1"
-    ).fetchall():
-        raise unknown_line_error(path, number, line, "known line of perf script")
-    ((multi_line,),) = connection.execute(_MULTI_LINE).fetchall()
-    connection.execute(_SAMPLES if multi_line else _SINGLE_LINE)
+    check_lines(path, connection, _LINES, "form = 'other'", "known line of perf script")
+    connection.execute(_SAMPLES if first_integer(connection, _MULTI_LINE) else _SINGLE_LINE)
     events = connection.execute("SELECT DISTINCT event FROM perf_samples ORDER BY ALL LIMIT 9").fetchall()
     if not events:
         raise RunEmpty(f"{path}: holds no sample")
@@ -114,7 +142,6 @@ def read_perf_script(path: Path, connection: duckdb.DuckDBPyConnection) -> Forei
 
 
 def _sample_note(connection: duckdb.DuckDBPyConnection, event: str) -> Diagnostic:
-    """A note with the number of samples, and the location of those outside kernels."""
     ((count, inside, nameless, system),) = connection.execute(
         f"SELECT count(*), count(*) FILTER ({_IN_KERNEL} AND {_IS_NAMED}), count(*) FILTER (NOT {_IS_NAMED}), "
         f"count(*) FILTER ({_IS_NAMED} AND file ^@ '[') FROM perf_samples"
@@ -128,3 +155,90 @@ def _sample_note(connection: duckdb.DuckDBPyConnection, event: str) -> Diagnosti
     if nameless > inside:
         text += ". perf knows kernels by name only if they are compiled with --iree-llvmcpu-link-embedded=false"
     return Diagnostic("sampled", text)
+
+
+# ---- symbol resolution
+#
+# Resolve samples given as symbol plus offset to addresses and lines in the bundle's machine code.
+
+
+# A symbol that several executables have is ambiguous, so it is left out.
+_FOUND_PLACES: Final = f"""
+CREATE TEMP TABLE code_found AS
+SELECT DISTINCT kernel, {CODE_OFFSET}, image, place + {CODE_OFFSET} AS place
+FROM {{rows}} JOIN (SELECT kernel, any_value(image) AS image, any_value(place) AS place
+                    FROM code_symbols GROUP BY kernel HAVING count(*) = 1) USING (kernel)
+WHERE {CODE_OFFSET} BETWEEN 0 AND {1 << 40}
+"""
+_RESOLVED_ROWS: Final = f"""
+SELECT event.* EXCLUDE ({CODE_OFFSET}, step, address)
+    REPLACE (CASE WHEN spot.place IS NULL THEN event.kernel ELSE spot.function END AS kernel), spot.step, spot.address
+FROM {{rows}} AS event LEFT JOIN code_spots AS spot
+    ON spot.kernel = event.kernel AND spot.{CODE_OFFSET} = event.{CODE_OFFSET} ORDER BY ALL
+"""
+# Samples named after a kernel that lies elsewhere in the bundle, or after a symbol that the bundle does not have.
+_UNRESOLVED_SAMPLES: Final = f"""
+SELECT coalesce(sum({SAMPLES}), 0) FROM {{rows}} AS event LEFT JOIN code_spots AS spot
+    ON spot.kernel = event.kernel AND spot.{CODE_OFFSET} = event.{CODE_OFFSET}
+WHERE event.kernel IS NOT NULL AND (spot.place IS NULL OR (
+    event.kernel IN (SELECT function FROM code_functions) AND spot.function IS DISTINCT FROM event.kernel))
+"""
+
+
+def resolve_symbols(run: Run, images: Callable[[], Sequence[Image]], folder: Path) -> Run:
+    """Resolve kernels, addresses and lines of a run's samples; the run itself if nothing is to be resolved.
+
+    Args:
+        run: the run.
+        images: reads the machine code of the bundle's module.
+        folder: folder for the new table; it must exist as long as the run is used.
+
+    Raises:
+        ModuleInvalid: the machine code cannot be read.
+    """
+    if CODE_OFFSET not in run.columns or run.format != "parquet":
+        return run
+    rows = reader_call("read_parquet", run.table)
+    with open_database() as connection:
+        _find_spots(connection, rows, images())
+        header = run.header
+        if unresolved := first_integer(connection, _UNRESOLVED_SAMPLES.format(rows=rows)):
+            text = (
+                f"{plural(unresolved, 'sample')} are of machine code that the bundle does not have: the program "
+                "was built differently"
+            )
+            header = structs.replace(header, diagnostics=(*header.diagnostics, Diagnostic("samples-astray", text)))
+        return with_events(run, header, connection.sql(_RESOLVED_ROWS.format(rows=rows)), folder)
+
+
+def _find_spots(connection: duckdb.DuckDBPyConnection, rows: str, images: Sequence[Image]) -> None:
+    """Make `code_spots`, the code at each sampled place, and `code_functions`, the names of functions."""
+    symbols = [(name, number, at) for number, image in enumerate(images) for name, at in symbol_offsets(image).items()]
+    functions = [(function.name,) for image in images for function in image.functions]
+    fill_table(connection, "code_symbols", {"kernel": "VARCHAR", "image": "BIGINT", "place": "BIGINT"}, symbols)
+    fill_table(connection, "code_functions", {"function": "VARCHAR"}, functions)
+    connection.execute(_FOUND_PLACES.format(rows=rows))
+    integers = dict.fromkeys(("image", "place", "address", "step"), "BIGINT")
+    fill_table(connection, "code_lines", {**integers, "function": "VARCHAR"}, ())
+    for number, image in enumerate(images):
+        _add_lines(connection, number, image)
+    spots = "SELECT * FROM code_found JOIN code_lines USING (image, place)"
+    connection.execute(f"CREATE TEMP TABLE code_spots AS {spots}")
+
+
+def _add_lines(connection: duckdb.DuckDBPyConnection, number: int, image: Image) -> None:
+    """Add the code at the sampled places of one image."""
+    import numpy as np
+
+    query = f"SELECT DISTINCT place FROM code_found WHERE image = {number} ORDER BY place"
+    places = connection.execute(query).fetchnumpy()["place"].astype(np.int64)
+    spots = code_locations(image, addresses_at(image, places))
+    columns = {"place": places, "address": spots.addresses, "step": spots.lines, "number": spots.numbers}
+    connection.register("code_of_image", columns)
+    names = [(place, function.name) for place, function in enumerate(spots.functions)]
+    fill_table(connection, "names_of_image", {"number": "BIGINT", "function": "VARCHAR"}, names)
+    conditions = {"address": f"address <> {NOWHERE}", "step": "function IS NOT NULL"}
+    inside = ", ".join(f"CASE WHEN {where} THEN {name} END" for name, where in conditions.items())
+    known = "code_of_image LEFT JOIN names_of_image USING (number)"
+    connection.execute(f"INSERT INTO code_lines SELECT {number}, place, {inside}, function FROM {known}")
+    connection.unregister("code_of_image")

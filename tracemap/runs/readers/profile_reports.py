@@ -16,8 +16,8 @@ from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.errors import RunEmpty, RunInvalid
 from tracemap.core.units import plural
 from tracemap.runs.model import UNKNOWN_HEADER, Clock
-from tracemap.runs.readers.rows import ForeignRun, means_only_note, rows_of_totals, select_totals
-from tracemap.runs.sql import damage_of, literal, reader_call, reading_errors
+from tracemap.runs.readers.rows import ForeignRun, run_of_totals
+from tracemap.runs.sql import damage_of, first_integer, literal, reader_call, reading_errors
 
 if TYPE_CHECKING:
     import duckdb
@@ -58,7 +58,7 @@ FROM {rows}
 """
 _OF_KERNELS = """
 SELECT coalesce(key, function_name), coalesce(TRY_CAST(CAST(valid AS VARCHAR) AS BIGINT),
-       sample_count - coalesce(invalid_sample_count, 0)), coalesce(total_ns, total_duration_ns),
+       sample_count - coalesce(invalid_sample_count, 0)) AS calls, coalesce(total_ns, total_duration_ns) AS duration_ns,
        {cpu_ns} FROM report_rows WHERE family = {family}
 """
 _DISPATCHES = """
@@ -94,23 +94,17 @@ def _read(path: Path, connection: duckdb.DuckDBPyConnection) -> ForeignRun:
             "times; keep the output of one command"
         )
     if not known:
-        raise _no_times(path, families)
+        if families & {"dispatch_summary", "executable_summary", "statistics_summary"}:
+            raise RunEmpty(f"{path}: the profile has no dispatch: nothing ran, or host execution was not profiled")
+        raise RunInvalid(
+            f"{path}: this output of iree-profile does not have the times of all kernels; use "
+            "`iree-profile export --format=ireeperf-jsonl`"
+        )
     (family,) = known
-    ((absent,),) = connection.execute(
-        f"SELECT count(*) FROM report_rows WHERE family = '{family}' AND coalesce(key, function_name) IS NULL"
-    ).fetchall()
-    if absent:
-        raise RunInvalid(f"{path}: {plural(int(absent), 'row')} of type {family} without a kernel's name")
+    unnamed = f"SELECT count(*) FROM report_rows WHERE family = '{family}' AND coalesce(key, function_name) IS NULL"
+    if absent := first_integer(connection, unnamed):
+        raise RunInvalid(f"{path}: {plural(absent, 'row')} of type {family} without a kernel's name")
     return _events(connection, family) if family in _EVENTS else _sums(path, connection, family)
-
-
-def _no_times(path: Path, families: set[str | None]) -> RunInvalid | RunEmpty:
-    if families & {"dispatch_summary", "executable_summary", "statistics_summary"}:
-        return RunEmpty(f"{path}: the profile has no dispatch: nothing ran, or host execution was not profiled")
-    return RunInvalid(
-        f"{path}: this output of iree-profile does not have the times of all kernels; use "
-        "`iree-profile export --format=ireeperf-jsonl`"
-    )
 
 
 def _events(connection: duckdb.DuckDBPyConnection, family: str) -> ForeignRun:
@@ -125,17 +119,15 @@ def _events(connection: duckdb.DuckDBPyConnection, family: str) -> ForeignRun:
 def _sums(path: Path, connection: duckdb.DuckDBPyConnection, family: str) -> ForeignRun:
     on_host = "host" in family
     cpu_ns = "coalesce(total_tile_duration_sum_ns, tile_duration_sum_ns)" if on_host else "CAST(NULL AS BIGINT)"
-    select_totals(connection, _OF_KERNELS.format(cpu_ns=cpu_ns, family=literal(family)))
-    ((incomplete,),) = connection.execute(
-        "SELECT count(*) FROM kernel_totals WHERE calls IS NULL OR (calls > 0 AND duration_ns IS NULL)"
-    ).fetchall()
-    if incomplete:
+    totals = _OF_KERNELS.format(cpu_ns=cpu_ns, family=literal(family))
+    untimed = f"SELECT count(*) FROM ({totals}) WHERE calls IS NULL OR (calls > 0 AND duration_ns IS NULL)"
+    if incomplete := first_integer(connection, untimed):
         raise RunInvalid(
-            f"{path}: {plural(int(incomplete), 'kernel')} without a time or a number of calls (device ticks that "
+            f"{path}: {plural(incomplete, 'kernel')} without a time or a number of calls (device ticks that "
             "cannot be converted to nanoseconds); profile the program again"
         )
-    header = structs.replace(UNKNOWN_HEADER, diagnostics=(means_only_note("iree-profile"), *_filtered(connection)))
-    return ForeignRun(header, rows_of_totals(connection, path))
+    header = structs.replace(UNKNOWN_HEADER, diagnostics=_filtered(connection))
+    return run_of_totals(path, connection, "iree-profile", totals, header)
 
 
 def _filtered(connection: duckdb.DuckDBPyConnection) -> tuple[Diagnostic, ...]:

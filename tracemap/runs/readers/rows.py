@@ -1,19 +1,19 @@
-"""Helpers of foreign readers: lines of text, launches and totals as DuckDB tables."""
+"""Helpers of foreign readers: lines of text and totals as DuckDB tables."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from msgspec import structs
 
 from tracemap.core.diagnostics import MEANS_ONLY, Diagnostic
 from tracemap.core.errors import RunEmpty, RunInvalid, start_of
 from tracemap.core.sanitize import for_terminal
 from tracemap.core.units import plural
-from tracemap.runs.columns import LAUNCH
-from tracemap.runs.sql import damage_of, fill_table, quoted, reader_call, reading_errors
+from tracemap.runs.sql import damage_of, fill_table, reader_call, reading_errors
 
 if TYPE_CHECKING:
     import duckdb
@@ -59,73 +59,15 @@ def load_lines(path: Path, connection: duckdb.DuckDBPyConnection, table: str, co
         raise RunInvalid(f"{path}: cannot be read as lines of text: {damage_of(error)}") from error
 
 
-def unknown_line_error(path: Path, number: int, line: str, expected: str) -> RunInvalid:
-    """The error for a line that is not an `expected` one."""
-    return RunInvalid(f"{path}, line {number}: {for_terminal(start_of(line, 80))!r} is no {expected}")
+def check_lines(path: Path, connection: duckdb.DuckDBPyConnection, table: str, wrong: str, expected: str) -> None:
+    """Reject the first line of a table of `load_lines` for which the SQL condition `wrong` holds.
 
-
-# ---- launches
-#
-# Launches of kernels on a GPU, from the vendor's tools: a table of events, with the order of launches if known.
-#
-# On one queue (a CUDA stream), kernels run in the order of their launches, which is an order of the program. Each row
-# then has its position in that order, and attribution infers the site (`attribution.join.schedule_nfa`). Across several
-# queues the order is unknown.
-
-
-LAUNCHES_TABLE: Final = "gpu_launches"
-QUEUE: Final = "thread"
-"""The column with the queue of a row: one process, device and stream is one queue."""
-EVENT_COLUMNS: Final = {
-    "kind": "VARCHAR",
-    "kernel": "VARCHAR",
-    QUEUE: "VARCHAR",
-    "start_ns": "BIGINT",
-    "duration_ns": "BIGINT",
-    "workgroups_x": "BIGINT",
-    "workgroups_y": "BIGINT",
-    "workgroups_z": "BIGINT",
-}
-_PART: Final = 1_000_000
-"""Cells per batch."""
-_QUEUES: Final = f"SELECT count(DISTINCT {QUEUE}) FROM {LAUNCHES_TABLE} WHERE kind = 'dispatch'"
-_NUMBERED: Final = f"""
-SELECT * EXCLUDE number, CASE WHEN kind = 'dispatch' THEN
-    row_number() OVER (PARTITION BY kind = 'dispatch' ORDER BY start_ns, number) - 1 END AS {LAUNCH}
-FROM {LAUNCHES_TABLE} ORDER BY start_ns, number
-"""
-_PLAIN: Final = f"SELECT * EXCLUDE number FROM {LAUNCHES_TABLE} ORDER BY start_ns, number"
-
-
-def fill_launches(
-    connection: duckdb.DuckDBPyConnection, metrics: Mapping[str, str], rows: Iterable[tuple[Any, ...]]
-) -> int:
-    """Create the table from rows with `EVENT_COLUMNS` and metrics (names and SQL types); return the number of rows."""
-    columns = {"number": "BIGINT", **EVENT_COLUMNS, **{quoted(name): kind for name, kind in metrics.items()}}
-    fill_table(connection, LAUNCHES_TABLE, columns, ())
-    count = 0
-    iterator = iter(rows)
-    while part := [
-        (number, *row) for number, row in enumerate(itertools.islice(iterator, 1 + _PART // len(columns)), count)
-    ]:
-        fill_table(connection, f"{LAUNCHES_TABLE}_part", columns, part)
-        connection.execute(f"INSERT INTO {LAUNCHES_TABLE} SELECT * FROM {LAUNCHES_TABLE}_part")
-        count += len(part)
-    return count
-
-
-def select_launches(
-    connection: duckdb.DuckDBPyConnection,
-) -> tuple[duckdb.DuckDBPyRelation, tuple[Diagnostic, ...]]:
-    """The events of the table, in order, and notes about them."""
-    ((queues,),) = connection.execute(_QUEUES).fetchall()
-    if queues <= 1:
-        return connection.sql(_NUMBERED), ()
-    text = (
-        f"kernels ran on {queues} queues (processes, devices or streams), so the order of launches is unknown: "
-        "launches of a shared kernel cannot be assigned to one of its dispatch sites"
-    )
-    return connection.sql(_PLAIN), (Diagnostic("several-queues", text),)
+    Raises:
+        RunInvalid: there is one; the message quotes it, and says that it is no `expected` one.
+    """
+    query = f"SELECT number, line FROM {table} WHERE {wrong} ORDER BY number LIMIT 1"
+    for number, line in connection.execute(query).fetchall():
+        raise RunInvalid(f"{path}, line {number}: {for_terminal(start_of(line, 80))!r} is no {expected}")
 
 
 # ---- totals
@@ -139,12 +81,12 @@ def select_launches(
 MOST_CALLS: Final = 20_000_000
 """Most calls of a file. Rows of equal values take little space, but each one takes time."""
 
-TOTALS_TABLE: Final = "kernel_totals"
-_SCHEMA = "kernel VARCHAR, calls HUGEINT, duration_ns HUGEINT, cpu_ns HUGEINT"
+_TABLE: Final = "kernel_totals"
+_COLUMNS: Final = {"kernel": "VARCHAR", "calls": "HUGEINT", "duration_ns": "HUGEINT", "cpu_ns": "HUGEINT"}
 
 _ROWS = f"""
 SELECT 'dispatch' AS kind, kernel, {{columns}}
-FROM (SELECT *, unnest(range(CAST(calls AS BIGINT))) AS number FROM {TOTALS_TABLE}) ORDER BY ALL
+FROM (SELECT *, unnest(range(CAST(calls AS BIGINT))) AS number FROM {_TABLE}) ORDER BY ALL
 """
 _PART_OF_TOTAL = "CAST({name} // calls + CAST(number < {name} % calls AS BIGINT) AS BIGINT) AS {name}"
 _TIMES = ("duration_ns", "cpu_ns")
@@ -153,31 +95,33 @@ Total = tuple[str, int, int | None, int | None]
 """A kernel, its number of calls, and the wall and CPU time of all calls, in ns (None: unknown)."""
 
 
-def fill_totals(connection: duckdb.DuckDBPyConnection, totals: Iterable[Total]) -> None:
-    """Create the table of totals from rows."""
-    connection.execute(f"CREATE OR REPLACE TEMP TABLE {TOTALS_TABLE} ({_SCHEMA})")
-    rows: Sequence[Total] = list(totals)
-    if rows:
-        connection.executemany(f"INSERT INTO {TOTALS_TABLE} VALUES (?, ?, ?, ?)", rows)
+def run_of_totals(
+    path: Path,
+    connection: duckdb.DuckDBPyConnection,
+    source: str,
+    totals: Iterable[Total] | str,
+    header: RunHeader,
+) -> ForeignRun:
+    """A run with a row per call; overwrites the table `kernel_totals` of the connection.
 
-
-def select_totals(connection: duckdb.DuckDBPyConnection, query: str) -> None:
-    """Create the table of totals from a SELECT of kernel, calls, duration_ns and cpu_ns."""
-    fill_totals(connection, ())
-    connection.execute(f"INSERT INTO {TOTALS_TABLE} {query}")
-
-
-def rows_of_totals(connection: duckdb.DuckDBPyConnection, path: Path) -> duckdb.DuckDBPyRelation:
-    """The table of totals as the events of a run: a row per call.
+    Args:
+        path: the file, for messages.
+        connection: the database.
+        source: the tool, for the note on the run, which comes before those of `header`.
+        totals: rows, or a SELECT of them.
+        header: the header without that note.
 
     Raises:
         RunEmpty: no kernel was called.
         RunInvalid: there are more than `MOST_CALLS` calls, or a time is negative.
     """
+    fill_table(connection, _TABLE, _COLUMNS, () if isinstance(totals, str) else list(totals))
+    if isinstance(totals, str):
+        connection.execute(f"INSERT INTO {_TABLE} {totals}")
     negative = " OR ".join(f"{name} < 0" for name in ("calls", *_TIMES))
     ((calls, wrong, *known),) = connection.execute(
         f"SELECT coalesce(sum(calls), 0), count(*) FILTER ({negative}), {', '.join(f'count({n})' for n in _TIMES)} "
-        f"FROM {TOTALS_TABLE}"
+        f"FROM {_TABLE}"
     ).fetchall()
     if wrong:
         raise RunInvalid(f"{path}: {plural(int(wrong), 'kernel')} with a negative time or number of calls")
@@ -188,14 +132,10 @@ def rows_of_totals(connection: duckdb.DuckDBPyConnection, path: Path) -> duckdb.
             f"{path}: has {int(calls):,} calls of kernels, more than the limit of {MOST_CALLS:,}; measure "
             "fewer iterations"
         )
-    columns = [_PART_OF_TOTAL.format(name=name) for name, count in zip(_TIMES, known, strict=True) if count]
-    return connection.sql(_ROWS.format(columns=", ".join(columns)))
-
-
-def means_only_note(source: str) -> Diagnostic:
-    """The note on a run that was made from totals."""
     text = (
         f"{source} has only the number of calls and the total time of each kernel: sums are exact, but every call "
         "shows the mean; differences between calls, or between the dispatch sites of a kernel, are unknown"
     )
-    return Diagnostic(MEANS_ONLY, text)
+    header = structs.replace(header, diagnostics=(Diagnostic(MEANS_ONLY, text), *header.diagnostics))
+    columns = [_PART_OF_TOTAL.format(name=name) for name, count in zip(_TIMES, known, strict=True) if count]
+    return ForeignRun(header, connection.sql(_ROWS.format(columns=", ".join(columns))))

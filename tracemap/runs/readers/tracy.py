@@ -8,7 +8,8 @@ workgroup. Kernel names of IREE's embedded programs contain no commas.
 
 from __future__ import annotations
 
-import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -19,44 +20,44 @@ from tracemap.core.errors import RunInvalid
 from tracemap.core.units import format_count, plural
 from tracemap.runs.columns import workgroup_calls_note
 from tracemap.runs.model import UNKNOWN_HEADER, Clock
-from tracemap.runs.readers.rows import (
-    ForeignRun,
-    load_lines,
-    means_only_note,
-    rows_of_totals,
-    select_totals,
-    unknown_line_error,
-)
+from tracemap.runs.readers.rows import ForeignRun, check_lines, load_lines, run_of_totals
 from tracemap.runs.sql import literal
 
 if TYPE_CHECKING:
     import duckdb
 
 
-class ZoneTable(enum.Enum):
-    """The three tables, with their columns."""
-
-    SUMS = ("name", "src_file", "src_line", "total_ns", "total_perc", "counts", "mean_ns", "min_ns", "max_ns", "std_ns")
-    EACH = ("name", "src_file", "src_line", "ns_since_start", "exec_time_ns")
-    """Later versions have more columns: `thread`, `value`."""
-    OF_GPU = ("name", "src_file", "time from start of program", "gpu execution time")
-
-
 _SEPARATOR: Final = "[,;\\t]"
 _TEXT: Final = "([^,;\\t]*)"
 _NUMBER: Final = "(-?[0-9]{1,18})"
 _REAL: Final = "(-?[0-9.]+(?:e[+-]?[0-9]+)?|-?nan|-?inf)"
-# The last columns of zones may be missing, or hold any text.
-_PATTERNS: Final = {
-    ZoneTable.SUMS: (_TEXT, "(.*)", _NUMBER, _NUMBER, _REAL, _NUMBER, _NUMBER, _NUMBER, _NUMBER, _REAL + "$"),
-    ZoneTable.EACH: (_TEXT, "(.*?)", _NUMBER, _NUMBER, _NUMBER + f"(?:{_SEPARATOR}([0-9]*).*)?$"),
-    ZoneTable.OF_GPU: (_TEXT, "(.*)", _NUMBER, _NUMBER + "$"),
-}
-_FIELDS: Final = {
-    ZoneTable.SUMS: ("name", "file", "src_line", "total_ns", "share", "counts", "mean", "least", "most", "deviation"),
-    ZoneTable.EACH: ("name", "file", "src_line", "start_ns", "cpu_ns", "thread"),
-    ZoneTable.OF_GPU: ("name", "file", "start_ns", "duration_ns"),
-}
+
+
+@dataclass(frozen=True, slots=True)
+class ZoneTable:
+    """A table of zones: its first columns, and the fields of a row with the patterns of the columns."""
+
+    columns: tuple[str, ...]
+    fields: tuple[str, ...]
+    patterns: tuple[str, ...]
+
+
+SUMS: Final = ZoneTable(
+    ("name", "src_file", "src_line", "total_ns", "total_perc", "counts", "mean_ns", "min_ns", "max_ns", "std_ns"),
+    ("name", "file", "src_line", "total_ns", "share", "counts", "mean", "least", "most", "deviation"),
+    (_TEXT, "(.*)", _NUMBER, _NUMBER, _REAL, _NUMBER, _NUMBER, _NUMBER, _NUMBER, _REAL + "$"),
+)
+EACH: Final = ZoneTable(
+    ("name", "src_file", "src_line", "ns_since_start", "exec_time_ns"),  # later versions: also `thread`, `value`
+    ("name", "file", "src_line", "start_ns", "cpu_ns", "thread"),
+    # The last columns may be missing, or hold any text.
+    (_TEXT, "(.*?)", _NUMBER, _NUMBER, _NUMBER + f"(?:{_SEPARATOR}([0-9]*).*)?$"),
+)
+OF_GPU: Final = ZoneTable(
+    ("name", "src_file", "time from start of program", "gpu execution time"),
+    ("name", "file", "start_ns", "duration_ns"),
+    (_TEXT, "(.*)", _NUMBER, _NUMBER + "$"),
+)
 _OWN: Final = "regexp_matches(zone.file, '[.](c|cc|cpp|cxx|h|hh|hpp|inl|cu|hip|m|mm)$')"
 """SQL condition: a zone belongs to the runtime's own code."""
 
@@ -66,9 +67,9 @@ _LIKE_ROW: Final = f"regexp_matches(line, '^{_TEXT}{_SEPARATOR}[^,;\\t]*{_SEPARA
 _TABLE: Final = "tracy_zones"
 
 
-def zones_of(names: list[str]) -> ZoneTable | None:
+def zones_of(names: Sequence[str]) -> ZoneTable | None:
     """The table with these lower-case columns; None if it is not Tracy's."""
-    return next((zones for zones in ZoneTable if tuple(names[: len(zones.value)]) == zones.value), None)
+    return next((zones for zones in (SUMS, EACH, OF_GPU) if tuple(names[: len(zones.columns)]) == zones.columns), None)
 
 
 def read_tracy(path: Path, connection: duckdb.DuckDBPyConnection, zones: ZoneTable) -> ForeignRun:
@@ -78,15 +79,13 @@ def read_tracy(path: Path, connection: duckdb.DuckDBPyConnection, zones: ZoneTab
         RunEmpty: no kernel was called.
         RunInvalid: a line does not match its columns, or no zone belongs to a kernel.
     """
-    pattern = "^" + _SEPARATOR.join(_PATTERNS[zones])
-    fields = ", ".join(literal(name) for name in _FIELDS[zones])
+    pattern = "^" + _SEPARATOR.join(zones.patterns)
+    fields = ", ".join(map(literal, zones.fields))
     load_lines(path, connection, _TABLE, f"line, regexp_extract(line, {literal(pattern)}, [{fields}]) AS zone")
-    last = f"zone.{_FIELDS[zones][3]}"
-    for number, line in connection.execute(
-        f"SELECT number, line FROM {_TABLE} WHERE {last} = '' AND number > 1 AND ({_LIKE_ROW} OR {_is_sum(zones)}) "
-        "ORDER BY number LIMIT 1"
-    ).fetchall():
-        raise unknown_line_error(path, number, line, "row of tracy-csvexport")
+    last = f"zone.{zones.fields[3]}"
+    # Only sums have no texts of zones, which may span several lines.
+    like_row = "true" if zones is SUMS else _LIKE_ROW
+    check_lines(path, connection, _TABLE, f"{last} = '' AND number > 1 AND {like_row}", "row of tracy-csvexport")
     ((count, own),) = connection.execute(
         f"SELECT count(*), count(*) FILTER ({_OWN}) FROM {_TABLE} WHERE {last} <> ''"
     ).fetchall()
@@ -96,35 +95,21 @@ def read_tracy(path: Path, connection: duckdb.DuckDBPyConnection, zones: ZoneTab
             "has such zones with --device=local-sync, not with local-task"
         )
     connection.execute(f"DELETE FROM {_TABLE} WHERE {last} = '' OR {_OWN}")
-    return _sums(path, connection) if zones is ZoneTable.SUMS else _single_zones(connection, zones, own)
-
-
-def _is_sum(zones: ZoneTable) -> str:
-    """SQL condition: every line is a row. Only sums have no texts of zones, which may span several lines."""
-    return "true" if zones is ZoneTable.SUMS else "false"
-
-
-def _sums(path: Path, connection: duckdb.DuckDBPyConnection) -> ForeignRun:
-    cells = f"zone.name, {_number('counts')}, CAST(NULL AS BIGINT), {_number('total_ns')}"
-    select_totals(connection, f"SELECT {cells} FROM {_TABLE}")
-    notes = (means_only_note("Tracy's table of zones"), workgroup_calls_note("Tracy"))
-    return ForeignRun(structs.replace(UNKNOWN_HEADER, diagnostics=notes), rows_of_totals(connection, path))
-
-
-def _single_zones(connection: duckdb.DuckDBPyConnection, zones: ZoneTable, own: int) -> ForeignRun:
-    on_gpu = zones is ZoneTable.OF_GPU
-    notes = () if on_gpu else (workgroup_calls_note("Tracy"),)
+    notes = () if zones is OF_GPU else (workgroup_calls_note("Tracy"),)
+    if zones is SUMS:
+        totals = f"SELECT zone.name, {_number('counts')}, CAST(NULL AS BIGINT), {_number('total_ns')} FROM {_TABLE}"
+        header = structs.replace(UNKNOWN_HEADER, diagnostics=notes)
+        return run_of_totals(path, connection, "Tracy's table of zones", totals, header)
     if own:
         text = f"{format_count(own)} zones of the runtime's own functions are left out; they contain those of kernels"
         notes = (*notes, Diagnostic("zones-left-out", text))
-    header = structs.replace(UNKNOWN_HEADER, clock=Clock.DEVICE if on_gpu else Clock.HOST, diagnostics=notes)
-    times = ("start_ns", "duration_ns") if on_gpu else ("start_ns", "cpu_ns")
-    cells = ", ".join(f"{_number(name)} AS {name}" for name in times)
-    thread = "" if on_gpu else ", nullif(zone.thread, '') AS thread"
+    clock = Clock.DEVICE if zones is OF_GPU else Clock.HOST
+    thread = ", nullif(zone.thread, '') AS thread" if "thread" in zones.fields else ""
+    cells = ", ".join(f"{_number(name)} AS {name}" for name in zones.fields if name.endswith("_ns"))
     return ForeignRun(
-        header,
+        structs.replace(UNKNOWN_HEADER, clock=clock, diagnostics=notes),
         connection.sql(
-            f"SELECT 'dispatch' AS kind, zone.name AS kernel, {cells}{thread} FROM {_TABLE} ORDER BY {times[0]}, number"
+            f"SELECT 'dispatch' AS kind, zone.name AS kernel, {cells}{thread} FROM {_TABLE} ORDER BY start_ns, number"
         ),
     )
 
