@@ -20,11 +20,10 @@ from tests.support import Json, check_cli, json_cli, run_cli
 from tracemap.core.units import UNKNOWN
 from tracemap.ir.executables import read_dispatches
 from tracemap.ir.parsing import MlirParser
-from tracemap.kernels.bench import CaseOutcome, merge_outcomes, spread_of
+from tracemap.kernels.bench import CaseOutcome, amounts, merge_outcomes, spread_of
 from tracemap.kernels.bench_cases import find_cases
 from tracemap.kernels.benchmark_module import benchmark_module_text, compile_benchmark_module
 from tracemap.kernels.model import Status, Verification
-from tracemap.kernels.operations import amounts
 from tracemap.kernels.runner_jobs import Call, CallResult, FailedCall, Job, Timing, run_job
 from tracemap.map.bundle import Bundle, load
 

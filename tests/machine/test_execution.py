@@ -24,7 +24,6 @@ from tracemap.machine.code import Instruction, instructions_of, loops_of
 from tracemap.machine.estimate import Cache, Caches, Estimate, estimate
 from tracemap.machine.execution import ASSUMED, ASSUMED_TURNS, Execution, blocks_of, executed
 from tracemap.machine.images import Image, kernel_images, read_image
-from tracemap.machine.integer_steps import integer_step
 from tracemap.machine.integers import (
     LOW_BYTE,
     Comparison,
@@ -33,6 +32,7 @@ from tracemap.machine.integers import (
     State,
     Surroundings,
     Value,
+    integer_step,
     number,
     operands_of,
     signed,

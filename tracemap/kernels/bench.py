@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+import re
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import structs
 
@@ -14,27 +18,31 @@ from tracemap.core.process.limits import free_memory
 from tracemap.core.process.temporary_files import temporary_folder
 from tracemap.core.toolchain import Progress
 from tracemap.core.units import UNKNOWN, Integer, Unknown, format_bytes, split_by_largest_remainder, sum_of
+from tracemap.ir.attributes import DYNAMIC, Shape, shape_of
+from tracemap.ir.dispatch_bodies import read_body
 from tracemap.ir.executables import read_dispatches
-from tracemap.ir.parsing import MlirParser, Module
+from tracemap.ir.parsing import MlirParser, Value, producer_of
 from tracemap.kernels.bench_cases import Case, find_cases, memory_after, whole_memory
 from tracemap.kernels.benchmark_module import benchmark_module_text, compile_benchmark_module
 from tracemap.kernels.model import ApplicationComparison, KernelBench, Spread, Status, Verification
-from tracemap.kernels.operations import amounts, arguments, operation_name
-from tracemap.kernels.reference.elements import OWN_CODE, SURPRISES, UNDEFINED, not_computed
+from tracemap.kernels.reference.elements import OWN_CODE, SURPRISES, UNDEFINED, View, not_computed, stored_bits
+from tracemap.kernels.reference.kernel import Access, KernelFunction
+from tracemap.kernels.reference.tensors import LOAD
 from tracemap.kernels.runner_jobs import Call, CallResult, FailedCall, Job, Timing, run_job, written_path
 from tracemap.kernels.verification import (
     NOT_FINITE,
     AloneTimes,
     ApplicationCalls,
     ApplicationRun,
-    UntiledReference,
     compare,
     explain_site,
     nearly_equal,
     typical_ratio,
     unexpected_write,
+    verify_untiled,
 )
 from tracemap.machine.code_figures import same_code
+from tracemap.map.build.sites.cost import CostModel
 from tracemap.runs.statistics import quartiles
 
 if TYPE_CHECKING:
@@ -45,8 +53,6 @@ if TYPE_CHECKING:
 
 
 # ---- outcomes
-#
-# Results of kernels that were run alone, in one process or in several that share the repetitions.
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +64,7 @@ class CaseOutcome:
     ended: str
 
 
-NOT_RUN: Final = CallResult(0, 0.0, Timing(0, 0, ()), Timing(0, 0, ()))
+NOT_RUN: Final = CallResult(0)
 
 
 def repetitions_per_process(options: BenchOptions) -> list[int]:
@@ -82,17 +88,65 @@ def spread_of(timed: Timing) -> Spread | None:
     """Median and quartiles of a call's time over all batches; None without times."""
     if not timed.call_ns:
         return None
-    times = timed.call_ns
-    q1, median, q3 = quartiles(times)
-    return Spread(round(median, 3), round(q1, 3), round(q3, 3), len(times), timed.batch, timed.copies)
+    q1, median, q3 = (round(time_ns, 3) for time_ns in quartiles(timed.call_ns))
+    return Spread(median, q1, q3, len(timed.call_ns), timed.batch, timed.copies)
+
+
+# ---- amounts
+#
+# Operations and bytes of a kernel call, counted by the map's rules for kernels whose sizes the map does not know.
+#
+# The kernel's push constants decide the sizes of its tensors. A tensor that an unsupported operation produces has an
+# unknown size.
+
+
+_KERNEL: Final = ("kernel",)
+_STRUCTURED: Final = ("linalg.", "iree_linalg_ext.")
+_MAX_DEPTH: Final = 100
+
+
+def amounts(function: KernelFunction, accesses: Sequence[Access], parser: MlirParser) -> tuple[Integer, Integer]:
+    """Operations and bytes of a call; unknown if they depend on an unknown size."""
+    moved = sum(_bytes(access.view) * (access.loaded + access.stored) for access in accesses)
+    try:
+        body = read_body(parser, function.operation, partial(_shape, function.numbers()))
+    except SURPRISES:
+        return UNKNOWN, moved
+    # As in the map, operations that compute sizes and addresses do not count.
+    counted = [
+        replace(op, iterations=0)
+        if op.parent < 0 and all(shape.element_bits is UNKNOWN for shape in op.results)
+        else op
+        for op in body
+    ]
+    return CostModel(counted, lambda _: _KERNEL).operations.get(*_KERNEL, 0), moved
+
+
+def _bytes(view: View) -> int:
+    return -(-math.prod(view.extents) * stored_bits(view.element) // 8)
+
+
+def _shape(number_of: Callable[[Value], Any], value: Value, depth: int = 0) -> Shape:
+    """The shape of a value; `number_of` evaluates its dynamic sizes, to a number or a view of memory."""
+    static_shape = shape_of(str(value.type))
+    owner = producer_of(value)
+    if UNKNOWN not in static_shape.extents or owner is None or depth > _MAX_DEPTH:
+        return static_shape
+    if owner.name == LOAD:
+        return Shape(tuple(number_of(owner.operands[0]).extents), static_shape.element_bits)
+    if owner.name == "tensor.empty":
+        dynamic = iter(owner.operands)
+        sizes = (number_of(next(dynamic)) if size == DYNAMIC else size for size in value.type.shape)
+        return Shape(tuple(map(int, sizes)), static_shape.element_bits)
+    if owner.name.startswith(_STRUCTURED):  # outputs are the last operands
+        output = owner.operands[len(owner.operands) - len(owner.results) + value.result_number]
+        return _shape(number_of, output, depth + 1)
+    return static_shape
 
 
 # ---- bench
-#
-# Run kernels alone: verify them, time them with warm and cold caches, compare them with the application.
 
 
-_DEVICE: Final = "local-sync"
 _NUMPY: Final = "numpy"
 _COMPARISON_COPIES: Final = 6
 """Memory for verification over the size of the data: expected and actual values, partly in double precision."""
@@ -137,7 +191,7 @@ def bench(request: BenchRequest, progress: Progress) -> tuple[KernelBench, ...]:
 
 
 class _BenchRun:
-    """State and steps of a `bench` call."""
+    """State and steps of a `bench` call. Outcomes are keyed by the index of a runnable case."""
 
     def __init__(self, request: BenchRequest, folder: Path, progress: Progress) -> None:
         self._request, self._folder, self._progress = request, folder, progress
@@ -146,41 +200,40 @@ class _BenchRun:
         self._first_run = self._again = ApplicationRun(ApplicationCalls())
         self._peaks = request.look()
         self._application = request.application(self._peaks)
+        self._runnable: Sequence[Case] = ()
+        self._compiled = folder
 
     def run(self) -> tuple[KernelBench, ...]:
         self._progress("reading the kernels")
         cases = self._cases()
-        runnable = [case for case in cases if not case.obstacle]
+        self._runnable = runnable = [case for case in cases if not case.obstacle]
         outcomes: dict[int, CaseOutcome] = {}
         same: dict[str, bool] = {}
         if runnable:
             self._progress(f"compiling {len(runnable)} kernels")
-            text = benchmark_module_text(self._configured(), [case.dispatch for case in runnable])
-            module = compile_benchmark_module(text, self._flags, self._folder)
-            same = same_code(self._request.bundle.module_path, module)
+            module = self._parser.parse(self._request.bundle.configured())
+            text = benchmark_module_text(module, [case.dispatch for case in runnable])
+            self._compiled = compile_benchmark_module(text, self._flags, self._folder)
+            same = same_code(self._request.bundle.module_path, self._compiled)
             # Peaks are measured between the runs of kernels, never at the same time. Several attempts, far apart, ride
             # out a busy moment.
             self._request.look()
-            outcomes = self._outcomes(runnable, module)
+            outcomes = self._outcomes()
             self._request.look()
-            outcomes = self._with_cold(runnable, module, outcomes)
+            outcomes |= self._with_cold(outcomes)
             self._peaks = self._request.look()
-            self._compare_with_application(runnable, outcomes)
-        numbers = {id(case): number for number, case in enumerate(runnable)}
-        results = []
-        for case in cases:
-            outcome = outcomes.get(numbers.get(id(case), -1))
-            results.append(self._result(case, outcome, same.get(case.kernel) if outcome else None))
-        return tuple(results)
-
-    def _configured(self) -> Module:
-        return self._parser.parse(self._request.bundle.configured())
+            self._compare_with_application(outcomes)
+        numbers = itertools.count()
+        return tuple(
+            self._result(case, CaseOutcome(NOT_RUN, _not_verified(case.obstacle), case.obstacle), None)
+            if case.obstacle
+            else self._result(case, outcomes[next(numbers)], same.get(case.kernel))
+            for case in cases
+        )
 
     def _cases(self) -> list[Case]:
-        reference = self._request.reference
-        self._module = module = (
-            self._parser.parse(reference) if reference else self._configured()
-        )  # keeps the operations of the cases alive
+        configured = self._request.reference or self._request.bundle.configured()
+        self._module = module = self._parser.parse(configured)  # keeps the operations of the cases alive
         dispatches = read_dispatches(module, self._request.extent)
         cases = find_cases(self._request.bundle.graph, module, dispatches)
         names = self._request.kernels
@@ -189,56 +242,60 @@ class _BenchRun:
         order = {name: number for number, name in enumerate(names)}
         return sorted((case for case in cases if case.kernel in order), key=lambda case: order[case.kernel])
 
-    def _outcomes(self, cases: Sequence[Case], module: Path) -> dict[int, CaseOutcome]:
+    def _outcomes(self) -> dict[int, CaseOutcome]:
         """Run and verify all cases. If inputs lead to infinities or NaN, verify again with positive inputs."""
-        cold = self._options.cold
-        outcomes = self._timed(cases, module, range(len(cases)), cold=cold)
+        outcomes = self._timed(range(len(self._runnable)), cold=self._options.cold)
         not_finite = [number for number, outcome in outcomes.items() if outcome.verification.reason == NOT_FINITE]
         if not_finite:
-            positive_outcomes = self._run(cases, module, not_finite, 0, cold=False, positive=True)
-            for number, outcome in positive_outcomes.items():
+            for number, outcome in self._run(not_finite, 0, positive=True).items():
                 outcomes[number] = replace(outcomes[number], verification=outcome.verification)
         without_reference = [number for number, outcome in outcomes.items() if _has_no_reference(outcome)]
-        if without_reference:
-            configured = self._request.reference or self._request.bundle.configured()
-            limit_s = self._options.time_limit
-            untiled = UntiledReference(configured, self._flags, module, cases, self._folder, limit_s)
-            for number, verification in untiled.verify(without_reference).items():
+        configured = self._request.reference or (self._request.bundle.configured() if without_reference else b"")
+        for number in without_reference:
+            case, limit_s = self._runnable[number], self._options.time_limit
+            verification = verify_untiled(case, number, self._compiled, configured, self._flags, self._folder, limit_s)
+            if verification is not None:
                 outcomes[number] = replace(outcomes[number], verification=verification)
         return outcomes
 
-    def _with_cold(
-        self, cases: Sequence[Case], module: Path, outcomes: dict[int, CaseOutcome]
-    ) -> dict[int, CaseOutcome]:
-        """Measure with cold caches, too, if a kernel takes another time in the application."""
-        if self._options.cold:
-            return outcomes
-        differing = [number for number, outcome in outcomes.items() if self._differs(cases[number], outcome)]
-        if differing:
-            cold_outcomes = self._timed(cases, module, differing, cold=True, verify=False)
-            for number, outcome in cold_outcomes.items():
-                outcomes[number] = replace(outcomes[number], answer=outcome.answer)
-        return outcomes
+    def _with_cold(self, outcomes: Mapping[int, CaseOutcome]) -> dict[int, CaseOutcome]:
+        """Measure with cold caches, too, the kernels that take another time in the application."""
+        differing = [] if self._options.cold else self._differing(outcomes)
+        cold_outcomes = self._timed(differing, cold=True, verify=False) if differing else {}
+        return {number: replace(outcomes[number], answer=cold.answer) for number, cold in cold_outcomes.items()}
 
-    def _compare_with_application(self, cases: Sequence[Case], outcomes: Mapping[int, CaseOutcome]) -> None:
+    def _compare_with_application(self, outcomes: Mapping[int, CaseOutcome]) -> None:
         """Read the run of the application, and record it again if a kernel's time differs."""
         application, again = self._request.application(self._peaks), ApplicationCalls()
-        if any(self._differs(cases[number], outcome) for number, outcome in outcomes.items()):
+        if self._differing(outcomes):
             self._progress("recording the application on one worker")
             again = self._request.record_again()
-        self._first_run = ApplicationRun(application, typical_ratio(_time_pairs(application, cases, outcomes)))
-        self._again = ApplicationRun(again, typical_ratio(_time_pairs(again, cases, outcomes)))
+        self._first_run, self._again = (
+            ApplicationRun(
+                calls, typical_ratio((sites_ns[0], alone_ns) for _, sites_ns, alone_ns in self._times(calls, outcomes))
+            )
+            for calls in (application, again)
+        )
 
-    def _differs(self, case: Case, outcome: CaseOutcome) -> bool:
-        if not outcome.answer.warm.call_ns:
-            return False
-        warm_ns, sites = statistics.median(outcome.answer.warm.call_ns), self._application.sites
-        medians_ns = [sites[site.id].median_ns for site in case.sites if site.id in sites]
-        return any(not nearly_equal(median_ns, warm_ns) for median_ns in medians_ns)
+    def _differing(self, outcomes: Mapping[int, CaseOutcome]) -> list[int]:
+        """The cases that take another time at one of their sites in the application."""
+        return [
+            number
+            for number, sites_ns, alone_ns in self._times(self._application, outcomes)
+            if not all(nearly_equal(site_ns, alone_ns) for site_ns in sites_ns)
+        ]
 
-    def _timed(
-        self, cases: Sequence[Case], module: Path, numbers: Sequence[int], *, cold: bool, verify: bool = True
-    ) -> dict[int, CaseOutcome]:
+    def _times(
+        self, application: ApplicationCalls, outcomes: Mapping[int, CaseOutcome]
+    ) -> Iterator[tuple[int, list[int], float]]:
+        """For each case with calls in a run: its median times at the sites there, and its median time alone."""
+        sites = application.sites
+        for number, outcome in outcomes.items():
+            medians_ns = [sites[site.id].median_ns for site in self._runnable[number].sites if site.id in sites]
+            if medians_ns and outcome.answer.warm.call_ns:
+                yield number, medians_ns, statistics.median(outcome.answer.warm.call_ns)
+
+    def _timed(self, numbers: Sequence[int], *, cold: bool, verify: bool = True) -> dict[int, CaseOutcome]:
         """Run some of the cases in successive processes that share the repetitions; the first process verifies.
 
         The memory layout of data and code is random per process, but fixed within it. So times within one process agree
@@ -246,62 +303,63 @@ class _BenchRun:
         (T. Kalibera, R. Jones: Rigorous benchmarking in reasonable time, ISMM 2013).
         """
         first, *others = repetitions_per_process(self._options)
-        outcomes = self._run(cases, module, numbers, first, cold=cold, positive=False, verify=verify)
+        outcomes = self._run(numbers, first, cold=cold, verify=verify)
         for repetitions in others:
             completed = [number for number in numbers if number in outcomes and not outcomes[number].ended]
-            more = self._run(cases, module, completed, repetitions, cold=cold, positive=False, verify=False)
+            more = self._run(completed, repetitions, cold=cold, verify=False)
             outcomes |= {number: merge_outcomes(outcomes[number], outcome) for number, outcome in more.items()}
         return outcomes
 
     def _run(
         self,
-        cases: Sequence[Case],
-        module: Path,
         numbers: Sequence[int],
         repetitions: int,
         *,
-        cold: bool,
-        positive: bool,
+        cold: bool = False,
+        positive: bool = False,
         verify: bool = True,
     ) -> dict[int, CaseOutcome]:
-        """Run some of the cases in one process."""
         options, verify = self._options, verify and not self._options.no_verify
-        calls = tuple(cases[number].call(number, positive) for number in numbers)
-        outputs = written_path(self._folder) if verify else ""
-        cold_bytes = _COLD_CACHES * self._request.cache_bytes if cold else 0
-        least_ns = max(1, round(options.min_time * 1e6))
-        job = Job((written_path(module),), _DEVICE, calls, outputs, repetitions, least_ns, cold_bytes)
+        cases = [self._runnable[number] for number in numbers]
+        calls = tuple(case.call(number, positive) for number, case in zip(numbers, cases, strict=True))
+        job = Job(
+            (written_path(self._compiled),),
+            calls=calls,
+            outputs=written_path(self._folder) if verify else "",
+            repetitions=repetitions,
+            least_ns=max(1, round(options.min_time * 1e6)),
+            cold_bytes=_COLD_CACHES * self._request.cache_bytes if cold else 0,
+        )
         outcomes: dict[int, CaseOutcome] = {}
 
         def tell(index: int) -> None:
-            self._progress(f"running {cases[numbers[index]].kernel} ({index + 1} of {len(calls)})")
+            self._progress(f"running {cases[index].kernel} ({index + 1} of {len(calls)})")
 
         for answer in run_job(job, self._folder, options.time_limit, tell):
-            number = numbers[answer.call]
+            case, number = cases[answer.call], numbers[answer.call]
             if isinstance(answer, FailedCall):
                 verification = _not_verified(answer.text) if answer.for_memory else _failed(answer.text)
                 outcomes[number] = CaseOutcome(NOT_RUN, verification, answer.text)
                 continue
-            verification = verify_call(cases[number], calls[answer.call], self._folder, answer) if verify else _SKIPPED
+            verification = verify_call(case, calls[answer.call], self._folder, answer) if verify else _SKIPPED
             outcomes[number] = CaseOutcome(answer, verification, "")
         return outcomes
 
-    def _result(self, case: Case, outcome: CaseOutcome | None, same_code: bool | None) -> KernelBench:
-        """The report of a case."""
-        answer = NOT_RUN if outcome is None else outcome.answer
-        warm, cold = spread_of(answer.warm), spread_of(answer.cold)
-        verification = _not_verified(case.obstacle) if outcome is None else outcome.verification
+    def _result(self, case: Case, outcome: CaseOutcome, same_code: bool | None) -> KernelBench:
+        warm, cold = spread_of(outcome.answer.warm), spread_of(outcome.answer.cold)
         operations, moved = self._work(case)
         seconds = warm.median / 1e9 if warm else 0.0
         roofline_s = _roofline_s(operations, moved, self._peaks)
+        root = next((site.root for site in case.sites if site.root), None)
+        name = _OPERATION_IN_NAME.fullmatch(case.kernel)
         return KernelBench(
             kernel=case.kernel,
             sites=tuple(site.id for site in case.sites),
-            arguments=arguments(case.accesses),
-            operation_kind=self._operation_kind(case),
-            operation=operation_name(case.kernel),
+            arguments=_arguments(case.accesses),
+            operation_kind=self._request.bundle.graph.op_by_id[root.op].name if root else "",
+            operation=name[1] if name else case.kernel,
             configuration=case.configuration,
-            verification=verification,
+            verification=outcome.verification,
             time_ns=warm,
             cold_ns=cold,
             operations=operations,
@@ -312,20 +370,19 @@ class _BenchRun:
             same_code=same_code,
             stood_in=case.dispatch.stood_in,
             in_application=self._in_application(case, warm, cold),
-            not_measured=case.obstacle or (outcome.ended if outcome else ""),
+            not_measured=outcome.ended,
         )
 
     def _work(self, case: Case) -> tuple[Integer, Integer]:
-        """Operations and bytes of a call, from the map; if sizes are unknown there, counted with those of the case."""
-        operations, moved = _work_by_map(case)
+        """Operations and bytes of a call: the map's at the first site, or counted if sizes are unknown there."""
+        operations: Integer = 0 if case.sites else UNKNOWN
+        moved = operations
+        for member in case.sites[0].members if case.sites else ():
+            operations, moved = sum_of((operations, member.operations)), sum_of((moved, member.bytes))
         if case.function is None or (operations is not UNKNOWN and moved is not UNKNOWN):
             return operations, moved
         counted = amounts(case.function, case.accesses, self._parser)
         return counted[0] if operations is UNKNOWN else operations, counted[1] if moved is UNKNOWN else moved
-
-    def _operation_kind(self, case: Case) -> str:
-        root = next((site.root for site in case.sites if site.root), None)
-        return self._request.bundle.graph.op_by_id[root.op].name if root else ""
 
     def _in_application(
         self, case: Case, warm: Spread | None, cold: Spread | None
@@ -337,15 +394,14 @@ class _BenchRun:
         return tuple(explain_site(site, self._first_run, self._again, alone) for site in sites)
 
 
-def _time_pairs(
-    application: ApplicationCalls, cases: Sequence[Case], outcomes: Mapping[int, CaseOutcome]
-) -> Iterator[tuple[float, float]]:
-    """For each kernel with calls in a run, the time at its first site there, and its time alone."""
-    sites = application.sites
-    for number, outcome in outcomes.items():
-        medians_ns = [sites[site.id].median_ns for site in cases[number].sites if site.id in sites]
-        if medians_ns and outcome.answer.warm.call_ns:
-            yield medians_ns[0], statistics.median(outcome.answer.warm.call_ns)
+_OPERATION_IN_NAME = re.compile(r".*?_dispatch_\d+_(.+)", re.DOTALL)
+"""The operation in a kernel's name: `matmul_64x64x64_f32` of `main_dispatch_4_matmul_64x64x64_f32`."""
+
+
+def _arguments(accesses: Sequence[Access]) -> str:
+    """The shapes that a kernel reads and writes: `64x64xf32, 64xf32 -> 64x64xf32`."""
+    read = ", ".join(access.view.type for access in accesses if access.loaded)
+    return f"{read} -> {', '.join(access.view.type for access in accesses if access.stored)}"
 
 
 _SKIPPED: Final = Verification(Status.NOT_VERIFIED, UNKNOWN, 0.0, "--no-verify was given")
@@ -376,23 +432,12 @@ def verify_call(case: Case, call: Call, folder: Path, answer: CallResult) -> Ver
     expected = whole_memory(call)
     actual = memory_after(call, expected, folder, answer.call)
     if answer.spoiled is not None:
-        return _failed(unexpected_write(answer.spoiled).text)
+        return _failed(unexpected_write(answer.spoiled))
     try:
         computed = case.function.run(expected)
     except SURPRISES as error:
         return _not_verified(not_computed(error))
     return compare(call, expected, actual, computed.stored, _NUMPY, computed.precision)
-
-
-def _work_by_map(case: Case) -> tuple[Integer, Integer]:
-    """Operations and bytes of a call from the map: the sum over the fused ops of the first site."""
-    if not case.sites:
-        return UNKNOWN, UNKNOWN
-    operations: Integer = 0
-    moved: Integer = 0
-    for member in case.sites[0].members:
-        operations, moved = sum_of((operations, member.operations)), sum_of((moved, member.bytes))
-    return operations, moved
 
 
 def _per_second(amount: Integer, seconds: float) -> float | None:

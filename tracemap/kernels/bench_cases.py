@@ -6,7 +6,10 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
 
 from tracemap.core.process.limits import free_memory
 from tracemap.core.units import format_bytes
@@ -14,18 +17,20 @@ from tracemap.ir.attributes import Blobs
 from tracemap.ir.executables import Dispatch, backend_of
 from tracemap.ir.parsing import Module, Operation, nested, string_attribute, walk
 from tracemap.kernels.benchmark_module import function_name
-from tracemap.kernels.operations import configuration
-from tracemap.kernels.reference.elements import EPSILON, SCALE, SURPRISES, View, not_computed, stored_type, to_memory
+from tracemap.kernels.configurations import configuration
+from tracemap.kernels.reference.elements import (
+    EPSILON,
+    SCALE,
+    SURPRISES,
+    Memory,
+    View,
+    not_computed,
+    stored_type,
+    to_memory,
+)
 from tracemap.kernels.reference.kernel import Access, KernelFunction
 from tracemap.kernels.runner_jobs import CANARY, Buffer, Call, Fill
 from tracemap.map.model import Site, TraceGraph
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
-    from tracemap.kernels.reference.elements import Memory
-
 
 # ---- filling
 #
@@ -34,8 +39,6 @@ if TYPE_CHECKING:
 
 def used_bytes(call: Call, binding: int) -> npt.NDArray[np.uint8]:
     """The used bytes of a buffer before the first call. Shape: (end - begin,)."""
-    import numpy as np
-
     buffer = call.buffers[binding]
     memory = np.full(buffer.end - buffer.begin, CANARY, np.uint8)
     for number, fill in enumerate(buffer.fills):
@@ -48,8 +51,6 @@ def used_bytes(call: Call, binding: int) -> npt.NDArray[np.uint8]:
 
 def whole_memory(call: Call) -> list[npt.NDArray[np.uint8]]:
     """All bytes of all buffers before the first call; unused pages are not touched."""
-    import numpy as np
-
     memory = []
     for binding, buffer in enumerate(call.buffers):
         data = np.zeros(buffer.length, np.uint8)
@@ -60,8 +61,6 @@ def whole_memory(call: Call) -> list[npt.NDArray[np.uint8]]:
 
 def memory_after(call: Call, before: Memory, folder: Path, number: int) -> Memory:
     """The memory after a call: writable buffers are read from files, which are deleted; others are unchanged."""
-    import numpy as np
-
     memory = list(before)  # shares the buffers that are not replaced below; nobody writes into them
     for binding, buffer in enumerate(call.buffers):
         file = folder / f"{number}-{binding}.bin"
@@ -75,8 +74,6 @@ def memory_after(call: Call, before: Memory, folder: Path, number: int) -> Memor
 def _values(
     random: np.random.Generator, element: str, low: float, high: float, extents: tuple[int, ...]
 ) -> npt.NDArray[Any]:
-    import numpy as np
-
     if element not in EPSILON:
         return random.integers(int(low), int(high), extents).astype(stored_type(element))
     values = random.random(extents, np.float32)
@@ -91,8 +88,6 @@ def length_of_copies(buffer: Buffer, copies: int) -> int:
 
 
 # ---- cases
-#
-# Cases to run: one per kernel and kind of work.
 #
 # Dispatch sites of a kernel that differ only in the location of their data do the same work, and form one case. Sites
 # with other sizes form another case.
@@ -119,9 +114,9 @@ class Case:
     kernel: str
     sites: tuple[Site, ...]
     dispatch: Dispatch
-    function: KernelFunction | None
-    accesses: tuple[Access, ...]
-    obstacle: str
+    function: KernelFunction | None = None
+    accesses: tuple[Access, ...] = ()
+    obstacle: str = ""
     configuration: str = ""
 
     def call(self, number: int, positive: bool = False) -> Call:
@@ -164,16 +159,11 @@ class Case:
         names = self.function.names()
         if element == "i1" or (element == "i8" and self.function.has_truth_values):
             return 0, 2
-        if names & _GATHERS and element not in _NARROW_INTEGERS:
-            return 0, self._least_extent()
+        if names & _GATHERS and element not in _NARROW_INTEGERS:  # in bounds of all loaded tensors
+            return 0, min((size for access in self.accesses for size in access.view.extents if size > 1), default=1)
         if names & _DIVISIONS:
             return 1, 100
         return _NARROW_INTEGERS.get(element, (-1000, 1000))
-
-    def _least_extent(self) -> int:
-        """Smallest extent above 1 of all loaded tensors; indices below it are in bounds."""
-        extents = [extent for access in self.accesses for extent in access.view.extents if extent > 1]
-        return min(extents, default=1)
 
 
 def find_cases(graph: TraceGraph, module: Module, dispatches: Sequence[Dispatch]) -> list[Case]:
@@ -230,24 +220,24 @@ def _case(
     dispatch: Dispatch, sites: tuple[Site, ...], functions: Mapping[tuple[str, str], Operation], blobs: Blobs
 ) -> Case:
     operation = functions.get((dispatch.target[0], dispatch.kernel))
-    case = Case(dispatch.kernel, sites, dispatch, None, (), "")
     if operation is None:
-        return replace(case, obstacle="the bundle has no code for its executable")
-    case = replace(case, configuration=configuration(operation))
+        return Case(dispatch.kernel, sites, dispatch, obstacle="the bundle has no code for its executable")
+    case = Case(dispatch.kernel, sites, dispatch, configuration=configuration(operation))
     backend = backend_of(operation)
     if backend not in ("", _CPU):
         return replace(case, obstacle=f"its code is for {backend}; only CPU code ({_CPU}) can run alone")
     function = KernelFunction(operation, dispatch.constants, blobs)
+    case = replace(case, function=function)
     try:
         accesses = function.accesses()
         for access in accesses:
             _ = access.view.whole_bytes
     except SURPRISES as error:
-        obstacle = f"its memory accesses are unknown: {not_computed(error)}"
-        return replace(case, function=function, obstacle=obstacle)
+        return replace(case, obstacle=f"its memory accesses are unknown: {not_computed(error)}")
     if any(access.view.end > dispatch.bindings[access.view.binding].length for access in accesses):
-        return replace(case, function=function, obstacle=_TOO_SMALL if dispatch.stood_in else _NO_ROOM)
-    case = replace(case, function=function, accesses=accesses)
+        unknown = "the size of its data is unknown without a run"
+        return replace(case, obstacle=unknown if dispatch.stood_in else "its data does not fit into its buffers")
+    case = replace(case, accesses=accesses)
     return replace(case, obstacle=_too_large(case))
 
 
@@ -255,16 +245,11 @@ def _too_large(case: Case) -> str:
     """Why a case is too large to run, or ""."""
     dispatch = case.dispatch
     bindings = (number for binding in dispatch.bindings for number in (binding.offset, binding.length))
-    numbers = (*dispatch.workload, *bindings)
-    if max(numbers, default=0) >= _SIZE_LIMIT:
+    if max((*dispatch.workload, *bindings), default=0) >= _SIZE_LIMIT:
         return "its data exceeds any memory: a size has more than 64 bits"
     if case.used_bytes > (free := free_memory()):
         return f"its data takes {format_bytes(case.used_bytes)}, but only {format_bytes(free)} of memory are free"
     return ""
-
-
-_TOO_SMALL = "the size of its data is unknown without a run"
-_NO_ROOM = "its data does not fit into its buffers"
 
 
 def _work_key(case: Case) -> tuple[object, ...]:

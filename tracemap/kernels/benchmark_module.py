@@ -8,14 +8,15 @@ be part of the measurement.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from tracemap.core.errors import BundleInvalid, ToolFailed
 from tracemap.core.toolchain import find_tool, run_tool
 from tracemap.ir.executables import Dispatch
-from tracemap.ir.parsing import Module, Operation, nested, string_attribute
+from tracemap.ir.parsing import Module, nested, string_attribute
 from tracemap.kernels.runner_jobs import EXECUTE
+from tracemap.machine.integers import signed
 from tracemap.map.build.compiler.compilation import CONFIGURED, OUTPUT_FLAG_PREFIXES
 from tracemap.map.build.compiler.failure_messages import failure_message
 from tracemap.map.build.compiler.recompiled_kernels import REPEAT
@@ -44,7 +45,8 @@ def benchmark_module_text(module: Module, dispatches: Sequence[Dispatch]) -> str
         BundleInvalid: the module has no device.
     """
     tops = nested(module.operation)
-    device = next((top for top in tops if _is_device(top)), None)
+    devices = (top for top in tops if top.name == "util.global" and str(top.attributes["type"]) == "!hal.device")
+    device = next(devices, None)
     if device is None:
         raise BundleInvalid("the bundle's kernels name no device; build the bundle again")
     name = string_attribute(device, "sym_name")
@@ -60,28 +62,52 @@ def benchmark_module_text(module: Module, dispatches: Sequence[Dispatch]) -> str
     return "\n".join([body[:end], *functions, execute, "}", *([f"{{-#{blobs}"] if blobs else []), ""])
 
 
-def _is_device(top: Operation) -> bool:
-    return top.name == "util.global" and str(top.attributes["type"]) == "!hal.device"
-
-
 def _symbol(names: Sequence[str]) -> str:
     return "::".join('@"' + name.replace("\\", "\\5C").replace('"', "\\22") + '"' for name in names)
 
 
 def _function(number: int, dispatch: Dispatch, device: str) -> str:
-    """A function that records `batch` calls into a command buffer, cycling through `copies` copies of the buffers.
-
-    It returns the command buffer.
-    """
-    arguments = "".join(f", %view{at}: !hal.buffer_view, %moved{at}: i64" for at in range(len(dispatch.bindings)))
+    """A function that returns a command buffer of `batch` calls, which cycle through `copies` copies of the buffers."""
+    bindings = range(len(dispatch.bindings))
+    arguments = "".join(f", %view{at}: !hal.buffer_view, %moved{at}: i64" for at in bindings)
+    buffers = ", ".join(f"(%buffer{at} : !hal.buffer)[%offset{at}, %length{at}]" for at in bindings)
+    target, executable = _symbol(dispatch.target), _symbol(dispatch.target[:1])
     lines = [
         f"util.func public @{function_name(number)}(%batch: i32, %copies: i32{arguments}) -> !hal.command_buffer",
         "attributes {iree.abi.stub} {",
-        *_numbers(dispatch),
+        "%zero = arith.constant 0 : index",
+        "%one = arith.constant 1 : index",
+        "%count = arith.index_cast %batch : i32 to index",
+        "%turns = arith.index_cast %copies : i32 to index",
+    ]
+    for at, (value, kind) in enumerate(zip(dispatch.constants, dispatch.constant_types, strict=True)):
+        number = signed(value, 64 if kind == "index" else int(kind[1:]))
+        lines.append(f"%constant{at} = arith.constant {number} : {kind}")
+    for at, value in enumerate(dispatch.workload):
+        lines.append(f"%workload{at} = arith.constant {value} : index")
+    for at, binding in enumerate(dispatch.bindings):
+        lines += [
+            f"%buffer{at} = hal.buffer_view.buffer<%view{at} : !hal.buffer_view> : !hal.buffer",
+            f"%length{at} = arith.constant {binding.length} : index",
+            f"%step{at} = arith.index_cast %moved{at} : i64 to index",
+        ]
+    lines += [
         f"%device, %affinity = hal.device.resolve on(#hal.device.affinity<{_symbol([device])}>) : !hal.device, i64",
         '%commands = hal.command_buffer.create device(%device : !hal.device) mode("None") '
         "categories(Dispatch) affinity(%affinity) : !hal.command_buffer",
-        *_calls(dispatch),
+        f"%x, %y, %z = hal.executable.calculate_workgroups device(%device : !hal.device) target({target})"
+        f"{_list('workload', 'workload', len(dispatch.workload))} : index, index, index",
+        f"%executable = hal.executable.lookup device(%device : !hal.device) executable({executable}) : !hal.executable",
+        f"%function = hal.executable.lookup.function target(%executable : !hal.executable) function({target}) : i64",
+        "scf.for %call = %zero to %count step %one {",
+        "%turn = arith.remui %call, %turns : index",
+        *(f"%offset{at} = arith.muli %turn, %step{at} : index" for at in bindings),
+        "hal.command_buffer.dispatch<%commands : !hal.command_buffer> target(%executable : !hal.executable)[%function] "
+        f"workgroups([%x, %y, %z]){_list('constants', 'constant', len(dispatch.constants))} bindings([{buffers}]) "
+        'flags("None")',
+        "hal.command_buffer.execution_barrier<%commands : !hal.command_buffer> "
+        'source("Dispatch|CommandRetire") target("CommandIssue|Dispatch") flags("None")',
+        "}",
         "hal.command_buffer.finalize<%commands : !hal.command_buffer>",
         "util.return %commands : !hal.command_buffer",
         "}",
@@ -89,46 +115,9 @@ def _function(number: int, dispatch: Dispatch, device: str) -> str:
     return "\n".join(lines)
 
 
-def _numbers(dispatch: Dispatch) -> Iterator[str]:
-    """Definitions of the constants and buffers of the calls."""
-    yield "%zero = arith.constant 0 : index"
-    yield "%one = arith.constant 1 : index"
-    yield "%count = arith.index_cast %batch : i32 to index"
-    yield "%turns = arith.index_cast %copies : i32 to index"
-    for at, (value, kind) in enumerate(zip(dispatch.constants, dispatch.constant_types, strict=True)):
-        yield f"%constant{at} = arith.constant {_signed_text(value, kind)} : {kind}"
-    for at, value in enumerate(dispatch.workload):
-        yield f"%workload{at} = arith.constant {value} : index"
-    for at, binding in enumerate(dispatch.bindings):
-        yield f"%buffer{at} = hal.buffer_view.buffer<%view{at} : !hal.buffer_view> : !hal.buffer"
-        yield f"%length{at} = arith.constant {binding.length} : index"
-        yield f"%step{at} = arith.index_cast %moved{at} : i64 to index"
-
-
-def _calls(dispatch: Dispatch) -> Iterator[str]:
-    """The loop that records the calls."""
-    target, executable = _symbol(dispatch.target), _symbol(dispatch.target[:1])
-    yield (
-        f"%x, %y, %z = hal.executable.calculate_workgroups device(%device : !hal.device) target({target})"
-        f"{_workload(dispatch)} : index, index, index"
-    )
-    yield (
-        f"%executable = hal.executable.lookup device(%device : !hal.device) executable({executable}) : !hal.executable"
-    )
-    yield f"%function = hal.executable.lookup.function target(%executable : !hal.executable) function({target}) : i64"
-    yield "scf.for %call = %zero to %count step %one {"
-    yield "%turn = arith.remui %call, %turns : index"
-    for at in range(len(dispatch.bindings)):
-        yield f"%offset{at} = arith.muli %turn, %step{at} : index"
-    yield (
-        "hal.command_buffer.dispatch<%commands : !hal.command_buffer> target(%executable : !hal.executable)[%function] "
-        f'workgroups([%x, %y, %z]){_constants(dispatch)} bindings([{_bindings(dispatch)}]) flags("None")'
-    )
-    yield (
-        "hal.command_buffer.execution_barrier<%commands : !hal.command_buffer> "
-        'source("Dispatch|CommandRetire") target("CommandIssue|Dispatch") flags("None")'
-    )
-    yield "}"
+def _list(keyword: str, name: str, count: int) -> str:
+    names = ", ".join(f"%{name}{at}" for at in range(count))
+    return f" {keyword}([{names}])" if names else ""
 
 
 _EXECUTE = """\
@@ -148,26 +137,6 @@ util.status.check_ok %status, "the kernel failed"
 }}
 util.return
 }}"""
-
-
-def _signed_text(value: int, kind: str) -> str:
-    """A number as an MLIR literal of a signed type."""
-    bits = 64 if kind == "index" else int(kind[1:])
-    return str(value - (1 << bits) if value >> (bits - 1) else value)
-
-
-def _workload(dispatch: Dispatch) -> str:
-    names = ", ".join(f"%workload{at}" for at in range(len(dispatch.workload)))
-    return f" workload([{names}])" if names else ""
-
-
-def _constants(dispatch: Dispatch) -> str:
-    names = ", ".join(f"%constant{at}" for at in range(len(dispatch.constants)))
-    return f" constants([{names}])" if names else ""
-
-
-def _bindings(dispatch: Dispatch) -> str:
-    return ", ".join(f"(%buffer{at} : !hal.buffer)[%offset{at}, %length{at}]" for at in range(len(dispatch.bindings)))
 
 
 def compile_benchmark_module(text: str, flags: Sequence[str], folder: Path, name: str = "kernels") -> Path:

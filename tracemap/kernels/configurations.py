@@ -68,12 +68,10 @@ def read_configuration(text: str) -> Configuration:
     spec = Path(parts["spec"]).resolve() if "spec" in parts else None
     if spec is not None and not names_file(spec):
         raise UsageInvalid(f"{spec}: no such tuning spec")
-    tiles, vectors = (_sizes(parts.get(name, "")) for name in ("tiles", "vectors"))
+    tiles, vectors = (
+        tuple(int(size) for size in parts.get(name, "").split("x") if size) for name in ("tiles", "vectors")
+    )
     return Configuration(text, tiles, vectors, parts.get("pipeline", ""), spec)
-
-
-def _sizes(text: str) -> tuple[int, ...]:
-    return tuple(int(size) for size in text.split("x") if size)
 
 
 def apply_configuration(configuration: Configuration, executable: Executable, parser: MlirParser) -> bool:
@@ -113,6 +111,17 @@ def set_pipeline_in_text(text: str, pipeline: str) -> str:
     return _PIPELINE.sub(lambda match: match[1] + pipeline, text) if pipeline else text
 
 
+_PIPELINE_NAME = re.compile(r"pipeline = (?:#[\w.]+pipeline<)?(\w+)")
+
+
+def configuration(function: Operation) -> str:
+    """A kernel's pipeline, and the tiles of its most tiled operation: `CPUDefault distribution=[64, 64, 0]`."""
+    match = _PIPELINE_NAME.search(str(function.attributes.get("translation_info", "")))
+    configs = (str(op.attributes.get("lowering_config", "")) for op in walk(function))
+    tiles = max(map(_TILES.findall, configs), key=len, default=[])
+    return " ".join([*([match[1]] if match else []), *(f"{name}=[{sizes}]" for name, sizes in tiles)])
+
+
 Sizes = tuple[int, ...]
 Levels = Mapping[str, Sizes]
 """Tile sizes by tiling level (`distribution`, `vector_reduction`, …), one per loop; 0: not tiled at this level."""
@@ -133,20 +142,21 @@ def lowering_config_text(levels: Levels) -> str:
 def _change_tiles(configuration: Configuration, operation: Operation, parser: MlirParser) -> bool:
     """Set the tiles and vectors of a lowering configuration, for all loops of the operation."""
     text = str(operation.attributes["lowering_config"])
-    levels = {name: list(sizes) for name, sizes in levels_of(text).items()}
+    levels = levels_of(text)
     if not levels:
         return False
-    reduced = [bool(size) for size in levels.get("vector_reduction", [])]
-    loops = max(len(sizes) for sizes in levels.values())
-    reduced += [False] * (loops - len(reduced))
+    reduced = {loop for loop, size in enumerate(levels.get("vector_reduction", ())) if size}
     new = dict(levels)
-    for name in ("distribution", "cache_parallel"):
-        if name in levels and configuration.tiles:
-            new[name] = _sizes_per_loop(configuration.tiles, reduced, loops, of_reduction=False, old=levels[name])
-    for name, of_reduction in (("vector_common_parallel", False), ("vector_reduction", True)):
-        if name in levels and configuration.vectors:
-            new[name] = _sizes_per_loop(
-                configuration.vectors, reduced, loops, of_reduction=of_reduction, old=levels[name]
+    for name, sizes, of_reduction in (
+        ("distribution", configuration.tiles, False),
+        ("cache_parallel", configuration.tiles, False),
+        ("vector_common_parallel", configuration.vectors, False),
+        ("vector_reduction", configuration.vectors, True),
+    ):
+        if name in levels and sizes:  # 0 for loops of the other kind; loops without a new size keep the old one
+            new[name] = tuple(
+                0 if (loop in reduced) != of_reduction else sizes[loop] if loop < len(sizes) else old
+                for loop, old in enumerate(levels[name])
             )
 
     def replacement(match: re.Match[str]) -> str:
@@ -157,22 +167,7 @@ def _change_tiles(configuration: Configuration, operation: Operation, parser: Ml
     return "distribution" in levels
 
 
-def _sizes_per_loop(
-    sizes: tuple[int, ...], reduced: list[bool], loops: int, *, of_reduction: bool, old: list[int]
-) -> list[int]:
-    """Sizes for either reduction or parallel loops, 0 for the others; loops without a new size keep the old one."""
-    loop_sizes = []
-    for loop in range(min(loops, len(old))):
-        if reduced[loop] != of_reduction:
-            loop_sizes.append(0)
-        else:
-            loop_sizes.append(sizes[loop] if loop < len(sizes) else old[loop])
-    return loop_sizes
-
-
 # ---- candidates
-#
-# Configurations near the compiler's own choice.
 #
 # First IREE's other pipelines are tried with the compiler's own sizes. Then tile and vector sizes are halved and
 # doubled, smallest changes first, with sizes that suit many kernels in between. Some of these candidates use a pipeline

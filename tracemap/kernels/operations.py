@@ -1,137 +1,19 @@
-"""Operations that `sweep` generates, and their description."""
+"""Operations that `sweep` generates: programs of one operation with its sizes, element type and epilogue.
+
+Sizes have the usual letters. A matrix product is M x K by K x N, and a batch has B of them. A split product sums P
+parts of K. A convolution has N images of H x W with C channels, F filters of R x S, and stride D.
+"""
 
 from __future__ import annotations
 
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
 
 from tracemap.core.errors import UsageInvalid
-from tracemap.core.units import UNKNOWN, Integer
-from tracemap.ir.attributes import DYNAMIC, Shape, shape_of
-from tracemap.ir.dispatch_bodies import read_body
-from tracemap.ir.parsing import MlirParser, Operation, Value, walk
-from tracemap.kernels.reference.elements import SURPRISES, View, stored_bits
-from tracemap.kernels.reference.kernel import Access, KernelFunction
-from tracemap.kernels.reference.tensors import LOAD
-from tracemap.map.build.sites.cost import CostModel
-
-# ---- describing
-#
-# A kernel as text: arguments, configuration, and the operation in its name.
-
-
-_OPERATION_IN_NAME = re.compile(r".*?_dispatch_\d+_(.+)", re.DOTALL)
-_PIPELINE = re.compile(r"pipeline = (?:#[\w.]+pipeline<)?(\w+)")
-_TILES = re.compile(r"(\w+) = (\[[\d, \[\]]*\])")
-
-
-def operation_name(kernel: str) -> str:
-    """The operation in a kernel's name: `matmul_64x64x64_f32` of `main_dispatch_4_matmul_64x64x64_f32`."""
-    match = _OPERATION_IN_NAME.fullmatch(kernel)
-    return match[1] if match else kernel
-
-
-def arguments(accesses: Sequence[Access]) -> str:
-    """The shapes that a kernel reads and writes: `64x64xf32, 64xf32 -> 64x64xf32`."""
-    read = [_shape(access) for access in accesses if access.loaded]
-    written = [_shape(access) for access in accesses if access.stored]
-    return f"{', '.join(read)} -> {', '.join(written)}"
-
-
-def _shape(access: Access) -> str:
-    return "x".join([*map(str, access.view.extents), access.view.element])
-
-
-def configuration(function: Operation) -> str:
-    """A kernel's pipeline, and the tiles of its most tiled operation: `CPUDefault distribution=[64, 64, 0]`."""
-    pipeline = ""
-    if "translation_info" in function.attributes:
-        match = _PIPELINE.search(str(function.attributes["translation_info"]))
-        pipeline = match[1] if match else ""
-    configs = [
-        str(operation.attributes["lowering_config"])
-        for operation in walk(function)
-        if "lowering_config" in operation.attributes
-    ]
-    tiles = max((_TILES.findall(config) for config in configs), key=len, default=[])
-    return " ".join([*([pipeline] if pipeline else []), *(f"{name}={sizes}" for name, sizes in tiles)])
-
-
-# ---- amounts
-#
-# Operations and bytes of a kernel call, counted by the map's rules for kernels whose sizes the map does not know.
-#
-# The kernel's push constants decide the sizes of its tensors. A tensor that an unsupported operation produces has an
-# unknown size.
-
-
-_KERNEL: Final = ("kernel",)
-_STRUCTURED: Final = ("linalg.", "iree_linalg_ext.")
-_MAX_DEPTH: Final = 100
-
-
-def amounts(function: KernelFunction, accesses: Sequence[Access], parser: MlirParser) -> tuple[Integer, Integer]:
-    """Operations and bytes of a call; unknown if they depend on an unknown size."""
-    moved = sum(_bytes(access.view) * (access.loaded + access.stored) for access in accesses)
-    try:
-        body = read_body(parser, function.operation, _Sizes(function.numbers()).shape)
-    except SURPRISES:
-        return UNKNOWN, moved
-    # As in the map, operations that compute sizes and addresses do not count.
-    counted = [replace(op, iterations=0) if op.parent < 0 and not _makes_tensors(op.results) else op for op in body]
-    return CostModel(counted, lambda _: _KERNEL).operations.get(*_KERNEL, 0), moved
-
-
-def _makes_tensors(results: Sequence[Shape]) -> bool:
-    return any(shape.element_bits is not UNKNOWN for shape in results)
-
-
-def _bytes(view: View) -> int:
-    return -(-math.prod(view.extents) * stored_bits(view.element) // 8)
-
-
-class _Sizes:
-    """Sizes of tensors in a kernel's function; `number_of` evaluates a value to a number or a view of memory."""
-
-    def __init__(self, number_of: Callable[[Value], Any]) -> None:
-        self._number_of = number_of
-
-    def shape(self, value: Value) -> Shape:
-        """The shape of a value, with its dynamic sizes resolved as far as possible."""
-        return self._shape(value, 0)
-
-    def _shape(self, value: Value, depth: int) -> Shape:
-        static_shape = shape_of(str(value.type))
-        owner = getattr(value.owner, "operation", value.owner)
-        if UNKNOWN not in static_shape.extents or not hasattr(owner, "name") or depth > _MAX_DEPTH:
-            return static_shape
-        if owner.name == LOAD:
-            return Shape(tuple(self._number_of(owner.operands[0]).extents), static_shape.element_bits)
-        if owner.name == "tensor.empty":
-            dynamic = iter(owner.operands)
-            sizes = (self._number_of(next(dynamic)) if size == DYNAMIC else size for size in value.type.shape)
-            return Shape(tuple(map(int, sizes)), static_shape.element_bits)
-        if owner.name.startswith(_STRUCTURED):
-            return self._shape(_output(owner, value.result_number), depth + 1)
-        return static_shape
-
-
-def _output(operation: Operation, number: int) -> Value:
-    """The output operand of a result; outputs are the last operands."""
-    return operation.operands[len(operation.operands) - len(operation.results) + number]
-
-
-# ---- operations
-#
-# Operations for sweeps: programs of one operation with its sizes, element type and epilogue.
-#
-# Sizes have the usual letters. A matrix product is M x K by K x N, and a batch has B of them. A split product sums P
-# parts of K. A convolution has N images of H x W with C channels, F filters of R x S, and stride D.
-
 
 _NUMBER = re.compile(r"(\d{1,9})(?::(\d{1,9})(?::(\d{1,9}))?)?")
 _MAX_OPERATIONS = 100_000
@@ -146,73 +28,32 @@ EPILOGUES: Final = ("none", "bias", "relu", "bias+relu")
 class Kind:
     """A kind of operation: its sizes and their defaults, the named operation, and the shapes of its operands.
 
-    Shapes are tuples of size letters. A bias has the size of the output's axis `bias_axis`.
+    Shapes are letters of sizes. A bias has the size of the output's axis `bias_axis`. The product of the sizes of
+    `work` is the number of multiply-adds. `split`: the reduction over K is split into P consecutive parts.
     """
 
     defaults: Mapping[str, int]
     operation: str
-    left: tuple[str, ...]
-    right: tuple[str, ...]
-    output: tuple[str, ...]
+    left: str
+    right: str
+    output: str
     bias_axis: int
-    work: tuple[str, ...]
-    """Letters whose product is the number of multiply-adds."""
+    work: str
     windowed: bool = False
     split: bool = False
-    """The reduction over K is split into P consecutive parts."""
 
 
-_CONVOLUTION = {"N": 1, "H": 32, "W": 32, "C": 16, "F": 32, "R": 3, "S": 3, "D": 1}
+_MATMUL: Final = {"M": 128, "N": 128, "K": 128}
+_CONVOLUTION: Final = {"N": 1, "H": 32, "W": 32, "C": 16, "F": 32, "R": 3, "S": 3, "D": 1}
+_DEPTHWISE: Final = {letter: size for letter, size in _CONVOLUTION.items() if letter != "F"}
 KINDS: Final[Mapping[str, Kind]] = {
-    "matmul": Kind({"M": 128, "N": 128, "K": 128}, "matmul", ("M", "K"), ("K", "N"), ("M", "N"), 1, ("M", "N", "K")),
-    "batch_matmul": Kind(
-        {"B": 4, "M": 128, "N": 128, "K": 128},
-        "batch_matmul",
-        ("B", "M", "K"),
-        ("B", "K", "N"),
-        ("B", "M", "N"),
-        2,
-        ("B", "M", "N", "K"),
-    ),
-    "splitk_matmul": Kind(
-        {"M": 128, "N": 128, "K": 1024, "P": 4},
-        "generic",
-        ("M", "K"),
-        ("K", "N"),
-        ("M", "N"),
-        1,
-        ("M", "N", "K"),
-        split=True,
-    ),
-    "conv2d_nhwc": Kind(
-        _CONVOLUTION,
-        "conv_2d_nhwc_hwcf",
-        ("N", "H", "W", "C"),
-        ("R", "S", "C", "F"),
-        ("N", "P", "Q", "F"),
-        3,
-        ("N", "P", "Q", "F", "R", "S", "C"),
-        windowed=True,
-    ),
-    "conv2d_nchw": Kind(
-        _CONVOLUTION,
-        "conv_2d_nchw_fchw",
-        ("N", "C", "H", "W"),
-        ("F", "C", "R", "S"),
-        ("N", "F", "P", "Q"),
-        1,
-        ("N", "P", "Q", "F", "R", "S", "C"),
-        windowed=True,
-    ),
+    "matmul": Kind(_MATMUL, "matmul", "MK", "KN", "MN", 1, "MNK"),
+    "batch_matmul": Kind({"B": 4, **_MATMUL}, "batch_matmul", "BMK", "BKN", "BMN", 2, "BMNK"),
+    "splitk_matmul": Kind({**_MATMUL, "K": 1024, "P": 4}, "generic", "MK", "KN", "MN", 1, "MNK", split=True),
+    "conv2d_nhwc": Kind(_CONVOLUTION, "conv_2d_nhwc_hwcf", "NHWC", "RSCF", "NPQF", 3, "NPQFRSC", windowed=True),
+    "conv2d_nchw": Kind(_CONVOLUTION, "conv_2d_nchw_fchw", "NCHW", "FCRS", "NFPQ", 1, "NPQFRSC", windowed=True),
     "depthwise_conv2d_nhwc": Kind(
-        {name: value for name, value in _CONVOLUTION.items() if name != "F"},
-        "depthwise_conv_2d_nhwc_hwc",
-        ("N", "H", "W", "C"),
-        ("R", "S", "C"),
-        ("N", "P", "Q", "C"),
-        3,
-        ("N", "P", "Q", "C", "R", "S"),
-        windowed=True,
+        _DEPTHWISE, "depthwise_conv_2d_nhwc_hwc", "NHWC", "RSC", "NPQC", 3, "NPQCRS", windowed=True
     ),
 }
 
@@ -236,10 +77,7 @@ class SweptOperation:
     @property
     def operations(self) -> int:
         """Multiplications and additions, without those of the epilogue."""
-        product = 2
-        for letter in KINDS[self.kind].work:
-            product *= self._extents[letter]
-        return product
+        return 2 * math.prod(self._extents[letter] for letter in KINDS[self.kind].work)
 
     @property
     def _extents(self) -> dict[str, int]:
@@ -252,14 +90,14 @@ class SweptOperation:
             extents["T"] = extents["K"] // extents["P"]
         return extents
 
-    def _tensor(self, letters: Sequence[str], element: str) -> str:
+    def _tensor(self, letters: str, element: str) -> str:
         return f"tensor<{'x'.join(str(self._extents[letter]) for letter in letters)}x{element}>"
 
     def text(self) -> str:
         """The program: a function of the operands and the optional bias."""
         kind, summed = KINDS[self.kind], ACCUMULATOR_TYPES[self.element]
         left, right = self._tensor(kind.left, self.element), self._tensor(kind.right, self.element)
-        out, bias = self._tensor(kind.output, summed), self._tensor([kind.output[kind.bias_axis]], summed)
+        out, bias = self._tensor(kind.output, summed), self._tensor(kind.output[kind.bias_axis], summed)
         zero = "0" if summed.startswith("i") else "0.0"
         with_bias = "bias" in self.epilogue
         lines = [
@@ -267,32 +105,31 @@ class SweptOperation:
             f"  %zero = arith.constant {zero} : {summed}",
             f"  %empty = tensor.empty() : {out}",
             f"  %filled = linalg.fill ins(%zero : {summed}) outs(%empty : {out}) -> {out}",
-            *(self._split(summed) if kind.split else self._named()),
+            *(self._split(summed) if kind.split else [self._named(left, right, out)]),
             *(self._epilogue(out, bias, summed) if self.epilogue != "none" else ()),
             f"  return {'%0' if self.epilogue == 'none' else '%1'} : {out}",
             "}",
         ]
         return "\n".join([*lines, ""])
 
-    def _named(self) -> Iterator[str]:
+    def _named(self, left: str, right: str, out: str) -> str:
         """The operation as a named op of the linalg dialect."""
         kind = KINDS[self.kind]
-        left, right = self._tensor(kind.left, self.element), self._tensor(kind.right, self.element)
-        out = self._tensor(kind.output, ACCUMULATOR_TYPES[self.element])
         strides = f"dense<{dict(self.sizes).get('D', 1)}> : tensor<2xi64>"
         windows = f" {{dilations = dense<1> : tensor<2xi64>, strides = {strides}}}" if kind.windowed else ""
-        yield f"  %0 = linalg.{kind.operation}{windows} ins(%a, %b : {left}, {right}) outs(%filled : {out}) -> {out}"
+        return f"  %0 = linalg.{kind.operation}{windows} ins(%a, %b : {left}, {right}) outs(%filled : {out}) -> {out}"
 
     def _split(self, summed: str) -> Iterator[str]:
         """A split product: the partial products over parts of K, then their sum."""
-        whole = [self._tensor(letters, self.element) for letters in (("M", "K"), ("K", "N"))]
-        left, right = (self._tensor(letters, self.element) for letters in (("M", "P", "T"), ("P", "T", "N")))
-        parts, out = self._tensor(("P", "M", "N"), summed), self._tensor(("M", "N"), summed)
+        whole_left, whole_right, left, right = (
+            self._tensor(letters, self.element) for letters in ("MK", "KN", "MPT", "PTN")
+        )
+        parts, out = self._tensor("PMN", summed), self._tensor("MN", summed)
         size = self._extents
         yield f"  %as = tensor.expand_shape %a [[0], [1, 2]] output_shape [{size['M']}, {size['P']}, {size['T']}]"
-        yield f"      : {whole[0]} into {left}"
+        yield f"      : {whole_left} into {left}"
         yield f"  %bs = tensor.expand_shape %b [[0, 1], [2]] output_shape [{size['P']}, {size['T']}, {size['N']}]"
-        yield f"      : {whole[1]} into {right}"
+        yield f"      : {whole_right} into {right}"
         yield f"  %room = tensor.empty() : {parts}"
         yield f"  %zeros = linalg.fill ins(%zero : {summed}) outs(%room : {parts}) -> {parts}"
         maps = ", ".join(f"affine_map<(p, m, n, t) -> ({letters})>" for letters in ("m, p, t", "p, t, n", "p, m, n"))
@@ -300,24 +137,15 @@ class SweptOperation:
         yield '      iterator_types = ["parallel", "parallel", "parallel", "reduction"]}'
         yield f"      ins(%as, %bs : {left}, {right}) outs(%zeros : {parts}) {{"
         yield f"  ^bb0(%x: {self.element}, %y: {self.element}, %o: {summed}):"
-        yield from self._multiplied(summed)
-        yield f"  }} -> {parts}"
-        add = "addi" if summed.startswith("i") else "addf"
-        yield f"  %0 = linalg.reduce {{ arith.{add} }} ins(%parts : {parts}) outs(%filled : {out}) dimensions = [0]"
-
-    def _multiplied(self, summed: str) -> Iterator[str]:
-        """The body of a product: convert the operands to the accumulator type, multiply and add."""
-        whole_number = summed.startswith("i")
-        names = ["%x", "%y"]
-        if summed != self.element:
-            names = ["%wide_x", "%wide_y"]
-            widen = "extsi" if whole_number else "extf"
-            for narrow, wide in zip(("%x", "%y"), names, strict=True):
-                yield f"    {wide} = arith.{widen} {narrow} : {self.element} to {summed}"
-        kind = "i" if whole_number else "f"
-        yield f"    %product = arith.mul{kind} {', '.join(names)} : {summed}"
+        widen, kind = ("extsi", "i") if summed.startswith("i") else ("extf", "f")
+        prefix = "" if summed == self.element else "wide_"
+        for name in "xy" if prefix else "":
+            yield f"    %wide_{name} = arith.{widen} %{name} : {self.element} to {summed}"
+        yield f"    %product = arith.mul{kind} %{prefix}x, %{prefix}y : {summed}"
         yield f"    %sum = arith.add{kind} %o, %product : {summed}"
         yield f"    linalg.yield %sum : {summed}"
+        yield f"  }} -> {parts}"
+        yield f"  %0 = linalg.reduce {{ arith.add{kind} }} ins(%parts : {parts}) outs(%filled : {out}) dimensions = [0]"
 
     def _epilogue(self, out: str, bias: str, summed: str) -> Iterator[str]:
         kind = KINDS[self.kind]

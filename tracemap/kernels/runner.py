@@ -6,6 +6,7 @@ more times. So the measured time is the kernel's, plus one submission per execut
 
 from __future__ import annotations
 
+import itertools
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -52,9 +53,14 @@ def _load_module(instance: Any, module: Path) -> Any:  # noqa: ANN401 - IREE's o
         return iree_runtime.VmModule.mmap(instance, f"/proc/self/fd/{file.fileno()}")
 
 
-class _Device:
-    """A device with the job's modules loaded."""
+def _arguments(*values: Any) -> Any:  # noqa: ANN401 - IREE's objects have no type
+    arguments = iree_runtime.VmVariantList(len(values))
+    for value in values:
+        (arguments.push_int if isinstance(value, int) else arguments.push_ref)(value)
+    return arguments
 
+
+class _Device:
     def __init__(self, job: Job) -> None:
         # IREE reads its flags when the first driver is created.
         config = iree_runtime.Config(job.device)
@@ -66,12 +72,7 @@ class _Device:
 
     def record(self, call: Call, batch: int, copies: int, buffers: Sequence[tuple[Any, int]]) -> Any:  # noqa: ANN401 - IREE's object has no type
         """Record calls into a command buffer."""
-        arguments = iree_runtime.VmVariantList(2 + 2 * len(buffers))
-        arguments.push_int(batch)
-        arguments.push_int(copies)
-        for view, moved in buffers:
-            arguments.push_ref(view)
-            arguments.push_int(moved)
+        arguments = _arguments(batch, copies, *itertools.chain.from_iterable(buffers))
         results = iree_runtime.VmVariantList(1)
         function = self._modules[call.module].lookup_function(call.function)
         self._contexts[call.module].invoke(function, arguments, results)
@@ -82,10 +83,7 @@ class _Device:
 
         `local-sync` does all work on the calling thread. CPU time excludes waiting for other programs.
         """
-        arguments = iree_runtime.VmVariantList(2)
-        arguments.push_ref(commands)
-        arguments.push_int(times)
-        results = iree_runtime.VmVariantList(0)
+        arguments, results = _arguments(commands, times), iree_runtime.VmVariantList(0)
         function, context = self._modules[module].lookup_function(EXECUTE), self._contexts[module]
         begin = time.thread_time_ns()
         context.invoke(function, arguments, results)
@@ -137,14 +135,12 @@ class _PreparedCall:
     def spoiled(self) -> BufferByte | None:
         """The first changed byte outside the used ones, or in a buffer that the kernel only reads."""
         for binding, (buffer, data) in enumerate(zip(self.call.buffers, self._bytes, strict=True)):
-            for part in _guard_zones(buffer):
-                changed = data[part] != CANARY
-                if changed.any():
-                    return BufferByte(binding, part.start + int(changed.argmax()))
+            changes = [(part.start, data[part] != CANARY) for part in _guard_zones(buffer)]
             if not buffer.written:
-                changed = data[buffer.begin : buffer.end] != used_bytes(self.call, binding)
+                changes.append((buffer.begin, data[buffer.begin : buffer.end] != used_bytes(self.call, binding)))
+            for begin, changed in changes:
                 if changed.any():
-                    return BufferByte(binding, buffer.begin + int(changed.argmax()))
+                    return BufferByte(binding, begin + int(changed.argmax()))
         return None
 
     def keep(self, folder: Path, number: int) -> None:
@@ -195,12 +191,11 @@ def _run_call(device: _Device, job: Job, number: int) -> CallResult:
     if job.outputs:
         prepared.keep(read_path(job.outputs), number)
         spoiled = prepared.spoiled()
-    not_measured = Timing(0, 0, ())
     if not job.repetitions:
-        return CallResult(number, 0.0, not_measured, not_measured, spoiled)
+        return CallResult(number, spoiled=spoiled)
     overhead = sorted(prepared.run(0) for _ in range(_OVERHEAD_REPETITIONS))[_OVERHEAD_REPETITIONS // 2]
     warm = _measure(prepared.run, overhead, job, 1, 1)
-    cold = _measure_cold(device, job, call, overhead) if job.cold_bytes else not_measured
+    cold = _measure_cold(device, job, call, overhead) if job.cold_bytes else Timing()
     return CallResult(number, overhead, warm, cold, spoiled)
 
 

@@ -63,6 +63,17 @@ class WorkFolder:
         """File of a result of a key; `how` distinguishes several results of the same key."""
         return self.path / "results" / f"{key}{how and '-'}{how}.json"
 
+    def read(self, key: str, kind: type[_T], how: str = "") -> _T | None:
+        """Read a result; None if it is missing or damaged."""
+        try:
+            return decode(self.result(key, how).read_bytes(), kind)
+        except (OSError, ValueError):
+            return None
+
+    def write(self, key: str, record: Record, how: str = "") -> None:
+        """Write a result atomically; raises as `write_atomically`."""
+        write_atomically(self.result(key, how), encode(record))
+
 
 def write_atomically(file: Path, data: bytes) -> None:
     """Write a file atomically.
@@ -72,19 +83,6 @@ def write_atomically(file: Path, data: bytes) -> None:
     """
     with atomic_file(file) as temporary:
         temporary.write_bytes(data)
-
-
-def write_record(file: Path, record: Record) -> None:
-    """Write a result atomically; raises as `keep`."""
-    write_atomically(file, encode(record))
-
-
-def read_record(file: Path, kind: type[_T]) -> _T | None:
-    """Read a cached result; None if it is missing or damaged."""
-    try:
-        return decode(file.read_bytes(), kind)
-    except (OSError, ValueError):
-        return None
 
 
 def key_of(*parts: str | bytes) -> str:
@@ -199,26 +197,27 @@ class Job(Record, frozen=True):
 
     Attributes:
         modules: paths, encoded by `written_path`.
+        device: `local-sync` does all work on one thread.
         outputs: folder for the written buffers of the calls, encoded by `written_path`; empty: do not save them.
         least_ns: minimum time of a batch.
         cold_bytes: bytes used between two uses of the same data when measuring with cold caches; 0: do not measure.
     """
 
     modules: tuple[str, ...]
-    device: str
-    calls: tuple[Call, ...]
-    outputs: str
-    repetitions: Count
-    least_ns: Positive
-    cold_bytes: Count
+    device: str = "local-sync"
+    calls: tuple[Call, ...] = ()
+    outputs: str = ""
+    repetitions: Count = 0
+    least_ns: Positive = 1
+    cold_bytes: Count = 0
 
 
 class Timing(Record, frozen=True):
     """Measurements: calls per batch, copies of the buffers that calls cycle through, mean time of a call per batch."""
 
-    batch: Count
-    copies: Count
-    call_ns: tuple[float, ...]
+    batch: Count = 0
+    copies: Count = 0
+    call_ns: tuple[float, ...] = ()
 
 
 class BufferByte(Record, frozen=True):
@@ -235,9 +234,9 @@ class CallResult(Record, frozen=True):
     """
 
     call: Count
-    overhead_ns: float
-    warm: Timing
-    cold: Timing
+    overhead_ns: float = 0.0
+    warm: Timing = Timing()
+    cold: Timing = Timing()
     spoiled: BufferByte | None = None
 
 
@@ -252,8 +251,6 @@ EXECUTE = "execute"
 
 
 # ---- running
-#
-# Run a job in a separate process, and resume after a call that crashes it.
 
 
 _PROGRAM: Final = "tracemap.kernels.runner"
@@ -273,7 +270,9 @@ class FailedCall:
     for_memory: bool = False
 
 
-def run_job(job: Job, folder: Path, limit_s: float, tell: Callable[[int], None]) -> Iterator[CallResult | FailedCall]:
+def run_job(
+    job: Job, folder: Path, limit_s: float, tell: Callable[[int], None] = lambda _: None
+) -> Iterator[CallResult | FailedCall]:
     """Run a job; yields the results of its calls in order.
 
     Args:
@@ -286,32 +285,33 @@ def run_job(job: Job, folder: Path, limit_s: float, tell: Callable[[int], None])
         ToolMissing: the runtime is not installed.
     """
     check_runtime()
-    first = 0
-    while first < len(job.calls):
+    number = 0
+    while number < len(job.calls):
         file = folder / "job.json"
-        file.write_bytes(encode(structs.replace(job, calls=job.calls[first:])))
+        file.write_bytes(encode(structs.replace(job, calls=job.calls[number:])))
         process = _Process(file, folder / "stderr.txt", limit_s)
         try:
-            done = 0
-            for number in range(first, len(job.calls)):
+            while number < len(job.calls):
                 tell(number)
-                line = process.line()
-                if not line:
+                if not (line := process.line()):
                     break
-                answer = decode(line, CallResult)
-                yield structs.replace(answer, call=first + answer.call)
-                done += 1
+                yield structs.replace(decode(line, CallResult), call=number)
+                number += 1
         finally:
             process.end()
-        first += done
-        if first < len(job.calls):
-            yield process.ending(first)
-            first += 1
+        if number < len(job.calls):
+            yield process.ending(number)
+            number += 1
+
+
+def run_once(module: Path, call: Call, folder: Path, limit_s: float) -> CallResult | FailedCall:
+    """Run a call of a module once, without timing it; writes its buffers to the folder."""
+    job = Job((written_path(module),), calls=(call,), outputs=written_path(folder))
+    (answer,) = run_job(job, folder, limit_s)
+    return answer
 
 
 class _Process:
-    """The process that runs a job."""
-
     def __init__(self, file: Path, stderr_file: Path, limit_s: float) -> None:
         self._stderr_file, self._limit_s, self._late = stderr_file, limit_s, False
         with stderr_file.open("wb") as stderr:

@@ -115,10 +115,7 @@ def _is_clear(ratio: Ratio, threshold: float) -> bool:
 
 
 def _drift(before: Costs, after: Costs, untouched: Sequence[str]) -> float:
-    """Slowdown of the machine in the second recording of a pair, measured on untouched ops.
-
-    1 if these are too few or too small a part of the work.
-    """
+    """Slowdown of the machine within a pair, from untouched ops; 1 if these are too few or too small a part."""
     slowdown = drift_ratio([(before[op_id], after[op_id]) for op_id in untouched], (_sum(before), _sum(after)))
     return 1.0 if isinstance(slowdown, Unknown) else slowdown
 
@@ -195,7 +192,7 @@ class SwappableExecutables:
         original = self.named(name)
         data = read_stored_file(file, ModelUnreadable)
         if data.startswith(_ELF):
-            raise UsageInvalid(_object_fault(file, data, original, self._machines()))
+            raise UsageInvalid(_object_fault(file, data, original, self._bundle.module_path))
         try:
             _module, executables = read_executables(self._parser, data)
         except ModelInvalid as error:
@@ -240,29 +237,25 @@ class SwappableExecutables:
         """
         executable = self.named(name)
         # In code compiled from the tagged model, locations name ops. In the bundle's kernels they are lines of text.
-        source = self._configured(folder) if stage == "object" else self._tagged(folder)
-        start_flags = (f"--compile-from={CONFIGURED}",) if stage == "object" else ()
+        if stage == "object":
+            source, start_flags = folder / "configured.mlir", [f"--compile-from={CONFIGURED}"]
+            source.write_bytes(self._bundle.configured())
+        else:
+            source, start_flags = self._tagged(folder), []
         target = folder / "stage.mlir"
-        flags = self._bundle.graph.module.flags
-        stop_flag = f"--compile-to={_PHASES[stage]}"
-        program = find_tool("iree-compile")
-        done = run_tool([program, source, *flags, *start_flags, stop_flag, "--mlir-print-debuginfo", "-o", target])
+        flags = (*self._bundle.graph.module.flags, *start_flags, f"--compile-to={_PHASES[stage]}")
+        done = run_tool([find_tool("iree-compile"), source, *flags, "--mlir-print-debuginfo", "-o", target])
+        failure = f"{name}: cannot be dumped at the stage {stage}: "
         if done.returncode != 0:
-            raise compiler_error(
-                ToolFailed, done.returncode, done.stderr, f"{name}: cannot be dumped at the stage {stage}: "
-            )
+            raise compiler_error(ToolFailed, done.returncode, done.stderr, failure)
         if load_failure := missing_library_message(done.stderr):
-            raise ToolFailed(f"{name}: cannot be dumped at the stage {stage}: {load_failure}")
+            raise ToolFailed(f"{failure}{load_failure}")
         _module, executables = read_executables(self._parser, target.read_bytes())
         if executable.name not in executables:
             raise ToolFailed(
                 f"{name}: has no code of its own at the stage {stage}; the compiler linked it with other kernels"
             )
         return executable_text(executables[executable.name])
-
-    def _machines(self) -> Set[str]:
-        """ELF names of the architectures of the bundle's code."""
-        return {image.machine for image in read_images(self._bundle.module_path)}
 
     def _tagged(self, folder: Path) -> Path:
         model = self._bundle.model()
@@ -272,11 +265,6 @@ class SwappableExecutables:
             )
         name = self._bundle.graph.sources[0].name
         return write_tagged(self._parser.parse(model), Tags(unused_prefix(model)), name, folder)
-
-    def _configured(self, folder: Path) -> Path:
-        file = folder / "configured.mlir"
-        file.write_bytes(self._bundle.configured())
-        return file
 
 
 def _stems(executable: str, stage: Stage) -> tuple[str, ...]:
@@ -289,7 +277,7 @@ def _stems(executable: str, stage: Stage) -> tuple[str, ...]:
     return (*configured, *plain) if stage == "configuration" else (*plain, *configured)
 
 
-def _object_fault(file: Path, data: bytes, original: Executable, machines: Set[str]) -> str:
+def _object_fault(file: Path, data: bytes, original: Executable, module: Path) -> str:
     """Why an object file is refused: it does not fit, or IREE accepts none for this target."""
     from elftools.elf.elffile import ELFFile
 
@@ -299,6 +287,7 @@ def _object_fault(file: Path, data: bytes, original: Executable, machines: Set[s
         symbols = {symbol.name for section in elf.iter_sections("SHT_SYMTAB") for symbol in section.iter_symbols()}
     except Exception:  # pyelftools checks little: a damaged file can raise any kind of error
         return f"{file}: is a damaged object file"
+    machines = {image.machine for image in read_images(module)}
     if machine not in machines:
         targets = " or ".join(sorted(machines)) or "a CPU: the bundle has no CPU code"
         return f"{file}: is an object for {machine}, not for {targets}"

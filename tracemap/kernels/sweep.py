@@ -17,7 +17,7 @@ from tracemap.core.process.limits import usable_processors
 from tracemap.core.process.temporary_files import temporary_folder
 from tracemap.core.toolchain import find_tool, run_tool
 from tracemap.ir.executables import executables_of, read_dispatches
-from tracemap.ir.parsing import MlirParser
+from tracemap.ir.parsing import MlirParser, Module
 from tracemap.kernels.bench import verify_call
 from tracemap.kernels.bench_cases import Case, group_into_cases
 from tracemap.kernels.benchmark_module import benchmark_module_text, compile_benchmark_module
@@ -30,11 +30,9 @@ from tracemap.kernels.runner_jobs import (
     WorkFolder,
     flag_parts,
     key_of,
-    read_record,
     run_job,
     was_killed,
     write_atomically,
-    write_record,
     written_path,
 )
 from tracemap.map.build.compiler.compilation import CONFIGURED
@@ -45,7 +43,6 @@ if TYPE_CHECKING:
     from tracemap.options.kernels import SweepOptions
 
 
-_DEVICE: Final = "local-sync"
 _LIMIT_S: Final = 60.0
 _BATCH_FACTOR: Final = 3
 """Allowance of the time limit: extra batches to find the batch size, and the factor by which a batch may exceed the
@@ -77,13 +74,13 @@ class TrialResult(Record, frozen=True):
     measured.
     """
 
-    kernels: Count
-    obstacle: str
-    verification: str
-    reason: str
-    time_ns: float
-    q1_ns: float
-    q3_ns: float
+    kernels: Count = 0
+    obstacle: str = ""
+    verification: str = ""
+    reason: str = ""
+    time_ns: float = 0.0
+    q1_ns: float = 0.0
+    q3_ns: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +96,6 @@ class SweepFolder(WorkFolder):
     def configured(self, trial: Trial) -> Path:
         """File of the configured module before code generation."""
         return self.path / "modules" / f"{trial.key}.mlir"
-
-    def measured(self, trial: Trial) -> Path:
-        """File of the trial's result, separate for each way of measuring."""
-        return self.result(trial.key, self.measured_how)
 
 
 def measurement_key(options: SweepOptions) -> str:
@@ -129,7 +122,9 @@ def compile_all(trials: Sequence[Trial], work: SweepFolder, jobs: int, tell: Cal
 
     `tell` receives the number of finished trials and the total.
     """
-    missing = [trial for trial in trials if not _is_compiled(trial, work)]
+    missing = [
+        trial for trial in trials if not work.module(trial.key).is_file() and work.read(trial.key, TrialResult) is None
+    ]
     workers = jobs or usable_processors()
     with ThreadPoolExecutor(workers) as pool:
         futures = [pool.submit(_compile, trial, work) for trial in missing]
@@ -146,44 +141,30 @@ def compile_failures(trials: Sequence[Trial], work: SweepFolder) -> Iterator[str
     """The reasons of all trials that were not compiled, in trial order."""
     for trial in trials:
         if not work.module(trial.key).is_file():
-            result = read_record(work.result(trial.key), TrialResult)
+            result = work.read(trial.key, TrialResult)
             yield _KILLED if result is None else result.obstacle
 
 
-def _is_compiled(trial: Trial, work: SweepFolder) -> bool:
-    key = trial.key
-    return work.module(key).is_file() or read_record(work.result(key), TrialResult) is not None
-
-
 def _compile(trial: Trial, work: SweepFolder) -> None:
-    """Compile an operation to a module that calls its kernels."""
     with temporary_folder() as folder:
         try:
             configured = _configured(trial, work, folder)
-            parser = MlirParser()
-            cases = _cases(parser, configured)
-            text = benchmark_module_text(parser.parse(configured, printed=True), [case.dispatch for case in cases])
-            module = compile_benchmark_module(text, [*trial.flags, *trial.configuration.flags], folder)
+            module = MlirParser().parse(configured, printed=True)
+            text = benchmark_module_text(module, [case.dispatch for case in _cases(module)])
+            compiled = compile_benchmark_module(text, [*trial.flags, *trial.configuration.flags], folder)
         except (ToolFailed, ModelInvalid) as error:
             if not was_killed(error):
-                write_record(work.result(trial.key), _not_compiled(str(error)))
+                work.write(trial.key, TrialResult(obstacle=str(error)))
             return
         write_atomically(work.configured(trial), configured)
-        write_atomically(
-            work.module(trial.key), module.read_bytes()
-        )  # last, so that its presence marks a complete trial
-
-
-def _not_compiled(obstacle: str) -> TrialResult:
-    return TrialResult(0, obstacle, "", "", 0.0, 0.0, 0.0)
+        # Last, so that its presence marks a complete trial.
+        write_atomically(work.module(trial.key), compiled.read_bytes())
 
 
 def _configured(trial: Trial, work: SweepFolder, folder: Path) -> bytes:
     """The operation before code generation, with the trial's configuration.
 
-    Raises:
-        ToolFailed: the compiler fails, or no kernel can be configured.
-        ModelInvalid: IREE has no such pipeline.
+    Raises `ToolFailed` if no kernel can be configured, `ModelInvalid` if IREE has no such pipeline.
     """
     target = folder / "configured.mlir"
     program, flags = find_tool("iree-compile"), [*trial.flags, *trial.configuration.flags]
@@ -192,64 +173,57 @@ def _configured(trial: Trial, work: SweepFolder, folder: Path) -> bytes:
         raise ToolFailed(failure_message(done.returncode, done.stderr))
     parser = MlirParser()
     module = parser.parse(target.read_bytes(), printed=True)
-    changed = [
-        apply_configuration(trial.configuration, executable, parser) for executable in executables_of(module).values()
-    ]
+    executables = executables_of(module).values()
+    changed = [apply_configuration(trial.configuration, executable, parser) for executable in executables]
     if not any(changed):
         raise ToolFailed(f"{trial.configuration.text}: no kernel has tiles to change")
     text: str = module.operation.get_asm()
     return text.encode()
 
 
-def _cases(parser: MlirParser, configured: bytes) -> list[Case]:
-    module = parser.parse(configured, printed=True)
+def _cases(module: Module) -> list[Case]:
+    """The cases of a module; they live as long as it does."""
     return group_into_cases(module, read_dispatches(module, lambda *_: 1), {})
 
 
 def measure(trial: Trial, work: SweepFolder, options: SweepOptions) -> TrialResult:
     """Verify and time a compiled trial; return the cached result if there is one."""
-    for file in (work.result(trial.key), work.measured(trial)):
-        cached = read_record(file, TrialResult)
-        if cached is not None:
+    for how in ("", work.measured_how):
+        if (cached := work.read(trial.key, TrialResult, how)) is not None:
             return cached
     if not work.module(trial.key).is_file():
-        return _not_compiled(_KILLED)
+        return TrialResult(obstacle=_KILLED)
     with temporary_folder() as folder:
         result = _run_trial(trial, work, options, folder)
-    write_record(work.measured(trial), result)
+    work.write(trial.key, result, work.measured_how)
     return result
 
 
 def _run_trial(trial: Trial, work: SweepFolder, options: SweepOptions, folder: Path) -> TrialResult:
-    parser = MlirParser()
-    configured = work.configured(trial).read_bytes()
-    module = parser.parse(configured, printed=True)  # keeps the operations of the cases alive
-    cases = group_into_cases(module, read_dispatches(module, lambda *_: 1), {})
+    module = MlirParser().parse(work.configured(trial).read_bytes(), printed=True)
+    cases = _cases(module)
     calls = tuple(case.call(number) for number, case in enumerate(cases))
     verify = not options.no_verify
     repetitions = 0 if options.only == "verify" else options.repetitions
-    least_ns = max(1, round(options.min_time * 1e6))
-    module, outputs = written_path(work.module(trial.key)), written_path(folder) if verify else ""
-    job = Job((module,), _DEVICE, calls, outputs, repetitions, least_ns, 0)
+    job = Job(
+        (written_path(work.module(trial.key)),),
+        calls=calls,
+        outputs=written_path(folder) if verify else "",
+        repetitions=repetitions,
+        least_ns=max(1, round(options.min_time * 1e6)),
+    )
     times: list[tuple[float, ...]] = []
     limit_s = _LIMIT_S + _BATCH_FACTOR * (repetitions + _BATCH_FACTOR) * options.min_time / 1e3
-    for answer in run_job(job, folder, limit_s, lambda _: None):
+    for answer in run_job(job, folder, limit_s):
         if isinstance(answer, FailedCall):
             status = Status.NOT_VERIFIED if answer.for_memory else Status.FAILED
-            return TrialResult(len(cases), "", status.value, answer.text, 0.0, 0.0, 0.0)
+            return TrialResult(len(cases), verification=status.value, reason=answer.text)
         if verify:
             verification = verify_call(cases[answer.call], calls[answer.call], folder, answer)
             if verification.status is not Status.SUCCESS:
-                return TrialResult(len(cases), "", verification.status.value, verification.reason, 0.0, 0.0, 0.0)
+                return TrialResult(len(cases), verification=verification.status.value, reason=verification.reason)
         times.append(answer.warm.call_ns)
     status = Status.SUCCESS if verify else Status.NOT_VERIFIED
     totals = [sum(kernel_times) for kernel_times in zip(*times, strict=True)]
-    return TrialResult(len(cases), "", status.value, "", *_median_and_quartiles(totals))
-
-
-def _median_and_quartiles(times: Sequence[float]) -> tuple[float, float, float]:
-    """The median, then the quartiles; zeros without times."""
-    if not times:
-        return 0.0, 0.0, 0.0
-    q1, median, q3 = quartiles(times)
-    return round(median, 3), round(q1, 3), round(q3, 3)
+    q1, median, q3 = (round(time_ns, 3) for time_ns in quartiles(totals)) if totals else (0.0, 0.0, 0.0)
+    return TrialResult(len(cases), "", status.value, "", median, q1, q3)

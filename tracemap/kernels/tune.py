@@ -7,7 +7,7 @@ import os
 import re
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -21,7 +21,7 @@ from tracemap.core.process.temporary_files import moved_away, rename_into_place,
 from tracemap.core.toolchain import Progress, find_tool, run_tool
 from tracemap.core.units import UNKNOWN, Integer, Unknown, format_ns
 from tracemap.ir.executables import executables_of, read_executables
-from tracemap.ir.parsing import MlirParser, Module, Operation, string_attribute, walk
+from tracemap.ir.parsing import MlirParser, Module, Operation, producer_of, string_attribute, walk
 from tracemap.kernels.bench import verify_call
 from tracemap.kernels.bench_cases import Case
 from tracemap.kernels.benchmark_module import benchmark_module_text, compile_benchmark_module
@@ -42,11 +42,10 @@ from tracemap.kernels.runner_jobs import (
     WorkFolder,
     flag_parts,
     key_of,
-    read_record,
     run_job,
+    run_once,
     was_killed,
     write_atomically,
-    write_record,
     written_path,
 )
 from tracemap.map.build.compiler.compilation import CONFIGURED, OUTPUT_FLAG_PREFIXES
@@ -144,15 +143,11 @@ def _texts_by_kernel(parser: MlirParser, folder: Path) -> dict[str, tuple[str, i
     for file in sorted(folder.glob("*.mlir")):
         data = file.read_bytes()
         module, executables = read_executables(parser, data)
-        text, roots = data.decode(errors="replace"), _count_roots(module.operation)
+        text, roots = data.decode(errors="replace"), sum(_ROOT in op.attributes for op in walk(module.operation))
         for executable in executables.values():
             for kernel in executable.exports:
                 texts.setdefault(kernel, (text, roots))
     return texts
-
-
-def _count_roots(operation: Operation) -> int:
-    return sum(_ROOT in op.attributes for op in walk(operation))
 
 
 def tuner_flags(bundle: Bundle) -> list[str]:
@@ -222,12 +217,9 @@ def write_folder(
     try:
         with temporary_sibling(final_path) as folder:
             folder.mkdir()
-            for kernel in ranking.kernels:
-                if kernel.folder:
-                    _write_dispatch(folder / kernel.folder, dumps[kernel.kernel], flags)
-            (folder / RANKING).write_text(pretty_json(ranking), encoding="utf-8")
-            (folder / "README.md").write_text(_readme(ranking), encoding="utf-8")
-            (folder / "tune.sh").write_text(_TUNE_SCRIPT, encoding="utf-8")
+            for name, text in _texts(ranking, dumps, flags):
+                (folder / name).parent.mkdir(exist_ok=True)
+                (folder / name).write_text(text, encoding="utf-8")
             (folder / "tune.sh").chmod(0o755)
             if not force:
                 rename_into_place(folder, final_path)
@@ -240,46 +232,44 @@ def write_folder(
         raise TargetUnwritable(f"{target}: cannot be written: {error.strerror}") from error
 
 
-def _write_dispatch(folder: Path, dump: ExecutableDump, flags: Sequence[str]) -> None:
-    folder.mkdir()
-    (folder / "dispatch.mlir").write_text(dump.source, encoding="utf-8")
-    (folder / "dispatch_benchmark.mlir").write_text(dump.benchmark, encoding="utf-8")
-    (folder / "compile_flags.txt").write_text("".join(f"{flag}\n" for flag in flags), encoding="utf-8")
+def _texts(ranking: Ranking, dumps: Mapping[str, ExecutableDump], flags: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """The names and texts of the files of the folder."""
+    for kernel in ranking.kernels:
+        if kernel.folder:
+            yield f"{kernel.folder}/dispatch.mlir", dumps[kernel.kernel].source
+            yield f"{kernel.folder}/dispatch_benchmark.mlir", dumps[kernel.kernel].benchmark
+            yield f"{kernel.folder}/compile_flags.txt", "".join(f"{flag}\n" for flag in flags)
+    yield RANKING, pretty_json(ranking)
+    yield "README.md", _readme(ranking)
+    yield "tune.sh", _TUNE_SCRIPT
 
 
 def _readme(ranking: Ranking) -> str:
     """Text of README.md. Folder names are its only text from the model, and they contain no unsafe characters."""
-    rows = [f"| {kernel.folder} | {_cost(kernel)} |" for kernel in ranking.kernels if kernel.folder]
+    order = "sorted by cost in a run of the application" if isinstance(ranking.run, str) else "in program order"
     left_out = sum(not kernel.folder for kernel in ranking.kernels)
-    order = "sorted by cost in a run of the application" if _has_costs(ranking) else "in program order"
-    return "\n".join(
-        [
-            "# Dispatches for amdsharktuner",
-            "",
-            f"Dispatches are {order}. To tune one, run in its folder:",
-            "",
-            "```",
-            "python -m dispatch_tuner dispatch.mlir dispatch_benchmark.mlir --compile-flags-file=compile_flags.txt \\",
-            "    --devices=hip://0 --num-candidates=100",
-            "```",
-            "",
-            "`./tune.sh [DEVICES [CANDIDATES]]` tunes all of them in order.",
-            *([f"{left_out} left out; see `{RANKING}` for the reasons."] if left_out else []),
-            "",
-            "| folder | cost in the run |",
-            "|---|---|",
-            *rows,
-            "",
-        ]
-    )
+    note = f"{left_out} left out; see `{RANKING}` for the reasons.\n" if left_out else ""
+    costs = {
+        kernel.folder: "not known" if isinstance(kernel.cost_ns, Unknown) else format_ns(kernel.cost_ns)
+        for kernel in ranking.kernels
+        if kernel.folder
+    }
+    rows = "".join(f"| {folder} | {cost} |\n" for folder, cost in costs.items())
+    return f"""\
+# Dispatches for amdsharktuner
 
+Dispatches are {order}. To tune one, run in its folder:
 
-def _has_costs(ranking: Ranking) -> bool:
-    return isinstance(ranking.run, str)
+```
+python -m dispatch_tuner dispatch.mlir dispatch_benchmark.mlir --compile-flags-file=compile_flags.txt \\
+    --devices=hip://0 --num-candidates=100
+```
 
-
-def _cost(kernel: RankedKernel) -> str:
-    return "not known" if isinstance(kernel.cost_ns, Unknown) else format_ns(kernel.cost_ns)
+`./tune.sh [DEVICES [CANDIDATES]]` tunes all of them in order.
+{note}
+| folder | cost in the run |
+|---|---|
+{rows}"""
 
 
 # ---- specs
@@ -307,47 +297,40 @@ def root_of(function: Operation) -> Operation | None:
 
 def spec_text(tuned: Sequence[TunedOperation]) -> str:
     """The text of a spec that configures these operations wherever they occur."""
-    matchers = [_matcher(number, config) for number, config in enumerate(tuned)]
+    matchers = "\n".join(_matcher(number, config) for number, config in enumerate(tuned))
     pairs = ", ".join(f"@match_{number} -> @apply" for number in range(len(tuned)))
-    return "\n".join(
-        [
-            "module attributes {transform.with_named_sequence, iree_codegen.tuning_spec_with_default_entrypoint} {",
-            "  transform.named_sequence @apply(%op: !transform.any_op {transform.readonly}, "
-            "%config: !transform.any_param {transform.readonly}) {",
-            '    transform.annotate %op "compilation_info" = %config : !transform.any_op, !transform.any_param',
-            "    transform.yield",
-            "  }",
-            *matchers,
-            "  transform.named_sequence @__kernel_config(%variant: !transform.any_op {transform.consumed}) "
-            "-> !transform.any_op attributes {iree_codegen.tuning_spec_entrypoint} {",
-            f"    %result = transform.foreach_match in %variant {pairs} : (!transform.any_op) -> !transform.any_op",
-            "    transform.yield %result : !transform.any_op",
-            "  }",
-            "}",
-            "",
-        ]
-    )
+    return f"""\
+module attributes {{transform.with_named_sequence, iree_codegen.tuning_spec_with_default_entrypoint}} {{
+  transform.named_sequence @apply(%op: !transform.any_op {{transform.readonly}}, \
+%config: !transform.any_param {{transform.readonly}}) {{
+    transform.annotate %op "compilation_info" = %config : !transform.any_op, !transform.any_param
+    transform.yield
+  }}
+{matchers}
+  transform.named_sequence @__kernel_config(%variant: !transform.any_op {{transform.consumed}}) \
+-> !transform.any_op attributes {{iree_codegen.tuning_spec_entrypoint}} {{
+    %result = transform.foreach_match in %variant {pairs} : (!transform.any_op) -> !transform.any_op
+    transform.yield %result : !transform.any_op
+  }}
+}}
+"""
 
 
 def _matcher(number: int, tuned: TunedOperation) -> str:
     operation = tuned.operation
     operands = [f"%a{at}" for at in range(len(operation.operands))]
     arguments = ", ".join(f"{name}: {value.type}" for name, value in zip(operands, operation.operands, strict=True))
-    return "\n".join(
-        [
-            f"  transform.named_sequence @match_{number}(%op: !transform.any_op {{transform.readonly}}) "
-            "-> (!transform.any_op, !transform.any_param) {",
-            "    %ins, %outs = transform.iree.match.cast_compatible_dag_from_root %op {",
-            f"    ^bb0({arguments}):",
-            _body(operation, operands),
-            "    } : (!transform.any_op) -> (!transform.any_value, !transform.any_value)",
-            "    %config = transform.param.constant #iree_codegen.compilation_info<"
-            f"lowering_config = {tuned.lowering_config}, "
-            f"translation_info = {tuned.translation_info}> -> !transform.any_param",
-            "    transform.yield %op, %config : !transform.any_op, !transform.any_param",
-            "  }",
-        ]
-    )
+    return f"""\
+  transform.named_sequence @match_{number}(%op: !transform.any_op {{transform.readonly}}) \
+-> (!transform.any_op, !transform.any_param) {{
+    %ins, %outs = transform.iree.match.cast_compatible_dag_from_root %op {{
+    ^bb0({arguments}):
+{_body(operation, operands)}
+    }} : (!transform.any_op) -> (!transform.any_value, !transform.any_value)
+    %config = transform.param.constant #iree_codegen.compilation_info<\
+lowering_config = {tuned.lowering_config}, translation_info = {tuned.translation_info}> -> !transform.any_param
+    transform.yield %op, %config : !transform.any_op, !transform.any_param
+  }}"""
 
 
 _OPERANDS = re.compile(r'("[\w.]+")\(([^)]*)\)')
@@ -366,8 +349,7 @@ def is_self_contained(operation: Operation) -> bool:
     """Whether the body of an operation uses no outer values except its operands, as a spec's matcher requires."""
     inside = set(walk(operation))
     used = [value for inner in inside if inner != operation.operation for value in inner.operands]
-    owners = [getattr(value.owner, "operation", value.owner) for value in used]
-    return all(not hasattr(owner, "name") or owner in inside for owner in owners)
+    return all(owner is None or owner in inside for owner in map(producer_of, used))
 
 
 # ---- tuning
@@ -381,7 +363,6 @@ def is_self_contained(operation: Operation) -> bool:
 # resumes.
 
 
-_DEVICE: Final = "local-sync"
 _FIRST_ROUND: Final = 3
 _LAST_ROUND: Final = 15
 _LEAST_NS: Final = 5_000_000
@@ -405,8 +386,6 @@ class SearchOutcome(Record, frozen=True):
 
 
 class _CompileFailure(Record, frozen=True):
-    """Why a candidate was not compiled."""
-
     obstacle: str
 
 
@@ -427,23 +406,19 @@ class CompiledCandidate:
     module: Path
 
 
+@dataclass(slots=True)
 class _SearchState:
     """Progress of a search: the correct candidates, the default first, and counts of tried and failed candidates.
 
-    `positive`: generated input floats are positive.
+    `positive`: generated input floats are positive. `seen`: the code of the correct candidates.
     """
 
-    def __init__(self, positive: bool, candidates: list[CompiledCandidate]) -> None:
-        self.positive, self.candidates = positive, candidates
-        self.count = self.failed = 0
-        self._seen = {candidates[0].module.read_bytes()}
-
-    def is_new(self, module: Path) -> bool:
-        """Whether no earlier candidate had the same code."""
-        code = module.read_bytes()
-        seen = code in self._seen
-        self._seen.add(code)
-        return not seen
+    positive: bool
+    deadline: float
+    candidates: list[CompiledCandidate]
+    seen: set[bytes]
+    count: int = 0
+    failed: int = 0
 
 
 class KernelSearch:
@@ -474,11 +449,11 @@ class KernelSearch:
             ToolMissing: the compiler or the runtime is not installed.
         """
         limits = (str(effort.candidates), str(effort.limit_s), str(effort.threshold))
-        file = self._work.result(key_of(self._text, *self._key_parts, *limits), "tuned")
-        outcome = read_record(file, SearchOutcome)
+        key = key_of(self._text, *self._key_parts, *limits)
+        outcome = self._work.read(key, SearchOutcome, "tuned")
         if outcome is None:
             outcome = self._search(effort, progress)
-            write_record(file, outcome)
+            self._work.write(key, outcome, "tuned")
         return outcome
 
     def _search(self, effort: SearchLimits, progress: Progress) -> SearchOutcome:
@@ -491,59 +466,54 @@ class KernelSearch:
         if module is None or obstacle:
             return structs.replace(empty, obstacle=obstacle)
         deadline = time.monotonic() + effort.limit_s
-        state = _SearchState(positive, [CompiledCandidate(default, module)])
+        state = _SearchState(positive, deadline, [CompiledCandidate(default, module)], {module.read_bytes()})
         for candidate in other_pipelines(default, effort.candidates):
-            self._try(candidate, state, deadline, progress)
+            self._try(candidate, state, progress)
         pipelines = [other.candidate.pipeline for other in state.candidates[1:]]
         for candidate in candidates_of(default, effort.candidates - state.count, pipelines):
-            self._try(candidate, state, deadline, progress)
-        return self._choose(state, deadline, effort.threshold, progress)
-
-    def _choose(self, state: _SearchState, deadline: float, threshold: float, progress: Progress) -> SearchOutcome:
-        """The best correct candidate, if it is a gain."""
-        default, *others = state.candidates
-        outcome = SearchOutcome(self._case.kernel, state.count, state.failed, "", "", None)
-        best = self._best(default.module, others, deadline, progress)
+            self._try(candidate, state, progress)
+        outcome = structs.replace(empty, tried=state.count, failed=state.failed)
+        best = self._best(module, state, progress)
         if best is None:
             return outcome
-        ratio = interval_of(self._ratios(default.module, [best.module], _LAST_ROUND)[0])
-        if ratio is None or ratio.high >= 1 / (1 + threshold / 100):
+        ratio = interval_of(self._ratios(module, [best.module], _LAST_ROUND)[0])
+        if ratio is None or ratio.high >= 1 / (1 + effort.threshold / 100):
             return outcome
-        pipeline = best.candidate.pipeline if best.candidate.pipeline != default.candidate.pipeline else ""
+        pipeline = best.candidate.pipeline if best.candidate.pipeline != default.pipeline else ""
         return structs.replace(
             outcome, best=lowering_config_text(best.candidate.levels), pipeline=pipeline, ratio=ratio
         )
 
-    def _try(self, candidate: Candidate, state: _SearchState, deadline: float, progress: Progress) -> None:
+    def _try(self, candidate: Candidate, state: _SearchState, progress: Progress) -> None:
         """Compile and verify a candidate before the deadline; duplicates of earlier code are not timed."""
-        if time.monotonic() > deadline:
+        if time.monotonic() > state.deadline:
             return
         state.count += 1
         progress(f"compiling candidate {state.count} of {self._case.kernel}")
         module = self._compile(candidate)
         if module is None or self._verify(module, state.positive).status is not Status.SUCCESS:
             state.failed += 1
-        elif state.is_new(module):
+        elif (code := module.read_bytes()) not in state.seen:
+            state.seen.add(code)
             state.candidates.append(CompiledCandidate(candidate, module))
 
     def _default(self) -> Candidate | None:
         """The compiler's own configuration; None if no operation of the kernel has tiles."""
         module = MlirParser().parse(self._text, printed=True)
-        function, root = self._root(module)
-        if root is None:
-            return None
-        levels = levels_of(str(root.attributes["lowering_config"]))
+        function = self._executable(module)
+        root = root_of(function)
+        levels = levels_of(str(root.attributes["lowering_config"])) if root is not None else {}
         return Candidate(levels, pipeline_of(function)) if levels else None
 
-    def _root(self, module: Module) -> tuple[Operation, Operation | None]:
-        executable = executables_of(module)[self._case.dispatch.target[0]]
-        return executable.operation, root_of(executable.operation)
+    def _executable(self, module: Module) -> Operation:
+        return executables_of(module)[self._case.dispatch.target[0]].operation
 
     def _compile(self, candidate: Candidate) -> Path | None:
         """A module that calls the kernel with a configuration; None if it cannot be compiled."""
         parser = MlirParser()
         module = parser.parse(self._text, printed=True)
-        function, root = self._root(module)
+        function = self._executable(module)
+        root = root_of(function)
         assert root is not None
         try:
             root.attributes["lowering_config"] = parser.attribute(lowering_config_text(candidate.levels))
@@ -552,13 +522,13 @@ class KernelSearch:
             return None
         text = module.operation.get_asm(enable_debug_info=False)
         key = key_of(text, *self._key_parts)
-        target, failure = self._work.module(key), self._work.result(key)
-        if not target.is_file() and read_record(failure, _CompileFailure) is None:
+        target = self._work.module(key)
+        if not target.is_file() and self._work.read(key, _CompileFailure) is None:
             try:
                 write_atomically(target, compile_benchmark_module(text, self._flags, self._folder).read_bytes())
             except ToolFailed as error:
                 if not was_killed(error):
-                    write_record(failure, _CompileFailure(str(error)))
+                    self._work.write(key, _CompileFailure(str(error)))
         return target if target.is_file() else None
 
     def _check_default(self, default: Path | None) -> tuple[bool, str]:
@@ -574,64 +544,50 @@ class KernelSearch:
 
     def _verify(self, module: Path, positive: bool) -> Verification:
         """Compare a module's results with the reference; cached."""
-        file = self._work.result(module.stem, "positive" if positive else "verified")
-        cached = read_record(file, Verification)
-        if cached is not None:
+        how = "positive" if positive else "verified"
+        if (cached := self._work.read(module.stem, Verification, how)) is not None:
             return cached
         call = self._case.call(0, positive)
-        job = Job((written_path(module),), _DEVICE, (call,), written_path(self._folder), 0, 1, 0)
-        (answer,) = run_job(job, self._folder, _LIMIT_S, lambda _: None)
+        answer = run_once(module, call, self._folder, _LIMIT_S)
         if isinstance(answer, FailedCall):
             return Verification(Status.FAILED, UNKNOWN, 0.0, answer.text)
         verification = verify_call(self._case, call, self._folder, answer)
-        write_record(file, verification)
+        self._work.write(module.stem, verification, how)
         return verification
 
-    def _best(
-        self, default: Path, candidates: Sequence[CompiledCandidate], deadline: float, progress: Progress
-    ) -> CompiledCandidate | None:
+    def _best(self, default: Path, state: _SearchState, progress: Progress) -> CompiledCandidate | None:
         """The fastest candidate: each round drops the slower half. None without candidates."""
-        remaining = list(candidates)
-        turns = _FIRST_ROUND
+        remaining, turns = state.candidates[1:], 0
         while len(remaining) > 1:
+            turns += _FIRST_ROUND
             progress(f"timing {len(remaining)} candidates of {self._case.kernel}")
             ratios = self._ratios(default, [candidate.module for candidate in remaining], turns)
             order = sorted(range(len(remaining)), key=lambda index: statistics.median(ratios[index]))
             remaining = [remaining[index] for index in order[: -(-len(remaining) // 2)]]
-            if time.monotonic() > deadline:
-                return remaining[0]
-            if len(remaining) == 1:
+            if time.monotonic() > state.deadline:
                 break
-            turns += _FIRST_ROUND
         return remaining[0] if remaining else None
 
     def _ratios(self, default: Path, modules: Sequence[Path], turns: int) -> list[list[float]]:
         """For each module and turn, its time over the default's time measured next to it."""
         call = self._case.call(0)
-        ratios: list[list[float]] = [[] for _ in modules]
+        pairs = [(turn, number) for turn in range(turns) for number in range(len(modules))]
         series: list[Call] = []
-        for turn in range(turns):
-            for number in range(len(modules)):
-                pair = (call, structs.replace(call, module=number + 1))
-                series += pair if turn % 2 == 0 else pair[::-1]
+        for turn, number in pairs:
+            pair = (call, structs.replace(call, module=number + 1))
+            series += pair if turn % 2 == 0 else pair[::-1]
         times = self._times((default, *modules), series)
-        for index in range(0, len(series), 2):
-            first_ns, second_ns = times[index : index + 2]
-            default_is_first = series[index].module == 0
-            number = max(series[index].module, series[index + 1].module) - 1
-            default_ns, other_ns = (first_ns, second_ns) if default_is_first else (second_ns, first_ns)
+        ratios: list[list[float]] = [[] for _ in modules]
+        for (turn, number), *pair_ns in zip(pairs, times[::2], times[1::2], strict=True):
+            default_ns, other_ns = pair_ns if turn % 2 == 0 else pair_ns[::-1]
             # A failed call is no gain, whichever of the two failed.
             ratios[number].append(other_ns / default_ns if math.isfinite(default_ns) else math.inf)
         return ratios
 
     def _times(self, modules: Sequence[Path], series: Sequence[Call]) -> list[float]:
-        """The time of each call, infinite if the call failed; the first module is the default.
-
-        Raises:
-            ToolFailed: all calls of the default failed, so there is nothing to compare with.
-        """
-        job = Job(tuple(map(written_path, modules)), _DEVICE, tuple(series), "", 3, _LEAST_NS, 0)
-        answers = list(run_job(job, self._folder, _LIMIT_S, lambda _: None))
+        """The time of each call, infinite if it failed. Raises `ToolFailed` if all of the default, module 0, failed."""
+        job = Job(tuple(map(written_path, modules)), calls=tuple(series), repetitions=3, least_ns=_LEAST_NS)
+        answers = list(run_job(job, self._folder, _LIMIT_S))
         default = [answer for call, answer in zip(series, answers, strict=True) if call.module == 0]
         failures = [answer.text for answer in default if isinstance(answer, FailedCall)]
         if len(failures) == len(default):

@@ -7,7 +7,10 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
 
 from tracemap.core.errors import ModelInvalid, ToolFailed
 from tracemap.core.units import UNKNOWN, Integer
@@ -18,12 +21,7 @@ from tracemap.kernels.configurations import with_pipeline
 from tracemap.kernels.model import ApplicationComparison, Status, Verification
 from tracemap.kernels.reference.elements import EPSILON, SURPRISES, Memory, View, from_memory, stored_type
 from tracemap.kernels.reference.kernel import Precision
-from tracemap.kernels.runner_jobs import BufferByte, Call, FailedCall, Job, run_job, written_path
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
+from tracemap.kernels.runner_jobs import BufferByte, Call, FailedCall, run_once
 
 # ---- explaining
 #
@@ -120,19 +118,18 @@ def explain_site(site: str, run: ApplicationRun, again: ApplicationRun, alone: A
     elif in_rerun is None:
         points_to = _cause(in_run.median_ns, run, alone)
     elif nearly_equal(in_rerun.median_ns, alone.warm_ns):
-        points_to = _cause_absent_in_rerun(run.application)
+        workers = run.application.workers
+        contended = isinstance(workers, int) and workers > 1
+        points_to = (
+            f"contention: the run has {workers} workers; recorded again on one, it takes as long as alone"
+            if contended
+            else "the machine: recorded again right after the kernels, it takes as long as alone"
+        )
     else:
         points_to = _cause(in_rerun.median_ns, again, alone)
     ratio = round(in_run.median_ns / alone.warm_ns, 3)
     rerun_ns = UNKNOWN if in_rerun is None else in_rerun.median_ns
     return ApplicationComparison(site, in_run.calls, in_run.median_ns, ratio, rerun_ns, points_to)
-
-
-def _cause_absent_in_rerun(run: ApplicationCalls) -> str:
-    """The cause of a difference that disappears when the application is recorded again on one worker."""
-    if isinstance(run.workers, int) and run.workers > 1:
-        return f"contention: the run has {run.workers} workers; recorded again on one, it takes as long as alone"
-    return "the machine: recorded again right after the kernels, it takes as long as alone"
 
 
 def _cause(median_ns: float, run: ApplicationRun, alone: AloneTimes) -> str:
@@ -199,13 +196,6 @@ TOO_ROUGH: Final = "the rounding error of its sums is so large that values half 
 _INTEGER_OF = {1: "i8", 2: "i16", 4: "i32", 8: "i64"}
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """Description of the first difference between a kernel and its reference."""
-
-    text: str
-
-
 def tolerance(precision: Precision) -> float:
     """Relative tolerance of floats."""
     roundings = _APPROXIMATED_ROUNDINGS if precision.approximated else _ROUNDINGS
@@ -227,8 +217,8 @@ def compare(
     """
     allowed = tolerance(precision)
     difference = first_difference(call, expected, actual, stored, allowed)
-    if difference is not None:
-        return Verification(Status.FAILED, reference, allowed, difference.text)
+    if difference:
+        return Verification(Status.FAILED, reference, allowed, difference)
     if not is_mostly_finite(expected, stored):
         return Verification(Status.NOT_VERIFIED, reference, allowed, NOT_FINITE)
     if is_too_rough(expected, stored, allowed):
@@ -236,10 +226,8 @@ def compare(
     return Verification(Status.SUCCESS, reference, allowed, "")
 
 
-def first_difference(
-    call: Call, expected: Memory, actual: Memory, stored: Sequence[View], allowed: float
-) -> Difference | None:
-    """The first difference between the memory of a kernel and of its reference; None if they agree.
+def first_difference(call: Call, expected: Memory, actual: Memory, stored: Sequence[View], allowed: float) -> str:
+    """The first difference between the memory of a kernel and of its reference; "" if they agree.
 
     Args:
         call: the call of the kernel.
@@ -249,15 +237,12 @@ def first_difference(
         allowed: `tolerance`.
     """
     for view in dict.fromkeys(stored):
-        difference = _difference_in_view(view, expected, actual, allowed)
-        if difference is not None:
+        if difference := _difference_in_view(view, expected, actual, allowed):
             return difference
     return _difference_outside(call, expected, actual, stored)
 
 
-def _difference_in_view(view: View, expected: Memory, actual: Memory, allowed: float) -> Difference | None:
-    import numpy as np
-
+def _difference_in_view(view: View, expected: Memory, actual: Memory, allowed: float) -> str:
     right = from_memory(view.of(expected), view.element)
     computed = from_memory(view.of(actual), view.element)
     if view.element in EPSILON:
@@ -269,38 +254,30 @@ def _difference_in_view(view: View, expected: Memory, actual: Memory, allowed: f
     if not count:
         return _mean_difference(errors, allowed, view)
     index = tuple(int(coordinate) for coordinate in np.argwhere(wrong)[0])
-    return Difference(
-        f"[{', '.join(map(str, index))}] of {_shape_text(view)} in binding {view.binding} is "
+    return (
+        f"[{', '.join(map(str, index))}] of {view.type} in binding {view.binding} is "
         f"{_format_number(computed[index])}, not {_format_number(right[index])}; "
         f"{count:,} of {wrong.size:,} elements differ"
     )
-
-
-def _shape_text(view: View) -> str:
-    return "x".join(map(str, (*view.extents, view.element)))
 
 
 def _format_number(value: Any) -> str:  # noqa: ANN401 - a number of numpy
     return f"{value:.9g}" if isinstance(value, float) or value.dtype.kind == "f" else str(value)
 
 
-def _mean_difference(errors: npt.NDArray[np.float64], allowed: float, view: View) -> Difference | None:
+def _mean_difference(errors: npt.NDArray[np.float64], allowed: float, view: View) -> str:
     """Check the root mean square of all errors when no element alone exceeds the tolerance."""
-    import numpy as np
-
     root_mean_square = math.sqrt(float(np.mean(np.square(errors)))) if errors.size >= _LEAST_ELEMENTS else 0.0
     if root_mean_square <= allowed / _MEAN_FACTOR:
-        return None
-    return Difference(
-        f"{_shape_text(view)} in binding {view.binding} differs slightly everywhere: the root mean square is "
+        return ""
+    return (
+        f"{view.type} in binding {view.binding} differs slightly everywhere: the root mean square is "
         f"{root_mean_square:.2g}, but rounding explains at most {allowed / _MEAN_FACTOR:.2g}"
     )
 
 
 def _relative_errors(right: npt.NDArray[Any], computed: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     """Differences from the right numbers, over their size plus their scale; NaN if either is NaN."""
-    import numpy as np
-
     scale = _scale(np.abs(right[np.isfinite(right)]))
     with np.errstate(all="ignore"):
         errors = np.abs(computed - right) / (np.abs(right) + scale)
@@ -310,8 +287,6 @@ def _relative_errors(right: npt.NDArray[Any], computed: npt.NDArray[Any]) -> npt
 
 def _scale(sizes: npt.NDArray[Any]) -> float:
     """The root mean square of absolute values without masks, which say nothing about the errors of the others."""
-    import numpy as np
-
     for _ in range(_MAX_MASKS):
         largest = np.max(sizes, initial=0.0)
         others = sizes[sizes < largest]
@@ -322,10 +297,8 @@ def _scale(sizes: npt.NDArray[Any]) -> float:
     return math.sqrt(float(np.mean(np.square(sizes)))) if sizes.size else 0.0
 
 
-def _difference_outside(call: Call, expected: Memory, actual: Memory, stored: Sequence[View]) -> Difference | None:
+def _difference_outside(call: Call, expected: Memory, actual: Memory, stored: Sequence[View]) -> str:
     """Find a write to used bytes that the reference does not store."""
-    import numpy as np
-
     for binding, buffer in enumerate(call.buffers):
         if not buffer.written:
             continue
@@ -337,18 +310,16 @@ def _difference_outside(call: Call, expected: Memory, actual: Memory, stored: Se
                 flags.of([altered.view(np.uint8)])[...] = 0
         if np.any(altered):
             return unexpected_write(BufferByte(binding, buffer.begin + int(np.argmax(altered))))
-    return None
+    return ""
 
 
-def unexpected_write(place: BufferByte) -> Difference:
+def unexpected_write(place: BufferByte) -> str:
     """A byte that the kernel changed but should not write."""
-    return Difference(f"byte {place.byte:,} of binding {place.binding} was changed, but the kernel should not write it")
+    return f"byte {place.byte:,} of binding {place.binding} was changed, but the kernel should not write it"
 
 
 def is_mostly_finite(memory: Memory, stored: Sequence[View]) -> bool:
     """Whether at least half of a reference's floats are finite. Infinities and NaN agree whatever their cause."""
-    import numpy as np
-
     for view in stored:
         if view.element in EPSILON:
             values = from_memory(view.of(memory), view.element)
@@ -359,14 +330,12 @@ def is_mostly_finite(memory: Memory, stored: Sequence[View]) -> bool:
 
 def is_too_rough(memory: Memory, stored: Sequence[View], allowed: float) -> bool:
     """Whether half the reference's values would agree with it in some view, so that agreement proves nothing."""
-    import numpy as np
-
     for view in dict.fromkeys(stored):
         if view.element not in EPSILON:
             continue
         right = from_memory(view.of(memory), view.element)
         errors = _relative_errors(right, right / 2)
-        if np.any(errors) and np.all(errors <= allowed) and _mean_difference(errors, allowed, view) is None:
+        if np.any(errors) and np.all(errors <= allowed) and not _mean_difference(errors, allowed, view):
             return True
     return False
 
@@ -382,73 +351,53 @@ def is_too_rough(memory: Memory, stored: Sequence[View], allowed: float) -> bool
 NAME: Final = "iree-compile without tiles and vectors"
 _PIPELINE: Final = "Default"
 _TILES: Final = ("lowering_config", "compilation_info")
-_DEVICE: Final = "local-sync"
 
 
-@dataclass(frozen=True)
-class UntiledReference:
-    """Compares kernels with themselves, compiled without tiles and vectors.
+def verify_untiled(
+    case: Case, number: int, module: Path, configured: bytes, flags: Sequence[str], folder: Path, limit_s: float
+) -> Verification | None:
+    """Compare a kernel with itself, compiled without tiles and vectors.
 
-    Attributes:
-        configured: the bundle's kernels before code generation.
+    Args:
+        case: the kernel.
+        number: index of its function in `module`.
         module: the compiled module under test.
-        cases: the cases of `module`, in the order of its functions.
+        configured: the bundle's kernels before code generation.
+        flags: the bundle's compiler flags.
+        folder: for temporary files.
         limit_s: time limit of a call.
+
+    Returns:
+        None if the kernel cannot be compiled untiled, or a call does not complete.
     """
-
-    configured: bytes
-    flags: tuple[str, ...]
-    module: Path
-    cases: Sequence[Case]
-    folder: Path
-    limit_s: float
-
-    def verify(self, numbers: Sequence[int]) -> Mapping[int, Verification]:
-        """Verify cases by their index; omits those that cannot be compiled untiled, or do not complete."""
-        verifications: dict[int, Verification] = {}
-        for number in numbers:
-            # Compiled separately, so that a failure affects no other kernel.
-            module = self._compile(number)
-            verification = None if module is None else self._compare(number, module)
-            if verification is not None:
-                verifications[number] = verification
-        return verifications
-
-    def _compile(self, number: int) -> Path | None:
-        parser = MlirParser()
-        module = parser.parse(self.configured)
-        try:
-            for operation in walk(module.operation):
-                for name in _TILES:
-                    if name in operation.attributes:
-                        del operation.attributes[name]
-            with_pipeline(module.operation, _PIPELINE, parser)
-            text = benchmark_module_text(module, [self.cases[number].dispatch])
-            return compile_benchmark_module(text, self.flags, self.folder, f"plain-{number}")
-        except (ModelInvalid, ToolFailed):
+    parser = MlirParser()
+    untiled = parser.parse(configured)
+    try:
+        for operation in walk(untiled.operation):
+            for name in _TILES:
+                if name in operation.attributes:
+                    del operation.attributes[name]
+        with_pipeline(untiled.operation, _PIPELINE, parser)
+        text = benchmark_module_text(untiled, [case.dispatch])
+        # Compiled separately, so that a failure affects no other kernel.
+        reference = compile_benchmark_module(text, flags, folder, f"plain-{number}")
+    except (ModelInvalid, ToolFailed):
+        return None
+    memories = []
+    for path, call in ((reference, case.call(0)), (module, case.call(number))):
+        answer = run_once(path, call, folder, limit_s)
+        if isinstance(answer, FailedCall):
             return None
-
-    def _compare(self, number: int, module: Path) -> Verification | None:
-        """Run both kernels on the same data and compare; None if either fails."""
-        case = self.cases[number]
-        memories = []
-        for path, call in ((module, case.call(0)), (self.module, case.call(number))):
-            job = Job((written_path(path),), _DEVICE, (call,), written_path(self.folder), 0, 1, 0)
-            (answer,) = run_job(job, self.folder, self.limit_s, lambda _: None)
-            if isinstance(answer, FailedCall):
-                return None
-            memories.append(memory_after(call, whole_memory(call), self.folder, answer.call))
-        stored = [access.view.whole_bytes for access in case.accesses if access.stored]
-        try:
-            expected, actual = memories
-            verification = compare(case.call(0), expected, actual, stored, NAME, self._precision(case))
-        except SURPRISES:
-            return None
-        return None if verification.reason == NOT_FINITE else verification
-
-    def _precision(self, case: Case) -> Precision:
-        """Accuracy of floats for unknown sum lengths: a sum has at most as many terms as the largest binding."""
-        epsilons = [EPSILON[access.view.element] for access in case.accesses if access.view.element in EPSILON]
-        longest = max((math.prod(access.view.extents) for access in case.accesses), default=1)
-        coarsest = max(epsilons, default=0.0)
-        return Precision(coarsest, coarsest * math.sqrt(longest), approximated=True)
+        memories.append(memory_after(call, whole_memory(call), folder, answer.call))
+    expected, actual = memories
+    stored = [access.view.whole_bytes for access in case.accesses if access.stored]
+    views = [access.view for access in case.accesses]
+    # Sum lengths are unknown: a sum has at most as many terms as the largest binding.
+    coarsest = max((EPSILON.get(view.element, 0.0) for view in views), default=0.0)
+    longest = max((math.prod(view.extents) for view in views), default=1)
+    precision = Precision(coarsest, coarsest * math.sqrt(longest), approximated=True)
+    try:
+        verification = compare(case.call(0), expected, actual, stored, NAME, precision)
+    except SURPRISES:
+        return None
+    return None if verification.reason == NOT_FINITE else verification

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -127,18 +127,15 @@ def _kinds(operands: str) -> str:
     >>> _kinds("zmm1 {k1} {z}, zmm2, dword ptr [rax + 4*rbx]{1to16}"), _kinds("k1, xmm2, xmm3"), _kinds("r8, xmm1, 1")
     ('z{zm', 'kxx', 'rxi')
     """
-    return "".join(_kind(operand) for operand in operands.split(", ")) if operands else ""
+    return "".join(map(_kind, operands.split(", "))) if operands else ""
 
 
 _VECTOR_OR_MASK: Final = re.compile(r"[xyz]mm\d|k\d")
 
 
 def _kind(operand: str) -> str:
-    masked = "{" if "{k" in operand else ""
-    if "[" in operand:
-        return f"m{masked}"
-    if _VECTOR_OR_MASK.match(operand):
-        return operand[0] + masked
+    if "[" in operand or _VECTOR_OR_MASK.match(operand):
+        return ("m" if "[" in operand else operand[0]) + ("{" if "{k" in operand else "")
     return "i" if operand[:1].isdigit() or operand[:1] == "-" else "r"
 
 
@@ -149,8 +146,6 @@ def _class_of(machine: str, instruction: str) -> tuple[int, int, int]:
 
 
 # ---- code
-#
-# Instructions and loops of a kernel's machine code.
 #
 # Loops are natural loops of the control flow (Aho, Lam, Sethi, Ullman, section 9.6.6). They are the loops of the
 # generated code, after unrolling, fusion and peeling.
@@ -205,23 +200,12 @@ def instructions_of(image: Image, function: CodeFunction) -> tuple[Instruction, 
     Raises:
         ModuleInvalid: the architecture is not supported, or the code lies outside the image.
     """
-    import numpy as np
-
     decoded_instructions = list(decoded(image, function))
-    lines = image.lines_at(
-        np.array([instruction.address for instruction in decoded_instructions], dtype=np.int64)
-    ).tolist()
-    known = _known(image.machine)
+    lines = image.lines_of([instruction.address for instruction in decoded_instructions])
     return tuple(
-        _instruction(instruction, line, function, image.machine, known)
+        _instruction(instruction, line, function, image.machine)
         for instruction, line in zip(decoded_instructions, lines, strict=True)
     )
-
-
-@cache
-def _known(_machine: str) -> dict[bytes, _Encoding]:
-    """Cache of encodings by their bytes, for an architecture. Kernels share many."""
-    return {}
 
 
 _MOST_KNOWN: Final = 1 << 16
@@ -236,10 +220,12 @@ class _Encoding(NamedTuple):
     falls_through: bool
 
 
-def _instruction(
-    decoded: Decoded, line: int, function: CodeFunction, machine: str, known: dict[bytes, _Encoding]
-) -> Instruction:
-    code = bytes(decoded.bytes)
+_KNOWN: Final[defaultdict[str, dict[bytes, _Encoding]]] = defaultdict(dict)
+"""Encodings by architecture and bytes. Kernels share many."""
+
+
+def _instruction(decoded: Decoded, line: int, function: CodeFunction, machine: str) -> Instruction:
+    known, code = _KNOWN[machine], bytes(decoded.bytes)
     if code not in known:
         if len(known) >= _MOST_KNOWN:
             known.clear()
@@ -292,7 +278,13 @@ def loops_of(instructions: Sequence[Instruction]) -> tuple[CodeLoop, ...]:
     import networkx as nx
 
     blocks = basic_blocks(instructions)
-    graph = _flow(blocks)
+    first = {block[0].address: index for index, block in enumerate(blocks)}
+    graph: nx.DiGraph[int] = nx.DiGraph()  # the control flow between indexes of blocks
+    graph.add_nodes_from(range(len(blocks)))
+    for index, block in enumerate(blocks):
+        graph.add_edges_from((index, first[target]) for target in block[-1].targets if target in first)
+        if block[-1].falls_through and index + 1 < len(blocks):
+            graph.add_edge(index, index + 1)
     dominator = nx.immediate_dominators(graph, 0)
     bodies: dict[int, set[int]] = {}
     for tail, head in graph.edges:
@@ -311,21 +303,6 @@ def basic_blocks(instructions: Sequence[Instruction]) -> list[Sequence[Instructi
         if instructions[index].address in leaders or previous.targets or not previous.falls_through:
             starts.append(index)
     return [instructions[low:high] for low, high in zip(starts, [*starts[1:], len(instructions)], strict=True)]
-
-
-def _flow(blocks: Sequence[Sequence[Instruction]]) -> nx.DiGraph[int]:
-    """Control-flow graph of block indexes."""
-    import networkx as nx
-
-    first = {block[0].address: index for index, block in enumerate(blocks)}
-    graph: nx.DiGraph[int] = nx.DiGraph()
-    graph.add_nodes_from(range(len(blocks)))
-    for index, block in enumerate(blocks):
-        last = block[-1]
-        graph.add_edges_from((index, first[target]) for target in last.targets if target in first)
-        if last.falls_through and index + 1 < len(blocks):
-            graph.add_edge(index, index + 1)
-    return graph
 
 
 def _dominates(head: int, node: int, dominator: Mapping[int, int | None]) -> bool:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
 
 
 _TARGET = re.compile(r"#?0x([0-9a-f]+)$")
+"""Operand of a direct branch."""
 _BRANCHES = ("call", "j", "b")
 """Prefixes of branch mnemonics. A function's last call is often a jump."""
 
@@ -94,12 +94,8 @@ def linked_functions(image: Image) -> tuple[CodeFunction, ...]:
     Raises:
         ModuleInvalid: the symbol table is damaged.
     """
-    functions = {
-        function.low: function
-        for function in function_symbols(image)
-        if function.name != _QUERY and function.high > function.low
-    }
-    return tuple(functions[low] for low in sorted(functions))
+    symbols = (symbol for symbol in function_symbols(image) if symbol.name != _QUERY and symbol.high > symbol.low)
+    return tuple(function for _, function in sorted({symbol.low: symbol for symbol in symbols}.items()))
 
 
 _QUERY = "iree_hal_executable_library_query"
@@ -115,9 +111,8 @@ def called_by(image: Image, kernel: CodeFunction) -> tuple[CodeFunction, ...]:
     linked = {function.low: function for function in linked_functions(image)}
     if not linked or kernel.low in linked:
         return ()
-    leads_to = _leads_to(image, linked)
-    direct_callees = [target for target, _ in _branches(image, kernel, leads_to)]
-    return tuple(linked[low] for low in sorted(_reached(direct_callees, _onward(image, linked, leads_to))))
+    calls = _Calls(image, linked)
+    return tuple(linked[low] for low in sorted(calls.reached(target for target, _ in calls.of(kernel))))
 
 
 def _calls(image: Image, linked: Sequence[CodeFunction]) -> Mapping[int, set[tuple[str, int]]]:
@@ -129,65 +124,49 @@ def _calls(image: Image, linked: Sequence[CodeFunction]) -> Mapping[int, set[tup
     kernels = [function for function in image.functions if function.low not in by_low]
     if not (linked and kernels):
         return {}
-    leads_to = _leads_to(image, by_low)
-    onward = _onward(image, by_low, leads_to)
+    calls = _Calls(image, by_low)
     callers: dict[int, set[tuple[str, int]]] = defaultdict(set)
     for kernel in kernels:
-        for target, line in _branches(image, kernel, leads_to):
-            for low in _reached([target], onward):
+        for target, line in calls.of(kernel):
+            for low in calls.reached([target]):
                 callers[low].add((kernel.name, line))
     return callers
 
 
-def _onward(
-    image: Image, linked: Mapping[int, CodeFunction], leads_to: Mapping[int, int]
-) -> Callable[[int], frozenset[int]]:
-    """Return a function from a linked function's address to those of its callees. Each function is decoded once."""
+class _Calls:
+    """Calls of linked functions, which are given by address. Each linked function is decoded once."""
 
-    @cache
-    def onward(low: int) -> frozenset[int]:
-        return frozenset(target for target, _ in _branches(image, linked[low], leads_to))
+    def __init__(self, image: Image, linked: Mapping[int, CodeFunction]) -> None:
+        self._image, self._linked = image, linked
+        # By call target: their own addresses, and those of their stubs.
+        stubs = {at: low for at, low in stub_targets(image).items() if low in linked}
+        self._leads_to = {low: low for low in linked} | stubs
+        self._callees: dict[int, set[int]] = {}
 
-    return onward
+    def reached(self, functions: Iterable[int]) -> set[int]:
+        """The linked functions reachable from some, including these, by address."""
+        waiting, seen = list(functions), set[int]()
+        while waiting:
+            low = waiting.pop()
+            if low not in seen:
+                seen.add(low)
+                if low not in self._callees:
+                    self._callees[low] = {target for target, _ in self.of(self._linked[low])}
+                waiting += self._callees[low]
+        return seen
 
-
-def _leads_to(image: Image, linked: Mapping[int, CodeFunction]) -> Mapping[int, int]:
-    """The linked functions by call target: their own addresses, and those of their stubs."""
-    return {low: low for low in linked} | {at: low for at, low in stub_targets(image).items() if low in linked}
-
-
-def _reached(functions: Sequence[int], onward: Callable[[int], frozenset[int]]) -> set[int]:
-    """The functions reachable from some, including these, by address."""
-    waiting, seen = list(functions), set[int]()
-    while waiting:
-        low = waiting.pop()
-        if low not in seen:
-            seen.add(low)
-            waiting += onward(low)
-    return seen
-
-
-def _branches(image: Image, function: CodeFunction, leads_to: Mapping[int, int]) -> Iterator[tuple[int, int]]:
-    """Calls in a function, as pairs of callee and line; empty if its code cannot be read.
-
-    `leads_to`: the linked functions by call target.
-    """
-    import numpy as np
-
-    try:
-        code = list(decoded_texts(image, function))
-    except ModuleInvalid:
-        return
-    targets = [(address, leads_to.get(_target(mnemonic, text), NOWHERE)) for address, _, mnemonic, text in code]
-    calls = [(address, target) for address, target in targets if target not in (NOWHERE, function.low)]
-    lines = image.lines_at(np.array([address for address, _ in calls], dtype=np.int64))
-    yield from zip((target for _, target in calls), lines.tolist(), strict=True)
-
-
-def _target(mnemonic: str, operands: str) -> int:
-    """Target of a direct branch; `NOWHERE` for other instructions, and for targets in registers."""
-    match = _TARGET.match(operands) if mnemonic.startswith(_BRANCHES) else None
-    return int(match[1], 16) if match else NOWHERE
+    def of(self, function: CodeFunction) -> Iterator[tuple[int, int]]:
+        """Calls in a function, as pairs of callee and line; empty if its code cannot be read."""
+        calls: dict[int, int] = {}
+        try:
+            for address, _, mnemonic, operands in decoded_texts(self._image, function):
+                match = _TARGET.match(operands) if mnemonic.startswith(_BRANCHES) else None
+                target = self._leads_to.get(int(match[1], 16), function.low) if match else function.low
+                if target != function.low:
+                    calls[address] = target
+        except ModuleInvalid:
+            return
+        yield from zip(calls.values(), self._image.lines_of(list(calls)), strict=True)
 
 
 # ---- code equality
@@ -196,7 +175,6 @@ def _target(mnemonic: str, operands: str) -> int:
 
 
 _DATA = re.compile(r"\[rip [+-] (?:0x)?[0-9a-f]+\]|#?0x[0-9a-f]+(?=\])")
-_PLACE = re.compile(r"#?0x([0-9a-f]+)$")
 _PAGES = ("adr", "adrp")
 """AArch64 instructions that compute an address from the program counter."""
 
@@ -209,12 +187,11 @@ def address_free_code(image: Image, function: CodeFunction) -> tuple[str, ...]:
     Raises:
         ModuleInvalid: see `machine.code.instructions_of`.
     """
-    return tuple(text for callee in (function, *called_by(image, function)) for text in _texts(image, callee))
-
-
-def _texts(image: Image, function: CodeFunction) -> Iterator[str]:
-    for _, _, mnemonic, operands in decoded_texts(image, function):
-        yield f"{mnemonic} {_without_place(mnemonic, operands, function)}"
+    return tuple(
+        f"{mnemonic} {_without_place(mnemonic, operands, callee)}"
+        for callee in (function, *called_by(image, function))
+        for _, _, mnemonic, operands in decoded_texts(image, callee)
+    )
 
 
 def _without_place(mnemonic: str, operands: str, function: CodeFunction) -> str:
@@ -222,7 +199,7 @@ def _without_place(mnemonic: str, operands: str, function: CodeFunction) -> str:
         return operands.partition(",")[0]
     text = _DATA.sub("[…]", operands) if "rip" in operands else operands
     if mnemonic.startswith(("j", "call", "b", "cb", "tb")):
-        address = _PLACE.search(text)
+        address = _TARGET.search(text)
         if address is not None:
             is_local = function.low <= int(address[1], 16) < function.high
             text = text[: address.start()] + (f"+{int(address[1], 16) - function.low:#x}" if is_local else "…")
@@ -248,9 +225,7 @@ def _code(module: Path) -> dict[str, tuple[str, ...]]:
 
 # ---- figures
 #
-# Figures of a kernel's code: instructions, loops, vector width, spills.
-#
-# They come from the text of instructions, which takes a tenth of the time of full decoding: `diff` reads all changed
+# Figures come from the text of instructions, which takes a tenth of the time of full decoding: `diff` reads all changed
 # kernels, and a page shows many.
 
 
@@ -286,11 +261,9 @@ def text_instructions(image: Image, function: CodeFunction) -> Iterator[Instruct
     Raises:
         ModuleInvalid: see `machine.code.instructions_of`.
     """
-    import numpy as np
-
     texts = list(decoded_texts(image, function))
     kind = _KINDS[image.machine]
-    lines = image.lines_at(np.array([address for address, *_ in texts], dtype=np.int64)).tolist()
+    lines = image.lines_of([address for address, *_ in texts])
     for (address, size, mnemonic, operands), line in zip(texts, lines, strict=True):
         address_match = _ADDRESS.search(operands) if kind.jump.match(mnemonic) else None
         target = int(address_match[1], 16) if address_match else -1
@@ -335,8 +308,6 @@ class _X86:
 
 
 class _AArch64:
-    """Text patterns of AArch64 instructions."""
-
     jump = re.compile(r"(?:b(?:\.\w+)?|cbn?z|tbn?z)$")
     end = re.compile(r"e?ret|svc$|brk$|hlt$")
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from operator import itemgetter
 from typing import Final, NamedTuple
 
 from tracemap.machine.code import OUTSIDE, CodeLoop, Instruction, loops_around, loops_by_address
@@ -147,13 +148,11 @@ _MOVES = re.compile(r"v?mov|ld[rp]|ldur|st[rp]|stur")
 
 
 def _is_reload(instruction: Instruction) -> bool:
-    """Whether an instruction only reloads a spilled value."""
     values = instruction.values
     return values.reloads and bool(values.reads) and _MOVES.match(instruction.mnemonic) is not None
 
 
 def _is_spill(instruction: Instruction) -> bool:
-    """Whether an instruction only spills a value to the stack."""
     writes = instruction.values.writes
     is_slot = bool(writes) and all(register.startswith("[") for register in writes)
     return is_slot and _MOVES.match(instruction.mnemonic) is not None
@@ -257,7 +256,15 @@ def chains_of(body: Sequence[Instruction]) -> Chains:
     for turn in range(_TURNS):
         latest = _NOTHING
         for instruction, reads, places, latency in needs:
-            result = _value(instruction, reads, places, latency, turn, results)
+            delays = ((reads, 0), (places, _LOAD if instruction.values.loads else 0))
+            arrivals = [
+                (results[register].at + delay, results[register])
+                for registers, delay in delays
+                for register in registers
+                if register in results
+            ]
+            arrived, last = max(arrivals, key=itemgetter(0), default=(0, None))
+            result = _Result(arrived + latency, instruction.address, turn, last)
             for register in instruction.values.writes:
                 results[register] = result
             if result.at > latest.at:
@@ -267,24 +274,6 @@ def chains_of(body: Sequence[Instruction]) -> Chains:
             return Chains(within=_parts(ends[0], ends[0].at, 0))
     carried = (ends[-1].at - ends[_SETTLED - 1].at) / (_TURNS - _SETTLED)
     return Chains(_parts(ends[-1], carried, _SETTLED), _parts(ends[0], ends[0].at, 0))
-
-
-def _value(
-    instruction: Instruction,
-    reads: Collection[str],
-    places: Collection[str],
-    latency: int,
-    turn: int,
-    results: Mapping[str, _Result],
-) -> _Result:
-    last: _Result | None = None
-    arrived = 0
-    for registers, loaded in ((reads, 0), (places, _LOAD if instruction.values.loads else 0)):
-        for register in registers:
-            value = results.get(register)
-            if value is not None and value.at + loaded > arrived:
-                last, arrived = value, value.at + loaded
-    return _Result(arrived + latency, instruction.address, turn, last)
 
 
 def _parts(last_result: _Result, length: float, first_turn: int) -> Chain:
@@ -297,11 +286,9 @@ def _parts(last_result: _Result, length: float, first_turn: int) -> Chain:
         parts[result.address] += result.at - (result.before.at if result.before is not None else 0)
         result = result.before
     total = parts.total()
-    return (
-        Chain(length, {address: length * part / total for address, part in sorted(parts.items())})
-        if total
-        else NO_CHAIN
-    )
+    if not total:
+        return NO_CHAIN
+    return Chain(length, {address: length * part / total for address, part in sorted(parts.items())})
 
 
 def _dependencies(instruction: Instruction) -> tuple[frozenset[str], frozenset[str]]:

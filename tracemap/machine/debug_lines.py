@@ -69,7 +69,11 @@ def lines_sharing_work(lines: OpLines, seen: Collection[int]) -> Mapping[int, fr
         lines: lines of a kernel's text.
         seen: lines that have code.
     """
-    makers, users = lines.makers, _inverted(lines.makers)
+    makers = lines.makers
+    users: dict[int, list[int]] = defaultdict(list)
+    for line, operand_lines in makers.items():
+        for operand in operand_lines:
+            users[operand].append(line)
     short = {operation.line for operation in lines.operations if _AT_ONCE.match(operation.name)}
     without_code = [line for line in makers if line in short and line not in seen]
     narrow = {operation.line for operation in lines.operations if operation.name in _NARROWS}
@@ -80,14 +84,6 @@ def lines_sharing_work(lines: OpLines, seen: Collection[int]) -> Mapping[int, fr
         if others:
             result[line] = others
     return result
-
-
-def _inverted(makers: Mapping[int, Sequence[int]]) -> Mapping[int, Sequence[int]]:
-    users: dict[int, list[int]] = defaultdict(list)
-    for line, operand_lines in makers.items():
-        for operand in operand_lines:
-            users[operand].append(line)
-    return users
 
 
 def reached(
@@ -192,11 +188,9 @@ def separate_products(instructions: Sequence[Instruction], op_lines: OpLines) ->
     lines = _lines_of_products(op_lines, {instruction.line for instruction in instructions}, multiplying)
     if not lines:
         return Contracted(instructions, op_lines)
-    fused = [
-        (instruction, products[instruction.address])
-        for instruction in instructions
-        if _is_fused(instruction, products, lines)
-    ]
+    on_sums = (instruction for instruction in instructions if instruction.line in lines)
+    multiplications = ((instruction, products.get(instruction.address)) for instruction in on_sums)
+    fused = [(instruction, product) for instruction, product in multiplications if product is not None and product.adds]
     in_registers = [instruction for instruction, product in fused if not instruction.values.loads]
     with_factor = [instruction for instruction, product in fused if product.loads_factor]
     return Contracted(
@@ -205,10 +199,6 @@ def separate_products(instructions: Sequence[Instruction], op_lines: OpLines) ->
         {instruction.address: (product.factors, lines[instruction.line]) for instruction, product in fused},
         {instruction.address: lines[instruction.line] for instruction in (*in_registers[1::2], *with_factor)},
     )
-
-
-def _is_fused(instruction: Instruction, products: Mapping[int, Product], lines: Collection[int]) -> bool:
-    return instruction.line in lines and instruction.address in products and products[instruction.address].adds
 
 
 def _line(instruction: Instruction, products: Mapping[int, Product], lines: Mapping[int, int]) -> int:
@@ -224,10 +214,7 @@ def _line(instruction: Instruction, products: Mapping[int, Product], lines: Mapp
 def _lines_of_products(lines: OpLines, seen: Collection[int], multiplying: Collection[int]) -> Mapping[int, int]:
     """Lines of merged multiplications, by the lines of the sums.
 
-    Args:
-        lines: lines of the kernel's text.
-        seen: lines that have code.
-        multiplying: lines of multiplying instructions.
+    `seen`: lines that have code; `multiplying`: those of multiplying instructions.
     """
     makers = lines.makers
     without_code = {
@@ -276,21 +263,16 @@ def code_of_ops(instructions: Sequence[Instruction], lines: OpLines) -> Contract
 
 def assign_missing_lines(code: Contracted) -> Contracted:
     """Assign instructions without an op's line to an op without code that computes the same."""
-    with_code = {
-        *(instruction.line for instruction in code.instructions),
-        *(line for _, line in code.factors.values()),
-    }
+    with_code = {instruction.line for instruction in code.instructions} | {line for _, line in code.factors.values()}
     without_code = [operation for operation in code.lines.operations if operation.line not in with_code]
     line_of = _lines(code, without_code) if without_code else {}
     if not line_of:
         return code
-    return replace(
-        code,
-        instructions=[
-            replace(instruction, line=line_of.get(instruction.address, instruction.line))
-            for instruction in code.instructions
-        ],
-    )
+    moved = [
+        replace(instruction, line=line_of.get(instruction.address, instruction.line))
+        for instruction in code.instructions
+    ]
+    return replace(code, instructions=moved)
 
 
 def _lines(code: Contracted, without_code: Sequence[LineOp]) -> Mapping[int, int]:

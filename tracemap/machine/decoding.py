@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from tracemap.core.errors import ModuleInvalid
-from tracemap.machine.images import CodeFunction, Image
+from tracemap.machine.images import CodeFunction, Image, elf_of
 from tracemap.machine.values import Decoded
 
 if TYPE_CHECKING:
@@ -236,8 +235,6 @@ class _StandInResult:
 
 
 # ---- decoding
-#
-# Decode the machine code of functions.
 
 
 def decoded(image: Image, function: CodeFunction) -> Iterator[Decoded]:
@@ -271,7 +268,6 @@ def decoded_texts(image: Image, function: CodeFunction) -> Iterator[tuple[int, i
 
 
 def _disassembler(machine: str) -> capstone.Cs:
-    """The disassembler for an architecture, by its ELF name."""
     import capstone
 
     kinds = {
@@ -289,16 +285,11 @@ def _disassembler(machine: str) -> capstone.Cs:
 
 
 def _code_bytes(image: Image, function: CodeFunction) -> bytes:
-    """The machine code of a function.
-
-    Raises:
-        ModuleInvalid: the code lies outside the image, or the image is damaged.
-    """
+    """The machine code of a function; raises `ModuleInvalid` if it lies outside the image, or that is damaged."""
     from elftools.common.exceptions import ELFError
-    from elftools.elf.elffile import ELFFile
 
     try:
-        segments = list(ELFFile(io.BytesIO(image.data)).iter_segments())
+        segments = list(elf_of(image).iter_segments())
     except ELFError as error:
         raise ModuleInvalid(f"the image with the code of {function.name} is damaged ({error})") from error
     for segment in segments:

@@ -6,18 +6,31 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Final, NamedTuple
+from itertools import zip_longest
+from typing import Final, NamedTuple, TypeVar
 
 from tracemap.core.units import UNKNOWN, Unknown
 from tracemap.machine.code import ALWAYS, OUTSIDE, CodeLoop, Instruction, basic_blocks, loops_by_address
-from tracemap.machine.integer_steps import IntegerStep, integer_step
-from tracemap.machine.integers import CONDITIONS, Comparison, Known, Memory, State, Surroundings, operands_of
+from tracemap.machine.integers import (
+    CONDITIONS,
+    Comparison,
+    IntegerStep,
+    Known,
+    Memory,
+    State,
+    Surroundings,
+    integer_step,
+    is_number,
+    operands_of,
+    subtract,
+)
 
 # ---- blocks
 #
 # A function's basic blocks, with the instructions that affect tracked integers or memory addresses.
 
 
+_T = TypeVar("_T")
 _ELSEWHERE: Final = -2
 """`Blocks.child` of a region that does not contain the block."""
 
@@ -78,6 +91,14 @@ class Blocks:
             loop, inner = self.loops[loop].parent, loop
         return inner if loop == region else _ELSEWHERE
 
+    def by_instruction(self, values: Mapping[int, _T]) -> dict[int, _T]:
+        """Values by address of instructions, from those of their blocks."""
+        return {
+            instruction.address: value
+            for start, value in values.items()
+            for instruction in self.by_address[start].instructions
+        }
+
     def exits(self, loop: int) -> set[int]:
         """The blocks outside of a loop that it can jump to."""
         inside = (block for address, block in self.by_address.items() if self.is_in(address, loop))
@@ -113,25 +134,16 @@ def blocks_of(instructions: Sequence[Instruction], loops: Sequence[CodeLoop]) ->
         loops: loops of the function.
     """
     loop_at = loops_by_address(instructions, loops)
-    bodies = _bodies(instructions)
-    blocks = [_block(body, next_address, loop_at.get(body[0].address, OUTSIDE)) for body, next_address in bodies]
-    return Blocks({block.address: block for block in blocks}, loops)
-
-
-def _bodies(instructions: Sequence[Instruction]) -> Iterator[tuple[Sequence[Instruction], int]]:
-    """The instructions of each block, and the address after it; -1 for the last block."""
     bodies = basic_blocks(instructions) if instructions else []
-    for index, body in enumerate(bodies):
-        yield body, bodies[index + 1][0].address if index + 1 < len(bodies) else -1
-
-
-def _block(body: Sequence[Instruction], next_address: int, loop: int) -> Block:
-    last = body[-1]
-    jumps = last.mnemonic.startswith("j") and last.mnemonic not in ALWAYS
-    fall_through = (next_address,) if last.falls_through and next_address >= 0 else ()
-    targets = (*last.targets[:1], *fall_through)
-    steps = [step for instruction in body if (step := _step(instruction)) is not None]
-    return Block(body, steps, last.mnemonic[1:] if jumps and len(targets) > 1 else "", targets, loop)
+    blocks: dict[int, Block] = {}
+    for body, following in zip_longest(bodies, bodies[1:]):
+        last = body[-1]
+        targets = (*last.targets[:1], *((following[0].address,) if last.falls_through and following else ()))
+        jumps = len(targets) > 1 and last.mnemonic.startswith("j") and last.mnemonic not in ALWAYS
+        steps = [step for instruction in body if (step := _step(instruction)) is not None]
+        loop = loop_at.get(body[0].address, OUTSIDE)
+        blocks[body[0].address] = Block(body, steps, last.mnemonic[1:] if jumps else "", targets, loop)
+    return Blocks(blocks, loops)
 
 
 def _step(instruction: Instruction) -> Step | None:
@@ -220,17 +232,8 @@ def executed(blocks: Blocks, around: Surroundings, *, with_turns: bool = True) -
         region = walk.region(OUTSIDE, {blocks.entry: _Arrival(1.0, State.at_entry(around))})[0]
     except _LimitExceeded:
         return NO_EXECUTION
-    counts = {
-        instruction.address: count
-        for start, count in region.counts.items()
-        for instruction in blocks.by_address[start].instructions
-    }
-    doubts = {
-        instruction.address: doubt
-        for start, doubt in region.doubts.items()
-        for instruction in blocks.by_address[start].instructions
-    }
-    return Execution(counts, region.accesses if with_turns else walk.begins, doubts)
+    accesses = region.accesses if with_turns else walk.begins
+    return Execution(blocks.by_instruction(region.counts), accesses, blocks.by_instruction(region.doubts))
 
 
 class _LimitExceeded(Exception):
@@ -376,7 +379,6 @@ class _Walk:
     # ---- loops
 
     def _loop(self, loop: int, entry: int, arrival: _Arrival) -> tuple[_RegionResult, _Arrivals]:
-        """Interpret a loop to its end."""
         turns = _Turns(self, loop, entry, arrival.state)
         result = turns.all()
         if result is None:
@@ -471,13 +473,12 @@ def _extrapolated_count(counts: Sequence[float], count: int) -> float:
 
 
 def _stride(first: _RegionResult, second: _RegionResult, address: int) -> int | Unknown:
-    """Stride of an access in bytes per iteration."""
-    if first is second or address not in first.accesses or address not in second.accesses:
-        return 0 if first is second else UNKNOWN
-    first_place, second_place = first.accesses[address].place, second.accesses[address].place
-    if first_place is UNKNOWN or second_place is UNKNOWN or first_place.pointer != second_place.pointer:
+    if first is second:
+        return 0
+    if address not in first.accesses or address not in second.accesses:
         return UNKNOWN
-    return second_place.offset - first_place.offset
+    moved = subtract(second.accesses[address].place, first.accesses[address].place)
+    return moved.offset if is_number(moved) else UNKNOWN
 
 
 def _trip_count(first: _RegionResult, second: _RegionResult) -> int | Unknown:

@@ -98,6 +98,13 @@ class Image:
         starts, lines = self._starts_and_lines
         return lines[np.searchsorted(starts, addresses, side="right") - 1]
 
+    def lines_of(self, addresses: Sequence[int]) -> list[int]:
+        """As `lines_at`, for lists."""
+        import numpy as np
+
+        lines: list[int] = self.lines_at(np.array(addresses, dtype=np.int64)).tolist()
+        return lines
+
 
 def read_images(module: Path) -> tuple[Image, ...]:
     """Read the images of a compiled module, in file order.
@@ -140,11 +147,7 @@ def _images(data: bytes, name: str) -> Iterator[Image]:
 
 
 def _size(elf: ELFFile) -> int:
-    """Size of an image in bytes: the end of its last section, segment or table.
-
-    Raises:
-        ValueError: the file is truncated.
-    """
+    """Size in bytes: the end of its last section, segment or table. Raises `ValueError` if the file is truncated."""
     end_of_file = elf.stream.seek(0, io.SEEK_END)
     ends = [len(_MAGIC)]
     for count, width, offset in (
@@ -196,10 +199,7 @@ def _add_rows(program: Dwarf, rows: dict[int, int]) -> None:
     """Add the start of each line. Of rows at one address the last counts. The end of a sequence has no line."""
     if program is None:
         return
-    for entry in program.get_entries():
-        state = entry.state
-        if state is None:
-            continue
+    for state in (entry.state for entry in program.get_entries() if entry.state is not None):
         if state.end_sequence:
             rows.setdefault(int(state.address), NO_LINE)
         else:
@@ -230,7 +230,13 @@ def symbol_offsets(image: Image) -> dict[str, int]:
         ModuleInvalid: the symbol table is damaged.
     """
     with _damage_reported("symbols"):
-        pairs = set(_symbols(_elf(image)))
+        elf = elf_of(image)
+        pairs = set[tuple[str, int]]()
+        for symbol in _table_of_symbols(elf):
+            if isinstance(symbol["st_shndx"], int) and symbol.name:
+                section = elf.get_section(symbol["st_shndx"])
+                offset = int(symbol["st_value"]) - int(section["sh_addr"]) + int(section["sh_offset"])
+                pairs.add((symbol.name, offset))
     offsets: dict[str, int] = {}
     ambiguous = {name for name, offset in pairs if offsets.setdefault(name, offset) != offset}
     return {name: offset for name, offset in offsets.items() if name not in ambiguous}
@@ -243,20 +249,12 @@ def function_symbols(image: Image) -> list[CodeFunction]:
         ModuleInvalid: the symbol table is damaged.
     """
     with _damage_reported("symbols"):
-        symbols = _table_of_symbols(_elf(image))
         functions = [
-            symbol
-            for symbol in symbols
+            CodeFunction(symbol.name, int(symbol["st_value"]), int(symbol["st_value"]) + int(symbol["st_size"]))
+            for symbol in _table_of_symbols(elf_of(image))
             if symbol["st_info"]["type"] == "STT_FUNC" and symbol["st_shndx"] != "SHN_UNDEF"
         ]
-        ends = [
-            (symbol.name, int(symbol["st_value"]), int(symbol["st_value"]) + int(symbol["st_size"]))
-            for symbol in functions
-        ]
-    return [CodeFunction(name, low, high) for name, low, high in ends if high < _MOST]
-
-
-_MOST = 1 << 63
+    return [function for function in functions if function.high <= _LARGEST]
 
 
 def stub_targets(image: Image) -> dict[int, int]:
@@ -269,7 +267,7 @@ def stub_targets(image: Image) -> dict[int, int]:
         ModuleInvalid: the tables are damaged.
     """
     with _damage_reported("calls"):
-        elf = _elf(image)
+        elf = elf_of(image)
         table, stubs = elf.get_section_by_name(".rela.plt"), elf.get_section_by_name(".plt")
         if table is None or stubs is None:
             return {}
@@ -293,7 +291,7 @@ def addresses_at(image: Image, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np
     import numpy as np
 
     addresses = np.full(len(offsets), NOWHERE, dtype=np.int64)
-    for segment in _elf(image).iter_segments("PT_LOAD"):
+    for segment in elf_of(image).iter_segments("PT_LOAD"):
         begin, size = int(segment["p_offset"]), int(segment["p_filesz"])
         if int(segment["p_flags"]) & _EXECUTABLE:
             inside = (offsets >= begin) & (offsets - begin < size)
@@ -305,7 +303,8 @@ _EXECUTABLE = 1
 """Segment flag (System V ABI, chapter 5)."""
 
 
-def _elf(image: Image) -> ELFFile:
+def elf_of(image: Image) -> ELFFile:
+    """The ELF file of an image."""
     from elftools.elf.elffile import ELFFile
 
     return ELFFile(io.BytesIO(image.data))
@@ -322,13 +321,3 @@ def _damage_reported(table: str) -> Iterator[None]:
 def _table_of_symbols(elf: ELFFile) -> Iterator[Any]:
     table: Any = elf.get_section_by_name(".symtab")
     return table.iter_symbols() if table is not None else iter(())
-
-
-def _symbols(elf: ELFFile) -> list[tuple[str, int]]:
-    symbols = []
-    for symbol in _table_of_symbols(elf):
-        section_index = symbol["st_shndx"]
-        if isinstance(section_index, int) and symbol.name:
-            section = elf.get_section(section_index)
-            symbols.append((symbol.name, int(symbol["st_value"]) - int(section["sh_addr"]) + int(section["sh_offset"])))
-    return symbols

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from tracemap.core.units import UNKNOWN, Unknown
 from tracemap.machine.code import WINDOW, Instruction
@@ -25,6 +24,7 @@ from tracemap.machine.values import Place
 
 
 LINE_BYTES: Final = 64
+_T = TypeVar("_T")
 
 
 class Turns(NamedTuple):
@@ -52,11 +52,6 @@ class Stream:
     touched: tuple[float, ...]
     runs: tuple[float, ...]
 
-    def depth_beyond(self, cache: int, touched_in_loop: Mapping[int, float]) -> int | None:
-        """Index of the first loop around it whose iterations touch more than a cache holds; None: everything fits."""
-        loops = (index for index, turns in enumerate(self.around) if touched_in_loop[turns.loop] > cache)
-        return next(loops, None)
-
 
 def streams_of(accesses: Mapping[int, tuple[Access, Sequence[Turns]]]) -> list[Stream]:
     """Group a kernel's accesses, given by address with their loops, into streams."""
@@ -74,14 +69,18 @@ def streams_of(accesses: Mapping[int, tuple[Access, Sequence[Turns]]]) -> list[S
 def _near(members: Sequence[tuple[int, Access]], around: Sequence[Turns]) -> Iterator[list[tuple[int, Access]]]:
     """Split accesses with equal strides into groups that share cache lines, or that read what others have read."""
     step = next((abs(turns.step) for turns in around if turns.step is not UNKNOWN and turns.step), 0)
-    ordered = sorted(members, key=lambda member: _offset(member[1]))
-    part = [ordered[0]]
+    return _split(members, lambda member: _offset(member[1]), step)
+
+
+def _split(items: Iterable[_T], offset: Callable[[_T], int], step: int) -> Iterator[list[_T]]:
+    """Sort by offset, and split where the next one is farther away than a cache line and a stride."""
+    ordered = sorted(items, key=offset)
+    part = ordered[:1]
     for previous, current in pairwise(ordered):
-        if _offset(current[1]) - _offset(previous[1]) <= max(step, LINE_BYTES):
-            part.append(current)
-        else:
+        if offset(current) - offset(previous) > max(step, LINE_BYTES):
             yield part
-            part = [current]
+            part = []
+        part.append(current)
     yield part
 
 
@@ -140,8 +139,9 @@ def traffic_of(streams: Sequence[Stream], caches: Sequence[int]) -> list[tuple[f
     for level, cache in enumerate(caches):
         seen: set[object] = set()
         for index, stream in enumerate(streams):
-            depth = stream.depth_beyond(cache, touched_in_loop)
-            if depth is None:
+            # The first loop around it whose iterations touch more than the cache holds.
+            beyond = (index for index, turns in enumerate(stream.around) if touched_in_loop[turns.loop] > cache)
+            if (depth := next(beyond, None)) is None:
                 continue
             key = (stream.base, stream.offset, stream.around[depth:], stream.touched[depth])
             if not stream.base or key not in seen:
@@ -165,26 +165,19 @@ def traffic_of(streams: Sequence[Stream], caches: Sequence[int]) -> list[tuple[f
 # L. Eeckhout, M. Jahre, "TIP: Time-Proportional Instruction Profiling", MICRO 2021).
 
 
-class _Source(Enum):
-    """Origin of a register's value in a loop."""
-
-    EARLY = 0
-    """Known early: from outside the loop, or an induction variable."""
-    MEMORY = 1
-    """Loaded, and at most moved since."""
-    LATE = 2
-    """Computed from a loaded value."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """Origin of a value, and the addresses of the loads that it depends on."""
+    """A register's value in a loop: the addresses of the loads that it depends on, and whether it is late.
 
-    source: _Source
+    A late value is computed from a loaded one. Others are known early (from outside the loop, or an induction variable)
+    or loaded, and at most moved since.
+    """
+
+    late: bool
     loads: frozenset[int]
 
 
-_EARLY: Final = _Value(_Source.EARLY, frozenset())
+_EARLY: Final = _Value(late=False, loads=frozenset())
 _MOVES: Final = re.compile(
     r"v?(mov|lddqu|insert|extract|pinsr|pextr|pmov[sz]x|perm|pperm|unpck|punpck|shuf|pshuf|palign|align|broadcast"
     r"|pbroadcast)|(f?mov|[us]mov|ins|dup|ext|zip|uzp|trn|tbl|[us]?xtl)"
@@ -227,51 +220,35 @@ def _waits_once(body: Sequence[Instruction], sources: dict[str, _Value]) -> Wait
     previous_load, previous_loads = _NO_LOAD, _NONE
     index_of = {instruction.address: index for index, instruction in enumerate(body)}
     for index, instruction in enumerate(body):
-        operands = _operand_values(instruction, sources)
-        value = _result(instruction, operands)
-        late = any(operand.source is _Source.LATE for operand in operands)
-        if _loads(instruction) and not late:
+        values = instruction.values
+        is_load = values.loads and not values.near
+        # Registers of a load's address do not count.
+        registers = values.reads if is_load else values.reads | values.places
+        operands = [sources.get(register, _EARLY) for register in sorted(registers)]
+        late = any(operand.late for operand in operands)
+        loads = frozenset().union(*(operand.loads for operand in operands))
+        if is_load and values.writes:
+            loads |= {instruction.address}
+        if is_load and not late:
             load_of[instruction.address] = instruction.address
         elif previous_load != _NO_LOAD and not late:
             load_of[instruction.address] = previous_load
         else:
-            depends_on = value.loads or previous_loads
+            depends_on = loads or previous_loads
             recent = frozenset(
                 load_address for load_address in depends_on if (index - index_of[load_address]) % len(body) <= WINDOW
             )
             if recent:
                 sources_of[instruction.address] = recent
         previous_load = instruction.address if load_of.get(instruction.address) == instruction.address else _NO_LOAD
-        previous_loads = _NONE if previous_load != _NO_LOAD else value.loads
-        sources |= dict.fromkeys(instruction.values.writes, value)
+        previous_loads = _NONE if previous_load != _NO_LOAD else loads
+        is_moved = not late and (is_load or _MOVES.match(instruction.mnemonic) is not None)
+        sources |= dict.fromkeys(values.writes, _Value(late=bool(loads) and not is_moved, loads=loads))
     return Waits(load_of, sources_of)
 
 
 _NO_LOAD: Final = -1
 _NONE: Final[frozenset[int]] = frozenset()
-
-
-def _loads(instruction: Instruction) -> bool:
-    return instruction.values.loads and not instruction.values.near
-
-
-def _operand_values(instruction: Instruction, sources: Mapping[str, _Value]) -> list[_Value]:
-    """The values that an instruction computes with. Registers of a load's address do not count."""
-    registers = (
-        instruction.values.reads if _loads(instruction) else instruction.values.reads | instruction.values.places
-    )
-    return [sources.get(register, _EARLY) for register in sorted(registers)]
-
-
-def _result(instruction: Instruction, operands: Sequence[_Value]) -> _Value:
-    loads = frozenset().union(*(value.loads for value in operands))
-    if _loads(instruction) and instruction.values.writes:
-        loads |= {instruction.address}
-    if not loads:
-        return _EARLY
-    late = any(value.source is _Source.LATE for value in operands)
-    is_moved = not late and (_loads(instruction) or _MOVES.match(instruction.mnemonic) is not None)
-    return _Value(_Source.MEMORY if is_moved else _Source.LATE, loads)
 
 
 # ---- bytes brought in
@@ -300,9 +277,9 @@ def bytes_brought_in(loads: Sequence[Instruction], body: Sequence[Instruction]) 
         unchanged = unchanged | values.writes if restores else unchanged - values.writes
     total = 0
     for (place, _, step), stream_offsets in offsets.items():
-        total += sum(
-            min(step, LINE_BYTES * place.lanes * line_count) for line_count in _streams(sorted(stream_offsets), step)
-        )
+        for stream in _split(stream_offsets, int, step):  # each stream moves through its own memory
+            lines = {offset // LINE_BYTES for offset in stream}
+            total += min(step, LINE_BYTES * place.lanes * len(lines))
     return total
 
 
@@ -331,14 +308,3 @@ def _step_of(place: Place, steps: Mapping[str, int], unchanged: Collection[str])
 
 
 _FAR: Final = 1 << 62
-
-
-def _streams(offsets: Sequence[int], step: int) -> Iterator[int]:
-    """Numbers of cache lines of separate streams in one iteration. Each stream moves through its own memory."""
-    lines = {offsets[0] // LINE_BYTES}
-    for previous, current in pairwise(offsets):
-        if current - previous > max(step, LINE_BYTES):
-            yield len(lines)
-            lines = set()
-        lines.add(current // LINE_BYTES)
-    yield len(lines)

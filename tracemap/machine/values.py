@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 Decoded = Any
@@ -39,16 +39,16 @@ class DataFlow:
     next to the code only, so no instruction waits for memory.
     """
 
-    reads: frozenset[str]
-    places: frozenset[str]
-    writes: frozenset[str]
-    loads: bool
-    stores: bool
-    near: bool
-    loaded: frozenset[Place]
+    reads: frozenset[str] = frozenset()
+    places: frozenset[str] = frozenset()
+    writes: frozenset[str] = frozenset()
+    loads: bool = False
+    stores: bool = False
+    near: bool = False
+    loaded: frozenset[Place] = frozenset()
     """Addresses of the loads."""
-    partly: frozenset[str]
-    step: int
+    partly: frozenset[str] = frozenset()
+    step: int = 0
     """Constant that it adds to the written register, if it does nothing else; 0: none, or unknown."""
 
     @property
@@ -57,15 +57,7 @@ class DataFlow:
         return self.near and all(register.startswith("[") for register in self.reads)
 
 
-NO_VALUES: Final = DataFlow(
-    *(frozenset(), frozenset(), frozenset()),
-    loads=False,
-    stores=False,
-    near=False,
-    loaded=frozenset(),
-    partly=frozenset(),
-    step=0,
-)
+NO_VALUES: Final = DataFlow()
 """For bytes that are not an instruction."""
 
 _NO_VALUES = frozenset({"rflags", "eflags", "flags", "nzcv", "rip", "eip", "xzr", "wzr", ""})
@@ -132,13 +124,13 @@ _READ, _WRITTEN = 1, 2
 
 def values_of(decoded: Decoded, machine: str) -> DataFlow:
     """The data flow of a decoded instruction; `machine`: the ELF name of the architecture."""
-    operands = _operands_of_x86(decoded) if machine == _X86 else _operands_of_others(decoded, machine)
+    operands = _operands_of(decoded, machine)
     reads, writes = _reads_and_writes(decoded, operands, machine)
     result = _unmarked_result(decoded.mnemonic, operands, writes)
     if result is not None and result.register:
         writes = frozenset({result.register}) - _NO_VALUES
         reads -= writes
-    values = replace(NO_VALUES, reads=reads, writes=writes, step=_step(decoded.mnemonic, operands))
+    values = DataFlow(reads, writes=writes, step=_step(decoded.mnemonic, operands))
     in_memory = any(operand.kind == _MEMORY for operand in operands)
     return _values_in_memory(decoded, operands, result, values) if in_memory else values
 
@@ -170,21 +162,17 @@ def _values_in_memory(
 _X86: Final = "EM_X86_64"
 
 
-def _operands_of_x86(decoded: Decoded) -> list[_Operand]:
-    """The operands. Access flags after the first operand with an unknown access are ignored.
+def _operands_of(decoded: Decoded, machine: str) -> list[_Operand]:
+    """The operands. For x86, access flags after the first operand with an unknown access are ignored.
 
     Capstone 5.0.9 (X86Mapping.c: X86_get_op_access) fills the flags up to a 0; flags after that are garbage.
     """
     result = []
     is_known = True
     for operand in decoded.operands:
-        is_known = is_known and operand.access != 0
-        result.append(_operand(decoded, operand, operand.access if is_known else 0, _X86))
+        is_known = is_known and (operand.access != 0 or machine != _X86)
+        result.append(_operand(decoded, operand, operand.access if is_known else 0, machine))
     return result
-
-
-def _operands_of_others(decoded: Decoded, machine: str) -> list[_Operand]:
-    return [_operand(decoded, operand, operand.access, machine) for operand in decoded.operands]
 
 
 def _operand(decoded: Decoded, operand: Decoded, access: int, machine: str) -> _Operand:

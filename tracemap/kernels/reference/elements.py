@@ -7,12 +7,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
+import numpy as np
+import numpy.typing as npt
 
 # ---- small floats
 #
@@ -49,8 +47,6 @@ SMALL_EPSILON: Final = {**{name: 2.0**-layout.mantissa for name, layout in _FORM
 @cache
 def values_of(element: str) -> npt.NDArray[np.float64]:
     """The values of all 256 codes of a type. Shape: (256,)."""
-    import numpy as np
-
     codes = np.arange(256)
     if element == SCALE:
         return np.where(codes == _NAN_SCALE, np.nan, 2.0 ** (codes - _SCALE_BIAS))
@@ -74,8 +70,6 @@ def nearest_codes(values: Any, element: str) -> npt.NDArray[np.uint8]:  # noqa: 
         OverflowError: a number exceeds the range of the type, so that results differ between implementations; or a
             number is not representable as `SCALE`.
     """
-    import numpy as np
-
     numbers, table = np.asarray(values, np.float64), values_of(element)
     codes = np.flatnonzero(np.isfinite(table) & (np.arange(256) < 0x80 if element != SCALE else True))
     sizes, finite = table[codes], np.nan_to_num(np.abs(numbers))
@@ -149,8 +143,6 @@ def stored_type(element: str) -> np.dtype[Any]:
     Raises:
         NotEvaluated: the type is not supported.
     """
-    import numpy as np
-
     integer = _STORED_INTEGER.fullmatch(element)
     name = f"int{integer[1]}" if integer else "uint8" if element in SMALL_EPSILON else _STORED.get(element)
     if name is None:
@@ -160,8 +152,6 @@ def stored_type(element: str) -> np.dtype[Any]:
 
 def computed_type(element: str) -> np.dtype[Any]:
     """Type of an element during evaluation."""
-    import numpy as np
-
     if element in EPSILON:
         return np.dtype(np.float64)
     if element == "i1":
@@ -171,8 +161,6 @@ def computed_type(element: str) -> np.dtype[Any]:
 
 def from_memory(stored: npt.NDArray[Any], element: str) -> npt.NDArray[Any]:
     """Convert stored elements to their type during evaluation; returns a copy."""
-    import numpy as np
-
     if element in SMALL_EPSILON:
         small: npt.NDArray[Any] = values_of(element)[stored]
         return small
@@ -183,10 +171,11 @@ def from_memory(stored: npt.NDArray[Any], element: str) -> npt.NDArray[Any]:
 
 def to_memory(values: Array, element: str) -> npt.NDArray[Any]:
     """Convert elements to their type in memory, rounded to nearest."""
-    import numpy as np
-
     if element in SMALL_EPSILON:
-        return _small_codes(values, element)
+        try:
+            return nearest_codes(values, element)
+        except OverflowError as error:
+            raise NotEvaluated(f"{error} has no reference") from error
     if element == "bf16":
         return _bfloat_bits(values)
     with np.errstate(all="ignore"):
@@ -195,27 +184,11 @@ def to_memory(values: Array, element: str) -> npt.NDArray[Any]:
 
 def rounded(values: Array, element: str) -> Array:
     """Round floats to a narrower type; the result has the type of evaluation."""
-    import numpy as np
-
-    if element in SMALL_EPSILON:
-        return from_memory(_small_codes(values, element), element)
-    if element == "bf16":
-        return from_memory(_bfloat_bits(values), element)
-    with np.errstate(all="ignore"):
-        return np.asarray(values).astype(stored_type(element)).astype(np.float64)
-
-
-def _small_codes(values: Array, element: str) -> npt.NDArray[Any]:
-    try:
-        return nearest_codes(values, element)
-    except OverflowError as error:
-        raise NotEvaluated(f"{error} has no reference") from error
+    return from_memory(to_memory(values, element), element)
 
 
 def _bfloat_bits(values: Array) -> npt.NDArray[Any]:
     """The upper half of a float32, rounded to nearest, ties to even; NaN stays NaN."""
-    import numpy as np
-
     with np.errstate(all="ignore"):
         single = np.asarray(values).astype(np.float32)
     bits = single.view(np.uint32)
@@ -224,8 +197,6 @@ def _bfloat_bits(values: Array) -> npt.NDArray[Any]:
 
 
 # ---- memory
-#
-# Memory of a kernel: the bytes of its bindings, and typed views of them.
 
 
 Memory = Sequence["npt.NDArray[np.uint8]"]
@@ -250,6 +221,11 @@ class View:
         return cls(binding, offset, tuple(extents), tuple(strides), element)
 
     @property
+    def type(self) -> str:
+        """Extents and element type: `64x64xf32`."""
+        return "x".join(map(str, (*self.extents, self.element)))
+
+    @property
     def end(self) -> int:
         """The first byte after the view."""
         if 0 in self.extents:
@@ -263,8 +239,6 @@ class View:
         Raises:
             NotEvaluated: the view is out of bounds of its binding.
         """
-        import numpy as np
-
         kind = stored_type(self.element)
         data = memory[self.binding]
         if self.offset < 0 or self.end > data.size:

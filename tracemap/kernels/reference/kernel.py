@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from tracemap.ir.attributes import Blobs
 from tracemap.ir.parsing import Operation, Value, nested, symbol_path, walk
@@ -20,16 +20,11 @@ from tracemap.kernels.reference.elements import (
     Memory,
     NotEvaluated,
     View,
-    from_memory,
-    to_memory,
 )
 from tracemap.kernels.reference.linalg_ext import EXTENSIONS
 from tracemap.kernels.reference.scalars import evaluate
-from tracemap.kernels.reference.structured import Reduction, evaluate_structured
-from tracemap.kernels.reference.tensors import ADDRESSES, HANDLERS, OF_ADDRESSES, PACKING, STORE
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
+from tracemap.kernels.reference.structured import evaluate_structured
+from tracemap.kernels.reference.tensors import ADDRESSES, HANDLERS, OF_ADDRESSES, PACKING, STORE, SUBSPAN, State
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +72,13 @@ _METADATA: Final = "iree_codegen.extract_strided_metadata"
 """Operation that returns the offset and strides of a view."""
 
 
+@dataclass(frozen=True, eq=False)
 class KernelFunction:
-    """A kernel's function, called with some push constants."""
+    """A kernel's function, called with some push constants. `blobs`: data of constants outside the operations."""
 
-    def __init__(self, function: Operation, constants: Sequence[int], blobs: Blobs) -> None:
-        self._function = self.operation = function
-        self._constants = tuple(constants)
-        self._blobs = blobs
+    operation: Operation
+    constants: Sequence[int]
+    blobs: Blobs
 
     def accesses(self) -> tuple[Access, ...]:
         """All possible memory accesses of the kernel, in program order.
@@ -91,7 +86,9 @@ class KernelFunction:
         Raises:
             NotEvaluated: the kernel contains an unsupported operation.
         """
-        return tuple(_access(value, view) for value, view in self._without_memory().views())
+        known = self._without_memory().known.items()
+        views = [(value, view) for value, view in known if isinstance(view, View)]
+        return tuple(_access(value, view) for value, view in views if value.owner.name == SUBSPAN)
 
     def numbers(self) -> Callable[[Value], Any]:
         """A function that maps a value of the kernel to its number or its view of memory.
@@ -102,12 +99,13 @@ class KernelFunction:
         """
         return self._without_memory().of
 
-    def _without_memory(self) -> _State:
+    def _without_memory(self) -> State:
         """Evaluate all operations that need no memory: addresses and scalars."""
-        state = _State(self._constants, None, self._blobs)
-        for operation in nested(self._function):
-            if operation.name in ADDRESSES or (operation.name.startswith(OF_ADDRESSES) and _of_numbers(operation)):
-                state.step(operation)
+        state = State(self.constants, self.blobs)
+        for operation in nested(self.operation):
+            is_scalar = not any(hasattr(result.type, "element_type") for result in operation.results)
+            if operation.name in ADDRESSES or (operation.name.startswith(OF_ADDRESSES) and is_scalar):
+                _evaluate(state, operation)
         return state
 
     def run(self, memory: Memory) -> Computed:
@@ -116,18 +114,17 @@ class KernelFunction:
         Raises:
             NotEvaluated: the kernel contains an unsupported operation.
         """
-        state = _State(self._constants, memory, self._blobs)
-        callees = [symbol_path(op.attributes["callee"])[0] for op in walk(self._function) if op.name == _CALL]
+        state = State(self.constants, self.blobs, memory)
+        callees = [symbol_path(op.attributes["callee"])[0] for op in walk(self.operation) if op.name == _CALL]
         if callees:
             raise NotEvaluated(f"{OWN_CODE}{', '.join(dict.fromkeys(callees))}")
-        for operation in nested(self._function):
-            state.step(operation)
+        for operation in nested(self.operation):
+            _evaluate(state, operation)
         return Computed(tuple(state.stored), self._precision(state))
 
-    def _precision(self, state: _State) -> Precision:
-        """Accuracy of the results."""
+    def _precision(self, state: State) -> Precision:
         elements = {view.element for view in state.stored}
-        for operation in walk(self._function):
+        for operation in walk(self.operation):
             if operation.name.startswith(("arith.", "math.")) and operation.name not in _EXACT:
                 elements |= {str(result.type) for result in operation.results}
         sums = [EPSILON.get(reduction.element, 0.0) * math.sqrt(reduction.length) for reduction in state.reductions]
@@ -137,17 +134,13 @@ class KernelFunction:
 
     def names(self) -> frozenset[str]:
         """The names of the kernel's operations."""
-        return frozenset(operation.name for operation in walk(self._function))
+        return frozenset(operation.name for operation in walk(self.operation))
 
     @property
     def has_truth_values(self) -> bool:
         """Whether the kernel loads bytes as booleans."""
-        narrowed = (op for op in walk(self._function) if op.name == "arith.trunci")
+        narrowed = (op for op in walk(self.operation) if op.name == "arith.trunci")
         return any(str(op.results[0].type) == "i1" for op in narrowed)
-
-
-def _of_numbers(operation: Operation) -> bool:
-    return not any(hasattr(result.type, "element_type") for result in operation.results)
 
 
 def _access(value: Value, view: View) -> Access:
@@ -170,7 +163,6 @@ def _access(value: Value, view: View) -> Access:
 
 
 def _is_output(operation: Operation, number: int) -> bool:
-    """Whether a structured operation on memory writes to an operand."""
     if not operation.name.startswith("linalg.") or operation.results:
         return False
     # Operations without operand segments, such as `linalg.unpack`, have the output as second operand.
@@ -188,75 +180,28 @@ def _is_overwritten(operation: Operation, number: int) -> bool:
     return not list(block.arguments[number].uses)
 
 
-class _State:
-    """The values of a function during its evaluation."""
+def _evaluate(state: State, operation: Operation) -> None:
+    name = operation.name
+    handle = HANDLERS.get(name) or PACKING.get(name) or EXTENSIONS.get(name)
+    if handle is not None:
+        results = handle(state, operation)
+    elif name.startswith("linalg."):
+        results = _evaluate_structured(state, operation)
+    else:
+        result = evaluate(operation, [state.of(operand) for operand in operation.operands])
+        results = list(result) if isinstance(result, tuple) else [result]
+    state.known.update(zip(operation.results, results, strict=True))
 
-    def __init__(self, constants: Sequence[int], memory: Memory | None, blobs: Blobs) -> None:
-        self._constants = constants
-        self._blobs = blobs
-        self.reductions: list[Reduction] = []
-        self._memory = memory
-        self._known: dict[Value, Any] = {}
-        self.stored: list[View] = []
 
-    def views(self) -> list[tuple[Value, View]]:
-        """The views of whole bindings, in order of creation."""
-        views = ((value, view) for value, view in self._known.items() if isinstance(view, View))
-        return [(value, view) for value, view in views if value.owner.name == "hal.interface.binding.subspan"]
-
-    def of(self, value: Value) -> Any:  # noqa: ANN401 - a view, a tensor or a number
-        """The view, tensor or number of a value."""
-        if value not in self._known:
-            raise NotEvaluated("a value from outside the kernel has no reference")
-        return self._known[value]
-
-    def step(self, operation: Operation) -> None:
-        """Evaluate an operation."""
-        name = operation.name
-        handle = HANDLERS.get(name) or PACKING.get(name) or EXTENSIONS.get(name)
-        if handle is not None:
-            results = handle(self, operation)
-        elif name.startswith("linalg."):
-            results = self._structured(operation)
-        else:
-            result = evaluate(operation, [self.of(operand) for operand in operation.operands])
-            results = list(result) if isinstance(result, tuple) else [result]
-        self._known.update(zip(operation.results, results, strict=True))
-
-    def _structured(self, operation: Operation) -> list[Array]:
-        if _SEGMENTS not in operation.attributes:
-            raise NotEvaluated(f"{operation.name} has no reference")
-        sizes = [int(size) for size in operation.attributes[_SEGMENTS]]
-        operands = [self.of(operand) for operand in operation.operands]
-        values = [self.loaded(operand) for operand in operands]
-        results, reductions = evaluate_structured(operation, values[: sizes[0]], values[sizes[0] :], self.of)
-        self.reductions += reductions
-        for result, target in zip(results, operands[sizes[0] :], strict=True):
-            if isinstance(target, View):  # an operation on memory has no results
-                self.store(result, target)
-        return results[: len(operation.results)]
-
-    # The interface of `tensors.State`, used by the handlers.
-
-    def blob(self, attribute: object) -> bytes:
-        """The data of a constant that is stored outside the operations (a resource blob)."""
-        return self._blobs.of(attribute)
-
-    def constant(self, ordinal: int) -> int:
-        """A push constant."""
-        return self._constants[ordinal]
-
-    def load(self, view: View) -> npt.NDArray[Any]:
-        """A copy of the elements of a view, in the type of evaluation."""
-        assert self._memory is not None
-        return from_memory(view.of(self._memory), view.element)
-
-    def loaded(self, value: Any) -> Array:  # noqa: ANN401 - a view, a tensor or a number
-        """A tensor or number; for a view, its elements."""
-        return self.load(value) if isinstance(value, View) else value
-
-    def store(self, values: Array, view: View) -> None:
-        """Write elements to memory."""
-        assert self._memory is not None
-        view.of(self._memory)[...] = to_memory(values, view.element)
-        self.stored.append(view)
+def _evaluate_structured(state: State, operation: Operation) -> list[Array]:
+    if _SEGMENTS not in operation.attributes:
+        raise NotEvaluated(f"{operation.name} has no reference")
+    inputs = int(operation.attributes[_SEGMENTS][0])
+    operands = [state.of(operand) for operand in operation.operands]
+    values = [state.loaded(operand) for operand in operands]
+    results, reductions = evaluate_structured(operation, values[:inputs], values[inputs:], state.of)
+    state.reductions += reductions
+    for result, target in zip(results, operands[inputs:], strict=True):
+        if isinstance(target, View):  # an operation on memory has no results
+            state.store(result, target)
+    return results[: len(operation.results)]

@@ -1,27 +1,24 @@
-"""Reference for `iree_linalg_ext` operations: sort, scatter, top-k, attention and others."""
+"""Reference for `iree_linalg_ext` operations: sort, scatter, top-k, FFT, attention and others.
+
+Semantics follow the dialect's definition (IREE: compiler/src/iree/compiler/Dialect/LinalgExt/IR). A stage of the FFT is
+that of Cooley and Tukey.
+"""
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
 
 from tracemap.ir.attributes import Linear
-from tracemap.ir.parsing import Operation, Value
-from tracemap.kernels.reference.elements import UNDEFINED, Array, NotEvaluated, View
-from tracemap.kernels.reference.scalars import evaluate_block, operand_maps
-from tracemap.kernels.reference.tensors import State
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-
-# ---- ordering
-#
-# Sort, top-k, scatter and FFT of `iree_linalg_ext`, by the dialect's definitions.
-#
-# Sources: IREE: compiler/src/iree/compiler/Dialect/LinalgExt/IR; a stage of the FFT is that of Cooley and Tukey.
-
+from tracemap.ir.parsing import Operation
+from tracemap.kernels.reference.elements import UNDEFINED, Array, NotEvaluated
+from tracemap.kernels.reference.scalars import Body, operand_maps
+from tracemap.kernels.reference.tensors import Handler, State, store_result
 
 _MAX_PAIRS: Final = 1 << 26
 """Maximum of pairwise comparisons within rows."""
@@ -30,8 +27,6 @@ _MAX_SCATTERED: Final = 1 << 17
 
 def _sort(state: State, operation: Operation) -> Sequence[Any]:
     """Sort along a dimension by a comparison (`iree_linalg_ext.sort`); all operands get the same order."""
-    import numpy as np
-
     values = _tensors(state, operation)
     axis = operation.attributes["dimension"].value
     order = _order(state, operation, values, axis, several=len(values) > 1)
@@ -43,8 +38,6 @@ def _topk(state: State, operation: Operation) -> Sequence[Any]:
 
     The initial values of the outputs take part, and come first among equal elements.
     """
-    import numpy as np
-
     *inputs, values, old_indices = _tensors(state, operation)
     axis = operation.attributes["dimension"].value
     shape = inputs[0].shape
@@ -61,24 +54,15 @@ def _topk(state: State, operation: Operation) -> Sequence[Any]:
 def _order(
     state: State, operation: Operation, values: Sequence[Array], axis: int, *, several: bool
 ) -> npt.NDArray[Any]:
-    """Source indices of a stable sort along an axis.
-
-    The rank of an element is the number of elements of its row that precede it.
-    """
-    import numpy as np
-
+    """Source indices of a stable sort along an axis, from the number of elements of a row that precede each one."""
     length = values[0].shape[axis]
     if values[0].size * length > _MAX_PAIRS:
         raise NotEvaluated(f"a sort of rows of {length:,} elements has no reference")
-    block = operation.regions[0].blocks[0]
     columns = [np.expand_dims(np.moveaxis(value, axis, -1), -1) for value in values]
     rows = [np.expand_dims(np.moveaxis(value, axis, -1), -2) for value in values]
-    known: dict[Value, Array] = {}
-    for at, (column, row) in enumerate(zip(columns, rows, strict=True)):
-        known[block.arguments[2 * at]], known[block.arguments[2 * at + 1]] = row, column
-    inner = [op.operation for op in block.operations]
+    pairs = itertools.chain.from_iterable(zip(rows, columns, strict=True))
     with np.errstate(all="ignore"):
-        (comparison,) = evaluate_block(inner[:-1], known, state.of, list(inner[-1].operands))
+        (comparison,) = Body(operation, state.of).values([*pairs])
     shape = (*columns[0].shape[:-1], length)
     before = np.broadcast_to(comparison, shape).astype(bool)
     strictly = before & ~np.swapaxes(before, -1, -2)
@@ -92,8 +76,6 @@ def _order(
 
 def _scatter(state: State, operation: Operation) -> Sequence[Any]:
     """Write slices of the updates to the given indices, in order (`iree_linalg_ext.scatter`)."""
-    import numpy as np
-
     updates, indices, before = _tensors(state, operation)[:3]
     dimensions = [int(dimension) for dimension in operation.attributes["dimension_map"]]
     batch = indices.ndim if len(dimensions) == 1 and indices.shape[-1:] != (1,) else indices.ndim - 1
@@ -104,8 +86,7 @@ def _scatter(state: State, operation: Operation) -> Sequence[Any]:
         math.prod(targets.shape[:-1])
     ):
         raise NotEvaluated(f"{UNDEFINED}a scatter requires unique indices, and the random ones are not unique")
-    block = operation.regions[0].blocks[0]
-    inner = [op.operation for op in block.operations]
+    body = Body(operation, state.of)
     result = np.array(before)
     window = updates.shape[batch:]
     for number in np.ndindex(*indices.shape[:batch]):
@@ -118,18 +99,12 @@ def _scatter(state: State, operation: Operation) -> Sequence[Any]:
         ):
             raise NotEvaluated(f"{UNDEFINED}a slice is scattered out of bounds of its tensor")
         region = tuple(slice(begin, begin + extent) for begin, extent in zip(begins, extents, strict=True))
-        known: dict[Value, Array] = {
-            block.arguments[0]: updates[number].reshape(extents),
-            block.arguments[1]: result[region],
-        }
-        (result[region],) = evaluate_block(inner[:-1], known, state.of, list(inner[-1].operands))
+        (result[region],) = body.values([updates[number].reshape(extents), result[region]])
     return [result]
 
 
 def _fft(state: State, operation: Operation) -> Sequence[Any]:
     """A stage of an FFT along the last dimension (`iree_linalg_ext.fft`): butterflies in blocks of 2^stage."""
-    import numpy as np
-
     stage, *factors, real, imaginary = (state.loaded(state.of(operand)) for operand in operation.operands)
     size, half = 1 << int(stage), 1 << (int(stage) - 1)
     blocks = (real + 1j * imaginary).reshape(*real.shape[:-1], -1, size)
@@ -140,25 +115,9 @@ def _fft(state: State, operation: Operation) -> Sequence[Any]:
 
 
 def _tensors(state: State, operation: Operation) -> list[Array]:
-    """The operands of an operation on tensors."""
     if not operation.results:
         raise NotEvaluated(f"{operation.name} on memory has no reference")
     return [state.loaded(state.of(operand)) for operand in operation.operands]
-
-
-ORDERING: Mapping[str, Callable[[Any, Operation], Sequence[Any]]] = {
-    "iree_linalg_ext.fft": _fft,
-    "iree_linalg_ext.scatter": _scatter,
-    "iree_linalg_ext.sort": _sort,
-    "iree_linalg_ext.topk": _topk,
-}
-
-
-# ---- extensions
-#
-# Other operations of `iree_linalg_ext` that occur in kernels before code generation.
-#
-# Semantics follow the dialect's definition (IREE: compiler/src/iree/compiler/Dialect/LinalgExt/IR).
 
 
 _INPUTS_OF_ATTENTION: Final = 4
@@ -168,22 +127,15 @@ _BASE_INDEPENDENT: Final = {"arith.constant", "arith.mulf", "arith.divf", "arith
 
 def _map_store(state: State, operation: Operation) -> Sequence[Any]:
     """Store source elements at the indices that the body computes, if its mask is set (`iree_linalg_ext.map_store`)."""
-    import numpy as np
-
     source, target = (state.of(operand) for operand in operation.operands)
     before = state.loaded(target)
-    block = operation.regions[0].blocks[0]
-    operations = [op.operation for op in block.operations]
     shape = source.shape
     indices = np.meshgrid(*(np.arange(extent, dtype=np.int64) for extent in shape), indexing="ij", sparse=True)
-    known: dict[Value, Array] = dict(zip(block.arguments, indices, strict=True))
-    *target_indices, mask = evaluate_block(operations[:-1], known, state.of, list(operations[-1].operands))
+    *target_indices, mask = Body(operation, state.of).values(indices)
     stored = np.array(before)
     active = np.broadcast_to(mask, shape)
     stored[tuple(np.broadcast_to(index, shape)[active] for index in target_indices)] = source[active]
-    if isinstance(target, View):
-        state.store(stored, target)
-    return [stored] * len(operation.results)
+    return store_result(state, operation, stored)
 
 
 def _online_attention(state: State, operation: Operation) -> Sequence[Any]:
@@ -192,12 +144,11 @@ def _online_attention(state: State, operation: Operation) -> Sequence[Any]:
     The maximum here is in base e, while IREE may use another base. Product and sum do not depend on the base. A kernel
     that uses the maximum otherwise has no reference.
     """
-    import numpy as np
-
     values = [state.loaded(state.of(operand)) for operand in operation.operands]
     if list(operation.results[1].uses):
         raise NotEvaluated("an attention whose maximum is used has no reference")
-    count = int(operation.attributes["operandSegmentSizes"][0]) if _segmented(operation) else len(values) - 3
+    segments = operation.attributes.get("operandSegmentSizes")
+    count = len(values) - 3 if segments is None else int(segments[0])
     maps = [_axes(rows) for rows in operand_maps(operation)]
     query, key, value, scale = values[:_INPUTS_OF_ATTENTION]
     before, maximum, total = values[-3:]
@@ -221,13 +172,8 @@ def _online_attention(state: State, operation: Operation) -> Sequence[Any]:
 
 
 def _subscripts(operands: Sequence[Sequence[int]], result: Sequence[int]) -> str:
-    """Subscripts for `numpy.einsum`."""
     words = ["".join(chr(ord("a") + axis) for axis in axes) for axes in (*operands, result)]
     return f"{','.join(words[:-1])}->{words[-1]}"
-
-
-def _segmented(operation: Operation) -> bool:
-    return "operandSegmentSizes" in operation.attributes
 
 
 def _axes(rows: Sequence[Linear]) -> list[int]:
@@ -251,24 +197,23 @@ def _broadcast(array: Array, axes: Sequence[int], target_axes: Sequence[int]) ->
 
 def _mask_scores(scores: Array, mask: Array, axes: Sequence[int], target_axes: Sequence[int]) -> Array:
     """Apply a mask: a boolean mask excludes scores, a numeric mask is added."""
-    import numpy as np
-
     whole_mask = _broadcast(mask, axes, target_axes)
     return np.where(whole_mask, scores, -np.inf) if whole_mask.dtype == np.bool_ else scores + whole_mask
 
 
 def _transform_scores(state: State, operation: Operation, scores: Array) -> Array:
     """Apply the body to the scores. Bodies that do more than scale depend on the exponents' base, and are refused."""
-    block = operation.regions[0].blocks[0]
-    operations = [op.operation for op in block.operations]
-    if any(op.name not in _BASE_INDEPENDENT for op in operations[:-1]):
+    body = Body(operation, state.of)
+    if any(op.name not in _BASE_INDEPENDENT for op in body.operations):
         raise NotEvaluated("an attention that does more to its scores than scale them has no reference")
-    known: dict[Value, Array] = {block.arguments[0]: scores}
-    return evaluate_block(operations[:-1], known, state.of, list(operations[-1].operands))[0]
+    return body.values([scores])[0]
 
 
-EXTENSIONS: Mapping[str, Callable[[Any, Operation], Sequence[Any]]] = {
+EXTENSIONS: Mapping[str, Handler] = {
+    "iree_linalg_ext.fft": _fft,
     "iree_linalg_ext.map_store": _map_store,
     "iree_linalg_ext.online_attention": _online_attention,
-    **ORDERING,
+    "iree_linalg_ext.scatter": _scatter,
+    "iree_linalg_ext.sort": _sort,
+    "iree_linalg_ext.topk": _topk,
 }

@@ -9,41 +9,29 @@ as matrix products.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
 
 from tracemap.ir.attributes import Linear
-from tracemap.ir.parsing import Operation, Value
+from tracemap.ir.parsing import Operation, Value, producer_of
 from tracemap.kernels.reference.elements import Array, NotEvaluated
-from tracemap.kernels.reference.scalars import Outer, evaluate_block, operand_maps
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
+from tracemap.kernels.reference.scalars import ARITHMETIC, Body, Outer, operand_maps
 
 _MAX_POINTS: Final = 1 << 22
 """Maximum of points computed at once; larger spaces are split."""
 _MAX_STEPS: Final = 20_000
 """Maximum of steps of a reduction in loop order."""
 
-_COMBINERS: Mapping[str, str] = {
-    "arith.addf": "add",
-    "arith.addi": "add",
-    "arith.mulf": "multiply",
-    "arith.muli": "multiply",
-    "arith.maximumf": "maximum",
-    "arith.minimumf": "minimum",
-    "arith.maxnumf": "fmax",
-    "arith.minnumf": "fmin",
-    "arith.maxsi": "maximum",
-    "arith.minsi": "minimum",
-    "arith.andi": "bitwise_and",
-    "arith.ori": "bitwise_or",
-    "arith.xori": "bitwise_xor",
+_COMBINERS: Final = {
+    f"arith.{name}": ARITHMETIC[f"arith.{name}"]
+    for name in "addf addi mulf muli maximumf minimumf maxnumf minnumf maxsi minsi andi ori xori".split()
 }
-"""Operations that reduce in any order, and their numpy equivalents."""
+"""Operations that reduce in any order, and the numpy functions that do the same."""
 _WIDENING = {"arith.extf", "arith.extsi", "arith.sitofp"}
 _WIDENING_BOOLEAN = {"arith.extui", "arith.uitofp"}
 """Widening conversions that numpy performs the same way: of signed numbers, and of booleans (to 0 or 1)."""
@@ -77,8 +65,6 @@ class _Space:
 
     def indices(self, dimension: int) -> Array:
         """The indices of the points along a dimension, broadcastable over the space."""
-        import numpy as np
-
         begin = self.begins[dimension]
         shape = [-1 if number == dimension else 1 for number in range(len(self.extents))]
         return np.arange(begin, begin + self.extents[dimension], dtype=np.int64).reshape(shape)
@@ -113,8 +99,6 @@ def evaluate_structured(
     Raises:
         NotEvaluated: the operation is not supported.
     """
-    import numpy as np
-
     results = [np.array(value) for value in outputs]
     operands = [np.asarray(operand) for operand in (*inputs, *results)]
     maps = operand_maps(operation)
@@ -150,8 +134,6 @@ def _extents(maps: Sequence[Sequence[Linear]], operands: Sequence[Array]) -> tup
 
 def _view(operand: npt.NDArray[Any], rows: Sequence[Linear], extents: Sequence[int]) -> npt.NDArray[Any]:
     """A strided view of an operand over the iteration space; its stride in a loop sums over the operand's axes."""
-    import numpy as np
-
     steps = [0] * len(extents)
     for row, stride in zip(rows, operand.strides, strict=True):
         for dimension, factor in row.factors.items():
@@ -165,35 +147,29 @@ def _view(operand: npt.NDArray[Any], rows: Sequence[Linear], extents: Sequence[i
     return np.lib.stride_tricks.as_strided(begin, shape, steps)
 
 
-class _Body:
-    """The body of a structured operation."""
+class _Body(Body):
+    """The body of an operation of the linalg dialect, with this number of inputs."""
 
     def __init__(self, operation: Operation, inputs: int, outer: Outer) -> None:
-        self.block = operation.regions[0].blocks[0]
-        operations = [op.operation for op in self.block.operations]
-        self.operations, self.yielded = operations[:-1], list(operations[-1].operands)
-        self.inputs = inputs
-        self._outer = outer
-        arguments = list(self.block.arguments)
-        self.arguments, self.accumulators = arguments[:inputs], arguments[inputs:]
+        super().__init__(operation, outer)
+        self.inputs, self.accumulators = inputs, self.arguments[inputs:]
 
-    def values(self, space: _Space, arguments: Sequence[Array], results_of: Sequence[Value]) -> list[Array]:
-        """Evaluate values of the body on all points of a space."""
-        known: dict[Value, Array] = dict(zip(self.block.arguments, arguments, strict=True))
-        return evaluate_block(self.operations, known, self._outer, results_of, space.indices)
+    def over(self, space: _Space, results_of: Sequence[Value] | None = None) -> list[Array]:
+        """Evaluate values on all points of a space."""
+        return self.values(space.views, results_of, space.indices)
 
-    def reductions(self) -> list[tuple[str, Value]]:
+    def reductions(self) -> list[tuple[Any, Value]]:
         """Per output, the numpy combiner and the value it reduces; empty if the body does more than reduce."""
-        combined: list[tuple[str, Value]] = []
+        combined: list[tuple[Any, Value]] = []
         for value, accumulator in zip(self.yielded, self.accumulators, strict=True):
-            owner = getattr(value.owner, "operation", value.owner)
+            owner = producer_of(value)
             # numpy sums and orders booleans differently.
-            combiner = _COMBINERS.get(getattr(owner, "name", ""), "") if str(value.type) != "i1" else ""
+            combine = _COMBINERS.get(owner.name) if owner is not None and str(value.type) != "i1" else None
             uses = list(accumulator.uses)
-            if not combiner or len(uses) != 1 or uses[0].owner.operation != owner:
+            if owner is None or combine is None or len(uses) != 1 or uses[0].owner.operation != owner:
                 return []
             left, right = owner.operands
-            combined.append((combiner, right if left == accumulator else left))
+            combined.append((combine, right if left == accumulator else left))
         return combined
 
 
@@ -209,7 +185,7 @@ def _run(body: _Body, space: _Space, reduced: Sequence[Sequence[int]]) -> None:
         elif any(reduced):
             _reduce_at_once(body, part, reduced)
         else:
-            _write(body.values(part, part.views, body.yielded), part, body.inputs)
+            _write(body.over(part), part, body.inputs)
 
 
 def _write(values: Sequence[Array], space: _Space, inputs: int) -> None:
@@ -219,12 +195,9 @@ def _write(values: Sequence[Array], space: _Space, inputs: int) -> None:
 
 def _reduce_at_once(body: _Body, space: _Space, reduced: Sequence[Sequence[int]]) -> None:
     """Compute the reduced values on all points, then reduce with numpy."""
-    import numpy as np
-
     reductions = body.reductions()
-    values = body.values(space, space.views, [value for _, value in reductions])
-    for (combiner, _), value, axes, view in zip(reductions, values, reduced, space.views[body.inputs :], strict=True):
-        combine: np.ufunc = getattr(np, combiner)
+    values = body.over(space, [value for _, value in reductions])
+    for (combine, _), value, axes, view in zip(reductions, values, reduced, space.views[body.inputs :], strict=True):
         # A value that does not depend on a reduced dimension is still combined once per point.
         whole = np.broadcast_to(value, space.extents)
         total = combine.reduce(whole, axis=tuple(axes), keepdims=True, dtype=view.dtype) if axes else whole
@@ -234,8 +207,6 @@ def _reduce_at_once(body: _Body, space: _Space, reduced: Sequence[Sequence[int]]
 
 def _reduce_in_order(body: _Body, space: _Space, sequential: Sequence[int]) -> None:
     """Compute the steps of a reduction in loop order."""
-    import numpy as np
-
     counts = [space.extents[axis] for axis in sequential]
     if math.prod(counts) > _MAX_STEPS:
         raise NotEvaluated(f"a reduction in loop order with {math.prod(counts):,} steps takes too long")
@@ -243,13 +214,11 @@ def _reduce_in_order(body: _Body, space: _Space, sequential: Sequence[int]) -> N
         point = space
         for axis, index in zip(sequential, step, strict=True):
             point = point.part(axis, index, index + 1)
-        _write(body.values(point, point.views, body.yielded), point, body.inputs)
+        _write(body.over(point), point, body.inputs)
 
 
 def _contract(body: _Body, space: _Space, reduced: Sequence[Sequence[int]]) -> bool:
     """Compute a sum of products of two inputs as a matrix product; returns False if the body is something else."""
-    import numpy as np
-
     factors = _factors(body, reduced)
     if factors is None:
         return False
@@ -257,7 +226,7 @@ def _contract(body: _Body, space: _Space, reduced: Sequence[Sequence[int]]) -> b
     out = space.views[-1]
     if out.dtype.kind == "i" and max(view.dtype.itemsize for view in views) > 2:
         return False  # wide integers are not exact in double precision
-    dimensions = [_used_dimensions(view, space.extents) for view in views]
+    dimensions = [[axis for axis, size in enumerate(view.shape) if size == space.extents[axis]] for view in views]
     axes = [number for number in range(len(space.extents)) if number not in reduced[0]]
     unused = set(axes) - set(dimensions[0]) - set(dimensions[1])
     if unused or set(reduced[0]) - set(dimensions[0]) - set(dimensions[1]):
@@ -271,28 +240,22 @@ def _contract(body: _Body, space: _Space, reduced: Sequence[Sequence[int]]) -> b
     return True
 
 
-def _used_dimensions(view: npt.NDArray[Any], extents: Sequence[int]) -> list[int]:
-    """The dimensions that an operand depends on."""
-    return [number for number, size in enumerate(view.shape) if size == extents[number]]
-
-
 def _factors(body: _Body, reduced: Sequence[Sequence[int]]) -> tuple[int, int] | None:
     """Indices of the two inputs whose products an operation sums; None if it does something else."""
     reductions = body.reductions()
-    if len(reductions) != 1 or not reduced[0] or reductions[0][0] != "add":
+    if len(reductions) != 1 or not reduced[0] or reductions[0][0] is not np.add:
         return None
-    owner = getattr(reductions[0][1].owner, "operation", reductions[0][1].owner)
-    if getattr(owner, "name", "") not in ("arith.mulf", "arith.muli"):
+    owner = producer_of(reductions[0][1])
+    if owner is None or owner.name not in ("arith.mulf", "arith.muli"):
         return None
-    numbers = [_input_number(body, operand) for operand in owner.operands]
-    return (numbers[0], numbers[1]) if min(numbers) >= 0 else None
+    left, right = (_input_number(body, operand) for operand in owner.operands)
+    return (left, right) if min(left, right) >= 0 else None
 
 
 def _input_number(body: _Body, value: Value) -> int:
     """Index of the input that a value equals, possibly after widening; -1 for none."""
-    owner = getattr(value.owner, "operation", value.owner)
-    name = getattr(owner, "name", "")
-    if name in _WIDENING | _WIDENING_BOOLEAN:
+    owner = producer_of(value)
+    if owner is not None and owner.name in _WIDENING | _WIDENING_BOOLEAN:
         boolean = str(owner.operands[0].type) == "i1"
-        value = owner.operands[0] if boolean == (name in _WIDENING_BOOLEAN) else value
-    return next((number for number, argument in enumerate(body.arguments) if argument == value), -1)
+        value = owner.operands[0] if boolean == (owner.name in _WIDENING_BOOLEAN) else value
+    return next((number for number, argument in enumerate(body.arguments[: body.inputs]) if argument == value), -1)

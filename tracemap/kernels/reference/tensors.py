@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
 
-from tracemap.ir.attributes import DYNAMIC, dense_elements, splat_value
+import numpy as np
+import numpy.typing as npt
+
+from tracemap.ir.attributes import DYNAMIC, Blobs, dense_elements, splat_value
 from tracemap.ir.parsing import Operation, Value, operand_segments
-from tracemap.kernels.reference.elements import Array, NotEvaluated, View, computed_type, from_memory, stored_type
+from tracemap.kernels.reference.elements import (
+    Array,
+    Memory,
+    NotEvaluated,
+    View,
+    computed_type,
+    from_memory,
+    stored_type,
+    to_memory,
+)
 from tracemap.kernels.reference.scalars import evaluate, linear_index
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
+from tracemap.kernels.reference.structured import Reduction
+from tracemap.machine.integers import signed
 
 # ---- tensors
 #
@@ -21,71 +32,63 @@ if TYPE_CHECKING:
 
 
 LOAD, STORE = "iree_codegen.load_from_buffer", "iree_codegen.store_to_buffer"
+SUBSPAN = "hal.interface.binding.subspan"
 
 
-class State(Protocol):
-    """The values of a function during its evaluation."""
+@dataclass
+class State:
+    """The values of a function during its evaluation, and the views that it stored.
+
+    `memory`: None while only addresses are computed. `blobs`: data of constants that are stored outside the operations.
+    """
+
+    constants: Sequence[int]
+    blobs: Blobs
+    memory: Memory | None = None
+    known: dict[Value, Any] = field(default_factory=dict)
+    stored: list[View] = field(default_factory=list)
+    reductions: list[Reduction] = field(default_factory=list)
 
     def of(self, value: Value) -> Any:  # noqa: ANN401 - a view, a tensor or a number
         """The view, tensor or number of a value."""
+        if value not in self.known:
+            raise NotEvaluated("a value from outside the kernel has no reference")
+        return self.known[value]
 
     def loaded(self, value: Any) -> Array:  # noqa: ANN401 - the same
-        """A tensor or number; for a view, its elements."""
+        """A tensor or number; for a view, a copy of its elements in the type of evaluation."""
+        if not isinstance(value, View):
+            return value
+        assert self.memory is not None
+        return from_memory(value.of(self.memory), value.element)
 
     def store(self, values: Array, view: View) -> None:
         """Write elements to memory."""
-
-    def constant(self, ordinal: int) -> int:
-        """A push constant."""
-
-    def blob(self, attribute: object) -> bytes:
-        """The data of a constant that is stored outside the operations (a resource blob)."""
+        assert self.memory is not None
+        view.of(self.memory)[...] = to_memory(values, view.element)
+        self.stored.append(view)
 
 
 Handler = Callable[[State, Operation], Sequence[Any]]
 
 
-def _numbers(state: State, operation: Operation, static: str, dynamic: Sequence[Value]) -> list[int]:
-    """Offsets, sizes or strides; static ones come from an attribute, dynamic ones from operands."""
+def _numbers(state: State, static: Iterable[Any], dynamic: Sequence[Value]) -> list[int]:
+    """Offsets, sizes, strides or extents; dynamic ones come from values."""
     rest = iter(dynamic)
-    return [int(state.of(next(rest))) if number == DYNAMIC else int(number) for number in operation.attributes[static]]
-
-
-def _extents(state: State, kind: Any, dynamic: Sequence[Value]) -> list[int]:  # noqa: ANN401 - of the bindings
-    """The extents of a shaped type; dynamic ones come from values."""
-    rest = iter(dynamic)
-    return [int(state.of(next(rest))) if extent == DYNAMIC else int(extent) for extent in kind.shape]
+    return [int(state.of(next(rest))) if number == DYNAMIC else int(number) for number in static]
 
 
 def _constant_load(state: State, operation: Operation) -> Sequence[Any]:
-    number = state.constant(operation.attributes["ordinal"].value)
-    return [computed_type(str(operation.results[0].type)).type(_signed(number, str(operation.results[0].type)))]
-
-
-def _signed(number: int, kind: str) -> int:
-    bits = 64 if kind == "index" else int(kind[1:])
-    number &= (1 << bits) - 1
-    return number - (1 << bits) if number >> (bits - 1) else number
+    number, kind = state.constants[operation.attributes["ordinal"].value], str(operation.results[0].type)
+    return [computed_type(kind).type(signed(number, 64 if kind == "index" else int(kind[1:])))]
 
 
 def _subspan(state: State, operation: Operation) -> Sequence[Any]:
     offset, dynamic = operand_segments(operation)
     kind = operation.results[0].type
-    extents = _extents(state, kind, dynamic)
+    extents = _numbers(state, kind.shape, dynamic)
     begin = int(state.of(offset[0])) if offset else 0
     return [View.whole(operation.attributes["binding"].value, begin, extents, str(kind.element_type))]
-
-
-def _remaining_axes(sizes: Sequence[int], rank: int) -> list[int]:
-    """The axes after rank reduction, which drops the first axes of extent 1."""
-    to_drop = len(sizes) - rank
-    axes: list[int] = []
-    for axis, size in enumerate(sizes):
-        if size == 1 and to_drop:
-            to_drop -= 1
-        else:
-            axes.append(axis)
-    return axes
 
 
 def _slice_parameters(
@@ -95,9 +98,11 @@ def _slice_parameters(
     segments = operand_segments(operation)[first:]
     names = ("static_offsets", "static_sizes", "static_strides")
     offsets, sizes, steps = (
-        _numbers(state, operation, name, dynamic) for name, dynamic in zip(names, segments, strict=True)
+        _numbers(state, operation.attributes[name], dynamic) for name, dynamic in zip(names, segments, strict=True)
     )
-    return offsets, sizes, steps, _remaining_axes(sizes, rank)
+    # Rank reduction drops the first axes of extent 1.
+    dropped = [axis for axis, size in enumerate(sizes) if size == 1][: len(sizes) - rank]
+    return offsets, sizes, steps, [axis for axis in range(len(sizes)) if axis not in dropped]
 
 
 def _subview(state: State, operation: Operation) -> Sequence[Any]:
@@ -127,29 +132,20 @@ def _insert_slice(state: State, operation: Operation) -> Sequence[Any]:
 
 
 def _empty(state: State, operation: Operation) -> Sequence[Any]:
-    import numpy as np
-
     kind = operation.results[0].type
-    return [np.zeros(_extents(state, kind, list(operation.operands)), computed_type(str(kind.element_type)))]
+    return [np.zeros(_numbers(state, kind.shape, list(operation.operands)), computed_type(str(kind.element_type)))]
 
 
 def _reshape(state: State, operation: Operation) -> Sequence[Any]:
     source, kind = state.of(operation.operands[0]), operation.results[0].type
     groups = [[int(axis) for axis in group] for group in operation.attributes["reassociation"]]
     if operation.name == "tensor.collapse_shape":
-        extents = [_product(source.shape[axis] for axis in group) for group in groups]
+        extents = [math.prod(source.shape[axis] for axis in group) for group in groups]
     elif "static_output_shape" in operation.attributes:
-        extents = _numbers(state, operation, "static_output_shape", list(operation.operands)[1:])
+        extents = _numbers(state, operation.attributes["static_output_shape"], list(operation.operands)[1:])
     else:
         extents = [int(extent) for extent in kind.shape]
     return [source.reshape(extents)]
-
-
-def _product(numbers: Any) -> int:  # noqa: ANN401 - a series of numbers
-    result = 1
-    for number in numbers:
-        result *= number
-    return result
 
 
 def _dim(state: State, operation: Operation) -> Sequence[Any]:
@@ -159,15 +155,11 @@ def _dim(state: State, operation: Operation) -> Sequence[Any]:
 
 
 def _fill(state: State, operation: Operation) -> Sequence[Any]:
-    import numpy as np
-
     value, like = (state.of(operand) for operand in operation.operands)
     return [np.full(like.shape, value, dtype=computed_type(str(operation.results[0].type.element_type)))]
 
 
 def _constant(state: State, operation: Operation) -> Sequence[Any]:
-    import numpy as np
-
     attribute, kind = operation.attributes["value"], operation.results[0].type
     if not hasattr(kind, "element_type"):
         return [evaluate(operation, [])]
@@ -182,11 +174,9 @@ def _constant(state: State, operation: Operation) -> Sequence[Any]:
 
 def _blob(state: State, attribute: Any, element: str, shape: Sequence[int]) -> npt.NDArray[Any]:  # noqa: ANN401 - of the bindings
     """The elements of a `dense_resource` constant."""
-    import numpy as np
-
-    data = np.frombuffer(state.blob(attribute), np.uint8)
+    data = np.frombuffer(state.blobs.of(attribute), np.uint8)
     kind = stored_type(element)
-    if data.size != kind.itemsize * _product(shape):
+    if data.size != kind.itemsize * math.prod(shape):
         raise NotEvaluated("a constant with external data has no reference")
     return from_memory(data.view(kind).reshape(shape), element)
 
@@ -197,13 +187,9 @@ def _store(state: State, operation: Operation) -> Sequence[Any]:
     return []
 
 
-def _linearize(state: State, operation: Operation) -> Sequence[Any]:
-    return [linear_index(operation, [state.of(operand) for operand in operation.operands])]
-
-
 HANDLERS: Mapping[str, Handler] = {
     "hal.interface.constant.load": _constant_load,
-    "hal.interface.binding.subspan": _subspan,
+    SUBSPAN: _subspan,
     "memref.subview": _subview,
     "memref.assume_alignment": lambda state, operation: [state.of(operation.operands[0])],
     "memref.dim": _dim,
@@ -218,14 +204,16 @@ HANDLERS: Mapping[str, Handler] = {
     "tensor.cast": lambda state, operation: [state.of(operation.operands[0])],
     "linalg.fill": _fill,
     "arith.constant": _constant,
-    "affine.linearize_index": _linearize,
+    "affine.linearize_index": lambda state, operation: [
+        linear_index(operation, list(map(state.of, operation.operands)))
+    ],
     "func.return": lambda _, __: [],
 }
 OF_ADDRESSES: Final = ("arith.", "util.", "iree_tensor_ext.", "affine.")
 """Dialects that compute addresses and sizes."""
 ADDRESSES: Final = {
     "hal.interface.constant.load",
-    "hal.interface.binding.subspan",
+    SUBSPAN,
     "memref.subview",
     "memref.assume_alignment",
     "memref.dim",
@@ -265,17 +253,14 @@ class _Tiling:
 
 
 def _tiling(state: State, operation: Operation, rank: int, dynamic: Sequence[Value]) -> _Tiling:
-    rest = iter(dynamic)
-    sizes = [
-        int(state.of(next(rest))) if size == DYNAMIC else int(size)
-        for size in operation.attributes["static_inner_tiles"]
-    ]
+    sizes = _numbers(state, operation.attributes["static_inner_tiles"], dynamic)
     order = [int(axis) for axis in operation.attributes.get("outer_dims_perm", ())]
     tiled = [int(axis) for axis in operation.attributes["inner_dims_pos"]]
     return _Tiling(dict(zip(tiled, sizes, strict=True)), tuple(order or range(rank)))
 
 
-def _store_result(state: State, operation: Operation, values: Array) -> Sequence[Any]:
+def store_result(state: State, operation: Operation, values: Array) -> Sequence[Any]:
+    """The results of an operation whose output is its second operand; in memory it is stored there instead."""
     target = state.of(operation.operands[1])
     if isinstance(target, View):
         state.store(values, target)
@@ -283,26 +268,22 @@ def _store_result(state: State, operation: Operation, values: Array) -> Sequence
 
 
 def _pack(state: State, operation: Operation) -> Sequence[Any]:
-    import numpy as np
-
     (source,), _, padding, dynamic = operand_segments(operation)
     plain = state.loaded(state.of(source))
     tiling = _tiling(state, operation, plain.ndim, dynamic)
     whole = np.full(tiling.padded(plain.shape), state.of(padding[0]) if padding else 0, plain.dtype)
     whole[tuple(map(slice, plain.shape))] = plain
     packed = whole.reshape(tiling.split(plain.shape)).transpose(tiling.axes(plain.ndim))
-    return _store_result(state, operation, np.ascontiguousarray(packed))
+    return store_result(state, operation, np.ascontiguousarray(packed))
 
 
 def _unpack(state: State, operation: Operation) -> Sequence[Any]:
-    import numpy as np
-
     source, target, *dynamic = operation.operands
     packed, extents = state.loaded(state.of(source)), state.loaded(state.of(target)).shape
     tiling = _tiling(state, operation, len(extents), dynamic)
     split = packed.transpose(np.argsort(tiling.axes(len(extents))))
     whole = split.reshape(tiling.padded(extents))[tuple(map(slice, extents))]
-    return _store_result(state, operation, np.ascontiguousarray(whole))
+    return store_result(state, operation, np.ascontiguousarray(whole))
 
 
 PACKING: Final[dict[str, Handler]] = {"linalg.pack": _pack, "linalg.unpack": _unpack}
