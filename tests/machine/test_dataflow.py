@@ -64,7 +64,7 @@ def test_loads_are_of_who_takes_and_stores_of_who_made(chain: Chain, flags: Sequ
     steps = chain(*flags)
     names = op_lines(steps)
     assert sorted(names.values()) == ["arith.addf", "math.exp", "math.sqrt", "math.tanh"]
-    assert steps.owned == names.keys()
+    assert steps.frames.owned == names.keys()
     nest = next(step.line for step in steps.kernel.steps if step.op_name == "linalg.generic")
     moved = [each for each in in_loops(steps) if each.line == nest and each.values.places - {"rsp", "sp"}]
     loaded = {names[steps.code.line_at[each.address]] for each in moved if each.values.loads}
@@ -77,7 +77,7 @@ def test_loads_are_of_who_takes_and_stores_of_who_made(chain: Chain, flags: Sequ
 def test_an_op_that_folds_its_load_keeps_it(chain: Chain) -> None:
     steps = chain(BASELINE)
     for each in in_loops(steps):
-        if each.line in steps.owned:
+        if each.line in steps.frames.owned:
             assert steps.code.line_at[each.address] == each.line
 
 

@@ -110,7 +110,7 @@ def test_an_op_without_code_shares_the_line_of_what_does_its_work(
 ) -> None:
     bundle = built(model, tmp_path, flags)
     steps, graph = steps_of(bundle), load(bundle).graph
-    own = [step for step in steps.kernel.steps if step.line in steps.owned]
+    own = [step for step in steps.kernel.steps if step.line in steps.frames.owned]
     line_of = {graph.op_by_id[op].line: step.line for step in own for op in step.ops}
     seen = {*steps.code.line_at.values()}
     assert {line for line, at in line_of.items() if at not in seen} == lost

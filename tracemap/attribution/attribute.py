@@ -47,7 +47,7 @@ from tracemap.attribution.shares import (
 from tracemap.attribution.weights import Weights, best_peaks
 from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.errors import RunMismatch, UsageInvalid
-from tracemap.core.units import UNKNOWN, Integer, Text, plural, sum_of
+from tracemap.core.units import UNKNOWN, Text, plural, sum_of
 from tracemap.machine.images import Image
 from tracemap.map.bundle_documents import StoredEstimates
 from tracemap.map.model import Site, TraceGraph
@@ -108,7 +108,6 @@ def check_addable(runs: Sequence[tuple[str, RunHeader]]) -> None:
 
 
 def _device_and_workers(header: RunHeader) -> str:
-    """The device of a run and its number of workers, for a sentence."""
     device = "an unknown device" if header.device is UNKNOWN else header.device
     return f"{device} with {plural(header.workers, 'worker')}" if isinstance(header.workers, int) else str(device)
 
@@ -219,32 +218,25 @@ def _rule(requested: Rule | None, inside: Counter[str], images: Callable[[], Seq
         raise UsageInvalid(
             "the rule `measured` needs samples or simulated counts inside kernels; record with --sample or --cache-sim"
         )
-    has_enough = _has_counts(inside) or inside[SAMPLES] >= FEW_SAMPLES
-    if requested or has_enough:
-        return requested or Rule.MEASURED
+    if requested:
+        return requested
+    if inside.total() > inside[SAMPLES] or inside[SAMPLES] >= FEW_SAMPLES:
+        return Rule.MEASURED
     return Rule.CODE if any(image.functions for image in images()) else Rule.MODEL
 
 
 def _sums_inside_kernels(scan_result: Scan) -> Counter[str]:
-    """The sums of `step` rows in kernels, by metric."""
+    names = [metric.name for metric in scan_result.step_metrics]
     sums = Counter[str]()
     for row in scan_result.step_rows:
         if row.kernel:
-            sums.update(
-                {metric.name: value for metric, value in zip(scan_result.step_metrics, row.values, strict=True)}
-            )
+            sums.update(dict(zip(names, row.values, strict=True)))
     return sums
 
 
-def _has_counts(inside: Counter[str]) -> bool:
-    """Whether there are other metrics than samples."""
-    return inside.total() > inside[SAMPLES]
-
-
 def _sample_diagnostics(rule: Rule, inside: Counter[str]) -> Iterator[Diagnostic]:
-    """A note if there are too few samples to split by."""
     if 0 < inside[SAMPLES] < FEW_SAMPLES:
-        if rule is Rule.MEASURED and _has_counts(inside):
+        if rule is Rule.MEASURED and inside.total() > inside[SAMPLES]:
             consequence = "kernels' costs are split by simulated instructions"
         elif rule in (Rule.CODE, Rule.MODEL):
             consequence = f"the rule {rule.value} splits kernels' costs"
@@ -260,13 +252,14 @@ def _result(request: Request, tables: Tables, place_totals: Totals, diagnostics:
     sums_inside = _sums_inside_kernels(scan_result)
     rule = _rule(request.rule, sums_inside, request.images)
     diagnostics = [*diagnostics, *_sample_diagnostics(rule, sums_inside)]
-    per_call = percentiles(tables, scan_result, place_totals.pools)
+    pools = [frozenset(total.targets) for total in place_totals.places.values()]
+    per_call = percentiles(tables, scan_result, pools)
     metrics = (*scan_result.metrics, *scan_result.step_metrics)
     names = [metric.name for metric in metrics]
     steps = place_totals.steps(graph, request.images)
-    header = _combined_header([run.header for run in request.runs])
-    peaks = request.peaks or header.peaks
     headers = [run.header for run in request.runs]
+    header = _combined_header(headers)
+    peaks = request.peaks or header.peaks
     estimates = CodeEstimates(graph, request.images, headers, request.kept, peaks, request.numbers)
     site_weights = weights_by_site(graph, rule, steps, estimates, place_totals.places.keys())
     by = SplitInput(rule, peaks, header.workers, names, place_totals, steps, per_call, site_weights)
@@ -304,10 +297,10 @@ def _evidence(
     """The weights of ops by each kind of evidence, for sites with measurements inside their kernel."""
     for result in sites:
         site = graph.site_by_id[result.site]
-        measured = {Basis.SAMPLES: steps.sampled(site), Basis.SIMULATED: steps.simulated(site)}
-        if len(site.members) > 1 and any(weights is not None for weights in measured.values()):
-            weights_by_basis = {**measured, Basis.CODE: estimates.weights(site)}
-            yield site, {basis: weights for basis, weights in weights_by_basis.items() if weights is not None}
+        sampled, simulated = steps.sampled(site), steps.simulated(site)
+        if len(site.members) > 1 and (sampled or simulated):
+            weights = {Basis.SAMPLES: sampled, Basis.SIMULATED: simulated, Basis.CODE: estimates.weights(site)}
+            yield site, {basis: own for basis, own in weights.items() if own is not None}
 
 
 def _combined_header(headers: Sequence[RunHeader]) -> RunHeader:
@@ -318,7 +311,8 @@ def _combined_header(headers: Sequence[RunHeader]) -> RunHeader:
     untimed = {"invocation": UNKNOWN_INVOCATION, "noise": UNKNOWN_NOISE, "devices": ()}
     replaced: dict[str, Any] = {} if len(headers) == 1 else untimed
     for name in ("line_bytes", "simulated_line_bytes"):
-        replaced[name] = _common([getattr(header, name) for header in headers])
+        known = {getattr(header, name) for header in headers} - {UNKNOWN}
+        replaced[name] = known.pop() if len(known) == 1 else UNKNOWN
     return structs.replace(
         headers[0],
         function=headers[0].function if len({header.function for header in headers}) == 1 else UNKNOWN,
@@ -331,12 +325,6 @@ def _combined_header(headers: Sequence[RunHeader]) -> RunHeader:
     )
 
 
-def _common(values: Sequence[Integer]) -> Integer:
-    """The value that all known values agree on; unknown if they differ or none is known."""
-    known = {value for value in values if value is not UNKNOWN}
-    return known.pop() if len(known) == 1 else UNKNOWN
-
-
 def _total(
     metric: Metric,
     runs: Sequence[Run],
@@ -345,6 +333,9 @@ def _total(
     unattributed: Sequence[UnattributedRow],
 ) -> MetricTotal:
     measured = scan_result.measured(metric)
+    with_metric = [(run, own) for run in runs for own in run.metrics if own.name == metric.name]
+    # Invocations of different functions have no common cost.
+    same_function = len({run.header.function for run, _ in with_metric}) == 1
     return MetricTotal(
         name=metric.name,
         unit=IN_MILLIONTHS if metric.type == "DOUBLE" else metric.unit,
@@ -353,13 +344,5 @@ def _total(
         attributed=sum(op.metrics[metric.name].attributed for op in ops),
         unattributed=sum(row.metrics[metric.name] for row in unattributed),
         work=measured - sum(row.metrics[metric.name] for row in unattributed if row.reason in EXCLUDED_REASONS),
-        invocations=_invocations(metric.name, runs),
+        invocations=sum_of([run.invocations_of(own) for run, own in with_metric]) if same_function else UNKNOWN,
     )
-
-
-def _invocations(metric: str, runs: Sequence[Run]) -> Integer:
-    """Number of invocations in which a metric was measured, over the runs that have it."""
-    with_metric = [(run, run_metric) for run in runs for run_metric in run.metrics if run_metric.name == metric]
-    # Invocations of different functions have no common cost.
-    same_function = len({run.header.function for run, _ in with_metric}) == 1
-    return sum_of([run.invocations_of(run_metric) for run, run_metric in with_metric]) if same_function else UNKNOWN

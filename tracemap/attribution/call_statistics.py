@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from tracemap.attribution.join.targets import UNMATCHED
 from tracemap.attribution.scan.connection import common_metrics, value_column, value_of
-from tracemap.attribution.scan.event_lookups import Lookup, Source
-from tracemap.attribution.scan.rows import first_target, join_clauses
+from tracemap.attribution.scan.event_lookups import Lookup, Source, clauses
 from tracemap.runs.hook.stats import PairStats, SeriesStats, series_stats
 
 # ---- latency histograms
-#
-# Histograms of the durations of single calls, by one query for all sites of a run.
 
 
 BINS_OF_OCTAVE: Final = 16
@@ -43,19 +39,13 @@ def latency_histograms(source: Source, event_lookups: Sequence[Lookup]) -> Laten
     Raises:
         RunInvalid: a cell does not have its column's type.
     """
-    query = _HISTOGRAMS.format(
-        dispatch=first_target((lookup.of_dispatch for lookup in event_lookups), UNMATCHED),
-        none=NO_TIME,
-        bins=BINS_OF_OCTAVE,
-        events=source.events,
-        joins=join_clauses(event_lookups),
-    )
+    query = _HISTOGRAMS.format(none=NO_TIME, bins=BINS_OF_OCTAVE, **clauses(source, event_lookups))
     rows = source.tables.query(query)
     targets = list(source.targets)
-    histograms: dict[str, dict[int, int]] = defaultdict(lambda: defaultdict(int))
+    histograms: dict[str, Counter[int]] = defaultdict(Counter)
     for target, number, calls in rows:
         for place in targets[target].places if target >= 0 else ():
-            histograms[place][int(number)] += int(calls)
+            histograms[place][number] += calls
     return {place: dict(bins) for place, bins in histograms.items()}
 
 
@@ -66,12 +56,6 @@ def latency_histograms(source: Source, event_lookups: Sequence[Lookup]) -> Laten
 # The statistics are those of `tracemap stats` (`runs.hook.stats`), by dispatch site instead of by thread. They
 # use a sample of calls that is large enough for percentages and that depends only on the run.
 
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
-    _Values = npt.NDArray[np.float64]
 
 QUANTILES: Final = 8
 MOST_CALLS: Final = 100_000
@@ -124,44 +108,31 @@ def together(source: Source, event_lookups: Sequence[Lookup], latency_histograms
     Raises:
         RunInvalid: a cell does not have its column's type.
     """
+    import numpy as np
+
     metrics = common_metrics([source.run])[:MOST_SERIES]
     calls = sum(sum(bins.values()) for bins in latency_histograms.values())
     one_of = -(-calls // MOST_CALLS) or 1
     if len(metrics) < 2 or not calls or (one_of > 1 and "invocation" not in source.columns):
         return NO_CORRELATIONS
     query = _CALLS.format(
-        dispatch=first_target((lookup.of_dispatch for lookup in event_lookups), UNMATCHED),
         values=", ".join(
             f"CAST({value_of(metric, source.run)} AS DOUBLE) AS {value_column(n)}" for n, metric in enumerate(metrics)
         ),
         measured=" AND ".join(f"{value_column(n)} IS NOT NULL" for n in range(len(metrics))),
         least=LEAST_CALLS,
-        events=source.events,
         chosen=f" AND invocation % {one_of} = 0" if one_of > 1 else "",
-        joins=join_clauses(event_lookups),
+        **clauses(source, event_lookups),
     )
     names = [metric.name for metric in metrics]
-    by_site = {site: _site(names, values) for site, values in _by_site(source, query).items()}
-    return Together(by_site, one_of)
-
-
-def _by_site(source: Source, query: str) -> Mapping[str, _Values]:
-    """The values of each site with enough calls: a row per call, a column per metric."""
-    import numpy as np
-
     columns = source.tables.columns(query)
-    values = np.column_stack([columns[value_column(number)] for number in range(len(columns) - 1)])
-    numbers, first, calls = np.unique(columns["target"], return_index=True, return_counts=True)
+    numbers, first, counts = np.unique(columns["target"], return_index=True, return_counts=True)
     targets = list(source.targets)
-    return {
-        targets[number].places[0]: values[begin : begin + count]
-        for number, begin, count in zip(numbers.tolist(), first, calls, strict=True)
-        if len(targets[number].places) == 1
-    }
-
-
-def _site(names: Sequence[str], values: _Values) -> SiteCorrelations:
-    import numpy as np
-
-    series, pairs = series_stats(names, [column.astype(np.float32) for column in values.T], QUANTILES)
-    return SiteCorrelations(len(values), series, pairs)
+    by_site = {}
+    for number, begin, count in zip(numbers.tolist(), first, counts, strict=True):
+        if targets[number].exact:
+            calls_of_site = slice(begin, begin + count)
+            values = [columns[value_column(n)][calls_of_site].astype(np.float32) for n in range(len(metrics))]
+            statistics = series_stats(names, values, QUANTILES)
+            by_site[targets[number].places[0]] = SiteCorrelations(int(count), *statistics)
+    return Together(by_site, one_of)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain, combinations
+from itertools import combinations
 from typing import Final
 
 from tracemap.attribution.join.targets import EXECUTE, MEMORY, OUTSIDE_KERNELS, TRANSFER, UNMATCHED
@@ -66,21 +66,13 @@ def _share(weights: Weights, member: int) -> float:
 def _excess(first: Weights, second: Weights, member: int, error: float) -> float:
     """Difference of two shares beyond chance and `error`."""
     low, high = sorted((_share(first, member), _share(second, member)))
-    chance = sum(_half_interval(weights, member) for weights in (first, second))
+    sampled = (weights for weights in (first, second) if weights.sampled and any(weights.values))
+    intervals = [weights.intervals(1_000_000)[member] for weights in sampled]
+    chance = sum([(upper - lower) / 2_000_000 for lower, upper in intervals], 0.0)
     return round(high - low - error - chance, 9)  # rounded, so that the last bit makes no difference
 
 
-def _half_interval(weights: Weights, member: int) -> float:
-    """Half of the 95 % interval of a sampled share; 0 for other evidence."""
-    if not weights.sampled or not sum(weights.values):
-        return 0.0
-    low, high = weights.intervals(1_000_000)[member]
-    return (high - low) / 2_000_000
-
-
 # ---- mismatch
-#
-# Runs that do not match the map at all.
 
 
 _NAMED: Final = 3
@@ -111,21 +103,15 @@ def check_something_matches(graph: TraceGraph, tables: Tables, scan: Scan) -> No
         for name, _ in tables.for_run(run).query(_NAMES.format(events=events_sql(run), most=_NAMED))
     ]
     files = ", ".join(run.file_name for run in tables.runs)
+    shown = ", ".join(names[:_NAMED]) + (", …" if len(names) > _NAMED else "")
     has = join_names([repr(kernel.name) for kernel in graph.kernels], most=_NAMED) or "none"
     raise RunMismatch(
-        f"{files}: none of {plural(unmatched, 'row')} names a kernel of the map; the rows name {_first_few(names)}, "
+        f"{files}: none of {plural(unmatched, 'row')} names a kernel of the map; the rows name {shown}, "
         f"the map has {has}; pass the bundle that the run was recorded from (--map), or --allow-mismatch"
     )
 
 
-def _first_few(names: list[str]) -> str:
-    shown = ", ".join(names[:_NAMED])
-    return f"{shown}, …" if len(names) > _NAMED else shown
-
-
 # ---- diagnostics
-#
-# Notes that a reader needs before trusting the figures.
 
 
 _TOLERATED_LOSS = 0.001
@@ -145,7 +131,9 @@ def result_diagnostics(
             f"{plural(at_load, 'dispatch')} run at load: not measured, because profiles of IREE's tools exclude loading"
         )
         yield Diagnostic("load-time-not-measured", text)
-    yield from _clock_notes(scan)
+    if any(metric.clock is Clock.DEVICE for metric in scan.metrics):
+        text = "kernels were timed by the device, on its own clock; the elapsed time is by the host's clock"
+        yield Diagnostic("device-clock", text)
     yield from _ambiguity_notes(scan)
     yield from _untimed_transfer_notes(graph, scan)
     yield from _unknown_cost_notes(sites)
@@ -154,7 +142,17 @@ def result_diagnostics(
     if by.rule is Rule.MEASURED:
         yield from _measured_rule_notes(sites, by)
     yield from _estimate_notes(sites, by)
-    yield from _disagreement_notes(graph, disagree)
+    if disagree:
+        shares = [
+            f"{kernel.kernel}: {kernel.op} {graph.op_by_id[kernel.op].name} has "
+            + ", ".join(f"{percent} % by {basis.value}" for basis, percent in kernel.percent.items())
+            for kernel in disagree
+        ]
+        text = (
+            f"evidence disagrees on the shares in {plural(len(disagree), 'kernel')} by more than its errors: "
+            f"{join_names(shares)}"
+        )
+        yield Diagnostic("evidence-disagrees", text)
     if scan.invocations.count is UNKNOWN and any(number >= 0 for number in scan.by_target):
         text = (
             "the runs do not say which invocation an event belongs to: distributions over invocations (median, p10, "
@@ -167,7 +165,6 @@ def result_diagnostics(
 
 
 def _unknown_cost_notes(sites: Sequence[SiteResult]) -> Iterator[Diagnostic]:
-    """Notes on dispatch sites whose ops have unknown costs."""
     assumed = sum(site.assumed_sizes and _was_called(site) for site in sites)
     if assumed:
         text = f"{plural(assumed, 'dispatch')} with dynamic sizes: cost split over the ops as if each size were"
@@ -179,7 +176,6 @@ def _unknown_cost_notes(sites: Sequence[SiteResult]) -> Iterator[Diagnostic]:
 
 
 def _row_count_notes(scan: Scan) -> Iterator[Diagnostic]:
-    """Notes on tables whose number of rows differs from the recorded number."""
     rows = sum(target_sum.events for target_sum in scan.by_target.values())
     if scan.recorded is UNKNOWN or rows == scan.recorded:
         return
@@ -188,13 +184,6 @@ def _row_count_notes(scan: Scan) -> Iterator[Diagnostic]:
         yield Diagnostic("rows-missing", f"{text}rows are missing, and costs are too low")
     else:
         yield Diagnostic("rows-added", f"{text}rows are duplicated or come from another run, and costs are too high")
-
-
-def _clock_notes(scan: Scan) -> Iterator[Diagnostic]:
-    """A note if kernels were not timed by the host's clock."""
-    if any(metric.clock is Clock.DEVICE for metric in scan.metrics):
-        text = "kernels were timed by the device, on its own clock; the elapsed time is by the host's clock"
-        yield Diagnostic("device-clock", text)
 
 
 def _ambiguity_notes(scan: Scan) -> Iterator[Diagnostic]:
@@ -275,9 +264,7 @@ def _step_notes(by: SplitInput) -> Iterator[Diagnostic]:
 def _measured_rule_notes(sites: Sequence[SiteResult], by: SplitInput) -> Iterator[Diagnostic]:
     """Notes on the meaning of shares by the rule `measured`, and on sites where it could not be applied."""
     caveat = "Removing an op may save less, because a core executes several ops at the same time"
-    # The only op of a site gets the whole site, whatever was measured.
-    known = [by.site_weights[site.site] for site in sites if len(site.shares) > 1 and site.site in by.site_weights]
-    measured = [weights for weights in known if weights.factor == 1]
+    measured = [weights for weights in _known_weights(sites, by) if weights.factor == 1]
     if any(weights.sampled for weights in measured):
         text = (
             "shares of a kernel's ops: samples say which loop took the time; inside a loop, time is split by how long "
@@ -307,6 +294,11 @@ def _measured_rule_notes(sites: Sequence[SiteResult], by: SplitInput) -> Iterato
         yield Diagnostic("split-by-model", text)
 
 
+def _known_weights(sites: Sequence[SiteResult], by: SplitInput) -> list[Weights]:
+    # The only op of a site gets the whole site, whatever was measured.
+    return [by.site_weights[site.site] for site in sites if len(site.shares) > 1 and site.site in by.site_weights]
+
+
 def _was_called(site: SiteResult) -> bool:
     """Whether the runs are known to have called a site."""
     return isinstance(site.calls, int) and site.calls > 0
@@ -314,11 +306,7 @@ def _was_called(site: SiteResult) -> bool:
 
 def _estimate_notes(sites: Sequence[SiteResult], by: SplitInput) -> Iterator[Diagnostic]:
     """A note on dispatch sites whose shares are estimated from machine code, with the size of the error."""
-    known = [
-        by.site_weights[site.site]
-        for site in sites
-        if _was_called(site) and len(site.shares) > 1 and site.site in by.site_weights
-    ]
+    known = _known_weights([site for site in sites if _was_called(site)], by)
     factors = [weights.factor for weights in known if weights.factor > 1]
     if not factors or by.rule not in (Rule.CODE, Rule.MEASURED):
         return
@@ -338,24 +326,7 @@ def _estimate_notes(sites: Sequence[SiteResult], by: SplitInput) -> Iterator[Dia
     yield Diagnostic("shares-are-estimates", f"{text}. Record with --sample to measure them")
 
 
-def _disagreement_notes(graph: TraceGraph, kernels: Sequence[Disagreement]) -> Iterator[Diagnostic]:
-    """A note on kernels whose evidence disagrees by more than its errors."""
-    if kernels:
-        text = (
-            f"evidence disagrees on the shares in {plural(len(kernels), 'kernel')} by more than its errors: "
-            f"{join_names([_shares_text(graph, kernel) for kernel in kernels])}"
-        )
-        yield Diagnostic("evidence-disagrees", text)
-
-
-def _shares_text(graph: TraceGraph, kernel: Disagreement) -> str:
-    shares = ", ".join(f"{percent} % by {basis.value}" for basis, percent in kernel.percent.items())
-    return f"{kernel.kernel}: {kernel.op} {graph.op_by_id[kernel.op].name} has {shares}"
-
-
 # ---- unattributed costs
-#
-# Unattributed costs, with their reasons.
 
 
 _REASON_OF = {
@@ -376,9 +347,7 @@ def unattributed_rows(
     """One row for each reason that applies; unmatched events get a row even if they cost nothing."""
     events: dict[UnattributedReason, Integer] = defaultdict(lambda: 0 if totals.has_calls else UNKNOWN)
     sums: dict[UnattributedReason, Counter[str]] = defaultdict(Counter)
-    event_costs = (_targetless_costs(totals.scan), _queue_costs(totals.scan), _outlier_costs(totals.scan))
-    costs = (*event_costs, _ownerless_transfers(graph, totals), _site_costs(sites))
-    for reason, count, cost in chain.from_iterable(costs):
+    for reason, count, cost in _costs(graph, totals, sites):
         events[reason] = sum_of((events[reason], count))
         sums[reason].update(cost)
     return tuple(
@@ -388,43 +357,28 @@ def unattributed_rows(
     )
 
 
-def _targetless_costs(scan: Scan) -> Iterator[_Cost]:
-    """Costs of events without a target, and of `step` rows outside kernels or in kernels that the map lacks."""
+def _costs(graph: TraceGraph, totals: Totals, sites: Sequence[SiteResult]) -> Iterator[_Cost]:
+    scan = totals.scan
     for number, events in scan.by_target.items():
         if number in _REASON_OF:
             yield _REASON_OF[number], events.events, events.sums
+        if events.outlier_calls:
+            yield UnattributedReason.OUTLIERS, events.outlier_calls, events.outliers
     # Step rows only locate the time of events that are counted already, so they add no events.
     names = [metric.name for metric in scan.step_metrics]
     for row in scan.step_rows:
         if row.target < 0:
             yield _REASON_OF[row.target], 0, dict(zip(names, row.values, strict=True))
-
-
-def _queue_costs(scan: Scan) -> Iterator[_Cost]:
-    """Costs of submissions, without the time in which their dispatches ran: the dispatches' own rows count that."""
+    # The dispatches' own rows count the part of executes in which they ran.
     if EXECUTE in scan.by_target:
         executes = scan.by_target[EXECUTE]
         uncovered = {name: total - scan.execute_covered[name] for name, total in executes.sums.items()}
         yield UnattributedReason.QUEUE, executes.events, uncovered
-
-
-def _outlier_costs(scan: Scan) -> Iterator[_Cost]:
-    """Time of calls above the outlier threshold."""
-    for events in scan.by_target.values():
-        if events.outlier_calls:
-            yield UnattributedReason.OUTLIERS, events.outlier_calls, events.outliers
-
-
-def _ownerless_transfers(graph: TraceGraph, totals: Totals) -> Iterator[_Cost]:
-    """Costs of the map's transfers that belong to no op: unattributed, as are transfers that the map lacks."""
+    # Transfers of the map that belong to no op are unattributed, as are transfers that the map lacks.
     for transfer in graph.transfers:
         if transfer.id in totals.places and not transfer.ops:
             total = totals.at(transfer.id)
             yield UnattributedReason.TRANSFER, total.calls, total.sums
-
-
-def _site_costs(sites: Sequence[SiteResult]) -> Iterator[_Cost]:
-    """Costs of dispatch sites without an op, and of kernel code that belongs to no op at the others."""
     for site in sites:
         if not site.shares:
             yield (

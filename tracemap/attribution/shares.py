@@ -6,7 +6,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Final
+
+from msgspec import structs
 
 from tracemap.attribution.kernel_lines.counts import StepCounts
 from tracemap.attribution.kernel_lines.estimates import CodeEstimates
@@ -31,9 +32,9 @@ from tracemap.attribution.scan.series import values_by_target
 from tracemap.attribution.scan.sums import Spread
 from tracemap.attribution.scan.weighted import UNIT, Weighted, per_invocation, zero_distribution
 from tracemap.attribution.weights import Weights, weights, weights_by_name
-from tracemap.core.units import UNKNOWN, Integer, Unknown, rounded_ratio, split_by_largest_remainder, sum_of
+from tracemap.core.units import UNKNOWN, Integer, rounded_ratio, split_by_largest_remainder, sum_of
 from tracemap.machine.images import Image
-from tracemap.map.model import Op, OpId, Site, TraceGraph, Transfer
+from tracemap.map.model import OpId, Site, TraceGraph, Transfer
 from tracemap.options.results import Rule
 from tracemap.runs.model import SAMPLES, TIME_METRICS, Peaks
 
@@ -118,11 +119,6 @@ class Totals:
             return self.scan.slowest[targets[0]]  # sorted already
         return tuple(sorted(calls, key=slowness_key)[:MOST_SLOWEST])
 
-    @property
-    def pools(self) -> list[frozenset[int]]:
-        """The set of targets of each place."""
-        return [frozenset(total.targets) for total in self.places.values()]
-
     def steps(self, graph: TraceGraph, images: Callable[[], Sequence[Image]]) -> StepCounts:
         """Measurements inside kernels; a target with several sites is split over them."""
         names = [metric.name for metric in self.scan.step_metrics]
@@ -146,17 +142,14 @@ def totals(scan: Scan) -> Totals:
             part.targets.add(number)
             part.split_evenly |= not target.exact
             part.absent.update(events.absent)
-        for metric, total in events.worked.items():
-            for part, share in zip(parts, _evenly(total, parts), strict=True):
-                part.sums[metric] += share
-        for metric, total in events.outliers.items():
-            for part, share in zip(parts, _evenly(total, parts), strict=True):
-                part.outliers[metric] += share
+        for totals_of, sums in ((events.worked, "sums"), (events.outliers, "noisy")):
+            for metric, total in totals_of.items():
+                for part, share in zip(parts, _evenly(total, parts), strict=True):
+                    getattr(part, sums)[metric] += share
     return Totals(scan, dict(places))
 
 
 def _evenly(total: int, places: Sequence[PlaceTotal]) -> Sequence[int]:
-    """Equal parts of a total, one for each place."""
     return [total] if len(places) == 1 else split_by_largest_remainder(total, [1] * len(places))
 
 
@@ -236,16 +229,14 @@ def _weighted_sum(by_target: Mapping[int, Fraction]) -> Weighted:
 def _scaled(whole: PerInvocation, weight: Fraction) -> PerInvocation:
     if weight == 1:
         return whole
-    numerator, denominator = weight.numerator, weight.denominator
-    values = (whole.median, whole.median_low, whole.median_high, whole.p10, whole.p90, whole.max)
-    return PerInvocation(
-        *[value if value is UNKNOWN else rounded_ratio(value * numerator, denominator) for value in values]
+    scaled = (
+        value if value is UNKNOWN else rounded_ratio(value * weight.numerator, weight.denominator)
+        for value in structs.astuple(whole)
     )
+    return PerInvocation(*scaled)
 
 
 # ---- shares
-#
-# The cost of each dispatch site and transfer, split over its ops and added up per op.
 
 
 _SEVERAL = 2
@@ -306,59 +297,36 @@ def site_results(graph: TraceGraph, by: SplitInput) -> tuple[SiteResult, ...]:
 
 def transfer_results(graph: TraceGraph, by: SplitInput) -> tuple[TransferResult, ...]:
     """The transfers that belong to an op and did run."""
-    return tuple(
-        _transfer(transfer, by) for transfer in graph.transfers if transfer.ops and by.totals.at(transfer.id).calls
-    )
+    ran = (transfer for transfer in graph.transfers if by.totals.at(transfer.id).calls)
+    return tuple(_transfer(transfer, by) for transfer in ran if transfer.ops)
 
 
 def _site(site: Site, by: SplitInput) -> SiteResult:
     total, metrics = by.totals.at(site.id), by.costs(site.id)
-    split = _split(site, metrics, by) if site.members else _NOT_SPLIT
+    basis = (by.site_weights.get(site.id) or weights(by.rule, site, by.peaks)) if site.members else Weights(())
+    # Shares and their intervals come from the same weights, so that each share lies in its interval. They are the
+    # metric's own if it was measured at steps and the rule is `measured`, else the basis.
+    weights_of = {
+        name: (by.steps.seen_at(site, name) if by.rule is Rule.MEASURED else None) or basis
+        for name in (metrics if site.members else ())
+    }
+    parts = {name: own.split(metrics[name].total) for name, own in weights_of.items()}
+    fractions = weights_by_name(tuple((name, own.effective) for name, own in weights_of.items()))
+    likely = {name: own.intervals(metrics[name].total) for name, own in weights_of.items() if own.are_uncertain}
+    ops = [member.op for member in site.members]
     return SiteResult(
         site=site.id,
         calls=by.totals.calls(site.id),
         metrics=metrics,
-        shares=split.shares,
+        shares=_shares(ops, parts, fractions, likely, estimated=basis.factor > 1),
         split_evenly=total.split_evenly,
         tiles=total.tiles if total.calls else UNKNOWN,
         imbalance_percent=_imbalance(total, by.workers),
         slowest=by.totals.slowest(site.id),
-        assumed_sizes=split.assumed_sizes,
-        equal_members=split.equal_members,
-        nobody=split.nobody,
+        assumed_sizes=basis.assumed,
+        equal_members=basis.equal,
+        nobody={name: amounts[-1] for name, amounts in parts.items()},
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Split:
-    """The shares of a site's ops and its unattributed cost, as in `SiteResult`."""
-
-    shares: tuple[MemberShare, ...]
-    nobody: Mapping[str, int]
-    assumed_sizes: bool
-    equal_members: bool
-
-
-_NOT_SPLIT: Final = _Split((), {}, assumed_sizes=False, equal_members=False)
-
-
-def _split(site: Site, metrics: Mapping[str, SiteCost], by: SplitInput) -> _Split:
-    basis = by.site_weights.get(site.id) or weights(by.rule, site, by.peaks)
-    # Shares and their intervals come from the same weights, so that each share lies in its interval.
-    weights_of = {name: _weights_of(name, site, basis, by) for name in metrics}
-    parts = {name: weights_of[name].split(cost.total) for name, cost in metrics.items()}
-    fractions = weights_by_name(tuple((name, weights_of[name].effective) for name in metrics))
-    likely = {
-        name: weights_of[name].intervals(cost.total) for name, cost in metrics.items() if weights_of[name].are_uncertain
-    }
-    ops = [member.op for member in site.members]
-    shares = _shares(ops, parts, fractions, likely, estimated=basis.factor > 1)
-    return _Split(shares, {name: shares[-1] for name, shares in parts.items()}, basis.assumed, basis.equal)
-
-
-def _weights_of(metric: str, site: Site, basis: Weights, by: SplitInput) -> Weights:
-    """The metric's own weights if it was measured at steps and the rule is `measured`, else the basis."""
-    return (by.steps.seen_at(site, metric) if by.rule is Rule.MEASURED else None) or basis
 
 
 def _transfer(transfer: Transfer, by: SplitInput) -> TransferResult:
@@ -417,35 +385,23 @@ def op_results(
         for share in result.shares:
             parts[share.op].append((result, share))
             targets[share.op] |= totals.at(place).targets
-    return tuple(
-        _op_result(
-            op,
-            parts[op.id],
-            [worked[target] for target in targets[op.id]],
-            per_invocation.get(op.id, {}),
-            noisy,
-        )
-        for op in graph.ops
-        if op.id in parts
-    )
-
-
-def _op_result(
-    op: Op,
-    parts: Sequence[_Part],
-    events: Sequence[Mapping[str, int]],
-    spreads: Mapping[str, PerInvocation],
-    noisy: bool,
-) -> OpResult:
-    # Evidence alone proves a cost only if no other op of the dispatch and no other place can have caused it.
-    proven = [result for result, _ in parts if len(result.shares) == 1 and not result.split_evenly]
-    costs = {
-        name: _op_cost(
-            name, parts, proven, events, spreads.get(name, UNKNOWN_PER_INVOCATION), noisy and name in TIME_METRICS
-        )
-        for name in parts[0][0].metrics
-    }
-    return OpResult(op.id, op.name, op.file, op.line, sum_of([result.calls for result, _ in parts]), costs)
+    op_results = []
+    for op in graph.ops:
+        if op.id not in parts:
+            continue
+        own, spreads = parts[op.id], per_invocation.get(op.id, {})
+        events = [worked[target] for target in targets[op.id]]
+        # Evidence alone proves a cost only if no other op of the dispatch and no other place can have caused it.
+        proven = [result for result, _ in own if len(result.shares) == 1 and not result.split_evenly]
+        costs = {
+            name: _op_cost(
+                name, own, proven, events, spreads.get(name, UNKNOWN_PER_INVOCATION), noisy and name in TIME_METRICS
+            )
+            for name in own[0][0].metrics
+        }
+        calls = sum_of([result.calls for result, _ in own])
+        op_results.append(OpResult(op.id, op.name, op.file, op.line, calls, costs))
+    return tuple(op_results)
 
 
 def _op_cost(
@@ -491,7 +447,7 @@ def _bounds(wholes: Sequence[int], proven: Sequence[int]) -> tuple[int, int]:
 def _is_wide(distribution: PerInvocation) -> bool:
     """Whether p10 and p90 are at least half of the median apart."""
     p10, p90, median = distribution.p10, distribution.p90, distribution.median
-    if isinstance(p10, Unknown) or isinstance(p90, Unknown) or isinstance(median, Unknown):
+    if p10 is UNKNOWN or p90 is UNKNOWN or median is UNKNOWN:
         return False
     return p90 > p10 and 2 * (p90 - p10) >= median
 

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from tracemap.attribution.call_statistics import LatencyHistograms, Together, latency_histograms, together
-from tracemap.attribution.join.targets import TRANSFER, UNMATCHED, Join, Targets
-from tracemap.attribution.scan.connection import Row, open_tables
-from tracemap.attribution.scan.event_lookups import Lookup, Source, lookups, submission_lookups
-from tracemap.attribution.scan.rows import first_target, join_clauses
+from tracemap.attribution.join.targets import Targets
+from tracemap.attribution.scan.connection import open_tables
+from tracemap.attribution.scan.event_lookups import Lookup, Source, clauses, lookups, source_of
 from tracemap.core.errors import UsageInvalid
 from tracemap.core.units import UNKNOWN, Integer, Text
 from tracemap.map.model import TraceGraph
@@ -30,7 +29,7 @@ ORDER BY event.start_ns, event.duration_ns DESC, event.kind, event.submission_id
          event.thread, event.cpu_ns, event.invocation{limit}
 """
 _INVOCATIONS: Final = """
-SELECT invocation, max(start_ns + duration_ns) - min(start_ns), count(*)
+SELECT coalesce(invocation, -1) AS number, CAST(max(start_ns + duration_ns) - min(start_ns) AS BIGINT), count(*)
 FROM {events} WHERE {timed} GROUP BY ALL ORDER BY ALL
 """
 
@@ -96,12 +95,12 @@ def timeline(
         RunInvalid: a cell does not have its column's type.
     """
     with open_tables([run], memory_mb) as tables:
-        source = Source(run, Join(graph, run.header, run.site_choices), tables, Targets())
+        source = source_of(graph, run, tables, Targets())
         measured = _invocations(source)
         if not measured:
             raise UsageInvalid(f"{run.file}: no timeline, because its rows have no start times (start_ns, duration_ns)")
         which = _TIMED if every else f"{_TIMED} AND {_chosen(run, measured, invocations)}"
-        event_lookups, _ = lookups(source, submission_lookups(source))
+        event_lookups, _ = lookups(source)
         return _spans(source, event_lookups, which)
 
 
@@ -114,8 +113,8 @@ def excerpt(graph: TraceGraph, run: Run, most: int, memory_mb: int = 0) -> Excer
         RunInvalid: a cell does not have its column's type.
     """
     with open_tables([run], memory_mb) as tables:
-        source = Source(run, Join(graph, run.header, run.site_choices), tables, Targets())
-        event_lookups, _ = lookups(source, submission_lookups(source))
+        source = source_of(graph, run, tables, Targets())
+        event_lookups, _ = lookups(source)
         invocations, histograms = _invocations(source), latency_histograms(source, event_lookups)
         correlations = together(source, event_lookups, histograms)
         if not invocations:
@@ -140,10 +139,7 @@ class _Invocation:
 
 
 def _invocations(source: Source) -> list[_Invocation]:
-    rows = source.tables.query(_INVOCATIONS.format(events=source.events, timed=_TIMED))
-    return [
-        _Invocation(-1 if number is None else int(number), int(extent), int(events)) for number, extent, events in rows
-    ]
+    return [_Invocation(*row) for row in source.tables.query(_INVOCATIONS.format(events=source.events, timed=_TIMED))]
 
 
 def _ranked(invocations: Sequence[_Invocation]) -> list[_Invocation]:
@@ -192,37 +188,11 @@ def _in_invocations(numbers: Sequence[int]) -> str:
 
 def _spans(source: Source, event_lookups: Sequence[Lookup], which: str, most: int = 0) -> tuple[TimedEvent, ...]:
     """The events that satisfy a condition, at most `most` unless it is 0."""
-    rows = source.tables.query(_query(source, event_lookups, which, f"\nLIMIT {most}" if most else ""))
+    limit = f"\nLIMIT {most}" if most else ""
+    rows = source.tables.query(_SPANS.format(which=which, limit=limit, **clauses(source, event_lookups)))
     places = [target.places for target in source.targets]
-    return tuple(_span(row, places) for row in rows)
-
-
-def _query(source: Source, event_lookups: Sequence[Lookup], which: str, limit: str) -> str:
-    return _SPANS.format(
-        dispatch=first_target((lookup.of_dispatch for lookup in event_lookups), UNMATCHED),
-        transfer=first_target((lookup.of_transfer for lookup in event_lookups), TRANSFER),
-        events=source.events,
-        which=which,
-        joins=join_clauses(event_lookups),
-        limit=limit,
-    )
-
-
-def _span(row: Row, places: Sequence[tuple[str, ...]]) -> TimedEvent:
-    kind, target, kernel, invocation, submission, thread, start, duration, covered, cpu = row
-    return TimedEvent(
-        kind,
-        places[target] if target >= 0 else (),
-        UNKNOWN if kernel is None else kernel,
-        _known(invocation),
-        _known(submission),
-        UNKNOWN if thread is None else thread,
-        int(start),
-        int(duration),
-        _known(covered),
-        _known(cpu),
-    )
-
-
-def _known(value: int | None) -> Integer:
-    return UNKNOWN if value is None else int(value)
+    spans = []
+    for kind, target, *cells in rows:
+        known: list[Any] = [UNKNOWN if cell is None else cell for cell in cells]
+        spans.append(TimedEvent(kind, places[target] if target >= 0 else (), *known))
+    return tuple(spans)

@@ -111,18 +111,13 @@ def weights(rule: Rule, site: Site, peaks: Peaks) -> Weights:
     """The weights of a site's ops by a rule; the site must have ops."""
     match rule:
         case Rule.ROOT:
-            return _weights([int(member.root) for member in site.members])
+            return Weights((*(int(member.root) for member in site.members), 0))
         case Rule.EQUAL:
-            return _weights([1] * len(site.members))
+            return Weights((*[1] * len(site.members), 0))
         case Rule.MODEL | Rule.CODE | Rule.MEASURED:  # the last two fall back to the model without machine code or data
             return _roofline(site, peaks)
         case _:
             assert_never(rule)
-
-
-def _weights(members: Sequence[int], *, assumed: bool = False, equal: bool = False) -> Weights:
-    """Weights without an unattributed part."""
-    return Weights((*members, 0), assumed=assumed, equal=equal)
 
 
 def _roofline(site: Site, peaks: Peaks) -> Weights:
@@ -134,8 +129,8 @@ def _roofline(site: Site, peaks: Peaks) -> Weights:
     for times in (known, assumed):
         known_times = [time for time in times if time is not UNKNOWN]
         if len(known_times) == len(times) and any(known_times):
-            return _weights(known_times, assumed=several and times is assumed)
-    return _weights([1] * len(site.members), equal=several)
+            return Weights((*known_times, 0), assumed=several and times is assumed)
+    return Weights((*[1] * len(site.members), 0), equal=several)
 
 
 def _roofline_time(operations: Integer, traffic: Integer, peaks: Peaks) -> Integer:

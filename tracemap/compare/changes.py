@@ -17,8 +17,6 @@ from tracemap.map.model import OpId, sort_ops
 from tracemap.runs.model import RunHeader, differing_inputs, niceness_of
 
 # ---- remarks
-#
-# Compiler remarks on one side only, op by op.
 
 
 _OpRemark = tuple[str, Text, str]
@@ -68,21 +66,28 @@ def _more(kind: Literal["new", "gone"], side: _Side, other: _Side) -> Iterator[R
 
 
 # ---- changes
-#
-# Changed fusion, changed code of kernels, and different conditions of runs.
 
 
 def regrouped(before: Side, after: Side, matches: Sequence[Match]) -> Iterator[FusionChange]:
     """Ops that share dispatch sites with other ops than before, or with ops that did not exist."""
     if before.map_sha256 == after.map_sha256:
         return
-    changed = _changes(matches)
+    to_after: Mapping[OpId, OpId] = {match.before: match.after for match in matches}
+    to_before = {new: old for old, new in to_after.items()}
+
+    @cache  # ops of a kernel have equal sets, and there may be thousands of ops
+    def changed(ops_before: frozenset[OpId], ops_after: frozenset[OpId]) -> tuple[tuple[OpId, ...], tuple[OpId, ...]]:
+        left = sort_ops([op for op in ops_before if to_after.get(op) not in ops_after])
+        return left, sort_ops([op for op in ops_after if to_before.get(op) not in ops_before])
+
     for match in matches:
         partners_before, partners_after = before.partners_of.get(match.before), after.partners_of.get(match.after)
         if partners_before and partners_after:
             left, joined = changed(partners_before, partners_after)
         else:
-            left, joined = _others(partners_before, match.before), _others(partners_after, match.after)
+            # It has sites on one side only.
+            left = sort_ops(partners_before - {match.before}) if partners_before else ()
+            joined = sort_ops(partners_after - {match.after}) if partners_after else ()
         if left or joined or (partners_before is None) != (partners_after is None):
             yield FusionChange(
                 match.before,
@@ -93,27 +98,6 @@ def regrouped(before: Side, after: Side, matches: Sequence[Match]) -> Iterator[F
                 before.kernels_of.get(match.before, ()),
                 after.kernels_of.get(match.after, ()),
             )
-
-
-_Ops = tuple[OpId, ...]
-
-
-def _others(partners: frozenset[OpId] | None, op: OpId) -> _Ops:
-    """The ops that share sites with an op, if it has sites on this side only."""
-    return sort_ops(partners - {op}) if partners else ()
-
-
-def _changes(matches: Sequence[Match]) -> Callable[[frozenset[OpId], frozenset[OpId]], tuple[_Ops, _Ops]]:
-    """Return a function of two sets of ops, before and after: the ops that left, and the ops that joined."""
-    to_after: Mapping[OpId, OpId] = {match.before: match.after for match in matches}
-    to_before = {new: old for old, new in to_after.items()}
-
-    @cache  # ops of a kernel have equal sets, and there may be thousands of ops
-    def changed(ops_before: frozenset[OpId], ops_after: frozenset[OpId]) -> tuple[_Ops, _Ops]:
-        left = sort_ops([op for op in ops_before if to_after.get(op) not in ops_after])
-        return left, sort_ops([op for op in ops_after if to_before.get(op) not in ops_before])
-
-    return changed
 
 
 def kernel_differences(before: Side, after: Side, matches: Sequence[Match]) -> Iterator[KernelDifference]:
@@ -196,5 +180,4 @@ _UNKNOWN: Final = "unknown"
 
 
 def _distinct(values: Iterable[Integer | Text]) -> str:
-    """The distinct values of a side's runs."""
     return " and ".join(dict.fromkeys(_UNKNOWN if isinstance(value, Unknown) else str(value) for value in values))

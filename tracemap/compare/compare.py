@@ -34,8 +34,6 @@ from tracemap.runs.model import TIME_METRICS
 from tracemap.runs.statistics import FEWEST_VALUES, median_ranks
 
 # ---- drift correction
-#
-# Correction for machine drift, estimated from unchanged code.
 
 
 if TYPE_CHECKING:
@@ -73,14 +71,13 @@ class CorrectedRun:
         if values is None:
             return None
         low, high = median_ranks(len(values))
-        corrected = np.sort(values / self._slowness_for(op))
+        slowness = self._slowness
+        if op in self._unchanged and len(self._unchanged) <= _FEW:
+            others = [values_and_cost for other, values_and_cost in self._unchanged.items() if other != op]
+            slowness = _medians(others)
+        corrected = np.sort(values / slowness)
         middle = (len(values) + 1) // 2
         return MedianInterval(*(float(corrected[rank - 1]) for rank in (middle, low, high)))
-
-    def _slowness_for(self, op: OpId) -> Values:
-        if op not in self._unchanged or len(self._unchanged) > _FEW:
-            return self._slowness
-        return _medians([values_and_cost for other, values_and_cost in self._unchanged.items() if other != op])
 
 
 def correct_drift(run: Attribution, metric: str, unchanged: Unchanged) -> CorrectedRun | None:
@@ -123,8 +120,6 @@ def corrected_spreads(
 
 
 # ---- comparing
-#
-# Compare two sides: costs by op, scope and line; findings; fusion changes; changed kernels.
 
 
 SAME: Final = "same"
@@ -172,17 +167,22 @@ class _Comparing:
 
     def comparison(self) -> Comparison:
         machine, measured = self._measured
+        ratios = [machine.ratio_of(op) for op in measured] or [None] * len(self.differences)
+        ops = len(self.before.graph.ops) + len(self.after.graph.ops)
         return Comparison(
             before=self.before.said,
             after=self.after.said,
             same_model=self.same_model,
-            matched_percent=self._percent(),
+            matched_percent=round(200 * len(self.matches) / ops, 2) if ops else 100.0,
             invocations=BASIS if self._per_invocation and self.metrics else UNKNOWN,
             threshold_percent=self.threshold,
             drift=machine.drift,
             findings=findings(measured, self._time, self.threshold, machine),
             metrics=tuple(self._metric(name, unit) for name, unit in self.metrics),
-            ops=tuple(self._with_ratios()),
+            ops=tuple(
+                difference if ratio is None else structs.replace(difference, ratio=op_ratio(ratio))
+                for difference, ratio in zip(self.differences, ratios, strict=True)
+            ),
             scopes=self._groups(lambda pair: self._scope(pair) or "(no scope)"),
             lines=self._groups(self._line),
             unattributed=tuple(self._unattributed()),
@@ -202,9 +202,11 @@ class _Comparing:
 
     @cached_property
     def _costs(self) -> tuple[Costs, Costs]:
-        sides, per_invocation = (self.before, self.after), self._per_invocation
-        one, two = (costs(side.attributions, self.metrics, per_invocation=per_invocation) for side in sides)
-        return one, two
+        before, after = (
+            costs(side.attributions, self.metrics, per_invocation=self._per_invocation)
+            for side in (self.before, self.after)
+        )
+        return before, after
 
     @cached_property
     def pairs(self) -> tuple[Pair, ...]:
@@ -217,10 +219,6 @@ class _Comparing:
         ]
         matched = {match.before for match in self.matches}
         return (*pairs, *(Pair(op, None, None) for op in self.before.graph.ops if op.id not in matched))
-
-    def _percent(self) -> float:
-        ops = len(self.before.graph.ops) + len(self.after.graph.ops)
-        return round(200 * len(self.matches) / ops, 2) if ops else 100.0
 
     # ---- costs
 
@@ -281,10 +279,8 @@ class _Comparing:
             return UNKNOWN
         if self.before.graph.module.sha256 == self.after.graph.module.sha256:
             return SAME
-        before_codes, after_codes = (
-            {self.before.code(name) for name in before_kernels},
-            {self.after.code(name) for name in after_kernels},
-        )
+        before_codes = {self.before.code(name) for name in before_kernels}
+        after_codes = {self.after.code(name) for name in after_kernels}
         if () in before_codes or () in after_codes:
             return UNKNOWN
         return SAME if before_codes == after_codes else CHANGED
@@ -337,7 +333,7 @@ class _Comparing:
         names = [name for name, _ in self.metrics]
         return next((name for name in TIME_METRICS if name in names), "")
 
-    @cached_property
+    @property
     def _measured(self) -> tuple[Machine, Sequence[MeasuredOp]]:
         """The machine's drift, and the costs of all differences; empty if there is no time metric."""
         metric = self._time
@@ -345,11 +341,8 @@ class _Comparing:
             return NO_CORRECTION, ()
         # If runs were recorded under different conditions, unchanged code may well cost more or less.
         comparable = not any(settings_differ(self.before, self.after, same_model=self.same_model))
-        sides = (self.before, self.after)
-        (before, after), (work_before, work_after) = (
-            [side.spreads(metric) for side in sides],
-            [side.work_of(metric) for side in sides],
-        )
+        before, after = self.before.spreads(metric), self.after.spreads(metric)
+        work_before, work_after = self.before.work_of(metric), self.after.work_of(metric)
         measured = [
             MeasuredOp(
                 difference.before,
@@ -374,13 +367,6 @@ class _Comparing:
             machine = machine_of(measured)
         return machine, measured
 
-    def _with_ratios(self) -> Iterator[OpDifference]:
-        """The differences, with the ratios that decide on findings."""
-        machine, measured = self._measured
-        ratios = [machine.ratio_of(op) for op in measured] or [None] * len(self.differences)
-        for difference, ratio in zip(self.differences, ratios, strict=True):
-            yield difference if ratio is None else structs.replace(difference, ratio=op_ratio(ratio))
-
     def _with_correction(self, measured: Sequence[MeasuredOp], metric: str) -> list[MeasuredOp]:
         """Add the costs after correction for drift in each invocation."""
         unchanged = [op for op in measured if op.same_code and op.old_costs and op.new_costs]
@@ -389,18 +375,15 @@ class _Comparing:
             unchanged_costs = [(OpId(getattr(op, end)), op.old_costs[0].median) for op in unchanged]
             ops = [OpId(name) for op in measured if isinstance(name := getattr(op, end), str)]
             spreads_of_sides.append(corrected_spreads(side.attributions, metric, unchanged_costs, ops))
-        old_spreads, new_spreads = spreads_of_sides
-        pairs = [
-            (old_spreads.get(OpId(str(op.before)), ()), new_spreads.get(OpId(str(op.after)), ())) for op in measured
-        ]
+        old, new = spreads_of_sides
+        pairs = [(old.get(OpId(str(op.before)), ()), new.get(OpId(str(op.after)), ())) for op in measured]
         return [replace(op, corrected=pair) if all(pair) else op for op, pair in zip(measured, pairs, strict=True)]
 
     def _diagnostics(self) -> Iterator[Diagnostic]:
         for side, word in ((self.before, "before"), (self.after, "after")):
             messages_by_slug: dict[str, list[str]] = defaultdict(list)
-            for run in side.attributions:
-                for diagnostic in run.diagnostics:
-                    messages_by_slug[diagnostic.slug].append(diagnostic.message)
+            for diagnostic in (diagnostic for run in side.attributions for diagnostic in run.diagnostics):
+                messages_by_slug[diagnostic.slug].append(diagnostic.message)
             for slug, messages in messages_by_slug.items():
                 more = f" (and {len(messages) - 1} more such notes)" if len(messages) > 1 else ""
                 yield Diagnostic(slug, f"{word}: {messages[0]}{more}")

@@ -51,16 +51,14 @@ class MedianInterval:
 
 def ratio_between(before: Sequence[MedianInterval], after: Sequence[MedianInterval]) -> MedianInterval:
     """Cost ratio of after to before. Each side has a `Spread` for each run; all are above 0."""
-    old_logs, new_logs = ([_log(run) for run in runs] for runs in (before, after))
+    old_logs, new_logs = (
+        [MedianInterval(*map(math.log, (run.median, run.low, run.high))) for run in runs] for runs in (before, after)
+    )
     if len(old_logs) == len(new_logs):
         ratio = _combine([_difference(old, new) for old, new in zip(old_logs, new_logs, strict=True)])
     else:
         ratio = _difference(_combine(old_logs), _combine(new_logs))
     return MedianInterval(*map(math.exp, (ratio.median, ratio.low, ratio.high)))
-
-
-def _log(run: MedianInterval) -> MedianInterval:
-    return MedianInterval(*map(math.log, (run.median, run.low, run.high)))
 
 
 def _difference(before: MedianInterval, after: MedianInterval) -> MedianInterval:
@@ -77,17 +75,13 @@ def _combine(runs: Sequence[MedianInterval]) -> MedianInterval:
     freedom, values = len(runs) - 1, [run.median for run in runs]
     within = [max(((run.high - run.low) / (2 * _NORMAL)) ** 2, _SUREST) for run in runs]
     weights = [1 / variance for variance in within]
-    q = _squares(values, weights, _mean(values, weights))
+    q = _squares(values, weights, statistics.fmean(values, weights))
     scale = sum(weights) - sum(weight * weight for weight in weights) / sum(weights)
     between = max(0.0, (q - freedom) / scale)
     weights = [1 / (variance + between) for variance in within]
-    mean = _mean(values, weights)
+    mean = statistics.fmean(values, weights)
     width = student(freedom) * math.sqrt(_squares(values, weights, mean) / freedom / sum(weights))
     return MedianInterval(mean, mean - width, mean + width)
-
-
-def _mean(values: Sequence[float], weights: Sequence[float]) -> float:
-    return sum(weight * value for value, weight in zip(values, weights, strict=True)) / sum(weights)
 
 
 def _squares(values: Sequence[float], weights: Sequence[float], mean: float) -> float:
@@ -107,17 +101,11 @@ def student(freedom: int) -> float:
 def _within(angle: float, freedom: int) -> float:
     """P(|t| <= tan(angle) * sqrt(freedom)) (Abramowitz and Stegun, 1964, 26.7.3 and 26.7.4)."""
     cosine, sine = math.cos(angle), math.sin(angle)
-    if freedom % 2 == 0:
-        return sine * sum(_terms(1.0, 1, cosine, freedom // 2))
-    return 2 / math.pi * (angle + sine * sum(_terms(cosine, 2, cosine, freedom // 2)))
-
-
-def _terms(first: float, odd: int, cosine: float, count: int) -> Iterator[float]:
-    """Terms of the series: each is the previous one times cosine squared times `odd / (odd + 1)`; `odd` grows by 2."""
-    term = first
-    for number in range(count):
-        yield term
-        term *= cosine * cosine * (odd + 2 * number) / (odd + 2 * number + 1)
+    term, terms = cosine if freedom % 2 else 1.0, []
+    for number in range(freedom % 2, freedom - 1, 2):
+        terms.append(term)
+        term *= cosine * cosine * (number + 1) / (number + 2)
+    return 2 / math.pi * (angle + sine * sum(terms)) if freedom % 2 else sine * sum(terms)
 
 
 # ---- findings
@@ -196,11 +184,9 @@ def spread_of(cost: OpCost | None) -> MedianInterval | None:
     """The median of an op's cost per invocation, with its interval; None if the run does not have it."""
     if cost is None:
         return None
-    per_invocation = cost.per_invocation
-    median, low, high = per_invocation.median, per_invocation.median_low, per_invocation.median_high
-    if isinstance(median, Unknown) or isinstance(low, Unknown) or isinstance(high, Unknown):
-        return None
-    return MedianInterval(median, low, high)
+    own = cost.per_invocation
+    known = [value for value in (own.median, own.median_low, own.median_high) if value is not UNKNOWN]
+    return MedianInterval(*known) if len(known) == 3 else None
 
 
 def machine_of(ops: Sequence[MeasuredOp]) -> Machine:
@@ -218,12 +204,9 @@ def machine_of(ops: Sequence[MeasuredOp]) -> Machine:
         for op in unchanged
         if (ratio := machine.ratio_of(op)) is not None
     ]
-    drift = math.exp(_mean_log(new_factors) - _mean_log(old_factors))
-    return Machine(
-        old_factors,
-        new_factors,
-        Drift(round(drift, 4), round(weighted_quantile(scatter, _MOST_OF_COST), 4), len(unchanged)),
-    )
+    old_log, new_log = (statistics.fmean(map(math.log, factors)) for factors in (old_factors, new_factors))
+    spread = round(weighted_quantile(scatter, _MOST_OF_COST), 4)
+    return Machine(old_factors, new_factors, Drift(round(math.exp(new_log - old_log), 4), spread, len(unchanged)))
 
 
 def _factors(
@@ -241,10 +224,6 @@ def _factors(
             return ()
         factors.append(factor)
     return tuple(factors)
-
-
-def _mean_log(factors: Sequence[float]) -> float:
-    return statistics.fmean(map(math.log, factors))
 
 
 def findings(
@@ -268,7 +247,12 @@ def _known(value: Integer) -> int:
 def _finding(op: MeasuredOp, metric: str, threshold: float, machine: Machine, least: float) -> Iterator[Finding]:
     if _costs_nothing(op.old_costs) != _costs_nothing(op.new_costs):
         # An op that costs something on one side only is a finding if that exceeds the threshold of an invocation.
-        yield from _one_sided(op, metric, least / LEAST_SHARE * threshold / 100)
+        gone = _costs_nothing(op.new_costs)
+        own, other = (op.old_costs, op.after) if gone else (op.new_costs, op.before)
+        # An op whose cost some runs of the opposite side lack has no spreads there, but does exist.
+        exists_once = other is UNKNOWN or bool(op.new_costs if gone else op.old_costs)
+        if exists_once and min(run.low for run in own) > least / LEAST_SHARE * threshold / 100:
+            yield _as_finding("gone" if gone else "new", op, metric, OpRatio(0.0, 0.0, 0.0))
         return
     ratio, limit = machine.ratio_of(op), 1 + threshold / 100
     if ratio is None or abs(ratio.median - 1) * _median(op.old_costs) < least:
@@ -285,17 +269,6 @@ def op_ratio(ratio: MedianInterval) -> OpRatio:
 def _costs_nothing(runs: Sequence[MedianInterval]) -> bool:
     """Whether an op does not exist, or costs nothing in any invocation, such as in a branch not taken."""
     return all(run.high <= 0 for run in runs)
-
-
-def _one_sided(op: MeasuredOp, metric: str, least: float) -> Iterator[Finding]:
-    gone = _costs_nothing(op.new_costs)
-    own, opposite, other = (op.old_costs, op.new_costs, op.after) if gone else (op.new_costs, op.old_costs, op.before)
-    # An op whose cost some runs of the opposite side lack has no spreads there, but does exist.
-    if min(run.low for run in own) > least and (opposite or other is UNKNOWN):
-        yield _as_finding("gone" if gone else "new", op, metric, _NO_RATIO)
-
-
-_NO_RATIO: Final = OpRatio(0.0, 0.0, 0.0)
 
 
 def _as_finding(kind: FindingKind, op: MeasuredOp, metric: str, ratio: OpRatio) -> Finding:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import PurePath
 from typing import Final
 
@@ -14,6 +14,7 @@ from tracemap.compare.neighbourhoods import (
     Numbers,
     Pairs,
     Side,
+    align,
     align_gaps,
     backward_numbers,
     forward_numbers,
@@ -34,25 +35,17 @@ from tracemap.map.model import OpId
 #
 # Ops of different dialects are never equal, so these matches are approximate. Ops with a common location match first,
 # if one program was made from the other. Then ops of the same kind match, in order: within equal scopes, and finally
-# between matched ops. Among possible orders, take the alignment with most equal shapes and scopes (Needleman and
-# Wunsch, Journal of Molecular Biology 48, 1970, p. 443).
+# between matched ops. Among possible orders, take the alignment with most equal shapes and scopes.
 
 
 _LIKE, _SHAPE, _SCOPE = 2, 4, 1
 """Score for the same kind of op, the same shape, and the same scope. Kinds are few and repeat often, so shape wins."""
-_MOST_CELLS: Final = 250_000
-"""Limit for exact alignment. In longer series, the n-th ops of a kind match."""
 _CONSTANT: Final = "constant"
 _IndexPairs = Iterator[tuple[int, int]]
 
 
-def are_of_other_dialects(before: Flow, after: Flow) -> bool:
-    """Whether most ops of the two programs are of different dialects."""
-    before_dialect, after_dialect = _dialect(before), _dialect(after)
-    return bool(before_dialect and after_dialect) and before_dialect != after_dialect
-
-
 def _dialect(flow: Flow) -> str:
+    """The dialect of most ops; "" without ops."""
     counts = Counter(node.name.partition(".")[0] for node in flow if node.word and node.word != _CONSTANT)
     return max(sorted(counts), key=counts.__getitem__, default="")
 
@@ -62,9 +55,14 @@ def approximate(pairs: Pairs, files: tuple[str, str]) -> list[tuple[int, int]]:
 
     `files`: names of both programs' texts, as locations in the other program have them.
     """
-    shared = _SharedLocations()
+    # The ops of each side that share a location with the other side, so that their origin is known.
+    shared: tuple[set[int], set[int]] = (set(), set())
     matches = list(_by_location(pairs, files, shared))
-    candidates = _ops_without_origin(pairs.before, shared.before), _ops_without_origin(pairs.after, shared.after)
+    # The others that compute something, except for constants, which are too many and too alike.
+    candidates = [
+        {index for index, node in enumerate(side.flow) if node.word not in ("", _CONSTANT)} - known
+        for side, known in zip((pairs.before, pairs.after), shared, strict=True)
+    ]
     old_scopes, new_scopes = (
         _in_scopes(side, indexes) for side, indexes in zip((pairs.before, pairs.after), candidates, strict=True)
     )
@@ -76,23 +74,10 @@ def approximate(pairs: Pairs, files: tuple[str, str]) -> list[tuple[int, int]]:
     return matches
 
 
-@dataclass(frozen=True, slots=True)
-class _SharedLocations:
-    """The ops of each side that share a location with the other side, so that their origin is known."""
-
-    before: set[int] = field(default_factory=set)
-    after: set[int] = field(default_factory=set)
-
-
-def _ops_without_origin(side: Side, shared: set[int]) -> set[int]:
-    """Indexes of ops that compute something and whose origin is unknown. Constants are too many and too alike."""
-    return {index for index, node in enumerate(side.flow) if node.word not in ("", _CONSTANT) and index not in shared}
-
-
 # ---- by location
 
 
-def _by_location(pairs: Pairs, files: tuple[str, str], shared: _SharedLocations) -> _IndexPairs:
+def _by_location(pairs: Pairs, files: tuple[str, str], shared: tuple[set[int], set[int]]) -> _IndexPairs:
     """Match ops with a common location: the whole location first, then a part of a fused or inlined one."""
     for owner in (0, 1):
         file_names = [file if side == owner else "" for side, file in enumerate(files)]
@@ -101,8 +86,8 @@ def _by_location(pairs: Pairs, files: tuple[str, str], shared: _SharedLocations)
             old_ops, new_ops = (_at_places(*side) for side in sides)
             for location, ops in old_ops.items():
                 if location in new_ops:
-                    shared.before.update(ops)
-                    shared.after.update(new_ops[location])
+                    shared[0].update(ops)
+                    shared[1].update(new_ops[location])
                     yield from _match_at_location(pairs, ops, new_ops[location])
 
 
@@ -168,11 +153,7 @@ def _aligned(pairs: Pairs, old_indexes: Sequence[int], new_indexes: Sequence[int
         [pairs.before.flow[old] for old in old_indexes],
         [pairs.after.flow[new] for new in new_indexes],
     )
-    alignment = (
-        _by_number(old_nodes, new_nodes)
-        if len(old_indexes) * len(new_indexes) > _MOST_CELLS
-        else _best(old_nodes, new_nodes)
-    )
+    alignment = align(old_nodes, new_nodes, _likeness, lambda node: (node.word, node.shape))
     return list(_put_all(pairs, ((old_indexes[i], new_indexes[j]) for i, j in alignment)))
 
 
@@ -186,39 +167,7 @@ def _likeness(old: FlowNode, new: FlowNode) -> int:
     return _LIKE + _SHAPE * (old.shape == new.shape) + _SCOPE * (old.where == new.where)
 
 
-def _best(left: Sequence[FlowNode], right: Sequence[FlowNode]) -> _IndexPairs:
-    """The alignment of two series with the highest score; of equal alignments, the one that matches earlier ops."""
-    gains = [[_likeness(old, new) for new in right] for old in left]
-    # totals[i][j]: score of the best alignment from there on.
-    totals = [[0] * (len(right) + 1) for _ in range(len(left) + 1)]
-    for i in range(len(left) - 1, -1, -1):
-        row, below, gain = totals[i], totals[i + 1], gains[i]
-        for j in range(len(right) - 1, -1, -1):
-            with_both = below[j + 1] + gain[j] if gain[j] else 0
-            row[j] = max(below[j], row[j + 1], with_both)
-    i = j = 0
-    while i < len(left) and j < len(right):
-        if gains[i][j] and totals[i][j] == totals[i + 1][j + 1] + gains[i][j]:
-            yield i, j
-            i, j = i + 1, j + 1
-        elif totals[i][j] == totals[i + 1][j]:
-            i += 1
-        else:
-            j += 1
-
-
-def _by_number(left: Sequence[FlowNode], right: Sequence[FlowNode]) -> _IndexPairs:
-    indexes: dict[Hashable, list[int]] = defaultdict(list)
-    for j in range(len(right) - 1, -1, -1):
-        indexes[right[j].word, right[j].shape].append(j)
-    for i, node in enumerate(left):
-        if indexes[node.word, node.shape]:
-            yield i, indexes[node.word, node.shape].pop()
-
-
 # ---- matching
-#
-# Match ops of two models: by structure, then by neighbours, then by order.
 
 
 _ROUNDS: Final = 4
@@ -245,9 +194,11 @@ def match_flows(before: Flow, after: Flow, files: tuple[str, str] = ("", "")) ->
     known = note(_add_all(pairs, _anchors(pairs, rings)), MatchKind.STRUCTURE)
     known += note(match_unique_neighbours(pairs, known, (rings[0][_ALIKE], rings[1][_ALIKE])), MatchKind.NEIGHBOURS)
     note(propagate(pairs, known), MatchKind.NEIGHBOURS)
-    known = note(_add_all(pairs, _loose_anchors(pairs)), MatchKind.STRUCTURE)
+    # Slices that are equal but for attributes and types, for programs in which a shape changed everywhere.
+    known = note(_add_all(pairs, _by_cones(pairs, loose=True, only_both=True)), MatchKind.STRUCTURE)
     note(propagate(pairs, known), MatchKind.NEIGHBOURS)
-    dialects_differ = are_of_other_dialects(before, after)
+    dialects = {_dialect(before), _dialect(after)}
+    dialects_differ = len(dialects) == 2 and "" not in dialects
     if dialects_differ:
         note(approximate(pairs, files), MatchKind.APPROXIMATE)
     for iteration in range(1 if dialects_differ else _ROUNDS):
@@ -279,13 +230,10 @@ def _anchors(pairs: Pairs, rings: tuple[_Rings, _Rings]) -> Iterator[tuple[int, 
         )
 
 
-def _loose_anchors(pairs: Pairs) -> Iterator[tuple[int, int]]:
-    """Nodes with equal slices but for attributes and types, for programs in which a shape changed everywhere."""
-    yield from _by_cones(pairs, loose=True, only_both=True)
-
-
 def _by_cones(pairs: Pairs, *, loose: bool, only_both: bool = False) -> Iterator[tuple[int, int]]:
-    sides, up, down = (pairs.before, pairs.after), Numbers(), Numbers()
+    sides = (pairs.before, pairs.after)
+    up: Numbers = {}
+    down: Numbers = {}
     labels = [side.labels(loose=loose) for side in sides]
     ups = [backward_numbers(side, own, up) for side, own in zip(sides, labels, strict=True)]
     downs = [forward_numbers(side, own, down) for side, own in zip(sides, labels, strict=True)]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Final, Literal
 
 from msgspec import Meta, field
@@ -267,17 +267,14 @@ class Comparison(Document, frozen=True, kw_only=True):
     diagnostics: tuple[Diagnostic, ...]
 
     def __post_init__(self) -> None:
+        costed: list[OpDifference | UnattributedDifference] = [*self.ops, *self.unattributed]
         for metric in self.metrics:
             name, whole = metric.name, metric.whole
-            parts = [part.amounts[name] for part in self._parts() if name in part.amounts]
+            parts = [part.amounts[name] for part in costed if name in part.amounts]
             kinds = (metric.matched, metric.gone, metric.new, metric.unattributed)
             for part_sum in (total(parts), total(kinds)):
                 if part_sum != whole or whole.after - whole.before != whole.change:
                     raise Unbalanced(f"{name}: the total is {whole}, but its parts sum to {part_sum}")
-
-    def _parts(self) -> Iterator[OpDifference | UnattributedDifference]:
-        yield from self.ops
-        yield from self.unattributed
 
 
 class Comparisons(Document, frozen=True, kw_only=True):
@@ -288,7 +285,7 @@ class Comparisons(Document, frozen=True, kw_only=True):
     comparisons: tuple[Comparison, ...]
 
 
-def total(amounts: list[Amount] | tuple[Amount, ...]) -> Amount:
+def total(amounts: Sequence[Amount]) -> Amount:
     """The sum of amounts."""
     before, after = sum([item.before for item in amounts]), sum([item.after for item in amounts])
     return Amount(before, after, sum([item.change for item in amounts]))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import heapq
+import operator
 from bisect import bisect_left
 from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from itertools import chain, product
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from tracemap.map.bundle_documents import Flow
 
@@ -31,15 +33,8 @@ RINGS: Final = (6, 4, 3, 2, 1)
 """Radii of rings in steps, the most specific first."""
 
 
-class Numbers:
-    """Number equal contents equally, in order of appearance."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[Hashable, int] = {}
-
-    def of(self, content: Hashable) -> int:
-        """The number of a content."""
-        return self._numbers.setdefault(content, len(self._numbers))
+Numbers = dict[Hashable, int]
+"""Numbers of contents, in order of appearance."""
 
 
 class Side:
@@ -67,10 +62,7 @@ class Side:
     @cached_property
     def producers_first(self) -> list[int]:
         """All indexes in topological order: nodes after their operands, functions after their calls."""
-        return _topological(
-            range(len(self.flow)),
-            lambda index: (producer for producers in self.flow[index].reads for producer in producers),
-        )
+        return _topological(range(len(self.flow)), lambda index: chain.from_iterable(self.flow[index].reads))
 
     @cached_property
     def users_first(self) -> list[int]:
@@ -83,12 +75,7 @@ class Side:
         """Edges in three columns: the user, the producer, and a hash of the operand's index."""
         import numpy as np
 
-        edges = [
-            (index, producer, operand)
-            for index, node in enumerate(self.flow)
-            for operand, producers in enumerate(node.reads)
-            for producer in producers
-        ]
+        edges = [(index, *read) for index in range(len(self.flow)) for read in _producers(self, index)]
         columns = np.array(edges, dtype=np.int64).reshape(-1, 3)
         return columns[:, 0], columns[:, 1], _mixed(columns[:, 2].astype(np.uint64))
 
@@ -117,14 +104,13 @@ def backward_numbers(side: Side, labels: Sequence[int], numbers: Numbers) -> lis
     """Numbers of the backward slices."""
     result = [-1] * len(labels)
     for index in side.producers_first:
-        read = [_operand_number(result, producers) for producers in side.flow[index].reads]
-        result[index] = numbers.of((labels[index], *read))
+        read = [
+            # An operand mostly has a single producer.
+            result[producers[0]] if len(producers) == 1 else tuple(sorted([result[producer] for producer in producers]))
+            for producers in side.flow[index].reads
+        ]
+        result[index] = numbers.setdefault((labels[index], *read), len(numbers))
     return result
-
-
-def _operand_number(result: Sequence[int], producers: Sequence[int]) -> Hashable:
-    """The number of an operand, which mostly has a single producer."""
-    return result[producers[0]] if len(producers) == 1 else tuple(sorted([result[producer] for producer in producers]))
 
 
 def forward_numbers(side: Side, labels: Sequence[int], numbers: Numbers) -> list[int]:
@@ -132,7 +118,7 @@ def forward_numbers(side: Side, labels: Sequence[int], numbers: Numbers) -> list
     result = [-1] * len(labels)
     for index in side.users_first:
         users = sorted([(result[user], operand) for user, operand in side.users[index]])
-        result[index] = numbers.of((labels[index], *users))
+        result[index] = numbers.setdefault((labels[index], *users), len(numbers))
     return result
 
 
@@ -168,20 +154,20 @@ def _mixed(numbers: Hashes) -> Hashes:
 
 def unique_in_both(before: Sequence[Hashable], after: Sequence[Hashable]) -> Iterator[tuple[int, int]]:
     """Indexes of nodes that are the only one with their key in both models. Key `None` never matches."""
-    before_indexes, after_indexes = _unique(before), _unique(after)
-    for key, index in before_indexes.items():
-        if key in after_indexes:
-            yield index, after_indexes[key]
+    before_indexes, after_indexes = (
+        _unique((key, index) for index, key in enumerate(keys)) for keys in (before, after)
+    )
+    return (
+        (index, after_indexes[key]) for key, index in before_indexes.items() if key is not None and key in after_indexes
+    )
 
 
-def _unique(keys: Sequence[Hashable]) -> dict[Hashable, int]:
+def _unique(keyed: Iterable[tuple[Hashable, int]]) -> dict[Hashable, int]:
+    """The indexes with a unique key."""
     indexes: dict[Hashable, int] = {}
-    repeated = set[Hashable]()
-    for index, key in enumerate(keys):
-        if key in indexes:
-            repeated.add(key)
-        indexes[key] = index
-    return {key: index for key, index in indexes.items() if key is not None and key not in repeated}
+    for key, index in keyed:
+        indexes[key] = -1 if key in indexes else index
+    return {key: index for key, index in indexes.items() if index >= 0}
 
 
 # ---- neighbours
@@ -256,11 +242,8 @@ class Pairs:
     def _of_operand(self, producers: tuple[int, ...], others: tuple[int, ...]) -> int:
         if any(self.to_after[producer] in others for producer in producers):
             return _READS
-        elsewhere = sum(any(to[producer] >= 0 for producer in own) for to, own in self._both(producers, others))
-        return -_AGAINST * elsewhere
-
-    def _both(self, producers: tuple[int, ...], others: tuple[int, ...]) -> Iterable[tuple[list[int], tuple[int, ...]]]:
-        return (self.to_after, producers), (self.to_before, others)
+        sides = (self.to_after, producers), (self.to_before, others)
+        return -_AGAINST * sum(any(to[producer] >= 0 for producer in own) for to, own in sides)
 
     def _of_users(self, old: int, new: int) -> int:
         score = 0
@@ -292,10 +275,9 @@ def match_unique_neighbours(
     while waiting:
         old, new = waiting.popleft()
         for old_indexes, new_indexes in _operands_and_users(pairs, old, new):
-            new_candidates = _unique_indexes([(operand, rings[1][index], index) for index, operand in new_indexes])
-            for key, old_neighbour in _unique_indexes(
-                [(operand, rings[0][index], index) for index, operand in old_indexes]
-            ).items():
+            new_candidates = _unique(((operand, rings[1][index]), index) for index, operand in new_indexes)
+            old_candidates = _unique(((operand, rings[0][index]), index) for index, operand in old_indexes)
+            for key, old_neighbour in old_candidates.items():
                 if key in new_candidates and pairs.add(old_neighbour, new_candidates[key]):
                     matches.append((old_neighbour, new_candidates[key]))
                     waiting.append(matches[-1])
@@ -318,14 +300,6 @@ def _operands_and_users(pairs: Pairs, old: int, new: int) -> Iterator[tuple[_Num
 
 def _producers(side: Side, index: int) -> _Numbered:
     return [(producer, operand) for operand, producers in enumerate(side.flow[index].reads) for producer in producers]
-
-
-def _unique_indexes(keyed: list[tuple[int, int, int]]) -> dict[tuple[int, int], int]:
-    """The indexes with a unique key."""
-    indexes: dict[tuple[int, int], int] = {}
-    for operand, ring, index in keyed:
-        indexes[operand, ring] = -1 if (operand, ring) in indexes else index
-    return {key: index for key, index in indexes.items() if index >= 0}
 
 
 def propagate(pairs: Pairs, known: Iterable[tuple[int, int]], least: int = LEAST_SCORE) -> list[tuple[int, int]]:
@@ -372,7 +346,6 @@ def _around(side: Side, index: int) -> Iterator[int]:
 
 
 def _propose(pairs: Pairs, old: int, new: int, waiting: list[_Candidate], least: int) -> None:
-    """Push the pairs of neighbours of a pair onto the heap."""
     for old_neighbour, new_neighbour in dict.fromkeys(_neighbours(pairs, old, new)):
         if (
             pairs.to_after[old_neighbour] < 0
@@ -389,14 +362,11 @@ def _neighbours(pairs: Pairs, old: int, new: int) -> Iterator[tuple[int, int]]:
     before, after = pairs.before, pairs.after
     old_node, new_node = before.flow[old], after.flow[new]
     for producers, others in zip(old_node.reads, new_node.reads, strict=False):
-        for producer in producers[:_MOST_NEIGHBOURS]:
-            for other in others[:_MOST_NEIGHBOURS]:
-                yield producer, other
-                # A node may have been inserted or removed in between.
-                yield from ((producer, far) for more_producers in after.flow[other].reads for far in more_producers[:2])
-                yield from (
-                    (far, other) for more_producers in before.flow[producer].reads for far in more_producers[:2]
-                )
+        for producer, other in product(producers[:_MOST_NEIGHBOURS], others[:_MOST_NEIGHBOURS]):
+            yield producer, other
+            # A node may have been inserted or removed in between.
+            yield from ((producer, far) for more_producers in after.flow[other].reads for far in more_producers[:2])
+            yield from ((far, other) for more_producers in before.flow[producer].reads for far in more_producers[:2])
     yield from _user_pairs(before.users[old], after.users[new])
     yield from _user_pairs(before.passing[old], after.passing[new])
     if old_node.holder >= 0 and new_node.holder >= 0:
@@ -407,38 +377,24 @@ def _neighbours(pairs: Pairs, old: int, new: int) -> Iterator[tuple[int, int]]:
 
 def _user_pairs(old_indexes: list[tuple[int, int]], new_indexes: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     """Pairs of users by the same operand: all combinations of a few, in order for many."""
-    if len(old_indexes) * len(new_indexes) <= _MOST_NEIGHBOURS**2:
-        yield from (
-            (old, new)
-            for old, old_operand in old_indexes
-            for new, new_operand in new_indexes
-            if old_operand == new_operand
-        )
-    else:
-        yield from (
-            (old, new)
-            for (old, old_operand), (new, new_operand) in zip(old_indexes, new_indexes, strict=False)
-            if old_operand == new_operand
-        )
+    few = len(old_indexes) * len(new_indexes) <= _MOST_NEIGHBOURS**2
+    pairs = product(old_indexes, new_indexes) if few else zip(old_indexes, new_indexes, strict=False)
+    return ((old, new) for (old, old_operand), (new, new_operand) in pairs if old_operand == new_operand)
 
 
 def _pairs_of_far_users(pairs: Pairs, old: int, new: int) -> Iterator[tuple[int, int]]:
     """Pairs of users of users, since a node may have been inserted or removed in between."""
-    before, after = pairs.before, pairs.after
-    old_users, new_users = before.users[old][:4], after.users[new][:4]
-    for user, _ in old_users:
-        for other, _ in new_users:
-            yield from ((user, far) for far, _ in after.users[other][:4])
-            yield from ((far, other) for far, _ in before.users[user][:4])
+    before, after = pairs.before.users, pairs.after.users
+    for (user, _), (other, _) in product(before[old][:4], after[new][:4]):
+        yield from ((user, far) for far, _ in after[other][:4])
+        yield from ((far, other) for far, _ in before[user][:4])
 
 
 # ---- order
-#
-# Match nodes between the same matched nodes, in the same order, in both models.
 
 
 _MOST_CELLS: Final = 250_000
-"""Limit for exact alignment. In larger gaps, the n-th nodes of a label match."""
+"""Limit for exact alignment."""
 
 
 def align_gaps(pairs: Pairs, *, loose: bool) -> Iterator[tuple[int, int]]:
@@ -446,9 +402,10 @@ def align_gaps(pairs: Pairs, *, loose: bool) -> Iterator[tuple[int, int]]:
     old_labels, new_labels = pairs.before.labels(loose=loose), pairs.after.labels(loose=loose)
     for old_indexes, new_indexes in gaps(pairs, list(pairs)):
         if old_indexes and new_indexes:
-            yield from _common(
-                [(old, old_labels[old]) for old in old_indexes], [(new, new_labels[new]) for new in new_indexes]
+            alignment = align(
+                [old_labels[old] for old in old_indexes], [new_labels[new] for new in new_indexes], operator.eq, int
             )
+            yield from ((old_indexes[i], new_indexes[j]) for i, j in alignment)
 
 
 def gaps(pairs: Pairs, matched: Sequence[tuple[int, int]]) -> Iterator[tuple[list[int], list[int]]]:
@@ -481,34 +438,41 @@ def longest_rising(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     return result[::-1]
 
 
-_Labelled = Sequence[tuple[int, Hashable]]
+_Item = TypeVar("_Item")
 
 
-def _common(old_indexes: _Labelled, new_indexes: _Labelled) -> Iterator[tuple[int, int]]:
-    if len(old_indexes) * len(new_indexes) > _MOST_CELLS:
-        yield from _by_number(old_indexes, new_indexes)
+def align(
+    left: Sequence[_Item],
+    right: Sequence[_Item],
+    gain_of: Callable[[_Item, _Item], int],
+    key: Callable[[_Item], Hashable],
+) -> Iterator[tuple[int, int]]:
+    """The alignment of two series with the highest total gain; of equal alignments, the one that matches earlier items.
+
+    Gains are at least 0, and items without a gain do not match (Needleman and Wunsch, Journal of Molecular Biology 48,
+    1970, p. 443). In series that are too long for this, the n-th items of a key match.
+    """
+    import numpy as np
+
+    if len(left) * len(right) > _MOST_CELLS:
+        indexes: dict[Hashable, list[int]] = defaultdict(list)
+        for j in range(len(right) - 1, -1, -1):
+            indexes[key(right[j])].append(j)
+        yield from ((i, indexes[key(item)].pop()) for i, item in enumerate(left) if indexes[key(item)])
         return
-    # lengths[i][j]: length of the longest common subsequence from there on.
-    lengths = [[0] * (len(new_indexes) + 1) for _ in range(len(old_indexes) + 1)]
-    for i in range(len(old_indexes) - 1, -1, -1):
-        row, below, label = lengths[i], lengths[i + 1], old_indexes[i][1]
-        for j in range(len(new_indexes) - 1, -1, -1):
-            row[j] = below[j + 1] + 1 if label == new_indexes[j][1] else max(below[j], row[j + 1])
+    gains = np.array([[gain_of(old, new) for new in right] for old in left], dtype=np.int64)
+    # totals[i, j]: gain of the best alignment from there on.
+    totals = np.zeros((len(left) + 1, len(right) + 1), dtype=np.int64)
+    for i in range(len(left) - 1, -1, -1):
+        with_both = np.where(gains[i], totals[i + 1, 1:] + gains[i], 0)
+        best = np.maximum(totals[i + 1, :-1], with_both)
+        totals[i, :-1] = np.maximum.accumulate(best[::-1])[::-1]
     i = j = 0
-    while i < len(old_indexes) and j < len(new_indexes):
-        if old_indexes[i][1] == new_indexes[j][1]:
-            yield old_indexes[i][0], new_indexes[j][0]
+    while i < len(left) and j < len(right):
+        if gains[i, j] and totals[i, j] == totals[i + 1, j + 1] + gains[i, j]:
+            yield i, j
             i, j = i + 1, j + 1
-        elif lengths[i + 1][j] >= lengths[i][j + 1]:
+        elif totals[i, j] == totals[i + 1, j]:
             i += 1
         else:
             j += 1
-
-
-def _by_number(old_indexes: _Labelled, new_indexes: _Labelled) -> Iterator[tuple[int, int]]:
-    indexes: dict[Hashable, list[int]] = defaultdict(list)
-    for index, label in reversed(new_indexes):
-        indexes[label].append(index)
-    for index, label in old_indexes:
-        if indexes[label]:
-            yield index, indexes[label].pop()

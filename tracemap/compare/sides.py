@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Final, TypeVar
 
 from tracemap.attribution.model import Attribution
 from tracemap.attribution.scan.connection import IN_MILLIONTHS, MILLIONTHS
@@ -15,13 +15,11 @@ from tracemap.compare.model import BASIS, Amount, ComparedSide, KernelCode
 from tracemap.core.errors import ModuleInvalid
 from tracemap.core.units import UNKNOWN, Integer, Text, Unknown, rounded_ratio, sum_of
 from tracemap.machine.code_figures import address_free_code, figures_of
-from tracemap.machine.images import Image, kernel_images
+from tracemap.machine.images import CodeFunction, Image, kernel_images
 from tracemap.map.bundle_documents import UNKNOWN_TIMES, CompileTimes, Remarks
 from tracemap.map.model import OpId, TraceGraph
 
 # ---- costs
-#
-# Costs of ops and unattributed costs before and after, scaled to equal invocations, in integers that add up.
 
 
 Scaled = Mapping[str, Mapping[str, int]]
@@ -44,17 +42,13 @@ def common_metrics(before: Sequence[Attribution], after: Sequence[Attribution]) 
     """
     if not before or not after:
         return ()
-    units = [{metric.name: metric.unit for metric in attribution.metrics} for attribution in (*after, *before)]
-    names_and_units = ((name, _common_unit({units_of_run.get(name) for units_of_run in units})) for name in units[0])
-    return tuple([(name, unit) for name, unit in names_and_units if unit is not None])
-
-
-def _common_unit(units: set[str | None]) -> str | None:
-    """The common unit of a metric; None: a run lacks the metric, or has another unit."""
-    whole = units - {IN_MILLIONTHS}
-    if None in units or len(whole) > 1:
-        return None
-    return IN_MILLIONTHS if IN_MILLIONTHS in units else whole.pop()
+    units_of_runs = [{metric.name: metric.unit for metric in attribution.metrics} for attribution in (*after, *before)]
+    common = []
+    for name in units_of_runs[0]:
+        units = {units_of_run.get(name, "") for units_of_run in units_of_runs}
+        if "" not in units and len(units - {IN_MILLIONTHS}) <= 1:
+            common.append((name, IN_MILLIONTHS if IN_MILLIONTHS in units else units.pop()))
+    return tuple(common)
 
 
 def invocations_of(runs: Sequence[Attribution], metric: str) -> Integer:
@@ -79,7 +73,9 @@ def costs(runs: Sequence[Attribution], metrics: Sequence[tuple[str, str]], *, pe
     for name, unit in metrics:
         op_sums, reason_sums = Counter[str](), Counter[str]()
         for run in runs:
-            factor = _size_in(unit, run, name)
+            # A run without fractions counts wholes.
+            own_unit = next(metric.unit for metric in run.metrics if metric.name == name)
+            factor = MILLIONTHS if unit == IN_MILLIONTHS != own_unit else 1
             for op in run.ops:
                 op_sums[op.op] += op.metrics[name].attributed * factor
             for row in run.unattributed:
@@ -91,12 +87,6 @@ def costs(runs: Sequence[Attribution], metrics: Sequence[tuple[str, str]], *, pe
         ops[name] = dict(zip(op_sums, scaled, strict=False))
         unattributed[name] = dict(zip(reason_sums, scaled[len(op_sums) :], strict=True))
     return Costs(wholes, ops, unattributed)
-
-
-def _size_in(unit: str, run: Attribution, name: str) -> int:
-    """Factor from a run's unit to a unit: a run without fractions counts wholes."""
-    own = next(metric.unit for metric in run.metrics if metric.name == name)
-    return MILLIONTHS if unit == IN_MILLIONTHS != own else 1
 
 
 def scaled_to(values: Sequence[int], count: int) -> list[int]:
@@ -120,10 +110,9 @@ def amount(before: int, after: int) -> Amount:
 
 
 # ---- sides
-#
-# A side of a comparison: a map with its costs, and the machine code of its kernels.
 
 
+_Code = TypeVar("_Code")
 _LOST: Final = 0.01
 """Tolerance: a run may have lost this share of its calls, and have reported it, and still count as equal work."""
 
@@ -166,11 +155,13 @@ class Side:
     def said(self) -> ComparedSide:
         """The side's record in the result."""
         headers = [header.run for header in self.attributions]
+        more = f" and {len(self.runs) - 1} more" if len(self.runs) > 1 else ""
         return ComparedSide(
             bundle=self.name,
             map_sha256=self.map_sha256,
             module_sha256=self.graph.module.sha256,
-            run=self._run,
+            # The only run, or the first one and the number of others.
+            run=self.runs[0] + more if self.runs else UNKNOWN,
             runs=self.runs,
             iterations=sum_of([header.iterations for header in headers]) if headers else UNKNOWN,
             invocation_ns=headers[0].invocation.median_ns if len(headers) == 1 else UNKNOWN,
@@ -178,13 +169,6 @@ class Side:
             compile_ns=self.compiled.elapsed_ns,
             compile_cpu_ns=self.compiled.cpu_ns,
         )
-
-    @property
-    def _run(self) -> Text:
-        """The only run, or the first one and the number of others."""
-        if not self.runs:
-            return UNKNOWN
-        return self.runs[0] + (f" and {len(self.runs) - 1} more" if len(self.runs) > 1 else "")
 
     def spreads(self, metric: str) -> Mapping[Text, tuple[MedianInterval, ...]]:
         """Spread of each op's cost per invocation, for each run. Ops that some runs lack are left out."""
@@ -220,10 +204,10 @@ class Side:
     @cached_property
     def ops_of_kernel(self) -> Mapping[str, tuple[OpId, ...]]:
         """The ops in each kernel, by its name."""
-        ops_by_kernel: dict[str, list[OpId]] = {}
+        ops_by_kernel: dict[str, list[OpId]] = defaultdict(list)
         for op, kernels in self.kernels_of.items():
             for kernel in kernels:
-                ops_by_kernel.setdefault(kernel, []).append(op)
+                ops_by_kernel[kernel].append(op)
         return {kernel: tuple(ops) for kernel, ops in ops_by_kernel.items()}
 
     @cached_property
@@ -243,23 +227,23 @@ class Side:
         except ModuleInvalid:
             return ()
 
+    def _read(self, kernel: str, read: Callable[[Image, CodeFunction], _Code]) -> _Code | None:
+        """A kernel's code as `read` gives it; None if it cannot be read."""
+        images = kernel_images(self._images, kernel)
+        try:
+            return read(*images[0]) if images else None
+        except ModuleInvalid:
+            return None
+
     def code(self, kernel: str) -> tuple[str, ...]:
         """The instructions of a kernel without their addresses; empty if they cannot be read."""
         if kernel not in self._codes:
-            images = kernel_images(self._images, kernel)
-            try:
-                self._codes[kernel] = address_free_code(*images[0]) if images else ()
-            except ModuleInvalid:
-                self._codes[kernel] = ()
+            self._codes[kernel] = self._read(kernel, address_free_code) or ()
         return self._codes[kernel]
 
     def figures(self, kernel: str) -> KernelCode:
         """Figures of a kernel's code."""
-        images = kernel_images(self._images, kernel)
-        try:
-            figures = figures_of(*images[0]) if images else None
-        except ModuleInvalid:
-            figures = None
+        figures = self._read(kernel, figures_of)
         if figures is None:
             return KernelCode()
         return KernelCode(figures.instructions, figures.loops, figures.vector_bits, figures.spills)

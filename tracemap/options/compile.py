@@ -7,12 +7,8 @@ from pathlib import Path
 from typing import Literal
 
 from tracemap.core.units import UNKNOWN, Unknown
-from tracemap.options.option import FLAGS_AFTER_DASHES, Options, option, required
+from tracemap.options.option import FLAGS_AFTER_DASHES, Options, count, option, percentage, required
 from tracemap.options.results import DISPATCH_HELP, KEEP_OUTLIERS_HELP, RULE_HELP, Rule, memory_option
-
-# ---- build
-#
-# Options of `tracemap build`.
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +61,6 @@ class BuildOptions(Options):
         return tuple((scope, Path(path)) if equals else ("", Path(scope)) for scope, equals, path in split)
 
 
-# ---- lower
-#
-# Options of `tracemap lower`.
-
-
 @dataclass(frozen=True, slots=True)
 class LowerOptions(Options):
     """Options of `lower`: pass pipelines to run over a model, and outputs."""
@@ -86,22 +77,15 @@ class LowerOptions(Options):
     force: bool = option(False, "Overwrite outputs that tracemap did not write.")
 
 
-# ---- audit
-#
-# Options of `tracemap audit`.
-
-
 @dataclass(frozen=True, slots=True)
 class AuditOptions(Options):
     """Options of `audit`: output format, ops to examine further, and the limit for failure."""
 
     format: Literal["text", "json"] = option("text", "Tables, or JSON that lists every op.")
-    fail_under: float | Unknown = option(
+    fail_under: float | Unknown = percentage(
         UNKNOWN,
         "Exit with status 1 if less than this percentage of the model's ops have a source location of their own, and "
         "list the other ops.",
-        metavar="PERCENT",
-        at_least=0,
         at_most=100,
     )
     ops: tuple[str, ...] = option(
@@ -111,11 +95,6 @@ class AuditOptions(Options):
         "--pass",
         metavar="OP",
     )
-
-
-# ---- show
-#
-# Options of `tracemap show`.
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,17 +108,12 @@ class ShowOptions(Options):
     assembly: bool = option(False, "Also print the instructions of the kernel that WHAT names.")
 
 
-# ---- remarks
-#
-# Options of `tracemap remarks`.
-
-
 @dataclass(frozen=True, slots=True)
 class RemarksOptions(Options):
     """Options of `remarks`: which remarks to print, how to rank them, and where to write them."""
 
     metric: str | None = option(None, "Metric to rank by.  [default: time]", metavar="NAME")
-    top: int = option(40, "Rows of the text table; 0: all.", metavar="N", at_least=0)
+    top: int = count(40, "Rows of the text table; 0: all.", at_least=0)
     figures: bool = option(False, "Also list remarks that only report numbers: instruction counts, stack bytes.")
     rule: Rule | None = option(None, RULE_HELP)
     keep_outliers: bool = option(False, KEEP_OUTLIERS_HELP)

@@ -8,11 +8,17 @@ from typing import Literal
 
 from tracemap.core.units import UNKNOWN, Unknown
 from tracemap.options.measure import CallOptions, FunctionOptions
-from tracemap.options.option import ABSOLUTE, FLAGS_AFTER_DASHES, RELATIVE, Options, option
-
-# ---- bench
-#
-# Options of `tracemap bench`.
+from tracemap.options.option import (
+    ABSOLUTE,
+    FLAGS_AFTER_DASHES,
+    RELATIVE,
+    Options,
+    count,
+    duration,
+    name_list,
+    option,
+    percentage,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,26 +31,18 @@ class BenchOptions(FunctionOptions):
     op: tuple[str, ...] = option(
         (), "Only kernels that compute this op, or a part of it: op12.  [repeatable]", metavar="OP"
     )
-    top: int = option(0, "Only the N most expensive kernels of the run.  [default: all]", metavar="N", at_least=1)
+    top: int = count(0, "Only the N most expensive kernels of the run.  [default: all]")
     run: Path | None = option(None, "Run to compare with.  [default: the newest in the bundle]", metavar="RUN")
     cold: bool = option(
         False,
         "Measure all kernels with cold caches, too.  [default: only kernels whose time in the application differs]",
     )
     no_verify: bool = option(False, "Do not compare the kernels' results with a reference.")
-    repetitions: int = option(
-        10,
-        "Number of timed batches of calls per kernel, in all processes together.",
-        metavar="N",
-        at_least=1,
-        at_most=10_000,
+    repetitions: int = count(
+        10, "Number of timed batches of calls per kernel, in all processes together.", at_most=10_000
     )
-    processes: int = option(
-        5,
-        "Number of processes to split the repetitions over, since times differ between processes.",
-        metavar="N",
-        at_least=1,
-        at_most=1_000,
+    processes: int = count(
+        5, "Number of processes to split the repetitions over, since times differ between processes.", at_most=1_000
     )
     min_time: float = option(
         10.0,
@@ -53,9 +51,7 @@ class BenchOptions(FunctionOptions):
         above=0,
         at_most=60_000,
     )
-    time_limit: float = option(
-        60.0, "Give up on a kernel that takes longer than this in one process.", metavar="S", above=0, at_most=86_400
-    )
+    time_limit: float = duration(60.0, "Give up on a kernel that takes longer than this in one process.")
     seconds: float = option(
         1.0,
         "Time limit for recording the application again on one worker, to explain kernels whose time "
@@ -69,11 +65,6 @@ class BenchOptions(FunctionOptions):
     format: Literal["text", "json", "csv", "google-benchmark"] = option("text", "Output format.")
 
 
-# ---- tune
-#
-# Options of `tracemap tune`.
-
-
 @dataclass(frozen=True, slots=True)
 class TuneOptions(CallOptions):
     """Options of `tune`: which kernels to tune, how long to search, and how to test the result in the application."""
@@ -82,16 +73,11 @@ class TuneOptions(CallOptions):
         (), "Tune the kernels that compute this op, or a part of it: op12.  [repeatable]", metavar="OP"
     )
     kernel: tuple[str, ...] = option((), "Tune kernels whose name matches this pattern.  [repeatable]", metavar="GLOB")
-    top: int = option(
-        0,
-        "Tune the N most expensive kernels of the newest run.  [default: all that --op and --kernel select]",
-        metavar="N",
-        at_least=1,
+    top: int = count(
+        0, "Tune the N most expensive kernels of the newest run.  [default: all that --op and --kernel select]"
     )
-    candidates: int = option(
-        24, "Maximum number of configurations to try per kernel.", metavar="N", at_least=1, at_most=10_000
-    )
-    time_limit: float = option(60.0, "Time limit for the search on one kernel.", metavar="S", above=0, at_most=86_400)
+    candidates: int = count(24, "Maximum number of configurations to try per kernel.", at_most=10_000)
+    time_limit: float = duration(60.0, "Time limit for the search on one kernel.")
     output: Path | None = option(
         None, "Tuning spec to write.  [default: BUNDLE's name with .spec.mlir]", "-o", "--output"
     )
@@ -103,23 +89,13 @@ class TuneOptions(CallOptions):
     write_for_amdsharktuner: Path | None = option(
         None, "For AMD GPUs: write the kernels into this folder, for amdsharktuner to tune.", metavar="DIR"
     )
-    pairs: int = option(
-        6,
-        "Number of alternating recordings of the application before and after tuning; 0: none.",
-        metavar="N",
-        at_least=0,
+    pairs: int = count(
+        6, "Number of alternating recordings of the application before and after tuning; 0: none.", at_least=0
     )
-    seconds: float = option(1.0, "Time limit for each recording.", metavar="S", above=0, at_most=86_400)
-    threshold: float = option(
-        3.0, "Minimum gain to count as an improvement, in percent.", metavar="PERCENT", at_least=0
-    )
+    seconds: float = duration(1.0, "Time limit for each recording.")
+    threshold: float = percentage(3.0, "Minimum gain to count as an improvement, in percent.")
     force: bool = option(False, "Overwrite an output that tracemap did not write.")
     format: Literal["text", "json"] = option("text", "Output format.")
-
-
-# ---- swap
-#
-# Options of `tracemap swap`.
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,20 +120,11 @@ class SwapOptions(CallOptions):
     atol: float | Unknown = option(UNKNOWN, ABSOLUTE, metavar="X", at_least=0)
     rtol: float | Unknown = option(UNKNOWN, RELATIVE, metavar="X", at_least=0)
     exact: bool = option(False, "Require outputs that equal the original's to the last bit.")
-    pairs: int = option(
-        6, "Number of alternating recordings of each bundle; 0: none.", metavar="N", at_least=0, at_most=1000
-    )
-    seconds: float = option(1.0, "Time limit for each recording.", metavar="S", above=0, at_most=86_400)
-    threshold: float = option(
-        5.0, "Report ops whose cost changed by more than this percentage.", metavar="PERCENT", at_least=0
-    )
+    pairs: int = count(6, "Number of alternating recordings of each bundle; 0: none.", at_least=0, at_most=1000)
+    seconds: float = duration(1.0, "Time limit for each recording.")
+    threshold: float = percentage(5.0, "Report ops whose cost changed by more than this percentage.")
     force: bool = option(False, "Overwrite an output that tracemap did not write.")
     format: Literal["text", "json"] = option("text", "Output format.")
-
-
-# ---- sweep
-#
-# Options of `tracemap sweep`.
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,11 +154,8 @@ class SweepOptions(Options):
     configs_from: Path | None = option(
         None, "Folder of tuning specs (*.mlir), each of which is one configuration to try.", path="folder"
     )
-    dispatches: tuple[str, ...] = option(
-        (),
-        "Only generated operations whose name matches one of these regular expressions.",
-        metavar="REGEX,…",
-        split=True,
+    dispatches: tuple[str, ...] = name_list(
+        "Only generated operations whose name matches one of these regular expressions.", metavar="REGEX,…"
     )
     only: Literal["generate", "compile", "verify", "profile"] | None = option(
         None,
@@ -199,13 +163,9 @@ class SweepOptions(Options):
         "them; verify: also check their results; profile: all steps.",
     )
     no_verify: bool = option(False, "Do not compare the kernels' results with numpy's.")
-    repetitions: int = option(
-        5, "Number of timed batches of calls per configuration.", metavar="N", at_least=1, at_most=10_000
-    )
+    repetitions: int = count(5, "Number of timed batches of calls per configuration.", at_most=10_000)
     min_time: float = option(10.0, "Minimum duration of a batch.", metavar="MS", above=0, at_most=60_000)
-    jobs: int = option(
-        0, "Number of parallel compilations.  [default: one per core]", metavar="N", at_least=1, at_most=1024
-    )
+    jobs: int = count(0, "Number of parallel compilations.  [default: one per core]", at_most=1024)
     tag: tuple[str, ...] = option(
         (),
         "Extra column with this value. With --append, existing rows with other tags do not count as done. "

@@ -7,12 +7,17 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from tracemap.core.units import UNKNOWN, Integer, Text, Unknown
-from tracemap.options.option import ABSOLUTE, FLAGS_AFTER_DASHES, RELATIVE, Options, option, required
-
-# ---- call
-#
-# Options of every command that runs a function of a bundle's module.
-
+from tracemap.options.option import (
+    ABSOLUTE,
+    FLAGS_AFTER_DASHES,
+    RELATIVE,
+    Options,
+    count,
+    duration,
+    name_list,
+    option,
+    required,
+)
 
 MOST_CALLS: Final = 1_000_000_000
 """A billion calls of 1 µs take a quarter of an hour. IREE's benchmark makes a single call if N exceeds an int32."""
@@ -29,9 +34,7 @@ class FunctionOptions(Options):
         "--input",
         metavar="SPEC",
     )
-    dim: Integer = option(
-        UNKNOWN, "Size of every dynamic dimension (`?`) in generated inputs.", metavar="N", at_least=0
-    )
+    dim: Integer = count(UNKNOWN, "Size of every dynamic dimension (`?`) in generated inputs.", at_least=0)
     flagfile: Path | None = option(None, "IREE flag file: function, inputs, parameters.", metavar="F")
     runtime_flags: tuple[str, ...] = option(
         (), "Flags for the IREE program that tracemap starts.", FLAGS_AFTER_DASHES, metavar="[-- RUNTIME FLAGS]"
@@ -51,11 +54,6 @@ def call_of(options: FunctionOptions) -> dict[str, Any]:
     return {field.name: getattr(options, field.name) for field in fields(options) if field.name in known}
 
 
-# ---- record
-#
-# Options of `tracemap record`.
-
-
 MOST_HZ: Final = 20_000
 LEAST_NICENESS: Final = -20
 """Ahead of all other programs except real-time ones (man 7 sched)."""
@@ -71,12 +69,10 @@ class RecordOptions(CallOptions):
         "-o",
         "--output",
     )
-    iterations: Integer = option(
+    iterations: Integer = count(
         UNKNOWN,
         "Measure exactly N invocations, regardless of --precision and --seconds.  "
         "[default: as many as --precision needs]",
-        metavar="N",
-        at_least=1,
         at_most=MOST_CALLS,
     )
     precision: float = option(
@@ -86,13 +82,11 @@ class RecordOptions(CallOptions):
         above=0,
         at_most=100,
     )
-    seconds: float = option(5.0, "Time limit for measuring.", metavar="S", above=0, at_most=86_400)
-    launches: int = option(
+    seconds: float = duration(5.0, "Time limit for measuring.")
+    launches: int = count(
         10,
         "Number of processes to split --seconds over, since memory layout differs between processes. Fewer if "
         "the program starts slowly; 1 with --iterations, --sample, --counters, --cache-sim or --keep-profile.",
-        metavar="N",
-        at_least=1,
         at_most=100,
     )
     nice: Integer = option(
@@ -102,43 +96,31 @@ class RecordOptions(CallOptions):
         at_least=LEAST_NICENESS,
         at_most=19,
     )
-    warmup: Integer = option(
+    warmup: Integer = count(
         UNKNOWN,
         "Number of warm-up invocations, which reports leave out.  [default: until times are steady;"
         " 3 with --iterations]",
-        metavar="N",
         at_least=0,
         at_most=MOST_CALLS,
     )
-    repeat: int = option(
+    repeat: int = count(
         1,
         "Number of recordings, in separate processes, written as runs/run-NNN-I.parquet for `tracemap "
         "diff` to compare.",
-        metavar="N",
-        at_least=1,
         at_most=1000,
     )
     alternate: Path | None = option(
         None, "Also record this bundle with the same options, alternating with BUNDLE.", metavar="OTHER"
     )
-    compare_devices: tuple[str, ...] = option(
-        (),
+    compare_devices: tuple[str, ...] = name_list(
         "Also time the invocations on these devices and on the run's own device, without the profiler: "
-        "local-sync,local-task.",
-        metavar="A,B",
-        split=True,
+        "local-sync,local-task."
     )
-    counters: tuple[str, ...] = option(
-        (),
-        "Events to count in extra executions of the program, such as page-faults,cache-misses; see `tracemap events`.",
-        metavar="A,B",
-        split=True,
+    counters: tuple[str, ...] = name_list(
+        "Events to count in extra executions of the program, such as page-faults,cache-misses; see `tracemap events`."
     )
-    counters_per_pass: int = option(
-        0,
-        "Maximum number of events to count in one execution.  [default: as many as the processor counts at a time]",
-        metavar="N",
-        at_least=1,
+    counters_per_pass: int = count(
+        0, "Maximum number of events to count in one execution.  [default: as many as the processor counts at a time]"
     )
     sample_hz: Integer = option(
         0,
@@ -200,11 +182,6 @@ class ProfileOptions(Options):
     flags: tuple[str, ...] = option((), "Flags for iree-compile.", FLAGS_AFTER_DASHES, metavar="[-- FLAGS]")
 
 
-# ---- run
-#
-# Options of `tracemap run`.
-
-
 @dataclass(frozen=True, slots=True)
 class RunOptions(CallOptions):
     """Options of `run`: the function to run, and how to use its outputs."""
@@ -229,41 +206,25 @@ class RunOptions(CallOptions):
     force: bool = option(False, "Overwrite files that tracemap did not write.")
 
 
-# ---- benchmark
-#
-# Options of `tracemap benchmark`.
-
-
 @dataclass(frozen=True, slots=True)
 class BenchmarkOptions(CallOptions):
     """Options of `benchmark`: the functions to time, how long, and the output."""
 
-    repetitions: int = option(
-        1, "Number of times to repeat the measurement.", metavar="N", at_least=1, at_most=MOST_CALLS
-    )
-    min_time: float = option(0.5, "Minimum duration of a measurement.", metavar="S", above=0, at_most=86_400)
-    iterations: Integer = option(
+    repetitions: int = count(1, "Number of times to repeat the measurement.", at_most=MOST_CALLS)
+    min_time: float = duration(0.5, "Minimum duration of a measurement.")
+    iterations: Integer = count(
         UNKNOWN,
         "Exact number of invocations per measurement.  [default: as many as --min-time needs]",
-        metavar="N",
-        at_least=1,
         at_most=MOST_CALLS,
     )
-    dispatch_repeat: int = option(
+    dispatch_repeat: int = count(
         1,
         "Run each kernel N times per invocation and divide the time by N, so that runtime overhead counts"
         " less. Compiles the module again.",
-        metavar="N",
-        at_least=1,
         at_most=100_000,
     )
     time_unit: Literal["ms", "us", "ns"] = option("ms", "Unit of times in the table and in JSON.")
     format: Literal["text", "json"] = option("text", "Google Benchmark's table, or its JSON.")
-
-
-# ---- stats
-#
-# Options of `tracemap stats`.
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,16 +241,10 @@ class StatsOptions(Options):
         at_least=0,
         variable="IREE_HOOK_SKIP_START_MS",
     )
-    counters: tuple[str, ...] = option(
-        (),
-        "Only these events, in this order.  [default: all counted events]",
-        metavar="A,B",
-        variable="IREE_HOOK_PERF_EVENT_TYPES",
-        split=True,
+    counters: tuple[str, ...] = name_list(
+        "Only these events, in this order.  [default: all counted events]", variable="IREE_HOOK_PERF_EVENT_TYPES"
     )
-    buckets: int = option(
-        16, "Number of quantiles.", metavar="N", at_least=1, at_most=1024, variable="IREE_HOOK_BUCKET_COUNT"
-    )
+    buckets: int = count(16, "Number of quantiles.", at_most=1024, variable="IREE_HOOK_BUCKET_COUNT")
     no_table: bool = option(False, "Leave out the tables of conditional probabilities.")
     gamma: float = option(
         0.5,
@@ -311,11 +266,6 @@ class StatsOptions(Options):
     html: Path | None = option(None, "Also write a page with histograms, correlations and heat maps.", metavar="PAGE")
     force: bool = option(False, "Overwrite files that tracemap did not write.")
     format: Literal["text", "json"] = option("text", "The text format of IREE's hook, or JSON.")
-
-
-# ---- hook
-#
-# Options of `tracemap hook env`.
 
 
 _MOST_CALLS: Final = 1_000_000_000_000_000
@@ -343,10 +293,8 @@ class HookEnvOptions(Options):
         at_most=1_000_000_000,
         variable="IREE_HOOK_SKIP_START_MS",
     )
-    calls: int = option(
-        0, "Maximum number of calls to record.  [default: no limit]", metavar="N", at_least=0, at_most=_MOST_CALLS
-    )
-    every: int = option(1, "Record only one call in N.", metavar="N", at_least=1, at_most=_MOST_CALLS)
+    calls: int = count(0, "Maximum number of calls to record.  [default: no limit]", at_least=0, at_most=_MOST_CALLS)
+    every: int = count(1, "Record only one call in N.", at_most=_MOST_CALLS)
     thread_mb: int = option(
         1024,
         "Maximum size of the calls recorded per thread, in megabytes.",
@@ -355,22 +303,12 @@ class HookEnvOptions(Options):
         at_most=1_000_000,
     )
     keep: Literal["oldest", "newest"] = option(
-        "oldest",
-        "Calls to keep when --thread-mb is reached: the oldest, or the newest (for long-running servers).",
+        "oldest", "Calls to keep when --thread-mb is reached: the oldest, or the newest (for long-running servers)."
     )
-    counters: tuple[str, ...] = option(
-        (),
-        "Events to count around each call; see `tracemap events`.",
-        metavar="A,B",
-        variable="IREE_HOOK_PERF_EVENT_TYPES",
-        split=True,
+    counters: tuple[str, ...] = name_list(
+        "Events to count around each call; see `tracemap events`.", variable="IREE_HOOK_PERF_EVENT_TYPES"
     )
     export: bool = option(False, "Print export statements for a shell's eval, instead of arguments for env.")
-
-
-# ---- events
-#
-# Options of `tracemap events`.
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,11 +317,6 @@ class EventsOptions(Options):
 
     all: bool = option(False, "On AMD's Zen 4: also list its raw events.")
     format: Literal["text", "json"] = option("text", "A table, or JSON with the hook's setting for each event.")
-
-
-# ---- doctor
-#
-# Options of `tracemap doctor`.
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -47,8 +46,6 @@ def parse_address(name: str, value: str | os.PathLike[str]) -> str:
 
 
 # ---- arguments
-#
-# Checks of other arguments of the Python API: a value of the expected type, or an error of one sentence.
 
 
 _MAX_QUOTED = 60
@@ -157,6 +154,26 @@ def required(text: str, *names: str, **about: Any) -> Any:  # noqa: ANN401 - the
     return field(metadata={_KEY: Option(text, names, **about)})
 
 
+def count(default: T, text: str, *names: str, **about: Any) -> T:  # noqa: ANN401 - as in `option`
+    """An option that is a number of things, at least 1 by default."""
+    return option(default, text, *names, **{"metavar": "N", "at_least": 1, **about})
+
+
+def duration(default: float, text: str, *names: str) -> float:
+    """An option that is a positive time in seconds, at most a day."""
+    return option(default, text, *names, metavar="S", above=0, at_most=86_400)
+
+
+def percentage(default: T, text: str, **about: Any) -> T:  # noqa: ANN401 - as in `option`
+    """An option that is a percentage."""
+    return option(default, text, metavar="PERCENT", at_least=0, **about)
+
+
+def name_list(text: str, *names: str, **about: Any) -> tuple[str, ...]:  # noqa: ANN401 - as in `option`
+    """An option that is a comma-separated list, empty by default."""
+    return option((), text, *names, **{"metavar": "A,B", "split": True, **about})
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """Base class of options records; checks every value against its field's type and limits.
@@ -234,18 +251,17 @@ class DeclaredOption:
         if not self.many:
             return self._item_taken(value)
         series = split_names(value) if self.option.split and isinstance(value, str) else value
-        if isinstance(series, (str, bytes)) or not isinstance(series, Iterable):
-            raise self._invalid_value(value, "a list")
-        return tuple(self._item_taken(item) for item in series)
+        return tuple(self._item_taken(item) for item in check_list(self.name, series))
 
     def _item_taken(self, value: object) -> object:
         if self.choices:
             if not isinstance(value, str) or value not in self.choices:
                 raise self._invalid_value(value, f"one of {', '.join(self.choices)}")
             return self.item(value)
-        if isinstance(value, (str, os.PathLike)) and (taken := self._path_taken()) is not None:
-            check_path(self.name, value)
-            return taken(value)
+        takes_address = self.option.path == "address"
+        if isinstance(value, (str, os.PathLike)) and (takes_address or self.item is Path):
+            path = check_path(self.name, value)
+            return parse_address(self.name, value) if takes_address else path
         if self.item is float and type(value) is int:  # `95` is a number as much as `95.0`
             value = float(value)
         if not isinstance(value, self.item) or (isinstance(value, bool) and self.item is not bool):
@@ -254,19 +270,12 @@ class DeclaredOption:
             raise self._invalid_value(value, " and ".join(f"{word} {limit}" for word, limit, _ in self._limits()))
         return value
 
-    def _path_taken(self) -> Callable[[str | os.PathLike[str]], object] | None:
-        """Converter from text to path or address; None if the option is neither."""
-        if self.option.path == "address":
-            return partial(parse_address, self.name)
-        return Path if self.item is Path else None
-
     def _limits(self) -> list[tuple[str, float, Callable[[Any, Any], bool]]]:
         """Limits of a value: wording, limit and comparison; empty for options that are not numbers."""
-        option = self.option
         limits = [
-            ("at least", option.at_least, operator.ge),
-            ("above", option.above, operator.gt),
-            ("at most", option.at_most, operator.le),
+            ("at least", self.option.at_least, operator.ge),
+            ("above", self.option.above, operator.gt),
+            ("at most", self.option.at_most, operator.le),
         ]
         return [(word, limit, holds) for word, limit, holds in limits if limit is not None]
 
@@ -315,8 +324,6 @@ def split_names(text: str) -> list[str]:
 
 
 # ---- tolerance
-#
-# Tolerances for outputs: help texts that several commands share.
 
 
 ABSOLUTE: Final = "Absolute tolerance for floats.  [default: 1e-4; f16 1e-3, bf16 and narrower 1e-2]"

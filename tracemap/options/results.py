@@ -10,12 +10,7 @@ from typing import Final, Literal, get_args
 
 from tracemap.core.errors import UsageInvalid
 from tracemap.core.units import UNKNOWN, Unknown
-from tracemap.options.option import Options, option, required
-
-# ---- attribute
-#
-# Options of `tracemap attribute`.
-
+from tracemap.options.option import Options, count, name_list, option, percentage, required
 
 RULE_HELP = (
     "How to split a kernel's cost over its ops.  [default: measured if the runs have simulated counts or "
@@ -110,18 +105,16 @@ class AttributeOptions(Options, Windowed):
     by: Literal["op", "line", "source", "python", "caller", "scope", "kernel", "site", "name"] = option(
         "op", "Rows of the text table. caller: your innermost line outside shared helper functions."
     )
-    metrics: tuple[str, ...] = option(
-        (),
+    metrics: tuple[str, ...] = name_list(
         "Metrics of the text table; the first one ranks the rows.  [default: time and up to three others]",
         "--metric",
         metavar="A,B…",
-        split=True,
     )
     totals: bool = option(False, "Show sums over all invocations in text and page, instead of means per invocation.")
-    top: int = option(20, "Rows of the text table; 0: all.", metavar="N", at_least=0)
+    top: int = count(20, "Rows of the text table; 0: all.", at_least=0)
     sort: str | None = option(None, "Column to sort the text table by.  [default: cost]", metavar="COLUMN")
-    columns: tuple[str, ...] = option(
-        (), "Columns of the text table, in this order.  [default: those that fit]", metavar="A,B…", split=True
+    columns: tuple[str, ...] = name_list(
+        "Columns of the text table, in this order.  [default: those that fit]", metavar="A,B…"
     )
     filters: tuple[str, ...] = option(
         (),
@@ -132,11 +125,6 @@ class AttributeOptions(Options, Windowed):
     )
     memory: int = memory_option()
     force: bool = option(False, "Overwrite outputs that tracemap did not write.")
-
-
-# ---- export
-#
-# Options of `tracemap export`.
 
 
 Format = Literal[
@@ -170,19 +158,18 @@ class ExportOptions(Options, Windowed):
     end: float = option(math.inf, TO_HELP, "--until", metavar="S", above=0)
     allow_mismatch: bool = option(False, "Accept a run recorded from a different build.")
     dispatch: str = option("", DISPATCH_HELP, metavar="KERNEL")
-    metrics: tuple[str, ...] = option(
-        (), "Metrics, in this order.  [default: all, times first]", "--metric", metavar="A,B…", split=True
+    metrics: tuple[str, ...] = name_list(
+        "Metrics, in this order.  [default: all, times first]", "--metric", metavar="A,B…"
     )
     callers: Callers = option("scope", "Call stack of an op: its scopes, or the Python lines that created it.")
     self_cost: SelfCost = option(
         "ops", "For callgrind: charge costs to the lines of the model (ops) or of its kernels (kernels)."
     )
-    invocations: tuple[int, ...] = option(
+    invocations: tuple[int, ...] = count(
         (),
         "For timelines: index of an invocation to draw, from 0, warm-up included.  [repeatable; default: one of "
         "median time]",
         "--invocation",
-        metavar="N",
         at_least=0,
     )
     all_invocations: bool = option(False, "For timelines: draw all measured invocations.")
@@ -191,11 +178,6 @@ class ExportOptions(Options, Windowed):
     )
     memory: int = memory_option()
     force: bool = option(False, "Overwrite outputs that tracemap did not write.")
-
-
-# ---- report
-#
-# Options of `tracemap report`.
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,11 +196,6 @@ class ReportOptions(Options, Windowed):
     force: bool = option(False, "Overwrite a page that tracemap did not write.")
 
 
-# ---- diff
-#
-# Options of `tracemap diff`.
-
-
 @dataclass(frozen=True, slots=True)
 class DiffOptions(Options):
     """Options of `diff`: how to compare two runs or bundles, and outputs."""
@@ -230,19 +207,15 @@ class DiffOptions(Options):
     )
     map_a: Path | None = option(None, "Bundle of A.", metavar="BUNDLE")
     map_b: Path | None = option(None, "Bundle of B.", metavar="BUNDLE")
-    threshold: float = option(
-        3.0, "Report statistically significant changes above this percentage.", metavar="PERCENT", at_least=0
-    )
-    fail_over: float | Unknown = option(
+    threshold: float = percentage(3.0, "Report statistically significant changes above this percentage.")
+    fail_over: float | Unknown = percentage(
         UNKNOWN,
         "Exit with status 1 if a cost grew significantly by more than this percentage. Such costs are "
         "listed regardless of --threshold.",
-        metavar="PERCENT",
-        at_least=0,
     )
     by: Literal["op", "scope", "line"] = option("op", "Rows of the text table.")
     metric: str | None = option(None, "Metric of the text table.  [default: time]", metavar="NAME")
-    top: int = option(20, "Rows of the text tables; 0: all.", metavar="N", at_least=0)
+    top: int = count(20, "Rows of the text tables; 0: all.", at_least=0)
     rule: Rule | None = option(None, RULE_HELP)
     keep_outliers: bool = option(False, KEEP_OUTLIERS_HELP)
     allow_mismatch: bool = option(False, "Accept a run recorded from a different build; the result carries a warning.")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from tracemap.options.option import Options, option, required
+from tracemap.options.option import Options, count, name_list, option, required
 from tracemap.options.results import DISPATCH_HELP, KEEP_OUTLIERS_HELP, RULE_HELP, Rule, memory_option
 
 _STORE_HELP: Final = "The store: a folder, or a bucket as s3://BUCKET/PREFIX."
@@ -68,24 +68,24 @@ class StoreListOptions(AskOptions):
 class StoreQueryOptions(AskOptions):
     """Options of `store query`: metrics to add up, and groups of runs."""
 
-    group_by: tuple[str, ...] = option((), _GROUP_BY_HELP, metavar="A,B", split=True)
-    metric: tuple[str, ...] = option((), "Metrics to add up.  [default: time]", metavar="A,B", split=True)
+    group_by: tuple[str, ...] = name_list(_GROUP_BY_HELP)
+    metric: tuple[str, ...] = name_list("Metrics to add up.  [default: time]")
     calls: bool = option(
         False, "Recompute the sums from individual calls, instead of using those stored with each run."
     )
     engine: str = option("duckdb", _ENGINE_HELP, metavar="ENGINE")
     totals: bool = option(False, "Show sums over all runs, instead of the cost per invocation.")
-    top: int = option(20, "Ops per group in the text table; 0: all.", metavar="N", at_least=0)
+    top: int = count(20, "Ops per group in the text table; 0: all.", at_least=0)
 
 
 @dataclass(frozen=True, slots=True)
 class StoreSitesOptions(AskOptions):
     """Options of `store sites`: percentiles of kernel calls per dispatch site."""
 
-    group_by: tuple[str, ...] = option((), _GROUP_BY_HELP, metavar="A,B", split=True)
+    group_by: tuple[str, ...] = name_list(_GROUP_BY_HELP)
     metric: str = option("cpu_ns", "Metric to show percentiles of.  [default: cpu_ns]", metavar="NAME")
     engine: str = option("duckdb", _ENGINE_HELP, metavar="ENGINE")
-    top: int = option(20, "Dispatch sites per group in the text table; 0: all.", metavar="N", at_least=0)
+    top: int = count(20, "Dispatch sites per group in the text table; 0: all.", at_least=0)
 
 
 _THRESHOLD_HELP: Final = "Report statistically significant changes above this percentage."

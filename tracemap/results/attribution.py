@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -80,11 +81,8 @@ class Attribution(model.Attribution, AsTable):
     @classmethod
     def of(cls, attribution: model.Attribution, bundle: Bundle, paths: tuple[Path, ...]) -> Attribution:
         """Extend an attribution with its bundle and runs."""
-        return cls(
-            **{field.name: getattr(attribution, field.name) for field in fields(attribution)},
-            bundle=bundle,
-            paths=paths,
-        )
+        inherited = {field.name: getattr(attribution, field.name) for field in fields(attribution)}
+        return cls(**inherited, bundle=bundle, paths=paths)
 
     def op(self, what: str) -> Cost:
         """Cost of an op (`op12`), or of a line of the model or its Python code: `model.mlir:31`, `layers.py:40`.
@@ -192,16 +190,14 @@ class Attribution(model.Attribution, AsTable):
 
         costed = self._costed()
         metric = self.metrics[default_metric(self.metrics)]
-        scopes: dict[str, int] = {}
+        scopes: dict[str, int] = defaultdict(int)
         for reached in costed.reached:
-            name = "/".join(reached.scope) or reached.op.name
-            scopes[name] = scopes.get(name, 0) + reached.attributed[metric.name]
+            scopes["/".join(reached.scope) or reached.op.name] += reached.attributed[metric.name]
         ranked = sorted(scopes.items(), key=lambda item: (-item[1], item[0]))
-        run = self.run
         facts = [f"{format_amount(metric.attributed, metric)} of {metric.name} in ops"]
-        median_ns = run.invocation.median_ns
+        median_ns, device = self.run.invocation.median_ns, self.run.device
         facts += [] if median_ns is UNKNOWN else [f"median invocation {format_ns(median_ns)}"]
-        facts += [] if run.device is UNKNOWN else [f"device {run.device}"]
+        facts += [] if device is UNKNOWN else [f"device {device}"]
         title = f"{costed.graph.module.name}: {', '.join(facts)}"
         return heading(title) + bar(ranked, metric.attributed) + self._top(costed, metric)
 

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from msgspec import structs
-
 from tracemap.compare import model as compared
 from tracemap.core.errors import QueryInvalid
 from tracemap.core.units import format_ns, plural
@@ -36,7 +34,7 @@ class Bench(model.Bench, AsTable, frozen=True):
     @classmethod
     def of(cls, bench: model.Bench) -> Bench:
         """Extend a bench with tables and a notebook view."""
-        return cls(**{name: getattr(bench, name) for name in bench.__struct_fields__ if name in _FIELDS})
+        return cls(**{name: getattr(bench, name) for name in model.Bench.__struct_fields__})
 
     def _columns(self) -> Columns:
         """One row per kernel and operation; times are medians per call."""
@@ -72,9 +70,6 @@ class Bench(model.Bench, AsTable, frozen=True):
         )
 
 
-_FIELDS = {field.name for field in structs.fields(model.Bench)}
-
-
 # ---- comparison
 #
 # A comparison: ops before and after as a table, findings in notebooks, and the page.
@@ -100,9 +95,7 @@ class Comparison(compared.Comparison, AsTable, frozen=True):
         cls, comparison: compared.Comparison, before: Sequence[Path], after: Sequence[Path], options: DiffOptions
     ) -> Comparison:
         """Extend a comparison with its paths and options."""
-        fields = {
-            name: getattr(comparison, name) for name in comparison.__struct_fields__ if name in _COMPARISON_FIELDS
-        }
+        fields = {name: getattr(comparison, name) for name in compared.Comparison.__struct_fields__}
         return cls(**fields, paths=(before, after), options=options)
 
     def op(self, what: str) -> compared.OpDifference:
@@ -131,10 +124,12 @@ class Comparison(compared.Comparison, AsTable, frozen=True):
             >>> tracemap.diff("model.tracemap", "model.tracemap").show("page.html", browser=False).name
             'page.html'
         """
+        from tracemap.commands.diff import diff
+
         if self.paths is None or self.options is None:
             raise QueryInvalid("this comparison has no paths; create it with tracemap.diff")
         paths, asked = self.paths, replace(self.options, output=None)
-        return show_page(lambda file: _write(paths, replace(asked, html=file)), output, browser=browser)
+        return show_page(lambda file: diff(*paths, replace(asked, html=file)), output, browser=browser)
 
     def _columns(self) -> Columns:
         """One row per op of either side; two columns per metric, before and after."""
@@ -165,12 +160,6 @@ class Comparison(compared.Comparison, AsTable, frozen=True):
         return title + table(headings, rows, 4) + (heading(f"… {more} more") if more > 0 else "")
 
 
-def _write(paths: tuple[Sequence[Path], Sequence[Path]], asked: DiffOptions) -> None:
-    from tracemap.commands.diff import diff
-
-    diff(*paths, asked)
-
-
 def _row(finding: compared.Finding) -> tuple[str, ...]:
     ids = " → ".join(dict.fromkeys(str(cell_of(side)) for side in (finding.before, finding.after) if cell_of(side)))
     times = finding.median_before, finding.median_after
@@ -184,7 +173,3 @@ def _row(finding: compared.Finding) -> tuple[str, ...]:
         f"{finding.ratio:.2f}" * bool(finding.ratio),
         *medians,
     )
-
-
-_COMPARISON_FIELDS = {field.name for field in structs.fields(compared.Comparison)}
-"""Fields of `Comparison` except its paths and options."""

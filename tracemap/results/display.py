@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 
 # ---- tables
-#
-# Tables of results for Arrow and pandas. Column names contain the units.
 
 
 Value = int | float | str | bool | None
@@ -102,7 +100,7 @@ def process_temporary_folder() -> Path:
     return _TEMPORARY_FOLDERS.enter_context(temporary_folder())
 
 
-def show_page(write: Callable[[Path], None], output: Path | str | None, *, browser: bool) -> Path:
+def show_page(write: Callable[[Path], object], output: Path | str | None, *, browser: bool) -> Path:
     """Write a page, open it in the browser, and return its path."""
     target = check_path("output", output) if output is not None else process_temporary_folder() / "page.html"
     write(target)
@@ -124,11 +122,11 @@ def bar(parts: Sequence[tuple[str, int]], whole: int) -> str:
     """Stacked bar with a legend. Parts after the first eight are summed up as "others", in the last colour."""
     if whole <= 0:
         return ""
-    show_page = [*parts[: len(_COLOURS) - 1]]
-    rest = sum(amount for _, amount in parts[len(show_page) :])
-    show_page += [("others", rest)] if rest else []
+    shown = [*parts[: len(_COLOURS) - 1]]
+    rest = sum(amount for _, amount in parts[len(shown) :])
+    shown += [("others", rest)] if rest else []
     pieces, legend, begin = [], [], 0.0
-    for (name, amount), colour in zip(show_page, _COLOURS, strict=False):
+    for (name, amount), colour in zip(shown, _COLOURS, strict=False):
         width, label = _WIDTH * amount / whole, f"{name}: {100 * amount / whole:.1f} %"
         pieces.append(
             f'<rect x="{begin:.1f}" y="0" width="{width:.1f}" height="{_HEIGHT}" fill="{colour}">'

@@ -15,7 +15,7 @@ from tracemap.map.bundle import Bundle as StoredBundle
 from tracemap.map.bundle import load
 from tracemap.results.attribution import Attribution
 from tracemap.results.bundle import Bundle
-from tracemap.results.display import AsTable, Columns, heading, process_temporary_folder, table
+from tracemap.results.display import AsTable, Columns, heading, process_temporary_folder, show_page, table
 
 if TYPE_CHECKING:
     from tracemap.capture.noise import Look
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 
 # ---- run
-#
-# Result of `tracemap.record`: events as a table, times, and the page.
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +76,7 @@ class Run(RecordedRun, AsTable):
             'page.html'
         """
         from tracemap.commands.report import report
-        from tracemap.map.bundle import load
         from tracemap.options.results import ReportOptions
-        from tracemap.results.display import show_page
 
         bundle = self.bundle or load(Path(str(self.header.bundle)))
         return show_page(lambda file: report(bundle, [self.path], ReportOptions(output=file)), output, browser=browser)
@@ -115,8 +111,6 @@ class Run(RecordedRun, AsTable):
 
 
 # ---- recording
-#
-# `with tracemap.recording(bundle)`: record the kernel calls that the program makes through `iree.runtime`.
 
 
 class Recording:

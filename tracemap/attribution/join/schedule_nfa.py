@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence, Set
+import math
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from tracemap.core.units import UNKNOWN, Integer
 from tracemap.map.model import Command, Schedule, Submission, TraceGraph, entry_name
@@ -52,67 +53,110 @@ def narrowed(schedule: Schedule, seen: Sequence[Meanings], *, one_call: bool) ->
         seen: the candidates of each submission by itself, in order.
         one_call: whether these are the submissions of one call, or of several in sequence.
     """
+    first, submissions = frozenset(schedule.first), schedule.submissions
+    meanings = [meanings_of(submission) for submission in submissions]
+    last = frozenset(state for state, submission in enumerate(submissions) if submission.last)
     # The last call of a killed program is unfinished.
     for repeats, unfinished in ((False, False), (True, False), (True, True))[0 if one_call else 1 :]:
-        matching = _Paths(schedule, repeats).fit(seen, unfinished=unfinished)
-        if matching:
-            return matching
+        following = [frozenset(own.next) | (first if repeats and own.last else frozenset()) for own in submissions]
+        paths = _Paths[Meanings](following, lambda state, own: not meanings[state].isdisjoint(own))
+        matching = paths.fit(seen, first, None if unfinished else last)
+        if matching is not None:
+            return [
+                frozenset[Meaning]().union(*(meanings[state] & own for state in paths.listed[number]))
+                for number, own in zip(matching, seen, strict=True)
+            ]
     return list(seen)
 
 
-@dataclass(frozen=True)
-class _Paths:
-    """The paths of one call, or of calls in sequence (`repeats`)."""
+States = frozenset[int]
+Symbol = TypeVar("Symbol", bound=Hashable)
 
-    schedule: Schedule
-    repeats: bool
 
-    @cached_property
-    def _meanings(self) -> tuple[Meanings, ...]:
-        return tuple(meanings_of(submission) for submission in self.schedule.submissions)
+class UnknownOrder(Exception):
+    """The order of launches does not identify their sites; the message has the reason."""
 
-    # Works on sets of states rather than single paths: there can be exponentially many paths, but only as many states
-    # as the program has submissions.
 
-    def fit(self, seen: Sequence[Meanings], *, unfinished: bool) -> list[Meanings]:
-        """The identities on any matching path: a forward pass, then a backward pass; empty if no path matches."""
-        reached = self._forward(seen)
-        ending = {state for state in reached[-1] if unfinished or self._is_last(state)} if reached else set()
-        if not ending:
-            return []
-        return [
-            frozenset[Meaning]().union(*(self._meanings[state] & meanings for state in states))
-            for states, meanings in zip(self._backward(reached, ending), seen, strict=True)
-        ]
+@dataclass
+class _Paths(Generic[Symbol]):
+    """The paths through an automaton that a sequence of symbols matches.
 
-    def _forward(self, seen: Sequence[Meanings]) -> list[Set[int]]:
-        """For each submission, the states that a path from the start reaches with it."""
-        reached: list[Set[int]] = []
-        following: Set[int] = set(self.schedule.first)
-        for meanings in seen:
-            reached.append({state for state in following if self._meanings[state] & meanings})
-            following = self._after(reached[-1])
+    There can be exponentially many paths, but only as many states as the program has submissions, so this works on sets
+    of states. The sets are numbered and their successors cached, because a run repeats one call thousands of times.
+
+    Args:
+        following: the possible successors of each state.
+        matches: whether a state matches a symbol.
+        most_states: most states in all sets together.
+    """
+
+    following: Sequence[States]
+    matches: Callable[[int, Symbol], bool]
+    most_states: float = math.inf
+    listed: list[States] = field(default_factory=list)
+    """The sets, by number."""
+    _numbers: dict[States, int] = field(default_factory=dict)
+    _size: int = 0
+
+    def fit(self, symbols: Sequence[Symbol], first: States, last: States | None) -> list[int] | None:
+        """For each symbol, the number of the set of states on any matching path; None if no path matches.
+
+        Args:
+            symbols: the symbols.
+            first: the states that a path may begin with.
+            last: the states that it may end with; None: all.
+
+        Raises:
+            UnknownOrder: there are too many paths.
+        """
+        reached = self._forward(symbols, first)
+        if not reached:
+            return reached
+        ending = self.listed[reached[-1]]
+        ending = ending if last is None else ending & last
+        return self._backward(reached, self._number(ending)) if ending else None
+
+    def _number(self, states: Iterable[int]) -> int:
+        states = frozenset(states)
+        if states not in self._numbers:
+            self._size += len(states)
+            if self._size > self.most_states:
+                raise UnknownOrder("too many paths through the program launch kernels in this order")
+            self._numbers[states] = len(self.listed)
+            self.listed.append(states)
+        return self._numbers[states]
+
+    def _forward(self, symbols: Sequence[Symbol], first: States) -> list[int] | None:
+        """For each symbol, the number of the set of states in which a path reaches it; None if no path matches."""
+        reached: list[int] = []
+        after: dict[tuple[int, Symbol], int] = {}
+        current = -1  # before the first symbol
+        for symbol in symbols:
+            key = (current, symbol)
+            if key not in after:
+                states = (self.following[state] for state in self.listed[current]) if reached else (first,)
+                candidates = States().union(*states)
+                after[key] = self._number(state for state in candidates if self.matches(state, symbol))
+            current = after[key]
+            if not self.listed[current]:
+                return None
+            reached.append(current)
         return reached
 
-    def _after(self, states: Set[int]) -> Set[int]:
-        following = {after for state in states for after in self.schedule.submissions[state].next}
-        if self.repeats and any(map(self._is_last, states)):
-            following.update(self.schedule.first)
-        return following
-
-    def _backward(self, reached: Sequence[Set[int]], ending: Set[int]) -> list[Set[int]]:
-        """For each submission, the reached states that lead to an ending state."""
-        leading: list[Set[int]] = [ending]
-        for states in reversed(reached[:-1]):
-            starts_call = self.repeats and not leading[-1].isdisjoint(self.schedule.first)
-            leading.append({state for state in states if self._leads_to(state, leading[-1], starts_call)})
+    def _backward(self, reached: Sequence[int], ending: int) -> list[int]:
+        """For each symbol, the number of the reached states that lead to the end."""
+        leading = [ending]
+        before: dict[tuple[int, int], int] = {}
+        for current in reversed(reached[:-1]):
+            key = (current, leading[-1])
+            if key not in before:
+                successors = self.listed[key[1]]
+                states = self.listed[current]
+                before[key] = self._number(
+                    state for state in states if not successors.isdisjoint(self.following[state])
+                )
+            leading.append(before[key])
         return leading[::-1]
-
-    def _leads_to(self, state: int, after: Set[int], starts_call: bool) -> bool:
-        return not after.isdisjoint(self.schedule.submissions[state].next) or (starts_call and self._is_last(state))
-
-    def _is_last(self, state: int) -> bool:
-        return self.schedule.submissions[state].last
 
 
 # ---- entries
@@ -131,60 +175,46 @@ class Entry:
 MOST_STATES: Final = 4_000_000
 """Most states in all sets together, some hundred megabytes. Ambiguous launches need the most."""
 
-
-class UnknownOrder(Exception):
-    """The order of launches does not identify their sites; the message has the reason."""
-
-
 _NOTHING = Entry(frozenset(), ends=False)
 
 
-@dataclass(frozen=True)
-class Entries:
-    """Entries of submissions. `chains`: for each submission, the dispatches of each buffer that it may execute."""
+def _entries(schedule: Schedule, chains: Sequence[Sequence[Sequence[int]]]) -> dict[int, Entry]:
+    """The entry of each submission, in reverse topological order; submissions in a skippable cycle share one.
 
-    schedule: Schedule
-    chains: Sequence[Sequence[Sequence[int]]]
+    `chains`: for each submission, the dispatches of each buffer that it may execute.
 
-    def combined(self, submissions: Iterable[int]) -> Entry:
-        """The combined entry of these submissions.
+    Raises:
+        UnknownOrder: too many dispatches may come next, such as after thousands of skippable submissions.
+    """
+    import networkx as nx  # only runs that name no dispatches need it
 
-        Raises:
-            OrderUntold: see `_by_submission`.
-        """
-        return _united([self._by_submission[number] for number in submissions])
-
-    @cached_property
-    def _by_submission(self) -> dict[int, Entry]:
-        """The entry of each submission, in reverse topological order; submissions in a skippable cycle share one.
-
-        Raises:
-            OrderUntold: too many dispatches may come next, such as after thousands of skippable submissions.
-        """
-        import networkx as nx  # only runs that name no dispatches need it
-
-        graph: nx.DiGraph[int] = nx.DiGraph()
-        graph.add_nodes_from(range(len(self.chains)))
-        graph.add_edges_from((number, after) for number in graph for after in self._skips_to(number))
-        components: nx.DiGraph[int] = nx.condensation(graph)
-        entries: dict[int, Entry] = {}
-        size = 0
-        for component in reversed(list(nx.topological_sort(components))):
-            members = sorted(components.nodes[component]["members"])
-            following = [entries[after] for number in members for after in self._skips_to(number) if after in entries]
-            entry = _united([*map(self._own, members), *following])
-            size += len(entry.states)
-            if size > MOST_STATES:
-                raise UnknownOrder("too many kernels may follow each launch of the program")
-            entries.update(dict.fromkeys(members, entry))
-        return entries
-
-    def _skips_to(self, number: int) -> Sequence[int]:
-        return () if all(self.chains[number]) else self.schedule.submissions[number].next
-
-    def _own(self, number: int) -> Entry:
-        states = frozenset(chain[0] for chain in self.chains[number] if chain)
-        return Entry(states, ends=not all(self.chains[number]) and self.schedule.submissions[number].last)
+    skips_to = [
+        () if all(own_chains) else submission.next
+        for own_chains, submission in zip(chains, schedule.submissions, strict=True)
+    ]
+    graph: nx.DiGraph[int] = nx.DiGraph()
+    graph.add_nodes_from(range(len(chains)))
+    graph.add_edges_from((number, after) for number in graph for after in skips_to[number])
+    components: nx.DiGraph[int] = nx.condensation(graph)
+    entries: dict[int, Entry] = {}
+    size = 0
+    for component in reversed(list(nx.topological_sort(components))):
+        members = sorted(components.nodes[component]["members"])
+        own = [
+            Entry(
+                frozenset(chain[0] for chain in chains[number] if chain),
+                ends=not all(chains[number]) and schedule.submissions[number].last,
+            )
+            for number in members
+        ]
+        entry = _united(
+            [*own, *(entries[after] for number in members for after in skips_to[number] if after in entries)]
+        )
+        size += len(entry.states)
+        if size > MOST_STATES:
+            raise UnknownOrder("too many kernels may follow each launch of the program")
+        entries.update(dict.fromkeys(members, entry))
+    return entries
 
 
 def _united(entries: Sequence[Entry]) -> Entry:
@@ -200,9 +230,6 @@ def _united(entries: Sequence[Entry]) -> Entry:
 # The automaton of a program's dispatches: it accepts the sequences of launches of its runs.
 #
 # Kernels have the names of their code on a device (`entry_name`).
-
-
-States = frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,111 +251,100 @@ LOADING = -1
 
 @dataclass
 class Automaton:
-    """All dispatches of a program, and the possible successors of each.
+    """All dispatches of a program, and the possible successors of each; of the kernels in `seen` only, if given.
 
     `first`: the states that may come first; `last`: the states that may end a call; `all_seen`: every call launches
     something.
+
+    Raises:
+        UnknownOrder: the map has no complete schedule, or too many dispatches may follow each other.
     """
 
+    graph: TraceGraph
+    seen: frozenset[str] | None = None
     states: list[State] = field(default_factory=list)
     following: list[States] = field(default_factory=list)
     first: States = frozenset()
     last: States = frozenset()
     all_seen: bool = True
 
-    @cached_property
-    def kernels(self) -> frozenset[str]:
-        """All dispatched kernels."""
-        return frozenset(state.kernel for state in self.states)
-
-
-def automaton_of(graph: TraceGraph, seen: frozenset[str] | None = None) -> Automaton:
-    """The automaton of a program's dispatches, restricted to the kernels in `seen` if given.
-
-    Raises:
-        OrderUntold: the map has no complete schedule, or too many dispatches may follow each other.
-    """
-    if not graph.schedules or len(graph.schedules) != len(graph.functions):
-        raise UnknownOrder("the map does not have the order in which the program launches kernels")
-    builder = _Builder(graph, seen)
-    builder.add_calls()
-    builder.add_loading()
-    return builder.automaton
-
-
-@dataclass
-class _Builder:
-    graph: TraceGraph
-    seen: frozenset[str] | None
-    automaton: Automaton = field(default_factory=Automaton)
-
-    def add_calls(self) -> None:
-        """Add the dispatches of calls."""
-        automaton = self.automaton
+    def __post_init__(self) -> None:
+        if not self.graph.schedules or len(self.graph.schedules) != len(self.graph.functions):
+            raise UnknownOrder("the map does not have the order in which the program launches kernels")
         schedule = merged(self.graph.schedules)
         counts = (len(of_function.submissions) for of_function in self.graph.schedules)
         functions = [index for index, count in enumerate(counts) for _ in range(count)]
+        buffers = self.graph.command_buffers
         chains = [
-            [self._add_chain(chain, function) for chain in self._chains_of(submission.buffers)]
+            [self._add_chain(buffers[ordinal].commands, function) for ordinal in submission.buffers] or [[]]
             for submission, function in zip(schedule.submissions, functions, strict=True)
         ]
-        entries = Entries(schedule, chains)
-        first = entries.combined(schedule.first)
+        entries = _entries(schedule, chains)
         ending = []
         for submission, chains_here in zip(schedule.submissions, chains, strict=True):
-            after = entries.combined(submission.next)
+            after = _united([entries[number] for number in submission.next])
             for chain in filter(None, chains_here):
-                automaton.following[chain[-1]] = after.states
+                self.following[chain[-1]] = after.states
                 if submission.last or after.ends:
                     ending.append(chain[-1])
-        automaton.all_seen = not first.ends
+        first = _united([entries[number] for number in schedule.first])
+        self.all_seen = not first.ends
         self._begin(first.states, frozenset(ending))
+        # The dispatches at load run before all calls; a recording may also start after them.
+        at_load = [command for buffer in buffers if buffer.initializer for command in buffer.commands]
+        if chain := self._add_chain(at_load, LOADING):
+            self.following[chain[-1]] = self.first
+            self.last |= {chain[-1]}
+            self.first |= {chain[0]}
 
     def _begin(self, first: States, ending: States) -> None:
         """Add states for first dispatches of calls: copies of the states of the same dispatches inside a call."""
-        automaton = self.automaton
         copies = {}
         for state in sorted(first):
-            copies[state] = len(automaton.states)
-            automaton.states.append(replace(automaton.states[state], begins=True))
-            automaton.following.append(automaton.following[state])
-        automaton.first = frozenset(copies.values())
-        automaton.last = ending | {copy for state, copy in copies.items() if state in ending}
+            copies[state] = len(self.states)
+            self.states.append(replace(self.states[state], begins=True))
+            self.following.append(self.following[state])
+        self.first = frozenset(copies.values())
+        self.last = ending | {copy for state, copy in copies.items() if state in ending}
         unions: dict[States, States] = {}
-        for state in automaton.last:
-            after = automaton.following[state]
-            automaton.following[state] = unions.setdefault(after, after | automaton.first)
+        for state in self.last:
+            after = self.following[state]
+            self.following[state] = unions.setdefault(after, after | self.first)
 
-    def add_loading(self) -> None:
-        """Add the dispatches at load, before all calls; a recording may also start after them."""
-        automaton = self.automaton
-        buffers = [buffer for buffer in self.graph.command_buffers if buffer.initializer]
-        commands = [command for buffer in buffers for command in buffer.commands]
-        chain = self._add_chain([*filter(self._is_seen, commands)], LOADING)
-        if chain:
-            automaton.following[chain[-1]] = automaton.first
-            automaton.last |= {chain[-1]}
-            automaton.first |= {chain[0]}
-
-    def _chains_of(self, ordinals: Iterable[int]) -> list[list[Command]]:
-        buffers = [self.graph.command_buffers[ordinal] for ordinal in ordinals]
-        return [[*filter(self._is_seen, buffer.commands)] for buffer in buffers] or [[]]
-
-    def _is_seen(self, command: Command) -> bool:
-        return command.kind == "dispatch" and (self.seen is None or entry_name(str(command.kernel)) in self.seen)
-
-    def _add_chain(self, commands: Sequence[Command], function: int) -> list[int]:
-        """Add consecutive dispatches; return the numbers of their states."""
-        automaton = self.automaton
-        numbers = []
+    def _add_chain(self, commands: Iterable[Command], function: int) -> list[int]:
+        """Add the dispatches among consecutive commands; return the numbers of their states."""
+        begin = len(self.states)
         for command in commands:
-            numbers.append(len(automaton.states))
-            sites = tuple(str(site) for site in (command.site, *command.merged) if site is not UNKNOWN)
-            automaton.states.append(State(entry_name(str(command.kernel)), sites, begins=False, function=function))
-            automaton.following.append(frozenset({numbers[-1] + 1}))
+            kernel = entry_name(str(command.kernel))
+            if command.kind == "dispatch" and (self.seen is None or kernel in self.seen):
+                sites = tuple(str(site) for site in (command.site, *command.merged) if site is not UNKNOWN)
+                self.states.append(State(kernel, sites, begins=False, function=function))
+                self.following.append(frozenset({len(self.states)}))
+        numbers = list(range(begin, len(self.states)))
         if numbers:
-            automaton.following[numbers[-1]] = frozenset()
+            self.following[-1] = frozenset()
         return numbers
+
+    @property
+    def reachable(self) -> States:
+        """All states that a run reaches, for runs with an unknown beginning."""
+        reachable = set(self.first)
+        pending = list(reachable)
+        while pending:
+            new = self.following[pending.pop()] - reachable
+            reachable |= new
+            pending += new
+        return frozenset(reachable)
+
+    def launch(self, numbers: States) -> Launch:
+        """The candidates of a launch in one of these states."""
+        states = [self.states[number] for number in sorted(numbers)]
+        begins = {state.begins for state in states}
+        return Launch(
+            tuple(dict.fromkeys(site for state in states for site in state.sites)),
+            frozenset(state.function for state in states),
+            begins.pop() if len(begins) == 1 else None,
+        )
 
 
 # ---- launches
@@ -337,8 +353,7 @@ class _Builder:
 #
 # A program launches kernels in an order that its schedule allows, so the launches of a run are a word that the
 # automaton accepts. Its states are the dispatches that the host program can submit. The states that remain for a
-# launch, given those before and after it, are its candidate sites. Sets of states are numbered and their successors
-# cached, because a run repeats one call thousands of times.
+# launch, given those before and after it, are its candidate sites.
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,29 +425,33 @@ def identify_launches(graph: TraceGraph, kernels: Sequence[str]) -> LaunchOrder:
     whole calls are a part of a run, or the tool left out some kernels. If both explanations match, both are candidates.
 
     Raises:
-        OrderUntold: no path through the program has these launches, the paths are unknown, or there are too many.
+        UnknownOrder: no path through the program has these launches, the paths are unknown, or there are too many.
     """
     own = {entry_name(kernel.name) for kernel in graph.kernels}
     ours = [kernel for kernel in kernels if kernel in own]
     if not ours:
         raise UnknownOrder("no kernel of the program was launched")
-    automaton = automaton_of(graph)
-    order = _LaunchPaths(automaton).fit(ours, whole=True) or _incomplete(graph, automaton, ours)
+    automaton = Automaton(graph)
+    order = _fit(automaton, ours, whole=True) or _incomplete(graph, automaton, ours)
     if order is None:
         raise UnknownOrder("the program never launches the kernels in this order")
-    return _with_others(order, [kernel in own for kernel in kernels])
+    if len(ours) == len(kernels):
+        return order
+    rest = iter(order.numbers)
+    numbers = [next(rest) if kernel in own else len(order.kinds) for kernel in kernels]
+    return replace(order, kinds=(*order.kinds, Launch((), frozenset(), beginning=False)), numbers=numbers)
 
 
 def _incomplete(graph: TraceGraph, automaton: Automaton, kernels: Sequence[str]) -> LaunchOrder | None:
     """Identify launches that do not form whole calls."""
-    part = _LaunchPaths(automaton).fit(kernels, whole=False)
+    part = _fit(automaton, kernels, whole=False)
     seen = frozenset(kernels)
-    if seen == automaton.kernels:
+    if seen == {state.kernel for state in automaton.states}:
         return part
-    restricted = automaton_of(graph, seen)
-    filtered = _LaunchPaths(restricted).fit(kernels, whole=True)
+    restricted = Automaton(graph, seen)
+    filtered = _fit(restricted, kernels, whole=True)
     if part is None:
-        order = filtered or _LaunchPaths(restricted).fit(kernels, whole=False)
+        order = filtered or _fit(restricted, kernels, whole=False)
         return None if order is None else replace(order, filtered=True)
     return part if filtered is None else _either(part, filtered)
 
@@ -441,110 +460,27 @@ def _either(first: LaunchOrder, second: LaunchOrder) -> LaunchOrder:
     """The union of two matching explanations."""
     pairs = list(zip(first.numbers, second.numbers, strict=True))
     numbers = {pair: number for number, pair in enumerate(dict.fromkeys(pairs))}
-    kinds = (_union(first.kinds[first_number], second.kinds[second_number]) for first_number, second_number in numbers)
+    kinds = []
+    for first_number, second_number in numbers:
+        one, other = first.kinds[first_number], second.kinds[second_number]
+        beginning = one.beginning if one.beginning is other.beginning else None
+        sites = tuple(dict.fromkeys((*one.sites, *other.sites)))
+        kinds.append(Launch(sites, one.functions | other.functions, beginning))
     return LaunchOrder(tuple(kinds), [numbers[pair] for pair in pairs], whole=False, filtered=True, all_seen=False)
 
 
-def _union(first: Launch, second: Launch) -> Launch:
-    sites = tuple(dict.fromkeys((*first.sites, *second.sites)))
-    beginning = first.beginning if first.beginning is second.beginning else None
-    return Launch(sites, first.functions | second.functions, beginning)
+def _fit(automaton: Automaton, kernels: Sequence[str], *, whole: bool) -> LaunchOrder | None:
+    """The candidates of each launch; None if no path matches.
 
-
-def _with_others(order: LaunchOrder, is_ours: Sequence[bool]) -> LaunchOrder:
-    """Insert the launches of other modules into the order."""
-    if all(is_ours):
-        return order
-    rest = iter(order.numbers)
-    numbers = [next(rest) if ours else len(order.kinds) for ours in is_ours]
-    return replace(order, kinds=(*order.kinds, Launch((), frozenset(), beginning=False)), numbers=numbers)
-
-
-@dataclass
-class _LaunchPaths:
-    """Numbered sets of states, and their successors by kernel."""
-
-    automaton: Automaton
-    sets: dict[States, int] = field(default_factory=dict)
-    listed: list[States] = field(default_factory=list)
-    after: dict[tuple[int, str], int] = field(default_factory=dict)
-    before: dict[tuple[int, int], int] = field(default_factory=dict)
-    size: int = 0
-
-    def fit(self, kernels: Sequence[str], *, whole: bool) -> LaunchOrder | None:
-        """The candidates of each launch; None if no path matches.
-
-        `whole`: the first launch must begin the program or a call, and the last must end a call.
-
-        Raises:
-            OrderUntold: there are too many paths.
-        """
-        reached = self._forward(kernels, self.automaton.first if whole else self._everywhere)
-        if reached is None:
-            return None
-        ending = self.listed[reached[-1]] & self.automaton.last if whole else self.listed[reached[-1]]
-        if not ending:
-            return None
-        sets_on_path = self._backward(reached, self._number(ending))
-        kinds = {number: index for index, number in enumerate(dict.fromkeys(sets_on_path))}
-        launches = tuple(map(self._launch, kinds))
-        return LaunchOrder(launches, [kinds[number] for number in sets_on_path], whole, False, self.automaton.all_seen)
-
-    @cached_property
-    def _everywhere(self) -> States:
-        """All reachable states, for runs with an unknown beginning."""
-        reachable = set(self.automaton.first)
-        pending = list(reachable)
-        while pending:
-            new = self.automaton.following[pending.pop()] - reachable
-            reachable |= new
-            pending += new
-        return frozenset(reachable)
-
-    def _launch(self, number: int) -> Launch:
-        states = [self.automaton.states[state] for state in sorted(self.listed[number])]
-        begins = {state.begins for state in states}
-        return Launch(
-            tuple(dict.fromkeys(site for state in states for site in state.sites)),
-            frozenset(state.function for state in states),
-            begins.pop() if len(begins) == 1 else None,
-        )
-
-    def _number(self, states: States) -> int:
-        if states not in self.sets:
-            self.size += len(states)
-            if self.size > MOST_STATES:
-                raise UnknownOrder("too many paths through the program launch kernels in this order")
-            self.sets[states] = len(self.listed)
-            self.listed.append(states)
-        return self.sets[states]
-
-    def _forward(self, kernels: Sequence[str], first: States) -> list[int] | None:
-        """For each launch, the number of the set of states in which a path reaches it; None if no path matches."""
-        reached = [self._number(self._with_kernel(first, kernels[0]))]
-        for kernel in kernels[1:]:
-            if not self.listed[reached[-1]]:
-                return None
-            key = (reached[-1], kernel)
-            if key not in self.after:
-                self.after[key] = self._number(self._with_kernel(self._following(self.listed[key[0]]), kernel))
-            reached.append(self.after[key])
-        return reached
-
-    def _with_kernel(self, states: States, kernel: str) -> States:
-        return frozenset(state for state in states if self.automaton.states[state].kernel == kernel)
-
-    def _following(self, states: States) -> States:
-        return frozenset[int]().union(*(self.automaton.following[state] for state in states))
-
-    def _backward(self, reached: Sequence[int], ending: int) -> list[int]:
-        """For each launch, the number of the reached states that lead to the end."""
-        leading_sets = [ending]
-        for current in reversed(reached[:-1]):
-            key = (current, leading_sets[-1])
-            if key not in self.before:
-                successors, following = self.listed[leading_sets[-1]], self.automaton.following
-                leading = (state for state in self.listed[current] if not successors.isdisjoint(following[state]))
-                self.before[key] = self._number(frozenset(leading))
-            leading_sets.append(self.before[key])
-        return leading_sets[::-1]
+    `whole`: the first launch must begin the program or a call, and the last must end a call.
+    """
+    paths = _Paths[str](
+        automaton.following, lambda state, kernel: automaton.states[state].kernel == kernel, MOST_STATES
+    )
+    first, last = (automaton.first, automaton.last) if whole else (automaton.reachable, None)
+    on_path = paths.fit(kernels, first, last)
+    if on_path is None:
+        return None
+    kinds = {number: index for index, number in enumerate(dict.fromkeys(on_path))}
+    launches = tuple(automaton.launch(paths.listed[number]) for number in kinds)
+    return LaunchOrder(launches, [kinds[number] for number in on_path], whole, False, automaton.all_seen)

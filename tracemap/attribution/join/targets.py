@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 
 from tracemap.attribution.join.schedule_nfa import Meanings, meanings_of, merged, narrowed
 from tracemap.core.diagnostics import RECORDS_LOST
@@ -15,8 +16,6 @@ from tracemap.map.model import Command, CommandBuffer, Schedule, TraceGraph, Tra
 from tracemap.runs.model import RecordedBuffer, RecordedCommand, RunHeader
 
 # ---- command buffers
-#
-# Alignment of recorded command buffers with those of the map.
 
 
 def by_creation(
@@ -53,15 +52,11 @@ def _fitting(ids: Sequence[int], candidates: Sequence[Sequence[int]]) -> list[li
     Ranks increase with ids, and by at most as much, because a buffer created between two others has an id between
     theirs.
     """
-    feasible: list[list[int]] = []
-    for index, ranks in enumerate(candidates):
-        if index == 0:
-            feasible.append([rank for rank in ranks if rank < ids[0]])
-        else:
-            gap = ids[index] - ids[index - 1]
-            feasible.append([rank for rank in ranks if _any_between(feasible[-1], rank - gap, rank)])
-    for index in range(len(feasible) - 2, -1, -1):
-        gap = ids[index + 1] - ids[index]
+    feasible = [[rank for rank in ranks if rank < ids[0]] for ranks in candidates[:1]]
+    gaps = [after - before for before, after in pairwise(ids)]
+    for gap, ranks in zip(gaps, candidates[1:], strict=True):
+        feasible.append([rank for rank in ranks if _any_between(feasible[-1], rank - gap, rank)])
+    for index, gap in reversed([*enumerate(gaps)]):
         after = feasible[index + 1]
         feasible[index] = [rank for rank in feasible[index] if _any_between(after, rank + 1, rank + gap + 1)]
     return feasible if all(feasible) else []
@@ -73,17 +68,18 @@ def _any_between(ranks: Sequence[int], begin: int, end: int) -> bool:
     return index < len(ranks) and ranks[index] < end
 
 
-def align_buffers(
+def _align_buffers(
     static: Sequence[CommandBuffer], runnable: Sequence[CommandBuffer], header: RunHeader
 ) -> Iterator[tuple[RecordedBuffer, tuple[int, ...]]]:
-    """The recorded buffers that match some buffer of the map, with the ordinals of their candidates.
-
-    Args:
-        static: the map's command buffers.
-        runnable: the command buffers that the called function can execute.
-        header: the run's header.
-    """
-    matches = [[buffer for buffer in static if _same(buffer.commands, program)] for program in header.programs]
+    """The recorded buffers that match some of the map (`static`), with the ordinals of their candidates."""
+    matches = [
+        [
+            buffer
+            for buffer in static
+            if len(buffer.commands) == len(program) and all(map(_same_command, buffer.commands, program))
+        ]
+        for program in header.programs
+    ]
     able = {buffer.ordinal for buffer in runnable}
     memoized = by_creation(static, matches, header.buffers)
     for buffer in header.buffers:
@@ -92,33 +88,20 @@ def align_buffers(
             narrowed = [ordinal for ordinal in memoized[buffer.id] if ordinal in able]
             yield buffer, tuple(narrowed or memoized[buffer.id])
         elif fitting := [candidate for candidate in matches[buffer.program] if candidate.ordinal in able]:
-            yield buffer, tuple(candidate.ordinal for candidate in _likeliest(fitting, buffer.one_shot))
-
-
-def _likeliest(candidates: Sequence[CommandBuffer], one_shot: bool) -> list[CommandBuffer]:
-    """The candidates with the same lifetime as the recorded buffer, preferably not of initializers; else all."""
-    same_lifetime = [buffer for buffer in candidates if buffer.memoized != one_shot]
-    running = [buffer for buffer in same_lifetime or candidates if not buffer.initializer]
-    return running or same_lifetime or list(candidates)
-
-
-def _same(static: Sequence[Command], recorded: Sequence[RecordedCommand]) -> bool:
-    return len(static) == len(recorded) and all(map(_same_command, static, recorded))
+            # Those with the same lifetime as the recorded buffer, preferably not of initializers; else all.
+            fitting = [candidate for candidate in fitting if candidate.memoized != buffer.one_shot] or fitting
+            fitting = [candidate for candidate in fitting if not candidate.initializer] or fitting
+            yield buffer, tuple(candidate.ordinal for candidate in fitting)
 
 
 def _same_command(static: Command, recorded: RecordedCommand) -> bool:
     if static.kind != "dispatch" or recorded.kind != "dispatch":
         return static.kind == recorded.kind
-    if static.kernel != recorded.kernel:
-        return False
-    return all(
-        known is UNKNOWN or known == count for known, count in zip(static.workgroups, recorded.workgroups, strict=False)
-    )
+    counts = zip(static.workgroups, recorded.workgroups, strict=False)
+    return static.kernel == recorded.kernel and all(known in (UNKNOWN, count) for known, count in counts)
 
 
 # ---- targets
-#
-# The targets of a run's events: by site, command, position in a submission, kernel or transfer.
 
 
 # Numbers for events without a target; numbers of targets start at 0.
@@ -194,7 +177,7 @@ class Join:
         self.by_kernel = self._kernel_targets()
         choices = {name: Target(sites) for name, sites in self.site_choices}
         self.by_site = {**choices, **{site.id: Target((site.id,)) for site in self.graph.sites}}
-        for buffer, ordinals in align_buffers(self.graph.command_buffers, self._runnable, self.header):
+        for buffer, ordinals in _align_buffers(self.graph.command_buffers, self._runnable, self.header):
             self.group_of_buffer[buffer.id] = self._group(frozenset(ordinals), indexed=True)
 
     @property
@@ -351,12 +334,12 @@ def _dispatches(buffer: CommandBuffer) -> list[Command]:
 
 def _command_targets(group: int, candidates: Sequence[CommandBuffer]) -> dict[tuple[int, int, str], Target]:
     """Targets of a group's dispatch commands. The candidates have the same fingerprint, and so the same kernels."""
-    targets = {
-        (group, index, command.kernel): _target(candidate.commands[index] for candidate in candidates)
+    return {
+        (group, index, command.kernel): target
         for index, command in enumerate(candidates[0].commands)
         if command.kind == "dispatch" and command.kernel is not UNKNOWN
+        if (target := _target(candidate.commands[index] for candidate in candidates)).places
     }
-    return {key: target for key, target in targets.items() if target.places}
 
 
 def _in_order(commands: Sequence[Command], kernels: Sequence[Sequence[str]]) -> bool:

@@ -84,17 +84,24 @@ class StepCounts:
         self.kernels = tuple(self._add(kernel, by_kernel[kernel.name]) for kernel in kernels)
 
     def _add(self, kernel: Kernel, rows: Sequence[StepRow]) -> KernelResult:
-        """Assign the rows of a kernel to its sites and their ops."""
         steps = self._steps[kernel.name]
         by_site: dict[str, Sums] = {}
         if INSTRUCTIONS in self.metrics and kernel.name not in self.stood_in:
             self._assign(steps, self._busy(steps, rows), 0, _BUSY)
         for number, metric in enumerate(self.metrics):
-            for site, (spots, lines) in self._assign(steps, rows, number, metric).items():
-                self.totals.setdefault(site, dict.fromkeys(self.metrics, 0))[metric] = lines.total()
+            for site, (spots, by_line) in self._assign(steps, rows, number, metric).items():
+                self.totals.setdefault(site, dict.fromkeys(self.metrics, 0))[metric] = by_line.total()
                 for spot, value in spots.items():
                     _sums_at(by_site.setdefault(site, {}), spot.line, self.metrics)[metric] += value
-        return _kernel_result(kernel, self.metrics, rows, by_site)
+        lines: Sums = {}
+        addresses: Sums = {}
+        for row in rows:
+            for metric, value in zip(self.metrics, row.values, strict=True):
+                _sums_at(lines, row.step, self.metrics)[metric] += value
+                if row.address != NO_ADDRESS:
+                    _sums_at(addresses, row.address, self.metrics)[metric] += value
+        sites = {site: dict(sorted(by_site[site].items())) for site in kernel.sites if site in by_site}
+        return KernelResult(kernel.name, dict(sorted(lines.items())), dict(sorted(addresses.items())), sites)
 
     @cached_property
     def stood_in(self) -> frozenset[str]:
@@ -162,7 +169,8 @@ class StepCounts:
         self, steps: KernelSteps, rows: Sequence[StepRow], number: int, metric: str
     ) -> dict[str, tuple[Counter[Spot], Lines]]:
         """Assign a metric (at index `number`) to the ops of sites; return its costs by spot and by line, per site."""
-        waits = steps.waits_in_loops(rows, number, self._misses) if metric == SAMPLES else {}
+        misses = self.metrics.index(READ_MISSES) if READ_MISSES in self.metrics else NO_METRIC
+        waits = steps.waits_in_loops(rows, number, misses) if metric == SAMPLES else {}
         by_loop = in_loops(steps, rows, number, metric, waits)
         shared = self._shared[steps.kernel.name, metric] = steps.shared_lines(
             self._with_code(steps, rows, number, metric)
@@ -181,21 +189,15 @@ class StepCounts:
         The simulated build differs from the timed one: there, lines with executed instructions have code.
         """
         if any(row.address != NO_ADDRESS and row.values[number] for row in rows):
-            return steps.code.lines or steps.owned
+            return steps.code.lines or steps.frames.owned
         if INSTRUCTIONS not in self.metrics:
-            return steps.owned
+            return steps.frames.owned
         instructions = number if metric == _BUSY else self.metrics.index(INSTRUCTIONS)
         return {row.step for row in rows if row.address == NO_ADDRESS and row.values[instructions]}
-
-    @property
-    def _misses(self) -> int:
-        """The index of the metric of read misses, or `NO_METRIC`."""
-        return self.metrics.index(READ_MISSES) if READ_MISSES in self.metrics else NO_METRIC
 
     def _by_site(
         self, steps: KernelSteps, rows: Sequence[StepRow], number: int, metric: str
     ) -> dict[str, Counter[Spot]]:
-        """The costs of a metric by site and spot of a kernel."""
         by_target: dict[int, Counter[Spot]] = defaultdict(Counter)
         for row in rows:
             if row.values[number]:
@@ -213,13 +215,13 @@ class StepCounts:
     def seen_at(self, site: Site, metric: str) -> Weights | None:
         """The weights of a site's ops by a metric; None without measurements, or if no line belongs to an op."""
         values = self._members.get((site.id, metric))
-        return _weights(values, metric, site) if values and any(values) and self._has_lines_of_ops(site) else None
-
-    def _has_lines_of_ops(self, site: Site) -> bool:
-        """Whether the kernel IR has lines of the site's ops; not needed for a single op."""
         members = {member.op for member in site.members}
+        if not values or not any(values):
+            return None
+        # A single op needs no lines of its own.
         steps = self.graph.kernel_by_name[site.kernel].steps
-        return len(members) == 1 or any(not members.isdisjoint(step.ops) for step in steps)
+        has_lines = len(members) == 1 or any(not members.isdisjoint(step.ops) for step in steps)
+        return _weights(values, metric, site) if has_lines else None
 
     def basis(self, site: Site) -> Weights | None:
         """The weights for a site's other costs: its samples, else its simulated instructions, or those of its kernel.
@@ -262,17 +264,3 @@ def _weights(values: Sequence[int], metric: str, site: Site) -> Weights:
 
 def _sums_at(sums: Sums, key: int, metrics: Sequence[str]) -> dict[str, int]:
     return sums.setdefault(key, dict.fromkeys(metrics, 0))
-
-
-def _kernel_result(
-    kernel: Kernel, metrics: Sequence[str], rows: Sequence[StepRow], by_site: Mapping[str, Sums]
-) -> KernelResult:
-    lines: Sums = {}
-    addresses: Sums = {}
-    for row in rows:
-        for name, value in zip(metrics, row.values, strict=True):
-            _sums_at(lines, row.step, metrics)[name] += value
-            if row.address != NO_ADDRESS:
-                _sums_at(addresses, row.address, metrics)[name] += value
-    sites = {site: dict(sorted(by_site[site].items())) for site in kernel.sites if site in by_site}
-    return KernelResult(kernel.name, dict(sorted(lines.items())), dict(sorted(addresses.items())), sites)

@@ -31,7 +31,7 @@ from tracemap.machine.images import Image
 from tracemap.machine.memory_traffic import LINE_BYTES
 from tracemap.map.bundle_documents import CacheLatency, KernelEstimate, LineEstimate, StoredEstimates
 from tracemap.map.model import Site, TraceGraph
-from tracemap.runs.model import ASSUMED_PEAKS, CacheSpeed, Peaks, RunHeader
+from tracemap.runs.model import ASSUMED_PEAKS, Peaks, RunHeader
 
 _CODE: Final = "\0code"
 """An internal metric, with a name that no run can have: estimated hundredths of a cycle of instructions."""
@@ -44,6 +44,8 @@ DEFAULT_CACHES: Final[Caches] = (Cache(32 << 10, 200), Cache(1 << 20, 400), Cach
 """The caches of one core of a present-day server, for machines that were not measured."""
 _CLOCK_HZ: Final = 3_500_000_000
 """The clock rate of a core of a present-day server; runs do not have the real one."""
+
+_STEP: Final = 1.2
 
 _FACTOR_OF_CORE, _FACTOR_OF_WAITS = 1.5, 2.0
 """Factors by which an op's cost may be off, for kernels that mostly execute and that mostly wait. `docs/accuracy.md`
@@ -95,19 +97,18 @@ class CodeEstimates:
         if site.kernel not in self._shared:
             self._shared[site.kernel] = steps.shared_lines(frozenset(kernel_estimate.with_code))
         shared = self._shared[site.kernel]
-        # Code of no op, such as a kernel's prologue, is needed by all ops, so it changes no weights.
-        *values, _ = member_costs(
-            steps, Counter({line.line: line.hundredths for line in kernel_estimate.lines}), site, shared
-        )
+
+        def member_values(estimate: str) -> list[int]:
+            # Code of no op, such as a kernel's prologue, is needed by all ops, so it changes no weights.
+            lines = Counter({line.line: getattr(line, estimate) for line in kernel_estimate.lines})
+            return member_costs(steps, lines, site, shared)[:-1]
+
+        values = member_values("hundredths")
         if not any(values):
             return None
         bounds: tuple[tuple[int, int], ...] = ()
         if any(line.least != line.hundredths or line.most != line.hundredths for line in kernel_estimate.lines):
-            least = member_costs(
-                steps, Counter({line.line: line.least for line in kernel_estimate.lines}), site, shared
-            )
-            most = member_costs(steps, Counter({line.line: line.most for line in kernel_estimate.lines}), site, shared)
-            bounds = (*zip(least[:-1], most[:-1], strict=True), (0, 0))
+            bounds = (*zip(member_values("least"), member_values("most"), strict=True), (0, 0))
         return Weights((*values, 0), sum(values), factor=kernel_estimate.factor, bounds=bounds)
 
     def _estimate(self, site: Site) -> KernelEstimate:
@@ -134,9 +135,15 @@ class CodeEstimates:
 
     @cached_property
     def caches(self) -> Caches:
-        """The machine's caches; times per line are rounded, so that kept estimates stay valid for the next run."""
-        measured = self.peaks.caches
-        return tuple(Cache(cache.bytes, _line_hundredths(cache)) for cache in measured) if measured else DEFAULT_CACHES
+        """The machine's caches; times per line are rounded, so that kept estimates stay valid for the next run.
+
+        They are in hundredths of a cycle, rounded to a power of `_STEP` cycles.
+        """
+        caches = []
+        for cache in self.peaks.caches:
+            cycles = LINE_BYTES * _CLOCK_HZ / cache.bytes_per_second
+            caches.append(Cache(cache.bytes, max(1, round(100 * _STEP ** round(math.log(cycles, _STEP))))))
+        return tuple(caches) or DEFAULT_CACHES
 
     @property
     def _kept_caches(self) -> tuple[CacheLatency, ...]:
@@ -164,29 +171,28 @@ class CodeEstimates:
         computed = estimate(code.instructions, code.loops, workgroups, self.caches, numbers)
         mean, least, most = _lines(steps, computed)
         lines = tuple(LineEstimate(line, mean[line], least[line], most[line]) for line in sorted(mean))
-        return KernelEstimate(*key, lines, tuple(sorted(code.lines)), _factor(computed))
+        waits = sum(computed.chain.values()) + sum(computed.memory.values())
+        is_waiting = waits > _MOSTLY_WAITING * (waits + sum(computed.core.values()))
+        factor = _FACTOR_OF_WAITS if is_waiting else _FACTOR_OF_CORE
+        return KernelEstimate(*key, lines, tuple(sorted(code.lines)), factor)
 
     @cached_property
     def _sizes(self) -> tuple[int, ...]:
         """The first run's value of each `?` in the argument types, in order; 0 if unknown."""
         functions = {function.name: function for function in self.graph.functions}
-        return next(
-            (
-                tuple(
+        for header in self.headers:
+            if header.function in functions:
+                return tuple(
                     int(actual) if actual.isdigit() else 0
                     for argument, value in zip(functions[header.function].arguments, header.inputs, strict=False)
                     for declared, actual in zip(_extents(argument.type), _extents(value), strict=False)
                     if declared == "?"
                 )
-                for header in self.headers
-                if header.function in functions
-            ),
-            (),
-        )
+        return ()
 
     def _workgroups(self, site: Site) -> tuple[int, ...]:
         """The grid size of a site's calls; for a dimension that the program computes, the size in a run."""
-        static = self._grids.get(site.id, (UNKNOWN, UNKNOWN, UNKNOWN))
+        static = self._grids.get(site.id, (UNKNOWN,) * 3)
         recorded = self._recorded.get(site.kernel, (1, 1, 1))
         return tuple(recorded[axis] if count is UNKNOWN else max(1, count) for axis, count in enumerate(static))
 
@@ -212,15 +218,6 @@ class CodeEstimates:
         }
 
 
-def _line_hundredths(cache: CacheSpeed) -> int:
-    """Hundredths of a cycle to fetch a cache line, rounded to a power of `_STEP` cycles."""
-    cycles = LINE_BYTES * _CLOCK_HZ / cache.bytes_per_second
-    return max(1, round(100 * _STEP ** round(math.log(cycles, _STEP))))
-
-
-_STEP: Final = 1.2
-
-
 def _extents(text: str) -> list[str]:
     """The extents of a tensor type, or of an input in a run's header; empty for a scalar.
 
@@ -228,12 +225,6 @@ def _extents(text: str) -> list[str]:
     (['?', '64'], ['96', '64'])
     """
     return re.findall(r"([?]|\d+)x", text.partition(":")[0].partition("=")[0])
-
-
-def _factor(computed: Estimate) -> float:
-    waits = sum(computed.chain.values()) + sum(computed.memory.values())
-    is_waiting = waits > _MOSTLY_WAITING * (waits + sum(computed.core.values()))
-    return _FACTOR_OF_WAITS if is_waiting else _FACTOR_OF_CORE
 
 
 def _lines(steps: KernelSteps, computed: Estimate) -> tuple[Lines, Lines, Lines]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
@@ -42,6 +42,8 @@ from tracemap.runs.model import SAMPLES
 
 
 NO_POOL: Final = -1
+_POOL_WINDOWS = 8
+"""Windows of instructions up to which a body is a single pool."""
 
 Lines = Counter[int]
 """Costs, or weights, by line of kernel IR."""
@@ -129,10 +131,8 @@ class KernelCode:
     def cycles_at_waits(self, loop: int) -> tuple[int, int]:
         """Core time of a loop's iteration at instructions in `waits`, and in total, in hundredths of a clock cycle."""
         body = self._bodies[loop]
-        at_waits = (instruction for instruction in body if instruction.address in self.waits)
-        return sum(instruction.hundredths for instruction in at_waits), sum(
-            instruction.hundredths for instruction in body
-        )
+        at_waits = sum(instruction.hundredths for instruction in body if instruction.address in self.waits)
+        return at_waits, sum(instruction.hundredths for instruction in body)
 
     @cached_property
     def uses_of_loads(self) -> dict[int, tuple[int, ...]]:
@@ -147,15 +147,15 @@ class KernelCode:
         pool_of: dict[int, int] = {}
         weights: list[Lines] = []
         for loop, body in self._bodies.items():
-            for part, around in _parts(body):
-                lines = self._weights(around)
+            # A sample's address is off by up to a window to either side. This helps only in code of many windows.
+            is_long = len(body) > _POOL_WINDOWS * WINDOW
+            for begin in range(0, len(body), WINDOW if is_long else max(1, len(body))):
+                part = body[begin : begin + WINDOW] if is_long else body
+                lines = self._weights(body[max(0, begin - WINDOW) : begin + 2 * WINDOW] if is_long else body)
                 if lines:
                     # Outside loops, code of no op comes before or after that of ops, and is unattributed.
-                    inside = (
-                        instruction.address
-                        for instruction in part
-                        if loop != OUTSIDE or instruction.address in self.line_at
-                    )
+                    addresses = (instruction.address for instruction in part)
+                    inside = (address for address in addresses if loop != OUTSIDE or address in self.line_at)
                     pool_of.update(dict.fromkeys(inside, len(weights)))
                     weights.append(lines)
         return pool_of, weights
@@ -185,25 +185,7 @@ class KernelCode:
         return Counter({line: bytes_brought_in(of_line, self._bodies[loop]) for line, of_line in loads.items()})
 
 
-def _parts(body: Sequence[Instruction]) -> Iterator[tuple[Sequence[Instruction], Sequence[Instruction]]]:
-    """Parts of a body, with the surrounding code that a sample in the part may belong to; most bodies have one part.
-
-    A sample's address is off by up to a window to either side. It helps only in code of many windows.
-    """
-    if len(body) <= _POOL_WINDOWS * WINDOW:
-        yield body, body
-        return
-    for begin in range(0, len(body), WINDOW):
-        yield body[begin : begin + WINDOW], body[max(0, begin - WINDOW) : begin + 2 * WINDOW]
-
-
-_POOL_WINDOWS = 8
-"""Windows of instructions up to which a body is a single pool."""
-
-
 # ---- lines
-#
-# Assignment of costs to lines of ops, and from lines to ops.
 
 
 UNKNOWN_LOOP = -2
@@ -266,11 +248,6 @@ class KernelSteps:
     images: Callable[[], Sequence[Image]]
     _loop_of: dict[int, int] = field(default_factory=dict)
 
-    @property
-    def owned(self) -> frozenset[int]:
-        """The lines that belong to ops."""
-        return self.frames.owned
-
     @cached_property
     def code(self) -> KernelCode:
         """Its machine code; without instructions if it cannot be read."""
@@ -307,7 +284,7 @@ class KernelSteps:
 
     def spot_of(self, row: StepRow, metric: str) -> Spot:
         """The spot of a row, for assigning a metric."""
-        own = row.step if row.step in self.owned else NO_OP_LINE
+        own = row.step if row.step in self.frames.owned else NO_OP_LINE
         if row.address == NO_ADDRESS:
             return Spot(row.step, own, OUTSIDE if own else UNKNOWN_LOOP)
         if metric == SAMPLES:
@@ -342,15 +319,12 @@ class KernelSteps:
                     waits_by_loop[loop][self.code.waits[row.address]] += row.values[samples]
             if misses != NO_METRIC:
                 missed[row.step] += row.values[misses]
-        return {
-            loop: Waiting(
-                self._weights_of_waits(loop, at_waits, missed),
-                self._waiting(loop, at_waits.total(), samples_by_loop[loop]),
-                at_waits.total(),
-                samples_by_loop[loop],
-            )
-            for loop, at_waits in waits_by_loop.items()
-        }
+        waiting = {}
+        for loop, at_waits in waits_by_loop.items():
+            total, of_loop = at_waits.total(), samples_by_loop[loop]
+            lines = self._weights_of_waits(loop, at_waits, missed)
+            waiting[loop] = Waiting(lines, self._waiting(loop, total, of_loop), total, of_loop)
+        return waiting
 
     def _waiting(self, loop: int, at_waits: int, samples: int) -> int:
         """The number of waits among `at_waits` samples at instructions that may wait for memory.

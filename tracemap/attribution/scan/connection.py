@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 
 # ---- tables
-#
-# The SQL connection that reads runs, its own tables, and the translation of its errors into errors of the run.
 
 
 Row = tuple[Any, ...]
@@ -189,7 +187,10 @@ def common_metrics(runs: Sequence[Run]) -> tuple[Metric, ...]:
     Raises:
         UsageInvalid: the runs have no metric in common.
     """
-    event_metrics = [_event_metrics(run) for run in runs]
+    event_metrics = []
+    for run in runs:
+        of_steps = frozenset(run.step_metrics)
+        event_metrics.append({metric.name: metric for metric in run.metrics if metric not in of_steps})
     nonempty = [metrics for metrics in event_metrics if metrics]
     if not nonempty:
         return ()
@@ -198,17 +199,10 @@ def common_metrics(runs: Sequence[Run]) -> tuple[Metric, ...]:
         raise UsageInvalid("the runs have no metric in common: attribute them separately")
     times = [name for name in TIME_METRICS if name in common]
     ordered = (*times, *(name for name in common if name not in times))
-    return tuple(_unified([metrics[name] for metrics in nonempty]) for name in ordered)
-
-
-def _event_metrics(run: Run) -> dict[str, Metric]:
-    step_only = frozenset(run.step_metrics)
-    return {metric.name: metric for metric in run.metrics if metric not in step_only}
-
-
-def _unified(variants: Sequence[Metric]) -> Metric:
-    """One metric for several runs; it has fractions if it has in any run."""
-    return replace(variants[0], type="DOUBLE") if any(metric.type == "DOUBLE" for metric in variants) else variants[0]
+    # A metric of several runs has fractions if it has in any run.
+    variants = {name: [metrics[name] for metrics in nonempty] for name in ordered}
+    doubles = {name for name in ordered if any(metric.type == "DOUBLE" for metric in variants[name])}
+    return tuple(replace(own[0], type="DOUBLE") if name in doubles else own[0] for name, own in variants.items())
 
 
 def step_metrics(runs: Sequence[Run]) -> tuple[Metric, ...]:
@@ -235,21 +229,8 @@ def value_of(metric: Metric, run: Run) -> str:
     if metric.type != "DOUBLE":
         return value
     # Multiplying integers as integers keeps all digits.
-    return f"{value} * {MILLIONTHS}" if run_metric.type == "BIGINT" else f"CAST({_in_millionths(value)} AS BIGINT)"
-
-
-def _in_millionths(value: str) -> str:
-    return f"round({value} * {MILLIONTHS})"
-
-
-def rounded_metrics(metrics: Sequence[Metric], run: Run) -> dict[str, tuple[str, str]]:
-    """SQL for the size and the rounding loss of an `event`'s value, by name of each metric with fractions."""
-    with_fractions = {metric.name for metric in run.metrics if metric.type == "DOUBLE"}
-    values = {metric.name: f"event.{quoted(metric.name)}" for metric in metrics if metric.name in with_fractions}
-    return {
-        name: (f"abs({value})", f"abs({_in_millionths(value)} / {MILLIONTHS} - {value})")
-        for name, value in values.items()
-    }
+    integers = f"{value} * {MILLIONTHS}"
+    return integers if run_metric.type == "BIGINT" else f"CAST(round({integers}) AS BIGINT)"
 
 
 def value_column(number: int) -> str:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Final
 
 from tracemap.attribution.join.schedule_nfa import Meanings
-from tracemap.attribution.join.targets import UNMATCHED, UNMATCHED_GROUP, Join, Targets
+from tracemap.attribution.join.targets import TRANSFER, UNMATCHED, UNMATCHED_GROUP, Join, Targets
 from tracemap.attribution.scan.connection import Row, Tables
 from tracemap.core.units import UNKNOWN
+from tracemap.map.model import TraceGraph
 from tracemap.runs.columns import events_sql
 from tracemap.runs.model import Run
 
@@ -35,12 +36,6 @@ SHAPE_OF_TILES: Final = f"CASE WHEN {_TILES} BETWEEN 1 AND {_MOST} THEN CAST({_T
 
 SHAPE: Final = f"({SHAPE_OF_TILES}) + CAST(hash({', '.join(_COUNTS)}, event.payload_bytes) >> 32 AS BIGINT)"
 """The shape of any `event` in SQL."""
-
-
-def recorded_shape(workgroups: Sequence[int]) -> int:
-    """The value of `SHAPE_OF_TILES` for calls of a command that was recorded with these workgroup counts."""
-    tiles = math.prod(workgroups) if workgroups else 0
-    return tiles << 32 if tiles <= _MOST else 0
 
 
 def tiles_of(shape: str) -> str:
@@ -84,6 +79,11 @@ class Source:
         self.tables.fill(name, columns, [(*key, self.targets.index_of(target)) for *key, target in rows])
 
 
+def source_of(graph: TraceGraph, run: Run, tables: Tables, targets: Targets) -> Source:
+    """A run of a map's module, read by these tables."""
+    return Source(run, Join(graph, run.header, run.site_choices), tables, targets)
+
+
 @dataclass(frozen=True, slots=True)
 class Lookup:
     """A join with the events (named `event`), and SQL for the target of a dispatch or transfer (NULL: none).
@@ -100,27 +100,35 @@ class Lookup:
     shapes: Mapping[int, int] = field(default_factory=dict)
 
 
-def lookups(source: Source, submitted: Sequence[Lookup]) -> tuple[Sequence[Lookup], Sequence[Lookup]]:
+def clauses(source: Source, lookups: Sequence[Lookup]) -> dict[str, str]:
+    """The parts of a query of a run's `event` rows: `events`, `joins`, and the target of a `dispatch` or `transfer`."""
+    targets = {
+        "dispatch": [*(lookup.of_dispatch for lookup in lookups), str(UNMATCHED)],
+        "transfer": [*(lookup.of_transfer for lookup in lookups), str(TRANSFER)],
+    }
+    return {
+        "events": source.events,
+        "joins": " ".join(lookup.join for lookup in lookups),
+        **{kind: f"coalesce({', '.join(filter(None, of_kind))})" for kind, of_kind in targets.items()},
+    }
+
+
+def lookups(source: Source) -> tuple[Sequence[Lookup], Sequence[Lookup]]:
     """The lookups of a run in order, first those for events, then those for `step` rows.
 
     Step rows always name their kernel and often nothing else.
-
-    Args:
-        source: the run.
-        submitted: the lookups by submission.
     """
-    join = source.join
-    exact = (*_site_lookups(source), *submitted, *_command_lookups(source, grouped=bool(submitted)))
-    all_lookups = (*exact, _kernel_lookup(source))
+    join, submitted = source.join, _submission_lookups(source)
+    exact = []
+    if "site" in source.columns and _names_sites(source):
+        source.fill("sites", "site VARCHAR, target INTEGER", join.by_site.items())
+        exact.append(Lookup("LEFT JOIN sites ON sites.site = event.site", "sites.target"))
+    exact += [*submitted, *_command_lookups(source, grouped=bool(submitted))]
+    source.fill("kernels", "kernel VARCHAR, target INTEGER", join.by_kernel.items())
+    all_lookups = [*exact, Lookup("LEFT JOIN kernels ON kernels.kernel = event.kernel", "kernels.target")]
     # An event that no exact lookup finds may still belong to the map, unless buffers are trusted.
     trusts_exact = join.trusts_buffers and source.run.has_header and join.by_command
     return exact if trusts_exact else all_lookups, all_lookups
-
-
-def _site_lookups(source: Source) -> Iterator[Lookup]:
-    if "site" in source.columns and _names_sites(source):
-        source.fill("sites", "site VARCHAR, target INTEGER", source.join.by_site.items())
-        yield Lookup("LEFT JOIN sites ON sites.site = event.site", "sites.target")
 
 
 def _names_sites(source: Source) -> bool:
@@ -132,11 +140,6 @@ def _names_sites(source: Source) -> bool:
     if source.run.format == "csv":
         return not (source.join.trusts_buffers and source.join.by_command)
     return bool(source.tables.query(f"SELECT site FROM {source.events} WHERE site IS NOT NULL LIMIT 1"))
-
-
-def _kernel_lookup(source: Source) -> Lookup:
-    source.fill("kernels", "kernel VARCHAR, target INTEGER", source.join.by_kernel.items())
-    return Lookup("LEFT JOIN kernels ON kernels.kernel = event.kernel", "kernels.target")
 
 
 def _command_lookups(source: Source, *, grouped: bool) -> Iterator[Lookup]:
@@ -151,7 +154,10 @@ def _command_lookups(source: Source, *, grouped: bool) -> Iterator[Lookup]:
     if not grouped and join.trusts_buffers and len(join.header.buffers) * stride <= _MOST_COMMANDS:
         yield _buffer_command_lookup(source, stride)
     else:
-        yield _buffer_group_lookup(source)
+        groups = join.group_of_buffer
+        rows = [(buffer.id, groups.get(buffer.id, UNMATCHED_GROUP)) for buffer in join.header.buffers]
+        source.tables.fill("buffers", "command_buffer_id BIGINT, buffer_group INTEGER", rows)
+        yield Lookup("LEFT JOIN buffers ON buffers.command_buffer_id = event.command_buffer_id")
         yield _group_command_lookup(source, stride, grouped=grouped)
 
 
@@ -163,7 +169,10 @@ def _buffer_command_lookup(source: Source, stride: int) -> Lookup:
     commands_of_group = defaultdict(list)
     for (group, index, _), target in source.join.by_command.items():
         commands_of_group[group].append((index, target))
-    shapes = [[recorded_shape(command.workgroups) for command in program] for program in source.join.header.programs]
+    programs = source.join.header.programs
+    # The workgroups of a command's calls, as in `SHAPE_OF_TILES`.
+    tiles = [[math.prod(command.workgroups) if command.workgroups else 0 for command in own] for own in programs]
+    shapes = [[number << 32 if number <= _MOST else 0 for number in own] for own in tiles]
     rows = [
         (buffer.id * stride + index, shapes[buffer.program][index], target)
         for buffer in source.join.header.buffers
@@ -176,13 +185,6 @@ def _buffer_command_lookup(source: Source, stride: int) -> Lookup:
     is_unique = len({(target, shape) for _, shape, target in rows}) == len(shape_of_target)
     shapes_by_target = shape_of_target if is_unique else {}
     return Lookup(join_clause, f"commands.target, {known}", of_shape="commands.shape", shapes=shapes_by_target)
-
-
-def _buffer_group_lookup(source: Source) -> Lookup:
-    groups = source.join.group_of_buffer
-    rows = [(buffer.id, groups.get(buffer.id, UNMATCHED_GROUP)) for buffer in source.join.header.buffers]
-    source.tables.fill("buffers", "command_buffer_id BIGINT, buffer_group INTEGER", rows)
-    return Lookup("LEFT JOIN buffers ON buffers.command_buffer_id = event.command_buffer_id")
 
 
 def _group_command_lookup(source: Source, stride: int, *, grouped: bool) -> Lookup:
@@ -238,25 +240,17 @@ WITH together AS (
 """
 
 
-@dataclass(frozen=True, slots=True)
-class _Work:
-    """SQL for the text of a submission's work: common table expressions, a join, and the expression of the text."""
-
-    with_kernels: str
-    with_work: str
-    work: str
-
-
-_BY_KERNELS: Final = _Work(
-    _KERNELS,
-    "LEFT JOIN ordered ON ordered.submission_id = event.submission_id",
-    "'s' || coalesce(any_value(ordered.kernels), '')",
-)
-_BY_BUFFER: Final = _Work(
-    "",
-    "LEFT JOIN own_buffers ON own_buffers.command_buffer_id = event.command_buffer_id",
-    f"'g' || coalesce(any_value(own_buffers.buffer_group), {UNMATCHED_GROUP})",
-)
+_BY_KERNELS: Final = {
+    "with_kernels": _KERNELS,
+    "with_work": "LEFT JOIN ordered ON ordered.submission_id = event.submission_id",
+    "work": "'s' || coalesce(any_value(ordered.kernels), '')",
+}
+_BY_BUFFER: Final = {
+    "with_kernels": "",
+    "with_work": "LEFT JOIN own_buffers ON own_buffers.command_buffer_id = event.command_buffer_id",
+    "work": f"'g' || coalesce(any_value(own_buffers.buffer_group), {UNMATCHED_GROUP})",
+}
+"""Parts of `_LETTERS`: common table expressions, a join, and the text of a submission's work."""
 
 # The word of each call; equal words have the same id.
 _WORDS = f"""
@@ -286,12 +280,14 @@ GROUP BY submission_id, start_ns, kernel
 """
 
 
-def submission_lookups(source: Source) -> list[Lookup]:
+def _submission_lookups(source: Source) -> list[Lookup]:
     """The lookups by submission, the one for buffer groups first; empty if not needed or not possible."""
     join = source.join
     by_order = not join.has_indices
     needed = by_order or join.open_groups or join.may_transfer
-    if not (needed and _has_order(source)):
+    # Whether the file groups events by submission, and orders the submissions.
+    has_order = source.run.has_header or bool(source.run.header.programs)
+    if not (needed and has_order and {"submission_id", "start_ns"} <= source.columns):
         return []
     meanings = _letters(source, _BY_KERNELS if by_order else _BY_BUFFER)
     if not any(meanings.values()):
@@ -301,22 +297,18 @@ def submission_lookups(source: Source) -> list[Lookup]:
     if by_order:
         by_submission.append(_position_lookup(source))
     if join.may_transfer:
-        by_submission.append(_transfer_lookup(source))
+        source.fill("transfers", "buffer_group INTEGER, target INTEGER", join.by_transfer.items())
+        same = "transfers.buffer_group = submissions.buffer_group"
+        by_submission.append(Lookup(f"LEFT JOIN transfers ON {same}", of_transfer="transfers.target"))
     return by_submission
 
 
-def _has_order(source: Source) -> bool:
-    """Whether the file groups events by submission, and orders the submissions."""
-    is_recorded = bool(source.run.header.programs) or source.run.has_header
-    return is_recorded and {"submission_id", "start_ns"} <= source.columns
-
-
-def _letters(source: Source, work: _Work) -> Mapping[str, Meanings]:
+def _letters(source: Source, work: Mapping[str, str]) -> Mapping[str, Meanings]:
     """Create the table of letters; return the possible meanings of each letter."""
     groups = list(source.join.group_of_buffer.items())
     source.tables.fill("own_buffers", "command_buffer_id BIGINT, buffer_group INTEGER", groups)
-    clauses = {clause.name: getattr(work, clause.name).format(events=source.events) for clause in fields(work)}
-    source.tables.make("letters", _LETTERS.format(events=source.events, **clauses))
+    query = _LETTERS.format(events="{events}", **work).format(events=source.events)
+    source.tables.make("letters", query)
     letters = source.tables.query("SELECT DISTINCT letter FROM letters")
     return {letter: _meaning(source.join, letter) for (letter,) in letters}
 
@@ -345,15 +337,8 @@ def _spell(source: Source, meanings: Mapping[str, Meanings], *, indexed: bool) -
 
 
 def _position_lookup(source: Source) -> Lookup:
-    targets = source.join.by_position.items()
-    rows = [(*key, target) for key, target in targets]
+    rows = [(*key, target) for key, target in source.join.by_position.items()]
     source.fill("sequences", "buffer_group INTEGER, kernel VARCHAR, position BIGINT, target INTEGER", rows)
     source.tables.make("positions", _POSITIONS.format(events=source.events))
     same = " AND ".join(f"positions.{name} = event.{name}" for name in ("submission_id", "start_ns", "kernel"))
     return Lookup(f"LEFT JOIN positions ON {same}", of_dispatch="positions.target")
-
-
-def _transfer_lookup(source: Source) -> Lookup:
-    source.fill("transfers", "buffer_group INTEGER, target INTEGER", source.join.by_transfer.items())
-    same = "transfers.buffer_group = submissions.buffer_group"
-    return Lookup(f"LEFT JOIN transfers ON {same}", of_transfer="transfers.target")

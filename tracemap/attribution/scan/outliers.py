@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from tracemap.attribution.model import MOST_SLOWEST, SlowCall
-from tracemap.attribution.scan.connection import RANKED_BY, Tables, ranked_by, value_column
+from tracemap.attribution.scan.connection import RANKED_BY, Tables, ranked_by
 from tracemap.attribution.scan.invocations import Invocations
 from tracemap.attribution.scan.rows import START, Resolved
 from tracemap.core.units import MAX_INTEGER, UNKNOWN, Integer
@@ -25,32 +25,6 @@ WHERE groups.target >= 0 AND ({conditions})
 """
 
 
-def threshold_column(number: int) -> str:
-    """The column of the table `groups` with the outlier threshold of the n-th metric; NULL: no threshold."""
-    return f"threshold_{number}"
-
-
-def largest_column(number: int) -> str:
-    """The column of the table `groups` with the largest value of the n-th metric, or the few largest in order."""
-    return f"largest_{number}"
-
-
-def sql_names(resolved: Resolved, number: int) -> dict[str, object]:
-    """The placeholders for the n-th metric in queries of events and thresholds."""
-    return {
-        "number": number,
-        "value": value_column(number),
-        "threshold": threshold_column(number),
-        "same_group": resolved.same_group,
-    }
-
-
-def clipped_value(number: int) -> str:
-    """The n-th metric of an `event`, cut off at the threshold of its row of `groups`, in SQL."""
-    value, threshold = f"event.{value_column(number)}", f"groups.{threshold_column(number)}"
-    return f"CASE WHEN {value} > {threshold} THEN {threshold} ELSE coalesce({value}, 0) END"
-
-
 def find_outliers(resolved: Resolved, metrics: Sequence[int]) -> None:
     """Make the table `outliers`: events of `resolved` above a threshold, with the shape of their group.
 
@@ -58,7 +32,7 @@ def find_outliers(resolved: Resolved, metrics: Sequence[int]) -> None:
         resolved: all events; the table `groups` must exist.
         metrics: the numbers of the metrics that have thresholds.
     """
-    above = (f"event.{value_column(number)} > groups.{threshold_column(number)}" for number in metrics)
+    above = (f"event.value_{number} > groups.threshold_{number}" for number in metrics)
     query = _OUTLIERS.format(same_group=resolved.same_group, conditions=" OR ".join(above) or "false")
     resolved.tables.make("outliers", query)
 
@@ -103,10 +77,11 @@ _OF_LOWER_HALF = f"CAST({{median}} AS HUGEINT) + (CAST({{median}} AS HUGEINT) - 
 
 # At most half of a group's calls are above its threshold, so they cannot recur if an invocation has a single call.
 _RAISE = """
-UPDATE groups SET {threshold} = {raised} FROM (
-    SELECT groups.target, groups.shape, {distinct} AS invocations, quantile_disc({value}, [{fractions}]) AS ordered
+UPDATE groups SET threshold_{number} = {raised} FROM (
+    SELECT groups.target, groups.shape, {distinct} AS invocations,
+           quantile_disc(value_{number}, [{fractions}]) AS ordered
     FROM outliers JOIN groups ON groups.target = outliers.target AND groups.shape = outliers.group_shape
-    WHERE outliers.{value} > groups.{threshold} AND groups.events > groups.invocations
+    WHERE outliers.value_{number} > groups.threshold_{number} AND groups.events > groups.invocations
     GROUP BY ALL HAVING count(*) >= {fewest}) AS recurring
 WHERE groups.target = recurring.target AND groups.shape = recurring.shape
     AND recurring.invocations * 10 >= groups.invocations * 9
@@ -115,19 +90,19 @@ WHERE groups.target = recurring.target AND groups.shape = recurring.shape
 # Groups with more than a tenth of their calls above the threshold.
 _CROWDED = """
 SELECT groups.target, groups.shape FROM resolved AS event JOIN groups ON {same_group}
-WHERE event.{value} > groups.{threshold} GROUP BY ALL
+WHERE event.value_{number} > groups.threshold_{number} GROUP BY ALL
 HAVING count(*) * 10 > any_value(groups.events - groups.absent_{number})
 """
 _LOWER = """
-UPDATE groups SET {threshold} = lower.threshold FROM (
+UPDATE groups SET threshold_{number} = lower.threshold FROM (
     SELECT target, shape, {lowered} AS threshold FROM (
-        SELECT groups.target, groups.shape, quantile_disc(event.{value}, [{fractions}]) AS ordered
+        SELECT groups.target, groups.shape, quantile_disc(event.value_{number}, [{fractions}]) AS ordered
         FROM resolved AS event JOIN (
             SELECT groups.* FROM groups SEMI JOIN crowded
             ON groups.target = crowded.target AND groups.shape IS NOT DISTINCT FROM crowded.shape
-        ) AS groups ON {same_group} WHERE event.{value} <= groups.{threshold} GROUP BY ALL)) AS lower
+        ) AS groups ON {same_group} WHERE event.value_{number} <= groups.threshold_{number} GROUP BY ALL)) AS lower
 WHERE groups.target = lower.target AND groups.shape IS NOT DISTINCT FROM lower.shape
-    AND lower.threshold < groups.{threshold}
+    AND lower.threshold < groups.threshold_{number}
 """
 _MOST_TIMES = 4
 """Most times that a threshold is lowered; it hardly changes after the third time."""
@@ -157,10 +132,11 @@ def lower_thresholds(resolved: Resolved, metrics: Sequence[int]) -> None:
         metrics: the numbers of the metrics that have thresholds.
     """
     for number in metrics:
-        names = sql_names(resolved, number) | {"lowered": threshold_of(_ORDERED, noisy=True), "fractions": _FRACTIONS}
-        resolved.tables.make("crowded", _CROWDED.format(**names))
+        resolved.tables.make("crowded", _CROWDED.format(number=number, same_group=resolved.same_group))
+        lowered = threshold_of(_ORDERED, noisy=True)
+        query = _LOWER.format(number=number, same_group=resolved.same_group, lowered=lowered, fractions=_FRACTIONS)
         for _ in range(_MOST_TIMES):
-            if not resolved.tables.query(_LOWER.format(**names))[0][0]:
+            if not resolved.tables.query(query)[0][0]:
                 break
 
 
@@ -180,36 +156,24 @@ def outlier_time(
     """
     if not metrics:
         return {}
-    names = [(value_column(number), threshold_column(number)) for number in metrics]
-    if invocations.count is not UNKNOWN:
-        for value, threshold in names:
-            _raise(tables, value, threshold, invocations, noisy=noisy)
-    above = [f"outliers.{value} > groups.{threshold}" for value, threshold in names]
+    raised = threshold_of(_ORDERED, noisy=noisy)
+    for number in metrics if invocations.count is not UNKNOWN else ():
+        query = _RAISE.format(
+            number=number, raised=raised, distinct=invocations.distinct, fewest=FEWEST, fractions=_FRACTIONS
+        )
+        # Until no calls recur. Terminates: each pass leaves at most half of the calls above the threshold.
+        while tables.query(query)[0][0]:
+            pass
+    above = [f"outliers.value_{number} > groups.threshold_{number}" for number in metrics]
     sums = (
-        f"sum(outliers.{value} - groups.{threshold}) FILTER ({condition})"
-        for (value, threshold), condition in zip(names, above, strict=True)
+        f"sum(outliers.value_{number} - groups.threshold_{number}) FILTER ({condition})"
+        for number, condition in zip(metrics, above, strict=True)
     )
     rows = tables.query(_OUTLIER_TIME.format(any_above=" OR ".join(above), sums=", ".join(sums)))
     return {
         target: (calls, {number: int(total or 0) for number, total in zip(metrics, totals, strict=True)})
         for target, calls, *totals in rows
     }
-
-
-def _raise(tables: Tables, value: str, threshold: str, invocations: Invocations, *, noisy: bool) -> None:
-    """Raise a group's threshold to that of its recurring calls above it, until none recur."""
-    raised = threshold_of(_ORDERED, noisy=noisy)
-    query = _RAISE.format(
-        threshold=threshold,
-        value=value,
-        raised=raised,
-        distinct=invocations.distinct,
-        fewest=FEWEST,
-        fractions=_FRACTIONS,
-    )
-    # Terminates: each pass leaves at most half of the calls above the threshold.
-    while tables.query(query)[0][0]:
-        pass
 
 
 # ---- majority waited
@@ -238,13 +202,14 @@ _PARTS = 128
 
 # Groups in which calls below the threshold differ by at least a wait.
 _ORDERED_WAITS = """
-SELECT groups.target, groups.shape, any_value(groups.{threshold}), quantile_disc(event.{value}, {fractions})
+SELECT groups.target, groups.shape, any_value(threshold_{number}), quantile_disc(event.value_{number}, {fractions})
 FROM resolved AS event JOIN (
-    SELECT * FROM groups WHERE {threshold} - least_{number} >= {least_wait} AND events - absent_{number} >= {fewest}
+    SELECT * FROM groups
+    WHERE threshold_{number} - least_{number} >= {least_wait} AND events - absent_{number} >= {fewest}
 ) AS groups ON {same_group} GROUP BY ALL
 """
 _UPDATE = """
-UPDATE groups SET {threshold} = waited.threshold FROM waited
+UPDATE groups SET threshold_{number} = waited.threshold FROM waited
 WHERE groups.target = waited.target AND groups.shape IS NOT DISTINCT FROM waited.shape
 """
 
@@ -257,19 +222,21 @@ def lower_to_fastest(resolved: Resolved, metrics: Sequence[int]) -> None:
         metrics: the numbers of the metrics that have thresholds.
     """
     for number in metrics:
-        names = sql_names(resolved, number) | {
-            "fractions": [part / _PARTS for part in range(1, _PARTS + 1)],
-            "least_wait": _LEAST_WAIT_NS,
-            "fewest": _FEWEST,
-        }
+        query = _ORDERED_WAITS.format(
+            number=number,
+            same_group=resolved.same_group,
+            fractions=[part / _PARTS for part in range(1, _PARTS + 1)],
+            least_wait=_LEAST_WAIT_NS,
+            fewest=_FEWEST,
+        )
         rows = [
             (target, shape, lowered)
-            for target, shape, threshold, ordered in resolved.tables.query(_ORDERED_WAITS.format(**names))
+            for target, shape, threshold, ordered in resolved.tables.query(query)
             if (lowered := threshold_of_fastest(ordered, threshold)) < threshold
         ]
         if rows:
             resolved.tables.fill("waited", "target INTEGER, shape BIGINT, threshold BIGINT", rows)
-            resolved.tables.query(_UPDATE.format(**names))
+            resolved.tables.query(_UPDATE.format(number=number))
 
 
 def threshold_of_fastest(ordered: Sequence[int], threshold: int) -> int:
@@ -294,8 +261,6 @@ def threshold_of_fastest(ordered: Sequence[int], threshold: int) -> int:
 
 
 # ---- slowest
-#
-# The slowest single calls of each target, as measured, outlier time included.
 
 
 # `least`: the time of the fastest of a target's slowest calls, over all its shapes. Ties are in the order of runs and
@@ -305,12 +270,12 @@ _SLOWEST = """
 SELECT event.target, min([{keys}], {most}) FROM (
     SELECT event.*, {run} AS run FROM resolved AS event JOIN (
         SELECT target, shape, {least} FROM groups WHERE target >= 0) AS groups ON {same_group}
-    WHERE event.{value} >= groups.least) AS event
+    WHERE event.value_{number} >= groups.least) AS event
 GROUP BY event.target ORDER BY event.target
 """
 _NOTHING = -1
 """Stands for an unknown value, and sorts first."""
-_LEAST = "list_sort(flatten(list({largest}) OVER (PARTITION BY target)), 'DESC')[:{most}][-1] AS least"
+_LEAST = "list_sort(flatten(list(largest_{number}) OVER (PARTITION BY target)), 'DESC')[:{most}][-1] AS least"
 
 
 def slowest_calls(resolved: Resolved) -> Mapping[int, tuple[SlowCall, ...]]:
@@ -321,15 +286,16 @@ def slowest_calls(resolved: Resolved) -> Mapping[int, tuple[SlowCall, ...]]:
         return {}
     numbers = {metric.name: number for number, metric in enumerate(metrics)}
     start = f"event.{START}" if resolved.has_starts else "NULL"
-    values = [f"event.{value_column(numbers[name])}" if name in numbers else "NULL" for name in RANKED_BY]
-    keys = (f"-event.{value_column(ranked)}", "event.run", "event.invocation", start, *values)
+    values = [f"event.value_{numbers[name]}" if name in numbers else "NULL" for name in RANKED_BY]
+    keys = (f"-event.value_{ranked}", "event.run", "event.invocation", start, *values)
     query = _SLOWEST.format(
         keys=", ".join(f"CAST(coalesce({key}, {_NOTHING}) AS BIGINT)" for key in keys),
         most=MOST_SLOWEST,
-        run=_run_of(resolved),
-        least=_LEAST.format(largest=largest_column(ranked), most=MOST_SLOWEST),
+        # The index of a row's run: the rows of a run follow those of earlier runs.
+        run=" + ".join(f"CAST(event.rowid >= {first} AS INTEGER)" for first in resolved.first_rows[1:]) or "0",
+        least=_LEAST.format(number=ranked, most=MOST_SLOWEST),
         same_group=resolved.same_group,
-        value=value_column(ranked),
+        number=ranked,
     )
     calls_of_target = defaultdict(list)
     wall, cpu = RANKED_BY.index("duration_ns"), RANKED_BY.index("cpu_ns")
@@ -339,11 +305,6 @@ def slowest_calls(resolved: Resolved) -> Mapping[int, tuple[SlowCall, ...]]:
             call = SlowCall(run + 1, index, _known(start_ns), _known(times[wall]), _known(times[cpu]))
             calls_of_target[target].append(call)
     return {target: tuple(calls) for target, calls in calls_of_target.items()}
-
-
-def _run_of(resolved: Resolved) -> str:
-    """The index of a row's run, in SQL: the rows of a run follow those of earlier runs."""
-    return " + ".join(f"CAST(event.rowid >= {first} AS INTEGER)" for first in resolved.first_rows[1:]) or "0"
 
 
 def _known(value: int, first: int = 0) -> Integer:

@@ -6,12 +6,12 @@ in one pass over each run's file. It belongs to the connection and may spill to 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tracemap.attribution.join.targets import EXECUTE, MEMORY, OUTSIDE_KERNELS, TRANSFER, UNMATCHED, Target
-from tracemap.attribution.scan.connection import Tables, rounded_metrics, value_column, value_of
-from tracemap.attribution.scan.event_lookups import SHAPE, SHAPE_OF_TILES, Lookup, Source
+from tracemap.attribution.join.targets import EXECUTE, MEMORY, OUTSIDE_KERNELS, UNMATCHED, Target
+from tracemap.attribution.scan.connection import MILLIONTHS, Tables, value_column, value_of
+from tracemap.attribution.scan.event_lookups import SHAPE, SHAPE_OF_TILES, Lookup, Source, clauses
 from tracemap.core.errors import RunInvalid
 from tracemap.core.units import plural
 from tracemap.map.model import TraceGraph
@@ -115,37 +115,29 @@ class Resolved:
         same_shape = " AND groups.shape = event.shape" if self.has_shapes else ""
         return f"groups.target = event.target{same_shape}"
 
-    def begin_run(self) -> int:
-        """Register the next run; return the index of its first invocation in the table."""
-        ((rows, last),) = self.tables.query("SELECT count(*), max(invocation) FROM resolved")
-        self.first_rows.append(int(rows))
-        self.first_invocations.append(0 if last is None else int(last) + 1)
-        return self.first_invocations[-1]
-
 
 def add_events(source: Source, lookups: Sequence[Lookup], resolved: Resolved) -> None:
     """Add the events of a run to the table."""
     # Step rows are not events: they would count as calls.
     which = "NOT warmup AND kind <> 'step'" if source.run.step_metrics else "NOT warmup"
-    first = resolved.begin_run()
+    ((rows, last),) = resolved.tables.query("SELECT count(*), max(invocation) FROM resolved")
+    first = 0 if last is None else int(last) + 1
+    resolved.first_rows.append(int(rows))
+    resolved.first_invocations.append(first)
+    values = []
+    for metric in resolved.metrics:
+        value = value_of(metric, source.run)
+        is_partial = metric.name == "duration_ns" and COVERED in source.columns
+        values.append(f", {_UNCOVERED.format(value=value) if is_partial else value}")
     query = _RESOLVED.format(
-        dispatch=first_target((lookup.of_dispatch for lookup in lookups), UNMATCHED),
-        transfer=first_target((lookup.of_transfer for lookup in lookups), TRANSFER),
         invocation=_INVOCATION.format(first=first) if first else _FIRST_INVOCATION,
         shape=f", {_shape(source, lookups)} AS shape" if resolved.has_shapes else "",
         start=f", event.{START}" if resolved.has_starts else "",
-        values="".join(f", {_value(metric, source)}" for metric in resolved.metrics),
-        events=source.events,
+        values="".join(values),
         which=which,
-        joins=join_clauses(lookups),
+        **clauses(source, lookups),
     )
     resolved.add(query, source.tables)
-
-
-def _value(metric: Metric, source: Source) -> str:
-    """A metric of an event as a whole number; for executes, without the part that the file marks as covered."""
-    value = value_of(metric, source.run)
-    return _UNCOVERED.format(value=value) if metric.name == "duration_ns" and COVERED in source.columns else value
 
 
 def shapes_of(source: Source, lookups: Sequence[Lookup]) -> Mapping[int, int]:
@@ -160,16 +152,6 @@ def _shape(source: Source, lookups: Sequence[Lookup]) -> str:
         return SHAPE
     shapes = [lookup.of_shape for lookup in lookups if lookup.of_shape]
     return f"coalesce({', '.join(shapes)}, 0)" if shapes else SHAPE_OF_TILES
-
-
-def first_target(targets: Iterable[str], otherwise: int) -> str:
-    """The first target that lookups find, else the number `otherwise`, in SQL."""
-    return f"coalesce({', '.join((*filter(None, targets), str(otherwise)))})"
-
-
-def join_clauses(lookups: Iterable[Lookup]) -> str:
-    """The SQL joins of lookups, in order."""
-    return " ".join(lookup.join for lookup in lookups)
 
 
 def covered_ns(sources: Sequence[Source]) -> int:
@@ -188,10 +170,14 @@ def rounding_losses(source: Source, metrics: Sequence[Metric]) -> dict[str, floa
 
     A file without such a metric is not read.
     """
-    columns = rounded_metrics(metrics, source.run)
+    with_fractions = {metric.name for metric in source.run.metrics if metric.type == "DOUBLE"}
+    columns = {metric.name: f"event.{quoted(metric.name)}" for metric in metrics if metric.name in with_fractions}
     if not columns:
         return {}
-    sums = ", ".join(f"sum({size}), sum({lost})" for size, lost in columns.values())
+    sums = ", ".join(
+        f"sum(abs({value})), sum(abs(round({value} * {MILLIONTHS}) / {MILLIONTHS} - {value}))"
+        for value in columns.values()
+    )
     ((*values,),) = source.tables.query(
         f"SELECT {sums} FROM {source.events} AS event WHERE NOT event.warmup AND event.kind <> 'step'"
     )
@@ -221,13 +207,7 @@ def step_rows(source: Source, lookups: Sequence[Lookup], metrics: Sequence[Metri
     _check(source)
     run_metrics = {metric.name for metric in source.run.step_metrics}
     sums = (f"sum(event.{quoted(metric.name)})" if metric.name in run_metrics else "0" for metric in metrics)
-    query = _STEPS.format(
-        dispatch=first_target((lookup.of_dispatch for lookup in lookups), UNMATCHED),
-        sums=", ".join(sums),
-        events=source.events,
-        joins=join_clauses(lookups),
-    )
-    rows = source.tables.query(query)
+    rows = source.tables.query(_STEPS.format(sums=", ".join(sums), **clauses(source, lookups)))
     # Targets are added as runs are read; by now all targets of this run's rows are known.
     targets = list(source.targets)
     return [
@@ -250,22 +230,18 @@ def _calls_kernel(target: Target, kernel: str, graph: TraceGraph) -> bool:
 
 def _check(source: Source) -> None:
     """Reject values in rows of the wrong kind, and negative counts."""
-    problems = dict(_problems(source))
+    problems: dict[str, str] = {}  # descriptions of invalid rows by SQL condition
+    for metric in source.run.metrics:
+        name, value = metric.name, quoted(metric.name)
+        if metric not in source.run.step_metrics:
+            problems[f"kind = 'step' AND {value} <> 0"] = f"of kind step with {name}, which counts dispatches only"
+            continue
+        if metric.type == "DOUBLE":
+            raise RunInvalid(f"{source.run.file}: column {name}: counts of steps must be whole numbers")
+        problems[f"kind <> 'step' AND {value} <> 0"] = f"with {name} but not of kind step: leave these cells empty"
+        problems[f"{value} < 0"] = f"with a negative number of {name}"
     filters = ", ".join(f"count(*) FILTER ({condition})" for condition in problems)
     (counts,) = source.tables.query(f"SELECT {filters} FROM {source.events}")
     for text, count in zip(problems.values(), counts, strict=True):
         if count:
             raise RunInvalid(f"{source.run.file}: {plural(count, 'row')} {text}")
-
-
-def _problems(source: Source) -> Iterator[tuple[str, str]]:
-    """SQL conditions of invalid rows, with the description of such rows."""
-    for metric in source.run.metrics:
-        name, value = metric.name, quoted(metric.name)
-        if metric not in source.run.step_metrics:
-            yield f"kind = 'step' AND {value} <> 0", f"of kind step with {name}, which counts dispatches only"
-            continue
-        if metric.type == "DOUBLE":
-            raise RunInvalid(f"{source.run.file}: column {name}: counts of steps must be whole numbers")
-        yield f"kind <> 'step' AND {value} <> 0", f"with {name} but not of kind step: leave these cells empty"
-        yield f"{value} < 0", f"with a negative number of {name}"

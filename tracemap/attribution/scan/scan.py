@@ -7,10 +7,10 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tracemap.attribution.join.targets import EXECUTE, Join, Target, Targets
+from tracemap.attribution.join.targets import EXECUTE, Target, Targets
 from tracemap.attribution.model import SlowCall
 from tracemap.attribution.scan.connection import Tables, common_metrics, step_metrics
-from tracemap.attribution.scan.event_lookups import Source, lookups, submission_lookups
+from tracemap.attribution.scan.event_lookups import Source, lookups, source_of
 from tracemap.attribution.scan.invocations import Invocations, invocations
 from tracemap.attribution.scan.outliers import slowest_calls
 from tracemap.attribution.scan.rows import (
@@ -86,12 +86,13 @@ def scan(tables: Tables, graph: TraceGraph, runs: Sequence[Run], *, keep_outlier
     has_starts = any(START in map(str.lower, run.columns) for run in runs)
     resolved = Resolved(tables, metrics, has_starts)
     for run in runs:
-        source = Source(run, Join(graph, run.header, run.site_choices), tables.for_run(run), targets)
-        event_lookups, step_lookups = lookups(source, submission_lookups(source))
+        source = source_of(graph, run, tables.for_run(run), targets)
+        event_lookups, step_lookups = lookups(source)
         if not sources:
             resolved.make(shapes_of(source, event_lookups) if len(runs) == 1 else {})
             if tables.most_rows > _WORTH_A_THREAD:
-                _import_in_thread("numpy")
+                # While the database reads the files; a later import waits for this one.
+                threading.Thread(target=importlib.import_module, args=("numpy",), daemon=True).start()
         add_events(source, event_lookups, resolved)
         rounded |= {name: max(loss, rounded.get(name, 0.0)) for name, loss in rounding_losses(source, metrics).items()}
         rows += step_rows(source, step_lookups, metrics_of_steps, graph)
@@ -133,11 +134,6 @@ def _idle(runs: Sequence[Run], resolved: Resolved) -> int:
         for run, first, end in zip(runs, resolved.first_rows, ends, strict=True)
         if first == end and run.metrics != run.step_metrics and isinstance(run.header.iterations, int)
     )
-
-
-def _import_in_thread(name: str) -> None:
-    """Import a package while the database reads the files; a later import waits for this one."""
-    threading.Thread(target=importlib.import_module, args=(name,), daemon=True).start()
 
 
 def is_noisy(runs: Sequence[Run]) -> bool:

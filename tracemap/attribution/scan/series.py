@@ -7,8 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from tracemap.attribution.scan.connection import Tables
-from tracemap.attribution.scan.invocations import PlaceOf, place_of
-from tracemap.attribution.scan.outliers import clipped_value
+from tracemap.attribution.scan.invocations import place_of
 from tracemap.attribution.scan.scan import Scan
 from tracemap.core.units import UNKNOWN
 from tracemap.runs.model import TIME_METRICS
@@ -24,7 +23,9 @@ MOST_VALUES: Final = 1 << 24
 """Most values (targets times invocations) of a run whose series are kept; longer runs have enough for medians."""
 
 _QUERY: Final = """
-SELECT event.target, event.invocation, CAST(sum({worked}) AS DOUBLE) AS total
+SELECT event.target, event.invocation,
+       CAST(sum(CASE WHEN event.value_{number} > groups.threshold_{number} THEN groups.threshold_{number}
+                     ELSE coalesce(event.value_{number}, 0) END) AS DOUBLE) AS total
 FROM resolved AS event JOIN groups ON {same_group}
 WHERE event.target >= 0 AND event.invocation IS NOT NULL GROUP BY ALL ORDER BY ALL
 """
@@ -32,24 +33,21 @@ WHERE event.target >= 0 AND event.invocation IS NOT NULL GROUP BY ALL ORDER BY A
 
 def values_by_target(tables: Tables, scan: Scan) -> Mapping[str, Values]:
     """Costs of targets in each invocation by time metric, without outliers; empty if invocations are unknown."""
-    count = scan.invocations.count
-    if count is UNKNOWN or count * len(scan.targets) > MOST_VALUES:
-        return {}
-    times = [(number, metric.name) for number, metric in enumerate(scan.metrics) if metric.name in TIME_METRICS]
-    places = place_of(tables, scan.invocations)
-    return {name: _metric_values(tables, scan, number, places) for number, name in times}
-
-
-def _metric_values(tables: Tables, scan: Scan, number: int, places_of: PlaceOf) -> Values:
     import numpy as np
 
     count = scan.invocations.count
-    assert count is not UNKNOWN
-    rows = tables.columns(_QUERY.format(worked=clipped_value(number), same_group=scan.same_group))
-    places = places_of(rows["invocation"])  # a target need not run in every invocation
-    begins = np.searchsorted(rows["target"], np.arange(len(scan.targets) + 1))
-    values = {}
-    for target, (begin, end) in enumerate(pairwise(begins)):
-        values[target] = np.zeros(count)
-        values[target][places[begin:end]] = rows["total"][begin:end]
+    if count is UNKNOWN or count * len(scan.targets) > MOST_VALUES:
+        return {}
+    places_of = place_of(tables, scan.invocations)
+    values: dict[str, dict[int, npt.NDArray[np.float64]]] = {}
+    for number, metric in enumerate(scan.metrics):
+        if metric.name not in TIME_METRICS:
+            continue
+        rows = tables.columns(_QUERY.format(number=number, same_group=scan.same_group))
+        places = places_of(rows["invocation"])  # a target need not run in every invocation
+        begins = np.searchsorted(rows["target"], np.arange(len(scan.targets) + 1))
+        of_metric = values[metric.name] = {}
+        for target, (begin, end) in enumerate(pairwise(begins)):
+            of_metric[target] = np.zeros(count)
+            of_metric[target][places[begin:end]] = rows["total"][begin:end]
     return values

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tracemap.attribution.model import MOST_SLOWEST, PerCall, PerInvocation
@@ -14,11 +14,9 @@ from tracemap.attribution.scan.outliers import (
     FEWEST,
     THRESHOLD_FRACTIONS,
     find_outliers,
-    largest_column,
     lower_thresholds,
     lower_to_fastest,
     outlier_time,
-    threshold_column,
     threshold_of,
 )
 from tracemap.attribution.scan.rows import BYTES_OF_VALUE, Resolved
@@ -36,11 +34,11 @@ from tracemap.runs.model import TIME_METRICS, Metric
 _MEMORY_SHARE = 0.15
 """The fraction of the memory that values may take while they are sorted."""
 
-_AT_ONCE = ", quantile_disc({value}, [{fractions}]) AS ordered_{number}"
+_AT_ONCE = ", quantile_disc(value_{number}, [{fractions}]) AS ordered_{number}"
 # Rank k of n is the least k with k/n >= p, the same as in the aggregate. Products of decimals are exact.
 _COUNTED = """
-WITH counted AS (SELECT target{shape}, {value} AS value, count(*) AS n FROM resolved
-                 WHERE target >= 0 AND {value} IS NOT NULL GROUP BY ALL),
+WITH counted AS (SELECT target{shape}, value_{number} AS value, count(*) AS n FROM resolved
+                 WHERE target >= 0 AND value_{number} IS NOT NULL GROUP BY ALL),
      ranked AS (SELECT *, sum(n) OVER (PARTITION BY target{shape} ORDER BY value) AS upto,
                        CAST(sum(n) OVER (PARTITION BY target{shape}) AS DECIMAL(20, 0)) AS total FROM counted)
 SELECT target{shape}, [{ordered}] AS ordered_{number} FROM ranked GROUP BY ALL
@@ -48,30 +46,22 @@ SELECT target{shape}, [{ordered}] AS ordered_{number} FROM ranked GROUP BY ALL
 _FIRST_FROM = "min(value) FILTER (upto >= greatest(ceil(total * {fraction}), 1))"
 
 
-@dataclass(frozen=True, slots=True)
-class Ordered:
-    """SQL for the columns `ordered_0`, `ordered_1` … of the metrics: `columns` of a group-by, or `joins` with it."""
+def _ordered_values(resolved: Resolved, fractions: Sequence[float]) -> tuple[str, str]:
+    """SQL for the values of each target and shape at fractions between 0 and 1, as `ordered_0`, `ordered_1` ….
 
-    columns: str
-    joins: str
-
-
-def ordered_values(resolved: Resolved, fractions: Sequence[float]) -> Ordered:
-    """The values of each target and shape at these fractions, between 0 and 1."""
+    Either columns of a group-by, or joins with it.
+    """
     numbers = range(len(resolved.metrics))
     listed = list(map(str, fractions))
     if resolved.rows * len(numbers) * BYTES_OF_VALUE <= _MEMORY_SHARE * resolved.tables.memory_bytes:
-        column = (
-            _AT_ONCE.format(value=value_column(number), fractions=", ".join(listed), number=number)
-            for number in numbers
-        )
-        return Ordered("".join(column), "")
+        columns = (_AT_ONCE.format(number=number, fractions=", ".join(listed)) for number in numbers)
+        return "".join(columns), ""
     shape = ", shape" if resolved.has_shapes else ""
     ordered = ", ".join(_FIRST_FROM.format(fraction=fraction) for fraction in listed)
     for number in numbers:
-        query = _COUNTED.format(shape=shape, value=value_column(number), ordered=ordered, number=number)
+        query = _COUNTED.format(shape=shape, ordered=ordered, number=number)
         resolved.tables.make(f"ordered_{number}", query)
-    return Ordered("", "".join(f" LEFT JOIN ordered_{number} USING (target{shape})" for number in numbers))
+    return "", "".join(f" LEFT JOIN ordered_{number} USING (target{shape})" for number in numbers)
 
 
 # ---- percentiles
@@ -173,35 +163,29 @@ def pooled_in_steps(tables: Tables, names: Sequence[str]) -> dict[int, Spread]:
 
 # Cutting values off at a threshold keeps their order, so it is done at the end.
 _IN_ORDER = """
-WITH counted AS (SELECT target, coalesce({value}, 0) AS value, count(*) AS n
+WITH counted AS (SELECT target, coalesce(value_{number}, 0) AS value, count(*) AS n
                  FROM resolved SEMI JOIN sparse USING (target) GROUP BY ALL
                  UNION ALL SELECT target, 0, {count} - events FROM groups SEMI JOIN sparse USING (target)
                  WHERE events < {count}),
      ranked AS (SELECT target, value, sum(sum(n)) OVER (PARTITION BY target ORDER BY value) AS upto
                 FROM counted GROUP BY target, value)
-SELECT target, any_value({threshold}), {values} FROM ranked JOIN groups USING (target) GROUP BY target ORDER BY target
+SELECT target, any_value(threshold_{number}), {values} FROM ranked JOIN groups USING (target)
+GROUP BY target ORDER BY target
 """
 _RANKED = "min(value) FILTER (upto >= {rank})"
 
 
-def sparse_invocations(
+def _sparse_invocations(
     resolved: Resolved, targets: Sequence[int], invocations: Invocations
 ) -> Mapping[int, Mapping[str, PerInvocation]]:
-    """Distributions over invocations of sparse targets, by target and metric name.
-
-    Args:
-        resolved: all events; the table `groups`, with thresholds, must exist.
-        targets: targets whose events have one shape and belong to different invocations.
-        invocations: the invocations; their number must be known.
-    """
+    """Distributions of sparse targets, by target and metric name, from the table `groups` with thresholds."""
     if not targets:
         return {}
     distributions: dict[int, dict[str, PerInvocation]] = defaultdict(dict)
     resolved.tables.fill("sparse", "target INTEGER", [(target,) for target in targets])
     for number, metric in enumerate(resolved.metrics):
         query = _IN_ORDER.format(
-            value=value_column(number),
-            threshold=threshold_column(number),
+            number=number,
             count=invocations.count,
             values=", ".join(_RANKED.format(rank=rank) for rank in invocations.ranks),
         )
@@ -225,11 +209,11 @@ SELECT *, {tiles} AS tiles{thresholds} FROM (
     UNION ALL BY NAME SELECT target, {counts} FROM resolved WHERE target < 0 GROUP BY ALL){joins}
 """
 _COUNTS = """
-, sum({value}) AS total_{number}, count(*) - count({value}) AS absent_{number}, {most} AS {largest}
+, sum(value_{number}) AS total_{number}, count(*) - count(value_{number}) AS absent_{number}, {most} AS largest_{number}
 , {least} AS least_{number}
 """
 _THRESHOLD = """
-, CAST(CASE WHEN {judged} AND events - absent_{number} >= {fewest} THEN {threshold} END AS BIGINT) AS {column}
+, CAST(CASE WHEN {judged} AND events - absent_{number} >= {fewest} THEN {threshold} END AS BIGINT) AS threshold_{number}
 """
 
 _BY_TARGET = """
@@ -239,8 +223,8 @@ FROM groups GROUP BY target ORDER BY target
 """
 _OF_TARGET = """
 , [CAST(sum(total_{number}) AS HUGEINT), CAST(sum(absent_{number}) AS HUGEINT),
-   CAST(any_value({threshold}) AS HUGEINT)],
-list_append(any_value(ordered_{number}), any_value({largest})[1])
+   CAST(any_value(threshold_{number}) AS HUGEINT)],
+list_append(any_value(ordered_{number}), any_value(largest_{number})[1])
 """
 
 _FRACTIONS = (0.1, 0.25, 0.5, 0.75, 0.9)
@@ -304,11 +288,8 @@ def sums_by_target(resolved: Resolved, invocations: Invocations, scope: OutlierS
         lower_to_fastest(resolved, scope.metrics(metrics))
     find_outliers(resolved, scope.metrics(metrics))
     outliers = outlier_time(tables, scope.metrics(metrics), invocations, noisy=scope.noisy)
-    columns = (
-        _OF_TARGET.format(number=number, threshold=threshold_column(number), largest=largest_column(number))
-        for number in range(len(metrics))
-    )
-    rows = tables.query(_BY_TARGET.format(columns="".join(columns)))
+    columns = "".join(_OF_TARGET.format(number=number) for number in range(len(metrics)))
+    rows = tables.query(_BY_TARGET.format(columns=columns))
     names = [metric.name for metric in metrics]
     several = [frozenset({target}) for target, _, groups, *_ in rows if target >= 0 and groups > 1]
     spreads = pooled_percentiles(tables, names, several, {target: events for target, events, *_ in rows})
@@ -324,7 +305,7 @@ def sums_by_target(resolved: Resolved, invocations: Invocations, scope: OutlierS
             events=events,
             sums={name: of_metric.total for name, of_metric in values.items()},
             absent={name: of_metric.absent for name, of_metric in values.items()},
-            per_call=spreads.get(frozenset({target})) or _per_call(values),
+            per_call=spreads.get(frozenset({target})) or per_call(names, [own.tenths for own in values.values()]),
             outliers={names[number]: total for number, total in outlier_sums.items()},
             outlier_calls=outlier_calls,
             per_invocation=_per_invocation(values, invocations)
@@ -332,22 +313,11 @@ def sums_by_target(resolved: Resolved, invocations: Invocations, scope: OutlierS
             else {},
             tiles=UNKNOWN if groups_without_tiles or target < 0 else int(tiles),
         )
-    return _with_sparse(sums, once, resolved, invocations)
-
-
-def _with_sparse(
-    sums: Mapping[int, TargetSum], once: Collection[int], resolved: Resolved, invocations: Invocations
-) -> dict[int, TargetSum]:
-    """Add the distributions over invocations of targets in `once` that some invocations do not call."""
-    metrics = len(resolved.metrics)
-    sparse = [
-        target for target, of_target in sums.items() if target in once and len(of_target.per_invocation) < metrics
-    ]
-    distributions = sparse_invocations(resolved, sparse, invocations)
-    return {
-        target: replace(of_target, per_invocation=distributions[target]) if target in distributions else of_target
-        for target, of_target in sums.items()
-    }
+    # The others of these targets are not called in some invocations.
+    sparse = [target for target in sums if target in once and len(sums[target].per_invocation) < len(metrics)]
+    for target, distributions in _sparse_invocations(resolved, sparse, invocations).items():
+        sums[target] = replace(sums[target], per_invocation=distributions)
+    return sums
 
 
 class _Values:
@@ -358,70 +328,57 @@ class _Values:
         self.total, self.absent, self.threshold = int(total or 0), int(absent or 0), threshold
         self.ordered = [int(value) for value in ordered if value is not None]
 
+    @property
+    def tenths(self) -> list[int] | None:
+        """The 10th, 50th and 90th percentile; None without values."""
+        return self.ordered[: len(_FRACTIONS) : 2] if len(self.ordered) >= len(_FRACTIONS) else None
+
     def worked(self, place: int) -> int:
         """An order statistic, cut off at the threshold."""
         value = self.ordered[place]
         return value if self.threshold is None else min(value, self.threshold)
 
 
-def _per_call(values: Mapping[str, _Values]) -> Spread:
-    return {
-        name: PerCall(median=of_metric.ordered[2], p10=of_metric.ordered[0], p90=of_metric.ordered[4])
-        for name, of_metric in values.items()
-        if len(of_metric.ordered) >= len(_FRACTIONS)
-    }
-
-
 def _per_invocation(values: Mapping[str, _Values], invocations: Invocations) -> dict[str, PerInvocation]:
     """Distributions if every invocation has one event: sums are its values, and cutting them off keeps their order."""
     bounds = [len(_FRACTIONS) + number for number in range(len(invocations.interval))]
+    places = (0, 2, 4, -1, *bounds)
     return {
-        name: PerInvocation(
-            median=of_metric.worked(2),
-            median_low=of_metric.worked(bounds[0]) if bounds else UNKNOWN,
-            median_high=of_metric.worked(bounds[1]) if bounds else UNKNOWN,
-            p10=of_metric.worked(0),
-            p90=of_metric.worked(4),
-            max=of_metric.worked(-1),
-        )
+        name: spread(of_metric.worked(place) for place in places)
         for name, of_metric in values.items()
         if not of_metric.absent
     }
 
 
 def _groups(resolved: Resolved, invocations: Invocations, scope: OutlierScope) -> str:
-    """The SQL of the table `groups`."""
     metrics = resolved.metrics
-    columns = [(number, value_column(number)) for number in range(len(metrics))]
-    # Only the metric that ranks calls needs more than one largest value, which takes longer.
-    most = {number: f"[max({value})]" for number, value in columns}
-    if (ranked := ranked_by(metrics)) is not None:
-        most[ranked] = f"max({value_column(ranked)}, {MOST_SLOWEST})"
-    # No time is negative: files with a negative time are rejected.
-    least = {number: "0" if metrics[number].name in TIME_METRICS else f"min({value})" for number, value in columns}
+    numbers, ranked = range(len(metrics)), ranked_by(metrics)
     counts = (
         _COUNTS.format(
-            number=number, value=value, most=most[number], largest=largest_column(number), least=least[number]
+            number=number,
+            # Only the metric that ranks calls needs more than one largest value, which takes longer.
+            most=f"max(value_{number}, {MOST_SLOWEST})" if number == ranked else f"[max(value_{number})]",
+            # No time is negative: files with a negative time are rejected.
+            least="0" if metrics[number].name in TIME_METRICS else f"min(value_{number})",
         )
-        for number, value in columns
+        for number in numbers
     )
     with_threshold = scope.metrics(metrics)
-    ordered = ordered_values(resolved, (*_FRACTIONS, *invocations.interval))
+    ordered, joins = _ordered_values(resolved, (*_FRACTIONS, *invocations.interval))
     thresholds = (
         _THRESHOLD.format(
             number=number,
             judged=scope.condition if number in with_threshold else "false",
             fewest=FEWEST,
             threshold=threshold_of([f"ordered_{number}[{place}]" for place in _THRESHOLD_PLACES], noisy=scope.noisy),
-            column=threshold_column(number),
         )
-        for number, _ in columns
+        for number in numbers
     )
     return _GROUPS.format(
         shape=", shape" if resolved.has_shapes else "",
-        joins=ordered.joins + ("" if resolved.has_shapes else " LEFT JOIN shapes USING (target)"),
+        joins=joins + ("" if resolved.has_shapes else " LEFT JOIN shapes USING (target)"),
         counts=f"count(*) AS events, {invocations.distinct} AS invocations{''.join(counts)}",
-        ordered=ordered.columns,
+        ordered=ordered,
         tiles=tiles_of("shape"),
         thresholds="".join(thresholds),
     )

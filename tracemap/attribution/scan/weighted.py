@@ -8,16 +8,15 @@ grows with rows times sums per row; memory does not.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from tracemap.attribution.model import PerInvocation
-from tracemap.attribution.scan.connection import Row, Tables, value_column
+from tracemap.attribution.scan.connection import Tables, value_column
 from tracemap.attribution.scan.invocations import PlaceOf, place_of, spread
-from tracemap.attribution.scan.outliers import largest_column, threshold_column
 from tracemap.attribution.scan.scan import Scan
 from tracemap.core.units import MAX_INTEGER, UNKNOWN
 
@@ -47,7 +46,7 @@ WHERE event.rowid >= {first} AND event.rowid < {first} + {count}
 # An upper bound of every sum of values.
 _BOUND = """
 CASE WHEN min(least_{number}) >= 0 THEN sum(total_{number}) ELSE
-sum(events * greatest(abs(CAST(least_{number} AS HUGEINT)), {largest}[1])) END
+sum(events * greatest(abs(CAST(least_{number} AS HUGEINT)), largest_{number}[1])) END
 """
 
 
@@ -61,11 +60,18 @@ def per_invocation(tables: Tables, scan: Scan, sums: Sequence[Weighted]) -> dict
     """
     count = scan.invocations.count
     assert count is not UNKNOWN
-    distributions = {weighted: _known_distributions(scan, weighted) for weighted in sums}
+    # The distributions of a single target with weight 1 are known already.
+    distributions: dict[Weighted, Mapping[str, PerInvocation]] = {
+        weighted: scan.by_target[weighted[0][0]].per_invocation if [weight for _, weight in weighted] == [UNIT] else {}
+        for weighted in sums
+    }
     remaining = [weighted for weighted, known in distributions.items() if weighted and len(known) < len(scan.metrics)]
     if not remaining:
         return distributions
-    rows = _Rows(tables, scan, place_of(tables, scan.invocations), _parts(tables, len(scan.metrics)))
+    columns = ", ".join(_BOUND.format(number=number) for number in range(len(scan.metrics)))
+    (bounds,) = tables.query(f"SELECT {columns} FROM groups WHERE target >= 0")
+    parts = [_parts_within(int(bound or 0)) for bound in bounds]
+    rows = _Rows(tables, scan, place_of(tables, scan.invocations), parts)
     rest = iter(remaining)
     at_a_time = max(1, tables.memory_bytes // _MEMORY_DIVISOR // (_BYTES_OF_SUM * count * len(scan.metrics)))
     while batch := list(islice(rest, at_a_time)):
@@ -77,14 +83,6 @@ def zero_distribution(scan: Scan) -> PerInvocation:
     """The distribution of a sum without events."""
     low, high = (0, 0) if scan.invocations.interval else (UNKNOWN, UNKNOWN)
     return PerInvocation(median=0, median_low=low, median_high=high, p10=0, p90=0, max=0)
-
-
-def _known_distributions(scan: Scan, weighted: Weighted) -> Mapping[str, PerInvocation]:
-    """The distributions that the scan has already: those of a single target with weight 1."""
-    if [weight for _, weight in weighted] != [UNIT]:
-        return {}
-    ((target, _),) = weighted
-    return scan.by_target[target].per_invocation
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,13 +119,6 @@ class _Parts:
         return total >> _BITS - self.bits * (self.count - 1)
 
 
-def _parts(tables: Tables, metrics: int) -> list[_Parts]:
-    """The split of weights for each metric."""
-    columns = (_BOUND.format(number=number, largest=largest_column(number)) for number in range(metrics))
-    (bounds,) = tables.query(f"SELECT {', '.join(columns)} FROM groups WHERE target >= 0")
-    return [_parts_within(int(bound or 0)) for bound in bounds]
-
-
 def _parts_within(bound: int) -> _Parts:
     bits = 61 - bound.bit_length()
     if bits < 1:
@@ -148,12 +139,7 @@ class _Round:
 
 
 def _rounds(pairs: Sequence[Sequence[tuple[int, int]]], parts: Sequence[_Parts]) -> list[_Round]:
-    """The rounds of additions for each row.
-
-    Args:
-        pairs: (sum number, weight) of the sums that a group is part of, by the group's code.
-        parts: the split of weights for each metric.
-    """
+    """The rounds of additions; `pairs`: (sum number, weight) of the sums that a group is part of, by its code."""
     import numpy as np
 
     rounds = []
@@ -168,15 +154,6 @@ def _rounds(pairs: Sequence[Sequence[tuple[int, int]]], parts: Sequence[_Parts])
                     table[part, code] = factor
         rounds.append(_Round(np.array([number for number, _ in additions]), factors))
     return rounds
-
-
-def _clipped(values: npt.NDArray[Any], thresholds: npt.NDArray[Any], codes: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The values, cut off at the outlier thresholds of their groups, in the same integer type."""
-    import numpy as np
-
-    narrow: npt.NDArray[Any] = np.minimum(thresholds, np.iinfo(values.dtype).max).astype(values.dtype)
-    clipped: npt.NDArray[Any] = np.minimum(values, narrow[codes])
-    return clipped
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,25 +178,26 @@ class _Rows:
         for number, weighted in enumerate(sums):
             for target, weight in weighted:
                 sums_of_target[target].append((number, weight))
-        groups = sorted(self._groups(sums_of_target), key=lambda group: -len(sums_of_target[group[0]]))
+        self.tables.fill("summed", "target INTEGER", [(target,) for target in sums_of_target])
+        # Target, shape, and a threshold for each metric.
+        columns = "".join(f", coalesce(threshold_{number}, {MAX_INTEGER})" for number in range(len(self.parts)))
+        groups = self.tables.query(
+            f"SELECT target, shape{columns} FROM groups SEMI JOIN summed USING (target) ORDER BY target, shape"
+        )
+        groups.sort(key=lambda group: -len(sums_of_target[group[0]]))
         coded = [(target, shape, code) for code, (target, shape, *_) in enumerate(groups)]
         self.tables.fill("coded", "target INTEGER, shape BIGINT, code INTEGER", coded)
         rounds = _rounds([sums_of_target[target] for target, *_ in groups], self.parts)
         thresholds = np.array([thresholds for _, _, *thresholds in groups], np.int64).T
         for block in self._blocks() if rounds else ():
             self._add(block, rounds, thresholds, accumulators)
+        places = [rank - 1 for rank in self.scan.invocations.ranks]
         for number in range(len(sums)):
-            yield {
-                metric.name: self._distribution(parts.rounded(values[:, number]))
-                for metric, parts, values in zip(self.scan.metrics, self.parts, accumulators, strict=True)
-            }
-
-    def _groups(self, targets: Iterable[int]) -> list[Row]:
-        """The groups of some targets: target, shape, and a threshold for each metric (the largest integer if none)."""
-        self.tables.fill("summed", "target INTEGER", [(target,) for target in targets])
-        thresholds = (f"coalesce({threshold_column(number)}, {MAX_INTEGER})" for number in range(len(self.parts)))
-        columns = ", ".join(("target", "shape", *thresholds))
-        return self.tables.query(f"SELECT {columns} FROM groups SEMI JOIN summed USING (target) ORDER BY target, shape")
+            distributions = {}
+            for metric, parts, values in zip(self.scan.metrics, self.parts, accumulators, strict=True):
+                ordered = np.partition(parts.rounded(values[:, number]), places)
+                distributions[metric.name] = spread(int(ordered[place]) for place in places)
+            yield distributions
 
     def _blocks(self) -> Iterator[Mapping[str, npt.NDArray[Any]]]:
         """The rows of the groups in the table `coded`, in blocks; a thread reads the next block ahead."""
@@ -249,9 +227,11 @@ class _Rows:
 
         codes = block["code"].astype(np.intp)  # numpy would convert other types at each lookup
         places = self.place_of(block["invocation"])
-        values = [
-            _clipped(block[value_column(metric)], of_groups, codes) for metric, of_groups in enumerate(thresholds)
-        ]
+        values = []
+        for metric, of_groups in enumerate(thresholds):
+            column = block[value_column(metric)]
+            narrow = np.minimum(of_groups, np.iinfo(column.dtype).max).astype(column.dtype)
+            values.append(np.minimum(column, narrow[codes]))
         limit = len(rounds[0].numbers)
         for addition in rounds:
             if len(addition.numbers) < limit:
@@ -263,11 +243,3 @@ class _Rows:
             for sums, of_metric, factors in zip(accumulators, values, addition.factors, strict=True):
                 for part in np.flatnonzero(factors.any(axis=1)):
                     np.add.at(sums[part].reshape(-1), cells, of_metric * factors[part][codes])
-
-    def _distribution(self, values: npt.NDArray[Any]) -> PerInvocation:
-        """The distribution of sums, one per invocation."""
-        import numpy as np
-
-        places = [rank - 1 for rank in self.scan.invocations.ranks]
-        ordered = np.partition(values, places)
-        return spread(int(ordered[place]) for place in places)
