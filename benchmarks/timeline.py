@@ -10,9 +10,9 @@ from selenium.webdriver import Chrome
 
 from benchmarks.measure import Figure, print_title, targeted
 from tests.browser.conftest import find_chrome, is_ready, settle, started_chrome
+from tests.pages import render_page
 from tests.timelines import layers, page_of_run, written
 from tracemap.reports.html import write_page
-from tracemap.reports.page.render import render_page
 from tracemap.reports.page.timeline_tab import MOST_SPANS
 
 STEPS: Final = 40

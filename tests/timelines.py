@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.builders import graph, op, site
+from tests.pages import build_page
 from tracemap.attribution.attribute import Request, attribute
 from tracemap.attribution.timeline import excerpt
 from tracemap.core.sanitize import csv_line
 from tracemap.map.model import TraceGraph
 from tracemap.options.results import Rule
 from tracemap.reports.page.model import Page
-from tracemap.reports.page.render import build_page
 from tracemap.runs.runfile import read_run
 
 SITES = 40

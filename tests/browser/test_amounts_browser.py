@@ -17,12 +17,12 @@ from tests.browser.test_reports_browser import find, first_cells, go, press, tex
 from tests.builders import attribution
 from tests.checks import measured_of_run, sum_of_run
 from tests.conftest import Built, Recorded
+from tests.pages import render_page
 from tests.reports.test_page import EXECUTES, GRAPH, TOTALS, page_of
 from tests.support import check_cli
 from tests.tables import amount
 from tracemap.core.units import UNKNOWN, format_mean, format_share
 from tracemap.reports.html import asset, write_page
-from tracemap.reports.page.render import render_page
 
 CALLS = 2
 """Of each site of the small graph, once in each invocation."""

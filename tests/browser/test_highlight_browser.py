@@ -15,6 +15,7 @@ from selenium.webdriver import Chrome
 from tests.browser.conftest import Open, settle
 from tests.browser.test_reports_browser import go, prefer
 from tests.builders import graph, op
+from tests.pages import build_page, render_page
 from tests.support import SAMPLES
 from tracemap.map.build.lowering_stages import lower
 from tracemap.map.model import SourceFile
@@ -22,7 +23,6 @@ from tracemap.reports.escaping import lines_of
 from tracemap.reports.highlight import Coloured, MlirLexer, coloured_lines, rules_of_mlir
 from tracemap.reports.html import asset, write_page
 from tracemap.reports.lowering_page import render_lowering_page
-from tracemap.reports.page.render import build_page, render_page
 
 MODELS = sorted((SAMPLES / "models").glob("*.mlir"))
 SCRIPT = f"const data = {{ lexer: {json.dumps(rules_of_mlir())} }};" + asset("shared/highlight.js")

@@ -13,6 +13,7 @@ from tests.browser.conftest import Open, log
 from tests.browser.test_reports_browser import find, go, press, texts, view
 from tests.builders import graph, op, site
 from tests.conftest import Built
+from tests.pages import build_page, render_page
 from tests.support import page_data
 from tracemap.attribution.attribute import Request, attribute
 from tracemap.machine.code import instructions_of
@@ -21,7 +22,6 @@ from tracemap.map.bundle import load
 from tracemap.options.results import Rule
 from tracemap.reports.html import write_page
 from tracemap.reports.page.model import KernelPage, LoopRow
-from tracemap.reports.page.render import build_page, render_page
 from tracemap.reports.page.source_tabs import kernels_of
 from tracemap.runs.runfile import read_run
 

@@ -16,10 +16,10 @@ from tests.browser.test_reports_browser import EVIL, find, first_cells, go, ids,
 from tests.builders import attribution, graph, op, site
 from tests.checks import measured_of_run
 from tests.conftest import Built, Recorded
+from tests.pages import build_page, render_page
 from tests.reports.test_page import EXECUTES, GRAPH, TOTALS, page_of
 from tests.support import check_cli
 from tracemap.reports.html import write_page
-from tracemap.reports.page.render import build_page, render_page
 
 
 @pytest.fixture(scope="module")

@@ -14,10 +14,10 @@ from selenium.webdriver.support.wait import WebDriverWait
 from tests.attribution.test_kernel_lines import measured, stepped
 from tests.browser.conftest import Open, log, settle, unfold
 from tests.builders import MODEL, attribution, graph, op, site
+from tests.pages import build_page, render_page
 from tests.reports.test_page import EXECUTES, GRAPH, TOTALS, page_of
 from tracemap.map.model import SourceFile
 from tracemap.reports.html import write_page
-from tracemap.reports.page.render import build_page, render_page
 
 
 @pytest.fixture(scope="module")

@@ -11,9 +11,9 @@ from selenium.webdriver.common.by import By
 from tests.browser.conftest import Open, settle
 from tests.browser.test_reports_browser import find, go, ids, press, texts
 from tests.builders import attribution, graph, op, site
+from tests.pages import build_page, render_page
 from tracemap.reports.html import write_page
 from tracemap.reports.page import source_tabs
-from tracemap.reports.page.render import build_page, render_page
 
 LINES = 1200
 HOT = {300: 7, 301: 1, 330: 2, 900: 90}

@@ -16,11 +16,11 @@ from selenium.webdriver.support.wait import WebDriverWait
 
 from tests.browser.conftest import Open, settle, unfold
 from tests.browser.test_reports_browser import EVIL, find, go, press, texts, view
+from tests.pages import render_page
 from tests.timelines import SITES, events, layers, page_of_run, written
 from tracemap.attribution.model import MOST_SLOWEST
 from tracemap.core.units import format_ns
 from tracemap.reports.html import write_page
-from tracemap.reports.page.render import render_page
 
 CALLS, SPANS = 12, 400
 LONGEST, MEDIAN = 0, 6

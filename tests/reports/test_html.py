@@ -15,13 +15,14 @@ import pytest
 from msgspec import structs
 
 from tests.builders import attribution, graph, op, site
+from tests.pages import build_page, render_page
 from tests.reports.test_page import EXECUTES, GRAPH, TEXTS, TOTALS, page_of
 from tests.support import ROOT, page_data
 from tracemap.core.errors import TargetExists, TargetUnwritable
 from tracemap.map.model import SourceFile
 from tracemap.reports.escaping import LEVEL, as_shown, for_script, start_compression
 from tracemap.reports.html import LINES_PER_BLOCK, markup_of_lines, write_page
-from tracemap.reports.page.render import bar_width, build_page, render_page
+from tracemap.reports.page.render import bar_width
 
 pytestmark = pytest.mark.quick
 

@@ -8,6 +8,7 @@ import pytest
 
 from tests.attribution.test_kernel_lines import addresses_run
 from tests.conftest import Built
+from tests.pages import build_page, render_page
 from tests.support import check_cli, page_data
 from tracemap.attribution.attribute import Request, attribute
 from tracemap.machine.code import instructions_of
@@ -15,7 +16,6 @@ from tracemap.machine.images import read_images
 from tracemap.map.bundle import Bundle, load
 from tracemap.options.results import Rule
 from tracemap.reports.page import source_tabs as kernels_tab
-from tracemap.reports.page.render import build_page, render_page
 from tracemap.reports.page.source_tabs import KernelSources, kernel_pages, kernels_of
 from tracemap.runs.runfile import read_run
 

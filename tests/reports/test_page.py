@@ -8,13 +8,13 @@ import pytest
 from msgspec import structs
 
 from tests.builders import MODEL, attribution, graph, op, site
+from tests.pages import build_page, render_page
 from tracemap.attribution.model import Attribution
 from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.units import UNKNOWN
 from tracemap.map.model import Outcome, SourceFile, TraceGraph
 from tracemap.reports.cost_lookup import AT_LOAD, NO_MEMBERS, elapsed_breakdown_text
 from tracemap.reports.page.model import Page, Percentiles, SourceLine, amount_text
-from tracemap.reports.page.render import build_page, render_page
 
 pytestmark = pytest.mark.quick
 

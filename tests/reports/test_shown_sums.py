@@ -9,10 +9,10 @@ import pytest
 
 from tests.checks import measured_of_run, sum_of_run
 from tests.conftest import Built, Recorded
+from tests.pages import build_page
 from tests.support import Corpus, check_cli
 from tests.tables import amount, printed_table
 from tracemap import attribute, load
-from tracemap.reports.page.render import build_page
 
 TITLES = {"python": "Python line", "site": "Dispatch site"}
 RUNS = ("jax_gpt2_4l", "hand_multifunc.roundtrip", "onnx_tinygpt", "hand_repeat6_calls")

@@ -13,6 +13,7 @@ from msgspec import structs
 import tracemap
 from tests.builders import graph, op, site
 from tests.conftest import Built, Recorded
+from tests.pages import build_page, render_page
 from tests.reports.test_exports import rows_of
 from tests.support import check_cli
 from tests.timelines import events, layers, page_of_run, written
@@ -26,7 +27,6 @@ from tracemap.options.results import Rule
 from tracemap.reports.cost_lookup import MapCosts
 from tracemap.reports.page.model import Timeline
 from tracemap.reports.page.overview_tab import families_of
-from tracemap.reports.page.render import build_page, render_page
 from tracemap.reports.page.timeline_tab import histograms_by_site, timeline_of
 from tracemap.reports.timeline_tracks import tracks_of
 from tracemap.runs.runfile import read_run

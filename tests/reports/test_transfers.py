@@ -10,13 +10,13 @@ from pathlib import Path
 import duckdb
 import pytest
 
+from tests.pages import build_page
 from tests.support import ROOT, check_cli
 from tests.tables import amount, printed_table
 from tracemap.attribution.attribute import Request, attribute
 from tracemap.attribution.model import Attribution
 from tracemap.map.bundle import Bundle, load
 from tracemap.options.results import AttributeOptions
-from tracemap.reports.page.render import build_page
 from tracemap.reports.terminal.attribution import print_attribution
 from tracemap.runs.runfile import read_run
 

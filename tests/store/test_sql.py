@@ -131,7 +131,7 @@ def test_the_texts_are_found() -> None:
     from tracemap.store import costs
     from tracemap.store import queries as asking
 
-    known = {asking.MEDIANS, asking.SUMS, costs.REDUCE, costs.SPLIT}
+    known = {asking.OP_COSTS, costs.REDUCE, costs.SPLIT}
     assert known <= set(TEXTS.values())
 
 

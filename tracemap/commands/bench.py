@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from functools import partial
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
 
 _METRIC = "cpu_ns"
-_DURATION = "duration_ns"
 _DEVICE = "local-sync"
 _DEFAULT_CACHE_BYTES = 1 << 25
 """Assumed size of the last-level cache in bytes, if the machine does not report it."""
@@ -93,11 +93,7 @@ class _SerialRecording:
         self.diagnostics: list[Diagnostic] = []
 
     def check(self) -> None:
-        """Reject options of a call that cannot be made, even if the recording turns out not to be needed.
-
-        Raises:
-            TracemapError: see `commands.programs.check_call`.
-        """
+        """Reject options of a call that cannot be made, even if the recording turns out not to be needed."""
         if selects_call(self._options):
             check_call(self._bundle, CallOptions(**self._of_call()))
 
@@ -147,18 +143,10 @@ def check_top(bundle: Bundle, top: int, run: Path | None = None) -> None:
         )
 
 
-def select_kernels(bundle: Bundle, options: BenchOptions, progress: Progress) -> tuple[str, ...]:
-    """Kernels that the options select, the most expensive in the bundle's newest run first.
-
-    Raises:
-        QueryInvalid: the options select no kernel.
-    """
-    run = options.run or newest_run(bundle)
-    return _chosen(bundle.graph, options, None if run is None else _attribution(bundle, run, progress))
-
-
 def ranked_kernels(bundle: Bundle, options: BenchOptions, progress: Progress) -> tuple[Text, list[tuple[str, Integer]]]:
-    """Name of the run, and the selected kernels with their costs in it; both UNKNOWN without a run.
+    """Name of the run (the options' or the bundle's newest), and the selected kernels with their costs in it.
+
+    The most expensive kernel comes first. Name and costs are UNKNOWN without a run.
 
     Raises:
         QueryInvalid: the options select no kernel.
@@ -169,7 +157,7 @@ def ranked_kernels(bundle: Bundle, options: BenchOptions, progress: Progress) ->
     if run is None or costs is None:
         return UNKNOWN, [(name, UNKNOWN) for name in names]
     cost_by_kernel = _cost_of_kernels(bundle.graph, costs)
-    return run.name, [(name, cost_by_kernel.get(name, 0)) for name in names]
+    return run.name, [(name, cost_by_kernel[name]) for name in names]
 
 
 def bench_kernels(
@@ -233,14 +221,11 @@ def _application(costs: Attribution | None, peaks: Peaks | None) -> ApplicationC
     if costs is None:
         return ApplicationCalls()
     header = costs.run
-    spreads = {
-        site.site: (site.calls, site.metrics[_METRIC].per_call) for site in costs.sites if _METRIC in site.metrics
-    }
-    sites = {
-        name: SiteCalls(calls, spread.median)
-        for name, (calls, spread) in spreads.items()
-        if spread is not None and isinstance(calls, int)
-    }
+    sites = {}
+    for site in costs.sites:
+        spread = site.metrics[_METRIC].per_call if _METRIC in site.metrics else None
+        if spread is not None and isinstance(site.calls, int):
+            sites[site.site] = SiteCalls(site.calls, spread.median)
     speed = 1.0
     if peaks is not None and header.peaks.source == "measured":
         speed = header.peaks.operations_per_second / peaks.operations_per_second
@@ -269,23 +254,18 @@ def _chosen(graph: TraceGraph, options: BenchOptions, costs: Attribution | None)
             raise QueryInvalid(f"{', '.join(options.op)}: runs in no selected kernel; `show` lists its kernels")
     if costs is not None:
         cost_by_kernel = _cost_of_kernels(graph, costs)
-        names.sort(key=lambda name: -cost_by_kernel.get(name, 0))
+        names.sort(key=lambda name: -cost_by_kernel[name])
     return tuple(names[: options.top] if options.top else names)
 
 
-def _cost_of_kernels(graph: TraceGraph, costs: Attribution) -> dict[str, int]:
-    # GPU runs have no CPU time, only durations.
-    times = _total_of_kernels(graph, costs, _METRIC)
-    return times if any(times.values()) else _total_of_kernels(graph, costs, _DURATION)
-
-
-def _total_of_kernels(graph: TraceGraph, costs: Attribution, metric: str) -> dict[str, int]:
-    total: dict[str, int] = {}
-    for site in costs.sites:
-        kernel = graph.site_by_id[site.site].kernel
-        cost = site.metrics.get(metric)
-        total[kernel] = total.get(kernel, 0) + (cost.total if cost else 0)
-    return total
+def _cost_of_kernels(graph: TraceGraph, costs: Attribution) -> Counter[str]:
+    totals: Counter[str] = Counter()
+    for metric in (_METRIC, "duration_ns"):  # GPU runs have no CPU time, only durations
+        if not any(totals.values()):
+            for site in costs.sites:
+                if metric in site.metrics:
+                    totals[graph.site_by_id[site.site].kernel] += site.metrics[metric].total
+    return totals
 
 
 def _cache_bytes() -> int:

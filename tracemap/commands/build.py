@@ -298,7 +298,11 @@ def run_wrapped(options: BuildOptions) -> Bundle | None:
 def _trace(command: CompileCommand, request: BuildRequest, data: bytes) -> Bundle:
     from tracemap.map.build.build import build
 
-    _check_folder(command.output)
+    folder = Path(command.output).parent
+    if command.output != "-" and not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
+        raise TargetUnwritable(
+            f"{command.output}: the folder {folder} does not exist or is not writable; choose another path"
+        )
     try:
         with show_phases("build") as progress:
             bundle = build(request, progress, lambda text: _echo(text, request.name_for_compiler))
@@ -307,7 +311,8 @@ def _trace(command: CompileCommand, request: BuildRequest, data: bytes) -> Bundl
         if status != 0:
             sys.exit(status)
         raise ModelInvalid(f"the command succeeded, but the build for the bundle failed: {error}") from error
-    _copy_module(bundle.module_path, command.output)
+    with atomic_file(Path(command.output)) as temporary:
+        shutil.copyfile(bundle.module_path, temporary)
     return bundle
 
 
@@ -362,22 +367,6 @@ def _echo(text: str, name: str) -> None:
         warn_in_lines(text if not text.startswith("-:") else name + text[1:])
 
 
-def _check_folder(output: str) -> None:
-    folder = Path(output).parent
-    if output != "-" and not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
-        raise TargetUnwritable(f"{output}: the folder {folder} does not exist or is not writable; choose another path")
-
-
-def _copy_module(module: Path, output: str) -> None:
-    """Copy the module to the command's output, atomically.
-
-    Raises:
-        TargetUnwritable: the output cannot be written.
-    """
-    with atomic_file(Path(output)) as temporary:
-        shutil.copyfile(module, temporary)
-
-
 # ---- command line
 
 
@@ -410,18 +399,15 @@ def command(context: click.Context, model: str | None, options: BuildOptions) ->
             bundle = build(model or "", options, progress)
         _report(bundle)
     elif options.flags:
-        _run_wrapped(context, options)
+        if context.get_parameter_source("device") is not click.core.ParameterSource.DEFAULT:
+            raise UsageInvalid(
+                "--device has no effect on the command after `--`, which has its own target; leave it out"
+            )
+        wrapped = run_wrapped(options)
+        if wrapped is not None:
+            _report(wrapped, quiet=True)
     else:
         raise UsageInvalid("name the MODEL to compile, or put an iree-compile command after a leading `--`")
-
-
-def _run_wrapped(context: click.Context, options: BuildOptions) -> None:
-
-    if context.get_parameter_source("device") is not click.core.ParameterSource.DEFAULT:
-        raise UsageInvalid("--device has no effect on the command after `--`, which has its own target; leave it out")
-    bundle = run_wrapped(options)
-    if bundle is not None:
-        _report(bundle, quiet=True)
 
 
 def _report(bundle: Bundle, *, quiet: bool = False) -> None:
@@ -430,10 +416,9 @@ def _report(bundle: Bundle, *, quiet: bool = False) -> None:
     from tracemap.map.build.build import COMPILER_WARNED
 
     graph = bundle.graph
-    with_members = sum(1 for site in graph.sites if site.members)
-    dispatches = plural(len(graph.sites), "dispatch")
-    counts = [plural(len(graph.ops), "op"), f"{dispatches} ({with_members} traced to ops)"]
-    print_message(", ".join([*counts, plural(len(graph.kernels), "kernel")]))
+    traced = sum(bool(site.members) for site in graph.sites)
+    dispatches, kernels = plural(len(graph.sites), "dispatch"), plural(len(graph.kernels), "kernel")
+    print_message(f"{plural(len(graph.ops), 'op')}, {dispatches} ({traced} traced to ops), {kernels}")
     # The wrapped command has already printed the compiler's warnings.
     print_diagnostics(item for item in graph.diagnostics if not quiet or item.slug != COMPILER_WARNED)
     if bundle.has_remarks:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import chain, count
@@ -183,7 +183,7 @@ def references(bundle: Bundle, options: SwapOptions, folder: Path, progress: Pro
     from tracemap.capture.calling import make_calls
     from tracemap.capture.outputs import RUN_TOOL, call_for_arrays, output_request
 
-    run_options = _run_options(options)
+    run_options = RunOptions(atol=options.atol, rtol=options.rtol, exact=options.exact, **call_of(options))
     results = []
     calls = make_calls(program_of(bundle, options), run_options, RUN_TOOL, folder)
     with unchanged_module(bundle):
@@ -214,10 +214,6 @@ def compare_with_references(
         yield ComparedFunction(function, inputs, rows, "")
 
 
-def _run_options(options: SwapOptions) -> RunOptions:
-    return RunOptions(atol=options.atol, rtol=options.rtol, exact=options.exact, **call_of(options))
-
-
 # ---- diff
 #
 # Compare two runs or bundles by the ops of their models.
@@ -243,9 +239,9 @@ def diff(
     """
     if options.baseline is not None:
         raise UsageInvalid(f"--baseline {options.baseline}: two sides are named already; leave --baseline out")
-    sides = _paths(before), _paths(after)
-    check_outputs(options.output, options.html, force=options.force, runs=(*sides[0], *sides[1]))
-    (comparison,) = _compare_sides(sides[0], [sides[1]], [options.html], options, progress)
+    base, other = ([side] if isinstance(side, Path) else side for side in (before, after))
+    check_outputs(options.output, options.html, force=options.force, runs=(*base, *other))
+    (comparison,) = _compare_sides(base, [other], [options.html], options, progress)
     if options.output is not None:
         write_output_of(partial(show_diff, comparison, options), options.output)
     return comparison
@@ -261,10 +257,9 @@ def diffs(base: Path, others: Sequence[Path], options: DiffOptions, progress: Pr
 
     pages = pages_of(options.html, others)
     check_outputs(options.output, *pages, force=options.force, runs=(base, *others))
-    compare_outputs = _compare_sides(
-        [base], [[path] for path in others], pages or [None] * len(others), options, progress
-    )
-    comparisons = Comparisons(comparisons=tuple(compare_outputs))
+    sides = [[path] for path in others]
+    compared = _compare_sides([base], sides, pages or [None] * len(others), options, progress)
+    comparisons = Comparisons(comparisons=tuple(compared))
     if options.output is not None:
         write_output_of(partial(show_diffs, comparisons, options), options.output)
     return comparisons
@@ -290,10 +285,6 @@ def pages_of(page: Path | None, others: Sequence[Path]) -> list[Path]:
     return pages
 
 
-def _paths(side: Path | SidePaths) -> SidePaths:
-    return [side] if isinstance(side, Path) else side
-
-
 def _compare_sides(
     before: SidePaths,
     others: Sequence[SidePaths],
@@ -305,9 +296,9 @@ def _compare_sides(
     _check_read_once([*before, *chain.from_iterable(others)])
     base = _read_side(before, options.map_a)
     other_inputs = [_read_side(side, options.map_b) for side in others]
-    runs, bundles = _runs_and_bundles(base, *other_inputs)
-    targets = (options.output, *pages)
-    check_not_inputs(*targets, runs=runs, bundles=bundles)
+    inputs, targets = (base, *other_inputs), (options.output, *pages)
+    runs = [run for side in inputs for run in side.runs]
+    check_not_inputs(*targets, runs=runs, bundles=[side.known.path for side in inputs if side.known is not None])
     peaks = common_peaks(runs)
 
     def joined_side(side: _SideInput, with_runs: bool, rule: Rule | None) -> _Side:
@@ -317,19 +308,27 @@ def _compare_sides(
     for other, page in zip(other_inputs, pages, strict=True):
         # If a side has no run, only the maps are compared.
         with_runs = bool(base.runs and other.runs)
-        with _begin_matching(base.to_join(with_runs)[0], other.to_join(with_runs)[0]) as early_matching:
+        base_bundle, bundle = base.to_join(with_runs)[0], other.to_join(with_runs)[0]
+        # Matching can start now if both bundles are known before the join.
+        with nullcontext() if base_bundle is None or bundle is None else matching(base_bundle, bundle) as early:
             sides = first(with_runs, options.rule), joined_side(other, with_runs, options.rule)
             notes: list[Diagnostic] = []
-            if options.rule is None and _rules_differ(sides) and _can_be_read_again(base.runs, other.runs):
-                rule = _common_rule(sides)
+            if options.rule is None and (rule := _common_rule(sides)) and _are_files([*base.runs, *other.runs]):
                 sides = first(with_runs, rule), joined_side(other, with_runs, rule)
-                notes.append(_common_rule_note(rule))
+                notes.append(
+                    Diagnostic(
+                        f"split-by-{rule.value}",
+                        "the runs differ in their samples or simulated counts, so the costs of both sides are split by "
+                        f"the rule {rule.value}; otherwise ops with equal code would differ. Choose another rule with "
+                        "--rule",
+                    )
+                )
             check_not_inputs(*targets, bundles=[side[0].path for side in sides])
-            comparison = _pair(
-                *sides, early_matching or partial(matched_models, sides[0][0], sides[1][0]), options, progress
-            )
+            comparison = _pair(*sides, early or partial(matched_models, sides[0][0], sides[1][0]), options, progress)
         if bool(base.runs) != bool(other.runs):
-            notes.append(_runs_missing_note(*(sides if other.runs else sides[::-1])))
+            lack, have = [bundle.path for bundle, _ in (sides if other.runs else sides[::-1])]
+            text = f"{lack} has no run, so only the maps are compared and the runs of {have} are ignored; record a run"
+            notes.append(Diagnostic("runs-missing", text))
         comparison = structs.replace(comparison, diagnostics=(*comparison.diagnostics, *notes))
         if page is not None:
             from tracemap.reports.diff.render import write_diff_page
@@ -355,61 +354,32 @@ class _SideInput:
         return (self.known, self.runs) if with_runs else (self.bundle, [])
 
 
-def _runs_and_bundles(*sides: _SideInput) -> tuple[SidePaths, Sequence[Path]]:
-    """Runs of all sides, and the bundles that are known before the join."""
-    runs = [run for side in sides for run in side.runs]
-    return runs, [side.known.path for side in sides if side.known is not None]
+def _are_files(runs: SidePaths) -> bool:
+    """Whether runs can be read again."""
+    return all(is_file(str(run)) for run in runs)
 
 
 _Side = tuple["Bundle", "Side"]
 _Matching = Callable[[], "Sequence[Match] | None"]
 
 
-def _begin_matching(base: Bundle | None, bundle: Bundle | None) -> AbstractContextManager[_Matching | None]:
-    """Start matching the ops, if both bundles are known before the join."""
-    return nullcontext() if base is None or bundle is None else matching(base, bundle)
+def _common_rule(sides: Sequence[_Side]) -> Rule | None:
+    """Rule without samples that works for both sides: `code`, or `model` if a kernel has no machine code.
 
-
-def _common_rule(sides: Sequence[_Side]) -> Rule:
-    """Rule without samples that works for both sides: `code`, or `model` if a kernel has no machine code."""
-    rules = {attribution.rule for _, compare_outputs in sides for attribution in compare_outputs.attributions}
-    return Rule.MODEL if Rule.MODEL in rules else Rule.CODE
-
-
-def _common_rule_note(rule: Rule) -> Diagnostic:
-    return Diagnostic(
-        f"split-by-{rule.value}",
-        f"the runs differ in their samples or simulated counts, so the costs of both sides are split by the rule "
-        f"{rule.value}; otherwise ops with equal code would differ. Choose another rule with --rule",
-    )
-
-
-def _runs_missing_note(side: _Side, other: _Side) -> Diagnostic:
-    """The note that `side` has no run, while `other` has."""
-    have, lack = other[0].path, side[0].path
-    text = f"{lack} has no run, so only the maps are compared and the runs of {have} are ignored; record a run"
-    return Diagnostic("runs-missing", text)
-
-
-def _rules_differ(sides: tuple[_Side, _Side]) -> bool:
-    """Whether the two sides split costs by different rules, or by different kinds of samples."""
-    return len({split_rule_text(attribution) for _, side in sides for attribution in side.attributions}) > 1
+    None: both sides split costs by the same rule and the same kinds of samples.
+    """
+    attributions = [attribution for _, side in sides for attribution in side.attributions]
+    if len(set(map(split_rule_text, attributions))) <= 1:
+        return None
+    return Rule.MODEL if Rule.MODEL in {attribution.rule for attribution in attributions} else Rule.CODE
 
 
 def _check_read_once(runs: SidePaths) -> None:
-    """Reject standard input or a pipe that is named twice, since it can be read only once.
-
-    Raises:
-        UsageInvalid: a stream is named twice.
-    """
+    """Reject standard input or a pipe that is named twice, since it can be read only once."""
     files = [str(run) for run in runs if not os.path.isdir(run)]  # noqa: PTH112 - as in `pages_of`
     streams = [name for name in files if not is_file(name)]
     if again := [name for name in streams if streams.count(name) > 1]:
         raise UsageInvalid(f"{again[0]}: is named twice but can be read only once; write it to a file first")
-
-
-def _can_be_read_again(*sides: SidePaths) -> bool:
-    return all(is_file(str(run)) for runs in sides for run in runs)
 
 
 def _pair(before: _Side, after: _Side, matched: _Matching, options: DiffOptions, progress: Progress) -> Comparison:
@@ -420,16 +390,13 @@ def _pair(before: _Side, after: _Side, matched: _Matching, options: DiffOptions,
     matched_ops = matched()
     matches = match_by_identity(first, second) if matched_ops is None else matched_ops
     progress("comparing")
-    comparison = compare(first, second, matches, same_model=matched_ops is None, threshold=_threshold(options))
+    # The minimum change to report is the smaller of both options.
+    threshold = min(options.threshold, options.fail_over) if isinstance(options.fail_over, float) else options.threshold
+    comparison = compare(first, second, matches, same_model=matched_ops is None, threshold=threshold)
     if options.metric is not None and options.metric not in [metric.name for metric in comparison.metrics]:
         names = ", ".join(metric.name for metric in comparison.metrics) or "none"
         raise UsageInvalid(f"--metric {options.metric}: a side lacks this metric; common metrics are: {names}")
     return comparison
-
-
-def _threshold(options: DiffOptions) -> float:
-    """Minimum change to report: the smaller of `--threshold` and `--fail-over`."""
-    return min(options.threshold, options.fail_over) if isinstance(options.fail_over, float) else options.threshold
 
 
 def _read_side(paths: SidePaths, bundle: Path | None) -> _SideInput:
@@ -564,29 +531,18 @@ _VS = Path("vs")
 
 
 def _two_sides(words: tuple[Path, ...]) -> tuple[Sequence[Path], Sequence[Path]]:
-    """Split the arguments at `vs`, which two paths do not need.
-
-    Raises:
-        UsageInvalid: the arguments are not two sides.
-    """
+    """Split the arguments at `vs`, which two paths do not need; reject other than two sides."""
     if _VS not in words and len(words) == 2:
         return words[:1], words[1:]
-    before, after = words[: (index := _index_of_vs(words))], words[index + 1 :]
+    index = words.index(_VS) if _VS in words else len(words)
+    before, after = words[:index], words[index + 1 :]
     if not before or not after or _VS in after:
         raise UsageInvalid("name two sides: A B, or several runs per side as A1 A2 vs B1 B2; or one with --baseline")
     return before, after
 
 
-def _index_of_vs(words: tuple[Path, ...]) -> int:
-    return words.index(_VS) if _VS in words else len(words)
-
-
 def _others(words: tuple[Path, ...], options: DiffOptions) -> Sequence[Path]:
-    """Sides to compare with the baseline.
-
-    Raises:
-        UsageInvalid: the arguments contain `vs`, or the format holds only one comparison.
-    """
+    """Sides to compare with the baseline; reject `vs`, and a format that holds only one comparison."""
     if _VS in words:
         raise UsageInvalid("vs: --baseline compares every argument with the baseline; leave vs out")
     if options.format == "csv":

@@ -7,6 +7,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from enum import StrEnum
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -106,18 +107,29 @@ def _version(package: str) -> str:
 
 
 def _abilities() -> Iterator[Ability]:
-    yield _compiler()
-    yield _runtime()
-    yield _profiles()
+    yield _tried("compiler", "build, audit, lower, diff of models, swap, tune, sweep", _compiler, needed=True)
+    yield _tried("runtime", "record, run, benchmark, bench, swap, tune, sweep", _runtime, needed=True)
+    yield _tried("HAL profiles", "record", _profiles)
     yield from _devices()
-    yield _hook()
+    yield _tried("hook", "hook, record --sample, record --counters", _hook)
     yield _events()
-    yield _priority()
-    yield _simulation()
+    yield _tried("priority", "record", _priority)
+    yield _tried("valgrind", "record --cache-sim", _simulation)
     yield _browser()
-    yield from (_module(*item) for item in _MODULES.items())
-    yield _temporary()
-    yield _machine()
+    for extra, (module, used_by, remedy) in _MODULES.items():
+        if is_installed(module):
+            yield Ability(extra, State.WORKS, f"{module} is installed", used_by)
+        else:
+            yield Ability(extra, State.MISSING, f"{module} is not installed", used_by, remedy)
+    yield _tried(
+        "temporary files",
+        "build, record, and attribute if rows exceed the memory",
+        _temporary,
+        needed=True,
+        otherwise="set TMPDIR to a folder with room",
+    )
+    machine = f"{usable_processors()} CPUs, {format_bytes(free_memory())} free"
+    yield Ability("machine", State.WORKS, machine, "all commands")
 
 
 def _tried(
@@ -137,39 +149,26 @@ def _tried(
         return Ability(name, State.MISSING, reason, used_by, remedy or otherwise, needed)
 
 
-def _compiler() -> Ability:
-    def check() -> tuple[str, str]:
-        program = find_tool("iree-compile")
-        check_tool([program, "--version"])
-        return f"{_COMPILER} {_version(_COMPILER)}, {program}", ""
-
-    return _tried("compiler", "build, audit, lower, diff of models, swap, tune, sweep", check, needed=True)
+def _compiler() -> tuple[str, str]:
+    program = find_tool("iree-compile")
+    check_tool([program, "--version"])
+    return f"{_COMPILER} {_version(_COMPILER)}, {program}", ""
 
 
-def _runtime() -> Ability:
-    def check() -> tuple[str, str]:
-        program = find_tool("iree-benchmark-module")
-        ours, theirs = _version(_RUNTIME), _version(_COMPILER)
-        if "not installed" in (ours, theirs) or _release(ours) == _release(theirs):
-            return f"{_RUNTIME} {ours}, {program}", ""
-        remedy = "install the same version of both: a runtime may reject modules of another compiler version"
-        return f"{_RUNTIME} {ours} with {_COMPILER} {theirs}", remedy
-
-    return _tried("runtime", "record, run, benchmark, bench, swap, tune, sweep", check, needed=True)
+def _runtime() -> tuple[str, str]:
+    program = find_tool("iree-benchmark-module")
+    ours, theirs = _version(_RUNTIME), _version(_COMPILER)
+    if "not installed" in (ours, theirs) or ours.split(".")[:2] == theirs.split(".")[:2]:
+        return f"{_RUNTIME} {ours}, {program}", ""
+    remedy = "install the same version of both: a runtime may reject modules of another compiler version"
+    return f"{_RUNTIME} {ours} with {_COMPILER} {theirs}", remedy
 
 
-def _release(of: str) -> list[str]:
-    return of.split(".")[:2]
+def _profiles() -> tuple[str, str]:
+    from tracemap.capture.benchmark import check_profiles
 
-
-def _profiles() -> Ability:
-    def check() -> tuple[str, str]:
-        from tracemap.capture.benchmark import check_profiles
-
-        check_profiles()
-        return f"written by iree-benchmark-module, read by {find_tool('iree-profile')}", ""
-
-    return _tried("HAL profiles", "record", check)
+    check_profiles()
+    return f"written by iree-benchmark-module, read by {find_tool('iree-profile')}", ""
 
 
 def _devices() -> Iterator[Ability]:
@@ -183,23 +182,19 @@ def _devices() -> Iterator[Ability]:
         if driver not in drivers:
             yield Ability(f"device {driver}", State.MISSING, "the runtime was built without it", used_by)
             continue
-        try:
+        listed: list[str] = []
+        with suppress(TracemapError):
             listed = check_tool([program, f"--list_devices={driver}"]).split()
-        except TracemapError:
-            listed = []
         if listed:
             yield Ability(f"device {driver}", State.WORKS, ", ".join(listed), used_by)
         else:
             yield Ability(f"device {driver}", State.MISSING, "no device, or no system driver", used_by, remedy)
 
 
-def _hook() -> Ability:
-    def check() -> tuple[str, str]:
-        from tracemap.hook import library_path
+def _hook() -> tuple[str, str]:
+    from tracemap.hook import library_path
 
-        return str(library_path()), ""
-
-    return _tried("hook", "hook, record --sample, record --counters", check)
+    return str(library_path()), ""
 
 
 def _events() -> Ability:
@@ -208,33 +203,26 @@ def _events() -> Ability:
     tried = [check_event(event) for event in known_events()]
     closed = [event for event in tried if not event.opens]
     counts = f"{len(tried) - len(closed)} of {len(tried)} events can be counted"
-    reasons = {event.event.name: event.reason for event in closed}
     state = State.PARTLY if 0 < len(closed) < len(tried) else State.MISSING if closed else State.WORKS
-    first = f"{next(iter(reasons))}: {next(iter(reasons.values()))}; tracemap events lists all" if reasons else ""
+    first = f"{closed[0].event.name}: {closed[0].reason}; tracemap events lists all" if closed else ""
     return Ability("events", state, counts, "record --counters, hook --events", first)
 
 
-def _priority() -> Ability:
-    def check() -> tuple[str, str]:
-        from tracemap.capture.noise import AHEAD, may_run_at
+def _priority() -> tuple[str, str]:
+    from tracemap.capture.noise import AHEAD, may_run_at
 
-        if may_run_at(AHEAD):
-            return f"measured programs run ahead of others, at niceness {AHEAD}", ""
-        remedy = f"run as root or with the capability CAP_SYS_NICE, or allow it (ulimit -e {20 - AHEAD} -r 1)"
-        return "measured programs have no priority, so other programs add noise", remedy
-
-    return _tried("priority", "record", check)
+    if may_run_at(AHEAD):
+        return f"measured programs run ahead of others, at niceness {AHEAD}", ""
+    remedy = f"run as root or with the capability CAP_SYS_NICE, or allow it (ulimit -e {20 - AHEAD} -r 1)"
+    return "measured programs have no priority, so other programs add noise", remedy
 
 
-def _simulation() -> Ability:
-    def check() -> tuple[str, str]:
-        from tracemap.capture.cache_simulation import find_valgrind
+def _simulation() -> tuple[str, str]:
+    from tracemap.capture.cache_simulation import find_valgrind
 
-        valgrind = find_valgrind()
-        remedy = "kernels are compiled without fused multiply-adds for it; valgrind 3.24 and newer need no such change"
-        return f"valgrind {valgrind.version}", "" if valgrind.runs_fused else remedy
-
-    return _tried("valgrind", "record --cache-sim", check)
+    valgrind = find_valgrind()
+    remedy = "kernels are compiled without fused multiply-adds for it; valgrind 3.24 and newer need no such change"
+    return f"valgrind {valgrind.version}", "" if valgrind.runs_fused else remedy
 
 
 def _browser() -> Ability:
@@ -247,28 +235,11 @@ def _browser() -> Ability:
         return Ability(name, State.MISSING, "no browser is registered", used_by, "set BROWSER to the browser's command")
 
 
-def _module(extra: str, entry: tuple[str, str, str]) -> Ability:
-    module, used_by, remedy = entry
-    if is_installed(module):
-        return Ability(extra, State.WORKS, f"{module} is installed", used_by)
-    return Ability(extra, State.MISSING, f"{module} is not installed", used_by, remedy)
-
-
-def _temporary() -> Ability:
-    def check() -> tuple[str, str]:
-        folder = Path(tempfile.gettempdir())
-        with tempfile.TemporaryFile(dir=folder):
-            free = shutil.disk_usage(folder).free
-        remedy = "set TMPDIR to a folder with more room"
-        return f"{folder}, {format_bytes(free)} free", remedy if free < _LEAST_FREE else ""
-
-    used_by, otherwise = "build, record, and attribute if rows exceed the memory", "set TMPDIR to a folder with room"
-    return _tried("temporary files", used_by, check, needed=True, otherwise=otherwise)
-
-
-def _machine() -> Ability:
-    usable = usable_processors()
-    return Ability("machine", State.WORKS, f"{usable} CPUs, {format_bytes(free_memory())} free", "all commands")
+def _temporary() -> tuple[str, str]:
+    folder = Path(tempfile.gettempdir())
+    with tempfile.TemporaryFile(dir=folder):
+        free = shutil.disk_usage(folder).free
+    return f"{folder}, {format_bytes(free)} free", "set TMPDIR to a folder with more room" if free < _LEAST_FREE else ""
 
 
 # ---- command line

@@ -71,7 +71,10 @@ def print_events(availabilities: Sequence[Availability], out: TextIO) -> None:
     name, description = Heading("event"), Heading("what it counts", words=True, least=20)
     to, gap = console(out), False
     if opened := [item for item in availabilities if item.opens]:
-        rows = [(item.event.name, _READ[item.event.mode], _description(item)) for item in opened]
+        rows = [
+            (item.event.name, _READ[item.event.mode], "; ".join(filter(None, (item.event.description, item.reason))))
+            for item in opened
+        ]
         print_table(to, "Can be counted here", (name, Heading("read with", leave=10), description), rows, gap=gap)
         gap = True
     for reason in dict.fromkeys(item.reason for item in availabilities if not item.opens):
@@ -79,7 +82,3 @@ def print_events(availabilities: Sequence[Availability], out: TextIO) -> None:
         cells = [(event.name, event.description) for event in unavailable]
         print_table(to, f"Cannot be counted here: {reason}", (name, description), cells, gap=gap)
         gap = True
-
-
-def _description(item: Availability) -> str:
-    return "; ".join(filter(None, (item.event.description, item.reason)))

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import click
 
-from tracemap.commands.streams import be_quiet
+from tracemap.commands.streams import be_quiet, be_verbose
 from tracemap.core.units import UNKNOWN
 from tracemap.options.option import FLAGS_AFTER_DASHES, AnyOptions, DeclaredOption, declared_options
 
@@ -48,9 +48,7 @@ class HelpContext(click.Context):
     formatter_class = _Formatter
 
 
-# ---- loudness
-#
-# Options -q and -v of all commands; a module of its own, so that `tracemap --help` imports little.
+# ---- verbosity
 
 
 def verbosity_options() -> list[click.Option]:
@@ -62,8 +60,6 @@ def verbosity_options() -> list[click.Option]:
 
     def verbose(_context: click.Context, _option: click.Parameter, is_set: bool) -> None:
         if is_set:
-            from tracemap.commands.streams import be_verbose
-
             be_verbose()
 
     declarations = (

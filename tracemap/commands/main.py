@@ -17,7 +17,13 @@ from typing import Final
 import click
 
 from tracemap.commands.framework import WIDEST, HelpContext, verbosity_options
-from tracemap.commands.streams import flush_output, give_up_output, open_streams, warn_in_lines
+from tracemap.commands.streams import (
+    flush_output,
+    give_back_terminal,
+    give_up_output,
+    open_streams,
+    warn_in_lines,
+)
 from tracemap.core.errors import SystemLimit, TracemapError, UsageInvalid, limit_reached, speak_of_options
 from tracemap.core.process.signals import (
     EndedBySignal,
@@ -70,11 +76,6 @@ def expect_cpu_limit() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_CPU)
     if hard != resource.RLIM_INFINITY and hard > 1 and (soft == resource.RLIM_INFINITY or soft >= hard):
         resource.setrlimit(resource.RLIMIT_CPU, (hard - 1, hard))
-
-
-def is_cpu_limit(number: int) -> bool:
-    """Whether a signal reports that the CPU time limit is reached."""
-    return number == signal.SIGXCPU
 
 
 # ---- command line
@@ -209,18 +210,12 @@ def _call() -> object:
     except Exception as error:
         if limit := limit_reached(error):
             raise SystemLimit(limit) from error
-        if isinstance(error, FileNotFoundError) and not _working_folder_exists():
-            raise UsageInvalid("the current folder was deleted; change to a folder that exists") from error
+        if isinstance(error, FileNotFoundError):
+            try:
+                Path.cwd()
+            except FileNotFoundError:
+                raise UsageInvalid("the current folder was deleted; change to a folder that exists") from error
         raise
-
-
-def _working_folder_exists() -> bool:
-    """Whether the working folder still exists."""
-    try:
-        Path.cwd()
-    except FileNotFoundError:
-        return False
-    return True
 
 
 def _usage_error(error: click.ClickException) -> UsageInvalid:
@@ -248,26 +243,21 @@ def _end_by(number: int, error: BaseException | None = None) -> None:
 
     hold_signals()
     if not is_signal_confirmed():
-        message, slug = (
-            (f"error: {CPU_LIMIT}", f" [{SystemLimit.slug}]")
-            if is_cpu_limit(number)
-            else (str(EndedBySignal(number)), "")
-        )
+        message, slug = str(EndedBySignal(number)), ""
+        if number == signal.SIGXCPU:
+            message, slug = f"error: {CPU_LIMIT}", f" [{SystemLimit.slug}]"
         _print_message(message, [*_notes_of(error), *run_exit_handlers()], slug)
     clear_all()
     if error is not None:  # otherwise the signal may have interrupted a write to this stream
         with suppress(OSError, ValueError, TracemapError):
             sys.stdout.flush()
-    from tracemap.commands.streams import give_back_terminal
-
     give_back_terminal()
-    if is_cpu_limit(number):
+    if number == signal.SIGXCPU:
         os._exit(SystemLimit.exit_code)
     die_of_signal(number)
 
 
 def _notes_of(error: BaseException | None) -> list[str]:
-    """Notes that callers attached to an error."""
     return list(getattr(error, "__notes__", ()))
 
 

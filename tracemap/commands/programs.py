@@ -13,7 +13,7 @@ from tracemap.core.units import UNKNOWN, Text
 from tracemap.options.measure import CallOptions, FunctionOptions, call_of
 
 if TYPE_CHECKING:
-    from tracemap.capture.calling import Program, Sizes
+    from tracemap.capture.calling import Program
     from tracemap.capture.inputs import SavedInputs
     from tracemap.core.functions import Function
     from tracemap.ir.host_constants import Extent
@@ -172,8 +172,10 @@ def argument_extents(
         called_function, sizes = (function_of_call, specs) if specs else (called_function, sizes)
 
     def extent(name: str, argument: int, dimension: int) -> int:
-        same = name.removesuffix(_ASYNCHRONOUS) == called_function
-        return _extent_of_argument(sizes, argument, dimension, default) if same else default
+        if name.removesuffix(_ASYNCHRONOUS) != called_function or argument >= len(sizes):
+            return default
+        extents = sizes[argument]
+        return extents[dimension] if isinstance(extents, tuple) and dimension < len(extents) else default
 
     return extent
 
@@ -200,8 +202,3 @@ def constants_by_site(bundle: Bundle, runs: Sequence[Run]) -> dict[str, tuple[in
             if not dispatch.stood_in
         }
     return {}
-
-
-def _extent_of_argument(argument_sizes: Sequence[Sizes], argument: int, dimension: int, default: int) -> int:
-    sizes = argument_sizes[argument] if argument < len(argument_sizes) else UNKNOWN
-    return sizes[dimension] if isinstance(sizes, tuple) and dimension < len(sizes) else default

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from tracemap.commands.framework import PATH, options_command
-from tracemap.commands.programs import device_of, saved_inputs_of
+from tracemap.commands.programs import check_call, device_of, saved_inputs_of
 from tracemap.commands.runs import check_damage_on_failure, check_not_inputs, unchanged_module
 from tracemap.commands.streams import print_diagnostics, print_message, print_result_line, show_phases
 from tracemap.core.errors import FunctionUnknown, InputInvalid, RunEmpty, TargetUnwritable, ToolMissing, UsageInvalid
@@ -57,6 +57,8 @@ def record_repeatedly(
         TargetUnwritable: the runs of a bundle cannot be written; checked before the first recording.
         TracemapError: see `commands.record.record`; with several bundles, calls are checked before the first recording.
     """
+    from tracemap.capture.run_names import free_recording_names
+
     if options.output is not None:
         raise UsageInvalid(f"{options.output}: --repeat and --alternate write into the bundles; leave -o out")
     paths = [bundle.path.resolve() for bundle in bundles]
@@ -64,7 +66,7 @@ def record_repeatedly(
         raise UsageInvalid(f"{bundles[0].path}: cannot alternate with itself; name another bundle with --alternate")
     if len(bundles) > 1:  # with one bundle, its first recording does the same check
         _check_callable(bundles, options)
-    stems = [_next_recording(bundle.runs_path) for bundle in bundles]
+    stems = [bundle.runs_path / next(free_recording_names(_list_runs(bundle.runs_path))) for bundle in bundles]
     width = len(str(options.repeat))
     for index, side in turns(options.repeat, len(bundles)):
         progress(f"recording {bundles[side].name}, {index + 1} of {options.repeat}")
@@ -75,22 +77,12 @@ def record_repeatedly(
 
 def _check_callable(bundles: Sequence[Bundle], options: RecordOptions) -> None:
     """Reject bundles that cannot be called with these options, or whose module comes from another build."""
-    from tracemap.commands.programs import check_call
-    from tracemap.commands.runs import unchanged_module
-
     for bundle in bundles:
         try:
             with unchanged_module(bundle):
                 check_call(bundle, options)
         except (FunctionUnknown, InputInvalid, UsageInvalid) as error:
             raise type(error)(f"{bundle.path}: {error}") from error
-
-
-def _next_recording(folder: Path) -> Path:
-    """Path of the next recording in a folder of runs, with the first unused number."""
-    from tracemap.capture.run_names import free_recording_names
-
-    return folder / next(free_recording_names(_list_runs(folder)))
 
 
 def _list_runs(folder: Path) -> list[str]:
@@ -363,28 +355,16 @@ def command(bundle: Path, options: RecordOptions) -> None:
 
 
 def _tell(recorded: RecordedRun) -> None:
-    print_message(_summary(recorded))
-    for line in _further(recorded):
-        print_message(line)
-    print_diagnostics(recorded.header.diagnostics)
-    if not is_standard(recorded.path):
-        print_result_line(str(recorded.path))
-
-
-def _further(recorded: RecordedRun) -> Iterator[str]:
-    from tracemap.reports.advice import device_comparison_text
-
-    if recorded.enough:
-        yield recorded.enough
-    if compared := device_comparison_text(recorded.header.devices):
-        yield compared
-    if recorded.profile is not None:
-        yield f"IREE's profile is kept: {recorded.profile}"
-
-
-def _summary(recorded: RecordedRun) -> str:
     from tracemap.core.units import format_ns, plural
+    from tracemap.reports.advice import device_comparison_text
 
     header = recorded.header
     iterations = plural(header.iterations, "iteration") if isinstance(header.iterations, int) else "iterations unknown"
-    return f"{header.function}: {iterations} in {format_ns(header.elapsed_ns)}, {plural(recorded.events, 'event')}"
+    elapsed, events = format_ns(header.elapsed_ns), plural(recorded.events, "event")
+    print_message(f"{header.function}: {iterations} in {elapsed}, {events}")
+    profile = "" if recorded.profile is None else f"IREE's profile is kept: {recorded.profile}"
+    for line in filter(None, (recorded.enough, device_comparison_text(header.devices), profile)):
+        print_message(line)
+    print_diagnostics(header.diagnostics)
+    if not is_standard(recorded.path):
+        print_result_line(str(recorded.path))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 import click
+from msgspec import structs
 
 from tracemap.commands.framework import PATH, options_command
 from tracemap.commands.runs import check_outputs, join_runs, newest_run
@@ -39,7 +40,7 @@ def remarks(bundle: Bundle, run: Path | None, options: RemarksOptions, progress:
         TracemapError: see `commands.runs.join_runs`.
         TargetExists, TargetUnwritable: the output cannot be written.
     """
-    from tracemap.reports.kernels import rank_by_cost
+    from tracemap.reports.kernels import rank_by_cost, sort_remarks
 
     path = run or newest_run(bundle)
     check_outputs(options.output, force=options.force, runs=() if path is None else (path,), bundles=[bundle.path])
@@ -47,21 +48,13 @@ def remarks(bundle: Bundle, run: Path | None, options: RemarksOptions, progress:
     if path is None:
         if options.metric is not None:
             raise UsageInvalid(f"--metric {options.metric}: the bundle has no run; record one, or leave --metric out")
-        ordered = _in_order(stored)
+        ordered = structs.replace(stored, remarks=sort_remarks(stored.remarks))
     else:
         costed = join_runs([path], bundle, options, progress).costed
         ordered = rank_by_cost(stored, costed, _metric(costed, options.metric), path.name)
     if options.output is not None:
         write_output_of(partial(show_remarks, ordered, bundle, options), options.output)
     return ordered
-
-
-def _in_order(stored: Remarks) -> Remarks:
-    from msgspec import structs
-
-    from tracemap.reports.kernels import sort_remarks
-
-    return structs.replace(stored, remarks=sort_remarks(stored.remarks))
 
 
 def _metric(costed: MapCosts, name: str | None) -> MetricTotal:
@@ -75,15 +68,15 @@ def _metric(costed: MapCosts, name: str | None) -> MetricTotal:
     return costed.metrics[default_metric(costed.metrics) if name is None else names.index(name)]
 
 
-def show_remarks(rank_by_cost: Remarks, bundle: Bundle, options: RemarksOptions, out: TextIO) -> None:
+def show_remarks(remarks: Remarks, bundle: Bundle, options: RemarksOptions, out: TextIO) -> None:
     """Write remarks to a stream, in the format of the options."""
 
     def text(stream: TextIO) -> None:
         from tracemap.reports.terminal.bundles import print_remarks
 
-        print_remarks(rank_by_cost, bundle.graph, stream, options)
+        print_remarks(remarks, bundle.graph, stream, options)
 
-    show_in_format(options.format, out, text, lambda: rank_by_cost)
+    show_in_format(options.format, out, text, lambda: remarks)
 
 
 # ---- command line
@@ -107,6 +100,6 @@ def command(bundle: Path, run: Path | None, options: RemarksOptions) -> None:
 
     opened = load(bundle)
     with show_phases("remarks") as progress:
-        rank_by_cost = remarks(opened, run, options, progress)
+        ranked = remarks(opened, run, options, progress)
     if options.output is None:
-        show_remarks(rank_by_cost, opened, options, sys.stdout)
+        show_remarks(ranked, opened, options, sys.stdout)

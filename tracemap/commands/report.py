@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -21,8 +21,6 @@ from tracemap.options.option import declared_options
 from tracemap.options.results import ExportOptions, ReportOptions
 
 if TYPE_CHECKING:
-    import networkx
-
     from tracemap.attribution.timeline import TimedEvent
     from tracemap.map.bundle import Bundle
     from tracemap.reports.exports.charges import Ledger
@@ -101,110 +99,76 @@ class Exported:
         return {index: target.with_name(f"{target.stem}.{name}.json") for index, name in enumerate(unique)}
 
 
-def _pprof(exported: Exported) -> bytes:
-    from tracemap.reports.exports.pprof import pprof
+def _content(exported: Exported) -> str | bytes | None:
+    """The text or bytes in the format of the options; None: its writer has written the file."""
+    graph, attribution = exported.attributed.bundle.graph, exported.attributed.attribution
+    options = exported.options
+    match options.to:
+        case "pprof":
+            from tracemap.reports.exports.pprof import pprof
 
-    return pprof(exported.ledger)
+            return pprof(exported.ledger)
+        case "callgrind":
+            from tracemap.reports.exports.callgrind import callgrind
 
+            return callgrind(exported.ledger, options.self_cost)
+        case "speedscope":
+            from tracemap.reports.exports.speedscope import speedscope
 
-def _callgrind(exported: Exported) -> str:
-    from tracemap.reports.exports.callgrind import callgrind
+            draws_timelines = options.invocations or options.all_invocations
+            return speedscope(exported.ledger, exported.timelines if draws_timelines else ())
+        case "perfetto":
+            from tracemap.reports.exports.perfetto import perfetto
 
-    return callgrind(exported.ledger, exported.options.self_cost)
+            return perfetto(graph, attribution, exported.timelines)
+        case "graphml":
+            from tracemap.reports.exports.graphs import graphml, network_of
 
+            return graphml(network_of(exported.ledger, exported.data_flow))
+        case "dot":
+            from tracemap.reports.exports.graphs import graphviz_document, network_of
 
-def _speedscope(exported: Exported) -> str:
-    """The profile; with timelines if the options name invocations."""
-    from tracemap.reports.exports.speedscope import speedscope
+            return graphviz_document(network_of(exported.ledger, exported.data_flow), exported.ledger)
+        case "model-explorer":
+            return _model_explorer(exported)
+        case "csv":
+            from tracemap.reports.csv_tables import attribution_csv
 
-    draws_timelines = exported.options.invocations or exported.options.all_invocations
-    return speedscope(exported.ledger, exported.timelines if draws_timelines else ())
+            return attribution_csv(graph, attribution)
+        case "parquet":
+            from tracemap.reports.exports.tables import write_parquet
 
+            write_parquet(graph, attribution, options.output)
+            return None
+        case "google-benchmark":
+            from tracemap.reports.exports.tables import google_benchmark
 
-def _perfetto(exported: Exported) -> bytes:
-    from tracemap.reports.exports.perfetto import perfetto
-
-    return perfetto(exported.attributed.bundle.graph, exported.attributed.attribution, exported.timelines)
-
-
-def _network(exported: Exported) -> networkx.DiGraph[str]:
-    from tracemap.reports.exports.graphs import network_of
-
-    return network_of(exported.ledger, exported.data_flow)
-
-
-def _graphml(exported: Exported) -> bytes:
-    from tracemap.reports.exports.graphs import graphml
-
-    return graphml(_network(exported))
-
-
-def _dot(exported: Exported) -> str:
-    from tracemap.reports.exports.graphs import graphviz_document
-
-    return graphviz_document(_network(exported), exported.ledger)
+            return google_benchmark(exported.ledger)
 
 
 def _model_explorer(exported: Exported) -> str:
     """The graph. Unless it goes to a stream, the data of every metric are written to files next to it."""
     from tracemap.reports.exports.graphs import collection_json, node_data_json
 
-    graph = collection_json(exported.attributed.bundle.graph, exported.data_flow, {})
-    metric_files = {} if is_stream(exported.options.output) else exported.metric_files
-    check_outputs(
-        *metric_files.values(),
-        force=exported.options.force,
-        runs=exported.runs,
-        bundles=[exported.attributed.bundle.path],
-    )
+    bundle, options = exported.attributed.bundle, exported.options
+    graph = collection_json(bundle.graph, exported.data_flow, {})
+    metric_files = {} if is_stream(options.output) else exported.metric_files
+    check_outputs(*metric_files.values(), force=options.force, runs=exported.runs, bundles=[bundle.path])
     for index, target in metric_files.items():
         write_text(node_data_json(exported.ledger, index), target)
     return graph
 
 
-def _csv(exported: Exported) -> str:
-    from tracemap.reports.csv_tables import attribution_csv
-
-    return attribution_csv(exported.attributed.bundle.graph, exported.attributed.attribution)
-
-
-def _parquet(exported: Exported) -> None:
-    from tracemap.reports.exports.tables import write_parquet
-
-    write_parquet(exported.attributed.bundle.graph, exported.attributed.attribution, exported.options.output)
-
-
-def _google_benchmark(exported: Exported) -> str:
-    from tracemap.reports.exports.tables import google_benchmark
-
-    return google_benchmark(exported.ledger)
-
-
-_STACKS: Final = ("metrics", "callers")
-_CALLS: Final = ("invocations", "all_invocations")
-
-
-@dataclass(frozen=True, slots=True)
-class _Format:
-    """An export format: its writer, which returns None if it writes the file itself, and its own options."""
-
-    make: Callable[[Exported], str | bytes | None]
-    options: tuple[str, ...] = ()
-    is_text: bool = True
-
-
-_FORMATS: Final[Mapping[str, _Format]] = {
-    "pprof": _Format(_pprof, _STACKS, is_text=False),
-    "callgrind": _Format(_callgrind, (*_STACKS, "self_cost")),
-    "speedscope": _Format(_speedscope, (*_STACKS, *_CALLS)),
-    "perfetto": _Format(_perfetto, _CALLS, is_text=False),
-    "model-explorer": _Format(_model_explorer, ("metrics", "no_data_flow")),
-    "graphml": _Format(_graphml, ("metrics", "no_data_flow")),
-    "dot": _Format(_dot, ("metrics", "no_data_flow")),
-    "csv": _Format(_csv),
-    "parquet": _Format(_parquet, is_text=False),
-    "google-benchmark": _Format(_google_benchmark, ("metrics",)),
+_BINARY: Final = ("pprof", "perfetto", "parquet")
+_FORMATS_OF_OPTION: Final[Mapping[str, tuple[str, ...]]] = {
+    "metrics": ("pprof", "callgrind", "speedscope", "model-explorer", "graphml", "dot", "google-benchmark"),
+    "callers": ("pprof", "callgrind", "speedscope"),
+    "self_cost": ("callgrind",),
+    "invocations": ("speedscope", "perfetto"),
+    "all_invocations": ("speedscope", "perfetto"),
+    "no_data_flow": ("model-explorer", "graphml", "dot"),
 }
+"""The formats of each option that only some formats have."""
 
 
 def export(
@@ -222,32 +186,30 @@ def export(
     """
     from tracemap.map.bundle import load
 
-    format_ = _FORMATS[options.to]
-    _check_options(options, format_)
+    _check_options(options)
     if bundle is None and options.map is not None:
         bundle = load(options.map)
     check_outputs(options.output, force=options.force, runs=runs, bundles=[] if bundle is None else [bundle.path])
     with open_and_join_runs(runs, bundle, options, progress, options.window) as (attributed, opened):
         check_not_inputs(options.output, bundles=[attributed.bundle.path])  # a named bundle was checked before any work
         progress("writing")
-        content = format_.make(Exported(attributed, runs, opened, options))
+        content = _content(Exported(attributed, runs, opened, options))
     if content is not None:
         with atomic_file(options.output) as temporary:
             temporary.write_bytes(content if isinstance(content, bytes) else content.encode(errors="replace"))
     return attributed
 
 
-def _check_options(options: ExportOptions, format_: _Format) -> None:
+def _check_options(options: ExportOptions) -> None:
     """Reject options that have no effect on the format."""
-    if is_standard(options.output) and not format_.is_text:
+    if is_standard(options.output) and options.to in _BINARY:
         raise UsageInvalid(f"{options.to} is a binary format and cannot be printed: name a file with -o")
-    format_options = {name for other in _FORMATS.values() for name in other.options}
     for declared in declared_options(ExportOptions):
-        is_set = getattr(options, declared.name) != declared.default
-        if declared.name in format_options.difference(format_.options) and is_set:
-            formats = ", ".join(name for name, other in _FORMATS.items() if declared.name in other.options)
+        formats = _FORMATS_OF_OPTION.get(declared.name, (options.to,))
+        if options.to not in formats and getattr(options, declared.name) != declared.default:
             raise UsageInvalid(
-                f"{declared.names[0]} applies to {formats}, not to {options.to}: leave {declared.names[0]} out"
+                f"{declared.names[0]} applies to {', '.join(formats)}, not to {options.to}: "
+                f"leave {declared.names[0]} out"
             )
 
 

@@ -132,23 +132,18 @@ def run(
         progress("making inputs")
         calls = make_calls(program_of(bundle, options), options, RUN_TOOL, folder, values)
         planned_calls = [output_request(call, options) for call in calls]
-        if len(calls) > 1 and (arrays or planned_calls[0][1].targets or planned_calls[0][1].expected):
+        _, first = planned_calls[0]
+        if len(calls) > 1 and (arrays or first.targets or first.expected):
             names = join_names([function.name for function in bundle.graph.functions])
             raise FunctionUnknown(f"several functions have outputs; select one with --function: {names}")
-        _check_tolerance(options, planned_calls[0][1])
-        check_not_inputs(
-            *(Path(target[1:]) for target in planned_calls[0][1].targets if target[1:]), bundles=[bundle.path]
-        )
+        has_tolerance = options.exact or options.atol is not UNKNOWN or options.rtol is not UNKNOWN
+        if has_tolerance and not first.expected:
+            raise UsageInvalid("--atol, --rtol and --exact need an output to compare: pass --expected-output too")
+        check_not_inputs(*(Path(target[1:]) for target in first.targets if target[1:]), bundles=[bundle.path])
         with unchanged_module(bundle):
             for call, asked in planned_calls:
                 progress(f"calling {call.entry.name}")
                 yield _run_call(call, asked, options, folder, arrays=arrays or bool(asked.expected))
-
-
-def _check_tolerance(options: RunOptions, asked: OutputRequest) -> None:
-    has_tolerance = options.exact or options.atol is not UNKNOWN or options.rtol is not UNKNOWN
-    if has_tolerance and not asked.expected:
-        raise UsageInvalid("--atol, --rtol and --exact need an output to compare: pass --expected-output too")
 
 
 def _run_call(call: Call, asked: OutputRequest, options: RunOptions, folder: Path, *, arrays: bool) -> CallResult:
@@ -167,29 +162,22 @@ def _run_call(call: Call, asked: OutputRequest, options: RunOptions, folder: Pat
     with temporary_targets(asked.targets, folder, force=options.force) as targets:
         if not arrays:
             return CallResult(call.entry.name, inputs, run_call(call, targets), (), ())
-        _check_npy_targets(asked.targets)
+        for target in asked.targets:
+            if target and not (target.startswith("@") and target.endswith(".npy")):
+                raise UsageInvalid(f"--output={target}: outputs that are compared can only be written as @FILE.npy")
         outputs = call_for_arrays(call, folder)
         for index, target in enumerate(targets):
+            array = folder / f"array{index}.npy"
+            if target and not array.is_file():
+                raise UsageInvalid(
+                    f"--output={asked.targets[index]}: .npy files cannot hold this element type; write @FILE.bin "
+                    "without --expected-output"
+                )
             if target:
-                _copy_array(folder / f"array{index}.npy", Path(target[1:]), asked.targets[index])
+                shutil.copyfile(array, target[1:])
     expected = expected_arrays(asked.expected, outputs) if asked.expected else []
     results = compare_outputs(outputs, expected, asked.tolerance) if expected else ()
     return CallResult(call.entry.name, inputs, "", tuple(outputs), results)
-
-
-def _check_npy_targets(targets: Sequence[str]) -> None:
-    """Reject destinations of outputs that are read as arrays, unless they are .npy files."""
-    for target in targets:
-        if target and not (target.startswith("@") and target.endswith(".npy")):
-            raise UsageInvalid(f"--output={target}: outputs that are compared can only be written as @FILE.npy")
-
-
-def _copy_array(array: Path, destination: Path, target: str) -> None:
-    if not array.is_file():
-        raise UsageInvalid(
-            f"--output={target}: .npy files cannot hold this element type; write @FILE.bin without --expected-output"
-        )
-    shutil.copyfile(array, destination)
 
 
 # ---- command line

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from msgspec import structs
 
@@ -37,14 +37,13 @@ from tracemap.core.process.limits import free_memory
 from tracemap.core.process.temporary_files import temporary_folder
 from tracemap.core.toolchain import Progress
 from tracemap.core.units import UNKNOWN, join_names
-from tracemap.options.results import WHOLE_RUN, Rule, Window
+from tracemap.options.results import WHOLE_RUN, Window
 from tracemap.runs.columns import LAUNCH
 from tracemap.runs.runfile import with_events
 from tracemap.runs.sql import fill_table, open_database, reader_call
 
 if TYPE_CHECKING:
     import duckdb
-    import numpy.typing as npt
 
     from tracemap.attribution.attribute import Request
     from tracemap.attribution.join.schedule_nfa import LaunchOrder
@@ -54,8 +53,14 @@ if TYPE_CHECKING:
     from tracemap.map.bundle import Bundle
     from tracemap.map.bundle_documents import StoredEstimates
     from tracemap.map.model import TraceGraph
+    from tracemap.options.compile import RemarksOptions
+    from tracemap.options.results import AttributeOptions, DiffOptions, ExportOptions, ReportOptions
+    from tracemap.options.store import StoreAddOptions
     from tracemap.reports.cost_lookup import MapCosts
     from tracemap.runs.model import Peaks, Run, RunHeader
+
+    JoinOptions = AttributeOptions | DiffOptions | ExportOptions | RemarksOptions | ReportOptions | StoreAddOptions
+    """Options for joining runs: `rule`, `keep_outliers`, `allow_mismatch`, `dispatch`, `memory`."""
 
 
 # ---- overwrite guard
@@ -152,7 +157,9 @@ def unchanged_module(bundle: Bundle) -> Iterator[Callable[[], None]]:
         yield check
     except ProgramFailed as error:
         if not (error.interrupted or error.keeps_run):
-            _check_size(bundle, error)
+            path = bundle.module_path
+            if path.exists() and path.stat().st_size > free_memory():
+                raise BundleInvalid(f"{path}: is larger than the free memory; build the bundle again") from error
             check()
         raise
     check()
@@ -181,12 +188,6 @@ def _check_program(bundle: Bundle) -> None:
         raise BundleInvalid(f"{path}: is damaged, or comes from a different build; build the bundle again")
 
 
-def _check_size(bundle: Bundle, cause: Exception) -> None:
-    path = bundle.module_path
-    if path.exists() and path.stat().st_size > free_memory():
-        raise BundleInvalid(f"{path}: is larger than the free memory; build the bundle again") from cause
-
-
 def _check_modules(bundle: Bundle, cause: Exception) -> None:
     from tracemap.ir.model_reader import parse_model
     from tracemap.ir.parsing import MlirParser
@@ -195,9 +196,8 @@ def _check_modules(bundle: Bundle, cause: Exception) -> None:
     def configured() -> bytes:
         return bundle.configured() if bundle.graph.kernels else b""
 
-    sources = [source.path for source in bundle.graph.sources[:1]]
     kept = [(f"{KERNELS_FOLDER}/{CONFIGURED_NAME}", configured)]
-    kept += [(f"{SOURCE_FOLDER}/{name}", bundle.model) for name in sources]
+    kept += [(f"{SOURCE_FOLDER}/{source.path}", bundle.model) for source in bundle.graph.sources[:1]]
     for name, read in kept:
         try:
             data = read()
@@ -247,9 +247,8 @@ def add_sites_from_order(run: Run, graph: TraceGraph, folder: Path) -> Run:
             order = identify_launches(graph, kernels)
         except UnknownOrder as why:
             text = f"{why}: the dispatch site of launches of shared kernels is unknown"
-            return with_events(
-                run, _with_note(run.header, "launches-astray", text), connection.sql(_UNSITED.format(rows=rows)), folder
-            )
+            header = _with_note(run.header, "launches-astray", text)
+            return with_events(run, header, connection.sql(_UNSITED.format(rows=rows)), folder)
         names = ["|".join(kind.sites) for kind in order.kinds]  # cells of the column `site`
         _fill(connection, order, names)
         sited = connection.sql(_SITED.format(rows=rows, loaded_ns=_loaded_ns(connection, rows, order)))
@@ -288,18 +287,13 @@ def _loaded_ns(connection: duckdb.DuckDBPyConnection, rows: str, order: LaunchOr
         return 0
     begins = [] if order.begun is None else np.flatnonzero(np.diff(order.begun, prepend=0)).tolist()
     if not order.whole or not begins:
-        return _since_loading(order, starts)
+        loading = [kind.loading for kind in order.kinds]
+        loaded = [place for place, number in enumerate(order.numbers) if loading[number]]
+        return int(starts[loaded[-1]]) if loaded else -(2**62)  # a time before all events
     before = np.searchsorted(transfers, starts)
     own = min((int(before[begin] - before[begin - 1]) for begin in begins[1:]), default=0)
     first = int(before[begins[0]])
     return int(transfers[first - own]) if 0 < own <= first else int(starts[begins[0]])
-
-
-def _since_loading(order: LaunchOrder, starts: npt.NDArray[Any]) -> int:
-    """Start of the last launch at load time; a time before all events if there is none."""
-    loading = [kind.loading for kind in order.kinds]
-    loaded = [place for place, number in enumerate(order.numbers) if loading[number]]
-    return int(starts[loaded[-1]]) if loaded else -(2**62)
 
 
 def _with_note(header: RunHeader, slug: str, text: str) -> RunHeader:
@@ -332,30 +326,6 @@ class BundleAttribution:
         from tracemap.reports.cost_lookup import MapCosts
 
         return MapCosts(self.bundle.graph, self.attribution)
-
-
-class JoinOptions(Protocol):
-    """Options for joining runs, which all commands that do so have."""
-
-    @property
-    def rule(self) -> Rule | None:
-        """How to split a dispatch's cost over its ops; None: the best rule that the runs allow."""
-
-    @property
-    def keep_outliers(self) -> bool:
-        """Whether to attribute outlier time to ops as well."""
-
-    @property
-    def allow_mismatch(self) -> bool:
-        """Whether to accept a run recorded from a different build."""
-
-    @property
-    def dispatch(self) -> str:
-        """Kernel of run files that name none."""
-
-    @property
-    def memory(self) -> int:
-        """Megabytes for the rows of runs; 0: the default limit."""
 
 
 def join_runs(
@@ -399,14 +369,14 @@ def open_and_join_runs(
         bundle = bundle or load(find_bundle(opened_files[0], runs[0]))
         progress("joining events to dispatch sites")
         images = cache(partial(read_images, bundle.module_path))
-        with resolved_runs(opened_files, bundle.graph, images) as resolve_symbols:
-            request = attribution_request(bundle, resolve_symbols, options, images, series=series, peaks=peaks)
-            yield BundleAttribution(bundle, attribute(request)), resolve_symbols
+        with resolved_runs(opened_files, bundle.graph, images) as resolved:
+            request = attribution_request(bundle, resolved, options, images, series=series, peaks=peaks)
+            yield BundleAttribution(bundle, attribute(request)), resolved
 
 
 def attribution_request(
     bundle: Bundle,
-    open_stored_file: Sequence[Run],
+    opened: Sequence[Run],
     options: JoinOptions,
     images: Callable[[], Sequence[Image]],
     *,
@@ -420,7 +390,7 @@ def attribution_request(
     return Request(
         bundle.graph,
         bundle.map_sha256,
-        open_stored_file,
+        opened,
         options.rule,
         options.allow_mismatch,
         images,
@@ -430,7 +400,7 @@ def attribution_request(
         peaks=peaks,
         kept=bundle.estimates,
         keep=partial(_keep_estimates, bundle),
-        numbers=partial(constants_by_site, bundle, open_stored_file),
+        numbers=partial(constants_by_site, bundle, opened),
     )
 
 
@@ -461,7 +431,7 @@ def common_peaks(runs: Sequence[Path]) -> Peaks | None:
     return best_peaks(peaks) if peaks else None
 
 
-def excerpts(graph: TraceGraph, open_stored_file: Sequence[Run], memory_mb: int) -> list[Excerpt]:
+def excerpts(graph: TraceGraph, opened: Sequence[Run], memory_mb: int) -> list[Excerpt]:
     """Events of the invocations that fit on a page, per open run.
 
     Raises:
@@ -470,7 +440,7 @@ def excerpts(graph: TraceGraph, open_stored_file: Sequence[Run], memory_mb: int)
     from tracemap.attribution.timeline import excerpt
     from tracemap.reports.page.timeline_tab import MOST_SPANS
 
-    return [excerpt(graph, run, max(1, MOST_SPANS // len(open_stored_file)), memory_mb) for run in open_stored_file]
+    return [excerpt(graph, run, max(1, MOST_SPANS // len(opened)), memory_mb) for run in opened]
 
 
 @contextmanager
@@ -490,17 +460,17 @@ def opened_runs(paths: Sequence[Path], window: Window = WHOLE_RUN, dispatch: str
         raise UsageInvalid("name at least one run")
     check_named_once(paths)
     with temporary_folder() as folder:
-        open_stored_file = []
+        opened = []
         for number, path in enumerate(paths):
             own = folder / str(number)  # two runs may have the same name
             own.mkdir()
-            open_stored_file.append(limited_to_window(open_run(path, own, dispatch), window, own))
-        yield open_stored_file
+            opened.append(limited_to_window(open_run(path, own, dispatch), window, own))
+        yield opened
 
 
 @contextmanager
 def resolved_runs(
-    open_stored_file: Sequence[Run], graph: TraceGraph, images: Callable[[], Sequence[Image]]
+    opened: Sequence[Run], graph: TraceGraph, images: Callable[[], Sequence[Image]]
 ) -> Iterator[list[Run]]:
     """Resolve the rows of open runs against a bundle.
 
@@ -516,7 +486,7 @@ def resolved_runs(
             add_sites_from_order(
                 resolve_symbols(run, images, folder / str(number)), graph, folder / f"{number}-launched"
             )
-            for number, run in enumerate(open_stored_file)
+            for number, run in enumerate(opened)
         ]
 
 

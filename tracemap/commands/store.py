@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache, partial
@@ -37,13 +37,15 @@ if TYPE_CHECKING:
     from tracemap.attribution.attribute import Request
     from tracemap.map.bundle import Bundle
     from tracemap.runs.model import Machine, Run
-    from tracemap.store.adding import AddedToStore, RunDescription
+    from tracemap.store.adding import RunDescription
     from tracemap.store.folder import Place
-    from tracemap.store.layout import Listing, Store
+    from tracemap.store.layout import Store
     from tracemap.store.lineage import Keys
     from tracemap.store.model import StoreAdded, StoreCalls, StoreComparison, StoreCosts, StoreRuns, StoreTrends
     from tracemap.store.query_engines import Engine
-    from tracemap.store.run_headers import Header, Headers
+    from tracemap.store.run_headers import Headers
+
+    Answer = StoreRuns | StoreCosts | StoreCalls | StoreTrends | StoreComparison
 
 
 # ---- store add
@@ -64,7 +66,7 @@ def store_add(
     from tracemap.machine.images import read_images
     from tracemap.map.bundle import load
     from tracemap.store.adding import RunDescription, run_number_of
-    from tracemap.store.layout import store_at
+    from tracemap.store.layout import run_name, store_at
     from tracemap.store.model import AddedRun, StoreAdded
 
     if not runs:
@@ -86,24 +88,21 @@ def store_add(
                 model = escape_surrogates(options.model or run_bundle.path.resolve().stem)
                 facts = RunDescription(number=number, model=model, tags=tags, machine=machine, added_ns=time.time_ns())
                 request = attribution_request(run_bundle, [run], options, images)
-                model, added = _add(store, run_bundle, request, facts, progress)
-            added_runs.append(AddedRun(str(path), added.name, model, not added.was_there))
+                model, is_new = _add(store, run_bundle, request, facts, progress)
+            added_runs.append(AddedRun(str(path), run_name(number), model, is_new))
     return StoreAdded(runs=tuple(added_runs))
 
 
-def _add(
-    store: Store, bundle: Bundle, request: Request, facts: RunDescription, progress: Progress
-) -> tuple[str, AddedToStore]:
-    """Add one run to a store, and return its model's name; a run that the store already has is not joined."""
+def _add(store: Store, bundle: Bundle, request: Request, facts: RunDescription, progress: Progress) -> tuple[str, bool]:
+    """Add one run to a store. Returns its model's name, and False if the store has it: such a run is not joined."""
     from tracemap.attribution.attribute import check_runs, open_attribution
-    from tracemap.store.adding import AddedToStore, add_run, is_complete
-    from tracemap.store.layout import run_name
+    from tracemap.store.adding import add_run, is_complete
 
     if is_complete(store, facts):
         check_runs(request.graph, request.runs, allow_mismatch=request.allow_mismatch)
         model = _stored_model(store, facts)
         keep_bundle(store, bundle, replace(facts, model=model), progress)  # the store may have lost the map
-        return model, AddedToStore(run_name(facts.number), was_there=True)
+        return model, False
     with open_attribution(request) as join:
         keep_bundle(store, bundle, facts, progress)
         return facts.model, add_run(store, bundle.graph, join, facts)
@@ -152,11 +151,13 @@ def _keys(store: Store, bundle: Bundle, model: str) -> Keys:
     from tracemap.commands.diff import matched_models
     from tracemap.store.layout import MAPS, OPS, ops_name
     from tracemap.store.lineage import SAME, keys_of_first_map, read_ops, restored_bundle
-    from tracemap.store.run_headers import check_readable
+    from tracemap.store.run_headers import check_readable, read_headers
 
     if not store.has_runs():
         return keys_of_first_map(bundle.graph)
-    listing, rows = _earlier(store, bundle, model)
+    headers = read_headers(store, skip_bad=True)
+    listing = headers.listing
+    rows = [row for row in headers.rows if row["model"] == model and row["map"] != bundle.map_sha256]
     if not rows:
         bad = tuple(file for file in listing.bad if store.is_of_model(file.path, model))
         check_readable(replace(listing, bad=bad), "remove these files, and add their runs again first")
@@ -199,14 +200,6 @@ def _keys_of_equal_maps(before: Bundle, bundle: Bundle, model: str, key_of: Mapp
     return {op: (key, ALIKE) for op, key in key_of.items()}
 
 
-def _earlier(store: Store, bundle: Bundle, model: str) -> tuple[Listing, Sequence[Header]]:
-    """Listing of the store, and the headers of the model's runs with other maps."""
-    from tracemap.store.run_headers import read_headers
-
-    headers = read_headers(store, skip_bad=True)
-    return headers.listing, [row for row in headers.rows if row["model"] == model and row["map"] != bundle.map_sha256]
-
-
 def _tags(texts: Sequence[str]) -> dict[str, str]:
     tags: dict[str, str] = {}
     for text in texts:
@@ -235,11 +228,7 @@ def _recorded_ns(text: str | None) -> int | None:
 
 
 def _machine(run: Run, options: StoreAddOptions, recorded_ns: int | None) -> Machine:
-    """The run's machine, completed with the options.
-
-    Raises:
-        UsageInvalid: an option contradicts the run's header.
-    """
+    """The run's machine, completed with the options; reject options that contradict the run's header."""
     machine = run.header.machine
     texts = {"host": options.host, "cpu_model": options.cpu_model}
     from_options = {name: value and escape_surrogates(value) for name, value in texts.items()} | {
@@ -253,106 +242,40 @@ def _machine(run: Run, options: StoreAddOptions, recorded_ns: int | None) -> Mac
     return structs.replace(machine, **{name: value for name, value in from_options.items() if value is not None})
 
 
-def show_added(added: StoreAdded, options: StoreAddOptions, out: TextIO) -> None:
-    """Write the list of added runs to a stream, in the format of the options."""
-
-    def text(stream: TextIO) -> None:
-        from tracemap.reports.terminal.store import print_added
-
-        print_added(added, stream)
-
-    show_in_format(options.format, out, text, lambda: added)
-
-
-# ---- show
+# ---- queries
 #
-# Write answers of queries to a stream, in the format of the options. Other formats are not imported.
+# Queries over the runs of a store. `Raises` of `store_query` holds for all of them.
 
 
-_T = TypeVar("_T")
-_Writers = tuple[Callable[[_T], str], Callable[[_T, TextIO], object]]
-"""Writers of an answer: its CSV table, and its text."""
+_AnswerT = TypeVar("_AnswerT", bound="Answer")
 
 
-def show_list(answer: StoreRuns, options: StoreListOptions, out: TextIO) -> None:
-    """Write the runs of a store, in the format of the options."""
-
-    def load() -> _Writers[StoreRuns]:
-        from tracemap.reports import csv_tables as tables
-        from tracemap.reports.terminal import store as texts
-
-        return tables.runs_csv, texts.print_runs
-
-    _show(answer, options.format, out, load)
-
-
-def show_costs(answer: StoreCosts, options: StoreQueryOptions, out: TextIO) -> None:
-    """Write the costs of ops over runs, in the format of the options."""
-
-    def load() -> _Writers[StoreCosts]:
-        from tracemap.reports import csv_tables as tables
-        from tracemap.reports.terminal import store as texts
-
-        return tables.costs_csv, partial(texts.print_costs, options=options)
-
-    _show(answer, options.format, out, load)
-
-
-def show_sites(answer: StoreCalls, options: StoreSitesOptions, out: TextIO) -> None:
-    """Write percentiles of calls, in the format of the options."""
-
-    def load() -> _Writers[StoreCalls]:
-        from tracemap.reports import csv_tables as tables
-        from tracemap.reports.terminal import store as texts
-
-        return tables.sites_csv, partial(texts.print_sites, top=options.top)
-
-    _show(answer, options.format, out, load)
-
-
-def show_trends(answer: StoreTrends, options: StoreTrendOptions, out: TextIO) -> None:
-    """Write changes over time, in the format of the options."""
-
-    def load() -> _Writers[StoreTrends]:
-        from tracemap.reports import csv_tables as tables
-        from tracemap.reports.terminal import store as texts
-
-        return tables.trends_csv, texts.print_trends
-
-    _show(answer, options.format, out, load)
-
-
-def show_comparison(answer: StoreComparison, options: StoreCompareOptions, out: TextIO) -> None:
-    """Write differences between two sets of runs, in the format of the options."""
-
-    def load() -> _Writers[StoreComparison]:
-        from tracemap.reports import csv_tables as tables
-        from tracemap.reports.terminal import store as texts
-
-        return tables.comparison_csv, texts.print_comparison
-
-    _show(answer, options.format, out, load)
-
-
-def _show(answer: _T, form: str, out: TextIO, load: Callable[[], _Writers[_T]]) -> None:
-    """Write an answer as JSON, CSV or text; JSON needs no import by `load`."""
+def show_answer(answer: Answer, options: AskOptions, out: TextIO) -> None:
+    """Write the answer of a query to a stream, in the format of the options. JSON imports no other format."""
 
     def text(stream: TextIO) -> None:
-        table, printed = load()
-        if form == "csv":
+        from tracemap.reports import csv_tables as tables
+        from tracemap.reports.terminal import store as texts
+
+        settings: dict[str, object] = {}
+        if isinstance(options, StoreQueryOptions):
+            settings = {"options": options}
+        elif isinstance(options, StoreSitesOptions):
+            settings = {"top": options.top}
+        writers: Mapping[str, tuple[Callable[..., str], Callable[..., None]]] = {
+            "store-runs": (tables.runs_csv, texts.print_runs),
+            "store-costs": (tables.costs_csv, texts.print_costs),
+            "store-calls": (tables.sites_csv, texts.print_sites),
+            "store-trends": (tables.trends_csv, texts.print_trends),
+            "store-comparison": (tables.comparison_csv, texts.print_comparison),
+        }
+        table, print_answer = writers[answer.kind]
+        if options.format == "csv":
             stream.write(table(answer))
         else:
-            printed(answer, stream)
+            print_answer(answer, stream, **settings)
 
-    show_in_format(form, out, text, lambda: answer)
-
-
-# ---- store
-#
-# Queries over the runs of a store.
-
-
-_AnswerT = TypeVar("_AnswerT")
+    show_in_format(options.format, out, text, lambda: answer)
 
 
 def select_runs(options: AskOptions) -> Headers:
@@ -365,9 +288,9 @@ def select_runs(options: AskOptions) -> Headers:
     from tracemap.store.layout import store_at
     from tracemap.store.run_headers import parse_conditions, read_headers
 
-    parsed = parse_conditions(options.where)
+    conditions = parse_conditions(options.where)
     headers = read_headers(store_at(options.store), skip_bad=options.skip_bad)
-    chosen = headers.chosen(parsed)
+    chosen = headers.chosen(conditions)
     if not chosen.rows:
         conditions_text = " ".join(f"--where {text}" for text in options.where)
         matching = f" matches {conditions_text}" if conditions_text else " can be read"
@@ -382,54 +305,38 @@ def store_query(options: StoreQueryOptions, progress: Progress = no_progress) ->
         StoreInvalid: there is no store, or a file cannot be read.
         UsageInvalid: no run meets the conditions or has the metrics, or a column does not exist.
         ToolMissing: Spark is not installed.
+        TargetExists, TargetUnwritable: an output cannot be written.
     """
     from tracemap.store.costs import Question, query_costs
     from tracemap.store.layout import ASIDE, CALLS, COSTS, OPS, TARGETS
     from tracemap.store.lineage import read_names
-    from tracemap.store.run_headers import check_column
 
-    check_files(options.output, force=options.force)
-    for column in options.group_by:
-        check_column(column)
+    headers = _checked(options, *options.group_by)
     question = Question(options.group_by, options.metric, options.calls)
-    headers = select_runs(options)
     tables = (OPS, CALLS, TARGETS, ASIDE, COSTS) if options.calls else (OPS, COSTS)
-    with _engine(options, headers.listing.place, progress) as engine:
 
-        def ask(whole: Headers) -> StoreCosts:
-            return query_costs(engine, whole, read_names(whole.listing, whole.maps_of_models), question)
+    def ask(engine: Engine, runs: Headers) -> StoreCosts:
+        return query_costs(engine, runs, read_names(runs.listing, runs.maps_of_models), question)
 
-        answer = _answer(options, tables, ask, headers)
-    if options.output is not None:
-        write_output_of(partial(show_costs, answer, options), options.output)
-    return answer
+    return _written(_answer(options, progress, tables, ask, headers), options)
 
 
 def store_sites(options: StoreSitesOptions, progress: Progress = no_progress) -> StoreCalls:
     """Percentiles of call times per dispatch site over the runs of a store.
 
     Raises:
-        StoreInvalid, UsageInvalid, ToolMissing: see `store_query`.
-        TargetExists, TargetUnwritable: the output cannot be written.
+        TracemapError: see `store_query`.
     """
     from tracemap.store.costs import query_calls
     from tracemap.store.layout import CALLS, TARGETS
     from tracemap.store.lineage import Names
-    from tracemap.store.run_headers import check_column
 
-    check_files(options.output, force=options.force)
-    for column in options.group_by:
-        check_column(column)
-    headers, no_names = select_runs(options), Names({}, ())
-    with _engine(options, headers.listing.place, progress) as engine:
+    headers = _checked(options, *options.group_by)
 
-        def ask(whole: Headers) -> StoreCalls:
-            return query_calls(engine, whole, no_names, options.metric, options.group_by)
+    def ask(engine: Engine, runs: Headers) -> StoreCalls:
+        return query_calls(engine, runs, Names({}, ()), options.metric, options.group_by)
 
-        answer = _answer(options, (CALLS, TARGETS), ask, headers)
-    if options.output is not None:
-        write_output_of(partial(show_sites, answer, options), options.output)
-    return answer
+    return _written(_answer(options, progress, (CALLS, TARGETS), ask, headers), options)
 
 
 def store_trend(options: StoreTrendOptions, progress: Progress = no_progress) -> StoreTrends:
@@ -438,69 +345,75 @@ def store_trend(options: StoreTrendOptions, progress: Progress = no_progress) ->
     Also lists hosts that differ from others with the same processor.
 
     Raises:
-        StoreInvalid: there is no store, or a file cannot be read.
-        UsageInvalid: no run meets the conditions, has the metric, or has the time and machine of its recording.
-        TargetExists, TargetUnwritable: an output cannot be written.
+        TracemapError: see `store_query`.
+        UsageInvalid: no run has the time and machine of its recording.
     """
     from tracemap.store.layout import COSTS, OPS, SPREADS
     from tracemap.store.lineage import read_names
     from tracemap.store.queries import query_trends
-    from tracemap.store.query_engines import duck_engine
 
     check_files(options.output, options.html, force=options.force)
     headers = select_runs(options)
     progress("looking for changes")
-    with duck_engine(options.memory, progress, headers.listing.place) as engine:
 
-        def ask(whole: Headers) -> StoreTrends:
-            names = read_names(whole.listing, whole.maps_of_models)
-            return query_trends(engine, whole, names, options.metric, options.over, 1 + options.threshold / 100)
+    def ask(engine: Engine, runs: Headers) -> StoreTrends:
+        names = read_names(runs.listing, runs.maps_of_models)
+        return query_trends(engine, runs, names, options.metric, options.over, 1 + options.threshold / 100)
 
-        answer = _answer(options, (OPS, COSTS, SPREADS), ask, headers)
+    answer = _answer(options, progress, (OPS, COSTS, SPREADS), ask, headers)
     if options.html is not None:
         from tracemap.reports.trends_page import write_trends_page
 
         write_trends_page(answer, options.html, force=options.force)
-    if options.output is not None:
-        write_output_of(partial(show_trends, answer, options), options.output)
-    return answer
+    return _written(answer, options)
 
 
 def store_compare(options: StoreCompareOptions, progress: Progress = no_progress) -> StoreComparison:
     """Ops that cost more or less in some runs of a store than in others, and on which processors.
 
     Raises:
-        StoreInvalid, UsageInvalid: see `store_trend`; also if a run is on both sides.
-        TargetExists, TargetUnwritable: the output cannot be written.
+        TracemapError: see `store_trend`.
+        UsageInvalid: a run is on both sides.
     """
     from tracemap.store.layout import COSTS, OPS, SPREADS
     from tracemap.store.lineage import read_names
     from tracemap.store.queries import query_comparison
-    from tracemap.store.query_engines import duck_engine
 
-    check_files(options.output, force=options.force)
-    headers = select_runs(options)
+    headers = _checked(options)
     sides = _side(headers, "--before", options.before), _side(headers, "--after", options.after)
     progress("comparing")
-    with duck_engine(options.memory, progress, headers.listing.place) as engine:
 
-        def ask(before: Headers, after: Headers) -> StoreComparison:
-            maps = {*before.maps_of_models, *after.maps_of_models}
-            names = read_names(before.listing, [key for key in headers.maps_of_models if key in maps])
-            return query_comparison(engine, (before, after), names, options.metric, 1 + options.threshold / 100)
+    def ask(engine: Engine, before: Headers, after: Headers) -> StoreComparison:
+        maps = {*before.maps_of_models, *after.maps_of_models}
+        names = read_names(before.listing, [key for key in headers.maps_of_models if key in maps])
+        return query_comparison(engine, (before, after), names, options.metric, 1 + options.threshold / 100)
 
-        answer = _answer(options, (OPS, COSTS, SPREADS), ask, *sides)
-    if options.output is not None:
-        write_output_of(partial(show_comparison, answer, options), options.output)
-    return answer
+    return _written(_answer(options, progress, (OPS, COSTS, SPREADS), ask, *sides), options)
+
+
+def store_list(options: StoreListOptions) -> StoreRuns:
+    """Runs of a store, with the data of their headers.
+
+    Raises:
+        TracemapError: see `store_query`.
+    """
+    from tracemap.store.series import list_runs
+
+    return _written(list_runs(_checked(options)), options)
+
+
+def _checked(options: AskOptions, *columns: str) -> Headers:
+    """The selected runs, after a check of the output and of the columns to group by."""
+    from tracemap.store.run_headers import check_column
+
+    check_files(options.output, force=options.force)
+    for column in columns:
+        check_column(column)
+    return select_runs(options)
 
 
 def _side(headers: Headers, name: str, texts: Sequence[str]) -> Headers:
-    """Runs of one side of a comparison.
-
-    Raises:
-        UsageInvalid: a condition is invalid, or no run meets all conditions.
-    """
+    """Runs of one side of a comparison; reject conditions that no run meets."""
     from tracemap.store.run_headers import parse_conditions
 
     side = headers.chosen(parse_conditions(texts))
@@ -509,7 +422,9 @@ def _side(headers: Headers, name: str, texts: Sequence[str]) -> Headers:
     return side
 
 
-def _answer(options: AskOptions, tables: Sequence[str], ask: Callable[..., _AnswerT], *sides: Headers) -> _AnswerT:
+def _answer(
+    options: AskOptions, progress: Progress, tables: Sequence[str], ask: Callable[..., _AnswerT], *sides: Headers
+) -> _AnswerT:
     """Answer a query over tables of one or more sets of runs. With `--skip-bad`, repeat it without damaged files.
 
     Raises:
@@ -518,52 +433,38 @@ def _answer(options: AskOptions, tables: Sequence[str], ask: Callable[..., _Answ
     """
     from tracemap.store.run_headers import check_readable, find_damaged_files
 
-    try:
-        return ask(*sides)
-    except StoreInvalid:
-        bad_files = [bad for side in sides for bad in find_damaged_files(side, tables)]
-        if not bad_files:
-            raise
-    left = [side.without(bad_files) for side in sides]
-    if not options.skip_bad:
-        check_readable(left[0].listing)
-    if not all(side.rows for side in left):
-        check_readable(left[0].listing, "no run without damaged files is left; add runs again")
-    return ask(*left)
+    with _engine(options, sides[0].listing.place, progress) as engine:
+        try:
+            return ask(engine, *sides)
+        except StoreInvalid:
+            bad_files = [bad for side in sides for bad in find_damaged_files(side, tables)]
+            if not bad_files:
+                raise
+        left = [side.without(bad_files) for side in sides]
+        if not options.skip_bad:
+            check_readable(left[0].listing)
+        if not all(side.rows for side in left):
+            check_readable(left[0].listing, "no run without damaged files is left; add runs again")
+        return ask(engine, *left)
 
 
-def store_list(options: StoreListOptions) -> StoreRuns:
-    """Runs of a store, with the data of their headers.
-
-    Raises:
-        StoreInvalid, UsageInvalid: see `store_query`.
-        TargetExists, TargetUnwritable: the output cannot be written.
-    """
-    from tracemap.store.series import list_runs
-
-    check_files(options.output, force=options.force)
-    answer = list_runs(select_runs(options))
+def _written(answer: _AnswerT, options: AskOptions) -> _AnswerT:
+    """Write the answer if the options name an output, and return it."""
     if options.output is not None:
-        write_output_of(partial(show_list, answer, options), options.output)
+        write_output_of(partial(show_answer, answer, options), options.output)
     return answer
 
 
-@contextmanager
-def _engine(options: StoreQueryOptions | StoreSitesOptions, place: Place, progress: Progress) -> Iterator[Engine]:
-    if options.engine == "duckdb":
-        from tracemap.store.query_engines import duck_engine
+def _engine(options: AskOptions, place: Place, progress: Progress) -> AbstractContextManager[Engine]:
+    from tracemap.store.query_engines import duck_engine, spark_engine
 
-        with duck_engine(options.memory, progress, place) as engine:
-            yield engine
-        return
-    from tracemap.store.query_engines import spark_engine
-
+    if not isinstance(options, StoreQueryOptions | StoreSitesOptions) or options.engine == "duckdb":
+        return duck_engine(options.memory, progress, place)
     if not place.local:
         raise UsageInvalid(
             f"--engine {options.engine}: Spark reads only stores in folders; leave --engine out for {place}"
         )
-    with spark_engine(options.engine, options.memory, progress) as on_spark:
-        yield on_spark
+    return spark_engine(options.engine, options.memory, progress)
 
 
 # ---- command line
@@ -605,7 +506,13 @@ def add(runs: tuple[Path, ...], options: StoreAddOptions) -> None:
     """
     with show_phases("store add") as progress:
         added = store_add(runs, None, options, progress)
-    show_added(added, options, sys.stdout)
+
+    def text(out: TextIO) -> None:
+        from tracemap.reports.terminal.store import print_added
+
+        print_added(added, out)
+
+    show_in_format(options.format, sys.stdout, text, lambda: added)
 
 
 @options_command("list", StoreListOptions)
@@ -619,7 +526,7 @@ def list_(options: StoreListOptions) -> None:
     """
     answer = store_list(options)
     if options.output is None:
-        show_list(answer, options, sys.stdout)
+        show_answer(answer, options, sys.stdout)
 
 
 @options_command("query", StoreQueryOptions)
@@ -635,11 +542,8 @@ def query(options: StoreQueryOptions) -> None:
       tracemap store query --store nightly --group-by cpu_model,compiler
       tracemap store query --store nightly --where host=ci-7 --calls --format csv
     """
-    with show_phases("store query") as progress:
-        answer = store_query(options, progress)
-    if options.output is None:
-        show_costs(answer, options, sys.stdout)
-    else:
+    _ask("store query", store_query, options)
+    if options.output is not None:
         print_message(f"written: {options.output}")
 
 
@@ -653,10 +557,7 @@ def sites(options: StoreSitesOptions) -> None:
     Example:
       tracemap store sites --store nightly --group-by cpu_model
     """
-    with show_phases("store sites") as progress:
-        answer = store_sites(options, progress)
-    if options.output is None:
-        show_sites(answer, options, sys.stdout)
+    _ask("store sites", store_sites, options)
 
 
 @options_command("trend", StoreTrendOptions)
@@ -677,7 +578,7 @@ def trend(options: StoreTrendOptions) -> None:
     if options.html is not None:
         print_message(f"page: {options.html}")
     if options.output is None:
-        show_trends(answer, options, sys.stdout)
+        show_answer(answer, options, sys.stdout)
 
 
 @options_command("compare", StoreCompareOptions)
@@ -691,10 +592,17 @@ def compare(options: StoreCompareOptions) -> None:
       tracemap store compare --store nightly \\
         --before date=2026-11-01 --after date=2026-11-02
     """
-    with show_phases("store compare") as progress:
-        answer = store_compare(options, progress)
+    _ask("store compare", store_compare, options)
+
+
+_OptionsT = TypeVar("_OptionsT", bound=AskOptions)
+
+
+def _ask(title: str, question: Callable[[_OptionsT, Progress], Answer], options: _OptionsT) -> None:
+    with show_phases(title) as progress:
+        answer = question(options, progress)
     if options.output is None:
-        show_comparison(answer, options, sys.stdout)
+        show_answer(answer, options, sys.stdout)
 
 
 _LINES = {

@@ -103,8 +103,11 @@ def give_up_output() -> None:
 
 
 class _State:
+    """Quiet: only warnings and errors are printed on standard error. Verbose: every phase has a line with its time."""
+
     quiet = False
-    """Whether only warnings and errors are printed on standard error."""
+    verbose = False
+    display: _Display | None = None
 
 
 def be_quiet() -> None:
@@ -158,13 +161,13 @@ _DELAY_S = 1.0
 @contextmanager
 def show_phases(title: str) -> Iterator[Progress]:
     """Yield a `Progress` that shows `title: phase`, a spinner and the elapsed time, after the first second."""
-    if _ProgressState.verbose:
+    if _State.verbose:
         yield from _log_phases(title)
         return
     if is_quiet() or not sys.stderr.isatty():
         yield no_progress
         return
-    display = _ProgressState.display = _Display(title)
+    display = _State.display = _Display(title)
     timer = threading.Timer(_DELAY_S, display.start)
     timer.daemon = True
     timer.start()
@@ -175,17 +178,12 @@ def show_phases(title: str) -> Iterator[Progress]:
         display.stop()
 
 
-class _ProgressState:
-    verbose = False
-    display: _Display | None = None
-
-
 def give_back_terminal() -> None:
     """Show the cursor again when a signal ends the program during a phase.
 
     Takes no lock, since the signal may have interrupted its owner.
     """
-    if _ProgressState.display is not None and _ProgressState.display.is_shown:
+    if _State.display is not None and _State.display.is_shown:
         with suppress(OSError):
             os.write(2, b"\r\x1b[2K\x1b[?25h")
 
@@ -199,8 +197,8 @@ class _LogHandler(logging.Handler):
 
 def be_verbose() -> None:
     """From now on, print every phase with its time, and every program that is started."""
-    if not _ProgressState.verbose:
-        _ProgressState.verbose = True
+    if not _State.verbose:
+        _State.verbose = True
         logger = logging.getLogger("tracemap")
         logger.setLevel(logging.DEBUG)
         logger.addHandler(_LogHandler())

@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 import click
 
@@ -28,7 +29,6 @@ from tracemap.options.measure import CallOptions, RecordOptions, call_of
 from tracemap.options.results import AttributeOptions
 
 if TYPE_CHECKING:
-    from tracemap.attribution.model import Attribution
     from tracemap.kernels.swap import Costs, Stage, Swap, SwappableExecutables
     from tracemap.map.bundle import Bundle
     from tracemap.runs.model import Peaks
@@ -108,11 +108,7 @@ def _swap(bundle: Bundle, replacements: Mapping[str, Path], options: SwapOptions
 
 
 def _check_tolerance(options: SwapOptions) -> None:
-    """Reject tolerances without `--verify-application`, since they have no effect.
-
-    Raises:
-        UsageInvalid: a tolerance is set, but no outputs are compared.
-    """
+    """Reject tolerances without `--verify-application`, since they have no effect."""
     is_set = {"--atol": options.atol is not UNKNOWN, "--rtol": options.rtol is not UNKNOWN, "--exact": options.exact}
     names = ", ".join(name for name, value in is_set.items() if value)
     if names and not options.verify_application:
@@ -123,13 +119,6 @@ def has_failed(result: Swapped) -> bool:
     """Whether the results of a replaced kernel or of a function differ from the original's."""
     wrong = any(kernel.verification.status is Status.FAILED for kernel in result.kernels)
     return wrong or not all(function.matches for function in result.functions)
-
-
-def show_swap(result: Swapped, options: SwapOptions, out: TextIO) -> None:
-    """Write the results to a stream, in the format of the options."""
-    from tracemap.reports.terminal.kernels import print_swap
-
-    show_in_format(options.format, out, lambda stream: print_swap(result, stream), lambda: result)
 
 
 def _swaps(swapping: SwappableExecutables, replacements: Mapping[str, Path], options: SwapOptions) -> list[Swap]:
@@ -233,7 +222,7 @@ def record_alternating(
 def _costs(bundle: Bundle, run: Path, peaks: Peaks | None) -> Costs:
     from tracemap.commands.runs import join_runs
 
-    attribution: Attribution = join_runs([run], bundle, AttributeOptions(), no_progress, peaks=peaks).attribution
+    attribution = join_runs([run], bundle, AttributeOptions(), no_progress, peaks=peaks).attribution
     return {
         op.op: float(median)
         for op in attribution.ops
@@ -261,6 +250,7 @@ def command(bundle: Path, kernels: tuple[str, ...], options: SwapOptions) -> Non
     """
     from tracemap.commands.programs import skipped_functions
     from tracemap.map.bundle import load
+    from tracemap.reports.terminal.kernels import print_swap
 
     if options.dump is not None:
         if len(kernels) != 1 or "=" in kernels[0]:
@@ -273,7 +263,7 @@ def command(bundle: Path, kernels: tuple[str, ...], options: SwapOptions) -> Non
     original = load(bundle)
     with show_phases("swap") as progress:
         result = swap(original, _replacements(kernels), options, progress)
-    show_swap(result, options, sys.stdout)
+    show_in_format(options.format, sys.stdout, partial(print_swap, result), lambda: result)
     called = [function.function for function in result.functions]
     if options.verify_application and (left_out := skipped_functions(original, options, called)):
         print_message(f"not called, since they take inputs: {join_names(left_out)}; select a function with --function")
@@ -284,15 +274,11 @@ def command(bundle: Path, kernels: tuple[str, ...], options: SwapOptions) -> Non
 
 def _replacements(words: tuple[str, ...]) -> dict[str, Path]:
     files: dict[str, Path] = {}
-    for name, file in map(_replacement, words):
+    for word in words:
+        name, _, file = word.partition("=")
+        if not file:
+            raise UsageInvalid(f"{word}: write a replacement as KERNEL=FILE")
         if name in files:
             raise UsageInvalid(f"{name}: is replaced twice; name one file for it")
-        files[name] = file
+        files[name] = Path(file)
     return files
-
-
-def _replacement(word: str) -> tuple[str, Path]:
-    name, equals, file = word.partition("=")
-    if not equals or not file:
-        raise UsageInvalid(f"{word}: write a replacement as KERNEL=FILE")
-    return name, Path(file)

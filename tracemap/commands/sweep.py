@@ -7,6 +7,7 @@ import io
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -28,14 +29,13 @@ from tracemap.options.kernels import SweepOptions
 if TYPE_CHECKING:
     from tracemap.kernels.configurations import Configuration
     from tracemap.kernels.operations import SweptOperation
-    from tracemap.kernels.sweep import SweepFolder, Trial, TrialResult
+    from tracemap.kernels.sweep import Trial, TrialResult
 
 
 COLUMNS: Final = (
     *("Dispatch", "Provider", "OpKind", "Operation", "Configuration", "Arguments", "Verification", "Runtime(ms)"),
     *("GFLOPs", "q1_ms", "q3_ms", "kernels", "reason"),
 )
-_PROVIDER: Final = "IREE Codegen"
 _KEY: Final = ("Operation", "Configuration")
 
 
@@ -73,7 +73,8 @@ def sweep(kind: str, options: SweepOptions, progress: Progress = no_progress) ->
     """
     if options.append and options.output is None:
         raise UsageInvalid("--append adds rows to an existing table: name it with -o")
-    work_folder = options.work or _default_work_folder(options.output)
+    printed = options.output is None or is_stream(options.output)
+    work_folder = options.work or (None if printed else Path(f"{options.output}.work"))
     if options.only in ("generate", "compile") and work_folder is None:
         raise UsageInvalid(
             f"--only {options.only} writes into the work folder: name it with --work, or name a table with -o"
@@ -83,15 +84,8 @@ def sweep(kind: str, options: SweepOptions, progress: Progress = no_progress) ->
     if not options.append:
         check_files(options.output, force=options.force)
     trials = _trials(kind, options)
-    if work_folder is not None:
-        return _run_trials(trials, work_folder, options, existing, progress)
-    with temporary_folder() as folder:
+    with temporary_folder() if work_folder is None else nullcontext(work_folder) as folder:
         return _run_trials(trials, folder, options, existing, progress)
-
-
-def _default_work_folder(table: Path | None) -> Path | None:
-    """Default work folder of a table; None if the table is printed."""
-    return None if table is None or is_stream(table) else Path(f"{table}.work")
 
 
 def _existing_rows(options: SweepOptions) -> list[dict[str, str]]:
@@ -181,7 +175,14 @@ def _run_trials(
     trials: Sequence[Trial], folder: Path, options: SweepOptions, existing: list[dict[str, str]], progress: Progress
 ) -> Swept:
     """Run the sweep up to the step of `--only`; without timing and verification, the table has no rows."""
-    from tracemap.kernels.sweep import SweepFolder, compile_all, compile_failures, measurement_key, write_programs
+    from tracemap.kernels.sweep import (
+        SweepFolder,
+        compile_all,
+        compile_failures,
+        measure,
+        measurement_key,
+        write_programs,
+    )
 
     work = SweepFolder(folder, measurement_key(options))
     work.prepare("models")
@@ -194,7 +195,11 @@ def _run_trials(
         obstacles = tuple(compile_failures(new_trials, work))
     if options.only in ("generate", "compile"):
         return Swept(csv_line(COLUMNS), len(new_trials), obstacles)
-    table = _table(_measure_all(new_trials, work, options, progress), existing, options)
+    measured = []
+    for number, trial in enumerate(new_trials, 1):
+        progress(f"measuring {trial.operation.name} ({number} of {len(new_trials)})")
+        measured.append((trial, measure(trial, work, options)))
+    table = _table(measured, existing, options)
     if options.output is not None:
         write_text(table, options.output)
     return Swept(table, len(new_trials), obstacles)
@@ -210,18 +215,6 @@ def _new_trials(trials: Sequence[Trial], existing: list[dict[str, str]], tags: M
         if {name: row[name] for name in names if row.get(name)} == own_tags
     }
     return [trial for trial in trials if (trial.operation.name, trial.configuration.text) not in known]
-
-
-def _measure_all(
-    trials: Sequence[Trial], work: SweepFolder, options: SweepOptions, progress: Progress
-) -> list[tuple[Trial, TrialResult]]:
-    from tracemap.kernels.sweep import measure
-
-    results = []
-    for number, trial in enumerate(trials, 1):
-        progress(f"measuring {trial.operation.name} ({number} of {len(trials)})")
-        results.append((trial, measure(trial, work, options)))
-    return results
 
 
 def _table(measured: list[tuple[Trial, TrialResult]], existing: list[dict[str, str]], options: SweepOptions) -> str:
@@ -247,7 +240,7 @@ def _row(trial: Trial, result: TrialResult) -> dict[str, str]:
     verifications = {"NOT_VERIFIED": "Not verified", "": "Not compiled" if result.obstacle else ""}
     return {
         "Dispatch": operation.name,
-        "Provider": _PROVIDER,
+        "Provider": "IREE Codegen",
         "OpKind": operation.kind,
         "Operation": operation.name,
         "Configuration": trial.configuration.text,

@@ -6,8 +6,9 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import TYPE_CHECKING, Final
 
 import click
 from msgspec import structs
@@ -57,7 +58,7 @@ def tune(bundle: Bundle, options: TuneOptions, progress: Progress = no_progress)
 
 
 def _tune(bundle: Bundle, options: TuneOptions, progress: Progress) -> Tune:
-    from tracemap.commands.bench import check_top, select_kernels
+    from tracemap.commands.bench import check_top, ranked_kernels
     from tracemap.ir.executables import backends_of, read_dispatches
     from tracemap.ir.parsing import MlirParser
     from tracemap.kernels.bench_cases import find_cases
@@ -70,7 +71,7 @@ def _tune(bundle: Bundle, options: TuneOptions, progress: Progress) -> Tune:
     spec = options.output or default_spec
     json_output = Path(STANDARD_OUTPUT) if options.format == "json" else None
     check_outputs(spec, json_output, force=options.force, bundles=[bundle.path])
-    names = select_kernels(bundle, _choice(options), progress)
+    _, ranking = ranked_kernels(bundle, _choice(options), progress)
     parser = MlirParser()
     module = parser.parse(bundle.configured())  # must outlive the operations in the cases
     _check_backend(bundle, backends_of(module))
@@ -81,7 +82,7 @@ def _tune(bundle: Bundle, options: TuneOptions, progress: Progress) -> Tune:
     first = {case.kernel: case for case in reversed(cases)}
     cache = _WorkCache.prepare(options.work or Path(f"{default_spec if is_stream(spec) else spec}.work"))
     outcomes = [
-        (first[name], _search(first[name], bundle, options, cache, progress)) for name in names if name in first
+        (first[name], _search(first[name], bundle, options, cache, progress)) for name, _ in ranking if name in first
     ]
     kernels, text = _results(outcomes)
     if not text:
@@ -128,13 +129,6 @@ def _write_for_amdsharktuner(bundle: Bundle, folder: Path, options: TuneOptions,
         raise UsageInvalid(f"{bundle.path}: nothing to tune: {ranking.kernels[0].obstacle}")
     write_folder(folder, ranking, dumps, tuner_flags(bundle), force=options.force)
     return Tune(bundle=bundle.name, kernels=(), spec=str(folder), pairs=0, application=None, ops=(), handed_on=ranking)
-
-
-def show_tune(result: Tune, options: TuneOptions, out: TextIO) -> None:
-    """Write the results to a stream, in the format of the options."""
-    from tracemap.reports.terminal.kernels import print_tune
-
-    show_in_format(options.format, out, lambda stream: print_tune(result, stream), lambda: result)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,8 +254,8 @@ def _configured_as(new: Bundle, kernels: Sequence[KernelTuning]) -> set[str]:
         root = None if operation is None else root_of(operation)
         if tuning.best is not None and root is not None:
             same = levels_of(str(root.attributes["lowering_config"])) == levels_of(tuning.best.configuration)
-            same &= tuning.best.pipeline in ("", pipeline_of(operation))
-            configured |= {tuning.kernel} if same else set()
+            if same and tuning.best.pipeline in ("", pipeline_of(operation)):
+                configured.add(tuning.kernel)
     return configured
 
 
@@ -283,8 +277,10 @@ def command(bundle: Path, options: TuneOptions) -> None:
       tracemap tune model.tracemap --op op12 --candidates 40 -o spec.mlir
     """
     from tracemap.map.bundle import load
+    from tracemap.reports.terminal.kernels import print_tune
 
     with show_phases("tune") as progress:
         result = tune(load(bundle), options, progress)
     print_diagnostics(result.diagnostics)
-    show_tune(result, options, sys.stderr if is_standard(options.output) else sys.stdout)
+    out = sys.stderr if is_standard(options.output) else sys.stdout
+    show_in_format(options.format, out, partial(print_tune, result), lambda: result)

@@ -70,49 +70,32 @@ class RunDescription:
     added_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class AddedToStore:
-    """A run in the store: its name, and whether it was there already."""
-
-    name: str
-    was_there: bool
-
-
-def add_run(store: Store, graph: TraceGraph, joined: OpenAttribution, description: RunDescription) -> AddedToStore:
-    """Write the files of a run. The header comes last; the run exists only then.
+def add_run(store: Store, graph: TraceGraph, joined: OpenAttribution, description: RunDescription) -> bool:
+    """Write the files of a run, unless the store has it (False). The header comes last; the run exists only then.
 
     Raises:
         RunInvalid: a metric has the name of a column of the store, or of another metric.
         TargetUnwritable: a file cannot be written.
     """
-    result = joined.result
-    names = stored_names(result.metrics)
+    names = stored_names(joined.result.metrics)
     number = description.number
     name = run_name(number)
     if is_complete(store, description):
-        return AddedToStore(name, was_there=True)
+        return False
     partition = _partition(description)
     header = store.run_file(RUNS, name, partition)
     files = {table: store.run_file(table, name, partition) for table in OF_RUNS}
     connection = joined.tables.connection  # reused: opening another takes longer than all writing
     write_query(connection, _events(number, names, joined), files[CALLS])
-    write_rows(connection, TARGETS, [*_targets(number, graph, joined)], files[TARGETS])
-    of_metrics = {
-        ASIDE: _aside(number, joined),
-        COSTS: _costs(number, graph, joined),
-        SPREADS: _spreads(number, joined),
-    }
+    write_rows(connection, TARGETS, [(number, *row) for row in _targets(graph, joined)], files[TARGETS])
+    of_metrics = {ASIDE: _aside(joined), COSTS: _costs(graph, joined), SPREADS: _spreads(joined)}
     for table, rows in of_metrics.items():
-        write_rows(connection, table, [*_renamed(table, rows, names)], files[table])
-    calls = sum(sums.events for sums in joined.places.scan.by_target.values())
-    row = _header_row(number, graph, result.run, description) | {
-        "map": result.map_sha256,
-        "rule": result.rule.value,
-        "calls": calls,
-        "outliers_ns": _outliers_ns(joined),
-    }
-    write_rows(connection, RUNS, [tuple(row[column] for column in COLUMNS[RUNS])], header)
-    return AddedToStore(name, was_there=False)
+        place = list(COLUMNS[table]).index("metric") - 1
+        stored = [(number, *row[:place], names[row[place]], *row[place + 1 :]) for row in rows]
+        write_rows(connection, table, stored, files[table])
+    row = _header_row(graph, joined, description)
+    write_rows(connection, RUNS, [tuple(null_if_unknown(row[column]) for column in COLUMNS[RUNS])], header)
+    return True
 
 
 def is_complete(store: Store, description: RunDescription) -> bool:
@@ -153,13 +136,6 @@ def stored_names(metrics: Sequence[MetricTotal]) -> Mapping[str, str]:
     return names
 
 
-def _renamed(table: str, rows: Iterator[Row], names: Mapping[str, str]) -> Iterator[Row]:
-    """Replace the metrics of a table's rows by their names in the store."""
-    place = list(COLUMNS[table]).index("metric")
-    for row in rows:
-        yield (*row[:place], names[row[place]], *row[place + 1 :])
-
-
 def run_number_of(map_sha256: str, header: RunHeader, content: Path, dispatch: str = "") -> int:
     """The id of a run: a hash of its map, its header and its file. Events are not needed.
 
@@ -196,7 +172,8 @@ def date_of(recorded_ns: Integer) -> Text:
 def _events(number: int, names: Mapping[str, str], joined: OpenAttribution) -> str:
     """SQL for the rows of table `calls`, in a fixed order, so that equal runs give equal files."""
     metrics = joined.places.scan.metrics
-    start = "start_ns" if _has_starts(joined) else "CAST(NULL AS BIGINT)"
+    columns = joined.tables.query("SELECT column_name FROM (DESCRIBE resolved)")
+    start = "start_ns" if ("start_ns",) in columns else "CAST(NULL AS BIGINT)"
     values = [
         f"CAST({value_column(place)} AS BIGINT) AS {quoted(names[metric.name])}" for place, metric in enumerate(metrics)
     ]
@@ -207,34 +184,29 @@ def _events(number: int, names: Mapping[str, str], joined: OpenAttribution) -> s
     )
 
 
-def _has_starts(joined: OpenAttribution) -> bool:
-    described = joined.tables.query("SELECT column_name FROM (DESCRIBE resolved)")
-    return ("start_ns",) in described
-
-
-def _targets(number: int, graph: TraceGraph, joined: OpenAttribution) -> Iterator[Row]:
+def _targets(graph: TraceGraph, joined: OpenAttribution) -> Iterator[Row]:
     kernel_of = {site.id: null_if_unknown(site.kernel) for site in graph.sites}
     for target, of_target in enumerate(joined.places.scan.targets):
         places = of_target.places
         for position, place in enumerate(places):
-            yield number, target, place, kernel_of.get(place), position, len(places)
+            yield target, place, kernel_of.get(place), position, len(places)
     for target, reason in REASON_OF.items():
-        yield number, target, reason.value, None, 0, 1
+        yield target, reason.value, None, 0, 1
 
 
-def _aside(number: int, joined: OpenAttribution) -> Iterator[Row]:
+def _aside(joined: OpenAttribution) -> Iterator[Row]:
     """Outliers of each target, and the time of submissions that their dispatches have, too."""
     scan = joined.places.scan
     for target, sums in scan.by_target.items():
         for metric, amount in sums.outliers.items():
             if amount:
-                yield number, target, metric, UnattributedReason.OUTLIERS.value, amount
+                yield target, metric, UnattributedReason.OUTLIERS.value, amount
     for metric, amount in scan.execute_covered.items():
         if amount:
-            yield number, EXECUTE, metric, COVERED, amount
+            yield EXECUTE, metric, COVERED, amount
 
 
-def _costs(number: int, graph: TraceGraph, joined: OpenAttribution) -> Iterator[Row]:
+def _costs(graph: TraceGraph, joined: OpenAttribution) -> Iterator[Row]:
     """Costs of ops at places, then unattributed costs: at a place, or by reason alone.
 
     A metric with no cost at all gets a row of 0, which shows that the run measured it.
@@ -242,7 +214,7 @@ def _costs(number: int, graph: TraceGraph, joined: OpenAttribution) -> Iterator[
     at_places: Counter[tuple[str, str]] = Counter()
     without_cost = {metric.name for metric in joined.result.metrics}
     for metric, place, position, op, reason, amount in _at_places(graph, joined):
-        yield number, metric, place, position, op, reason, amount
+        yield metric, place, position, op, reason, amount
         without_cost.discard(metric)
         if reason is not None:
             at_places[reason, metric] += amount
@@ -250,10 +222,10 @@ def _costs(number: int, graph: TraceGraph, joined: OpenAttribution) -> Iterator[
         reason = unattributed.reason.value
         for metric, total in unattributed.metrics.items():
             if amount := total - at_places[reason, metric]:
-                yield number, metric, reason, 0, None, reason, amount
+                yield metric, reason, 0, None, reason, amount
                 without_cost.discard(metric)
     no_cost = UnattributedReason.UNMATCHED.value
-    yield from ((number, metric, no_cost, 0, None, no_cost, 0) for metric in sorted(without_cost))
+    yield from ((metric, no_cost, 0, None, no_cost, 0) for metric in sorted(without_cost))
 
 
 def _at_places(graph: TraceGraph, joined: OpenAttribution) -> Iterator[Row]:
@@ -281,7 +253,7 @@ def _of_place(place: str, result: PlaceResult, nobody: Mapping[str, int], metric
                 yield metric, place, len(result.shares), None, UnattributedReason.KERNEL_OVERHEAD.value, nobody[metric]
 
 
-def _spreads(number: int, joined: OpenAttribution) -> Iterator[Row]:
+def _spreads(joined: OpenAttribution) -> Iterator[Row]:
     """Costs of ops per invocation. Columns that are not costs, such as times of day, may exceed 64 bits: left out."""
     for op in joined.result.ops:
         for metric, cost in op.metrics.items():
@@ -289,7 +261,7 @@ def _spreads(number: int, joined: OpenAttribution) -> Iterator[Row]:
             bounds = spread.median_low, spread.median_high
             values = [*map(null_if_unknown, (spread.median, *bounds, spread.p10, spread.p90, spread.max))]
             if spread.median is not UNKNOWN and all(abs(value or 0) <= MAX_INTEGER for value in values):
-                yield number, metric, str(op.op), *values
+                yield metric, str(op.op), *values
 
 
 def _outliers_ns(joined: OpenAttribution) -> int:
@@ -298,37 +270,40 @@ def _outliers_ns(joined: OpenAttribution) -> int:
     return max((max(row.metrics.get("cpu_ns", 0), 0) or row.metrics.get("duration_ns", 0) for row in rows), default=0)
 
 
-def _header_row(number: int, graph: TraceGraph, header: RunHeader, description: RunDescription) -> dict[str, object]:
-    """The columns that come from the header alone."""
-    machine, module = description.machine, graph.module
+def _header_row(graph: TraceGraph, joined: OpenAttribution, description: RunDescription) -> dict[str, object]:
+    header, machine, module = joined.result.run, description.machine, graph.module
     return {
-        "run": run_name(number),
-        "number": number,
+        "run": run_name(description.number),
+        "number": description.number,
         "model": description.model,
-        "module": null_if_unknown(header.module_sha256),
-        "bundle": Path(header.bundle).name if header.bundle is not UNKNOWN else None,
-        "compiler": null_if_unknown(module.iree_compiler),
+        "map": joined.result.map_sha256,
+        "module": header.module_sha256,
+        "bundle": UNKNOWN if header.bundle is UNKNOWN else Path(header.bundle).name,
+        "compiler": module.iree_compiler,
         "flags": " ".join(module.flags),
-        "function": null_if_unknown(header.function),
-        "host": null_if_unknown(machine.host),
-        "cpu_model": null_if_unknown(machine.cpu_model),
-        "processors": null_if_unknown(machine.processors),
-        "device": null_if_unknown(header.device),
-        "workers": null_if_unknown(header.workers),
-        "clock": null_if_unknown(header.clock.value),
-        "date": null_if_unknown(date_of(machine.recorded_ns)),
-        "recorded_ns": null_if_unknown(machine.recorded_ns),
+        "function": header.function,
+        "host": machine.host,
+        "cpu_model": machine.cpu_model,
+        "processors": machine.processors,
+        "device": header.device,
+        "workers": header.workers,
+        "clock": header.clock.value,
+        "date": date_of(machine.recorded_ns),
+        "recorded_ns": machine.recorded_ns,
         "added_ns": description.added_ns,
         "tools": "; ".join(header.tools),
-        "iterations": null_if_unknown(header.iterations),
-        "warmup": null_if_unknown(header.warmup),
-        "elapsed_ns": null_if_unknown(header.elapsed_ns),
-        "median_ns": null_if_unknown(header.invocation.median_ns),
-        "low_ns": null_if_unknown(header.invocation.low_ns),
-        "high_ns": null_if_unknown(header.invocation.high_ns),
-        "tool_ns": null_if_unknown(header.elapsed.profiler_ns),
-        "waiting_ns": null_if_unknown(header.noise.waiting_ns),
-        "stolen_ns": null_if_unknown(header.noise.stolen_ns),
+        "rule": joined.result.rule.value,
+        "iterations": header.iterations,
+        "warmup": header.warmup,
+        "elapsed_ns": header.elapsed_ns,
+        "median_ns": header.invocation.median_ns,
+        "low_ns": header.invocation.low_ns,
+        "high_ns": header.invocation.high_ns,
+        "tool_ns": header.elapsed.profiler_ns,
+        "waiting_ns": header.noise.waiting_ns,
+        "stolen_ns": header.noise.stolen_ns,
+        "outliers_ns": _outliers_ns(joined),
+        "calls": sum(sums.events for sums in joined.places.scan.by_target.values()),
         "tags": dict(description.tags),
         "header": encode(header).decode(),
     }

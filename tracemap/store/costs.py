@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tracemap.core.errors import StoreInvalid, UsageInvalid
-from tracemap.core.units import UNKNOWN, Integer, sum_of
+from tracemap.core.units import UNKNOWN, Integer, Text, sum_of
 from tracemap.runs.model import invocations_counted
 from tracemap.runs.sql import quoted
 from tracemap.store.layout import ASIDE, CALLS, COSTS, NO_METRICS, TARGETS, unknown_if_null
@@ -85,14 +85,23 @@ def query_calls(
         raise UsageInvalid(f"--metric {metric}: no calls have it; run tracemap store query --metric to list metrics")
     exact = sum(row["calls"] or 0 for row in headers.rows) <= most_exact
     sites_by_place = _exact(engine, metric) if exact else _sketched(engine, metric)
-    by_group = _by_group(sites_by_place)
+    # The sites of each group, by the index of their map, the most expensive first.
+    by_group: dict[int, dict[int, list[SiteCalls]]] = defaultdict(lambda: defaultdict(list))
+    for (group, of_map, _, _), site in sorted(sites_by_place.items(), key=lambda item: _by_cost(item[1])):
+        by_group[group][of_map].append(site)
     maps = [sha for _, sha in headers.maps_of_models]
     return StoreCalls(
         metric=metric,
         group_by=tuple(group_by),
         error_percent=0.0 if exact else round(50 * (GAMMA - 1), 3),
         groups=tuple(
-            _group(runs, group_by, maps[map_index], sites)
+            GroupCalls(
+                model=runs[0]["model"],
+                group=group_of(runs, group_by),
+                map=maps[map_index],
+                runs=sum(run["map"] == maps[map_index] for run in runs),
+                sites=tuple(sites),
+            )
             for index, runs in enumerate(groups)
             for map_index, sites in sorted(by_group[index].items())
         ),
@@ -151,22 +160,8 @@ def _site(place: str | None, kernel: str | None, calls: int, values: Sequence[in
     )
 
 
-def _by_group(sites_by_place: Mapping[_Place, SiteCalls]) -> Mapping[int, Mapping[int, list[SiteCalls]]]:
-    """The sites of each group, by the index of their map, the most expensive first."""
-    sites: dict[int, dict[int, list[SiteCalls]]] = defaultdict(lambda: defaultdict(list))
-    ordered = sorted(sites_by_place.items(), key=lambda item: _by_cost(item[1]))
-    for (group, of_map, _, _), site in ordered:
-        sites[group][of_map].append(site)
-    return sites
-
-
 def _by_cost(site: SiteCalls) -> tuple[int, str, str]:
     return -site.calls * site.median, str(site.site), str(site.kernel)
-
-
-def _group(runs: Sequence[Header], columns: Sequence[str], of_map: str, sites: Sequence[SiteCalls]) -> GroupCalls:
-    own = [run for run in runs if run["map"] == of_map]
-    return GroupCalls(runs[0]["model"], group_of(runs, columns), of_map, len(own), tuple(sites))
 
 
 # ---- costs
@@ -303,29 +298,25 @@ def query_costs(engine: Engine, headers: Headers, names: Names, question: Questi
     summed: dict[int, dict[_Cell, tuple[int, int]]] = defaultdict(dict)
     for group, metric, key, reason, amount, runs in rows:
         summed[group][metric, key, reason] = int(amount), runs
-    group_sums = (
-        _Group(
-            runs,
-            question.group_by,
-            summed[index],
-            {metric: invocations.get((index, metric), UNKNOWN) for metric in metrics},
-        )
-        for index, runs in enumerate(groups)
-    )
     return StoreCosts(
         group_by=tuple(question.group_by),
         added_up="calls" if question.from_calls else "summaries",
-        groups=tuple(sums.result(names) for sums in group_sums),
+        groups=tuple(
+            _group_costs(
+                group_of(runs, question.group_by),
+                runs,
+                summed[index],
+                {metric: invocations.get((index, metric), UNKNOWN) for metric in metrics},
+                names,
+            )
+            for index, runs in enumerate(groups)
+        ),
         looked=query_scope(headers),
     )
 
 
 def _keep(engine: Engine, name: str, query: str) -> None:
-    """Compute a table of amounts.
-
-    Raises:
-        StoreInvalid: an amount is NULL, which sums would skip silently.
-    """
+    """Compute a table of amounts; refuse NULL, which sums would skip silently."""
     engine.keep(name, query)
     ((lost,),) = engine.rows(_LOST.format(table=name))
     if lost:
@@ -380,42 +371,31 @@ _Cell = tuple[str, int | None, str | None]
 """A metric with the key of an op, or with the reason of unattributed cost."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Group:
-    """A group of runs: the shared columns, the sums, and the invocations of each metric.
+def _group_costs(
+    shared: Mapping[str, Text],
+    runs: Sequence[Header],
+    summed: Mapping[_Cell, tuple[int, int]],
+    invocations: Mapping[str, Integer],
+    names: Names,
+) -> StoreGroup:
+    """Costs of a group of runs. Ops are in order of cost in the first metric, the most expensive first.
 
-    `summed`: amount and number of runs, by cell.
+    `shared`: the values of the columns; `summed`: amount and number of runs, by cell; `invocations`: by metric.
     """
 
-    runs: Sequence[Header]
-    columns: Sequence[str]
-    summed: Mapping[_Cell, tuple[int, int]]
-    invocations: Mapping[str, Integer]
+    def amounts(key: int | None, reason: str | None) -> dict[str, int]:
+        return {metric: summed.get((metric, key, reason), (0, 0))[0] for metric in invocations}
 
-    def result(self, names: Names) -> StoreGroup:
-        """The group's result. Ops are in order of cost in the first metric, the most expensive first."""
-        keys = sorted({key for _, key, _ in self.summed if key is not None})
-        reasons = sorted({str(reason) for (_, key, reason), (cost, _) in self.summed.items() if key is None and cost})
-        ops = [self._op(key, names) for key in keys]
-        ops.sort(key=lambda op: -next(iter(op.amounts.values()), 0))
-        unattributed = [StoreUnattributed(reason, self._amounts(None, reason)) for reason in reasons]
-        return StoreGroup(
-            self.runs[0]["model"],
-            group_of(self.runs, self.columns),
-            len(self.runs),
-            tuple(self._total(metric, ops, unattributed) for metric in self.invocations),
-            tuple(ops),
-            tuple(unattributed),
-        )
+    def runs_with(key: int) -> int:
+        return max(summed.get((metric, key, None), (0, 0))[1] for metric in invocations)
 
-    def _op(self, key: int, names: Names) -> StoreOp:
-        runs = max(self.summed.get((metric, key, None), (0, 0))[1] for metric in self.invocations)
-        return StoreOp(**names.describe(key), runs=runs, amounts=self._amounts(key, None))
-
-    def _amounts(self, key: int | None, reason: str | None) -> dict[str, int]:
-        return {metric: self.summed.get((metric, key, reason), (0, 0))[0] for metric in self.invocations}
-
-    def _total(self, metric: str, ops: Sequence[StoreOp], unattributed: Sequence[StoreUnattributed]) -> StoreMetric:
-        attributed = sum(op.amounts[metric] for op in ops)
-        remaining = sum(row.amounts[metric] for row in unattributed)
-        return StoreMetric(metric, attributed + remaining, attributed, remaining, self.invocations[metric])
+    keys = sorted({key for _, key, _ in summed if key is not None})
+    reasons = sorted({str(reason) for (_, key, reason), (cost, _) in summed.items() if key is None and cost})
+    ops = [StoreOp(**names.describe(key), runs=runs_with(key), amounts=amounts(key, None)) for key in keys]
+    ops.sort(key=lambda op: -next(iter(op.amounts.values()), 0))
+    rest = [StoreUnattributed(reason, amounts(None, reason)) for reason in reasons]
+    metrics = []
+    for metric, count in invocations.items():
+        attributed, unattributed = (sum(row.amounts[metric] for row in rows) for rows in (ops, rest))
+        metrics.append(StoreMetric(metric, attributed + unattributed, attributed, unattributed, count))
+    return StoreGroup(runs[0]["model"], shared, len(runs), tuple(metrics), tuple(ops), tuple(rest))

@@ -14,7 +14,7 @@ from tracemap.core.units import UNKNOWN, Unknown
 from tracemap.store.changepoints import COVERAGE, LEAST_NIGHTS, OpSeries, Step, fit, locate_step
 from tracemap.store.p_values import holm, normal_of_student, student_quantile, tail
 from tracemap.store.series import EVERY, LEAST_SCALE, Floats, Integers, Observations, Table, cost_table, median_of
-from tracemap.store.variance_shrinkage import ShrunkVariances, shrink_variances
+from tracemap.store.variance_shrinkage import shrink_variances
 
 # ---- findings
 #
@@ -135,34 +135,29 @@ _MAX_HETEROGENEITY: Final = 3.1
 
 def merge_cpu_models(shifts: Sequence[Change], all_series: Sequence[OpSeries]) -> list[Change]:
     """Merge findings that affect all CPU models."""
-    by_op: dict[int, list[Change]] = {}
-    for change in shifts:
-        by_op.setdefault(change.op, []).append(change)
     result: list[Change] = []
-    for op, op_shifts in by_op.items():
-        for group in _overlapping_groups(op_shifts):
-            merged_shift = _merge_group(group, [series for series in all_series if series.op == op])
-            result += group if merged_shift is None else [merged_shift]
+    for group in _overlapping_groups(shifts):
+        merged_shift = _merge_group(group, [series for series in all_series if series.op == group[0].op])
+        result += group if merged_shift is None else [merged_shift]
     return result
 
 
-def _overlapping_groups(shifts: Sequence[Change]) -> Iterator[list[Change]]:
-    """Groups of an op's findings whose nights overlap, in the same direction."""
-    ordered = sorted(shifts, key=lambda shift: (shift.kind, shift.host != EVERY, shift.night_low, shift.night))
-    while ordered:
-        group = [ordered.pop(0)]
-        while ordered and _overlaps(group, ordered[0]):
-            group.append(ordered.pop(0))
-        yield group
-
-
-def _overlaps(group: Sequence[Change], other: Change) -> bool:
-    first = group[0]
-    return (
-        (first.kind, first.host, other.host) == (other.kind, EVERY, EVERY)
-        and other.cpu_model not in {shift.cpu_model for shift in group}
-        and other.night_low <= max(shift.night_high for shift in group)
-    )
+def _overlapping_groups(shifts: Sequence[Change]) -> list[list[Change]]:
+    """Groups of findings of an op whose nights overlap, in the same direction, on different CPU models."""
+    groups: list[list[Change]] = []
+    for shift in sorted(shifts, key=lambda each: (each.op, each.kind, each.host != EVERY, each.night_low, each.night)):
+        group = groups[-1] if groups else []
+        if (
+            group
+            and (group[0].op, group[0].kind, group[0].host) == (shift.op, shift.kind, EVERY)
+            and shift.host == EVERY
+            and shift.cpu_model not in {other.cpu_model for other in group}
+            and shift.night_low <= max(other.night_high for other in group)
+        ):
+            group.append(shift)
+        else:
+            groups.append([shift])
+    return groups
 
 
 def _merge_group(group: Sequence[Change], all_series: Sequence[OpSeries]) -> Change | None:
@@ -183,22 +178,17 @@ def _merge_group(group: Sequence[Change], all_series: Sequence[OpSeries]) -> Cha
     return _merged_change(group, active, steps, night)
 
 
-def _standard_errors(steps: Sequence[Step]) -> list[float]:
-    width = student_quantile(COVERAGE, math.inf)
-    return [(step.high - step.low) / 2 / width for step in steps]
-
-
-def _weighted_mean(steps: Sequence[Step]) -> tuple[float, float]:
-    """Mean of step sizes, weighted by precision, and its standard error."""
-    weights = [error**-2 for error in _standard_errors(steps)]
-    return sum(weight * step.size for weight, step in zip(weights, steps, strict=True)) / sum(weights), sum(
-        weights
-    ) ** -0.5
+def _weighted_mean(steps: Sequence[Step]) -> tuple[float, float, float]:
+    """Mean of step sizes, weighted by precision, its standard error, and Cochran's Q."""
+    sizes = np.array([step.size for step in steps])
+    errors = np.array([step.high - step.low for step in steps]) / (2 * student_quantile(COVERAGE, math.inf))
+    weights = errors**-2
+    mean = float(np.sum(weights * sizes) / np.sum(weights))
+    return mean, float(np.sum(weights) ** -0.5), float(np.sum(((sizes - mean) / errors) ** 2))
 
 
 def _have_same_size(steps: Sequence[Step]) -> bool:
-    mean, _ = _weighted_mean(steps)
-    q = sum(((step.size - mean) / error) ** 2 for step, error in zip(steps, _standard_errors(steps), strict=True))
+    *_, q = _weighted_mean(steps)
     degrees = max(len(steps) - 1, 1)
     # Wilson and Hilferty's normal approximation of chi squared.
     return (math.cbrt(q / degrees) - 1 + 2 / (9 * degrees)) / math.sqrt(2 / (9 * degrees)) < _MAX_HETEROGENEITY
@@ -207,7 +197,7 @@ def _have_same_size(steps: Sequence[Step]) -> bool:
 def _merged_change(
     group: Sequence[Change], all_series: Sequence[OpSeries], steps: Sequence[Step], night: int
 ) -> Change:
-    size, error = _weighted_mean(steps)
+    size, error, _ = _weighted_mean(steps)
     width = error * student_quantile(COVERAGE, math.inf)
     nights = np.unique(np.concatenate([series.nights for series in all_series]))
     residuals = np.full((sum(len(series.hosts) for series in all_series), len(nights)), np.nan)
@@ -247,7 +237,6 @@ def _merged_change(
 
 LEAST_RATIO: Final = 1.02
 LEVEL: Final = 0.01
-_COVERAGE: Final = 0.95
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,8 +269,7 @@ def compare_sets(
     runs_before = np.unique(before.run[(before.cost_ns > 0) & np.isfinite(before.cost_ns)])
     later = ~np.isin(table.run, runs_before)
     pairs = [*_pairs(table, later)]
-    moments = _shrunk(pairs)
-    tests = [(pair, variance, degrees) for pair, (variance, degrees) in zip(pairs, moments, strict=True) if degrees > 0]
+    tests = [(pair, *moments) for pair, moments in zip(pairs, _shrunk(pairs), strict=True) if moments[1] > 0]
     chances = holm(
         [
             tail(normal_of_student(pair.size * math.sqrt(pair.information / variance), degrees))
@@ -289,7 +277,7 @@ def compare_sets(
         ]
     )
     findings = [
-        _difference(table, pair, math.sqrt(variance / pair.information) * student_quantile(_COVERAGE, degrees), chance)
+        _difference(table, pair, math.sqrt(variance / pair.information) * student_quantile(COVERAGE, degrees), chance)
         for (pair, variance, degrees), chance in zip(tests, chances, strict=True)
         if chance < level and abs(pair.size) >= math.log(least_ratio)
     ]
@@ -304,13 +292,10 @@ def _pairs(table: Table, later: npt.NDArray[np.bool_]) -> Iterator[_Pair]:
         values = table.common if row == EVERY else own[row]
         for model in np.unique(table.models):
             of_model = (models == model) & ~np.isnan(values)
-            used = of_model & np.isin(table.host, _in_both_sets(table.host[of_model], later[of_model]))
+            in_both = np.intersect1d(table.host[of_model & later], table.host[of_model & ~later])
+            used = of_model & np.isin(table.host, in_both)
             if np.any(used):
                 yield _pair(row, int(model), values[used], table.host[used], later[used])
-
-
-def _in_both_sets(hosts: npt.NDArray[np.int64], later: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-    return np.intersect1d(hosts[later], hosts[~later])
 
 
 def _pair(row: int, model: int, values: Floats, host: npt.NDArray[np.int64], later: npt.NDArray[np.bool_]) -> _Pair:
@@ -327,21 +312,14 @@ def _pair(row: int, model: int, values: Floats, host: npt.NDArray[np.int64], lat
     return _Pair(row, model, size, information, variance, degrees, level, len(counts), len(values))
 
 
-def _shrunk(pairs: list[_Pair]) -> Iterator[tuple[float, float]]:
+def _shrunk(pairs: Sequence[_Pair]) -> Iterator[tuple[float, float]]:
     """Variance and degrees of freedom of each pair. The part common to all ops is not shrunk with the ops'."""
-    ops = [pair for pair in pairs if pair.row != EVERY]
-    shrunk = shrink_variances(
-        np.array([pair.variance for pair in ops]), np.array([float(pair.degrees) for pair in ops])
-    )
-    of_ops = iter(zip(shrunk.variances, shrunk.degrees, strict=True))
-    common_pairs = [pair for pair in pairs if pair.row == EVERY]
-    own = ShrunkVariances(
-        np.array([pair.variance for pair in common_pairs]), np.array([float(pair.degrees) for pair in common_pairs])
-    )
-    of_common = iter(zip(np.maximum(own.variances, 1e-12), own.degrees, strict=True))
-    for pair in pairs:
-        variance, degrees = next(of_common if pair.row == EVERY else of_ops)
-        yield float(variance), float(degrees)
+    variances = np.array([pair.variance for pair in pairs])
+    degrees = np.array([float(pair.degrees) for pair in pairs])
+    of_op = np.array([pair.row != EVERY for pair in pairs], dtype=bool)
+    variances[of_op], degrees[of_op] = shrink_variances(variances[of_op], degrees[of_op])
+    variances[~of_op] = np.maximum(variances[~of_op], 1e-12)
+    return zip(variances.tolist(), degrees.tolist(), strict=True)
 
 
 def _difference(table: Table, pair: _Pair, width: float, chance: float) -> SetDifference:
@@ -412,7 +390,6 @@ def outliers(
     for row, unit in np.argwhere(~np.isnan(rows)):
         z = float(rows[row, unit] / scales[row])
         tests.append((int(row), int(unit), z, tail(normal_of_student(z, float(row_degrees[row])))))
-    corrected = _corrected([row == 0 for row, *_ in tests], [chance for *_, chance in tests])
     significant = [
         OutlierHost(
             host=int(table.hosts[unit]),
@@ -423,24 +400,22 @@ def outliers(
             chance=chance,
             hosts=len(units[int(table.models[unit])]),
         )
-        for (row, unit, z, _), chance in zip(tests, corrected, strict=True)
+        for (row, unit, z, _), chance in zip(tests, _corrected(tests), strict=True)
         if chance < level and abs(z) >= LEAST_Z and abs(rows[row, unit]) >= math.log(least_ratio)
     ]
     return sorted(significant, key=lambda outlier: (outlier.chance, -abs(outlier.z), outlier.host, outlier.op))
 
 
-def _corrected(overall: Sequence[bool], chances: Sequence[float]) -> list[float]:
+def _corrected(tests: Sequence[tuple[int, int, float, float]]) -> list[float]:
     """P-values corrected in two families: hosts in all ops, and single ops.
 
     In one family, a host's difference in all ops would have to be significant among thousands of single ops.
     """
-    families = {
-        family: iter(
-            holm([chance for is_overall, chance in zip(overall, chances, strict=True) if is_overall == family])
-        )
-        for family in (True, False)
-    }
-    return [min(1.0, 2 * next(families[is_overall])) for is_overall in overall]
+    corrected = np.ones(len(tests))
+    for family in (True, False):
+        members = [index for index, (row, *_) in enumerate(tests) if (row == 0) == family]
+        corrected[members] = 2 * np.array(holm([tests[index][3] for index in members]))
+    return [min(1.0, chance) for chance in corrected.tolist()]
 
 
 def _scales(rows: Floats, units: dict[int, Integers]) -> tuple[Floats, Floats]:
@@ -451,9 +426,8 @@ def _scales(rows: Floats, units: dict[int, Integers]) -> tuple[Floats, Floats]:
     remaining = np.where(np.isnan(distances), 0, np.maximum(counts - len(units), 0))
     variances = np.nan_to_num(_DISTANCE_TO_SIGMA * distances) ** 2
     degrees = _EFFICIENCY * remaining
-    ops = shrink_variances(variances[1:], degrees[1:])
-    squares = np.concatenate([variances[:1], ops.variances])
-    return np.sqrt(np.maximum(squares, LEAST_SCALE**2)), np.maximum(np.concatenate([degrees[:1], ops.degrees]), 1.0)
+    variances[1:], degrees[1:] = shrink_variances(variances[1:], degrees[1:])
+    return np.sqrt(np.maximum(variances, LEAST_SCALE**2)), np.maximum(degrees, 1.0)
 
 
 def _host_pairs(hosts: Integers) -> Integers:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # ---- storage
 #
-# Where a store's files lie: list, check, read with DuckDB, add. `folder.py` and `bucket.py` implement it.
+# Where a store's files lie: list, check, read with DuckDB, add. The folder below and `s3_bucket.py` implement it.
 # Files are named by text, in the form that DuckDB takes.
 
 
@@ -164,7 +164,7 @@ def fault_of(size: int, read: Callable[[int, int], bytes]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Folder:
+class _Folder:
     """A folder, which may not exist yet. Methods: see `Place`."""
 
     root: Path
@@ -174,40 +174,33 @@ class Folder:
 
     @property
     def local(self) -> bool:
-        """See `Place.local`."""
         return True
 
     def file(self, *parts: str) -> str:
-        """See `Place.file`."""
         return str(self.root.joinpath(*parts))
 
     def check_there(self, folder: str) -> None:
-        """See `Place.check_there`."""
         if not self.root.is_dir():
             raise StoreInvalid(f"{self.root}: no such folder; tracemap store add creates it with the first run")
         if not self.holds(folder):
             raise StoreInvalid(f"{self.root}: is not a store, or is empty; add runs with tracemap store add")
 
     def holds(self, folder: str) -> bool:
-        """See `Place.holds`."""
         return (self.root / folder).is_dir()
 
     def has(self, file: str) -> bool:
-        """See `Place.has`."""
         return Path(file).exists()
 
     def has_below(self, folder: str, name: str) -> bool:
-        """See `Place.has_below`."""
         return any(True for _ in (self.root / folder).glob(f"*/*/*/{name}"))
 
     def faults(self, folder: str) -> Iterator[tuple[str, str]]:
-        """See `Place.faults`. Links to folders are not followed."""
+        """Links to folders are not followed."""
         for name in sorted(_parquet_files(self.root / folder)):
             yield name, _fault_of(name)
 
     @contextmanager
     def published(self, file: str) -> Iterator[Path]:
-        """See `Place.published`."""
         target = Path(file)
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -218,17 +211,16 @@ class Folder:
             raise TargetUnwritable(f"{target}: cannot be written: {error.strerror or error}") from error
 
     def open_to(self, connection: duckdb.DuckDBPyConnection) -> None:
-        """See `Place.open_to`. DuckDB reads local paths anyway."""
+        """DuckDB reads local paths anyway."""
 
     def asked(self) -> AbstractContextManager[duckdb.DuckDBPyConnection]:
-        """See `Place.asked`."""
         return query_database()
 
     def check_answers(self) -> None:
-        """See `Place.check_answers`. A folder always answers; unreadable files report their own fault."""
+        """A folder always answers; unreadable files report their own fault."""
 
 
-def folder_at(root: Path) -> Folder:
+def folder_at(root: Path) -> _Folder:
     """The storage in a folder, which may not exist yet.
 
     Raises:
@@ -244,7 +236,7 @@ def folder_at(root: Path) -> Folder:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise StoreInvalid(f"{root}: cannot be read: {reason}; choose another name") from error
-    return Folder(root)
+    return _Folder(root)
 
 
 def _parquet_files(folder: Path) -> Iterator[str]:

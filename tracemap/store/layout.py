@@ -37,17 +37,8 @@ if TYPE_CHECKING:
 # a hidden name and get their final name after the last byte. No file is ever replaced.
 
 
-RUNS, CALLS, TARGETS, ASIDE, COSTS, SPREADS, OPS, MAPS = (
-    "runs",
-    "calls",
-    "targets",
-    "aside",
-    "costs",
-    "spreads",
-    "ops",
-    "maps",
-)
-OF_RUNS: Final = (CALLS, TARGETS, ASIDE, COSTS, SPREADS)
+RUNS, OPS, MAPS = "runs", "ops", "maps"
+OF_RUNS = CALLS, TARGETS, ASIDE, COSTS, SPREADS = "calls", "targets", "aside", "costs", "spreads"
 """The tables with one file per run, in addition to its header."""
 
 _RUN_NAME = re.compile(r"[0-9a-f]{15}")
@@ -215,83 +206,35 @@ def _part(value: Text) -> str:
 
 AMOUNT: Final = "DECIMAL(38,0)"
 
+_DECLARED: Final = {  # in the notation of SQL
+    RUNS: """
+        run VARCHAR, number BIGINT, model VARCHAR, map VARCHAR, module VARCHAR, bundle VARCHAR, compiler VARCHAR,
+        flags VARCHAR, function VARCHAR, host VARCHAR, cpu_model VARCHAR, processors BIGINT, device VARCHAR,
+        workers BIGINT, clock VARCHAR, date VARCHAR, recorded_ns BIGINT, added_ns BIGINT, tools VARCHAR,
+        rule VARCHAR, iterations BIGINT, warmup BIGINT, elapsed_ns BIGINT, median_ns BIGINT, low_ns BIGINT,
+        high_ns BIGINT, tool_ns BIGINT, waiting_ns BIGINT, stolen_ns BIGINT, outliers_ns DECIMAL(38,0),
+        calls BIGINT, tags MAP(VARCHAR, VARCHAR), header VARCHAR
+    """,
+    TARGETS: """
+        run BIGINT, target INTEGER, place VARCHAR, kernel VARCHAR, position INTEGER, places INTEGER
+    """,
+    ASIDE: "run BIGINT, target INTEGER, metric VARCHAR, reason VARCHAR, amount DECIMAL(38,0)",
+    COSTS: """
+        run BIGINT, metric VARCHAR, place VARCHAR, position INTEGER, op VARCHAR, reason VARCHAR,
+        amount DECIMAL(38,0)
+    """,
+    SPREADS: """
+        run BIGINT, metric VARCHAR, op VARCHAR, median BIGINT, low BIGINT, high BIGINT, p10 BIGINT, p90 BIGINT,
+        most BIGINT
+    """,
+    OPS: """
+        map VARCHAR, op VARCHAR, key VARCHAR, how VARCHAR, name VARCHAR, file VARCHAR, line BIGINT,
+        function VARCHAR, scope VARCHAR
+    """,
+    MAPS: "map VARCHAR, name VARCHAR, content BLOB",
+}
 COLUMNS: Final[Mapping[str, Mapping[str, str]]] = {
-    RUNS: {
-        "run": "VARCHAR",
-        "number": "BIGINT",
-        "model": "VARCHAR",
-        "map": "VARCHAR",
-        "module": "VARCHAR",
-        "bundle": "VARCHAR",
-        "compiler": "VARCHAR",
-        "flags": "VARCHAR",
-        "function": "VARCHAR",
-        "host": "VARCHAR",
-        "cpu_model": "VARCHAR",
-        "processors": "BIGINT",
-        "device": "VARCHAR",
-        "workers": "BIGINT",
-        "clock": "VARCHAR",
-        "date": "VARCHAR",
-        "recorded_ns": "BIGINT",
-        "added_ns": "BIGINT",
-        "tools": "VARCHAR",
-        "rule": "VARCHAR",
-        "iterations": "BIGINT",
-        "warmup": "BIGINT",
-        "elapsed_ns": "BIGINT",
-        "median_ns": "BIGINT",
-        "low_ns": "BIGINT",
-        "high_ns": "BIGINT",
-        "tool_ns": "BIGINT",
-        "waiting_ns": "BIGINT",
-        "stolen_ns": "BIGINT",
-        "outliers_ns": AMOUNT,
-        "calls": "BIGINT",
-        "tags": "MAP(VARCHAR, VARCHAR)",
-        "header": "VARCHAR",
-    },
-    TARGETS: {
-        "run": "BIGINT",
-        "target": "INTEGER",
-        "place": "VARCHAR",
-        "kernel": "VARCHAR",
-        "position": "INTEGER",
-        "places": "INTEGER",
-    },
-    ASIDE: {"run": "BIGINT", "target": "INTEGER", "metric": "VARCHAR", "reason": "VARCHAR", "amount": AMOUNT},
-    COSTS: {
-        "run": "BIGINT",
-        "metric": "VARCHAR",
-        "place": "VARCHAR",
-        "position": "INTEGER",
-        "op": "VARCHAR",
-        "reason": "VARCHAR",
-        "amount": AMOUNT,
-    },
-    SPREADS: {
-        "run": "BIGINT",
-        "metric": "VARCHAR",
-        "op": "VARCHAR",
-        "median": "BIGINT",
-        "low": "BIGINT",
-        "high": "BIGINT",
-        "p10": "BIGINT",
-        "p90": "BIGINT",
-        "most": "BIGINT",
-    },
-    OPS: {
-        "map": "VARCHAR",
-        "op": "VARCHAR",
-        "key": "VARCHAR",
-        "how": "VARCHAR",
-        "name": "VARCHAR",
-        "file": "VARCHAR",
-        "line": "BIGINT",
-        "function": "VARCHAR",
-        "scope": "VARCHAR",
-    },
-    MAPS: {"map": "VARCHAR", "name": "VARCHAR", "content": "BLOB"},
+    table: dict(re.findall(r"(\w+) (\w+(?:\(.*?\))?)", text)) for table, text in _DECLARED.items()
 }
 """SQL types of the columns, by table. NULL means unknown.
 

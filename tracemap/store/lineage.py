@@ -199,11 +199,7 @@ def restored_bundle(listing: Listing, map_sha256: str) -> Iterator[Bundle]:
 
 
 def _write_below(folder: Path, name: object, data: object) -> None:
-    """Write a stored file below a folder. The name comes from a file, so it must not lead elsewhere.
-
-    Raises:
-        OSError, ValueError: the name or the content is invalid.
-    """
+    """Write a stored file below a folder. The name comes from a file, so it must not lead elsewhere."""
     if not (isinstance(name, str) and isinstance(data, bytes)):
         raise ValueError("does not hold the files of a bundle")
     if Path(name).is_absolute() or ".." in Path(name).parts:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -13,7 +14,7 @@ from tracemap.core.codec import record_from
 from tracemap.core.errors import StoreInvalid, UsageInvalid
 from tracemap.core.units import UNKNOWN, Text, Unknown
 from tracemap.runs.model import invocations_counted
-from tracemap.store.changepoints import OpSeries, Step, StepLocation, Steps, find_steps, first_steps, fit
+from tracemap.store.changepoints import OpSeries, Step, Steps, find_steps, first_steps, fit
 from tracemap.store.findings import Change, OutlierHost, SetDifference, Trends, compare_sets, merge_cpu_models, outliers
 from tracemap.store.layout import COSTS, SPREADS, unknown_if_null
 from tracemap.store.lineage import Names
@@ -107,13 +108,13 @@ def _find_shifts(table: Table, least_ratio: float, level: float) -> tuple[list[C
 
 
 def _reported(steps: Steps, least: float) -> Iterator[Change]:
-    for index, step in enumerate(steps.fit.steps):
+    for number, step in enumerate(steps.fit.steps):
         if abs(step.size) >= least:
-            yield _change(steps, index, step, steps.locations[index])
+            yield _change(steps, number, step)
 
 
-def _change(steps: Steps, number: int, step: Step, location: StepLocation) -> Change:
-    series = steps.series
+def _change(steps: Steps, number: int, step: Step) -> Change:
+    series, location = steps.series, steps.locations[number]
     indexes = [step_location.index for step_location in steps.locations]
     present, agrees, own_sizes = series.agreeing(series.window(location.index, indexes, steps.fit.walk), step.size)
     host = EVERY
@@ -163,17 +164,11 @@ def _level(series: OpSeries, low: int, high: int) -> float | Unknown:
 
 Over = Literal["date", "compiler"]
 
-MEDIANS: Final = """
-SELECT spreads.run, keyed.op_key,
-       CASE WHEN count(*) = count(spreads.median) THEN CAST(sum(spreads.median) AS DECIMAL(38,0)) END AS cost
-FROM spreads JOIN chosen ON chosen.number = spreads.run JOIN keyed ON keyed.map = chosen.map AND keyed.op = spreads.op
-WHERE spreads.metric = {metric} GROUP BY spreads.run, keyed.op_key
-"""
-SUMS: Final = """
-SELECT costs.run, keyed.op_key,
-       CASE WHEN count(*) = count(costs.amount) THEN CAST(sum(costs.amount) AS DECIMAL(38,0)) END AS cost
-FROM costs JOIN chosen ON chosen.number = costs.run JOIN keyed ON keyed.map = chosen.map AND keyed.op = costs.op
-WHERE costs.metric = {metric} GROUP BY costs.run, keyed.op_key
+OP_COSTS: Final = """
+SELECT {table}.run, keyed.op_key,
+       CASE WHEN count(*) = count({table}.{amount}) THEN CAST(sum({table}.{amount}) AS DECIMAL(38,0)) END AS cost
+FROM {table} JOIN chosen ON chosen.number = {table}.run JOIN keyed ON keyed.map = chosen.map AND keyed.op = {table}.op
+WHERE {table}.metric = {metric} GROUP BY {table}.run, keyed.op_key
 """
 
 ALL_OPS: Final = StoreOpName(op="all ops", name=UNKNOWN, file=UNKNOWN, line=UNKNOWN, scope=UNKNOWN)
@@ -200,10 +195,6 @@ class ObservedCalls:
     def call(self) -> tuple[str, Text, Text]:
         """The model, the function, and the sizes of inputs."""
         return self.model, self.function, self.inputs
-
-    def name_of(self, number: int, names: Sequence[str]) -> Text:
-        """The name of a number; unknown: all of them."""
-        return UNKNOWN if number == EVERY else names[number]
 
 
 def query_trends(engine: Engine, headers: Headers, names: Names, metric: str, over: Over, least: float) -> StoreTrends:
@@ -283,9 +274,8 @@ def _with_common_numbers(old: ObservedCalls, new: ObservedCalls) -> tuple[Observ
         observations = seen.observations
         host = np.asarray([hosts.index(name) for name in seen.hosts], dtype=np.int64)[observations.host]
         model = np.asarray([models.index(name) for name in seen.cpu_models], dtype=np.int64)[observations.cpu_model]
-        columns = {name: getattr(observations, name) for name in ("op", "night", "run", "cost_ns")}
-        merged = Observations.of(**columns, host=host, cpu_model=model)
-        return ObservedCalls(*seen.call, merged, seen.nights, hosts, models, seen.runs_left_out)
+        merged = replace(observations, host=host, cpu_model=model)
+        return replace(seen, observations=merged, hosts=hosts, cpu_models=models)
 
     return renumbered(old), renumbered(new)
 
@@ -322,22 +312,19 @@ def observed_calls(
 def _costs_of_runs(engine: Engine, rows: Sequence[Header], metric: str) -> Mapping[int, dict[int, float]]:
     """Cost of ops per invocation, by run and key."""
     calls = {row["number"]: invocations_counted(metric, unknown_if_null(row["iterations"])) for row in rows}
-    costs: dict[int, dict[int, float]] = {}
-    for run, key, cost in engine.rows(SUMS.format(metric=text_literal(metric))):
+    costs: dict[int, dict[int, float]] = defaultdict(dict)
+    literal = text_literal(metric)
+    for run, key, cost in engine.rows(OP_COSTS.format(table=COSTS, amount="amount", metric=literal)):
         invocations = calls[run]
         if isinstance(invocations, int) and invocations:
-            costs.setdefault(run, {})[key] = _whole(cost) / invocations
-    for run, key, cost in engine.rows(MEDIANS.format(metric=text_literal(metric))):
-        costs.setdefault(run, {})[key] = float(_whole(cost))
+            costs[run][key] = _whole(cost) / invocations
+    for run, key, cost in engine.rows(OP_COSTS.format(table=SPREADS, amount="median", metric=literal)):
+        costs[run][key] = float(_whole(cost))
     return costs
 
 
 def _whole(cost: int | None) -> int:
-    """A cost, from a table that may be damaged.
-
-    Raises:
-        StoreInvalid: the cost is NULL.
-    """
+    """A cost, from a table that may be damaged."""
     if cost is None:
         raise StoreInvalid("the store cannot be read: a cost is missing")
     return int(cost)
@@ -346,8 +333,11 @@ def _whole(cost: int | None) -> int:
 def _seen(
     group: Sequence[Header], costs: Mapping[int, dict[int, float]], over: Over, *, keep_undated: bool
 ) -> ObservedCalls:
-    dated = [row for row in group if row["host"] is not None and (row[over] is not None or keep_undated)]
-    dated = [row for row in dated if row["number"] in costs]
+    dated = [
+        row
+        for row in group
+        if row["host"] is not None and (row[over] is not None or keep_undated) and row["number"] in costs
+    ]
     # Dates sort as texts. Compilers are in order of first use.
     nights = (
         sorted({str(row[over]) for row in dated}) if over == "date" else [*dict.fromkeys(row[over] for row in dated)]
@@ -356,14 +346,13 @@ def _seen(
     models = sorted({row["cpu_model"] or "unknown" for row in dated})
     columns: dict[str, list[Any]] = {name: [] for name in Observations.__slots__}
     for row in dated:
-        indexes = (hosts.index(row["host"]), models.index(row["cpu_model"] or "unknown"), nights.index(str(row[over])))
-        for key, cost in costs[row["number"]].items():
-            for name, value in zip(
-                ("op", "host", "cpu_model", "night", "run", "cost_ns"),
-                (key, *indexes, row["number"], cost),
-                strict=True,
-            ):
-                columns[name].append(value)
+        ops = costs[row["number"]]
+        columns["op"] += ops.keys()
+        columns["cost_ns"] += ops.values()
+        columns["run"] += [row["number"]] * len(ops)
+        columns["host"] += [hosts.index(row["host"])] * len(ops)
+        columns["cpu_model"] += [models.index(row["cpu_model"] or "unknown")] * len(ops)
+        columns["night"] += [nights.index(str(row[over]))] * len(ops)
     function, inputs = (_first_known(group, column) for column in ("function", INPUTS))
     observations = Observations.of(**columns)
     return ObservedCalls(
@@ -385,8 +374,8 @@ def _trend_change(change: Change, seen: ObservedCalls, names: Names) -> StoreCha
         StoreChange,
         change,
         op=_name(change.op, names),
-        cpu_model=seen.name_of(change.cpu_model, seen.cpu_models),
-        host=seen.name_of(change.host, seen.hosts),
+        cpu_model=_one_or_all(change.cpu_model, seen.cpu_models),
+        host=_one_or_all(change.host, seen.hosts),
         night=night,
         night_low=low,
         night_high=high,
@@ -451,7 +440,7 @@ def _difference(change: SetDifference, seen: ObservedCalls, names: Names) -> Sto
         StoreDifference,
         change,
         op=_name(change.op, names),
-        cpu_model=seen.name_of(change.cpu_model, seen.cpu_models),
+        cpu_model=_one_or_all(change.cpu_model, seen.cpu_models),
         before=_rounded(change.before_ns),
         after=_rounded(change.after_ns),
     )
@@ -459,6 +448,10 @@ def _difference(change: SetDifference, seen: ObservedCalls, names: Names) -> Sto
 
 def _name(op: int, names: Names) -> StoreOpName:
     return ALL_OPS if op == EVERY else StoreOpName(**names.describe(op))
+
+
+def _one_or_all(number: int, names: Sequence[str]) -> Text:
+    return UNKNOWN if number == EVERY else names[number]
 
 
 def _rounded(value: float | Unknown) -> int | Unknown:

@@ -238,16 +238,7 @@ _SETTINGS: Final = {
 
 
 @contextmanager
-def spark_session(master: str, memory_mb: int, progress: Progress) -> Iterator[SparkSession]:
-    """Start a session on a master. It ends with the context.
-
-    `memory_mb`: limit for each of its processes; 0: Spark's default.
-
-    Raises:
-        UsageInvalid: the master is invalid, or does not answer.
-        ToolMissing: Spark or Java is not installed.
-        ToolFailed: the session does not start.
-    """
+def _spark_session(master: str, memory_mb: int, progress: Progress) -> Iterator[SparkSession]:
     _check(master)
     progress("starting Spark")
     with temporary_folder() as folder, ExitStack() as ends:
@@ -284,11 +275,7 @@ def _check(master: str) -> None:
 
 
 def _check_answers(addresses: list[str]) -> None:
-    """Connect to a master, since Spark itself takes a minute to report that nothing answers.
-
-    Raises:
-        UsageInvalid: no address accepts a connection.
-    """
+    """Connect to a master, since Spark itself takes a minute to report that nothing answers."""
     reason: Exception | None = None
     for address in addresses:
         host, _, port = address.rpartition(":")
@@ -367,7 +354,7 @@ _OF_FILES: Final = re.compile(r"FAILED_READ_FILE|parquet", re.IGNORECASE)
 _LONGEST: Final = 400
 
 
-class SparkEngine:
+class _SparkEngine:
     """Query engine on a Spark session."""
 
     def __init__(self, session: SparkSession, progress: Progress) -> None:
@@ -377,7 +364,7 @@ class SparkEngine:
         session.sql(_SPARK_QUOTIENT)
 
     def view(self, name: str, files: Sequence[str]) -> None:
-        """See `Engine.view`. Pass the columns of the files: Spark would start a job to find them."""
+        """Pass the columns of the files: Spark would start a job to find them."""
         if not files:
             self.fill(name, COLUMNS[name], ())
             return
@@ -387,7 +374,7 @@ class SparkEngine:
             self._session.read.schema(_declared(columns_of(files))).parquet(*paths).createOrReplaceTempView(name)
 
     def fill(self, name: str, columns: Mapping[str, str], rows: Sequence[Row]) -> None:
-        """See `Engine.fill`. Each worker gets the whole table."""
+        """Each worker gets the whole table."""
         from pyspark.sql.functions import broadcast
 
         with _explained():
@@ -396,11 +383,9 @@ class SparkEngine:
             broadcast(frame).createOrReplaceTempView(name)
 
     def columns(self, name: str) -> Sequence[str]:
-        """See `Engine.columns`."""
         return list(self._session.table(name).columns)
 
     def keep(self, name: str, query: str) -> None:
-        """See `Engine.keep`."""
         with self._watched(), _explained():
             frame = self._session.sql(query).persist()
             frame.count()
@@ -410,7 +395,6 @@ class SparkEngine:
         frame.createOrReplaceTempView(name)
 
     def rows(self, query: str) -> list[Row]:
-        """See `Engine.rows`."""
         with self._watched(), _explained():
             return [tuple(map(_plain, row)) for row in self._session.sql(query).collect()]
 
@@ -514,7 +498,7 @@ def _explained() -> Iterator[None]:
 
 
 @contextmanager
-def spark_engine(master: str, memory_mb: int, progress: Progress) -> Iterator[SparkEngine]:
+def spark_engine(master: str, memory_mb: int, progress: Progress) -> Iterator[Engine]:
     """An engine on a master: `local[*]`, or `spark://HOST:PORT` for a cluster. Its session ends with the context.
 
     `memory_mb`: limit for each of its processes; 0: Spark's default.
@@ -524,5 +508,5 @@ def spark_engine(master: str, memory_mb: int, progress: Progress) -> Iterator[Sp
         ToolMissing: Spark or Java is not installed.
         ToolFailed: the session does not start.
     """
-    with spark_session(master, memory_mb, progress) as session:
-        yield SparkEngine(session, progress)
+    with _spark_session(master, memory_mb, progress) as session:
+        yield _SparkEngine(session, progress)

@@ -138,13 +138,9 @@ class Headers:
     rows: Sequence[Header]
     listing: Listing
 
-    def chosen(self, parse_conditions: Sequence[Condition]) -> Headers:
+    def chosen(self, conditions: Sequence[Condition]) -> Headers:
         """The runs that meet all conditions."""
-        rows = [
-            row
-            for row in self.rows
-            if all(condition.holds(cell_of(row, condition.column)) for condition in parse_conditions)
-        ]
+        rows = [row for row in self.rows if all(test.holds(cell_of(row, test.column)) for test in conditions)]
         return replace(self, rows=rows)
 
     def without(self, bad: Sequence[BadFile]) -> Headers:
@@ -339,7 +335,12 @@ def _rows(listing: Listing) -> tuple[list[Header], list[BadFile]]:
         rows = _rows_of(place, [path for path in paths.values() if path not in unreadable])
     damaged_stems = {file.stem for file in bad}
     counts = Counter(stem for stem, _ in rows)
-    valid = [row for stem, row in rows if counts[stem] == 1 and _is_of(row, stem)]
+    # A header names its run, as does its file, and has all required columns.
+    valid = [
+        row
+        for stem, row in rows
+        if counts[stem] == 1 and row["run"] == stem and all(row[name] is not None for name in ALWAYS[RUNS])
+    ]
     handled = {row["run"] for row in valid} | damaged_stems
     bad += [
         BadFile(path, "is damaged: it does not hold the header of its run")
@@ -347,11 +348,6 @@ def _rows(listing: Listing) -> tuple[list[Header], list[BadFile]]:
         if stem not in handled
     ]
     return valid, bad
-
-
-def _is_of(row: Header, stem: str) -> bool:
-    """Whether a header belongs to the run that its file is named after, and has all required columns."""
-    return row["run"] == stem and all(row[name] is not None for name in ALWAYS[RUNS])
 
 
 def _rows_of(place: Place, paths: Sequence[str]) -> list[tuple[str, Header]]:

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
-from fsspec import AbstractFileSystem
+from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 
 from tracemap.core.errors import StoreInvalid, TargetUnwritable, ToolMissing, UsageInvalid
 from tracemap.core.process.temporary_files import temporary_folder
@@ -28,85 +28,43 @@ if TYPE_CHECKING:
 _NEVER_CHANGED: Final = datetime(2000, 1, 1, tzinfo=UTC)
 
 
-class Source(Protocol):
-    """Source of the bytes."""
-
-    def size(self, file: str) -> int:
-        """Size of a file in bytes."""
-
-    def read(self, file: str, start: int, end: int) -> bytes:
-        """Bytes of a file from `start` to `end`."""
-
-
-class Ranges(AbstractFileSystem):  # type: ignore[misc] # of a library without types
-    """fsspec filesystem for DuckDB. Names are literal: a `*` in a name is not a pattern."""
+class _Ranges(AbstractFileSystem):  # type: ignore[misc] # of a library without types
+    """fsspec filesystem for DuckDB. Names are literal and have their protocol; only listed files are read."""
 
     cachable = False
 
-    def __init__(self, source: Source, protocol: str) -> None:
+    def __init__(self, bucket: _Bucket, protocol: str) -> None:
         super().__init__()
         self.protocol = protocol
-        self._source = source
+        self.bucket = bucket
 
     def glob(self, path: str, **_: Any) -> list[str]:  # noqa: ANN401 - as fsspec has it
-        """Return the name itself: names are not patterns."""
         return [path]
 
     def unstrip_protocol(self, name: str) -> str:
-        """Return the name itself: names always have their protocol."""
         return name
 
     def exists(self, path: str, **_: Any) -> bool:  # noqa: ANN401 - as fsspec has it
-        """Return True: only listed files are read."""
         return True
 
     def size(self, path: str) -> int:
-        """Size of a file in bytes."""
-        return self._source.size(path)
+        return self.bucket.size(path)
 
     def modified(self, path: str) -> datetime:
-        """A constant: a store's files never change."""
         return _NEVER_CHANGED
 
     def open(self, path: str, mode: str = "rb", **_: Any) -> _File:  # noqa: ANN401 - as fsspec has it
-        """Open a file for reading."""
         if mode != "rb":
             raise io.UnsupportedOperation(f"{path}: is read-only")
-        return _File(self._source, path)
+        return _File(self, path, cache_type="none", size=self.size(path))
 
 
-class _File(io.RawIOBase):
+class _File(AbstractBufferedFile):  # type: ignore[misc] # of a library without types
     """A file without read-ahead, since DuckDB asks for whole ranges."""
 
-    def __init__(self, source: Source, path: str) -> None:
-        super().__init__()
-        self._source, self._path, self._position = source, path, 0
-
-    def read(self, size: int = -1) -> bytes:
-        """Read bytes from the current position."""
-        whole = self._source.size(self._path)
-        end = whole if size < 0 else min(whole, self._position + size)
-        data = self._source.read(self._path, self._position, end)
-        self._position += len(data)
-        return data
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Set the position."""
-        origin = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._source.size(self._path)}[whence]
-        self._position = origin + offset
-        return self._position
-
-    def tell(self) -> int:
-        """The current position."""
-        return self._position
-
-    def seekable(self) -> bool:
-        """Always."""
-        return True
-
-    def readable(self) -> bool:
-        """Always."""
-        return True
+    def _fetch_range(self, start: int, end: int) -> bytes:
+        bucket: _Bucket = self.fs.bucket
+        return bucket.read(self.path, start, min(end, self.size))
 
 
 # ---- bucket
@@ -129,7 +87,7 @@ _OF_THE_FILE: Final = (FileNotFoundError, PermissionError)
 """Errors of a single file. All other errors come from the network or the server."""
 
 
-class Bucket:
+class _Bucket:
     """Files below a prefix of a bucket. Methods: see `Place`."""
 
     def __init__(self, address: str, files: Any) -> None:  # noqa: ANN401 - of a library without types
@@ -144,22 +102,19 @@ class Bucket:
 
     @property
     def local(self) -> bool:
-        """See `Place.local`."""
         return False
 
     def file(self, *parts: str) -> str:
-        """See `Place.file`."""
         return "/".join((self._address, *parts))
 
     def check_there(self, folder: str) -> None:
-        """See `Place.check_there`."""
         if not self.holds(folder):
             raise StoreInvalid(
                 f"{self}: is not a store, is empty, or the bucket does not exist; add runs with tracemap store add"
             )
 
     def holds(self, folder: str) -> bool:
-        """See `Place.holds`. Takes a single request."""
+        """Takes a single request."""
         try:
             return bool(self._files.ls(self.file(folder), detail=False, refresh=True))
         except FileNotFoundError:
@@ -168,18 +123,16 @@ class Bucket:
             raise self._unread(error) from error
 
     def has(self, file: str) -> bool:
-        """See `Place.has`."""
         try:
             return bool(self._files.exists(file))
         except Exception as error:
             raise self._unread(error) from error
 
     def has_below(self, folder: str, name: str) -> bool:
-        """See `Place.has_below`."""
         return any(file.endswith("/" + name) for file, _ in self._found(folder))
 
     def faults(self, folder: str) -> Iterator[tuple[str, str]]:
-        """See `Place.faults`. Entries that are not files, such as folder markers, are left out."""
+        """Entries that are not files, such as folder markers, are left out."""
         files, batch = self._found(folder), 4 * _AT_ONCE
         for first in range(0, len(files), batch):
             yield from self._faults_of(files[first : first + batch])
@@ -204,19 +157,18 @@ class Bucket:
 
     @contextmanager
     def published(self, file: str) -> Iterator[Path]:
-        """See `Place.published`. The file is written locally, then uploaded."""
+        """The file is written locally, then uploaded."""
         with temporary_folder() as folder:
             temporary = folder / file.rpartition("/")[2]
             yield temporary
             self._upload(temporary, file)
 
     def open_to(self, connection: duckdb.DuckDBPyConnection) -> None:
-        """See `Place.open_to`."""
-        connection.register_filesystem(Ranges(self, _SCHEME))
+        connection.register_filesystem(_Ranges(self, _SCHEME))
 
     @contextmanager
     def asked(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        """See `Place.asked`. Opens its own connection, since a shared one would query this bucket."""
+        """Opens its own connection, since a shared one would query this bucket."""
         import duckdb
 
         with duckdb.connect() as connection:
@@ -224,7 +176,6 @@ class Bucket:
             yield connection
 
     def check_answers(self) -> None:
-        """See `Place.check_answers`."""
         with self._lock:
             trouble, self._trouble = self._trouble, None
         if trouble is not None:
@@ -304,7 +255,7 @@ def _first_line(error: Exception) -> str:
     return text.splitlines()[0].rstrip(".")[:_LONGEST]
 
 
-def bucket_at(address: str) -> Bucket:
+def bucket_at(address: str) -> _Bucket:
     """The storage at an address s3://BUCKET/PREFIX. Sends no request yet.
 
     Raises:
@@ -329,4 +280,4 @@ def bucket_at(address: str) -> Bucket:
     )
     # s3fs would repeat requests that botocore has already repeated, and turn seconds into minutes.
     files.retries = 1
-    return Bucket(f"{_SCHEME}://{path}", files)
+    return _Bucket(f"{_SCHEME}://{path}", files)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -11,31 +10,22 @@ import numpy as np
 from tracemap.store.p_values import digamma, inverse_trigamma, trigamma
 from tracemap.store.series import LEAST_SCALE, Floats
 
-_LEAST: Final = LEAST_SCALE**2
 _ENOUGH: Final = 3
 
 
-@dataclass(frozen=True, slots=True)
-class ShrunkVariances:
-    """Variances after shrinkage, with their degrees of freedom."""
+def shrink_variances(variances: Floats, degrees: Floats) -> tuple[Floats, Floats]:
+    """Shrink variances towards their common prior; returns them with their new degrees of freedom.
 
-    variances: Floats
-    degrees: Floats
-
-
-def shrink_variances(variances: Floats, degrees: Floats) -> ShrunkVariances:
-    """Shrink variances towards their common prior. 0 degrees of freedom: no own estimate.
-
-    With fewer than three estimates there is no prior, and variances stay as they are.
+    0 degrees of freedom: no own estimate. With fewer than three estimates there is no prior, and variances stay as they
+    are.
     """
-    known = degrees > 0
+    variances, known = np.maximum(variances, LEAST_SCALE**2), degrees > 0
     if np.sum(known) < _ENOUGH:
-        return ShrunkVariances(np.maximum(variances, _LEAST), degrees)
-    prior, strength = _prior(np.maximum(variances[known], _LEAST), degrees[known])
+        return variances, degrees
+    prior, strength = _prior(variances[known], degrees[known])
     if math.isinf(strength):
-        return ShrunkVariances(np.full(len(variances), prior), np.full(len(variances), math.inf))
-    own = np.where(known, np.maximum(variances, _LEAST) * degrees, 0.0)
-    return ShrunkVariances((strength * prior + own) / (strength + degrees), strength + degrees)
+        return np.full(len(variances), prior), np.full(len(variances), math.inf)
+    return (strength * prior + np.where(known, variances * degrees, 0.0)) / (strength + degrees), strength + degrees
 
 
 def _prior(variances: Floats, degrees: Floats) -> tuple[float, float]:

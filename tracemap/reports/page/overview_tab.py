@@ -93,17 +93,13 @@ _FAMILY_OF: Final[Mapping[str, Family]] = {
 _GENERIC: Final = ("linalg.generic",)
 
 
+@lru_cache(maxsize=4096)  # a large model has few names
 def family_of_name(name: str) -> Family:
     """The family of an op by its name alone.
 
     >>> [family_of_name(name).value for name in ("stablehlo.dot_general", "torch.aten.max_pool2d", "onnx.Conv")]
     ['contraction', 'reduction', 'contraction']
     """
-    return _family(name)
-
-
-@lru_cache(maxsize=4096)  # a large model has few names
-def _family(name: str) -> Family:
     # torch appends the overload to the name: `torch.aten.add.Tensor`.
     parts = name.split(".")[1:] or [name]
     if parts[0] in ("aten", "prims", "prim", "operator"):
@@ -126,10 +122,10 @@ def families_of(graph: TraceGraph) -> Mapping[OpId, Family]:
 
 def _family_of_op(op: Op, kernel: str) -> Family:
     if op.name not in _GENERIC:
-        return _family(op.name)
+        return family_of_name(op.name)
     # `main$async_dispatch_3_matmul_like_128x64x32_f32`: the part after the number describes the work.
     _, _, suffix = kernel.partition("_dispatch_")
-    return _family("." + suffix.partition("_")[2]) if suffix else Family.OTHER
+    return family_of_name("." + suffix.partition("_")[2]) if suffix else Family.OTHER
 
 
 # ---- roofline of ops and kernels (Williams, Waterman, Patterson: Roofline, CACM 2009)
@@ -209,16 +205,14 @@ def _kernels(costed: MapCosts) -> Iterator[tuple[str, str, int, _Work]]:
 
 def facts(costed: MapCosts) -> tuple[tuple[str, str], ...]:
     """Facts about the module and, if there is one, about the run, as pairs of label and value."""
-    run = _run_facts(costed.attribution) if costed.attribution else ()
-    return (*_module_facts(costed.graph), *run)
-
-
-def _module_facts(graph: TraceGraph) -> Iterable[tuple[str, str]]:
-    module = graph.module
-    yield "module", module.name
-    yield "SHA-256", module.sha256
-    yield "compiler", module.iree_compiler
-    yield "flags", " ".join(module.flags) or "–"
+    module = costed.graph.module
+    return (
+        ("module", module.name),
+        ("SHA-256", module.sha256),
+        ("compiler", module.iree_compiler),
+        ("flags", " ".join(module.flags) or "–"),
+        *(_run_facts(costed.attribution) if costed.attribution else ()),
+    )
 
 
 def _run_facts(attribution: Attribution) -> Iterable[tuple[str, str]]:
@@ -228,7 +222,9 @@ def _run_facts(attribution: Attribution) -> Iterable[tuple[str, str]]:
     yield "device", or_dash(run.device)
     yield "workers", or_dash(run.workers)
     yield "invocations", invocations_text(run)
-    yield "elapsed", _elapsed(attribution)
+    total = format_ns(run.elapsed_ns)
+    known = not isinstance(mean_elapsed_ns(attribution), Unknown)
+    yield "elapsed", f"{elapsed_text(attribution)}; {total} in all" if known else total
     yield "where the time goes", elapsed_breakdown_text(attribution) or "–"
     if text := device_comparison_text(run.devices):
         yield "devices", text
@@ -236,13 +232,6 @@ def _run_facts(attribution: Attribution) -> Iterable[tuple[str, str]]:
         yield "advice", text
     yield "rule", attribution.rule.value
     yield "command", " ".join(run.command) or "–"
-
-
-def _elapsed(attribution: Attribution) -> str:
-    total = format_ns(attribution.run.elapsed_ns)
-    return (
-        total if isinstance(mean_elapsed_ns(attribution), Unknown) else f"{elapsed_text(attribution)}; {total} in all"
-    )
 
 
 def elapsed_parts(costed: MapCosts) -> tuple[ElapsedPart, ...]:
@@ -258,6 +247,9 @@ def coverage(costed: MapCosts) -> PageCoverage:
     """Coverage of the model and the program by the map and the run."""
     graph = costed.graph
     outcomes = Counter(op.outcome for op in graph.ops)
+    # Do not count sites that run at load time, since profiles do not contain them.
+    called = {result.site for result in costed.site_results.values() if result.calls}
+    uncalled = sum(not site.initializer and site.id not in called for site in graph.sites)
     return PageCoverage(
         ops=len(graph.ops),
         by_outcome=tuple(
@@ -268,18 +260,10 @@ def coverage(costed: MapCosts) -> PageCoverage:
         sites=len(graph.sites),
         sites_with_members=sum(bool(site.members) for site in graph.sites),
         load_time_sites=len(costed.unmeasured_sites),
-        uncalled_sites=_uncalled_sites(costed),
+        uncalled_sites=uncalled if costed.attribution else 0,
         kernels=len(graph.kernels),
         inferred=sum(op.reason.inferred for op in graph.ops),
     )
-
-
-def _uncalled_sites(costed: MapCosts) -> int:
-    if costed.attribution is None:
-        return 0
-    # Do not count sites that run at load time, since profiles do not contain them.
-    called = {result.site for result in costed.site_results.values() if result.calls}
-    return sum(not site.initializer and site.id not in called for site in costed.graph.sites)
 
 
 def balance(metric: MetricTotal) -> MetricBalance:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Final
 
 from tracemap.attribution.call_statistics import BINS_OF_OCTAVE
-from tracemap.attribution.model import Attribution
 from tracemap.attribution.timeline import Excerpt
 from tracemap.core.process.forked import in_child_process
 from tracemap.core.units import Unknown, format_mean, format_share, plural
@@ -33,7 +32,6 @@ from tracemap.reports.page.model import (
     MemberRow,
     OpCostRow,
     OpRow,
-    Page,
     PageData,
     PageRows,
     RoofPoint,
@@ -58,7 +56,6 @@ from tracemap.reports.page.overview_tab import (
     unattributed,
 )
 from tracemap.reports.page.source_tabs import (
-    NO_KERNELS,
     KernelSources,
     kernel_pages,
     kernels_of,
@@ -77,29 +74,6 @@ from tracemap.reports.page.table_tabs import (
 from tracemap.reports.page.timeline_tab import histograms_by_site, timeline_of
 
 # ---- build
-
-
-def build_page(
-    graph: TraceGraph,
-    attribution: Attribution | None,
-    source_text: Callable[[SourceFile], str],
-    kernels: KernelSources = NO_KERNELS,
-    excerpts: Sequence[Excerpt] = (),
-    *,
-    totals: bool = False,
-) -> Page:
-    """Make the content of a page of a map, with or without the costs of a run.
-
-    Args:
-        graph: the map.
-        attribution: the costs, or None for a page without a run.
-        source_text: returns the text of a source file, such as `Bundle.source_text`.
-        kernels: readers of the kernels.
-        excerpts: invocations for the timeline, per run; empty for a page without a timeline.
-        totals: show sums over the run first, not costs per invocation.
-    """
-    costed, texts = MapCosts(graph, attribution), texts_of(graph, source_text)
-    return Page(page_data(costed, texts, kernels, excerpts, totals=totals), page_rows(costed, texts))
 
 
 def texts_of(graph: TraceGraph, source_text: Callable[[SourceFile], str]) -> Texts:
@@ -205,15 +179,16 @@ _LISTED = (
 """Records that the script gets as lists of field values."""
 
 
+_ALIKE = ("sites", "scopes", "kernels", "elapsed", "trees", "roofline", "timeline", "lengths", "together")
+"""Fields that the script gets as they are."""
+
+
 def page_json(page: PageData) -> dict[str, object]:
     """The data of the page's script, without rows and without what is in the markup."""
     return {
         "fields": {kind.__name__: kind.__struct_fields__ for kind in _LISTED},
         "lexer": rules_of_mlir(),
-        "metrics": page.metrics,
-        "metric": page.metric,
-        "totals": page.totals,
-        "calls": page.calls,
+        **{name: getattr(page, name) for name in ("metrics", "metric", "totals", "calls")},
         "sources": [
             {
                 "label": source.label,
@@ -222,15 +197,7 @@ def page_json(page: PageData) -> dict[str, object]:
             }
             for source in page.sources
         ],
-        "sites": page.sites,
-        "scopes": page.scopes,
-        "kernels": page.kernels,
-        "elapsed": page.elapsed,
-        "trees": page.trees,
-        "roofline": page.roofline,
-        "timeline": page.timeline,
-        "lengths": page.lengths,
-        "together": page.together,
+        **{name: getattr(page, name) for name in _ALIKE},
         "bins_of_octave": BINS_OF_OCTAVE,
         "lines_per_block": LINES_PER_BLOCK,
         "shades": len(SHADES),
@@ -274,16 +241,11 @@ def write_bundle_page(
 
     with in_child_process(rows, worth_it=len(costed.graph.ops) >= _WORTH_A_PROCESS) as encoded_rows:
         data = page_data(costed, texts, kernels_of(bundle), excerpts(), totals=totals)
-        text = _render(data, lambda: encoded_rows().decode())
+        text = render_page(data, lambda: encoded_rows().decode())
     write_page(text, target, force=force)
 
 
-def render_page(page: Page) -> str:
-    """The HTML text of a page."""
-    return _render(page.data, for_script(page.rows))
-
-
-def _render(page: PageData, rows: Callable[[], str]) -> str:
+def render_page(page: PageData, rows: Callable[[], str]) -> str:
     """The HTML text of a page; `rows` returns the rows as encoded by `for_script`, and may block."""
     return render(
         _KIND,

@@ -116,18 +116,17 @@ def source_page(index: int, source: SourceFile, lines: Sequence[str]) -> SourceP
 def source_rows(costed: MapCosts, index: int, source: SourceFile, count: int) -> SourceRows:
     """The rows of the `index`-th source file; `count` is its number of lines."""
     uses = (python_lines if source.language == "python" else model_lines)(costed, index)
-    hottest = [_hottest(uses, metric.name) for metric in costed.metrics]
     peaks = [max((use.attributed.get(metric.name, 0) for use in uses.values()), default=0) for metric in costed.metrics]
     # Locations may name lines after the end, as files change after models are made of them.
     return SourceRows(
         lines={number: _line(costed, use, peaks) for number, use in sorted(uses.items()) if 1 <= number <= count},
-        hottest=tuple(tuple(line for line in numbers if line <= count) for numbers in hottest),
+        hottest=tuple(_hottest(uses, metric.name, count) for metric in costed.metrics),
     )
 
 
-def _hottest(uses: Mapping[int, LineUse], metric: str) -> tuple[int, ...]:
+def _hottest(uses: Mapping[int, LineUse], metric: str, count: int) -> tuple[int, ...]:
     # The first line wins ties, for deterministic output.
-    hot = [(-use.attributed.get(metric, 0), number) for number, use in uses.items()]
+    hot = [(-use.attributed.get(metric, 0), number) for number, use in uses.items() if number <= count]
     return tuple(number for cost, number in sorted(hot) if cost)
 
 
@@ -206,19 +205,19 @@ def kernels_of(bundle: Bundle) -> KernelSources:
     return KernelSources(bundle.kernel_text, lambda: read_images(bundle.module_path), remarks)
 
 
-NO_KERNELS = KernelSources(lambda _: "", tuple)
-"""A page without kernels."""
-
-
 def kernel_pages(graph: TraceGraph, attribution: Attribution | None, sources: KernelSources) -> tuple[KernelPage, ...]:
     """Kernels with IR, the hottest first; without samples and counts, in the order of the map."""
     results = {result.kernel: result for result in attribution.kernels} if attribution else {}
-    heat = {name: _heat(result) for name, result in results.items()}
+    # The sum of the first metric inside each kernel.
+    heat = {
+        name: sum(next(iter(values.values()), 0) for values in result.lines.values())
+        for name, result in results.items()
+    }
     kernels = sorted(graph.kernels, key=lambda kernel: -heat.get(kernel.name, 0))
     images = sources.images() if results else ()
-    remarks: dict[Text, list[Remark]] = {}
+    remarks: dict[Text, list[Remark]] = defaultdict(list)
     for remark in sort_remarks(sources.remarks()):
-        remarks.setdefault(remark.kernel, []).append(remark)
+        remarks[remark.kernel].append(remark)
     instructions_left = MOST_INSTRUCTIONS
     pages = []
     for kernel in kernels:
@@ -244,11 +243,6 @@ def _remark_rows(remarks: Sequence[Remark]) -> Iterator[tuple[int, str, int, str
         if remark.pass_name not in STATISTICS_PASSES:
             line = remark.line if isinstance(remark.line, int) else 0
             yield line, or_dash(remark.pass_name), remark.count, remark.text
-
-
-def _heat(result: KernelResult) -> int:
-    """The sum of the first metric inside a kernel."""
-    return sum(next(iter(values.values()), 0) for values in result.lines.values())
 
 
 def kernel_page(
@@ -278,9 +272,9 @@ def kernel_page(
 
 
 def _by_metric(seen: Mapping[int, Mapping[str, int]]) -> dict[str, dict[int, int]]:
-    by_metric: dict[str, dict[int, int]] = {}
+    by_metric: dict[str, dict[int, int]] = defaultdict(dict)
     for position, values in seen.items():
         for name, value in values.items():
             if value:
-                by_metric.setdefault(name, {})[position] = value
+                by_metric[name][position] = value
     return by_metric

@@ -12,10 +12,11 @@ from operator import add
 from typing import Final
 
 from tracemap.attribution.call_statistics import SiteCorrelations
-from tracemap.attribution.model import UNATTRIBUTED_TEXTS, OpCost, SiteCost, SiteResult, SlowCall, UnattributedReason
+from tracemap.attribution.model import UNATTRIBUTED_TEXTS, OpCost, UnattributedReason, SiteCost, SiteResult
 from tracemap.attribution.timeline import Excerpt
+from tracemap.core.codec import record_from
 from tracemap.core.units import UNKNOWN, Integer, Text, Unknown, plural
-from tracemap.map.model import Frame, Membership, Op, OpId, Site
+from tracemap.map.model import Frame, Op, OpId, Site
 from tracemap.map.query import scopes_of
 from tracemap.reports.cost_lookup import NO_COSTS, MapCosts, OpOccurrence, add_costs, default_metric, remarks
 from tracemap.reports.escaping import as_shown, file_line, or_dash, short_name
@@ -54,12 +55,8 @@ Step = tuple[str, str, str]
 """A step of a path from the root: kind, label, and anchor or text of a node."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Grouping:
-    """A grouping of ops: `steps` is the path from the root to an op, without it; ops with equal `key` share it."""
-
-    steps: Callable[[OpOccurrence], list[Step]]
-    key: Callable[[OpOccurrence], Hashable]
+_Grouping = tuple[Callable[[OpOccurrence], list[Step]], Callable[[OpOccurrence], Hashable]]
+"""A grouping of ops: the path from the root to an op, without it, and its key; ops with equal keys share the path."""
 
 
 @dataclass(slots=True)
@@ -103,13 +100,13 @@ def trees_of(costed: MapCosts, families: Mapping[OpId, Family]) -> tuple[Tree, .
     """The trees of a page: by scope if ops have scopes, and by source; empty without a run."""
     if not costed.metrics:
         return ()
-    groupings = {
-        "source": _Grouping(
-            partial(_source_steps, costed), lambda reached: (reached.frames, reached.op.file, reached.op.function)
-        )
-    }
+    groupings: dict[str, _Grouping] = {}
     if any(reached.scope for reached in costed.reached):
-        groupings = {"scope": _Grouping(_scope_steps, lambda reached: reached.scope), **groupings}
+        groupings["scope"] = _scope_steps, lambda reached: reached.scope
+    groupings["source"] = (
+        partial(_source_steps, costed),
+        lambda reached: (reached.frames, reached.op.file, reached.op.function),
+    )
     leaves = [
         (reached, _leaf(reached), amounts(reached.attributed, costed.metrics))
         for reached in costed.reached
@@ -127,10 +124,11 @@ def _tree(
 ) -> Tree:
     root = _Branch()
     parents: dict[Hashable, _Branch] = {}
+    steps_of, key_of = grouping
     for reached, leaf, values in leaves:
-        key = grouping.key(reached)
+        key = key_of(reached)
         if key not in parents:
-            parents[key] = reduce(_Branch.child, grouping.steps(reached), root)
+            parents[key] = reduce(_Branch.child, steps_of(reached), root)
         parents[key].child(leaf).add(values)
     for step, metrics in _unattributed(costed):
         root.child(("no-op", _NO_OP, "")).child(step).add(amounts(metrics, costed.metrics))
@@ -280,30 +278,27 @@ def hottest_ops(costed: MapCosts) -> Sequence[Op]:
     return [costed.graph.op_by_id[op] for op in nlargest(MOST_HOTTEST, expensive, key=costs.__getitem__)]
 
 
-_NO_LINE: Final = LineLink("", "")
-
-
+@dataclass(frozen=True, slots=True)
 class _Links:
     """Makes texts and anchors of source lines; only lines on the page have an anchor."""
 
-    def __init__(self, index: Mapping[str, int], lengths: Sequence[int]) -> None:
-        self._index = index
-        self._lengths = lengths
+    index_of: Mapping[str, int]
+    lengths: Sequence[int]
 
     def of(self, file: Text, line: Integer) -> LineLink:
         text = file_line(file, line)
-        index = UNKNOWN if isinstance(file, Unknown) else self._index.get(file, UNKNOWN)
+        index = UNKNOWN if isinstance(file, Unknown) else self.index_of.get(file, UNKNOWN)
         # Lines after the end of the stored text have no anchor.
-        if isinstance(index, Unknown) or isinstance(line, Unknown) or not 1 <= line <= self._lengths[index]:
+        if isinstance(index, Unknown) or isinstance(line, Unknown) or not 1 <= line <= self.lengths[index]:
             return LineLink(text, "")
         return LineLink(text, f"F{index}L{line}")
 
     def of_python(self, stack: Sequence[Frame]) -> LineLink:
         """The innermost frame whose file is in the bundle, else the innermost frame."""
         if not stack:
-            return _NO_LINE
-        frames = [frame for frame in stack if frame.file in self._index] or stack
-        return self.of(frames[0].file, frames[0].line)
+            return LineLink("", "")
+        frame = next((frame for frame in stack if frame.file in self.index_of), stack[0])
+        return self.of(frame.file, frame.line)
 
 
 def _op_row(costed: MapCosts, op: Op, links: _Links) -> OpRow:
@@ -326,21 +321,16 @@ def _op_row(costed: MapCosts, op: Op, links: _Links) -> OpRow:
 
 
 def _op_cost(cost: OpCost) -> OpCostRow:
+    low, high = cost.likely_low, cost.likely_high
     return OpCostRow(
         attributed=cost.attributed,
         inclusive=cost.inclusive,
         low=cost.low,
         high=cost.high,
         per_invocation=spread(cost.per_invocation),
-        likely=_likely(cost),
+        likely=None if isinstance(low, Unknown) or isinstance(high, Unknown) else (low, high),
         uncertain=cost.uncertain,
     )
-
-
-def _likely(cost: OpCost) -> tuple[int, int] | None:
-    if isinstance(cost.likely_low, Unknown) or isinstance(cost.likely_high, Unknown):
-        return None
-    return cost.likely_low, cost.likely_high
 
 
 def site_rows(costed: MapCosts) -> tuple[SiteRow, ...]:
@@ -357,29 +347,24 @@ def _site_row(costed: MapCosts, site: Site, result: SiteResult | None) -> SiteRo
         path=site.path,
         command=f"{or_dash(site.command_buffer)}:{or_dash(site.command_index)}",
         load_time=site.initializer,
-        members=tuple(_member_row(member, shares) for member in site.members),
+        members=tuple(
+            MemberRow(
+                op=str(member.op),
+                evidence=member.evidence.value,
+                root=member.root,
+                operations=member.operations,
+                bytes=member.bytes,
+                attributed=shares.get(member.op, ()),
+            )
+            for member in site.members
+        ),
         remarks=tuple(remarks(site, result)),
         calls=result.calls if result else UNKNOWN,
         tiles=result.tiles if result else UNKNOWN,
         imbalance_percent=result.imbalance_percent if result else UNKNOWN,
         slowest_ns=result.slowest[0].time_ns if result and result.slowest else UNKNOWN,
-        slowest_calls=tuple(map(_slow_call, result.slowest)) if result else (),
+        slowest_calls=tuple(record_from(SlowCallRow, call) for call in result.slowest) if result else (),
         costs=tuple(_site_cost(result.metrics[metric.name]) for metric in costed.metrics) if result else (),
-    )
-
-
-def _slow_call(call: SlowCall) -> SlowCallRow:
-    return SlowCallRow(call.run, call.invocation, call.start_ns, call.duration_ns, call.cpu_ns)
-
-
-def _member_row(member: Membership, shares: Mapping[OpId, tuple[int, ...]]) -> MemberRow:
-    return MemberRow(
-        op=str(member.op),
-        evidence=member.evidence.value,
-        root=member.root,
-        operations=member.operations,
-        bytes=member.bytes,
-        attributed=shares.get(member.op, ()),
     )
 
 

@@ -13,7 +13,7 @@ from typing import Final
 from tracemap.attribution.call_statistics import NO_TIME
 from tracemap.attribution.timeline import Excerpt, TimedEvent
 from tracemap.core.units import Integer, format_count, plural
-from tracemap.map.model import OpId, Site
+from tracemap.map.model import OpId
 from tracemap.reports.cost_lookup import MapCosts
 from tracemap.reports.escaping import as_shown
 from tracemap.reports.page.model import CallHistogram, Timeline, TimelineCall, TimelineItem, TimelineTrack
@@ -90,12 +90,12 @@ class _Calls:
         return self.numbers[run, invocation]
 
     def rows(self, begins: Sequence[int]) -> tuple[TimelineCall, ...]:
-        return tuple(self._row(run, invocation, begins[run]) for run, invocation in self.numbers)
-
-    def _row(self, run: int, invocation: Integer, begin: int) -> TimelineCall:
-        spans = self.spans[run, invocation]
-        first, last = min(span.start_ns for span in spans), max(span.end_ns for span in spans)
-        return TimelineCall(run + 1, invocation, first - begin, last - begin, len(spans))
+        rows = []
+        for run, invocation in self.numbers:
+            spans = self.spans[run, invocation]
+            first, last = min(span.start_ns for span in spans), max(span.end_ns for span in spans)
+            rows.append(TimelineCall(run + 1, invocation, first - begins[run], last - begins[run], len(spans)))
+        return tuple(rows)
 
 
 _Key = tuple[str, str, tuple[str, ...]]
@@ -145,7 +145,10 @@ class _Items:
         graph = self.costed.graph
         for place in key[2]:
             site = graph.site_by_id.get(place)
-            ops = _root_first(site) if site else graph.transfer_by_id[place].ops
+            if site is None:
+                ops = graph.transfer_by_id[place].ops
+            else:
+                ops = tuple(member.op for member in sorted(site.members, key=lambda member: not member.root))
             if ops:
                 return place, ops[0]
         return "", OpId("")
@@ -156,10 +159,6 @@ class _Items:
         transfers = [self.costed.graph.transfer_by_id[place] for place in places if place not in sites]
         ops = dict.fromkeys(str(op) for transfer in transfers for op in transfer.ops)
         return TimelineItem(as_shown(label), kind, sites, tuple(ops), scope, family.value if family else "")
-
-
-def _root_first(site: Site) -> list[OpId]:
-    return [member.op for member in sorted(site.members, key=lambda member: not member.root)]
 
 
 def _distinguishing_depth(times: Mapping[Scope, int]) -> int:
@@ -185,13 +184,13 @@ def _at_depth(times: Mapping[Scope, int], depth: int) -> Counter[Scope]:
 
 
 def _note(excerpts: Sequence[Excerpt]) -> str:
-    """The numbers of shown and hidden invocations and events, per run."""
     if len(excerpts) == 1:
         return _run_note(excerpts[0])
     return " ".join(f"Run {number}: {_run_note(excerpt)}" for number, excerpt in enumerate(excerpts, start=1))
 
 
 def _run_note(excerpt: Excerpt) -> str:
+    """The numbers of shown and hidden invocations and events."""
     if not excerpt.spans:
         return "No timeline: the run does not record when events started."
     invocations, spans = len(excerpt.invocations), len(excerpt.spans)
