@@ -17,7 +17,7 @@ from tracemap.core.functions import Function
 from tracemap.core.units import NS_OF_UNIT, UNKNOWN, Integer, Unknown, join_names
 from tracemap.options.measure import BenchmarkOptions
 from tracemap.runs.elapsed import MeasuredSpan, elapsed_parts, host_only_parts, parts_by_device
-from tracemap.runs.model import UNKNOWN_PARTS, Clock, Noise, ElapsedParts
+from tracemap.runs.model import UNKNOWN_PARTS, Clock, ElapsedParts, Noise
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -12,7 +12,7 @@ from operator import add
 from typing import Final
 
 from tracemap.attribution.call_statistics import SiteCorrelations
-from tracemap.attribution.model import UNATTRIBUTED_TEXTS, OpCost, UnattributedReason, SiteCost, SiteResult
+from tracemap.attribution.model import UNATTRIBUTED_TEXTS, OpCost, SiteCost, SiteResult, UnattributedReason
 from tracemap.attribution.timeline import Excerpt
 from tracemap.core.codec import record_from
 from tracemap.core.units import UNKNOWN, Integer, Text, Unknown, plural
