@@ -57,6 +57,7 @@ def test_what_the_commands_write_is_written(tmp_path: Path) -> None:
     assert written.read_text() == pretty_json(shown_attribution(result))
     tracemap.report(bundle, str(report), [run], rule="root")
     assert report.read_bytes() == page.read_bytes()
+    report.write_text("of another program")
     with pytest.raises(TargetExists):
         tracemap.report(bundle, report)
     tracemap.report(bundle, report, force=True)

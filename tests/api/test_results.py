@@ -119,7 +119,9 @@ def test_pages_are_those_of_report(gpt: Attribution, tmp_path: Path) -> None:
     done = run_cli("report", gpt.bundle.path, gpt.paths[0], "--rule", gpt.rule.value, "-o", other)
     assert done.returncode == 0, done.stderr
     assert page.read_bytes() == other.read_bytes()
-    with pytest.raises(TargetExists):
+    gpt.show(page, browser=False)
+    page.write_text("of another program")
+    with pytest.raises(TargetExists, match="pass force=True"):
         gpt.show(page, browser=False)
     unnamed = gpt.bundle.show(browser=False)
     assert unnamed.stat().st_size > 10_000

@@ -537,8 +537,8 @@ def test_targets_are_looked_at_before_the_run(made: Path, tmp_path: Path) -> Non
     module = sample(made, "hand_mlp")
     with pytest.raises(TargetUnwritable, match="absent"):
         record(request(module, tmp_path / "absent" / "run.csv"))
-    record(request(module, tmp_path / "run.csv", iterations=1))
-    with pytest.raises(TargetExists, match="--force"):
+    (tmp_path / "run.csv").write_text("of another program")
+    with pytest.raises(TargetExists, match="force=True"):
         record(request(module, tmp_path / "run.csv"))
 
 

@@ -14,7 +14,7 @@ from tests.recording import request, sample
 from tests.support import check_cli, run_cli
 from tracemap.capture.record import record
 from tracemap.capture.run_names import reserve_next_run, reserve_run
-from tracemap.core.errors import ProgramFailed, TargetExists
+from tracemap.core.errors import ProgramFailed
 
 
 def takes_marks(folder: Path) -> bool:
@@ -85,8 +85,6 @@ def test_a_profile_of_somebody_else_is_kept(made: Path, tmp_path: Path) -> None:
     record(request(sample(made, "hand_mlp"), tmp_path / "run", iterations=1))
     assert own.read_bytes() == b"IRPF"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "run.ireeprof"]
-    with pytest.raises(TargetExists, match="--force"):
-        record(request(sample(made, "hand_mlp"), tmp_path / "run", iterations=1))
     record(request(sample(made, "hand_mlp"), tmp_path / "run", iterations=1, force=True))
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 

@@ -138,8 +138,9 @@ def test_build_with_a_flag_that_the_compiler_does_not_know(tmp_path: Path) -> No
     assert "no-such-flag" in said
 
 
-def test_build_does_not_overwrite(mlp: Path, tmp_path: Path) -> None:
-    assert "--force" in refused("target-exists", "build", MLP, "-o", mlp, cwd=tmp_path)
+def test_build_does_not_overwrite(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    assert "choose another name" in refused("target-exists", "build", MLP, "-o", "mine", cwd=tmp_path)
 
 
 def test_build_into_no_folder(tmp_path: Path) -> None:
@@ -230,7 +231,7 @@ def test_bundle_that_is_none(command: tuple[str, ...], tmp_path: Path) -> None:
     assert "empty.tracemap" in refused("bundle-invalid", name, "empty.tracemap", *options, cwd=tmp_path)
 
 
-@pytest.mark.parametrize("damage", [b"", b"{", b"[]", b"\xff\xfe", b'{"schema_version": 4, "kind": "map"}'])
+@pytest.mark.parametrize("damage", [b"", b"{", b"[]", b"\xff\xfe", b'{"schema_version": 6, "kind": "map"}'])
 def test_bundle_with_a_damaged_map(damage: bytes, mlp: Path, tmp_path: Path) -> None:
     (mlp / "map.json").write_bytes(damage)
     assert "hand_mlp.tracemap" in refused("bundle-invalid", "show", mlp, cwd=tmp_path)
@@ -326,6 +327,7 @@ def test_record_with_a_missing_flag_file(built: Built, tmp_path: Path) -> None:
 
 
 def test_record_does_not_overwrite(built: Built, csv_run: Path, tmp_path: Path) -> None:
+    csv_run.with_name("run.csv.json").unlink()
     command = ("record", built("hand_mlp"), "--flagfile", MLP_FLAGS, "-o", csv_run)
     assert "--force" in refused("target-exists", *command, cwd=tmp_path)
 

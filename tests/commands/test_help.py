@@ -93,6 +93,7 @@ MASKS: Masks = (
 )
 
 OUTPUTS = {
+    "profile": [],
     "build": ["build"],
     "show": ["show", "show-kernel"],
     "audit": ["audit"],

@@ -26,8 +26,9 @@ def test_quiet_leaves_results_warnings_and_errors(how: str, built: Built, tmp_pa
     done = run_cli(*run, how)
     assert (done.returncode, done.stdout) == (0, f"{tmp_path / 'run.csv'}\n")
     assert all(line.startswith("tracemap: warning: ") for line in done.stderr.splitlines())
-    assert "5 iterations" in run_cli(*run, "--force").stderr
-    assert "iterations" not in run_cli(how, *run, "--force").stderr
+    assert "5 iterations" in run_cli(*run).stderr
+    assert "iterations" not in run_cli(how, *run).stderr
+    (tmp_path / "run.csv.json").write_text("of another program")
     done = run_cli(*run, how)
     assert done.returncode == 2
     assert done.stderr.endswith("[target-exists]\n")

@@ -467,9 +467,10 @@ def test_each_of_several_has_a_page_of_its_own(built: Built, tmp_path: Path) -> 
     assert all("<h1" in (tmp_path / name).read_text() for name in names)
     assert not page.exists()
     assert pages_of(Path("-"), others) == [Path("-")] * 3
+    (tmp_path / "diff-O3.html").write_text("of another program")
     again = run_cli("diff", "--baseline", bundle, *others, "--html", page)
     assert again.returncode == 2
-    assert "diff-O3.html: exists already" in again.stderr
+    assert "diff-O3.html: exists, and has no mark of tracemap" in again.stderr
 
 
 def test_whole_numbers_and_fractions_of_a_metric_are_laid_beside_each_other(built: Built, tmp_path: Path) -> None:

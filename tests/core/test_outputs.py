@@ -77,10 +77,11 @@ def test_of_a_link_what_it_leads_to_is_written(built: Built, tmp_path: Path) -> 
     check_cli("report", built("hand_mlp"), "-o", link)
     first = page.read_text(encoding="utf-8")
     assert first.startswith("<!DOCTYPE html>")
+    check_cli("report", built("hand_mlp"), "-o", link)
+    page.write_text("old", encoding="utf-8")
     done = run_cli("report", built("hand_mlp"), "-o", link)
     assert done.returncode == 2
     assert done.stderr.endswith("[target-exists]\n")
-    page.write_text("old", encoding="utf-8")
     check_cli("report", built("hand_mlp"), "-o", link, "--force")
     assert page.read_text(encoding="utf-8") == first
     assert link.is_symlink()
@@ -184,7 +185,9 @@ def test_of_commands_at_once_one_writes_and_the_others_are_refused(tmp_path: Pat
     target = tmp_path / "costs.txt"
     check_file(target, force=False)
     target.write_text("of another command", encoding="utf-8")
-    with pytest.raises(TargetExists, match="exists already; pass --force to replace it"):
+    with pytest.raises(
+        TargetExists, match="another program wrote it meanwhile; choose another name, or pass force=True"
+    ):
         write_text("ours", target)
     assert target.read_text(encoding="utf-8") == "of another command"
     check_file(target, force=True)

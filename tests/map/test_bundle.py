@@ -69,10 +69,14 @@ def test_a_stored_bundle_opens_as_it_was(tmp_path: Path) -> None:
     assert opened.source_text(SourceFile("gone.py", "gone.py", "python")) == ""
 
 
-def test_a_bundle_is_never_replaced_without_force_nor_written_in_part(tmp_path: Path) -> None:
+def test_a_bundle_is_replaced_whole(tmp_path: Path) -> None:
     target = tmp_path / "a.tracemap"
     stored(tmp_path, target)
-    with pytest.raises(TargetExists, match="--force"):
+    (target / "mark").touch()
+    stored(tmp_path, target)
+    assert not (target / "mark").exists()
+    (target / "map.json").write_text("damaged")
+    with pytest.raises(TargetExists, match="exists and is not a tracemap bundle; remove it"):
         stored(tmp_path, target)
     stored(tmp_path, target, force=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.tracemap", "m.vmfb"] or not (

@@ -270,6 +270,27 @@ def caller_rows(truth: Truth) -> dict[str, Cells]:
     }
 
 
+def source_rows(truth: Truth) -> dict[str, Cells]:
+    groups = grouped(lambda told: frames_of(told)[:1] if told.frames else [f"model.mlir:{told.line}"])
+    return {
+        key: {
+            "line": key,
+            "function": "" if key.startswith("model.mlir") else "–",
+            "kernel": kernels_of(names, truth),
+            **of_ops(names, truth),
+        }
+        for key, names in groups.items()
+    }
+
+
+def kernels_of(names: Sequence[str], truth: Truth) -> str:
+    costs: Counter[str] = Counter()
+    for place, (kernel, members) in SITES.items():
+        if own := len({*names} & {*members}):
+            costs[kernel] += float(own * truth.of_site(place, "cpu_ns") / len(members))  # type: ignore[assignment] # costs
+    return and_more([kernel for kernel, _ in costs.most_common()])
+
+
 def scope_rows(truth: Truth) -> dict[str, Cells]:
     around = {
         ("h0",): ["h0"],
@@ -332,6 +353,7 @@ EXPECTED: Final[Mapping[str, Callable[[Truth], Mapping[str, Cells]]]] = {
     "op": op_rows,
     "line": line_rows,
     "python": python_rows,
+    "source": source_rows,
     "caller": caller_rows,
     "scope": scope_rows,
     "kernel": kernel_rows,
@@ -359,7 +381,7 @@ def view_of(by: str, found: Attribution) -> View:
 
 
 def key_of(by: str, row: Mapping[str, Cell]) -> str:
-    return str(row["line" if by in {"python", "caller"} else by])
+    return str(row["line" if by in {"python", "caller", "source"} else by])
 
 
 def columns() -> list[tuple[str, str]]:

@@ -162,7 +162,9 @@ def test_pages_of_real_runs_have_the_code_of_both_kernels(built: Built, recorded
         assert kernel["before"]["lines"] != kernel["after"]["lines"]
         for side in ("before", "after"):
             assert len(kernel[side]["code"]) == kernel[f"code_{side}"]["instructions"] > 10
-    with pytest.raises(TargetExists, match="--force"):
+    assert asked.html is not None
+    asked.html.write_text("of another program")
+    with pytest.raises(TargetExists, match="force=True"):
         tracemap.diff(*runs, asked)
 
 

@@ -146,7 +146,9 @@ def test_pages_are_written_whole_or_not_at_all(tmp_path: Path) -> None:
     target = tmp_path / "page.html"
     write_page(page, target, force=False)
     first = target.read_bytes()
-    with pytest.raises(TargetExists, match="--force"):
+    write_page(page, target, force=False)
+    target.write_text("of another program")
+    with pytest.raises(TargetExists, match="force=True"):
         write_page(page, target, force=False)
     write_page(page, target, force=True)
     assert target.read_bytes() == first

@@ -94,6 +94,7 @@ def test_the_command_writes_the_page_beside_what_it_prints(tmp_path: Path) -> No
     done = run_cli("stats", csv, "--format", "json", "--html", page)
     assert json.loads(done.stdout) == json.loads(plain.stdout)
     first = page.read_bytes()
+    page.write_text("of another program")
     again = run_cli("stats", csv, "--html", page)
     assert again.returncode == 2
     assert again.stderr.endswith(f"[{TargetExists.slug}]\n")

@@ -368,11 +368,11 @@ def test_a_header_of_another_version(tmp_path: Path) -> None:
     path = written(tmp_path, "run.csv")
     header = json.loads(header_path(path).read_text(encoding="utf-8"))
     header_path(path).write_text(json.dumps(header | {"schema_version": 99}), encoding="utf-8")
-    with pytest.raises(RunVersion, match=r"99.*version 4"):
+    with pytest.raises(RunVersion, match=r"99.*version 5"):
         read_run(path)
 
 
-@pytest.mark.parametrize("damage", ["", "{", "[]", "{}", '{"kind": "run", "schema_version": 4}'])
+@pytest.mark.parametrize("damage", ["", "{", "[]", "{}", '{"kind": "run", "schema_version": 5}'])
 def test_a_damaged_header(damage: str, tmp_path: Path) -> None:
     path = written(tmp_path, "run.csv")
     header_path(path).write_text(damage, encoding="utf-8")
@@ -413,11 +413,11 @@ def test_no_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["run.csv", "run.parquet"])
 def test_nothing_is_overwritten_unasked(name: str, tmp_path: Path) -> None:
-    path = written(tmp_path, name)
-    before = path.read_bytes()
-    with pytest.raises(TargetExists, match="--force"):
+    path = tmp_path / name
+    path.write_text("of another program")
+    with pytest.raises(TargetExists, match="force=True"):
         written(tmp_path, name, header=structs.replace(HEADER, iterations=99))
-    assert path.read_bytes() == before
+    assert path.read_text() == "of another program"
     with duckdb.connect() as connection:
         write_run(structs.replace(HEADER, iterations=99), connection.sql(EVENTS), path, force=True)
     assert read_run(path).header.iterations == 99

@@ -17,7 +17,7 @@ from tracemap.core.errors import StoreInvalid
 from tracemap.map.bundle import load
 from tracemap.options.store import StoreCompareOptions, StoreQueryOptions, StoreSitesOptions, StoreTrendOptions
 from tracemap.runs.sql import rows_of
-from tracemap.store.folder import STORE_KEY
+from tracemap.store.folder import STORE_KEY, STORE_VERSION
 from tracemap.store.layout import ops_name
 from tracemap.store.model import QueryScope
 
@@ -138,7 +138,9 @@ def test_values_that_are_none_are_damage(store: Path, ask: Ask, table: str, cell
     with duckdb.connect() as connection:
         rows = f"SELECT * REPLACE ({cells}) FROM read_parquet('{broken}', hive_partitioning = false)"
         copy = broken.with_suffix(".copy")
-        connection.execute(f"COPY ({rows}) TO '{copy}' (FORMAT parquet, KV_METADATA {{'{STORE_KEY}': '1'}})")
+        connection.execute(
+            f"COPY ({rows}) TO '{copy}' (FORMAT parquet, KV_METADATA {{'{STORE_KEY}': '{STORE_VERSION}'}})"
+        )
     copy.replace(broken)
     with pytest.raises(StoreInvalid, match=why):
         ask(store, skip_bad=False)
@@ -157,7 +159,7 @@ def test_a_file_that_denies_that_its_values_are_lost_is_damaged(store: Path, ask
         maybe = "CASE WHEN random() >= 0 THEN median END AS median"  # else nothing is said of single values
         rows = f"SELECT * REPLACE ({maybe}) FROM read_parquet('{broken}', hive_partitioning = false)"
         copy = broken.with_suffix(".copy")
-        options = f"FORMAT parquet, COMPRESSION uncompressed, KV_METADATA {{'{STORE_KEY}': '1'}}"
+        options = f"FORMAT parquet, COMPRESSION uncompressed, KV_METADATA {{'{STORE_KEY}': '{STORE_VERSION}'}}"
         connection.execute(f"COPY ({rows}) TO '{copy}' ({options})")
         ((count,),) = connection.execute(f"SELECT count(*) FROM read_parquet('{copy}')").fetchall()
     run = varint(count << 1)  # that so many values have the same level, which follows: 1, they are there

@@ -498,7 +498,9 @@ def test_the_output_is_written_and_not_replaced(store: Path, tmp_path: Path) -> 
     target = tmp_path / "out.json"
     check_cli("store", "query", "--store", store, "--format", "json", "-o", target)
     assert json.loads(target.read_text(encoding="utf-8")) == query(store)
-    assert "exists already" in failed("store", "query", "--store", store, "-o", target).stderr
+    check_cli("store", "query", "--store", store, "--format", "json", "-o", target)
+    target.write_text("of another program")
+    assert "has no mark of tracemap" in failed("store", "query", "--store", store, "-o", target).stderr
 
 
 @pytest.mark.long

@@ -142,7 +142,7 @@ def totals(scan: Scan) -> Totals:
             part.targets.add(number)
             part.split_evenly |= not target.exact
             part.absent.update(events.absent)
-        for totals_of, sums in ((events.worked, "sums"), (events.outliers, "noisy")):
+        for totals_of, sums in ((events.worked, "sums"), (events.outliers, "outliers")):
             for metric, total in totals_of.items():
                 for part, share in zip(parts, _evenly(total, parts), strict=True):
                     getattr(part, sums)[metric] += share

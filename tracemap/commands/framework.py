@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -111,19 +112,32 @@ _KINDS_OF_PATH = {
 }
 
 
-def options_command(name: str, kind: type[AnyOptions]) -> Callable[[Callable[..., None]], click.Command]:
-    """Turn a function into a command. The function receives its arguments, and `options`, a record of this kind."""
+def options_command(
+    name: str, kind: type[AnyOptions], *, takes_script: bool = False
+) -> Callable[[Callable[..., None]], click.Command]:
+    """Turn a function into a command. The function receives its arguments, and `options`, a record of this kind.
+
+    `takes_script`: all words after a Python script are the script's own.
+    """
     flags_option = next((declared for declared in declared_options(kind) if FLAGS_AFTER_DASHES in declared.names), None)
 
     def decorate(function: Callable[..., None]) -> click.Command:
         command = click.command(name, cls=_OptionsCommand)(function)
         assert isinstance(command, _OptionsCommand)
-        command.kind, command.flags_option = kind, flags_option
+        command.kind, command.flags_option, command.takes_script = kind, flags_option, takes_script
         command.params += [_click_option(option) for option in declared_options(kind) if option is not flags_option]
         command.params += verbosity_options()
         return command
 
     return decorate
+
+
+_SCRIPT: Final = re.compile(r".+\.py(?::\w+)?", re.DOTALL)
+
+
+def _place_of_script(words: Sequence[str]) -> int | None:
+    """Index of the first word that names a Python script."""
+    return next((index for index, word in enumerate(words) if _SCRIPT.fullmatch(word)), None)
 
 
 class _OptionsCommand(click.Command):
@@ -132,11 +146,15 @@ class _OptionsCommand(click.Command):
     context_class = HelpContext
     kind: type[Any]
     flags_option: DeclaredOption | None
+    takes_script: bool = False
+    """Whether all words after a Python script are the script's own."""
 
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
         """Parse the words before the first `--`, and keep the others unchanged."""
         flags: list[str] = []
-        if self.flags_option is not None and FLAGS_AFTER_DASHES in args:
+        if self.takes_script and (index := _place_of_script(args)) is not None:
+            args, flags = args[: index + 1], args[index + 1 :]
+        elif self.flags_option is not None and FLAGS_AFTER_DASHES in args:
             index = args.index(FLAGS_AFTER_DASHES)
             args, flags = args[:index], args[index + 1 :]
         rest = super().parse_args(context, args)

@@ -167,7 +167,7 @@ def _other_name(program: CapturedProgram) -> str:
 # ---- command line
 
 
-@options_command("profile", ProfileOptions)
+@options_command("profile", ProfileOptions, takes_script=True)
 @click.argument("target", metavar="TARGET", type=click.Path())
 def command(target: str, options: ProfileOptions) -> None:
     """Build TARGET, record it, and show which of its source lines cost the most time.

@@ -432,9 +432,13 @@ def _put(temporary: Path, place: Path, target: Path) -> None:
         os.link(temporary, place, follow_symlinks=False)
     except OSError as error:  # a folder, or a file system without links; then only a short race remains
         if isinstance(error, FileExistsError) or os.path.lexists(place):
-            raise _taken(target) from error
+            raise _written_meanwhile(target) from error
         temporary.replace(place)
     _found_free.discard(free)
+
+
+def _written_meanwhile(target: Path) -> TargetExists:
+    return TargetExists(f"{target}: another program wrote it meanwhile; choose another name, or pass {force_option()}")
 
 
 def _write_to(stream: Path, written: Path) -> None:

@@ -126,8 +126,7 @@ def source_of(costed: MapCosts, reached: OpOccurrence) -> tuple[str, str]:
     """The source line of an op and its function: of Python, else the node of ONNX, else the line of the model."""
     frames = user_frames(costed.graph, reached.frames)
     if frames:
-        function = frames[0].function
-        return file_line(frames[0].file, frames[0].line), function if isinstance(function, str) else ""
+        return file_line(frames[0].file, frames[0].line), or_dash(frames[0].function)
     if reached.op.name.startswith(_ONNX) and reached.scope:
         return "/".join(reached.scope), ""
     return op_line(reached.op), ""
