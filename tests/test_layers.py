@@ -157,7 +157,6 @@ def test_parts_of_a_package_do_not_import_one_another_in_a_circle() -> None:
     assert {package: found for package in packages if (found := circles(between_parts(graph, package)))} == {}
 
 
-@pytest.mark.long
 def test_no_module_imports_itself_by_way_of_others() -> None:
     assert circles(import_graph()) == []
 

@@ -77,7 +77,6 @@ def test_recording_samples_and_counts(tmp_path: Path) -> None:
     assert {"samples", "page-faults", "context-switches"} <= names
 
 
-@pytest.mark.long
 def test_temporary_files_of_runs_go_with_the_call(
     built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,7 +167,6 @@ def test_truth_values_of_python_and_of_numpy_are_numbers(tmp_path: Path) -> None
         assert (inputs[0].spec, inputs[0].said) == (("1", "1") if truth else ("0", "0"))
 
 
-@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("number", "value", "said"),
     [

@@ -85,7 +85,6 @@ def test_costs_of_scopes_and_lines_add_up(gpt: Attribution) -> None:
     assert gpt.op(f"{file}:{line}")["cpu_ns"] == sum(at_line) > value
 
 
-@pytest.mark.long
 def test_what_nothing_is_called(gpt: Attribution) -> None:
     with pytest.raises(QueryInvalid):
         gpt.op("nothing.py:1")

@@ -279,7 +279,6 @@ def test_percentiles_of_an_op_in_several_sites_are_over_all_its_calls(tmp_path: 
     assert result.ops[0].metrics["cpu_ns"].per_invocation == UNKNOWN_PER_INVOCATION
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("large", [(1 << 31) - 1, 1 << 31, 1 << 40, (1 << 52) + 7])
 @pytest.mark.parametrize("large_first", [False, True])
 def test_values_of_any_size_add_up_with_small_ones(large: int, large_first: bool, tmp_path: Path) -> None:

@@ -188,7 +188,6 @@ def test_buffers_made_anew_on_each_call(case: Case, driver: str, bundles: Bundle
     assert "split-evenly" not in slugs(result)
 
 
-@pytest.mark.few(2)
 @pytest.mark.parametrize("case", ARMS, ids=named)
 def test_arms_on_a_driver_that_lists_no_buffers(case: Case, bundles: Bundles, tmp_path: Path) -> None:
     """Equal arms cannot be told apart there: their events are split and flagged, all others exact."""
@@ -233,7 +232,6 @@ def test_dispatches_without_workgroups(driver: str, calls: dict[str, int], bundl
     assert "split-evenly" not in slugs(result)
 
 
-@pytest.mark.few(2)
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_what_the_order_cannot_tell_is_ambiguous(driver: str, bundles: Bundles, tmp_path: Path) -> None:
     """Two trips of one loop and three of the next, of one kernel in buffers that look alike: any may be of either."""

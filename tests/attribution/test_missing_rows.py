@@ -53,7 +53,6 @@ def test_rows_that_are_not_those_that_were_recorded(
     assert said in found.get(slug, "")
 
 
-@pytest.mark.few(3)
 @pytest.mark.parametrize(("value", "said"), [("1e-7", "100.0 %"), ("2.4e-6", "16.7 %"), ("0.3125", ""), ("7e9", "")])
 def test_fractions_that_are_too_small_are_told_of(value: str, said: str, table: Path, built: Built) -> None:
     lines = table.read_text(encoding="utf-8").splitlines()

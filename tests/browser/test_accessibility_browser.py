@@ -71,7 +71,6 @@ def test_no_stage_of_a_lowering_has_a_serious_finding(open_page: Open, tmp_path:
         prefer(browser, "")
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_no_view_of_a_comparison_has_a_serious_finding(open_page: Open, tmp_path: Path, axe: str, scheme: str) -> None:
     made, one, two = compared()

@@ -107,7 +107,6 @@ def test_an_instruction_leads_to_its_line(open_page: Open, real: Path) -> None:
     assert line in lines_of_instructions(browser)
 
 
-@pytest.mark.long
 def test_an_op_leads_to_its_lines_and_from_the_source_into_the_kernel(open_page: Open, real: Path) -> None:
     browser = open_page(real, "#kernel0")
     button = browser.find_elements("css selector", "#kernel-ops button")[0]
@@ -172,7 +171,6 @@ def test_keys_walk_the_lines(open_page: Open, real: Path) -> None:
     assert find(browser, SELECTED).text.split()[0] == "2"
 
 
-@pytest.mark.long
 def test_ten_thousand_lines_are_never_all_in_the_document(open_page: Open, large: Path) -> None:
     browser = open_page(large, "#kernel0L9000")
     assert "%9000 =" in find(browser, SELECTED).text

@@ -70,7 +70,6 @@ def test_a_line_within_a_loop_lights_only_its_own_op(page: Path, open_page: Open
     assert lit(browser, 0) == {5}
 
 
-@pytest.mark.long
 def test_rows_anchors_and_keys_select_ops(page: Path, open_page: Open) -> None:
     browser = open_page(page, "#op9")
     assert cards(browser) == ["op9 linalg.generic"]
@@ -88,7 +87,6 @@ def test_rows_anchors_and_keys_select_ops(page: Path, open_page: Open) -> None:
     assert browser.find_element(By.ID, "keys").is_displayed()
 
 
-@pytest.mark.long
 def test_both_themes_are_readable(page: Path, open_page: Open) -> None:
     browser = open_page(page)
     colours = set()

@@ -46,7 +46,6 @@ def back(browser: Chrome) -> None:
     settle(browser)
 
 
-@pytest.mark.long
 def test_cells_are_as_wide_as_their_cost(open_page: Open, small: Path) -> None:
     shown = cells(open_page(small))
     whole = width(shown["all"])

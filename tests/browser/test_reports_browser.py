@@ -79,7 +79,6 @@ def header(browser: Chrome, panel: str, label: str) -> WebElement:
     return cell
 
 
-@pytest.mark.long
 def test_the_overview_says_what_it_went_for_and_folds_the_rest(open_page: Open, small: Path) -> None:
     browser = open_page(small)
     assert view(browser) == "overview"
@@ -108,7 +107,6 @@ def test_tables_sort_both_ways_and_say_so(open_page: Open, small: Path) -> None:
     assert first_cells(browser, "ops") == [f"op{number}" for number in range(9)]
 
 
-@pytest.mark.long
 def test_tables_filter_by_words(open_page: Open, small: Path) -> None:
     browser = open_page(small, "#ops")
     press(browser, "/")

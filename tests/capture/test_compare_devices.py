@@ -165,7 +165,6 @@ def test_advice_to_measure_where_nobody_has() -> None:
     assert said.endswith(". Try record --compare-devices local-sync,local-task")
 
 
-@pytest.mark.long
 def test_no_advice_where_nothing_calls_for_it() -> None:
     slow = structs.replace(TASK, low_ns=800_000, high_ns=1_000_000)
     assert overhead_advice(divided(200, 200, SYNC, slow)) == ""  # kernels take more than half

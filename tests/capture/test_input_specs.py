@@ -160,7 +160,6 @@ def cases(specs: dict[int, tuple[str, ...]]) -> list[tuple[int, str]]:
     return [(place, spec) for place, found in specs.items() for spec in found]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(("place", "spec"), cases(_TAKEN))
 def test_what_the_tool_takes_is_taken(place: int, spec: str, bundle: Bundle) -> None:
     assert taken_by_the_tool(bundle, place, spec)

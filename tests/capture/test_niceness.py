@@ -104,7 +104,6 @@ def test_a_niceness_that_the_system_does_not_grant_is_refused(built: Built, tmp_
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.long
 def test_whoever_starts_us_at_a_niceness_has_decided(built: Built, tmp_path: Path) -> None:
     run = tmp_path / "run.csv"
     command = command_line("record", built("hand_mlp"), "--iterations", "3", "-o", run)

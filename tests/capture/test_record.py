@@ -123,7 +123,6 @@ def test_the_header_is_as_its_schema_says(made: Path, tmp_path: Path) -> None:
     assert any(tool.startswith("iree-base-runtime 3.") for tool in recorded.header.tools)
 
 
-@pytest.mark.long
 def test_a_loop_has_several_submissions_in_an_invocation(made: Path, tmp_path: Path) -> None:
     asked = request(sample(made, "hand_loop"), tmp_path / "run.csv", inputs=(*LOOP, "6"), iterations=4, warmup=1)
     recorded = record(asked)
@@ -425,7 +424,6 @@ def test_a_profile_that_is_damaged_as_it_is_written_is_recorded_again(
     assert [path.name for path in tmp_path.iterdir()] == ["run.parquet"]
 
 
-@pytest.mark.long
 def test_flag_files_say_function_inputs_and_device(made: Path, tmp_path: Path) -> None:
     (tmp_path / "inner.flags").write_text("--input=32x64xf32=0.5\n\n# weights\n--input=64x64xf32=0.01\n")
     flags = tmp_path / "x.flags"

@@ -541,7 +541,6 @@ def without_iree(folder: Path) -> list[str]:
     return [sys.executable, "-S", "-c", start]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("command", ["build", "lower", "record", "run", "benchmark"])
 def test_missing_tools_are_named(command: str, built: Built, tmp_path_factory: pytest.TempPathFactory) -> None:
     program = without_iree(tmp_path_factory.mktemp("bare") / "packages")
@@ -582,7 +581,6 @@ def test_a_runtime_without_profiles_is_named(built: Built, tmp_path_factory: pyt
     assert not everything_in(work)
 
 
-@pytest.mark.long
 def test_attribution_and_reports_need_no_compiler(
     built: Built, recorded: Recorded, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

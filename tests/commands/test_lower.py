@@ -352,7 +352,6 @@ def test_loops_without_locations_are_linked_to_nothing_and_say_so() -> None:
 # --- stages are what iree-opt makes of the model
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("case", ["matmul_bias_relu.affine", "linear.tile-and-fuse", "hand_mlp.fused-elementwise"])
 def test_the_last_stage_is_what_iree_opt_itself_makes(case: str, tmp_path: Path) -> None:
     """One pipeline after the other, on the text of the model, without tags."""
@@ -453,7 +452,6 @@ def test_standard_input_and_files_give_the_same_bytes_each_time(form: str, tmp_p
     assert (tmp_path / "one.html").read_bytes() == (tmp_path / "two.html").read_bytes()
 
 
-@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("pipeline", "said"),
     [

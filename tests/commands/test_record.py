@@ -150,7 +150,6 @@ def test_a_refused_recording_leaves_no_folder_for_runs(multifunc: Path, tmp_path
     assert not (multifunc / "runs").exists()
 
 
-@pytest.mark.long
 def test_options_reach_the_program(multifunc: Path, tmp_path: Path) -> None:
     options = ("--serial", "--iterations", "4", "--warmup", "1", "--input", "32x64xf32=1", "--input", "64x64xf32=2")
     check_cli(

@@ -147,7 +147,6 @@ def test_files_that_exist_are_kept(several: Path, tmp_path: Path) -> None:
 # ---- compared
 
 
-@pytest.mark.long
 def test_outputs_that_are_as_expected(several: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", X * X + 1)
     (tmp_path / "x.bin").write_bytes((X * X + 1).tobytes())
@@ -159,7 +158,6 @@ def test_outputs_that_are_as_expected(several: Path, tmp_path: Path) -> None:
     assert done.stdout == "result[0] 2x3xf32: ignored\nresult[1] i32: as expected\n"
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("spec", "said"),
     [

@@ -130,7 +130,6 @@ def wrong_after_parsing(folder: Path) -> Path:
     return path
 
 
-@pytest.mark.few(4)
 @pytest.mark.parametrize("words", [("absent.mlir",), ("broken.mlir",), ("wrong.mlir",), (MLP, "--no-such-flag"), ()])
 def test_failure_is_the_compilers_own(words: tuple[str | Path, ...], tmp_path: Path) -> None:
     broken(tmp_path)

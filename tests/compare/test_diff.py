@@ -435,7 +435,6 @@ def test_recordings_in_turn_are_found_by_their_bundles(built: Built, tmp_path: P
     assert check_cli("diff", "--baseline", one, two, two).count("same model") == 2
 
 
-@pytest.mark.long
 def test_in_python_a_side_may_be_several_runs(built: Built, tmp_path: Path) -> None:
     """What they cost is what each costs, added up."""
     bundle = tracemap.load(built("hand_mlp"))
@@ -536,7 +535,6 @@ def test_where_one_side_has_no_counts_both_are_split_by_the_same_rule(fixed: Bui
     assert "split-by-code" not in {each["slug"] for each in asked["diagnostics"]}
 
 
-@pytest.mark.long
 def test_samples_and_simulated_counts_are_not_laid_beside_each_other(fixed: Built, tmp_path: Path) -> None:
     """The same run twice, of which one calls its counts samples: only what is told by both alike is compared."""
     sampled = tmp_path / "sampled.csv"

@@ -256,7 +256,6 @@ def test_what_is_no_file_is_told_in_a_sentence(name: str, tmp_path: Path) -> Non
         read_user_input(str(tmp_path / name), ModelUnreadable)
 
 
-@pytest.mark.long
 def test_a_model_of_a_name_that_is_no_utf_8_is_built(tmp_path: Path) -> None:
     name = os.fsdecode(b"m\xff.mlir")
     shutil.copy(MLP, tmp_path / name)

@@ -15,7 +15,6 @@ DIGITS = "1" * 5000
 """More than Python makes a number of."""
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("command", ["bench", "tune"])
 @pytest.mark.parametrize("seconds", ["inf", "1e308", "1e10", "nan", "0"])
 def test_a_limit_of_time_is_at_most_a_day(command: str, seconds: str, built: Built, tmp_path: Path) -> None:
@@ -37,7 +36,6 @@ def test_calls_are_as_many_as_can_be_made(command: str, option: str, calls: str,
     assert len(said) < 400
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("option", ["calls", "every", "skip-ms", "thread-mb"])
 @pytest.mark.parametrize("number", ["18446744073709551616", DIGITS])
 def test_the_hook_is_told_what_it_can_hold(option: str, number: str, tmp_path: Path) -> None:

@@ -115,7 +115,6 @@ def test_a_line_of_thousands_of_digits_is_refused() -> None:
         parse_location('"a":' + "1" * 5000 + ":1")
 
 
-@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "text", ['fused["a.py":1:2, "' + 2_000_000 * "x", '"a.py":' + 2_000_000 * "1", 2_000_000 * "-1"]
 )

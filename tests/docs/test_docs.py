@@ -41,7 +41,6 @@ def help_of(name: str) -> str:
     return check_cli(name, "--help")
 
 
-@pytest.mark.few(20)
 @pytest.mark.parametrize("name", COMMANDS)
 def test_command_has_help_with_an_example(name: str) -> None:
     text = help_of(name)

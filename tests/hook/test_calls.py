@@ -39,7 +39,6 @@ def output(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.few(15)
 @pytest.mark.parametrize("elf", ELFS)
 @pytest.mark.parametrize("driver", DRIVERS)
 @pytest.mark.parametrize("tool", TOOLS)

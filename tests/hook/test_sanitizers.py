@@ -88,7 +88,6 @@ def reached(functions: dict[int, Function], entry: str) -> Iterator[Function]:
         rest.extend(new)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_an_entry_calls_nothing_that_another_library_may_stand_before(entry: str, library: Path) -> None:
     functions = disassembled(library)

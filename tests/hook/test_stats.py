@@ -34,7 +34,6 @@ def calls_file(path: Path, count: int, seed: int = 1) -> Path:
     return path
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(("count", "buckets", "gamma"), [(3000, 16, 0.5), (500, 4, 1.0), (3, 5, 0.3), (1, 16, 0.5)])
 def test_text_is_that_of_irees_hook(
     count: int, buckets: int, gamma: float, tmp_path: Path, request: pytest.FixtureRequest
@@ -127,7 +126,6 @@ def test_recordings_and_their_csv_give_the_same(made: Path, tmp_path: Path) -> N
         read_calls(exported, StatsOptions(kernel=kernel))
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     "text",
     [
@@ -155,7 +153,6 @@ def test_what_is_no_recording_is_refused(tmp_path: Path) -> None:
         read_calls(tmp_path / "missing.csv", StatsOptions())
 
 
-@pytest.mark.long
 def test_csv_comes_by_standard_input_and_pipes(tmp_path: Path) -> None:
     table = tmp_path / "iree_hook_worker.csv"
     table.write_text("thread,cpu,node,duration_us\nworker,0,0,1.5\nworker,1,0,2.5\n")

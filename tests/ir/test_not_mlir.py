@@ -45,7 +45,6 @@ FILES = {
 }
 
 
-@pytest.mark.few(12)
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_of_another_kind_is_named_with_what_helps(name: str, tmp_path: Path) -> None:
     data, what, helps = FILES[name]

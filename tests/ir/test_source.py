@@ -34,7 +34,6 @@ def stands_at_its_place(lines: list[bytes], operation: SourceOperation) -> bool:
     return here.startswith((operation.name.encode(), b'"' + operation.name.encode(), short, b"torch.operator"))
 
 
-@pytest.mark.few(22)
 @pytest.mark.parametrize("path", MODELS, ids=lambda path: path.stem)
 def test_every_op_stands_at_its_line_and_column(path: object) -> None:
     data = path.read_bytes()  # type: ignore[attr-defined]  # pytest's ids take the parameter's type away

@@ -44,7 +44,6 @@ def first_numbers(prepared: runner._PreparedCall) -> list[int]:
     return [int(data[begin : begin + 4].view(np.int32)[0]) for begin in begins]
 
 
-@pytest.mark.few(4)
 @pytest.mark.parametrize(("copies", "batch"), [(1, 1), (3, 4), (3, 1024), (300, 3000), (700, 2000), (1100, 1200)])
 def test_each_copy_is_used_as_often(added: tuple[Call, Path], copies: int, batch: int) -> None:
     """Of 700 copies, 324 were used twice in a batch of 1,024 calls, the second time behind the first few hundred."""

@@ -91,7 +91,6 @@ def test_a_badly_tiled_kernel_is_brought_back(tuned: tuple[Path, Json]) -> None:
     assert first["ratio"]["high"] < 0.8
 
 
-@pytest.mark.long
 def test_a_plain_compile_takes_the_spec(tuned: tuple[Path, Json]) -> None:
     folder, found = tuned
     target = folder / "configured.mlir"
@@ -104,7 +103,6 @@ def test_a_plain_compile_takes_the_spec(tuned: tuple[Path, Json]) -> None:
     assert [levels_of(text) == levels_of(wanted) for text in texts] == [True, False, False]
 
 
-@pytest.mark.long
 def test_a_spec_may_be_printed_and_is_all_that_is(tuned: tuple[Path, Json], tmp_path: Path) -> None:
     folder, _ = tuned
     kept = ("--candidates", "12", "--pairs", "0", "--seconds", "0.3", "--serial", "--work", folder / "good.mlir.work")

@@ -35,7 +35,6 @@ func.func @main(%x: {F32}) -> {F32} {{
 """
 
 
-@pytest.mark.long
 def test_a_block_may_have_more_arguments_than_its_function(tmp_path: Path) -> None:
     """The second argument of the loop's block is converted; the function has one."""
     graph = built_graph(LOOP, tmp_path)

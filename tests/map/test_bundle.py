@@ -50,7 +50,6 @@ def test_real_maps_fit_their_schema(model: str, built: Built) -> None:
         validator("map").validate(data)
 
 
-@pytest.mark.few(1)
 @pytest.mark.parametrize("model", ["hand_loop", "hand_dynamic", "jax_gpt2_4l", "torch_resnet18_small"])
 def test_real_maps_survive_the_round_trip(model: str, built: Built) -> None:
     text = (built(model) / "map.json").read_bytes()

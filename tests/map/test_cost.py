@@ -254,7 +254,6 @@ def test_a_weight_is_converted_once_for_a_tile_of_rows(tmp_path: Path, rows: int
     assert product.operations * names.count(conversion) == 2 * multiplied * converting.operations > 0
 
 
-@pytest.mark.long
 def test_what_a_barrier_holds_back_is_not_what_stands_beside_it(tmp_path: Path) -> None:
     """The product converts its own operands; what is converted before the barrier it does not read."""
     graph = built_graph(HELD_BACK, tmp_path)

@@ -235,7 +235,6 @@ def build_words(folder: Path) -> tuple[str | Path, ...]:
     return ("build", "--from-dumps", folder / "dumps", "--module", folder / "m.vmfb", "-o", folder / "b.tracemap")
 
 
-@pytest.mark.long
 def test_dumps_of_two_compilations(by_hand: Path, tmp_path: Path) -> None:
     for name in ("hand_mlp", "jax_gpt2_4l"):
         shutil.copytree(by_hand / name / "dumps", tmp_path / "dumps", dirs_exist_ok=True)

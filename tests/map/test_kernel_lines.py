@@ -126,7 +126,6 @@ def test_system_elf_has_the_same_lines(built: Built, tmp_path: Path) -> None:
         assert lines == {line for _, _, line in runs_of(embedded, embedded.function_by_name[kernel.name])}
 
 
-@pytest.mark.few(2)
 @pytest.mark.parametrize("name", MODELS)
 def test_every_line_of_the_code_is_a_step(name: str, built: Built) -> None:
     bundle = load(built(name))
@@ -138,7 +137,6 @@ def test_every_line_of_the_code_is_a_step(name: str, built: Built) -> None:
         assert len(lines) > 2
 
 
-@pytest.mark.few(1)
 @pytest.mark.parametrize("name", MODELS)
 def test_steps_are_on_their_lines(name: str, built: Built) -> None:
     """Each line of the text that begins an op has one step of that name."""

@@ -92,7 +92,6 @@ def test_scan_bodies_are_in_the_scope_of_the_scan(built: Built) -> None:
     assert all(scopes)
 
 
-@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("model", "scope"),
     [
@@ -142,7 +141,6 @@ func.func @f(%x: tensor<8x16xf32>, %w: tensor<16x4xf32>) -> tensor<8x4xf32> {
 """  # noqa: E501 - the text is MLIR
 
 
-@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("evidence", "operations", "is_left_out"),
     [

@@ -259,7 +259,6 @@ BLOCKS = """\
 """
 
 
-@pytest.mark.few(2)
 @pytest.mark.parametrize("taken", [True, False, None])
 def test_blocks_that_no_branch_leads_to_never_run(tmp_path: Path, taken: bool | None) -> None:
     condition = f"  %c = arith.constant {str(taken).lower()}\n"

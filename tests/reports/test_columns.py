@@ -391,7 +391,6 @@ def columns() -> list[tuple[str, str]]:
     return [(by, column.key) for by in VIEWS for column in view_of(by, result).columns if column.key not in OF_SAMPLES]
 
 
-@pytest.mark.few(164)
 @pytest.mark.parametrize(("by", "key"), columns())
 def test_a_column_says_what_the_rows_of_the_run_say(by: str, key: str, rows: list[Row], found: Attribution) -> None:
     view, truth = view_of(by, found), EXPECTED[by](Truth(rows))

@@ -93,6 +93,8 @@ def test_the_command_writes_the_page_beside_what_it_prints(tmp_path: Path) -> No
     plain = run_cli("stats", csv, "--format", "json")
     done = run_cli("stats", csv, "--format", "json", "--html", page)
     assert json.loads(done.stdout) == json.loads(plain.stdout)
+    assert plain.stderr == ""
+    assert done.stderr == f"page: {page}\n"
     first = page.read_bytes()
     page.write_text("of another program")
     again = run_cli("stats", csv, "--html", page)

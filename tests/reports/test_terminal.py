@@ -47,7 +47,6 @@ def attributed(fixed: Built) -> BundleAttribution:
 # ---- golden files
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("by", VIEWS)
 def test_costs_look_as_they_did(
     by: str, attributed: BundleAttribution, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest

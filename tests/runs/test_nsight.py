@@ -53,7 +53,6 @@ def test_each_launch_is_of_the_site_of_its_place(name: str, on_gpu: OnGpu) -> No
     assert "split-evenly" not in slugs(result)
 
 
-@pytest.mark.long
 def test_equal_layers_cost_the_same(on_gpu: OnGpu) -> None:
     """Four layers of one model: what each op of theirs takes in its median call."""
     bundle = on_gpu("jax_gpt2_4l")
@@ -216,7 +215,6 @@ def test_what_may_be_of_several_sites_is_split_over_these(on_gpu: OnGpu, tmp_pat
     assert found == expected
 
 
-@pytest.mark.long
 def test_the_names_that_device_code_has_are_known(on_gpu: OnGpu) -> None:
     """PTX has `_` where a kernel's name has `$`."""
     made = load(on_gpu("torch_resnet18_small")).graph

@@ -109,7 +109,6 @@ def test_answers_are_those_of_a_folder(folder: Path, store: str, question: tuple
     assert of_bucket == of_folder
 
 
-@pytest.mark.long
 @with_bucket
 def test_files_have_the_names_that_they_have_in_a_folder(folder: Path, store: str, server: Server) -> None:
     """And no others are left there; what is in them is the same but for when they were added."""

@@ -365,7 +365,6 @@ def test_a_run_that_is_there_is_named_by_the_model_that_it_has(bundle: Path, sto
     assert (found["model"], found["added"]) == (had["model"], False)
 
 
-@pytest.mark.few(4)
 @pytest.mark.parametrize(
     ("words", "why"),
     [
@@ -493,7 +492,6 @@ def test_sums_of_runs_that_tell_no_invocations_are_called_so(bundle: Path, runs:
     assert ": 1 run, per invocation" in check_cli("store", "query", "--store", store, "--where", "iterations=21")
 
 
-@pytest.mark.long
 def test_the_output_is_written_and_not_replaced(store: Path, tmp_path: Path) -> None:
     target = tmp_path / "out.json"
     check_cli("store", "query", "--store", store, "--format", "json", "-o", target)

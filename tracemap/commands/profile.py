@@ -37,7 +37,7 @@ _SCRIPT: Final = re.compile(r"(?P<file>.+\.py)(?::(?P<function>[^\W\d]\w*))?", r
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What `profile` made: the run, its attribution, and the page."""
+    """Result of `profile`: the run, its attribution, and the page."""
 
     attributed: BundleAttribution
     run: Path

@@ -283,7 +283,7 @@ _MARKS: Final = re.compile(
     rb'|\A\{\s*"schema_version": ?\d+,\s*"kind": ?"\w',
     re.MULTILINE,
 )
-"""What pages, callgrind and speedscope files, and JSON documents of tracemap have near their beginning."""
+"""Texts near the beginning of tracemap's pages, callgrind and speedscope files, and JSON documents."""
 _MARKED_BYTES: Final = 1 << 12
 _PARQUET: Final = b"PAR1"
 _OWN_PARQUET: Final = re.compile(rb"\x18.tracemap")

@@ -49,7 +49,7 @@ class CapturedProgram:
 
 @dataclass(slots=True)
 class ScriptCapture:
-    """What a script has compiled up to now.
+    """The programs that a script has compiled up to now.
 
     `function`: capture only programs of this name; also a plain function, which is then jitted. "": all.
     """
