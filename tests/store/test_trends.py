@@ -17,7 +17,7 @@ from tests.oracle.nights import Case, Tally, table, tallied
 from tests.oracle.synthetic_stores import Maker
 from tracemap.core.units import UNKNOWN
 from tracemap.store.changepoints import Design
-from tracemap.store.findings import compare_sets, outliers
+from tracemap.store.findings import compare_sets, outliers, shrink_variances
 from tracemap.store.p_values import (
     digamma,
     holm,
@@ -30,7 +30,6 @@ from tracemap.store.p_values import (
 )
 from tracemap.store.queries import changes
 from tracemap.store.series import EVERY, Floats, Observations, cost_table, median_of
-from tracemap.store.variance_shrinkage import shrink_variances
 
 pytestmark = pytest.mark.quick
 

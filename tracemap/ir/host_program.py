@@ -16,11 +16,11 @@ from tracemap.ir.parsing import (
     Value,
     nested,
     producer_of,
+    reachable,
     string_attribute,
     symbol_path,
     walk,
 )
-from tracemap.ir.reachability import reachable
 
 # ---- host
 

@@ -11,12 +11,12 @@ import resource
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from tracemap.core.errors import LocationInvalid, ModelInvalid
 from tracemap.core.locations import STRING, UNKNOWN_LOCATION, Location, read_location, unescape
@@ -402,3 +402,21 @@ _SCALAR = re.compile(r"tensor<[su]?(i\d+|index)>|index|[su]?i\d+|!torch\.(int|bo
 def is_scalar_like(value: Value) -> bool:
     """Whether a value is a single number: an integer, an index, or a tensor of rank 0."""
     return _SCALAR.fullmatch(str(value.type)) is not None
+
+
+# ---- reachability
+
+
+_Node = TypeVar("_Node", bound=Hashable)
+
+
+def reachable(start: Iterable[_Node], neighbours: Callable[[_Node], Iterable[_Node]]) -> set[_Node]:
+    """The start and all nodes that it leads to; iterative, since chains may be as long as a program."""
+    reached: set[_Node] = set()
+    worklist = list(start)
+    while worklist:
+        node = worklist.pop()
+        if node not in reached:
+            reached.add(node)
+            worklist += neighbours(node)
+    return reached

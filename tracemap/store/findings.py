@@ -12,9 +12,16 @@ import numpy.typing as npt
 
 from tracemap.core.units import UNKNOWN, Unknown
 from tracemap.store.changepoints import COVERAGE, LEAST_NIGHTS, OpSeries, Step, fit, locate_step
-from tracemap.store.p_values import holm, normal_of_student, student_quantile, tail
+from tracemap.store.p_values import (
+    digamma,
+    holm,
+    inverse_trigamma,
+    normal_of_student,
+    student_quantile,
+    tail,
+    trigamma,
+)
 from tracemap.store.series import EVERY, LEAST_SCALE, Floats, Integers, Observations, Table, cost_table, median_of
-from tracemap.store.variance_shrinkage import shrink_variances
 
 # ---- findings
 #
@@ -434,3 +441,38 @@ def _host_pairs(hosts: Integers) -> Integers:
     """Two rows: hosts, and the hosts to compare them with. Few hosts are compared all with all."""
     steps = range(1, min(len(hosts) // 2, _MOST_NEIGHBOURS) + 1)
     return np.concatenate([np.stack([hosts, np.roll(hosts, -step)]) for step in steps], axis=1)
+
+
+# ---- variances
+#
+# Empirical-Bayes shrinkage of variances (Smyth 2004).
+
+
+_ENOUGH: Final = 3
+
+
+def shrink_variances(variances: Floats, degrees: Floats) -> tuple[Floats, Floats]:
+    """Shrink variances towards their common prior; returns them with their new degrees of freedom.
+
+    0 degrees of freedom: no own estimate. With fewer than three estimates there is no prior, and variances stay as they
+    are.
+    """
+    variances, known = np.maximum(variances, LEAST_SCALE**2), degrees > 0
+    if np.sum(known) < _ENOUGH:
+        return variances, degrees
+    prior, strength = _prior(variances[known], degrees[known])
+    if math.isinf(strength):
+        return np.full(len(variances), prior), np.full(len(variances), math.inf)
+    return (strength * prior + np.where(known, variances * degrees, 0.0)) / (strength + degrees), strength + degrees
+
+
+def _prior(variances: Floats, degrees: Floats) -> tuple[float, float]:
+    """The prior variance, and its degrees of freedom."""
+    half = [float(x) / 2 for x in degrees]
+    logs = np.log(variances) - np.array([digamma(x) - math.log(x) for x in half])
+    excess = float(np.var(logs, ddof=1)) - float(np.mean([trigamma(x) for x in half]))
+    mean = float(np.mean(logs))
+    if excess <= 0:
+        return math.exp(mean), math.inf
+    strength = 2 * inverse_trigamma(excess)
+    return math.exp(mean + digamma(strength / 2) - math.log(strength / 2)), strength

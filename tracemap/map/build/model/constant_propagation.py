@@ -10,7 +10,7 @@ from functools import cached_property
 
 from tracemap.core.units import UNKNOWN, Integer
 from tracemap.ir.attributes import element_bits, shape_of
-from tracemap.ir.reachability import reachable
+from tracemap.ir.parsing import reachable
 from tracemap.ir.source_model import FUNCTIONS, Definition, SourceModel, SourceOperation
 from tracemap.map.build.model.kinds import queries_shape
 from tracemap.map.build.model.scopes import Calls

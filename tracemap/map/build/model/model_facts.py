@@ -10,7 +10,7 @@ from tracemap.core.locations import is_informative
 from tracemap.core.units import UNKNOWN
 from tracemap.ir.model_reader import create_records, parse_model
 from tracemap.ir.parsing import MlirParser
-from tracemap.ir.reachability import reachable
+from tracemap.ir.parsing import reachable
 from tracemap.ir.source_model import SourceModel, SourceOperation
 from tracemap.map.build.model.constant_propagation import Reachability
 from tracemap.map.build.model.dataflow import Dataflow

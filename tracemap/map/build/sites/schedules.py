@@ -11,7 +11,7 @@ from tracemap.core.units import UNKNOWN, Text
 from tracemap.ir.flow import DispatchRegion, FlowDispatch, FlowProgram, HostCall
 from tracemap.ir.hal import HalProgram
 from tracemap.ir.host_program import ENTRY, EXIT, HalFunction, HalPoint
-from tracemap.ir.reachability import reachable
+from tracemap.ir.parsing import reachable
 from tracemap.map.build.sites.owners import Owners
 from tracemap.map.model import Schedule, Submission, Transfer
 
