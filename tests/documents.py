@@ -97,7 +97,7 @@ def _part(name: str) -> re.Pattern[str]:
     return re.compile(rf"<!-- {name} -->\n(.*?)\n<!-- /{name} -->", re.DOTALL)
 
 
-def demo_excerpt(table: str, ops: int = 8) -> str:
+def demo_excerpt(table: str, ops: int = 5) -> str:
     """Shorten the demo's table to its title, the most expensive ops, and the balance."""
     about, costly, *_, balance = re.split(r"\n\s*\n", table.strip())
     lines = [*about.splitlines(), "", *costly.splitlines()[: ops + 2], "…", "", *balance.splitlines()]
