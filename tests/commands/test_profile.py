@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 from tests.checks import check_page
@@ -34,11 +35,12 @@ def test_a_model_becomes_a_page_twice_in_a_row(tmp_path: Path) -> None:
 
 
 def test_a_page_of_another_program_is_left_alone(built: Built, tmp_path: Path) -> None:
+    bundle = shutil.copytree(built("hand_mlp"), tmp_path / "hand_mlp.tracemap")  # it gets a run
     other = tmp_path / "hand_mlp.html"
     other.write_text("mine")
-    assert "Page: hand_mlp-2.html" in profiled(built("hand_mlp"), cwd=tmp_path)
+    assert "Page: hand_mlp-2.html" in profiled(bundle, cwd=tmp_path)
     assert other.read_text() == "mine"
-    done = run_cli("profile", *QUICK, built("hand_mlp"), "-o", other, cwd=tmp_path)
+    done = run_cli("profile", *QUICK, bundle, "-o", other, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert "has no mark of tracemap; choose another name, or pass --force [target-exists]" in done.stderr
 

@@ -45,6 +45,13 @@ with (
 """
 
 
+@pytest.fixture(autouse=True)
+def own_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Earlier tests of this process may have left a temporary folder that stays until its end."""
+    monkeypatch.setattr(home._Current, "home", None)
+    monkeypatch.setattr(home._Current, "cleared", set())
+
+
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of its own for temporary things, in this process too."""

@@ -377,7 +377,7 @@ def test_forward_and_backward_are_summed_under_the_plain_scope(fixed: Built) -> 
 
 def test_golden_files_are_of_all_views() -> None:
     """Commands have golden files of their own beside them."""
-    assert len(VIEWS) == 8
+    assert len(VIEWS) == 9
     assert {f"attribute-{view}" for view in VIEWS} <= {path.stem for path in GOLD.glob("*.txt")}
 
 
