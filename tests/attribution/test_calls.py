@@ -221,7 +221,7 @@ def test_the_table_of_sites_shows_them(built: Built, recorded: Recorded, result:
         (call["duration_ns"], call["start_ns"], each["site"]) for each in result["sites"] for call in each["slowest"]
     ]
     assert [(row["site"], int(row["start ns"])) for row in slowest] == [
-        (place, start) for _, start, place in sorted(every, reverse=True)[:MOST]
+        (place, start) for _, start, place in sorted(every, key=lambda call: (-call[0], call[1]))[:MOST]
     ]
 
 
