@@ -142,10 +142,12 @@ def totals(scan: Scan) -> Totals:
             part.targets.add(number)
             part.split_evenly |= not target.exact
             part.absent.update(events.absent)
-        for totals_of, sums in ((events.worked, "sums"), (events.outliers, "outliers")):
+        worked = (events.worked, [part.sums for part in parts])
+        above = (events.outliers, [part.outliers for part in parts])
+        for totals_of, sums_of_parts in (worked, above):
             for metric, total in totals_of.items():
-                for part, share in zip(parts, _evenly(total, parts), strict=True):
-                    getattr(part, sums)[metric] += share
+                for sums, share in zip(sums_of_parts, _evenly(total, parts), strict=True):
+                    sums[metric] += share
     return Totals(scan, dict(places))
 
 

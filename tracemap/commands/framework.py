@@ -132,12 +132,13 @@ def options_command(
     return decorate
 
 
-_SCRIPT: Final = re.compile(r".+\.py(?::\w+)?", re.DOTALL)
+SCRIPT: Final = re.compile(r"(?P<file>.+\.py)(?::(?P<function>\w+))?", re.DOTALL)
+"""A Python script, and maybe one of its functions."""
 
 
 def _place_of_script(words: Sequence[str]) -> int | None:
     """Index of the first word that names a Python script."""
-    return next((index for index, word in enumerate(words) if _SCRIPT.fullmatch(word)), None)
+    return next((index for index, word in enumerate(words) if SCRIPT.fullmatch(word)), None)
 
 
 class _OptionsCommand(click.Command):

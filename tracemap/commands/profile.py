@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import webbrowser
 from contextlib import contextmanager
@@ -10,11 +9,11 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import click
 
-from tracemap.commands.framework import options_command
+from tracemap.commands.framework import SCRIPT, options_command
 from tracemap.commands.record import record
 from tracemap.commands.runs import BundleAttribution, check_outputs, excerpts, open_and_join_runs
 from tracemap.commands.streams import show_phases
@@ -23,7 +22,7 @@ from tracemap.core.files import has_mark
 from tracemap.core.toolchain import Progress, no_progress
 from tracemap.core.units import UNKNOWN, plural
 from tracemap.options.compile import BuildOptions
-from tracemap.options.measure import ProfileOptions, RecordOptions
+from tracemap.options.measure import ProfileOptions, RecordOptions, call_of
 from tracemap.options.results import AttributeOptions
 
 if TYPE_CHECKING:
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
 
     from tracemap.frontends.scripts import CapturedProgram, ScriptCapture
     from tracemap.map.bundle import Bundle
-
-_SCRIPT: Final = re.compile(r"(?P<file>.+\.py)(?::(?P<function>[^\W\d]\w*))?", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +60,7 @@ def profile(target: str, options: ProfileOptions, progress: Progress = no_progre
 
     if is_bundle(Path(target)):
         return profile_bundle(load(Path(target)), options, progress)
-    if script := _SCRIPT.fullmatch(target):
+    if script := SCRIPT.fullmatch(target):
         return _profile_script(Path(script["file"]), script["function"] or "", options, progress)
     if Path(target).suffix in (".parquet", ".csv", ".ireeprof"):
         raise UsageInvalid(
@@ -98,14 +95,8 @@ def _build_options(options: ProfileOptions) -> BuildOptions:
 
 
 def _record_options(options: ProfileOptions) -> RecordOptions:
-    return RecordOptions(
-        function=options.function,
-        inputs=options.inputs,
-        dim=options.dim,
-        seconds=options.seconds,
-        serial=options.serial,
-        sample_hz=UNKNOWN if options.sample else 0,
-    )
+    sample_hz = UNKNOWN if options.sample else 0
+    return RecordOptions(**call_of(options), seconds=options.seconds, sample_hz=sample_hz)
 
 
 def _default_page(bundle: Bundle) -> Path:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import inspect
 import linecache
 import runpy
 import sys
@@ -228,14 +229,8 @@ def _plain_calls(capture: ScriptCapture) -> Callable[[types.FrameType, str, obje
 
 def _arguments_of(frame: types.FrameType) -> tuple[list[Any], dict[str, Any]]:
     """Positional and keyword arguments of a call that has just begun."""
-    code, values = frame.f_code, frame.f_locals
-    names = code.co_varnames
-    positional = [values[name] for name in names[: code.co_argcount]]
-    end = code.co_argcount + code.co_kwonlyargcount
-    keywords = {name: values[name] for name in names[code.co_argcount : end]}
-    if code.co_flags & 0x04:  # *args (inspect.CO_VARARGS)
-        positional += values[names[end]]
-        end += 1
-    if code.co_flags & 0x08:  # **kwargs (inspect.CO_VARKEYWORDS)
-        keywords |= values[names[end]]
-    return positional, keywords
+    names, more, others, values = inspect.getargvalues(frame)
+    count = frame.f_code.co_argcount
+    positional = [*(values[name] for name in names[:count]), *(values[more] if more else ())]
+    keywords = {name: values[name] for name in names[count:]}
+    return positional, {**keywords, **(values[others] if others else {})}

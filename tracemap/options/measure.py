@@ -48,7 +48,7 @@ class CallOptions(FunctionOptions):
     serial: bool = option(False, "Use one worker instead of all cores.")
 
 
-def call_of(options: FunctionOptions) -> dict[str, Any]:
+def call_of(options: Options) -> dict[str, Any]:
     """The fields that describe the invocation, by name, to copy into the options of another command."""
     known = {field.name for field in fields(CallOptions)}
     return {field.name: getattr(options, field.name) for field in fields(options) if field.name in known}
@@ -167,7 +167,7 @@ class ProfileOptions(Options):
     dim: Integer = option(
         UNKNOWN, "Size of every dynamic dimension (`?`) in generated inputs.", metavar="N", at_least=0
     )
-    seconds: float = option(5.0, "Time limit for measuring.", metavar="S", above=0, at_most=86_400)
+    seconds: float = duration(5.0, "Time limit for measuring.")
     sample: bool = option(False, "Sample the program counter, to measure the time of ops inside kernels.")
     serial: bool = option(False, "Use one worker instead of all cores.")
     device: Literal["local", "vulkan", "cuda", "hip"] = option("local", "Target to compile for.")

@@ -87,7 +87,7 @@ def print_summary(costed: MapCosts, attribution: Attribution, out: TextIO, top: 
         say(terminal, advice)
 
 
-_SUMMARY: Final = ("line", "names", "cpu_ns", "share", "kernel")
+_SUMMARY: Final = ("line", "names", "share", "kernel")
 
 
 def _summary_columns(chosen: ViewSelection) -> tuple[Column, ...]:

@@ -111,7 +111,7 @@ def by_source(costed: MapCosts, costs: Costs) -> View:
             **line_sum.row(costs),
             "line": line,
             "function": functions[line],
-            "names": short_name(names_of(line_sum.ops)),
+            "names": without_dialect(names_of(line_sum.ops)),
             "kernel": and_more([kernel for kernel, _ in kernels[line].most_common()]),
         }
         for line, line_sum in sums.items()
@@ -135,10 +135,10 @@ def source_of(costed: MapCosts, reached: OpOccurrence) -> tuple[str, str]:
 _ONNX = "onnx."
 
 
-def short_name(name: str) -> str:
+def without_dialect(name: str) -> str:
     """An op's name without the dialect that a framework's importer uses: `dot_general`, `mm`, `MatMul`.
 
-    >>> short_name("stablehlo.dot_general"), short_name("torch.aten.mm"), short_name("linalg.matmul")
+    >>> without_dialect("stablehlo.dot_general"), without_dialect("torch.aten.mm"), without_dialect("linalg.matmul")
     ('dot_general', 'mm', 'linalg.matmul')
     """
     return next((name.removeprefix(prefix) for prefix in _FRAMEWORKS if name.startswith(prefix)), name)
