@@ -25,7 +25,7 @@ from tests.support import ROOT
 from tracemap.hook.compiling import FOLDER, LIBRARY_NAME
 
 RESULTS = {
-    "attribution": ("Attribution", "Cost"),
+    "attribution": ("Attribution", "Cost", "Profile"),
     "bundle": ("Bundle",),
     "comparison": ("Bench", "Comparison"),
     "run": ("Recording", "Run"),

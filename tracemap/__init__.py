@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from tracemap.map.lowering import Lowering
     from tracemap.options.compile import BuildOptions, LowerOptions, RemarksOptions
     from tracemap.options.kernels import BenchOptions, SwapOptions, SweepOptions, TuneOptions
-    from tracemap.options.measure import BenchmarkOptions, RecordOptions, RunOptions
+    from tracemap.options.measure import BenchmarkOptions, ProfileOptions, RecordOptions, RunOptions
     from tracemap.options.results import AttributeOptions, DiffOptions, ExportOptions, ReportOptions
     from tracemap.options.store import (
         StoreAddOptions,
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
         StoreSitesOptions,
         StoreTrendOptions,
     )
-    from tracemap.results.attribution import Attribution
+    from tracemap.results.attribution import Attribution, Profile
     from tracemap.results.bundle import Bundle
     from tracemap.results.comparison import Bench, Comparison
     from tracemap.results.run import Recording
@@ -74,6 +74,7 @@ __all__ = [
     "export",
     "load",
     "lower",
+    "profile",
     "record",
     "recording",
     "remarks",
@@ -167,6 +168,65 @@ def load(path: str | Path) -> Bundle:
     from tracemap.results.bundle import Bundle
 
     return Bundle.of(bundle.load(check_path("path", path)))
+
+
+def profile(
+    target: object,
+    *arguments: object,
+    options: ProfileOptions | None = None,
+    keywords: Mapping[str, object] | None = None,
+    **changes: object,
+) -> Profile:
+    """Build a program, record it, compute the costs of its source lines, and write the page.
+
+    Args:
+        target: one of these:
+
+            - a program: a function that JAX can trace, which is jitted, or any program that `build` takes;
+            - a model, as a file or its content; a bundle, or its path;
+            - a script, `"train.py"` or `"train.py:train_step"`, which runs in this process.
+        arguments: those of the program; the inputs of a model or bundle; the words after a script's name.
+        options: options of `tracemap profile`; None: the defaults.
+        keywords: keyword arguments of a program.
+        changes: options by name, such as `sample=True, output="page.html"`.
+
+    Raises:
+        tracemap.core.errors.TracemapError: see `tracemap.commands.profile.profile`.
+        TypeError: an option does not exist.
+
+    Example:
+        >>> profile = tracemap.profile("model.mlir", seconds=0.2)
+        >>> profile.page.name, "Page: model.html" in str(profile)
+        ('model.html', True)
+    """
+    from io import StringIO
+
+    from tracemap.commands import profile as command
+    from tracemap.map.bundle import Bundle as StoredBundle
+    from tracemap.options.measure import ProfileOptions
+    from tracemap.options.option import merge_options
+    from tracemap.results.attribution import Attribution, Profile
+    from tracemap.results.bundle import Bundle
+    from tracemap.results.display import shown_progress
+
+    is_program = not isinstance(target, (str, Path, bytes, StoredBundle))
+    if keywords and not is_program:
+        raise TypeError("only a program has keywords; pass the inputs of a model by position")
+    texts, values = (None, arguments) if is_program else _texts_and_values(arguments or None)
+    named = {"flags" if command.is_script(target) else "inputs": texts}
+    asked = merge_options(ProfileOptions, options, changes, **named)
+    with shown_progress("profile") as progress:
+        if isinstance(target, StoredBundle):
+            found = command.profile_bundle(target, asked, progress, values=values)
+        elif isinstance(target, (str, Path, bytes)):
+            found = command.profile(_model(target), asked, progress, values=values)
+        else:
+            found = command.profile_program(target, arguments, keywords or {}, asked, progress)
+    text = StringIO()
+    command.print_profile(found, asked.top, text)
+    attributed = found.attributed
+    costs = Attribution.of(attributed.attribution, Bundle.of(attributed.bundle), (found.run,))
+    return Profile(costs, found.run, found.page, text.getvalue().rstrip())
 
 
 def lower(

@@ -6,9 +6,14 @@ import re
 import shutil
 from pathlib import Path
 
+import numpy as np
+import pytest
+
+import tracemap
 from tests.checks import check_page
 from tests.conftest import Built
 from tests.support import SAMPLES, run_cli
+from tracemap.runs.runfile import read_run
 
 MLP = SAMPLES / "models" / "hand_mlp.mlir"
 QUICK = ("--seconds", "0.2")
@@ -73,3 +78,22 @@ def test_targets_that_cannot_be_profiled_are_named(tmp_path: Path) -> None:
         done = run_cli("profile", *arguments, cwd=tmp_path)
         assert done.returncode == 2
         assert said in done.stderr
+
+
+def test_profile_in_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = """func.func @main(%x: tensor<8xf32>) -> tensor<8xf32> {
+  %y = math.exp %x : tensor<8xf32>
+  return %y : tensor<8xf32>
+}"""
+    found = tracemap.profile(text, np.ones(8, np.float32), seconds=0.2, output="page.html")
+    assert str(found).splitlines()[-2] == f"Page: {found.page}"
+    assert read_run(found.run).header.inputs[0].startswith("8xf32")
+    assert any("math.exp" in op.name and op.metrics["cpu_ns"].attributed for op in found.attribution.ops)
+    assert "math.exp" in found._repr_html_()
+    again = tracemap.profile(found.attribution.bundle, "8xf32=2", seconds=0.2)
+    assert (read_run(again.run).header.inputs, again.page.name) == (("8xf32=2",), "model.html")
+    with pytest.raises(TypeError, match="only a program has keywords"):
+        tracemap.profile(text, keywords={"x": 1})
+    with pytest.raises(TypeError, match="did you mean 'seconds'"):
+        tracemap.profile(text, second=1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import webbrowser
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -26,7 +26,7 @@ from tracemap.options.measure import ProfileOptions, RecordOptions, call_of
 from tracemap.options.results import AttributeOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
     from tracemap.frontends.scripts import CapturedProgram, ScriptCapture
     from tracemap.map.bundle import Bundle
@@ -43,13 +43,17 @@ class Profile:
     """Other programs of the script."""
 
 
-def profile(target: str, options: ProfileOptions, progress: Progress = no_progress) -> Profile:
+def profile(
+    target: str | bytes, options: ProfileOptions, progress: Progress = no_progress, *, values: Sequence[object] = ()
+) -> Profile:
     """Profile a model, a bundle, or a program of a Python script.
 
     Args:
-        target: a model's file, a bundle, or `SCRIPT.py` or `SCRIPT.py:FUNCTION`, whose arguments are in the flags.
+        target: a model's file or content, a bundle, or `SCRIPT.py` or `SCRIPT.py:FUNCTION`, whose arguments are in the
+            flags.
         options: options of `tracemap profile`.
         progress: receives the phase of the work.
+        values: inputs as arrays or numbers; (): those in the options.
 
     Raises:
         TracemapError: see `commands.build.build`, `frontends.scripts.run_script` and `profile_bundle`.
@@ -58,19 +62,44 @@ def profile(target: str, options: ProfileOptions, progress: Progress = no_progre
     from tracemap.commands.build import build
     from tracemap.map.bundle import is_bundle, load
 
+    if isinstance(target, bytes):
+        named = replace(_build_options(options), output=Path("model.tracemap"))  # content has no name of its own
+        return profile_bundle(build(target, named, progress), options, progress, values=values)
     if is_bundle(Path(target)):
-        return profile_bundle(load(Path(target)), options, progress)
+        return profile_bundle(load(Path(target)), options, progress, values=values)
     if script := SCRIPT.fullmatch(target):
         return _profile_script(Path(script["file"]), script["function"] or "", options, progress)
     if Path(target).suffix in (".parquet", ".csv", ".ireeprof"):
         raise UsageInvalid(
             f"{target}: is a run, and `profile` makes a new one; name a model or a bundle, or use `attribute`"
         )
-    return profile_bundle(build(target, _build_options(options), progress), options, progress)
+    return profile_bundle(build(target, _build_options(options), progress), options, progress, values=values)
+
+
+def profile_program(
+    program: object,
+    arguments: Sequence[object],
+    keywords: Mapping[str, object],
+    options: ProfileOptions,
+    progress: Progress = no_progress,
+) -> Profile:
+    """Profile a program of a framework with its arguments.
+
+    Raises:
+        TracemapError: see `commands.build.build_program` and `profile_bundle`.
+    """
+    from tracemap.commands.build import build_program
+
+    bundle = build_program(program, arguments, keywords, _build_options(options), progress)
+    return profile_bundle(bundle, options, progress)
 
 
 def profile_bundle(
-    bundle: Bundle, options: ProfileOptions, progress: Progress = no_progress, others: tuple[str, ...] = ()
+    bundle: Bundle,
+    options: ProfileOptions,
+    progress: Progress = no_progress,
+    others: tuple[str, ...] = (),
+    values: Sequence[object] = (),
 ) -> Profile:
     """Record a bundle, join the run onto it, and write the page.
 
@@ -82,7 +111,7 @@ def profile_bundle(
 
     page = options.output or _default_page(bundle)
     check_outputs(page, force=options.force, bundles=[bundle.path])
-    recorded = record(bundle, _record_options(options), progress)
+    recorded = record(bundle, _record_options(options), progress, values=values)
     with open_and_join_runs([recorded.path], bundle, AttributeOptions(), progress) as (attributed, opened):
         progress("writing the page")
         shown = partial(excerpts, bundle.graph, opened, 0)
@@ -107,6 +136,11 @@ def _default_page(bundle: Bundle) -> Path:
 
 
 # ---- scripts
+
+
+def is_script(target: object) -> bool:
+    """Whether a target is a Python script, perhaps with a function's name."""
+    return isinstance(target, (str, Path)) and SCRIPT.fullmatch(str(target)) is not None
 
 
 def _profile_script(script: Path, function: str, options: ProfileOptions, progress: Progress) -> Profile:

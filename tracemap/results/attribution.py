@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import webbrowser
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
@@ -215,3 +216,52 @@ class Attribution(model.Attribution, AsTable):
         more = len(self.ops) - len(rows)
         rest = heading(f"… {more} more") if more > 0 else ""
         return table(("op", "line", "name", "scope", metric.name, "share"), rows, 4) + rest
+
+
+# ---- profile
+
+
+@dataclass(frozen=True, repr=False)
+class Profile(AsTable):
+    """A profile, as `tracemap.profile` returns it; `print` shows what `tracemap profile` prints.
+
+    `attribution`: costs of ops; `run`: the run's file; `page`: the annotated page; `text`: the printed summary.
+
+    Example:
+        >>> profile = tracemap.profile("model.tracemap", seconds=0.2)
+        >>> "Page: model.html" in str(profile), profile.attribution.op("op2")["cpu_ns"] > 0
+        (True, True)
+    """
+
+    attribution: Attribution
+    run: Path
+    page: Path
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+    def show(self, output: Path | str | None = None, *, browser: bool = True) -> Path:
+        """Open the page, or a copy of it in a file `output`; return its path.
+
+        Raises:
+            tracemap.core.errors.TargetExists, tracemap.core.errors.TargetUnwritable: the copy cannot be written.
+
+        Example:
+            >>> tracemap.profile("model.tracemap", seconds=0.2).show(browser=False).name
+            'model.html'
+        """
+        if output is not None:
+            return self.attribution.show(output, browser=browser)
+        if browser:
+            webbrowser.open(self.page.resolve().as_uri())
+        return self.page
+
+    def _columns(self) -> Columns:
+        return self.attribution._columns()
+
+    def _repr_html_(self) -> str:
+        return self.attribution._repr_html_()
+
+    def __repr__(self) -> str:
+        return f"Profile({str(self.page)!r})"

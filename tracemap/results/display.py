@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import atexit
 import importlib
+import sys
 import webbrowser
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracemap.core.errors import ToolMissing
 from tracemap.core.process.temporary_files import temporary_folder
+from tracemap.core.toolchain import Progress
 from tracemap.core.units import Unknown
 from tracemap.options.option import check_path
 from tracemap.reports.escaping import for_markup
@@ -79,6 +81,28 @@ def _package(name: str) -> Any:  # noqa: ANN401 - a module
         return importlib.import_module(name)
     except ImportError as error:
         raise ToolMissing(f"{name} is not installed: pip install 'tracemap[pandas]'") from error
+
+
+# ---- progress
+
+
+@contextmanager
+def shown_progress(title: str) -> Iterator[Progress]:
+    """Yield a `Progress` that shows the phase: in a notebook below the cell, on a terminal on standard error."""
+    from tracemap.commands.streams import show_phases
+
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    if not hasattr(shell, "kernel"):
+        with show_phases(title) as progress:
+            yield progress
+        return
+    from IPython.display import HTML, display
+
+    handle: Any = display(HTML(""), display_id=True)
+    try:
+        yield lambda phase: handle.update(HTML(f"<small>{for_markup(f'{title}: {phase} …')}</small>"))
+    finally:
+        handle.update(HTML(""))
 
 
 # ---- showing
