@@ -416,7 +416,7 @@ def attribute(
 
     Args:
         runs: one or more results of `record`, or paths: runs of `record`, tables of other tools, `.ireeprof` files.
-            Several runs are added up.
+            Several runs are added up. A bundle stands for its newest run.
         bundle: result of `build` or `load`, or its path; None: the bundle is found from the first run.
         options: options of `tracemap attribute`; None: the defaults.
         changes: options by name, such as `rule="equal", html="page.html"`.
@@ -440,7 +440,7 @@ def attribute(
     from tracemap.results.bundle import Bundle
 
     asked = merge_options(AttributeOptions, options, changes)
-    paths = _paths(runs)
+    paths = _run_paths(runs)
     attributed = attribute_runs(paths, None if bundle is None else _opened(bundle), asked)
     return Attribution.of(attributed.attribution, Bundle.of(attributed.bundle), tuple(paths))
 
@@ -544,7 +544,7 @@ def export(
     from tracemap.results.bundle import Bundle
 
     asked = merge_options(ExportOptions, options, changes, to=to, output=output)
-    paths = _paths(runs)
+    paths = _run_paths(runs)
     attributed = export_runs(paths, None if bundle is None else _opened(bundle), asked)
     return Attribution.of(attributed.attribution, Bundle.of(attributed.bundle), tuple(paths))
 
@@ -661,32 +661,33 @@ def sweep(operation: str, options: SweepOptions | None = None, **changes: object
 def report(
     bundle: StoredBundle | str | Path,
     output: str | Path | None = None,
-    runs: Runs = (),
+    runs: Runs | None = None,
     options: ReportOptions | None = None,
     **changes: object,
-) -> None:
-    """Write the annotated page of a bundle, with the costs of its runs if any are given.
+) -> Path:
+    """Write the annotated page of a bundle with the costs of runs, and return its path.
 
     Args:
         bundle: result of `build` or `load`, or its path.
-        output: the page; None: the one in the options.
-        runs: as for `attribute`.
+        output: the page; None: the one in the options, or the bundle's name with .html.
+        runs: as for `attribute`; None: the newest run of the bundle, if it has one; []: no costs.
         options: options of `tracemap report`; None: the defaults.
         changes: options by name, such as `rule="equal"`.
 
     Raises:
         tracemap.core.errors.TracemapError: see `tracemap.commands.report.report`.
-        TypeError: an option does not exist, or no output is given.
+        TypeError: an option does not exist.
 
     Example:
-        >>> tracemap.report("model.tracemap", "page.html", "run.parquet")
+        >>> tracemap.report("model.tracemap", "page.html", "run.parquet").name
+        'page.html'
     """
     from tracemap.commands.report import report as report_bundle
     from tracemap.options.option import merge_options
     from tracemap.options.results import ReportOptions
 
     asked = merge_options(ReportOptions, options, changes, output=output)
-    report_bundle(_opened(bundle), _paths(runs), asked)
+    return report_bundle(_opened(bundle), None if runs is None else _paths(runs), asked)
 
 
 def store_add(
@@ -721,7 +722,7 @@ def store_add(
     from tracemap.options.store import StoreAddOptions
 
     asked = merge_options(StoreAddOptions, options, changes, store=store)
-    return add_runs(_paths(runs), None if bundle is None else _opened(bundle), asked)
+    return add_runs(_run_paths(runs), None if bundle is None else _opened(bundle), asked)
 
 
 def store_list(store: str | Path, options: StoreListOptions | None = None, **changes: object) -> StoreRuns:
@@ -885,6 +886,13 @@ def _opened(bundle: StoredBundle | str | Path) -> StoredBundle:
     from tracemap.options.option import check_path
 
     return bundle if isinstance(bundle, StoredBundle) else load(check_path("bundle", bundle, "a bundle or its path"))
+
+
+def _run_paths(runs: Runs | StoredBundle) -> list[Path]:
+    """Paths of runs; a bundle stands for its newest ones."""
+    from tracemap.commands.runs import runs_of_bundles
+
+    return runs_of_bundles(_paths(runs))
 
 
 def _paths(runs: Runs | StoredBundle) -> list[Path]:

@@ -11,8 +11,15 @@ from typing import TYPE_CHECKING, Final, TextIO
 import click
 
 from tracemap.commands.framework import PATH, options_command
-from tracemap.commands.runs import BundleAttribution, check_not_inputs, check_outputs, excerpts, open_and_join_runs
-from tracemap.commands.streams import print_message, show_phases
+from tracemap.commands.runs import (
+    BundleAttribution,
+    check_not_inputs,
+    check_outputs,
+    excerpts,
+    open_and_join_runs,
+    runs_of_bundles,
+)
+from tracemap.commands.streams import print_message, print_next, show_phases
 from tracemap.core.errors import UsageInvalid
 from tracemap.core.files import is_standard, show_in_format, write_output_of
 from tracemap.core.toolchain import Progress, no_progress
@@ -117,9 +124,12 @@ def command(runs: tuple[Path, ...], options: AttributeOptions) -> None:
       tracemap attribute run.csv --by caller --metric cpu_ns,D1mr
       tracemap attribute profile.ireeprof --map model.tracemap --format json
     """
+    runs = tuple(runs_of_bundles(runs, print_message))
     with show_phases("attribute") as progress:
         attributed = attribute(runs, None, options, progress)
     if options.output is None and not is_standard(options.html):
         show_attribution(attributed, options, sys.stdout)
     if options.html is not None and not is_standard(options.html):
         print_message(f"page: {options.html}")
+    elif options.format == "text":
+        print_next("report", attributed.bundle.path, *runs)

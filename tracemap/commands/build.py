@@ -19,6 +19,7 @@ from tracemap.commands.streams import (
     is_quiet,
     print_diagnostics,
     print_message,
+    print_next,
     print_result_line,
     show_phases,
     warn_in_lines,
@@ -424,3 +425,4 @@ def _report(bundle: Bundle, *, quiet: bool = False) -> None:
     if bundle.has_remarks:
         print_diagnostics(bundle.remarks().diagnostics)
     (print_message if quiet else print_result_line)(str(bundle.path))
+    print_next("record", bundle.path)

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from tracemap.commands.framework import PATH, options_command
+from tracemap.commands.runs import runs_of_bundles
 from tracemap.commands.streams import print_message, show_phases
 from tracemap.core.files import is_standard
 from tracemap.options.results import ExportOptions
@@ -30,6 +31,6 @@ def command(runs: tuple[Path, ...], options: ExportOptions) -> None:
     from tracemap.commands.report import export
 
     with show_phases("export") as progress:
-        export(runs, None, options, progress)
+        export(runs_of_bundles(runs, print_message), None, options, progress)
     if not is_standard(options.output):
         print_message(f"{options.to}: {options.output}")

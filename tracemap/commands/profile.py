@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import webbrowser
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -15,10 +15,9 @@ import click
 
 from tracemap.commands.framework import SCRIPT, options_command
 from tracemap.commands.record import record
-from tracemap.commands.runs import BundleAttribution, check_outputs, excerpts, open_and_join_runs
+from tracemap.commands.runs import BundleAttribution, check_outputs, default_page, excerpts, open_and_join_runs
 from tracemap.commands.streams import show_phases
 from tracemap.core.errors import ModelUnreadable, TracemapError, UsageInvalid
-from tracemap.core.files import has_mark
 from tracemap.core.toolchain import Progress, no_progress
 from tracemap.core.units import UNKNOWN, plural
 from tracemap.options.compile import BuildOptions
@@ -109,7 +108,7 @@ def profile_bundle(
     """
     from tracemap.reports.page.render import write_bundle_page
 
-    page = options.output or _default_page(bundle)
+    page = options.output or default_page(bundle.path)
     check_outputs(page, force=options.force, bundles=[bundle.path])
     recorded = record(bundle, _record_options(options), progress, values=values)
     with open_and_join_runs([recorded.path], bundle, AttributeOptions(), progress) as (attributed, opened):
@@ -126,13 +125,6 @@ def _build_options(options: ProfileOptions) -> BuildOptions:
 def _record_options(options: ProfileOptions) -> RecordOptions:
     sample_hz = UNKNOWN if options.sample else 0
     return RecordOptions(**call_of(options), seconds=options.seconds, sample_hz=sample_hz)
-
-
-def _default_page(bundle: Bundle) -> Path:
-    """The bundle's name with .html in the working folder; numbered if another program's file has that name."""
-    stem = bundle.path.resolve().stem
-    names = (Path(f"{stem}.html" if number == 1 else f"{stem}-{number}.html") for number in count(1))
-    return next(name for name in names if not name.exists() or has_mark(name))
 
 
 # ---- scripts
@@ -223,4 +215,6 @@ def print_profile(found: Profile, top: int, out: TextIO) -> None:
     if found.others:
         out.write(f"The script also calls {', '.join(found.others)}.\n")
     out.write(f"Page: {found.page}\n")
-    out.write(f"Next: tracemap show {attributed.bundle.path} LINE --assembly\n")
+    if attributed.most_expensive_op:
+        words = ("show", str(attributed.bundle.path), attributed.most_expensive_op, "--assembly")
+        out.write(f"Next: tracemap {shlex.join(words)}\n")

@@ -18,7 +18,7 @@ import click
 from tracemap.commands.framework import PATH, options_command
 from tracemap.commands.programs import check_call, device_of, saved_inputs_of
 from tracemap.commands.runs import check_damage_on_failure, check_not_inputs, unchanged_module
-from tracemap.commands.streams import print_diagnostics, print_message, print_result_line, show_phases
+from tracemap.commands.streams import print_diagnostics, print_message, print_next, print_result_line, show_phases
 from tracemap.core.errors import FunctionUnknown, InputInvalid, RunEmpty, TargetUnwritable, ToolMissing, UsageInvalid
 from tracemap.core.files import is_standard
 from tracemap.core.process.temporary_files import temporary_folder
@@ -368,3 +368,4 @@ def _tell(recorded: RecordedRun) -> None:
     print_diagnostics(header.diagnostics)
     if not is_standard(recorded.path):
         print_result_line(str(recorded.path))
+        print_next("attribute", recorded.path)

@@ -12,8 +12,17 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from tracemap.commands.framework import PATH, options_command
-from tracemap.commands.runs import BundleAttribution, check_not_inputs, check_outputs, excerpts, open_and_join_runs
-from tracemap.commands.streams import print_message, show_phases
+from tracemap.commands.runs import (
+    BundleAttribution,
+    check_not_inputs,
+    check_outputs,
+    default_page,
+    excerpts,
+    newest_runs,
+    newest_runs_text,
+    open_and_join_runs,
+)
+from tracemap.commands.streams import print_message, print_next, show_phases
 from tracemap.core.errors import UsageInvalid
 from tracemap.core.files import atomic_file, is_standard, is_stream, write_text
 from tracemap.core.toolchain import Progress, no_progress
@@ -27,8 +36,16 @@ if TYPE_CHECKING:
     from tracemap.runs.model import Run
 
 
-def report(bundle: Bundle, runs: Sequence[Path], options: ReportOptions, progress: Progress = no_progress) -> None:
-    """Write the page of a bundle, with the costs of the runs if any are given.
+def report(
+    bundle: Bundle, runs: Sequence[Path] | None, options: ReportOptions, progress: Progress = no_progress
+) -> Path:
+    """Write the page of a bundle, with the costs of runs, and return its path.
+
+    Args:
+        bundle: the bundle.
+        runs: the runs; (): a page without costs; None: the newest run of the bundle, if it has one.
+        options: options of `tracemap report`. The default output has the bundle's name.
+        progress: receives the phase of the work.
 
     Raises:
         TracemapError: see `commands.runs.open_and_join_runs` and `excerpts`.
@@ -38,15 +55,18 @@ def report(bundle: Bundle, runs: Sequence[Path], options: ReportOptions, progres
     from tracemap.reports.cost_lookup import MapCosts
     from tracemap.reports.page.render import write_bundle_page
 
-    check_outputs(options.output, force=options.force, runs=runs, bundles=[bundle.path])
-    write = partial(write_bundle_page, bundle, target=options.output, force=options.force, totals=options.totals)
+    runs = newest_runs(bundle) if runs is None else runs
+    page = options.output or default_page(bundle.path)
+    check_outputs(page, force=options.force, runs=runs, bundles=[bundle.path])
+    write = partial(write_bundle_page, bundle, target=page, force=options.force, totals=options.totals)
     if not runs:
         progress("writing the page")
         write(MapCosts(bundle.graph, None))
-        return
+        return page
     with open_and_join_runs(runs, bundle, options, progress, options.window) as (attributed, opened):
         progress("writing the page")
         write(attributed.costed, excerpts=partial(excerpts, bundle.graph, opened, options.memory))
+    return page
 
 
 # ---- export
@@ -222,17 +242,25 @@ def _check_options(options: ExportOptions) -> None:
 def command(bundle: Path, runs: tuple[Path, ...], options: ReportOptions) -> None:
     """Write the annotated page of BUNDLE: one HTML file with coverage, sources, ops and dispatch sites.
 
-    With RUNs, the page shows their costs on the lines of the model and of its Python files. Without RUNs, it shows
-    where each op went. The page needs no network and no other file.
+    The page shows the costs of RUNs, or of the newest run of BUNDLE, on the lines of the model and of its Python files.
+    If there is no run, it shows where each op went. The page needs no network and no other file.
 
     \b
     Example:
+      tracemap report model.tracemap
       tracemap report model.tracemap run.parquet -o page.html
     """
     from tracemap.map.bundle import load
 
     with show_phases("report") as progress:
         progress("reading the map")
-        report(load(bundle), runs, options, progress)
-    if not is_standard(options.output):
-        print_message(f"page: {options.output}")
+        opened = load(bundle)
+        newest = [] if runs else newest_runs(opened)
+        page = report(opened, runs or newest, options, progress)
+    if newest:
+        print_message(newest_runs_text(bundle, newest))
+    if not is_standard(page):
+        print_message(f"page: {page}")
+    if not runs and not newest:
+        print_message(f"{bundle}: has no run, so the page has no costs")
+        print_next("record", bundle)

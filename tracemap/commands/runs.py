@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -28,6 +29,7 @@ from tracemap.core.files import (
     check_files,
     check_link_stays_within,
     check_unread,
+    has_mark,
     is_file,
     names_file,
     open_stored_file,
@@ -35,7 +37,7 @@ from tracemap.core.files import (
 )
 from tracemap.core.process.limits import free_memory
 from tracemap.core.process.temporary_files import temporary_folder
-from tracemap.core.toolchain import Progress
+from tracemap.core.toolchain import Progress, no_progress
 from tracemap.core.units import UNKNOWN, join_names
 from tracemap.options.results import WHOLE_RUN, Window
 from tracemap.runs.columns import LAUNCH
@@ -327,6 +329,16 @@ class BundleAttribution:
 
         return MapCosts(self.bundle.graph, self.attribution)
 
+    @property
+    def most_expensive_op(self) -> str:
+        """Id of the op with the highest cost in the first metric of tables; "" if no op has a cost."""
+        from tracemap.reports.cost_lookup import default_metric
+
+        if not self.attribution.ops:
+            return ""
+        name = self.costed.metrics[default_metric(self.costed.metrics)].name
+        return max(self.attribution.ops, key=lambda result: result.metrics[name].attributed).op
+
 
 def join_runs(
     runs: Sequence[Path],
@@ -502,6 +514,44 @@ def check_named_once(paths: Sequence[Path]) -> None:
         if place in seen:
             raise UsageInvalid(f"{path}: is named twice and would count twice; name it once")
         seen.add(place)
+
+
+def runs_of_bundles(paths: Sequence[Path], tell: Callable[[str], object] = no_progress) -> list[Path]:
+    """The paths, with each bundle replaced by its newest run, or by all runs of its newest `record --repeat`.
+
+    Args:
+        paths: runs and bundles.
+        tell: receives a sentence per bundle on which runs it stands for.
+
+    Raises:
+        UsageInvalid: a bundle has no run.
+        BundleInvalid: see `newest_runs`.
+    """
+    from tracemap.map.bundle import is_bundle, load
+
+    runs: list[Path] = []
+    for path in paths:
+        if not is_bundle(path):
+            runs.append(path)
+            continue
+        newest = newest_runs(load(path))
+        if not newest:
+            raise UsageInvalid(f"{path}: this bundle has no run; record one with `tracemap record {path}`")
+        tell(newest_runs_text(path, newest))
+        runs += newest
+    return runs
+
+
+def newest_runs_text(bundle: Path, runs: Sequence[Path]) -> str:
+    """Which runs a bundle stands for."""
+    return f"{bundle}: newest run: {join_names([run.name for run in runs])}"
+
+
+def default_page(bundle: Path) -> Path:
+    """The bundle's name with .html in the working folder; numbered if another program's file has that name."""
+    stem = bundle.resolve().stem
+    names = (Path(f"{stem}.html" if number == 1 else f"{stem}-{number}.html") for number in count(1))
+    return next(name for name in names if not name.exists() or has_mark(name))
 
 
 def newest_run(bundle: Bundle) -> Path | None:

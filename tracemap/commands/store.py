@@ -16,8 +16,15 @@ import click
 from msgspec import structs
 
 from tracemap.commands.framework import PATH, HelpContext, options_command
-from tracemap.commands.runs import attribution_request, check_named_once, find_bundle, opened_runs, resolved_runs
-from tracemap.commands.streams import print_message, show_phases
+from tracemap.commands.runs import (
+    attribution_request,
+    check_named_once,
+    find_bundle,
+    opened_runs,
+    resolved_runs,
+    runs_of_bundles,
+)
+from tracemap.commands.streams import print_message, print_next, show_phases
 from tracemap.core.codec import escape_surrogates
 from tracemap.core.errors import StoreInvalid, UsageInvalid
 from tracemap.core.files import check_files, show_in_format, write_output_of
@@ -505,7 +512,7 @@ def add(runs: tuple[Path, ...], options: StoreAddOptions) -> None:
       tracemap store add run.csv --map model.tracemap --store nightly --host ci-7
     """
     with show_phases("store add") as progress:
-        added = store_add(runs, None, options, progress)
+        added = store_add(runs_of_bundles(runs, print_message), None, options, progress)
 
     def text(out: TextIO) -> None:
         from tracemap.reports.terminal.store import print_added
@@ -513,6 +520,8 @@ def add(runs: tuple[Path, ...], options: StoreAddOptions) -> None:
         print_added(added, out)
 
     show_in_format(options.format, sys.stdout, text, lambda: added)
+    if options.format == "text":
+        print_next("store", "query", "--store", options.store)
 
 
 @options_command("list", StoreListOptions)

@@ -6,6 +6,7 @@ import errno
 import io
 import logging
 import os
+import shlex
 import sys
 import threading
 import time
@@ -124,6 +125,12 @@ def print_message(text: str) -> None:
     """Print a message on standard error, unless --quiet is set."""
     if not _State.quiet:
         print_warning(text)
+
+
+def print_next(*words: object) -> None:
+    """Print the command that most users need next, on standard error; paths below the working folder are relative."""
+    here = os.getcwd() + os.sep  # noqa: PTH109 - a prefix of strings, not a path
+    print_message(f"next: tracemap {shlex.join(str(word).removeprefix(here) for word in words)}")
 
 
 def print_warning(text: str) -> None:

@@ -16,7 +16,7 @@ from tracemap.commands.framework import PATH, options_command
 from tracemap.commands.programs import check_call, saved_inputs_to_copy, selects_call
 from tracemap.commands.record import turns
 from tracemap.commands.runs import check_damage_on_failure, check_outputs
-from tracemap.commands.streams import print_message, show_phases
+from tracemap.commands.streams import print_message, print_next, show_phases
 from tracemap.core.errors import ModelInvalid, ToolFailed, UsageInvalid
 from tracemap.core.files import show_in_format, use_utf8, write_text
 from tracemap.core.process.temporary_files import temporary_folder
@@ -270,6 +270,7 @@ def command(bundle: Path, kernels: tuple[str, ...], options: SwapOptions) -> Non
     print_message(f"bundle: {options.output}")
     if has_failed(result):
         sys.exit(1)
+    print_next("record", options.output)
 
 
 def _replacements(words: tuple[str, ...]) -> dict[str, Path]:

@@ -184,7 +184,9 @@ class ExportOptions(Options, Windowed):
 class ReportOptions(Options, Windowed):
     """Options of `report`: the page to write, and how to join runs onto their bundle."""
 
-    output: Path = required("Page to write.", "-o", "--output", metavar="PAGE.html")
+    output: Path | None = option(
+        None, "Page to write.  [default: the bundle's name with .html]", "-o", "--output", metavar="PAGE.html"
+    )
     rule: Rule | None = option(None, RULE_HELP)
     keep_outliers: bool = option(False, KEEP_OUTLIERS_HELP)
     begin: float = option(0.0, FROM_HELP, "--from", metavar="S", at_least=0)
