@@ -60,7 +60,7 @@ def _reached(graph: TraceGraph) -> Iterator[tuple[str, str]]:
 @pytest.fixture(scope="module")
 def lines(run: Path, bundle: Path) -> dict[str, str]:
     """The Python line of each op, as the table of ops has it."""
-    table = printed_table(check_cli("attribute", run, "--map", bundle, "--top", "0"), "Ops by ")
+    table = printed_table(check_cli("attribute", run, "--map", bundle, "--by", "op", "--top", "0"), "Ops by ")
     found = {row["op"]: row["python"] for row in table}
     assert "" not in found.values()
     return found
@@ -72,7 +72,7 @@ def rows_of(text: str) -> list[dict[str, str]]:
 
 @pytest.mark.long
 def test_scopes_and_lines_of_tables(run: Path, bundle: Path, scopes: dict[str, str], lines: dict[str, str]) -> None:
-    text = check_cli("attribute", run, "--map", bundle, "--top", "0")
+    text = check_cli("attribute", run, "--map", bundle, "--by", "op", "--top", "0")
     assert {row["op"]: row["scope"] for row in printed_table(text, "Ops by ")} == {op: scopes[op] for op in lines}
     found = [row for row in rows_of(check_cli("attribute", run, "--map", bundle, "--format", "csv")) if row["op"]]
     assert {row["op"]: row["scope"] for row in found} == {op: scopes[op] for op in lines}

@@ -48,26 +48,36 @@ Row = dict[str, int | str | bool]
 
 @dataclass(frozen=True)
 class Told:
-    """What the test says of an op: its line, name, scope, and lines of Python from the inside out."""
+    """What the test says of an op: its line, name, scope, lines of Python from the inside out, and pass."""
 
     line: int
     name: str
     scope: tuple[str, ...]
     frames: tuple[int, ...]
+    step: str = ""
+    plain: str = "h0"
+    """The scope without the names that JAX adds."""
 
 
 OPS: Final = {
     "op1": Told(1, "a.dot", ("h0",), (5, 20)),
-    "op2": Told(1, "a.add", ("h0", "x"), (5, 21)),
-    "op3": Told(2, "a.add", ("jvp(h0)",), (7, 22)),
-    "op4": Told(3, "b.neg", (), ()),
+    "op2": Told(1, "a.add", ("transpose(jvp(h0))", "x"), (5, 21), "backward", "h0/x"),
+    "op3": Told(2, "a.add", ("jvp(h0)",), (7, 22), "forward"),
+    "op4": Told(3, "b.neg", (), (), plain="(no scope)"),
+    "op5": Told(4, "stablehlo.tanh", ("transpose(jvp(h0))", "checkpoint", "rematted_computation"), (), "recompute"),
+    "op6": Told(4, "b.neg", ("adam",), (), "optimizer", "adam"),
 }
 """Line 5 of Python is called from two lines, so it is a shared helper's."""
-SITES: Final = {"site0": ("k0", ("op1", "op2")), "site1": ("k1", ("op2",)), "site2": ("k1", ("op3", "op4", "op2"))}
+SITES: Final = {
+    "site0": ("k0", ("op1", "op2")),
+    "site1": ("k1", ("op2",)),
+    "site2": ("k1", ("op3", "op4", "op2")),
+    "site3": ("k2", ("op5", "op6")),
+}
 """Kernel and members, the first of which is the root."""
-CALLS: Final = {"site0": 1, "site1": 2, "site2": 1}
+CALLS: Final = {"site0": 1, "site1": 2, "site2": 1, "site3": 1}
 """In each invocation."""
-TILES: Final = {"site0": (4, 2, 1), "site1": (3, 1, 1), "site2": (5, 1, 2)}
+TILES: Final = {"site0": (4, 2, 1), "site1": (3, 1, 1), "site2": (5, 1, 2), "site3": (1, 1, 1)}
 
 
 def made_rows() -> list[Row]:
@@ -200,7 +210,18 @@ Cells = Mapping[str, Fraction | str]
 def of_ops(names: Sequence[str], truth: Truth) -> dict[str, Fraction | str]:
     costs = common(lambda metric: truth.of_ops(names, metric), truth)
     by_cost = sorted(names, key=lambda name: -truth.of_op(name, "cpu_ns"))
-    return {**costs, "ops": Fraction(len(names)), "names": and_more([OPS[name].name for name in by_cost])}
+    short = [OPS[name].name.removeprefix("stablehlo.") for name in by_cost]
+    return {**costs, "ops": Fraction(len(names)), "names": and_more(short), **of_passes(names, truth)}
+
+
+def of_passes(names: Sequence[str], truth: Truth) -> dict[str, Fraction | str]:
+    steps = [step for step in ("forward", "backward", "recompute", "optimizer") if step in {OPS[n].step for n in names}]
+    if not steps:
+        return {}
+    costs: dict[str, Fraction | str] = {
+        step: truth.of_ops([n for n in names if OPS[n].step == step], "cpu_ns") / INVOCATIONS for step in steps
+    }
+    return {"pass": "+".join(steps), **costs}
 
 
 def and_more(texts: Sequence[str]) -> str:
@@ -217,7 +238,8 @@ def op_rows(truth: Truth) -> dict[str, Cells]:
         spread = distribution(truth.shares(name, "cpu_ns"))
         assert None not in spread.values()
         found[name] = {
-            **{"op": name, "line": f"model.mlir:{told.line}", "name": told.name, "scope": "/".join(told.scope)},
+            **{"op": name, "line": f"model.mlir:{told.line}", "scope": "/".join(told.scope)},
+            **{"name": told.name.removeprefix("stablehlo."), "pass": told.step},
             "python": f"net.py:{told.frames[0]}" if told.frames else "",
             "calls": Fraction(sum(CALLS[place] for place in places)),
             **common(lambda metric, name=name: truth.of_op(name, metric), truth),  # type: ignore[misc] # bound at once
@@ -236,7 +258,8 @@ def line_rows(truth: Truth) -> dict[str, Cells]:
 
 
 def name_rows(truth: Truth) -> dict[str, Cells]:
-    return {key: {"name": key, **of_ops(names, truth)} for key, names in grouped(lambda told: [told.name]).items()}
+    groups = grouped(lambda told: [told.name.removeprefix("stablehlo.")])
+    return {key: {"name": key, **of_ops(names, truth)} for key, names in groups.items()}
 
 
 def grouped(keys: Callable[[Told], Iterable[str]]) -> dict[str, list[str]]:
@@ -292,20 +315,32 @@ def kernels_of(names: Sequence[str], truth: Truth) -> str:
 
 
 def scope_rows(truth: Truth) -> dict[str, Cells]:
-    around = {
-        ("h0",): ["h0"],
-        ("h0", "x"): ["h0", "h0/x"],
-        ("jvp(h0)",): ["jvp(h0)", "h0"],
-        (): ["(no scope)"],
-    }
-    own = grouped(lambda told: ["/".join(told.scope) or "(no scope)"])
+    own = grouped(lambda told: [told.plain])
     return {
         key: {
             "scope": key,
             "own": truth.of_ops(own.get(key, []), "cpu_ns") / INVOCATIONS,
             **of_ops(names, truth),
         }
-        for key, names in grouped(lambda told: around[told.scope]).items()
+        for key, names in grouped(lambda told: [told.plain, "h0"] if told.plain == "h0/x" else [told.plain]).items()
+    }
+
+
+def pass_rows(truth: Truth) -> dict[str, Cells]:
+    groups = grouped(lambda told: [told.step or "(no pass)"])
+    return {key: {**of_ops(names, truth), "pass": key} for key, names in groups.items()}
+
+
+def function_rows(truth: Truth) -> dict[str, Cells]:
+    """The frames tell no function, so that all ops with frames are made by one that is unknown."""
+    groups = grouped(lambda told: ["–" if told.frames else "main"])
+    return {
+        key: {
+            **{"function": key, "file": "net.py" if key == "–" else ""},
+            **of_ops(names, truth),
+            "inclusive": truth.of_ops(names, "cpu_ns") / INVOCATIONS,
+        }
+        for key, names in groups.items()
     }
 
 
@@ -355,7 +390,9 @@ EXPECTED: Final[Mapping[str, Callable[[Truth], Mapping[str, Cells]]]] = {
     "python": python_rows,
     "source": source_rows,
     "caller": caller_rows,
+    "function": function_rows,
     "scope": scope_rows,
+    "pass": pass_rows,
     "kernel": kernel_rows,
     "site": site_rows,
     "name": name_rows,

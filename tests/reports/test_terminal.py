@@ -105,16 +105,17 @@ def test_columns_go_in_the_stated_order(attributed: BundleAttribution, monkeypat
         "D1mr/1000",
         "LL",
         "median",
-        "python",
+        "line",
+        "pass",
         "scope",
         "DLmr",
         "D1mr",
         "Ir",
-        "line",
+        "python",
     ]
     left_out = set()
     for columns in range(290, 24, -1):
-        text = printed(partial(show_attribution, attributed, AttributeOptions()), columns, monkeypatch)
+        text = printed(partial(show_attribution, attributed, AttributeOptions(by="op")), columns, monkeypatch)
         table = text.partition("Balance")[0].replace("\n", " ")
         said = re.search(r"\(no room for: (.*?); select with --columns\)", table)
         names = [name.split()[0] for name in said[1].split(", ")] if said else []
@@ -170,12 +171,12 @@ def test_every_column_of_ops_is_what_the_json_says(fixed: Built) -> None:
     every = ",".join(calls)
     ops = {op["op"]: op for op in found["ops"]}
     for options, divisors in (((), calls), (("--totals",), dict.fromkeys(calls, 1))):
-        text = check_cli("attribute", RUN, "--map", bundle, "--top", "0", "--metric", every, *options)
+        text = check_cli("attribute", RUN, "--map", bundle, "--by", "op", "--top", "0", "--metric", every, *options)
         rows = printed_table(text, "Ops by cpu_ns")
         assert sorted(row["op"] for row in rows) == sorted(ops)
         for row in rows:
             expected = dict(_expected(ops[row["op"]], found, divisors))
-            assert len(row) == len(expected) + len(("op", "line", "python", "name", "scope"))
+            assert len(row) == len(expected) + len(("op", "line", "python", "name", "scope", "pass"))
             for name, value in expected.items():
                 pattern = re.escape(name) + "( [nµm]?s(/invocation)?| %| M| (K|M)?i?B)?( of [13])?"
                 (heading,) = (heading for heading in row if re.fullmatch(pattern, heading))
@@ -217,7 +218,7 @@ def test_rows_of_other_views_are_sums_of_the_json(by: str, fixed: Built) -> None
     kernels = {site["id"]: site["kernel"] for site in shown["sites"]}
     keys: dict[str, Callable[[Json], str]] = {
         "line": lambda op: f"{op['file']}:{op['line']}",
-        "name": lambda op: str(op["name"]),
+        "name": lambda op: str(op["name"]).removeprefix("stablehlo."),
         "kernel": lambda site: kernels[site["site"]],
         "site": lambda site: str(site["site"]),
     }

@@ -6,7 +6,7 @@ import io
 import json
 import re
 import shutil
-from collections import defaultdict
+from collections import Counter, defaultdict
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
@@ -26,10 +26,11 @@ from tests.terminals import GOLD, RUN, printed
 from tracemap.core.errors import UsageInvalid
 from tracemap.core.units import UNKNOWN, Scale, format_ns, sum_of
 from tracemap.map.model import Frame
+from tracemap.map.query import plain_scope
 from tracemap.options.results import AttributeOptions
 from tracemap.reports.terminal.attribution import print_attribution
 from tracemap.reports.views.costs import Cell, LazyRow
-from tracemap.reports.views.python import caller_of, plain_scope, shared_helpers
+from tracemap.reports.views.python import caller_of, shared_helpers
 from tracemap.reports.views.selection import VIEWS
 from tracemap.runs.runfile import read_run, write_run
 
@@ -215,7 +216,9 @@ def test_a_run_that_tells_no_invocations_is_shown_as_sums(tmp_path: Path, fixed:
     """Without its header nothing says how often the function was called."""
     bare = tmp_path / "bare.csv"
     shutil.copy(RUN, bare)
-    text = check_cli("attribute", bare, "--map", fixed("jax_mlp_train"), "--top", "0", "--metric", "Ir,cpu_ns")
+    text = check_cli(
+        "attribute", bare, "--map", fixed("jax_mlp_train"), "--by", "op", "--top", "0", "--metric", "Ir,cpu_ns"
+    )
     rows = printed_table(text, "Ops by Ir, sums of the whole run")
     found = json_cli("attribute", bare, "--map", fixed("jax_mlp_train"))
     assert {metric["invocations"] for metric in found["metrics"]} == {None}
@@ -230,7 +233,7 @@ def test_counts_of_another_simulator_are_of_unknown_invocations(tmp_path: Path, 
     shutil.copy(RUN, run)
     header = json.loads(Path(f"{RUN}.json").read_text())
     Path(f"{run}.json").write_text(json.dumps({**header, "diagnostics": []}))
-    text = check_cli("attribute", run, "--map", fixed("jax_mlp_train"))
+    text = check_cli("attribute", run, "--map", fixed("jax_mlp_train"), "--by", "op")
     (first, *_) = printed_table(text, "Ops by cpu_ns, per invocation: cpu_ns mean of 3; Ir, D1mr, DLmr in all")
     assert "Ir in all" in first
 
@@ -260,12 +263,12 @@ def test_what_is_of_one_invocation_or_call_is_not_called_a_sum(built: Built, rec
 @pytest.mark.long
 def test_sums_of_other_invocations_than_those_beside_them_say_so(fixed: Built) -> None:
     words = (RUN, "--map", fixed("jax_mlp_train"))
-    text = check_cli("attribute", *words, "--totals")
+    text = check_cli("attribute", *words, "--by", "op", "--totals")
     for title in ("Ops by cpu_ns", "Balance"):
         (first, *_) = printed_table(text, f"{title}, sums: cpu_ns of 3 invocations; Ir, D1mr, DLmr of 1")
         assert {"Ir of 1", "D1mr of 1"} <= {*first}
         assert {"cpu µs of 3", "cpu ms of 3"} & {*first}
-    alike = check_cli("attribute", *words, "--totals", "--metric", "Ir,D1mr")
+    alike = check_cli("attribute", *words, "--by", "op", "--totals", "--metric", "Ir,D1mr")
     assert {"Ir", "D1mr"} <= {*printed_table(alike, "Ops by Ir, sums of 1 invocation")[0]}
     said = "sums: cpu_ns, duration_ns of 3 invocations; Ir, I1mr, ILmr, Dr, D1mr, DLmr, Dw, D1mw, DLmw of 1"
     exported = check_cli("export", *words, "--to", "callgrind", "-o", "-").splitlines()
@@ -355,7 +358,7 @@ def test_callers_of_a_real_model_are_the_lines_that_call_its_helpers(built: Buil
     ],
 )
 def test_scopes_of_derivatives_belong_to_the_plain_one(scope: str, plain: str) -> None:
-    assert "/".join(plain_scope(scope.split("/"))) == plain
+    assert "/".join(plain_scope(tuple(scope.split("/")))) == plain
 
 
 @pytest.mark.long
@@ -364,20 +367,45 @@ def test_forward_and_backward_are_summed_under_the_plain_scope(fixed: Built) -> 
     bundle = fixed("jax_mlp_train")
     found = json_cli("attribute", RUN, "--map", bundle)
     scopes = {each["id"]: "/".join(each["scope"]) for each in json_cli("show", bundle)["ops"]}
-    text = check_cli("attribute", RUN, "--map", bundle, "--by", "scope", "--top", "0", "--metric", "Ir", "--totals")
-    rows = {row["scope"]: int(row["Ir"].replace(",", "")) for row in printed_table(text, "Scopes by Ir")}
+    words = ("--top", "0", "--metric", "Ir", "--totals", "--sort", "Ir")
+    text = check_cli("attribute", RUN, "--map", bundle, "--by", "scope", *words)
+    rows = {row["scope"]: row for row in printed_table(text, "Scopes by Ir")}
     spent = {each["op"]: each["metrics"]["Ir"]["attributed"] for each in found["ops"]}
+
+    def number(row: dict[str, str], heading: str) -> int:
+        return int(row[heading].replace(",", ""))
+
     for layer in ("layer0", "layer1"):
-        direct = sum(cost for each, cost in spent.items() if layer in scopes[each] and "(grad)" not in scopes[each])
-        assert rows[f"grad/{layer}"] >= direct > rows[f"grad/jvp({layer})"] > 0
-        nested = rows[f"grad/transpose(grad)/jvp({layer})"]
-        parts = [rows[f"grad/jvp({layer})"], rows[f"grad/transpose(jvp({layer}))"], nested]
-        assert rows[f"grad/{layer}"] == sum(parts)
+        own = {op: cost for op, cost in spent.items() if layer in scopes[op]}
+        backward = sum(cost for op, cost in own.items() if "transpose(" in scopes[op])
+        row = rows[f"grad/{layer}"]
+        assert number(row, "backward Ir") == backward
+        # Ops of called functions have the scope of the call.
+        assert number(row, "forward Ir") == number(row, "Ir") - backward >= sum(own.values()) - backward > 0
+    tree = check_cli("attribute", RUN, "--map", bundle, "--by", "scope", "--top", "0")
+    assert re.search(r"^grad +.*(\n  \S+ .*)*\n  layer0 ", tree, re.MULTILINE)
+
+
+@pytest.mark.parametrize("by", ["source", "line", "op", "scope"])
+def test_passes_add_up(by: str, fixed: Built) -> None:
+    """Forward, backward and the rest: each row of a filtered table, and their sums."""
+    bundle = fixed("jax_mlp_train")
+    (total,) = [metric for metric in json_cli("attribute", RUN, "--map", bundle)["metrics"] if metric["name"] == "Ir"]
+    words = ("--by", by, "--top", "0", "--metric", "Ir", "--totals", "--sort", "Ir")
+    sums: Counter[str] = Counter()
+    for step in ("forward", "backward", "optimizer", ""):
+        text = check_cli("attribute", RUN, "--map", bundle, *words, "--filter", f"pass={step}")
+        for row in printed_table(text, f"{by.title() if by != 'source' else 'Source line'}s by Ir"):
+            sums[step] += int(row["own Ir" if by == "scope" else "Ir"].replace(",", ""))
+    assert sums.total() == total["attributed"]
+    assert min(sums.values()) > 0
+    passes = printed_table(check_cli("attribute", RUN, "--map", bundle, *words[2:], "--by", "pass"), "Passes by Ir")
+    assert {row["pass"].replace("(no pass)", ""): int(row["Ir"].replace(",", "")) for row in passes} == sums
 
 
 def test_golden_files_are_of_all_views() -> None:
     """Commands have golden files of their own beside them."""
-    assert len(VIEWS) == 9
+    assert len(VIEWS) == 11
     assert {f"attribute-{view}" for view in VIEWS} <= {path.stem for path in GOLD.glob("*.txt")}
 
 

@@ -307,15 +307,20 @@ def split_path(path: str) -> tuple[str, ...]:
 
 
 _JIT = re.compile(r"^(jit|pjit)(\(.*\)|:)$", re.DOTALL)
+_TRANSFORMED_JIT = re.compile(r"^((?:\w+\()+)p?jit\([^()]*\)(\)+)$")
 
 
 def scope(location: Location) -> tuple[str, ...]:
     """The name path without the op's own name and without `jit(…)`.
 
-    `jit(<lambda>)/h0/attn/add` is `("h0", "attn")`.
+    `jit(<lambda>)/h0/attn/add` is `("h0", "attn")`. A call of a jitted function may have its transformations in the
+    op's own name: `jit(f)/jvp(jit(g))` is `("jvp()",)`.
     """
-    components = split_path(name_path(location))[:-1]
-    return tuple(component for component in components if not _JIT.match(component))
+    *components, own = split_path(name_path(location)) or ("",)
+    if _TRANSFORMED_JIT.match(own):
+        components.append(own)
+    plain = (_TRANSFORMED_JIT.sub(r"\1\2", component) for component in components)
+    return tuple(component for component in plain if not _JIT.match(component))
 
 
 def is_informative(location: Location) -> bool:

@@ -298,8 +298,12 @@ _SHARE: Final = Scale(1, "%", 1)
 
 def plural(count: int, word: str, words: str = "") -> str:
     """`1 op`, `2 dispatches`; `words` is an irregular plural."""
-    regular = f"{word}es" if word.endswith("ch") else f"{word}s"
-    return f"{format_count(count)} {word if count == 1 else words or regular}"
+    return f"{format_count(count)} {word if count == 1 else words or plural_of(word)}"
+
+
+def plural_of(word: str) -> str:
+    """`ops`, `dispatches`, `passes`."""
+    return f"{word}es" if word.endswith(("ch", "s")) else f"{word}s"
 
 
 MOST_LISTED: Final = 5

@@ -358,6 +358,52 @@ def scope_text(graph: TraceGraph, op: Op) -> str:
     return "/".join(first) + (f" +{len(others)}" if others else "")
 
 
+_OF_CHECKPOINTS = frozenset({"checkpoint", "rematted_computation"})
+"""Scopes that `jax.checkpoint` adds to the backward pass only."""
+_WRAPPED = re.compile(r"(?:jvp|transpose)\((.*)\)", re.DOTALL)
+
+
+@cache
+def plain_scope(scope: tuple[str, ...]) -> tuple[str, ...]:
+    """A scope without the names that JAX's transformations add, so that forward and backward ops have the same one.
+
+    The backward pass repeats enclosing names: `grad/transpose(grad)/jvp(layer0)` becomes `grad/layer0`.
+    """
+    plain: list[str] = []
+    backward = False
+    for name in scope:
+        backward = backward or name.startswith("transpose(")
+        if backward and name in _OF_CHECKPOINTS:
+            continue
+        bare = name
+        while wrapped := _WRAPPED.fullmatch(bare):
+            bare = wrapped[1]
+        if bare == name or (bare and bare != (plain[-1] if plain else None)):
+            plain.append(bare)
+    return tuple(plain)
+
+
+PASSES: Final = ("forward", "backward", "recompute", "optimizer")
+"""The passes of a training step. `recompute` repeats a part of the forward pass inside the backward pass."""
+_OPTIMIZER = re.compile(r".*optim.*|(adam|sgd|rmsprop|adagrad|lamb|lion)\w*|apply_(updates|gradients)", re.IGNORECASE)
+
+
+@cache
+def pass_of(scope: tuple[str, ...]) -> str:
+    """The pass of a training step, from the names that JAX's transformations add to scopes; "" if they tell none.
+
+    >>> pass_of(("grad", "jvp(layer0)")), pass_of(("transpose(jvp(layer0))",)), pass_of(("adam_update",))
+    ('forward', 'backward', 'optimizer')
+    """
+    if "rematted_computation" in scope:
+        return "recompute"
+    if any(name.startswith("transpose(") for name in scope):
+        return "backward"
+    if any(name.startswith("jvp(") for name in scope):
+        return "forward"
+    return "optimizer" if any(_OPTIMIZER.fullmatch(name) for name in scope) else ""
+
+
 def _inside(outer: tuple[str, ...], inner: tuple[str, ...]) -> tuple[str, ...]:
     return inner if inner[: len(outer)] == outer else outer + inner
 

@@ -102,8 +102,13 @@ class AttributeOptions(Options, Windowed):
     html: Path | None = option(None, "Also write the annotated page.", metavar="PAGE")
     allow_mismatch: bool = option(False, "Accept a run recorded from a different build; the report carries a warning.")
     dispatch: str = option("", DISPATCH_HELP, metavar="KERNEL")
-    by: Literal["op", "line", "source", "python", "caller", "scope", "kernel", "site", "name"] = option(
-        "op", "Rows of the text table. caller: your innermost line outside shared helper functions."
+    by: (
+        Literal["op", "line", "source", "python", "function", "caller", "scope", "pass", "kernel", "site", "name"]
+        | None
+    ) = option(
+        None,
+        "Rows of the text table. source: lines of your Python, or nodes of ONNX. caller: your innermost line outside "
+        "shared helper functions. pass: forward, backward.  [default: source for JAX, torch and ONNX, else op]",
     )
     metrics: tuple[str, ...] = name_list(
         "Metrics of the text table; the first one ranks the rows.  [default: time and up to three others]",

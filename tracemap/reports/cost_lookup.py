@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
@@ -14,7 +15,7 @@ from tracemap.attribution.model import Attribution, MetricTotal, OpResult, SiteR
 from tracemap.core.codec import Record
 from tracemap.core.units import ASSUMED_SIZE, Text, Unknown, format_share, split_by_largest_remainder
 from tracemap.map.model import CallPath, Frame, Op, OpId, Site, TraceGraph
-from tracemap.map.query import frames_of, scope_of, scope_text, stack_of, user_frames_first
+from tracemap.map.query import frames_of, pass_of, scope_of, scope_text, stack_of, user_frames, user_frames_first
 from tracemap.reports.escaping import or_dash
 from tracemap.runs.model import UNKNOWN_PARTS
 
@@ -133,6 +134,8 @@ class MapCosts:
 
     graph: TraceGraph
     attribution: Attribution | None
+    passes: tuple[str, ...] = ()
+    """Patterns; only occurrences of ops in a pass that matches all of them count."""
 
     @cached_property
     def metrics(self) -> tuple[MetricTotal, ...]:
@@ -146,7 +149,10 @@ class MapCosts:
         # Leave out ops that run at load time only: they are not measured, and a cost of 0 would be wrong.
         measurable = set(self.results)
         return {
-            result.op: result for result in results if measurable.intersection(self._works_of_op.get(result.op, ()))
+            result.op: result
+            for result in results
+            if measurable.intersection(self._works_of_op.get(result.op, ()))
+            and (not self.passes or result.op in self.reached_by_op)
         }
 
     @cached_property
@@ -209,6 +215,11 @@ class MapCosts:
 
     @cached_property
     def _attributed(self) -> Mapping[OpId, Mapping[str, int]]:
+        if self.passes:
+            sums: dict[OpId, Mapping[str, int]] = {}
+            for reached in self.reached:
+                sums[reached.op.id] = add_costs(sums.get(reached.op.id, NO_COSTS), reached.attributed)
+            return sums
         return {
             op: {name: cost.attributed for name, cost in result.metrics.items()}
             for op, result in self.op_results.items()
@@ -242,11 +253,18 @@ class MapCosts:
         shares = {
             (work, share.op): share.attributed for work, result in self.results.items() for share in result.shares
         }
-        return tuple(
+        reached = (
             self._reach(work, op, path, part)
             for work, op, call_paths in paths
             for path, part in zip(call_paths, parts_of(shares.get((work, op), {}), len(call_paths)), strict=True)
         )
+        return tuple(each for each in reached if all(fnmatchcase(pass_of(each.scope), one) for one in self.passes))
+
+    @cached_property
+    def is_from_framework(self) -> bool:
+        """Whether ops have lines of a Python program, or are nodes of ONNX."""
+        graph = self.graph
+        return any(op.name.startswith("onnx.") or user_frames(graph, op.frames) for op in graph.ops)
 
     def _reach(self, work: str, op_id: OpId, path: CallPath, attributed: Mapping[str, int]) -> OpOccurrence:
         graph, op = self.graph, self.graph.op_by_id[op_id]
@@ -260,6 +278,13 @@ class MapCosts:
         for reached in self.reached:
             by_op[reached.op.id].append(reached)
         return {op: tuple(entries) for op, entries in by_op.items()}
+
+    def passes_of(self, op: Op, metric: str = "") -> Mapping[str, int]:
+        """Cost of an op in each pass of a training step; 0 without a metric."""
+        sums: dict[str, int] = defaultdict(int)
+        for reached in self.reached_by_op.get(op.id, ()):
+            sums[pass_of(reached.scope)] += reached.attributed.get(metric, 0)
+        return sums
 
     def scope_of(self, op: Op) -> str:
         """The scope of an op for tables: the first, and the number of others if several calls lead to the op."""

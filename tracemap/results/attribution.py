@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from tracemap.attribution import model
 from tracemap.core.errors import QueryInvalid
 from tracemap.core.units import UNKNOWN, format_ns, format_share
-from tracemap.map.query import python_frame, resolve_names, same_file
+from tracemap.map.query import plain_scope, python_frame, resolve_names, same_file
 from tracemap.options.option import check_string
 from tracemap.results.bundle import Bundle
 from tracemap.results.display import AsTable, Columns, Value, bar, cell_of, heading, show_page, table
@@ -111,7 +111,9 @@ class Attribution(model.Attribution, AsTable):
         return self._sum(what, costed, matches)
 
     def scope(self, path: str) -> Cost:
-        """Cost of a scope such as `h0/attn` with everything below it. Ops of called functions have the caller's scope.
+        """Cost of a scope such as `h0/attn` with everything below it, forward and backward.
+
+        Ops of called functions have the caller's scope.
 
         Raises:
             tracemap.core.errors.QueryInvalid: no op with a cost is in this scope.
@@ -121,7 +123,11 @@ class Attribution(model.Attribution, AsTable):
             ('op2', 'op4', 'op3')
         """
         prefix, costed = tuple(filter(None, check_string("path", path).split("/"))), self._costed()
-        cost = self._sum(path, costed, lambda reached: reached.scope[: len(prefix)] == prefix)
+
+        def matches(reached: OpOccurrence) -> bool:
+            return prefix in (reached.scope[: len(prefix)], plain_scope(reached.scope)[: len(prefix)])
+
+        cost = self._sum(path, costed, matches)
         if not cost.ops:
             raise QueryInvalid(f"{path}: no op of the run is in a scope of this name")
         return cost
@@ -176,6 +182,7 @@ class Attribution(model.Attribution, AsTable):
             "file": [cell_of(op.file) for op in ops],
             "line": [cell_of(op.line) for op in ops],
             "scope": [costed.scope_of(op) for op in ops],
+            "pass": ["+".join(filter(None, sorted(costed.passes_of(op)))) or None for op in ops],
             "python": [f"{frame.file}:{frame.line}" if frame else None for frame in frames],
             "outcome": [op.outcome.value for op in ops],
             "calls": [cell_of(result.calls) for result in self.ops],

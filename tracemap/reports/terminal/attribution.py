@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, TextIO
 
 from tracemap.attribution.model import UNATTRIBUTED_TEXTS, Attribution
 from tracemap.core.diagnostics import above_result, below_result
-from tracemap.core.units import UNKNOWN, Scale, format_ns, join_names, plural
+from tracemap.core.units import UNKNOWN, Scale, format_ns, join_names, plural, plural_of
 from tracemap.map.model import TraceGraph
 from tracemap.options.results import AttributeOptions, Rule
 from tracemap.reports.advice import (
@@ -30,8 +30,8 @@ from tracemap.reports.cost_lookup import (
 )
 from tracemap.reports.escaping import or_dash
 from tracemap.reports.terminal.tables import Heading, console, print_diagnostics, print_table, say
-from tracemap.reports.views.costs import TEXT, Column, Costs, Row, View
-from tracemap.reports.views.ops import UNCERTAIN, UNCERTAIN_MARK, slowest_calls
+from tracemap.reports.views.costs import SHARE, TEXT, Column, Costs, Row, View
+from tracemap.reports.views.ops import PASS, UNCERTAIN, UNCERTAIN_MARK, slowest_calls
 from tracemap.reports.views.selection import ViewSelection, select_from_view, selected_costs
 
 if TYPE_CHECKING:
@@ -81,6 +81,9 @@ def print_summary(costed: MapCosts, attribution: Attribution, out: TextIO, top: 
     terminal = console(out)
     explained = elapsed_breakdown_text(attribution)
     say(terminal, f"{elapsed_text(attribution)}" + (f": {explained}" if explained else ""))
+    passes = select_from_view(costed, costs, AttributeOptions(by="pass")).rows
+    if len(passes) > 1:
+        say(terminal, ", ".join(f"{row[PASS.key]} {float(row.get(SHARE) or 0):.1f} %" for row in passes))
     _print_view(terminal, replace(chosen, columns=_summary_columns(chosen)), costs, attribution)
     advice = overhead_advice(attribution)
     if advice:
@@ -154,7 +157,7 @@ _UNCERTAIN_NOISE = (
 
 def _print_view(terminal: Console, chosen: ViewSelection, costs: Costs, attribution: Attribution) -> None:
     view, workers = chosen.view, attribution.run.workers
-    title = f"{view.noun[:1].upper()}{view.noun[1:]}s by {costs.first.name}, {costs.basis()}"
+    title = f"{view.noun[:1].upper()}{plural_of(view.noun)[1:]} by {costs.first.name}, {costs.basis()}"
     _print_columns(terminal, title, _by_priority(chosen), chosen.rows, gap=False, advice="; select with --columns")
     marked = [row for row in chosen.rows if row.get(UNCERTAIN.key)] if UNCERTAIN in chosen.columns else []
     noise_legend = _UNCERTAIN_NOISE.format("" if workers == 1 else ", or with --serial")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from typing import Final
@@ -22,7 +23,7 @@ from tracemap.attribution.model import (
 )
 from tracemap.core.units import Unknown, sum_of
 from tracemap.map.model import Op
-from tracemap.map.query import python_frame
+from tracemap.map.query import PASSES, python_frame
 from tracemap.reports.cost_lookup import MapCosts
 from tracemap.reports.escaping import file_line, op_line, root_and_line
 from tracemap.reports.views.costs import CLOCKS, Cell, Column, Costs, LazyRow, Row, View, known_cell
@@ -38,6 +39,8 @@ UNCERTAIN_MARK: Final = "~"
 LEAVE_LINE, LEAVE_INTERVAL, LEAVE_SCOPE, LEAVE_PYTHON = 10, 15, 50, 61
 LEAVE_MEDIAN, LEAVE_SPREAD = 62, 75
 LEAVE_CALLS, LEAVE_INCLUSIVE, LEAVE_BOUNDS = 80, 81, 82
+LEAVE_PASSES = 55
+PASS: Final = Column("pass", "pass", leave=LEAVE_SCOPE + 1, least=8)
 
 _LINE = Column("line", "line", leave=LEAVE_LINE, least=12)
 _PYTHON = Column("python", "python", leave=LEAVE_PYTHON, least=12)
@@ -45,11 +48,30 @@ _NAME = Column("name", "name", least=12)
 _SCOPE = Column("scope", "scope", leave=LEAVE_SCOPE, least=8)
 
 
+def pass_columns(costs: Costs) -> tuple[Column, ...]:
+    """The passes of the ops in a row, and what each pass takes of the ranking metric."""
+    return (
+        replace(PASS, usual=False),
+        *(costs.of_first(name, name, LEAVE_PASSES + index) for index, name in enumerate(PASSES)),
+    )
+
+
+def pass_cells(amounts: Mapping[str, int]) -> Mapping[str, Cell]:
+    """The cells of `pass_columns`, from sums of the ranking metric by pass; empty without a known pass."""
+    known = [name for name in PASSES if name in amounts]
+    return {PASS.key: "+".join(known), **{name: amounts[name] for name in known}} if known else {}
+
+
 def by_op(costed: MapCosts, costs: Costs) -> View:
-    """A row per op: its location and costs."""
+    """A row per op: its location and costs. If the model comes from a framework, its Python line comes first."""
+    places = (
+        (replace(_PYTHON, leave=LEAVE_LINE), _NAME, replace(_LINE, leave=LEAVE_PYTHON))
+        if costed.is_from_framework
+        else (_LINE, _PYTHON, _NAME)
+    )
     columns = (
         Column("op", "op"),
-        *(_LINE, _PYTHON, _NAME, _SCOPE),
+        *(*places, _SCOPE, PASS),
         costs.calls(LEAVE_CALLS),
         *costs.columns(),
         UNCERTAIN,
@@ -81,8 +103,9 @@ def _details_of_op(costed: MapCosts, costs: Costs, result: OpResult) -> Row:
         "op": op.id,
         "line": op_line(op),
         "python": file_line(frame.file, frame.line) if frame else "",
-        "name": op.name,
+        "name": without_dialect(op.name),
         "scope": costed.scope_of(op),
+        PASS.key: "+".join(name for name in PASSES if name in costed.passes_of(op)),
         "calls": known_cell(result.calls),
         "inclusive": cost.inclusive,
         "low": cost.low,
@@ -107,7 +130,7 @@ def _likely(cost: OpCost) -> Mapping[str, Cell]:
 
 def by_line(costed: MapCosts, costs: Costs) -> View:
     """A row per line of the model whose ops have costs."""
-    columns = (Column("line", "line", least=12), _NAMES, _SCOPE, _OPS, *costs.columns())
+    columns = (Column("line", "line", least=12), _NAMES, _SCOPE, _OPS, *costs.columns(), *pass_columns(costs))
     rows = []
     for ops in _grouped(costed, lambda op: (op.file, op.line)).values():
         scopes = dict.fromkeys(costed.scope_of(op) for op in ops)
@@ -117,9 +140,9 @@ def by_line(costed: MapCosts, costs: Costs) -> View:
 
 def by_name(costed: MapCosts, costs: Costs) -> View:
     """A row per name of ops: the sum of their costs."""
-    columns = (Column("name", "name", least=12), _OPS, *costs.columns())
+    columns = (Column("name", "name", least=12), _OPS, *costs.columns(), *pass_columns(costs))
     groups = _grouped(costed, lambda op: op.name).values()
-    rows = [{"name": ops[0].name, **_sum_cells(costed, costs, ops)} for ops in groups]
+    rows = [{"name": without_dialect(ops[0].name), **_sum_cells(costed, costs, ops)} for ops in groups]
     return View("name", columns, rows, costs.first.name)
 
 
@@ -135,24 +158,39 @@ def _grouped(costed: MapCosts, key: Callable[[Op], Hashable]) -> dict[Hashable, 
 
 
 def _sum_cells(costed: MapCosts, costs: Costs, ops: Iterable[Op]) -> Row:
-    amounts = Counter[str]()
-    weights = {}
+    amounts, passes, weights = Counter[str](), Counter[str](), {}
     for op in ops:
         attributed = costed.attributed(op.id)
         amounts.update(attributed)
+        passes.update(costed.passes_of(op, costs.first.name))
         weights[op] = attributed[costs.first.name]
-    return {"names": names_of(weights), "ops": len(weights), **costs.cells(amounts)}
+    return {"names": names_of(weights), "ops": len(weights), **costs.cells(amounts), **pass_cells(passes)}
 
 
 def names_of(weights: Mapping[Op, int]) -> str:
     """The name of the most expensive op, and the number of other names."""
     by_cost = sorted(weights, key=lambda op: -weights[op])
-    return and_more(list(dict.fromkeys(op.name for op in by_cost)))
+    return and_more(list(dict.fromkeys(without_dialect(op.name) for op in by_cost)))
+
+
+ONNX: Final = "onnx."
+
+
+def without_dialect(name: str) -> str:
+    """An op's name without the dialect that a framework's importer uses: `dot_general`, `mm`, `MatMul`.
+
+    >>> without_dialect("stablehlo.dot_general"), without_dialect("torch.aten.mm"), without_dialect("linalg.matmul")
+    ('dot_general', 'mm', 'linalg.matmul')
+    """
+    return next((name.removeprefix(prefix) for prefix in _FRAMEWORKS if name.startswith(prefix)), name)
+
+
+_FRAMEWORKS = ("stablehlo.", "torch.aten.", ONNX)
 
 
 def and_more(texts: list[str]) -> str:
     """The first of several texts, and the number of others: `add +2`."""
-    return texts[0] + (f" +{len(texts) - 1}" if len(texts) > 1 else "")
+    return "".join(texts[:1]) + (f" +{len(texts) - 1}" if len(texts) > 1 else "")
 
 
 # ---- dispatch sites and kernels

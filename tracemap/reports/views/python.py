@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import PurePath
 
 from tracemap.map.model import Frame, Op
-from tracemap.map.query import user_frames
+from tracemap.map.query import pass_of, plain_scope, user_frames
 from tracemap.reports.cost_lookup import MapCosts, OpOccurrence
 from tracemap.reports.escaping import file_line, op_line, or_dash
 from tracemap.reports.views.costs import Column, Costs, Row, View
-from tracemap.reports.views.ops import LEAVE_CALLS, LEAVE_INCLUSIVE, LEAVE_LINE, LEAVE_SCOPE, and_more, names_of
+from tracemap.reports.views.ops import (
+    LEAVE_CALLS,
+    LEAVE_INCLUSIVE,
+    LEAVE_LINE,
+    LEAVE_SCOPE,
+    ONNX,
+    and_more,
+    names_of,
+    pass_cells,
+    pass_columns,
+)
 
 NOWHERE = "(no frame)"
 NO_SCOPE = "(no scope)"
@@ -24,25 +34,28 @@ _FileLine = tuple[str, int] | None
 
 @dataclass(slots=True)
 class _Sum:
-    """Costs at a line or in a scope: the ranking metric per op, and all metrics; for a line also its frame."""
+    """Costs at a line or in a scope: the ranking metric per op and pass, and all metrics; for a line also its frame."""
 
     frame: Frame | None = None
     ops: Counter[Op] = field(default_factory=Counter)
     amounts: Counter[str] = field(default_factory=Counter)
+    passes: Counter[str] = field(default_factory=Counter)
 
     def add(self, reached: OpOccurrence, metric: str) -> None:
         """Add an op's share of a site or transfer; `metric` is the ranking metric."""
         self.ops[reached.op] += reached.attributed.get(metric, 0)
         self.amounts.update(reached.attributed)
+        self.passes[pass_of(reached.scope)] += reached.attributed.get(metric, 0)
 
     def row(self, costs: Costs) -> Row:
         """The cells that all views have in common."""
         return {
             "line": file_line(self.frame.file, self.frame.line) if self.frame else NOWHERE,
             "function": or_dash(self.frame.function) if self.frame else "",
-            "names": names_of(self.ops) if self.ops else "",
+            "names": names_of(self.ops),
             "ops": len(self.ops),
             **costs.cells(self.amounts),
+            **pass_cells(self.passes),
         }
 
 
@@ -74,6 +87,7 @@ def by_python(costed: MapCosts, costs: Costs) -> View:
         *(_FUNCTION, _NAMES, _OPS),
         *costs.columns(),
         costs.of_first("inclusive", "inclusive", LEAVE_LINE),
+        *pass_columns(costs),
     )
     metric = costs.first.name
     own, inclusive = _Lines(), _Lines()
@@ -95,7 +109,15 @@ def by_source(costed: MapCosts, costs: Costs) -> View:
 
     `kernel` is the most expensive of its kernels, and the number of others.
     """
-    columns = (Column("line", "line", least=17), _FUNCTION, _NAMES, _OPS, *costs.columns(), _KERNELS)
+    columns = (
+        Column("line", "line", least=17),
+        _FUNCTION,
+        _NAMES,
+        _OPS,
+        *costs.columns(),
+        *pass_columns(costs),
+        _KERNELS,
+    )
     sums, kernels = defaultdict[str, _Sum](_Sum), defaultdict[str, Counter[str]](Counter)
     functions: dict[str, str] = {}
     for reached in _measured(costed):
@@ -111,7 +133,6 @@ def by_source(costed: MapCosts, costs: Costs) -> View:
             **line_sum.row(costs),
             "line": line,
             "function": functions[line],
-            "names": without_dialect(names_of(line_sum.ops)),
             "kernel": and_more([kernel for kernel, _ in kernels[line].most_common()]),
         }
         for line, line_sum in sums.items()
@@ -127,24 +148,9 @@ def source_of(costed: MapCosts, reached: OpOccurrence) -> tuple[str, str]:
     frames = user_frames(costed.graph, reached.frames)
     if frames:
         return file_line(frames[0].file, frames[0].line), or_dash(frames[0].function)
-    if reached.op.name.startswith(_ONNX) and reached.scope:
+    if reached.op.name.startswith(ONNX) and reached.scope:
         return "/".join(reached.scope), ""
     return op_line(reached.op), ""
-
-
-_ONNX = "onnx."
-
-
-def without_dialect(name: str) -> str:
-    """An op's name without the dialect that a framework's importer uses: `dot_general`, `mm`, `MatMul`.
-
-    >>> without_dialect("stablehlo.dot_general"), without_dialect("torch.aten.mm"), without_dialect("linalg.matmul")
-    ('dot_general', 'mm', 'linalg.matmul')
-    """
-    return next((name.removeprefix(prefix) for prefix in _FRAMEWORKS if name.startswith(prefix)), name)
-
-
-_FRAMEWORKS = ("stablehlo.", "torch.aten.", _ONNX)
 
 
 # ---- callers
@@ -152,7 +158,7 @@ _FRAMEWORKS = ("stablehlo.", "torch.aten.", _ONNX)
 
 def by_caller(costed: MapCosts, costs: Costs) -> View:
     """A row per line of the user's Python that calls a shared helper or makes ops itself."""
-    columns = (Column("line", "caller", least=17), _FUNCTION, _NAMES, _OPS, *costs.columns())
+    columns = (Column("line", "caller", least=17), _FUNCTION, _NAMES, _OPS, *costs.columns(), *pass_columns(costs))
     stacks = [(reached, user_frames(costed.graph, reached.frames)) for reached in _measured(costed)]
     helpers = shared_helpers(frames for _, frames in stacks)
     sums = _Lines()
@@ -189,47 +195,104 @@ def caller_of(frames: Sequence[Frame], helpers: frozenset[_Function]) -> Frame |
     return next(outside, frames[-1] if frames else None)
 
 
-# ---- scopes
+# ---- functions
 
-_WRAPPED = re.compile(r"(?:jvp|transpose)\((.*)\)", re.DOTALL)
+
+def by_function(costed: MapCosts, costs: Costs) -> View:
+    """A row per function of the user's Python, node of ONNX, or function of the model.
+
+    A function's cost is that of its own ops; `inclusive` has the functions that it calls, too.
+    """
+    columns = (
+        Column("function", "function", least=17),
+        Column("file", "file", leave=LEAVE_SCOPE, least=10),
+        *(_NAMES, _OPS),
+        *costs.columns(),
+        costs.of_first("inclusive", "inclusive", LEAVE_LINE),
+        *pass_columns(costs),
+    )
+    metric = costs.first.name
+    own, inclusive = defaultdict[tuple[str, str], _Sum](_Sum), Counter[tuple[str, str]]()
+    for reached in _measured(costed):
+        functions = list(dict.fromkeys(_functions_of(costed, reached)))
+        own[functions[0]].add(reached, metric)
+        for function in functions:
+            inclusive[function] += reached.attributed.get(metric, 0)
+    rows = [
+        {**own[function].row(costs), "function": function[0], "file": function[1], "inclusive": cost}
+        for function, cost in inclusive.items()
+    ]
+    return View("function", columns, rows, metric)
+
+
+def _functions_of(costed: MapCosts, reached: OpOccurrence) -> list[tuple[str, str]]:
+    """Names and files of the functions that made an op, innermost first."""
+    frames = user_frames(costed.graph, reached.frames)
+    if frames:
+        return [(or_dash(frame.function), PurePath(frame.file).name) for frame in frames]
+    if reached.op.name.startswith(ONNX) and reached.scope:
+        return [("/".join(reached.scope), "")]
+    return [(or_dash(reached.op.function), "")]
+
+
+# ---- scopes
 
 
 def by_scope(costed: MapCosts, costs: Costs) -> View:
-    """A row per scope, including nested ones. Forward and backward scopes also count in the plain scope.
+    """A row per scope, including nested ones; ops of the forward and the backward pass have the same scope.
 
     `own` is the ranking metric of ops directly in the scope.
     """
     columns = (
-        Column("scope", "scope", least=24),
+        Column(SCOPE, "scope", least=24),
         *(_NAMES, _OPS),
         *costs.columns(),
         costs.of_first("own", "own", LEAVE_INCLUSIVE),
+        *pass_columns(costs),
     )
     inclusive, own = defaultdict[str, _Sum](_Sum), Counter[str]()
     for reached in _measured(costed):
-        own["/".join(reached.scope) or NO_SCOPE] += reached.attributed.get(costs.first.name, 0)
-        for scope in _enclosing_scopes(reached.scope):
-            inclusive[scope].add(reached, costs.first.name)
-    rows = [{**scope_sum.row(costs), "scope": scope, "own": own[scope]} for scope, scope_sum in inclusive.items()]
-    return View("scope", columns, rows, costs.first.name, share=False)
+        scope = plain_scope(reached.scope)
+        own["/".join(scope) or NO_SCOPE] += reached.attributed.get(costs.first.name, 0)
+        for depth in range(1, len(scope) + 1):
+            inclusive["/".join(scope[:depth])].add(reached, costs.first.name)
+        if not scope:
+            inclusive[NO_SCOPE].add(reached, costs.first.name)
+    rows = [{**scope_sum.row(costs), SCOPE: scope, "own": own[scope]} for scope, scope_sum in inclusive.items()]
+    return View(SCOPE, columns, rows, costs.first.name, share=False)
 
 
-def _enclosing_scopes(scope: tuple[str, ...]) -> Iterable[str]:
-    """A scope and its enclosing scopes, then the same for the plain scope, without duplicates."""
-    paths = (path[: depth + 1] for path in (scope, plain_scope(scope)) for depth in range(len(path)))
-    return dict.fromkeys("/".join(path) for path in paths) or [NO_SCOPE]
+SCOPE = "scope"
 
 
-def plain_scope(scope: Sequence[str]) -> tuple[str, ...]:
-    """A scope without the marks of derivatives, `jvp` and `transpose`.
+def as_tree(rows: Sequence[Row]) -> list[Row]:
+    """Rows of scopes, each below the next scope around it that has a row, indented and without the names of that one.
 
-    The backward pass repeats enclosing names: `grad/transpose(grad)/jvp(layer0)` becomes `grad/layer0`.
+    Rows keep their order where the tree leaves it open.
     """
-    plain: list[str] = []
-    for name in scope:
-        bare = name
-        while wrapped := _WRAPPED.fullmatch(bare):
-            bare = wrapped[1]
-        if bare == name or (bare and bare != (plain[-1] if plain else None)):
-            plain.append(bare)
-    return tuple(plain)
+    scopes = {str(row[SCOPE]): row for row in rows}
+    below: dict[str, list[str]] = defaultdict(list)
+    for scope in scopes:
+        parents = (scope[:end] for end in range(len(scope) - 1, 0, -1) if scope[end] == "/")
+        below[next((parent for parent in parents if parent in scopes), "")].append(scope)
+    ordered: list[Row] = []
+    waiting = [("", 0, scope) for scope in reversed(below[""])]
+    while waiting:
+        parent, depth, scope = waiting.pop()
+        name = scope.removeprefix(parent and f"{parent}/")
+        ordered.append({**scopes[scope], SCOPE: "  " * depth + name})
+        waiting += [(scope, depth + 1, child) for child in reversed(below[scope])]
+    return ordered
+
+
+# ---- passes
+
+
+def by_pass(costed: MapCosts, costs: Costs) -> View:
+    """A row per pass of a training step, and one of the ops whose scopes tell none."""
+    columns = (Column("pass", "pass", least=8), _NAMES, _OPS, *costs.columns())
+    sums = defaultdict[str, _Sum](_Sum)
+    for reached in _measured(costed):
+        sums[pass_of(reached.scope) or "(no pass)"].add(reached, costs.first.name)
+    rows = [{**pass_sum.row(costs), "pass": name} for name, pass_sum in sums.items()]
+    return View("pass", columns, rows, costs.first.name)

@@ -4,18 +4,28 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from fractions import Fraction
+from typing import Final
 
 from tracemap.attribution.model import Attribution
 from tracemap.core.errors import UsageInvalid
-from tracemap.core.units import natural_sort_key
+from tracemap.core.units import natural_sort_key, plural_of
 from tracemap.options.results import AttributeOptions
 from tracemap.reports.cost_lookup import MapCosts
 from tracemap.reports.views.costs import SHARE, TEXT, Cell, Column, Costs, Row, View, shown_metrics
-from tracemap.reports.views.ops import by_kernel, by_line, by_name, by_op, by_site
-from tracemap.reports.views.python import by_caller, by_python, by_scope, by_source
+from tracemap.reports.views.ops import PASS, by_kernel, by_line, by_name, by_op, by_site
+from tracemap.reports.views.python import (
+    SCOPE,
+    as_tree,
+    by_caller,
+    by_function,
+    by_pass,
+    by_python,
+    by_scope,
+    by_source,
+)
 
 VIEWS: Mapping[str, Callable[[MapCosts, Costs], View]] = {
     "op": by_op,
@@ -23,7 +33,9 @@ VIEWS: Mapping[str, Callable[[MapCosts, Costs], View]] = {
     "source": by_source,
     "python": by_python,
     "caller": by_caller,
+    "function": by_function,
     "scope": by_scope,
+    "pass": by_pass,
     "kernel": by_kernel,
     "site": by_site,
     "name": by_name,
@@ -75,19 +87,34 @@ def select_from_view(costed: MapCosts, costs: Costs, options: AttributeOptions) 
     Raises:
         UsageInvalid: the view lacks a named column.
     """
-    view = VIEWS[options.by](costed, costs)
-    for name in filter(None, (_column_and_pattern(text)[0] for text in options.filters)):
+    by = options.by or _default_view(costed, options)
+    view = VIEWS[by](costed, costs)
+    filters = [_column_and_pattern(text) for text in options.filters]
+    for name in filter(None, (name for name, _ in filters)):
         _column(view, name)  # reject unknown columns even without rows
-    matching = view.rows
-    for text in options.filters:
-        matching = [row for row in matching if _matches(view, row, text)]
+    passes = () if by == PASS.key else tuple(pattern for name, pattern in filters if name == PASS.key)
+    matching = VIEWS[by](replace(costed, passes=passes), costs).rows if passes else view.rows
+    for name, pattern in filters:
+        if name != PASS.key or not passes:
+            matching = [row for row in matching if _matches(view, row, name, pattern)]
     shown = _sorted(view, matching, options.sort)[: options.top or None]
+    if view.noun == SCOPE and not options.sort:
+        shown = as_tree(shown)
     columns = tuple(_column(view, key) for key in options.columns) or _usual(view, shown)
     total_share, shown_share = _share(view.rows), _share(shown)
     matching_share = total_share if matching is view.rows else _share(matching)
     hidden, unmatched = len(matching) - len(shown), len(view.rows) - len(matching)
     shares = (matching_share - shown_share, total_share - matching_share)
     return ViewSelection(view, columns, tuple(shown), bool(options.columns), hidden, unmatched, *shares)
+
+
+def _default_view(costed: MapCosts, options: AttributeOptions) -> str:
+    """Source lines for models of a framework, unless the options name a column that only ops have."""
+    named = {*options.columns, options.sort, *(_column_and_pattern(text)[0] for text in options.filters)}
+    return "source" if costed.is_from_framework and not named & _ONLY_OPS else "op"
+
+
+_ONLY_OPS: Final = frozenset("op python name scope calls inclusive low high median p10 p90 max".split())
 
 
 def _column(view: View, name: str) -> Column:
@@ -106,7 +133,10 @@ def _unknown(view: View, name: str, columns: Sequence[Column]) -> UsageInvalid:
     names = (
         column.key if column.heading in {"", column.key} else f"{column.key} ({column.heading})" for column in columns
     )
-    return UsageInvalid(f"the table of {view.noun}s has no column {name!r}; it has: {', '.join(names)}")
+    remedy = "; --by op has it" if name in _ONLY_OPS else ""
+    return UsageInvalid(
+        f"the table of {plural_of(view.noun)} has no column {name!r}; it has: {', '.join(names)}{remedy}"
+    )
 
 
 def _usual(view: View, rows: Sequence[Row]) -> tuple[Column, ...]:
@@ -115,9 +145,8 @@ def _usual(view: View, rows: Sequence[Row]) -> tuple[Column, ...]:
     return tuple(column for column in view.columns if column.usual and (column.key in filled or not rows))
 
 
-def _matches(view: View, row: Row, text: str) -> bool:
+def _matches(view: View, row: Row, name: str, pattern: str) -> bool:
     text_columns = [column.key for column in view.columns if column.unit == TEXT]
-    name, pattern = _column_and_pattern(text)
     if not name:
         return any(fnmatchcase(str(row.get(key, "")), pattern) for key in text_columns)
     key = _column(view, name).key
