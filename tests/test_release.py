@@ -63,6 +63,7 @@ def test_archives_are_the_same_wherever_they_are_built(archives: tuple[bytes, Pa
     assert (other.name, other.read_bytes()) == (wheel.name, wheel.read_bytes())
 
 
+@pytest.mark.long
 def test_a_wheel_has_the_hook_and_fits_every_python(archives: tuple[bytes, Path]) -> None:
     if shutil.which("cc") is None:
         pytest.skip("there is no C compiler")

@@ -176,6 +176,7 @@ def test_a_strided_read_misses_at_every_row(event: str, simulated: dict[str, Pat
     assert misses == pytest.approx(32768, rel=0.05)
 
 
+@pytest.mark.long
 def test_its_writes_miss_once_per_line(simulated: dict[str, Path]) -> None:
     written = sum(row["D1mw"] for row in steps_of(simulated["misses"]))
     assert written == pytest.approx(32768 / FLOATS_OF_A_LINE, rel=0.05)

@@ -535,6 +535,7 @@ def test_where_one_side_has_no_counts_both_are_split_by_the_same_rule(fixed: Bui
     assert "split-by-code" not in {each["slug"] for each in asked["diagnostics"]}
 
 
+@pytest.mark.long
 def test_samples_and_simulated_counts_are_not_laid_beside_each_other(fixed: Built, tmp_path: Path) -> None:
     """The same run twice, of which one calls its counts samples: only what is told by both alike is compared."""
     sampled = tmp_path / "sampled.csv"

@@ -67,6 +67,7 @@ def dead(pages: dict[Path, Anchors]) -> Iterator[str]:
                 yield f"{path.name}: {link}"
 
 
+@pytest.mark.long
 def test_no_link_is_dead(pages: dict[Path, Anchors]) -> None:
     assert sum(len(page.links) for page in pages.values()) > 500
     assert list(dead(pages)) == []
@@ -78,6 +79,7 @@ def test_each_error_has_its_anchor(pages: dict[Path, Anchors], site: Path) -> No
     assert {kind.slug for kind in TracemapError.__subclasses__()} <= ids
 
 
+@pytest.mark.long
 def test_each_name_of_the_python_api_is_there_with_its_example(pages: dict[Path, Anchors], site: Path) -> None:
     page = site / "html" / "python.html"
     places = {name: f"tracemap.results.{file}.{name}" for file, names in RESULTS.items() for name in names}
@@ -87,6 +89,7 @@ def test_each_name_of_the_python_api_is_there_with_its_example(pages: dict[Path,
     assert page.read_text(encoding="utf-8").count("&gt;&gt;&gt; ") > len(api())
 
 
+@pytest.mark.long
 def test_each_command_is_in_the_manual(pages: dict[Path, Anchors], site: Path) -> None:
     manual = (site / "man" / "tracemap.1").read_text(encoding="utf-8")
     ids = pages[site / "html" / "commands.html"].ids

@@ -68,6 +68,7 @@ def test_the_oldest_calls_are_kept_by_default(library: Path, host: Path, kernels
     assert (thread.dropped, thread.lost) == (0, CALLS - len(thread.calls))
 
 
+@pytest.mark.long
 def test_sanitizers_find_nothing_where_calls_are_given_up(
     sanitized_host: Path, kernels: Path, output: Path  # noqa: F811
 ) -> None:  # fmt: skip

@@ -335,6 +335,7 @@ def test_what_numpy_does_not_compute_is_compared_with_a_plain_compilation(verifi
     assert "8x64xf32 in binding" in changed["verification"]["reason"]
 
 
+@pytest.mark.long
 def test_kernels_of_data_tiling_are_verified(tmp_path: Path) -> None:
     """They unpack the tiles of one product, and pack those of the next."""
     program = ROOT / "tests" / "programs" / "data_tiled.mlir"

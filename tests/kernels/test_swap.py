@@ -161,7 +161,7 @@ def kernel_of(bundle: Path) -> Json:
     return found
 
 
-@pytest.mark.few(1)
+@pytest.mark.long
 @pytest.mark.parametrize("stage", ["source", "configuration", "object"])
 def test_what_is_dumped_has_the_data_of_its_constants(stage: str, built: Built, tmp_path: Path) -> None:
     """Those of torch are kept by name behind a module, where a text of a part of it has none."""

@@ -91,6 +91,7 @@ def test_a_badly_tiled_kernel_is_brought_back(tuned: tuple[Path, Json]) -> None:
     assert first["ratio"]["high"] < 0.8
 
 
+@pytest.mark.long
 def test_a_plain_compile_takes_the_spec(tuned: tuple[Path, Json]) -> None:
     folder, found = tuned
     target = folder / "configured.mlir"
@@ -103,6 +104,7 @@ def test_a_plain_compile_takes_the_spec(tuned: tuple[Path, Json]) -> None:
     assert [levels_of(text) == levels_of(wanted) for text in texts] == [True, False, False]
 
 
+@pytest.mark.long
 def test_a_spec_may_be_printed_and_is_all_that_is(tuned: tuple[Path, Json], tmp_path: Path) -> None:
     folder, _ = tuned
     kept = ("--candidates", "12", "--pairs", "0", "--seconds", "0.3", "--serial", "--work", folder / "good.mlir.work")
@@ -121,6 +123,7 @@ def test_a_program_without_kernels_has_none_to_tune(tmp_path: Path) -> None:
     assert "m.tracemap: the program has no kernels" in done.stderr
 
 
+@pytest.mark.long
 def test_the_spec_is_not_replaced_without_being_asked(tuned: tuple[Path, Json]) -> None:
     folder, _ = tuned
     before = (folder / "good.mlir").read_bytes()
@@ -142,6 +145,7 @@ def test_the_spec_is_not_replaced_without_being_asked(tuned: tuple[Path, Json]) 
         (["--kernel", "*", "--input", "3xf32"], "give one --input per argument"),
     ],
 )
+@pytest.mark.long
 def test_what_cannot_be_tuned_is_said(options: list[str], words: str, tuned: tuple[Path, Json]) -> None:
     folder, _ = tuned
     done = run_cli("tune", folder / "bad.tracemap", *options, cwd=folder)
@@ -261,6 +265,7 @@ def test_a_damaged_result_is_made_again(tuned: tuple[Path, Json], tmp_path: Path
     assert all(file.read_bytes().startswith(b"{") and len(file.read_bytes()) > 2 for file in results)
 
 
+@pytest.mark.long
 def test_a_folder_that_cannot_be_made_is_said(tuned: tuple[Path, Json], tmp_path: Path) -> None:
     (tmp_path / "spec.mlir.work").write_text("a file of mine")
     done = run_cli("tune", tuned[0] / "bad.tracemap", *SEARCH, "-o", tmp_path / "spec.mlir")

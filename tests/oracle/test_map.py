@@ -45,6 +45,7 @@ def test_the_map_is_as_right_as_is_promised(seed: int) -> None:
     assert result.counts["undecided"] <= result.members["all"].right // 50
 
 
+@pytest.mark.long
 def test_the_seeds_show_the_hard_things() -> None:
     features = frozenset().union(*(generate(seed).features for seed in SEEDS))
     assert features >= {"linalg", "stablehlo", "dynamic", "equal_layers", "calls", "loop", "branching", "converted"}

@@ -46,6 +46,7 @@ def test_what_became_slower_is_named_with_its_night_and_processor(store: Path) -
         assert 1.10 < change["ratio"] < 1.14
 
 
+@pytest.mark.long
 def test_nights_are_compared_host_by_host(store: Path) -> None:
     sides = ("--before", f"date<{SINCE}", "--after", f"date>={SINCE}")
     (model,) = json_cli("store", "compare", "--store", store, *sides)["models"]
@@ -58,6 +59,7 @@ def test_nights_are_compared_host_by_host(store: Path) -> None:
     assert (both.returncode, "runs are in both sets" in both.stderr) == (2, True)
 
 
+@pytest.mark.long
 def test_the_page_shows_the_nights(store: Path, tmp_path: Path) -> None:
     page = tmp_path / "week.html"
     text = check_cli("store", "trend", "--store", store, "--html", page)
@@ -146,6 +148,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
         ("2030-01-01", 2, ""),  # nothing was recorded tonight
     ],
 )
+@pytest.mark.long
 def test_a_report_says_how_tonight_was(
     store: Path, tmp_path: Path, environment: dict[str, str], tonight: str, status: int, said: str
 ) -> None:
