@@ -136,7 +136,7 @@ def test_what_cannot_be_handed_on_is_said(written: tuple[Path, Json], built: Bui
     for words, said in (
         ((bundle, "--top", "1"), "--write-for-amdsharktuner DIR"),
         ((built("hand_mlp"), "--top", "1", "--write-for-amdsharktuner", "new"), "these are for llvm-cpu"),
-        ((bundle, "--top", "1", "--write-for-amdsharktuner", "mine"), "exists already"),
+        ((bundle, "--top", "1", "--write-for-amdsharktuner", "mine"), "was not written for amdsharktuner"),
         ((bundle, "--top", "1", "--write-for-amdsharktuner", "mine", "--force"), "was not written for amdsharktuner"),
         ((bundle, "--top", "1", "--write-for-amdsharktuner", "absent/new"), "does not exist"),
     ):
@@ -157,12 +157,21 @@ def test_names_do_not_lead_elsewhere(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_the_folder_is_replaced_with_force(written: tuple[Path, Json], tmp_path: Path) -> None:
+def test_results_of_the_tuner_are_replaced_only_with_force(written: tuple[Path, Json], tmp_path: Path) -> None:
     words = ("tune", written[0] / "model.tracemap", "--top", "1", "--write-for-amdsharktuner", tmp_path / "new")
     check_cli(*words)
     before = {path: path.read_bytes() for path in sorted(tmp_path.rglob("*")) if path.is_file()}
-    assert "in program order" in check_cli(*words, "--force")
-    assert {path: path.read_bytes() for path in sorted(tmp_path.rglob("*")) if path.is_file()} == before
+    for force in ((), ("--force",)):
+        assert "in program order" in check_cli(*words, *force)
+        assert {path: path.read_bytes() for path in sorted(tmp_path.rglob("*")) if path.is_file()} == before
+    (results := next(tmp_path.glob("new/01*")) / "tuning_1").mkdir()
+    (results / "best.mlir").touch()
+    done = run_cli(*words)
+    assert done.returncode == 2
+    assert "has files that tracemap did not write" in done.stderr
+    assert "best.mlir; name another folder, or pass --force" in done.stderr
+    check_cli(*words, "--force")
+    assert not results.exists()
 
 
 @pytest.mark.long

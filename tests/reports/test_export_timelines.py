@@ -157,6 +157,35 @@ def test_speedscope_has_timelines_on_request(exported: Exporter, recorded: Recor
     assert found == Counter(map(tuple, rows))
 
 
+def test_chrome_traces_have_each_event_once_and_add_up(exported: Exporter, built: Built, recorded: Recorded) -> None:
+    """As its format says: complete events in microseconds, which do not overlap on a thread, and names of threads."""
+    document = json.loads(exported(MODEL, "chrome-trace", all_invocations=True).read_text())
+    complete = [event for event in document["traceEvents"] if event["ph"] == "X"]
+    rows = rows_of(f"SELECT kind, start_ns, duration_ns FROM '{recorded(MODEL)}' WHERE NOT warmup")
+    arguments = [event["args"] for event in complete]
+    drawn = [(event["cat"], event["args"]["start_ns"], event["args"]["duration_ns"]) for event in complete]
+    assert Counter(drawn) == Counter(map(tuple, rows))
+    begin = min(start for _, start, _ in rows)
+    for event in complete:
+        assert round(event["ts"] * 1000) == event["args"]["start_ns"] - begin
+        assert round(event["dur"] * 1000) == event["args"]["duration_ns"]
+    totals = measured(recorded(MODEL))
+    assert sum(args.get("cpu_ns", 0) for args in arguments) == totals["cpu_ns"]
+    assert sum(args["duration_ns"] - args.get("covered_ns", 0) for args in arguments) == totals["duration_ns"]
+    named = {(event["pid"], event["tid"]) for event in document["traceEvents"] if event["name"] == "thread_name"}
+    assert {(event["pid"], event["tid"]) for event in complete} == named
+    graph = tracemap.load(built(MODEL)).graph
+    lines = {f"{frame.file}:{frame.line}" for op in graph.ops for frame in op.frames}
+    for event in (event for event in complete if event["cat"] == "dispatch"):
+        args, site = event["args"], graph.site_by_id[event["args"]["sites"]]
+        op = graph.op_by_id[args["op"].split()[0]]
+        assert (event["name"], args["kernel"], args["line"]) == (site.kernel, site.kernel, f"{op.file}:{op.line}")
+        assert args["python"] in lines
+        listed = args.get("ops", [{"op": args["op"], "percent of cpu_ns": 100}])
+        assert {op["op"].split()[0] for op in listed} == {member.op for member in site.members}
+        assert sum(op["percent of cpu_ns"] for op in listed) == pytest.approx(100, abs=0.1)
+
+
 def span(start: int, duration: int, **about: Any) -> TimedEvent:  # noqa: ANN401 - fields of a span
     plain: dict[str, Any] = {"kind": "dispatch", "places": (), "kernel": "k", "invocation": 0, "submission": 0}
     rest: dict[str, Any] = {"thread": UNKNOWN, "covered_ns": UNKNOWN, "cpu_ns": UNKNOWN}
@@ -181,3 +210,8 @@ def test_hostile_names_take_no_effect(hostile: Path, recorded: Recorded, tmp_pat
     text = str(Slices(target).slices) + "".join(Slices(target).names.values())
     assert "cmd|" in text
     assert not steering(text)
+    tracemap.export([recorded("hand_mlp")], "chrome-trace", target, hostile)
+    text = target.read_text()
+    assert "cmd|" in text
+    assert not steering(text)
+    assert json.loads(text)["traceEvents"]

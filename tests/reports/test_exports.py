@@ -34,12 +34,14 @@ from tests.core.test_sanitize import hostile, steering
 from tests.support import ROOT, check_cli
 from tracemap.attribution.model import Attribution, BalanceError, UnattributedReason
 from tracemap.core.errors import TargetExists, ToolMissing, UsageInvalid
+from tracemap.core.files import has_mark
 from tracemap.options.option import declared_options
 from tracemap.options.results import ExportOptions
 from tracemap.reports.csv_tables import attribution_csv
 from tracemap.reports.exports import pprof as pprof_format
 from tracemap.reports.exports.callgrind import callgrind, event_names
 from tracemap.reports.exports.charges import Ledger, ledger_of
+from tracemap.reports.exports.flame_graphs import collapsed
 
 __all__ = ["hostile"]
 
@@ -94,6 +96,11 @@ def by_op(built: Built, recorded: Recorded, model: str, metric: str) -> Counter[
 def owner(name: str) -> str:
     """The op of a name such as `op12 linalg.matmul`; residuals are their own."""
     return name if name.startswith("(unattributed)") else name.partition(" ")[0]
+
+
+def op_of(stack: Sequence[str]) -> str:
+    """The op of a stack, outermost frame first: its last frame but one, which is a kernel or a transfer."""
+    return owner(stack[-2] if len(stack) > 1 else stack[0])
 
 
 # ---- pprof
@@ -175,7 +182,7 @@ def test_pprof_adds_up(model: str, exported: Exporter, built: Built, recorded: R
     for number, (metric, total) in enumerate(measured(recorded(model)).items()):
         costs: Counter[str] = Counter()
         for stack, value in profile.values(number):
-            costs[owner(stack[0][0])] += value
+            costs[op_of([name for name, _, _ in reversed(stack)])] += value
         assert costs.total() == total
         assert +costs == by_op(built, recorded, model, metric)
 
@@ -184,14 +191,16 @@ def test_pprof_has_lines_scopes_and_labels(exported: Exporter, built: Built) -> 
     profile, graph = Profile(exported("jax_gpt2_4l", "pprof")), tracemap.load(built("jax_gpt2_4l")).graph
     seen = 0
     for sample, (stack, _) in zip(profile.samples, profile.values(0), strict=True):
-        (name, file, line), *around = stack
         labels = profile.labels(sample)
         if not labels:
-            assert name.startswith("(unattributed)")
+            assert [name.partition(" ")[0] for name, _, _ in stack] == ["(unattributed)"]
             continue
+        kernel, (name, file, line), source, *around = stack
         op, site = graph.op_by_id[labels["op"]], graph.site_by_id[labels["site"]]
         assert (name, file, line) == (f"{op.id} {op.name}", op.file, op.line)
         assert (labels["kernel"], labels["line"]) == (site.kernel, f"{op.file}:{op.line}")
+        assert kernel == (f"kernel {site.kernel}", f"kernels/{graph.kernel_by_name[site.kernel].text}", 0)
+        assert source[0].split()[0] == f"{source[1]}:{source[2]}"
         assert around[-1][0] == "main"
         if op.scope and not any(member.path for member in site.members):
             assert [each for each, _, _ in around[:-1]] == ["/".join(op.scope[: n + 1]) for n in range(len(op.scope))][
@@ -205,9 +214,9 @@ def test_callers_are_the_lines_of_python(exported: Exporter, built: Built) -> No
     profile = Profile(exported("jax_gpt2_4l", "pprof", callers="python", metrics=["duration_ns"]))
     assert profile.types == ["duration_ns"]
     graph = tracemap.load(built("jax_gpt2_4l")).graph
-    stacks = {name: around for ((name, _, _), *around), _ in profile.values(0)}
+    stacks = {stack[1][0]: stack[2:] for stack, _ in profile.values(0) if len(stack) > 1}
     op = next(op for op in graph.ops if op.frames and f"{op.id} {op.name}" in stacks)
-    frames = [(frame.function, frame.file, frame.line) for frame in op.frames]
+    frames = [(f"{frame.file}:{frame.line} {frame.function}", frame.file, frame.line) for frame in op.frames]
     around = stacks[f"{op.id} {op.name}"][:-1]
     assert around == [frame for frame in frames if frame in around]
     assert len(around) >= 3
@@ -345,8 +354,65 @@ def test_speedscope_adds_up_and_is_of_its_schema(
         assert (profile["name"], profile["unit"], profile["endValue"]) == (metric, "nanoseconds", total)
         costs: Counter[str] = Counter()
         for stack, weight in zip(profile["samples"], profile["weights"], strict=True):
-            costs[owner(frames[stack[-1]]["name"])] += weight
+            costs[op_of([frames[number]["name"] for number in stack])] += weight
         assert costs == by_op(built, recorded, model, metric)
+
+
+# ---- collapsed stacks
+
+
+def stacks_of(text: str) -> Iterator[tuple[list[str], int]]:
+    """Frames and amount of each line, as flamegraph.pl reads it, with a second amount for differences."""
+    for line in text.split("\n")[:-1]:
+        stack, amount = re.fullmatch(r"(.*)\s+?(\d+(?:\.\d*)?)", line).groups()  # type: ignore[union-attr]
+        assert not re.fullmatch(r"(.*)\s+?(\d+(?:\.\d*)?)", stack)
+        yield stack.split(";"), int(amount)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_collapsed_stacks_add_up(model: str, exported: Exporter, built: Built, recorded: Recorded) -> None:
+    for metric, total in measured(recorded(model)).items():
+        stacks = list(stacks_of(exported(model, "collapsed", metrics=[metric]).read_text()))
+        costs: Counter[str] = Counter()
+        for stack, amount in stacks:
+            costs[op_of(stack)] += amount
+        assert costs.total() == total
+        assert costs == by_op(built, recorded, model, metric)
+        assert len({tuple(stack) for stack, _ in stacks}) == len(stacks)
+    first = check_cli("export", recorded(model), "--map", built(model), "--to", "collapsed")
+    assert first == exported(model, "collapsed", metrics=["cpu_ns"]).read_text()
+
+
+def test_collapsed_stacks_are_scopes_lines_ops_and_kernels(exported: Exporter, built: Built) -> None:
+    graph = tracemap.load(built("jax_gpt2_4l")).graph
+    for callers in ("scope", "python"):
+        for stack, _ in stacks_of(exported("jax_gpt2_4l", "collapsed", callers=callers).read_text()):
+            if len(stack) == 1:
+                continue
+            *around, source, op, kernel = stack
+            assert re.fullmatch(r"\S+:\d+ \S+", source)
+            assert op == f"{op.split()[0]} {graph.op_by_id[op.split()[0]].name}"
+            assert kernel.removeprefix("kernel ") in graph.kernel_by_name
+            assert around[0] == "main"
+            assert all(re.match(r"\S+:\d+ ", frame) for frame in around[1:]) == (callers == "python" or not around[1:])
+
+
+def test_names_do_not_break_collapsed_stacks() -> None:
+    name = " a;b\n layer 42"
+    ops = [builders.op(1, 3, name=name, scope=("7", "", "x 8", ";")), builders.op(2, 3, name="a:b", scope=())]
+    map_ = builders.graph(ops, [builders.site(0, 1, 2, kernel="k 42")], name=name)
+    ledger = ledger_of(map_, builders.attribution(map_, {"duration_ns": {"site0": 10}}), "scope", ())
+    stacks = list(stacks_of(collapsed(ledger)))
+    assert sum(amount for _, amount in stacks) == 10
+    stack = next(stack for stack, _ in stacks if "op1" in stack[-2])
+    assert stack[-2:] == [r"op1  a:b\n layer_42", "kernel k_42"]
+    assert len(stack) == len(next(charge for charge in ledger.charges if charge.frame.name.startswith("op1")).stack)
+
+
+def test_collapsed_stacks_have_one_metric(built: Built, recorded: Recorded, tmp_path: Path) -> None:
+    run, bundle = recorded("hand_mlp"), built("hand_mlp")
+    with pytest.raises(UsageInvalid, match="cpu_ns,duration_ns: collapsed stacks hold a single metric"):
+        tracemap.export(run, "collapsed", tmp_path / "x", bundle, metrics=["cpu_ns", "duration_ns"])
 
 
 # ---- tables
@@ -397,6 +463,29 @@ def test_compare_of_google_benchmark_reads_it(exported: Exporter, tmp_path: Path
 
 
 # ---- all formats
+
+
+@pytest.mark.parametrize("to", FORMATS)
+def test_exports_are_replaced_where_the_format_has_room_for_a_mark(
+    to: str, built: Built, recorded: Recorded, tmp_path: Path
+) -> None:
+    run, bundle = recorded("hand_mlp"), built("hand_mlp")
+    tracemap.export(run, to, tmp_path / "x", bundle)
+    for path in tmp_path.iterdir():
+        assert has_mark(path) == (to not in {"csv", "collapsed"}), path
+    if to not in {"csv", "collapsed"}:
+        tracemap.export(run, to, tmp_path / "x", bundle)
+    else:
+        with pytest.raises(TargetExists):
+            tracemap.export(run, to, tmp_path / "x", bundle)
+
+
+def test_files_of_others_have_no_mark(tmp_path: Path) -> None:
+    texts = ("creators: tracemap 1", "see `creator: tracemap 1`", '{"exporter": "speedscope"}', "# tracemap", "")
+    packed = [gzip.compress(b"tracemap.pprof"), b"\x1f\x8b\x08\x08" + bytes(6) + b"profile.pb\0"]
+    for data in (*(text.encode() for text in texts), *packed):
+        (tmp_path / "x").write_bytes(data)
+        assert not has_mark(tmp_path / "x"), data
 
 
 @pytest.mark.long

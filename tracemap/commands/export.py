@@ -26,6 +26,7 @@ def command(runs: tuple[Path, ...], options: ExportOptions) -> None:
       tracemap export run.csv --to pprof -o run.pb.gz
       tracemap export run.csv --to callgrind -o callgrind.out.run
       tracemap export run.csv --to speedscope --callers python -o run.json
+      tracemap export run.csv --to collapsed | flamegraph.pl > run.svg
       tracemap export run.csv --to perfetto --invocation 17 -o run.pftrace
     """
     from tracemap.commands.report import export

@@ -98,7 +98,7 @@ COMMANDS = {
     "attribute": "Show what each op costs, from a run and its bundle.",
     "remarks": "Show the compiler's remarks on the code of each op, the most expensive op first.",
     "diff": "Compare two runs or bundles op by op: changes in cost and fusion.",
-    "export": "Write costs in the formats of other tools: pprof, callgrind, speedscope and others.",
+    "export": "Write costs in the formats of other tools: pprof, flame graphs, traces and others.",
     "bench": "Run each kernel alone: how long it takes, and whether its results are correct.",
     "swap": "Replace kernels with edited ones, and report what changes.",
     "tune": "Search for better tile and vector sizes for kernels, and write a tuning spec.",

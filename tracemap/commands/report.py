@@ -86,10 +86,13 @@ class Exported:
     @cached_property
     def ledger(self) -> Ledger:
         """Call stacks and their costs."""
-        from tracemap.reports.exports.charges import ledger_of
+        from tracemap.reports.exports.charges import ledger_of, selected_metrics
 
-        options = self.options
-        return ledger_of(self.attributed.bundle.graph, self.attributed.attribution, options.callers, options.metrics)
+        options, attribution = self.options, self.attributed.attribution
+        names = options.metrics
+        if options.to == "collapsed" and not names:  # it holds a single metric
+            names = (selected_metrics(attribution, ())[0].name,)
+        return ledger_of(self.attributed.bundle.graph, attribution, options.callers, names)
 
     @cached_property
     def data_flow(self) -> Sequence[tuple[str, str]]:
@@ -119,7 +122,7 @@ class Exported:
         return {index: target.with_name(f"{target.stem}.{name}.json") for index, name in enumerate(unique)}
 
 
-def _content(exported: Exported) -> str | bytes | None:
+def _content(exported: Exported) -> str | bytes | None:  # noqa: PLR0911 - one return per format
     """The text or bytes in the format of the options; None: its writer has written the file."""
     graph, attribution = exported.attributed.bundle.graph, exported.attributed.attribution
     options = exported.options
@@ -133,14 +136,22 @@ def _content(exported: Exported) -> str | bytes | None:
 
             return callgrind(exported.ledger, options.self_cost)
         case "speedscope":
-            from tracemap.reports.exports.speedscope import speedscope
+            from tracemap.reports.exports.flame_graphs import speedscope
 
             draws_timelines = options.invocations or options.all_invocations
             return speedscope(exported.ledger, exported.timelines if draws_timelines else ())
+        case "collapsed":
+            from tracemap.reports.exports.flame_graphs import collapsed
+
+            return collapsed(exported.ledger)
         case "perfetto":
-            from tracemap.reports.exports.perfetto import perfetto
+            from tracemap.reports.exports.timelines import perfetto
 
             return perfetto(graph, attribution, exported.timelines)
+        case "chrome-trace":
+            from tracemap.reports.exports.timelines import chrome_trace
+
+            return chrome_trace(graph, attribution, exported.timelines)
         case "graphml":
             from tracemap.reports.exports.graphs import graphml, network_of
 
@@ -180,12 +191,14 @@ def _model_explorer(exported: Exported) -> str:
 
 
 _BINARY: Final = ("pprof", "perfetto", "parquet")
+_STACKS: Final = ("pprof", "callgrind", "speedscope", "collapsed")
+_TIMELINES: Final = ("speedscope", "perfetto", "chrome-trace")
 _FORMATS_OF_OPTION: Final[Mapping[str, tuple[str, ...]]] = {
-    "metrics": ("pprof", "callgrind", "speedscope", "model-explorer", "graphml", "dot", "google-benchmark"),
-    "callers": ("pprof", "callgrind", "speedscope"),
+    "metrics": (*_STACKS, "model-explorer", "graphml", "dot", "google-benchmark"),
+    "callers": _STACKS,
     "self_cost": ("callgrind",),
-    "invocations": ("speedscope", "perfetto"),
-    "all_invocations": ("speedscope", "perfetto"),
+    "invocations": _TIMELINES,
+    "all_invocations": _TIMELINES,
     "no_data_flow": ("model-explorer", "graphml", "dot"),
 }
 """The formats of each option that only some formats have."""

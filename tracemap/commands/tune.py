@@ -115,7 +115,7 @@ def _write_for_amdsharktuner(bundle: Bundle, folder: Path, options: TuneOptions,
     from tracemap.ir.parsing import MlirParser
     from tracemap.kernels.tune import BACKEND, check_output_folder, dump_executables, ranked, tuner_flags, write_folder
 
-    check_output_folder(folder, force=options.force)
+    replaces = check_output_folder(folder, force=options.force)
     module = MlirParser().parse(bundle.configured())
     if BACKEND not in backends_of(module):
         backends = ", ".join(sorted(backends_of(module))) or "no backend"
@@ -127,7 +127,7 @@ def _write_for_amdsharktuner(bundle: Bundle, folder: Path, options: TuneOptions,
     ranking = Ranking(run, ranked(kernels, dumps))
     if not any(kernel.folder for kernel in ranking.kernels):
         raise UsageInvalid(f"{bundle.path}: nothing to tune: {ranking.kernels[0].obstacle}")
-    write_folder(folder, ranking, dumps, tuner_flags(bundle), force=options.force)
+    write_folder(folder, ranking, dumps, tuner_flags(bundle), replaces=replaces)
     return Tune(bundle=bundle.name, kernels=(), spec=str(folder), pairs=0, application=None, ops=(), handed_on=ranking)
 
 

@@ -278,12 +278,15 @@ def check_file(target: Path, *, force: bool) -> None:
         (_found_free.discard if force or exists else _found_free.add)(resolved_path(target))
 
 
+PPROF_MARK: Final = "tracemap.pprof"
+"""The original name in the gzip header of tracemap's pprof files."""
 _MARKS: Final = re.compile(
-    rb'<meta name="generator" content="tracemap"|^creator: tracemap |"exporter": ?"tracemap '
-    rb'|\A\{\s*"schema_version": ?\d+,\s*"kind": ?"\w',
+    rb'<meta name="generator" content="tracemap"|(?:^|^// |^<!-- |[\x01-\x1f])creator: tracemap \d'
+    rb'|"exporter": ?"tracemap |"executable": ?"tracemap \w|\A\{\s*"schema_version": ?\d+,\s*"kind": ?"\w'
+    rb"|\A\x1f\x8b\x08\x08[\x00-\xff]{6}%s\x00" % re.escape(PPROF_MARK.encode()),
     re.MULTILINE,
 )
-"""Texts near the beginning of tracemap's pages, callgrind and speedscope files, and JSON documents."""
+"""Texts near the beginning of tracemap's pages, JSON documents and exports. In protobuf, a length precedes a text."""
 _MARKED_BYTES: Final = 1 << 12
 _PARQUET: Final = b"PAR1"
 _OWN_PARQUET: Final = re.compile(rb"\x18.tracemap")

@@ -14,9 +14,17 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import structs
 
+from tracemap._version import __version__
 from tracemap.core.codec import Count, Record, pretty_json
-from tracemap.core.errors import ModelInvalid, TargetExists, TargetUnwritable, ToolFailed, UsageInvalid
-from tracemap.core.files import check_folder_writable, check_name, link_target
+from tracemap.core.errors import (
+    ModelInvalid,
+    TargetExists,
+    TargetUnwritable,
+    ToolFailed,
+    UsageInvalid,
+    force_option,
+)
+from tracemap.core.files import check_folder_writable, check_name, has_mark, link_target
 from tracemap.core.process.temporary_files import moved_away, rename_into_place, temporary_sibling
 from tracemap.core.toolchain import Progress, find_tool, run_tool
 from tracemap.core.units import UNKNOWN, Integer, Unknown, format_ns
@@ -66,6 +74,10 @@ if TYPE_CHECKING:
 
 BACKEND: Final = "rocm"
 RANKING: Final = "ranking.json"
+_README, _SCRIPT = "README.md", "tune.sh"
+_SOURCE, _BENCHMARK, _FLAGS = "dispatch.mlir", "dispatch_benchmark.mlir", "compile_flags.txt"
+_OWN_NAMES: Final = frozenset({RANKING, _README, _SCRIPT, _SOURCE, _BENCHMARK, _FLAGS})
+"""Names of the files of the folder. The tuner writes its results next to them, under other names."""
 _ROOT: Final = "root_op"
 _UNSAFE_CHARACTERS: Final = re.compile(r"[^A-Za-z0-9_.-]")
 _MAX_NAME_LENGTH: Final = 100
@@ -184,30 +196,33 @@ def ranked(kernels: Sequence[tuple[str, Integer]], dumps: Mapping[str, Executabl
     return tuple(rows)
 
 
-def check_output_folder(target: Path, *, force: bool) -> None:
-    """Refuse an unusable output folder before any work is done.
+def check_output_folder(target: Path, *, force: bool) -> bool:
+    """Refuse an unusable output folder before any work is done; returns whether it replaces an earlier one.
+
+    A folder that this module wrote is replaced; with results of the tuner in it, only with `force`.
 
     Raises:
-        TargetExists: the path exists; `force` permits replacing only folders that this module wrote.
+        TargetExists: the path exists, and must not be replaced.
         TargetUnwritable: the folder cannot be created.
     """
     check_name(target)
-    if os.path.lexists(target):
-        if not force:
-            raise _target_exists(target)
-        if not (target / RANKING).is_file():
-            raise TargetExists(f"{target}: exists and was not written for amdsharktuner; name another folder")
+    exists = os.path.lexists(target)
+    if exists and not (has_mark(target / _README) or (force and (target / RANKING).is_file())):
+        raise TargetExists(f"{target}: exists and was not written for amdsharktuner; name another folder")
+    others = (path for path in target.rglob("*") if path.name not in _OWN_NAMES and not path.is_dir())
+    if exists and not force and (names := sorted(str(path.relative_to(target)) for path in others)):
+        raise TargetExists(
+            f"{target}: has files that tracemap did not write, such as {names[0]}; name another folder, or pass "
+            f"{force_option()}"
+        )
     check_folder_writable(link_target(target))
-
-
-def _target_exists(target: Path) -> TargetExists:
-    return TargetExists(f"{target}: exists already; pass --force to replace it, or name another folder")
+    return exists
 
 
 def write_folder(
-    target: Path, ranking: Ranking, dumps: Mapping[str, ExecutableDump], flags: Sequence[str], *, force: bool
+    target: Path, ranking: Ranking, dumps: Mapping[str, ExecutableDump], flags: Sequence[str], *, replaces: bool
 ) -> None:
-    """Write the folder atomically; with `force` it replaces an earlier one.
+    """Write the folder atomically; `replaces`: it replaces an earlier one.
 
     Raises:
         TargetExists: another program has created the folder meanwhile.
@@ -220,14 +235,14 @@ def write_folder(
             for name, text in _texts(ranking, dumps, flags):
                 (folder / name).parent.mkdir(exist_ok=True)
                 (folder / name).write_text(text, encoding="utf-8")
-            (folder / "tune.sh").chmod(0o755)
-            if not force:
+            (folder / _SCRIPT).chmod(0o755)
+            if not replaces:
                 rename_into_place(folder, final_path)
                 return
             with moved_away(final_path):
                 folder.rename(final_path)
     except FileExistsError as error:
-        raise _target_exists(target) from error
+        raise TargetExists(f"{target}: another program has just written it; name another folder") from error
     except OSError as error:
         raise TargetUnwritable(f"{target}: cannot be written: {error.strerror}") from error
 
@@ -236,12 +251,12 @@ def _texts(ranking: Ranking, dumps: Mapping[str, ExecutableDump], flags: Sequenc
     """The names and texts of the files of the folder."""
     for kernel in ranking.kernels:
         if kernel.folder:
-            yield f"{kernel.folder}/dispatch.mlir", dumps[kernel.kernel].source
-            yield f"{kernel.folder}/dispatch_benchmark.mlir", dumps[kernel.kernel].benchmark
-            yield f"{kernel.folder}/compile_flags.txt", "".join(f"{flag}\n" for flag in flags)
+            yield f"{kernel.folder}/{_SOURCE}", dumps[kernel.kernel].source
+            yield f"{kernel.folder}/{_BENCHMARK}", dumps[kernel.kernel].benchmark
+            yield f"{kernel.folder}/{_FLAGS}", "".join(f"{flag}\n" for flag in flags)
     yield RANKING, pretty_json(ranking)
-    yield "README.md", _readme(ranking)
-    yield "tune.sh", _TUNE_SCRIPT
+    yield _README, _readme(ranking)
+    yield _SCRIPT, _TUNE_SCRIPT
 
 
 def _readme(ranking: Ranking) -> str:
@@ -256,6 +271,7 @@ def _readme(ranking: Ranking) -> str:
     }
     rows = "".join(f"| {folder} | {cost} |\n" for folder, cost in costs.items())
     return f"""\
+<!-- creator: tracemap {__version__} -->
 # Dispatches for amdsharktuner
 
 Dispatches are {order}. To tune one, run in its folder:

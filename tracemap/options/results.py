@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final, Literal, get_args
 
 from tracemap.core.errors import UsageInvalid
+from tracemap.core.files import STANDARD_OUTPUT
 from tracemap.core.units import UNKNOWN, Unknown
 from tracemap.options.option import Options, count, name_list, option, percentage, required
 
@@ -136,7 +137,9 @@ Format = Literal[
     "pprof",
     "callgrind",
     "speedscope",
+    "collapsed",
     "perfetto",
+    "chrome-trace",
     "model-explorer",
     "graphml",
     "dot",
@@ -153,8 +156,12 @@ class ExportOptions(Options, Windowed):
     """Options of `export`: the format, its details, and how to join runs onto their bundle."""
 
     to: Format = required(f"The format: {', '.join(get_args(Format))}.", metavar="FORMAT")
-    output: Path = required(
-        "File to write; `-`: print to standard output (text formats only).", "-o", "--output", metavar="FILE"
+    output: Path = option(
+        Path(STANDARD_OUTPUT),
+        "File to write.  [default: standard output, for text formats]",
+        "-o",
+        "--output",
+        metavar="FILE",
     )
     map: Path | None = option(None, "Bundle of the runs.  [default: found from the first RUN]", metavar="BUNDLE")
     rule: Rule | None = option(None, RULE_HELP)
@@ -164,7 +171,9 @@ class ExportOptions(Options, Windowed):
     allow_mismatch: bool = option(False, "Accept a run recorded from a different build.")
     dispatch: str = option("", DISPATCH_HELP, metavar="KERNEL")
     metrics: tuple[str, ...] = name_list(
-        "Metrics, in this order.  [default: all, times first]", "--metric", metavar="A,B…"
+        "Metrics, in this order.  [default: all, times first; collapsed: the first of these]",
+        "--metric",
+        metavar="A,B…",
     )
     callers: Callers = option("scope", "Call stack of an op: its scopes, or the Python lines that created it.")
     self_cost: SelfCost = option(

@@ -1,7 +1,7 @@
 """callgrind's profile format, for KCachegrind and callgrind_annotate (valgrind, docs/html/cl-format.html).
 
-Scopes call nested scopes and ops, and ops call their kernels. The self cost is on the lines of ops or of kernels; for
-all others it is the cost of calls.
+Scopes call nested scopes and source lines, these call ops, and ops call their kernels. The self cost is on the lines of
+ops or of kernels; for all others it is the cost of calls.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from typing import Final
 
 from tracemap._version import __version__
 from tracemap.core.sanitize import without_controls
-from tracemap.core.units import UNKNOWN, Text, Unknown
-from tracemap.map.model import Kernel
+from tracemap.core.units import Unknown
 from tracemap.options.results import SelfCost
 from tracemap.reports.advice import invocations_note
 from tracemap.reports.exports.charges import Charge, Ledger, StackFrame
@@ -80,41 +79,35 @@ def _add(functions: _Functions, charge: Charge, kernels: _KernelLines) -> None:
     """Add the self cost of a charge to its op or kernel, and the calls that lead there."""
     for caller, callee in pairwise((*charge.enclosing, charge.frame)):
         functions.call(caller, callee, charge.calls, charge.amounts)
-    kernel = kernels.kernel_of(charge)
-    if kernel is None or kernels.self_cost == "ops":
+    frame = charge.kernel_frame
+    if frame is None or kernels.self_cost == "ops":
         functions.charge(charge.frame, known_line(charge.frame.line), charge.amounts)
-    if kernel is None:
+    if frame is None:
         return
-    frame, inside = kernels.frame(kernel), (0,) * len(charge.amounts)
+    inside = (0,) * len(charge.amounts)
     if kernels.self_cost == "kernels":
-        functions.charge(frame, kernels.line(kernel, charge), charge.amounts)
+        functions.charge(frame, kernels.line(charge), charge.amounts)
         inside = charge.amounts
     functions.call(charge.frame, frame, charge.calls, inside)
 
 
 @dataclass(frozen=True)
 class _KernelLines:
-    """Lines of ops in a kernel's final IR: the first line of the op, else line 1."""
+    """Lines of ops in a kernel's final IR: the first line of the op, else line 1; 0 in transfers."""
 
     ledger: Ledger
     self_cost: SelfCost
     _lines: dict[tuple[str, str], int] = field(default_factory=dict)
 
-    def kernel_of(self, charge: Charge) -> Kernel | None:
-        """The kernel of a charge; None if it is in no kernel."""
+    def line(self, charge: Charge) -> int:
+        """The line of a charge's op in the final IR of its kernel."""
         site = self.ledger.graph.site_by_id.get(charge.work)
-        return None if site is None else self.ledger.graph.kernel_by_name[site.kernel]
-
-    def frame(self, kernel: Kernel) -> StackFrame:
-        """A kernel with its file in the bundle."""
-        file: Text = UNKNOWN if isinstance(kernel.text, Unknown) else without_controls(f"kernels/{kernel.text}")
-        return StackFrame(f"kernel {without_controls(kernel.name)}", file)
-
-    def line(self, kernel: Kernel, charge: Charge) -> int:
-        """The line of a charge's op in a kernel's final IR."""
+        if site is None:
+            return 0
         op = "" if charge.op is None else charge.op.id
-        key = kernel.name, op
+        key = site.kernel, op
         if key not in self._lines:
+            kernel = self.ledger.graph.kernel_by_name[site.kernel]
             self._lines[key] = next((step.line for step in kernel.steps if op in step.ops), 1)
         return self._lines[key]
 

@@ -11,7 +11,7 @@ from tracemap.attribution.model import Attribution, BalanceError, MetricTotal, S
 from tracemap.core.errors import ToolMissing, UsageInvalid
 from tracemap.core.sanitize import without_controls
 from tracemap.core.units import MAX_INTEGER, UNKNOWN, Integer, Text, Unknown
-from tracemap.map.model import Frame, Op, OpId, TraceGraph
+from tracemap.map.model import Frame, Kernel, Op, OpId, TraceGraph
 from tracemap.map.query import frames_of, scope_of, user_frames
 from tracemap.options.results import Callers
 from tracemap.reports.cost_lookup import parts_of
@@ -57,11 +57,12 @@ class Charge:
     """A part of the measured cost, with its call stack.
 
     Attributes:
-        frame: the innermost frame: an op, or the reason of an unattributed cost.
-        enclosing: enclosing frames, outermost first.
+        frame: an op, or the reason of an unattributed cost.
+        enclosing: enclosing frames, outermost first; the last one is the source line of the op.
         op: the op; None for unattributed costs.
         work: id of the dispatch site or transfer; "" for unattributed costs.
         kernel: kernel of the site or kind of the transfer; "" for unattributed costs.
+        kernel_frame: the innermost frame, for the kernel or transfer; None for unattributed costs.
         calls: executions of the site or transfer.
         amounts: costs in the order of the ledger's metrics.
     """
@@ -71,8 +72,15 @@ class Charge:
     op: Op | None
     work: str
     kernel: str
+    kernel_frame: StackFrame | None
     calls: int
     amounts: tuple[int, ...]
+
+    @property
+    def stack(self) -> tuple[StackFrame, ...]:
+        """All frames, outermost first."""
+        kernel = () if self.kernel_frame is None else (self.kernel_frame,)
+        return (*self.enclosing, self.frame, *kernel)
 
 
 @dataclass(frozen=True)
@@ -181,20 +189,22 @@ class _ChargeBuilder:
             for share in result.shares:
                 frame, enclosing = self._stack(share.op, (), transfer.function)
                 op, amounts = self.graph.op_by_id[share.op], self._amounts(share.attributed)
-                yield Charge(frame, enclosing, op, transfer.id, transfer.kind, _count(result.calls), amounts)
+                kernel, calls = StackFrame(transfer.kind), _count(result.calls)
+                yield Charge(frame, enclosing, op, transfer.id, transfer.kind, kernel, calls, amounts)
         for row in self.attribution.unattributed:
             frame = StackFrame(unattributed_name(row.reason))
-            yield Charge(frame, (), None, "", "", _count(row.events), self._amounts(row.metrics))
+            yield Charge(frame, (), None, "", "", None, _count(row.events), self._amounts(row.metrics))
 
     def _site_charges(self, result: SiteResult) -> Iterator[Charge]:
         site = self.graph.site_by_id[result.site]
-        kernel = without_controls(site.kernel)
+        kernel, calls = without_controls(site.kernel), _count(result.calls)
+        kernel_frame = frame_of_kernel(self.graph.kernel_by_name[site.kernel])
         # A site without ops has no shares; its cost is unattributed.
         for member, share in zip(site.members if result.shares else (), result.shares, strict=True):
             op = self.graph.op_by_id[member.op]
             for path, part in zip(member.paths, parts_of(share.attributed, len(member.paths)), strict=True):
                 frame, enclosing = self._stack(member.op, path, site.function)
-                yield Charge(frame, enclosing, op, site.id, kernel, _count(result.calls), self._amounts(part))
+                yield Charge(frame, enclosing, op, site.id, kernel, kernel_frame, calls, self._amounts(part))
 
     def _amounts(self, costs: Mapping[str, int]) -> tuple[int, ...]:
         return tuple(costs[name] for name in self.metrics)
@@ -206,12 +216,18 @@ class _ChargeBuilder:
         return frame, (*self._entry(op.function if function is UNKNOWN else function), *self._enclosing(op, path))
 
     def _enclosing(self, op: Op, path: Sequence[OpId]) -> Iterator[StackFrame]:
-        if self.callers == "python":
-            yield from map(_python_frame, reversed(user_frames(self.graph, frames_of(self.graph, op, path))))
-            return
-        scope = [without_controls(part) for part in scope_of(self.graph, op, path)]
-        for depth in range(1, len(scope) + 1):
-            yield StackFrame("/".join(scope[:depth]))
+        """The scopes of an op and its source line, or its lines of Python; outermost first."""
+        python = user_frames(self.graph, frames_of(self.graph, op, path))
+        if self.callers == "scope":
+            scope = [without_controls(part) for part in scope_of(self.graph, op, path)]
+            for depth in range(1, len(scope) + 1):
+                yield StackFrame("/".join(scope[:depth]))
+            python = python[:1]
+        if python:
+            yield from map(_python_frame, reversed(python))
+        elif op.file is not UNKNOWN and op.line is not UNKNOWN:
+            file = without_controls(op.file)
+            yield StackFrame(f"{file}:{op.line}", file, op.line)
 
     def _entry(self, function: Text) -> Iterator[StackFrame]:
         if function is not UNKNOWN:
@@ -229,8 +245,14 @@ class _ChargeBuilder:
 
 def _python_frame(frame: Frame) -> StackFrame:
     file = without_controls(frame.file)
-    name = f"{file}:{frame.line}" if frame.function is UNKNOWN else without_controls(frame.function)
-    return StackFrame(name, file, frame.line)
+    function = "" if frame.function is UNKNOWN else f" {without_controls(frame.function)}"
+    return StackFrame(f"{file}:{frame.line}{function}", file, frame.line)
+
+
+def frame_of_kernel(kernel: Kernel) -> StackFrame:
+    """The frame of a kernel, with its file in the bundle."""
+    file: Text = UNKNOWN if isinstance(kernel.text, Unknown) else without_controls(f"kernels/{kernel.text}")
+    return StackFrame(f"kernel {without_controls(kernel.name)}", file)
 
 
 def escape_controls(text: Text) -> Text:

@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import TYPE_CHECKING, Any, Final
 
+from tracemap._version import __version__
 from tracemap.attribution.model import UnattributedReason
 from tracemap.core.codec import pretty_json
 from tracemap.core.sanitize import without_controls
@@ -143,6 +144,7 @@ def graphviz_document(network: networkx.DiGraph[str], ledger: Ledger) -> str:
 
 
 def _lines(network: networkx.DiGraph[str], ledger: Ledger) -> Iterator[str]:
+    yield f"// creator: tracemap {__version__}"
     yield f"digraph {quoted(without_controls(ledger.graph.module.name))} {{"
     yield '  node [fontname="monospace"];'
     names = _dot_names(ledger)
@@ -209,7 +211,8 @@ def graphml(network: networkx.DiGraph[str]) -> bytes:
         attributes.update(clean)
     out = io.BytesIO()
     write_graphml_xml(network, out, prettyprint=True, named_key_ids=False)
-    return out.getvalue()
+    declaration, line_end, document = out.getvalue().partition(b"\n")
+    return declaration + line_end + f"<!-- creator: tracemap {__version__} -->\n".encode() + document
 
 
 def _xml_text(text: str) -> str:
@@ -258,7 +261,8 @@ def collection(graph: TraceGraph, data_flow: Iterable[tuple[str, str]], notes: M
     ]
     label = without_controls(graph.sources[0].name) if graph.sources else graph_id(graph)
     about = {without_controls(key): without_controls(value) for key, value in notes.items()}
-    return {"label": label, "graphs": [{"id": graph_id(graph), "nodes": nodes, "groupNodeAttributes": {"": about}}]}
+    attributes = {"": {"exporter": f"tracemap {__version__}", **about}}
+    return {"label": label, "graphs": [{"id": graph_id(graph), "groupNodeAttributes": attributes, "nodes": nodes}]}
 
 
 def collection_json(graph: TraceGraph, data_flow: Iterable[tuple[str, str]], notes: Mapping[str, str]) -> str:
@@ -275,6 +279,7 @@ def node_data_json(ledger: Ledger, number: int) -> str:
     metric = ledger.metrics[number]
     calls = invocations_note(metric, ledger.metrics)
     data = {
+        "exporter": f"tracemap {__version__}",
         "name": f"{without_controls(metric.name)} ({metric.unit}{calls and f', {calls}'})",
         "results": {node: {"value": cost} for node, cost in costs.items() if cost},
         "gradient": _GRADIENT,

@@ -1,4 +1,4 @@
-"""pprof's profile.proto: a sample per op and dispatch site, with the op's call stack (google/pprof, proto/).
+"""pprof's profile.proto: a sample per op and dispatch site, with its call stack (google/pprof, proto/).
 
 The message types are declared here and built by protobuf's runtime. Generated code would be tied to a release of the
 runtime. Fields that tracemap never writes are left out.
@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final
 
+from tracemap._version import __version__
+from tracemap.core.files import PPROF_MARK
 from tracemap.core.sanitize import without_controls
 from tracemap.core.units import Integer, Unknown
 from tracemap.reports.advice import basis
@@ -64,7 +66,7 @@ def pprof(ledger: Ledger) -> bytes:
     ledger.check_range(_FORM, negative=True)
     message: bytes = _Profile(profile_class()(), ledger).fill().SerializeToString(deterministic=True)
     packed = io.BytesIO()
-    with gzip.GzipFile(filename="", fileobj=packed, mode="wb", mtime=0) as file:
+    with gzip.GzipFile(filename=PPROF_MARK, fileobj=packed, mode="wb", mtime=0) as file:
         file.write(message)
     return packed.getvalue()
 
@@ -104,7 +106,7 @@ class _Profile:
         """Write the whole ledger to the message, and return it."""
         self._header()
         for charge in self.ledger.charges:
-            stack = [self._location(frame) for frame in (charge.frame, *reversed(charge.enclosing))]
+            stack = [self._location(frame) for frame in reversed(charge.stack)]
             sample = self.message.sample.add(location_id=stack, value=charge.amounts)
             for key, text in _labels(charge):
                 sample.label.add(key=self._string(key), str=self._string(text))
@@ -123,7 +125,7 @@ class _Profile:
         message.mapping.add(id=1, filename=name, build_id=build, **has)
         if not isinstance(run.elapsed_ns, Unknown):
             message.duration_nanos = run.elapsed_ns
-        message.comment.extend(map(self._string, comments(ledger)))
+        message.comment.extend(map(self._string, (f"creator: tracemap {__version__}", *comments(ledger))))
 
     def _string(self, text: str) -> int:
         return self._strings.setdefault(text, len(self._strings))

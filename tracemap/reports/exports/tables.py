@@ -6,6 +6,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any, Final
 
+from tracemap._version import __version__
 from tracemap.attribution.model import Attribution
 from tracemap.core.codec import pretty_json
 from tracemap.core.errors import UsageInvalid
@@ -17,13 +18,15 @@ from tracemap.reports.csv_tables import TABLE_COLUMNS, attribution_rows
 from tracemap.reports.escaping import file_line
 from tracemap.reports.exports.charges import Charge, Ledger, sum_columns
 from tracemap.reports.json_documents import benchmark, document
-from tracemap.runs.sql import copy_to, open_database, quoted
+from tracemap.runs.sql import copy_to, literal, open_database, quoted
 
 # ---- parquet
 #
 # The table of ops as Parquet: the rows of `attribute --format csv`, with types, and NULL for unknown values.
 
 
+_MARK_KEY: Final = "tracemap.export"
+"""Key of the file's metadata by which `has_mark` recognises it."""
 _TYPES: Final = {str: "VARCHAR", int: "BIGINT"}
 
 
@@ -48,7 +51,8 @@ def write_parquet(graph: TraceGraph, attribution: Attribution, target: Path) -> 
         # A single thread keeps the order of rows, for deterministic output.
         connection.execute("SET threads = 1")
         connection.execute(f"CREATE TEMP TABLE ops AS SELECT {lists}", columns)
-        copy_to(connection.table("ops"), target, "FORMAT parquet")
+        mark = f"KV_METADATA {{'{_MARK_KEY}': {literal(__version__)}}}"
+        copy_to(connection.table("ops"), target, f"FORMAT parquet, {mark}")
 
 
 # ---- google benchmark

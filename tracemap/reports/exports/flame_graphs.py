@@ -1,12 +1,9 @@
-"""speedscope's file format: a profile per metric, with the call stacks of ops weighted by their costs.
-
-Timelines of runs are further profiles, one per track.
-
-Format: jlfwong/speedscope, wiki, Importing from custom sources; `file-format-schema.json` in its package.
-"""
+"""Exports for flame graphs: speedscope's format, and collapsed stacks."""
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -14,11 +11,19 @@ from typing import Any, Final
 from tracemap._version import __version__
 from tracemap.attribution.timeline import TimedEvent
 from tracemap.core.codec import pretty_json
+from tracemap.core.errors import UsageInvalid
 from tracemap.core.sanitize import without_controls
 from tracemap.core.units import Unknown
 from tracemap.reports.advice import invocations_note
 from tracemap.reports.exports.charges import NANOSECONDS, Ledger, StackFrame, escape_controls, op_label
 from tracemap.reports.timeline_tracks import Shares, Track, span_name, tracks_of
+
+# ---- speedscope: a profile per metric, with the call stacks of ops weighted by their costs
+#
+# Timelines of runs are further profiles, one per track.
+#
+# Format: jlfwong/speedscope, wiki, Importing from custom sources; `file-format-schema.json` in its package.
+
 
 _SCHEMA: Final = "https://www.speedscope.app/file-format-schema.json"
 _UNITS: Final = {NANOSECONDS: "nanoseconds", "bytes": "bytes"}
@@ -77,7 +82,7 @@ def _profile(ledger: Ledger, number: int, frames: Frames) -> dict[str, Any]:
         "unit": _UNITS.get(metric.unit, "none"),
         "startValue": 0,
         "endValue": metric.measured,
-        "samples": [[frames.number(frame) for frame in (*charge.enclosing, charge.frame)] for charge in charges],
+        "samples": [[frames.number(frame) for frame in charge.stack] for charge in charges],
         "weights": [charge.amounts[number] for charge in charges],
     }
 
@@ -100,3 +105,34 @@ def _frame(span: TimedEvent, shares: Shares) -> StackFrame:
     for op in (share.op for share in shares.of(span)[:1]):
         return StackFrame(f"{op_label(op)} in {span_name(span)}", escape_controls(op.file), op.line)
     return StackFrame(span_name(span))
+
+
+# ---- collapsed stacks: a line per call stack, with its frames and the cost in one metric
+#
+# Format: brendangregg/FlameGraph, flamegraph.pl; also read by inferno and speedscope. It has no comments.
+
+
+_SEPARATOR: Final = ";"
+_NUMBER_AT_END: Final = re.compile(r"\s+(?=[\d.]+$)")
+"""Readers take a number after a blank at the end of a stack for a second amount."""
+
+
+def collapsed(ledger: Ledger) -> str:
+    """The stacks in the first metric of the ledger, as lines `FRAME;FRAME;FRAME AMOUNT`.
+
+    Raises:
+        UsageInvalid: the ledger has several metrics, an amount is negative, or the metric exceeds 64 bits.
+    """
+    if len(ledger.metrics) > 1:
+        names = ",".join(metric.name for metric in ledger.metrics)
+        raise UsageInvalid(f"--metric {names}: collapsed stacks hold a single metric; name one of them")
+    ledger.check_range("collapsed", negative=False)
+    costs = Counter[str]()
+    for charge in ledger.charges:
+        costs[_SEPARATOR.join(_collapsed_frame(frame.name) for frame in charge.stack)] += charge.amounts[0]
+    return "".join(f"{stack} {cost}\n" for stack, cost in costs.items())
+
+
+def _collapsed_frame(name: str) -> str:
+    """A name without separators of the format; control characters are escaped already."""
+    return _NUMBER_AT_END.sub("_", name.replace(_SEPARATOR, ":").strip()) or "?"
