@@ -46,6 +46,8 @@ _BENCHMARK_DEFAULTS: Final = {
 """Environment variables that change which benchmarks Google Benchmark runs or reports, with their defaults."""
 _HOOK = "tracemap hook: "
 _WATCH_INTERVAL_S = 1.0
+_MISSING_PARAMETERS = re.compile(r"no provider registered that handles scopes like '([^'\n]*)'")
+"""Message of IREE's runtime/src/iree/modules/io/parameters/module.c."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,12 @@ class Ending:
     @property
     def explanation(self) -> str:
         """Why it failed, with its standard error."""
+        if missing := _MISSING_PARAMETERS.search(self.stderr):
+            scope = missing[1]
+            return (
+                f"the parameters of the scope {scope!r} are missing: pass --flagfile F, where F has the line "
+                f"--parameters={scope}=FILE"
+            )
         cause = f"killed by {signal.Signals(-self.status).name}" if self.status < 0 else f"exit status {self.status}"
         return ("interrupted" if self.interrupted else cause) + (f": {self.stderr}" if self.stderr else "")
 

@@ -167,6 +167,7 @@ class ProfileOptions(Options):
     dim: Integer = option(
         UNKNOWN, "Size of every dynamic dimension (`?`) in generated inputs.", metavar="N", at_least=0
     )
+    flagfile: Path | None = option(None, "IREE flag file: function, inputs, parameters.", metavar="F")
     seconds: float = duration(5.0, "Time limit for measuring.")
     sample: bool = option(False, "Sample the program counter, to measure the time of ops inside kernels.")
     serial: bool = option(False, "Use one worker instead of all cores.")
