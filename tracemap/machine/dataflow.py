@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import count
 from operator import itemgetter
 from typing import Final, NamedTuple
 
@@ -35,6 +36,10 @@ def value_lines(code: Contracted, loops: Sequence[CodeLoop]) -> dict[int, int]:
     return {address: line for address, line in lines if line} | dict(code.products)
 
 
+_Use = tuple[int, frozenset[str]]
+"""An instruction, and the registers that it uses."""
+
+
 @dataclass
 class _Carriers:
     instructions: Sequence[Instruction]
@@ -44,6 +49,7 @@ class _Carriers:
     factors: Mapping[int, tuple[frozenset[str], int]]
     _line_cache: dict[int, int] = field(default_factory=dict)
     _loop_cache: dict[int, list[int]] = field(default_factory=dict)
+    _user_cache: dict[int, tuple[list[_Use], Iterator[_Use]]] = field(default_factory=dict)
 
     def line_of(self, index: int) -> int:
         """The line of the op whose value an instruction carries; 0 if there is none."""
@@ -66,17 +72,29 @@ class _Carriers:
 
     def _line_of_users(self, index: int, passed: set[int]) -> int:
         """The op that uses the value of an instruction: the first one that its users lead to."""
+        lines = (self._line_of_user(other, used, passed) for other, used in self._users_of(index))
+        return next(filter(None, lines), 0)
+
+    def _users_of(self, index: int) -> Iterator[_Use]:
+        """The users of an instruction's value in execution order, and what they use; found once, as far as needed."""
+        known, others = self._user_cache.setdefault(index, ([], self._find_users(index)))
+        for place in count():
+            if place == len(known):
+                found = next(others, None)
+                if found is None:
+                    return
+                known.append(found)
+            yield known[place]
+
+    def _find_users(self, index: int) -> Iterator[_Use]:
         waiting = self.instructions[index].values.writes
         for other in self._instructions_after(index):
             values = self.instructions[other].values
             if used := waiting & (values.reads | values.places):
-                line = self._line_of_user(other, used, passed)
-                if line:
-                    return line
+                yield other, used
             waiting -= values.writes - values.partly
             if not waiting:
-                break
-        return 0
+                return
 
     def _line_of_user(self, index: int, used: frozenset[str], passed: set[int]) -> int:
         """The op for which an instruction uses a value."""
