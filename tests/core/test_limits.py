@@ -54,7 +54,7 @@ def test_memory_is_what_a_machine_may_have(megabytes: str, built: Built, recorde
 @pytest.mark.parametrize("what", [f"m.mlir:{DIGITS}", f"op{DIGITS}", DIGITS])
 def test_a_place_of_many_digits_is_none(what: str, built: Built, tmp_path: Path) -> None:
     said = refused("query-invalid", "show", built("hand_mlp"), what, cwd=tmp_path)
-    assert "…: no op, dispatch, kernel, line or scope of the map has this name" in said
+    assert "…: no op, function, scope, line, dispatch or kernel of the map has this name" in said
     assert len(said) < 600
 
 

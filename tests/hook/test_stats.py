@@ -120,8 +120,9 @@ def test_recordings_and_their_csv_give_the_same(made: Path, tmp_path: Path) -> N
     kernel = "mlp_dispatch_1_matmul_32x128x256_f32"
     chosen = read_calls(folder, StatsOptions(kernel=kernel))
     assert sum(len(calls.cpus) for calls in chosen.threads) == support.recorded_calls(folder)[kernel]
-    with pytest.raises(QueryInvalid):
-        read_calls(folder, StatsOptions(kernel=kernel[:-1]))
+    assert len(read_calls(folder, StatsOptions(kernel="mlp_dispatch_1")).threads) == len(chosen.threads)
+    with pytest.raises(QueryInvalid, match=rf"did you mean .*{kernel}"):
+        read_calls(folder, StatsOptions(kernel=kernel[1:]))
     with pytest.raises(UsageInvalid):
         read_calls(exported, StatsOptions(kernel=kernel))
 

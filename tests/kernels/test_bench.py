@@ -225,8 +225,8 @@ def test_kernels_are_chosen_by_name_and_by_op(built: Built) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--kernel", "nothing*"], "the bundle has no such kernel"),
-        (["--op", "op9999"], "the bundle has no such op"),
+        (["--kernel", "nothing*"], "kernel of the map has this name"),
+        (["--op", "op9999"], "the map has no op of this id"),
         (["--repetitions", "0"], "repetitions"),
         (["--top", "2"], "has no run, so the most expensive kernels are unknown"),
         (["-o", "."], "is a folder"),

@@ -136,8 +136,8 @@ def test_the_spec_is_not_replaced_without_being_asked(tuned: tuple[Path, Json]) 
     ("options", "words"),
     [
         ([], "select kernels to tune"),
-        (["--kernel", "nothing"], "the bundle has no such kernel"),
-        (["--op", "op999"], "no such op"),
+        (["--kernel", "nothing"], "kernel of the map has this name"),
+        (["--op", "op999"], "the map has no op of this id"),
         (["--top", "0"], "top"),
         (["--kernel", "*", "-o", "-", "--format", "json"], "only one result can go to standard output"),
         (["--top", "1"], "has no run, so the most expensive kernels are unknown"),

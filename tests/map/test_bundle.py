@@ -164,16 +164,26 @@ def test_selections(what: str, ops: list[str], sites: list[str], kernels: list[s
     assert [each.name for each in found.kernels] == kernels
 
 
-@pytest.mark.parametrize("what", ["op99", "other.mlir:99", "nothing", "h0/at", ":3", "", "/"])
-def test_an_unknown_name_is_an_error(what: str) -> None:
-    with pytest.raises(QueryInvalid, match="FILE:LINE"):
+@pytest.mark.parametrize(
+    ("what", "hint"),
+    [
+        *[(what, "FILE:LINE") for what in ("nothing", ":3", "", "/")],
+        ("op99", r"its ids are op1 to op\d+, and the nearest is op\d+ \("),
+        ("site99", r"its ids are site0 to site2, and the nearest is site2$"),
+        ("elsewhere.c:99", r"in a file of this name; the files are model.mlir, "),
+        ("modle.mlir:4", r"did you mean model.mlir:4\?"),
+        ("h0/at", r"did you mean h0/?.*\?"),
+    ],
+)
+def test_an_unknown_name_is_an_error(what: str, hint: str) -> None:
+    with pytest.raises(QueryInvalid, match=hint):
         select(example(), what)
 
 
 def test_a_line_inside_of_an_op_leads_to_it() -> None:
     """Operations of a region are no ops of the map."""
     _, last = max((op.line, op.id) for op in example().ops if op.file == "model.mlir" and isinstance(op.line, int))
-    with pytest.raises(QueryInvalid, match=rf"no op of the map begins on this line; the nearest .* is {last} \("):
+    with pytest.raises(QueryInvalid, match=rf"no op of the map begins on this line; the nearest .* \({last} "):
         select(example(), "model.mlir:99")
 
 

@@ -10,7 +10,7 @@ import click
 
 from tracemap.commands.framework import PATH, options_command
 from tracemap.commands.streams import print_message, show_phases
-from tracemap.core.errors import AuditFailed, QueryInvalid
+from tracemap.core.errors import AuditFailed
 from tracemap.core.units import UNKNOWN
 from tracemap.options.compile import AuditOptions
 
@@ -32,28 +32,28 @@ def command(bundle: Path, options: AuditOptions) -> None:
     from tracemap.commands.runs import check_damage_on_failure
     from tracemap.core.files import show_in_format
     from tracemap.map.bundle import load
-    from tracemap.map.query import audit
+    from tracemap.map.query import audit, ops_of, resolve
     from tracemap.reports.json_documents import shown_audit
     from tracemap.reports.terminal.map import print_audit
 
     opened = load(bundle)
     graph = opened.graph
-    for name in options.ops:
-        if name not in graph.op_by_id:
-            raise QueryInvalid(f"{name}: {bundle} has no such op; `tracemap show {bundle}` lists the ops")
+    chosen = dict.fromkeys(
+        op for what in options.ops for op in ops_of(graph, resolve(graph, what, opened.source_text).names)
+    )
     result = audit(graph)
-    if options.ops:
+    if chosen:
         from tracemap.map.build.compiler.losing_pass import find_losing_passes
 
         with show_phases("audit") as progress, check_damage_on_failure(opened):
-            spots = find_losing_passes(opened, [graph.op_by_id[name] for name in dict.fromkeys(options.ops)], progress)
+            spots = find_losing_passes(opened, list(chosen), progress)
         result = audit(graph, spots)
     failed = options.fail_under is not UNKNOWN and result.share_located() < options.fail_under
     text = partial(print_audit, graph, result, list_all=failed)
     show_in_format(options.format, sys.stdout, text, partial(shown_audit, graph, result))
-    for name in options.ops:
-        if not any(spot.op == name for spot in result.spots):
-            print_message(f"{name}: still located after the last phase")
+    for op in chosen:
+        if not any(spot.op == op.id for spot in result.spots):
+            print_message(f"{op.id}: still located after the last phase")
     if failed:
         own = result.ops - len(result.without_location)
         raise AuditFailed(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -62,7 +61,7 @@ def bench(bundle: Bundle, options: BenchOptions, progress: Progress = no_progres
     check_top(bundle, options.top, run)
     meter = PeakMeter()
     costs = None if run is None else _attribution(bundle, run, progress)
-    kernels = _chosen(bundle.graph, options, costs)
+    kernels = _chosen(bundle, options, costs)
     recording = _SerialRecording(bundle, options, UNKNOWN if costs is None else costs.run.function)
     recording.check()
     header = UNKNOWN_HEADER if costs is None else costs.run
@@ -153,7 +152,7 @@ def ranked_kernels(bundle: Bundle, options: BenchOptions, progress: Progress) ->
     """
     run = options.run or newest_run(bundle)
     costs = None if run is None else _attribution(bundle, run, progress)
-    names = _chosen(bundle.graph, options, costs)
+    names = _chosen(bundle, options, costs)
     if run is None or costs is None:
         return UNKNOWN, [(name, UNKNOWN) for name in names]
     cost_by_kernel = _cost_of_kernels(bundle.graph, costs)
@@ -233,23 +232,18 @@ def _application(costs: Attribution | None, peaks: Peaks | None) -> ApplicationC
     return ApplicationCalls(sites, header.workers, speed, noisy)
 
 
-def _chosen(graph: TraceGraph, options: BenchOptions, costs: Attribution | None) -> tuple[str, ...]:
+def _chosen(bundle: Bundle, options: BenchOptions, costs: Attribution | None) -> tuple[str, ...]:
     """Names of the selected kernels, the most expensive in the run first."""
+    from tracemap.map.query import kernels_named, kernels_of, resolve
+
+    graph, texts = bundle.graph, bundle.source_text
     names = [kernel.name for kernel in graph.kernels]
     if options.kernel:
-        names = [name for name in names if any(fnmatchcase(name, pattern) for pattern in options.kernel)]
-        if not names:
-            raise QueryInvalid(f"{', '.join(options.kernel)}: the bundle has no such kernel; `show` lists the kernels")
-    for op in options.op:
-        if op not in graph.op_by_id:
-            raise QueryInvalid(f"{op}: the bundle has no such op; `show` lists the ops")
+        named = {name for what in options.kernel for name in kernels_named(graph, what, texts)}
+        names = [name for name in names if name in named]
     if options.op:
-        kernels_of_ops = {
-            graph.site_by_id[site].kernel
-            for op in options.op
-            for site in graph.sites_of_op.get(graph.op_by_id[op].id, ())
-        }
-        names = [name for name in names if name in kernels_of_ops]
+        running = {name for what in options.op for name in kernels_of(graph, what, resolve(graph, what, texts).names)}
+        names = [name for name in names if name in running]
         if not names:
             raise QueryInvalid(f"{', '.join(options.op)}: runs in no selected kernel; `show` lists its kernels")
     if costs is not None:

@@ -21,6 +21,8 @@ from tracemap.core.errors import (
     BundleMissing,
     ModelInvalid,
     ProgramFailed,
+    QueryInvalid,
+    RunInvalid,
     ToolFailed,
     TracemapError,
     UsageInvalid,
@@ -377,13 +379,28 @@ def open_and_join_runs(
     from tracemap.map.bundle import load
 
     progress("opening the runs")
-    with opened_runs(runs, window, options.dispatch) as opened_files:
+    dispatch = one_kernel(bundle, options.dispatch) if bundle and options.dispatch else options.dispatch
+    with opened_runs(runs, window, dispatch) as opened_files:
         bundle = bundle or load(find_bundle(opened_files[0], runs[0]))
         progress("joining events to dispatch sites")
         images = cache(partial(read_images, bundle.module_path))
         with resolved_runs(opened_files, bundle.graph, images) as resolved:
             request = attribution_request(bundle, resolved, options, images, series=series, peaks=peaks)
             yield BundleAttribution(bundle, attribute(request)), resolved
+
+
+def one_kernel(bundle: Bundle, what: str) -> str:
+    """The kernel that a text names, or that runs what it names.
+
+    Raises:
+        QueryInvalid: there is none, or more than one.
+    """
+    from tracemap.map.query import kernels_named
+
+    kernels = kernels_named(bundle.graph, what, bundle.source_text)
+    if len(kernels) > 1:
+        raise QueryInvalid(f"{what}: is {len(kernels)} kernels; name one of {join_names(kernels)}")
+    return kernels[0]
 
 
 def attribution_request(
@@ -503,11 +520,15 @@ def resolved_runs(
 
 
 def check_named_once(paths: Sequence[Path]) -> None:
-    """Reject a run that is named twice.
+    """Reject runs that do not exist, all in one message, and a run that is named twice.
 
     Raises:
+        RunInvalid: several paths do not exist; the reader reports a single one.
         UsageInvalid: two paths are the same file.
     """
+    missing = [str(path) for path in paths if is_file(str(path)) and not names_file(path)]
+    if len(missing) > 1:
+        raise RunInvalid(f"{join_names(missing)}: cannot be read: no such files; check the paths")
     seen: set[str] = set()
     for path in paths:
         place = os.path.realpath(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, TextIO
 import click
 
 from tracemap.commands.framework import NAME, PATH, options_command
+from tracemap.commands.streams import print_message
 from tracemap.options.compile import ShowOptions
 
 if TYPE_CHECKING:
@@ -24,34 +26,44 @@ if TYPE_CHECKING:
 def command(bundle: Path, what: str | None, options: ShowOptions) -> None:
     """Print the map of BUNDLE: ops, dispatch sites, kernels and the links between them.
 
-    WHAT selects a source line (FILE:LINE), an op (op12), a dispatch site (site3), a kernel by its name, or a scope with
-    everything below it. The output includes everything that is linked to it. For a kernel, it also includes the final
-    IR and the loops of the machine code, with their ops.
+    WHAT selects a line (12, FILE:LINE), a function of the model or of Python, an ONNX node, a scope with everything
+    below it, an op (op12), ops by name (add), a dispatch site (site3), or a kernel by the beginning of its name. The
+    output includes everything that is linked to it. For a kernel, it also includes the final IR and the loops of the
+    machine code, with their ops.
 
     \b
     Example:
       tracemap show model.tracemap model.mlir:12
+      tracemap show model.tracemap train.py:40 --assembly
       tracemap show model.tracemap h0/attn --format json
       tracemap show model.tracemap op12 --remarks
-      tracemap show model.tracemap main_dispatch_3_matmul_64x64x64_f32 --assembly
+      tracemap show model.tracemap main_dispatch_3
     """
     from tracemap.core.errors import UsageInvalid
     from tracemap.core.files import show_in_format
     from tracemap.map.bundle import load
-    from tracemap.map.query import select, select_all
+    from tracemap.map.query import Target, connected, kernels_of, resolve, select_all
     from tracemap.reports.json_documents import shown_map
     from tracemap.reports.terminal.bundles import print_some_remarks
     from tracemap.reports.terminal.map import print_kernel, print_map
+    from tracemap.reports.terminal.tables import console, say
 
     opened = load(bundle)
     graph, what = opened.graph, what or ""
-    if options.assembly and what not in graph.kernel_by_name:
-        raise UsageInvalid("--assembly needs a kernel's name; `tracemap show BUNDLE` lists the kernels")
-    views = _views(opened, what)
-    selection = select(graph, what) if what else select_all(graph)
-    remarks = _remarks(opened, what) if options.remarks else None
+    if options.assembly and not what:
+        raise UsageInvalid("--assembly needs an op, a line or a kernel: name it after BUNDLE")
+    target = resolve(graph, what, opened.source_text, nearest=True) if what else Target(())
+    if target.nearest:
+        print_message(f"tracemap: {target.nearest}")
+    selection = connected(graph, target.names) if what else select_all(graph)
+    named = [name for name in target.names if name in graph.kernel_by_name]
+    views = _views(opened, kernels_of(graph, what, target.names) if options.assembly else named)
+    remarks = _remarks(opened, target.names) if options.remarks else None
 
     def text(out: TextIO) -> None:
+        if description := target.description(what):
+            say(console(out), description)
+            say(console(out), "")
         print_map(selection, graph, out, whole=not what)
         for view in views:
             print_kernel(view, graph, out, assembly=options.assembly)
@@ -62,24 +74,21 @@ def command(bundle: Path, what: str | None, options: ShowOptions) -> None:
     show_in_format(options.format, sys.stdout, text, value)
 
 
-def _remarks(bundle: Bundle, what: str) -> tuple[Remark, ...]:
-    """The compiler's remarks on the selected item itself, not on items linked to it."""
+def _remarks(bundle: Bundle, names: Sequence[str]) -> tuple[Remark, ...]:
+    """The compiler's remarks on the named items, not on items linked to them; all remarks without names."""
     from tracemap.map.bundle_documents import remarks_at
-    from tracemap.map.query import resolve_names
     from tracemap.reports.kernels import sort_remarks
 
     remarks = bundle.remarks()
-    return sort_remarks(
-        remarks_at(remarks, bundle.graph, resolve_names(bundle.graph, what)) if what else remarks.remarks
-    )
+    return sort_remarks(remarks_at(remarks, bundle.graph, names) if names else remarks.remarks)
 
 
-def _views(bundle: Bundle, what: str) -> list[KernelView]:
-    """IR, loops and instructions of the selected kernel. Other kernels are skipped, since reading code takes time."""
-    kernel = bundle.graph.kernel_by_name.get(what)
-    if kernel is None:
+def _views(bundle: Bundle, kernels: Sequence[str]) -> list[KernelView]:
+    """IR, loops and instructions of kernels. Others are skipped, since reading code takes time."""
+    if not kernels:
         return []
     from tracemap.machine.images import read_images
     from tracemap.reports.kernels import view_kernel
 
-    return [view_kernel(kernel, bundle.kernel_text(kernel), read_images(bundle.module_path))]
+    images, by_name = read_images(bundle.module_path), bundle.graph.kernel_by_name
+    return [view_kernel(by_name[name], bundle.kernel_text(by_name[name]), images) for name in kernels]

@@ -6,11 +6,14 @@ All measured values are integers in the unit that their name carries (`duration_
 
 from __future__ import annotations
 
+import difflib
 import enum
 import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 
@@ -319,3 +322,42 @@ def join_names(names: Sequence[str], joined: str = ", ", most: int = MOST_LISTED
     if len(names) <= most:
         return joined.join(names)
     return f"{joined.join(names[:most])} and {plural(len(names) - most, 'other')}"
+
+
+_MOST_COMPARED: Final = 200
+"""Most characters of a mistyped name that are compared."""
+_ALIKE: Final = 0.6
+"""Least similarity of names that a message suggests, from 0 to 1 (`difflib`)."""
+
+
+def matching_names(what: str, names: Iterable[str]) -> list[str]:
+    """The names that a text stands for, in their order: equal to it, else beginning with it, else matching its glob.
+
+    >>> matching_names("conv_1", ["conv_1_f32", "conv_10_f32", "pool_2"]), matching_names("*_2", ["conv_1", "pool_2"])
+    (['conv_1_f32'], ['pool_2'])
+    """
+    distinct = list(dict.fromkeys(names))
+    beginning = [name for name in distinct if what and name.startswith(what)]
+    whole_words = [name for name in beginning if not name[len(what) : len(what) + 1].isalnum()]
+    glob = [name for name in distinct if fnmatchcase(name, what)] if any(sign in what for sign in "*?[") else []
+    return [name for name in distinct if name == what] or whole_words or beginning or glob
+
+
+def suggest_names(what: str, names: Iterable[str], most: int = 3) -> str:
+    """A question with the names most like a mistyped one, to end a message with; "" if none is like it.
+
+    >>> suggest_names("steps", ["step", "cell"]), suggest_names("steps", ["cell"])
+    ('; did you mean step?', '')
+    """
+    plain = what[:_MOST_COMPARED].casefold()
+    matcher = difflib.SequenceMatcher(b=plain)
+    near: list[tuple[float, str]] = []
+    for name in dict.fromkeys(name for name in names if name):
+        other = name[:_MOST_COMPARED].casefold()
+        matcher.set_seq1(other)
+        contains = len(plain) > 2 and plain in other
+        if contains or (matcher.real_quick_ratio() >= _ALIKE and matcher.quick_ratio() >= _ALIKE):
+            ratio = max(matcher.ratio(), _ALIKE if contains else 0)
+            near += [(-ratio, name)] if ratio >= _ALIKE else []
+    nearest = [name for _, name in sorted(near, key=itemgetter(0))][:most]  # of equal ones, the first
+    return f"; did you mean {' or '.join(filter(None, (', '.join(nearest[:-1]), nearest[-1])))}?" if nearest else ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import io
 import statistics
 from collections.abc import Mapping, Sequence, Set
@@ -23,6 +22,7 @@ from tracemap.map.build.compiler.compilation import CONFIGURED
 from tracemap.map.build.compiler.failure_messages import compiler_error, missing_library_message
 from tracemap.map.build.tagging import Tags, unused_prefix, write_tagged
 from tracemap.map.model import Op, TraceGraph
+from tracemap.map.query import kernels_named
 from tracemap.runs.statistics import drift_ratio
 
 if TYPE_CHECKING:
@@ -168,18 +168,19 @@ class SwappableExecutables:
         self._executables = executables_of(self._module)
 
     def named(self, name: str) -> Executable:
-        """The executable with this name, or with a kernel of this name.
+        """The executable with this name, or with the kernel that a text names or that runs what it names.
 
         Raises:
-            QueryInvalid: nothing has this name; the message suggests similar names.
+            QueryInvalid: nothing has this name, or several executables do; the message lists them.
         """
+        if name in self._executables:
+            return self._executables[name]
         by_kernel = {kernel: executable for executable in self._executables.values() for kernel in executable.exports}
-        executable = self._executables.get(name) or by_kernel.get(name)
-        if executable is None:
-            near = difflib.get_close_matches(name, [*by_kernel, *self._executables], 3, 0.3)
-            suggestion = f"; did you mean {', '.join(near)}?" if near else ""
-            raise QueryInvalid(f"{name}: the bundle has no kernel of this name{suggestion}")
-        return executable
+        kernels = [name] if name in by_kernel else kernels_named(self._bundle.graph, name, self._bundle.source_text)
+        executables = {by_kernel[kernel].name: by_kernel[kernel] for kernel in kernels if kernel in by_kernel}
+        if len(executables) != 1:
+            raise QueryInvalid(f"{name}: runs in {len(executables)} kernels; name one of {join_names(kernels)}")
+        return next(iter(executables.values()))
 
     def swap(self, name: str, file: Path) -> Swap:
         """Check a replacement file and pair it with its executable.

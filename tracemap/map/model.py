@@ -141,7 +141,7 @@ class Op(Record, frozen=True):
     `line` and `column` point at the op's name in `file`, the model's text kept in the bundle's `source/`.
     `own_location`: whether the model itself states where the op comes from; tracemap's tags do not count.
     `last_phase`: the last of `PHASES` after which a location still names the op or a part of it (`SOURCE`: not even
-    after the first phase; `UNKNOWN`: not examined).
+    after the first phase; `UNKNOWN`: not examined). `node`: the name of its ONNX node, with the node's scope.
     """
 
     id: OpId
@@ -157,6 +157,7 @@ class Op(Record, frozen=True):
     parts: tuple[InnerOperation, ...] = ()
     own_location: bool = True
     last_phase: Text = UNKNOWN
+    node: str = ""
 
 
 # ---- program
@@ -356,11 +357,11 @@ def entry_name(kernel: str) -> str:
     return re.sub(rb"[^A-Za-z0-9_]", b"_", kernel.encode()).decode()
 
 
-MAP_VERSION: Final = 6
+MAP_VERSION: Final = 7
 """Version of `map.json`.
 
 1: first; 2: kernels have texts, steps have parents; 3: no coverage, ops do not name sites; 4: tables by column;
-5: an op may have several call paths in one site; 6: outcomes have the glossary's names.
+5: an op may have several call paths in one site; 6: outcomes have the glossary's names; 7: ops name their ONNX nodes.
 """
 
 
@@ -371,7 +372,7 @@ class TraceGraph(Document, frozen=True, kw_only=True, dict=True):
     that are not the user's own; the user's frames come first.
     """
 
-    schema_version: Literal[6] = MAP_VERSION
+    schema_version: Literal[7] = MAP_VERSION
     kind: Literal["map"] = "map"
     module: ModuleInfo
     functions: tuple[Function, ...]

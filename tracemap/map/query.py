@@ -1,21 +1,35 @@
-"""Queries of a map: what `op3`, `model.py:12` or a scope names; its dispatches and ops; lost locations."""
+"""Queries of a map: what `op3`, `model.py:12`, a function or a scope names; dispatches and ops; lost locations."""
 
 from __future__ import annotations
 
+import ast
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache, cached_property
+from operator import itemgetter
 from pathlib import PurePosixPath
 from typing import Final
 
 from tracemap.core.codec import Count, Record
 from tracemap.core.errors import QueryInvalid, start_of
-from tracemap.core.units import UNKNOWN
+from tracemap.core.units import UNKNOWN, join_names, matching_names, plural, suggest_names
 from tracemap.machine.debug_lines import NO_LINE, LineOp, OpLines
-from tracemap.map.model import PHASES, SOURCE, CallPath, Frame, Kernel, KernelLine, Op, OpId, Site, TraceGraph
+from tracemap.map.model import (
+    PHASES,
+    SOURCE,
+    CallPath,
+    Frame,
+    Kernel,
+    KernelLine,
+    Op,
+    OpId,
+    Site,
+    SourceFile,
+    TraceGraph,
+)
 
 # ---- audit
 #
@@ -216,8 +230,12 @@ def kernel_lines(graph: TraceGraph, kernel: Kernel) -> KernelLines:
 # nested jit short names; their calls have the rest. A membership keeps the calls that lead to its op, and scopes and
 # frames are joined along them. A selection is the result of a query, with its neighbours.
 
-_FILE_LINE = re.compile(r"(?P<file>.+):(?P<line>\d{1,18})", re.DOTALL)
+_POSITION = re.compile(r"(?:(?P<file>.+?):)?(?P<line>\d{1,18})(?::(?P<column>\d{1,18}))?", re.DOTALL)
+_NUMBERED = re.compile(r"(op|site)(\d{1,18})", re.ASCII)
 _MAX_QUOTED = 400
+
+Texts = Callable[[SourceFile], str]
+"""Reads the text of a source file of the map."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,64 +247,340 @@ class Selection:
     kernels: tuple[Kernel, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The items that a text of the user names.
+
+    `names`: ids of ops and sites and names of kernels, in the order of the map. `matches`: the kinds of names that the
+    text is, such as `Python function cell`; empty for ids and lines. `file`, `line`: the line that it names ("", 0:
+    none). `nearest`: if no op is on that line, a sentence that says so; the names are those of the nearest line.
+    """
+
+    names: tuple[str, ...]
+    matches: tuple[str, ...] = ()
+    file: str = ""
+    line: int = 0
+    nearest: str = ""
+
+    def description(self, what: str) -> str:
+        """The text, the kinds of names that it is, and the items; "" for an id or a full name."""
+        title = f"{self.file}:{self.line}" if self.nearest else what
+        return (
+            ""
+            if self.names == (what,)
+            else ": ".join(filter(None, (title, ", ".join(self.matches), join_names(self.names))))
+        )
+
+
 def select_all(graph: TraceGraph) -> Selection:
     """The whole map."""
     return Selection(graph.ops, graph.sites, graph.kernels)
 
 
 def select(graph: TraceGraph, what: str) -> Selection:
-    """Select an op, site, kernel, line or scope with everything connected to it.
+    """Select what `resolve` finds, with everything connected to it.
 
     Raises:
         QueryInvalid: nothing in the map has this name.
     """
-    return _connected(graph, resolve_names(graph, what))
+    return connected(graph, resolve(graph, what).names)
 
 
-def resolve_names(graph: TraceGraph, what: str) -> list[str]:
-    """The ids and names that a query stands for: one, or several ops.
+def resolve(graph: TraceGraph, what: str, texts: Texts | None = None, *, nearest: bool = False) -> Target:
+    """Find what a text names. All options and arguments that name a part of a map go through this function.
 
-    The query `what` is an op (`op12`), a site (`site3`), a kernel's name, a line (`model.mlir:12`, `layers.py:40`), or
-    a scope with everything below it (`h0/attn`), tried in this order.
+    These are tried in turn, and the first that match count:
+
+    1. an op's id (`op12`), a dispatch site's (`site3`) or a kernel's full name;
+    2. a line: `12` (of the model), `model.mlir:12`, `layers.py:40`, each with an optional `:COLUMN`;
+    3. a scope with everything below it (`h0/attn`), a function of the model, a Python function (`cell`, `rnn.py:cell`),
+       an ONNX node (`/conv1/Conv`), and the name of ops (`stablehlo.add` or `add`);
+    4. the beginning of the names of kernels or ops, or a glob (`*matmul*`).
+
+    Args:
+        graph: the map.
+        what: the text.
+        texts: reads sources, for the functions of Python frames that do not name theirs; None: these have none.
+        nearest: if no op is on the line, select the nearest line of the file, instead of an error that names it.
 
     Raises:
-        QueryInvalid: nothing in the map has this name.
+        QueryInvalid: nothing in the map has this name; the message has the nearest names.
     """
     if what in graph.op_by_id or what in graph.site_by_id or what in graph.kernel_by_name:
-        return [what]
-    place = _FILE_LINE.fullmatch(what)
-    if place is not None:
-        ops = ops_at(graph, place["file"], int(place["line"]))
-        if ops:
-            return [op.id for op in ops]
-    names = ops_in_scope(graph, tuple(component for component in what.split("/") if component))
-    if names:
-        return names
-    if place is not None:
-        _check_line(graph, place["file"], int(place["line"]))
-    raise QueryInvalid(
-        f"{start_of(what, _MAX_QUOTED)}: no op, dispatch, kernel, line or scope of the map has this name; "
-        "ask for FILE:LINE, op12, site3, a kernel's name or a scope"
+        return Target((what,))
+    position = _position(graph, what)
+    on_line = [] if position is None else position.ops
+    if position is not None and on_line:
+        return Target(tuple(op.id for op in on_line), position.other_files, position.file, position.line)
+    names = _Names(graph, texts)
+    matches = names.equal_to(what) or names.like(what)
+    if matches:
+        chosen = {name for _, group in matches for name in group}
+        ordered = [op.id for op in graph.ops] + [kernel.name for kernel in graph.kernels]
+        return Target(tuple(name for name in ordered if name in chosen), tuple(kind for kind, _ in matches))
+    if position is not None:
+        return position.nearest(fail=not nearest)
+    raise QueryInvalid(_nothing_named(graph, what, names.all()))
+
+
+def _nothing_named(graph: TraceGraph, what: str, names: Iterable[str]) -> str:
+    numbered = _NUMBERED.fullmatch(what)
+    numbers = [int(name[len(numbered[1]) :]) for name in _ids(graph, numbered[1])] if numbered else []
+    if numbered and numbers:
+        kind, below = numbered[1], [number for number in numbers if number < int(numbered[2])]
+        nearest = f"{kind}{max(below, default=numbers[0])}"
+        name = f" ({start_of(graph.op_by_id[nearest].name, _MAX_QUOTED)})" if kind == "op" else ""
+        return (
+            f"{what}: the map has no {kind} of this id; its ids are {kind}{numbers[0]} to {kind}{numbers[-1]}, "
+            f"and the nearest is {nearest}{name}"
+        )
+    return (
+        f"{start_of(what, _MAX_QUOTED)}: no op, function, scope, line, dispatch or kernel of the map has this name"
+        f"{suggest_names(what, names) or _FORMS}"
     )
 
 
-def _check_line(graph: TraceGraph, file: str, line: int) -> None:
-    """Reject a line on which no op begins, and name the nearest op above: the line may be in that op's region.
+_FORMS: Final = "; ask for FILE:LINE, a function, a scope, op12, site3, or the name of a kernel or of ops"
+
+
+def _ids(graph: TraceGraph, kind: str) -> Sequence[str]:
+    return [op.id for op in graph.ops] if kind == "op" else [site.id for site in graph.sites]
+
+
+@dataclass(frozen=True)
+class _Position:
+    """A line that the user names, and the files of the map that it may be in."""
+
+    graph: TraceGraph
+    what: str
+    file: str
+    line: int
+    column: int
+    files: frozenset[str]
+
+    @cached_property
+    def ops(self) -> Sequence[Op]:
+        """The ops that begin or have a frame on the line; else the innermost op whose region the line is in."""
+        on_line = self._ops_by_line.get(self.line, ())
+        in_column = [op for op in on_line if self.column and (op.line, op.column) == (self.line, self.column)]
+        return in_column or on_line or self._around[-1:]
+
+    @property
+    def _around(self) -> Sequence[Op]:
+        """The ops from whose first line to the last inner operation the line is, by their first line."""
+        ops = [
+            (op.line, op) for op in self.graph.ops if op.file in self.files and op.parts and isinstance(op.line, int)
+        ]
+        ends = [max([part.line for part in op.parts if isinstance(part.line, int)], default=0) for _, op in ops]
+        around = [first for first, end in zip(ops, ends, strict=True) if first[0] <= self.line <= end]
+        return [op for _, op in sorted(around, key=itemgetter(0))]
+
+    @cached_property
+    def _ops_by_line(self) -> Mapping[int, Sequence[Op]]:
+        ops: dict[int, dict[Op, None]] = defaultdict(dict)
+        for op in self.graph.ops:
+            if op.file in self.files and isinstance(op.line, int):
+                ops[op.line][op] = None
+            for frame in op.frames:
+                if frame.file in self.files:
+                    ops[frame.line][op] = None
+        return {line: tuple(on_line) for line, on_line in ops.items()}
+
+    @property
+    def other_files(self) -> tuple[str, ...]:
+        """The files with ops on this line if there are several, as a phrase."""
+        places = {op.file for op in self.ops if op.line == self.line} | {
+            frame.file for op in self.ops for frame in op.frames if frame.line == self.line
+        }
+        files = sorted(str(file) for file in places & self.files)
+        return (f"in {len(files)} files ({join_names(files)})",) if len(files) > 1 else ()
+
+    def nearest(self, *, fail: bool) -> Target:
+        """The nearest line with ops; of two, the upper one, since a long operation begins on its first line.
+
+        Raises:
+            QueryInvalid: the map does not have the file, or the caller wants an error.
+        """
+        quoted, lines = start_of(self.what, _MAX_QUOTED), self._ops_by_line
+        if not lines:
+            files = _files(self.graph)
+            names = dict.fromkeys([*(PurePosixPath(file).name for file in files), *files])
+            suggestion = suggest_names(self.file, names, 1)
+            raise QueryInvalid(
+                f"{quoted}: no op of the map is in a file of this name"
+                + (f"{suggestion[:-1]}:{self.line}?" if suggestion else f"; the files are {join_names(files)}")
+            )
+        line = min(lines, key=lambda number: (abs(number - self.line), number))
+        ops = [f"{op.id} {start_of(op.name, _MAX_QUOTED)}" for op in lines[line]]
+        place = f"{start_of(self.file, _MAX_QUOTED)}:{line}"
+        sentence = (
+            f"{quoted}: no op of the map begins on this line; the nearest line with ops is {place} "
+            f"({join_names(ops, most=2)})"
+        )
+        if fail:
+            raise QueryInvalid(f"{sentence}: ask for {place}")
+        return Target(tuple(op.id for op in lines[line]), (), self.file, line, sentence)
+
+
+def _position(graph: TraceGraph, what: str) -> _Position | None:
+    match = _POSITION.fullmatch(what)
+    if match is None:
+        return None
+    known = _files(graph)
+    name, line, column = match["file"] or "", match["line"], match["column"] or ""
+    if name.isdecimal() and not column and not any(same_file(file, name) for file in known):
+        name, line, column = "", name, line  # `16:10`, as reasons of outcomes say it
+    if not (name or known):
+        return None
+    file = name or known[0]  # the model is the first
+    files = frozenset(candidate for candidate in known if same_file(candidate, file))
+    return _Position(graph, what, file, int(line), int(column or 0), files)
+
+
+def _files(graph: TraceGraph) -> Sequence[str]:
+    """All files with ops, in the order of the map, the model first."""
+    ops = [op.file for op in graph.ops if isinstance(op.file, str)]
+    return tuple(dict.fromkeys([*ops[:1], *ops, *(frame.file for op in graph.ops for frame in op.frames)]))
+
+
+_Match = tuple[str, Sequence[str]]
+"""A kind of name, such as `scope h0`, and the ids or names of what has it."""
+
+
+@dataclass(frozen=True)
+class _Names:
+    """The names in a map that are neither ids nor lines."""
+
+    graph: TraceGraph
+    texts: Texts | None
+
+    def equal_to(self, what: str) -> list[_Match]:
+        """All that has this full name."""
+        ops = self.graph.ops
+        scope, symbol = tuple(component for component in what.split("/") if component), what.removeprefix("@")
+        file, _, name = what.rpartition(":")
+        groups: list[_Match] = [(f"scope {'/'.join(scope)}", ops_in_scope(self.graph, scope))]
+        groups.append((f"function {symbol}", [op.id for op in ops if op.function == symbol]))
+        for place, function in dict.fromkeys(self._python_functions):
+            if _names_function(name, function) and (not file or same_file(place, file)):
+                group = [op.id for op in ops if any((place, function) == self._function(frame) for frame in op.frames)]
+                groups.append((f"Python function {function} ({PurePosixPath(place).name})", group))
+        node = what.strip("/")
+        groups.append((f"ONNX node {what}", [op.id for op in ops if node and op.node.strip("/") == node]))
+        groups.append((f"ops named {what}", [op.id for op in ops if what and f".{op.name}".endswith(f".{what}")]))
+        return [(kind, group) for kind, group in groups if group]
+
+    def like(self, what: str) -> list[_Match]:
+        """Scopes with this part, and ops and kernels by the beginning or a glob of their name, without dialect too."""
+        ops, kernels = self.graph.ops, matching_names(what, self.graph.kernel_by_name)
+        op_names = dict.fromkeys(op.name for op in ops)
+        named = matching_names(what, op_names) or [
+            name for name in op_names if matching_names(what, [name.partition(".")[2]])
+        ]
+        part = tuple(component for component in what.split("/") if component)
+        scopes = dict.fromkeys(scope[: _end_of(part, scope)] for op in ops for scope in scopes_of(self.graph, op))
+        inner = [scope for scope in scopes if scope]
+        in_scopes = [op for scope in inner for op in ops_in_scope(self.graph, scope)]
+        groups: list[_Match] = [
+            (f"scopes {join_names(['/'.join(scope) for scope in inner])}", in_scopes),
+            (f"ops named {join_names(named)}", [op.id for op in ops if op.name in named]),
+            (plural(len(kernels), "kernel"), kernels),
+        ]
+        return [(kind, group) for kind, group in groups if group]
+
+    def all(self) -> Iterator[str]:
+        """All names, for suggestions."""
+        ops = self.graph.ops
+        yield from (op.function for op in ops if isinstance(op.function, str))
+        yield from (function.rpartition(".")[2] for _, function in self._python_functions)
+        yield from ("/".join(scope) for op in ops for scope in (op.scope, *scopes_of(self.graph, op)))
+        yield from (op.node for op in ops)
+        yield from (op.name for op in ops)
+        yield from self.graph.kernel_by_name
+
+    @cached_property
+    def _python_functions(self) -> Sequence[tuple[str, str]]:
+        """All functions of Python frames, with their files."""
+        functions = (self._function(frame) for op in self.graph.ops for frame in op.frames)
+        return tuple(dict.fromkeys(function for function in functions if function[1]))
+
+    def _function(self, frame: Frame) -> tuple[str, str]:
+        """The file and the function of a frame; from the source if the frame does not name it, "" if unknown."""
+        if isinstance(frame.function, str):
+            return frame.file, frame.function
+        return frame.file, self._functions_by_line.get(frame.file, {}).get(frame.line, "")
+
+    @cached_property
+    def _functions_by_line(self) -> Mapping[str, Mapping[int, str]]:
+        texts = self.texts
+        if texts is None:
+            return {}
+        sources = (source for source in self.graph.sources if source.language == "python")
+        return {source.name: _functions_in(texts(source)) for source in sources}
+
+
+def _end_of(part: tuple[str, ...], scope: tuple[str, ...]) -> int:
+    """The index after the first occurrence of a part of a scope; 0 if there is none."""
+    ends = range(len(part), len(scope) + 1) if part else ()
+    return next((end for end in ends if scope[end - len(part) : end] == part), 0)
+
+
+def _names_function(what: str, function: str) -> bool:
+    """Whether a text is a function's qualified name, with or without `<locals>`, or the end of it."""
+    return bool(what) and what in (function, function.replace(".<locals>", ""), function.rpartition(".")[2])
+
+
+def _functions_in(text: str) -> Mapping[int, str]:
+    """The qualified name of the innermost function at each line of a Python text; empty if it has another syntax."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return {}
+    functions: dict[int, str] = {}
+    todo: list[tuple[ast.AST, str]] = [(tree, "")]
+    while todo:  # outer functions first, so that inner ones replace them
+        node, prefix = todo.pop()
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            functions.update(
+                dict.fromkeys(range(node.lineno, (node.end_lineno or node.lineno) + 1), prefix + node.name)
+            )
+            prefix += f"{node.name}.<locals>."
+        elif isinstance(node, ast.ClassDef):
+            prefix += f"{node.name}."
+        todo += [(child, prefix) for child in ast.iter_child_nodes(node)]
+    return functions
+
+
+def ops_of(graph: TraceGraph, names: Iterable[str]) -> tuple[Op, ...]:
+    """The named ops, and the ops in the named dispatch sites and kernels."""
+    named = set(names)
+    inside = {
+        member.op for site in graph.sites if not named.isdisjoint((site.id, site.kernel)) for member in site.members
+    }
+    return tuple(op for op in graph.ops if op.id in named or op.id in inside)
+
+
+def kernels_named(graph: TraceGraph, what: str, texts: Texts | None = None) -> tuple[str, ...]:
+    """The kernels that a text names, or that run what it names.
 
     Raises:
-        QueryInvalid: there is an op above the line.
+        QueryInvalid: nothing has this name, or it runs in no kernel.
     """
-    above = [
-        (op.line, op)
-        for op in graph.ops
-        if isinstance(op.line, int) and op.line < line and isinstance(op.file, str) and same_file(op.file, file)
-    ]
-    if above:
-        _, nearest = max(above, key=lambda item: item[0])
-        raise QueryInvalid(
-            f"{start_of(f'{file}:{line}', _MAX_QUOTED)}: no op of the map begins on this line; the nearest above it "
-            f"is {nearest.id} ({start_of(nearest.name, _MAX_QUOTED)}) on line {nearest.line}: ask for {nearest.id}"
-        )
+    kernels = tuple(matching_names(what, graph.kernel_by_name))
+    return kernels or kernels_of(graph, what, resolve(graph, what, texts).names)
+
+
+def kernels_of(graph: TraceGraph, what: str, names: Sequence[str]) -> tuple[str, ...]:
+    """The named kernels, and those that run the named ops and dispatch sites; `what` is the user's text for them.
+
+    Raises:
+        QueryInvalid: there are none.
+    """
+    kernels = tuple(kernel.name for kernel in connected(graph, names).kernels)
+    if not kernels:
+        ops = [f"{op.id} {op.outcome.value}: {start_of(op.reason.text, _MAX_QUOTED)}" for op in ops_of(graph, names)]
+        raise QueryInvalid(f"{start_of(what, _MAX_QUOTED)}: runs in no kernel ({join_names(ops, '; ', 2)})")
+    return kernels
 
 
 def ops_in_scope(graph: TraceGraph, scope: tuple[str, ...]) -> list[str]:
@@ -298,16 +592,6 @@ def ops_in_scope(graph: TraceGraph, scope: tuple[str, ...]) -> list[str]:
     ]
 
 
-def ops_at(graph: TraceGraph, file: str, line: int) -> list[Op]:
-    """The ops that begin on a line or have a frame on it. Two paths are the same file if one ends with the other."""
-    return [
-        op
-        for op in graph.ops
-        if (op.line == line and isinstance(op.file, str) and same_file(op.file, file))
-        or any(frame.line == line and same_file(frame.file, file) for frame in op.frames)
-    ]
-
-
 def same_file(one: str, other: str) -> bool:
     """Whether one path ends with the other, in whole components."""
     first, second = PurePosixPath(one).parts, PurePosixPath(other).parts
@@ -315,7 +599,7 @@ def same_file(one: str, other: str) -> bool:
     return shorter > 0 and first[-shorter:] == second[-shorter:]
 
 
-def _connected(graph: TraceGraph, names: Iterable[str]) -> Selection:
+def connected(graph: TraceGraph, names: Iterable[str]) -> Selection:
     """The named ops, sites and kernels, with the sites and kernels connected to them, and all ops of these sites."""
     named = set(names)
     sites = tuple(

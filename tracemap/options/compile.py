@@ -90,8 +90,8 @@ class AuditOptions(Options):
     )
     ops: tuple[str, ...] = option(
         (),
-        "Find the pass that lost this op's location, and print the IR before and after it. Compiles "
-        "again.  [repeatable]",
+        "Find the pass that lost the location of this op, line or function, and print the IR before and after it. "
+        "Compiles again.  [repeatable]",
         "--pass",
         metavar="OP",
     )
@@ -105,7 +105,7 @@ class ShowOptions(Options):
     remarks: bool = option(
         False, "Also print the compiler's remarks. Requires a bundle from `tracemap build --remarks`."
     )
-    assembly: bool = option(False, "Also print the instructions of the kernel that WHAT names.")
+    assembly: bool = option(False, "Also print the instructions of the kernels that WHAT names or runs in.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from tracemap.core.units import UNKNOWN, Unknown
 from tracemap.options.measure import CallOptions, FunctionOptions
@@ -20,17 +20,19 @@ from tracemap.options.option import (
     percentage,
 )
 
+OPS_HELP: Final = (
+    "an op (op12), the ops of a line (train.py:40), of a function, a scope or an ONNX node, or ops by name"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class BenchOptions(FunctionOptions):
     """Options of `bench`: which kernels to run alone, how to time them, and the output."""
 
     kernel: tuple[str, ...] = option(
-        (), "Only kernels whose name matches this pattern, such as '*matmul*'.  [repeatable]", metavar="GLOB"
+        (), "Only kernels with this name, its beginning, or a pattern such as '*matmul*'.  [repeatable]", metavar="NAME"
     )
-    op: tuple[str, ...] = option(
-        (), "Only kernels that compute this op, or a part of it: op12.  [repeatable]", metavar="OP"
-    )
+    op: tuple[str, ...] = option((), f"Only kernels that run {OPS_HELP}.  [repeatable]", metavar="WHAT")
     top: int = count(0, "Only the N most expensive kernels of the run.  [default: all]")
     run: Path | None = option(None, "Run to compare with.  [default: the newest in the bundle]", metavar="RUN")
     cold: bool = option(
@@ -69,10 +71,10 @@ class BenchOptions(FunctionOptions):
 class TuneOptions(CallOptions):
     """Options of `tune`: which kernels to tune, how long to search, and how to test the result in the application."""
 
-    op: tuple[str, ...] = option(
-        (), "Tune the kernels that compute this op, or a part of it: op12.  [repeatable]", metavar="OP"
+    op: tuple[str, ...] = option((), f"Tune the kernels that run {OPS_HELP}.  [repeatable]", metavar="WHAT")
+    kernel: tuple[str, ...] = option(
+        (), "Tune kernels with this name, its beginning, or a pattern.  [repeatable]", metavar="NAME"
     )
-    kernel: tuple[str, ...] = option((), "Tune kernels whose name matches this pattern.  [repeatable]", metavar="GLOB")
     top: int = count(
         0, "Tune the N most expensive kernels of the newest run.  [default: all that --op and --kernel select]"
     )

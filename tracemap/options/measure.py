@@ -233,7 +233,10 @@ class StatsOptions(Options):
     """Options of `stats`: the recorded calls to include, and the output."""
 
     kernel: str = option(
-        "", "Only calls of this kernel.  [default: all]", metavar="NAME", variable="IREE_HOOK_FILTER_NAME"
+        "",
+        "Only calls of kernels with this name, its beginning, or a pattern.  [default: all]",
+        metavar="NAME",
+        variable="IREE_HOOK_FILTER_NAME",
     )
     skip_ms: int = option(
         0,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from tracemap.attribution import model
 from tracemap.core.errors import QueryInvalid
 from tracemap.core.units import UNKNOWN, format_ns, format_share
-from tracemap.map.query import plain_scope, python_frame, resolve_names, same_file
+from tracemap.map.query import plain_scope, python_frame, resolve, same_file
 from tracemap.options.option import check_string
 from tracemap.results.bundle import Bundle
 from tracemap.results.display import AsTable, Columns, Value, bar, cell_of, heading, show_page, table
@@ -86,7 +86,7 @@ class Attribution(model.Attribution, AsTable):
         return cls(**inherited, bundle=bundle, paths=paths)
 
     def op(self, what: str) -> Cost:
-        """Cost of an op (`op12`), or of a line of the model or its Python code: `model.mlir:31`, `layers.py:40`.
+        """Cost of a line (`31`, `model.mlir:31`, `layers.py:40`), a function, a scope, an ONNX node, an id or a name.
 
         The cost of a line is that of its ops, and of ops with this line in their call stack.
 
@@ -99,14 +99,11 @@ class Attribution(model.Attribution, AsTable):
             (('op5', 'op8', 'op9'), ('op5',))
         """
         costed = self._costed()
-        selected = set(resolve_names(costed.graph, check_string("what", what)))
-        file, _, line = what.rpartition(":")
+        target = resolve(costed.graph, check_string("what", what), self._opened().source_text)
 
         def matches(reached: OpOccurrence) -> bool:
-            if reached.op.id in selected:
-                return True
-            at_line = (frame for frame in reached.frames if str(frame.line) == line)
-            return bool(file) and any(same_file(frame.file, file) for frame in at_line)
+            at_line = (frame for frame in reached.frames if frame.line == target.line)
+            return reached.op.id in target.names or any(same_file(frame.file, target.file) for frame in at_line)
 
         return self._sum(what, costed, matches)
 

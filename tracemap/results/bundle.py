@@ -8,7 +8,7 @@ from pathlib import Path
 from tracemap.core.units import format_bytes, plural
 from tracemap.map import bundle as stored
 from tracemap.map.model import Op
-from tracemap.map.query import ops_in_scope, python_frame, resolve_names, scope_text
+from tracemap.map.query import ops_in_scope, python_frame, resolve, scope_text
 from tracemap.options.option import check_string
 from tracemap.results.display import AsTable, Columns, bar, cell_of, heading, show_page, table
 
@@ -41,7 +41,7 @@ class Bundle(stored.Bundle, AsTable):
         return self.module_path.stat().st_size
 
     def op(self, what: str) -> tuple[Op, ...]:
-        """Ops of a line (`model.mlir:31`, `layers.py:40`), an op (`op12`), or a scope with everything below it.
+        """Ops of a line (`31`, `model.mlir:31`, `layers.py:40`), a function, a scope, an ONNX node, an id or a name.
 
         Raises:
             tracemap.core.errors.QueryInvalid: nothing in the map has this name.
@@ -50,7 +50,7 @@ class Bundle(stored.Bundle, AsTable):
             >>> [op.name for op in tracemap.load("model.tracemap").op("model.py:11")]
             ['stablehlo.tanh', 'stablehlo.add']
         """
-        selected = set(resolve_names(self.graph, check_string("what", what)))
+        selected = set(resolve(self.graph, check_string("what", what), self.source_text).names)
         return tuple(op for op in self.graph.ops if op.id in selected)
 
     def scope(self, path: str) -> tuple[Op, ...]:

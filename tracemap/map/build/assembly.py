@@ -11,7 +11,7 @@ from pathlib import Path
 from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.errors import ModelInvalid
 from tracemap.core.functions import Argument, Function
-from tracemap.core.locations import MOST_NESTED, frames
+from tracemap.core.locations import MOST_NESTED, frames, name_path
 from tracemap.core.units import UNKNOWN, plural
 from tracemap.ir.dispatch_bodies import RAISED_OPS, Raised, read_raised
 from tracemap.ir.flow import DispatchRegion, FlowProgram, read_dispatch_creation, read_flow, read_result_users
@@ -78,6 +78,9 @@ from tracemap.map.model import (
 )
 
 # ---- dump reader
+
+_ONNX = "onnx."
+"""The prefix of the names of ops that are ONNX nodes; the names of these nodes are their locations."""
 
 
 class DumpReader:
@@ -333,6 +336,7 @@ class Assembly:
             ),
             own_location=index in self._facts.with_location,
             last_phase=self._dumps.survival.last_phase(index),
+            node=name_path(operation.location) if operation.name.startswith(_ONNX) else "",
         )
 
     def _diagnostics(

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
@@ -19,6 +20,7 @@ from tracemap.runs.hook.recording import (
     HookRecording,
     HookThread,
     duration_ns,
+    kernels_named,
     no_calls_error,
     start_ns,
 )
@@ -89,7 +91,8 @@ def write_calls(recording: HookRecording, target: Path, options: StatsOptions) -
             raise QueryInvalid(f"{recording.folder}: has no event {name!r}; it has: {there}")
     names = [column.name for column in CALL_COLUMNS] + list(options.counters or recording.event_names)
     with open_database() as connection:
-        calls = load_calls(recording, connection, kernel=options.kernel, skip_ms=options.skip_ms)
+        kernels = kernels_named(recording, options.kernel) if options.kernel else ()
+        calls = load_calls(recording, connection, kernels=kernels, skip_ms=options.skip_ms)
         ((count,),) = calls.aggregate("count(*)").fetchall()
         if not count:
             raise no_calls_error(recording.folder, options)
@@ -137,7 +140,7 @@ CASE WHEN kept_ns = 0 THEN {_INDEX_FROM_FIRST}
 
 
 def load_calls(
-    recording: HookRecording, connection: duckdb.DuckDBPyConnection, *, kernel: str = "", skip_ms: int = 0
+    recording: HookRecording, connection: duckdb.DuckDBPyConnection, *, kernels: Sequence[str] = (), skip_ms: int = 0
 ) -> duckdb.DuckDBPyRelation:
     """One row per call of a workgroup, by start time.
 
@@ -146,7 +149,7 @@ def load_calls(
     Args:
         recording: the hook's recording.
         connection: the database for the table.
-        kernel: only calls of the kernel with exactly this name; "" for all.
+        kernels: only calls of these kernels; empty: of all.
         skip_ms: drop the calls in the first milliseconds of each thread, from its first call. The others keep their
             index `call`.
 
@@ -162,7 +165,9 @@ def load_calls(
     events = "".join(f", e{index} AS {quoted(name)}" for index, name in enumerate(recording.event_names))
     is_whole = not any(thread.dropped for process in recording.processes for thread in process.threads)
     rows, call = (_ALL_ROWS, _INDEX_FROM_FIRST) if is_whole else (_KEPT_ROWS, _INDEX_FROM_LAST)
-    conditions = [f"kernel = {literal(kernel)}"] if kernel else []  # applied once calls have their indices
+    conditions = (
+        [f"kernel IN ({', '.join(map(literal, kernels))})"] if kernels else []
+    )  # applied once calls have their indices
     if skip_ms:
         conditions.append(f"start_ns >= min(start_ns) OVER (PARTITION BY thread_id) + {skip_ms * 1_000_000}")
     qualification = "QUALIFY " + " AND ".join(conditions) if conditions else ""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tracemap.core.diagnostics import Diagnostic
 from tracemap.core.errors import QueryInvalid, RunInvalid
-from tracemap.core.units import join_names, plural
+from tracemap.core.units import join_names, matching_names, plural, suggest_names
 from tracemap.options.measure import StatsOptions
 from tracemap.runs.hook.process import (
     FileHead,
@@ -146,6 +146,20 @@ def read_recording(folder: Path, moments: Mapping[int, tuple[int, int]] = _NO_MO
         raise nothing_recorded(f"{folder}: the hook recorded no call", files.values(), "calls")
     diagnostics = (*_diagnostics(processes), *what_is_lost(files.values(), "calls"))
     return HookRecording(folder, processes, names.pop(), diagnostics)
+
+
+def kernels_named(recording: HookRecording, what: str) -> tuple[str, ...]:
+    """The recorded kernels with this name, its beginning, or a glob that matches; all if the name is empty.
+
+    Raises:
+        QueryInvalid: no recorded kernel has this name; the message suggests others.
+    """
+    known = dict.fromkeys(kernel.name for process in recording.processes for kernel in process.kernels.values())
+    kernels = tuple(matching_names(what, known)) if what else tuple(known)
+    if what and not kernels:
+        suggestion = suggest_names(what, known) or f"; the recording has {join_names(list(known)) or 'none'}"
+        raise QueryInvalid(f"{recording.folder}: no call of a kernel named {what!r}{suggestion}")
+    return kernels
 
 
 def no_calls_error(path: Path, options: StatsOptions) -> QueryInvalid:

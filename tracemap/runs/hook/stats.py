@@ -19,7 +19,15 @@ from tracemap.core.process.temporary_files import temporary_folder
 from tracemap.core.sanitize import unescape_formula
 from tracemap.options.measure import StatsOptions
 from tracemap.runs.columns import check_width, csv_rows
-from tracemap.runs.hook.recording import HookProcess, HookThread, duration_ns, no_calls_error, read_recording, start_ns
+from tracemap.runs.hook.recording import (
+    HookProcess,
+    HookThread,
+    duration_ns,
+    kernels_named,
+    no_calls_error,
+    read_recording,
+    start_ns,
+)
 from tracemap.runs.sql import damage_of, query_database, quoted, reader_call
 
 if TYPE_CHECKING:
@@ -118,8 +126,9 @@ def read_calls(path: Path, options: StatsOptions) -> ThreadedCalls:
     if is_recording(path):
         recording = read_recording(path)
         diagnostics = recording.diagnostics
+        kernels = kernels_named(recording, options.kernel)
         of_process = ((process, thread) for process in recording.processes for thread in process.threads)
-        threads = [_thread_calls(process, thread, options) for process, thread in of_process]
+        threads = [_thread_calls(process, thread, kernels, options) for process, thread in of_process]
     elif options.kernel or options.skip_ms:
         raise UsageInvalid(f"{path}: IREE's CSV files contain no kernels or start times; select when recording")
     else:
@@ -136,13 +145,15 @@ def is_recording(path: Path) -> bool:
     return is_folder and (any(path.glob("hook-*.jsonl")) or not any(path.glob("*.csv")))
 
 
-def _thread_calls(process: HookProcess, thread: HookThread, options: StatsOptions) -> ThreadCalls:
+def _thread_calls(
+    process: HookProcess, thread: HookThread, kernels: Sequence[str], options: StatsOptions
+) -> ThreadCalls:
     import numpy as np
 
     calls = thread.calls
     chosen = np.ones(len(calls), dtype=bool)
     if options.kernel:
-        numbers = [number for number, about in process.kernels.items() if about.name == options.kernel]
+        numbers = [number for number, about in process.kernels.items() if about.name in kernels]
         chosen &= np.isin(calls["kernel"], numbers)
     if options.skip_ms and len(calls):
         starts = start_ns(process, calls)
