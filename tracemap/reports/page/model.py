@@ -460,13 +460,20 @@ class ScopeRow(Record, frozen=True, array_like=True):
 
 
 class LoopRow(Record, frozen=True):
-    """A loop in a kernel's machine code: indices of the enclosing loop (-1: none) and of its first instruction."""
+    """A loop in a kernel's machine code.
+
+    Attributes:
+        parent: index of the enclosing loop; -1: none.
+        at: index of its first instruction.
+        ranges: indices of its instructions (first, last exclusive), nested loops included.
+    """
 
     parent: int
     at: int
     instructions: int
     ops: tuple[str, ...]
     lines: tuple[int, ...]
+    ranges: tuple[tuple[int, int], ...] = ()
 
 
 class KernelPage(Record, frozen=True, rename="camel"):
@@ -475,7 +482,7 @@ class KernelPage(Record, frozen=True, rename="camel"):
     Attributes:
         lines: its final IR.
         ops: ops by line.
-        seen: sums by metric and line.
+        seen: sums by metric and line; without samples and counts, estimates from the machine code.
         code: address, line and text of instructions.
         seen_at: sums by metric and index of the instruction.
         loops: loops in the machine code.

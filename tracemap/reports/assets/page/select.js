@@ -2,7 +2,7 @@
 let selectedLine = "";
 
 function closeDetails() {
-  details.hidden = true;
+  hideDetails();
   markLines("", []);
 }
 
@@ -30,7 +30,7 @@ function selectLine(key) {
   selectedLine = key;
   markLines(key, line.use?.sites.length <= LIMIT ? relatedTo(line.use.sites) : []);
   if (line.use) inspectLine(line);
-  else details.hidden = true;
+  else hideDetails();
   scrollToLine(key); // again, as the details took space
   return true;
 }
