@@ -180,14 +180,16 @@ def test_shares_of_instructions_and_loops_are_percentages_of_the_kernel(open_pag
 def test_an_op_has_one_colour_in_ir_code_and_list(open_page: Open, real: Path) -> None:
     browser = open_page(real, "#kernel0")
     script = """
+        const rows = (pane) => [...document.querySelectorAll(pane + " .kr.banded")];
         const band = (row) => getComputedStyle(row).getPropertyValue("--band").trim();
-        const found = {};
-        for (const row of document.querySelectorAll("#kernel-ir .kr.banded")) found[row.querySelector(".n").textContent] = band(row);
-        const code = [...document.querySelectorAll("#kernel-code .kr.banded")];
+        const textOf = (row, cell) => row.querySelector(cell).firstChild?.textContent;
+        const ofLine = Object.fromEntries(rows("#kernel-ir").map((row) => [textOf(row, ".n"), band(row)]));
         const op = document.querySelector("#kernel-ops [data-op]").dataset.op;
-        const list = band(document.querySelector("#kernel-ops .band"));
-        const own = [...document.querySelectorAll("#kernel-ir .kr.banded")].filter((row) => row.querySelector(".o").textContent === op);
-        return [code.length, code.every((row) => found[parseInt(row.querySelector(".o").textContent)] === band(row)), own.length, own.every((row) => band(row) === list)];
+        const own = rows("#kernel-ir").filter((row) => textOf(row, ".o") === op);
+        const colour = band(document.querySelector("#kernel-ops .band"));
+        const code = rows("#kernel-code");
+        const asLine = code.every((row) => ofLine[textOf(row, ".o")] === band(row));
+        return [code.length, asLine, own.length, own.every((row) => band(row) === colour)];
     """
     instructions, same_as_line, lines, same_as_list = browser.execute_script(script)
     assert instructions

@@ -153,7 +153,7 @@ def _stopping_diagnostics(
 ) -> Iterator[Diagnostic]:
     """Diagnostics about how precise and how noisy the measurement is."""
     if outcome is not None and not outcome.is_enough:
-        yield Diagnostic("budget-spent", outcome.sentence)
+        yield Diagnostic(BUDGET_SPENT, outcome.sentence)
     elapsed_ns = launches.elapsed_ns if launches.event_count else UNKNOWN  # without events, call times are unknown
     observed, count = launches.noise, len(launches.executions)
     noise = noise_diagnostic(observed, niceness, elapsed_ns) or unknown_noise_diagnostic(observed, elapsed_ns, count)

@@ -517,6 +517,9 @@ class PageData(Record, frozen=True):
         totals: show sums first.
         calls: divisors of numbers of calls and events: per invocation, and for sums.
         facts: pairs of label and value.
+        order: indices of sources in the order of their tabs, the user's own source first.
+        nodes: number of ONNX nodes; 0: the model does not come from ONNX.
+        notices: what makes the costs uncertain, for the top of the page.
         hottest: most expensive ops in the metric shown first.
         elapsed: parts of the elapsed time; empty if unknown.
         lengths: histograms of calls by site.
@@ -524,6 +527,9 @@ class PageData(Record, frozen=True):
     """
 
     title: str
+    order: tuple[int, ...]
+    nodes: int
+    notices: tuple[str, ...]
     rule: Rule | None
     metric: int
     totals: bool

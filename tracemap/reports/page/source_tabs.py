@@ -17,6 +17,7 @@ from tracemap.machine.images import Image, kernel_images, read_images
 from tracemap.map.bundle import Bundle
 from tracemap.map.bundle_documents import STATISTICS_PASSES, Remark, StoredEstimates
 from tracemap.map.model import Frame, Kernel, OpId, Outcome, SourceFile, TraceGraph
+from tracemap.map.query import user_frames
 from tracemap.reports.cost_lookup import NO_COSTS, MapCosts, add_costs, default_metric, heat
 from tracemap.reports.escaping import or_dash, short_name
 from tracemap.reports.highlight import colours_of_python
@@ -94,6 +95,23 @@ def frames_on_page(costed: MapCosts, frames: Sequence[Frame]) -> list[Frame]:
     """The frames whose file is on the page; lines that occur several times in a recursion count once."""
     by_line = {(frame.file, frame.line): frame for frame in reversed(frames) if frame.file in costed.source_index}
     return list(reversed(by_line.values()))
+
+
+def order_of_sources(costed: MapCosts) -> tuple[int, ...]:
+    """Indices of the source files in the order of their tabs.
+
+    The user's Python file with the highest cost of its own lines comes first, then the model, then other files.
+    """
+    graph = costed.graph
+    own = dict.fromkeys((frame.file for op in graph.ops for frame in user_frames(graph, costed.frames_of(op))), 0)
+    metric = costed.metrics[default_metric(costed.metrics)].name if costed.metrics else ""
+    for reached in costed.reached:
+        for frame in frames_on_page(costed, user_frames(graph, reached.frames))[:1]:
+            own[frame.file] += reached.attributed.get(metric, 0)
+    files = {costed.source_index[file]: cost for file, cost in own.items() if file in costed.source_index}
+    python = [index for index in files if graph.sources[index].language == "python"]
+    first = sorted(python, key=lambda index: (-files[index], index))[:1]
+    return tuple(dict.fromkeys((*first, *range(len(graph.sources)))))
 
 
 MOST_IN_MARKUP: Final = 4_000_000

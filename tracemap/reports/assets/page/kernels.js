@@ -128,13 +128,6 @@ if (data.kernels.length) {
     return sum;
   }
 
-  const heads = (...labels) => make("thead", "", make("tr", "", ...labels.map(([label, title, style]) => {
-    const cell = make("th", style ?? "", label);
-    cell.scope = "col";
-    cell.title = title;
-    return cell;
-  })));
-
   function paintOps() {
     const names = shownSites();
     const whole = names.reduce((sum, name) => sum + (costOf(sites.get(name))?.total ?? 0), 0);
@@ -147,8 +140,8 @@ if (data.kernels.length) {
       const costs = measured ? [amountCell(sum), make("td", "num", isKnown(sum) ? share(sum, whole) : "–")] : [];
       return make("tr", "", swatch, make("td", "", button, " ", link(lineText(op), op)), ...costs);
     });
-    const costHeads = measured ? [["cost", "What the op gets of the kernel's cost in the dispatch", "num"], ["%", "Of the kernel's cost", "num"]] : [];
-    const head = heads(["", "Colour of the op's lines and instructions"], ["op", "Click to mark the op's lines and instructions; its line is below"], ...costHeads);
+    const costHeads = measured ? [["cost", "num", "What the op gets of the kernel's cost in the dispatch"], ["%", "num", "Of the kernel's cost"]] : [];
+    const head = headRow(["", "", "Colour of the op's lines and instructions"], ["op", "", "Click to mark the op's lines and instructions; its line is below"], ...costHeads);
     byId("kernel-ops").replaceChildren(rows.length ? make("table", "", head, make("tbody", "", ...rows)) : make("p", "facts", "No op of the model is in this kernel."));
   }
 
@@ -165,7 +158,7 @@ if (data.kernels.length) {
       const inside = loop.ranges.reduce((sum, [first, last]) => sum + kernel.sumAt(event, first, last), 0);
       return make("tr", "", cell, ...(counted ? [partCell(inside, "td")] : []));
     });
-    const head = heads(["loop", "Address of its first instruction, instructions, and ops; inner loops are indented"], ...(counted ? [["%", "Of the kernel's samples or counts, with inner loops", "num"]] : []));
+    const head = headRow(["loop", "", "Address of its first instruction, instructions, and ops; inner loops are indented"], ...(counted ? [["%", "num", "Of the kernel's samples or counts, with inner loops"]] : []));
     byId("kernel-loops").replaceChildren(rows.length ? make("table", "", head, make("tbody", "", ...rows)) : make("p", "facts", kernel.noCode || "No loops."));
   }
 
