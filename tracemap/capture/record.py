@@ -19,7 +19,7 @@ from tracemap.capture.plan import Plan, RecordRequest, make_plan
 from tracemap.capture.run_names import reserve_run
 from tracemap.capture.sampling import add_samples
 from tracemap.capture.stopping_rule import StoppingOutcome
-from tracemap.core.diagnostics import PAUSED, Diagnostic
+from tracemap.core.diagnostics import BUDGET_SPENT, PAUSED, Diagnostic
 from tracemap.core.errors import ProgramFailed
 from tracemap.core.process.children import paused_ns
 from tracemap.core.process.signals import confirm_signal, interrupt_deferred, pending_signal

@@ -519,7 +519,7 @@ class PageData(Record, frozen=True):
         facts: pairs of label and value.
         order: indices of sources in the order of their tabs, the user's own source first.
         nodes: number of ONNX nodes; 0: the model does not come from ONNX.
-        notices: what makes the costs uncertain, for the top of the page.
+        notices: reasons to doubt the costs, for the top of the page.
         hottest: most expensive ops in the metric shown first.
         elapsed: parts of the elapsed time; empty if unknown.
         lengths: histograms of calls by site.

@@ -265,7 +265,7 @@ _UNCERTAIN: Final = 0.1
 
 
 def notices(costed: MapCosts) -> tuple[str, ...]:
-    """What makes the costs uncertain: a noisy, short or incomplete run, and ops with uncertain shares."""
+    """Reasons to doubt the costs: a noisy, short or incomplete run, and ops with uncertain shares."""
     attribution = costed.attribution
     if attribution is None:
         return ()

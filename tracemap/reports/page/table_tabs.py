@@ -43,8 +43,8 @@ from tracemap.reports.page.source_tabs import frames_on_page
 #
 # Trees of costs for icicle plots: by scope, and by the call stack of ops.
 #
-# Leaves are ops per call path, and unattributed costs, also outliers. They add up to the measured cost in every metric. Nodes that
-# are too narrow to draw are merged into one leaf of their parent, with the number of ops.
+# Leaves are ops per call path, and unattributed costs, also outliers. They add up to the measured cost in every
+# metric. Nodes that are too narrow to draw are merged into one leaf of their parent, with the number of ops.
 
 
 _NARROWEST: Final = 2000
